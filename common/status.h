@@ -1,0 +1,14 @@
+/* Status codes and the thread's error text. */
+#ifndef ROPEKIT_COMMON_STATUS_H
+#define ROPEKIT_COMMON_STATUS_H
+
+#include <ropekit/rope.h>
+
+/* Sets the thread's error text and returns status. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+rope_status
+rope_fail(rope_status status, const char *format, ...);
+
+#endif

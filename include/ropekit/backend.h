@@ -1,0 +1,180 @@
+/**
+ * @file backend.h
+ * @brief What a backend implements: the canonical problem, the canonical call and the vtable.
+ *
+ * A backend is a table of operations, each a list of candidate kernels in order of preference. A
+ * GPU backend is a shared object libropekit_NAME.so that exports ROPE_BACKEND_ENTRY. Nothing here
+ * is needed to use the library. docs/add-a-backend.md walks through a backend.
+ */
+#ifndef ROPEKIT_BACKEND_H
+#define ROPEKIT_BACKEND_H
+
+#include <ropekit/rope.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Version of every struct below; a plugin of another version is refused. */
+#define ROPE_BACKEND_ABI 1
+/** Room for a candidate's reason to decline, terminator included. */
+#define ROPE_REASON_SIZE 160
+/** What a candidate returns from bind when it declines; never leaves the library. */
+#define ROPE_DECLINED (-1)
+
+/** One list of frequencies, per pair. longrope has two, every other rule one. */
+typedef struct rope_frequency_set {
+    const uint64_t *turns;     /**< Turns a position, times 2^64, rounded to nearest. */
+    const uint64_t *turns_top; /**< High word of turns a position times 2^128, truncated ... */
+    const uint64_t *turns_low; /**< ... and its low word: for fp64 angles. */
+    const float *inv_freq;     /**< Radians a position in fp32: for ROPE_ANGLE_F32. */
+    double attention_factor;   /**< Of cos and sin; already inverted for ROPE_INVERSE. */
+} rope_frequency_set;
+
+/** A checked descriptor with every default filled in. Host memory that lives as long as the plan.
+ */
+typedef struct rope_problem {
+    int32_t dtype;
+    int32_t pairs;            /**< rotary_dim / 2. */
+    int32_t head_dim[2];      /**< Of q and of k. */
+    int32_t rotary_offset[2]; /**< Of q and of k. */
+    int32_t pairing_in;
+    int32_t pairing_out;
+    int32_t direction;
+    int32_t angle_mode;
+    int32_t arithmetic;
+    int32_t axes;
+    int32_t position_dtype;
+    int32_t shard;
+    int32_t shard_rank;
+    int32_t shard_size;
+    int32_t table_dtype;
+    int32_t table_width;
+    int32_t out_of_range;
+    int32_t frequency_sets; /**< 0 for tables, 1, or 2 when chosen per sequence. */
+    int64_t long_from;      /**< With 2 sets: lengths above this take the second. */
+    rope_frequency_set set[2];
+    const uint8_t *pair_axis; /**< Axis of each pair. */
+    const int64_t *xpos_rate; /**< log2 of XPos' scale a position, times 2^63, per pair; or NULL. */
+    int64_t xpos_center;
+} rope_problem;
+
+/** Where positions come from: everything rope_position() of common/position.h reads, by value. */
+typedef struct rope_position_map {
+    const void *ids;      /**< Or NULL. */
+    int64_t id_stride[3]; /**< Over [axis, batch, token]. */
+    int64_t offset;
+    const void *offsets;    /**< One a sequence, or NULL. */
+    const void *cu_seqlens; /**< Or NULL. */
+    const void *lengths;    /**< One a sequence, or NULL. */
+    int64_t sequences;
+    int64_t tokens;
+    int32_t wide; /**< 1: index arrays are int64, 0: int32. */
+    int32_t shard;
+    int32_t shard_rank;
+    int32_t shard_size;
+} rope_position_map;
+
+/** q or k of a checked call. Strides in elements over [batch, token, head, dim]. */
+typedef struct rope_operand {
+    const void *in;
+    void *out;
+    int64_t heads; /**< 0: absent. */
+    int64_t in_stride[4];
+    int64_t out_stride[4];
+} rope_operand;
+
+/** A checked call: every default filled in, at least one element to write. */
+typedef struct rope_call {
+    int64_t batch;
+    int64_t tokens;
+    rope_operand tensor[2];
+    rope_position_map position;
+    const void *cos;
+    const void *sin;
+    int64_t table_rows;
+    int64_t table_stride[3];
+    int32_t *position_flag;
+    void *stream;
+} rope_call;
+
+/** A copy (source given) or a read-modify-write of target: the floors beside which kernels are
+ * timed. */
+typedef struct rope_traffic {
+    void *target;
+    const void *source; /**< NULL for an update. */
+    size_t bytes;
+    void *stream;
+} rope_traffic;
+
+/** Operations of a backend: index of rope_backend.operation. */
+enum {
+    ROPE_OPERATION_ROTATE = 0, /**< bind takes a rope_problem, run a rope_call. */
+    ROPE_OPERATION_COPY = 1,   /**< bind takes NULL, run a rope_traffic. */
+    ROPE_OPERATION_UPDATE = 2, /**< bind takes NULL, run a rope_traffic. */
+    ROPE_OPERATION_COUNT = 3
+};
+
+/** One way to do an operation. */
+typedef struct rope_candidate {
+    const char *name;   /**< Within the backend, as in "avx512". */
+    int32_t on_request; /**< 1: never chosen unless named. */
+    /**
+     * Accepts a problem on a device and prepares its kernel, or declines.
+     * @param problem  NULL to ask only whether the device can run this candidate at all
+     * @param device   the backend's device index
+     * @param kernel   receives the backend's own state; NULL is allowed
+     * @param reason   ROPE_REASON_SIZE bytes for the reason to decline
+     * @return ROPE_OK, ROPE_DECLINED or an error
+     */
+    rope_status (*bind)(const rope_problem *problem, int32_t device, void **kernel, char *reason);
+    /** Runs; thread-safe, without allocation or lock. */
+    rope_status (*run)(const rope_problem *problem, const void *kernel, const void *call);
+    /** Releases what bind prepared; may be NULL. */
+    void (*release)(void *kernel);
+} rope_candidate;
+
+/** An operation's candidates in order of preference. */
+typedef struct rope_operation {
+    const rope_candidate *const *candidates;
+    int32_t count;
+} rope_operation;
+
+/** Runs one iteration of a measurement for rope_backend.time. */
+typedef rope_status (*rope_iteration)(void *state, int64_t index, void *stream);
+
+/** A backend. */
+typedef struct rope_backend {
+    uint32_t abi;     /**< ROPE_BACKEND_ABI. */
+    int32_t priority; /**< "auto" tries the highest first; the CPU has 0. */
+    const char *name;
+    rope_operation operation[ROPE_OPERATION_COUNT];
+    /** Counts devices; an error with a reason where there is none. */
+    rope_status (*device_count)(int32_t *count, char *reason);
+    rope_status (*device_info)(int32_t device, rope_device_info *info);
+    rope_status (*alloc)(int32_t device, size_t bytes, void **pointer);
+    rope_status (*free)(int32_t device, void *pointer);
+    rope_status (*copy_in)(int32_t device, void *target, const void *source, size_t bytes);
+    rope_status (*copy_out)(int32_t device, void *target, const void *source, size_t bytes);
+    rope_status (*synchronize)(int32_t device);
+    /** Times `iterations` runs by the device's clock; seconds are of one run. */
+    rope_status (*time)(int32_t device, int32_t graph, int64_t iterations, rope_iteration iteration,
+                        void *state, double *seconds, double *host_seconds);
+} rope_backend;
+
+/** What the library gives a plugin. */
+typedef struct rope_host {
+    uint32_t abi; /**< ROPE_BACKEND_ABI. */
+    /** Sets the thread's error text (printf format) and returns status. */
+    rope_status (*fail)(rope_status status, const char *format, ...);
+} rope_host;
+
+/** Name of the function a plugin exports. */
+#define ROPE_BACKEND_ENTRY rope_backend_entry
+/** Its type: returns the backend, or NULL when it cannot serve this host. */
+typedef const rope_backend *(*rope_backend_entry_function)(const rope_host *host);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,462 @@
+/**
+ * @file rope.h
+ * @brief Rotary position embedding on any device: what a program uses.
+ *
+ * A program describes a kind of layer once (rope_desc), makes a plan for it (rope_plan_create) and
+ * applies the plan to any batch (rope_apply). Every enumerated field is an int32_t whose value 0
+ * means "the default"; every number whose value is 0 means "not given". Functions return a status
+ * and never print, abort or leave a half-written buffer; rope_last_error() says what was wrong.
+ *
+ * Thread safety: every function may be called from any thread. A plan and a device are immutable
+ * once made and may be shared; destroying one while another thread uses it is an error.
+ */
+#ifndef ROPEKIT_ROPE_H
+#define ROPEKIT_ROPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ROPE_VERSION_MAJOR 0
+#define ROPE_VERSION_MINOR 1
+#define ROPE_VERSION_PATCH 0
+
+#if defined(ROPE_STATIC) || !defined(__GNUC__)
+#define ROPE_API
+#else
+#define ROPE_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** @name Limits
+ * @{ */
+#define ROPE_MAX_ROTARY_DIM 4096 /**< Largest rotary_dim. */
+#define ROPE_MAX_HEAD_DIM 65536  /**< Largest head_dim. */
+#define ROPE_MAX_AXES 4          /**< Most position axes (time, height, width, one more). */
+/** @} */
+
+/** Result of a call: one of the ROPE_ERROR_ numbers, which never change, or ROPE_OK. */
+typedef int32_t rope_status;
+enum {
+    ROPE_OK = 0,
+    ROPE_ERROR_INVALID_VALUE = 1, /**< A field is outside its range, or would be ignored. */
+    ROPE_ERROR_NULL_POINTER = 2,  /**< A required pointer is null. */
+    ROPE_ERROR_MISALIGNED = 3,    /**< A pointer is not a multiple of its element size. */
+    ROPE_ERROR_OVERLAP = 4,       /**< Views overlap, or output strides alias. */
+    ROPE_ERROR_OVERFLOW = 5,      /**< A product of sizes does not fit 64 bits. */
+    ROPE_ERROR_ABI = 6, /**< A struct comes from a newer version and sets what is unknown. */
+    ROPE_ERROR_OUT_OF_MEMORY = 7,   /**< Host or device memory is exhausted. */
+    ROPE_ERROR_UNSUPPORTED = 8,     /**< Every kernel of the backend declined. */
+    ROPE_ERROR_NO_BACKEND = 9,      /**< The named backend is not known or not built. */
+    ROPE_ERROR_NO_DEVICE = 10,      /**< The backend is there and its device is not. */
+    ROPE_ERROR_POSITION_RANGE = 11, /**< A position lies outside the caller's table. */
+    ROPE_ERROR_DEVICE = 12,         /**< The device's runtime reported an error. */
+    ROPE_STATUS_COUNT = 13
+};
+
+/** Element types. */
+enum { ROPE_F32 = 1, ROPE_F16 = 2, ROPE_BF16 = 3, ROPE_F64 = 4, ROPE_I32 = 5, ROPE_I64 = 6 };
+
+/** Which elements of the rotary window form pair i, for r = rotary_dim. */
+enum {
+    ROPE_PAIRING_HALF_SPLIT = 1, /**< (i, i + r/2), GPT-NeoX and Llama in Transformers. Default. */
+    ROPE_PAIRING_INTERLEAVED = 2 /**< (2i, 2i + 1), GPT-J. */
+};
+
+/** What is done with the rotation R, with a its attention factor. */
+enum {
+    ROPE_FORWARD = 1,   /**< y = a R x. Default. */
+    ROPE_TRANSPOSE = 2, /**< y = a R^T x: the gradient of forward. */
+    ROPE_INVERSE = 3    /**< y = (1/a) R^T x: undoes forward. */
+};
+
+/** How cos and sin of an angle come to be (docs/numerics.md). */
+enum {
+    ROPE_ANGLE_EXACT =
+        1, /**< Position times frequency in 64-bit fixed point: within 8e-8. Default. */
+    ROPE_ANGLE_F32 = 2,  /**< fp32 frequency times fp32 position, as Transformers computes it. */
+    ROPE_ANGLE_TABLE = 3 /**< The caller's cos and sin, given with each call. */
+};
+
+/** In which precision a pair is rotated. */
+enum {
+    ROPE_ARITHMETIC_FP32 = 1, /**< fp32 (fp64 for ROPE_F64), rounded once at the store. Default. */
+    ROPE_ARITHMETIC_MODEL_DTYPE =
+        2 /**< Each product and the sum rounded to dtype: eager PyTorch. */
+};
+
+/** Frequency rules, with the names Transformers gives them; formulas in docs/numerics.md. */
+enum {
+    ROPE_TYPE_DEFAULT = 1,  /**< w_i = rope_theta^(-2i/r). */
+    ROPE_TYPE_LINEAR = 2,   /**< w_i / factor. */
+    ROPE_TYPE_DYNAMIC = 3,  /**< NTK by sequence_length, or by alpha when given. */
+    ROPE_TYPE_YARN = 4,     /**< Ramp between w_i / factor and w_i; attention factor. */
+    ROPE_TYPE_LONGROPE = 5, /**< w_i / short_factor_i or w_i / long_factor_i; attention factor. */
+    ROPE_TYPE_LLAMA3 = 6,   /**< Three bands by wavelength. */
+    ROPE_TYPE_PROPORTIONAL =
+        7,                 /**< Exponent over r, pairs past partial_rotary_factor stand still. */
+    ROPE_TYPE_INV_FREQ = 8 /**< The caller's inv_freq. */
+};
+
+/** YaRN's correction range: rounded outwards to whole pairs, or left as it is (gpt-oss). */
+enum { ROPE_TRUNCATE_ON = 1 /**< Default. */, ROPE_TRUNCATE_OFF = 2 };
+
+/** Which factor list a longrope sequence takes. */
+enum {
+    ROPE_LONGROPE_PER_SEQUENCE =
+        1,                    /**< Long when the sequence exceeds the original length. Default. */
+    ROPE_LONGROPE_STATIC = 2, /**< Long when max_position_embeddings exceeds the original length. */
+    ROPE_LONGROPE_SHORT = 3,
+    ROPE_LONGROPE_LONG = 4
+};
+
+/** How pairs are dealt to position axes. */
+enum {
+    ROPE_AXES_CHUNKED = 1,     /**< sections[a] pairs for axis a, in blocks (Qwen2-VL). */
+    ROPE_AXES_INTERLEAVED = 2, /**< Pair i: axis 1 where i%3==1 and i<3*sections[1], axis 2 where
+                                  i%3==2 and i<3*sections[2], else axis 0 (Qwen3-VL). */
+    ROPE_AXES_ALTERNATING = 3, /**< Axes 1 and 2 alternate, then axis 0 (Ernie 4.5 VL). */
+    ROPE_AXES_CUSTOM = 4       /**< The caller's pair_axis. */
+};
+
+/** Whether the frequency index runs on through the sections or starts again in each. */
+enum {
+    ROPE_AXIS_FREQUENCY_SHARED = 1, /**< Pair i has w_i. Default. */
+    ROPE_AXIS_FREQUENCY_RESTART =
+        2 /**< Pair j of a section of n has theta^(-j/n): 2-D vision towers. */
+};
+
+/** Width of a row of the caller's cos and sin. */
+enum {
+    ROPE_TABLE_HALF = 1, /**< r/2 entries, one a pair. Default. */
+    ROPE_TABLE_FULL = 2  /**< r entries, one an element, in the order of pairing_out. */
+};
+
+/** What a token does whose position lies outside the caller's table. */
+enum {
+    ROPE_OUT_OF_RANGE_ERROR = 1,    /**< ROPE_ERROR_POSITION_RANGE or the position flag. Default. */
+    ROPE_OUT_OF_RANGE_IDENTITY = 2, /**< It passes through unrotated. */
+    ROPE_OUT_OF_RANGE_CLAMP = 3     /**< It takes the first or the last row. */
+};
+
+/** Context parallelism: which tokens of each sequence this rank holds. */
+enum {
+    ROPE_SHARD_NONE = 1,       /**< All. Default. */
+    ROPE_SHARD_CONTIGUOUS = 2, /**< The shard_rank-th of shard_size equal parts. */
+    ROPE_SHARD_ZIGZAG = 3 /**< Chunks shard_rank and 2*shard_size-1-shard_rank of 2*shard_size. */
+};
+
+/**
+ * A kind of layer. Set struct_size to sizeof(rope_desc) and zero the rest (ROPE_DESC_INIT), then
+ * fill what matters. A field that the chosen rule or mode would not read must stay 0.
+ */
+typedef struct rope_desc {
+    size_t struct_size; /**< sizeof(rope_desc). Smaller: later fields are defaults. */
+
+    /* tensors */
+    int32_t dtype;         /**< ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 of q and k. Required. */
+    int32_t head_dim;      /**< Elements of a head, 2..ROPE_MAX_HEAD_DIM. Required. */
+    int32_t rotary_dim;    /**< Elements that rotate, even, at most head_dim. 0: head_dim. */
+    int32_t rotary_offset; /**< First element of the window, even. */
+    int32_t k_head_dim;    /**< 0: k is shaped as q. Else k's head_dim, with k_rotary_offset. */
+    int32_t
+        k_rotary_offset; /**< First element of k's window, even; read when k_head_dim is given. */
+    int32_t pairing_in;  /**< ROPE_PAIRING_ of what is read. */
+    int32_t pairing_out; /**< ROPE_PAIRING_ of what is written. 0: as pairing_in. */
+    int32_t direction;   /**< ROPE_FORWARD, ROPE_TRANSPOSE or ROPE_INVERSE. For the last two,
+                              pairing_in and pairing_out are still what is read and written. */
+    int32_t angle_mode;  /**< ROPE_ANGLE_. */
+    int32_t arithmetic;  /**< ROPE_ARITHMETIC_. */
+
+    /* frequencies: names and meaning of a Transformers rope config */
+    int32_t rope_type;            /**< ROPE_TYPE_. */
+    double rope_theta;            /**< Base, > 0. 0: 10000. */
+    double factor;                /**< > 0: linear, dynamic, yarn, llama3; longrope. */
+    double low_freq_factor;       /**< > 0: llama3. */
+    double high_freq_factor;      /**< >= low_freq_factor: llama3. */
+    double beta_fast;             /**< > 0: yarn. 0: 32. */
+    double beta_slow;             /**< > 0: yarn. 0: 1. */
+    double mscale;                /**< yarn, read when mscale_all_dim is given too. */
+    double mscale_all_dim;        /**< yarn, read when mscale is given too. */
+    double attention_factor;      /**< > 0: replaces the rule's own. 0: the rule's own. */
+    double alpha;                 /**< > 0: dynamic with theta*alpha^(r/(r-2)). */
+    double partial_rotary_factor; /**< 0..1: proportional. */
+    double short_mscale;          /**< > 0: longrope's attention factor when short. */
+    double long_mscale;           /**< > 0: longrope's attention factor when long. */
+    double xpos_scale_base;       /**< > 0: XPos on, usually 512. */
+    int64_t xpos_center;          /**< Position where XPos scales by 1. */
+    int64_t original_max_position_embeddings; /**< > 0: yarn, longrope, llama3. */
+    int64_t max_position_embeddings;          /**< > 0: dynamic, longrope. */
+    int64_t sequence_length;                  /**< dynamic. 0: max_position_embeddings. */
+    const double *short_factor;               /**< longrope: rotary_dim/2 factors, copied. */
+    const double *long_factor;                /**< longrope: rotary_dim/2 factors, copied. */
+    const double *inv_freq;                   /**< ROPE_TYPE_INV_FREQ: rotary_dim/2 radians a
+                                                   position, |w| < 2^63, copied. */
+    int32_t factor_count;                     /**< Entries of each of the three lists above. */
+    int32_t truncate;                         /**< ROPE_TRUNCATE_: yarn. */
+    int32_t longrope_select;                  /**< ROPE_LONGROPE_: longrope. */
+
+    /* positions */
+    int32_t
+        position_dtype;  /**< ROPE_I32 or ROPE_I64 of every index array of a call. 0: ROPE_I64. */
+    int32_t axes;        /**< Position axes, 1..ROPE_MAX_AXES. 0: 1. */
+    int32_t axis_layout; /**< ROPE_AXES_. Required when axes > 1. */
+    int32_t axis_frequency;          /**< ROPE_AXIS_FREQUENCY_. */
+    int32_t sections[ROPE_MAX_AXES]; /**< Pairs of each axis; they sum to rotary_dim/2. */
+    const uint8_t
+        *pair_axis;     /**< ROPE_AXES_CUSTOM: axis of each pair, rotary_dim/2 entries, copied. */
+    int32_t shard;      /**< ROPE_SHARD_. */
+    int32_t shard_rank; /**< 0..shard_size-1. */
+    int32_t shard_size; /**< > 0 when shard is given. */
+
+    /* the caller's tables */
+    int32_t table_dtype;  /**< ROPE_F32 or dtype. 0: ROPE_F32. */
+    int32_t table_width;  /**< ROPE_TABLE_. */
+    int32_t out_of_range; /**< ROPE_OUT_OF_RANGE_. */
+
+    /* choice of kernel */
+    int32_t device; /**< Index of the backend's device. */
+    const char
+        *backend; /**< Name, comma list in order of preference, or "auto". NULL: ROPE_BACKEND. */
+    const char *kernel; /**< Forces a candidate, as in "avx2". NULL: the first that accepts. */
+} rope_desc;
+
+/** Initialiser of a rope_desc. */
+#define ROPE_DESC_INIT                                                                             \
+    { sizeof(rope_desc) }
+
+/**
+ * q or k of one call: what is read and what is written. Strides count elements over
+ * [batch, token, head, dim]. All four strides 0 mean contiguous, or those of `in` when out == in.
+ * In place means equal pointers and equal strides; otherwise the views must be disjoint.
+ */
+typedef struct rope_tensor {
+    const void *in;       /**< Device pointer, aligned to its element. NULL with heads 0: absent. */
+    void *out;            /**< Device pointer, aligned to its element. */
+    int64_t heads;        /**< Number of heads. */
+    int64_t in_stride[4]; /**< 0 in one dimension broadcasts it. */
+    int64_t out_stride[4]; /**< No two elements may share an address. */
+} rope_tensor;
+
+/**
+ * One call. Index arrays hold position_dtype and live where the tensors live. With s the sequence
+ * of token t (its batch row, or its part of cu_seqlens) and n its index there, its position is
+ * (position_ids ? position_ids[axis, batch, t] : shard(n)) + position_offset + sequence_offsets[s].
+ */
+typedef struct rope_args {
+    size_t struct_size;           /**< sizeof(rope_args). */
+    int64_t batch;                /**< Batch rows, >= 0; 1 with cu_seqlens. */
+    int64_t tokens;               /**< Tokens of a batch row, >= 0. */
+    rope_tensor q;                /**< First tensor. */
+    rope_tensor k;                /**< Second tensor; either may be absent. */
+    int64_t position_offset;      /**< Added to every position. */
+    const void *position_ids;     /**< Ids of every token, or NULL. */
+    int64_t position_stride[3];   /**< Elements over [axis, batch, token]. All 0: contiguous. */
+    const void *sequence_offsets; /**< One a sequence, or NULL. */
+    const void *cu_seqlens;       /**< sequences + 1 boundaries of packed sequences, or NULL. Whole
+                                       lengths, also where this rank holds a shard of each. Tokens
+                                       outside every sequence pass through. */
+    int64_t sequences;            /**< Number of packed sequences. */
+    const void *sequence_lengths; /**< longrope per sequence: total length of each. Required with
+                                       position_ids; else NULL takes last position + 1. */
+    const void *cos;              /**< ROPE_ANGLE_TABLE: entry of row 0. */
+    const void *sin;              /**< ROPE_ANGLE_TABLE: entry of row 0. */
+    int64_t table_rows;           /**< Rows; positions index them. */
+    int64_t table_stride[3];      /**< Elements over [batch, row, entry]. All 0: {0, width, 1}. */
+    int32_t *position_flag;       /**< Device int32, or NULL: an asynchronous backend sets it to 1
+                                       when it left out a token for its position. */
+    void *stream;                 /**< The backend's stream, or NULL for its default. */
+} rope_args;
+
+/** Initialiser of a rope_args. */
+#define ROPE_ARGS_INIT                                                                             \
+    { sizeof(rope_args) }
+
+/** A descriptor bound to a backend, a device and a kernel. */
+typedef struct rope_plan rope_plan;
+
+/** The library's version as "major.minor.patch". */
+ROPE_API const char *rope_version(void);
+
+/** Name of a status, as in "ROPE_ERROR_OVERLAP"; "unknown status" for any other number. */
+ROPE_API const char *rope_status_string(rope_status status);
+
+/** What this thread's last failed call found wrong: the field, its value and what is allowed. Never
+ *  NULL; valid until the thread's next call into the library. */
+ROPE_API const char *rope_last_error(void);
+
+/**
+ * Checks a descriptor, computes its frequencies, chooses a backend and binds a kernel.
+ * @param desc  copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, ABI, OUT_OF_MEMORY, UNSUPPORTED, NO_BACKEND,
+ * NO_DEVICE or DEVICE
+ */
+ROPE_API rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan);
+
+/** Destroys a plan whose work has completed. NULL is allowed. */
+ROPE_API void rope_plan_destroy(rope_plan *plan);
+
+/** The chosen kernel, as in "cpu:avx512"; valid as long as the plan. NULL for a NULL plan. */
+ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
+
+/** One line for each candidate that was asked: its name and "accepted" or why it declined. Valid as
+ *  long as the plan. NULL for a NULL plan. */
+ROPE_API const char *rope_plan_report(const rope_plan *plan);
+
+/**
+ * Rotates q and k. Allocates nothing, takes no lock, reads no environment and does not wait for a
+ * device; asynchronous on args->stream where the backend has streams. Empty tensors succeed.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, MISALIGNED, OVERLAP, OVERFLOW, ABI, POSITION_RANGE
+ * or DEVICE; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_apply(const rope_plan *plan, const rope_args *args);
+
+/**
+ * The frequencies that a plan of this descriptor would use.
+ * @param desc              any descriptor whose angle_mode is not table
+ * @param long_set          0, or 1 for longrope's long factors
+ * @param inv_freq          receives rotary_dim/2 values in radians a position
+ * @param count             capacity of inv_freq; at least rotary_dim/2
+ * @param attention_factor  receives the factor of cos and sin, or NULL
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, ABI or OUT_OF_MEMORY
+ */
+ROPE_API rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,
+                                      int32_t count, double *attention_factor);
+
+/** @name Hugging Face configurations
+ * A builder that takes the fields of a config.json under their own names and fills a descriptor.
+ * Model fields are set in the scope "", those of rope_parameters or rope_scaling in the scope
+ * "rope".
+ * @{ */
+typedef struct rope_config rope_config;
+
+/** Shapes that a config states beside its descriptor; 0 where it does not. */
+typedef struct rope_model {
+    size_t struct_size;              /**< sizeof(rope_model). */
+    int64_t num_attention_heads;     /**< Query heads. */
+    int64_t num_key_value_heads;     /**< Key heads that rotate: 1 for MLA. */
+    int64_t max_position_embeddings; /**< Longest context. */
+} rope_model;
+
+/** Makes an empty configuration. */
+ROPE_API rope_status rope_config_create(rope_config **config);
+/** Destroys a configuration. NULL is allowed. */
+ROPE_API void rope_config_destroy(rope_config *config);
+/** Sets a number or a boolean (0 or 1). A model field that RoPE does not know is no error. */
+ROPE_API rope_status rope_config_set_number(rope_config *config, const char *scope,
+                                            const char *name, double value);
+/** Sets a string (model_type, rope_type, torch_dtype). */
+ROPE_API rope_status rope_config_set_string(rope_config *config, const char *scope,
+                                            const char *name, const char *value);
+/** Sets a list of numbers (short_factor, long_factor, mrope_section), copied. */
+ROPE_API rope_status rope_config_set_list(rope_config *config, const char *scope, const char *name,
+                                          const double *values, int32_t count);
+/**
+ * Fills a descriptor. Its pointers stay valid as long as the configuration.
+ * @param config  the fields set so far
+ * @param desc    receives the descriptor; untouched on error
+ * @param model   receives the shapes, or NULL; set its struct_size first
+ */
+ROPE_API rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model);
+/** After rope_config_finish: the index-th field that was set and that nothing reads, or NULL past
+ * the last. */
+ROPE_API const char *rope_config_ignored(const rope_config *config, int32_t index);
+/** @} */
+
+/** @name Backends and devices
+ * @{ */
+
+/** A backend and whether it can be used. */
+typedef struct rope_backend_info {
+    size_t struct_size;   /**< sizeof(rope_backend_info), set by the caller. */
+    const char *name;     /**< As in "cpu"; lives as long as the process. */
+    const char *origin;   /**< Path of the plugin, or "built in". */
+    rope_status status;   /**< ROPE_OK, or why it cannot be used. */
+    const char *reason;   /**< Text for status; empty when ROPE_OK. */
+    int32_t device_count; /**< Devices it can use now. */
+} rope_backend_info;
+
+/** Number of backends known, usable or not, in the order in which "auto" tries them. */
+ROPE_API int32_t rope_backend_count(void);
+/** Describes the index-th backend. */
+ROPE_API rope_status rope_backend_get(int32_t index, rope_backend_info *info);
+
+/** A device of a backend, opened for its memory and its clock. */
+typedef struct rope_device rope_device;
+
+/** What a device is. Texts live as long as the process. */
+typedef struct rope_device_info {
+    size_t struct_size;    /**< sizeof(rope_device_info), set by the caller. */
+    const char *backend;   /**< The backend's name. */
+    char name[128];        /**< Model, as in "AMD EPYC 9755" or "NVIDIA H100". */
+    char features[128];    /**< What kernels choose by, as in "avx512 avx2 scalar" or "sm_90". */
+    int64_t memory_bytes;  /**< Memory in all, 0 if unknown. */
+    int64_t cache_bytes;   /**< Last-level cache, 0 if unknown. */
+    int32_t compute_units; /**< Threads or multiprocessors that kernels use. */
+} rope_device_info;
+
+/** Opens a device; backend as in rope_desc.backend. */
+ROPE_API rope_status rope_device_open(const char *backend, int32_t index, rope_device **device);
+/** Closes a device. Memory allocated through it stays the caller's to free before. */
+ROPE_API void rope_device_close(rope_device *device);
+/** Describes a device. */
+ROPE_API rope_status rope_device_get(const rope_device *device, rope_device_info *info);
+/** Allocates bytes (64-byte aligned or better) on a device; 0 bytes give NULL. */
+ROPE_API rope_status rope_device_alloc(rope_device *device, size_t bytes, void **pointer);
+/** Frees memory of rope_device_alloc. NULL is allowed. */
+ROPE_API rope_status rope_device_free(rope_device *device, void *pointer);
+/** Copies host memory to the device and waits. */
+ROPE_API rope_status rope_device_copy_in(rope_device *device, void *target, const void *source,
+                                         size_t bytes);
+/** Copies device memory to the host and waits. */
+ROPE_API rope_status rope_device_copy_out(rope_device *device, void *target, const void *source,
+                                          size_t bytes);
+/** Waits until the device has nothing left to do. */
+ROPE_API rope_status rope_device_synchronize(rope_device *device);
+
+/** What rope_time runs. */
+enum {
+    ROPE_TIME_APPLY = 1,  /**< rope_apply, checks included. */
+    ROPE_TIME_KERNEL = 2, /**< The bound kernel alone, its arguments checked once before. */
+    ROPE_TIME_COPY = 3,   /**< A copy kernel of the backend: target = source. */
+    ROPE_TIME_UPDATE = 4  /**< A read-modify-write kernel of the backend on target. */
+};
+
+/** One measurement. */
+typedef struct rope_timing {
+    size_t struct_size;    /**< sizeof(rope_timing). */
+    int32_t kind;          /**< ROPE_TIME_. */
+    int32_t graph;         /**< 1: replay a captured graph where the backend has graphs. */
+    int64_t iterations;    /**< Runs between two looks at the clock, > 0. */
+    const rope_plan *plan; /**< apply, kernel: on the device's backend. */
+    const rope_args *args; /**< apply, kernel: args_count calls, taken in turn. */
+    int64_t args_count;    /**< > 0. */
+    void *target;          /**< copy, update: device memory. */
+    const void *source;    /**< copy: device memory. */
+    size_t bytes;          /**< copy, update: bytes of target. */
+    size_t pitch;          /**< copy, update: run i starts at (i % args_count) * pitch. */
+    int32_t candidate;     /**< copy, update: index of the kernel. */
+    double seconds;        /**< Receives the time of one run. */
+    double host_seconds;   /**< Receives the host's time for one run. */
+} rope_timing;
+
+/** Times runs by the device's clock; iterations once, after nothing else was waiting. */
+ROPE_API rope_status rope_time(rope_device *device, rope_timing *timing);
+/** Name of the index-th kernel of a kind (ROPE_TIME_KERNEL, _COPY or _UPDATE), or NULL past the
+ * last. */
+ROPE_API const char *rope_device_kernel(const rope_device *device, int32_t kind, int32_t index);
+/** @} */
+
+/** Receives one line of the library's log, without a newline. Called from any thread. */
+typedef void (*rope_log_function)(void *user, int32_t level, const char *text);
+/** Sends the log to a function; NULL returns to stderr. The level is ROPE_VERBOSE: 0 silent, 1
+ * choices, 2 every candidate. */
+ROPE_API void rope_set_log(rope_log_function function, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
