@@ -27,7 +27,8 @@ typedef struct rope_frequency_set {
     const uint64_t *turns;     /**< Turns a position, times 2^64, rounded to nearest. */
     const uint64_t *turns_top; /**< High word of turns a position times 2^128, truncated ... */
     const uint64_t *turns_low; /**< ... and its low word: for fp64 angles. */
-    const float *inv_freq;     /**< Radians a position in fp32: for ROPE_ANGLE_F32. */
+    const double *omega;       /**< Radians a position. */
+    const float *inv_freq;     /**< The same in fp32: for ROPE_ANGLE_F32. */
     double attention_factor;   /**< Of cos and sin; already inverted for ROPE_INVERSE. */
 } rope_frequency_set;
 
@@ -118,16 +119,19 @@ enum {
 /** One way to do an operation. */
 typedef struct rope_candidate {
     const char *name;   /**< Within the backend, as in "avx512". */
+    const void *data;   /**< The backend's own, for bind. */
     int32_t on_request; /**< 1: never chosen unless named. */
     /**
      * Accepts a problem on a device and prepares its kernel, or declines.
+     * @param self     this candidate
      * @param problem  NULL to ask only whether the device can run this candidate at all
      * @param device   the backend's device index
-     * @param kernel   receives the backend's own state; NULL is allowed
+     * @param kernel   receives what run takes; NULL is allowed
      * @param reason   ROPE_REASON_SIZE bytes for the reason to decline
      * @return ROPE_OK, ROPE_DECLINED or an error
      */
-    rope_status (*bind)(const rope_problem *problem, int32_t device, void **kernel, char *reason);
+    rope_status (*bind)(const struct rope_candidate *self, const rope_problem *problem,
+                        int32_t device, void **kernel, char *reason);
     /** Runs; thread-safe, without allocation or lock. */
     rope_status (*run)(const rope_problem *problem, const void *kernel, const void *call);
     /** Releases what bind prepared; may be NULL. */
@@ -148,7 +152,7 @@ typedef struct rope_backend {
     uint32_t abi;     /**< ROPE_BACKEND_ABI. */
     int32_t priority; /**< "auto" tries the highest first; the CPU has 0. */
     const char *name;
-    rope_operation operation[ROPE_OPERATION_COUNT];
+    const rope_operation *operation[ROPE_OPERATION_COUNT];
     /** Counts devices; an error with a reason where there is none. */
     rope_status (*device_count)(int32_t *count, char *reason);
     rope_status (*device_info)(int32_t device, rope_device_info *info);

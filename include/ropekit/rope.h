@@ -137,7 +137,8 @@ enum {
 /** What a token does whose position lies outside the caller's table. */
 enum {
     ROPE_OUT_OF_RANGE_ERROR = 1,    /**< ROPE_ERROR_POSITION_RANGE or the position flag. Default. */
-    ROPE_OUT_OF_RANGE_IDENTITY = 2, /**< It passes through unrotated. */
+    ROPE_OUT_OF_RANGE_IDENTITY = 2, /**< It passes through unrotated, from
+                                     pairing_in to pairing_out. */
     ROPE_OUT_OF_RANGE_CLAMP = 3     /**< It takes the first or the last row. */
 };
 

@@ -1,0 +1,109 @@
+#include "backends/cpu/features.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512"};
+
+static cpu_isa present, allowed;
+static const char *unknown_name;
+static int64_t cache_bytes;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+#if defined(__x86_64__)
+/* The register states that the operating system saves, or 0 where xgetbv itself is missing. */
+static uint32_t saved_states(uint32_t leaf1_ecx) {
+    if (!(leaf1_ecx & bit_OSXSAVE))
+        return 0;
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static cpu_isa detect(void) {
+    const uint32_t avx_states = 0x06, avx512_states = 0xe6;
+    uint32_t a, b, c, d, b7, c7, d7;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
+        return CPU_ISA_SCALAR;
+    uint32_t states = saved_states(c);
+    if ((states & avx_states) != avx_states || !(c & bit_FMA) || !(c & bit_F16C) ||
+        !(b7 & bit_AVX2))
+        return CPU_ISA_SCALAR;
+    uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    if ((states & avx512_states) != avx512_states || (b7 & avx512) != avx512)
+        return CPU_ISA_AVX2;
+    return CPU_ISA_AVX512;
+}
+#elif defined(__aarch64__)
+static cpu_isa detect(void) {
+    return CPU_ISA_NEON;
+}
+#else
+static cpu_isa detect(void) {
+    return CPU_ISA_SCALAR;
+}
+#endif
+
+static int64_t detect_cache(void) {
+    long l3 = -1, l2 = -1;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return l3 > 0 ? l3 : l2 > 0 ? l2 : (int64_t)32 << 20;
+}
+
+static void fill(void) {
+    present = allowed = detect();
+    cache_bytes = detect_cache();
+    const char *lowered = getenv("ROPE_CPU_ISA");
+    if (!lowered || !*lowered)
+        return;
+    int isa = 0, count = sizeof isa_names / sizeof isa_names[0];
+    while (isa < count && strcmp(lowered, isa_names[isa]) != 0)
+        isa++;
+    if (isa == count)
+        unknown_name = lowered;
+    else if ((cpu_isa)isa < allowed)
+        allowed = (cpu_isa)isa;
+}
+
+cpu_isa cpu_isa_present(void) {
+    pthread_once(&once, fill);
+    return present;
+}
+
+cpu_isa cpu_isa_allowed(const char **unknown) {
+    pthread_once(&once, fill);
+    *unknown = unknown_name;
+    return allowed;
+}
+
+int64_t cpu_cache_bytes(void) {
+    pthread_once(&once, fill);
+    return cache_bytes;
+}
+
+void cpu_model_name(char *text, int size) {
+    snprintf(text, (size_t)size, "unknown");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (file && fgets(line, sizeof line, file)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value)
+            continue;
+        value += strspn(value, ": \t");
+        value[strcspn(value, "\n")] = 0;
+        snprintf(text, (size_t)size, "%s", value);
+        break;
+    }
+    if (file)
+        fclose(file);
+}

@@ -1,0 +1,70 @@
+/* Vectors of LANES pairs in the C compilers' vector extensions: the same source for every ISA. */
+#ifndef ROPEKIT_CPU_LANES_H
+#define ROPEKIT_CPU_LANES_H
+
+#include "backends/cpu/generic.h"
+
+typedef float lanes_f __attribute__((vector_size(4 * LANES)));
+typedef uint32_t lanes_u __attribute__((vector_size(4 * LANES)));
+typedef int32_t lanes_i __attribute__((vector_size(4 * LANES)));
+typedef uint16_t lanes_h __attribute__((vector_size(2 * LANES)));
+typedef uint64_t lanes_w __attribute__((vector_size(8 * LANES)));
+typedef int64_t lanes_l __attribute__((vector_size(8 * LANES)));
+
+CPU_INLINE lanes_f lanes_load_f(const void *p) {
+    lanes_f x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+CPU_INLINE lanes_u lanes_load_u(const void *p) {
+    lanes_u x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+CPU_INLINE lanes_h lanes_load_h(const void *p) {
+    lanes_h x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+CPU_INLINE void lanes_store_f(void *p, lanes_f x) {
+    memcpy(p, &x, sizeof x);
+}
+CPU_INLINE void lanes_store_u(void *p, lanes_u x) {
+    memcpy(p, &x, sizeof x);
+}
+CPU_INLINE void lanes_store_h(void *p, lanes_h x) {
+    memcpy(p, &x, sizeof x);
+}
+
+CPU_INLINE lanes_f lanes_set_f(float x) {
+    lanes_f v;
+    for (int i = 0; i < LANES; i++)
+        v[i] = x;
+    return v;
+}
+
+/* a where the mask is all ones, b where it is zero. */
+CPU_INLINE lanes_u lanes_select(lanes_u mask, lanes_u a, lanes_u b) {
+    return (a & mask) | (b & ~mask);
+}
+
+CPU_INLINE lanes_f lanes_from_bf16(lanes_h h) {
+    return (lanes_f)(__builtin_convertvector(h, lanes_u) << 16);
+}
+
+/* The bits of rope_to_bf16, in the low half of each word. */
+CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
+    lanes_u u = (lanes_u)x;
+    lanes_u nan = (lanes_u)((lanes_i)(u & 0x7fffffffu) > 0x7f800000);
+    lanes_u rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return lanes_select(nan, (u >> 16) | 0x40u, rounded);
+}
+
+CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
+    return __builtin_convertvector(lanes_bf16_words(x), lanes_h);
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* 8 lanes: what vector extensions of C cannot say. Needs AVX2, FMA and F16C. */
+#ifndef ROPEKIT_CPU_LANES_AVX2_H
+#define ROPEKIT_CPU_LANES_AVX2_H
+
+#include <immintrin.h>
+
+#define LANES 8
+/* Index lists that part neighbours and join them again. */
+#define LANES_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#define LANES_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define LANES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#include "backends/cpu/lanes.h"
+
+CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
+    return (lanes_f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+
+CPU_INLINE lanes_f lanes_from_f16(lanes_h h) {
+    return (lanes_f)_mm256_cvtph_ps((__m128i)h);
+}
+
+CPU_INLINE lanes_h lanes_to_f16(lanes_f x) {
+    return (lanes_h)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+CPU_INLINE int lanes_any(lanes_u mask) {
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+}
+
+CPU_INLINE void lanes_stream_f(void *p, lanes_f x) {
+    _mm256_stream_ps(p, (__m256)x);
+}
+
+CPU_INLINE void lanes_stream_h(void *p, lanes_h x) {
+    _mm_stream_si128(p, (__m128i)x);
+}
+
+CPU_INLINE void lanes_fence(void) {
+    _mm_sfence();
+}
+
+#endif

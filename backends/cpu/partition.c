@@ -1,0 +1,100 @@
+#include "backends/cpu/partition.h"
+
+#include "backends/cpu/features.h"
+#include "common/status.h"
+#include "common/token.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+/* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
+enum { BYTES_PER_THREAD = 512 * 1024 };
+
+int cpu_threads_most(void) {
+#if defined(_OPENMP)
+    return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+int cpu_threads_for(int64_t bytes) {
+    if (bytes < 2 * (int64_t)BYTES_PER_THREAD)
+        return 1;
+    int64_t worth = bytes / BYTES_PER_THREAD, most = cpu_threads_most();
+    return (int)(worth < most ? worth : most);
+}
+
+static int64_t elements_of(const rope_problem *problem, const rope_call *call, int tensor) {
+    const rope_operand *operand = &call->tensor[tensor];
+    int in_place = operand->in == operand->out;
+    int64_t row = in_place ? 2 * (int64_t)problem->pairs : problem->head_dim[tensor];
+    return call->batch * call->tokens * operand->heads * row;
+}
+
+static int64_t bytes_of(const rope_problem *problem, const rope_call *call) {
+    int64_t size = problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;
+    return 2 * size * (elements_of(problem, call, 0) + elements_of(problem, call, 1));
+}
+
+/* Part `index` of `parts` of n, in order and without gaps. */
+static int64_t part(int64_t n, int index, int parts) {
+    return n / parts * index + (n % parts < index ? n % parts : index);
+}
+
+/* Contiguous tokens a thread; heads where there are fewer tokens than threads. */
+static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int parts) {
+    int64_t tokens = call->batch * call->tokens;
+    int by_heads = tokens < parts;
+    cpu_slice slice = {
+        .first_token = by_heads ? 0 : part(tokens, index, parts),
+        .last_token = by_heads ? tokens : part(tokens, index + 1, parts),
+        .stream = bytes > cpu_cache_bytes(),
+    };
+    for (int t = 0; t < 2; t++) {
+        int64_t heads = call->tensor[t].heads;
+        slice.first_head[t] = by_heads ? part(heads, index, parts) : 0;
+        slice.last_head[t] = by_heads ? part(heads, index + 1, parts) : heads;
+    }
+    return slice;
+}
+
+/* The CPU can look at every position first, so that a failing call writes nothing. */
+static int64_t first_failing(const rope_problem *problem, const rope_call *call) {
+    int64_t tokens = call->batch * call->tokens;
+    if (problem->angle_mode != ROPE_ANGLE_TABLE || problem->out_of_range != ROPE_OUT_OF_RANGE_ERROR)
+        return tokens;
+    for (int64_t i = 0; i < tokens; i++)
+        if (rope_token_of(problem, call, i / call->tokens, i % call->tokens).fate ==
+            ROPE_TOKEN_FAILS)
+            return i;
+    return tokens;
+}
+
+rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, const void *given) {
+    const cpu_kernel *kernel = opaque;
+    const rope_call *call = given;
+    int64_t failing = first_failing(problem, call);
+    if (failing < call->batch * call->tokens)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "the position of batch %lld, token %lld is outside the table; allowed is "
+                         "0..%lld (table_rows - 1)",
+                         (long long)(failing / call->tokens), (long long)(failing % call->tokens),
+                         (long long)call->table_rows - 1);
+    int64_t bytes = bytes_of(problem, call);
+    int parts = cpu_threads_for(bytes);
+    if (parts == 1) {
+        cpu_slice slice = slice_of(call, bytes, 0, 1);
+        kernel->rotate(problem, call, &slice);
+        return ROPE_OK;
+    }
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(parts)
+    {
+        cpu_slice slice = slice_of(call, bytes, omp_get_thread_num(), omp_get_num_threads());
+        kernel->rotate(problem, call, &slice);
+    }
+#endif
+    return ROPE_OK;
+}

@@ -1,0 +1,104 @@
+/*
+ * The reference: double throughout, with libm's own argument reduction and functions. It shares the
+ * description of tokens and layouts with the fast kernels, and none of their arithmetic.
+ */
+#include "backends/cpu/head.h"
+#include "common/token.h"
+
+/* The product position * omega is hi + lo exactly; lo is far below one radian. */
+static void exact_angle(double omega, int64_t position, double *c, double *s) {
+    double x = (double)position, hi = x * omega, lo = fma(x, omega, -hi);
+    *c = cos(hi) * cos(lo) - sin(hi) * sin(lo);
+    *s = sin(hi) * cos(lo) + cos(hi) * sin(lo);
+}
+
+static double xpos_scale(const rope_problem *p, int pair, int64_t position, int tensor) {
+    double rate = ldexp((double)p->xpos_rate[pair], -63);
+    double exponent = rate * (double)(position - p->xpos_center);
+    int reciprocal = (tensor == 1) != (p->direction == ROPE_INVERSE);
+    return exp2(fmin(fmax(reciprocal ? -exponent : exponent, -126), 127));
+}
+
+static rope_coefficients64 computed(const rope_problem *p, const rope_token *token, int pair,
+                                    int tensor) {
+    const rope_frequency_set *set = &p->set[token->set];
+    int64_t position = token->at[p->pair_axis[pair]];
+    double c, s, factor = set->attention_factor;
+    if (p->angle_mode == ROPE_ANGLE_F32) {
+        double angle = (double)((float)position * set->inv_freq[pair]);
+        c = cos(angle);
+        s = sin(angle);
+    } else {
+        exact_angle(set->omega[pair], position, &c, &s);
+    }
+    if (p->xpos_rate)
+        factor *= xpos_scale(p, pair, position, tensor);
+    double sign = p->direction == ROPE_FORWARD ? 1 : -1;
+    rope_coefficients64 m = {c * factor, sign * s * factor, c * factor, sign * s * factor};
+    return m;
+}
+
+static double load(int dtype, const char *base, int64_t i) {
+    return dtype == ROPE_F64 ? ((const double *)base)[i] : (double)cpu_load(dtype, base, i);
+}
+
+/* The one rounding to fp32 on the way to 16 bits is part of the contract. */
+static void store(int dtype, char *base, int64_t i, double x) {
+    if (dtype == ROPE_F64)
+        ((double *)base)[i] = x;
+    else
+        cpu_store(dtype, base, i, (float)x);
+}
+
+static void rotate_head(const rope_problem *p, const rope_coefficients64 *row,
+                        const cpu_head *head) {
+    double x1[CPU_MAX_PAIRS], x2[CPU_MAX_PAIRS];
+    for (int i = 0; i < p->pairs; i++) {
+        int64_t first = rope_first_of(p->pairing_in, i);
+        int64_t second = rope_second_of(p->pairing_in, i, p->pairs);
+        x1[i] = load(p->dtype, head->in, first * head->in_stride);
+        x2[i] = load(p->dtype, head->in, second * head->in_stride);
+    }
+    for (int i = 0; i < p->pairs; i++) {
+        int64_t first = rope_first_of(p->pairing_out, i);
+        int64_t second = rope_second_of(p->pairing_out, i, p->pairs);
+        store(p->dtype, head->out, first * head->out_stride,
+              x1[i] * row[i].c1 - x2[i] * row[i].s1);
+        store(p->dtype, head->out, second * head->out_stride,
+              x2[i] * row[i].c2 + x1[i] * row[i].s2);
+    }
+}
+
+static void rotate_heads(const rope_problem *p, const rope_call *call, const rope_token *token,
+                         int tensor, int64_t batch, int64_t index, const cpu_slice *slice) {
+    rope_coefficients64 row[CPU_MAX_PAIRS];
+    for (int i = 0; i < p->pairs; i++)
+        row[i] = p->angle_mode == ROPE_ANGLE_TABLE
+                     ? rope_coefficients64_of(p, call, token, i, tensor)
+                     : computed(p, token, i, tensor);
+    int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[tensor];
+    for (int64_t h = slice->first_head[tensor]; h < slice->last_head[tensor]; h++) {
+        cpu_head head = cpu_head_of(&call->tensor[tensor], size, batch, index, h);
+        cpu_head window = cpu_window_of(&head, size, offset);
+        cpu_copy_elements(size, &head, 0, offset);
+        rotate_head(p, row, &window);
+        cpu_copy_elements(size, &head, offset + 2 * p->pairs, p->head_dim[tensor]);
+    }
+}
+
+static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
+    for (int64_t i = slice->first_token; i < slice->last_token; i++) {
+        int64_t batch = i / call->tokens, index = i % call->tokens;
+        rope_token token = rope_token_of(p, call, batch, index);
+        for (int tensor = 0; tensor < 2; tensor++) {
+            if (call->tensor[tensor].heads == 0)
+                continue;
+            if (token.fate == ROPE_TOKEN_PASSES)
+                cpu_pass_heads(p, call, tensor, batch, index, slice);
+            else
+                rotate_heads(p, call, &token, tensor, batch, index, slice);
+        }
+    }
+}
+
+const cpu_kernel cpu_kernel_reference = {rotate};

@@ -1,0 +1,172 @@
+/* The heads of one token, LANES pairs at a time. */
+#ifndef ROPEKIT_CPU_ROTATE_LANES_H
+#define ROPEKIT_CPU_ROTATE_LANES_H
+
+#include "backends/cpu/row_lanes.h"
+
+/* The windows of some heads of a token, elements side by side. Strides in bytes. */
+typedef struct lanes_heads {
+    const char *in;
+    char *out;
+    int64_t count, in_stride, out_stride;
+    int64_t before, after; /* bytes around the window that an out-of-place call copies */
+    int pairs;
+} lanes_heads;
+
+typedef struct lanes_pair {
+    lanes_f x1, x2;
+} lanes_pair;
+
+CPU_INLINE lanes_f lanes_widen(int dtype, const char *p) {
+    if (dtype == ROPE_F32)
+        return lanes_load_f(p);
+    return dtype == ROPE_BF16 ? lanes_from_bf16(lanes_load_h(p)) : lanes_from_f16(lanes_load_h(p));
+}
+
+CPU_INLINE void lanes_narrow(int dtype, int stream, char *p, lanes_f x) {
+    if (dtype == ROPE_F32) {
+        if (stream)
+            lanes_stream_f(p, x);
+        else
+            lanes_store_f(p, x);
+        return;
+    }
+    lanes_h h = dtype == ROPE_BF16 ? lanes_to_bf16(x) : lanes_to_f16(x);
+    if (stream)
+        lanes_stream_h(p, h);
+    else
+        lanes_store_h(p, h);
+}
+
+/* Two neighbours of 16 bits are one word, the first in its low half. */
+CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
+    lanes_pair x;
+    if (dtype == ROPE_BF16) {
+        x.x1 = (lanes_f)(words << 16);
+        x.x2 = (lanes_f)(words & 0xffff0000u);
+    } else {
+        x.x1 = lanes_from_f16(__builtin_convertvector(words, lanes_h));
+        x.x2 = lanes_from_f16(__builtin_convertvector(words >> 16, lanes_h));
+    }
+    return x;
+}
+
+CPU_INLINE lanes_u lanes_join_words(int dtype, lanes_pair y) {
+    if (dtype == ROPE_BF16)
+        return lanes_bf16_words(y.x1) | (lanes_bf16_words(y.x2) << 16);
+    return __builtin_convertvector(lanes_to_f16(y.x1), lanes_u) |
+           (__builtin_convertvector(lanes_to_f16(y.x2), lanes_u) << 16);
+}
+
+CPU_INLINE lanes_pair lanes_load_neighbours(int dtype, const char *p) {
+    if (dtype != ROPE_F32)
+        return lanes_split_words(dtype, lanes_load_u(p));
+    lanes_f a = lanes_load_f(p), b = lanes_load_f(p + sizeof a);
+    lanes_pair x = {__builtin_shufflevector(a, b, LANES_EVEN),
+                    __builtin_shufflevector(a, b, LANES_ODD)};
+    return x;
+}
+
+CPU_INLINE void lanes_store_neighbours(int dtype, int stream, char *p, lanes_pair y) {
+    if (dtype != ROPE_F32) {
+        lanes_u words = lanes_join_words(dtype, y);
+        if (stream)
+            lanes_stream_f(p, (lanes_f)words);
+        else
+            lanes_store_u(p, words);
+        return;
+    }
+    lanes_narrow(dtype, stream, p, __builtin_shufflevector(y.x1, y.x2, LANES_LOW));
+    lanes_narrow(dtype, stream, p + sizeof y.x1, __builtin_shufflevector(y.x1, y.x2, LANES_HIGH));
+}
+
+CPU_INLINE lanes_pair lanes_load_pairs(int dtype, int pairing, const char *window, int i,
+                                       int pairs) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED)
+        return lanes_load_neighbours(dtype, window + 2 * i * size);
+    lanes_pair x = {lanes_widen(dtype, window + i * size),
+                    lanes_widen(dtype, window + (i + pairs) * size)};
+    return x;
+}
+
+CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *window, int i,
+                                  int pairs, lanes_pair y) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED) {
+        lanes_store_neighbours(dtype, stream, window + 2 * i * size, y);
+        return;
+    }
+    lanes_narrow(dtype, stream, window + i * size, y.x1);
+    lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
+}
+
+CPU_INLINE lanes_pair lanes_rotate(lanes_pair x, lanes_f c1, lanes_f s1, lanes_f c2, lanes_f s2) {
+    lanes_pair y = {lanes_fma(x.x1, c1, -(x.x2 * s1)), lanes_fma(x.x2, c2, x.x1 * s2)};
+    return y;
+}
+
+CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *out, int size) {
+    int64_t window = 2 * (int64_t)heads->pairs * size;
+    if (heads->before)
+        memcpy(out - heads->before, in - heads->before, (size_t)heads->before);
+    if (heads->after)
+        memcpy(out + window, in + window, (size_t)heads->after);
+}
+
+/* Pairs past the last whole vector, as common/rotate.h has it. */
+CPU_INLINE void lanes_rotate_rest(int dtype, int in_pairing, int out_pairing, const char *in,
+                                  char *out, int i, int pairs, const cpu_row *row) {
+    for (; i < pairs; i++) {
+        rope_pair x = {cpu_load(dtype, in, rope_first_of(in_pairing, i)),
+                       cpu_load(dtype, in, rope_second_of(in_pairing, i, pairs))};
+        rope_pair y = cpu_rotate_pair(dtype, 0, x, row, i);
+        cpu_store(dtype, out, rope_first_of(out_pairing, i), y.x1);
+        cpu_store(dtype, out, rope_second_of(out_pairing, i, pairs), y.x2);
+    }
+}
+
+CPU_INLINE void lanes_rotate_any(int dtype, int in_pairing, int out_pairing, int stream,
+                                 const lanes_heads *heads, const cpu_row *row) {
+    const char *in = heads->in;
+    char *out = heads->out;
+    int pairs = heads->pairs;
+    for (int64_t h = 0; h < heads->count; h++) {
+        int i = 0;
+        for (; i + LANES <= pairs; i += LANES) {
+            lanes_pair x = lanes_load_pairs(dtype, in_pairing, in, i, pairs);
+            lanes_pair y = lanes_rotate(x, lanes_load_f(row->c1 + i), lanes_load_f(row->s1 + i),
+                                        lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i));
+            lanes_store_pairs(dtype, out_pairing, stream, out, i, pairs, y);
+        }
+        lanes_rotate_rest(dtype, in_pairing, out_pairing, in, out, i, pairs, row);
+        lanes_copy_rest(heads, in, out, cpu_dtype_size(dtype));
+        in += heads->in_stride;
+        out += heads->out_stride;
+    }
+}
+
+/* 64 pairs, the head size of most models: the row stays in registers across heads. */
+CPU_INLINE void lanes_rotate_64(int dtype, int pairing, int stream, const lanes_heads *heads,
+                                const cpu_row *row) {
+    enum { VECTORS = 64 / LANES };
+    const char *in = heads->in;
+    char *out = heads->out;
+    lanes_f c[VECTORS], s[VECTORS];
+    for (int v = 0; v < VECTORS; v++) {
+        c[v] = lanes_load_f(row->c1 + v * LANES);
+        s[v] = lanes_load_f(row->s1 + v * LANES);
+    }
+    for (int64_t h = 0; h < heads->count; h++) {
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; v++) {
+            lanes_pair x = lanes_load_pairs(dtype, pairing, in, v * LANES, 64);
+            lanes_pair y = lanes_rotate(x, c[v], s[v], c[v], s[v]);
+            lanes_store_pairs(dtype, pairing, stream, out, v * LANES, 64, y);
+        }
+        in += heads->in_stride;
+        out += heads->out_stride;
+    }
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* Reading a struct whose writer may be older or newer than this library. */
+#ifndef ROPEKIT_COMMON_ABI_H
+#define ROPEKIT_COMMON_ABI_H
+
+#include <ropekit/rope.h>
+
+/*
+ * Copies a struct that begins with its size into `full` of full_size bytes; a missing tail becomes
+ * 0. A longer struct is accepted when what lies beyond full_size is 0.
+ */
+rope_status rope_abi_read(void *full, size_t full_size, const void *given, const char *name);
+
+/* The opposite: copies as much of `full` as the caller's struct holds, its size member excepted. */
+void rope_abi_write(void *given, const void *full, size_t full_size);
+
+#endif

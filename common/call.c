@@ -1,0 +1,275 @@
+#include "common/call.h"
+
+#include "common/abi.h"
+#include "common/descriptor.h"
+#include "common/status.h"
+#include "common/view.h"
+
+#include <string.h>
+
+static const char *const tensor_names[2] = {"q", "k"};
+
+/* What a present tensor reads and writes. */
+typedef struct tensor_spans {
+    rope_span in, out;
+    int in_place;
+} tensor_spans;
+
+static int all_zero(const int64_t *stride, int n) {
+    for (int d = 0; d < n; d++)
+        if (stride[d] != 0)
+            return 0;
+    return 1;
+}
+
+static void default_strides(const rope_tensor *given, int64_t tokens, int64_t head_dim,
+                            rope_operand *operand) {
+    int64_t token = given->heads * head_dim;
+    int64_t contiguous[4] = {tokens * token, token, head_dim, 1};
+    int same = given->in == given->out;
+    const int64_t *in = all_zero(given->in_stride, 4) ? contiguous : given->in_stride;
+    const int64_t *out = !all_zero(given->out_stride, 4) ? given->out_stride
+                         : same                          ? in
+                                                         : contiguous;
+    memcpy(operand->in_stride, in, sizeof operand->in_stride);
+    memcpy(operand->out_stride, out, sizeof operand->out_stride);
+}
+
+static rope_status check_pointer(const char *tensor, const char *field, const void *pointer,
+                                 int32_t alignment) {
+    const char *dot = tensor[0] ? "." : "";
+    if (!pointer)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s%s%s is NULL", tensor, dot, field);
+    if ((uintptr_t)pointer % (uintptr_t)alignment)
+        return rope_fail(ROPE_ERROR_MISALIGNED, "%s%s%s is %p; allowed is a multiple of %d bytes",
+                         tensor, dot, field, pointer, alignment);
+    return ROPE_OK;
+}
+
+static rope_status check_index(const char *field, const void *pointer, int32_t alignment) {
+    return pointer ? check_pointer("", field, pointer, alignment) : ROPE_OK;
+}
+
+static rope_status check_sizes(const rope_args *args, int64_t heads, int64_t head_dim,
+                               const char *name) {
+    int64_t n;
+    if (__builtin_mul_overflow(heads, head_dim, &n) ||
+        __builtin_mul_overflow(n, args->tokens, &n) || __builtin_mul_overflow(n, args->batch, &n) ||
+        __builtin_mul_overflow(n, 8, &n))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "%s.heads %lld * head_dim %lld * tokens %lld * batch %lld overflows; "
+                         "allowed is below 2^60 elements",
+                         name, (long long)heads, (long long)head_dim, (long long)args->tokens,
+                         (long long)args->batch);
+    return ROPE_OK;
+}
+
+static rope_status check_views(const char *name, const rope_operand *operand,
+                               const int64_t count[4], int32_t element, tensor_spans *spans) {
+    if (!rope_span_make(&spans->in, operand->in, count, operand->in_stride, element) ||
+        !rope_span_make(&spans->out, operand->out, count, operand->out_stride, element))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
+                         "%lld], out_stride is [%lld, %lld, %lld, %lld]",
+                         name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
+                         (long long)operand->in_stride[2], (long long)operand->in_stride[3],
+                         (long long)operand->out_stride[0], (long long)operand->out_stride[1],
+                         (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
+    if (rope_span_aliases(&spans->out))
+        return rope_fail(ROPE_ERROR_OVERLAP,
+                         "%s.out_stride is [%lld, %lld, %lld, %lld] and may give two elements one "
+                         "address; allowed is strides that clear the dimensions below them",
+                         name, (long long)operand->out_stride[0], (long long)operand->out_stride[1],
+                         (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
+    spans->in_place = rope_span_equal(&spans->in, &spans->out);
+    if (!spans->in_place && !rope_span_disjoint(&spans->in, &spans->out))
+        return rope_fail(ROPE_ERROR_OVERLAP,
+                         "%s.in is %p and %s.out is %p: they overlap; allowed is equal or disjoint "
+                         "views",
+                         name, operand->in, name, operand->out);
+    return ROPE_OK;
+}
+
+static rope_status read_tensor(const rope_plan *plan, const rope_args *args, int which,
+                               rope_operand *operand, tensor_spans *spans) {
+    const char *name = tensor_names[which];
+    const rope_tensor *given = which ? &args->k : &args->q;
+    int64_t head_dim = plan->problem.head_dim[which];
+    int32_t element = rope_dtype_size(plan->problem.dtype);
+    operand->heads = 0;
+    if (given->heads < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s.heads is %lld; allowed is >= 0", name,
+                         (long long)given->heads);
+    rope_status status = check_sizes(args, given->heads, head_dim, name);
+    if (status != ROPE_OK || given->heads == 0 || args->batch == 0 || args->tokens == 0)
+        return status;
+    status = check_pointer(name, "in", given->in, element);
+    if (status == ROPE_OK)
+        status = check_pointer(name, "out", given->out, element);
+    if (status != ROPE_OK)
+        return status;
+    operand->in = given->in;
+    operand->out = given->out;
+    operand->heads = given->heads;
+    default_strides(given, args->tokens, head_dim, operand);
+    int64_t count[4] = {args->batch, args->tokens, given->heads, head_dim};
+    return check_views(name, operand, count, element, spans);
+}
+
+static rope_status check_cross(const tensor_spans spans[2]) {
+    if (!rope_span_disjoint(&spans[0].out, &spans[1].out))
+        return rope_fail(
+            ROPE_ERROR_OVERLAP,
+            "q.out is %#llx and k.out is %#llx: they overlap; allowed is disjoint views",
+            (unsigned long long)spans[0].out.low, (unsigned long long)spans[1].out.low);
+    for (int i = 0; i < 2; i++)
+        if (!spans[1 - i].in_place && !rope_span_disjoint(&spans[i].out, &spans[1 - i].in))
+            return rope_fail(
+                ROPE_ERROR_OVERLAP,
+                "%s.out is %#llx and %s.in is %#llx: they overlap; allowed is disjoint "
+                "views",
+                tensor_names[i], (unsigned long long)spans[i].out.low, tensor_names[1 - i],
+                (unsigned long long)spans[1 - i].in.low);
+    return ROPE_OK;
+}
+
+static rope_status check_packed(const rope_args *args) {
+    if (!args->cu_seqlens && args->sequences != 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "sequences is %lld; allowed is 0 while cu_seqlens is NULL",
+                         (long long)args->sequences);
+    if (args->cu_seqlens && args->batch > 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "batch is %lld; allowed is 0 or 1 with cu_seqlens",
+                         (long long)args->batch);
+    if (args->sequences < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "sequences is %lld; allowed is >= 0",
+                         (long long)args->sequences);
+    return ROPE_OK;
+}
+
+static rope_status check_schemes(const rope_problem *problem, const rope_args *args) {
+    if (args->position_ids && problem->shard != ROPE_SHARD_NONE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "position_ids is given; allowed is NULL where the descriptor has a shard");
+    if (problem->shard == ROPE_SHARD_ZIGZAG && !args->cu_seqlens && args->tokens % 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "tokens is %lld; allowed is an even number for two zigzag chunks",
+                         (long long)args->tokens);
+    if (problem->frequency_sets == 2 && args->position_ids && !args->sequence_lengths)
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "sequence_lengths is NULL; longrope per sequence needs it with "
+                         "position_ids");
+    return ROPE_OK;
+}
+
+static rope_status read_positions(const rope_problem *problem, const rope_args *args,
+                                  rope_position_map *map) {
+    int32_t width = rope_dtype_size(problem->position_dtype);
+    rope_status status = check_packed(args);
+    if (status == ROPE_OK)
+        status = check_schemes(problem, args);
+    if (status == ROPE_OK)
+        status = check_index("position_ids", args->position_ids, width);
+    if (status == ROPE_OK)
+        status = check_index("sequence_offsets", args->sequence_offsets, width);
+    if (status == ROPE_OK)
+        status = check_index("cu_seqlens", args->cu_seqlens, width);
+    if (status == ROPE_OK)
+        status = check_index("sequence_lengths", args->sequence_lengths, width);
+    if (status == ROPE_OK)
+        status = check_index("position_flag", args->position_flag, 4);
+    if (status != ROPE_OK)
+        return status;
+    map->ids = args->position_ids;
+    map->offset = args->position_offset;
+    map->offsets = args->sequence_offsets;
+    map->cu_seqlens = args->cu_seqlens;
+    map->lengths = args->sequence_lengths;
+    map->sequences = args->sequences;
+    map->tokens = args->tokens;
+    map->wide = problem->position_dtype == ROPE_I64;
+    map->shard = problem->shard;
+    map->shard_rank = problem->shard_rank;
+    map->shard_size = problem->shard_size;
+    int64_t contiguous[3] = {args->batch * args->tokens, args->tokens, 1};
+    memcpy(map->id_stride, all_zero(args->position_stride, 3) ? contiguous : args->position_stride,
+           sizeof map->id_stride);
+    return ROPE_OK;
+}
+
+static rope_status read_table(const rope_problem *problem, const rope_args *args, rope_call *call) {
+    if (problem->angle_mode != ROPE_ANGLE_TABLE) {
+        if (args->cos || args->sin)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "cos is %p and sin is %p; allowed is NULL unless angle_mode is table",
+                             args->cos, args->sin);
+        return ROPE_OK;
+    }
+    int32_t element = rope_dtype_size(problem->table_dtype);
+    rope_status status = check_pointer("", "cos", args->cos, element);
+    if (status == ROPE_OK)
+        status = check_pointer("", "sin", args->sin, element);
+    if (status != ROPE_OK)
+        return status;
+    if (args->table_rows < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "table_rows is %lld; allowed is >= 0",
+                         (long long)args->table_rows);
+    int64_t width = problem->table_width == ROPE_TABLE_FULL ? 2 * (int64_t)problem->pairs
+                                                            : (int64_t)problem->pairs;
+    int64_t contiguous[3] = {0, width, 1};
+    const int64_t *stride = all_zero(args->table_stride, 3) ? contiguous : args->table_stride;
+    int64_t count[4] = {args->batch, args->table_rows ? args->table_rows : 1, 1, width};
+    int64_t reach[4] = {stride[0], stride[1], 0, stride[2]};
+    rope_span span;
+    if (args->batch > 0 && (!rope_span_make(&span, args->cos, count, reach, element) ||
+                            !rope_span_make(&span, args->sin, count, reach, element)))
+        return rope_fail(
+            ROPE_ERROR_OVERFLOW,
+            "table_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses with "
+            "table_rows %lld",
+            (long long)stride[0], (long long)stride[1], (long long)stride[2],
+            (long long)args->table_rows);
+    call->cos = args->cos;
+    call->sin = args->sin;
+    call->table_rows = args->table_rows;
+    memcpy(call->table_stride, stride, sizeof call->table_stride);
+    return ROPE_OK;
+}
+
+static rope_status read_all(const rope_plan *plan, const rope_args *args, rope_call *call,
+                            int *empty) {
+    tensor_spans spans[2];
+    if (args->batch < 0 || args->tokens < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "batch is %lld and tokens is %lld; allowed is >= 0",
+                         (long long)args->batch, (long long)args->tokens);
+    rope_status status = read_tensor(plan, args, 0, &call->tensor[0], &spans[0]);
+    if (status == ROPE_OK)
+        status = read_tensor(plan, args, 1, &call->tensor[1], &spans[1]);
+    if (status != ROPE_OK)
+        return status;
+    *empty = call->tensor[0].heads == 0 && call->tensor[1].heads == 0;
+    if (call->tensor[0].heads && call->tensor[1].heads)
+        status = check_cross(spans);
+    if (status == ROPE_OK)
+        status = read_positions(&plan->problem, args, &call->position);
+    if (status == ROPE_OK && !*empty)
+        status = read_table(&plan->problem, args, call);
+    call->batch = args->batch;
+    call->tokens = args->tokens;
+    call->position_flag = args->position_flag;
+    call->stream = args->stream;
+    return status;
+}
+
+rope_status rope_call_read(const rope_plan *plan, const rope_args *args, rope_call *call,
+                           int *empty) {
+    if (!plan)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "plan is NULL");
+    if (args && args->struct_size == sizeof *args)
+        return read_all(plan, args, call, empty);
+    rope_args full;
+    rope_status status = rope_abi_read(&full, sizeof full, args, "rope_args");
+    return status == ROPE_OK ? read_all(plan, &full, call, empty) : status;
+}

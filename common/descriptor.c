@@ -1,0 +1,251 @@
+#include "common/descriptor.h"
+
+#include "common/abi.h"
+#include "common/frequency.h"
+#include "common/status.h"
+
+#include <string.h>
+
+/* A field of small integers 1..last, where 0 takes the default; default 0 stays 0. */
+typedef struct choice_field {
+    const char *name;
+    size_t offset;
+    int32_t last, initial;
+} choice_field;
+
+#define CHOICE(field, last, initial)                                                               \
+    { #field, offsetof(rope_desc, field), last, initial }
+
+static const choice_field choices[] = {
+    CHOICE(pairing_in, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_HALF_SPLIT),
+    CHOICE(pairing_out, ROPE_PAIRING_INTERLEAVED, 0),
+    CHOICE(direction, ROPE_INVERSE, ROPE_FORWARD),
+    CHOICE(angle_mode, ROPE_ANGLE_TABLE, ROPE_ANGLE_EXACT),
+    CHOICE(arithmetic, ROPE_ARITHMETIC_MODEL_DTYPE, ROPE_ARITHMETIC_FP32),
+    CHOICE(rope_type, ROPE_TYPE_INV_FREQ, 0),
+    CHOICE(truncate, ROPE_TRUNCATE_OFF, 0),
+    CHOICE(longrope_select, ROPE_LONGROPE_LONG, 0),
+    CHOICE(axis_layout, ROPE_AXES_CUSTOM, 0),
+    CHOICE(axis_frequency, ROPE_AXIS_FREQUENCY_RESTART, ROPE_AXIS_FREQUENCY_SHARED),
+    CHOICE(shard, ROPE_SHARD_ZIGZAG, ROPE_SHARD_NONE),
+    CHOICE(table_width, ROPE_TABLE_FULL, 0),
+    CHOICE(out_of_range, ROPE_OUT_OF_RANGE_CLAMP, 0),
+};
+
+static rope_status check_choices(rope_desc *desc) {
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        const choice_field *field = &choices[i];
+        int32_t value;
+        memcpy(&value, (char *)desc + field->offset, sizeof value);
+        if (value < 0 || value > field->last)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %d; allowed is 0..%d", field->name,
+                             value, field->last);
+        if (value == 0)
+            memcpy((char *)desc + field->offset, &field->initial, sizeof value);
+    }
+    if (desc->pairing_out == 0)
+        desc->pairing_out = desc->pairing_in;
+    return ROPE_OK;
+}
+
+static rope_status check_window(const char *name, int32_t offset, int32_t rotary_dim,
+                                const char *limit_name, int32_t limit) {
+    if (offset < 0 || offset % 2 || offset > limit - rotary_dim)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%s is %d; allowed is an even number in 0..%d (%s %d - rotary_dim %d)",
+                         name, offset, limit - rotary_dim, limit_name, limit, rotary_dim);
+    return ROPE_OK;
+}
+
+static rope_status check_shape(rope_desc *desc) {
+    if (desc->dtype < ROPE_F32 || desc->dtype > ROPE_F64)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "dtype is %d; allowed is ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 (1..4)",
+                         desc->dtype);
+    if (desc->head_dim < 2 || desc->head_dim > ROPE_MAX_HEAD_DIM)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 2..%d",
+                         desc->head_dim, ROPE_MAX_HEAD_DIM);
+    if (desc->rotary_dim == 0)
+        desc->rotary_dim = desc->head_dim;
+    int32_t most = desc->head_dim < ROPE_MAX_ROTARY_DIM ? desc->head_dim : ROPE_MAX_ROTARY_DIM;
+    if (desc->rotary_dim < 2 || desc->rotary_dim % 2 || desc->rotary_dim > most)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "rotary_dim is %d; allowed is an even number in 2..%d (head_dim is %d)",
+                         desc->rotary_dim, most, desc->head_dim);
+    rope_status status = check_window("rotary_offset", desc->rotary_offset, desc->rotary_dim,
+                                      "head_dim", desc->head_dim);
+    if (status != ROPE_OK)
+        return status;
+    if (desc->k_head_dim == 0) {
+        if (desc->k_rotary_offset != 0)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "k_rotary_offset is %d; allowed is 0 while k_head_dim is not given",
+                             desc->k_rotary_offset);
+        desc->k_head_dim = desc->head_dim;
+        desc->k_rotary_offset = desc->rotary_offset;
+        return ROPE_OK;
+    }
+    if (desc->k_head_dim < desc->rotary_dim || desc->k_head_dim > ROPE_MAX_HEAD_DIM)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "k_head_dim is %d; allowed is 0 or %d (rotary_dim)..%d", desc->k_head_dim,
+                         desc->rotary_dim, ROPE_MAX_HEAD_DIM);
+    return check_window("k_rotary_offset", desc->k_rotary_offset, desc->rotary_dim, "k_head_dim",
+                        desc->k_head_dim);
+}
+
+static rope_status check_sections(const rope_desc *desc) {
+    int64_t sum = 0;
+    for (int32_t a = 0; a < ROPE_MAX_AXES; a++) {
+        int32_t n = desc->sections[a];
+        if (n < 0 || (a >= desc->axes && n != 0))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE, "sections[%d] is %d; allowed is %s", a, n,
+                             n < 0 ? ">= 0" : "0 past the last axis");
+        sum += n;
+    }
+    if (sum != desc->rotary_dim / 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "sections sum to %lld; allowed is rotary_dim / 2 = %d", (long long)sum,
+                         desc->rotary_dim / 2);
+    if (desc->axis_layout == ROPE_AXES_ALTERNATING && desc->sections[1] != desc->sections[2])
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "sections[2] is %d; allowed is sections[1] = %d where axes alternate",
+                         desc->sections[2], desc->sections[1]);
+    for (int32_t a = 1; a < 3 && desc->axis_layout == ROPE_AXES_INTERLEAVED; a++)
+        if (3 * (int64_t)desc->sections[a] > desc->rotary_dim / 2 + 2 - a)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "sections[%d] is %d; allowed is 0..%d where axes interleave", a,
+                             desc->sections[a], (desc->rotary_dim / 2 + 2 - a) / 3);
+    return ROPE_OK;
+}
+
+static rope_status check_pair_axis(const rope_desc *desc) {
+    if (!desc->pair_axis)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "pair_axis is NULL; axis_layout is custom");
+    for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
+        if (desc->pair_axis[i] >= desc->axes)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE, "pair_axis[%d] is %d; allowed is 0..%d", i,
+                             desc->pair_axis[i], desc->axes - 1);
+    return ROPE_OK;
+}
+
+static rope_status check_axes(rope_desc *desc) {
+    if (desc->axes == 0)
+        desc->axes = 1;
+    if (desc->axes < 1 || desc->axes > ROPE_MAX_AXES)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "axes is %d; allowed is 1..%d", desc->axes,
+                         ROPE_MAX_AXES);
+    int sectioned = desc->axis_layout != 0 && desc->axis_layout != ROPE_AXES_CUSTOM;
+    if (desc->axes > 1 && desc->axis_layout == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "axis_layout is 0; allowed is 1..4 with %d axes",
+                         desc->axes);
+    if (desc->axis_layout >= ROPE_AXES_INTERLEAVED && sectioned && desc->axes != 3)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "axes is %d; allowed is 3 where axes interleave or alternate", desc->axes);
+    if (desc->pair_axis && desc->axis_layout != ROPE_AXES_CUSTOM)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "pair_axis is given; allowed is NULL unless axis_layout is custom");
+    if (desc->axis_frequency == ROPE_AXIS_FREQUENCY_RESTART &&
+        desc->axis_layout != ROPE_AXES_CHUNKED)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "axis_frequency is restart; allowed is shared unless axis_layout is "
+                         "chunked");
+    if (sectioned)
+        return check_sections(desc);
+    for (int32_t a = 0; a < ROPE_MAX_AXES; a++)
+        if (desc->sections[a] != 0)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "sections[%d] is %d; allowed is 0 with axis_layout %d", a,
+                             desc->sections[a], desc->axis_layout);
+    return desc->axis_layout == ROPE_AXES_CUSTOM ? check_pair_axis(desc) : ROPE_OK;
+}
+
+static rope_status check_positions(rope_desc *desc) {
+    if (desc->position_dtype == 0)
+        desc->position_dtype = ROPE_I64;
+    if (desc->position_dtype != ROPE_I32 && desc->position_dtype != ROPE_I64)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "position_dtype is %d; allowed is ROPE_I32 or ROPE_I64 (5, 6)",
+                         desc->position_dtype);
+    if (desc->shard == ROPE_SHARD_NONE) {
+        if (desc->shard_size != 0 || desc->shard_rank != 0)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "shard_rank is %d and shard_size is %d; allowed is 0 without shard",
+                             desc->shard_rank, desc->shard_size);
+        desc->shard_size = 1;
+        return ROPE_OK;
+    }
+    if (desc->shard_size < 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard_size is %d; allowed is > 0",
+                         desc->shard_size);
+    if (desc->shard_rank < 0 || desc->shard_rank >= desc->shard_size)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard_rank is %d; allowed is 0..%d",
+                         desc->shard_rank, desc->shard_size - 1);
+    return ROPE_OK;
+}
+
+static rope_status check_tables(rope_desc *desc) {
+    if (desc->angle_mode != ROPE_ANGLE_TABLE) {
+        if (desc->table_dtype || desc->table_width || desc->out_of_range)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "table_dtype is %d, table_width is %d, out_of_range is %d; allowed is "
+                             "0 unless angle_mode is table",
+                             desc->table_dtype, desc->table_width, desc->out_of_range);
+        return ROPE_OK;
+    }
+    if (desc->axis_frequency == ROPE_AXIS_FREQUENCY_RESTART)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "axis_frequency is restart; allowed is shared where angle_mode is table");
+    if (desc->table_dtype == 0)
+        desc->table_dtype = ROPE_F32;
+    if (desc->table_dtype != ROPE_F32 && desc->table_dtype != desc->dtype)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "table_dtype is %d; allowed is ROPE_F32 (1) or dtype (%d)",
+                         desc->table_dtype, desc->dtype);
+    if (desc->table_width == 0)
+        desc->table_width = ROPE_TABLE_HALF;
+    if (desc->out_of_range == 0)
+        desc->out_of_range = ROPE_OUT_OF_RANGE_ERROR;
+    return ROPE_OK;
+}
+
+rope_status rope_descriptor_read(const rope_desc *given, rope_desc *full) {
+    rope_status status = rope_abi_read(full, sizeof *full, given, "rope_desc");
+    if (status == ROPE_OK)
+        status = check_choices(full);
+    if (status == ROPE_OK)
+        status = check_shape(full);
+    if (status == ROPE_OK)
+        status = check_axes(full);
+    if (status == ROPE_OK)
+        status = check_positions(full);
+    if (status == ROPE_OK)
+        status = check_tables(full);
+    if (status != ROPE_OK)
+        return status;
+    if (full->device < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "device is %d; allowed is >= 0", full->device);
+    if (full->rope_type == 0 && full->angle_mode != ROPE_ANGLE_TABLE)
+        full->rope_type = ROPE_TYPE_DEFAULT;
+    return rope_frequency_check(full);
+}
+
+int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair) {
+    const int32_t *n = desc->sections;
+    switch (desc->axis_layout) {
+    case ROPE_AXES_CHUNKED:
+        return pair < n[0] ? 0 : pair < n[0] + n[1] ? 1 : pair < n[0] + n[1] + n[2] ? 2 : 3;
+    case ROPE_AXES_INTERLEAVED:
+        return pair % 3 != 0 && pair < 3 * n[pair % 3] ? pair % 3 : 0;
+    case ROPE_AXES_ALTERNATING:
+        return pair < n[1] + n[2] ? 1 + pair % 2 : 0;
+    case ROPE_AXES_CUSTOM:
+        return desc->pair_axis[pair];
+    default:
+        return 0;
+    }
+}
+
+int32_t rope_dtype_size(int32_t dtype) {
+    static const int32_t sizes[] = {0, 4, 2, 2, 8, 4, 8};
+    return sizes[dtype];
+}

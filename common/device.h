@@ -1,0 +1,16 @@
+/* An opened device. */
+#ifndef ROPEKIT_COMMON_DEVICE_H
+#define ROPEKIT_COMMON_DEVICE_H
+
+#include <ropekit/backend.h>
+
+struct rope_device {
+    const rope_backend *backend;
+    int32_t index;
+};
+
+/* Binds the index-th candidate of an operation that this device can run; NULL past the last. */
+const rope_candidate *rope_device_bind(const rope_device *device, int32_t operation, int32_t index,
+                                       void **kernel);
+
+#endif

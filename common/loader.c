@@ -1,0 +1,121 @@
+#define _GNU_SOURCE
+#include "common/loader.h"
+
+#include "common/log.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char prefix[] = "libropekit_", suffix[] = ".so";
+
+static int is_plugin(const struct dirent *file) {
+    size_t length = strlen(file->d_name);
+    return length > sizeof prefix + sizeof suffix - 2 &&
+           strncmp(file->d_name, prefix, sizeof prefix - 1) == 0 &&
+           strcmp(file->d_name + length - (sizeof suffix - 1), suffix) == 0;
+}
+
+/* A plugin stays loaded until the process ends, as its backend's functions must. */
+static const rope_backend *open_plugin(const rope_host *host, const char *path, char *reason,
+                                       size_t room) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(reason, room, "%s", dlerror());
+        return NULL;
+    }
+    void *symbol = dlsym(library, "rope_backend_entry");
+    rope_backend_entry_function entry;
+    memcpy(&entry, &symbol, sizeof entry);
+    const rope_backend *backend = entry ? entry(host) : NULL;
+    if (!entry)
+        snprintf(reason, room, "%s exports no rope_backend_entry", path);
+    else if (!backend)
+        snprintf(reason, room, "%s does not serve backend ABI %d", path, ROPE_BACKEND_ABI);
+    else if (backend->abi != ROPE_BACKEND_ABI)
+        snprintf(reason, room, "%s has backend ABI %u; allowed is %d", path, backend->abi,
+                 ROPE_BACKEND_ABI);
+    else
+        return backend;
+    dlclose(library);
+    return NULL;
+}
+
+static int is_known(const rope_entry *entries, int32_t count, const char *name) {
+    for (int32_t i = 0; i < count; i++)
+        if (strcmp(entries[i].name, name) == 0)
+            return 1;
+    return 0;
+}
+
+static int32_t add_plugin(const rope_host *host, const char *directory, const char *file,
+                          rope_entry *entries, int32_t count) {
+    size_t length = strlen(file) - (sizeof prefix - 1) - (sizeof suffix - 1);
+    char *name = strndup(file + sizeof prefix - 1, length);
+    char *path = NULL;
+    rope_entry *entry = &entries[count];
+    if (!name || asprintf(&path, "%s/%s", directory, file) < 0 || is_known(entries, count, name)) {
+        free(name);
+        free(path);
+        return count;
+    }
+    memset(entry, 0, sizeof *entry);
+    entry->name = name;
+    entry->origin = path;
+    entry->backend = open_plugin(host, path, entry->reason, sizeof entry->reason);
+    rope_log(ROPE_LOG_CHOICE, "plugin %s: %s", path, entry->backend ? "loaded" : entry->reason);
+    return count + 1;
+}
+
+static int32_t scan_directory(const rope_host *host, const char *directory, rope_entry *entries,
+                              int32_t count, int32_t room) {
+    struct dirent **files;
+    int found = scandir(directory, &files, is_plugin, alphasort);
+    for (int i = 0; i < found; i++) {
+        if (count < room)
+            count = add_plugin(host, directory, files[i]->d_name, entries, count);
+        free(files[i]);
+    }
+    if (found >= 0)
+        free(files);
+    return count;
+}
+
+/* The directory of libropekit.so; 0 in a program that holds the library itself. */
+static int own_directory(char *directory, size_t room) {
+#ifdef ROPE_STATIC
+    (void)directory, (void)room;
+    return 0;
+#else
+    Dl_info info;
+    static const char anchor;
+    if (!dladdr(&anchor, &info) || !info.dli_fname || info.dli_fname[0] != '/')
+        return 0;
+    const char *slash = strrchr(info.dli_fname, '/');
+    size_t length = (size_t)(slash - info.dli_fname);
+    if (length == 0 || length >= room)
+        return 0;
+    memcpy(directory, info.dli_fname, length);
+    directory[length] = 0;
+    return 1;
+#endif
+}
+
+int32_t rope_loader_scan(const rope_host *host, rope_entry *entries, int32_t room) {
+    int32_t count = 0;
+    const char *list = secure_getenv("ROPE_PLUGIN_PATH");
+    char *copy = list ? strdup(list) : NULL, *rest = NULL;
+    for (char *d = copy ? strtok_r(copy, ":", &rest) : NULL; d; d = strtok_r(NULL, ":", &rest))
+        if (d[0] == '/')
+            count = scan_directory(host, d, entries, count, room);
+        else
+            rope_log(ROPE_LOG_CHOICE, "ROPE_PLUGIN_PATH: \"%s\" is not absolute, skipped", d);
+    free(copy);
+    char directory[PATH_MAX];
+    if (own_directory(directory, sizeof directory))
+        count = scan_directory(host, directory, entries, count, room);
+    return count;
+}

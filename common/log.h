@@ -1,0 +1,14 @@
+/* The log: what ROPE_VERBOSE asks for, sent to stderr or to the program's function. */
+#ifndef ROPEKIT_COMMON_LOG_H
+#define ROPEKIT_COMMON_LOG_H
+
+#include <stdint.h>
+
+enum { ROPE_LOG_CHOICE = 1, ROPE_LOG_CANDIDATE = 2 };
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+void rope_log(int32_t level, const char *format, ...);
+
+#endif

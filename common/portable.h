@@ -1,0 +1,54 @@
+/* What C, CUDA and HIP spell differently. */
+#ifndef ROPEKIT_COMMON_PORTABLE_H
+#define ROPEKIT_COMMON_PORTABLE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define ROPE_FN static __host__ __device__ __forceinline__
+#else
+#define ROPE_FN static inline
+#endif
+
+ROPE_FN uint32_t rope_float_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+ROPE_FN float rope_bits_float(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+ROPE_FN uint64_t rope_double_bits(double x) {
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+ROPE_FN double rope_bits_double(uint64_t u) {
+    double x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* Sum of two positions; wraps, as angles do. */
+ROPE_FN int64_t rope_sum(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+/* High word of the 128-bit product of two unsigned words. */
+ROPE_FN uint64_t rope_mulhi(uint64_t a, uint64_t b) {
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
+    return __umul64hi(a, b);
+#else
+    __extension__ typedef unsigned __int128 uint128;
+    return (uint64_t)(((uint128)a * b) >> 64);
+#endif
+}
+
+#endif

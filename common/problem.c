@@ -1,0 +1,140 @@
+#include "common/problem.h"
+
+#include "common/descriptor.h"
+#include "common/frequency.h"
+#include "common/status.h"
+#include "common/turns.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* One block: every list of every set, each of `padded` entries, widest elements first. */
+typedef struct list_block {
+    uint64_t *turns[2], *top[2], *low[2];
+    int64_t *xpos_rate;
+    double *omega[2];
+    float *inv_freq_f32[2];
+    uint8_t *pair_axis;
+} list_block;
+
+static void *carve(list_block *block, int32_t padded) {
+    size_t n = (size_t)padded;
+    void *memory = aligned_alloc(64, (n * (2 * 3 * 8 + 8 + 2 * 8 + 2 * 4 + 1) + 63) / 64 * 64);
+    if (!memory)
+        return NULL;
+    uint64_t *words = memory;
+    for (int s = 0; s < 2; s++) {
+        block->turns[s] = words + (size_t)(3 * s) * n;
+        block->top[s] = words + (size_t)(3 * s + 1) * n;
+        block->low[s] = words + (size_t)(3 * s + 2) * n;
+    }
+    block->xpos_rate = (int64_t *)(words + 6 * n);
+    block->omega[0] = (double *)(words + 7 * n);
+    block->omega[1] = (double *)(words + 8 * n);
+    block->inv_freq_f32[0] = (float *)(words + 9 * n);
+    block->inv_freq_f32[1] = block->inv_freq_f32[0] + n;
+    block->pair_axis = (uint8_t *)(block->inv_freq_f32[1] + n);
+    return memory;
+}
+
+static void fill_set(const rope_desc *desc, list_block *block, int32_t s, int32_t padded,
+                     rope_frequency_set *set) {
+    int32_t pairs = desc->rotary_dim / 2;
+    double factor;
+    rope_frequency_compute(desc, s, block->omega[s], &factor);
+    for (int32_t i = 0; i < padded; i++) {
+        if (i >= pairs)
+            block->omega[s][i] = 0;
+        double omega = block->omega[s][i];
+        rope_turns(omega, &block->top[s][i], &block->low[s][i]);
+        block->turns[s][i] = rope_turns_rounded(block->top[s][i], block->low[s][i]);
+        block->inv_freq_f32[s][i] = (float)omega;
+    }
+    set->turns = block->turns[s];
+    set->turns_top = block->top[s];
+    set->turns_low = block->low[s];
+    set->omega = block->omega[s];
+    set->inv_freq = block->inv_freq_f32[s];
+    set->attention_factor = desc->direction == ROPE_INVERSE ? 1.0 / factor : factor;
+}
+
+/* XPos: zeta_i = (2i + 0.4 d) / (1.4 d), to the power of (position - centre) / scale_base. */
+static void fill_xpos(const rope_desc *desc, int64_t *rate, int32_t padded) {
+    double d = desc->rotary_dim;
+    for (int32_t i = 0; i < padded; i++) {
+        double zeta = i < desc->rotary_dim / 2 ? (2 * i + 0.4 * d) / (1.4 * d) : 1.0;
+        rate[i] = (int64_t)llrint(ldexp(log2(zeta) / desc->xpos_scale_base, 63));
+    }
+}
+
+static void copy_fields(const rope_desc *desc, rope_problem *problem) {
+    *problem = (rope_problem){
+        .dtype = desc->dtype,
+        .pairs = desc->rotary_dim / 2,
+        .head_dim = {desc->head_dim, desc->k_head_dim},
+        .rotary_offset = {desc->rotary_offset, desc->k_rotary_offset},
+        .pairing_in = desc->pairing_in,
+        .pairing_out = desc->pairing_out,
+        .direction = desc->direction,
+        .angle_mode = desc->angle_mode,
+        .arithmetic = desc->arithmetic,
+        .axes = desc->axes,
+        .position_dtype = desc->position_dtype,
+        .shard = desc->shard,
+        .shard_rank = desc->shard_rank,
+        .shard_size = desc->shard_size,
+        .table_dtype = desc->table_dtype,
+        .table_width = desc->table_width,
+        .out_of_range = desc->out_of_range,
+        .long_from = desc->original_max_position_embeddings,
+        .xpos_center = desc->xpos_center,
+    };
+}
+
+rope_status rope_problem_create(const rope_desc *desc, rope_problem *problem, void **lists) {
+    int32_t pairs = desc->rotary_dim / 2;
+    int32_t padded = (pairs + ROPE_PAIR_PADDING - 1) / ROPE_PAIR_PADDING * ROPE_PAIR_PADDING;
+    list_block block;
+    void *memory = carve(&block, padded);
+    if (!memory)
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the lists of %d pairs", pairs);
+    copy_fields(desc, problem);
+    for (int32_t i = 0; i < padded; i++)
+        block.pair_axis[i] = (uint8_t)(i < pairs ? rope_descriptor_axis(desc, i) : 0);
+    problem->pair_axis = block.pair_axis;
+    if (desc->angle_mode != ROPE_ANGLE_TABLE) {
+        problem->frequency_sets = rope_frequency_sets(desc);
+        for (int32_t s = 0; s < problem->frequency_sets; s++)
+            fill_set(desc, &block, s, padded, &problem->set[s]);
+    }
+    if (desc->xpos_scale_base > 0) {
+        fill_xpos(desc, block.xpos_rate, padded);
+        problem->xpos_rate = block.xpos_rate;
+    }
+    *lists = memory;
+    return ROPE_OK;
+}
+
+rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,
+                             int32_t count, double *attention_factor) {
+    rope_desc full;
+    rope_status status = rope_descriptor_read(desc, &full);
+    if (status != ROPE_OK)
+        return status;
+    if (full.angle_mode == ROPE_ANGLE_TABLE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "angle_mode is table; allowed is exact or f32, which have frequencies");
+    if (long_set < 0 || long_set >= rope_frequency_sets(&full))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "long_set is %d; allowed is 0..%d", long_set,
+                         rope_frequency_sets(&full) - 1);
+    if (!inv_freq)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "inv_freq is NULL");
+    if (count < full.rotary_dim / 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "count is %d; allowed is >= %d (rotary_dim / 2)",
+                         count, full.rotary_dim / 2);
+    double factor;
+    rope_frequency_compute(&full, long_set, inv_freq, &factor);
+    if (attention_factor)
+        *attention_factor = factor;
+    return ROPE_OK;
+}

@@ -1,0 +1,138 @@
+#define _GNU_SOURCE
+#include "common/registry.h"
+
+#include "common/loader.h"
+#include "common/log.h"
+#include "common/status.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const rope_backend *rope_backend_cpu(const rope_host *host);
+
+static const rope_backend_entry_function built_in[] = {rope_backend_cpu};
+enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0] };
+
+static rope_entry entries[ROPE_MAX_BACKENDS];
+static int32_t entry_count;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static int32_t priority_of(const rope_entry *entry) {
+    return entry->backend ? entry->backend->priority : INT32_MIN;
+}
+
+static int by_priority(const void *a, const void *b) {
+    int32_t x = priority_of(a), y = priority_of(b);
+    return (x < y) - (x > y);
+}
+
+static void fill(void) {
+    static const rope_host host = {ROPE_BACKEND_ABI, rope_fail};
+    for (int i = 0; i < BUILT_IN_COUNT; i++) {
+        const rope_backend *backend = built_in[i](&host);
+        entries[i] = (rope_entry){.backend = backend, .name = backend->name, .origin = "built in"};
+    }
+    entry_count = BUILT_IN_COUNT;
+    entry_count += rope_loader_scan(&host, entries + entry_count, ROPE_MAX_BACKENDS - entry_count);
+    qsort(entries, (size_t)entry_count, sizeof entries[0], by_priority);
+}
+
+int32_t rope_registry_count(void) {
+    pthread_once(&once, fill);
+    return entry_count;
+}
+
+const rope_entry *rope_registry_entry(int32_t index) {
+    return index >= 0 && index < rope_registry_count() ? &entries[index] : NULL;
+}
+
+/* Appends one line of a message that says what was tried. */
+static void append(char *text, size_t room, const char *name, const char *reason) {
+    size_t used = strlen(text);
+    snprintf(text + used, room - used, "%s%s: %s", used ? "; " : "", name, reason);
+}
+
+/* ROPE_OK when the entry has the device; otherwise its status, with the reason appended. */
+static rope_status try_entry(const rope_entry *entry, int32_t device, char *text, size_t room) {
+    char reason[ROPE_REASON_SIZE] = "";
+    int32_t count = 0;
+    if (!entry->backend) {
+        append(text, room, entry->name, entry->reason);
+        return ROPE_ERROR_NO_BACKEND;
+    }
+    rope_status status = entry->backend->device_count(&count, reason);
+    if (status == ROPE_OK && device < count)
+        return ROPE_OK;
+    if (status == ROPE_OK) {
+        snprintf(reason, sizeof reason, "device is %d; allowed is 0..%d", device, count - 1);
+        status = ROPE_ERROR_NO_DEVICE;
+    }
+    append(text, room, entry->name, reason);
+    return status;
+}
+
+static const rope_entry *find(const char *name, size_t length) {
+    for (int32_t i = 0; i < rope_registry_count(); i++)
+        if (strlen(entries[i].name) == length && strncmp(entries[i].name, name, length) == 0)
+            return &entries[i];
+    return NULL;
+}
+
+static void known_names(char *text, size_t room) {
+    text[0] = 0;
+    for (int32_t i = 0; i < rope_registry_count(); i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, room - used, "%s%s", i ? ", " : "", entries[i].name);
+    }
+}
+
+static rope_status choose_auto(int32_t device, const rope_backend **backend) {
+    char text[400] = "";
+    rope_status status = ROPE_ERROR_NO_BACKEND;
+    for (int32_t i = 0; i < rope_registry_count(); i++) {
+        status = try_entry(&entries[i], device, text, sizeof text);
+        if (status == ROPE_OK) {
+            *backend = entries[i].backend;
+            return ROPE_OK;
+        }
+    }
+    return rope_fail(status, "backend is \"auto\" and none can be used: %s", text);
+}
+
+rope_status rope_registry_choose(const char *names, int32_t device, const rope_backend **backend) {
+    const char *field = "backend";
+    if (!names || !*names) {
+        names = getenv("ROPE_BACKEND");
+        field = "ROPE_BACKEND";
+    }
+    if (!names || !*names || strcmp(names, "auto") == 0)
+        return choose_auto(device, backend);
+    char text[400] = "";
+    rope_status status = ROPE_ERROR_NO_BACKEND;
+    for (const char *name = names; *name;) {
+        size_t length = strcspn(name, ",");
+        const rope_entry *entry = find(name, length);
+        if (entry) {
+            status = try_entry(entry, device, text, sizeof text);
+        } else {
+            char part[64], known[200];
+            snprintf(part, sizeof part, "%.*s", (int)(length < 60 ? length : 60), name);
+            known_names(known, sizeof known);
+            append(text, sizeof text, part, "not known; allowed is auto or any of ");
+            append(text, sizeof text, "backends", known);
+            status = ROPE_ERROR_NO_BACKEND;
+        }
+        if (entry && status == ROPE_OK) {
+            *backend = entry->backend;
+            return ROPE_OK;
+        }
+        name += length + (name[length] == ',');
+    }
+    return rope_fail(status, "%s is \"%.100s\": %s", field, names, text);
+}
+
+int32_t rope_backend_count(void) {
+    return rope_registry_count();
+}

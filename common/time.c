@@ -1,0 +1,121 @@
+#include "common/abi.h"
+#include "common/call.h"
+#include "common/device.h"
+#include "common/status.h"
+
+#include <stdlib.h>
+
+/* What the iterations of one measurement share. */
+typedef struct timing_state {
+    const rope_timing *timing;
+    const rope_candidate *candidate; /* copy, update */
+    void *kernel;
+    rope_call *calls; /* kernel: one a set of arguments */
+} timing_state;
+
+static rope_status run_apply(void *opaque, int64_t index, void *stream) {
+    const timing_state *state = opaque;
+    const rope_timing *timing = state->timing;
+    const rope_args *given = &timing->args[index % timing->args_count];
+    if (!stream)
+        return rope_apply(timing->plan, given);
+    rope_args args = *given;
+    args.stream = stream;
+    return rope_apply(timing->plan, &args);
+}
+
+static rope_status run_kernel(void *opaque, int64_t index, void *stream) {
+    const timing_state *state = opaque;
+    const rope_plan *plan = state->timing->plan;
+    rope_call *call = &state->calls[index % state->timing->args_count];
+    call->stream = stream;
+    return plan->candidate->run(&plan->problem, plan->kernel, call);
+}
+
+static rope_status run_traffic(void *opaque, int64_t index, void *stream) {
+    const timing_state *state = opaque;
+    const rope_timing *timing = state->timing;
+    size_t start = (size_t)(index % timing->args_count) * timing->pitch;
+    rope_traffic traffic = {
+        .target = (char *)timing->target + start, .bytes = timing->bytes, .stream = stream};
+    if (timing->kind == ROPE_TIME_COPY)
+        traffic.source = (const char *)timing->source + start;
+    return state->candidate->run(NULL, state->kernel, &traffic);
+}
+
+static rope_status prepare_calls(const rope_device *device, timing_state *state) {
+    const rope_timing *timing = state->timing;
+    if (!timing->plan || !timing->args)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "timing.%s is NULL",
+                         timing->plan ? "args" : "plan");
+    if (timing->plan->backend != device->backend || timing->plan->device != device->index)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "timing.plan is on %s device %d; allowed is %s "
+                         "device %d",
+                         timing->plan->backend->name, timing->plan->device, device->backend->name,
+                         device->index);
+    state->calls = calloc((size_t)timing->args_count, sizeof *state->calls);
+    if (!state->calls)
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %lld calls",
+                         (long long)timing->args_count);
+    int empty = 0;
+    rope_status status = ROPE_OK;
+    for (int64_t i = 0; i < timing->args_count && status == ROPE_OK && !empty; i++)
+        status = rope_call_read(timing->plan, &timing->args[i], &state->calls[i], &empty);
+    if (status == ROPE_OK && empty)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.args has an empty call");
+    return status;
+}
+
+static rope_status prepare_traffic(const rope_device *device, timing_state *state) {
+    const rope_timing *timing = state->timing;
+    int copy = timing->kind == ROPE_TIME_COPY;
+    if (!timing->target || (copy && !timing->source))
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "timing.%s is NULL",
+                         timing->target ? "source" : "target");
+    int32_t operation = copy ? ROPE_OPERATION_COPY : ROPE_OPERATION_UPDATE;
+    if (timing->candidate >= 0)
+        state->candidate = rope_device_bind(device, operation, timing->candidate, &state->kernel);
+    if (!state->candidate)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "timing.candidate is %d; allowed is what rope_device_kernel names",
+                         timing->candidate);
+    return ROPE_OK;
+}
+
+static rope_status check_timing(const rope_device *device, const rope_timing *timing) {
+    if (!device)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "device is NULL");
+    if (timing->kind < ROPE_TIME_APPLY || timing->kind > ROPE_TIME_UPDATE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.kind is %d; allowed is 1..4",
+                         timing->kind);
+    if (timing->iterations < 1 || timing->args_count < 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "timing.iterations is %lld and args_count is %lld; allowed is > 0",
+                         (long long)timing->iterations, (long long)timing->args_count);
+    return ROPE_OK;
+}
+
+rope_status rope_time(rope_device *device, rope_timing *timing) {
+    rope_timing full;
+    rope_status status = rope_abi_read(&full, sizeof full, timing, "rope_timing");
+    if (status == ROPE_OK)
+        status = check_timing(device, &full);
+    if (status != ROPE_OK)
+        return status;
+    timing_state state = {.timing = &full};
+    int traffic = full.kind >= ROPE_TIME_COPY;
+    status = traffic ? prepare_traffic(device, &state) : prepare_calls(device, &state);
+    rope_iteration iteration = traffic                         ? run_traffic
+                               : full.kind == ROPE_TIME_KERNEL ? run_kernel
+                                                               : run_apply;
+    if (status == ROPE_OK)
+        status = device->backend->time(device->index, full.graph, full.iterations, iteration,
+                                       &state, &full.seconds, &full.host_seconds);
+    if (state.candidate && state.candidate->release)
+        state.candidate->release(state.kernel);
+    free(state.calls);
+    if (status == ROPE_OK)
+        rope_abi_write(timing, &full, sizeof full);
+    return status;
+}

@@ -1,0 +1,68 @@
+/* What a kernel must know of a token before it rotates: its fate, its frequency list, its
+ * positions. */
+#ifndef ROPEKIT_COMMON_TOKEN_H
+#define ROPEKIT_COMMON_TOKEN_H
+
+#include "common/coefficients.h"
+#include "common/position.h"
+
+enum {
+    ROPE_TOKEN_ROTATES = 0,
+    ROPE_TOKEN_PASSES = 1, /* is copied unrotated */
+    ROPE_TOKEN_FAILS = 2   /* out of range under ROPE_OUT_OF_RANGE_ERROR: is not written */
+};
+
+typedef struct rope_token {
+    int32_t fate;
+    int32_t set;
+    int64_t at[ROPE_MAX_AXES]; /* position on each axis, or index of its table row's entry 0 */
+} rope_token;
+
+/* Turns positions into table rows by the descriptor's policy. */
+ROPE_FN void rope_token_rows(const rope_problem *problem, const rope_call *call, int64_t batch,
+                             rope_token *token) {
+    for (int axis = 0; axis < problem->axes; axis++) {
+        int64_t row = token->at[axis], last = call->table_rows - 1;
+        if (row < 0 || row > last) {
+            if (problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR)
+                token->fate = ROPE_TOKEN_FAILS;
+            else if (problem->out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || last < 0)
+                token->fate = ROPE_TOKEN_PASSES;
+            row = row < 0 || last < 0 ? 0 : last;
+        }
+        token->at[axis] = batch * call->table_stride[0] + row * call->table_stride[1];
+    }
+}
+
+ROPE_FN rope_token rope_token_of(const rope_problem *problem, const rope_call *call, int64_t batch,
+                                 int64_t index) {
+    rope_token token;
+    rope_site site = rope_site_of(&call->position, batch, index);
+    token.fate = site.sequence < 0 ? ROPE_TOKEN_PASSES : ROPE_TOKEN_ROTATES;
+    token.set = token.fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, &site) : 0;
+    for (int axis = 0; axis < problem->axes; axis++)
+        token.at[axis] = rope_position_of(&call->position, &site, axis);
+    if (problem->angle_mode == ROPE_ANGLE_TABLE && token.fate == ROPE_TOKEN_ROTATES)
+        rope_token_rows(problem, call, batch, &token);
+    return token;
+}
+
+/* Coefficients of a pair for q (tensor 0) or k (tensor 1). */
+ROPE_FN rope_coefficients rope_coefficients_of(const rope_problem *problem, const rope_call *call,
+                                               const rope_token *token, int pair, int tensor) {
+    int64_t at = token->at[problem->axes > 1 ? problem->pair_axis[pair] : 0];
+    if (problem->angle_mode == ROPE_ANGLE_TABLE)
+        return rope_tabled(problem, call, pair, at);
+    return rope_computed(problem, token->set, pair, at, tensor);
+}
+
+ROPE_FN rope_coefficients64 rope_coefficients64_of(const rope_problem *problem,
+                                                   const rope_call *call, const rope_token *token,
+                                                   int pair, int tensor) {
+    int64_t at = token->at[problem->axes > 1 ? problem->pair_axis[pair] : 0];
+    if (problem->angle_mode == ROPE_ANGLE_TABLE)
+        return rope_tabled64(problem, call, pair, at);
+    return rope_computed64(problem, token->set, pair, at, tensor);
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Address arithmetic of strided views: extent, aliasing, overlap. */
+#ifndef ROPEKIT_COMMON_VIEW_H
+#define ROPEKIT_COMMON_VIEW_H
+
+#include <stdint.h>
+
+/* The bytes of a strided view of 4 dimensions, none of them empty. */
+typedef struct rope_span {
+    int64_t count[4];
+    int64_t stride[4]; /* bytes */
+    int64_t element;   /* bytes */
+    uint64_t low;      /* address of the first byte */
+    uint64_t high;     /* address past the last byte */
+} rope_span;
+
+/* Returns 0 when an address does not fit 64 bits. Strides count elements. */
+int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
+                   const int64_t stride[4], int64_t element);
+
+/* 1 when two elements may share an address: some stride does not clear what lies below it. */
+int rope_span_aliases(const rope_span *span);
+
+/* 1 when the views are the same elements in the same order. */
+int rope_span_equal(const rope_span *a, const rope_span *b);
+
+/* 1 when no byte is proven common: by range, or modulo a stride, as in views of one packed QKV. */
+int rope_span_disjoint(const rope_span *a, const rope_span *b);
+
+#endif
