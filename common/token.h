@@ -34,16 +34,23 @@ ROPE_FN void rope_token_rows(const rope_problem *problem, const rope_call *call,
     }
 }
 
+/* Fills a token where it lies, so that a GPU may keep it where a pair can index its positions. */
+ROPE_FN void rope_token_read(const rope_problem *problem, const rope_call *call, int64_t batch,
+                             int64_t index, rope_token *token) {
+    rope_site site = rope_site_of(&call->position, batch, index);
+    token->fate = site.sequence < 0 ? ROPE_TOKEN_PASSES : ROPE_TOKEN_ROTATES;
+    token->set =
+        token->fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, &site) : 0;
+    for (int axis = 0; axis < problem->axes; axis++)
+        token->at[axis] = rope_position_of(&call->position, &site, axis);
+    if (problem->angle_mode == ROPE_ANGLE_TABLE && token->fate == ROPE_TOKEN_ROTATES)
+        rope_token_rows(problem, call, batch, token);
+}
+
 ROPE_FN rope_token rope_token_of(const rope_problem *problem, const rope_call *call, int64_t batch,
                                  int64_t index) {
     rope_token token;
-    rope_site site = rope_site_of(&call->position, batch, index);
-    token.fate = site.sequence < 0 ? ROPE_TOKEN_PASSES : ROPE_TOKEN_ROTATES;
-    token.set = token.fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, &site) : 0;
-    for (int axis = 0; axis < problem->axes; axis++)
-        token.at[axis] = rope_position_of(&call->position, &site, axis);
-    if (problem->angle_mode == ROPE_ANGLE_TABLE && token.fate == ROPE_TOKEN_ROTATES)
-        rope_token_rows(problem, call, batch, &token);
+    rope_token_read(problem, call, batch, index, &token);
     return token;
 }
 

@@ -25,8 +25,9 @@ CPU_INLINE lanes_cos_sin lanes_quarter(lanes_f r, lanes_u u) {
 }
 
 CPU_INLINE lanes_cos_sin lanes_turns(const lanes_w *t) {
-    lanes_u u = __builtin_convertvector(*t >> 32, lanes_u) + 0x20000000u;
-    lanes_i quarters = __builtin_convertvector(*t >> 30, lanes_i);
+    lanes_w top = *t >> 32, quarter = *t >> 30;
+    lanes_u u = lanes_low_words(&top) + 0x20000000u;
+    lanes_i quarters = (lanes_i)lanes_low_words(&quarter);
     lanes_f r = __builtin_convertvector(quarters, lanes_f) * 0x1p-32f;
     return lanes_quarter(r, u);
 }

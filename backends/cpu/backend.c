@@ -37,6 +37,7 @@ static rope_status bind_variant(const rope_candidate *self, const rope_problem *
 }
 
 #if defined(__x86_64__)
+static const cpu_variant avx512_bf16 = {CPU_ISA_AVX512_BF16, &cpu_kernel_avx512_bf16};
 static const cpu_variant avx512 = {CPU_ISA_AVX512, &cpu_kernel_avx512};
 static const cpu_variant avx2 = {CPU_ISA_AVX2, &cpu_kernel_avx2};
 #elif defined(__aarch64__)
@@ -47,6 +48,7 @@ static const cpu_variant reference = {CPU_ISA_SCALAR, &cpu_kernel_reference};
 
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
+    {.name = "avx512_bf16", .data = &avx512_bf16, .bind = bind_variant, .run = cpu_rotate_call},
     {.name = "avx512", .data = &avx512, .bind = bind_variant, .run = cpu_rotate_call},
     {.name = "avx2", .data = &avx2, .bind = bind_variant, .run = cpu_rotate_call},
 #elif defined(__aarch64__)
@@ -61,13 +63,12 @@ static const rope_candidate candidates[] = {
 };
 
 static const rope_candidate *const rotate_candidates[] = {
-    &candidates[0],
-    &candidates[1],
+    &candidates[0], &candidates[1],
 #if defined(__x86_64__) || defined(__aarch64__)
     &candidates[2],
 #endif
 #if defined(__x86_64__)
-    &candidates[3],
+    &candidates[3], &candidates[4],
 #endif
 };
 
@@ -79,7 +80,8 @@ static rope_status device_count(int32_t *count, char *reason) {
         return ROPE_OK;
     *count = 0;
     snprintf(reason, ROPE_REASON_SIZE,
-             "ROPE_CPU_ISA is \"%.40s\"; allowed is scalar, neon, avx2 or avx512", unknown);
+             "ROPE_CPU_ISA is \"%.40s\"; allowed is scalar, neon, avx2, avx512 or avx512_bf16",
+             unknown);
     return ROPE_ERROR_INVALID_VALUE;
 }
 

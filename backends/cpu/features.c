@@ -10,11 +10,11 @@
 #include <cpuid.h>
 #endif
 
-static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512"};
+static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512", "avx512_bf16"};
 
 static cpu_isa present, allowed;
 static const char *unknown_name;
-static int64_t cache_bytes;
+static int64_t cache_bytes, stream_bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__)
@@ -39,7 +39,9 @@ static cpu_isa detect(void) {
     uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if ((states & avx512_states) != avx512_states || (b7 & avx512) != avx512)
         return CPU_ISA_AVX2;
-    return CPU_ISA_AVX512;
+    uint32_t a71, b71, c71, d71;
+    int bf16 = __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (a71 & bit_AVX512BF16);
+    return bf16 ? CPU_ISA_AVX512_BF16 : CPU_ISA_AVX512;
 }
 #elif defined(__aarch64__)
 static cpu_isa detect(void) {
@@ -51,18 +53,21 @@ static cpu_isa detect(void) {
 }
 #endif
 
-static int64_t detect_cache(void) {
+/* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
+static void detect_caches(void) {
+    const int64_t mib = 1 << 20;
     long l3 = -1, l2 = -1;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
     l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-    return l3 > 0 ? l3 : l2 > 0 ? l2 : (int64_t)32 << 20;
+    cache_bytes = l3 > 0 ? l3 : l2 > 0 ? l2 : 32 * mib;
+    stream_bytes = cache_bytes > 64 * mib && l2 > 0 ? 2 * l2 : cache_bytes;
 }
 
 static void fill(void) {
     present = allowed = detect();
-    cache_bytes = detect_cache();
+    detect_caches();
     const char *lowered = getenv("ROPE_CPU_ISA");
     if (!lowered || !*lowered)
         return;
@@ -89,6 +94,11 @@ cpu_isa cpu_isa_allowed(const char **unknown) {
 int64_t cpu_cache_bytes(void) {
     pthread_once(&once, fill);
     return cache_bytes;
+}
+
+int64_t cpu_stream_bytes(void) {
+    pthread_once(&once, fill);
+    return stream_bytes;
 }
 
 void cpu_model_name(char *text, int size) {

@@ -19,6 +19,7 @@ typedef struct cpu_kernel {
 extern const cpu_kernel cpu_kernel_scalar;
 extern const cpu_kernel cpu_kernel_avx2;
 extern const cpu_kernel cpu_kernel_avx512;
+extern const cpu_kernel cpu_kernel_avx512_bf16;
 extern const cpu_kernel cpu_kernel_neon;
 extern const cpu_kernel cpu_kernel_reference;
 

@@ -123,7 +123,11 @@ static void lanes_rotate_token(const rope_problem *p, const rope_call *call, int
 static void lanes_rotate_slice(const rope_problem *p, const rope_call *call,
                                const cpu_slice *slice) {
     cpu_row_buffer buffer;
-    int64_t batch = slice->first_token / call->tokens, index = slice->first_token % call->tokens;
+    int64_t batch = 0, index = slice->first_token;
+    if (index >= call->tokens) {
+        batch = index / call->tokens;
+        index %= call->tokens;
+    }
     for (int64_t i = slice->first_token; i < slice->last_token; i++) {
         lanes_rotate_token(p, call, batch, index, slice, &buffer);
         if (++index == call->tokens) {

@@ -51,20 +51,12 @@ CPU_INLINE lanes_u lanes_select(lanes_u mask, lanes_u a, lanes_u b) {
     return (a & mask) | (b & ~mask);
 }
 
-CPU_INLINE lanes_f lanes_from_bf16(lanes_h h) {
-    return (lanes_f)(__builtin_convertvector(h, lanes_u) << 16);
-}
-
 /* The bits of rope_to_bf16, in the low half of each word. */
 CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
     lanes_u u = (lanes_u)x;
     lanes_u nan = (lanes_u)((lanes_i)(u & 0x7fffffffu) > 0x7f800000);
     lanes_u rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return lanes_select(nan, (u >> 16) | 0x40u, rounded);
-}
-
-CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
-    return __builtin_convertvector(lanes_bf16_words(x), lanes_h);
 }
 
 #endif

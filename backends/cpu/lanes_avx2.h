@@ -5,12 +5,31 @@
 #include <immintrin.h>
 
 #define LANES 8
+#define LANES_REGISTER(x) "+x"(x)
 /* Index lists that part neighbours and join them again. */
 #define LANES_EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15
 #define LANES_LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define LANES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #include "backends/cpu/lanes.h"
+
+/* Compilers do not find these conversions for vector extensions. */
+CPU_INLINE lanes_u lanes_words_of(lanes_h h) {
+    return (lanes_u)_mm256_cvtepu16_epi32((__m128i)h);
+}
+
+CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
+    __m256i low = _mm256_and_si256((__m256i)u, _mm256_set1_epi32(0xffff));
+    __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+    return (lanes_h)_mm256_castsi256_si128(packed);
+}
+
+CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
+    __m256 part[2];
+    memcpy(part, w, sizeof part);
+    __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(part[0], part[1], 0x88));
+    return (lanes_u)_mm256_permute4x64_epi64(even, 0xd8);
+}
 
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);

@@ -5,12 +5,29 @@
 #include <immintrin.h>
 
 #define LANES 16
+#define LANES_REGISTER(x) "+v"(x)
 /* Index lists that part neighbours and join them again. */
 #define LANES_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #define LANES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #include "backends/cpu/lanes.h"
+
+/* Compilers do not find these conversions for vector extensions. */
+CPU_INLINE lanes_u lanes_words_of(lanes_h h) {
+    return (lanes_u)_mm512_cvtepu16_epi32((__m256i)h);
+}
+
+CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
+    return (lanes_h)_mm512_cvtepi32_epi16((__m512i)u);
+}
+
+CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
+    __m512i part[2];
+    memcpy(part, w, sizeof part);
+    __m256i low = _mm512_cvtepi64_epi32(part[0]), high = _mm512_cvtepi64_epi32(part[1]);
+    return (lanes_u)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
 
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);

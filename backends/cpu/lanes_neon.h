@@ -5,12 +5,28 @@
 #include <arm_neon.h>
 
 #define LANES 4
+#define LANES_REGISTER(x) "+w"(x)
 /* Index lists that part neighbours and join them again. */
 #define LANES_EVEN 0, 2, 4, 6
 #define LANES_ODD 1, 3, 5, 7
 #define LANES_LOW 0, 4, 1, 5
 #define LANES_HIGH 2, 6, 3, 7
 #include "backends/cpu/lanes.h"
+
+/* Compilers do not find these conversions for vector extensions. */
+CPU_INLINE lanes_u lanes_words_of(lanes_h h) {
+    return (lanes_u)vmovl_u16((uint16x4_t)h);
+}
+
+CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
+    return (lanes_h)vmovn_u32((uint32x4_t)u);
+}
+
+CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
+    uint64x2_t part[2];
+    memcpy(part, w, sizeof part);
+    return (lanes_u)vcombine_u32(vmovn_u64(part[0]), vmovn_u64(part[1]));
+}
 
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);

@@ -40,6 +40,8 @@ static int64_t bytes_of(const rope_problem *problem, const rope_call *call) {
 
 /* Part `index` of `parts` of n, in order and without gaps. */
 static int64_t part(int64_t n, int index, int parts) {
+    if (parts == 1) /* without two divisions, which cost as much as a small call */
+        return index ? n : 0;
     return n / parts * index + (n % parts < index ? n % parts : index);
 }
 
@@ -50,7 +52,7 @@ static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int p
     cpu_slice slice = {
         .first_token = by_heads ? 0 : part(tokens, index, parts),
         .last_token = by_heads ? tokens : part(tokens, index + 1, parts),
-        .stream = bytes > cpu_cache_bytes(),
+        .stream = bytes > cpu_stream_bytes(),
     };
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;

@@ -62,8 +62,7 @@ static void rotate_head(const rope_problem *p, const rope_coefficients64 *row,
     for (int i = 0; i < p->pairs; i++) {
         int64_t first = rope_first_of(p->pairing_out, i);
         int64_t second = rope_second_of(p->pairing_out, i, p->pairs);
-        store(p->dtype, head->out, first * head->out_stride,
-              x1[i] * row[i].c1 - x2[i] * row[i].s1);
+        store(p->dtype, head->out, first * head->out_stride, x1[i] * row[i].c1 - x2[i] * row[i].s1);
         store(p->dtype, head->out, second * head->out_stride,
               x2[i] * row[i].c2 + x1[i] * row[i].s2);
     }

@@ -45,8 +45,8 @@ CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
         x.x1 = (lanes_f)(words << 16);
         x.x2 = (lanes_f)(words & 0xffff0000u);
     } else {
-        x.x1 = lanes_from_f16(__builtin_convertvector(words, lanes_h));
-        x.x2 = lanes_from_f16(__builtin_convertvector(words >> 16, lanes_h));
+        x.x1 = lanes_from_f16(lanes_low_halves(words));
+        x.x2 = lanes_from_f16(lanes_low_halves(words >> 16));
     }
     return x;
 }
@@ -54,8 +54,7 @@ CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
 CPU_INLINE lanes_u lanes_join_words(int dtype, lanes_pair y) {
     if (dtype == ROPE_BF16)
         return lanes_bf16_words(y.x1) | (lanes_bf16_words(y.x2) << 16);
-    return __builtin_convertvector(lanes_to_f16(y.x1), lanes_u) |
-           (__builtin_convertvector(lanes_to_f16(y.x2), lanes_u) << 16);
+    return lanes_words_of(lanes_to_f16(y.x1)) | (lanes_words_of(lanes_to_f16(y.x2)) << 16);
 }
 
 CPU_INLINE lanes_pair lanes_load_neighbours(int dtype, const char *p) {
@@ -101,6 +100,28 @@ CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *wind
     lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
 }
 
+/* `count` vectors of a head of 64 pairs, from vector `first` on, in the order of their addresses.
+ */
+CPU_INLINE void lanes_store_batch(int dtype, int pairing, int stream, char *window, int first,
+                                  int count, const lanes_pair *y) {
+    int step = LANES * cpu_dtype_size(dtype), half = 64 * cpu_dtype_size(dtype);
+#pragma GCC unroll 16
+    for (int j = 0; j < count; j++)
+        if (pairing == ROPE_PAIRING_INTERLEAVED)
+            lanes_store_neighbours(dtype, stream, window + 2 * (first + j) * step, y[j]);
+        else
+            lanes_narrow(dtype, stream, window + (first + j) * step, y[j].x1);
+#pragma GCC unroll 16
+    for (int j = 0; j < count && pairing != ROPE_PAIRING_INTERLEAVED; j++)
+        lanes_narrow(dtype, stream, window + (first + j) * step + half, y[j].x2);
+}
+
+/* Keeps compilers from loading an element once for each of its two products. */
+CPU_INLINE lanes_pair lanes_in_registers(lanes_pair x) {
+    __asm__("" : LANES_REGISTER(x.x1), LANES_REGISTER(x.x2));
+    return x;
+}
+
 CPU_INLINE lanes_pair lanes_rotate(lanes_pair x, lanes_f c1, lanes_f s1, lanes_f c2, lanes_f s2) {
     lanes_pair y = {lanes_fma(x.x1, c1, -(x.x2 * s1)), lanes_fma(x.x2, c2, x.x1 * s2)};
     return y;
@@ -128,10 +149,12 @@ CPU_INLINE void lanes_rotate_rest(int dtype, int in_pairing, int out_pairing, co
 
 CPU_INLINE void lanes_rotate_any(int dtype, int in_pairing, int out_pairing, int stream,
                                  const lanes_heads *heads, const cpu_row *row) {
-    const char *in = heads->in;
-    char *out = heads->out;
-    int pairs = heads->pairs;
-    for (int64_t h = 0; h < heads->count; h++) {
+    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
+    const cpu_row lists = *row;
+    const char *in = frame.in;
+    char *out = frame.out;
+    const int pairs = frame.pairs;
+    for (int64_t h = 0; h < frame.count; h++) {
         int i = 0;
         for (; i + LANES <= pairs; i += LANES) {
             lanes_pair x = lanes_load_pairs(dtype, in_pairing, in, i, pairs);
@@ -139,33 +162,39 @@ CPU_INLINE void lanes_rotate_any(int dtype, int in_pairing, int out_pairing, int
                                         lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i));
             lanes_store_pairs(dtype, out_pairing, stream, out, i, pairs, y);
         }
-        lanes_rotate_rest(dtype, in_pairing, out_pairing, in, out, i, pairs, row);
-        lanes_copy_rest(heads, in, out, cpu_dtype_size(dtype));
-        in += heads->in_stride;
-        out += heads->out_stride;
+        lanes_rotate_rest(dtype, in_pairing, out_pairing, in, out, i, pairs, &lists);
+        lanes_copy_rest(&frame, in, out, cpu_dtype_size(dtype));
+        in += frame.in_stride;
+        out += frame.out_stride;
     }
 }
 
-/* 64 pairs, the head size of most models: the row stays in registers across heads. */
+/* 64 pairs, the head size of most models: the row stays in registers across heads, and a head's
+ * lines are written in ascending order where registers hold all of it. */
 CPU_INLINE void lanes_rotate_64(int dtype, int pairing, int stream, const lanes_heads *heads,
                                 const cpu_row *row) {
-    enum { VECTORS = 64 / LANES };
-    const char *in = heads->in;
-    char *out = heads->out;
+    enum { VECTORS = 64 / LANES, BATCH = LANES < 16 ? 1 : VECTORS };
+    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
+    const char *in = frame.in;
+    char *out = frame.out;
     lanes_f c[VECTORS], s[VECTORS];
     for (int v = 0; v < VECTORS; v++) {
         c[v] = lanes_load_f(row->c1 + v * LANES);
         s[v] = lanes_load_f(row->s1 + v * LANES);
     }
-    for (int64_t h = 0; h < heads->count; h++) {
+    for (int64_t h = 0; h < frame.count; h++) {
 #pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++) {
-            lanes_pair x = lanes_load_pairs(dtype, pairing, in, v * LANES, 64);
-            lanes_pair y = lanes_rotate(x, c[v], s[v], c[v], s[v]);
-            lanes_store_pairs(dtype, pairing, stream, out, v * LANES, 64, y);
+        for (int v = 0; v < VECTORS; v += BATCH) {
+            lanes_pair y[BATCH];
+#pragma GCC unroll 16
+            for (int j = 0; j < BATCH; j++)
+                y[j] = lanes_rotate(
+                    lanes_in_registers(lanes_load_pairs(dtype, pairing, in, (v + j) * LANES, 64)),
+                    c[v + j], s[v + j], c[v + j], s[v + j]);
+            lanes_store_batch(dtype, pairing, stream, out, v, BATCH, y);
         }
-        in += heads->in_stride;
-        out += heads->out_stride;
+        in += frame.in_stride;
+        out += frame.out_stride;
     }
 }
 

@@ -4,6 +4,24 @@
 
 #include "backends/cpu/angle_lanes.h"
 
+CPU_INLINE lanes_f lanes_from_bf16(lanes_h h) {
+    return (lanes_f)(lanes_words_of(h) << 16);
+}
+
+#if !defined(LANES_TO_BF16_NATIVE)
+CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
+    return lanes_low_halves(lanes_bf16_words(x));
+}
+#endif
+
+/* What every vector of a row has in common. */
+typedef struct lanes_row_frame {
+    int64_t position; /* where there is one axis */
+    float position_f32;
+    float factor;
+    uint32_t negate; /* sign bit of sin in transpose and inverse */
+} lanes_row_frame;
+
 /* Position of each of LANES pairs from `pair` on. */
 CPU_INLINE void lanes_positions(const rope_problem *p, const rope_token *token, int pair,
                                 int64_t position[LANES]) {
@@ -11,11 +29,12 @@ CPU_INLINE void lanes_positions(const rope_problem *p, const rope_token *token, 
         position[i] = token->at[p->pair_axis[pair + i]];
 }
 
-CPU_INLINE lanes_cos_sin lanes_exact(const rope_problem *p, const rope_token *token, int pair) {
+CPU_INLINE lanes_cos_sin lanes_exact(int one_axis, const rope_problem *p, const rope_token *token,
+                                     const lanes_row_frame *frame, const uint64_t *list, int pair) {
     lanes_w turns, position;
-    memcpy(&turns, p->set[token->set].turns + pair, sizeof turns);
-    if (p->axes == 1) {
-        turns *= (uint64_t)token->at[0];
+    memcpy(&turns, list + pair, sizeof turns);
+    if (one_axis) {
+        turns *= (uint64_t)frame->position;
         return lanes_turns(&turns);
     }
     int64_t each[LANES];
@@ -25,10 +44,11 @@ CPU_INLINE lanes_cos_sin lanes_exact(const rope_problem *p, const rope_token *to
     return lanes_turns(&turns);
 }
 
-CPU_INLINE lanes_cos_sin lanes_f32(const rope_problem *p, const rope_token *token, int pair) {
-    lanes_f inv_freq = lanes_load_f(p->set[token->set].inv_freq + pair);
-    if (p->axes == 1)
-        return lanes_radians(inv_freq * (float)token->at[0]);
+CPU_INLINE lanes_cos_sin lanes_f32(int one_axis, const rope_problem *p, const rope_token *token,
+                                   const lanes_row_frame *frame, const float *list, int pair) {
+    lanes_f inv_freq = lanes_load_f(list + pair);
+    if (one_axis)
+        return lanes_radians(inv_freq * frame->position_f32);
     int64_t each[LANES];
     lanes_positions(p, token, pair, each);
     lanes_f position;
@@ -38,17 +58,34 @@ CPU_INLINE lanes_cos_sin lanes_f32(const rope_problem *p, const rope_token *toke
 }
 
 /* Fills whole vectors: the problem's lists and the row are padded. */
+CPU_INLINE void lanes_fill_row(int mode, int one_axis, const rope_problem *p,
+                               const rope_token *token, float *restrict c, float *restrict s) {
+    const rope_frequency_set *set = &p->set[token->set];
+    const uint64_t *turns = set->turns;
+    const float *inv_freq = set->inv_freq;
+    const lanes_row_frame frame = {token->at[0], (float)token->at[0], (float)set->attention_factor,
+                                   p->direction != ROPE_FORWARD ? 0x80000000u : 0u};
+    for (int i = 0, pairs = p->pairs; i < pairs; i += LANES) {
+        lanes_cos_sin a = mode == ROPE_ANGLE_EXACT
+                              ? lanes_exact(one_axis, p, token, &frame, turns, i)
+                              : lanes_f32(one_axis, p, token, &frame, inv_freq, i);
+        lanes_store_f(c + i, a.c * frame.factor);
+        lanes_store_u(s + i, (lanes_u)(a.s * frame.factor) ^ frame.negate);
+    }
+}
+
 static cpu_row lanes_computed_row(const rope_problem *p, const rope_token *token,
                                   cpu_row_buffer *buffer) {
-    float factor = (float)p->set[token->set].attention_factor;
-    uint32_t negate = p->direction != ROPE_FORWARD ? 0x80000000u : 0u;
-    for (int i = 0; i < p->pairs; i += LANES) {
-        lanes_cos_sin a =
-            p->angle_mode == ROPE_ANGLE_EXACT ? lanes_exact(p, token, i) : lanes_f32(p, token, i);
-        lanes_store_f(buffer->list[0] + i, a.c * factor);
-        lanes_store_u(buffer->list[1] + i, (lanes_u)(a.s * factor) ^ negate);
-    }
     cpu_row row = {buffer->list[0], buffer->list[1], buffer->list[0], buffer->list[1]};
+    int one_axis = p->axes == 1;
+    if (p->angle_mode == ROPE_ANGLE_EXACT && one_axis)
+        lanes_fill_row(ROPE_ANGLE_EXACT, 1, p, token, buffer->list[0], buffer->list[1]);
+    else if (p->angle_mode == ROPE_ANGLE_EXACT)
+        lanes_fill_row(ROPE_ANGLE_EXACT, 0, p, token, buffer->list[0], buffer->list[1]);
+    else if (one_axis)
+        lanes_fill_row(ROPE_ANGLE_F32, 1, p, token, buffer->list[0], buffer->list[1]);
+    else
+        lanes_fill_row(ROPE_ANGLE_F32, 0, p, token, buffer->list[0], buffer->list[1]);
     return row;
 }
 

@@ -1,0 +1,407 @@
+#include "common/frequency.h"
+
+#include "common/status.h"
+
+#include <math.h>
+#include <string.h>
+
+#define DEFAULT_THETA 10000.0
+#define TWO_PI 6.283185307179586476925286766559
+
+/* A rule by what it reads: the ROPE_TYPE_ numbers, and two that they do not tell apart. */
+enum { RULE_TABLE = 0, RULE_DYNAMIC_ALPHA = ROPE_TYPE_INV_FREQ + 1 };
+
+static const char *const rule_names[] = {
+    "angle_mode table",   "rope_type default",
+    "rope_type linear",   "rope_type dynamic",
+    "rope_type yarn",     "rope_type longrope",
+    "rope_type llama3",   "rope_type proportional",
+    "rope_type inv_freq", "rope_type dynamic with alpha",
+};
+
+static int rule_of(const rope_desc *desc) {
+    if (desc->angle_mode == ROPE_ANGLE_TABLE)
+        return RULE_TABLE;
+    if (desc->rope_type == ROPE_TYPE_DYNAMIC && desc->alpha != 0)
+        return RULE_DYNAMIC_ALPHA;
+    return desc->rope_type;
+}
+
+/* Sets of rules. */
+enum {
+    LINEAR = 1 << ROPE_TYPE_LINEAR,
+    DYNAMIC = 1 << ROPE_TYPE_DYNAMIC,
+    YARN = 1 << ROPE_TYPE_YARN,
+    LONGROPE = 1 << ROPE_TYPE_LONGROPE,
+    LLAMA3 = 1 << ROPE_TYPE_LLAMA3,
+    PROPORTIONAL = 1 << ROPE_TYPE_PROPORTIONAL,
+    INV_FREQ = 1 << ROPE_TYPE_INV_FREQ,
+    ALPHA = 1 << RULE_DYNAMIC_ALPHA,
+    THETA = (1 << ROPE_TYPE_DEFAULT) | LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL |
+            ALPHA,
+    RESTART = (1 << ROPE_TYPE_DEFAULT) | LINEAR | LONGROPE | LLAMA3
+};
+
+typedef enum field_kind { FIELD_REAL, FIELD_COUNT, FIELD_CHOICE, FIELD_LIST } field_kind;
+
+/* A field, the rules that read it, and those that cannot do without it. */
+typedef struct frequency_field {
+    const char *name;
+    size_t offset;
+    field_kind kind;
+    int reads, needs;
+} frequency_field;
+
+#define FIELD(name, kind, reads, needs)                                                            \
+    { #name, offsetof(rope_desc, name), kind, reads, needs }
+
+static const frequency_field fields[] = {
+    FIELD(rope_theta, FIELD_REAL, THETA, 0),
+    FIELD(factor, FIELD_REAL, LINEAR | DYNAMIC | YARN | LONGROPE | LLAMA3 | PROPORTIONAL,
+          LINEAR | DYNAMIC | YARN | LLAMA3),
+    FIELD(low_freq_factor, FIELD_REAL, LLAMA3, LLAMA3),
+    FIELD(high_freq_factor, FIELD_REAL, LLAMA3, LLAMA3),
+    FIELD(beta_fast, FIELD_REAL, YARN, 0),
+    FIELD(beta_slow, FIELD_REAL, YARN, 0),
+    FIELD(mscale, FIELD_REAL, YARN, 0),
+    FIELD(mscale_all_dim, FIELD_REAL, YARN, 0),
+    FIELD(attention_factor, FIELD_REAL, THETA | INV_FREQ, 0),
+    FIELD(alpha, FIELD_REAL, ALPHA, 0),
+    FIELD(partial_rotary_factor, FIELD_REAL, PROPORTIONAL, 0),
+    FIELD(short_mscale, FIELD_REAL, LONGROPE, 0),
+    FIELD(long_mscale, FIELD_REAL, LONGROPE, 0),
+    FIELD(xpos_scale_base, FIELD_REAL, THETA | INV_FREQ, 0),
+    FIELD(original_max_position_embeddings, FIELD_COUNT, YARN | LONGROPE | LLAMA3,
+          YARN | LONGROPE | LLAMA3),
+    FIELD(max_position_embeddings, FIELD_COUNT, DYNAMIC | LONGROPE, DYNAMIC),
+    FIELD(sequence_length, FIELD_COUNT, DYNAMIC, 0),
+    FIELD(short_factor, FIELD_LIST, LONGROPE, 0),
+    FIELD(long_factor, FIELD_LIST, LONGROPE, 0),
+    FIELD(inv_freq, FIELD_LIST, INV_FREQ, 0),
+    FIELD(factor_count, FIELD_CHOICE, LONGROPE | INV_FREQ, LONGROPE | INV_FREQ),
+    FIELD(truncate, FIELD_CHOICE, YARN, 0),
+    FIELD(longrope_select, FIELD_CHOICE, LONGROPE, 0),
+};
+
+/* A field as a number; a list counts as 1. */
+static double field_value(const rope_desc *desc, const frequency_field *field) {
+    const char *at = (const char *)desc + field->offset;
+    double real;
+    int64_t count;
+    int32_t choice;
+    const double *list;
+    switch (field->kind) {
+    case FIELD_REAL:
+        memcpy(&real, at, sizeof real);
+        return real;
+    case FIELD_COUNT:
+        memcpy(&count, at, sizeof count);
+        return (double)count;
+    case FIELD_CHOICE:
+        memcpy(&choice, at, sizeof choice);
+        return choice;
+    default:
+        memcpy(&list, at, sizeof list);
+        return list != NULL;
+    }
+}
+
+static rope_status check_field(const rope_desc *desc, const frequency_field *field) {
+    int rule = rule_of(desc), bit = 1 << rule;
+    double value = field_value(desc, field);
+    if (value != 0 && !(field->reads & bit) && field->kind == FIELD_LIST)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is given; allowed is NULL with %s",
+                         field->name, rule_names[rule]);
+    if (value != 0 && !(field->reads & bit))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0 with %s", field->name,
+                         value, rule_names[rule]);
+    if (value == 0 && !(field->needs & bit))
+        return ROPE_OK;
+    if (!(value > 0 && isfinite(value)))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is %s and finite with %s",
+                         field->name, value, field->needs & bit ? "> 0" : ">= 0", rule_names[rule]);
+    return ROPE_OK;
+}
+
+static rope_status check_list(const rope_desc *desc, const char *name, const double *list,
+                              double least, double most, const char *range) {
+    if (!list)
+        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL; %s reads it", name,
+                         rule_names[desc->rope_type]);
+    for (int32_t i = 0; i < desc->factor_count; i++)
+        if (!(list[i] > least && list[i] < most))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s[%d] is %g; allowed is %s", name, i,
+                             list[i], range);
+    return ROPE_OK;
+}
+
+static rope_status check_lists(const rope_desc *desc) {
+    if (desc->rope_type != ROPE_TYPE_LONGROPE && desc->rope_type != ROPE_TYPE_INV_FREQ)
+        return ROPE_OK;
+    if (desc->factor_count != desc->rotary_dim / 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "factor_count is %d; allowed is rotary_dim / 2 = %d with %s",
+                         desc->factor_count, desc->rotary_dim / 2, rule_names[desc->rope_type]);
+    if (desc->rope_type == ROPE_TYPE_INV_FREQ)
+        return check_list(desc, "inv_freq", desc->inv_freq, -0x1p63, 0x1p63,
+                          "finite and below 2^63 in magnitude");
+    rope_status status = ROPE_OK;
+    if (desc->short_factor || desc->longrope_select != ROPE_LONGROPE_LONG)
+        status = check_list(desc, "short_factor", desc->short_factor, 0, INFINITY, "> 0");
+    if (status == ROPE_OK && (desc->long_factor || desc->longrope_select != ROPE_LONGROPE_SHORT))
+        status = check_list(desc, "long_factor", desc->long_factor, 0, INFINITY, "> 0");
+    return status;
+}
+
+/* What one field alone does not show: the length ratio, and a logarithm that divides. */
+static rope_status check_longrope(const rope_desc *desc) {
+    if (desc->original_max_position_embeddings < 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "original_max_position_embeddings is %lld; allowed is >= 2 with %s",
+                         (long long)desc->original_max_position_embeddings,
+                         rule_names[desc->rope_type]);
+    int given = desc->factor != 0 || desc->attention_factor != 0 ||
+                (desc->short_mscale != 0 && desc->long_mscale != 0);
+    if (desc->max_position_embeddings == 0 &&
+        (!given || desc->longrope_select == ROPE_LONGROPE_STATIC))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "max_position_embeddings is 0; allowed is > 0 where longrope_select is "
+                         "static or neither factor nor attention_factor is given");
+    return ROPE_OK;
+}
+
+static rope_status check_attention(const rope_desc *desc) {
+    if ((desc->mscale != 0) != (desc->mscale_all_dim != 0))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "mscale is %g and mscale_all_dim is %g; allowed is both > 0 or both 0",
+                         desc->mscale, desc->mscale_all_dim);
+    if (desc->attention_factor != 0 &&
+        (desc->mscale != 0 || desc->short_mscale != 0 || desc->long_mscale != 0))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "mscale is %g, short_mscale is %g, long_mscale is %g; allowed is 0 where "
+                         "attention_factor (%g) replaces them",
+                         desc->mscale, desc->short_mscale, desc->long_mscale,
+                         desc->attention_factor);
+    return ROPE_OK;
+}
+
+static rope_status check_rule(const rope_desc *desc) {
+    int rule = rule_of(desc);
+    if (desc->rope_type == ROPE_TYPE_DYNAMIC && desc->rotary_dim == 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "rotary_dim is 2; allowed is > 2 with %s",
+                         rule_names[rule]);
+    if (rule == ROPE_TYPE_YARN && desc->rope_theta != 0 && desc->rope_theta <= 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "rope_theta is %g; allowed is > 1 with %s",
+                         desc->rope_theta, rule_names[rule]);
+    if (desc->partial_rotary_factor > 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "partial_rotary_factor is %g; allowed is 0..1, where 0 stands for 1",
+                         desc->partial_rotary_factor);
+    if (rule == ROPE_TYPE_LLAMA3 && desc->high_freq_factor < desc->low_freq_factor)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "high_freq_factor is %g; allowed is >= low_freq_factor (%g)",
+                         desc->high_freq_factor, desc->low_freq_factor);
+    if (desc->axis_frequency == ROPE_AXIS_FREQUENCY_RESTART && !(RESTART & (1 << rule)))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "axis_frequency is restart; allowed is shared with %s", rule_names[rule]);
+    return rule == ROPE_TYPE_LONGROPE ? check_longrope(desc) : ROPE_OK;
+}
+
+/* XPos holds log2((2i + 0.4 r) / 1.4 r) / scale_base, above -1.81 / scale_base, as a fraction. */
+static rope_status check_xpos(const rope_desc *desc) {
+    if (desc->xpos_scale_base != 0 && desc->xpos_scale_base < 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "xpos_scale_base is %g; allowed is 0 or >= 2",
+                         desc->xpos_scale_base);
+    if (desc->xpos_center != 0 && desc->xpos_scale_base == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "xpos_center is %lld; allowed is 0 without xpos_scale_base",
+                         (long long)desc->xpos_center);
+    return ROPE_OK;
+}
+
+/* What comes out: frequencies that fixed point holds, and a factor that fp32 holds and inverts. */
+static rope_status check_result(const rope_desc *desc) {
+    double inv_freq[ROPE_MAX_ROTARY_DIM / 2], factor;
+    for (int32_t set = 0; set < rope_frequency_sets(desc); set++) {
+        rope_frequency_compute(desc, set, inv_freq, &factor);
+        for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
+            if (!(fabs(inv_freq[i]) < 0x1p63))
+                return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                 "the frequency of pair %d is %g with %s; allowed is finite and "
+                                 "below 2^63 in magnitude",
+                                 i, inv_freq[i], rule_names[rule_of(desc)]);
+        if (!(factor >= 0x1p-126 && factor <= 0x1p126))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "the attention factor is %g with %s; allowed is 2^-126..2^126", factor,
+                             rule_names[rule_of(desc)]);
+    }
+    return ROPE_OK;
+}
+
+rope_status rope_frequency_check(const rope_desc *desc) {
+    if (desc->angle_mode == ROPE_ANGLE_TABLE && desc->rope_type != 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "rope_type is %d; allowed is 0 with %s",
+                         desc->rope_type, rule_names[RULE_TABLE]);
+    rope_status status = ROPE_OK;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && status == ROPE_OK; i++)
+        status = check_field(desc, &fields[i]);
+    if (status == ROPE_OK)
+        status = check_lists(desc);
+    if (status == ROPE_OK)
+        status = check_attention(desc);
+    if (status == ROPE_OK)
+        status = check_xpos(desc);
+    if (status != ROPE_OK || desc->angle_mode == ROPE_ANGLE_TABLE)
+        return status;
+    status = check_rule(desc);
+    return status == ROPE_OK ? check_result(desc) : status;
+}
+
+int32_t rope_frequency_sets(const rope_desc *desc) {
+    return desc->rope_type == ROPE_TYPE_LONGROPE &&
+                   (desc->longrope_select == 0 ||
+                    desc->longrope_select == ROPE_LONGROPE_PER_SEQUENCE)
+               ? 2
+               : 1;
+}
+
+/* Base of the powers; dynamic stretches it by (f s/L - (f - 1))^(r/(r-2)) or alpha^(r/(r-2)). */
+static double base_of(const rope_desc *desc) {
+    double theta = desc->rope_theta != 0 ? desc->rope_theta : DEFAULT_THETA;
+    double r = desc->rotary_dim;
+    if (desc->rope_type != ROPE_TYPE_DYNAMIC)
+        return theta;
+    if (desc->alpha != 0)
+        return theta * pow(desc->alpha, r / (r - 2));
+    double longest = (double)desc->max_position_embeddings;
+    double s = fmax((double)desc->sequence_length, longest);
+    return theta * pow(desc->factor * s / longest - (desc->factor - 1), r / (r - 2));
+}
+
+/* theta^(-2i/r); where axes restart, theta^(-j/n) for pair j of a section of n. */
+static void fill_powers(const rope_desc *desc, double *inv_freq) {
+    double base = base_of(desc);
+    int32_t pairs = desc->rotary_dim / 2;
+    if (desc->axis_frequency != ROPE_AXIS_FREQUENCY_RESTART) {
+        for (int32_t i = 0; i < pairs; i++)
+            inv_freq[i] = pow(base, -2.0 * i / desc->rotary_dim);
+        return;
+    }
+    for (int32_t a = 0; a < desc->axes; a++)
+        for (int32_t j = 0; j < desc->sections[a]; j++)
+            *inv_freq++ = pow(base, -(double)j / desc->sections[a]);
+}
+
+static void divide(double *inv_freq, int32_t pairs, double factor) {
+    for (int32_t i = 0; i < pairs; i++)
+        inv_freq[i] /= factor;
+}
+
+/* The pair whose wave turns beta times in the original length. */
+static double yarn_pair(const rope_desc *desc, double beta) {
+    double length = (double)desc->original_max_position_embeddings;
+    return desc->rotary_dim * log(length / (TWO_PI * beta)) / (2 * log(base_of(desc)));
+}
+
+/* Peng et al., YaRN (arXiv 2309.00071), section 3.2, with the bounds of Transformers. */
+static void apply_yarn(const rope_desc *desc, double *inv_freq) {
+    double low = yarn_pair(desc, desc->beta_fast != 0 ? desc->beta_fast : 32);
+    double high = yarn_pair(desc, desc->beta_slow != 0 ? desc->beta_slow : 1);
+    if (desc->truncate != ROPE_TRUNCATE_OFF) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, desc->rotary_dim - 1);
+    if (low == high)
+        high += 0.001;
+    for (int32_t i = 0; i < desc->rotary_dim / 2; i++) {
+        double ramp = (i - low) / (high - low);
+        if (ramp < 0)
+            ramp = 0;
+        if (ramp > 1)
+            ramp = 1;
+        inv_freq[i] = inv_freq[i] / desc->factor * ramp + inv_freq[i] * (1 - ramp);
+    }
+}
+
+/* Bands of Llama 3.1: short waves keep, long waves are divided, those between are blended. */
+static void apply_llama3(const rope_desc *desc, double *inv_freq) {
+    double low = desc->low_freq_factor, high = desc->high_freq_factor;
+    for (int32_t i = 0; i < desc->rotary_dim / 2; i++) {
+        double turns = (double)desc->original_max_position_embeddings * inv_freq[i] / TWO_PI;
+        double smooth = turns < low                   ? 0
+                        : turns > high || low == high ? 1
+                                                      : (turns - low) / (high - low);
+        inv_freq[i] = (1 - smooth) * inv_freq[i] / desc->factor + smooth * inv_freq[i];
+    }
+}
+
+static int takes_long(const rope_desc *desc, int32_t set) {
+    if (desc->longrope_select == ROPE_LONGROPE_STATIC)
+        return desc->max_position_embeddings > desc->original_max_position_embeddings;
+    if (desc->longrope_select == ROPE_LONGROPE_LONG)
+        return 1;
+    return desc->longrope_select != ROPE_LONGROPE_SHORT && set == 1;
+}
+
+static void apply_longrope(const rope_desc *desc, int32_t set, double *inv_freq) {
+    const double *list = takes_long(desc, set) ? desc->long_factor : desc->short_factor;
+    for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
+        inv_freq[i] /= list[i];
+}
+
+static void apply_proportional(const rope_desc *desc, double *inv_freq) {
+    int32_t pairs = desc->rotary_dim / 2;
+    double share = desc->partial_rotary_factor != 0 ? desc->partial_rotary_factor : 1;
+    for (int32_t i = (int32_t)(share * desc->rotary_dim / 2); i < pairs; i++)
+        inv_freq[i] = 0;
+    divide(inv_freq, pairs, desc->factor != 0 ? desc->factor : 1);
+}
+
+static double yarn_scale(double factor, double mscale) {
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+static double yarn_attention(const rope_desc *desc) {
+    if (desc->mscale == 0)
+        return yarn_scale(desc->factor, 1);
+    return yarn_scale(desc->factor, desc->mscale) / yarn_scale(desc->factor, desc->mscale_all_dim);
+}
+
+static double longrope_attention(const rope_desc *desc, int32_t set) {
+    double mscale = takes_long(desc, set) ? desc->long_mscale : desc->short_mscale;
+    if (mscale != 0)
+        return mscale;
+    double original = (double)desc->original_max_position_embeddings;
+    double factor = desc->factor != 0 ? desc->factor : desc->max_position_embeddings / original;
+    return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(original));
+}
+
+static double attention_of(const rope_desc *desc, int32_t set) {
+    if (desc->attention_factor != 0)
+        return desc->attention_factor;
+    if (desc->rope_type == ROPE_TYPE_YARN)
+        return yarn_attention(desc);
+    return desc->rope_type == ROPE_TYPE_LONGROPE ? longrope_attention(desc, set) : 1;
+}
+
+void rope_frequency_compute(const rope_desc *desc, int32_t set, double *inv_freq,
+                            double *attention_factor) {
+    *attention_factor = attention_of(desc, set);
+    if (desc->rope_type == ROPE_TYPE_INV_FREQ) {
+        memcpy(inv_freq, desc->inv_freq, (size_t)(desc->rotary_dim / 2) * sizeof *inv_freq);
+        return;
+    }
+    fill_powers(desc, inv_freq);
+    if (desc->rope_type == ROPE_TYPE_LINEAR)
+        divide(inv_freq, desc->rotary_dim / 2, desc->factor);
+    if (desc->rope_type == ROPE_TYPE_YARN)
+        apply_yarn(desc, inv_freq);
+    if (desc->rope_type == ROPE_TYPE_LONGROPE)
+        apply_longrope(desc, set, inv_freq);
+    if (desc->rope_type == ROPE_TYPE_LLAMA3)
+        apply_llama3(desc, inv_freq);
+    if (desc->rope_type == ROPE_TYPE_PROPORTIONAL)
+        apply_proportional(desc, inv_freq);
+}
