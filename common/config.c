@@ -396,13 +396,18 @@ static void read_longrope(reading *r, rope_desc *desc, int64_t max_position_embe
     }
     const config_field *few = read_field(r, SCOPE_ROPE, "short_factor", FIELD_LIST);
     const config_field *many = read_field(r, SCOPE_ROPE, "long_factor", FIELD_LIST);
-    if (few && many && few->count != many->count)
+    if (r->status != ROPE_OK)
+        return;
+    if (!few || !many || few->count != many->count) {
         r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
-                              "long_factor has %d entries; allowed is %d, as short_factor has",
-                              many->count, few->count);
-    desc->short_factor = few ? few->list : NULL;
-    desc->long_factor = many ? many->list : NULL;
-    desc->factor_count = few ? few->count : desc->rotary_dim / 2;
+                              "short_factor has %d entries and long_factor %d; allowed is "
+                              "rotary_dim / 2 in both",
+                              few ? few->count : 0, many ? many->count : 0);
+        return;
+    }
+    desc->short_factor = few->list;
+    desc->long_factor = many->list;
+    desc->factor_count = few->count;
 }
 
 static void read_dynamic(reading *r, rope_desc *desc, int64_t max_position_embeddings) {

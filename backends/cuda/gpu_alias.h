@@ -1,0 +1,66 @@
+/* CUDA behind the names that common/gpu is written in. */
+#ifndef ROPEKIT_CUDA_GPU_ALIAS_H
+#define ROPEKIT_CUDA_GPU_ALIAS_H
+
+#include <cuda_runtime_api.h>
+
+#define GPU_BACKEND_NAME "cuda"
+#define GPU_BACKEND_PRIORITY 20
+
+#define gpuError_t cudaError_t
+#define gpuSuccess cudaSuccess
+#define gpuErrorMemoryAllocation cudaErrorMemoryAllocation
+#define gpuErrorNoDevice cudaErrorNoDevice
+#define gpuErrorInsufficientDriver cudaErrorInsufficientDriver
+#define gpuErrorInvalidDevice cudaErrorInvalidDevice
+#define gpuGetErrorString cudaGetErrorString
+
+#define gpuGetDeviceCount cudaGetDeviceCount
+#define gpuGetDevice cudaGetDevice
+#define gpuSetDevice cudaSetDevice
+#define gpuDeviceProp struct cudaDeviceProp
+#define gpuGetDeviceProperties cudaGetDeviceProperties
+#define gpuDeviceGetAttribute cudaDeviceGetAttribute
+#define gpuDevAttrMultiprocessorCount cudaDevAttrMultiProcessorCount
+#define gpuDeviceSynchronize cudaDeviceSynchronize
+
+#define gpuMalloc cudaMalloc
+#define gpuFree cudaFree
+#define gpuMemcpyAsync cudaMemcpyAsync
+#define gpuMemcpyKind enum cudaMemcpyKind
+#define gpuMemcpyHostToDevice cudaMemcpyHostToDevice
+#define gpuMemcpyDeviceToHost cudaMemcpyDeviceToHost
+#define gpuMemcpyDeviceToDevice cudaMemcpyDeviceToDevice
+
+#define gpuStream_t cudaStream_t
+#define gpuStreamCreateWithFlags cudaStreamCreateWithFlags
+#define gpuStreamNonBlocking cudaStreamNonBlocking
+#define gpuStreamSynchronize cudaStreamSynchronize
+#define gpuStreamDestroy cudaStreamDestroy
+#define gpuStreamBeginCapture cudaStreamBeginCapture
+#define gpuStreamCaptureModeThreadLocal cudaStreamCaptureModeThreadLocal
+#define gpuStreamEndCapture cudaStreamEndCapture
+
+#define gpuEvent_t cudaEvent_t
+#define gpuEventCreate cudaEventCreate
+#define gpuEventRecord cudaEventRecord
+#define gpuEventElapsedTime cudaEventElapsedTime
+#define gpuEventDestroy cudaEventDestroy
+
+#define gpuGraph_t cudaGraph_t
+#define gpuGraphExec_t cudaGraphExec_t
+#define gpuGraphInstantiate(exec, graph) cudaGraphInstantiate(exec, graph, 0)
+#define gpuGraphUpload cudaGraphUpload
+#define gpuGraphLaunch cudaGraphLaunch
+#define gpuGraphDestroy cudaGraphDestroy
+#define gpuGraphExecDestroy cudaGraphExecDestroy
+
+#define gpuFuncAttributes struct cudaFuncAttributes
+#define gpuFuncGetAttributes cudaFuncGetAttributes
+#define gpuLaunchKernel cudaLaunchKernel
+
+/* What kernels choose by, for rope_device_info.features. */
+#define GPU_FEATURES(text, room, properties)                                                       \
+    snprintf(text, room, "sm_%d%d", (properties)->major, (properties)->minor)
+
+#endif

@@ -1,0 +1,95 @@
+#include "bench/check.h"
+
+#include "bench/message.h"
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What the comparison of one workload shares. */
+typedef struct checker {
+    const workload *w;
+    oracle *truth;
+    double *value, *bound; /* one token of one tensor */
+    check_result *result;
+} checker;
+
+/* The plan's own fp64 frequencies are the ones its angles are promised for. */
+static bool take_frequencies(oracle *truth, const rope_desc *desc) {
+    double inv_freq[ROPE_MAX_ROTARY_DIM / 2];
+    double factor;
+    for (int32_t set = 0; set < oracle_sets(truth); set++) {
+        if (!succeeded(rope_frequencies(desc, set, inv_freq, ROPE_MAX_ROTARY_DIM / 2, &factor),
+                       "frequencies"))
+            return false;
+        oracle_take_frequencies(truth, set, inv_freq, factor);
+    }
+    return true;
+}
+
+static void compare(checker *c, int32_t tensor, int64_t batch, int64_t token, int64_t head,
+                    int64_t dim, double got, int64_t at) {
+    check_result *r = c->result;
+    double value = c->value[at], bound = c->bound[at];
+    double error = fabs(got - value);
+    bool accepted = oracle_accepts(c->w->desc.dtype, got, value, bound);
+    r->elements++;
+    r->refused += !accepted;
+    if (isfinite(error) && error > r->max_error)
+        r->max_error = error;
+    double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
+    if (worst < r->worst || (r->elements > 1 && worst == r->worst))
+        return;
+    *r = (check_result){r->elements, r->refused, r->max_error, worst, bound, got,
+                        value,       tensor,     batch,        token, head,  dim};
+}
+
+static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token) {
+    const rope_args *args = &c->w->host;
+    const rope_desc *desc = &c->w->desc;
+    const rope_tensor *t = tensor ? &args->k : &args->q;
+    int64_t dims = tensor && desc->k_head_dim ? desc->k_head_dim : desc->head_dim;
+    const int64_t *stride = t->out_stride;
+    if (t->heads == 0)
+        return;
+    oracle_rotate(c->truth, args, tensor, batch, token, c->value, c->bound);
+    for (int64_t h = 0; h < t->heads; h++)
+        for (int64_t d = 0; d < dims; d++) {
+            int64_t at = batch * stride[0] + token * stride[1] + h * stride[2] + d * stride[3];
+            compare(c, tensor, batch, token, h, d, oracle_load(desc->dtype, t->out, at),
+                    h * dims + d);
+        }
+}
+
+static bool create(checker *c) {
+    const rope_args *args = &c->w->host;
+    const rope_desc *desc = &c->w->desc;
+    int64_t heads = args->q.heads > args->k.heads ? args->q.heads : args->k.heads;
+    int64_t dims = desc->head_dim > desc->k_head_dim ? desc->head_dim : desc->k_head_dim;
+    c->truth = oracle_create(desc);
+    c->value = calloc((size_t)(heads * dims) + 1, sizeof *c->value);
+    c->bound = calloc((size_t)(heads * dims) + 1, sizeof *c->bound);
+    if (c->truth && c->value && c->bound)
+        return desc->angle_mode == ROPE_ANGLE_TABLE || take_frequencies(c->truth, desc);
+    message("no memory for the oracle");
+    return false;
+}
+
+bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
+                    check_result *result) {
+    checker c = {.w = w, .result = result};
+    *result = (check_result){0};
+    bool ready = create(&c);
+    int64_t steps = tokens ? count : w->host.tokens;
+    for (int64_t b = 0; ready && b < w->host.batch; b++)
+        for (int64_t i = 0; i < steps; i++) {
+            int64_t token = tokens ? tokens[i] : i;
+            check_token(&c, 0, b, token);
+            check_token(&c, 1, b, token);
+            progress_step(bar, "oracle");
+        }
+    oracle_destroy(c.truth);
+    free(c.value);
+    free(c.bound);
+    return ready;
+}

@@ -1,0 +1,23 @@
+/* Results against the oracle. */
+#ifndef ROPEKIT_BENCH_CHECK_H
+#define ROPEKIT_BENCH_CHECK_H
+
+#include "bench/progress.h"
+#include "bench/workload.h"
+
+typedef struct check_result {
+    int64_t elements;
+    int64_t refused;  /* elements outside their bound */
+    double max_error; /* largest absolute error of a finite element */
+    double worst;     /* largest error over its bound; the element below is the one */
+    double bound, got, value;
+    int32_t tensor; /* 0: q, 1: k */
+    int64_t batch, token, head, dim;
+} check_result;
+
+/* Compares what workload_fetch brought, for the listed tokens of every batch row, or all where
+ * tokens is NULL. False after a message. */
+bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
+                    check_result *result);
+
+#endif

@@ -1,0 +1,149 @@
+#include "bench/check.h"
+#include "bench/commands.h"
+#include "bench/format.h"
+#include "bench/measure.h"
+#include "bench/message.h"
+#include "bench/random.h"
+#include "bench/record.h"
+#include "bench/table.h"
+#include "bench/target.h"
+
+#include <string.h>
+
+#define ROUNDS 15
+/* Tokens of a prefill that are checked: the first, the last and random ones between. */
+#define SAMPLE 16
+
+/* One step of the model. */
+typedef struct demo_step {
+    const char *name;
+    options o;
+    char kernel[64];
+    measurement m;
+    check_result checked;
+    double bytes;
+} demo_step;
+
+static int64_t draw_sample(const options *o, int64_t *tokens) {
+    uint64_t state = (uint64_t)o->seed;
+    int64_t count = o->tokens < SAMPLE ? o->tokens : SAMPLE;
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = count < SAMPLE  ? i
+                    : i == 0        ? 0
+                    : i + 1 < count ? random_below(&state, o->tokens - 1)
+                                    : o->tokens - 1;
+    return count;
+}
+
+/* Rotates once and compares, then times. */
+static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar) {
+    int64_t tokens[SAMPLE];
+    int64_t count = draw_sample(&s->o, tokens);
+    if (!succeeded(rope_apply(plan, &w->sets[0]), "rope_apply") ||
+        !succeeded(rope_device_synchronize(w->device), "rope_apply") || !workload_fetch(w))
+        return false;
+    s->bytes = 2.0 * (double)w->floor_bytes;
+    return check_workload(w, tokens, count, bar, &s->checked) &&
+           measure_run(w, plan, ROUNDS, bar, s->name, &s->m);
+}
+
+static bool run_step(demo_step *s, const target *t, progress *bar, record_list *list) {
+    workload w;
+    rope_plan *plan = NULL;
+    if (!target_plan(&s->o, &plan))
+        return false;
+    snprintf(s->kernel, sizeof s->kernel, "%s", rope_plan_kernel(plan));
+    int64_t sets = measure_sets(&s->o, &t->info, workload_tensor_bytes(&s->o));
+    bool done =
+        workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, plan, bar);
+    if (done) {
+        record_measurement(list, s->name, s->kernel, &s->o, &w, &s->m);
+        record_check(list, s->name, s->kernel, &s->checked);
+    }
+    workload_destroy(&w);
+    rope_plan_destroy(plan);
+    return done;
+}
+
+static void print_heading(const options *o, const target *t, FILE *file) {
+    int32_t rotary_dim = o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim;
+    fprintf(file, "%s: %s, %lld query heads and %lld key heads of %d, %d elements rotate\n",
+            o->config, dtype_name(o->desc.dtype), (long long)o->q_heads, (long long)o->k_heads,
+            o->desc.head_dim, rotary_dim);
+    fprintf(file, "on %s, %d threads, ropekit %s\n\n", t->info.name, target_threads(),
+            rope_version());
+}
+
+static void print_steps(const demo_step *steps, int32_t count, FILE *file) {
+    table t;
+    table_begin(&t, "step|tokens|kernel|data|time|GB/s|copy GB/s|of copy|max error|of bound");
+    for (int32_t i = 0; i < count; i++) {
+        const demo_step *s = &steps[i];
+        table_cell(&t, "%s", s->name);
+        table_cell(&t, "%lld", (long long)(s->o.batch * s->o.tokens));
+        table_cell(&t, "%s", s->kernel);
+        table_cell(&t, "%s", format_bytes(s->bytes).text);
+        table_cell(&t, "%s", format_seconds(s->m.apply.median).text);
+        table_cell(&t, "%.1f", 1e-9 * s->bytes / s->m.apply.median);
+        table_cell(&t, "%.1f", 1e-9 * s->bytes / s->m.floor.median);
+        table_cell(&t, "%.0f %%", 100 * s->m.apply_ratio.median);
+        table_cell(&t, "%.2e", s->checked.max_error);
+        table_cell(&t, "%.0f %%", 100 * s->checked.worst);
+    }
+    table_print(&t, file);
+    table_end(&t);
+}
+
+/* Prints how the outputs compared; the number of elements outside their bounds. */
+static int64_t print_verdict(const demo_step *steps, int32_t count, FILE *file) {
+    int64_t elements = 0, refused = 0;
+    for (int32_t i = 0; i < count; i++) {
+        elements += steps[i].checked.elements;
+        refused += steps[i].checked.refused;
+    }
+    fprintf(file, "\nchecked %lld outputs against 256-bit arithmetic: ", (long long)elements);
+    if (refused)
+        fprintf(file, "FAILED, %lld outside their bound\n", (long long)refused);
+    else
+        fprintf(file, "all within their bound\n");
+    return refused;
+}
+
+static int demonstrate(options *o, const target *t) {
+    demo_step *steps = pool_alloc(o->pool, 2, sizeof *steps);
+    progress bar;
+    record_list list;
+    bool done = steps != NULL;
+    if (!steps)
+        return EXIT_ENVIRONMENT;
+    steps[0] = (demo_step){.name = "prefill", .o = *o};
+    steps[0].o.cache = CACHE_COLD;
+    steps[1] = (demo_step){.name = "decode", .o = *o};
+    steps[1].o.position_offset = o->tokens;
+    steps[1].o.tokens = 1;
+    record_begin(&list, "demo", o, &t->info);
+    progress_begin(&bar, 2 * measure_steps(ROUNDS) + SAMPLE + 1);
+    for (int32_t i = 0; i < 2 && done; i++)
+        done = run_step(&steps[i], t, &bar, &list);
+    progress_end(&bar);
+    FILE *file = text_open(o->json);
+    int64_t refused = 0;
+    if (done) {
+        print_heading(o, t, file);
+        print_steps(steps, 2, file);
+        refused = print_verdict(steps, 2, file);
+    }
+    text_close(file);
+    if (!record_end(&list, o) || !done)
+        return EXIT_ENVIRONMENT;
+    return refused ? EXIT_CHECK_FAILED : EXIT_OK;
+}
+
+int command_demo(options *o) {
+    target t;
+    if (o->tokens < 0)
+        o->tokens = 4096;
+    int status = target_open(&t, o) ? demonstrate(o, &t) : EXIT_ENVIRONMENT;
+    target_close(&t);
+    return status;
+}

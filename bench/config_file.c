@@ -1,0 +1,69 @@
+#include "bench/config_file.h"
+
+#include "bench/message.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Places of shipped configs: beside an installed tool, then where this one was built. */
+static bool locate_shipped(const char *name, char *path, size_t size) {
+    ssize_t length = readlink("/proc/self/exe", path, size - 1);
+    path[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(path, '/');
+    if (slash) {
+        size_t left = size - (size_t)(slash - path);
+        int used = snprintf(slash, left, "/../share/ropekit/configs/%s.json", name);
+        if (used > 0 && (size_t)used < left && access(path, R_OK) == 0)
+            return true;
+    }
+    int used = snprintf(path, size, "%s/%s.json", ROPEKIT_CONFIG_DIR, name);
+    return used > 0 && (size_t)used < size && access(path, R_OK) == 0;
+}
+
+static bool is_shipped_name(const char *name) {
+    size_t length = strlen(name);
+    return !strchr(name, '/') && (length < 5 || strcmp(name + length - 5, ".json") != 0);
+}
+
+/* Reads a whole file of at most CONFIG_FILE_MOST bytes; NULL after a message. */
+static char *read_text(const char *path, size_t *length) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        message("%s: %s", path, strerror(errno));
+        return NULL;
+    }
+    char *text = malloc(CONFIG_FILE_MOST + 1);
+    *length = text ? fread(text, 1, CONFIG_FILE_MOST + 1, file) : 0;
+    int error = ferror(file) ? errno : 0;
+    fclose(file);
+    if (text && !error && *length <= CONFIG_FILE_MOST)
+        return text;
+    message("%s: %s", path,
+            !text   ? "no memory to read it"
+            : error ? strerror(error)
+                    : "larger than 1 MiB, the largest config that is read");
+    free(text);
+    return NULL;
+}
+
+bool config_file_read(const char *name, rope_config *config, const char *layer_type) {
+    char path[PATH_MAX];
+    char error[CONFIG_ERROR_SIZE];
+    if (!is_shipped_name(name))
+        snprintf(path, sizeof path, "%s", name);
+    else if (access(name, R_OK) == 0 || !locate_shipped(name, path, sizeof path))
+        snprintf(path, sizeof path, "%s", name);
+    size_t length;
+    char *text = read_text(path, &length);
+    if (!text)
+        return false;
+    rope_status status = config_file_parse(text, length, config, layer_type, error);
+    free(text);
+    if (status != ROPE_OK)
+        message("%s: %s", path, error);
+    return status == ROPE_OK;
+}

@@ -1,0 +1,195 @@
+#include "bench/config_file.h"
+
+#include <cjson/cJSON.h>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One walk over a config. */
+typedef struct walk {
+    rope_config *config;
+    const char *layer_type;
+    char *error;
+} walk;
+
+__attribute__((format(printf, 2, 3))) static rope_status refuse(const walk *w, const char *format,
+                                                                ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(w->error, CONFIG_ERROR_SIZE, format, arguments);
+    va_end(arguments);
+    return ROPE_ERROR_INVALID_VALUE;
+}
+
+static rope_status checked(const walk *w, rope_status status) {
+    if (status != ROPE_OK)
+        snprintf(w->error, CONFIG_ERROR_SIZE, "%s", rope_last_error());
+    return status;
+}
+
+static const char *type_name(const cJSON *item) {
+    return cJSON_IsObject(item)   ? "an object"
+           : cJSON_IsArray(item)  ? "a list"
+           : cJSON_IsString(item) ? "a string"
+           : cJSON_IsNumber(item) ? "a number"
+           : cJSON_IsNull(item)   ? "null"
+                                  : "a boolean";
+}
+
+static bool all_numbers(const cJSON *list) {
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, list) if (!cJSON_IsNumber(entry)) return false;
+    return true;
+}
+
+static rope_status set_list(const walk *w, const char *scope, const cJSON *list) {
+    int32_t count = cJSON_GetArraySize(list);
+    double *values = calloc(count ? (size_t)count : 1, sizeof *values);
+    if (!values)
+        return refuse(w, "no memory for the %d entries of %.60s", count, list->string);
+    const cJSON *entry;
+    int32_t i = 0;
+    cJSON_ArrayForEach(entry, list) values[i++] = entry->valuedouble;
+    rope_status status =
+        checked(w, rope_config_set_list(w->config, scope, list->string, values, count));
+    free(values);
+    return status;
+}
+
+/* Sets one field; lists and objects that hold no numbers are no fields of RoPE. */
+static rope_status set_field(const walk *w, const char *scope, const cJSON *item) {
+    const char *name = item->string;
+    if (cJSON_IsNumber(item))
+        return checked(w, rope_config_set_number(w->config, scope, name, item->valuedouble));
+    if (cJSON_IsBool(item))
+        return checked(w, rope_config_set_number(w->config, scope, name, cJSON_IsTrue(item)));
+    if (cJSON_IsString(item))
+        return checked(w, rope_config_set_string(w->config, scope, name, item->valuestring));
+    if (cJSON_IsArray(item) && all_numbers(item))
+        return set_list(w, scope, item);
+    if (scope[0] != '\0' && !cJSON_IsNull(item))
+        return refuse(w, "%.60s is %s; allowed is a number, a string or a list of numbers", name,
+                      type_name(item));
+    return ROPE_OK;
+}
+
+static rope_status set_fields(const walk *w, const char *scope, const cJSON *object) {
+    rope_status status = ROPE_OK;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, object) {
+        status = set_field(w, scope, item);
+        if (status != ROPE_OK)
+            break;
+    }
+    return status;
+}
+
+/* Whether rope_parameters hold one object for each layer type. */
+static bool is_by_layer(const cJSON *parameters) {
+    return cJSON_IsObject(parameters->child);
+}
+
+static rope_status choose_layer(const walk *w, const cJSON *parameters, const cJSON **chosen) {
+    const char *name = w->layer_type ? w->layer_type : "full_attention";
+    *chosen = cJSON_GetObjectItemCaseSensitive(parameters, name);
+    if (cJSON_IsObject(*chosen))
+        return ROPE_OK;
+    char names[160] = "";
+    size_t used = 0;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, parameters) {
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "",
+                                     item->string);
+    }
+    return refuse(w, "layer type is \"%.40s\"; allowed is %s", name, names);
+}
+
+static rope_status set_parameters(const walk *w, const cJSON *parameters) {
+    if (!cJSON_IsObject(parameters))
+        return refuse(w, "%s is %s; allowed is an object or null", parameters->string,
+                      type_name(parameters));
+    const cJSON *chosen = parameters;
+    if (is_by_layer(parameters)) {
+        rope_status status = choose_layer(w, parameters, &chosen);
+        if (status != ROPE_OK)
+            return status;
+    } else if (w->layer_type) {
+        return refuse(w, "layer type is \"%.40s\"; allowed is none, as %s are those of all layers",
+                      w->layer_type, parameters->string);
+    }
+    return set_fields(w, "rope", chosen);
+}
+
+static const cJSON *find_parameters(const cJSON *model) {
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(model, names[i]);
+        if (item && !cJSON_IsNull(item))
+            return item;
+    }
+    return NULL;
+}
+
+static bool is_layer(const walk *w, const char *name) {
+    return strcmp(w->layer_type, name) == 0;
+}
+
+static rope_status walk_rope(const walk *w, const cJSON *root) {
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
+    const cJSON *model = cJSON_IsObject(text) ? text : root;
+    const cJSON *parameters = find_parameters(model);
+    if (!parameters)
+        parameters = find_parameters(root);
+    walk layer = *w;
+    /* Gemma 3 as first published: sliding layers have their own base and no scaling. */
+    const cJSON *local = cJSON_GetObjectItemCaseSensitive(model, "rope_local_base_freq");
+    if (w->layer_type && cJSON_IsNumber(local) && !(parameters && is_by_layer(parameters))) {
+        if (is_layer(w, "sliding_attention"))
+            return checked(w,
+                           rope_config_set_number(w->config, "", "rope_theta", local->valuedouble));
+        if (!is_layer(w, "full_attention"))
+            return refuse(w,
+                          "layer type is \"%.40s\"; allowed is full_attention, sliding_attention",
+                          w->layer_type);
+        layer.layer_type = NULL;
+    }
+    if (parameters)
+        return set_parameters(&layer, parameters);
+    return layer.layer_type
+               ? refuse(w, "layer type is \"%.40s\"; allowed is none, as all layers are alike",
+                        layer.layer_type)
+               : ROPE_OK;
+}
+
+static rope_status walk_root(const walk *w, const cJSON *root) {
+    if (!cJSON_IsObject(root))
+        return refuse(w, "the config is %s; allowed is an object", type_name(root));
+    rope_status status = set_fields(w, "", root);
+    const cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
+    if (status == ROPE_OK && cJSON_IsObject(text))
+        status = set_fields(w, "", text);
+    return status == ROPE_OK ? walk_rope(w, root) : status;
+}
+
+rope_status config_file_parse(const char *text, size_t length, rope_config *config,
+                              const char *layer_type, char *error) {
+    walk w = {config, layer_type, error};
+    const char *end = NULL;
+    cJSON *root =
+        length <= CONFIG_FILE_MOST ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
+    while (root && end < text + length && strchr(" \t\r\n", *end) && *end)
+        end++;
+    rope_status status;
+    if (!root)
+        status = refuse(&w, "not JSON, or nested more than %d deep, near byte %zu",
+                        CJSON_NESTING_LIMIT, end ? (size_t)(end - text) : 0);
+    else if (end < text + length)
+        status = refuse(&w, "more text after the JSON object, at byte %zu", (size_t)(end - text));
+    else
+        status = walk_root(&w, root);
+    cJSON_Delete(root);
+    return status;
+}

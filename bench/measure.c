@@ -1,0 +1,169 @@
+#include "bench/measure.h"
+
+#include "bench/interrupt.h"
+#include "bench/message.h"
+
+#include <stdlib.h>
+
+#define FLOORS_MOST 8
+#define ROUNDS_MOST 1000
+/* Time of one look at the clock, long beside its resolution. */
+#define LOOK_SECONDS 1e-3
+#define SETS_MOST 4096
+
+/* Samples of one round. */
+typedef struct round_samples {
+    double kernel, apply, host;
+    double floor[FLOORS_MOST][2]; /* before and after */
+} round_samples;
+
+typedef struct meter {
+    const workload *w;
+    const rope_plan *plan;
+    int32_t floor_kind; /* ROPE_TIME_COPY or ROPE_TIME_UPDATE */
+    int32_t floors;
+    int64_t iterations;
+    int64_t first; /* set that the next look starts at */
+    int64_t count; /* sets that one look visits */
+} meter;
+
+int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes) {
+    if (o->cache != CACHE_COLD || tensor_bytes == 0)
+        return 1;
+    size_t set = tensor_bytes * (o->in_place ? 1 : 2);
+    size_t wanted = 2 * (size_t)info->cache_bytes;
+    if (info->memory_bytes > 0 && wanted > (size_t)info->memory_bytes / 4)
+        wanted = (size_t)info->memory_bytes / 4;
+    int64_t sets = (int64_t)(wanted / set) + 1;
+    return sets > SETS_MOST ? SETS_MOST : sets;
+}
+
+int64_t measure_steps(int64_t rounds) {
+    return rounds;
+}
+
+/* One look at the clock. Looks go round the sets, so that one finds none of its own tensors in the
+ * cache while the sets together exceed it. */
+static bool look(meter *m, int32_t kind, int32_t candidate, double *seconds, double *host) {
+    const workload *w = m->w;
+    rope_timing timing = {.struct_size = sizeof timing, .kind = kind, .candidate = candidate};
+    if (m->first + m->count > w->set_count)
+        m->first = 0;
+    size_t start = (size_t)m->first * w->pitch;
+    timing.graph = kind != ROPE_TIME_APPLY;
+    timing.iterations = m->iterations;
+    timing.plan = m->plan;
+    timing.args = &w->sets[m->first];
+    timing.args_count = m->count;
+    timing.target = (char *)w->target + start;
+    timing.source = w->source ? (char *)w->source + start : NULL;
+    timing.bytes = w->floor_bytes;
+    timing.pitch = w->pitch;
+    m->first += m->count;
+    if (!succeeded(rope_time(w->device, &timing), "rope_time"))
+        return false;
+    *seconds = timing.seconds;
+    *host = timing.host_seconds;
+    return true;
+}
+
+/* Runs that make one look long enough, found with the kernel itself. */
+static bool calibrate(meter *m) {
+    double seconds = 0, host;
+    m->iterations = 1;
+    m->count = 1;
+    if (!look(m, ROPE_TIME_KERNEL, 0, &seconds, &host))
+        return false;
+    while (seconds * (double)m->iterations < LOOK_SECONDS / 4 && m->iterations < 1 << 24) {
+        m->iterations *= 4;
+        m->count = m->iterations < m->w->set_count ? m->iterations : m->w->set_count;
+        if (!look(m, ROPE_TIME_KERNEL, 0, &seconds, &host))
+            return false;
+    }
+    m->iterations = (int64_t)(LOOK_SECONDS / seconds) + 1;
+    m->count = m->iterations < m->w->set_count ? m->iterations : m->w->set_count;
+    return true;
+}
+
+static bool floors(meter *m, round_samples *s, int side) {
+    double host;
+    for (int32_t i = 0; i < m->floors; i++)
+        if (!look(m, m->floor_kind, i, &s->floor[i][side], &host))
+            return false;
+    return true;
+}
+
+static bool one_round(meter *m, round_samples *s) {
+    double host;
+    return floors(m, s, 0) && look(m, ROPE_TIME_KERNEL, 0, &s->kernel, &host) &&
+           look(m, ROPE_TIME_APPLY, 0, &s->apply, &s->host) && floors(m, s, 1);
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static summary summarize(double *values, int64_t count) {
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    double median =
+        count % 2 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+    return (summary){median, values[(count - 1) / 4], values[count - 1 - (count - 1) / 4]};
+}
+
+/* What is summarized over the rounds. */
+enum { OF_KERNEL, OF_APPLY, OF_HOST, OF_FLOOR, OF_KERNEL_RATIO, OF_APPLY_RATIO, OF_SELF_RATIO };
+
+static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
+    double values[ROUNDS_MOST];
+    for (int64_t r = 0; r < rounds; r++) {
+        const double *pair = s[r].floor[floor];
+        double mean = 0.5 * (pair[0] + pair[1]);
+        const double value[] = {s[r].kernel,        s[r].apply,        s[r].host,        mean,
+                                mean / s[r].kernel, mean / s[r].apply, pair[0] / pair[1]};
+        values[r] = value[what];
+    }
+    return summarize(values, rounds);
+}
+
+static void reduce(const meter *m, const round_samples *s, int64_t rounds, measurement *out) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < m->floors; i++)
+        if (over_rounds(s, rounds, i, OF_FLOOR).median <
+            over_rounds(s, rounds, best, OF_FLOOR).median)
+            best = i;
+    *out = (measurement){
+        .floor_kernel = rope_device_kernel(m->w->device, m->floor_kind, best),
+        .kernel = over_rounds(s, rounds, best, OF_KERNEL),
+        .apply = over_rounds(s, rounds, best, OF_APPLY),
+        .floor = over_rounds(s, rounds, best, OF_FLOOR),
+        .kernel_ratio = over_rounds(s, rounds, best, OF_KERNEL_RATIO),
+        .apply_ratio = over_rounds(s, rounds, best, OF_APPLY_RATIO),
+        .self_ratio = over_rounds(s, rounds, best, OF_SELF_RATIO),
+        .host_seconds = over_rounds(s, rounds, best, OF_HOST).median,
+        .rounds = rounds,
+        .iterations = m->iterations,
+    };
+}
+
+bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progress *bar,
+                 const char *label, measurement *out) {
+    meter m = {.w = w, .plan = plan};
+    m.floor_kind = w->source ? ROPE_TIME_COPY : ROPE_TIME_UPDATE;
+    while (m.floors < FLOORS_MOST && rope_device_kernel(w->device, m.floor_kind, m.floors))
+        m.floors++;
+    if (rounds > ROUNDS_MOST)
+        rounds = ROUNDS_MOST;
+    round_samples *samples = calloc((size_t)rounds, sizeof *samples);
+    round_samples warm_up;
+    bool ready = samples && calibrate(&m) && one_round(&m, &warm_up);
+    int64_t done = 0;
+    while (ready && done < rounds && !interrupted()) {
+        ready = one_round(&m, &samples[done++]);
+        progress_step(bar, label);
+    }
+    if (ready && done > 0)
+        reduce(&m, samples, done, out);
+    free(samples);
+    return ready && done > 0;
+}

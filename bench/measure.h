@@ -1,0 +1,34 @@
+/*
+ * How a kernel is timed: in every round the kernel, rope_apply and each copy (in place: update)
+ * kernel of the backend over the same bytes, the latter before and after. The fastest by its median
+ * is the floor; ratios are taken within a round, so that drift of the clock cancels.
+ */
+#ifndef ROPEKIT_BENCH_MEASURE_H
+#define ROPEKIT_BENCH_MEASURE_H
+
+#include "bench/progress.h"
+#include "bench/workload.h"
+
+/* Median and quartiles. */
+typedef struct summary {
+    double median, low, high;
+} summary;
+
+typedef struct measurement {
+    const char *floor_kernel;
+    summary kernel, apply, floor;      /* seconds of one run */
+    summary kernel_ratio, apply_ratio; /* floor's seconds over the kernel's: 1 is the floor */
+    summary self_ratio;                /* floor before over floor after: how far 1 is from 1 */
+    double host_seconds;               /* the host's time for one rope_apply */
+    int64_t rounds, iterations;
+} measurement;
+
+/* Sets of tensors that leave the last-level cache between two visits; 1 for a warm workload. */
+int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes);
+/* Takes up to `rounds` rounds; fewer after SIGINT. False after a message, or without a round. */
+bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progress *bar,
+                 const char *label, measurement *m);
+/* Steps of progress that measure_run takes. */
+int64_t measure_steps(int64_t rounds);
+
+#endif

@@ -1,0 +1,20 @@
+/* Messages to the person at the terminal. */
+#ifndef ROPEKIT_BENCH_MESSAGE_H
+#define ROPEKIT_BENCH_MESSAGE_H
+
+#include <ropekit/rope.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Writes "ropekit: ..." to stderr. */
+__attribute__((format(printf, 1, 2))) void message(const char *format, ...);
+/* True when status is ROPE_OK; else writes what failed and the library's reason. */
+bool succeeded(rope_status status, const char *what);
+
+/* Where text for people goes: stdout, or nowhere when stdout takes JSON. Close it with text_close.
+ */
+FILE *text_open(bool json);
+void text_close(FILE *file);
+
+#endif

@@ -1,0 +1,173 @@
+#include "bench/options.h"
+
+#include "bench/config_file.h"
+#include "bench/message.h"
+#include "bench/option_fields.h"
+#include "bench/option_value.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELDS_MOST 128
+/* What getopt_long returns for the option of field 0; above every character. */
+#define FIRST_OPTION 1000
+
+static const option_field *find_field(const char *name, size_t length) {
+    for (int32_t i = 0; i < option_field_count; i++)
+        if (strlen(option_fields[i].name) == length &&
+            memcmp(option_fields[i].name, name, length) == 0)
+            return &option_fields[i];
+    return NULL;
+}
+
+bool options_set(options *o, const char *name, const char *value) {
+    const option_field *field = find_field(name, strlen(name));
+    if (!field)
+        message("--%s is no option", name);
+    return field && option_store(o, field, value);
+}
+
+bool options_apply(options *o, const char *settings) {
+    char *copy = pool_keep(o->pool, strdup(settings), free);
+    char *rest = NULL;
+    for (char *word = copy ? strtok_r(copy, " ", &rest) : NULL; word;
+         word = strtok_r(NULL, " ", &rest)) {
+        char *value = strchr(word, '=');
+        if (value)
+            *value++ = '\0';
+        if (!options_set(o, word + 2, value))
+            return false;
+    }
+    return copy != NULL;
+}
+
+static void list_options(int32_t command, struct option *list) {
+    int count = 0;
+    for (int i = 0; i < option_field_count && count < FIELDS_MOST; i++) {
+        const option_field *field = &option_fields[i];
+        if (field->commands & command)
+            list[count++] = (struct option){
+                field->name, field->kind == OPTION_FLAG ? no_argument : required_argument, NULL,
+                FIRST_OPTION + i};
+    }
+    list[count] = (struct option){0};
+}
+
+/* One pass over the arguments: only the file's own options, or all the others. */
+static bool parse_pass(options *o, int argc, char **argv, bool file_pass) {
+    struct option list[FIELDS_MOST + 1];
+    list_options(o->command, list);
+    optind = 0;
+    int found;
+    while ((found = getopt_long(argc, argv, "h", list, NULL)) != -1) {
+        if (found == '?')
+            return false;
+        const option_field *field =
+            found == 'h' ? find_field("help", 4) : &option_fields[found - FIRST_OPTION];
+        bool of_file = field->offset == offsetof(options, config) ||
+                       field->offset == offsetof(options, layer_type) ||
+                       field->offset == offsetof(options, help);
+        if (of_file == file_pass && !option_store(o, field, optarg))
+            return false;
+    }
+    if (optind < argc)
+        message("\"%s\" is no option of %s", argv[optind], argv[0]);
+    return optind >= argc;
+}
+
+static void release_config(void *config) {
+    rope_config_destroy(config);
+}
+
+static void report_ignored(const char *name, const rope_config *config) {
+    char fields[512] = "";
+    size_t used = 0;
+    const char *field;
+    for (int32_t i = 0; (field = rope_config_ignored(config, i)) && used < sizeof fields; i++)
+        used += (size_t)snprintf(fields + used, sizeof fields - used, "%s%s", i ? ", " : "", field);
+    if (used)
+        message("%s: fields that nothing reads: %s", name, fields);
+}
+
+static bool read_config(options *o) {
+    rope_config *config = NULL;
+    if (!succeeded(rope_config_create(&config), "rope_config_create") ||
+        !pool_keep(o->pool, config, release_config))
+        return false;
+    rope_model model = {.struct_size = sizeof model};
+    if (!config_file_read(o->config, config, o->layer_type) ||
+        !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
+        return false;
+    report_ignored(o->config, config);
+    o->q_heads = model.num_attention_heads > 0 ? model.num_attention_heads : o->q_heads;
+    o->k_heads = model.num_key_value_heads > 0 ? model.num_key_value_heads : o->k_heads;
+    return true;
+}
+
+static void fill_defaults(options *o) {
+    if (o->desc.dtype == 0)
+        o->desc.dtype = ROPE_F32;
+    if (o->desc.head_dim == 0)
+        o->desc.head_dim = 128;
+    if (o->q_heads < 0)
+        o->q_heads = 32;
+    if (o->k_heads < 0)
+        o->k_heads = 8;
+    if (o->layout == 0)
+        o->layout = LAYOUT_BSHD;
+}
+
+const char *dtype_name(int32_t dtype) {
+    static const char *const names[] = {"none", "f32", "f16", "bf16", "f64", "i32", "i64"};
+    return names[dtype];
+}
+
+/* The arguments in one line, so that a result says how to repeat it. */
+static const char *join(pool *memory, int argc, char **argv) {
+    size_t size = 1;
+    for (int i = 1; i < argc; i++)
+        size += strlen(argv[i]) + 1;
+    char *text = pool_alloc(memory, size, 1);
+    for (int i = 1; text && i < argc; i++) {
+        strcat(text, argv[i]);
+        strcat(text, i + 1 < argc ? " " : "");
+    }
+    return text;
+}
+
+bool options_parse(options *o, int argc, char **argv) {
+    o->desc = (rope_desc){.struct_size = sizeof o->desc};
+    o->tokens = o->q_heads = o->k_heads = -1;
+    o->given = join(o->pool, argc, argv);
+    o->batch = 1;
+    o->seed = 1;
+    o->max_position = 131071;
+    if (!parse_pass(o, argc, argv, true))
+        return false;
+    if (o->help)
+        return true;
+    if (!o->config && o->command == COMMAND_DEMO)
+        o->config = "llama-3.1-8b";
+    if (o->config && !read_config(o))
+        return false;
+    if (!parse_pass(o, argc, argv, false))
+        return false;
+    fill_defaults(o);
+    return true;
+}
+
+void options_help(FILE *file, int32_t command) {
+    for (int32_t i = 0; i < option_field_count; i++) {
+        const option_field *field = &option_fields[i];
+        if (!(field->commands & command))
+            continue;
+        char left[160];
+        snprintf(left, sizeof left, "--%s%s%s", field->name, field->values ? "=" : "",
+                 field->values ? field->values : "");
+        if (strlen(left) < 34)
+            fprintf(file, "  %-34s %s\n", left, field->help);
+        else
+            fprintf(file, "  %s\n%37s%s\n", left, "", field->help);
+    }
+}

@@ -1,0 +1,69 @@
+/* Command-line options: one table names every field of a descriptor, a call and a method. */
+#ifndef ROPEKIT_BENCH_OPTIONS_H
+#define ROPEKIT_BENCH_OPTIONS_H
+
+#include "bench/pool.h"
+
+#include <ropekit/rope.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* Commands an option belongs to. */
+enum {
+    COMMAND_INFO = 1,
+    COMMAND_VERIFY = 2,
+    COMMAND_ACCURACY = 4,
+    COMMAND_BENCH = 8,
+    COMMAND_DEMO = 16,
+};
+
+/* Exit statuses. */
+enum { EXIT_OK = 0, EXIT_CHECK_FAILED = 1, EXIT_ENVIRONMENT = 2 };
+
+enum { LAYOUT_BSHD = 1, LAYOUT_BHSD = 2, LAYOUT_SBHD = 3 };
+enum { IDS_NONE = 1, IDS_SEQUENTIAL = 2, IDS_RANDOM = 3 };
+enum { CACHE_WARM = 1, CACHE_COLD = 2 };
+
+/* Index arrays of a call, converted to position_dtype when they reach the device. */
+typedef struct index_list {
+    int64_t *values;
+    int64_t count;
+} index_list;
+
+/* Everything an option can set; 0 is "not given" unless stated. */
+typedef struct options {
+    int32_t command; /* COMMAND_ */
+    pool *pool;      /* owns lists and the configuration behind desc */
+
+    rope_desc desc;
+    int64_t batch;
+    int64_t tokens, q_heads, k_heads; /* -1: not given */
+    int64_t position_offset;
+    int64_t max_position; /* largest random id */
+    int64_t table_rows;
+    int32_t layout;
+    int32_t position_ids; /* IDS_ */
+    index_list positions; /* of every token, set by commands; rows of their own in tables */
+    index_list cu_seqlens, sequence_offsets, sequence_lengths;
+
+    const char *given; /* the arguments as they were given */
+    const char *config, *layer_type, *suite, *output;
+    int64_t seed, rounds, threads;
+    int32_t cache; /* CACHE_ */
+    bool in_place, json, quick, help;
+} options;
+
+/* Parses a command's arguments over the defaults, a --config file first; argv[0] is the command.
+ * Returns false after a message on stderr. */
+bool options_parse(options *o, int argc, char **argv);
+/* Sets one option by name, as "--name=value" would; text is for messages only. */
+bool options_set(options *o, const char *name, const char *value);
+/* Sets options from "--name=value --name ..."; settings are separated by single spaces. */
+bool options_apply(options *o, const char *settings);
+/* Name of a dtype, as in "bf16". */
+const char *dtype_name(int32_t dtype);
+/* Prints the options that a command takes. */
+void options_help(FILE *file, int32_t command);
+
+#endif

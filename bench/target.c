@@ -1,0 +1,57 @@
+#include "bench/target.h"
+
+#include "bench/angle_table.h"
+#include "bench/message.h"
+
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+static bool set_threads(int64_t threads) {
+#ifdef _OPENMP
+    if (threads > 0)
+        omp_set_num_threads((int)threads);
+    return true;
+#else
+    if (threads > 1)
+        message("--threads is %lld; allowed is 1, as the tool is built without OpenMP",
+                (long long)threads);
+    return threads <= 1;
+#endif
+}
+
+int32_t target_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+bool target_open(target *t, options *o) {
+    *t = (target){.info.struct_size = sizeof t->info};
+    if (!set_threads(o->threads) ||
+        !succeeded(rope_device_open(o->desc.backend, o->desc.device, &t->device), "device"))
+        return false;
+    if (!succeeded(rope_device_get(t->device, &t->info), "device"))
+        return false;
+    o->desc.backend = t->info.backend;
+    return true;
+}
+
+void target_close(target *t) {
+    rope_device_close(t->device);
+}
+
+bool target_plan(const options *o, rope_plan **plan) {
+    rope_desc desc = o->desc;
+    angle_rule *rule = NULL;
+    bool ready = true;
+    if (desc.angle_mode == ROPE_ANGLE_TABLE) {
+        rule = malloc(sizeof *rule);
+        ready = rule && angle_rule_take(&desc, rule);
+        free(rule);
+    }
+    return ready && succeeded(rope_plan_create(&desc, plan), "plan");
+}

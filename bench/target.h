@@ -1,0 +1,21 @@
+/* The device that a command works on. */
+#ifndef ROPEKIT_BENCH_TARGET_H
+#define ROPEKIT_BENCH_TARGET_H
+
+#include "bench/options.h"
+
+typedef struct target {
+    rope_device *device;
+    rope_device_info info;
+} target;
+
+/* Opens the device of the options and pins their descriptor to its backend; sets the number of
+ * OpenMP threads. False after a message. */
+bool target_open(target *t, options *o);
+void target_close(target *t);
+/* Makes the plan of the options' descriptor; false after a message. */
+bool target_plan(const options *o, rope_plan **plan);
+/* Threads that the library's CPU kernels may use. */
+int32_t target_threads(void);
+
+#endif

@@ -1,0 +1,185 @@
+#include "bench/workload.h"
+
+#include "bench/message.h"
+#include "bench/placement.h"
+#include "bench/random.h"
+#include "tests/oracle/oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Elements drawn before the data repeat. */
+#define DATA_PERIOD ((size_t)1 << 18)
+/* Start of k in a set, and of a set: whole cache lines, whole pages. */
+#define LINE ((size_t)64)
+#define PAGE ((size_t)4096)
+
+static size_t round_up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+static int64_t head_dim(const options *o, int tensor) {
+    return tensor == 1 && o->desc.k_head_dim ? o->desc.k_head_dim : o->desc.head_dim;
+}
+
+static int64_t heads(const options *o, int tensor) {
+    return tensor ? o->k_heads : o->q_heads;
+}
+
+/* Elements of q or k, saturated where they would not fit a size. */
+static size_t elements(const options *o, int tensor) {
+    unsigned __int128 count = 1;
+    int64_t sizes[] = {o->batch, o->tokens, heads(o, tensor), head_dim(o, tensor)};
+    for (int i = 0; i < 4; i++) {
+        count *= (unsigned __int128)sizes[i];
+        if (count > (unsigned __int128)1 << 48)
+            count = (unsigned __int128)1 << 48;
+    }
+    return (size_t)count;
+}
+
+static size_t k_start(const options *o) {
+    return round_up(elements(o, 0) * (size_t)oracle_dtype_size(o->desc.dtype), LINE);
+}
+
+size_t workload_tensor_bytes(const options *o) {
+    return (elements(o, 0) + elements(o, 1)) * (size_t)oracle_dtype_size(o->desc.dtype);
+}
+
+static size_t slab_bytes(const options *o) {
+    return round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype), PAGE);
+}
+
+static void set_strides(const options *o, int tensor, int64_t stride[4]) {
+    int64_t d = head_dim(o, tensor), h = heads(o, tensor), t = o->tokens, b = o->batch;
+    int64_t bshd[] = {t * h * d, h * d, d, 1};
+    int64_t bhsd[] = {h * t * d, d, t * d, 1};
+    int64_t sbhd[] = {h * d, b * h * d, d, 1};
+    const int64_t *chosen = o->layout == LAYOUT_BHSD   ? bhsd
+                            : o->layout == LAYOUT_SBHD ? sbhd
+                                                       : bshd;
+    memcpy(stride, chosen, sizeof bshd);
+}
+
+/* Points a call's tensors at slabs of memory. */
+static void set_tensors(rope_args *args, const options *o, const char *source, char *target) {
+    rope_tensor *tensors[] = {&args->q, &args->k};
+    for (int i = 0; i < 2; i++) {
+        size_t start = i ? k_start(o) : 0;
+        tensors[i]->heads = heads(o, i);
+        tensors[i]->in = heads(o, i) ? source + start : NULL;
+        tensors[i]->out = heads(o, i) ? target + start : NULL;
+        set_strides(o, i, tensors[i]->in_stride);
+        set_strides(o, i, tensors[i]->out_stride);
+    }
+}
+
+static void fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
+    uint64_t state = (uint64_t)seed;
+    size_t size = (size_t)oracle_dtype_size(dtype);
+    size_t period = bytes / size < DATA_PERIOD ? bytes / size : DATA_PERIOD;
+    for (size_t i = 0; i < period; i++)
+        oracle_store(dtype, slab, (int64_t)i, random_unit(&state));
+    size_t filled = period * size;
+    while (filled && filled < bytes) {
+        size_t more = filled < bytes - filled ? filled : bytes - filled;
+        memcpy((char *)slab + filled, slab, more);
+        filled += more;
+    }
+}
+
+static bool allocate_device(workload *w, size_t bytes, void **pointer) {
+    if (!succeeded(rope_device_alloc(w->device, bytes, pointer), "device memory"))
+        return false;
+    w->allocations[w->allocation_count++] = *pointer;
+    return true;
+}
+
+bool workload_place(workload *w, const void *host, size_t bytes, const void **device) {
+    void *pointer = NULL;
+    if (!allocate_device(w, bytes, &pointer) ||
+        !succeeded(rope_device_copy_in(w->device, pointer, host, bytes), "copy to the device"))
+        return false;
+    *device = pointer;
+    return true;
+}
+
+/* Elements that turn, of all that a tensor has: what an update in place has to touch. */
+static size_t window_bytes(const options *o, int tensor) {
+    size_t rotary = (size_t)(o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim);
+    return elements(o, tensor) / (size_t)head_dim(o, tensor) * rotary *
+           (size_t)oracle_dtype_size(o->desc.dtype);
+}
+
+static bool create_host(workload *w, const options *o, char **data) {
+    *data = pool_alloc(&w->memory, w->pitch, 1);
+    char *result = pool_alloc(&w->memory, w->pitch, 1);
+    w->sets = pool_alloc(&w->memory, (size_t)w->set_count, sizeof *w->sets);
+    if (!*data || !result || !w->sets) {
+        message("no memory for tensors of %zu bytes", w->pitch);
+        return false;
+    }
+    fill(o->desc.dtype, *data, w->pitch, o->seed);
+    w->host = (rope_args){.struct_size = sizeof w->host, .batch = o->batch, .tokens = o->tokens};
+    w->host.position_offset = o->position_offset;
+    set_tensors(&w->host, o, *data, o->in_place ? *data : result);
+    return true;
+}
+
+static bool create_device(workload *w, const options *o, const char *data) {
+    size_t bytes = w->pitch * (size_t)w->set_count;
+    if (!allocate_device(w, bytes, &w->target) ||
+        (!o->in_place && !allocate_device(w, bytes, &w->source)))
+        return false;
+    char *first = o->in_place ? w->target : w->source;
+    for (int64_t i = 0; i < w->set_count; i++) {
+        size_t start = (size_t)i * w->pitch;
+        if (!succeeded(rope_device_copy_in(w->device, first + start, data, w->pitch), "copy in") ||
+            (!o->in_place &&
+             !succeeded(rope_device_copy_in(w->device, (char *)w->target + start, data, w->pitch),
+                        "copy in")))
+            return false;
+    }
+    return true;
+}
+
+bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
+    char *data;
+    *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
+    w->tensor_bytes = workload_tensor_bytes(o);
+    w->floor_bytes = o->in_place ? window_bytes(o, 0) + window_bytes(o, 1) : w->tensor_bytes;
+    w->pitch = slab_bytes(o);
+    if (!create_host(w, o, &data) || !create_device(w, o, data))
+        return false;
+    rope_args args = w->host;
+    if (!placement_create(w, o, &args))
+        return false;
+    for (int64_t i = 0; i < sets; i++) {
+        size_t start = (size_t)i * w->pitch;
+        char *target = (char *)w->target + start;
+        w->sets[i] = args;
+        set_tensors(&w->sets[i], o, o->in_place ? target : (char *)w->source + start, target);
+    }
+    return true;
+}
+
+/* In place, the host's input must survive for the oracle, so outputs get memory of their own. */
+bool workload_fetch(workload *w) {
+    char *result = pool_alloc(&w->memory, w->pitch, 1);
+    if (!result || !succeeded(rope_device_copy_out(w->device, result, w->target, w->pitch),
+                              "copy from the device"))
+        return false;
+    rope_tensor *host[] = {&w->host.q, &w->host.k};
+    const rope_tensor *set[] = {&w->sets[0].q, &w->sets[0].k};
+    for (int i = 0; i < 2; i++)
+        if (host[i]->heads)
+            host[i]->out = result + ((char *)set[i]->out - (char *)w->target);
+    return true;
+}
+
+void workload_destroy(workload *w) {
+    for (int32_t i = w->allocation_count; i > 0; i--)
+        succeeded(rope_device_free(w->device, w->allocations[i - 1]), "device memory");
+    w->allocation_count = 0;
+    pool_release(&w->memory);
+}

@@ -1,0 +1,24 @@
+# What every target of ours is compiled with; warnings for a top-level build only.
+set(ropekit_compile_flags -ffp-contract=off)
+if(PROJECT_IS_TOP_LEVEL)
+    list(APPEND ropekit_compile_flags -Wall -Wextra)
+endif()
+if(ROPEKIT_WERROR)
+    list(APPEND ropekit_compile_flags -Werror)
+endif()
+set(ropekit_link_flags "")
+if(ROPEKIT_SANITIZE)
+    set(sanitize -fsanitize=${ROPEKIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    list(APPEND ropekit_compile_flags ${sanitize})
+    list(APPEND ropekit_link_flags -fsanitize=${ROPEKIT_SANITIZE})
+endif()
+
+# Language, flags and the include path "room/file.h" of a target of ours.
+function(ropekit_target target)
+    set_target_properties(${target} PROPERTIES
+        C_STANDARD 11 C_STANDARD_REQUIRED ON
+        C_VISIBILITY_PRESET hidden)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_compile_options(${target} PRIVATE ${ropekit_compile_flags})
+    target_link_options(${target} PRIVATE ${ropekit_link_flags})
+endfunction()

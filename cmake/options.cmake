@@ -1,0 +1,15 @@
+option(BUILD_SHARED_LIBS "Build libropekit as a shared library" ON)
+option(ROPEKIT_OPENMP "Run the CPU backend on OpenMP threads" ON)
+option(ROPEKIT_BUILD_TESTS "Build the test suite (needs MPFR)" ${PROJECT_IS_TOP_LEVEL})
+option(ROPEKIT_BUILD_TOOL "Build the ropekit command-line tool (needs cJSON and MPFR)"
+    ${PROJECT_IS_TOP_LEVEL})
+option(ROPEKIT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(ROPEKIT_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
+option(ROPEKIT_CRITERION "CTest runs the suite through Criterion, else through the plain runner" ON)
+option(ROPEKIT_WERROR "Treat warnings as errors" OFF)
+set(ROPEKIT_SANITIZE "" CACHE STRING "Sanitizers for everything built, as in address,undefined")
+
+get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+if(PROJECT_IS_TOP_LEVEL AND NOT multi_config AND NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()

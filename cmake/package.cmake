@@ -1,0 +1,16 @@
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME ropekit)
+set(CPACK_PACKAGE_VENDOR "The ropekit authors")
+set(CPACK_PACKAGE_CONTACT "The ropekit authors")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "${PROJECT_DESCRIPTION}")
+set(CPACK_PACKAGE_DESCRIPTION
+    "Library, headers, command-line tool and example configurations of ropekit, which rotates the
+queries and keys of a transformer (RoPE) with the same bits on every backend.")
+set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION libs)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+include(CPack)

@@ -1,0 +1,38 @@
+/* Which kernel a call takes, and over which grid: nanoseconds of integer arithmetic. */
+#ifndef ROPEKIT_GPU_GEOMETRY_H
+#define ROPEKIT_GPU_GEOMETRY_H
+
+#include <gpu_alias.h>
+
+#include "common/gpu/kernels.h"
+
+/* A problem bound to a device: what run is given. */
+typedef struct gpu_bound {
+    rope_problem problem; /* its lists lie on the device */
+    void *lists;
+    const gpu_rotate_kernels *kernels;
+    int32_t device;
+    int32_t multiprocessors;
+    int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
+    int32_t width;    /* GPU_WIDTH_ of a whole head with plain positions, else GPU_ANY_WIDTH */
+} gpu_bound;
+
+enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
+
+/* A launch of the vector kernel. */
+typedef struct gpu_launch {
+    const void *kernel;
+    dim3 grid, block;
+    gpu_vector_layout layout;
+} gpu_launch;
+
+/* The width that gpu_bound holds. */
+int32_t gpu_width_of(const rope_problem *problem);
+
+/* Whether problem is one for the vector kernel at all; else why not. */
+const char *gpu_vector_declines(const rope_problem *problem);
+
+/* 0 where pointers or strides of this call, or its size, are not for the vector kernel. */
+int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
+
+#endif

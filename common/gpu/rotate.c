@@ -1,0 +1,175 @@
+/* The rotate operation: its candidates, what they bind and how they run. */
+#include "common/gpu/device.h"
+#include "common/gpu/geometry.h"
+#include "common/gpu/lists.h"
+#include "common/gpu/operations.h"
+
+#include <gpu_tuning.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { GRID_Y_MOST = 65535, GRID_X_MOST = INT32_MAX };
+
+static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
+    switch (dtype) {
+    case ROPE_F32:
+        return &gpu_kernels_f32;
+    case ROPE_F16:
+        return &gpu_kernels_f16;
+    case ROPE_BF16:
+        return &gpu_kernels_bf16;
+    default:
+        return &gpu_kernels_f64;
+    }
+}
+
+/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. */
+static gpuError_t load_kernels(const gpu_rotate_kernels *kernels) {
+    gpuFuncAttributes attributes;
+    gpuError_t error = gpuFuncGetAttributes(&attributes, kernels->generic);
+    const void *const *vector = &kernels->vector[0][0][0];
+    for (int i = 0; i < GPU_GEOMETRIES * GPU_WIDTHS * 2 && error == gpuSuccess; i++)
+        if (vector[i])
+            error = gpuFuncGetAttributes(&attributes, vector[i]);
+    return error;
+}
+
+static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
+    gpuError_t error = load_kernels(bound->kernels);
+    if (error == gpuSuccess)
+        error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
+                                      bound->device);
+    if (error == gpuSuccess)
+        error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
+    return error;
+}
+
+static rope_status refuse(gpuError_t error, char *reason) {
+    snprintf(reason, ROPE_REASON_SIZE, "%s", gpuGetErrorString(error));
+    return gpu_status(error);
+}
+
+/* Whether the device can run kernels of ours at all. */
+static rope_status probe(int32_t device, char *reason) {
+    gpuFuncAttributes attributes;
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = gpuFuncGetAttributes(&attributes, gpu_kernels_f32.generic);
+        gpu_leave(device, previous);
+    }
+    return error == gpuSuccess ? ROPE_OK : refuse(error, reason);
+}
+
+static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
+                        void **kernel, char *reason) {
+    int32_t geometry = *(const int32_t *)self->data;
+    *kernel = NULL;
+    if (!problem)
+        return probe(device, reason);
+    const char *declined = geometry == GPU_GENERIC ? NULL : gpu_vector_declines(problem);
+    if (declined) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+        return ROPE_DECLINED;
+    }
+    gpu_bound *bound = calloc(1, sizeof *bound);
+    if (!bound)
+        return refuse(gpuErrorMemoryAllocation, reason);
+    bound->kernels = kernels_of(problem->dtype);
+    bound->device = device;
+    bound->geometry = geometry;
+    bound->width = gpu_width_of(problem);
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = fill(bound, problem);
+        gpu_leave(device, previous);
+    }
+    if (error != gpuSuccess) {
+        free(bound);
+        return refuse(error, reason);
+    }
+    *kernel = bound;
+    return ROPE_OK;
+}
+
+static void release(void *kernel) {
+    gpu_bound *bound = kernel;
+    if (bound)
+        (void)gpu_free(bound->device, bound->lists);
+    free(bound);
+}
+
+static int32_t at_most(int64_t n, int32_t most) {
+    return n < most ? (int32_t)n : most;
+}
+
+/* In place with another pairing: the window is staged, a head at a time. */
+static int is_staged(const rope_problem *p, const rope_call *call) {
+    int in_place = 0;
+    for (int t = 0; t < 2; t++)
+        in_place |= call->tensor[t].heads && call->tensor[t].in == call->tensor[t].out;
+    return in_place && p->pairing_in != p->pairing_out;
+}
+
+static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) {
+    const rope_problem *p = &bound->problem;
+    int32_t staged = is_staged(p, call);
+    size_t element = p->dtype == ROPE_F64 ? 8 : p->dtype == ROPE_F32 ? 4 : 2;
+    int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
+    uint32_t lanes =
+        p->pairs < GPU_GENERIC_THREADS ? (uint32_t)(p->pairs + 31) / 32 * 32 : GPU_GENERIC_THREADS;
+    uint32_t rows = staged ? 1 : (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
+    dim3 block = {lanes, rows, 1};
+    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GRID_X_MOST),
+                 (uint32_t)at_most((heads + rows - 1) / rows, GRID_Y_MOST), 1};
+    void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
+    return gpuLaunchKernel(bound->kernels->generic, grid, block, arguments,
+                           staged ? 2 * (size_t)p->pairs * element : 0, call->stream);
+}
+
+static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
+    gpu_launch vector;
+    if (!gpu_vector_plan(bound, call, &vector))
+        return launch_generic(bound, call);
+    void *arguments[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call,
+                         &vector.layout};
+    return gpuLaunchKernel(vector.kernel, vector.grid, vector.block, arguments, 0, call->stream);
+}
+
+static rope_status run(const rope_problem *problem, const void *kernel, const void *call) {
+    (void)problem;
+    const gpu_bound *bound = kernel;
+    int previous;
+    gpuError_t error = gpu_enter(bound->device, &previous);
+    if (error == gpuSuccess) {
+        error = launch(bound, call);
+        gpu_leave(bound->device, previous);
+    }
+    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "rotating", bound->device);
+}
+
+static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE,
+                     two_heads = GPU_TWO_HEADS, generic = GPU_GENERIC;
+
+static const rope_candidate vec = {
+    .name = "vec", .data = &by_size, .bind = bind, .run = run, .release = release};
+static const rope_candidate any = {
+    .name = "generic", .data = &generic, .bind = bind, .run = run, .release = release};
+
+/* One geometry whatever the size, to measure by. */
+static const rope_candidate vec4 = {
+    .name = "vec4", .data = &narrow, .on_request = 1, .bind = bind, .run = run, .release = release};
+static const rope_candidate vec16 = {
+    .name = "vec16", .data = &wide, .on_request = 1, .bind = bind, .run = run, .release = release};
+static const rope_candidate vec16x2 = {.name = "vec16x2",
+                                       .data = &two_heads,
+                                       .on_request = 1,
+                                       .bind = bind,
+                                       .run = run,
+                                       .release = release};
+
+static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2};
+
+const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,93 @@
+/* The copy and update operations. */
+#include "common/gpu/device.h"
+#include "common/gpu/kernels.h"
+#include "common/gpu/operations.h"
+
+#include <gpu_tuning.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A candidate on a device; without a kernel it is the runtime's own copy. */
+typedef struct bound_traffic {
+    const gpu_traffic_kernel *kernel;
+    int32_t device;
+} bound_traffic;
+
+static gpuError_t load_kernels(const gpu_traffic_kernel *kernel) {
+    gpuFuncAttributes attributes;
+    if (!kernel)
+        return gpuSuccess;
+    gpuError_t error = gpuFuncGetAttributes(&attributes, kernel->aligned);
+    return error == gpuSuccess ? gpuFuncGetAttributes(&attributes, kernel->bytewise) : error;
+}
+
+static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
+                        void **kernel, char *reason) {
+    (void)problem;
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = load_kernels(self->data);
+        gpu_leave(device, previous);
+    }
+    bound_traffic *bound = error == gpuSuccess ? malloc(sizeof *bound) : NULL;
+    if (error == gpuSuccess && !bound)
+        error = gpuErrorMemoryAllocation;
+    if (error != gpuSuccess) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", gpuGetErrorString(error));
+        return gpu_status(error);
+    }
+    bound->kernel = self->data;
+    bound->device = device;
+    *kernel = bound;
+    return ROPE_OK;
+}
+
+static gpuError_t launch(const gpu_traffic_kernel *kernel, const rope_traffic *t, int aligned,
+                         size_t blocks) {
+    rope_traffic traffic = *t;
+    void *arguments[] = {&traffic.target, &traffic.source, &traffic.bytes};
+    dim3 grid = {(uint32_t)blocks, 1, 1}, block = {GPU_TRAFFIC_THREADS, 1, 1};
+    return gpuLaunchKernel(aligned ? kernel->aligned : kernel->bytewise, grid, block, arguments, 0,
+                           t->stream);
+}
+
+static rope_status run(const rope_problem *problem, const void *opaque, const void *given) {
+    (void)problem;
+    const bound_traffic *bound = opaque;
+    const gpu_traffic_kernel *kernel = bound->kernel;
+    const rope_traffic *t = given;
+    int aligned = ((uintptr_t)t->target | (uintptr_t)t->source | t->bytes) % 16 == 0;
+    size_t step = (size_t)(kernel && aligned ? kernel->bytes : 1) * GPU_TRAFFIC_THREADS;
+    size_t blocks = t->bytes / step + (t->bytes % step != 0);
+    if (kernel && blocks > INT32_MAX)
+        return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "bytes is %zu; allowed is at most %zu",
+                              t->bytes, step * INT32_MAX);
+    int previous;
+    gpuError_t error = gpu_enter(bound->device, &previous);
+    if (error == gpuSuccess) {
+        if (!kernel)
+            error =
+                gpuMemcpyAsync(t->target, t->source, t->bytes, gpuMemcpyDeviceToDevice, t->stream);
+        else if (blocks)
+            error = launch(kernel, t, aligned, blocks);
+        gpu_leave(bound->device, previous);
+    }
+    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "moving memory", bound->device);
+}
+
+static const rope_candidate vec16 = {
+    .name = "vec16", .data = &gpu_copy_vec16, .bind = bind, .run = run, .release = free};
+static const rope_candidate vec16x4 = {
+    .name = "vec16x4", .data = &gpu_copy_vec16x4, .bind = bind, .run = run, .release = free};
+static const rope_candidate memcpy_async = {
+    .name = "memcpy", .bind = bind, .run = run, .release = free};
+static const rope_candidate update = {
+    .name = "vec16", .data = &gpu_update_vec16, .bind = bind, .run = run, .release = free};
+
+static const rope_candidate *const copies[] = {&vec16, &vec16x4, &memcpy_async};
+static const rope_candidate *const updates[] = {&update};
+
+const rope_operation gpu_copy_operation = {copies, sizeof copies / sizeof copies[0]};
+const rope_operation gpu_update_operation = {updates, 1};

@@ -1,0 +1,29 @@
+/*
+ * The device under test: that of ROPE_BACKEND, or of the CPU. Where it is missing a test is
+ * skipped, or fails if ROPE_TEST_REQUIRE names the backend.
+ */
+#ifndef ROPEKIT_TESTS_DEVICE_H
+#define ROPEKIT_TESTS_DEVICE_H
+
+#include "tests/cases.h"
+
+const char *device_backend(void);
+rope_device *device_open(void);
+/* 1 where device memory is host memory. */
+int device_is_host(void);
+
+/* The index-th kernel of the device, "reference" and NULL past the last. */
+const char *device_kernel(int32_t index);
+
+/*
+ * Runs `count` calls of one plan on a copy of a case's arena in device memory and brings the arena
+ * back in `result`. kernel NULL: the device's choice. Returns the first status that is not ROPE_OK;
+ * ROPE_ERROR_UNSUPPORTED where a named kernel declines.
+ */
+rope_status device_run(const test_case *c, const rope_desc *desc, const rope_args *args,
+                       int32_t count, const char *kernel, unsigned char *result);
+
+/* Sets the number of OpenMP threads where the library runs on OpenMP; 0 if it does not. */
+int device_threads(int count);
+
+#endif

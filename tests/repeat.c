@@ -1,0 +1,96 @@
+#define _GNU_SOURCE
+#include "tests/repeat.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef ROPE_TEST_PLAIN
+#include <criterion/criterion.h>
+#include <criterion/hooks.h>
+
+ReportHook(PRE_ALL)(struct criterion_test_set *tests) {
+    printf("seed %llu, %zu tests\n", (unsigned long long)test_seed(), tests->tests);
+}
+#endif
+
+enum { USUAL_CASES = 1000 };
+static const uint64_t default_seed = 20261121;
+
+static const char *running_test = "";
+static int64_t running_case = -1;
+static char description[1024];
+
+static int64_t number_from_environment(const char *name, int64_t otherwise) {
+    const char *text = getenv(name);
+    return text && *text ? strtoll(text, NULL, 0) : otherwise;
+}
+
+uint64_t test_seed(void) {
+    return (uint64_t)number_from_environment("ROPE_TEST_SEED", (int64_t)default_seed);
+}
+
+int64_t test_scaled(int64_t usual) {
+    int64_t wanted = number_from_environment("ROPE_TEST_CASES", USUAL_CASES);
+    int64_t scaled = usual * wanted / USUAL_CASES;
+    return scaled < 1 ? 1 : scaled;
+}
+
+int test_next(int64_t *index, int64_t usual) {
+    int64_t only = number_from_environment("ROPE_TEST_CASE", -1);
+    int first = *index < 0;
+    *index = only < 0 ? *index + 1 : only;
+    int more = only < 0 ? *index < test_scaled(usual) : first;
+    running_case = more ? *index : -1;
+    description[0] = 0;
+    return more;
+}
+
+void test_describe(const char *text) {
+    snprintf(description, sizeof description, "%s", text ? text : "");
+}
+
+void test_begin(const char *name) {
+    running_test = name;
+    running_case = -1;
+    description[0] = 0;
+}
+
+const char *test_text(const char *format, ...) {
+    static char text[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    return text;
+}
+
+/* Environment variables that decide what runs, as a prefix of the command. */
+static void append_variable(char *text, size_t room, const char *name) {
+    const char *value = getenv(name);
+    size_t used = strlen(text);
+    if (value)
+        snprintf(text + used, room - used, "%s=%s ", name, value);
+}
+
+const char *test_failure(const char *condition, const char *format, ...) {
+    static char text[4096];
+    char detail[1024], command[1024] = "";
+    va_list list;
+    va_start(list, format);
+    vsnprintf(detail, sizeof detail, format, list);
+    va_end(list);
+    append_variable(command, sizeof command, "ROPE_BACKEND");
+    append_variable(command, sizeof command, "ROPE_CPU_ISA");
+    append_variable(command, sizeof command, "OMP_NUM_THREADS");
+    char which[64] = "";
+    if (running_case >= 0)
+        snprintf(which, sizeof which, "ROPE_TEST_CASE=%lld ", (long long)running_case);
+    snprintf(text, sizeof text, "%s [%s]%s%s\n  repeat: ROPE_TEST_SEED=%llu %s%s%s --filter '%s'",
+             detail, condition, description[0] ? "\n  case: " : "", description,
+             (unsigned long long)test_seed(), which, command, program_invocation_name,
+             running_test);
+    return text;
+}

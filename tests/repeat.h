@@ -1,0 +1,26 @@
+/*
+ * What makes a run repeatable: the seed (ROPE_TEST_SEED), the number of cases (ROPE_TEST_CASES, for
+ * a test that usually runs 1000; others in proportion), one case alone (ROPE_TEST_CASE), and the
+ * command that a failure prints.
+ */
+#ifndef ROPEKIT_TESTS_REPEAT_H
+#define ROPEKIT_TESTS_REPEAT_H
+
+#include <stdint.h>
+
+uint64_t test_seed(void);
+/* `usual` in the proportion that ROPE_TEST_CASES asks for; at least 1. */
+int64_t test_scaled(int64_t usual);
+/* for (int64_t i = -1; test_next(&i, usual);) runs over the cases asked for. */
+int test_next(int64_t *index, int64_t usual);
+/* Describes the case that is running, for a failure's text; NULL: none. */
+void test_describe(const char *text);
+
+/* Names the test that starts. */
+void test_begin(const char *name);
+__attribute__((format(printf, 1, 2))) const char *test_text(const char *format, ...);
+/* The text, the condition, the case and the command that repeats it. */
+__attribute__((format(printf, 2, 3))) const char *test_failure(const char *condition,
+                                                               const char *format, ...);
+
+#endif

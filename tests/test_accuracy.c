@@ -1,0 +1,89 @@
+/* cos and sin against the truth: rotating (1, 0) gives them, with no other rounding in fp32. */
+#include "tests/compare.h"
+#include "tests/device.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 24, CASES = 120, POSITION_BITS = 36 };
+
+/* A call over unit vectors in interleaved pairs, a position of its own for each token. */
+typedef struct unit_call {
+    test_case c;
+    double inv_freq[CASE_MAX_PAIRS];
+    int32_t pairs;
+} unit_call;
+
+static void unit_make(unit_call *u, int64_t index, int32_t angle_mode, int32_t dtype, int bits) {
+    case_block block = {angle_mode, dtype, bits, TOKENS, 1};
+    case_make_block(&u->c, test_seed(), index, &block);
+    rope_desc *d = &u->c.desc;
+    u->pairs = d->head_dim / 2;
+    d->pairing_in = d->pairing_out = ROPE_PAIRING_INTERLEAVED;
+    d->short_mscale = d->long_mscale = d->mscale = d->mscale_all_dim = 0;
+    d->attention_factor = 1;
+    for (int32_t i = 0; i < TOKENS * d->head_dim; i++)
+        oracle_store(dtype, u->c.args.q.out, i, i % 2 ? 0 : 1);
+    CHECK_STATUS(ROPE_OK, rope_frequencies(d, 0, u->inv_freq, CASE_MAX_PAIRS, NULL));
+}
+
+/* The angle that a mode promises cos and sin of. */
+static void true_cos_sin(const unit_call *u, int t, int32_t i, double *c, double *s) {
+    volatile float product = (float)case_block_ids(&u->c)[t] * (float)u->inv_freq[i];
+    if (u->c.desc.angle_mode == ROPE_ANGLE_F32)
+        oracle_angle_cos_sin(1, product, c, s);
+    else
+        oracle_angle_cos_sin(case_block_ids(&u->c)[t], u->inv_freq[i], c, s);
+}
+
+static void check_unit(const unit_call *u, const unsigned char *result, double limit) {
+    const unsigned char *y = result + ((const unsigned char *)u->c.args.q.out - u->c.arena);
+    for (int t = 0; t < TOKENS; t++)
+        for (int32_t i = 0; i < u->pairs; i++) {
+            double c, s;
+            int64_t at = (int64_t)t * 2 * u->pairs + 2 * i;
+            true_cos_sin(u, t, i, &c, &s);
+            double got[2] = {oracle_load(u->c.desc.dtype, y, at),
+                             oracle_load(u->c.desc.dtype, y, at + 1)};
+            double worst = fmax(fabs(got[0] - c), fabs(got[1] - s));
+            CHECK(worst <= limit, "position %lld, omega %a: %.17g, %.17g, not %.17g, %.17g: %.3g",
+                  (long long)case_block_ids(&u->c)[t], u->inv_freq[i], got[0], got[1], c, s, worst);
+        }
+}
+
+static void check_mode(int32_t angle_mode, int32_t dtype, int bits, double limit) {
+    for (int64_t i = -1; test_next(&i, CASES);) {
+        unit_call u;
+        char text[900];
+        unit_make(&u, i, angle_mode, dtype, bits);
+        case_print(&u.c, text, sizeof text);
+        test_describe(text);
+        unsigned char *result = malloc(u.c.bytes);
+        CHECK_STATUS(ROPE_OK, device_run(&u.c, &u.c.desc, &u.c.args, 1, NULL, result));
+        check_unit(&u, result, limit);
+        free(result);
+        case_free(&u.c);
+    }
+}
+
+TEST(accuracy, exact) {
+    check_mode(ROPE_ANGLE_EXACT, ROPE_F32, POSITION_BITS, 8e-8);
+}
+
+TEST(accuracy, exact_near_zero) {
+    check_mode(ROPE_ANGLE_EXACT, ROPE_F32, 17, 8e-8);
+}
+
+TEST(accuracy, f32) {
+    check_mode(ROPE_ANGLE_F32, ROPE_F32, 20, 1.2e-7);
+}
+
+TEST(accuracy, f32_huge_angles) {
+    check_mode(ROPE_ANGLE_F32, ROPE_F32, 63, 1.2e-7);
+}
+
+TEST(accuracy, f64) {
+    check_mode(ROPE_ANGLE_EXACT, ROPE_F64, POSITION_BITS, 4e-16);
+}

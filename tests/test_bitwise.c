@@ -1,0 +1,226 @@
+/* The same bits from every kernel, thread count, split of a call and placement of the output. */
+#include "tests/compare.h"
+#include "tests/device.h"
+#include "tests/harness.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CASES = 500 };
+
+static void describe(const test_case *c, const char *kernel) {
+    char text[900], line[1000];
+    case_print(c, text, sizeof text);
+    snprintf(line, sizeof line, "kernel=%s %s", kernel ? kernel : "(chosen)", text);
+    test_describe(line);
+}
+
+/* Runs calls and gathers the outputs of the whole call `args`; NULL where the kernel declines. */
+static void *outputs(const test_case *c, const rope_args *args, const rope_args *calls,
+                     int32_t count, const char *kernel, size_t *bytes) {
+    unsigned char *result = malloc(c->bytes);
+    void *dense = NULL;
+    rope_status status = device_run(c, &c->desc, calls, count, kernel, result);
+    if (status != ROPE_ERROR_UNSUPPORTED || !kernel) {
+        CHECK_STATUS(ROPE_OK, status);
+        dense = compare_gather(c, &c->desc, args, result, bytes);
+    }
+    free(result);
+    return dense;
+}
+
+/* Returns 0 where the kernel declines. */
+static int check_same(const test_case *c, const rope_args *args, const rope_args *calls,
+                      int32_t count, const char *kernel, const void *expected, size_t bytes,
+                      const char *what) {
+    size_t got_bytes;
+    void *got = outputs(c, args, calls, count, kernel, &got_bytes);
+    if (!got)
+        return 0;
+    CHECK(bytes == got_bytes && memcmp(expected, got, bytes) == 0, "%s gives other bits", what);
+    free(got);
+    return 1;
+}
+
+typedef void check_case(test_case *c, const void *expected, size_t bytes);
+
+/* For each generated case: the chosen kernel's outputs, then a check that compares with them. */
+static void for_each_case(const case_wish *wish, int64_t cases, check_case *check) {
+    for (int64_t i = -1; test_next(&i, cases);) {
+        test_case c;
+        size_t bytes;
+        case_make(&c, test_seed(), i, wish);
+        describe(&c, NULL);
+        void *expected = outputs(&c, &c.args, &c.args, 1, NULL, &bytes);
+        check(&c, expected, bytes);
+        free(expected);
+        case_free(&c);
+    }
+}
+
+static void check_kernels(test_case *c, const void *expected, size_t bytes) {
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel(k)); k++) {
+        describe(c, kernel);
+        int accepted = check_same(c, &c->args, &c->args, 1, kernel, expected, bytes, kernel);
+        CHECK(accepted || strcmp(kernel, "scalar") != 0, "scalar declines: %s", rope_last_error());
+    }
+}
+
+TEST(bitwise, every_kernel) {
+    static const case_wish wish = {.in_range = 1};
+    for_each_case(&wish, CASES, check_kernels);
+}
+
+static void check_threads(test_case *c, const void *expected, size_t bytes) {
+    static const int counts[] = {1, 2, 3, 7};
+    for (int i = 0; i < 4; i++) {
+        device_threads(counts[i]);
+        check_same(c, &c->args, &c->args, 1, NULL, expected, bytes, "another number of threads");
+    }
+}
+
+TEST(bitwise, every_thread_count) {
+    static const case_wish wish = {.in_range = 1};
+    if (!device_threads(2))
+        SKIP("the library does not run on OpenMP");
+    for_each_case(&wish, CASES / 5, check_threads);
+}
+
+static void check_separate(test_case *c, const void *expected, size_t bytes) {
+    rope_args calls[2] = {c->args, c->args};
+    calls[0].k = (rope_tensor){0};
+    calls[1].q = (rope_tensor){0};
+    check_same(c, &c->args, calls, 2, NULL, expected, bytes, "q and k in two calls");
+}
+
+TEST(bitwise, separate_q_and_k) {
+    static const case_wish wish = {.in_range = 1};
+    for_each_case(&wish, CASES, check_separate);
+}
+
+static const void *advance(const void *p, int64_t elements, int64_t size) {
+    return p ? (const char *)p + elements * size : NULL;
+}
+
+/* Writes out the strides that depend on a call's size. */
+static void fix_strides(const rope_desc *d, rope_args *a) {
+    for (int32_t i = 0; i < 2; i++) {
+        int64_t in[4], out[4];
+        oracle_strides(d, a, i, in, out);
+        memcpy(case_tensor(a, i)->in_stride, in, sizeof in);
+        memcpy(case_tensor(a, i)->out_stride, out, sizeof out);
+    }
+    int64_t *ids = a->position_stride;
+    if (a->position_ids && ids[0] == 0 && ids[1] == 0 && ids[2] == 0) {
+        ids[0] = a->batch * a->tokens;
+        ids[1] = a->tokens;
+        ids[2] = 1;
+    }
+}
+
+/* Rows first..first+count-1 of a call. */
+static rope_args batch_rows(const rope_desc *d, const rope_args *whole, int64_t first,
+                            int64_t count) {
+    rope_args a = *whole;
+    int64_t index = d->position_dtype == ROPE_I32 ? 4 : 8, size = case_dtype_size(d->dtype);
+    int64_t entry = case_dtype_size(d->table_dtype ? d->table_dtype : ROPE_F32);
+    fix_strides(d, &a);
+    a.batch = count;
+    for (int32_t i = 0; i < 2; i++) {
+        rope_tensor *t = case_tensor(&a, i);
+        t->in = advance(t->in, first * t->in_stride[0], size);
+        t->out = (void *)(uintptr_t)advance(t->out, first * t->out_stride[0], size);
+    }
+    a.position_ids = advance(a.position_ids, first * a.position_stride[1], index);
+    a.sequence_offsets = advance(a.sequence_offsets, first, index);
+    a.sequence_lengths = advance(a.sequence_lengths, first, index);
+    a.cos = advance(a.cos, first * a.table_stride[0], entry);
+    a.sin = advance(a.sin, first * a.table_stride[0], entry);
+    return a;
+}
+
+static void check_split(test_case *c, const void *expected, size_t bytes) {
+    if (c->args.cu_seqlens || c->args.batch < 2)
+        return;
+    int64_t cut = random_between(&c->random, 1, c->args.batch - 1);
+    rope_args calls[2] = {batch_rows(&c->desc, &c->args, 0, cut),
+                          batch_rows(&c->desc, &c->args, cut, c->args.batch - cut)};
+    check_same(c, &c->args, calls, 2, NULL, expected, bytes, "a batch in two calls");
+}
+
+TEST(bitwise, split_batch) {
+    static const case_wish wish = {.in_range = 1};
+    for_each_case(&wish, CASES, check_split);
+}
+
+static int may_write_back(const rope_desc *d, const rope_args *a) {
+    for (int32_t i = 0; i < 2; i++) {
+        const rope_tensor *t = i ? &a->k : &a->q;
+        int64_t in[4], out[4];
+        oracle_strides(d, a, i, in, out);
+        for (int s = 0; s < 4 && t->heads; s++)
+            if (in[s] == 0)
+                return 0;
+    }
+    return 1;
+}
+
+static void check_in_place(test_case *c, const void *expected, size_t bytes) {
+    rope_args a = c->args;
+    fix_strides(&c->desc, &a);
+    if (!may_write_back(&c->desc, &a))
+        return;
+    for (int32_t i = 0; i < 2; i++) {
+        rope_tensor *t = case_tensor(&a, i);
+        t->out = (void *)(uintptr_t)t->in;
+        memcpy(t->out_stride, t->in_stride, sizeof t->out_stride);
+    }
+    check_same(c, &a, &a, 1, NULL, expected, bytes, "writing in place");
+}
+
+TEST(bitwise, in_place) {
+    static const case_wish wish = {.in_range = 1, .out_of_place = 1};
+    for_each_case(&wish, CASES, check_in_place);
+}
+
+enum { MANY_TOKENS = 1 << 14, MANY_PAIRS = 64, MANY_ROUNDS = 10 };
+
+/* 2^20 pairs at positions of their own; data is any bit pattern. */
+static void make_many(test_case *c, int64_t round, int32_t dtype) {
+    memset(c, 0, sizeof *c);
+    c->random = random_stream(test_seed(), round);
+    size_t ids = MANY_TOKENS * sizeof(int64_t);
+    c->bytes = ids + (size_t)(MANY_TOKENS * 2 * MANY_PAIRS * case_dtype_size(dtype));
+    c->arena = malloc(c->bytes);
+    for (size_t i = 0; i + 8 <= c->bytes; i += 8) {
+        uint64_t bits = random_bits(&c->random);
+        int64_t position = random_signed(&c->random, 36);
+        memcpy(c->arena + i, i < ids ? (const void *)&position : (const void *)&bits, 8);
+    }
+    c->desc = (rope_desc){.struct_size = sizeof c->desc,
+                          .dtype = dtype,
+                          .head_dim = 2 * MANY_PAIRS,
+                          .rope_theta = 500000,
+                          .angle_mode = round % 3 == 2 ? ROPE_ANGLE_F32 : ROPE_ANGLE_EXACT};
+    c->args = (rope_args){.struct_size = sizeof c->args,
+                          .batch = 1,
+                          .tokens = MANY_TOKENS,
+                          .q = {.in = c->arena + ids, .out = c->arena + ids, .heads = 1},
+                          .position_ids = c->arena};
+}
+
+/* One wrong last bit of a coefficient leaves most blocks of a million pairs equal. */
+TEST(bitwise, ten_million_pairs) {
+    static const int32_t dtypes[] = {ROPE_F32, ROPE_F32, ROPE_BF16, ROPE_F16};
+    for (int64_t i = -1; test_next(&i, MANY_ROUNDS);) {
+        test_case c;
+        size_t bytes;
+        make_many(&c, i, dtypes[i % 4]);
+        void *expected = outputs(&c, &c.args, &c.args, 1, NULL, &bytes);
+        check_kernels(&c, expected, bytes);
+        free(expected);
+        case_free(&c);
+    }
+}
