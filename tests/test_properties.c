@@ -82,8 +82,7 @@ TEST(properties, relative_position) {
         double *x = random_block(&c);
         int64_t d = c.desc.head_dim, distance = random_signed(&c.random, 20);
         for (int64_t h = 1; h < TOKENS * HEADS; h++)
-            memcpy(x + h * d, x + h % 2 * d, (size_t)d * sizeof *x);
-        memcpy(x + HEADS * d, x + d, (size_t)d * sizeof *x);
+            memcpy(x + h * d, x + h % HEADS * d, (size_t)d * sizeof *x);
         for (int64_t t = 0; t < TOKENS; t += 2)
             case_block_ids(&c)[t + 1] = case_block_ids(&c)[t] + distance;
         apply(&c, &c.desc, x);

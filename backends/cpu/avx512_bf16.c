@@ -2,12 +2,27 @@
 #define LANES_TO_BF16_NATIVE
 #include "backends/cpu/lanes_avx512.h"
 
-/* The instruction takes subnormals for zero; vectors that hold one go the integer way. */
-CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
+/* The instruction takes subnormals for zero: a zero that comes out may be one of them. */
+CPU_INLINE int lanes_lost_subnormal(lanes_f x) {
     const int subnormal = 0x20;
-    if (__builtin_expect(_mm512_fpclass_ps_mask((__m512)x, subnormal) != 0, 0))
+    return _mm512_fpclass_ps_mask((__m512)x, subnormal) != 0;
+}
+
+CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
+    if (__builtin_expect(lanes_lost_subnormal(x), 0))
         return lanes_low_halves(lanes_bf16_words(x));
     return (lanes_h)_mm512_cvtneps_pbh((__m512)x);
+}
+
+/* 32 results: those of low, then those of high. */
+CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
+    __m512i h = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+    int zeros = _mm512_testn_epi16_mask(h, _mm512_set1_epi16(0x7fff)) != 0;
+    if (__builtin_expect(zeros, 0) && (lanes_lost_subnormal(low) || lanes_lost_subnormal(high))) {
+        lanes_h part[2] = {lanes_to_bf16(low), lanes_to_bf16(high)};
+        memcpy(&h, part, sizeof h);
+    }
+    return (lanes_u)h;
 }
 
 #include "backends/cpu/kernel_lanes.h"

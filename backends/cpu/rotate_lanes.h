@@ -100,20 +100,35 @@ CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *wind
     lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
 }
 
-/* `count` vectors of a head of 64 pairs, from vector `first` on, in the order of their addresses.
- */
-CPU_INLINE void lanes_store_batch(int dtype, int pairing, int stream, char *window, int first,
-                                  int count, const lanes_pair *y) {
+/* Two neighbouring vectors; lanes that round two at once say so. */
+CPU_INLINE void lanes_narrow_two(int dtype, int stream, char *p, lanes_f low, lanes_f high) {
+#if defined(LANES_TO_BF16_NATIVE)
+    if (dtype == ROPE_BF16) {
+        lanes_narrow(ROPE_F32, stream, p, (lanes_f)lanes_two_to_bf16(low, high));
+        return;
+    }
+#endif
+    lanes_narrow(dtype, stream, p, low);
+    lanes_narrow(dtype, stream, p + LANES * cpu_dtype_size(dtype), high);
+}
+
+/* A head of 64 pairs held in VECTORS vectors, in the order of its addresses. */
+CPU_INLINE void lanes_store_head(int dtype, int pairing, int stream, char *out,
+                                 const lanes_pair y[64 / LANES]) {
+    enum { VECTORS = 64 / LANES };
     int step = LANES * cpu_dtype_size(dtype), half = 64 * cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED) {
 #pragma GCC unroll 16
-    for (int j = 0; j < count; j++)
-        if (pairing == ROPE_PAIRING_INTERLEAVED)
-            lanes_store_neighbours(dtype, stream, window + 2 * (first + j) * step, y[j]);
-        else
-            lanes_narrow(dtype, stream, window + (first + j) * step, y[j].x1);
+        for (int v = 0; v < VECTORS; v++)
+            lanes_store_neighbours(dtype, stream, out + 2 * v * step, y[v]);
+        return;
+    }
 #pragma GCC unroll 16
-    for (int j = 0; j < count && pairing != ROPE_PAIRING_INTERLEAVED; j++)
-        lanes_narrow(dtype, stream, window + (first + j) * step + half, y[j].x2);
+    for (int v = 0; v < VECTORS; v += 2)
+        lanes_narrow_two(dtype, stream, out + v * step, y[v].x1, y[v + 1].x1);
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; v += 2)
+        lanes_narrow_two(dtype, stream, out + half + v * step, y[v].x2, y[v + 1].x2);
 }
 
 /* Keeps compilers from loading an element once for each of its two products. */
@@ -169,11 +184,20 @@ CPU_INLINE void lanes_rotate_any(int dtype, int in_pairing, int out_pairing, int
     }
 }
 
-/* 64 pairs, the head size of most models: the row stays in registers across heads, and a head's
- * lines are written in ascending order where registers hold all of it. */
+/* Rotates vector v of a head of 64 pairs. */
+CPU_INLINE lanes_pair lanes_rotate_vector(int dtype, int pairing, const char *in, int v, lanes_f c,
+                                          lanes_f s) {
+    lanes_pair x = lanes_load_pairs(dtype, pairing, in, v * LANES, 64);
+    return lanes_rotate(lanes_in_registers(x), c, s, c, s);
+}
+
+/*
+ * 64 pairs, the head size of most models. Where there are registers for it the row stays in them
+ * across heads and a head's lines are written in ascending order.
+ */
 CPU_INLINE void lanes_rotate_64(int dtype, int pairing, int stream, const lanes_heads *heads,
                                 const cpu_row *row) {
-    enum { VECTORS = 64 / LANES, BATCH = LANES < 16 ? 1 : VECTORS };
+    enum { VECTORS = 64 / LANES };
     const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
     const char *in = frame.in;
     char *out = frame.out;
@@ -183,16 +207,15 @@ CPU_INLINE void lanes_rotate_64(int dtype, int pairing, int stream, const lanes_
         s[v] = lanes_load_f(row->s1 + v * LANES);
     }
     for (int64_t h = 0; h < frame.count; h++) {
+        lanes_pair y[VECTORS];
 #pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v += BATCH) {
-            lanes_pair y[BATCH];
-#pragma GCC unroll 16
-            for (int j = 0; j < BATCH; j++)
-                y[j] = lanes_rotate(
-                    lanes_in_registers(lanes_load_pairs(dtype, pairing, in, (v + j) * LANES, 64)),
-                    c[v + j], s[v + j], c[v + j], s[v + j]);
-            lanes_store_batch(dtype, pairing, stream, out, v, BATCH, y);
+        for (int v = 0; v < VECTORS; v++) {
+            y[v] = lanes_rotate_vector(dtype, pairing, in, v, c[v], s[v]);
+            if (LANES < 16)
+                lanes_store_pairs(dtype, pairing, stream, out, v * LANES, 64, y[v]);
         }
+        if (LANES == 16)
+            lanes_store_head(dtype, pairing, stream, out, y);
         in += frame.in_stride;
         out += frame.out_stride;
     }
