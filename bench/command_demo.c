@@ -80,7 +80,8 @@ static void print_steps(const demo_step *steps, int32_t count, FILE *file) {
     for (int32_t i = 0; i < count; i++) {
         const demo_step *s = &steps[i];
         table_cell(&t, "%s", s->name);
-        table_cell(&t, "%lld", (long long)(s->o.batch * s->o.tokens));
+        int64_t tokens = s->o.batch * s->o.tokens;
+        table_cell(&t, "%lld", (long long)tokens);
         table_cell(&t, "%s", s->kernel);
         table_cell(&t, "%s", format_bytes(s->bytes).text);
         table_cell(&t, "%s", format_seconds(s->m.apply.median).text);

@@ -53,9 +53,8 @@ static char *read_text(const char *path, size_t *length) {
 bool config_file_read(const char *name, rope_config *config, const char *layer_type) {
     char path[PATH_MAX];
     char error[CONFIG_ERROR_SIZE];
-    if (!is_shipped_name(name))
-        snprintf(path, sizeof path, "%s", name);
-    else if (access(name, R_OK) == 0 || !locate_shipped(name, path, sizeof path))
+    if (!is_shipped_name(name) || access(name, R_OK) == 0 ||
+        !locate_shipped(name, path, sizeof path))
         snprintf(path, sizeof path, "%s", name);
     size_t length;
     char *text = read_text(path, &length);

@@ -109,7 +109,8 @@ const option_field option_fields[] = {
     FIELD("table-rows", INT64, CALLED, table_rows, "N", SIZES, "rows of the caller's tables"),
 
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
-    FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 100000, "rounds of a measurement [15]"),
+    FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 1000,
+          "rounds of a measurement [15], 1000 at most"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
            "one buffer, or buffers beyond the last-level cache [warm]"),
     FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY, quick, "fewer rounds, positions and sizes"),

@@ -129,10 +129,9 @@ static const char *join(pool *memory, int argc, char **argv) {
     for (int i = 1; i < argc; i++)
         size += strlen(argv[i]) + 1;
     char *text = pool_alloc(memory, size, 1);
-    for (int i = 1; text && i < argc; i++) {
-        strcat(text, argv[i]);
-        strcat(text, i + 1 < argc ? " " : "");
-    }
+    size_t used = 0;
+    for (int i = 1; text && i < argc; i++)
+        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 1 ? " " : "", argv[i]);
     return text;
 }
 

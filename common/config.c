@@ -88,7 +88,7 @@ static rope_status append(rope_config *config, const config_field *field) {
     *made = *field;
     double *list = (double *)(made + 1);
     char *name = (char *)(list + field->count);
-    if (list_bytes)
+    if (field->list)
         memcpy(list, field->list, list_bytes);
     memcpy(name, field->name, name_bytes);
     if (field->text)
@@ -294,7 +294,7 @@ static void read_model_type(reading *r) {
     const config_field *field = read_field(r, SCOPE_MODEL, "model_type", FIELD_TEXT);
     if (!field)
         return;
-    strcpy(r->model_type, field->text);
+    memcpy(r->model_type, field->text, strlen(field->text) + 1);
     char *end = strstr(r->model_type, "_text");
     if (end && (end[5] == '\0' || strcmp(end + 5, "_model") == 0))
         *end = '\0';

@@ -221,7 +221,7 @@ static rope_status check_xpos(const rope_desc *desc) {
 
 /* What comes out: frequencies that fixed point holds, and a factor that fp32 holds and inverts. */
 static rope_status check_result(const rope_desc *desc) {
-    double inv_freq[ROPE_MAX_ROTARY_DIM / 2], factor;
+    double inv_freq[ROPE_MAX_ROTARY_DIM / 2] = {0}, factor;
     for (int32_t set = 0; set < rope_frequency_sets(desc); set++) {
         rope_frequency_compute(desc, set, inv_freq, &factor);
         for (int32_t i = 0; i < desc->rotary_dim / 2; i++)

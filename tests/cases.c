@@ -37,22 +37,27 @@ static const void *reserve(test_case *c, int64_t bytes, int64_t alignment) {
     return (const void *)(uintptr_t)offset;
 }
 
+void case_pointers(rope_args *args, const void **list[CASE_POINTERS]) {
+    const void **pointers[CASE_POINTERS] = {&args->q.in,
+                                            (const void **)&args->q.out,
+                                            &args->k.in,
+                                            (const void **)&args->k.out,
+                                            &args->position_ids,
+                                            &args->sequence_offsets,
+                                            &args->cu_seqlens,
+                                            &args->sequence_lengths,
+                                            &args->cos,
+                                            &args->sin,
+                                            (const void **)&args->position_flag};
+    memcpy(list, pointers, sizeof pointers);
+}
+
 void case_relocate(rope_args *args, const void *from, const void *to) {
-    const void **pointers[] = {&args->q.in,
-                               (const void **)&args->q.out,
-                               &args->k.in,
-                               (const void **)&args->k.out,
-                               &args->position_ids,
-                               &args->sequence_offsets,
-                               &args->cu_seqlens,
-                               &args->sequence_lengths,
-                               &args->cos,
-                               &args->sin,
-                               (const void **)&args->position_flag};
-    for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; i++)
-        if (*pointers[i])
-            *pointers[i] =
-                (const void *)((uintptr_t)to + ((uintptr_t)*pointers[i] - (uintptr_t)from));
+    const void **list[CASE_POINTERS];
+    case_pointers(args, list);
+    for (int i = 0; i < CASE_POINTERS; i++)
+        if (*list[i])
+            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
 }
 
 static int index_size(const rope_desc *d) {

@@ -61,6 +61,10 @@ int64_t *case_block_ids(const test_case *c);
 /* One line: what differs from the defaults. */
 void case_print(const test_case *c, char *text, size_t room);
 
+/* Where a call holds its pointers. */
+enum { CASE_POINTERS = 11 };
+void case_pointers(rope_args *args, const void **list[CASE_POINTERS]);
+
 /* Moves every pointer of a call by the distance from one base address to another. */
 void case_relocate(rope_args *args, const void *from, const void *to);
 

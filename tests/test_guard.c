@@ -1,0 +1,74 @@
+/* No kernel reads or writes a byte beside what a call describes: every buffer ends at a page that
+ * faults, then begins at one. */
+#include "tests/device.h"
+#include "tests/guard.h"
+#include "tests/harness.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CASES = 400 };
+
+#ifndef ROPE_TEST_PLAIN
+/* A fault ends the process, so what repeats it is said first. */
+static void on_fault(int number) {
+    const char *text = test_failure("no fault", "memory outside a buffer was touched");
+    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+        _exit(2);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+#endif
+
+static void check_pieces(const guard_case *g, const test_case *c, const unsigned char *expected) {
+    for (int32_t i = 0; i < c->pieces; i++)
+        CHECK(memcmp(g->block[i].at, expected + c->piece[i].offset, c->piece[i].bytes) == 0,
+              "piece %d differs from that of the same call elsewhere", i);
+}
+
+static void check_guarded(const test_case *c, const char *kernel, const unsigned char *expected) {
+    rope_desc desc = c->desc;
+    rope_plan *plan = NULL;
+    char text[900], line[1000];
+    case_print(c, text, sizeof text);
+    snprintf(line, sizeof line, "kernel=%s %s", kernel, text);
+    test_describe(line);
+    desc.backend = device_backend();
+    desc.kernel = kernel;
+    rope_status status = rope_plan_create(&desc, &plan);
+    if (status == ROPE_ERROR_UNSUPPORTED)
+        return;
+    CHECK_STATUS(ROPE_OK, status);
+    for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
+        guard_case g;
+        CHECK(guard_make(&g, c, side), "no memory between guard pages");
+        CHECK_STATUS(ROPE_OK, rope_apply(plan, &g.args));
+        check_pieces(&g, c, expected);
+        guard_free(&g, c);
+    }
+    rope_plan_destroy(plan);
+}
+
+TEST(guard, every_buffer_between_pages_that_fault) {
+    static const case_wish wish = {.in_range = 1, .tame = 1};
+    if (!device_is_host())
+        SKIP("guard pages are host memory");
+#ifndef ROPE_TEST_PLAIN
+    signal(SIGSEGV, on_fault);
+    signal(SIGBUS, on_fault);
+#endif
+    for (int64_t i = -1; test_next(&i, CASES);) {
+        test_case c;
+        const char *kernel;
+        case_make(&c, test_seed() + 2, i, &wish);
+        unsigned char *expected = malloc(c.bytes);
+        CHECK_STATUS(ROPE_OK, device_run(&c, &c.desc, &c.args, 1, "scalar", expected));
+        for (int k = 0; (kernel = device_kernel(k)); k++)
+            check_guarded(&c, kernel, expected);
+        free(expected);
+        case_free(&c);
+    }
+}
