@@ -33,6 +33,11 @@ static int32_t take(bytes *b, int32_t most) {
     return b->next < b->end ? *b->next++ % (most + 1) : 0;
 }
 
+/* A number that is 0 half of the time. */
+static int32_t take_some(bytes *b, int32_t most) {
+    return take(b, 1) ? take(b, most) : 0;
+}
+
 /* A number that is often a plain one and sometimes any bit pattern. */
 static double take_number(bytes *b) {
     double number = 0;
@@ -49,8 +54,8 @@ static void take_tensor_fields(bytes *b, rope_desc *d) {
     d->head_dim = take(b, DIM_MOST);
     d->rotary_dim = take(b, DIM_MOST);
     d->rotary_offset = take(b, 8);
-    d->k_head_dim = take(b, 1) * take(b, DIM_MOST);
-    d->k_rotary_offset = take(b, 8) * (d->k_head_dim != 0);
+    d->k_head_dim = take_some(b, DIM_MOST);
+    d->k_rotary_offset = d->k_head_dim ? take(b, 8) : 0;
     d->pairing_in = take(b, 3);
     d->pairing_out = take(b, 3);
     d->direction = take(b, 4);
@@ -133,8 +138,8 @@ static void take_call(bytes *b, rope_args *a) {
     a->position_offset = take(b, 255) - 64;
     take_index_values(b);
     for (int i = 0; i < 3; i++) {
-        a->position_stride[i] = take(b, 1) * take(b, STRIDE_MOST);
-        a->table_stride[i] = take(b, 1) * take(b, i < 2 ? STRIDE_MOST : 3);
+        a->position_stride[i] = take_some(b, STRIDE_MOST);
+        a->table_stride[i] = take_some(b, i < 2 ? STRIDE_MOST : 3);
     }
     a->position_ids = take(b, 1) ? indices[0] : NULL;
     a->sequence_offsets = take(b, 1) ? indices[1] : NULL;

@@ -24,11 +24,15 @@ CPU_INLINE lanes_cos_sin lanes_quarter(lanes_f r, lanes_u u) {
     return result;
 }
 
+/* A 64-bit lane is two words, the low one first. */
 CPU_INLINE lanes_cos_sin lanes_turns(const lanes_w *t) {
-    lanes_w top = *t >> 32, quarter = *t >> 30;
-    lanes_u u = lanes_low_words(&top) + 0x20000000u;
-    lanes_i quarters = (lanes_i)lanes_low_words(&quarter);
-    lanes_f r = __builtin_convertvector(quarters, lanes_f) * 0x1p-32f;
+    lanes_w shifted = *t >> 30;
+    lanes_u whole[2], quarter[2];
+    memcpy(whole, t, sizeof whole);
+    memcpy(quarter, &shifted, sizeof quarter);
+    lanes_u u = __builtin_shufflevector(whole[0], whole[1], LANES_ODD) + 0x20000000u;
+    lanes_i q = (lanes_i)__builtin_shufflevector(quarter[0], quarter[1], LANES_EVEN);
+    lanes_f r = __builtin_convertvector(q, lanes_f) * 0x1p-32f;
     return lanes_quarter(r, u);
 }
 

@@ -4,8 +4,8 @@
 
 /* The instruction takes subnormals for zero: a zero that comes out may be one of them. */
 CPU_INLINE int lanes_lost_subnormal(lanes_f x) {
-    const int subnormal = 0x20;
-    return _mm512_fpclass_ps_mask((__m512)x, subnormal) != 0;
+    enum { SUBNORMAL = 0x20 };
+    return _mm512_fpclass_ps_mask((__m512)x, SUBNORMAL) != 0;
 }
 
 CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {

@@ -99,9 +99,20 @@ static void lanes_rotate_tensor(const rope_problem *p, const rope_call *call, in
         lanes_f16_heads(stream, p, &heads, row);
 }
 
+/* Positions are the offset plus the token's index, and nothing else depends on the token. */
+CPU_INLINE int lanes_counts(const rope_problem *p, const rope_call *call) {
+    const rope_position_map *map = &call->position;
+    return !map->ids && !map->cu_seqlens && !map->offsets && map->shard == ROPE_SHARD_NONE &&
+           p->axes == 1 && p->frequency_sets == 1 && p->angle_mode != ROPE_ANGLE_TABLE;
+}
+
 static void lanes_rotate_token(const rope_problem *p, const rope_call *call, int64_t batch,
                                int64_t index, const cpu_slice *slice, cpu_row_buffer *buffer) {
-    rope_token token = rope_token_of(p, call, batch, index);
+    rope_token token;
+    if (lanes_counts(p, call))
+        token = (rope_token){.at = {rope_sum(index, call->position.offset)}};
+    else
+        token = rope_token_of(p, call, batch, index);
     cpu_row row = {0};
     for (int tensor = 0; tensor < 2; tensor++) {
         if (call->tensor[tensor].heads == 0)

@@ -24,13 +24,6 @@ CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
     return (lanes_h)_mm256_castsi256_si128(packed);
 }
 
-CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
-    __m256 part[2];
-    memcpy(part, w, sizeof part);
-    __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(part[0], part[1], 0x88));
-    return (lanes_u)_mm256_permute4x64_epi64(even, 0xd8);
-}
-
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }

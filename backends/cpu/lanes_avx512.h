@@ -22,13 +22,6 @@ CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
     return (lanes_h)_mm512_cvtepi32_epi16((__m512i)u);
 }
 
-CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
-    __m512i part[2];
-    memcpy(part, w, sizeof part);
-    __m256i low = _mm512_cvtepi64_epi32(part[0]), high = _mm512_cvtepi64_epi32(part[1]);
-    return (lanes_u)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }

@@ -22,12 +22,6 @@ CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
     return (lanes_h)vmovn_u32((uint32x4_t)u);
 }
 
-CPU_INLINE lanes_u lanes_low_words(const lanes_w *w) {
-    uint64x2_t part[2];
-    memcpy(part, w, sizeof part);
-    return (lanes_u)vcombine_u32(vmovn_u64(part[0]), vmovn_u64(part[1]));
-}
-
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }

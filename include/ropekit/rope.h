@@ -224,9 +224,14 @@ typedef struct rope_desc {
     const char *kernel; /**< Forces a candidate, as in "avx2". NULL: the first that accepts. */
 } rope_desc;
 
-/** Initialiser of a rope_desc. */
+/** Initialiser of a rope_desc: its size, and defaults for the rest. */
+#if defined(__cplusplus)
 #define ROPE_DESC_INIT                                                                             \
     { sizeof(rope_desc) }
+#else
+#define ROPE_DESC_INIT                                                                             \
+    { .struct_size = sizeof(rope_desc) }
+#endif
 
 /**
  * q or k of one call: what is read and what is written. Strides count elements over
@@ -271,9 +276,14 @@ typedef struct rope_args {
     void *stream;                 /**< The backend's stream, or NULL for its default. */
 } rope_args;
 
-/** Initialiser of a rope_args. */
+/** Initialiser of a rope_args: its size, and defaults for the rest. */
+#if defined(__cplusplus)
 #define ROPE_ARGS_INIT                                                                             \
     { sizeof(rope_args) }
+#else
+#define ROPE_ARGS_INIT                                                                             \
+    { .struct_size = sizeof(rope_args) }
+#endif
 
 /** A descriptor bound to a backend, a device and a kernel. */
 typedef struct rope_plan rope_plan;

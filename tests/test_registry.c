@@ -1,0 +1,146 @@
+/* The registry, once in a fresh process for each setting of the environment. */
+#define _GNU_SOURCE
+#include "tests/harness.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { MOST_VARIABLES = 256 };
+static char output[16384];
+
+/* The environment without what this library reads, plus the given variables. */
+static void make_environment(const char *const *set, const char **list) {
+    int count = 0;
+    for (char **e = environ; *e && count < MOST_VARIABLES - 8; e++)
+        if (strncmp(*e, "ROPE_", 5) != 0)
+            list[count++] = *e;
+    for (; set && *set; set++)
+        list[count++] = *set;
+    list[count] = NULL;
+}
+
+static void read_all(int from) {
+    size_t used = 0;
+    ssize_t n;
+    while (used < sizeof output - 1 &&
+           (n = read(from, output + used, sizeof output - 1 - used)) > 0)
+        used += (size_t)n;
+    output[used] = 0;
+}
+
+/* Exit status of the probe; its standard output is left in `output`. */
+static int probe(const char *const *set, const char *command, const char *names) {
+    const char *list[MOST_VARIABLES];
+    const char *arguments[] = {ROPE_TEST_PROBE, command, names, NULL};
+    int ends[2], status;
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    make_environment(set, list);
+    CHECK(pipe(ends) == 0, "no pipe");
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    posix_spawn_file_actions_addclose(&actions, ends[0]);
+    int error = posix_spawn(&child, ROPE_TEST_PROBE, &actions, NULL, (char **)(uintptr_t)arguments,
+                            (char **)(uintptr_t)list);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (error == 0)
+        read_all(ends[0]);
+    close(ends[0]);
+    if (error == ENOEXEC)
+        SKIP("%s cannot be run under this emulator", ROPE_TEST_PROBE);
+    CHECK(error == 0, "%s: %s", ROPE_TEST_PROBE, strerror(error));
+    CHECK(waitpid(child, &status, 0) == child, "the probe is lost");
+    CHECK(WIFEXITED(status), "the probe ended by signal %d", WTERMSIG(status));
+    return WEXITSTATUS(status);
+}
+
+/* Runs the probe with up to three variables and expects an exit status and parts of its output. */
+#define PROBE(status, command, names, first, second, ...)                                          \
+    do {                                                                                           \
+        const char *const set[] = {__VA_ARGS__, NULL};                                             \
+        int got = probe(set, command, names);                                                      \
+        CHECK(got == (status), "exit status %d, not %d: %s", got, status, output);                 \
+        CHECK(strstr(output, first) && strstr(output, second), "no \"%s\" and \"%s\" in: %s",      \
+              first, second, output);                                                              \
+    } while (0)
+
+#define PLUGINS "ROPE_PLUGIN_PATH=" ROPE_TEST_PLUGIN_DIR
+
+TEST(registry, cpu_is_built_in) {
+    PROBE(0, "list", NULL, "cpu|ROPE_OK|1|built in|", "", "ROPE_BACKEND=cpu");
+    PROBE(0, "open", "-", "ok cpu", "", "ROPE_BACKEND=cpu");
+    PROBE(0, "open", "cpu", "ok cpu", "", "ROPE_BACKEND=nonesuch");
+    PROBE(0, "open", "-", "ok cpu", "", "ROPE_BACKEND=");
+}
+
+TEST(registry, lists_and_auto) {
+    PROBE(0, "open", "auto", "ok cpu", "", "ROPE_BACKEND=nonesuch");
+    PROBE(0, "open", "-", "ok cpu", "", "ROPE_BACKEND=auto");
+    PROBE(0, "open", "-", "ok cpu", "", "ROPE_BACKEND=nonesuch,cpu");
+    PROBE(0, "open", "nonesuch,cpu", "ok cpu", "", "ROPE_VERBOSE=0");
+}
+
+/* Never a silent fallback. */
+TEST(registry, a_missing_backend_is_an_error) {
+    PROBE(1, "open", "nonesuch", "ROPE_ERROR_NO_BACKEND", "nonesuch", "ROPE_VERBOSE=0");
+    PROBE(1, "open", "-", "ROPE_ERROR_NO_BACKEND", "ROPE_BACKEND", "ROPE_BACKEND=nonesuch");
+    PROBE(1, "open", "-", "nonesuch", "cpu", "ROPE_BACKEND=nonesuch,other");
+    PROBE(1, "open", "CPU", "ROPE_ERROR_NO_BACKEND", "CPU", "ROPE_VERBOSE=0");
+}
+
+TEST(registry, cpu_isa_only_lowers) {
+    PROBE(0, "kernels", "cpu", "scalar", "reference", "ROPE_CPU_ISA=scalar");
+    CHECK(!strstr(output, "avx") && !strstr(output, "neon"), "not lowered: %s", output);
+    PROBE(0, "rotate", "cpu", "cpu:scalar 0.540302 0.841471", "", "ROPE_CPU_ISA=scalar");
+    PROBE(0, "kernels", "cpu", "scalar", "", "ROPE_VERBOSE=0");
+    char all[sizeof output];
+    memcpy(all, output, sizeof all);
+    PROBE(0, "kernels", "cpu", "scalar", "", "ROPE_CPU_ISA=");
+    CHECK(strcmp(all, output) == 0, "an empty ROPE_CPU_ISA changes the kernels: %s", output);
+}
+
+TEST(registry, an_unknown_cpu_isa_is_an_error) {
+    PROBE(1, "open", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
+    PROBE(1, "rotate", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
+}
+
+TEST(registry, a_plugin_is_found_and_used) {
+    PROBE(0, "list", NULL, "test|ROPE_OK|1|" ROPE_TEST_PLUGIN_DIR "/libropekit_test.so|", "cpu|",
+          PLUGINS);
+    PROBE(0, "open", "test", "ok test", "", PLUGINS);
+    PROBE(0, "open", "-", "ok test", "", PLUGINS, "ROPE_BACKEND=test,cpu");
+    PROBE(0, "kernels", "test", "plain", "", PLUGINS);
+    PROBE(0, "rotate", "test", "test:plain 0.540302 0.841471", "", PLUGINS);
+}
+
+TEST(registry, priority_decides_auto) {
+    PROBE(0, "list", NULL, "absent|", "test|", PLUGINS);
+    const char *absent = strstr(output, "absent|"), *cpu = strstr(output, "cpu|"),
+               *test = strstr(output, "test|");
+    CHECK(absent < cpu && cpu < test, "order of auto: %s", output);
+    PROBE(0, "open", "auto", "ok cpu", "", PLUGINS);
+}
+
+TEST(registry, broken_plugins_say_why) {
+    PROBE(0, "list", NULL, "abi|ROPE_ERROR_NO_BACKEND|0|", "ABI 99", PLUGINS);
+    PROBE(0, "list", NULL, "bare|ROPE_ERROR_NO_BACKEND|0|", "rope_backend_entry", PLUGINS);
+    PROBE(0, "list", NULL, "text|ROPE_ERROR_NO_BACKEND|0|", "libropekit_text.so", PLUGINS);
+    PROBE(0, "list", NULL, "absent|ROPE_ERROR_NO_DEVICE|0|", "never has a device", PLUGINS);
+    PROBE(1, "open", "abi", "ROPE_ERROR_NO_BACKEND", "ABI 99", PLUGINS);
+    PROBE(1, "open", "text", "ROPE_ERROR_NO_BACKEND", "libropekit_text.so", PLUGINS);
+    PROBE(1, "open", "absent", "ROPE_ERROR_NO_DEVICE", "never has a device", PLUGINS);
+    PROBE(0, "open", "absent,abi,cpu", "ok cpu", "", PLUGINS);
+}
+
+/* Only absolute directories: a plugin is never taken from where a program happens to run. */
+TEST(registry, relative_plugin_paths_are_ignored) {
+    PROBE(0, "list", NULL, "cpu|", "", "ROPE_PLUGIN_PATH=.:plugin:/nonexistent::");
+    CHECK(!strstr(output, "test|"), "a plugin came from a relative path: %s", output);
+}
