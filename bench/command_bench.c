@@ -97,6 +97,12 @@ static bool run_case(bench_run *run, bench_case *c) {
 
 /* The cases to run: those of the suite, or the options' own. */
 static bool list_cases(bench_run *run, options *o) {
+    if (o->suite && o->config) {
+        message(
+            "--config is \"%.60s\"; allowed is none with --suite, whose cases state their shapes",
+            o->config);
+        return false;
+    }
     if (o->tokens < 0)
         o->tokens = 4096;
     if (o->rounds == 0)

@@ -88,7 +88,9 @@ static rope_status set_fields(const walk *w, const char *scope, const cJSON *obj
 
 /* Whether rope_parameters hold one object for each layer type. */
 static bool is_by_layer(const cJSON *parameters) {
-    return cJSON_IsObject(parameters->child);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, parameters) if (!cJSON_IsObject(item)) return false;
+    return parameters->child != NULL;
 }
 
 static rope_status choose_layer(const walk *w, const cJSON *parameters, const cJSON **chosen) {

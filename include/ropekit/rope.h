@@ -124,8 +124,8 @@ enum {
 /** Whether the frequency index runs on through the sections or starts again in each. */
 enum {
     ROPE_AXIS_FREQUENCY_SHARED = 1, /**< Pair i has w_i. Default. */
-    ROPE_AXIS_FREQUENCY_RESTART =
-        2 /**< Pair j of a section of n has theta^(-j/n): 2-D vision towers. */
+    ROPE_AXIS_FREQUENCY_RESTART = 2 /**< Pair j of a section of n has theta^(-j/n): 2-D vision
+                                       towers. With default, linear, longrope, llama3. */
 };
 
 /** Width of a row of the caller's cos and sin. */
@@ -172,23 +172,23 @@ typedef struct rope_desc {
     int32_t arithmetic;  /**< ROPE_ARITHMETIC_. */
 
     /* frequencies: names and meaning of a Transformers rope config */
-    int32_t rope_type;            /**< ROPE_TYPE_. */
-    double rope_theta;            /**< Base, > 0. 0: 10000. */
-    double factor;                /**< > 0: linear, dynamic, yarn, llama3; longrope. */
-    double low_freq_factor;       /**< > 0: llama3. */
-    double high_freq_factor;      /**< >= low_freq_factor: llama3. */
-    double beta_fast;             /**< > 0: yarn. 0: 32. */
-    double beta_slow;             /**< > 0: yarn. 0: 1. */
-    double mscale;                /**< yarn, read when mscale_all_dim is given too. */
-    double mscale_all_dim;        /**< yarn, read when mscale is given too. */
-    double attention_factor;      /**< > 0: replaces the rule's own. 0: the rule's own. */
-    double alpha;                 /**< > 0: dynamic with theta*alpha^(r/(r-2)). */
-    double partial_rotary_factor; /**< 0..1: proportional. */
-    double short_mscale;          /**< > 0: longrope's attention factor when short. */
-    double long_mscale;           /**< > 0: longrope's attention factor when long. */
-    double xpos_scale_base;       /**< > 0: XPos on, usually 512. */
-    int64_t xpos_center;          /**< Position where XPos scales by 1. */
-    int64_t original_max_position_embeddings; /**< > 0: yarn, longrope, llama3. */
+    int32_t rope_type;       /**< ROPE_TYPE_. */
+    double rope_theta;       /**< Base, > 0 (yarn: > 1). 0: 10000. */
+    double factor;           /**< > 0: linear, dynamic, yarn, llama3, longrope, proportional. */
+    double low_freq_factor;  /**< > 0: llama3. */
+    double high_freq_factor; /**< >= low_freq_factor: llama3. */
+    double beta_fast;        /**< > 0: yarn. 0: 32. */
+    double beta_slow;        /**< > 0: yarn. 0: 1. */
+    double mscale;           /**< yarn, with mscale_all_dim or not at all. */
+    double mscale_all_dim;   /**< yarn, with mscale or not at all. */
+    double attention_factor; /**< > 0: replaces the rule's own, so mscale* and *_mscale stay 0. */
+    double alpha;            /**< > 0: dynamic by theta*alpha^(r/(r-2)) instead of by factor. */
+    double partial_rotary_factor;             /**< 0..1: proportional. 0: 1. */
+    double short_mscale;                      /**< > 0: longrope's attention factor when short. */
+    double long_mscale;                       /**< > 0: longrope's attention factor when long. */
+    double xpos_scale_base;                   /**< >= 2: XPos on, usually 512. */
+    int64_t xpos_center;                      /**< Position where XPos scales by 1. */
+    int64_t original_max_position_embeddings; /**< > 0 (longrope: >= 2): yarn, longrope, llama3. */
     int64_t max_position_embeddings;          /**< > 0: dynamic, longrope. */
     int64_t sequence_length;                  /**< dynamic. 0: max_position_embeddings. */
     const double *short_factor;               /**< longrope: rotary_dim/2 factors, copied. */
