@@ -2,10 +2,10 @@
 #define LANES_TO_BF16_NATIVE
 #include "backends/cpu/lanes_avx512.h"
 
-/* The instruction takes subnormals for zero: a zero that comes out may be one of them. */
+/* The instruction takes subnormals (class 0x20) for zero: a zero that comes out may be one of them.
+ */
 CPU_INLINE int lanes_lost_subnormal(lanes_f x) {
-    enum { SUBNORMAL = 0x20 };
-    return _mm512_fpclass_ps_mask((__m512)x, SUBNORMAL) != 0;
+    return _mm512_fpclass_ps_mask((__m512)x, 0x20) != 0;
 }
 
 CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {

@@ -150,15 +150,28 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
         memcpy(out + window, in + window, (size_t)heads->after);
 }
 
-/* Pairs past the last whole vector, as common/rotate.h has it. */
+/* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
 CPU_INLINE void lanes_rotate_rest(int dtype, int in_pairing, int out_pairing, const char *in,
                                   char *out, int i, int pairs, const cpu_row *row) {
-    for (; i < pairs; i++) {
-        rope_pair x = {cpu_load(dtype, in, rope_first_of(in_pairing, i)),
-                       cpu_load(dtype, in, rope_second_of(in_pairing, i, pairs))};
-        rope_pair y = cpu_rotate_pair(dtype, 0, x, row, i);
-        cpu_store(dtype, out, rope_first_of(out_pairing, i), y.x1);
-        cpu_store(dtype, out, rope_second_of(out_pairing, i, pairs), y.x2);
+    int size = cpu_dtype_size(dtype), count = pairs - i;
+    char x[2 * LANES * 4], y[2 * LANES * 4];
+    if (count == 0)
+        return;
+    if (in_pairing == ROPE_PAIRING_INTERLEAVED) {
+        memcpy(x, in + 2 * i * size, (size_t)(2 * count * size));
+    } else {
+        memcpy(x, in + i * size, (size_t)(count * size));
+        memcpy(x + LANES * size, in + (i + pairs) * size, (size_t)(count * size));
+    }
+    lanes_store_pairs(dtype, out_pairing, 0, y, 0, LANES,
+                      lanes_rotate(lanes_load_pairs(dtype, in_pairing, x, 0, LANES),
+                                   lanes_load_f(row->c1 + i), lanes_load_f(row->s1 + i),
+                                   lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i)));
+    if (out_pairing == ROPE_PAIRING_INTERLEAVED) {
+        memcpy(out + 2 * i * size, y, (size_t)(2 * count * size));
+    } else {
+        memcpy(out + i * size, y, (size_t)(count * size));
+        memcpy(out + (i + pairs) * size, y + LANES * size, (size_t)(count * size));
     }
 }
 
