@@ -104,7 +104,7 @@ rope_status rope_problem_create(const rope_desc *desc, rope_problem *problem, vo
     problem->pair_axis = block.pair_axis;
     if (desc->angle_mode != ROPE_ANGLE_TABLE) {
         problem->frequency_sets = rope_frequency_sets(desc);
-        for (int32_t s = 0; s < problem->frequency_sets; s++)
+        for (int32_t s = 0; s < 2 && s < problem->frequency_sets; s++)
             fill_set(desc, &block, s, padded, &problem->set[s]);
     }
     if (desc->xpos_scale_base > 0) {

@@ -80,9 +80,10 @@ static void choose_longrope(test_random *r, test_case *c, int32_t pairs) {
 }
 
 static void choose_inv_freq(test_random *r, test_case *c, int32_t pairs) {
-    for (int32_t i = 0; i < pairs; i++)
-        c->list[0][i] =
-            random_chance(r, 5) ? 0 : ldexp(random_real(r, -1, 1), (int)random_between(r, -40, 3));
+    for (int32_t i = 0; i < pairs; i++) {
+        int exponent = (int)random_between(r, -40, 3);
+        c->list[0][i] = random_chance(r, 5) ? 0 : ldexp(random_real(r, -1, 1), exponent);
+    }
     c->desc.inv_freq = c->list[0];
     c->desc.factor_count = pairs;
 }

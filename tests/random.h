@@ -40,7 +40,8 @@ static inline int random_chance(test_random *r, int percent) {
 
 /* Of either sign, with a magnitude below 2^bits whose logarithm is spread evenly. */
 static inline int64_t random_signed(test_random *r, int bits) {
-    int64_t magnitude = (int64_t)(random_bits(r) >> (64 - random_between(r, 1, bits)));
+    int64_t shift = 64 - random_between(r, 1, bits);
+    int64_t magnitude = (int64_t)(random_bits(r) >> shift);
     return random_chance(r, 50) ? magnitude : -magnitude;
 }
 

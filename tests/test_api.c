@@ -6,6 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TEST_SANITIZED
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TEST_SANITIZED
+#endif
+
+#ifdef TEST_SANITIZED
+/* device_memory asks for more than there is, which a sanitizer takes for an error by default. */
+const char *__asan_default_options(void);
+const char *__tsan_default_options(void);
+
+const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+
+const char *__tsan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+#endif
+
 static rope_desc plain_desc(void) {
     device_open();
     return (rope_desc){.struct_size = sizeof(rope_desc),

@@ -35,77 +35,77 @@ typedef struct rope_frequency_set {
 /** A checked descriptor with every default filled in. Host memory that lives as long as the plan.
  */
 typedef struct rope_problem {
-    int32_t dtype;
-    int32_t pairs;            /**< rotary_dim / 2. */
-    int32_t head_dim[2];      /**< Of q and of k. */
-    int32_t rotary_offset[2]; /**< Of q and of k. */
-    int32_t pairing_in;
-    int32_t pairing_out;
-    int32_t direction;
-    int32_t angle_mode;
-    int32_t arithmetic;
-    int32_t axes;
-    int32_t position_dtype;
-    int32_t shard;
-    int32_t shard_rank;
-    int32_t shard_size;
-    int32_t table_dtype;
-    int32_t table_width;
-    int32_t out_of_range;
-    int32_t frequency_sets; /**< 0 for tables, 1, or 2 when chosen per sequence. */
-    int64_t long_from;      /**< With 2 sets: lengths above this take the second. */
-    rope_frequency_set set[2];
-    const uint8_t *pair_axis; /**< Axis of each pair. */
+    int32_t dtype;             /**< ROPE_F32..ROPE_F64. */
+    int32_t pairs;             /**< rotary_dim / 2. */
+    int32_t head_dim[2];       /**< Of q and of k. */
+    int32_t rotary_offset[2];  /**< Of q and of k. */
+    int32_t pairing_in;        /**< ROPE_PAIRING_. */
+    int32_t pairing_out;       /**< ROPE_PAIRING_. */
+    int32_t direction;         /**< ROPE_FORWARD..ROPE_INVERSE. */
+    int32_t angle_mode;        /**< ROPE_ANGLE_. */
+    int32_t arithmetic;        /**< ROPE_ARITHMETIC_. */
+    int32_t axes;              /**< 1..ROPE_MAX_AXES. */
+    int32_t position_dtype;    /**< ROPE_I32 or ROPE_I64. */
+    int32_t shard;             /**< ROPE_SHARD_. */
+    int32_t shard_rank;        /**< 0..shard_size-1. */
+    int32_t shard_size;        /**< 1 without shards. */
+    int32_t table_dtype;       /**< ROPE_F32 or dtype. */
+    int32_t table_width;       /**< ROPE_TABLE_. */
+    int32_t out_of_range;      /**< ROPE_OUT_OF_RANGE_. */
+    int32_t frequency_sets;    /**< 0 for tables, 1, or 2 when chosen per sequence. */
+    int64_t long_from;         /**< With 2 sets: lengths above this take the second. */
+    rope_frequency_set set[2]; /**< frequency_sets of them. */
+    const uint8_t *pair_axis;  /**< Axis of each pair. */
     const int64_t *xpos_rate; /**< log2 of XPos' scale a position, times 2^63, per pair; or NULL. */
-    int64_t xpos_center;
+    int64_t xpos_center;      /**< Where XPos scales by 1. */
 } rope_problem;
 
 /** Where positions come from: everything rope_position() of common/position.h reads, by value. */
 typedef struct rope_position_map {
-    const void *ids;      /**< Or NULL. */
-    int64_t id_stride[3]; /**< Over [axis, batch, token]. */
-    int64_t offset;
+    const void *ids;        /**< Or NULL. */
+    int64_t id_stride[3];   /**< Over [axis, batch, token]. */
+    int64_t offset;         /**< Added to every position. */
     const void *offsets;    /**< One a sequence, or NULL. */
     const void *cu_seqlens; /**< Or NULL. */
     const void *lengths;    /**< One a sequence, or NULL. */
-    int64_t sequences;
-    int64_t tokens;
-    int32_t wide; /**< 1: index arrays are int64, 0: int32. */
-    int32_t shard;
-    int32_t shard_rank;
-    int32_t shard_size;
+    int64_t sequences;      /**< Of cu_seqlens. */
+    int64_t tokens;         /**< Of a batch row. */
+    int32_t wide;           /**< 1: index arrays are int64, 0: int32. */
+    int32_t shard;          /**< ROPE_SHARD_. */
+    int32_t shard_rank;     /**< 0..shard_size-1. */
+    int32_t shard_size;     /**< 1 without shards. */
 } rope_position_map;
 
 /** q or k of a checked call. Strides in elements over [batch, token, head, dim]. */
 typedef struct rope_operand {
-    const void *in;
-    void *out;
-    int64_t heads; /**< 0: absent. */
-    int64_t in_stride[4];
-    int64_t out_stride[4];
+    const void *in;        /**< Element 0 of what is read. */
+    void *out;             /**< Element 0 of what is written. */
+    int64_t heads;         /**< 0: absent. */
+    int64_t in_stride[4];  /**< Of in. */
+    int64_t out_stride[4]; /**< Of out. */
 } rope_operand;
 
 /** A checked call: every default filled in, at least one element to write. */
 typedef struct rope_call {
-    int64_t batch;
-    int64_t tokens;
-    rope_operand tensor[2];
-    rope_position_map position;
-    const void *cos;
-    const void *sin;
-    int64_t table_rows;
-    int64_t table_stride[3];
-    int32_t *position_flag;
-    void *stream;
+    int64_t batch;              /**< > 0. */
+    int64_t tokens;             /**< > 0. */
+    rope_operand tensor[2];     /**< q and k; one may be absent. */
+    rope_position_map position; /**< Where positions come from. */
+    const void *cos;            /**< As rope_args.cos. */
+    const void *sin;            /**< As rope_args.sin. */
+    int64_t table_rows;         /**< As rope_args.table_rows. */
+    int64_t table_stride[3];    /**< Over [batch, row, entry]. */
+    int32_t *position_flag;     /**< As rope_args.position_flag. */
+    void *stream;               /**< As rope_args.stream. */
 } rope_call;
 
 /** A copy (source given) or a read-modify-write of target: the floors beside which kernels are
  * timed. */
 typedef struct rope_traffic {
-    void *target;
+    void *target;       /**< Device memory. */
     const void *source; /**< NULL for an update. */
-    size_t bytes;
-    void *stream;
+    size_t bytes;       /**< Of target. */
+    void *stream;       /**< As rope_args.stream. */
 } rope_traffic;
 
 /** Operations of a backend: index of rope_backend.operation. */
@@ -140,8 +140,8 @@ typedef struct rope_candidate {
 
 /** An operation's candidates in order of preference. */
 typedef struct rope_operation {
-    const rope_candidate *const *candidates;
-    int32_t count;
+    const rope_candidate *const *candidates; /**< In order of preference. */
+    int32_t count;                           /**< Of candidates. */
 } rope_operation;
 
 /** Runs one iteration of a measurement for rope_backend.time. */
@@ -151,15 +151,21 @@ typedef rope_status (*rope_iteration)(void *state, int64_t index, void *stream);
 typedef struct rope_backend {
     uint32_t abi;     /**< ROPE_BACKEND_ABI. */
     int32_t priority; /**< "auto" tries the highest first; the CPU has 0. */
-    const char *name;
-    const rope_operation *operation[ROPE_OPERATION_COUNT];
+    const char *name; /**< As in "cpu". */
+    const rope_operation *operation[ROPE_OPERATION_COUNT]; /**< By ROPE_OPERATION_. */
     /** Counts devices; an error with a reason where there is none. */
     rope_status (*device_count)(int32_t *count, char *reason);
+    /** Fills everything but the backend's name. */
     rope_status (*device_info)(int32_t device, rope_device_info *info);
+    /** As rope_device_alloc, bytes > 0. */
     rope_status (*alloc)(int32_t device, size_t bytes, void **pointer);
+    /** As rope_device_free. */
     rope_status (*free)(int32_t device, void *pointer);
+    /** As rope_device_copy_in. */
     rope_status (*copy_in)(int32_t device, void *target, const void *source, size_t bytes);
+    /** As rope_device_copy_out. */
     rope_status (*copy_out)(int32_t device, void *target, const void *source, size_t bytes);
+    /** As rope_device_synchronize. */
     rope_status (*synchronize)(int32_t device);
     /** Times `iterations` runs by the device's clock; seconds are of one run. */
     rope_status (*time)(int32_t device, int32_t graph, int64_t iterations, rope_iteration iteration,

@@ -16,10 +16,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ROPE_VERSION_MAJOR 0
-#define ROPE_VERSION_MINOR 1
-#define ROPE_VERSION_PATCH 0
+/** @name Version of this header
+ * @{ */
+#define ROPE_VERSION_MAJOR 0 /**< Changes with the ABI. */
+#define ROPE_VERSION_MINOR 1 /**< Changes with what the API can do. */
+#define ROPE_VERSION_PATCH 0 /**< Changes with anything else. */
+/** @} */
 
+/** Marks what the library exports. */
 #if defined(ROPE_STATIC) || !defined(__GNUC__)
 #define ROPE_API
 #else
