@@ -1,11 +1,12 @@
-/* Geometry by size, as measured on an H100 (docs/cuda.md). */
+/* Geometry by size; docs/cuda.md says how each number is measured. */
 #ifndef ROPEKIT_CUDA_GPU_TUNING_H
 #define ROPEKIT_CUDA_GPU_TUNING_H
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs. */
 #define GPU_NARROW_PAIRS 2048
-/* From so many bytes read and written, a thread takes two heads and leaves out streaming hints. */
-#define GPU_TWO_HEADS_BYTES (512ll << 20)
+/* From so many bytes read and written a thread takes two heads, below it one of f32 or four of 16
+ * bits, whose angles cost more beside their bytes. */
+#define GPU_TWO_HEADS_BYTES (128ll << 20)
 /* Threads of a block. */
 #define GPU_NARROW_THREADS 128
 #define GPU_WIDE_THREADS 256

@@ -2,7 +2,7 @@
 
 #include <gpu_tuning.h>
 
-enum { GRID_Y_MOST = 65535, GRID_X_MOST = INT32_MAX };
+enum { GRID_Y_MOST = 65535, GRID_X_MOST = INT32_MAX, BLOCK_Z_MOST = 64 };
 
 static int32_t size_of(const rope_problem *problem) {
     return problem->dtype == ROPE_F32 ? 4 : 2;
@@ -92,7 +92,9 @@ static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
         return bound->geometry;
     if (pairs <= (int64_t)GPU_NARROW_PAIRS * bound->multiprocessors)
         return GPU_NARROW;
-    return 4 * size_of(p) * pairs >= GPU_TWO_HEADS_BYTES ? GPU_TWO_HEADS : GPU_WIDE;
+    if (4 * size_of(p) * pairs >= GPU_TWO_HEADS_BYTES)
+        return GPU_TWO_HEADS;
+    return p->dtype == ROPE_F32 ? GPU_WIDE : GPU_FOUR_HEADS;
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
@@ -121,13 +123,18 @@ static int lay_out(const rope_problem *p, const rope_call *call, int32_t geometr
                    gpu_launch *launch) {
     int32_t vector = vector_of(p, geometry), lanes = p->pairs / vector;
     int32_t threads = geometry == GPU_NARROW ? GPU_NARROW_THREADS : GPU_WIDE_THREADS;
-    int64_t each = geometry == GPU_TWO_HEADS ? 2 : 1, tokens = call->batch * call->tokens;
+    int64_t each = geometry == GPU_FOUR_HEADS  ? 4
+                   : geometry == GPU_TWO_HEADS ? 2
+                                               : 1,
+            tokens = call->batch * call->tokens;
     int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
     if (lanes > GPU_MAX_THREADS || q + k > GRID_X_MOST)
         return 0;
     uint32_t rows = lanes < threads ? (uint32_t)(threads / lanes) : 1;
     uint32_t heads = heads_of_block(q, k, rows);
     rows /= heads;
+    if (rows > BLOCK_Z_MOST)
+        rows = BLOCK_Z_MOST;
     if (rows > tokens)
         rows = (uint32_t)tokens;
     int64_t y = ceiling(tokens, rows);

@@ -10,10 +10,11 @@ extern "C" {
 
 /* How the vector kernel deals heads to threads. */
 enum {
-    GPU_NARROW = 0,    /* 2 pairs of one head */
-    GPU_WIDE = 1,      /* two 16-byte vectors of one head, with streaming hints */
-    GPU_TWO_HEADS = 2, /* two 16-byte vectors of each of two heads */
-    GPU_GEOMETRIES = 3
+    GPU_NARROW = 0,     /* 2 pairs of one head */
+    GPU_WIDE = 1,       /* two 16-byte vectors of one head, with streaming hints */
+    GPU_TWO_HEADS = 2,  /* two 16-byte vectors of each of two heads */
+    GPU_FOUR_HEADS = 3, /* of each of four heads */
+    GPU_GEOMETRIES = 4
 };
 
 /* Head sizes with a kernel of their own, for whole contiguous heads and plain positions. */

@@ -151,7 +151,7 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
 }
 
 static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE,
-                     two_heads = GPU_TWO_HEADS, generic = GPU_GENERIC;
+                     two_heads = GPU_TWO_HEADS, four_heads = GPU_FOUR_HEADS, generic = GPU_GENERIC;
 
 static const rope_candidate vec = {
     .name = "vec", .data = &by_size, .bind = bind, .run = run, .release = release};
@@ -170,6 +170,13 @@ static const rope_candidate vec16x2 = {.name = "vec16x2",
                                        .run = run,
                                        .release = release};
 
-static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2};
+static const rope_candidate vec16x4 = {.name = "vec16x4",
+                                       .data = &four_heads,
+                                       .on_request = 1,
+                                       .bind = bind,
+                                       .run = run,
+                                       .release = release};
+
+static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2, &vec16x4};
 
 const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

@@ -18,7 +18,9 @@ template <int DTYPE_, int INTERLEAVED_, int GEOMETRY_, int WIDTH_> struct gpu_sh
     static constexpr int DTYPE = DTYPE_, INTERLEAVED = INTERLEAVED_;
     static constexpr int SIZE = DTYPE == ROPE_F32 ? 4 : 2;
     static constexpr int V = GEOMETRY_ == GPU_NARROW ? 2 : 16 / SIZE;
-    static constexpr int HEADS = GEOMETRY_ == GPU_TWO_HEADS ? 2 : 1;
+    static constexpr int HEADS = GEOMETRY_ == GPU_FOUR_HEADS  ? 4
+                                 : GEOMETRY_ == GPU_TWO_HEADS ? 2
+                                                              : 1;
     static constexpr bool STREAM = GEOMETRY_ == GPU_WIDE;
     static constexpr bool FIXED = WIDTH_ != GPU_ANY_WIDTH;
     static constexpr int WIDTH = WIDTH_ == GPU_WIDTH_128 ? 128 : WIDTH_ == GPU_WIDTH_64 ? 64 : 0;
@@ -177,7 +179,10 @@ __global__ void __launch_bounds__(GPU_MAX_THREADS, WIDTH == GPU_ANY_WIDTH ? 1 : 
       GPU_PAIRINGS(DTYPE, GPU_WIDE, GPU_WIDTH_128)},                                               \
      {GPU_PAIRINGS(DTYPE, GPU_TWO_HEADS, GPU_ANY_WIDTH),                                           \
       {},                                                                                          \
-      GPU_PAIRINGS(DTYPE, GPU_TWO_HEADS, GPU_WIDTH_128)}}
+      GPU_PAIRINGS(DTYPE, GPU_TWO_HEADS, GPU_WIDTH_128)},                                           \
+     {GPU_PAIRINGS(DTYPE, GPU_FOUR_HEADS, GPU_ANY_WIDTH),                                           \
+      {},                                                                                          \
+      GPU_PAIRINGS(DTYPE, GPU_FOUR_HEADS, GPU_WIDTH_128)}}
 /* clang-format on */
 
 #endif
