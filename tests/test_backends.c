@@ -63,3 +63,99 @@ TEST(backends, bits_of_the_cpu) {
         case_free(&c);
     }
 }
+
+/* Whole, contiguous, aligned heads: what models use, what fast paths are written for, and what a
+ * generator of all descriptors seldom draws. */
+typedef struct whole_case {
+    int32_t dtype, pairing, head_dim, direction, angle_mode, in_place;
+    int64_t batch, tokens, heads[2];
+} whole_case;
+
+static whole_case make_whole(int64_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    static const int64_t heads[][2] = {{32, 8}, {4, 4}, {5, 0}, {8, 1}, {0, 3}};
+    static const int64_t tokens[] = {1, 7, 64, 301};
+    test_random r = random_stream(test_seed(), index);
+    int64_t h = random_between(&r, 0, 4);
+    whole_case w = {.dtype = types[index % 3],
+                    .pairing = (int32_t)random_between(&r, 1, 2),
+                    .head_dim = random_chance(&r, 50) ? 128 : 64,
+                    .direction = (int32_t)random_between(&r, 1, 3),
+                    .angle_mode = (int32_t)random_between(&r, 1, 2),
+                    .in_place = random_chance(&r, 50),
+                    .batch = random_between(&r, 1, 3),
+                    .tokens = tokens[random_between(&r, 0, 3)],
+                    .heads = {heads[h][0], heads[h][1]}};
+    return w;
+}
+
+/* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
+static rope_status rotate_whole(const whole_case *w, const char *backend, const char *kernel,
+                                unsigned char *data, size_t bytes, size_t q_bytes) {
+    rope_desc desc = {.struct_size = sizeof desc,
+                      .dtype = w->dtype,
+                      .head_dim = w->head_dim,
+                      .pairing_in = w->pairing,
+                      .direction = w->direction,
+                      .angle_mode = w->angle_mode,
+                      .backend = backend,
+                      .kernel = kernel};
+    rope_plan *plan;
+    rope_device *device;
+    char *memory;
+    rope_status status = rope_plan_create(&desc, &plan);
+    if (status != ROPE_OK)
+        return status;
+    CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * bytes, (void **)&memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, data, bytes));
+    char *out = w->in_place ? memory : memory + bytes;
+    rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
+    args.position_offset = 100000;
+    if (w->heads[0])
+        args.q = (rope_tensor){.in = memory, .out = out, .heads = w->heads[0]};
+    if (w->heads[1])
+        args.k = (rope_tensor){.in = memory + q_bytes, .out = out + q_bytes, .heads = w->heads[1]};
+    CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, data, out, bytes));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
+    rope_device_close(device);
+    rope_plan_destroy(plan);
+    return ROPE_OK;
+}
+
+/* Any bits but the top one of each exponent: no NaN, no infinity. */
+static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
+    unsigned char *data = malloc(bytes);
+    test_random r = random_stream(test_seed(), ~index);
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+        uint64_t bits = random_bits(&r);
+        uint64_t drop = dtype == ROPE_F32 ? 0x4000000040000000u : 0x4000400040004000u;
+        bits &= ~drop;
+        memcpy(data + i, &bits, 8);
+    }
+    return data;
+}
+
+TEST(backends, whole_heads) {
+    device_open(); /* skips where there is none */
+    for (int64_t i = -1; test_next(&i, CASES / 8);) {
+        whole_case w = make_whole(i);
+        size_t unit = (size_t)(w.batch * w.tokens * w.head_dim) * (w.dtype == ROPE_F32 ? 4 : 2);
+        size_t q_bytes = unit * (size_t)w.heads[0], bytes = q_bytes + unit * (size_t)w.heads[1];
+        unsigned char *expected = make_data(i, w.dtype, bytes), *got;
+        CHECK_STATUS(ROPE_OK, rotate_whole(&w, "cpu", NULL, expected, bytes, q_bytes));
+        const char *kernel = NULL;
+        for (int k = 0; k == 0 || kernel; kernel = device_kernel(k++)) {
+            got = make_data(i, w.dtype, bytes);
+            rope_status status = rotate_whole(&w, device_backend(), kernel, got, bytes, q_bytes);
+            if (!kernel || status != ROPE_ERROR_UNSUPPORTED) {
+                CHECK_STATUS(ROPE_OK, status);
+                CHECK(memcmp(expected, got, bytes) == 0, "other bits than the CPU's from %s",
+                      kernel ? kernel : "the chosen kernel");
+            }
+            free(got);
+        }
+        free(expected);
+    }
+}
