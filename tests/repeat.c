@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef ROPE_TEST_PLAIN
 #include <criterion/criterion.h>
@@ -75,6 +76,16 @@ static void append_variable(char *text, size_t room, const char *name) {
         snprintf(text + used, room - used, "%s=%s ", name, value);
 }
 
+/* The file that runs; Criterion gives its worker processes another name. */
+static const char *program(void) {
+    static char path[512];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (length <= 0)
+        return program_invocation_name;
+    path[length] = 0;
+    return path;
+}
+
 const char *test_failure(const char *condition, const char *format, ...) {
     static char text[4096];
     char detail[1024], command[1024] = "";
@@ -90,7 +101,6 @@ const char *test_failure(const char *condition, const char *format, ...) {
         snprintf(which, sizeof which, "ROPE_TEST_CASE=%lld ", (long long)running_case);
     snprintf(text, sizeof text, "%s [%s]%s%s\n  repeat: ROPE_TEST_SEED=%llu %s%s%s --filter '%s'",
              detail, condition, description[0] ? "\n  case: " : "", description,
-             (unsigned long long)test_seed(), which, command, program_invocation_name,
-             running_test);
+             (unsigned long long)test_seed(), which, command, program(), running_test);
     return text;
 }

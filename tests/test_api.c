@@ -98,7 +98,8 @@ TEST(api, a_shorter_descriptor_takes_defaults) {
     desc.rope_type = 99;
     desc.struct_size = offsetof(rope_desc, rope_type);
     CHECK_STATUS(ROPE_OK, rope_frequencies(&desc, 0, part, 32, NULL));
-    CHECK(memcmp(full, part, sizeof full) == 0, "the frequencies differ");
+    for (int i = 0; i < 32; i++)
+        CHECK(full[i] == part[i], "pair %d has %.17g, not %.17g", i, part[i], full[i]);
 }
 
 TEST(api, args_sizes) {

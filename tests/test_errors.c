@@ -13,13 +13,13 @@ typedef enum field_kind { KIND_I32, KIND_I64, KIND_REAL, KIND_NULL } field_kind;
 typedef struct bad_field {
     const char *name;
     size_t offset;
-    field_kind kind;
     double value;
+    field_kind kind;
     rope_status status;
 } bad_field;
 
 #define BAD_DESC(field, kind, value)                                                               \
-    { #field, offsetof(rope_desc, field), kind, value, ROPE_ERROR_INVALID_VALUE }
+    { #field, offsetof(rope_desc, field), value, kind, ROPE_ERROR_INVALID_VALUE }
 
 static void set_i32(char *at, double value) {
     int32_t x = (int32_t)value;
@@ -142,7 +142,7 @@ TEST(errors, frequencies) {
     desc.inv_freq = list;
     desc.factor_count = 32;
     CHECK_DESC(desc, BAD_DESC(factor_count, KIND_I32, 31), BAD_DESC(rope_theta, KIND_REAL, 3),
-               {"inv_freq", offsetof(rope_desc, inv_freq), KIND_NULL, 0, ROPE_ERROR_NULL_POINTER});
+               {"inv_freq", offsetof(rope_desc, inv_freq), 0, KIND_NULL, ROPE_ERROR_NULL_POINTER});
     list[5] = NAN;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
@@ -160,7 +160,7 @@ TEST(errors, axes) {
     desc.sections[0] = 16;
     desc.sections[1] = desc.sections[2] = 8;
     CHECK_DESC(desc,
-               {"sections", offsetof(rope_desc, sections), KIND_I32, -1, ROPE_ERROR_INVALID_VALUE});
+               {"sections", offsetof(rope_desc, sections), -1, KIND_I32, ROPE_ERROR_INVALID_VALUE});
     desc.sections[2] = 9;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));

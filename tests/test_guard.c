@@ -13,10 +13,11 @@
 enum { CASES = 400 };
 
 #ifndef ROPE_TEST_PLAIN
+static const char *fault_text = "";
+
 /* A fault ends the process, so what repeats it is said first. */
 static void on_fault(int number) {
-    const char *text = test_failure("no fault", "memory outside a buffer was touched");
-    if (write(STDERR_FILENO, text, strlen(text)) < 0)
+    if (write(STDERR_FILENO, fault_text, strlen(fault_text)) < 0)
         _exit(2);
     signal(number, SIG_DFL);
     raise(number);
@@ -36,6 +37,9 @@ static void check_guarded(const test_case *c, const char *kernel, const unsigned
     case_print(c, text, sizeof text);
     snprintf(line, sizeof line, "kernel=%s %s", kernel, text);
     test_describe(line);
+#ifndef ROPE_TEST_PLAIN
+    fault_text = test_failure("no fault", "memory outside a buffer was touched");
+#endif
     desc.backend = device_backend();
     desc.kernel = kernel;
     rope_status status = rope_plan_create(&desc, &plan);

@@ -92,6 +92,18 @@ TEST(oracle, default_frequencies) {
     oracle_destroy(o);
 }
 
+static void check_rule(const test_case *c, const oracle *o, int32_t set) {
+    double inv_freq[CASE_MAX_PAIRS], factor;
+    CHECK_STATUS(ROPE_OK, rope_frequencies(&c->desc, set, inv_freq, CASE_MAX_PAIRS, &factor));
+    for (int32_t p = 0; p < case_rotary_dim(&c->desc) / 2; p++)
+        CHECK(fabs(inv_freq[p] - oracle_frequency(o, set, p)) <=
+                  4e-15 * fmax(1, c->desc.factor) * fabs(oracle_frequency(o, set, p)),
+              "set %d pair %d has %.17g, not %.17g", set, p, inv_freq[p],
+              oracle_frequency(o, set, p));
+    CHECK(fabs(factor - oracle_attention_factor(o, set)) <= 2e-15 * factor,
+          "attention factor is %.17g, not %.17g", factor, oracle_attention_factor(o, set));
+}
+
 /* The library computes the rules in double: some roundings of pow and log, and where two
  * frequencies are blended that error times their ratio. */
 TEST(oracle, rules_agree_with_the_library) {
@@ -103,18 +115,8 @@ TEST(oracle, rules_agree_with_the_library) {
         case_print(&c, text, sizeof text);
         test_describe(text);
         oracle *o = oracle_create(&c.desc);
-        double inv_freq[CASE_MAX_PAIRS], factor;
-        for (int32_t set = 0; set < oracle_sets(o); set++) {
-            CHECK_STATUS(ROPE_OK,
-                         rope_frequencies(&c.desc, set, inv_freq, CASE_MAX_PAIRS, &factor));
-            for (int32_t p = 0; p < case_rotary_dim(&c.desc) / 2; p++)
-                CHECK(fabs(inv_freq[p] - oracle_frequency(o, set, p)) <=
-                          4e-15 * fmax(1, c.desc.factor) * fabs(oracle_frequency(o, set, p)),
-                      "set %d pair %d has %.17g, not %.17g", set, p, inv_freq[p],
-                      oracle_frequency(o, set, p));
-            CHECK(fabs(factor - oracle_attention_factor(o, set)) <= 2e-15 * factor,
-                  "attention factor is %.17g, not %.17g", factor, oracle_attention_factor(o, set));
-        }
+        for (int32_t set = 0; set < oracle_sets(o); set++)
+            check_rule(&c, o, set);
         oracle_destroy(o);
         case_free(&c);
     }

@@ -52,6 +52,12 @@ static double dot(const double *x, const double *y, int64_t n) {
     return sum;
 }
 
+static void check_norm(const double *x, const double *y, int64_t d, double factor) {
+    double before = dot(x, x, d), after = dot(y, y, d);
+    CHECK(fabs(after - factor * factor * before) <= 1e-14 * (after + before),
+          "|y|^2 is %.17g, |x|^2 is %.17g, attention factor %.17g", after, before, factor);
+}
+
 /* Forward scales the length of every head by the attention factor. */
 TEST(properties, norm) {
     for (int64_t i = -1; test_next(&i, CASES);) {
@@ -62,15 +68,22 @@ TEST(properties, norm) {
         int64_t d = c.desc.head_dim;
         CHECK_STATUS(ROPE_OK, rope_frequencies(&c.desc, 0, inv_freq, CASE_MAX_PAIRS, &factor));
         apply(&c, &c.desc, y);
-        for (int64_t h = 0; h < TOKENS * HEADS; h++) {
-            double before = dot(x + h * d, x + h * d, d), after = dot(y + h * d, y + h * d, d);
-            CHECK(fabs(after - factor * factor * before) <= 1e-14 * (after + before),
-                  "head %lld: |y|^2 is %.17g, |x|^2 is %.17g, attention factor %.17g", (long long)h,
-                  after, before, factor);
-        }
+        for (int64_t h = 0; h < TOKENS * HEADS; h++)
+            check_norm(x + h * d, y + h * d, d, factor);
         free(x);
         free(y);
         case_free(&c);
+    }
+}
+
+/* Every token holds the same two heads; even tokens' first, odd tokens' second. */
+static void check_relative(const test_case *c, const double *y, double limit) {
+    int64_t d = c->desc.head_dim;
+    double first = dot(y, y + (HEADS + 1) * d, d);
+    for (int64_t t = 2; t < TOKENS; t += 2) {
+        double other = dot(y + t * HEADS * d, y + ((t + 1) * HEADS + 1) * d, d);
+        CHECK(fabs(other - first) <= limit, "at position %lld the product is %.17g, at %lld %.17g",
+              (long long)case_block_ids(c)[t], other, (long long)case_block_ids(c)[0], first);
     }
 }
 
@@ -81,18 +94,13 @@ TEST(properties, relative_position) {
         make(&c, i, ROPE_F64);
         double *x = random_block(&c);
         int64_t d = c.desc.head_dim, distance = random_signed(&c.random, 20);
-        for (int64_t h = 1; h < TOKENS * HEADS; h++)
+        double limit = 1e-13 * (double)d * (1 + dot(x, x, d));
+        for (int64_t h = HEADS; h < TOKENS * HEADS; h++)
             memcpy(x + h * d, x + h % HEADS * d, (size_t)d * sizeof *x);
         for (int64_t t = 0; t < TOKENS; t += 2)
             case_block_ids(&c)[t + 1] = case_block_ids(&c)[t] + distance;
         apply(&c, &c.desc, x);
-        double first = dot(x, x + (HEADS + 1) * d, d), size = dot(x, x, d) + 1;
-        for (int64_t t = 2; t < TOKENS; t += 2) {
-            double other = dot(x + t * HEADS * d, x + ((t + 1) * HEADS + 1) * d, d);
-            CHECK(fabs(other - first) <= 1e-13 * size * (double)d,
-                  "at position %lld the product is %.17g, at %lld %.17g",
-                  (long long)case_block_ids(&c)[t], other, (long long)case_block_ids(&c)[0], first);
-        }
+        check_relative(&c, x, limit);
         free(x);
         case_free(&c);
     }

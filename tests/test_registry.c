@@ -9,8 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
-
 enum { MOST_VARIABLES = 256 };
 static char output[16384];
 

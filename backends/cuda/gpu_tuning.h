@@ -4,8 +4,8 @@
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs. */
 #define GPU_NARROW_PAIRS 2048
-/* From so many bytes read and written a thread takes two heads, below it one of f32 or four of 16
- * bits, whose angles cost more beside their bytes. */
+/* From so many bytes read and written a thread takes two heads of f32, and leaves out streaming
+ * hints. Two heads of 16 bits always: their angles cost more beside their bytes. */
 #define GPU_TWO_HEADS_BYTES (128ll << 20)
 /* Threads of a block. */
 #define GPU_NARROW_THREADS 128

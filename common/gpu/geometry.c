@@ -73,7 +73,7 @@ static int has_contiguous_strides(const rope_call *call, const int64_t stride[4]
 
 static int32_t width_for(const gpu_bound *bound, const rope_call *call) {
     const rope_problem *p = &bound->problem;
-    if (bound->width == GPU_ANY_WIDTH || call->position.cu_seqlens)
+    if (bound->width == GPU_ANY_WIDTH || call->position.cu_seqlens || call->position.offsets)
         return GPU_ANY_WIDTH;
     for (int t = 0; t < 2; t++) {
         const rope_operand *o = &call->tensor[t];
@@ -92,9 +92,8 @@ static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
         return bound->geometry;
     if (pairs <= (int64_t)GPU_NARROW_PAIRS * bound->multiprocessors)
         return GPU_NARROW;
-    if (4 * size_of(p) * pairs >= GPU_TWO_HEADS_BYTES)
-        return GPU_TWO_HEADS;
-    return p->dtype == ROPE_F32 ? GPU_WIDE : GPU_FOUR_HEADS;
+    int wide = p->dtype == ROPE_F32 && 4 * size_of(p) * pairs < GPU_TWO_HEADS_BYTES;
+    return wide ? GPU_WIDE : GPU_TWO_HEADS;
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
@@ -123,10 +122,7 @@ static int lay_out(const rope_problem *p, const rope_call *call, int32_t geometr
                    gpu_launch *launch) {
     int32_t vector = vector_of(p, geometry), lanes = p->pairs / vector;
     int32_t threads = geometry == GPU_NARROW ? GPU_NARROW_THREADS : GPU_WIDE_THREADS;
-    int64_t each = geometry == GPU_FOUR_HEADS  ? 4
-                   : geometry == GPU_TWO_HEADS ? 2
-                                               : 1,
-            tokens = call->batch * call->tokens;
+    int64_t each = geometry == GPU_TWO_HEADS ? 2 : 1, tokens = call->batch * call->tokens;
     int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
     if (lanes > GPU_MAX_THREADS || q + k > GRID_X_MOST)
         return 0;
@@ -152,6 +148,30 @@ static int lay_out(const rope_problem *p, const rope_call *call, int32_t geometr
     return 1;
 }
 
+static void fill_plain(const rope_problem *p, const rope_call *call, gpu_launch *launch) {
+    int f32_angles = p->angle_mode == ROPE_ANGLE_F32;
+    gpu_plain_call plain = {
+        .list = f32_angles ? (const void *)p->set[0].inv_freq : (const void *)p->set[0].turns,
+        .ids = call->position.ids,
+        .id_batch = call->position.id_stride[1],
+        .id_token = call->position.id_stride[2],
+        .offset = call->position.offset,
+        .tokens = call->tokens,
+        .rows = call->batch * call->tokens,
+        .q_blocks = launch->layout.q_blocks,
+        .factor = (float)p->set[0].attention_factor,
+        .wide = (uint8_t)call->position.wide,
+        .f32_angles = (uint8_t)f32_angles,
+        .negate = p->direction != ROPE_FORWARD,
+    };
+    for (int t = 0; t < 2; t++) {
+        plain.in[t] = call->tensor[t].in;
+        plain.out[t] = call->tensor[t].out;
+        plain.heads[t] = (int32_t)call->tensor[t].heads;
+    }
+    launch->plain = plain;
+}
+
 int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch) {
     const rope_problem *p = &bound->problem;
     int32_t geometry = geometry_for(bound, call);
@@ -162,8 +182,14 @@ int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *l
     if (geometry == GPU_NARROW && !is_aligned(p, call, vector_of(p, GPU_NARROW)))
         return 0;
     int interleaved = p->pairing_in == ROPE_PAIRING_INTERLEAVED;
-    launch->kernel = bound->kernels->vector[geometry][width_for(bound, call)][interleaved];
+    int32_t width = width_for(bound, call);
+    launch->kernel = bound->kernels->vector[geometry][width][interleaved];
+    launch->is_plain = launch->kernel && width != GPU_ANY_WIDTH;
     if (!launch->kernel)
         launch->kernel = bound->kernels->vector[geometry][GPU_ANY_WIDTH][interleaved];
-    return lay_out(p, call, geometry, launch);
+    if (!lay_out(p, call, geometry, launch))
+        return 0;
+    if (launch->is_plain)
+        fill_plain(p, call, launch);
+    return 1;
 }

@@ -19,11 +19,13 @@ typedef struct gpu_bound {
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
-/* A launch of the vector kernel. */
+/* A launch of the vector kernel, or of that of a fixed width. */
 typedef struct gpu_launch {
     const void *kernel;
     dim3 grid, block;
     gpu_vector_layout layout;
+    int32_t is_plain; /* the kernel takes `plain` */
+    gpu_plain_call plain;
 } gpu_launch;
 
 /* The width that gpu_bound holds. */

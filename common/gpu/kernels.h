@@ -10,11 +10,10 @@ extern "C" {
 
 /* How the vector kernel deals heads to threads. */
 enum {
-    GPU_NARROW = 0,     /* 2 pairs of one head */
-    GPU_WIDE = 1,       /* two 16-byte vectors of one head, with streaming hints */
-    GPU_TWO_HEADS = 2,  /* two 16-byte vectors of each of two heads */
-    GPU_FOUR_HEADS = 3, /* of each of four heads */
-    GPU_GEOMETRIES = 4
+    GPU_NARROW = 0,    /* 2 pairs of one head */
+    GPU_WIDE = 1,      /* two 16-byte vectors of one head, with streaming hints */
+    GPU_TWO_HEADS = 2, /* two 16-byte vectors of each of two heads */
+    GPU_GEOMETRIES = 3
 };
 
 /* Head sizes with a kernel of their own, for whole contiguous heads and plain positions. */
@@ -31,11 +30,30 @@ typedef struct gpu_vector_layout {
 } gpu_vector_layout;
 
 /*
+ * All that a kernel of fixed width is given. Small, because every multiprocessor misses each line
+ * of the parameters once a launch, one after the other.
+ */
+typedef struct gpu_plain_call {
+    const char *in[2];
+    char *out[2];
+    const void *list;           /* turns, or fp32 frequencies for ROPE_ANGLE_F32 */
+    const void *ids;            /* of each token, or NULL */
+    int64_t id_batch, id_token; /* strides of ids */
+    int64_t offset;
+    int64_t tokens, rows; /* of a batch row, of all */
+    int32_t heads[2];
+    int32_t q_blocks; /* as in gpu_vector_layout */
+    float factor;
+    uint8_t wide, f32_angles, negate; /* int64 ids; ROPE_ANGLE_F32; transpose or inverse */
+} gpu_plain_call;
+
+/*
  * Kernels of one dtype, each a kernel function's host symbol.
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
  *     block x strides over pairs; staged: block y is 1 and dynamic shared memory holds a window
- *   vector (rope_problem, rope_call, gpu_vector_layout): grid x over blocks of heads, y strides
- *     over blocks of tokens, block is (pairs / pairs a thread, heads, tokens)
+ *   vector (rope_problem, rope_call, gpu_vector_layout), of fixed width (gpu_plain_call): grid x
+ *     over blocks of heads, y strides over blocks of tokens, block is (pairs / pairs a thread,
+ *     heads, tokens)
  * A NULL vector kernel is replaced by that of GPU_ANY_WIDTH.
  */
 typedef struct gpu_rotate_kernels {

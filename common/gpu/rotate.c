@@ -133,8 +133,9 @@ static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
     gpu_launch vector;
     if (!gpu_vector_plan(bound, call, &vector))
         return launch_generic(bound, call);
-    void *arguments[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call,
-                         &vector.layout};
+    void *whole[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &vector.layout};
+    void *plain[] = {&vector.plain};
+    void **arguments = vector.is_plain ? plain : whole;
     return gpuLaunchKernel(vector.kernel, vector.grid, vector.block, arguments, 0, call->stream);
 }
 
@@ -151,7 +152,7 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
 }
 
 static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE,
-                     two_heads = GPU_TWO_HEADS, four_heads = GPU_FOUR_HEADS, generic = GPU_GENERIC;
+                     two_heads = GPU_TWO_HEADS, generic = GPU_GENERIC;
 
 static const rope_candidate vec = {
     .name = "vec", .data = &by_size, .bind = bind, .run = run, .release = release};
@@ -170,13 +171,6 @@ static const rope_candidate vec16x2 = {.name = "vec16x2",
                                        .run = run,
                                        .release = release};
 
-static const rope_candidate vec16x4 = {.name = "vec16x4",
-                                       .data = &four_heads,
-                                       .on_request = 1,
-                                       .bind = bind,
-                                       .run = run,
-                                       .release = release};
-
-static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2, &vec16x4};
+static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2};
 
 const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

@@ -41,7 +41,7 @@ template <typename S, typename T> GPU_FN void gpu_load_list(const T *list, int p
 template <typename S>
 GPU_FN int64_t gpu_position_of(const rope_problem *p, const rope_call *call, const rope_site *site,
                                const rope_token *token, int pair) {
-    if (S::FIXED || p->axes == 1)
+    if (p->axes == 1)
         return token->at[0];
     return rope_position_of(&call->position, site, p->pair_axis[pair]);
 }
@@ -50,7 +50,7 @@ GPU_FN int64_t gpu_position_of(const rope_problem *p, const rope_call *call, con
 template <typename S>
 GPU_FN void gpu_angles(const rope_problem *p, const rope_call *call, const rope_site *site,
                        const rope_token *token, int pairs, float c[S::V], float s[S::V]) {
-    bool second = !S::FIXED && token->set;
+    bool second = token->set;
     if (p->angle_mode == ROPE_ANGLE_EXACT) {
         uint64_t turns[S::V];
         gpu_load_list<S>(second ? p->set[1].turns : p->set[0].turns, pairs, turns);
@@ -77,7 +77,7 @@ GPU_FN void gpu_angles(const rope_problem *p, const rope_call *call, const rope_
 template <typename S>
 GPU_FN void gpu_computed_row(const rope_problem *p, const rope_call *call, const rope_site *site,
                              const rope_token *token, int pairs, float c[S::V], float s[S::V]) {
-    bool second = !S::FIXED && token->set;
+    bool second = token->set;
     float factor = (float)(second ? p->set[1].attention_factor : p->set[0].attention_factor);
     gpu_angles<S>(p, call, site, token, pairs, c, s);
 #pragma unroll
@@ -105,30 +105,22 @@ GPU_FN void gpu_table_row(const rope_problem *p, const rope_call *call, const ro
     }
 }
 
-/* A kernel of fixed width is chosen where positions need neither sequences, shards nor lists. */
-template <typename S>
+/* The position on axis 0 alone: gpu_position_of reads the others, pair by pair. */
 GPU_FN rope_token gpu_token_of(const rope_problem *p, const rope_call *call, int64_t batch,
                                int64_t index) {
     rope_problem problem = *p;
-    rope_call seen = *call;
     problem.axes = 1;
-    if (S::FIXED) {
-        problem.angle_mode = ROPE_ANGLE_EXACT;
-        problem.frequency_sets = 1;
-        seen.position.cu_seqlens = nullptr;
-        seen.position.shard = ROPE_SHARD_NONE;
-    }
-    return rope_token_of(&problem, &seen, batch, index);
+    return rope_token_of(&problem, call, batch, index);
 }
 
 /* Returns the token's fate; without a rotation c and s are left alone. */
 template <typename S>
 GPU_FN int gpu_row(const rope_problem *p, const rope_call *call, int64_t batch, int64_t index,
                    int pairs, float c[S::V], float s[S::V]) {
-    rope_token token = gpu_token_of<S>(p, call, batch, index);
-    if (!S::FIXED && token.fate != ROPE_TOKEN_ROTATES)
+    rope_token token = gpu_token_of(p, call, batch, index);
+    if (token.fate != ROPE_TOKEN_ROTATES)
         return token.fate;
-    if (!S::FIXED && p->angle_mode == ROPE_ANGLE_TABLE) {
+    if (p->angle_mode == ROPE_ANGLE_TABLE) {
         gpu_table_row<S>(p, call, &token, pairs, c, s);
     } else {
         rope_site site = rope_site_of(&call->position, batch, index);

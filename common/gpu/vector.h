@@ -18,11 +18,8 @@ template <int DTYPE_, int INTERLEAVED_, int GEOMETRY_, int WIDTH_> struct gpu_sh
     static constexpr int DTYPE = DTYPE_, INTERLEAVED = INTERLEAVED_;
     static constexpr int SIZE = DTYPE == ROPE_F32 ? 4 : 2;
     static constexpr int V = GEOMETRY_ == GPU_NARROW ? 2 : 16 / SIZE;
-    static constexpr int HEADS = GEOMETRY_ == GPU_FOUR_HEADS  ? 4
-                                 : GEOMETRY_ == GPU_TWO_HEADS ? 2
-                                                              : 1;
+    static constexpr int HEADS = GEOMETRY_ == GPU_TWO_HEADS ? 2 : 1;
     static constexpr bool STREAM = GEOMETRY_ == GPU_WIDE;
-    static constexpr bool FIXED = WIDTH_ != GPU_ANY_WIDTH;
     static constexpr int WIDTH = WIDTH_ == GPU_WIDTH_128 ? 128 : WIDTH_ == GPU_WIDTH_64 ? 64 : 0;
 };
 
@@ -37,12 +34,6 @@ GPU_FN gpu_window gpu_window_of(const rope_problem *p, const rope_call *call, in
                                 int64_t batch, int64_t index, int64_t head) {
     const rope_operand &o = tensor ? call->tensor[1] : call->tensor[0];
     gpu_window w = {(const char *)o.in, (char *)o.out};
-    if (S::FIXED) {
-        int64_t at = ((batch * call->tokens + index) * o.heads + head) * S::WIDTH * S::SIZE;
-        w.in += at;
-        w.out += at;
-        return w;
-    }
     int64_t offset = tensor ? p->rotary_offset[1] : p->rotary_offset[0];
     w.in += (batch * o.in_stride[0] + index * o.in_stride[1] + head * o.in_stride[2] + offset) *
             S::SIZE;
@@ -101,7 +92,7 @@ template <typename S>
 GPU_FN void gpu_vector_token(const rope_problem *p, const rope_call *call,
                              const gpu_vector_layout *layout, int tensor, int64_t first_head,
                              int64_t batch, int64_t index) {
-    const int pairs = S::FIXED ? S::WIDTH / 2 : p->pairs;
+    const int pairs = p->pairs;
     const int64_t heads = tensor ? call->tensor[1].heads : call->tensor[0].heads;
     gpu_window w[S::HEADS];
     gpu_vectors<S> x[S::HEADS];
@@ -116,7 +107,7 @@ GPU_FN void gpu_vector_token(const rope_problem *p, const rope_call *call,
     }
     float c[S::V], s[S::V];
     int fate = gpu_row<S>(p, call, batch, index, pairs, c, s);
-    if (!S::FIXED && fate == ROPE_TOKEN_FAILS) {
+    if (fate == ROPE_TOKEN_FAILS) {
         if (call->position_flag)
             *call->position_flag = 1;
         return;
@@ -125,23 +116,24 @@ GPU_FN void gpu_vector_token(const rope_problem *p, const rope_call *call,
     for (int h = 0; h < S::HEADS; h++) {
         if (!present[h])
             continue;
-        if (!S::FIXED && w[h].in != w[h].out)
+        if (w[h].in != w[h].out)
             gpu_copy_outside<S>(w[h], tensor ? layout->before[1] : layout->before[0],
                                 tensor ? layout->after[1] : layout->after[0], pairs);
-        if (S::FIXED || fate == ROPE_TOKEN_ROTATES)
+        if (fate == ROPE_TOKEN_ROTATES)
             gpu_rotate_vectors<S>(x[h], c, s);
         gpu_store_vectors<S>(w[h].out, pairs, x[h]);
     }
 }
 
-/* Batch row and token of the n-th token; a 64-bit division only where nothing less will do. */
-GPU_FN void gpu_split_token(const rope_call *call, int64_t n, int64_t *batch, int64_t *index) {
+/* Batch row and token of the n-th of `rows`; a 64-bit division only where nothing less will do. */
+GPU_FN void gpu_split_token(int64_t rows, int64_t tokens, int64_t n, int64_t *batch,
+                            int64_t *index) {
     *batch = 0;
-    if (call->batch > 1)
-        *batch = call->tokens == 1                    ? n
-                 : (uint64_t)(n | call->tokens) >> 32 ? n / call->tokens
-                                                      : (uint32_t)n / (uint32_t)call->tokens;
-    *index = n - *batch * call->tokens;
+    if (rows != tokens)
+        *batch = tokens == 1                    ? n
+                 : (uint64_t)(n | tokens) >> 32 ? n / tokens
+                                                : (uint32_t)n / (uint32_t)tokens;
+    *index = n - *batch * tokens;
 }
 
 template <typename S>
@@ -150,39 +142,20 @@ GPU_FN void gpu_vector_block(const rope_problem *p, const rope_call *call,
     int tensor = (int)blockIdx.x >= layout->q_blocks;
     int block = (int)blockIdx.x - (tensor ? layout->q_blocks : 0);
     int64_t head = (int64_t)block * S::HEADS * blockDim.y + threadIdx.y;
-    for (int64_t n = (int64_t)blockIdx.y * blockDim.z + threadIdx.z; n < call->batch * call->tokens;
+    const int64_t rows = call->batch * call->tokens;
+    for (int64_t n = (int64_t)blockIdx.y * blockDim.z + threadIdx.z; n < rows;
          n += (int64_t)gridDim.y * blockDim.z) {
         int64_t batch, index;
-        gpu_split_token(call, n, &batch, &index);
+        gpu_split_token(rows, call->tokens, n, &batch, &index);
         gpu_vector_token<S>(p, call, layout, tensor, head, batch, index);
     }
 }
 
-template <int DTYPE, int INTERLEAVED, int GEOMETRY, int WIDTH>
-__global__ void __launch_bounds__(GPU_MAX_THREADS, WIDTH == GPU_ANY_WIDTH ? 1 : 0)
+template <int DTYPE, int INTERLEAVED, int GEOMETRY>
+__global__ void __launch_bounds__(GPU_MAX_THREADS, 1)
     gpu_vector_kernel(GPU_PARAMETER rope_problem p, GPU_PARAMETER rope_call call,
                       GPU_PARAMETER gpu_vector_layout layout) {
-    gpu_vector_block<gpu_shape<DTYPE, INTERLEAVED, GEOMETRY, WIDTH>>(&p, &call, &layout);
+    gpu_vector_block<gpu_shape<DTYPE, INTERLEAVED, GEOMETRY, GPU_ANY_WIDTH>>(&p, &call, &layout);
 }
-
-/* Those of a dtype, as gpu_rotate_kernels lists them. */
-/* clang-format off */
-#define GPU_PAIRINGS(DTYPE, GEOMETRY, WIDTH)                                                       \
-    {(const void *)gpu_vector_kernel<DTYPE, 0, GEOMETRY, WIDTH>,                                   \
-     (const void *)gpu_vector_kernel<DTYPE, 1, GEOMETRY, WIDTH>}
-#define GPU_VECTOR_KERNELS(DTYPE)                                                                  \
-    {{GPU_PAIRINGS(DTYPE, GPU_NARROW, GPU_ANY_WIDTH),                                              \
-      {},                                                                                          \
-      GPU_PAIRINGS(DTYPE, GPU_NARROW, GPU_WIDTH_128)},                                             \
-     {GPU_PAIRINGS(DTYPE, GPU_WIDE, GPU_ANY_WIDTH),                                                \
-      GPU_PAIRINGS(DTYPE, GPU_WIDE, GPU_WIDTH_64),                                                 \
-      GPU_PAIRINGS(DTYPE, GPU_WIDE, GPU_WIDTH_128)},                                               \
-     {GPU_PAIRINGS(DTYPE, GPU_TWO_HEADS, GPU_ANY_WIDTH),                                           \
-      {},                                                                                          \
-      GPU_PAIRINGS(DTYPE, GPU_TWO_HEADS, GPU_WIDTH_128)},                                           \
-     {GPU_PAIRINGS(DTYPE, GPU_FOUR_HEADS, GPU_ANY_WIDTH),                                           \
-      {},                                                                                          \
-      GPU_PAIRINGS(DTYPE, GPU_FOUR_HEADS, GPU_WIDTH_128)}}
-/* clang-format on */
 
 #endif
