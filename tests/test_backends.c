@@ -137,25 +137,29 @@ static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
     return data;
 }
 
+static void check_whole(const whole_case *w, int64_t index) {
+    size_t unit = (size_t)(w->batch * w->tokens * w->head_dim) * (w->dtype == ROPE_F32 ? 4 : 2);
+    size_t q_bytes = unit * (size_t)w->heads[0], bytes = q_bytes + unit * (size_t)w->heads[1];
+    unsigned char *expected = make_data(index, w->dtype, bytes);
+    CHECK_STATUS(ROPE_OK, rotate_whole(w, "cpu", NULL, expected, bytes, q_bytes));
+    const char *kernel = NULL;
+    for (int k = 0; k == 0 || kernel; kernel = device_kernel(k++)) {
+        unsigned char *got = make_data(index, w->dtype, bytes);
+        rope_status status = rotate_whole(w, device_backend(), kernel, got, bytes, q_bytes);
+        if (!kernel || status != ROPE_ERROR_UNSUPPORTED) {
+            CHECK_STATUS(ROPE_OK, status);
+            CHECK(memcmp(expected, got, bytes) == 0, "other bits than the CPU's from %s",
+                  kernel ? kernel : "the chosen kernel");
+        }
+        free(got);
+    }
+    free(expected);
+}
+
 TEST(backends, whole_heads) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, CASES / 8);) {
         whole_case w = make_whole(i);
-        size_t unit = (size_t)(w.batch * w.tokens * w.head_dim) * (w.dtype == ROPE_F32 ? 4 : 2);
-        size_t q_bytes = unit * (size_t)w.heads[0], bytes = q_bytes + unit * (size_t)w.heads[1];
-        unsigned char *expected = make_data(i, w.dtype, bytes), *got;
-        CHECK_STATUS(ROPE_OK, rotate_whole(&w, "cpu", NULL, expected, bytes, q_bytes));
-        const char *kernel = NULL;
-        for (int k = 0; k == 0 || kernel; kernel = device_kernel(k++)) {
-            got = make_data(i, w.dtype, bytes);
-            rope_status status = rotate_whole(&w, device_backend(), kernel, got, bytes, q_bytes);
-            if (!kernel || status != ROPE_ERROR_UNSUPPORTED) {
-                CHECK_STATUS(ROPE_OK, status);
-                CHECK(memcmp(expected, got, bytes) == 0, "other bits than the CPU's from %s",
-                      kernel ? kernel : "the chosen kernel");
-            }
-            free(got);
-        }
-        free(expected);
+        check_whole(&w, i);
     }
 }
