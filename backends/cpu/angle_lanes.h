@@ -26,12 +26,10 @@ CPU_INLINE lanes_cos_sin lanes_quarter(lanes_f r, lanes_u u) {
 
 /* A 64-bit lane is two words, the low one first. */
 CPU_INLINE lanes_cos_sin lanes_turns(const lanes_w *t) {
-    lanes_w shifted = *t >> 30;
-    lanes_u whole[2], quarter[2];
-    memcpy(whole, t, sizeof whole);
-    memcpy(quarter, &shifted, sizeof quarter);
-    lanes_u u = __builtin_shufflevector(whole[0], whole[1], LANES_ODD) + 0x20000000u;
-    lanes_i q = (lanes_i)__builtin_shufflevector(quarter[0], quarter[1], LANES_EVEN);
+    lanes_f whole[2] = {(lanes_f)t->part[0], (lanes_f)t->part[1]};
+    lanes_f quarter[2] = {(lanes_f)(t->part[0] >> 30), (lanes_f)(t->part[1] >> 30)};
+    lanes_u u = (lanes_u)lanes_odd(whole[0], whole[1]) + 0x20000000u;
+    lanes_i q = (lanes_i)lanes_even(quarter[0], quarter[1]);
     lanes_f r = __builtin_convertvector(q, lanes_f) * 0x1p-32f;
     return lanes_quarter(r, u);
 }

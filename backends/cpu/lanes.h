@@ -8,8 +8,12 @@ typedef float lanes_f __attribute__((vector_size(4 * LANES)));
 typedef uint32_t lanes_u __attribute__((vector_size(4 * LANES)));
 typedef int32_t lanes_i __attribute__((vector_size(4 * LANES)));
 typedef uint16_t lanes_h __attribute__((vector_size(2 * LANES)));
-typedef uint64_t lanes_w __attribute__((vector_size(8 * LANES)));
-typedef int64_t lanes_l __attribute__((vector_size(8 * LANES)));
+typedef uint64_t lanes_d __attribute__((vector_size(4 * LANES)));
+
+/* 64 bits a lane: two vectors, since compilers take a longer one apart. */
+typedef struct lanes_w {
+    lanes_d part[2];
+} lanes_w;
 
 CPU_INLINE lanes_f lanes_load_f(const void *p) {
     lanes_f x;
@@ -58,5 +62,24 @@ CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
     lanes_u rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return lanes_select(nan, (u >> 16) | 0x40u, rounded);
 }
+
+#if defined(LANES_EVEN)
+/* Two vectors parted into first and second of each pair of neighbours, and joined again. */
+CPU_INLINE lanes_f lanes_even(lanes_f a, lanes_f b) {
+    return __builtin_shufflevector(a, b, LANES_EVEN);
+}
+
+CPU_INLINE lanes_f lanes_odd(lanes_f a, lanes_f b) {
+    return __builtin_shufflevector(a, b, LANES_ODD);
+}
+
+CPU_INLINE lanes_f lanes_low(lanes_f a, lanes_f b) {
+    return __builtin_shufflevector(a, b, LANES_LOW);
+}
+
+CPU_INLINE lanes_f lanes_high(lanes_f a, lanes_f b) {
+    return __builtin_shufflevector(a, b, LANES_HIGH);
+}
+#endif
 
 #endif

@@ -6,12 +6,28 @@
 
 #define LANES 8
 #define LANES_REGISTER(x) "+x"(x)
-/* Index lists that part neighbours and join them again. */
-#define LANES_EVEN 0, 2, 4, 6, 8, 10, 12, 14
-#define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15
-#define LANES_LOW 0, 8, 1, 9, 2, 10, 3, 11
-#define LANES_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #include "backends/cpu/lanes.h"
+
+/* Two vectors parted into first and second of each pair of neighbours, and joined again. */
+CPU_INLINE lanes_f lanes_even(lanes_f a, lanes_f b) {
+    __m256d mixed = (__m256d)_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88);
+    return (lanes_f)_mm256_permute4x64_pd(mixed, 0xd8);
+}
+
+CPU_INLINE lanes_f lanes_odd(lanes_f a, lanes_f b) {
+    __m256d mixed = (__m256d)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
+    return (lanes_f)_mm256_permute4x64_pd(mixed, 0xd8);
+}
+
+CPU_INLINE lanes_f lanes_low(lanes_f a, lanes_f b) {
+    __m256 low = _mm256_unpacklo_ps((__m256)a, (__m256)b);
+    return (lanes_f)_mm256_permute2f128_ps(low, _mm256_unpackhi_ps((__m256)a, (__m256)b), 0x20);
+}
+
+CPU_INLINE lanes_f lanes_high(lanes_f a, lanes_f b) {
+    __m256 low = _mm256_unpacklo_ps((__m256)a, (__m256)b);
+    return (lanes_f)_mm256_permute2f128_ps(low, _mm256_unpackhi_ps((__m256)a, (__m256)b), 0x31);
+}
 
 /* Compilers do not find these conversions for vector extensions. */
 CPU_INLINE lanes_u lanes_words_of(lanes_h h) {

@@ -61,8 +61,7 @@ CPU_INLINE lanes_pair lanes_load_neighbours(int dtype, const char *p) {
     if (dtype != ROPE_F32)
         return lanes_split_words(dtype, lanes_load_u(p));
     lanes_f a = lanes_load_f(p), b = lanes_load_f(p + sizeof a);
-    lanes_pair x = {__builtin_shufflevector(a, b, LANES_EVEN),
-                    __builtin_shufflevector(a, b, LANES_ODD)};
+    lanes_pair x = {lanes_even(a, b), lanes_odd(a, b)};
     return x;
 }
 
@@ -75,8 +74,8 @@ CPU_INLINE void lanes_store_neighbours(int dtype, int stream, char *p, lanes_pai
             lanes_store_u(p, words);
         return;
     }
-    lanes_narrow(dtype, stream, p, __builtin_shufflevector(y.x1, y.x2, LANES_LOW));
-    lanes_narrow(dtype, stream, p + sizeof y.x1, __builtin_shufflevector(y.x1, y.x2, LANES_HIGH));
+    lanes_narrow(dtype, stream, p, lanes_low(y.x1, y.x2));
+    lanes_narrow(dtype, stream, p + sizeof y.x1, lanes_high(y.x1, y.x2));
 }
 
 CPU_INLINE lanes_pair lanes_load_pairs(int dtype, int pairing, const char *window, int i,

@@ -16,7 +16,7 @@ CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
 
 /* What every vector of a row has in common. */
 typedef struct lanes_row_frame {
-    int64_t position; /* where there is one axis */
+    lanes_d position; /* where there is one axis, the same in each lane */
     float position_f32;
     float factor;
     uint32_t negate; /* sign bit of sin in transpose and inverse */
@@ -32,15 +32,16 @@ CPU_INLINE void lanes_positions(const rope_problem *p, const rope_token *token, 
 CPU_INLINE lanes_cos_sin lanes_exact(int one_axis, const rope_problem *p, const rope_token *token,
                                      const lanes_row_frame *frame, const uint64_t *list, int pair) {
     lanes_w turns, position;
-    memcpy(&turns, list + pair, sizeof turns);
-    if (one_axis) {
-        turns *= (uint64_t)frame->position;
-        return lanes_turns(&turns);
-    }
     int64_t each[LANES];
-    lanes_positions(p, token, pair, each);
-    memcpy(&position, each, sizeof position);
-    turns *= position;
+    if (!one_axis)
+        lanes_positions(p, token, pair, each);
+    for (int i = 0; i < 2; i++) {
+        memcpy(&turns.part[i], list + pair + i * LANES / 2, sizeof turns.part[i]);
+        position.part[i] = frame->position;
+        if (!one_axis)
+            memcpy(&position.part[i], each + i * LANES / 2, sizeof position.part[i]);
+        turns.part[i] *= position.part[i];
+    }
     return lanes_turns(&turns);
 }
 
@@ -63,8 +64,10 @@ CPU_INLINE void lanes_fill_row(int mode, int one_axis, const rope_problem *p,
     const rope_frequency_set *set = &p->set[token->set];
     const uint64_t *turns = set->turns;
     const float *inv_freq = set->inv_freq;
-    const lanes_row_frame frame = {token->at[0], (float)token->at[0], (float)set->attention_factor,
-                                   p->direction != ROPE_FORWARD ? 0x80000000u : 0u};
+    const lanes_row_frame frame = {.position = (lanes_d){0} + (uint64_t)token->at[0],
+                                   .position_f32 = (float)token->at[0],
+                                   .factor = (float)set->attention_factor,
+                                   .negate = p->direction != ROPE_FORWARD ? 0x80000000u : 0u};
     for (int i = 0, pairs = p->pairs; i < pairs; i += LANES) {
         lanes_cos_sin a = mode == ROPE_ANGLE_EXACT
                               ? lanes_exact(one_axis, p, token, &frame, turns, i)
