@@ -183,7 +183,7 @@ int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *l
         return 0;
     int interleaved = p->pairing_in == ROPE_PAIRING_INTERLEAVED;
     int32_t width = width_for(bound, call);
-    if (geometry == GPU_TWO_HEADS && width != GPU_WIDTH_128)
+    if (geometry == GPU_TWO_HEADS && width == GPU_WIDTH_64)
         geometry = GPU_WIDE;
     launch->kernel = bound->kernels->vector[geometry][width][interleaved];
     launch->is_plain = launch->kernel && width != GPU_ANY_WIDTH;

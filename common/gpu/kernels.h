@@ -12,7 +12,7 @@ extern "C" {
 enum {
     GPU_NARROW = 0,    /* 2 pairs of one head */
     GPU_WIDE = 1,      /* two 16-byte vectors of one head, with streaming hints */
-    GPU_TWO_HEADS = 2, /* two 16-byte vectors of each of two heads, GPU_WIDTH_128 alone */
+    GPU_TWO_HEADS = 2, /* two 16-byte vectors of each of two heads, not for GPU_WIDTH_64 */
     GPU_GEOMETRIES = 3
 };
 

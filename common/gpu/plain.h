@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(GPU_MAX_THREADS)
      {GPU_ANY(DTYPE, GPU_WIDE),                                                                    \
       GPU_PLAIN(DTYPE, GPU_WIDE, GPU_WIDTH_64),                                                    \
       GPU_PLAIN(DTYPE, GPU_WIDE, GPU_WIDTH_128)},                                                  \
-     {{}, {}, GPU_PLAIN(DTYPE, GPU_TWO_HEADS, GPU_WIDTH_128)}}
+     {GPU_ANY(DTYPE, GPU_TWO_HEADS), {}, GPU_PLAIN(DTYPE, GPU_TWO_HEADS, GPU_WIDTH_128)}}
 /* clang-format on */
 
 #endif

@@ -150,7 +150,8 @@ enum {
 enum {
     ROPE_SHARD_NONE = 1,       /**< All. Default. */
     ROPE_SHARD_CONTIGUOUS = 2, /**< The shard_rank-th of shard_size equal parts. */
-    ROPE_SHARD_ZIGZAG = 3 /**< Chunks shard_rank and 2*shard_size-1-shard_rank of 2*shard_size. */
+    ROPE_SHARD_ZIGZAG = 3      /**< Chunks shard_rank and 2*shard_size-1-shard_rank of 2*shard_size,
+      which divides each length. */
 };
 
 /**
@@ -187,11 +188,12 @@ typedef struct rope_desc {
     double mscale_all_dim;   /**< yarn, with mscale or not at all. */
     double attention_factor; /**< > 0: replaces the rule's own, so mscale* and *_mscale stay 0. */
     double alpha;            /**< > 0: dynamic by theta*alpha^(r/(r-2)) instead of by factor. */
-    double partial_rotary_factor;             /**< 0..1: proportional. 0: 1. */
-    double short_mscale;                      /**< > 0: longrope's attention factor when short. */
-    double long_mscale;                       /**< > 0: longrope's attention factor when long. */
-    double xpos_scale_base;                   /**< >= 2: XPos on, usually 512. */
-    int64_t xpos_center;                      /**< Position where XPos scales by 1. */
+    double partial_rotary_factor; /**< 0..1: proportional. 0: 1. */
+    double short_mscale;          /**< > 0: longrope's attention factor when short. */
+    double long_mscale;           /**< > 0: longrope's attention factor when long. */
+    double xpos_scale_base;       /**< >= 2: XPos on, usually 512. Its scale is kept within [2^-126,
+                                     2^127]. */
+    int64_t xpos_center;          /**< Position where XPos scales by 1. */
     int64_t original_max_position_embeddings; /**< > 0 (longrope: >= 2): yarn, longrope, llama3. */
     int64_t max_position_embeddings;          /**< > 0: dynamic, longrope. */
     int64_t sequence_length;                  /**< dynamic. 0: max_position_embeddings. */
