@@ -83,9 +83,24 @@ static bool place_tables(workload *w, const options *o, rope_args *args) {
            workload_place(w, sine, bytes, &args->sin);
 }
 
+/* A list of a call holds one entry a sequence. */
+static bool check_list(const char *name, int64_t count, int64_t sequences) {
+    if (count == 0 || count == sequences)
+        return true;
+    message("--%s has %lld entries; allowed is one a sequence, %lld", name, (long long)count,
+            (long long)sequences);
+    return false;
+}
+
+static bool check_lists(const options *o) {
+    int64_t sequences = o->cu_seqlens.count ? o->cu_seqlens.count - 1 : o->batch;
+    return check_list("sequence-offsets", o->sequence_offsets.count, sequences) &&
+           check_list("sequence-lengths", o->sequence_lengths.count, sequences);
+}
+
 bool placement_create(workload *w, const options *o, rope_args *args) {
     w->host.sequences = args->sequences = o->cu_seqlens.count > 0 ? o->cu_seqlens.count - 1 : 0;
-    return place_ids(w, o, args) &&
+    return check_lists(o) && place_ids(w, o, args) &&
            place_indices(w, o->cu_seqlens.values, o->cu_seqlens.count, &w->host.cu_seqlens,
                          &args->cu_seqlens) &&
            place_indices(w, o->sequence_offsets.values, o->sequence_offsets.count,
