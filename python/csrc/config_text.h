@@ -1,0 +1,39 @@
+/*
+ * A descriptor as text, "name=value" fields divided by spaces: what a graph of PyTorch can hold and
+ * save. Names and values are those of rope_desc, enumerations by name, lists divided by commas.
+ */
+#ifndef ROPEKIT_PYTHON_CONFIG_TEXT_H
+#define ROPEKIT_PYTHON_CONFIG_TEXT_H
+
+#include <ropekit/rope.h>
+
+/* Order of a tensor's dimensions; thd is packed, without a batch. */
+typedef enum config_layout {
+    LAYOUT_BSHD = 1,
+    LAYOUT_BHSD = 2,
+    LAYOUT_SBHD = 3,
+    LAYOUT_THD = 4
+} config_layout;
+
+/* A lone tensor as q, or as k, whose window and XPos scale may differ. */
+typedef enum config_role { ROLE_Q = 1, ROLE_K = 2 } config_role;
+
+/* What a text says. dtype, device and what else the tensors tell are left to them. */
+typedef struct config_text {
+    rope_desc desc;
+    int32_t layout; /* config_layout */
+    int32_t role;   /* config_role */
+    double *lists;  /* what desc points to */
+    char *strings;
+} config_text;
+
+/* Reads text, of which no byte after length counts. Returns NULL, or what is wrong, valid until the
+ * thread's next call. */
+const char *config_text_parse(const char *text, size_t length, config_text *config);
+void config_text_release(config_text *config);
+
+/* Writes a descriptor as text that ends in a zero. Returns its length without it, whatever size is.
+ */
+size_t config_text_print(const rope_desc *desc, char *text, size_t size);
+
+#endif

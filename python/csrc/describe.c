@@ -1,0 +1,30 @@
+/* What the Python package calls by name, beside libropekit's own functions. */
+#include "python/csrc/config_text.h"
+
+#include <string.h>
+
+/* Finishes a configuration and writes it as text, without dtype, which the tensors tell. Returns
+ * the length of the whole text, or 0 on an error that rope_last_error() tells. */
+ROPE_API size_t ropekit_describe_config(rope_config *config, char *text, size_t size) {
+    rope_desc desc = ROPE_DESC_INIT;
+    if (rope_config_finish(config, &desc, NULL) != ROPE_OK)
+        return 0;
+    return config_text_print(&desc, text, size);
+}
+
+/* rope_frequencies of a text, whose rotary_dim is 2 * count. Returns NULL or what is wrong, valid
+ * until the thread's next call. */
+ROPE_API const char *ropekit_frequencies(const char *text, int32_t long_set, double *inv_freq,
+                                         int32_t count, double *attention_factor) {
+    config_text config;
+    const char *error = config_text_parse(text, strlen(text), &config);
+    config.desc.dtype = ROPE_F32;
+    if (config.desc.rotary_dim == 0)
+        config.desc.rotary_dim = 2 * count;
+    if (config.desc.head_dim == 0)
+        config.desc.head_dim = config.desc.rotary_dim;
+    if (!error && rope_frequencies(&config.desc, long_set, inv_freq, count, attention_factor))
+        error = rope_last_error();
+    config_text_release(&config);
+    return error;
+}

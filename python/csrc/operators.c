@@ -1,0 +1,128 @@
+/*
+ * The operators of the namespace ropekit for tensors on the CPU and on a GPU. Their schemas stand
+ * in python/ropekit/_operators.py. A boxed kernel owns what the stack holds and leaves its results
+ * there.
+ */
+#include "python/csrc/call.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Version of the ABI that torch_shim.h declares: 2.10. */
+#define TORCH_ABI ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
+
+/* operator delete of the C++ runtime that PyTorch is linked to, with which it expects the box of an
+ * optional argument to be given back. */
+void cxx_delete(void *box) __asm__("_ZdlPv");
+
+static AtenTensorHandle to_tensor(StableIValue value) {
+    return (AtenTensorHandle)(uintptr_t)value;
+}
+
+static const char *take(StableIValue value, tensor *t) {
+    return tensor_describe(to_tensor(value), t);
+}
+
+static const char *take_optional(StableIValue value, tensor *t) {
+    StableIValue *box = (StableIValue *)(uintptr_t)value;
+    if (!box)
+        return NULL;
+    AtenTensorHandle handle = to_tensor(*box);
+    cxx_delete(box);
+    return tensor_describe(handle, t);
+}
+
+/* Arguments in the order of the schemas. Every one is taken, also after an error. */
+static const char *take_all(const StableIValue *stack, uint64_t count, int pair, call *c,
+                            StringHandle *text) {
+    tensor *const optional[] = {
+        &c->sequence_offsets, &c->cu_seqlens, &c->sequence_lengths, &c->cos, &c->sin,
+        &c->position_flag};
+    const char *error = take(*stack++, &c->q), *other;
+    if (pair && (other = take(*stack++, &c->k)))
+        error = other;
+    *text = (StringHandle)(uintptr_t)*stack++;
+    if ((other = take_optional(*stack++, &c->position_ids)))
+        error = other;
+    memcpy(&c->position_offset, stack++, sizeof c->position_offset);
+    for (uint64_t i = 0; i < count - 4 - (uint64_t)pair; i++)
+        if ((other = take_optional(*stack++, optional[i])))
+            error = other;
+    return error;
+}
+
+static void release(const call *c) {
+    const tensor *const all[] = {
+        &c->q,   &c->k,   &c->position_ids,     &c->sequence_offsets, &c->cu_seqlens,
+        &c->cos, &c->sin, &c->sequence_lengths, &c->position_flag};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i]->handle)
+            aoti_torch_delete_tensor_object(all[i]->handle);
+}
+
+static void release_results(const call *c) {
+    if (c->q_out.handle)
+        aoti_torch_delete_tensor_object(c->q_out.handle);
+    if (c->k_out.handle)
+        aoti_torch_delete_tensor_object(c->k_out.handle);
+}
+
+static void run(StableIValue *stack, uint64_t count, int pair, int in_place) {
+    call c = {.in_place = in_place};
+    StringHandle text;
+    const char *error = take_all(stack, count, pair, &c, &text);
+    if (!error && (torch_string_c_str(text, &c.text) || torch_string_length(text, &c.text_length)))
+        error = "the configuration is no string";
+    if (!error)
+        error = call_run(&c);
+    torch_delete_string(text);
+    release(&c);
+    if (error)
+        release_results(&c);
+    aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
+    if (in_place)
+        return;
+    stack[0] = (uintptr_t)c.q_out.handle;
+    if (pair)
+        stack[1] = (uintptr_t)c.k_out.handle;
+}
+
+static void rotate(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run(stack, inputs, 0, 0);
+}
+
+static void rotate_pair(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run(stack, inputs, 1, 0);
+}
+
+static void rotate_in_place(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run(stack, inputs, 0, 1);
+}
+
+static void rotate_pair_in_place(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)outputs;
+    run(stack, inputs, 1, 1);
+}
+
+static const struct {
+    const char *name;
+    void (*kernel)(StableIValue *, uint64_t, uint64_t);
+} operators[] = {
+    {"rotate", rotate},           {"rotate_pair", rotate_pair},
+    {"rotate_no_grad", rotate},   {"rotate_pair_no_grad", rotate_pair},
+    {"rotate_", rotate_in_place}, {"rotate_pair_", rotate_pair_in_place},
+};
+
+/* Loading the library registers the kernels; PyTorch keeps them to its end. */
+__attribute__((constructor)) static void register_kernels(void) {
+    static const char *const keys[] = {"CPU", "CUDA"};
+    for (int k = 0; k < 2; k++) {
+        TorchLibraryHandle library = NULL;
+        int failed = aoti_torch_library_init_impl("ropekit", keys[k], "ropekit", 0, &library);
+        for (size_t i = 0; i < sizeof operators / sizeof operators[0] && !failed; i++)
+            failed = torch_library_impl(library, operators[i].name, operators[i].kernel, TORCH_ABI);
+    }
+}

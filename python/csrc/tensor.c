@@ -1,0 +1,134 @@
+#include "python/csrc/tensor.h"
+
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <string.h>
+
+typedef struct element {
+    int32_t (*number)(void);
+    const char *name;
+    int32_t rope; /* 0: none of ropekit's */
+} element;
+
+static const element elements[] = {
+    {aoti_torch_dtype_bfloat16, "bfloat16", ROPE_BF16},
+    {aoti_torch_dtype_float16, "float16", ROPE_F16},
+    {aoti_torch_dtype_float32, "float32", ROPE_F32},
+    {aoti_torch_dtype_float64, "float64", ROPE_F64},
+    {aoti_torch_dtype_int64, "int64", ROPE_I64},
+    {aoti_torch_dtype_int32, "int32", ROPE_I32},
+    {aoti_torch_dtype_int16, "int16", 0},
+    {aoti_torch_dtype_int8, "int8", 0},
+    {aoti_torch_dtype_uint8, "uint8", 0},
+    {aoti_torch_dtype_bool, "bool", 0},
+};
+
+static const element *element_of(int32_t number) {
+    for (size_t i = 0; i < sizeof elements / sizeof elements[0]; i++)
+        if (elements[i].number() == number)
+            return &elements[i];
+    return NULL;
+}
+
+const char *tensor_describe(AtenTensorHandle handle, tensor *t) {
+    int64_t *sizes = NULL, *strides = NULL;
+    t->handle = handle;
+    if (aoti_torch_get_dim(handle, &t->dims) || aoti_torch_get_sizes(handle, &sizes) ||
+        aoti_torch_get_strides(handle, &strides) || aoti_torch_get_dtype(handle, &t->torch_dtype) ||
+        aoti_torch_get_device_type(handle, &t->device_type) ||
+        aoti_torch_get_device_index(handle, &t->device))
+        return "a tensor has no sizes and strides; allowed are dense tensors with memory";
+    const element *found = element_of(t->torch_dtype);
+    t->dtype = found ? found->rope : 0;
+    t->sizes = sizes;
+    t->strides = strides;
+    return NULL;
+}
+
+const char *tensor_dtype_name(const tensor *t) {
+    const element *found = element_of(t->torch_dtype);
+    return found ? found->name : "of another type";
+}
+
+/* Whether the elements fill their memory without gap or overlap. */
+static int is_dense(const tensor *t) {
+    int64_t expected = 1;
+    int seen[TENSOR_DIMS] = {0};
+    for (int64_t found = 0; found < t->dims; found++) {
+        int64_t next = -1;
+        for (int64_t d = 0; d < t->dims && next < 0; d++)
+            if (!seen[d] && (t->sizes[d] == 1 || t->strides[d] == expected))
+                next = d;
+        if (next < 0)
+            return 0;
+        seen[next] = 1;
+        expected *= t->sizes[next];
+    }
+    return 1;
+}
+
+const char *tensor_like(const tensor *t, tensor *made) {
+    int64_t strides[TENSOR_DIMS], stride = 1;
+    for (int64_t d = t->dims - 1; d >= 0; d--) {
+        strides[d] = stride;
+        stride *= t->sizes[d] > 1 ? t->sizes[d] : 1;
+    }
+    AtenTensorHandle handle;
+    if (aoti_torch_empty_strided(t->dims, t->sizes, is_dense(t) ? t->strides : strides,
+                                 t->torch_dtype, t->device_type, t->device, &handle))
+        return "no memory for the result";
+    return tensor_describe(handle, made);
+}
+
+const void *tensor_read(const tensor *t) {
+    const void *data = NULL;
+    return torch_get_const_data_ptr(t->handle, &data) ? NULL : data;
+}
+
+void *tensor_write(const tensor *t) {
+    void *data = NULL;
+    return torch_get_mutable_data_ptr(t->handle, &data) ? NULL : data;
+}
+
+int tensor_repeats(const tensor *t) {
+    int64_t elements = 1, stride = 0;
+    for (int64_t d = 0; d < t->dims; d++) {
+        elements = t->sizes[d] > 1 ? t->sizes[d] : elements;
+        stride |= t->strides[d];
+    }
+    return elements > 1 && stride == 0;
+}
+
+int tensor_same_shape(const tensor *a, const tensor *b) {
+    return a->dims == b->dims && memcmp(a->sizes, b->sizes, (size_t)a->dims * sizeof(int64_t)) == 0;
+}
+
+int tensor_on_cpu(const tensor *t) {
+    return t->device_type != aoti_torch_device_type_cuda();
+}
+
+/* In PyTorch's library for the device, which a build for the CPU alone does not have. */
+typedef AOTITorchError (*current_stream)(int32_t device, void **stream);
+
+static current_stream find_current_stream(void) {
+    static const char *const libraries[] = {"libtorch_cuda.so", "libtorch_hip.so"};
+    current_stream found = NULL;
+    for (int i = 0; i < 2 && !found; i++) {
+        void *library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (library)
+            *(void **)&found = dlsym(library, "aoti_torch_get_current_cuda_stream");
+    }
+    return found;
+}
+
+const char *tensor_stream(const tensor *t, void **stream) {
+    static _Atomic(current_stream) known;
+    current_stream current = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!current) {
+        current = find_current_stream();
+        atomic_store_explicit(&known, current, memory_order_relaxed);
+    }
+    return current && current(t->device, stream) == 0
+               ? NULL
+               : "this PyTorch does not tell its current stream";
+}

@@ -1,0 +1,196 @@
+"""apply, apply_ and rope."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from typing_extensions import Unpack
+
+from ropekit import _operators  # noqa: F401 (defines torch.ops.ropekit)
+from ropekit.config import Config, Fields, merge
+
+_ops = torch.ops.ropekit
+_rotate, _rotate_pair = _ops.rotate.default, _ops.rotate_pair.default
+_rotate_no_grad = _ops.rotate_no_grad.default
+_rotate_pair_no_grad = _ops.rotate_pair_no_grad.default
+_rotate_, _rotate_pair_ = _ops.rotate_.default, _ops.rotate_pair_.default
+
+
+@lru_cache(maxsize=1024)
+def _merge_cached(text: str, fields: tuple[tuple[str, object], ...]) -> str:
+    return merge(text, dict(fields))
+
+
+def _text(config: object, fields: Any, role: str | None) -> str:
+    if isinstance(config, Config):
+        text = config.text
+    else:
+        text = "" if config is None else Config.from_transformers(config).text
+    if role:
+        fields["role"] = role
+    if not fields:
+        return text
+    if torch.compiler.is_compiling():
+        return merge(text, fields)
+    try:
+        return _merge_cached(text, tuple(fields.items()))
+    except TypeError:  # a list among them
+        return merge(text, fields)
+
+
+class Options(Fields, total=False):
+    """Keywords of `apply`."""
+
+    positions: Tensor | None
+    config: object
+    position_offset: int
+    sequence_offsets: Tensor | None
+    cu_seqlens: Tensor | None
+    sequence_lengths: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+
+
+@overload
+def apply(q: Tensor, k: Tensor, **options: Unpack[Options]) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def apply(q: Tensor, k: None = None, **options: Unpack[Options]) -> Tensor: ...
+
+
+@overload
+def apply(q: None, k: Tensor, **options: Unpack[Options]) -> Tensor: ...
+
+
+def apply(
+    q: Tensor | None,
+    k: Tensor | None = None,
+    *,
+    positions: Tensor | None = None,
+    config: object = None,
+    position_offset: int = 0,
+    sequence_offsets: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    sequence_lengths: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    **fields: Unpack[Fields],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Rotates q and k, or the one that is given, into new tensors.
+
+    Args:
+        q, k: tensors in the order of `layout` ("bshd" unless given: batch, sequence, head, element;
+            "thd" is packed), of any strides. k may have other heads than q.
+        positions: position ids, int32 or int64: [tokens], [batch, tokens] or, with several axes,
+            [axes, batch, tokens]. None counts from 0.
+        config: a Config, a Transformers configuration, a dict or the path of a config.json.
+        position_offset: added to every position.
+        sequence_offsets: one offset a sequence.
+        cu_seqlens: boundaries of packed sequences, one more than there are sequences.
+        sequence_lengths: longrope per sequence: total length of each.
+        cos, sin: tables [rows, entries] or [batch, rows, entries] that positions index; no gradient
+            flows into them.
+        fields: any field of a Config; it goes before that of `config`.
+
+    Returns:
+        q and k rotated, or the one that was given.
+    """
+    rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
+    if q is not None and k is not None:
+        return rotate_pair(q, k, _text(config, fields, None), positions, *rest)
+    one, text = _lone(q, k, config, fields)
+    return rotate(one, text, positions, *rest)
+
+
+def rotate(x: Tensor, text: str, positions: Tensor | None, *rest: Any) -> Tensor:
+    """The operator for one tensor; without a gradient's bookkeeping where none is asked for."""
+    grad = _needs_grad(rest, x)
+    result: Tensor = (_rotate if grad else _rotate_no_grad)(x, text, positions, *rest)
+    return result
+
+
+def rotate_pair(
+    q: Tensor, k: Tensor, text: str, positions: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor]:
+    """The operator for q and k, likewise."""
+    grad = _needs_grad(rest, q, k)
+    pair: tuple[Tensor, Tensor] = (_rotate_pair if grad else _rotate_pair_no_grad)(
+        q, k, text, positions, *rest
+    )
+    return pair
+
+
+def _needs_grad(rest: tuple[Any, ...], *tensors: Tensor) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    for table in rest[-2:]:
+        if table is not None and table.requires_grad:
+            raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+    for x in tensors:
+        if x.requires_grad:
+            return True
+    return _in_forward_mode()
+
+
+def _in_forward_mode() -> bool:
+    """Where tangents are carried, which an operator without a gradient would drop."""
+    return forward_ad._current_level >= 0
+
+
+def apply_(
+    q: Tensor | None,
+    k: Tensor | None = None,
+    *,
+    positions: Tensor | None = None,
+    config: object = None,
+    position_offset: int = 0,
+    sequence_offsets: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    sequence_lengths: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    position_flag: Tensor | None = None,
+    **fields: Unpack[Fields],
+) -> None:
+    """Rotates q and k, or the one that is given, in place. Arguments as of `apply`.
+
+    position_flag is one int32 on the tensors' device: a GPU sets it to 1 when it left out a token
+    whose position lies outside the caller's table. Tensors that require a gradient are refused.
+    """
+    if torch.is_grad_enabled():
+        for name, x in (("q", q), ("k", k)):
+            if x is not None and x.requires_grad:
+                raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
+    if _in_forward_mode():
+        raise RuntimeError("a forward-mode derivative is being taken; allowed is apply")
+    rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
+    if q is not None and k is not None:
+        text = _text(config, fields, None)
+        _rotate_pair_(q, k, text, positions, *rest, position_flag)
+    else:
+        one, text = _lone(q, k, config, fields)
+        _rotate_(one, text, positions, *rest, position_flag)
+
+
+def _lone(q: Tensor | None, k: Tensor | None, config: object, fields: Any) -> tuple[Tensor, str]:
+    one = k if q is None else q
+    if one is None:
+        raise RuntimeError("q and k are None; allowed is at most one of them")
+    return one, _text(config, fields, "k" if q is None else None)
+
+
+def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
+    """Rotates interleaved pairs of q and k, (batch, seq, heads, head_dim), from position 0 on.
+
+    seq_len is the longest sequence; the tensors may be shorter.
+    """
+    if seq_len < q.shape[1]:
+        raise RuntimeError(
+            f"seq_len is {seq_len}; allowed is {q.shape[1]}, the tokens of q, or more"
+        )
+    return apply(q, k, pairing_in="interleaved", rope_theta=theta)

@@ -1,0 +1,47 @@
+"""Loads libropekit_torch.so, which registers the kernels, and libropekit.so with it."""
+
+import ctypes
+from pathlib import Path
+
+import torch
+
+_PATH = Path(__file__).parent / "libropekit_torch.so"
+
+
+def _load() -> ctypes.CDLL:
+    if not _PATH.exists():
+        raise ImportError(f"{_PATH} is missing; install the package, or build it with ./dev test")
+    torch.ops.load_library(str(_PATH))
+    library = ctypes.CDLL(str(_PATH))
+    pointer, text, count = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+    real, whole = ctypes.c_double, ctypes.c_int32
+    for name, result, arguments in (
+        ("rope_last_error", text, []),
+        ("rope_version", text, []),
+        ("rope_config_create", whole, [pointer]),
+        ("rope_config_destroy", None, [pointer]),
+        ("rope_config_set_number", whole, [pointer, text, text, real]),
+        ("rope_config_set_string", whole, [pointer, text, text, text]),
+        ("rope_config_set_list", whole, [pointer, text, text, pointer, whole]),
+        ("ropekit_describe_config", count, [pointer, text, count]),
+        ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
+    ):
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+library = _load()
+
+
+def check(ok: bool) -> None:
+    """Raises the library's last error unless ok."""
+    if not ok:
+        raise RuntimeError(library.rope_last_error().decode())
+
+
+def version() -> str:
+    """Version of libropekit, as in "0.1.0"."""
+    text: bytes = library.rope_version()
+    return text.decode()

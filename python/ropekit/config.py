@@ -1,0 +1,216 @@
+"""A kind of layer: the fields of rope_desc (include/ropekit/rope.h) under their own names."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, cast
+
+from typing_extensions import Unpack
+
+from ropekit._library import check, library
+
+Pairing = Literal["half_split", "interleaved"]
+
+
+class Fields(TypedDict, total=False):
+    """What is not given keeps the library's default; dtype and device are those of the tensors."""
+
+    layout: Literal["bshd", "bhsd", "sbhd", "thd"]
+    head_dim: int
+    rotary_dim: int
+    rotary_offset: int
+    k_head_dim: int
+    k_rotary_offset: int
+    pairing_in: Pairing
+    pairing_out: Pairing
+    direction: Literal["forward", "transpose", "inverse"]
+    angle_mode: Literal["exact", "f32", "table"]
+    arithmetic: Literal["fp32", "model_dtype"]
+    rope_type: Literal[
+        "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "inv_freq"
+    ]
+    rope_theta: float
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    beta_fast: float
+    beta_slow: float
+    mscale: float
+    mscale_all_dim: float
+    attention_factor: float
+    alpha: float
+    partial_rotary_factor: float
+    short_mscale: float
+    long_mscale: float
+    xpos_scale_base: float
+    xpos_center: int
+    original_max_position_embeddings: int
+    max_position_embeddings: int
+    sequence_length: int
+    short_factor: Sequence[float]
+    long_factor: Sequence[float]
+    inv_freq: Sequence[float]
+    truncate: Literal["on", "off"]
+    longrope_select: Literal["per_sequence", "static", "short", "long"]
+    axes: int
+    axis_layout: Literal["chunked", "interleaved", "alternating", "custom"]
+    axis_frequency: Literal["shared", "restart"]
+    sections: Sequence[int]
+    pair_axis: Sequence[int]
+    shard: Literal["none", "contiguous", "zigzag"]
+    shard_rank: int
+    shard_size: int
+    table_width: Literal["half", "full"]
+    out_of_range: Literal["error", "identity", "clamp"]
+    launch: Literal["serial", "programmatic"]
+    kernel: str
+
+
+def _write(name: str, value: object) -> str:
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, Sequence):
+        text = ",".join(repr(entry) for entry in value)
+    else:
+        text = repr(value)
+    if not text or " " in text:
+        raise RuntimeError(f'{name} is "{text}"; allowed is a number, a name or a list of numbers')
+    return f"{name}={text}"
+
+
+def merge(text: str, fields: Mapping[str, object]) -> str:
+    """The text of a configuration with some fields replaced; None takes a field away."""
+    kept = [part for part in text.split() if part.partition("=")[0] not in fields]
+    given = [_write(name, value) for name, value in fields.items() if value is not None]
+    return " ".join(kept + given)
+
+
+class Config:
+    """An immutable set of fields. `text` is what the operators take."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __init__(self, **fields: Unpack[Fields]) -> None:
+        object.__setattr__(self, "text", merge("", fields))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Config cannot change; use replace({name}=...)")
+
+    def replace(self, **fields: Unpack[Fields]) -> Config:
+        """The same configuration with other values; None gives back the default."""
+        return Config.from_text(merge(self.text, fields))
+
+    @classmethod
+    def from_text(cls, text: str) -> Config:
+        """The configuration whose `text` this is."""
+        config = cls()
+        object.__setattr__(config, "text", text)
+        return config
+
+    @classmethod
+    def from_transformers(
+        cls, config: object, layer_type: str | None = None, **fields: Unpack[Fields]
+    ) -> Config:
+        """What a Transformers configuration, a dict or a config.json says.
+
+        layer_type names the kind of layer where a model has several, as in "sliding_attention".
+        """
+        return cls.from_text(merge(_describe(_as_dict(config), layer_type), fields))
+
+    def frequencies(self, rotary_dim: int, long: bool = False) -> tuple[list[float], float]:
+        """Radians a position of each pair, and the attention factor; longrope has two sets."""
+        inv_freq = (ctypes.c_double * (rotary_dim // 2))()
+        attention_factor = ctypes.c_double()
+        error = library.ropekit_frequencies(
+            self.text.encode(), long, inv_freq, len(inv_freq), ctypes.byref(attention_factor)
+        )
+        if error:
+            raise RuntimeError(error.decode())
+        return list(inv_freq), attention_factor.value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Config.from_text, (self.text,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __repr__(self) -> str:
+        return f"Config({self.text})"
+
+
+def _as_dict(config: object) -> dict[str, Any]:
+    if isinstance(config, (str, Path)):
+        config = json.loads(Path(config).read_text(encoding="utf-8"))
+    elif hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, dict):
+        raise RuntimeError(
+            f"config is {type(config).__name__}; allowed is a Config, a Transformers "
+            "configuration, a dict or the path of a config.json"
+        )
+    return cast("dict[str, Any]", config)
+
+
+def _rope_fields(
+    root: Mapping[str, Any], layer_type: str | None
+) -> Iterator[tuple[str, str, object]]:
+    """Every field as (scope, name, value): the model's, then those of rope_parameters."""
+    model = root.get("text_config") or root
+    local = model.get("rope_local_base_freq")
+    parameters: Mapping[str, Any] = next(
+        (
+            level[name]
+            for level in (model, root)
+            for name in ("rope_parameters", "rope_scaling")
+            if level.get(name)
+        ),
+        {},
+    )
+    for level in (root, model):
+        yield from (("", name, value) for name, value in level.items())
+    if parameters and all(
+        value is None or isinstance(value, dict) for value in parameters.values()
+    ):
+        name = layer_type or "full_attention"
+        if not parameters.get(name):
+            raise RuntimeError(f'layer_type is "{name}"; allowed is {", ".join(parameters)}')
+        parameters = parameters[name]
+    elif layer_type == "sliding_attention" and local:
+        yield ("", "rope_theta", local)
+        return
+    yield from (("rope", name, value) for name, value in parameters.items())
+
+
+def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
+    where = (handle, scope.encode(), name.encode())
+    status = 0
+    if isinstance(value, str):
+        status = library.rope_config_set_string(*where, value.encode())
+    elif isinstance(value, (bool, int, float)):
+        status = library.rope_config_set_number(*where, value)
+    elif isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
+        numbers = (ctypes.c_double * len(value))(*value)
+        status = library.rope_config_set_list(*where, numbers, len(value))
+    return status == 0
+
+
+def _describe(root: Mapping[str, Any], layer_type: str | None) -> str:
+    handle = ctypes.c_void_p()
+    check(library.rope_config_create(ctypes.byref(handle)) == 0)
+    try:
+        for scope, name, value in _rope_fields(root, layer_type):
+            check(_set(handle, scope, name, value))
+        size = library.ropekit_describe_config(handle, None, 0)
+        check(size > 0)
+        text = ctypes.create_string_buffer(size + 1)
+        library.ropekit_describe_config(handle, text, size + 1)
+        return text.value.decode()
+    finally:
+        library.rope_config_destroy(handle)

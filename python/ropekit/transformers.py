@@ -1,0 +1,282 @@
+"""Hugging Face models on ropekit's kernels: `patch`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType, TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ropekit._functions import rotate, rotate_pair
+from ropekit.config import Config, merge
+
+NAMES = (
+    "apply_rotary_pos_emb",
+    "apply_rotary_pos_emb_interleave",
+    "apply_rotary_pos_emb_vision",
+)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A way in which Transformers' functions rotate."""
+
+    pairing_in: str
+    pairing_out: str
+    columns: str  # how a row of cos holds the pairs: "once", "twice" as halves, or "repeated"
+    upcast: bool = False  # rotates in float32 whatever the type of q
+
+    def table(self, pairs: Tensor) -> Tensor:
+        """A row of cos of this form."""
+        if self.columns == "twice":
+            return torch.cat((pairs, pairs), -1)
+        return pairs.repeat_interleave(2, -1) if self.columns == "repeated" else pairs
+
+    def text(self, columns: int) -> str:
+        """The configuration for the caller's tables with so many columns."""
+        return (
+            f"rotary_dim={2 * columns if self.columns == 'once' else columns} "
+            f"table_width={'full' if self.columns == 'repeated' else 'half'} "
+            f"angle_mode=table arithmetic=model_dtype {self.pairing()}"
+        )
+
+    def pairing(self) -> str:
+        """The pairing as text of a configuration."""
+        return f"pairing_in={self.pairing_in} pairing_out={self.pairing_out}"
+
+
+_FORMS = [
+    Form(pairing_in, pairing_out, columns, upcast)
+    for upcast in (False, True)
+    for pairing_in, pairing_out, columns in (
+        ("half_split", "half_split", "twice"),
+        ("half_split", "half_split", "once"),
+        ("interleaved", "half_split", "twice"),
+        ("interleaved", "interleaved", "repeated"),
+        ("interleaved", "interleaved", "twice"),
+        ("interleaved", "interleaved", "once"),
+    )
+]
+
+
+@dataclass(frozen=True)
+class Angles:
+    """What a patched rotary embedding gives for sin; for cos it gives the position ids."""
+
+    text: str
+    sequence_lengths: Tensor | None
+
+
+def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: Any) -> Any:
+    if isinstance(sin, Angles):
+        text, positions = f"{sin.text} {form.pairing()}", cos
+        rest: tuple[Any, ...] = (0, None, None, sin.sequence_lengths, None, None)
+    else:
+        text, positions = form.text(cos.shape[-1]), None
+        if form.upcast:
+            cos, sin = cos.float(), sin.float()
+        rest = (0, None, None, None, cos, sin)
+    given = [x.float() for x in tensors] if form.upcast else tensors
+    text = f"{text} layout={layout}"
+    if len(given) == 1:
+        return rotate(given[0], text, positions, *rest).to(tensors[0].dtype)
+    q, k = rotate_pair(given[0], given[1], text, positions, *rest)
+    return q.to(tensors[0].dtype), k.to(tensors[1].dtype)
+
+
+def _replacement(original: Callable[..., Any], form: Form) -> Callable[..., Any]:
+    parameters = inspect.signature(original).parameters
+    names = tuple(parameters)
+    tensor_names = _tensor_names(parameters)
+    unsqueeze_dim = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in names else None
+
+    def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | kwargs
+        tensors = [given[name] for name in tensor_names]
+        dim = given.get("unsqueeze_dim", unsqueeze_dim)
+        layout = "bhsd" if dim == 1 else "thd" if tensors[0].dim() == 3 else "bshd"
+        return _rotate(form, layout, tensors, given["cos"], given["sin"])
+
+    apply_rotary_pos_emb.__dict__.update(original=original, form=form, users=0)
+    return apply_rotary_pos_emb
+
+
+def _tensor_names(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    return [name for name in parameters if name in ("q", "k", "x", "tensor")]
+
+
+def agrees(
+    original: Callable[..., Any], form: Form, dtype: torch.dtype, device: str = "cpu"
+) -> bool:
+    """Whether the original and this form give the same bits on a small trial."""
+    parameters = inspect.signature(original).parameters
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, 2, 7, 32) if "unsqueeze_dim" in parameters else (1, 7, 2, 32)
+    angles = torch.randn(1, 7, 16, generator=generator)
+    arguments = {"cos": form.table(angles.cos()), "sin": form.table(angles.sin())}
+    for name in _tensor_names(parameters):
+        arguments[name] = torch.randn(shape, generator=generator)
+    arguments = {name: x.to(device, dtype) for name, x in arguments.items()}
+    try:
+        expected = original(**arguments)
+    except (RuntimeError, TypeError, IndexError):
+        return False
+    found = _replacement(original, form)(**arguments)
+    pairs = zip(expected, found, strict=True) if isinstance(found, tuple) else [(expected, found)]
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def find_form(original: Callable[..., Any]) -> Form | None:
+    """The form of a rotary function, or None; bfloat16 tells in what type it rotates."""
+    names = inspect.signature(original).parameters
+    if not {"cos", "sin"} <= set(names) or not 1 <= len(_tensor_names(names)) <= 2:
+        return None
+    with torch.no_grad():
+        return next((form for form in _FORMS if agrees(original, form, torch.bfloat16)), None)
+
+
+def _layer_texts(rotary: nn.Module, angle_mode: str, arithmetic: str) -> dict[str | None, str]:
+    """The configuration of each layer type (None: of all) whose frequencies are the module's."""
+    layer_types = list(rotary.rope_type) if isinstance(rotary.rope_type, dict) else [None]
+    texts = {}
+    for layer_type in layer_types:
+        config = Config.from_transformers(rotary.config, layer_type)
+        prefix = f"{layer_type}_" if layer_type else ""
+        known = getattr(rotary, f"{prefix}original_inv_freq").double().cpu()
+        scaling = getattr(rotary, f"{prefix}attention_scaling")
+        frequencies, factor = config.frequencies(2 * known.numel())
+        found = torch.tensor(frequencies, dtype=torch.float64)
+        if not torch.allclose(found, known, rtol=1e-5, atol=0) or abs(factor / scaling - 1) > 1e-6:
+            raise RuntimeError("its frequencies are not those of its configuration")
+        if "rope_type=dynamic" in config.text and "alpha=" not in config.text:
+            raise RuntimeError("rope_type is dynamic: its frequencies change with the sequence")
+        own = ("head_dim", "k_head_dim", "rotary_offset", "k_rotary_offset")
+        texts[layer_type] = merge(
+            config.text,
+            dict.fromkeys((*own, "pairing_in", "pairing_out"))
+            | {"angle_mode": angle_mode, "arithmetic": arithmetic, "rotary_dim": 2 * known.numel()},
+        )
+    return texts
+
+
+def _forward(texts: dict[str | None, str]) -> Callable[..., Any]:
+    """The forward of a rotary embedding, with its texts."""
+
+    def forward(x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
+        text = texts[layer_type]
+        lengths = None
+        if "axes=" in text and position_ids.dim() == 2:
+            position_ids = position_ids.expand(3, -1, -1)
+        if "rope_type=longrope" in text:  # one choice for the batch, as in Transformers
+            lengths = (position_ids.amax() + 1).repeat(x.shape[0])
+        return position_ids, Angles(text, lengths)
+
+    return forward
+
+
+class Patch:
+    """What `patch` did. `restore`, or leaving the `with` block, undoes it; `report` tells it."""
+
+    def __init__(self) -> None:
+        self.report: list[str] = []
+        self._functions: list[tuple[ModuleType, str]] = []
+        self._rotaries: list[nn.Module] = []
+
+    def _replace(self, module: ModuleType, name: str) -> None:
+        function = getattr(module, name)
+        if not hasattr(function, "users"):
+            form = find_form(function)
+            if form is None:
+                self.report.append(f"{module.__name__}.{name}: left alone, of no known form")
+                return
+            function = _replacement(function, form)
+            setattr(module, name, function)
+        function.users += 1
+        self._functions.append((module, name))
+        self.report.append(f"{module.__name__}.{name}: {function.form}")
+
+    def _set_angles(self, name: str, rotary: nn.Module, angle_mode: str, arithmetic: str) -> None:
+        try:
+            texts = _layer_texts(rotary, angle_mode, arithmetic)
+        except (RuntimeError, AttributeError) as error:
+            self.report.append(f"{name}: the model's own cos and sin, because {error}")
+            return
+        rotary.forward = _forward(texts)
+        self._rotaries.append(rotary)
+        self.report += [f"{name}: {text}" for text in texts.values()]
+
+    def restore(self) -> None:
+        """Puts back what was there before."""
+        for module, name in self._functions:
+            function = getattr(module, name)
+            function.users -= 1
+            if function.users == 0:
+                setattr(module, name, function.original)
+        for rotary in self._rotaries:
+            del rotary.forward
+        self._functions, self._rotaries = [], []
+
+    def __enter__(self) -> Patch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+
+def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
+    if isinstance(model, ModuleType):
+        yield model
+        return
+    names = {type(part).__module__: None for part in model.modules()}
+    yield from (sys.modules[name] for name in names)
+
+
+def patch(
+    model: nn.Module | ModuleType,
+    angle_mode: Literal["table", "exact", "f32"] = "table",
+    arithmetic: Literal["fp32", "model_dtype"] = "fp32",
+) -> Patch:
+    """Lets a Transformers model rotate with ropekit's kernels.
+
+    With angle_mode "table" the model's own cos and sin are used in its own arithmetic: no bit of an
+    eager model changes. With "exact" or "f32" ropekit computes the angles from the position ids and
+    the model's configuration, in `arithmetic`.
+
+    The functions apply_rotary_pos_emb* of the model's source file are replaced, so other models of
+    the same file run on the kernels too, with their own cos and sin; angles are replaced in this
+    model alone.
+
+    Args:
+        model: a model, or the module of its source file (angle_mode "table").
+
+    Returns:
+        a Patch, to restore or to use in a `with` statement.
+    """
+    done = Patch()
+    for module in _sources(model):
+        for name in NAMES:
+            if callable(getattr(module, name, None)):
+                done._replace(module, name)
+    if not done._functions:
+        raise RuntimeError(
+            f"no rotary function of a known form in {model}; allowed are {', '.join(NAMES)}"
+        )
+    if angle_mode == "table":
+        return done
+    if isinstance(model, ModuleType):
+        done.restore()
+        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
+    for name, part in model.named_modules():
+        if hasattr(part, "rope_type") and hasattr(part, "config"):
+            done._set_angles(name, part, angle_mode, arithmetic)
+    return done

@@ -1,0 +1,124 @@
+"""Config: its fields, what it reads of Transformers, its frequencies."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import models
+import pytest
+import ropekit
+import torch
+from ropekit.config import Fields
+
+ROOT = Path(__file__).parents[2]
+HEADER = ROOT / "include" / "ropekit" / "rope.h"
+CONFIGS = sorted((ROOT / "examples" / "configs").glob("*.json"))
+# Of rope_desc: what the tensors of a call tell.
+TOLD = {
+    "struct_size",
+    "dtype",
+    "factor_count",
+    "position_dtype",
+    "table_dtype",
+    "device",
+    "backend",
+}
+
+
+def test_fields_are_those_of_the_descriptor() -> None:
+    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(encoding="utf-8"), flags=re.S)
+    body = re.search(r"typedef struct rope_desc \{(.*?)\} rope_desc;", text, re.S)
+    assert body
+    members = set(re.findall(r"(\w+)(?:\[\w+\])?;", body[1]))
+    assert members - TOLD == set(Fields.__annotations__) - {"layout"}
+
+
+HINTS = get_type_hints(Fields)
+LISTS = {"sections": [4, 4], "pair_axis": [0, 1] * 4}
+
+
+def values(name: str) -> list[object]:
+    """Values that the field's type allows."""
+    kind = HINTS[name]
+    if get_args(kind) and get_args(kind)[0] not in (int, float):
+        return list(get_args(kind))
+    return {int: [2], float: [1.5], str: ["scalar"]}.get(kind, [LISTS.get(name, [1.0] * 8)])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name in HINTS for value in values(name)]
+)
+def test_every_field_is_read(name: str, value: object) -> None:
+    try:
+        ropekit.apply(torch.randn(1, 3, 2, 16), **{name: value})
+    except RuntimeError as error:  # refused for what it says, not for how it is written
+        assert "no field" not in str(error)
+        assert f'{name} is "' not in str(error)
+
+
+def test_text_of_a_configuration() -> None:
+    config = ropekit.Config(rope_theta=500000.0, rotary_dim=64)
+    assert config.text == "rope_theta=500000.0 rotary_dim=64"
+    assert config.replace(rotary_dim=32) == ropekit.Config(rope_theta=500000.0, rotary_dim=32)
+    assert hash(config) == hash(ropekit.Config.from_text(config.text))
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.raises(AttributeError):
+        config.text = ""  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_published_configurations(path: Path) -> None:
+    config = ropekit.Config.from_transformers(path)
+    assert config == ropekit.Config.from_transformers(json.loads(path.read_text()))
+    fields = dict(part.partition("=")[::2] for part in config.text.split())
+    head_dim = int(fields["head_dim"])
+    lengths = torch.full((1,), 3) if fields["rope_type"] == "longrope" else None
+    shape = (1, 3, 2, head_dim)
+    positions = torch.arange(3).expand(3, 1, 3) if "axes" in fields else None
+    y = ropekit.apply(
+        torch.randn(shape), config=path, positions=positions, sequence_lengths=lengths
+    )
+    assert y.shape == shape
+
+
+def test_layer_types() -> None:
+    gemma = ROOT / "examples" / "configs" / "gemma-3-4b.json"
+    full = ropekit.Config.from_transformers(gemma, "full_attention")
+    sliding = ropekit.Config.from_transformers(gemma, "sliding_attention")
+    assert "rope_type=linear" in full.text
+    assert "rope_theta=1000000 " in full.text
+    assert "rope_theta=10000 " in sliding.text + " "
+    by_layer = models.build("gemma3").config
+    assert "factor=8" in ropekit.Config.from_transformers(by_layer, "full_attention").text
+    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is sliding_attention'):
+        ropekit.Config.from_transformers(by_layer, "other")
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "deepseek_v3", "gpt_oss", "qwen2_vl"])
+def test_frequencies_are_those_of_transformers(name: str) -> None:
+    model = models.build(name)
+    rotary = next(m for n, m in model.named_modules() if n.endswith("rotary_emb"))
+    config = ropekit.Config.from_transformers(rotary.config)
+    found, factor = config.frequencies(2 * len(rotary.inv_freq))
+    expected = rotary.original_inv_freq.double()
+    torch.testing.assert_close(
+        torch.tensor(found, dtype=torch.float64), expected, rtol=1e-6, atol=0
+    )
+    assert factor == pytest.approx(rotary.attention_scaling)
+
+
+def test_unknown_rope_type_of_a_configuration() -> None:
+    with pytest.raises(RuntimeError, match='rope_type is "ntk"; allowed is default'):
+        ropekit.apply(
+            torch.randn(1, 1, 1, 8), config={"head_dim": 8, "rope_scaling": {"rope_type": "ntk"}}
+        )
+
+
+def test_version() -> None:
+    text = HEADER.read_text(encoding="utf-8")
+    numbers = [re.search(rf"_{part} (\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
+    assert ropekit.__version__ == ".".join(number[1] for number in numbers if number)

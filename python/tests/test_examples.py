@@ -1,0 +1,50 @@
+"""The Python examples run and say what is true; so does the check command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ropekit
+import torch
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+PACKAGE = Path(ropekit.__file__).parents[1]
+
+
+def run(*arguments: str | Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_demo(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert "largest change" in run(EXAMPLES / "demo.py", tmp_path)
+    assert (tmp_path / "rope.png").stat().st_size > 10000
+
+
+def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from rope_attention import RoPEAttention  # noqa: PLC0415
+
+    layer = RoPEAttention(64, heads=4, kv_heads=2).to(device)
+    x = torch.randn(2, 9, 64, device=device)
+    before = layer(x)
+    before.square().mean().backward()
+    torch.optim.SGD(layer.parameters(), 0.5).step()
+    assert layer(x).square().mean() < before.square().mean()
+    with pytest.raises(ValueError, match="do not divide"):
+        RoPEAttention(64, heads=3)
+
+
+def test_check_command() -> None:
+    pytest.importorskip("transformers")
+    text = run("-m", "ropekit.check", "--quick", "--device", "cpu")
+    assert text.splitlines()[-1] == "0 failed"

@@ -1,0 +1,246 @@
+"""What PyTorch asks of an operator: schema, fake kernels, gradients, compilation, graphs."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import ropekit
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+ops = torch.ops.ropekit
+TEXT = "rope_theta=5000.0"
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def pair(device: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    return (
+        torch.randn(2, 5, 4, 16, device=device).to(dtype),
+        torch.randn(2, 5, 2, 16, device=device).to(dtype),
+    )
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", ["rotate", "rotate_no_grad", "rotate_"])
+def test_opcheck(name: str, grad: bool, device: str) -> None:
+    q, k = pair(device)
+    positions = torch.arange(5, device=device).expand(2, 5)
+    if grad and name != "rotate":
+        pytest.skip("without a gradient by design")
+    for x in (q, q.transpose(1, 2), q[..., :8]):
+        leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_(grad)
+        layout = "bhsd" if x.shape[1] == 4 else "bshd"
+        ids = positions if layout == "bshd" else None
+        torch.library.opcheck(getattr(ops, name).default, (leaf, f"{TEXT} layout={layout}", ids, 3))
+    several = name.replace("rotate", "rotate_pair")
+    q, k = q.requires_grad_(grad), k.requires_grad_(grad)
+    torch.library.opcheck(getattr(ops, several).default, (q, k, TEXT, positions))
+
+
+def test_mutation_is_declared() -> None:
+    for name, mutated in (("rotate_", {"q"}), ("rotate_pair_", {"q", "k"})):
+        arguments = getattr(ops, name).default._schema.arguments
+        written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
+        assert written == mutated | {"position_flag"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, YARN, {"pairing_in": "interleaved", "pairing_out": "half_split"}, {"rotary_dim": 2}],
+)
+def test_gradient_and_its_gradient(fields: dict[str, Any], device: str) -> None:
+    q = torch.randn(1, 3, 2, 4, device=device, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(1, 3, 1, 4, device=device, dtype=torch.float64, requires_grad=True)
+    positions = torch.tensor([5, 1, 9], device=device)
+
+    def rotated(q: torch.Tensor, k: torch.Tensor) -> Any:
+        return ropekit.apply(q, k, positions=positions, **fields)
+
+    assert torch.autograd.gradcheck(rotated, (q, k))
+    assert torch.autograd.gradgradcheck(rotated, (q, k))
+    assert torch.autograd.gradcheck(lambda q: ropekit.apply(q, **fields), (q,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradient_of_tables_is_eager_pytorch(dtype: torch.dtype, device: str) -> None:
+    q = torch.randn(2, 5, 4, 16, device=device).to(dtype).requires_grad_()
+    angle = torch.randn(5, 8, device=device)
+    cos, sin = (torch.cat((t, t), -1).to(dtype) for t in (angle.cos(), angle.sin()))
+    grad = torch.randn(2, 5, 4, 16, device=device).to(dtype)
+    turned = torch.cat((-q[..., 8:], q[..., :8]), -1)
+    (expected,) = torch.autograd.grad(q * cos[:, None] + turned * sin[:, None], q, grad)
+    y = ropekit.apply(q, cos=cos, sin=sin, arithmetic="model_dtype")
+    assert torch.equal(torch.autograd.grad(y, q, grad)[0], expected)
+
+
+def test_gradient_of_a_broadcast_one(device: str) -> None:
+    q, _ = pair(device)
+    q.requires_grad_()
+    ropekit.apply(q, **YARN).sum().backward()
+    expected = ropekit.apply(torch.ones_like(q), direction="transpose", **YARN)
+    assert torch.equal(q.grad, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiles_without_a_break(backend: str, dynamic: bool, device: str) -> None:
+    torch._dynamo.reset()
+    config = ropekit.Config(**YARN)
+
+    def step(q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> Any:
+        q, k = ropekit.apply(q * 1, k, positions=positions, config=config, rope_theta=5000.0)
+        z = ropekit.apply(q, pairing_in="interleaved")
+        q = q.clone()
+        ropekit.apply_(q, position_offset=2)
+        return q, k, z
+
+    compiled = torch.compile(step, fullgraph=True, backend=backend, dynamic=dynamic)
+    for tokens in (5, 7, 9):
+        q = torch.randn(2, tokens, 4, 16, device=device)
+        k = torch.randn(2, tokens, 2, 16, device=device)
+        positions = torch.arange(tokens, device=device)
+        for found, expected in zip(compiled(q, k, positions), step(q, k, positions), strict=True):
+            assert torch.equal(found, expected)
+
+
+def test_compiled_gradient(device: str) -> None:
+    torch._dynamo.reset()
+    grads = []
+    for function in (ropekit.apply, torch.compile(ropekit.apply, fullgraph=True)):
+        torch.manual_seed(0)
+        q, k = (x.requires_grad_() for x in pair(device))
+        a, b = function(q, k, **YARN)
+        (a.square().sum() + b.sum()).backward()
+        grads.append((q.grad, k.grad))
+    for eager, compiled in zip(*grads, strict=True):
+        torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-6)
+
+
+def test_offset_of_each_step_compiles_once_more(device: str) -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    config = ropekit.Config()
+
+    def step(q: torch.Tensor, offset: int) -> torch.Tensor:
+        return ropekit.apply(q, config=config, position_offset=offset)
+
+    compiled = torch.compile(step, fullgraph=True, backend=counter)
+    q, _ = pair(device)
+    for offset in (3, 5, 7, 9):
+        assert torch.equal(compiled(q, offset), step(q, offset))
+    assert counter.frame_count == 2  # the first, and one whose offset is a symbol
+
+
+def test_graph_is_saved_and_loaded(tmp_path: Any) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return ropekit.apply(q, rope_theta=5000.0)
+
+    q, _ = pair("cpu")
+    torch.export.save(torch.export.export(Layer(), (q,)), tmp_path / "layer.pt2")
+    loaded = torch.export.load(tmp_path / "layer.pt2").module()
+    assert torch.equal(loaded(q), Layer()(q))
+
+
+def test_autocast_leaves_the_type(device: str) -> None:
+    q, _ = pair(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert torch.equal(ropekit.apply(q), ropekit.apply(q))
+        assert ropekit.apply(q).dtype == torch.float32
+        assert ropekit.apply(q.bfloat16()).dtype == torch.bfloat16
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_is_one_call_after_another(device: str) -> None:
+    q = torch.randn(3, 2, 5, 4, 16, device=device)
+    found = torch.func.vmap(ropekit.apply)(q)
+    assert torch.equal(found, torch.stack([ropekit.apply(x) for x in q]))
+
+
+def test_functional_gradients_are_refused(device: str) -> None:
+    q, _ = pair(device)
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.grad(lambda x: ropekit.apply(x).sum())(q)
+    with pytest.raises(RuntimeError, match="functorch transforms"):
+        torch.func.jvp(ropekit.apply, (q,), (q,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(q, q)
+        with pytest.raises(RuntimeError, match="jvp"):
+            ropekit.apply(dual)
+        with pytest.raises(RuntimeError, match="forward-mode derivative"):
+            ropekit.apply_(dual)
+
+
+def test_threads_share_plans() -> None:
+    q, _ = pair("cpu")
+
+    def run(i: int) -> torch.Tensor:
+        return ropekit.apply(q, rope_theta=1000.0 + i % 16)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(run, range(256)))
+    for i, result in enumerate(results):
+        assert torch.equal(result, results[i % 16])
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@needs_cuda
+def test_cuda_graph_follows_its_positions() -> None:
+    q, k = pair("cuda", torch.bfloat16)
+    positions = torch.arange(5, device="cuda")
+    ropekit.apply(q, k, positions=positions)  # plans are made outside a capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        q_out, k_out = ropekit.apply(q, k, positions=positions)
+    for start in (0, 7, 100000):
+        positions.copy_(torch.arange(start, start + 5))
+        graph.replay()
+        for found, expected in zip(
+            (q_out, k_out), ropekit.apply(q, k, position_offset=start), strict=True
+        ):
+            assert torch.equal(found, expected)
+
+
+@needs_cuda
+def test_current_stream() -> None:
+    stream = torch.cuda.Stream()
+    q = torch.zeros(64, 512, 8, 64, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        q.fill_(1.0)
+        found = ropekit.apply(q)
+    other = ropekit.apply(torch.ones_like(q))
+    torch.cuda.synchronize()
+    assert torch.equal(found, other)
+
+
+@needs_cuda
+def test_reduce_overhead_mode() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(ropekit.apply, mode="reduce-overhead", fullgraph=True)
+    for _ in range(4):
+        q, k = pair("cuda")
+        found = [x.clone() for x in compiled(q, k)]
+        for x, y in zip(found, ropekit.apply(q, k), strict=True):
+            assert torch.equal(x, y)
+
+
+@needs_cuda
+def test_devices_give_the_same_bits() -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        q, k = pair("cpu", dtype)
+        there = ropekit.apply(q.cuda(), k.cuda(), position_offset=100000, **YARN)
+        for x, y in zip(ropekit.apply(q, k, position_offset=100000, **YARN), there, strict=True):
+            assert torch.equal(x, y.cpu())
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
+def test_second_device() -> None:
+    q, _ = pair("cuda:1")
+    assert ropekit.apply(q).device == q.device
+    assert torch.equal(ropekit.apply(q).cpu(), ropekit.apply(q.cpu()))

@@ -1,0 +1,165 @@
+"""Transformers' own models with small random weights, on ropekit's kernels and without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import models
+import pytest
+import ropekit.transformers
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.llama import modeling_llama
+
+FAMILIES = list(models.MODELS)
+# Rotation in one rounding where eager PyTorch has three: a few units in the last place of a logit.
+RELATIVE_BOUND = 2e-6
+
+
+class Count(TorchDispatchMode):
+    """Counts ropekit's operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += func.namespace == "ropekit"
+        return func(*args, **(kwargs or {}))
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (found - expected).abs().max() <= RELATIVE_BOUND * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_keep_every_bit(name: str, device: str) -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        model, inputs = models.build(name, dtype, device), models.inputs(name, device)
+        with torch.no_grad(), Count() as count:
+            expected = model(**inputs).logits
+            assert count.calls == 0
+            with ropekit.transformers.patch(model):
+                found = model(**inputs).logits
+            assert count.calls >= 2
+            calls = count.calls
+            assert torch.equal(model(**inputs).logits, expected)
+            assert count.calls == calls
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("angle_mode", ["exact", "f32"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_with_angles_of_the_configuration(name: str, angle_mode: str, device: str) -> None:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        with ropekit.transformers.patch(model, angle_mode) as patch:
+            found = model(**inputs).logits
+        assert torch.equal(model(**inputs).logits, expected)
+    close(found, expected)
+    computed = [line for line in patch.report if f"angle_mode={angle_mode}" in line]
+    assert len(computed) == {"gptj": 0, "gemma3": 2}.get(name, 1)
+    if computed:
+        assert not torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_step(name: str, device: str) -> None:
+    gradients = []
+    for angle_mode in (None, "table", "exact"):
+        model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+        patch = ropekit.transformers.patch(model, angle_mode) if angle_mode else None
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+        if patch:
+            patch.restore()
+    plain, table, exact = gradients
+    assert plain.keys() == table.keys() == exact.keys()
+    largest = max(grad.abs().max() for grad in plain.values())
+    for key, grad in plain.items():
+        assert torch.equal(table[key], grad), key
+        assert (exact[key] - grad).abs().max() <= 1e-5 * largest, key
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_greedy_generation(name: str, device: str) -> None:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    options = {"max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(**inputs, **options)
+    for angle_mode in ("table", "exact"):
+        with ropekit.transformers.patch(model, angle_mode):
+            assert torch.equal(model.generate(**inputs, **options), expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_static_cache(name: str, device: str) -> None:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(**inputs, **options)
+    with ropekit.transformers.patch(model, "exact"):
+        assert torch.equal(model.generate(**inputs, **options), expected)
+
+
+@pytest.mark.parametrize("angle_mode", ["table", "exact"])
+def test_compiled_whole(angle_mode: str, device: str) -> None:
+    torch._dynamo.reset()
+    model, inputs = models.build("llama", torch.float32, device), models.inputs("llama", device)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        with ropekit.transformers.patch(model, angle_mode):
+            found = torch.compile(model, fullgraph=True)(**inputs).logits
+    close(found, expected)
+
+
+def test_compiled_generation(device: str) -> None:
+    torch._dynamo.reset()
+    model, inputs = models.build("llama", torch.float32, device), models.inputs("llama", device)
+    options = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": "static"}
+    expected = model.generate(**inputs, **options)
+    with ropekit.transformers.patch(model, "exact"):
+        model.forward = torch.compile(model.forward, fullgraph=True)
+        assert torch.equal(model.generate(**inputs, **options), expected)
+
+
+def test_longrope_turns_long_with_the_batch(device: str) -> None:
+    model = models.build("phi3", torch.float32, device)
+    for length in (60, 70):
+        inputs = models.inputs("phi3", device, length)
+        with torch.no_grad():
+            expected = model(**inputs).logits
+            with ropekit.transformers.patch(model, "exact"):
+                close(model(**inputs).logits, expected)
+
+
+def test_patches_nest_and_share_a_file() -> None:
+    one, other = models.build("llama"), models.build("llama")
+    original = modeling_llama.apply_rotary_pos_emb
+    inputs = models.inputs("llama")
+    with torch.no_grad():
+        expected = other(**inputs).logits
+        first = ropekit.transformers.patch(one, "exact")
+        second = ropekit.transformers.patch(modeling_llama)
+        assert torch.equal(other(**inputs).logits, expected)
+        first.restore()
+        assert modeling_llama.apply_rotary_pos_emb is not original
+        second.restore()
+    assert modeling_llama.apply_rotary_pos_emb is original
+
+
+def test_refuses_what_has_no_rotary_function() -> None:
+    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+        ropekit.transformers.patch(torch.nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match='angle_mode is "exact"; allowed for a module'):
+        ropekit.transformers.patch(modeling_llama, "exact")
+
+
+def test_refuses_a_function_that_rotates_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = modeling_llama.apply_rotary_pos_emb
+
+    def other(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+        return original(q, k, cos, -sin, unsqueeze_dim)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
+    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+        ropekit.transformers.patch(modeling_llama)

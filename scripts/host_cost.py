@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Host time of one eager call that rotates q and k of a decoded token, beside that of peers.
+
+On a GPU calls are queued without waiting, and the device is idle before each round, so the time
+is that of the host alone; on the CPU it holds the rotation too. Peers are measured where they
+import.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import ropekit
+import torch
+
+HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
+CALLS, ROUNDS = 200, 25  # fewer calls than a launch queue holds
+
+Call = Callable[[], object]
+
+
+def ours(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[str, Call]]:
+    config = ropekit.Config(rope_theta=500000.0)
+    yield "ropekit.apply", lambda: ropekit.apply(q, k, positions=ids, config=config)
+    yield "ropekit.apply, keywords", lambda: ropekit.apply(q, k, positions=ids, rope_theta=5e5)
+    yield "ropekit.apply_", lambda: ropekit.apply_(q, k, positions=ids, config=config)
+    leaf = q.detach().requires_grad_()
+    yield "ropekit.apply, gradient", lambda: ropekit.apply(leaf, k, positions=ids, config=config)
+
+
+def peers(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[str, Call]]:
+    table = torch.randn(1, 1, HEAD_DIM, dtype=q.dtype, device=q.device)
+    heads_first = q.transpose(1, 2), k.transpose(1, 2)
+    yield "torch.empty_like, twice", lambda: (torch.empty_like(q), torch.empty_like(k))
+    try:
+        from transformers.models.llama.modeling_llama import (  # noqa: PLC0415
+            apply_rotary_pos_emb,
+        )
+
+        yield "Transformers, eager", lambda: apply_rotary_pos_emb(*heads_first, table, table)
+    except ImportError:
+        pass
+    try:
+        from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
+
+        if q.is_cuda:
+            yield "Liger", lambda: liger_rotary_pos_emb(*heads_first, table, table)
+    except ImportError:
+        pass
+    try:
+        from flashinfer.rope import apply_rope_pos_ids_inplace  # noqa: PLC0415
+
+        flat = q.flatten(0, 1), k.flatten(0, 1), ids.flatten()
+        yield "FlashInfer, in place", lambda: apply_rope_pos_ids_inplace(*flat)
+    except ImportError:
+        pass
+
+
+def microseconds(call: Call, wait: Callable[[], object]) -> float:
+    """Median over the rounds of the mean time of a call."""
+    for _ in range(20):
+        call()
+    times = []
+    for _ in range(ROUNDS):
+        wait()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - start) / CALLS * 1e6)
+    wait()
+    return statistics.median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(parser.parse_args().device)
+    q = torch.randn(1, 1, HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
+    k = torch.randn(1, 1, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device=device)
+    ids = torch.zeros(1, 1, dtype=torch.int64, device=device)
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
+    print(f"torch {torch.__version__}, tensors on {name}")
+    for title, call in (*ours(q, k, ids), *peers(q, k, ids)):
+        print(f"{title:26} {microseconds(call, wait):7.2f} us")
+
+
+if __name__ == "__main__":
+    main()
