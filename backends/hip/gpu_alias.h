@@ -1,0 +1,89 @@
+/* HIP 5.2 and later behind the names that common/gpu is written in. */
+#ifndef ROPEKIT_HIP_GPU_ALIAS_H
+#define ROPEKIT_HIP_GPU_ALIAS_H
+
+#include <hip/hip_runtime_api.h>
+
+#define GPU_BACKEND_NAME "hip"
+#define GPU_BACKEND_PRIORITY 10
+
+#define gpuError_t hipError_t
+#define gpuSuccess hipSuccess
+#define gpuErrorMemoryAllocation hipErrorOutOfMemory
+#define gpuErrorNoDevice hipErrorNoDevice
+#define gpuErrorInsufficientDriver hipErrorInsufficientDriver
+#define gpuErrorInvalidDevice hipErrorInvalidDevice
+#define gpuGetErrorString hipGetErrorString
+
+#define gpuGetDeviceCount hipGetDeviceCount
+#define gpuDriverGetVersion hipDriverGetVersion
+#define gpuGetDevice hipGetDevice
+#define gpuSetDevice hipSetDevice
+#define gpuDeviceProp hipDeviceProp_t
+#define gpuGetDeviceProperties hipGetDeviceProperties
+#define gpuDeviceGetAttribute hipDeviceGetAttribute
+#define gpuDevAttrMultiprocessorCount hipDeviceAttributeMultiprocessorCount
+#define gpuDeviceSynchronize hipDeviceSynchronize
+
+#define gpuMalloc hipMalloc
+#define gpuFree hipFree
+#define gpuMemcpyAsync hipMemcpyAsync
+#define gpuMemcpyKind hipMemcpyKind
+#define gpuMemcpyHostToDevice hipMemcpyHostToDevice
+#define gpuMemcpyDeviceToHost hipMemcpyDeviceToHost
+#define gpuMemcpyDeviceToDevice hipMemcpyDeviceToDevice
+
+#define gpuStream_t hipStream_t
+#define gpuStreamCreateWithFlags hipStreamCreateWithFlags
+#define gpuStreamNonBlocking hipStreamNonBlocking
+#define gpuStreamSynchronize hipStreamSynchronize
+#define gpuStreamDestroy hipStreamDestroy
+#define gpuStreamBeginCapture hipStreamBeginCapture
+#define gpuLaunchHostFunc hipLaunchHostFunc
+#define gpuStreamCaptureModeThreadLocal hipStreamCaptureModeThreadLocal
+#define gpuStreamEndCapture hipStreamEndCapture
+
+#define gpuEvent_t hipEvent_t
+#define gpuEventCreate hipEventCreate
+#define gpuEventRecord hipEventRecord
+#define gpuEventElapsedTime hipEventElapsedTime
+#define gpuEventDestroy hipEventDestroy
+
+#define gpuGraph_t hipGraph_t
+#define gpuGraphExec_t hipGraphExec_t
+#define gpuGraphInstantiate(exec, graph) hipGraphInstantiate(exec, graph, NULL, NULL, 0)
+/* HIP 5.2 has no upload; the first launch does it. */
+#define gpuGraphUpload(exec, stream) ((void)(exec), (void)(stream), hipSuccess)
+#define gpuGraphLaunch hipGraphLaunch
+#define gpuGraphDestroy hipGraphDestroy
+#define gpuGraphExecDestroy hipGraphExecDestroy
+
+/* Blocks of a grid along x, which has less than 2^32 threads, 256 a block. */
+#define GPU_GRID_X_MOST (INT32_MAX / 128)
+
+#define gpuFuncAttributes hipFuncAttributes
+#define gpuFuncGetAttributes hipFuncGetAttributes
+
+/* Whether a device can begin a launch before the one ahead of it on its stream has ended. */
+static inline int gpu_launches_early(int device) {
+    (void)device;
+    return 0;
+}
+
+static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
+                                           void **arguments, size_t shared, hipStream_t stream,
+                                           int early) {
+    (void)early;
+    return hipLaunchKernel(kernel, grid, block, arguments, shared, stream);
+}
+
+/* The last-level cache: no property tells of the Infinity Cache behind the L2, of which no
+ * processor has more than 256 MiB. */
+#define GPU_CACHE_BYTES(properties)                                                                \
+    ((properties)->l2CacheSize > 256 << 20 ? (properties)->l2CacheSize : 256 << 20)
+
+/* What kernels choose by, for rope_device_info.features. */
+#define GPU_FEATURES(text, room, properties)                                                       \
+    snprintf(text, room, "%.100s wave%d", (properties)->gcnArchName, (properties)->warpSize)
+
+#endif

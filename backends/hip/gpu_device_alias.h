@@ -1,0 +1,80 @@
+/* What device code of CUDA and HIP spells differently. */
+#ifndef ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
+#define ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
+
+#include <hip/hip_runtime.h>
+
+#include <hip/hip_fp16.h>
+
+#include <string.h>
+
+/* HIP's memcpy on the device copies byte by byte. */
+#ifdef __HIP_DEVICE_COMPILE__
+#define memcpy __builtin_memcpy
+#endif
+
+#include "common/half.h"
+
+/*
+ * A kernel's parameter, read where it lies. gpu_parameter<T, BEFORE...>(p) points to p, which
+ * follows parameters of the types BEFORE. gpu_reread(p) is p, and no read through it leaves the
+ * loop that contains it. Given &p itself clang loads every field before the first instruction and
+ * spills; nvcc makes a copy of a parameter that is indexed, unless told not to.
+ */
+#ifdef __CUDACC__
+#define GPU_PARAMETER const __grid_constant__
+#else
+#define GPU_PARAMETER const
+#endif
+#ifdef __HIP_DEVICE_COMPILE__
+#define GPU_SEGMENT __attribute__((address_space(4)))
+template <typename T, typename... BEFORE>
+static __device__ __forceinline__ const T *gpu_parameter(const T &) {
+    static_assert(((sizeof(BEFORE) % alignof(T) == 0) && ... && true), "no padding before T");
+    auto segment = (const GPU_SEGMENT char *)__builtin_amdgcn_kernarg_segment_ptr();
+    return (const T *)(segment + (0 + ... + sizeof(BEFORE)));
+}
+
+template <typename T> static __device__ __forceinline__ const T *gpu_reread(const T *p) {
+    auto segment = (const GPU_SEGMENT T *)p;
+    asm volatile("" : "+s"(segment));
+    return (const T *)segment;
+}
+#else
+template <typename T, typename...>
+static __device__ __forceinline__ const T *gpu_parameter(const T &p) {
+    return &p;
+}
+
+template <typename T> static __device__ __forceinline__ const T *gpu_reread(const T *p) {
+    return p;
+}
+#endif
+
+/* A kernel's host symbol. */
+#define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
+
+/* HIP starts no launch before the one ahead of it on its stream has ended. */
+static __device__ __forceinline__ void gpu_wait_for_last(void) {}
+static __device__ __forceinline__ void gpu_let_next_start(void) {}
+
+/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/half.h
+ * has it. */
+static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
+    __half2 h;
+    memcpy(&h, &word, sizeof h);
+    return __half22float2(h);
+}
+
+static __device__ __forceinline__ unsigned gpu_join_f16(float low, float high) {
+    __half2 h = __floats2half2_rn(low, high);
+    unsigned word;
+    memcpy(&word, &h, sizeof word);
+    return word;
+}
+
+static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) {
+    return rope_to_bf16(low) | (unsigned)rope_to_bf16(high) << 16;
+}
+
+#endif

@@ -1,0 +1,20 @@
+/* Geometry by size, reasoned and not measured: docs/amd.md derives each number. A multiprocessor,
+ * as HIP counts them, is a compute unit of CDNA and a workgroup processor of RDNA: four SIMDs each.
+ */
+#ifndef ROPEKIT_HIP_GPU_TUNING_H
+#define ROPEKIT_HIP_GPU_TUNING_H
+
+/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads. */
+#define GPU_NARROW_PAIRS 2048
+/* Threads of a block of a geometry. */
+#define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
+    ((void)(SIZE), (void)(EARLY), (GEOMETRY) == GPU_NARROW ? 64 : 256)
+#define GPU_GENERIC_THREADS 128
+/* Blocks a multiprocessor from which the vector kernel gives a thread several tokens. */
+#define GPU_BLOCKS_ENOUGH 4
+/* What HIP's __launch_bounds__ takes in the second place: waves of a SIMD for which kernels are
+ * given registers. */
+#define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY) 1
+#define GPU_VECTOR_BLOCKS 1
+
+#endif

@@ -1,0 +1,11 @@
+include(${PROJECT_SOURCE_DIR}/cmake/cuda_language.cmake)
+if(NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "ropekit: ROPEKIT_HIP is CUDA and no CUDA compiler was found; set CUDACXX, or "
+        "ROPEKIT_HIP to OFF, ON or DEBIAN")
+endif()
+set_property(GLOBAL APPEND PROPERTY ROPEKIT_TOOLKIT "HIP on CUDA ${CUDAToolkit_VERSION}")
+ropekit_cuda_objects(ropekit_hip_kernels)
+ropekit_cuda_plugin(hip ropekit_hip_kernels)
+foreach(target IN ITEMS ropekit_hip_kernels ropekit_hip)
+    target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/on_cuda)
+endforeach()

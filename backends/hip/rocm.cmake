@@ -1,0 +1,48 @@
+if(ROPEKIT_HIP STREQUAL "DEBIAN")
+    set(root ${CMAKE_CURRENT_BINARY_DIR}/rocm)
+    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/debian_rocm ${root}
+        RESULT_VARIABLE result ERROR_VARIABLE text)
+    if(result)
+        message(FATAL_ERROR "ropekit: ROPEKIT_HIP is DEBIAN: ${text}")
+    endif()
+    set(CMAKE_HIP_COMPILER clang++-19)
+    set(CMAKE_HIP_COMPILER_ROCM_ROOT ${root})
+    # The ELF would be of version 5 and the device library of version 4.
+    set(CMAKE_HIP_FLAGS_INIT "--rocm-path=${root} -mcode-object-version=5")
+endif()
+
+set(given_architectures ${CMAKE_HIP_ARCHITECTURES})
+if(NOT given_architectures)
+    set(CMAKE_HIP_ARCHITECTURES gfx942)
+endif()
+enable_language(HIP)
+find_package(hip CONFIG REQUIRED GLOBAL HINTS ${CMAKE_HIP_COMPILER_ROCM_ROOT})
+set_property(GLOBAL APPEND PROPERTY ROPEKIT_TOOLKIT
+    "HIP ${hip_VERSION}, ${CMAKE_HIP_COMPILER_ID} ${CMAKE_HIP_COMPILER_VERSION}")
+
+# CDNA 2, 3 and 4, RDNA 2, 3 and 4, as far as compiler and device library know them.
+if(NOT given_architectures)
+    set(CMAKE_HIP_ARCHITECTURES "")
+    separate_arguments(flags NATIVE_COMMAND "${CMAKE_HIP_FLAGS}")
+    foreach(architecture IN ITEMS gfx90a gfx942 gfx950 gfx1030 gfx1100 gfx1201)
+        execute_process(
+            COMMAND ${CMAKE_HIP_COMPILER} ${flags} --offload-arch=${architecture}
+                --cuda-device-only -x hip -c /dev/null -o /dev/null
+            RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+        if(result EQUAL 0)
+            list(APPEND CMAKE_HIP_ARCHITECTURES ${architecture})
+        endif()
+    endforeach()
+endif()
+message(STATUS "ropekit: HIP backend for ${CMAKE_HIP_ARCHITECTURES}")
+
+set_source_files_properties(${ropekit_gpu_kernels} PROPERTIES LANGUAGE HIP)
+ropekit_gpu_objects(ropekit_hip_kernels)
+set_target_properties(ropekit_hip_kernels PROPERTIES
+    HIP_STANDARD 17 HIP_STANDARD_REQUIRED ON
+    HIP_VISIBILITY_PRESET hidden)
+# Hoisted out of loops, constants and addresses would fill the scalar registers until they spill.
+target_compile_options(ropekit_hip_kernels PRIVATE ${ropekit_compile_flags} -fno-exceptions
+    "SHELL:-Xarch_device -mllvm=-disable-machine-licm")
+ropekit_gpu_plugin(hip ropekit_hip_kernels)
+target_link_libraries(ropekit_hip PRIVATE hip::host)

@@ -1,0 +1,46 @@
+# Enables CUDA in the calling folder; ropekit_cuda_objects() compiles the kernels by it.
+# Machine code for every architecture of this list that the toolkit knows, PTX for the newest.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    find_program(ROPEKIT_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATHS /usr/local/cuda
+        PATH_SUFFIXES bin)
+    if(ROPEKIT_NVCC)
+        execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
+        foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
+            if(known MATCHES "compute_${architecture}\n")
+                list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
+                set(newest ${architecture})
+            endif()
+        endforeach()
+        list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
+        if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+            set(CMAKE_CUDA_COMPILER ${ROPEKIT_NVCC})
+        endif()
+    endif()
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED GLOBAL)
+endif()
+
+# nvcc is not given the flags of C: fused operations are written out, as in every kernel.
+function(ropekit_cuda_objects target)
+    ropekit_gpu_objects(${target})
+    set_target_properties(${target} PROPERTIES
+        CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+        CUDA_VISIBILITY_PRESET hidden)
+    target_compile_options(${target} PRIVATE
+        --fmad=false --ftz=false --prec-div=true --prec-sqrt=true
+        -Xfatbin=-compress-all -Xptxas=--warn-on-spills,--warn-on-local-memory-usage
+        -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics
+        $<$<BOOL:${ROPEKIT_WERROR}>:-Werror=all-warnings>)
+endfunction()
+
+# The runtime stays inside, whatever else a program has loaded, and needs no C++ library.
+function(ropekit_cuda_plugin name objects)
+    ropekit_gpu_plugin(${name} ${objects})
+    target_include_directories(ropekit_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(ropekit_${name} PRIVATE CUDA::cudart_static)
+endfunction()

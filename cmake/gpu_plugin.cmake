@@ -1,0 +1,32 @@
+# What the GPU backends share: the one kernel source and host code of common/gpu.
+set(ropekit_gpu_kernels bf16.cu f16.cu f32.cu f64.cu traffic.cu)
+set(ropekit_gpu_host backend.c device.c geometry.c lists.c rotate.c time.c traffic.c)
+list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
+list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
+
+# The kernels against the alias headers of the calling folder.
+function(ropekit_gpu_objects target)
+    add_library(${target} OBJECT ${ropekit_gpu_kernels})
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(${target} PRIVATE
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+endfunction()
+
+# libropekit_NAME.so of the calling folder's entry.c and the objects, beside libropekit.so.
+function(ropekit_gpu_plugin name objects)
+    add_library(ropekit_${name} MODULE entry.c ${ropekit_gpu_host} $<TARGET_OBJECTS:${objects}>)
+    ropekit_target(ropekit_${name})
+    target_include_directories(ropekit_${name} PRIVATE
+        ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+    target_link_options(ropekit_${name} PRIVATE
+        -Wl,--exclude-libs,ALL -Wl,--as-needed -Wl,-z,defs)
+    get_target_property(beside ropekit BINARY_DIR)
+    if(CMAKE_LIBRARY_OUTPUT_DIRECTORY)
+        set(beside ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
+    endif()
+    set_target_properties(ropekit_${name} PROPERTIES
+        PREFIX lib
+        LINKER_LANGUAGE C
+        LIBRARY_OUTPUT_DIRECTORY ${beside})
+    install(TARGETS ropekit_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endfunction()

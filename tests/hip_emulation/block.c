@@ -1,0 +1,152 @@
+/* Runs a launch: a block at a time, each thread of it on a stack of its own where it must wait. */
+#include "tests/hip_emulation/kernel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+enum { STACK_BYTES = 128 << 10, GUARD_BYTES = 256, UNWRITTEN = 0xa5 };
+
+enum state { FRESH, READY, AT_BARRIER, AT_EXCHANGE, DONE };
+
+typedef struct thread {
+    enum state state;
+    int fiber;
+    int exchanges;
+    uint64_t *lanes; /* values of its wave in the exchange it waits for */
+} thread;
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+_Alignas(16) _Thread_local uint64_t memory[(EMULATED_SHARED_BYTES + GUARD_BYTES) / 8];
+
+static const emulated_launch *launch;
+static thread threads[EMULATED_BLOCK_THREADS];
+static int count, started, done, current, backwards;
+/* Two exchanges are under way at most: none begins a third before all have read the first. */
+static uint64_t values[2][EMULATED_BLOCK_THREADS];
+static ucontext_t scheduler, fibers[EMULATED_BLOCK_THREADS];
+static void *stacks[EMULATED_BLOCK_THREADS];
+
+int emulated_wave(void) {
+    static int wave;
+    if (!wave) {
+        const char *given = getenv("HIP_EMULATION_WAVE");
+        wave = given && strcmp(given, "32") == 0 ? 32 : 64;
+    }
+    return wave;
+}
+
+static void enter_thread(int t) {
+    uint32_t index = (uint32_t)t;
+    current = t;
+    threadIdx.x = index % blockDim.x;
+    threadIdx.y = index / blockDim.x % blockDim.y;
+    threadIdx.z = index / blockDim.x / blockDim.y;
+}
+
+/* A fiber runs threads until one must wait. */
+static void fiber_main(int fiber) {
+    while (started < count) {
+        int t = backwards ? count - 1 - started : started;
+        started++;
+        threads[t].fiber = fiber;
+        enter_thread(t);
+        launch->kernel->run(launch->arguments);
+        threads[current].state = DONE;
+        done++;
+    }
+}
+
+static int start_fiber(int fiber) {
+    if (!stacks[fiber] && !(stacks[fiber] = malloc(STACK_BYTES)))
+        return 0;
+    getcontext(&fibers[fiber]);
+    fibers[fiber].uc_stack.ss_sp = stacks[fiber];
+    fibers[fiber].uc_stack.ss_size = STACK_BYTES;
+    fibers[fiber].uc_link = &scheduler;
+    makecontext(&fibers[fiber], (void (*)(void))fiber_main, 1, fiber);
+    swapcontext(&scheduler, &fibers[fiber]);
+    return 1;
+}
+
+static void wait_in(enum state state) {
+    int fiber = threads[current].fiber;
+    threads[current].state = state;
+    swapcontext(&fibers[fiber], &scheduler);
+}
+
+void emulated_block_barrier(void) {
+    wait_in(AT_BARRIER);
+}
+
+const uint64_t *emulated_wave_exchange(uint64_t value) {
+    int first = current / emulated_wave() * emulated_wave();
+    uint64_t *lanes = values[threads[current].exchanges++ % 2];
+    lanes[current] = value;
+    wait_in(AT_EXCHANGE);
+    return lanes + first;
+}
+
+/* Makes the threads of a range ready if all that have not ended wait in `state`. */
+static int release(int first, int last, enum state state) {
+    int waiting = 0;
+    for (int t = first; t < last; t++) {
+        if (threads[t].state != state && threads[t].state != DONE)
+            return 0;
+        waiting += threads[t].state == state;
+    }
+    for (int t = first; t < last; t++)
+        if (threads[t].state == state)
+            threads[t].state = READY;
+    return waiting > 0;
+}
+
+static int release_any(void) {
+    int any = 0, wave = emulated_wave();
+    for (int t = 0; t < count; t += wave)
+        any |= release(t, t + wave < count ? t + wave : count, AT_EXCHANGE);
+    return any || (done == 0 && release(0, count, AT_BARRIER));
+}
+
+static void resume_all(void) {
+    for (int i = 0; i < count; i++) {
+        int t = backwards ? count - 1 - i : i;
+        if (threads[t].state == READY) {
+            enter_thread(t);
+            swapcontext(&scheduler, &fibers[threads[t].fiber]);
+        }
+    }
+}
+
+static hipError_t run_block(void) {
+    unsigned char *shared = (unsigned char *)memory;
+    memset(shared, UNWRITTEN, launch->shared_bytes + GUARD_BYTES);
+    memset(threads, 0, (size_t)count * sizeof *threads);
+    started = done = 0;
+    for (int fiber = 0; started < count; fiber++)
+        if (!start_fiber(fiber))
+            return hipErrorOutOfMemory;
+    while (done < count && release_any())
+        resume_all();
+    for (int i = 0; i < GUARD_BYTES; i++)
+        if (shared[launch->shared_bytes + (size_t)i] != UNWRITTEN)
+            return hipErrorLaunchFailure;
+    return done == count ? hipSuccess : hipErrorLaunchFailure;
+}
+
+/* HIP promises no order of blocks and threads, so every other block runs its threads backwards. */
+hipError_t emulated_run(const emulated_launch *given) {
+    launch = given;
+    gridDim = launch->grid;
+    blockDim = launch->block;
+    count = (int)(blockDim.x * blockDim.y * blockDim.z);
+    hipError_t error = hipSuccess;
+    for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < gridDim.x && error == hipSuccess; blockIdx.x++) {
+                backwards = (blockIdx.x + blockIdx.y + 1) % 2;
+                error = run_block();
+            }
+    return error;
+}

@@ -1,0 +1,140 @@
+/* One device with memory of its own. */
+#include "tests/hip_emulation/stream.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Few units, so that small calls take the kernels of large ones. */
+enum { MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
+#define MEMORY_BYTES ((size_t)4 << 30)
+
+typedef struct allocation {
+    struct allocation *next;
+    size_t bytes;
+    char *memory;
+} allocation;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static allocation *allocations;
+static size_t used;
+
+void device_lock(void) {
+    pthread_mutex_lock(&lock);
+}
+
+void device_unlock(void) {
+    pthread_mutex_unlock(&lock);
+}
+
+const char *hipGetErrorString(hipError_t error) {
+    switch (error) {
+    case hipSuccess:
+        return "no error";
+    case hipErrorInvalidValue:
+        return "invalid argument";
+    case hipErrorOutOfMemory:
+        return "out of memory";
+    case hipErrorInvalidConfiguration:
+        return "invalid configuration argument";
+    case hipErrorInvalidDevice:
+        return "invalid device ordinal";
+    case hipErrorInvalidDeviceFunction:
+        return "invalid device function";
+    case hipErrorNotReady:
+        return "device not ready";
+    case hipErrorStreamCaptureUnsupported:
+        return "operation not permitted when stream is capturing";
+    default:
+        return "unspecified launch failure";
+    }
+}
+
+hipError_t hipGetDeviceCount(int *devices) {
+    *devices = 1;
+    return hipSuccess;
+}
+
+hipError_t hipDriverGetVersion(int *version) {
+    *version = 50200000;
+    return hipSuccess;
+}
+
+hipError_t hipGetDevice(int *device) {
+    *device = 0;
+    return hipSuccess;
+}
+
+hipError_t hipSetDevice(int device) {
+    return device == 0 ? hipSuccess : hipErrorInvalidDevice;
+}
+
+hipError_t hipGetDeviceProperties(hipDeviceProp_t *p, int device) {
+    if (device != 0)
+        return hipErrorInvalidDevice;
+    snprintf(p->name, sizeof p->name, "HIP emulated on the CPU");
+    snprintf(p->gcnArchName, sizeof p->gcnArchName, "emulated");
+    p->totalGlobalMem = MEMORY_BYTES;
+    p->l2CacheSize = CACHE_BYTES;
+    p->multiProcessorCount = MULTIPROCESSORS;
+    p->warpSize = emulated_wave();
+    return hipSuccess;
+}
+
+hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device) {
+    if (device != 0)
+        return hipErrorInvalidDevice;
+    if (attribute != hipDeviceAttributeMultiprocessorCount)
+        return hipErrorInvalidValue;
+    *value = MULTIPROCESSORS;
+    return hipSuccess;
+}
+
+hipError_t hipMalloc(void **pointer, size_t bytes) {
+    allocation *a = NULL;
+    device_lock();
+    if (bytes <= MEMORY_BYTES - used)
+        a = malloc(sizeof *a);
+    if (a && !(a->memory = aligned_alloc(256, (bytes + 255) / 256 * 256))) {
+        free(a);
+        a = NULL;
+    }
+    if (a) {
+        *pointer = a->memory;
+        a->bytes = bytes;
+        a->next = allocations;
+        allocations = a;
+        used += bytes;
+    }
+    device_unlock();
+    return a ? hipSuccess : hipErrorOutOfMemory;
+}
+
+int memory_holds(const void *pointer, size_t bytes) {
+    uintptr_t at = (uintptr_t)pointer;
+    for (const allocation *a = allocations; a; a = a->next) {
+        uintptr_t start = (uintptr_t)a->memory;
+        if (at >= start && at - start <= a->bytes && bytes <= a->bytes - (at - start))
+            return 1;
+    }
+    return 0;
+}
+
+hipError_t hipFree(void *pointer) {
+    if (!pointer)
+        return hipSuccess;
+    device_lock();
+    hipError_t error = queue_run();
+    allocation **link = &allocations;
+    while (*link && (*link)->memory != pointer)
+        link = &(*link)->next;
+    allocation *a = *link;
+    if (a) {
+        *link = a->next;
+        used -= a->bytes;
+        free(a->memory);
+        free(a);
+    }
+    device_unlock();
+    return a ? error : hipErrorInvalidValue;
+}

@@ -1,0 +1,98 @@
+/* What the HIP backend uses of HIP's device language, as plain C++. */
+#ifndef ROPEKIT_HIP_EMULATION_RUNTIME_H
+#define ROPEKIT_HIP_EMULATION_RUNTIME_H
+
+#include <hip/hip_runtime_api.h>
+
+#include "tests/hip_emulation/kernel.h"
+
+#include <cmath>
+#include <cstring>
+#include <new>
+#include <tuple>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+/* Blocks run one after the other, so that one copy serves. Dynamic shared memory is called `memory`
+ * in every kernel. */
+#define __shared__ thread_local
+
+struct uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct float2 {
+    float x, y;
+};
+
+static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
+    return {x, y, z, w};
+}
+
+static inline uint32_t __umulhi(uint32_t a, uint32_t b) {
+    return (uint32_t)((uint64_t)a * b >> 32);
+}
+
+extern "C" dim3 threadIdx, blockIdx, blockDim, gridDim;
+#define warpSize emulated_wave()
+
+static inline void __syncthreads() {
+    emulated_block_barrier();
+}
+
+static inline int emulated_lane() {
+    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
+}
+
+template <typename T> T __shfl(T value, int lane, int width = warpSize) {
+    static_assert(sizeof(T) <= sizeof(uint64_t));
+    uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof value);
+    int first = emulated_lane() / width * width;
+    bits = emulated_wave_exchange(bits)[first + lane % width];
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+template <typename T> T __shfl_xor(T value, int mask, int width = warpSize) {
+    int lane = emulated_lane() % width;
+    return __shfl(value, (lane ^ mask) < width ? lane ^ mask : lane, width);
+}
+
+static inline uint64_t __ballot(int predicate) {
+    const uint64_t *value = emulated_wave_exchange(predicate != 0);
+    uint64_t mask = 0;
+    for (int lane = 0; lane < warpSize; lane++)
+        mask |= value[lane] << lane;
+    return mask;
+}
+
+/* A kernel's arguments are copied when it is launched, as HIP does. */
+template <auto KERNEL> struct emulated_function;
+template <typename... PARAMETERS, void (*KERNEL)(PARAMETERS...)> struct emulated_function<KERNEL> {
+    typedef std::tuple<PARAMETERS...> tuple;
+
+    static const char *describe() { return __PRETTY_FUNCTION__; }
+
+    template <size_t... I> static void copy(void **from, void *packed, std::index_sequence<I...>) {
+        new (packed) tuple(*static_cast<PARAMETERS *>(from[I])...);
+    }
+
+    static void pack(void **from, void *packed) {
+        copy(from, packed, std::index_sequence_for<PARAMETERS...>());
+    }
+
+    static void run(const void *packed) { std::apply(KERNEL, *static_cast<const tuple *>(packed)); }
+
+    static inline emulated_kernel kernel = {describe, sizeof(tuple), pack, run, 0, 0, 0};
+};
+
+#define HIP_KERNEL_NAME(...) (&emulated_function<(__VA_ARGS__)>::kernel)
+
+#endif

@@ -1,0 +1,43 @@
+/* A kernel as the emulated device knows it: what HIP_KERNEL_NAME() makes of a function. */
+#ifndef ROPEKIT_HIP_EMULATION_KERNEL_H
+#define ROPEKIT_HIP_EMULATION_KERNEL_H
+
+#include <hip/hip_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct emulated_kernel {
+    const char *(*describe)(void); /* text that ends in the kernel's name and ']' */
+    size_t bytes;                  /* of its arguments */
+    void (*pack)(void **arguments, void *packed);
+    void (*run)(const void *packed); /* one thread */
+    int32_t is_loaded;
+    int32_t is_load_reported, is_launch_reported;
+} emulated_kernel;
+
+typedef struct emulated_launch {
+    emulated_kernel *kernel;
+    dim3 grid, block;
+    size_t shared_bytes;
+    void *arguments; /* packed */
+} emulated_launch;
+
+enum { EMULATED_SHARED_BYTES = 64 << 10, EMULATED_BLOCK_THREADS = 1024 };
+
+/* 32 or 64. */
+int emulated_wave(void);
+
+/* Runs every thread of a launch; hipErrorLaunchFailure where a barrier was not reached by all or
+ * shared memory was overrun. */
+hipError_t emulated_run(const emulated_launch *launch);
+
+/* What device code calls: waits for the block, or for the wave and gives each lane's value. */
+void emulated_block_barrier(void);
+const uint64_t *emulated_wave_exchange(uint64_t value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
