@@ -1,0 +1,74 @@
+"""How a call is timed: by events on a GPU, eagerly and as a replayed graph; by the host's clock on a CPU."""
+
+import statistics
+import time
+
+import torch
+
+# Time of one look at the clock, as in the tool; runs of one look.
+LOOK_SECONDS = 1e-3
+RUNS_MOST = 4096
+
+
+def summarize(values):
+    values = sorted(values)
+    edge = (len(values) - 1) // 4
+    return {"median": statistics.median(values), "low": values[edge], "high": values[-1 - edge]}
+
+
+class CpuClock:
+    replays = False
+
+    def look(self, run, slots, kept):
+        """Seconds of one run and of the host for it. Results go to `kept` by slot, so that each run writes
+        memory of its own."""
+        begin = time.perf_counter()
+        for slot in slots:
+            kept[slot] = run(slot)
+        seconds = (time.perf_counter() - begin) / len(slots)
+        return seconds, seconds
+
+
+class CudaClock:
+    """Everything runs on one side stream, so that a graph may capture it."""
+
+    replays = True
+
+    def __init__(self):
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def _timed(self, work, runs):
+        torch.cuda.synchronize()
+        self.events[0].record(self.stream)
+        begin = time.perf_counter()
+        work()
+        host = time.perf_counter() - begin
+        self.events[1].record(self.stream)
+        torch.cuda.synchronize()
+        return 1e-3 * self.events[0].elapsed_time(self.events[1]) / runs, host / runs
+
+    def look(self, run, slots, kept):
+        def work():
+            for slot in slots:
+                kept[slot] = run(slot)
+
+        return self._timed(work, len(slots))
+
+    def capture(self, run, slots):
+        """A function that replays the runs and returns the seconds of one."""
+        graph, kept = torch.cuda.CUDAGraph(), {}
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for slot in slots:
+                kept[slot] = run(slot)
+
+        def replay():
+            assert kept is not None  # lives as long as the graph
+            return self._timed(graph.replay, len(slots))[0]
+
+        return replay
+
+
+def make(device):
+    return CudaClock() if device.type == "cuda" else CpuClock()

@@ -1,0 +1,140 @@
+"""ropekit-peers: times other packages beside ropekit, in one run on the same tensors."""
+
+import argparse
+import os
+import shutil
+import sys
+
+from tqdm import tqdm
+
+from ropekit_bench import angles, results
+from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.report.model import Machine
+from ropekit_bench.report.tables import suite_markdown
+from ropekit_bench.tool import Tool, ToolError
+
+# Tensors above this are left out of a quick run, as in the tool; above an eighth of the memory always.
+QUICK_BYTES = 64 << 20
+
+
+def parse(arguments):
+    parser = argparse.ArgumentParser(prog="ropekit-peers", description=__doc__)
+    parser.add_argument("--suite", default="all", help="a suite of `ropekit bench`, or all")
+    parser.add_argument("--output", required=True, help="file of results")
+    parser.add_argument("--resume", action="store_true", help="keep what --output holds, measure the rest")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
+    parser.add_argument("--rounds", type=int, help="rounds of a measurement [15]")
+    parser.add_argument("--seed", type=int, default=1, help="of the data [1]")
+    parser.add_argument("--threads", type=int, default=0, help="threads on the CPU")
+    parser.add_argument("--backend", help="ropekit's backend, as ROPE_BACKEND")
+    parser.add_argument(
+        "--tool", default=shutil.which("ropekit") or "ropekit", help="the ropekit tool [PATH]"
+    )
+    parser.add_argument("--library", help="libropekit.so [beside the tool]")
+    parser.add_argument("--only", help="comma list of implementations beside ropekit")
+    return parser.parse_args(arguments)
+
+
+def find_peers(tool, only):
+    """Peers that can run, and a line for each that was looked for."""
+    peers, lines = [], []
+    for name in PEERS:
+        if only and name not in (*only, "ropekit"):
+            continue
+        try:
+            peers.append(Peer(name, tool))
+            lines.append({"implementation": name, "version": peers[-1].version, "reason": ""})
+        except Absent as error:
+            lines.append({"implementation": name, "version": "", "reason": str(error)})
+    return peers, lines
+
+
+def begin(options, tool, lines):
+    """A document, with the records of --output where --resume is given."""
+    document = {
+        **tool.header,
+        "command": "peers",
+        "quick": options.quick,
+        "seed": options.seed,
+        "implementations": lines,
+        "records": [],
+    }
+    if options.resume and os.path.exists(options.output):
+        old = results.read(options.output)
+        for member in ("command", "seed", "quick", "build", "implementations"):
+            if old.get(member) != document[member]:
+                raise results.ResultsError(f"--resume: {member} of {options.output} is not this run's")
+        if old["device"]["name"] != document["device"]["name"]:
+            raise results.ResultsError(f"--resume: {options.output} is of {old['device']['name']}")
+        document["records"] = old["records"]
+    return document
+
+
+def cases(options, tool, document):
+    done = {(r.get("suite"), r["case"]) for r in document["records"]}
+    most = tool.header["device"]["memory_bytes"] // 8 or 1 << 62
+    if options.quick:
+        most = min(most, QUICK_BYTES)
+    if options.suite == "accuracy":
+        return []
+    listed = tool.list(options.suite, options.quick)["records"]
+    return [c for c in listed if (c["suite"], c["case"]) not in done and tensor_bytes(c["shape"]) <= most]
+
+
+def tensor_bytes(s):
+    size = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}[s["dtype"]]
+    heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
+    return s["batch"] * s["tokens"] * heads * size
+
+
+def measure(options, tool, peers, document):
+    import torch
+
+    from ropekit_bench.compare import Comparison
+
+    torch.set_num_threads(tool.threads)
+    comparison = Comparison(tool, peers, options.seed, options.rounds or (5 if options.quick else 15))
+    listed = cases(options, tool, document)
+    with tqdm(listed, unit="case", disable=None) as bar:
+        for case in bar:
+            bar.set_postfix_str(f"{case['suite']} {case['shape']['tokens']}")
+            document["records"] += comparison.run(case)
+            results.write(document, options.output)
+    has_errors = any(r.get("suite") == "accuracy" for r in document["records"])
+    if options.suite in ("all", "accuracy") and not has_errors:
+        for positions in angles.RANGES:
+            document["records"] += angles.measure(peers, comparison.torch_device, options.seed, positions)
+
+
+def print_tables(document):
+    for name, suite in Machine("", [document]).suites.items():
+        print(f"\n{suite_markdown(name, suite)}")
+    for line in document["implementations"]:
+        if line["reason"]:
+            print(f"absent: {line['implementation']}: {line['reason']}")
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        tool = Tool(options.tool, options.library, options.threads, options.backend)
+        peers, lines = find_peers(tool, options.only and options.only.split(","))
+        document = begin(options, tool, lines)
+        try:
+            measure(options, tool, peers, document)
+        except KeyboardInterrupt:
+            print("interrupted; what was measured is kept, --resume measures the rest", file=sys.stderr)
+        ended = tool.list("overhead", False)["device"].get("clocks", [])
+        for sample in ended[:1]:
+            document["device"].setdefault("clocks", [])[1:] = [{**sample, "moment": "end"}]
+        results.write(document, options.output)
+        results.check(document, options.output)
+    except (ToolError, results.ResultsError, OSError) as error:
+        print(f"ropekit-peers: {error}", file=sys.stderr)
+        return 2
+    print_tables(document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

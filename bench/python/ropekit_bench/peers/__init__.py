@@ -1,0 +1,53 @@
+"""What is compared. A peer is named here and adapted in a file of its own; none of its code is."""
+
+import importlib
+import importlib.metadata
+
+from ropekit_bench.case import Declined
+
+# name: module, published package (None: its own version), backends
+PEERS = {
+    "ropekit": ("capi", None, ("cpu", "cuda", "hip")),
+    "ropekit.apply": ("operator", "ropekit", ("cpu", "cuda", "hip")),
+    "PyTorch naive": ("eager", "torch", ("cpu", "cuda", "hip")),
+    "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
+    "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),
+    "torch.compile cached": ("eager", "torch", ("cpu", "cuda", "hip")),
+    "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
+    "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
+    "flash-attn": ("flash_attn", "flash-attn", ("cuda", "hip")),
+    "Transformer Engine": ("transformer_engine", "transformer-engine", ("cuda",)),
+    "vLLM": ("vllm", "vllm", ("cuda", "hip")),
+    "AITER": ("aiter", "aiter", ("hip",)),
+    "ONNX Runtime": ("onnx_runtime", "onnxruntime", ("cpu",)),
+    "llama.cpp": ("llama_cpp", "llama-cpp-python", ("cpu",)),
+}
+
+
+class Absent(Exception):
+    """A peer that cannot run here, with the reason."""
+
+
+class Peer:
+    """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set."""
+
+    def __init__(self, name, tool):
+        module, package, backends = PEERS[name]
+        if tool.backend not in backends:
+            raise Absent(f"does not run on {tool.backend}")
+        try:
+            self.version = tool.version if package is None else importlib.metadata.version(package)
+            adapter = importlib.import_module(f"ropekit_bench.peers.{module}").adapter(name, tool)
+        except importlib.metadata.PackageNotFoundError:
+            raise Absent(f"{package} is not installed") from None
+        except Exception as error:  # a package that breaks on import is as good as absent
+            raise Absent(f"{type(error).__name__}: {str(error)[:200]}") from error
+        self.name, self.adapter = name, adapter
+
+    def prepare(self, case):
+        return self.adapter.prepare(case)
+
+
+def require(condition, reason):
+    if not condition:
+        raise Declined(reason)

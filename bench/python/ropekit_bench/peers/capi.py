@@ -1,0 +1,58 @@
+"""ropekit itself: rope_apply through ctypes, on torch's stream."""
+
+import ctypes
+
+import torch
+
+from ropekit_bench.case import Declined
+from ropekit_bench.library import Args, RopeError, Tensor
+
+
+def tensor(source, target):
+    if source is None:
+        return Tensor()
+    strides = ctypes.c_int64 * 4
+    return Tensor(
+        in_=source.data_ptr(),
+        out=target.data_ptr(),
+        heads=source.shape[2],
+        in_stride=strides(*source.stride()),
+        out_stride=strides(*target.stride()),
+    )
+
+
+class adapter:
+    kernel = ""
+
+    def __init__(self, name, tool):
+        self.library = tool.library
+
+    def prepare(self, case):
+        try:
+            plan = self.library.plan(case.shape)
+        except RopeError as error:
+            raise Declined(str(error)) from error
+        self.kernel = plan.kernel
+        stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+        ids = case.positions if case.shape["position_ids"] != "none" else None
+        calls, outputs = [], []
+        for slot in range(case.sets):
+            q, k = case.whole(case.source, slot)
+            q_out, k_out = case.whole(case.target, slot)
+            args = Args(
+                struct_size=ctypes.sizeof(Args),
+                batch=q.shape[0],
+                tokens=q.shape[1],
+                q=tensor(q, q_out),
+                k=tensor(k, k_out),
+                stream=stream,
+                position_ids=None if ids is None else ids.data_ptr(),
+            )
+            calls.append(plan.call(args))
+            outputs.append(case.window((q_out, k_out)))
+
+        def run(slot):
+            calls[slot]()
+            return outputs[slot]
+
+        return run

@@ -1,0 +1,32 @@
+"""ropekit's PyTorch operators, as the Python package offers them."""
+
+import ropekit
+
+from ropekit_bench.peers import require
+
+
+class adapter:
+    kernel = "ropekit.apply"
+
+    def __init__(self, name, tool):
+        pass
+
+    def prepare(self, case):
+        require(case.is_whole, "whole heads alone are compared")
+        require(not case.backward, "its backward is ropekit's own")
+        fields = {
+            "rope_theta": case.shape["rope_theta"],
+            "pairing_in": case.shape["pairing_in"].replace("-", "_"),
+        }
+        config = ropekit.Config(**fields)
+        apply = ropekit.apply_ if case.shape["in_place"] else ropekit.apply
+        ids = case.positions if case.shape["position_ids"] != "none" else None
+        inputs = case.inputs
+
+        def run(slot):
+            q, k = inputs[slot]
+            if k is None:
+                return apply(q, positions=ids, config=config), None
+            return apply(q, k, positions=ids, config=config)
+
+        return run

@@ -1,0 +1,1 @@
+"""Documents of any number of machines as one page and one summary."""

@@ -1,0 +1,37 @@
+"""ropekit-report: merges results of any number of machines into one page and a Markdown summary."""
+
+import argparse
+import sys
+
+from ropekit_bench import results
+from ropekit_bench.report import page, tables
+from ropekit_bench.report.model import machines
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(prog="ropekit-report", description=__doc__)
+    parser.add_argument("results", nargs="+", help="files of `ropekit bench --output` and ropekit-peers")
+    parser.add_argument("--html", help="write the page to a file")
+    parser.add_argument("--markdown", help="write the summary to a file [standard output]")
+    options = parser.parse_args(arguments)
+    try:
+        found = machines([results.read(path) for path in options.results])
+        if not found:
+            raise results.ResultsError("no file holds results of a device")
+        if options.html:
+            with open(options.html, "w", encoding="utf-8") as file:
+                file.write(page.render(found))
+        text = tables.summary(found)
+        if options.markdown:
+            with open(options.markdown, "w", encoding="utf-8") as file:
+                file.write(text)
+        else:
+            print(text)
+    except (results.ResultsError, OSError) as error:
+        print(f"ropekit-report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""The page: one self-contained HTML file."""
+
+import jinja2
+
+from ropekit_bench.report import plots, tables
+
+
+def implementations(machine):
+    return [
+        ["implementation", "version", "absent because"],
+        *([i["implementation"], i["version"] or "absent", i["reason"]] for i in machine.implementations),
+    ]
+
+
+def render(machines):
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        machines=machines,
+        plots=plots.machine_plots,
+        rows=tables.rows,
+        peer_rows=tables.peer_rows,
+        tally=tables.tally,
+        measure=tables.measure,
+        error_rows=tables.error_rows,
+        implementations=implementations,
+    )

@@ -1,0 +1,45 @@
+"""Documents of results: reading, checking against their schema, writing."""
+
+import json
+import os
+from functools import cache
+from importlib import resources
+
+import jsonschema
+
+
+class ResultsError(Exception):
+    """A file that holds no results, with the reason."""
+
+
+@cache
+def validator():
+    text = resources.files(__package__).joinpath("results.schema.json").read_text(encoding="utf-8")
+    return jsonschema.Draft202012Validator(json.loads(text))
+
+
+def check(document, name):
+    """Raises ResultsError, naming the member that the schema refuses."""
+    error = jsonschema.exceptions.best_match(validator().iter_errors(document))
+    if error is not None:
+        place = "/".join(str(step) for step in error.absolute_path) or "the document"
+        raise ResultsError(f"{name}: {place}: {error.message[:300]}")
+
+
+def read(path):
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"{path}: {error}") from error
+    check(document, path)
+    return document
+
+
+def write(document, path):
+    """Writes one record a line and replaces the file at once."""
+    head = json.dumps({k: v for k, v in document.items() if k != "records"}, indent=1)
+    records = ",\n".join(json.dumps(r) for r in document["records"])
+    with open(f"{path}.part", "w", encoding="utf-8") as file:
+        file.write(f'{head[:-2]},\n "records": [\n{records}\n]}}\n')
+    os.replace(f"{path}.part", path)

@@ -1,0 +1,55 @@
+"""The ropekit tool and library that a comparison runs with."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from ropekit_bench import results
+from ropekit_bench.library import Library
+
+
+class ToolError(Exception):
+    """The tool or its library cannot be run."""
+
+
+def find_library(tool):
+    """libropekit.so beside the tool: in its build tree, its prefix or its bundle."""
+    home = Path(tool).resolve().parent.parent
+    for folder in ("common", "lib", *(str(p.relative_to(home)) for p in home.glob("lib/*-linux-gnu"))):
+        for path in sorted((home / folder).glob("libropekit.so*")):
+            return str(path)
+    raise ToolError(f"--library is not given and there is no libropekit.so beside {tool}")
+
+
+class Tool:
+    """Lists cases and says what the machine is; holds the library."""
+
+    def __init__(self, path, library=None, threads=0, backend=None):
+        self.path, self.options = path, []
+        if threads:
+            self.options += [f"--threads={threads}"]
+            os.environ["OMP_NUM_THREADS"] = str(threads)
+        if backend:
+            os.environ["ROPE_BACKEND"] = backend
+        self.library = Library(library or find_library(path))
+        self.header = self.list("overhead", False)
+        self.backend = self.header["device"]["backend"]
+        self.version = self.header["build"]["library"]
+        self.threads = self.header["host"]["threads"]
+        os.environ["ROPE_BACKEND"] = self.backend
+
+    def list(self, suite, quick):
+        """The document of `ropekit bench --list`: cases, and the machine at this moment."""
+        command = [self.path, "bench", "--list", "--json", f"--suite={suite}", *self.options]
+        try:
+            answer = subprocess.run(
+                command + ["--quick"] * quick, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise ToolError(f"--tool is {self.path}: {error}") from error
+        if answer.returncode:
+            raise ToolError(answer.stderr.strip() or f"{command} gave status {answer.returncode}")
+        document = json.loads(answer.stdout)
+        results.check(document, "ropekit bench --list")
+        return document

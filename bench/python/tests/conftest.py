@@ -1,0 +1,60 @@
+"""The tool that a tree built, and documents made for the tests."""
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+
+from ropekit_bench.tool import Tool
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="session")
+def tool_path():
+    """ROPEKIT_TOOL, else what ./dev builds. Without it these tests fail: a skip would hide that."""
+    path = Path(os.environ.get("ROPEKIT_TOOL", ROOT / "build/release/bench/ropekit"))
+    assert path.exists(), f"{path} is not built"
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tool(tool_path):
+    return Tool(tool_path, threads=1, backend="cpu")
+
+
+def summary(median):
+    return {"median": median, "low": 0.9 * median, "high": 1.1 * median}
+
+
+def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Model", **more):
+    shape = {"batch": 1, "tokens": tokens, "q_heads": 32, "k_heads": 8, "head_dim": 128, "rotary_dim": 0}
+    shape |= {"rotary_offset": 0, "k_head_dim": 0, "k_rotary_offset": 0, "axes": 0, "max_position": 131071}
+    shape |= {"dtype": "bf16", "pairing_in": "half-split", "pairing_out": "half-split"}
+    shape |= {"direction": "forward", "position_ids": "none", "angle_mode": "exact", "rope_type": "default"}
+    shape |= {"rope_theta": 10000, "xpos": False, "in_place": False}
+    timing = {"seconds": summary(seconds), "gb_per_second": 1e-9 / seconds, "ratio": summary(1e-6 / seconds)}
+    return {
+        **{"case": f"--tokens={tokens}", "suite": suite, "label": label, "cache": "cold", "shape": shape},
+        **{"implementation": implementation, "kernel": "kernel of " + implementation, "bytes": 1},
+        **{"table_bytes": 0, "sets": 1, "rounds": 5, "iterations": 10, "replay": timing},
+        "eager": {**timing, "host_seconds": seconds},
+        "floor": {"seconds": summary(1e-6), "gb_per_second": 1e-3, "kernel": "copy"},
+        "self_ratio": summary(1.01),
+        "checked": {"elements": 1, "max_error": 0, "worst": 0},
+        **more,
+    }
+
+
+@pytest.fixture(scope="session")
+def make(tool):
+    """make(records, name, implementations): a document of the peers' harness."""
+
+    def document(records, name="Device", implementations=()):
+        made = copy.deepcopy(tool.header)
+        made |= {"command": "peers", "records": records, "implementations": list(implementations)}
+        made["device"] |= {"name": name, "backend": "cuda"}
+        return made
+
+    return document

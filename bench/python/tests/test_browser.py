@@ -1,0 +1,97 @@
+"""The page in headless Chromium: light and dark, on a desk and at phone width."""
+
+import os
+import re
+import shutil
+
+import pytest
+from conftest import measurement
+
+from ropekit_bench.report import page
+from ropekit_bench.report.model import machines
+
+CHROMIUM = shutil.which("chromium")
+sync_api = pytest.importorskip("playwright.sync_api")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None and "CI" not in os.environ, reason="chromium is not installed"
+)
+
+# Relative luminance and contrast as WCAG 2 defines them.
+CONTRAST = """
+(selector) => {
+  const channels = (text) => text.match(/[0-9.]+/g).map(Number);
+  const luminance = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+    .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const back = (node) => {
+    for (; node; node = node.parentElement) {
+      const rgba = channels(getComputedStyle(node).backgroundColor);
+      if (rgba.length === 3 || rgba[3] > 0) return rgba;
+    }
+    return [255, 255, 255];
+  };
+  return [...document.querySelectorAll(selector)].map((node) => {
+    const style = getComputedStyle(node);
+    const drawn = style.fill === "none" ? style.stroke : style.fill;
+    const colour = node instanceof SVGElement ? drawn : style.color;
+    const [a, b] = [luminance(channels(colour)), luminance(back(node))].sort((x, y) => y - x);
+    return (a + 0.05) / (b + 0.05);
+  });
+}
+"""
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+@pytest.fixture(scope="module")
+def html(make, tmp_path_factory):
+    names = ("ropekit", "PyTorch naive", "PyTorch cached", "Liger-Kernel", "FlashInfer", "flash-attn", "vLLM")
+    records = [
+        measurement(name, (1 + i) * 1e-9 * tokens * (0.1 if name == "vLLM" and tokens > 2000 else 1), tokens)
+        for tokens in (1024, 2048, 4096)
+        for i, name in enumerate(names)
+    ]
+    looked_for = [{"implementation": "AITER", "version": "", "reason": "aiter is not installed, " * 5}]
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    path.write_text(page.render(machines([make(records, "A device", looked_for)])), encoding="utf-8")
+    return path.as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_page_reads_well(browser, html, scheme, width):
+    tab = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    asked, troubles = [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("console", lambda message: troubles.append(message.text))
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(html)
+    assert asked == [html] and not troubles
+    assert tab.evaluate(OVERFLOW) == 0, "the page itself must not scroll sideways"
+    for figure in tab.query_selector_all(".plots svg"):
+        box = figure.bounding_box()
+        assert 300 < box["width"] <= width and box["height"] > 150
+    assert min(tab.evaluate(CONTRAST, "p, h1, h2, h3, li, th, td, summary, a")) > 4.5
+    assert min(tab.evaluate(CONTRAST, ".plots svg text")) > 4.5
+    assert min(tab.evaluate(CONTRAST, ".plots svg [id^=line2d] > path[style*='stroke-width: 2.2']")) > 3
+    tab.close()
+
+
+def test_schemes_differ_and_marks_are_seen(browser, html):
+    colours = set()
+    for scheme in ("light", "dark"):
+        tab = browser.new_page(color_scheme=scheme)
+        tab.goto(html)
+        colours.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
+        won, lost = (tab.query_selector(f"td.{mark}") for mark in ("won", "lost"))
+        assert won.is_visible() and lost.is_visible()
+        assert re.match("▼ NOT first", lost.inner_text())
+        tab.close()
+    assert len(colours) == 2

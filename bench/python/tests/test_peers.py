@@ -1,0 +1,144 @@
+"""Peers that run on a CPU: right where they are timed, declined where they are wrong or do not offer it."""
+
+import json
+
+import pytest
+import torch
+
+from ropekit_bench import angles, harness, results
+from ropekit_bench.case import Case, Declined
+from ropekit_bench.compare import Comparison
+from ropekit_bench.peers import PEERS, Absent, Peer
+
+SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
+VARIANTS = {
+    "half-split": {},
+    "interleaved": {"pairing_in": "interleaved", "pairing_out": "interleaved"},
+    "bf16": {"dtype": "bf16"},
+    "f16": {"dtype": "f16"},
+    "batch": {"batch": 2, "position_ids": "none"},
+    "one tensor": {"k_heads": 0},
+    "window": {"in_place": True, "rotary_dim": 8, "rotary_offset": 4, "k_head_dim": 8, "k_rotary_offset": 0},
+    "backward": {"direction": "transpose"},
+}
+CPU = [name for name, (_, _, backends) in PEERS.items() if "cpu" in backends]
+
+
+def make_case(**changes):
+    return Case({**SHAPE, **changes}, torch.device("cpu"), 0, 1, False)
+
+
+def make_peer(name, tool):
+    try:
+        return Peer(name, tool)
+    except Absent as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", CPU)
+def test_peer_is_right_or_declines(name, variant, tool):
+    case = make_case(**VARIANTS[variant])
+    try:
+        run = make_peer(name, tool).prepare(case)
+    except Declined:
+        assert name not in ("ropekit", "PyTorch naive", "PyTorch cached"), "offers everything"
+        return
+    assert case.check(run)["elements"] == sum(x.numel() for x in case.inputs[0] if x is not None)
+
+
+def test_ropekit_is_far_inside_the_bound_of_peers(tool):
+    case = make_case()
+    assert case.check(Peer("ropekit", tool).prepare(case))["max_error"] < 2e-7
+
+
+@pytest.mark.parametrize("defect", ["pairing", "sign", "nothing", "one token", "nan"])
+def test_wrong_peer_is_not_timed(defect, tool):
+    case = make_case()
+    right = Peer("PyTorch cached", tool).prepare(case)
+
+    def run(slot):
+        q, k = (x.clone() for x in right(slot))
+        if defect == "pairing":
+            q = q.view(*q.shape[:3], 2, -1).transpose(-1, -2).reshape(q.shape)
+        elif defect == "sign":
+            k = -k
+        elif defect == "nothing":
+            q, k = case.inputs[slot]
+        else:
+            q[:, -1] = float("nan") if defect == "nan" else 0
+        return q, k
+
+    with pytest.raises(Declined, match="wrong: off by"):
+        case.check(run)
+
+
+def test_result_of_another_peer_does_not_pass(tool):
+    case = make_case()
+    case.check(Peer("ropekit", tool).prepare(case))
+    with pytest.raises(Declined, match="wrong: off by inf"):
+        case.check(lambda slot: case.whole(case.target, slot))
+
+
+def test_sets_exceed_the_cache_where_data_are_cold():
+    cache = 1 << 20
+    case = Case({**SHAPE, "tokens": 64}, torch.device("cpu"), cache, 1, True)
+    assert case.source.nbytes + case.target.nbytes > 2 * cache
+    assert len({x[0].data_ptr() for x in case.inputs}) == case.sets > 1
+
+
+def test_rounds_interleave_a_copy_with_every_implementation(tool, monkeypatch):
+    comparison = Comparison(tool, [Peer("ropekit", tool), Peer("PyTorch cached", tool)], 1, 3)
+    listed = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
+    ours, torch_ = comparison.run(listed)
+    for record in (ours, torch_):
+        assert record["rounds"] == 3
+        assert record["floor"]["kernel"] in comparison.device.kernels(3)
+        low, high = record["eager"]["ratio"]["low"], record["eager"]["ratio"]["high"]
+        assert 0 < low <= record["eager"]["ratio"]["median"] <= high
+    results.check({**tool.header, "command": "peers", "records": [ours, torch_]}, "records")
+
+
+def test_a_peer_that_breaks_is_declined_and_the_others_run(tool):
+    broken = Peer("PyTorch cached", tool)
+    broken.adapter.prepare = lambda case: 1 / 0
+    comparison = Comparison(tool, [broken, Peer("ropekit", tool)], 1, 2)
+    records = comparison.run({"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE})
+    assert [(r["implementation"], r.get("reason")) for r in records] == [
+        ("ropekit", None),
+        ("PyTorch cached", "ZeroDivisionError: division by zero"),
+    ]
+
+
+def test_angles_of_ropekit_do_not_fade(tool):
+    near, far = (
+        angles.measure([Peer("ropekit", tool)], torch.device("cpu"), 1, p)[0] for p in (1 << 10, 1 << 20)
+    )
+    assert max(near["cos_sin_error"], far["cos_sin_error"]) < 1e-7
+    torch_ = angles.measure([Peer("PyTorch naive", tool)], torch.device("cpu"), 1, 1 << 20)[0]
+    assert torch_["cos_sin_error"] > 1e-3
+
+
+def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
+    path = str(tmp_path / "peers.json")
+    common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=PyTorch cached,vLLM", "--rounds=2"]
+    assert harness.main([*common, "--output", path, "--suite=overhead"]) == 0
+    first = results.read(path)
+    assert "absent: vLLM: does not run on cpu" in capsys.readouterr().out
+    assert {r["implementation"] for r in first["records"]} == {"ropekit", "PyTorch cached"}
+    kept = first["records"][:2]
+    results.write({**first, "records": kept}, path)
+    assert harness.main([*common, "--output", path, "--suite=overhead", "--resume"]) == 0
+    again = results.read(path)["records"]
+    assert again[:2] == kept
+    assert [(r["implementation"], r["case"]) for r in again] == [
+        (r["implementation"], r["case"]) for r in first["records"]
+    ]
+    assert harness.main([*common, "--output", path, "--suite=overhead", "--resume", "--seed=2"]) == 2
+    assert "seed" in capsys.readouterr().err
+    assert json.loads((tmp_path / "peers.json").read_text())["seed"] == 1
+
+
+def test_harness_says_what_is_wrong_with_its_tool(tmp_path, capsys):
+    assert harness.main(["--tool=/nowhere", "--library=/nowhere", "--output", str(tmp_path / "o.json")]) == 2
+    assert "nowhere" in capsys.readouterr().err

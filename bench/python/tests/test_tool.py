@@ -1,0 +1,126 @@
+"""What the tool writes: its schema, resuming, and the cases of the suites."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from ropekit_bench import results
+
+SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
+SUITES |= {"in-place", "rules", "overhead"}
+
+
+def run(tool_path, *arguments, status=0, **more):
+    command = [tool_path, *arguments]
+    env = {"ROPE_BACKEND": "cpu", **more}
+    answer = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert answer.returncode == status, answer.stderr
+    return answer
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info"],
+        ["verify", "--tokens=2"],
+        ["accuracy", "--tokens=2"],
+        ["bench", "--tokens=2", "--rounds=2"],
+        ["bench", "--tokens=2", "--rounds=2", "--angle-mode=table", "--in-place"],
+        ["bench", "--suite=all", "--list"],
+        ["demo", "--tokens=2"],
+    ],
+)
+def test_every_command_writes_the_schema(tool_path, arguments):
+    document = json.loads(run(tool_path, *arguments, "--json").stdout)
+    results.check(document, "stdout")
+    assert document["records"]
+
+
+def test_schema_refuses_what_it_does_not_name(tool):
+    for change in ({"version": 1}, {"surprise": 1}, {"records": [{"case": "x"}]}):
+        with pytest.raises(results.ResultsError):
+            results.check({**tool.header, **change}, "changed")
+
+
+def test_suites_hold_the_cases_they_promise(tool):
+    cases = {suite: tool.list(suite, False)["records"] for suite in SUITES}
+
+    def values(suite, name):
+        return sorted({c["shape"][name] for c in cases[suite]})
+
+    assert values("single-head", "tokens") == [512, 1024, 2048, 4096]
+    assert values("single-head", "head_dim") == [128, 256]
+    assert values("tokens", "tokens") == list(range(2048, 63489, 4096))
+    assert values("interleaved", "tokens") == [128, 256, 512, 1024, 2048]
+    assert values("large", "tokens") == [8192]
+    assert {c["label"] for c in cases["prefill"]} == {"Llama-3-8B", "Qwen3-32B", "DeepSeek MLA"}
+    assert all(c["shape"]["direction"] == "transpose" for c in cases["backward"])
+    assert {c["shape"]["rope_type"] for c in cases["rules"]} >= {"default", "yarn", "longrope", "llama3"}
+    assert len(tool.list("all", False)["records"]) == sum(map(len, cases.values()))
+
+
+def test_table_bytes_are_apart(tool_path):
+    shape = ["--tokens=64", "--q-heads=1", "--k-heads=0", "--rounds=2", "--json"]
+    plain = json.loads(run(tool_path, "bench", *shape).stdout)["records"][0]
+    table = json.loads(run(tool_path, "bench", *shape, "--angle-mode=table").stdout)["records"][0]
+    assert plain["bytes"] == table["bytes"] == 2 * 64 * 128 * 4
+    assert (plain["table_bytes"], table["table_bytes"]) == (0, 2 * 64 * 64 * 4)
+
+
+def test_interrupted_run_keeps_what_it_measured_and_resumes(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    command = [tool_path, "bench", "--suite=overhead", "--rounds=100", "--threads=1", f"--output={path}"]
+    first = subprocess.Popen(command, env={"ROPE_BACKEND": "cpu"}, stdout=subprocess.DEVNULL)
+    while not path.exists():
+        assert first.poll() is None
+        time.sleep(0.01)
+    first.send_signal(signal.SIGINT)
+    assert first.wait() == 0
+    kept = results.read(path)["records"]
+    assert 0 < len(kept) < 4
+    run(tool_path, *command[1:3], "--rounds=2", "--threads=1", f"--output={path}", "--resume")
+    resumed = results.read(path)["records"]
+    assert resumed[: len(kept)] == kept
+    assert [r["rounds"] for r in resumed[len(kept) :]] == [2] * (4 - len(kept))
+
+
+@pytest.mark.parametrize("option", ["--seed=2", "--threads=2"])
+def test_resume_refuses_another_run(tool_path, tmp_path, option):
+    path = tmp_path / "results.json"
+    common = ["bench", "--suite=overhead", "--list", f"--output={path}"]
+    run(tool_path, *common, "--threads=1")
+    before = path.read_bytes()
+    threads = [] if option.startswith("--threads") else ["--threads=1"]
+    answer = run(tool_path, *common, "--resume", *threads, option, status=2)
+    assert "allowed is 2" in answer.stderr
+    assert path.read_bytes() == before
+
+
+def test_resume_refuses_what_is_no_result(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text("not JSON")
+    answer = run(tool_path, "bench", "--suite=overhead", f"--output={path}", "--resume", status=2)
+    assert "allowed with --resume is a file of results" in answer.stderr
+    assert path.read_text() == "not JSON"
+    assert "allowed is with it" in run(tool_path, "bench", "--resume", status=2).stderr
+
+
+def test_no_path_reaches_a_result(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    for spelling in ([f"--output={path}"], ["--output", str(path)]):
+        run(tool_path, "bench", "--tokens=2", "--rounds=2", *spelling)
+        assert str(tmp_path) not in path.read_text()
+
+
+def test_wrong_output_is_not_timed(tool_path, tmp_path):
+    source, library, path = (tmp_path / name for name in ("idle.c", "idle.so", "results.json"))
+    source.write_text("int rope_apply(void) { return 0; }")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    command = ["bench", "--suite=overhead", "--rounds=2", f"--output={path}"]
+    answer = run(tool_path, *command, status=1, LD_PRELOAD=str(library))
+    assert "outside their bound; it is not timed" in answer.stderr
+    records = results.read(path)["records"]
+    assert len(records) == 4 and not any("eager" in r or r["passed"] for r in records)
