@@ -38,6 +38,7 @@
 #define gpuStreamNonBlocking cudaStreamNonBlocking
 #define gpuStreamSynchronize cudaStreamSynchronize
 #define gpuStreamDestroy cudaStreamDestroy
+#define gpuLaunchHostFunc cudaLaunchHostFunc
 #define gpuStreamBeginCapture cudaStreamBeginCapture
 #define gpuStreamCaptureModeThreadLocal cudaStreamCaptureModeThreadLocal
 #define gpuStreamEndCapture cudaStreamEndCapture
@@ -56,9 +57,39 @@
 #define gpuGraphDestroy cudaGraphDestroy
 #define gpuGraphExecDestroy cudaGraphExecDestroy
 
+/* Blocks of a grid along x. */
+#define GPU_GRID_X_MOST INT32_MAX
+
 #define gpuFuncAttributes struct cudaFuncAttributes
 #define gpuFuncGetAttributes cudaFuncGetAttributes
-#define gpuLaunchKernel cudaLaunchKernel
+
+/* Whether a device can begin a launch before the one ahead of it on its stream has ended. */
+static inline int gpu_launches_early(int device) {
+    int major = 0;
+    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
+               cudaSuccess &&
+           major >= 9;
+}
+
+/* early: by programmatic dependent launch. */
+static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
+                                            void **arguments, size_t shared, cudaStream_t stream,
+                                            int early) {
+    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    cudaLaunchConfig_t config = {.gridDim = grid,
+                                 .blockDim = block,
+                                 .dynamicSmemBytes = shared,
+                                 .stream = stream,
+                                 .attrs = &attribute,
+                                 .numAttrs = 1};
+    if (!early)
+        return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+
+/* The last-level cache. */
+#define GPU_CACHE_BYTES(properties) (properties)->l2CacheSize
 
 /* What kernels choose by, for rope_device_info.features. */
 #define GPU_FEATURES(text, room, properties)                                                       \

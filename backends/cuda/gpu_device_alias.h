@@ -6,16 +6,34 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/* A kernel's parameter, read where it lies. */
+/* A kernel's parameter, read where it lies: gpu_parameter<T, types before it>(p) points to p, and
+ * gpu_reread(p) is p. HIP tells its compiler more. */
 #define GPU_PARAMETER const __grid_constant__
-
-/* A load and a store of what nothing reads again soon. */
-template <typename T> static __device__ __forceinline__ T gpu_load_streaming(const T *p) {
-    return __ldcs(p);
+template <typename T, typename...>
+static __device__ __forceinline__ const T *gpu_parameter(const T &p) {
+    return &p;
 }
 
-template <typename T> static __device__ __forceinline__ void gpu_store_streaming(T *p, T v) {
-    __stcs(p, v);
+template <typename T> static __device__ __forceinline__ const T *gpu_reread(const T *p) {
+    return p;
+}
+
+/* A kernel's host symbol. */
+#define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
+
+/* Waits until the launch ahead of this one on its stream has ended and its memory can be read,
+ * where this one may start before; else nothing. */
+static __device__ __forceinline__ void gpu_wait_for_last(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The launch behind this one may start, and wait, as soon as every block has come so far. */
+static __device__ __forceinline__ void gpu_let_next_start(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
 }
 
 /* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/half.h

@@ -2,15 +2,24 @@
 #ifndef ROPEKIT_CUDA_GPU_TUNING_H
 #define ROPEKIT_CUDA_GPU_TUNING_H
 
-/* Up to so many pairs a multiprocessor, a thread takes two pairs. */
-#define GPU_NARROW_PAIRS 2048
-/* From so many bytes read and written a thread takes two heads of f32, and leaves out streaming
- * hints. Two heads of 16 bits always: their angles cost more beside their bytes. */
-#define GPU_TWO_HEADS_BYTES (128ll << 20)
-/* Threads of a block. */
-#define GPU_NARROW_THREADS 128
-#define GPU_WIDE_THREADS 256
+/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads. */
+#define GPU_NARROW_PAIRS 320
+/* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
+ * nanosecond, and launches that start early wait for room in whole blocks. */
+#define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
+    ((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY)) ? 256 : 128)
 #define GPU_GENERIC_THREADS 128
-#define GPU_TRAFFIC_THREADS 256
+/* Blocks a multiprocessor from which the vector kernel gives a thread several tokens. */
+#define GPU_BLOCKS_ENOUGH 4
+/* Blocks of a multiprocessor for which kernels are given registers: 1536 threads, or what sm_75
+ * has. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define GPU_BLOCKS_MOST 4
+#else
+#define GPU_BLOCKS_MOST 6
+#endif
+#define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY)                                                           \
+    ((SIZE) == 4 || (GEOMETRY) == GPU_ALONE ? GPU_BLOCKS_MOST : 1)
+#define GPU_VECTOR_BLOCKS 2
 
 #endif

@@ -55,7 +55,7 @@ rope_status gpu_device_info(int32_t device, rope_device_info *info) {
     snprintf(info->name, sizeof info->name, "%.127s", properties.name);
     GPU_FEATURES(info->features, sizeof info->features, &properties);
     info->memory_bytes = (int64_t)properties.totalGlobalMem;
-    info->cache_bytes = properties.l2CacheSize;
+    info->cache_bytes = GPU_CACHE_BYTES(&properties);
     info->compute_units = properties.multiProcessorCount;
     return ROPE_OK;
 }

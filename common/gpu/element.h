@@ -3,16 +3,34 @@
 #define ROPEKIT_GPU_ELEMENT_H
 
 #include <gpu_device_alias.h>
+#include <gpu_tuning.h>
 
 #include "common/half.h"
+#include "common/rotate.h"
 
 #include <ropekit/backend.h>
 
 #define GPU_FN static __device__ __forceinline__
 
-template <int DTYPE> struct gpu_element { typedef uint16_t bits; };
-template <> struct gpu_element<ROPE_F32> { typedef uint32_t bits; };
-template <> struct gpu_element<ROPE_F64> { typedef uint64_t bits; };
+/* Bits in memory, the number they stand for, a pair's coefficients. */
+template <int DTYPE> struct gpu_element {
+    typedef uint16_t bits;
+    typedef float real;
+    typedef rope_pair pair;
+    typedef rope_coefficients coefficients;
+};
+template <> struct gpu_element<ROPE_F32> {
+    typedef uint32_t bits;
+    typedef float real;
+    typedef rope_pair pair;
+    typedef rope_coefficients coefficients;
+};
+template <> struct gpu_element<ROPE_F64> {
+    typedef uint64_t bits;
+    typedef double real;
+    typedef rope_pair64 pair;
+    typedef rope_coefficients64 coefficients;
+};
 
 template <int DTYPE> GPU_FN float gpu_widen(typename gpu_element<DTYPE>::bits h) {
     if (DTYPE == ROPE_F32)
@@ -26,6 +44,21 @@ template <int DTYPE> GPU_FN typename gpu_element<DTYPE>::bits gpu_narrow(float x
     return DTYPE == ROPE_BF16 ? rope_to_bf16(x) : rope_to_f16(x);
 }
 
+/* Two 16-bit numbers of a word, the first in its low half. */
+template <int DTYPE> GPU_FN float2 gpu_split(uint32_t word) {
+    if constexpr (DTYPE == ROPE_F16)
+        return gpu_split_f16(word);
+    else
+        return {rope_bits_float(word << 16), rope_bits_float(word & 0xffff0000u)};
+}
+
+template <int DTYPE> GPU_FN uint32_t gpu_join(float low, float high) {
+    if constexpr (DTYPE == ROPE_F16)
+        return gpu_join_f16(low, high);
+    else
+        return gpu_join_bf16(low, high);
+}
+
 /* V elements as they lie in memory. */
 template <int WORDS> struct gpu_word_type;
 template <> struct gpu_word_type<1> { typedef unsigned type; };
@@ -37,53 +70,74 @@ template <int DTYPE, int V> struct gpu_vector {
     uint32_t word[WORDS];
 };
 
-template <int DTYPE, int V, bool STREAM> GPU_FN gpu_vector<DTYPE, V> gpu_load(const void *p) {
+template <int DTYPE, int V> GPU_FN gpu_vector<DTYPE, V> gpu_load(const void *p) {
     typedef typename gpu_word_type<gpu_vector<DTYPE, V>::WORDS>::type type;
-    type raw = STREAM ? gpu_load_streaming((const type *)p) : *(const type *)p;
+    type raw = *(const type *)p;
     gpu_vector<DTYPE, V> v;
     memcpy(&v, &raw, sizeof v);
     return v;
 }
 
-template <int DTYPE, int V, bool STREAM>
-GPU_FN void gpu_store(void *p, const gpu_vector<DTYPE, V> &v) {
+template <int DTYPE, int V> GPU_FN void gpu_store(void *p, const gpu_vector<DTYPE, V> &v) {
     typedef typename gpu_word_type<gpu_vector<DTYPE, V>::WORDS>::type type;
     type raw;
     memcpy(&raw, &v, sizeof v);
-    if (STREAM)
-        gpu_store_streaming((type *)p, raw);
-    else
-        *(type *)p = raw;
+    *(type *)p = raw;
 }
 
-template <int DTYPE, int V> GPU_FN void gpu_unpack(const gpu_vector<DTYPE, V> &v, float x[V]) {
+template <int DTYPE, int V>
+GPU_FN void gpu_unpack(const gpu_vector<DTYPE, V> &v, typename gpu_element<DTYPE>::real x[V]) {
+    if constexpr (DTYPE == ROPE_F32 || DTYPE == ROPE_F64) {
+        memcpy(x, v.word, sizeof v);
+    } else {
 #pragma unroll
-    for (int i = 0; i < gpu_vector<DTYPE, V>::WORDS; i++) {
-        if (DTYPE == ROPE_F32) {
-            x[i] = rope_bits_float(v.word[i]);
-        } else if (DTYPE == ROPE_BF16) {
-            x[2 * i] = rope_bits_float(v.word[i] << 16);
-            x[2 * i + 1] = rope_bits_float(v.word[i] & 0xffff0000u);
-        } else {
-            float2 two = gpu_split_f16(v.word[i]);
+        for (int i = 0; i < gpu_vector<DTYPE, V>::WORDS; i++) {
+            float2 two = gpu_split<DTYPE>(v.word[i]);
             x[2 * i] = two.x;
             x[2 * i + 1] = two.y;
         }
     }
 }
 
-template <int DTYPE, int V> GPU_FN gpu_vector<DTYPE, V> gpu_pack(const float x[V]) {
+template <int DTYPE, int V>
+GPU_FN gpu_vector<DTYPE, V> gpu_pack(const typename gpu_element<DTYPE>::real x[V]) {
     gpu_vector<DTYPE, V> v;
+    if constexpr (DTYPE == ROPE_F32 || DTYPE == ROPE_F64) {
+        memcpy(v.word, x, sizeof v);
+    } else {
 #pragma unroll
-    for (int i = 0; i < gpu_vector<DTYPE, V>::WORDS; i++) {
-        if (DTYPE == ROPE_F32)
-            v.word[i] = rope_float_bits(x[i]);
-        else if (DTYPE == ROPE_BF16)
-            v.word[i] = gpu_join_bf16(x[2 * i], x[2 * i + 1]);
-        else
-            v.word[i] = gpu_join_f16(x[2 * i], x[2 * i + 1]);
+        for (int i = 0; i < gpu_vector<DTYPE, V>::WORDS; i++)
+            v.word[i] = gpu_join<DTYPE>(x[2 * i], x[2 * i + 1]);
     }
     return v;
+}
+
+/* The nearest numbers of a 16-bit dtype to two others. */
+template <int DTYPE> GPU_FN float2 gpu_round(float a, float b) {
+    if constexpr (DTYPE == ROPE_F32)
+        return {a, b};
+    else
+        return gpu_split<DTYPE>(gpu_join<DTYPE>(a, b));
+}
+
+/* rope_rotate_model(), two numbers a rounding. */
+template <int DTYPE> GPU_FN rope_pair gpu_rotate_model(rope_pair x, rope_coefficients m) {
+    float2 first = gpu_round<DTYPE>(x.x1 * m.c1, -x.x2 * m.s1);
+    float2 second = gpu_round<DTYPE>(x.x2 * m.c2, x.x1 * m.s2);
+    float2 y = gpu_round<DTYPE>(first.x + first.y, second.x + second.y);
+    return {y.x, y.y};
+}
+
+template <int DTYPE> GPU_FN rope_pair64 gpu_rotate_model(rope_pair64 x, rope_coefficients64 m) {
+    return rope_rotate_model64(x, m);
+}
+
+GPU_FN rope_pair gpu_rotate(rope_pair x, rope_coefficients m) {
+    return rope_rotate(x, m);
+}
+
+GPU_FN rope_pair64 gpu_rotate(rope_pair64 x, rope_coefficients64 m) {
+    return rope_rotate64(x, m);
 }
 
 #endif

@@ -1,5 +1,6 @@
-#include "common/gpu/generic.h"
-#include "common/gpu/plain.h"
+#include "common/gpu/instances.h"
 
-const gpu_rotate_kernels gpu_kernels_f16 = {(const void *)gpu_generic<ROPE_F16>,
-                                            GPU_VECTOR_KERNELS(ROPE_F16)};
+const gpu_rotate_kernels gpu_kernels_f16 = {
+    GPU_KERNEL(gpu_generic<ROPE_F16>),
+    {GPU_VECTOR(ROPE_F16, GPU_NARROW), GPU_VECTOR(ROPE_F16, GPU_WIDE)},
+    {GPU_PLAIN(ROPE_F16, GPU_NARROW), GPU_PLAIN(ROPE_F16, GPU_WIDE), GPU_PLAIN(ROPE_F16, GPU_ALONE)}};

@@ -1,3 +1,4 @@
-#include "common/gpu/generic.h"
+#include "common/gpu/instances.h"
 
-const gpu_rotate_kernels gpu_kernels_f64 = {(const void *)gpu_generic<ROPE_F64>, {}};
+const gpu_rotate_kernels gpu_kernels_f64 = {
+    GPU_KERNEL(gpu_generic<ROPE_F64>), {{}, GPU_VECTOR(ROPE_F64, GPU_WIDE)}, {}};

@@ -8,7 +8,6 @@
 #include "common/gpu/element.h"
 #include "common/gpu/kernels.h"
 #include "common/layout.h"
-#include "common/rotate.h"
 #include "common/token.h"
 
 /* One head: element 0 of what is read and written, and what separates its elements. */
@@ -50,7 +49,7 @@ GPU_FN void gpu_rotate_bits(const rope_problem *p, const rope_call *call, const 
     } else {
         rope_coefficients m = rope_coefficients_of(p, call, token, pair, tensor);
         rope_pair two = {gpu_widen<DTYPE>(x[0]), gpu_widen<DTYPE>(x[1])};
-        two = model ? rope_rotate_model(DTYPE, two, m) : rope_rotate(two, m);
+        two = model ? gpu_rotate_model<DTYPE>(two, m) : rope_rotate(two, m);
         x[0] = gpu_narrow<DTYPE>(two.x1);
         x[1] = gpu_narrow<DTYPE>(two.x2);
     }
@@ -64,7 +63,7 @@ GPU_FN void gpu_rotate_window(const rope_problem *p, const rope_call *call, cons
         BITS x[2] = {in[rope_first_of(p->pairing_in, i) * in_stride],
                      in[rope_second_of(p->pairing_in, i, p->pairs) * in_stride]};
         if (token->fate == ROPE_TOKEN_ROTATES)
-            gpu_rotate_bits<DTYPE>(p, call, token, i, tensor, x);
+            gpu_rotate_bits<DTYPE>(gpu_reread(p), gpu_reread(call), token, i, tensor, x);
         out[rope_first_of(p->pairing_out, i) * out_stride] = x[0];
         out[rope_second_of(p->pairing_out, i, p->pairs) * out_stride] = x[1];
     }
@@ -92,12 +91,16 @@ GPU_FN void gpu_generic_head(const rope_problem *p, const rope_call *call, const
 }
 
 template <int DTYPE>
-__global__ void __launch_bounds__(GPU_MAX_THREADS, 1)
-    gpu_generic(GPU_PARAMETER rope_problem p, GPU_PARAMETER rope_call call,
+__global__ void __launch_bounds__(GPU_PLAIN_THREADS, 1)
+    gpu_generic(GPU_PARAMETER rope_problem problem, GPU_PARAMETER rope_call given,
                 GPU_PARAMETER int32_t staged) {
+    const rope_problem &p = *gpu_parameter<rope_problem>(problem);
+    const rope_call &call = *gpu_parameter<rope_call, rope_problem>(given);
     typedef typename gpu_element<DTYPE>::bits bits;
-    extern __shared__ uint64_t memory[];
+    extern __shared__ uint4 memory[];
     __shared__ rope_token token;
+    gpu_wait_for_last();
+    gpu_let_next_start();
     bits *stage = staged ? (bits *)memory : nullptr;
     for (int64_t n = blockIdx.x; n < call.batch * call.tokens; n += gridDim.x) {
         int64_t batch = n / call.tokens, index = n % call.tokens;
@@ -113,7 +116,7 @@ __global__ void __launch_bounds__(GPU_MAX_THREADS, 1)
                 for (int64_t head = blockIdx.y * blockDim.y + threadIdx.y;
                      head < call.tensor[t].heads; head += gridDim.y * blockDim.y)
                     gpu_generic_head<DTYPE, bits>(
-                        &p, &call, &token, t,
+                        gpu_reread(&p), gpu_reread(&call), &token, t,
                         gpu_head_of<bits>(&call.tensor[t], batch, index, head), stage);
         }
         __syncthreads();

@@ -2,41 +2,38 @@
 
 #include <gpu_tuning.h>
 
-enum { GRID_Y_MOST = 65535, GRID_X_MOST = INT32_MAX, BLOCK_Z_MOST = 64 };
+enum { GRID_MOST = 65535, UNITS_MOST = INT32_MAX / 2 - GPU_VECTOR_THREADS, SHARED_MOST = 48 << 10 };
 
 static int32_t size_of(const rope_problem *problem) {
-    return problem->dtype == ROPE_F32 ? 4 : 2;
+    return problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;
 }
 
-/* Elements of a thread's vector. */
+/* Elements of a thread's vector, as gpu_shape has them. */
 static int32_t vector_of(const rope_problem *problem, int32_t geometry) {
-    return geometry == GPU_NARROW ? 2 : 16 / size_of(problem);
+    if (geometry == GPU_NARROW || problem->dtype == ROPE_F64)
+        return 2;
+    return geometry == GPU_WIDE ? 4 : 16 / size_of(problem);
 }
 
-int32_t gpu_width_of(const rope_problem *p) {
-    int plain = p->axes == 1 && p->angle_mode != ROPE_ANGLE_TABLE && p->frequency_sets == 1 &&
-                p->shard == ROPE_SHARD_NONE;
-    for (int t = 0; t < 2; t++)
-        plain = plain && p->head_dim[t] == 2 * p->pairs && p->rotary_offset[t] == 0;
-    if (!plain)
-        return GPU_ANY_WIDTH;
-    return p->pairs == 64 ? GPU_WIDTH_128 : p->pairs == 32 ? GPU_WIDTH_64 : GPU_ANY_WIDTH;
+/* Heads of a thread. */
+static int32_t heads_of(const rope_problem *problem, int32_t geometry) {
+    return geometry == GPU_NARROW || (geometry == GPU_WIDE && size_of(problem) == 2) ? 2 : 1;
+}
+
+static int32_t pairing_of(const rope_problem *p) {
+    if (p->pairing_in == p->pairing_out)
+        return p->pairing_in == ROPE_PAIRING_INTERLEAVED ? GPU_INTERLEAVED : GPU_HALF_SPLIT;
+    return p->pairing_out == ROPE_PAIRING_INTERLEAVED ? GPU_TO_INTERLEAVED : GPU_TO_HALF_SPLIT;
+}
+
+int gpu_is_plain(const rope_problem *p) {
+    return p->axes == 1 && p->angle_mode == ROPE_ANGLE_EXACT && p->frequency_sets == 1 &&
+           p->shard == ROPE_SHARD_NONE && !p->xpos_rate && p->dtype != ROPE_F64 &&
+           p->arithmetic == ROPE_ARITHMETIC_FP32 && p->pairing_in == p->pairing_out;
 }
 
 const char *gpu_vector_declines(const rope_problem *p) {
-    if (p->dtype == ROPE_F64)
-        return "declined: dtype is f64";
-    if (p->arithmetic != ROPE_ARITHMETIC_FP32)
-        return "declined: arithmetic is model dtype";
-    if (p->pairing_in != p->pairing_out)
-        return "declined: pairing_in and pairing_out differ";
-    if (p->xpos_rate)
-        return "declined: XPos is on";
-    if (p->angle_mode == ROPE_ANGLE_TABLE && (p->table_width != ROPE_TABLE_HALF || p->axes > 1))
-        return "declined: the table is full-width or has several axes";
-    if (p->pairs % 2)
-        return "declined: rotary_dim is no multiple of 4";
-    return NULL;
+    return p->pairs % 2 ? "declined: rotary_dim is no multiple of 4" : NULL;
 }
 
 /* Strides of dimensions with one entry are never used. */
@@ -65,133 +62,252 @@ static int is_aligned(const rope_problem *p, const rope_call *call, int32_t vect
            bytes % (uint64_t)(vector * size_of(p)) == 0;
 }
 
-static int has_contiguous_strides(const rope_call *call, const int64_t stride[4], int64_t heads,
-                                  int64_t width) {
-    return (call->batch == 1 || stride[0] == call->tokens * heads * width) &&
-           (call->tokens == 1 || stride[1] == heads * width) && (heads == 1 || stride[2] == width);
+/* From a token to the next; strides of dimensions with one entry count nothing. */
+static int64_t token_stride(const rope_call *call, const int64_t stride[4]) {
+    return call->tokens > 1 ? stride[1] : call->batch > 1 ? stride[0] : 0;
 }
 
-static int32_t width_for(const gpu_bound *bound, const rope_call *call) {
-    const rope_problem *p = &bound->problem;
-    if (bound->width == GPU_ANY_WIDTH || call->position.cu_seqlens || call->position.offsets)
-        return GPU_ANY_WIDTH;
+/* Whether batch rows of q and k follow each other as tokens do. */
+static int has_tokens_in_line(const rope_call *call) {
     for (int t = 0; t < 2; t++) {
         const rope_operand *o = &call->tensor[t];
-        if (o->heads && !(has_contiguous_strides(call, o->in_stride, o->heads, p->head_dim[t]) &&
-                          has_contiguous_strides(call, o->out_stride, o->heads, p->head_dim[t])))
-            return GPU_ANY_WIDTH;
+        if (o->heads && call->batch > 1 && call->tokens > 1 &&
+            (o->in_stride[0] != call->tokens * o->in_stride[1] ||
+             o->out_stride[0] != call->tokens * o->out_stride[1]))
+            return 0;
     }
-    return bound->width;
+    return 1;
 }
 
+/* Whether the plain kernel can read the ids. */
+static int has_plain_ids(const rope_call *call) {
+    const rope_position_map *map = &call->position;
+    return !map->ids ||
+           ((call->tokens == 1 || map->id_stride[2] == 1) &&
+            (call->batch == 1 || map->id_stride[1] == 0 || map->id_stride[1] == call->tokens));
+}
+
+/* Whether 32 bits hold an operand's strides in bytes. */
+static int is_near(const rope_problem *p, const rope_call *call, const int64_t stride[4]) {
+    const int64_t most = INT32_MAX / 2 / size_of(p), token = token_stride(call, stride);
+    return token <= most && token >= -most && stride[2] <= most && stride[2] >= -most;
+}
+
+static int is_plain(const gpu_bound *bound, const rope_call *call) {
+    const rope_problem *p = &bound->problem;
+    if (!bound->plain || call->position.cu_seqlens || call->position.offsets ||
+        call->batch > INT32_MAX / 2 / call->tokens || !has_plain_ids(call) ||
+        !has_tokens_in_line(call))
+        return 0;
+    for (int t = 0; t < 2; t++) {
+        const rope_operand *o = &call->tensor[t];
+        if (!o->heads)
+            continue;
+        if (o->in != o->out && p->head_dim[t] != 2 * p->pairs)
+            return 0;
+        if (o->heads > UINT16_MAX / 2 || !is_near(p, call, o->in_stride) ||
+            !is_near(p, call, o->out_stride))
+            return 0;
+    }
+    return 1;
+}
+
+/* The geometry of a call by its size alone. */
 static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
     const rope_problem *p = &bound->problem;
-    int64_t pairs =
-        call->batch * call->tokens * (call->tensor[0].heads + call->tensor[1].heads) * p->pairs;
+    int64_t heads[2] = {call->tensor[0].heads, call->tensor[1].heads};
+    int64_t pairs = call->batch * call->tokens * (heads[0] + heads[1]) * p->pairs;
     if (bound->geometry != GPU_BY_SIZE)
         return bound->geometry;
-    if (pairs <= (int64_t)GPU_NARROW_PAIRS * bound->multiprocessors)
+    if (pairs <= (int64_t)GPU_NARROW_PAIRS * bound->multiprocessors && size_of(p) < 8 &&
+        p->pairs <= 2 * GPU_PLAIN_THREADS)
         return GPU_NARROW;
-    int wide = p->dtype == ROPE_F32 && 4 * size_of(p) * pairs < GPU_TWO_HEADS_BYTES;
-    return wide ? GPU_WIDE : GPU_TWO_HEADS;
+    return heads[0] <= 1 && heads[1] <= 1 ? GPU_ALONE : GPU_WIDE;
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-static uint32_t common_divisor(uint32_t a, uint32_t b) {
-    while (b) {
-        uint32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-/* Heads of a block: as many as divide those of q and of k, so that no thread is idle. */
-static uint32_t heads_of_block(int64_t q, int64_t k, uint32_t most) {
-    uint32_t n = common_divisor((uint32_t)(q & INT32_MAX), (uint32_t)(k & INT32_MAX));
-    uint32_t heads = n < most ? n : most;
-    while (n % heads)
-        heads--;
-    return heads;
-}
-
-static int lay_out(const rope_problem *p, const rope_call *call, int32_t geometry,
-                   gpu_launch *launch) {
-    int32_t vector = vector_of(p, geometry), lanes = p->pairs / vector;
-    int32_t threads = geometry == GPU_NARROW ? GPU_NARROW_THREADS : GPU_WIDE_THREADS;
-    int64_t each = geometry == GPU_TWO_HEADS ? 2 : 1, tokens = call->batch * call->tokens;
-    int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
-    if (lanes > GPU_MAX_THREADS || q + k > GRID_X_MOST)
-        return 0;
-    uint32_t rows = lanes < threads ? (uint32_t)(threads / lanes) : 1;
-    uint32_t heads = heads_of_block(q, k, rows);
-    rows /= heads;
-    if (rows > BLOCK_Z_MOST)
-        rows = BLOCK_Z_MOST;
-    if (rows > tokens)
-        rows = (uint32_t)tokens;
-    int64_t y = ceiling(tokens, rows);
-    launch->block.x = (uint32_t)lanes;
-    launch->block.y = heads;
-    launch->block.z = rows;
-    launch->grid.x = (uint32_t)((q + k) / heads);
-    launch->grid.y = (uint32_t)(y < GRID_Y_MOST ? y : GRID_Y_MOST);
-    launch->grid.z = 1;
-    launch->layout.q_blocks = (int32_t)(q / heads);
-    for (int t = 0; t < 2; t++) {
-        launch->layout.before[t] = p->rotary_offset[t] / vector;
-        launch->layout.after[t] = (p->head_dim[t] - p->rotary_offset[t] - 2 * p->pairs) / vector;
-    }
+/* Units of a block that has one tensor: as many as leave at most an eighth of the threads idle. */
+static uint32_t units_apart(int64_t q, int64_t k, uint32_t most) {
+    for (uint32_t units = most; units > 1; units--)
+        if (8 * (ceiling(q, units) + ceiling(k, units)) * units <= 9 * (q + k))
+            return units;
     return 1;
 }
 
-static void fill_plain(const rope_problem *p, const rope_call *call, gpu_launch *launch) {
-    int f32_angles = p->angle_mode == ROPE_ANGLE_F32;
-    gpu_plain_call plain = {
-        .list = f32_angles ? (const void *)p->set[0].inv_freq : (const void *)p->set[0].turns,
-        .ids = call->position.ids,
-        .id_batch = call->position.id_stride[1],
-        .id_token = call->position.id_stride[2],
-        .offset = call->position.offset,
-        .tokens = call->tokens,
-        .rows = call->batch * call->tokens,
-        .q_blocks = launch->layout.q_blocks,
-        .factor = (float)p->set[0].attention_factor,
-        .wide = (uint8_t)call->position.wide,
-        .f32_angles = (uint8_t)f32_angles,
-        .negate = p->direction != ROPE_FORWARD,
-    };
+/* Units of a block that may have both: the fewest blocks, filled evenly. */
+static uint32_t units_together(int64_t all, uint32_t most) {
+    return (uint32_t)ceiling(all, ceiling(all, most));
+}
+
+static size_t row_bytes(const rope_problem *p) {
+    int both = p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL;
+    return (size_t)p->pairs * (both ? 4 : 2) * (p->dtype == ROPE_F64 ? 8 : 4);
+}
+
+/* Tokens of a thread of the vector kernel: several where enough blocks are left and rows fit. */
+static uint32_t tokens_of_thread(const gpu_bound *bound, int64_t blocks, uint32_t slices) {
+    uint32_t most = GPU_TOKENS_MOST;
+    while (most > 1 && (blocks / most < GPU_BLOCKS_ENOUGH * bound->multiprocessors ||
+                        most * slices * row_bytes(&bound->problem) > SHARED_MOST))
+        most /= 2;
+    return most;
+}
+
+/* Tokens along y and z of the grid; 0 where they are too many. */
+static int lay_out_tokens(const gpu_bound *bound, const rope_call *call, uint32_t threads,
+                          int32_t geometry, gpu_launch *launch) {
+    int64_t tokens = call->batch * call->tokens;
+    uint32_t slices = threads / (launch->block.x * launch->block.y), each = 1;
+    slices = slices > GPU_ROWS_MOST / GPU_TOKENS_MOST ? GPU_ROWS_MOST / GPU_TOKENS_MOST : slices;
+    slices = slices > tokens ? (uint32_t)tokens : slices ? slices : 1;
+    if (!launch->is_plain && geometry != GPU_NARROW && has_tokens_in_line(call))
+        each = tokens_of_thread(bound, launch->grid.x * ceiling(tokens, slices), slices);
+    int64_t y = ceiling(tokens, slices * each), z = ceiling(y, GRID_MOST);
+    launch->block.z = slices;
+    launch->grid.y = (uint32_t)ceiling(y, z);
+    launch->grid.z = (uint32_t)z;
+    launch->tokens = (int32_t)each;
+    launch->shared = launch->is_plain ? 0 : slices * each * row_bytes(&bound->problem);
+    return z <= GRID_MOST;
+}
+
+/* Grid and block; 0 where a head is too wide for a block, or the call too large for a grid. */
+static int lay_out(const gpu_bound *bound, const rope_call *call, int32_t geometry,
+                   gpu_launch *launch) {
+    const rope_problem *p = &bound->problem;
+    uint32_t lanes = (uint32_t)(p->pairs / vector_of(p, geometry));
+    uint32_t threads = GPU_THREADS(geometry, size_of(p), bound->early);
+    uint32_t most = launch->is_plain ? threads : GPU_VECTOR_THREADS;
+    int64_t each = heads_of(p, geometry);
+    int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
+    if (lanes > GPU_PLAIN_THREADS || q > UNITS_MOST || k > UNITS_MOST)
+        return 0;
+    most = lanes < most ? most / lanes : 1;
+    int apart = launch->is_plain || p->xpos_rate;
+    uint32_t units = apart ? units_apart(q, k, most) : units_together(q + k, most);
+    if (apart)
+        q = ceiling(q, units) * units;
+    launch->q_units = (int32_t)q;
+    launch->block = (dim3){lanes, units, 1};
+    launch->grid = (dim3){(uint32_t)ceiling(q + k, units), 1, 1};
+    return lay_out_tokens(bound, call, threads, geometry, launch);
+}
+
+static gpu_operands operands_of(const rope_problem *p, const rope_call *call, int32_t q_units) {
+    gpu_operands operands = {.tokens = call->tokens,
+                             .rows = call->batch * call->tokens,
+                             .q_units = q_units,
+                             .pairs = p->pairs};
+    int64_t size = size_of(p);
     for (int t = 0; t < 2; t++) {
-        plain.in[t] = call->tensor[t].in;
-        plain.out[t] = call->tensor[t].out;
-        plain.heads[t] = (int32_t)call->tensor[t].heads;
+        const rope_operand *o = &call->tensor[t];
+        if (!o->heads)
+            continue;
+        operands.heads[t] = (int32_t)o->heads;
+        operands.in[t] = (const char *)o->in + p->rotary_offset[t] * size;
+        operands.out[t] = (char *)o->out + p->rotary_offset[t] * size;
+        operands.in_token[t] = token_stride(call, o->in_stride) * size;
+        operands.out_token[t] = token_stride(call, o->out_stride) * size;
+        operands.in_head[t] = o->in_stride[2] * size;
+        operands.out_head[t] = o->out_stride[2] * size;
     }
-    launch->plain = plain;
+    return operands;
+}
+
+/* Index arrays that the plain kernel reads: in line, or one batch row for all. */
+static uint8_t plain_flags(const rope_problem *p, const rope_call *call) {
+    const rope_position_map *map = &call->position;
+    int shared = call->batch > 1 && map->id_stride[1] == 0;
+    return (uint8_t)((map->wide ? GPU_PLAIN_WIDE_IDS : 0) | (shared ? GPU_PLAIN_SHARED_IDS : 0) |
+                     (p->direction == ROPE_FORWARD ? 0 : GPU_PLAIN_NEGATIVE));
+}
+
+/* n / d, n < 2^30, is 2n reciprocal 2^-(32 + shift): 2^(31 + s) / 2d rounded up, 2^s >= 2d, is
+ * exact for 31 bits (Granlund and Montgomery, 1994), and 2d spares the case of 1. */
+static void set_reciprocal(gpu_plain_call *plain, uint32_t d) {
+    uint64_t twice = 2 * (uint64_t)d;
+    uint32_t s = 1;
+    while ((1ull << s) < twice)
+        s++;
+    plain->reciprocal = (uint32_t)(((1ull << (31 + s)) + twice - 1) / twice);
+    plain->shift = (uint8_t)(s - 1);
+}
+
+static void fill_plain(const rope_problem *p, const rope_call *call, gpu_launch *launch) {
+    gpu_operands o = operands_of(p, call, launch->q_units);
+    gpu_plain_call *plain = &launch->plain;
+    *plain = (gpu_plain_call){
+        .turns = p->set[0].turns,
+        .ids = call->position.ids,
+        .offset = call->position.offset,
+        .tokens = (int32_t)o.tokens,
+        .rows = (int32_t)o.rows,
+        .factor = (float)p->set[0].attention_factor,
+        .heads = {(uint16_t)o.heads[0], (uint16_t)o.heads[1]},
+        .q_units = (uint16_t)o.q_units,
+        .flags = plain_flags(p, call),
+    };
+    set_reciprocal(plain, (uint32_t)o.tokens);
+    for (int t = 0; t < 2; t++)
+        plain->operand[t] = (gpu_plain_operand){.in = o.in[t],
+                                                .out = o.out[t],
+                                                .in_token = (int32_t)o.in_token[t],
+                                                .in_head = (int32_t)o.in_head[t],
+                                                .out_token = (int32_t)o.out_token[t],
+                                                .out_head = (int32_t)o.out_head[t]};
+}
+
+static void fill_vector(const rope_problem *p, const rope_call *call, int32_t vector,
+                        gpu_launch *launch) {
+    gpu_vector_call *v = &launch->vector;
+    int64_t size = size_of(p);
+    *v = (gpu_vector_call){.operands = operands_of(p, call, launch->q_units),
+                           .tokens = launch->tokens,
+                           .in_line = has_tokens_in_line(call)};
+    for (int t = 0; t < 2; t++) {
+        const rope_operand *o = &call->tensor[t];
+        if (!v->in_line && o->heads) {
+            v->in_batch[t] = o->in_stride[0] * size - call->tokens * v->operands.in_token[t];
+            v->out_batch[t] = o->out_stride[0] * size - call->tokens * v->operands.out_token[t];
+        }
+        v->before[t] = p->rotary_offset[t] / vector;
+        v->after[t] = (p->head_dim[t] - p->rotary_offset[t] - 2 * p->pairs) / vector;
+        v->copies[t] = o->in != o->out && v->before[t] + v->after[t] > 0;
+    }
+}
+
+static const void *kernel_of(const gpu_bound *bound, int is_plain, int32_t geometry) {
+    int32_t pairing = pairing_of(&bound->problem);
+    return is_plain ? bound->kernels->plain[geometry][pairing][bound->problem.pairs == 64]
+                    : bound->kernels->vector[geometry][pairing];
+}
+
+/* The widest geometry from the wanted one down that exists and that the call's alignment allows;
+ * negative where none does. */
+static int32_t fitting(const gpu_bound *bound, const rope_call *call, int is_plain) {
+    const rope_problem *p = &bound->problem;
+    int32_t geometry = geometry_for(bound, call);
+    while (geometry >= 0 &&
+           !(kernel_of(bound, is_plain, geometry) && is_aligned(p, call, vector_of(p, geometry))))
+        geometry--;
+    return geometry;
 }
 
 int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch) {
     const rope_problem *p = &bound->problem;
-    int32_t geometry = geometry_for(bound, call);
-    if (geometry == GPU_GENERIC)
+    if (bound->geometry == GPU_GENERIC)
         return 0;
-    if (!is_aligned(p, call, vector_of(p, geometry)))
-        geometry = GPU_NARROW;
-    if (geometry == GPU_NARROW && !is_aligned(p, call, vector_of(p, GPU_NARROW)))
+    launch->is_plain = is_plain(bound, call);
+    int32_t geometry = fitting(bound, call, launch->is_plain);
+    if (geometry < 0 || !lay_out(bound, call, geometry, launch))
         return 0;
-    int interleaved = p->pairing_in == ROPE_PAIRING_INTERLEAVED;
-    int32_t width = width_for(bound, call);
-    if (geometry == GPU_TWO_HEADS && width == GPU_WIDTH_64)
-        geometry = GPU_WIDE;
-    launch->kernel = bound->kernels->vector[geometry][width][interleaved];
-    launch->is_plain = launch->kernel && width != GPU_ANY_WIDTH;
-    if (!launch->kernel)
-        launch->kernel = bound->kernels->vector[geometry][GPU_ANY_WIDTH][interleaved];
-    if (!lay_out(p, call, geometry, launch))
-        return 0;
+    launch->kernel = kernel_of(bound, launch->is_plain, geometry);
     if (launch->is_plain)
         fill_plain(p, call, launch);
+    else
+        fill_vector(p, call, vector_of(p, geometry), launch);
     return 1;
 }

@@ -13,23 +13,26 @@ typedef struct gpu_bound {
     const gpu_rotate_kernels *kernels;
     int32_t device;
     int32_t multiprocessors;
+    int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
-    int32_t width;    /* GPU_WIDTH_ of a whole head with plain positions, else GPU_ANY_WIDTH */
+    int32_t plain;    /* gpu_is_plain() */
 } gpu_bound;
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
-/* A launch of the vector kernel, or of that of a fixed width. */
+/* A launch of a vector kernel. */
 typedef struct gpu_launch {
     const void *kernel;
     dim3 grid, block;
-    gpu_vector_layout layout;
-    int32_t is_plain; /* the kernel takes `plain` */
+    size_t shared;           /* bytes of dynamic shared memory */
+    int32_t q_units, tokens; /* as in gpu_operands and gpu_vector_call */
+    int32_t is_plain;        /* the kernel takes `plain` alone */
     gpu_plain_call plain;
+    gpu_vector_call vector;
 } gpu_launch;
 
-/* The width that gpu_bound holds. */
-int32_t gpu_width_of(const rope_problem *problem);
+/* Whether calls of this problem may take the plain kernel. */
+int gpu_is_plain(const rope_problem *problem);
 
 /* Whether problem is one for the vector kernel at all; else why not. */
 const char *gpu_vector_declines(const rope_problem *problem);

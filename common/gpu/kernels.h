@@ -8,57 +8,102 @@
 extern "C" {
 #endif
 
-/* How the vector kernel deals heads to threads. */
+/* How a kernel deals heads to threads; gpu_shape of vector.h has the numbers. */
 enum {
-    GPU_NARROW = 0,    /* 2 pairs of one head */
-    GPU_WIDE = 1,      /* two 16-byte vectors of one head, with streaming hints */
-    GPU_TWO_HEADS = 2, /* two 16-byte vectors of each of two heads, not for GPU_WIDTH_64 */
+    GPU_NARROW = 0, /* two pairs of each of two heads: small calls, and small alignment */
+    GPU_WIDE = 1, /* four pairs of each of two heads (f16, bf16) or of one (f32); f64: two of one */
+    GPU_ALONE = 2, /* two 16-byte vectors of one head: f16 and bf16 where a token has one head */
     GPU_GEOMETRIES = 3
 };
 
-/* Head sizes with a kernel of their own, for whole contiguous heads and plain positions. */
-enum { GPU_ANY_WIDTH = 0, GPU_WIDTH_64 = 1, GPU_WIDTH_128 = 2, GPU_WIDTHS = 3 };
+/* Pairings of what is read and written. */
+enum {
+    GPU_HALF_SPLIT = 0,
+    GPU_INTERLEAVED = 1,
+    GPU_TO_HALF_SPLIT = 2,  /* reads interleaved */
+    GPU_TO_INTERLEAVED = 3, /* reads half-split */
+    GPU_PAIRINGS = 4
+};
 
 /* Most threads of a block that a kernel is compiled for. */
-enum { GPU_MAX_THREADS = 256 };
+enum { GPU_PLAIN_THREADS = 256, GPU_VECTOR_THREADS = 384, GPU_TRAFFIC_THREADS = 256 };
 
-/* What the vector kernel is given beside problem and call. */
-typedef struct gpu_vector_layout {
-    int32_t q_blocks; /* blocks along x for q, then come those for k */
-    /* 16- or 4-byte vectors of each head of q and k outside the window, to be copied */
-    int32_t before[2], after[2];
-} gpu_vector_layout;
+/* Most tokens of a thread of the vector kernel, and most rows of its block. */
+enum { GPU_TOKENS_MOST = 2, GPU_ROWS_MOST = 64 };
 
 /*
- * All that a kernel of fixed width is given. Small, because every multiprocessor misses each line
- * of the parameters once a launch, one after the other.
+ * Where heads lie: strides in bytes, batch rows one after the other. A thread's heads are a unit; a
+ * block has blockDim.y units of the list of q's, padded to whole blocks where one may not hold both
+ * tensors, and k's.
  */
-typedef struct gpu_plain_call {
-    const char *in[2];
+typedef struct gpu_operands {
+    const char *in[2]; /* element 0 of the window of the first head */
     char *out[2];
-    const void *list;           /* turns, or fp32 frequencies for ROPE_ANGLE_F32 */
-    const void *ids;            /* of each token, or NULL */
-    int64_t id_batch, id_token; /* strides of ids */
-    int64_t offset;
+    int64_t in_token[2], in_head[2], out_token[2], out_head[2];
     int64_t tokens, rows; /* of a batch row, of all */
     int32_t heads[2];
-    int32_t q_blocks; /* as in gpu_vector_layout */
-    float factor;
-    uint8_t wide, f32_angles, negate; /* int64 ids; ROPE_ANGLE_F32; transpose or inverse */
-} gpu_plain_call;
+    int32_t q_units;
+    int32_t pairs;
+} gpu_operands;
+
+/* What a vector kernel is given beside problem and call. */
+typedef struct gpu_vector_call {
+    gpu_operands operands;
+    int32_t tokens;  /* of a thread, at most GPU_TOKENS_MOST; 1 for GPU_NARROW */
+    int32_t in_line; /* batch rows follow each other as tokens do ... */
+    int64_t in_batch[2],
+        out_batch[2];            /* ... else 1 token a thread, and the bytes that a row adds */
+    int32_t copies[2];           /* q and k have something outside the window to copy: */
+    int32_t before[2], after[2]; /* so many vectors of a head on either side */
+} gpu_vector_call;
+
+/* q or k of a plain call, strides in bytes. */
+typedef struct gpu_plain_operand {
+    const char *in; /* element 0 of the window of the first head */
+    char *out;
+    int32_t in_token, in_head, out_token, out_head;
+} gpu_plain_operand;
 
 /*
- * Kernels of one dtype, each a kernel function's host symbol.
+ * All that a plain kernel is given: two lines of 64 bytes behind the 16 that precede parameters,
+ * because every multiprocessor misses each line once a launch, one after the other. Batch rows in
+ * line.
+ */
+typedef struct gpu_plain_call {
+    gpu_plain_operand operand[2];
+    const uint64_t *turns;
+    const void *ids; /* in line, or NULL */
+    int64_t offset;
+    int32_t tokens, rows; /* of a batch row, of all */
+    uint32_t reciprocal;  /* of tokens: n's row is 2n reciprocal 2^-(32 + shift), n < 2^30 */
+    float factor;         /* attention factor */
+    uint16_t heads[2];    /* of q and k */
+    uint16_t q_units;     /* as in gpu_operands, padded */
+    uint8_t shift;
+    uint8_t flags; /* GPU_PLAIN_ */
+} gpu_plain_call;
+
+enum {
+    GPU_PLAIN_WIDE_IDS = 1,   /* int64, else int32 */
+    GPU_PLAIN_SHARED_IDS = 2, /* of one batch row, for all */
+    GPU_PLAIN_NEGATIVE = 4    /* transpose and inverse */
+};
+
+/* Pairs with plain kernels of their own, else the kernel takes them from its block. */
+enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_64 = 1, GPU_PAIRS_KINDS = 2 };
+
+/*
+ * Kernels of one dtype, each a kernel function's host symbol or NULL.
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
  *     block x strides over pairs; staged: block y is 1 and dynamic shared memory holds a window
- *   vector (rope_problem, rope_call, gpu_vector_layout), of fixed width (gpu_plain_call): grid x
- *     over blocks of heads, y strides over blocks of tokens, block is (pairs / pairs a thread,
- *     heads, tokens)
- * A NULL vector kernel is replaced by that of GPU_ANY_WIDTH.
+ *   vector (rope_problem, rope_call, gpu_vector_call), plain (gpu_plain_call): grid x over blocks
+ * of units, z and y over blocks of tokens, block is (pairs / pairs a thread, units, tokens);
+ *     dynamic shared memory of vector holds a row of coefficients for each token of the block
  */
 typedef struct gpu_rotate_kernels {
     const void *generic;
-    const void *vector[GPU_GEOMETRIES][GPU_WIDTHS][2]; /* last index: pairing is interleaved */
+    const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
+    const void *plain[GPU_GEOMETRIES][2][GPU_PAIRS_KINDS]; /* half-split, interleaved */
 } gpu_rotate_kernels;
 
 extern const gpu_rotate_kernels gpu_kernels_f32;

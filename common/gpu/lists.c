@@ -39,7 +39,7 @@ static void pack_all(packing *packing, const rope_problem *problem, rope_problem
 gpuError_t gpu_lists_copy(const rope_problem *problem, rope_problem *copy, void **memory) {
     packing packing = {0};
     pack_all(&packing, problem, copy);
-    size_t bytes = packing.used;
+    size_t bytes = packing.used ? packing.used : 1;
     packing.used = 0;
     packing.image = calloc(bytes, 1);
     if (!packing.image)

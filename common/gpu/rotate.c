@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { GRID_Y_MOST = 65535, GRID_X_MOST = INT32_MAX };
+enum { GRID_Y_MOST = 65535 };
 
 static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
     switch (dtype) {
@@ -27,11 +27,11 @@ static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
 /* Asking for a kernel loads it, so that a first run inside a capture loads nothing. */
 static gpuError_t load_kernels(const gpu_rotate_kernels *kernels) {
     gpuFuncAttributes attributes;
-    gpuError_t error = gpuFuncGetAttributes(&attributes, kernels->generic);
-    const void *const *vector = &kernels->vector[0][0][0];
-    for (int i = 0; i < GPU_GEOMETRIES * GPU_WIDTHS * 2 && error == gpuSuccess; i++)
-        if (vector[i])
-            error = gpuFuncGetAttributes(&attributes, vector[i]);
+    gpuError_t error = gpuSuccess;
+    const void *const *all = (const void *const *)kernels;
+    for (size_t i = 0; i < sizeof *kernels / sizeof *all && error == gpuSuccess; i++)
+        if (all[i])
+            error = gpuFuncGetAttributes(&attributes, all[i]);
     return error;
 }
 
@@ -40,6 +40,7 @@ static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
     if (error == gpuSuccess)
         error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
                                       bound->device);
+    bound->early = problem->launch == ROPE_LAUNCH_PROGRAMMATIC && gpu_launches_early(bound->device);
     if (error == gpuSuccess)
         error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
     return error;
@@ -79,7 +80,7 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
     bound->kernels = kernels_of(problem->dtype);
     bound->device = device;
     bound->geometry = geometry;
-    bound->width = gpu_width_of(problem);
+    bound->plain = gpu_is_plain(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
@@ -120,23 +121,27 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
     int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
     uint32_t lanes =
         p->pairs < GPU_GENERIC_THREADS ? (uint32_t)(p->pairs + 31) / 32 * 32 : GPU_GENERIC_THREADS;
-    uint32_t rows = staged ? 1 : (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
+    uint32_t rows = 1;
+    if (!staged && heads > 1)
+        rows = (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
     dim3 block = {lanes, rows, 1};
-    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GRID_X_MOST),
+    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GPU_GRID_X_MOST),
                  (uint32_t)at_most((heads + rows - 1) / rows, GRID_Y_MOST), 1};
     void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
-    return gpuLaunchKernel(bound->kernels->generic, grid, block, arguments,
-                           staged ? 2 * (size_t)p->pairs * element : 0, call->stream);
+    return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
+                             staged ? 2 * (size_t)p->pairs * element : 0, call->stream,
+                             bound->early);
 }
 
 static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
-    gpu_launch vector;
-    if (!gpu_vector_plan(bound, call, &vector))
+    gpu_launch chosen;
+    if (!gpu_vector_plan(bound, call, &chosen))
         return launch_generic(bound, call);
-    void *whole[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &vector.layout};
-    void *plain[] = {&vector.plain};
-    void **arguments = vector.is_plain ? plain : whole;
-    return gpuLaunchKernel(vector.kernel, vector.grid, vector.block, arguments, 0, call->stream);
+    void *whole[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
+    void *plain[] = {&chosen.plain};
+    void **arguments = chosen.is_plain ? plain : whole;
+    return gpu_launch_kernel(chosen.kernel, chosen.grid, chosen.block, arguments, chosen.shared,
+                             call->stream, bound->early);
 }
 
 static rope_status run(const rope_problem *problem, const void *kernel, const void *call) {
@@ -151,26 +156,25 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
     return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "rotating", bound->device);
 }
 
-static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE,
-                     two_heads = GPU_TWO_HEADS, generic = GPU_GENERIC;
+static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE, alone = GPU_ALONE,
+                     generic = GPU_GENERIC;
 
-static const rope_candidate vec = {
-    .name = "vec", .data = &by_size, .bind = bind, .run = run, .release = release};
-static const rope_candidate any = {
-    .name = "generic", .data = &generic, .bind = bind, .run = run, .release = release};
+#define CANDIDATE(variable, label, geometry, forced)                                               \
+    static const rope_candidate variable = {.name = label,                                         \
+                                            .data = &(geometry),                                   \
+                                            .on_request = forced,                                  \
+                                            .bind = bind,                                          \
+                                            .run = run,                                            \
+                                            .release = release}
+
+CANDIDATE(vec, "vec", by_size, 0);
+CANDIDATE(any, "generic", generic, 0);
 
 /* One geometry whatever the size, to measure by. */
-static const rope_candidate vec4 = {
-    .name = "vec4", .data = &narrow, .on_request = 1, .bind = bind, .run = run, .release = release};
-static const rope_candidate vec16 = {
-    .name = "vec16", .data = &wide, .on_request = 1, .bind = bind, .run = run, .release = release};
-static const rope_candidate vec16x2 = {.name = "vec16x2",
-                                       .data = &two_heads,
-                                       .on_request = 1,
-                                       .bind = bind,
-                                       .run = run,
-                                       .release = release};
+CANDIDATE(vec_narrow, "vec-narrow", narrow, 1);
+CANDIDATE(vec_wide, "vec-wide", wide, 1);
+CANDIDATE(vec_alone, "vec-alone", alone, 1);
 
-static const rope_candidate *const candidates[] = {&vec, &any, &vec4, &vec16, &vec16x2};
+static const rope_candidate *const candidates[] = {&vec, &any, &vec_narrow, &vec_wide, &vec_alone};
 
 const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

@@ -49,8 +49,8 @@ static gpuError_t launch(const gpu_traffic_kernel *kernel, const rope_traffic *t
     rope_traffic traffic = *t;
     void *arguments[] = {&traffic.target, &traffic.source, &traffic.bytes};
     dim3 grid = {(uint32_t)blocks, 1, 1}, block = {GPU_TRAFFIC_THREADS, 1, 1};
-    return gpuLaunchKernel(aligned ? kernel->aligned : kernel->bytewise, grid, block, arguments, 0,
-                           t->stream);
+    return gpu_launch_kernel(aligned ? kernel->aligned : kernel->bytewise, grid, block, arguments,
+                             0, t->stream, 0);
 }
 
 static rope_status run(const rope_problem *problem, const void *opaque, const void *given) {
@@ -61,9 +61,9 @@ static rope_status run(const rope_problem *problem, const void *opaque, const vo
     int aligned = ((uintptr_t)t->target | (uintptr_t)t->source | t->bytes) % 16 == 0;
     size_t step = (size_t)(kernel && aligned ? kernel->bytes : 1) * GPU_TRAFFIC_THREADS;
     size_t blocks = t->bytes / step + (t->bytes % step != 0);
-    if (kernel && blocks > INT32_MAX)
+    if (kernel && blocks > GPU_GRID_X_MOST)
         return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "bytes is %zu; allowed is at most %zu",
-                              t->bytes, step * INT32_MAX);
+                              t->bytes, step * GPU_GRID_X_MOST);
     int previous;
     gpuError_t error = gpu_enter(bound->device, &previous);
     if (error == gpuSuccess) {

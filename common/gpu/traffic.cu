@@ -5,7 +5,7 @@
 
 /* COUNT vectors of type T a thread, a block apart. */
 template <typename T, int COUNT>
-static __global__ void __launch_bounds__(GPU_MAX_THREADS)
+static __global__ void __launch_bounds__(GPU_TRAFFIC_THREADS)
     copy(T *target, const T *source, size_t bytes) {
     size_t count = bytes / sizeof(T);
     size_t first = (size_t)blockIdx.x * blockDim.x * COUNT + threadIdx.x;
@@ -30,16 +30,16 @@ static __device__ uint8_t inverted(uint8_t v) {
 
 /* Changes every byte, so that no store can be left out. */
 template <typename T>
-static __global__ void __launch_bounds__(GPU_MAX_THREADS)
+static __global__ void __launch_bounds__(GPU_TRAFFIC_THREADS)
     update(T *target, const T *, size_t bytes) {
     size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < bytes / sizeof(T))
         target[i] = inverted(target[i]);
 }
 
-const gpu_traffic_kernel gpu_copy_vec16 = {(const void *)copy<uint4, 1>,
-                                           (const void *)copy<uint8_t, 1>, 16};
-const gpu_traffic_kernel gpu_copy_vec16x4 = {(const void *)copy<uint4, 4>,
-                                             (const void *)copy<uint8_t, 1>, 64};
-const gpu_traffic_kernel gpu_update_vec16 = {(const void *)update<uint4>,
-                                             (const void *)update<uint8_t>, 16};
+const gpu_traffic_kernel gpu_copy_vec16 = {GPU_KERNEL(copy<uint4, 1>),
+                                           GPU_KERNEL(copy<uint8_t, 1>), 16};
+const gpu_traffic_kernel gpu_copy_vec16x4 = {GPU_KERNEL(copy<uint4, 4>),
+                                             GPU_KERNEL(copy<uint8_t, 1>), 64};
+const gpu_traffic_kernel gpu_update_vec16 = {GPU_KERNEL(update<uint4>),
+                                             GPU_KERNEL(update<uint8_t>), 16};

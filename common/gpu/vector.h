@@ -1,9 +1,10 @@
 /*
- * fp32 arithmetic on heads whose elements lie side by side. A thread owns two vectors of V elements
- * of a head, at element `lane V` and half a window further on, and thereby V whole pairs:
- *   half-split, V = 4   a a a a . . . . b b b b . . . .   pairs (a0,b0) (a1,b1) ...
- *   interleaved, V = 4  a a a a . . . . b b b b . . . .   pairs (a0,a1) (a2,a3) (b0,b1) (b2,b3)
- * so that in place is free of races and needs no shuffle.
+ * Heads whose elements lie side by side. A thread owns V pairs of a head and moves them as two
+ * vectors of V elements on either side of the rotation:
+ *   half-split, V = 4    a a a a . . . . b b b b . . . .   pairs (a0,b0) (a1,b1) ...
+ *   interleaved, V = 4   a a a a . . . . b b b b . . . .   pairs (a0,a1) (a2,a3) (b0,b1) (b2,b3)
+ *   interleaved where the other side is half-split         a a a a b b b b . . . . . . . .
+ * Every thread of a block has loaded before one stores, so a call in place may change the pairing.
  */
 #ifndef ROPEKIT_GPU_VECTOR_H
 #define ROPEKIT_GPU_VECTOR_H
@@ -11,151 +12,176 @@
 #include "common/gpu/element.h"
 #include "common/gpu/kernels.h"
 #include "common/gpu/row.h"
-#include "common/rotate.h"
 
-/* What is compiled into a kernel. */
-template <int DTYPE_, int INTERLEAVED_, int GEOMETRY_, int WIDTH_> struct gpu_shape {
-    static constexpr int DTYPE = DTYPE_, INTERLEAVED = INTERLEAVED_;
-    static constexpr int SIZE = DTYPE == ROPE_F32 ? 4 : 2;
-    static constexpr int V = GEOMETRY_ == GPU_NARROW ? 2 : 16 / SIZE;
-    static constexpr int HEADS = GEOMETRY_ == GPU_TWO_HEADS ? 2 : 1;
-    static constexpr bool STREAM = GEOMETRY_ == GPU_WIDE;
-    static constexpr int WIDTH = WIDTH_ == GPU_WIDTH_128 ? 128 : WIDTH_ == GPU_WIDTH_64 ? 64 : 0;
+/* What is compiled into a kernel: V elements of a vector, HEADS of a thread. */
+template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {
+    typedef typename gpu_element<DTYPE_>::real real;
+    static constexpr int DTYPE = DTYPE_, PAIRING = PAIRING_;
+    static constexpr int SIZE = (int)sizeof(typename gpu_element<DTYPE>::bits);
+    static constexpr int V = GEOMETRY == GPU_NARROW || SIZE == 8 ? 2
+                             : GEOMETRY == GPU_WIDE              ? 4
+                                                                 : 16 / SIZE;
+    static constexpr int HEADS =
+        GEOMETRY == GPU_NARROW || (GEOMETRY == GPU_WIDE && SIZE == 2) ? 2 : 1;
+    static constexpr bool JOINED_IN = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_HALF_SPLIT;
+    static constexpr bool JOINED_OUT = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_INTERLEAVED;
 };
-
-/* One head of one token: element 0 of its window. */
-struct gpu_window {
-    const char *in;
-    char *out;
-};
-
-template <typename S>
-GPU_FN gpu_window gpu_window_of(const rope_problem *p, const rope_call *call, int tensor,
-                                int64_t batch, int64_t index, int64_t head) {
-    const rope_operand &o = tensor ? call->tensor[1] : call->tensor[0];
-    gpu_window w = {(const char *)o.in, (char *)o.out};
-    int64_t offset = tensor ? p->rotary_offset[1] : p->rotary_offset[0];
-    w.in += (batch * o.in_stride[0] + index * o.in_stride[1] + head * o.in_stride[2] + offset) *
-            S::SIZE;
-    w.out += (batch * o.out_stride[0] + index * o.out_stride[1] + head * o.out_stride[2] + offset) *
-             S::SIZE;
-    return w;
-}
 
 /* The two vectors of a thread. */
 template <typename S> struct gpu_vectors { gpu_vector<S::DTYPE, S::V> a, b; };
 
+/* Element of the window at which a thread's vectors start on one side. */
+template <typename S, bool JOINED> GPU_FN int gpu_first_element() {
+    bool adjacent = JOINED && S::JOINED_IN != S::JOINED_OUT;
+    return (int)threadIdx.x * S::V * (adjacent ? 2 : 1);
+}
+
+/* Elements from a thread's first vector to its second on one side. */
+template <typename S, bool JOINED> GPU_FN int gpu_between_vectors(int pairs) {
+    bool adjacent = JOINED && S::JOINED_IN != S::JOINED_OUT;
+    return adjacent ? S::V : pairs;
+}
+
 template <typename S> GPU_FN gpu_vectors<S> gpu_load_vectors(const char *in, int pairs) {
     gpu_vectors<S> x;
-    in += (int)threadIdx.x * S::V * S::SIZE;
-    x.a = gpu_load<S::DTYPE, S::V, S::STREAM>(in);
-    x.b = gpu_load<S::DTYPE, S::V, S::STREAM>(in + pairs * S::SIZE);
+    in += gpu_first_element<S, S::JOINED_IN>() * S::SIZE;
+    x.a = gpu_load<S::DTYPE, S::V>(in);
+    x.b = gpu_load<S::DTYPE, S::V>(in + gpu_between_vectors<S, S::JOINED_IN>(pairs) * S::SIZE);
     return x;
 }
 
 template <typename S> GPU_FN void gpu_store_vectors(char *out, int pairs, const gpu_vectors<S> &y) {
-    out += (int)threadIdx.x * S::V * S::SIZE;
-    gpu_store<S::DTYPE, S::V, S::STREAM>(out, y.a);
-    gpu_store<S::DTYPE, S::V, S::STREAM>(out + pairs * S::SIZE, y.b);
+    out += gpu_first_element<S, S::JOINED_OUT>() * S::SIZE;
+    gpu_store<S::DTYPE, S::V>(out, y.a);
+    gpu_store<S::DTYPE, S::V>(out + gpu_between_vectors<S, S::JOINED_OUT>(pairs) * S::SIZE, y.b);
+}
+
+/* The first of the thread's i-th pairs: one run of V, or two of V / 2 where both sides are
+ * interleaved. */
+template <typename S> GPU_FN int gpu_pair_of(int i, int pairs) {
+    int lane = (int)threadIdx.x;
+    if (S::PAIRING != GPU_INTERLEAVED)
+        return lane * S::V + i;
+    constexpr int RUN = S::V / 2;
+    return i < RUN ? lane * RUN + i : pairs / 2 + lane * RUN + i - RUN;
+}
+
+/* N entries of a list from an address aligned to them, 16 bytes at a time. */
+template <int N, typename T> GPU_FN void gpu_load_run(const T *list, T *run) {
+    if constexpr (N * sizeof(T) >= 16) {
+#pragma unroll
+        for (int i = 0; i < N; i += 16 / (int)sizeof(T)) {
+            uint4 raw = *(const uint4 *)(list + i);
+            memcpy(run + i, &raw, sizeof raw);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            run[i] = list[i];
+    }
+}
+
+/* A list's entries of the thread's pairs. */
+template <typename S, typename T> GPU_FN void gpu_load_list(const T *list, int pairs, T run[S::V]) {
+    if constexpr (S::PAIRING == GPU_INTERLEAVED) {
+        gpu_load_run<S::V / 2>(list + gpu_pair_of<S>(0, pairs), run);
+        gpu_load_run<S::V / 2>(list + gpu_pair_of<S>(S::V / 2, pairs), run + S::V / 2);
+    } else {
+        gpu_load_run<S::V>(list + gpu_pair_of<S>(0, pairs), run);
+    }
+}
+
+/* cos and sin of the thread's pairs, of their first elements or of their second. */
+template <typename S> struct gpu_lane_row { typename S::real c[S::V], s[S::V]; };
+
+template <typename S, bool MODEL>
+GPU_FN typename gpu_element<S::DTYPE>::pair gpu_rotate_pair(typename gpu_element<S::DTYPE>::pair x,
+                                                            const gpu_lane_row<S> &first,
+                                                            const gpu_lane_row<S> &second, int i) {
+    typename gpu_element<S::DTYPE>::coefficients m = {first.c[i], first.s[i], second.c[i],
+                                                      second.s[i]};
+    if constexpr (MODEL)
+        return gpu_rotate_model<S::DTYPE>(x, m);
+    else
+        return gpu_rotate(x, m);
+}
+
+/* Rotates two pairs at a time, which two pieces of two elements hold on either side. */
+template <typename S, bool MODEL>
+GPU_FN void gpu_rotate_vectors(gpu_vectors<S> &x, const gpu_lane_row<S> &first,
+                               const gpu_lane_row<S> &second) {
+    typedef typename gpu_element<S::DTYPE>::pair pair;
+    gpu_vector<S::DTYPE, 2> in[S::V], out[S::V];
+    memcpy(in, &x, sizeof x);
+#pragma unroll
+    for (int j = 0; j < S::V / 2; j++) {
+        typename S::real a[2], b[2];
+        gpu_unpack<S::DTYPE, 2>(in[S::JOINED_IN ? 2 * j : j], a);
+        gpu_unpack<S::DTYPE, 2>(in[S::JOINED_IN ? 2 * j + 1 : S::V / 2 + j], b);
+        pair one = {a[0], S::JOINED_IN ? a[1] : b[0]}, two = {S::JOINED_IN ? b[0] : a[1], b[1]};
+        one = gpu_rotate_pair<S, MODEL>(one, first, second, 2 * j);
+        two = gpu_rotate_pair<S, MODEL>(two, first, second, 2 * j + 1);
+        a[0] = one.x1;
+        a[1] = S::JOINED_OUT ? one.x2 : two.x1;
+        b[0] = S::JOINED_OUT ? two.x1 : one.x2;
+        b[1] = two.x2;
+        out[S::JOINED_OUT ? 2 * j : j] = gpu_pack<S::DTYPE, 2>(a);
+        out[S::JOINED_OUT ? 2 * j + 1 : S::V / 2 + j] = gpu_pack<S::DTYPE, 2>(b);
+    }
+    memcpy(&x, out, sizeof x);
+}
+
+/* The same move without a rotation: bits, since a number's NaN would not survive. */
+template <typename S> GPU_FN void gpu_pass_vectors(gpu_vectors<S> &x) {
+    if constexpr (S::JOINED_IN != S::JOINED_OUT) {
+        constexpr int V = S::V;
+        typename gpu_element<S::DTYPE>::bits in[2 * V], out[2 * V];
+        memcpy(in, &x, sizeof x);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            out[S::JOINED_OUT ? 2 * i : i] = in[S::JOINED_IN ? 2 * i : i];
+            out[S::JOINED_OUT ? 2 * i + 1 : i + V] = in[S::JOINED_IN ? 2 * i + 1 : i + V];
+        }
+        memcpy(&x, out, sizeof x);
+    }
+}
+
+/* A thread's unit: `count` heads of a tensor from `head` on, of which it takes at most HEADS. */
+struct gpu_unit {
+    int tensor, head, count;
+};
+
+template <typename S> GPU_FN gpu_unit gpu_unit_of(const gpu_operands *o) {
+    int unit = (int)(blockIdx.x * blockDim.y + threadIdx.y);
+    int tensor = unit >= o->q_units;
+    int head = (tensor ? unit - o->q_units : unit) * S::HEADS;
+    return {tensor, head, (tensor ? o->heads[1] : o->heads[0]) - head};
+}
+
+/* Where the window of a head of token n lies, batch rows in line. */
+GPU_FN const char *gpu_in_of(const gpu_operands *o, int tensor, int head, int64_t n) {
+    return (tensor ? o->in[1] : o->in[0]) + head * (tensor ? o->in_head[1] : o->in_head[0]) +
+           n * (tensor ? o->in_token[1] : o->in_token[0]);
+}
+
+GPU_FN char *gpu_out_of(const gpu_operands *o, int tensor, int head, int64_t n) {
+    return (tensor ? o->out[1] : o->out[0]) + head * (tensor ? o->out_head[1] : o->out_head[0]) +
+           n * (tensor ? o->out_token[1] : o->out_token[0]);
 }
 
 template <typename S>
-GPU_FN void gpu_rotate_vectors(gpu_vectors<S> &x, const float c[S::V], const float s[S::V]) {
-    constexpr int V = S::V;
-    float a[V], b[V];
-    gpu_unpack<S::DTYPE, V>(x.a, a);
-    gpu_unpack<S::DTYPE, V>(x.b, b);
+GPU_FN void gpu_load_unit(const gpu_operands *o, const gpu_unit &u, const char *in,
+                          gpu_vectors<S> x[S::HEADS]) {
 #pragma unroll
-    for (int i = 0; i < V; i++) {
-        float &x1 = !S::INTERLEAVED ? a[i] : i < V / 2 ? a[2 * i] : b[2 * i - V];
-        float &x2 = !S::INTERLEAVED ? b[i] : i < V / 2 ? a[2 * i + 1] : b[2 * i + 1 - V];
-        rope_pair y = rope_rotate({x1, x2}, {c[i], s[i], c[i], s[i]});
-        x1 = y.x1;
-        x2 = y.x2;
-    }
-    x.a = gpu_pack<S::DTYPE, V>(a);
-    x.b = gpu_pack<S::DTYPE, V>(b);
+    for (int h = 0; h < S::HEADS; h++)
+        if (h < u.count)
+            x[h] =
+                gpu_load_vectors<S>(in + h * (u.tensor ? o->in_head[1] : o->in_head[0]), o->pairs);
 }
 
-/* What of a head lies outside the window, as far as this thread copies it. */
-template <typename S> GPU_FN void gpu_copy_outside(gpu_window w, int before, int after, int pairs) {
-    constexpr int BYTES = S::V * S::SIZE;
-    for (int i = (int)threadIdx.x - before; i < after; i += (int)blockDim.x) {
-        int64_t at = (int64_t)i * BYTES + (i < 0 ? 0 : 2 * pairs * S::SIZE);
-        gpu_store<S::DTYPE, S::V, S::STREAM>(w.out + at,
-                                             gpu_load<S::DTYPE, S::V, S::STREAM>(w.in + at));
-    }
-}
-
-/* A token in three steps: load, compute the row while the loads are under way, store. */
-template <typename S>
-GPU_FN void gpu_vector_token(const rope_problem *p, const rope_call *call,
-                             const gpu_vector_layout *layout, int tensor, int64_t first_head,
-                             int64_t batch, int64_t index) {
-    const int pairs = p->pairs;
-    const int64_t heads = tensor ? call->tensor[1].heads : call->tensor[0].heads;
-    gpu_window w[S::HEADS];
-    gpu_vectors<S> x[S::HEADS];
-    bool present[S::HEADS];
-#pragma unroll
-    for (int h = 0; h < S::HEADS; h++) {
-        int64_t head = first_head + h * blockDim.y;
-        present[h] = head < heads;
-        w[h] = gpu_window_of<S>(p, call, tensor, batch, index, head);
-        if (present[h])
-            x[h] = gpu_load_vectors<S>(w[h].in, pairs);
-    }
-    float c[S::V], s[S::V];
-    int fate = gpu_row<S>(p, call, batch, index, pairs, c, s);
-    if (fate == ROPE_TOKEN_FAILS) {
-        if (call->position_flag)
-            *call->position_flag = 1;
-        return;
-    }
-#pragma unroll
-    for (int h = 0; h < S::HEADS; h++) {
-        if (!present[h])
-            continue;
-        if (w[h].in != w[h].out)
-            gpu_copy_outside<S>(w[h], tensor ? layout->before[1] : layout->before[0],
-                                tensor ? layout->after[1] : layout->after[0], pairs);
-        if (fate == ROPE_TOKEN_ROTATES)
-            gpu_rotate_vectors<S>(x[h], c, s);
-        gpu_store_vectors<S>(w[h].out, pairs, x[h]);
-    }
-}
-
-/* Batch row and token of the n-th of `rows`; a 64-bit division only where nothing less will do. */
-GPU_FN void gpu_split_token(int64_t rows, int64_t tokens, int64_t n, int64_t *batch,
-                            int64_t *index) {
-    *batch = 0;
-    if (rows != tokens)
-        *batch = tokens == 1                    ? n
-                 : (uint64_t)(n | tokens) >> 32 ? n / tokens
-                                                : (uint32_t)n / (uint32_t)tokens;
-    *index = n - *batch * tokens;
-}
-
-template <typename S>
-GPU_FN void gpu_vector_block(const rope_problem *p, const rope_call *call,
-                             const gpu_vector_layout *layout) {
-    int tensor = (int)blockIdx.x >= layout->q_blocks;
-    int block = (int)blockIdx.x - (tensor ? layout->q_blocks : 0);
-    int64_t head = (int64_t)block * S::HEADS * blockDim.y + threadIdx.y;
-    const int64_t rows = call->batch * call->tokens;
-    for (int64_t n = (int64_t)blockIdx.y * blockDim.z + threadIdx.z; n < rows;
-         n += (int64_t)gridDim.y * blockDim.z) {
-        int64_t batch, index;
-        gpu_split_token(rows, call->tokens, n, &batch, &index);
-        gpu_vector_token<S>(p, call, layout, tensor, head, batch, index);
-    }
-}
-
-template <int DTYPE, int INTERLEAVED, int GEOMETRY>
-__global__ void __launch_bounds__(GPU_MAX_THREADS, 1)
-    gpu_vector_kernel(GPU_PARAMETER rope_problem p, GPU_PARAMETER rope_call call,
-                      GPU_PARAMETER gpu_vector_layout layout) {
-    gpu_vector_block<gpu_shape<DTYPE, INTERLEAVED, GEOMETRY, GPU_ANY_WIDTH>>(&p, &call, &layout);
+/* The thread's token, or index of some: blocks of tokens lie along y and z. */
+GPU_FN int64_t gpu_token_of_thread() {
+    return ((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z;
 }
 
 #endif

@@ -1,0 +1,93 @@
+/* What the device reports comes back as a status with its text; a fault of the caller's own too. */
+#include "tests/gpu/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+TEST(faults, flag_tells_of_positions_out_of_the_table) {
+    static fixture f;
+    static float table[8 * FIXTURE_DIM / 2];
+    fixture_open(&f, 0, FIXTURE_PLAIN);
+    f.desc.angle_mode = ROPE_ANGLE_TABLE;
+    f.desc.rope_theta = 0;
+    f.desc.table_width = ROPE_TABLE_HALF;
+    f.desc.out_of_range = ROPE_OUT_OF_RANGE_ERROR;
+    rope_plan *plan = NULL;
+    CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
+    void *rows = NULL, *flag = NULL;
+    int32_t raised = 0;
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(f.device, sizeof table, &rows));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(f.device, sizeof raised, &flag));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(f.device, rows, table, sizeof table));
+    rope_args args = fixture_args(&f, NULL);
+    args.cos = args.sin = rows;
+    args.position_flag = flag;
+    args.position_ids = NULL;
+    args.table_rows = 8;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        args.tokens = args.table_rows + beyond;
+        raised = 0;
+        CHECK_STATUS(ROPE_OK, rope_device_copy_in(f.device, flag, &raised, sizeof raised));
+        CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(f.device, &raised, flag, sizeof raised));
+        CHECK(raised == beyond, "the flag is %d with %d tokens beyond the table", raised, beyond);
+    }
+    CHECK_STATUS(ROPE_OK, rope_device_free(f.device, rows));
+    CHECK_STATUS(ROPE_OK, rope_device_free(f.device, flag));
+    rope_plan_destroy(plan);
+    fixture_close(&f);
+}
+
+TEST(faults, too_much_memory_is_a_status) {
+    static fixture f;
+    fixture_open(&f, 0, FIXTURE_PLAIN);
+    void *memory = &f;
+    CHECK_STATUS(ROPE_ERROR_OUT_OF_MEMORY, rope_device_alloc(f.device, (size_t)1 << 60, &memory));
+    CHECK(memory == (void *)&f, "the pointer was touched");
+    CHECK(strstr(rope_last_error(), "out of memory"), "%s", rope_last_error());
+    fixture_close(&f);
+}
+
+/* Runs in a process of its own, since the fault stays with the context: pointers that are nobody's
+ * are met by the device, and every later call says so. Returns 0 where it is told. */
+static int fault(void) {
+    rope_desc desc = ROPE_DESC_INIT;
+    desc.backend = GPU_BACKEND_NAME;
+    desc.dtype = ROPE_F32;
+    desc.head_dim = 64;
+    rope_plan *plan = NULL;
+    rope_device *device = NULL;
+    if (rope_device_open(GPU_BACKEND_NAME, 0, &device) != ROPE_OK ||
+        rope_plan_create(&desc, &plan) != ROPE_OK)
+        return 77;
+    rope_args args = ROPE_ARGS_INIT;
+    args.batch = args.tokens = 1;
+    args.q = (rope_tensor){.in = (void *)0x1000, .out = (void *)0x1000, .heads = 1};
+    if (rope_apply(plan, &args) != ROPE_OK)
+        return 1;
+    if (rope_device_synchronize(device) != ROPE_ERROR_DEVICE ||
+        !strstr(rope_last_error(), "illegal memory access"))
+        return 2;
+    if (rope_apply(plan, &args) != ROPE_ERROR_DEVICE ||
+        !strstr(rope_last_error(), "illegal memory access"))
+        return 3;
+    rope_plan_destroy(plan);
+    rope_device_close(device);
+    return 0;
+}
+
+__attribute__((constructor)) static void fault_if_asked(void) {
+    if (getenv("ROPE_TEST_FAULT"))
+        _exit(fault());
+}
+
+TEST(faults, sticky_error_is_a_status_with_its_text) {
+    int outcome = system("ROPE_TEST_FAULT=1 /proc/$PPID/exe");
+    if (WIFEXITED(outcome) && WEXITSTATUS(outcome) == 77)
+        SKIP("no device");
+    CHECK(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0, "step %d of fault() failed",
+          outcome >> 8);
+}
