@@ -26,5 +26,6 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
 }
 
 #include "backends/cpu/kernel_lanes.h"
+#include "backends/cpu/traffic_lines.h"
 
-const cpu_kernel cpu_kernel_avx512_bf16 = {lanes_rotate_slice};
+const cpu_kernel cpu_kernel_avx512_bf16 = {CPU_ISA_AVX512_BF16, LANES_ROTATE, &traffic_lines};

@@ -14,51 +14,36 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What a rotate candidate needs and runs. */
-typedef struct cpu_variant {
-    cpu_isa needs;
-    const cpu_kernel *kernel;
-} cpu_variant;
-
-static rope_status bind_variant(const rope_candidate *self, const rope_problem *problem,
-                                int32_t device, void **kernel, char *reason) {
+static rope_status bind_kernel(const rope_candidate *self, const rope_problem *problem,
+                               int32_t device, void **kernel, char *reason) {
     (void)problem, (void)device;
-    const cpu_variant *variant = self->data;
-    const char *unknown;
-    cpu_isa allowed = cpu_isa_allowed(&unknown);
-    if (variant->needs > allowed) {
+    const cpu_kernel *offered = self->data;
+    if (offered->needs > cpu_isa_allowed()) {
         snprintf(reason, ROPE_REASON_SIZE, "declined: %s",
-                 variant->needs > cpu_isa_present() ? "not supported by this processor"
+                 offered->needs > cpu_isa_present() ? "not supported by this processor"
                                                     : "above ROPE_CPU_ISA");
         return ROPE_DECLINED;
     }
-    *kernel = (void *)(uintptr_t)variant->kernel;
+    *kernel = (void *)(uintptr_t)offered;
     return ROPE_OK;
 }
 
-#if defined(__x86_64__)
-static const cpu_variant avx512_bf16 = {CPU_ISA_AVX512_BF16, &cpu_kernel_avx512_bf16};
-static const cpu_variant avx512 = {CPU_ISA_AVX512, &cpu_kernel_avx512};
-static const cpu_variant avx2 = {CPU_ISA_AVX2, &cpu_kernel_avx2};
-#elif defined(__aarch64__)
-static const cpu_variant neon = {CPU_ISA_NEON, &cpu_kernel_neon};
-#endif
-static const cpu_variant scalar = {CPU_ISA_SCALAR, &cpu_kernel_scalar};
-static const cpu_variant reference = {CPU_ISA_SCALAR, &cpu_kernel_reference};
-
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
-    {.name = "avx512_bf16", .data = &avx512_bf16, .bind = bind_variant, .run = cpu_rotate_call},
-    {.name = "avx512", .data = &avx512, .bind = bind_variant, .run = cpu_rotate_call},
-    {.name = "avx2", .data = &avx2, .bind = bind_variant, .run = cpu_rotate_call},
+    {.name = "avx512_bf16",
+     .data = &cpu_kernel_avx512_bf16,
+     .bind = bind_kernel,
+     .run = cpu_rotate_call},
+    {.name = "avx512", .data = &cpu_kernel_avx512, .bind = bind_kernel, .run = cpu_rotate_call},
+    {.name = "avx2", .data = &cpu_kernel_avx2, .bind = bind_kernel, .run = cpu_rotate_call},
 #elif defined(__aarch64__)
-    {.name = "neon", .data = &neon, .bind = bind_variant, .run = cpu_rotate_call},
+    {.name = "neon", .data = &cpu_kernel_neon, .bind = bind_kernel, .run = cpu_rotate_call},
 #endif
-    {.name = "scalar", .data = &scalar, .bind = bind_variant, .run = cpu_rotate_call},
+    {.name = "scalar", .data = &cpu_kernel_scalar, .bind = bind_kernel, .run = cpu_rotate_call},
     {.name = "reference",
-     .data = &reference,
+     .data = &cpu_kernel_reference,
      .on_request = 1,
-     .bind = bind_variant,
+     .bind = bind_kernel,
      .run = cpu_rotate_call},
 };
 
@@ -72,17 +57,19 @@ static const rope_candidate *const rotate_candidates[] = {
 #endif
 };
 
+const cpu_kernel *cpu_kernel_allowed(void) {
+    const rope_candidate *candidate = candidates;
+    while (((const cpu_kernel *)candidate->data)->needs > cpu_isa_allowed())
+        candidate++;
+    return candidate->data;
+}
+
 static rope_status device_count(int32_t *count, char *reason) {
-    const char *unknown;
-    cpu_isa_allowed(&unknown);
-    *count = 1;
-    if (!unknown)
-        return ROPE_OK;
-    *count = 0;
-    snprintf(reason, ROPE_REASON_SIZE,
-             "ROPE_CPU_ISA is \"%.40s\"; allowed is scalar, neon, avx2, avx512 or avx512_bf16",
-             unknown);
-    return ROPE_ERROR_INVALID_VALUE;
+    const char *error = cpu_setting_error();
+    *count = !error;
+    if (error)
+        snprintf(reason, ROPE_REASON_SIZE, "%s", error);
+    return error ? ROPE_ERROR_INVALID_VALUE : ROPE_OK;
 }
 
 static rope_status device_info(int32_t device, rope_device_info *info) {
@@ -92,7 +79,7 @@ static rope_status device_info(int32_t device, rope_device_info *info) {
         char reason[ROPE_REASON_SIZE];
         void *kernel;
         if (candidates[i].on_request ||
-            bind_variant(&candidates[i], NULL, device, &kernel, reason) != ROPE_OK)
+            bind_kernel(&candidates[i], NULL, device, &kernel, reason) != ROPE_OK)
             continue;
         used += (size_t)snprintf(info->features + used, sizeof info->features - used, "%s%s",
                                  used ? " " : "", candidates[i].name);

@@ -1,5 +1,8 @@
 #include "backends/cpu/features.h"
 
+#include <ropekit/backend.h>
+
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +16,7 @@
 static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512", "avx512_bf16"};
 
 static cpu_isa present, allowed;
-static const char *unknown_name;
+static char setting_error[ROPE_REASON_SIZE];
 static int64_t cache_bytes, stream_bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -65,19 +68,37 @@ static void detect_caches(void) {
     stream_bytes = cache_bytes > 64 * mib && l2 > 0 ? 2 * l2 : cache_bytes;
 }
 
+static void read_isa(const char *name) {
+    int isa = 0, count = sizeof isa_names / sizeof isa_names[0];
+    while (isa < count && strcmp(name, isa_names[isa]) != 0)
+        isa++;
+    if (isa == count)
+        snprintf(setting_error, sizeof setting_error,
+                 "ROPE_CPU_ISA is \"%.40s\"; allowed is scalar, neon, avx2, avx512 or avx512_bf16",
+                 name);
+    else if ((cpu_isa)isa < allowed)
+        allowed = (cpu_isa)isa;
+}
+
+static void read_stream_bytes(const char *text) {
+    char *end;
+    errno = 0;
+    long long bytes = strtoll(text, &end, 10);
+    if (errno || *end || bytes < 0)
+        snprintf(setting_error, sizeof setting_error,
+                 "ROPE_CPU_STREAM is \"%.40s\"; allowed is a number of bytes, 0 or more", text);
+    else
+        stream_bytes = bytes;
+}
+
 static void fill(void) {
     present = allowed = detect();
     detect_caches();
-    const char *lowered = getenv("ROPE_CPU_ISA");
-    if (!lowered || !*lowered)
-        return;
-    int isa = 0, count = sizeof isa_names / sizeof isa_names[0];
-    while (isa < count && strcmp(lowered, isa_names[isa]) != 0)
-        isa++;
-    if (isa == count)
-        unknown_name = lowered;
-    else if ((cpu_isa)isa < allowed)
-        allowed = (cpu_isa)isa;
+    const char *isa = getenv("ROPE_CPU_ISA"), *stream = getenv("ROPE_CPU_STREAM");
+    if (isa && *isa)
+        read_isa(isa);
+    if (stream && *stream)
+        read_stream_bytes(stream);
 }
 
 cpu_isa cpu_isa_present(void) {
@@ -85,10 +106,14 @@ cpu_isa cpu_isa_present(void) {
     return present;
 }
 
-cpu_isa cpu_isa_allowed(const char **unknown) {
+cpu_isa cpu_isa_allowed(void) {
     pthread_once(&once, fill);
-    *unknown = unknown_name;
     return allowed;
+}
+
+const char *cpu_setting_error(void) {
+    pthread_once(&once, fill);
+    return setting_error[0] ? setting_error : NULL;
 }
 
 int64_t cpu_cache_bytes(void) {

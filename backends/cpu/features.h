@@ -1,4 +1,4 @@
-/* What this machine's processor can do, and how far ROPE_CPU_ISA lowers it. */
+/* What this machine's processor can do, and what the environment makes of it. */
 #ifndef ROPEKIT_CPU_FEATURES_H
 #define ROPEKIT_CPU_FEATURES_H
 
@@ -16,14 +16,17 @@ typedef enum cpu_isa {
 /* The highest that processor and operating system support, without ROPE_CPU_ISA. */
 cpu_isa cpu_isa_present(void);
 
-/* The highest that kernels may use; *unknown is the value of ROPE_CPU_ISA when it names no ISA,
- * else NULL. */
-cpu_isa cpu_isa_allowed(const char **unknown);
+/* The highest that kernels may use. */
+cpu_isa cpu_isa_allowed(void);
+
+/* What is wrong with ROPE_CPU_ISA or ROPE_CPU_STREAM, or NULL. */
+const char *cpu_setting_error(void);
 
 /* Bytes of the last-level cache. */
 int64_t cpu_cache_bytes(void);
 
-/* Bytes read and written from which stores past the cache pay (docs/performance.md). */
+/* Bytes read and written above which a call exceeds the cache: ROPE_CPU_STREAM, or what this
+ * machine has (docs/performance.md). */
 int64_t cpu_stream_bytes(void);
 
 /* Model name into text; "unknown" where the system does not say. */

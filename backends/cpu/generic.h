@@ -9,15 +9,25 @@
 #include "common/rotate.h"
 #include "common/token.h"
 
-/* Coefficients of one token: c2 and s2 may be the very lists of c1 and s1. */
+/* Lists of one token's coefficients: c2 and s2 are the very lists of c1 and s1 where these rotate
+ * both elements of a pair alike. */
 typedef struct cpu_row {
-    const float *c1, *s1, *c2, *s2;
+    float *c1, *s1, *c2, *s2;
 } cpu_row;
 
-typedef union cpu_row_buffer {
-    float list[4][CPU_MAX_PAIRS + CPU_ROW_PADDING];
-    rope_coefficients64 wide[CPU_MAX_PAIRS];
+/* Memory of rows, each list padded to whole vectors. */
+typedef struct cpu_row_buffer {
+    float lists[4 * CPU_MAX_PAIRS];
 } __attribute__((aligned(64))) cpu_row_buffer;
+
+/* Row i of those that a buffer has room for: one, and four up to a quarter of CPU_MAX_PAIRS. */
+CPU_INLINE cpu_row cpu_row_at(const rope_problem *p, cpu_row_buffer *buffer, int i) {
+    int full = p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL;
+    int list = (p->pairs + CPU_ROW_PADDING - 1) / CPU_ROW_PADDING * CPU_ROW_PADDING;
+    float *c1 = buffer->lists + 4 * i * list, *s1 = c1 + list;
+    cpu_row row = {c1, s1, full ? s1 + list : c1, full ? s1 + 2 * list : s1};
+    return row;
+}
 
 CPU_INLINE rope_pair cpu_rotate_pair(int dtype, int model, rope_pair x, const cpu_row *row, int i) {
     rope_coefficients m = {row->c1[i], row->s1[i], row->c2[i], row->s2[i]};
@@ -67,50 +77,15 @@ static void cpu_rotate_head_bf16(const rope_problem *p, const cpu_row *row, cons
     cpu_rotate_head(ROPE_BF16, p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE, p, row, head);
 }
 
-static void cpu_rotate_head_f64(const rope_problem *p, const rope_coefficients64 *row,
-                                const cpu_head *head) {
-    const double *in = (const double *)head->in;
-    double *out = (double *)head->out;
-    rope_pair64 window[CPU_MAX_PAIRS];
-    for (int i = 0; i < p->pairs; i++) {
-        window[i].x1 = in[rope_first_of(p->pairing_in, i) * head->in_stride];
-        window[i].x2 = in[rope_second_of(p->pairing_in, i, p->pairs) * head->in_stride];
-    }
-    for (int i = 0; i < p->pairs; i++) {
-        rope_pair64 y = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE
-                            ? rope_rotate_model64(window[i], row[i])
-                            : rope_rotate64(window[i], row[i]);
-        out[rope_first_of(p->pairing_out, i) * head->out_stride] = y.x1;
-        out[rope_second_of(p->pairing_out, i, p->pairs) * head->out_stride] = y.x2;
-    }
-}
-
 /* The coefficients of a token for q or k, pair by pair. */
-static cpu_row cpu_generic_row(const rope_problem *p, const rope_call *call,
-                               const rope_token *token, int tensor, cpu_row_buffer *buffer) {
+static void cpu_fill_row(const rope_problem *p, const rope_call *call, const rope_token *token,
+                         int tensor, const cpu_row *row) {
     for (int i = 0; i < p->pairs; i++) {
         rope_coefficients m = rope_coefficients_of(p, call, token, i, tensor);
-        buffer->list[0][i] = m.c1;
-        buffer->list[1][i] = m.s1;
-        buffer->list[2][i] = m.c2;
-        buffer->list[3][i] = m.s2;
-    }
-    cpu_row row = {buffer->list[0], buffer->list[1], buffer->list[2], buffer->list[3]};
-    return row;
-}
-
-static void cpu_rotate_heads_f64(const rope_problem *p, const rope_call *call,
-                                 const rope_token *token, int tensor, int64_t batch, int64_t index,
-                                 const cpu_slice *slice, cpu_row_buffer *buffer) {
-    for (int i = 0; i < p->pairs; i++)
-        buffer->wide[i] = rope_coefficients64_of(p, call, token, i, tensor);
-    int offset = p->rotary_offset[tensor];
-    for (int64_t h = slice->first_head[tensor]; h < slice->last_head[tensor]; h++) {
-        cpu_head head = cpu_head_of(&call->tensor[tensor], 8, batch, index, h);
-        cpu_head window = cpu_window_of(&head, 8, offset);
-        cpu_copy_elements(8, &head, 0, offset);
-        cpu_rotate_head_f64(p, buffer->wide, &window);
-        cpu_copy_elements(8, &head, offset + 2 * p->pairs, p->head_dim[tensor]);
+        row->c1[i] = m.c1;
+        row->s1[i] = m.s1;
+        row->c2[i] = m.c2;
+        row->s2[i] = m.s2;
     }
 }
 

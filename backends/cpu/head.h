@@ -7,6 +7,7 @@
 #include "common/layout.h"
 
 #define CPU_INLINE static inline __attribute__((always_inline))
+#define CPU_APART __attribute__((noinline))
 
 enum { CPU_MAX_PAIRS = ROPE_MAX_ROTARY_DIM / 2, CPU_ROW_PADDING = 16 };
 

@@ -2,6 +2,8 @@
 #ifndef ROPEKIT_CPU_KERNEL_H
 #define ROPEKIT_CPU_KERNEL_H
 
+#include "backends/cpu/features.h"
+
 #include <ropekit/backend.h>
 
 /* Some tokens (batch * tokens + token) and some heads of each tensor. */
@@ -11,9 +13,21 @@ typedef struct cpu_slice {
     int stream; /* write around the cache where the views allow it */
 } cpu_slice;
 
-/* A kernel is one function; every variant gives the same bits. */
+/* Copies source to target, or updates target; target and source may be any addresses. */
+typedef void (*cpu_traffic_function)(char *target, const char *source, size_t bytes);
+
+typedef struct cpu_traffic {
+    cpu_traffic_function copy, copy_around_cache, update, update_by_pages;
+} cpu_traffic;
+
+typedef void (*cpu_rotate_function)(const rope_problem *problem, const rope_call *call,
+                                    const cpu_slice *slice);
+
+/* Every variant gives the same bits. */
 typedef struct cpu_kernel {
-    void (*rotate)(const rope_problem *problem, const rope_call *call, const cpu_slice *slice);
+    cpu_isa needs;
+    cpu_rotate_function rotate[4]; /* by dtype - ROPE_F32 */
+    const cpu_traffic *traffic;
 } cpu_kernel;
 
 extern const cpu_kernel cpu_kernel_scalar;
@@ -22,5 +36,8 @@ extern const cpu_kernel cpu_kernel_avx512;
 extern const cpu_kernel cpu_kernel_avx512_bf16;
 extern const cpu_kernel cpu_kernel_neon;
 extern const cpu_kernel cpu_kernel_reference;
+
+/* The fastest that processor and ROPE_CPU_ISA allow. */
+const cpu_kernel *cpu_kernel_allowed(void);
 
 #endif

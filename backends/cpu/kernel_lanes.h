@@ -2,152 +2,314 @@
 #ifndef ROPEKIT_CPU_KERNEL_LANES_H
 #define ROPEKIT_CPU_KERNEL_LANES_H
 
+#include "backends/cpu/generic_f64.h"
 #include "backends/cpu/rotate_lanes.h"
+#include "backends/cpu/table_lanes.h"
 
-/* fp32 arithmetic, elements side by side, and no window that moves within itself. */
-static int lanes_can(const rope_problem *p, const rope_operand *operand) {
-    int moves = p->pairing_in != p->pairing_out && operand->in == operand->out;
-    return p->dtype != ROPE_F64 && p->arithmetic == ROPE_ARITHMETIC_FP32 &&
-           operand->in_stride[3] == 1 && operand->out_stride[3] == 1 && !moves;
+/* Most tokens whose rows are filled before their heads rotate. */
+enum { LANES_TOKENS = 4 };
+
+/* Bytes of windows that are fetched ahead of each token where a call exceeds the cache. */
+enum { LANES_AHEAD = 512 };
+
+/* One tensor of a slice, at the token that is next. */
+typedef struct lanes_tensor {
+    lanes_heads heads;
+    int64_t in_step, out_step; /* bytes from token to token */
+    int vectors;               /* elements lie side by side */
+    int stream;
+} lanes_tensor;
+
+/* Where a kernel stands in a run of tokens of one batch row. */
+typedef struct lanes_run {
+    int64_t batch, index, last;
+    int64_t spread; /* from a token to the next of those that rotate together */
+    int counts;     /* positions are the offset plus the index, and nothing else differs */
+    lanes_tensor tensor[2];
+    rope_token token[LANES_TOKENS];
+    cpu_row row[LANES_TOKENS];
+    cpu_row_buffer buffer;
+} lanes_run;
+
+CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
+                                       const lanes_heads *heads, const cpu_row *rows, int tokens) {
+    const int whole = !kind.model && heads->pairs == 64 && rows->c1 == rows->c2 &&
+                      !(heads->before | heads->after);
+    lanes_kind half = kind, inter = kind;
+    half.in_pairing = inter.out_pairing = ROPE_PAIRING_HALF_SPLIT;
+    inter.in_pairing = half.out_pairing = ROPE_PAIRING_INTERLEAVED;
+    if (p->pairing_in != p->pairing_out) {
+        if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
+            lanes_rotate_any(inter, heads, rows, tokens);
+        else
+            lanes_rotate_any(half, heads, rows, tokens);
+        return;
+    }
+    half.out_pairing = half.in_pairing;
+    inter.out_pairing = inter.in_pairing;
+    if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && whole)
+        lanes_rotate_64(inter, heads, rows, tokens);
+    else if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
+        lanes_rotate_any(inter, heads, rows, tokens);
+    else if (whole)
+        lanes_rotate_64(half, heads, rows, tokens);
+    else
+        lanes_rotate_any(half, heads, rows, tokens);
+}
+
+CPU_INLINE void lanes_dispatch(int dtype, const rope_problem *p, const lanes_tensor *tensor,
+                               const cpu_row *rows, int tokens) {
+    lanes_kind kind = {.dtype = dtype}, stream = {.dtype = dtype, .stream = 1},
+               model = {.dtype = dtype, .model = 1};
+    if (p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE)
+        lanes_dispatch_pairing(model, p, &tensor->heads, rows, tokens);
+    else if (tensor->stream)
+        lanes_dispatch_pairing(stream, p, &tensor->heads, rows, tokens);
+    else
+        lanes_dispatch_pairing(kind, p, &tensor->heads, rows, tokens);
+}
+
+static CPU_APART void lanes_f32_heads(const rope_problem *p, const lanes_tensor *tensor,
+                                      const cpu_row *rows, int tokens) {
+    lanes_dispatch(ROPE_F32, p, tensor, rows, tokens);
+}
+
+static CPU_APART void lanes_f16_heads(const rope_problem *p, const lanes_tensor *tensor,
+                                      const cpu_row *rows, int tokens) {
+    lanes_dispatch(ROPE_F16, p, tensor, rows, tokens);
+}
+
+static CPU_APART void lanes_bf16_heads(const rope_problem *p, const lanes_tensor *tensor,
+                                       const cpu_row *rows, int tokens) {
+    lanes_dispatch(ROPE_BF16, p, tensor, rows, tokens);
+}
+
+CPU_INLINE void lanes_rotate_heads(int dtype, const rope_problem *p, const lanes_tensor *tensor,
+                                   const cpu_row *rows, int tokens) {
+    if (dtype == ROPE_F32)
+        lanes_f32_heads(p, tensor, rows, tokens);
+    else if (dtype == ROPE_BF16)
+        lanes_bf16_heads(p, tensor, rows, tokens);
+    else
+        lanes_f16_heads(p, tensor, rows, tokens);
 }
 
 /* Streaming stores need whole, aligned vectors. */
-static int lanes_can_stream(const lanes_heads *heads, int size) {
+CPU_INLINE int lanes_can_stream(const lanes_tensor *tensor, int size) {
+    const lanes_heads *heads = &tensor->heads;
     uintptr_t mask = (uintptr_t)heads->out | (uintptr_t)heads->out_stride |
-                     (uintptr_t)((int64_t)heads->pairs * size);
-    return mask % (4 * LANES) == 0;
+                     (uintptr_t)tensor->out_step | (uintptr_t)((int64_t)heads->pairs * size);
+    return mask % (4 * LANES) == 0 && heads->in != heads->out;
 }
 
-static lanes_heads lanes_heads_of(const rope_problem *p, const rope_operand *operand, int tensor,
-                                  int64_t batch, int64_t index, const cpu_slice *slice) {
-    int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[tensor];
-    cpu_head head = cpu_head_of(operand, size, batch, index, slice->first_head[tensor]);
-    int copies = operand->in != operand->out;
-    lanes_heads heads = {
-        .in = head.in + (int64_t)offset * size,
-        .out = head.out + (int64_t)offset * size,
-        .count = slice->last_head[tensor] - slice->first_head[tensor],
-        .in_stride = operand->in_stride[2] * size,
-        .out_stride = operand->out_stride[2] * size,
-        .before = copies ? (int64_t)offset * size : 0,
-        .after = copies ? (int64_t)(p->head_dim[tensor] - offset - 2 * p->pairs) * size : 0,
-        .pairs = p->pairs,
-    };
-    return heads;
+/* LANES_AHEAD bytes of windows. */
+CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, int size) {
+    int64_t step = tensor->heads.count > 1 ? tensor->heads.in_stride : tensor->in_step;
+    int windows = LANES_AHEAD / (2 * tensor->heads.pairs * size);
+    return step * (windows ? windows : 1);
 }
 
-CPU_INLINE void lanes_dispatch_pairing(int dtype, int stream, const rope_problem *p,
-                                       const lanes_heads *heads, const cpu_row *row) {
-    const int half = ROPE_PAIRING_HALF_SPLIT, inter = ROPE_PAIRING_INTERLEAVED;
-    if (p->pairing_in != p->pairing_out) {
-        if (p->pairing_in == inter)
-            lanes_rotate_any(dtype, inter, half, stream, heads, row);
-        else
-            lanes_rotate_any(dtype, half, inter, stream, heads, row);
-    } else if (heads->pairs == 64 && row->c1 == row->c2 && !(heads->before | heads->after)) {
-        if (p->pairing_in == inter)
-            lanes_rotate_64(dtype, inter, stream, heads, row);
-        else
-            lanes_rotate_64(dtype, half, stream, heads, row);
-    } else if (p->pairing_in == inter) {
-        lanes_rotate_any(dtype, inter, inter, stream, heads, row);
-    } else {
-        lanes_rotate_any(dtype, half, half, stream, heads, row);
-    }
-}
-
-static void lanes_f32_heads(int stream, const rope_problem *p, const lanes_heads *heads,
-                            const cpu_row *row) {
-    if (stream)
-        lanes_dispatch_pairing(ROPE_F32, 1, p, heads, row);
-    else
-        lanes_dispatch_pairing(ROPE_F32, 0, p, heads, row);
-}
-
-static void lanes_f16_heads(int stream, const rope_problem *p, const lanes_heads *heads,
-                            const cpu_row *row) {
-    if (stream)
-        lanes_dispatch_pairing(ROPE_F16, 1, p, heads, row);
-    else
-        lanes_dispatch_pairing(ROPE_F16, 0, p, heads, row);
-}
-
-static void lanes_bf16_heads(int stream, const rope_problem *p, const lanes_heads *heads,
-                             const cpu_row *row) {
-    if (stream)
-        lanes_dispatch_pairing(ROPE_BF16, 1, p, heads, row);
-    else
-        lanes_dispatch_pairing(ROPE_BF16, 0, p, heads, row);
-}
-
-static void lanes_rotate_tensor(const rope_problem *p, const rope_call *call, int tensor,
-                                int64_t batch, int64_t index, const cpu_slice *slice,
-                                const cpu_row *row) {
+/* A tensor at the first token of a run. */
+CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
+                                        int tensor, int64_t batch, int64_t index,
+                                        const cpu_slice *slice) {
     const rope_operand *operand = &call->tensor[tensor];
-    if (!lanes_can(p, operand)) {
-        cpu_rotate_heads(p, call, tensor, batch, index, slice, row);
-        return;
-    }
-    lanes_heads heads = lanes_heads_of(p, operand, tensor, batch, index, slice);
-    int stream = slice->stream && operand->in != operand->out &&
-                 lanes_can_stream(&heads, cpu_dtype_size(p->dtype));
-    if (p->dtype == ROPE_F32)
-        lanes_f32_heads(stream, p, &heads, row);
-    else if (p->dtype == ROPE_BF16)
-        lanes_bf16_heads(stream, p, &heads, row);
-    else
-        lanes_f16_heads(stream, p, &heads, row);
+    const int64_t size = cpu_dtype_size(dtype), offset = p->rotary_offset[tensor] * size;
+    cpu_head head = cpu_head_of(operand, (int)size, batch, index, slice->first_head[tensor]);
+    int copies = operand->in != operand->out;
+    lanes_tensor t = {
+        .heads = {.in = head.in + offset,
+                  .out = head.out + offset,
+                  .count = slice->last_head[tensor] - slice->first_head[tensor],
+                  .in_stride = operand->in_stride[2] * size,
+                  .out_stride = operand->out_stride[2] * size,
+                  .before = copies ? offset : 0,
+                  .after = copies ? (p->head_dim[tensor] - 2 * p->pairs) * size - offset : 0,
+                  .pairs = p->pairs},
+        .in_step = operand->in_stride[1] * size,
+        .out_step = operand->out_stride[1] * size,
+        .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
+    };
+    t.stream = slice->stream && lanes_can_stream(&t, (int)size);
+    t.heads.ahead = slice->stream ? lanes_ahead(&t, (int)size) : 0;
+    return t;
 }
 
-/* Positions are the offset plus the token's index, and nothing else depends on the token. */
-CPU_INLINE int lanes_counts(const rope_problem *p, const rope_call *call) {
+static int lanes_counts(const rope_problem *p, const rope_call *call) {
     const rope_position_map *map = &call->position;
     return !map->ids && !map->cu_seqlens && !map->offsets && map->shard == ROPE_SHARD_NONE &&
            p->axes == 1 && p->frequency_sets == 1 && p->angle_mode != ROPE_ANGLE_TABLE;
 }
 
-static void lanes_rotate_token(const rope_problem *p, const rope_call *call, int64_t batch,
-                               int64_t index, const cpu_slice *slice, cpu_row_buffer *buffer) {
-    rope_token token;
-    if (lanes_counts(p, call))
-        token = (rope_token){.at = {rope_sum(index, call->position.offset)}};
-    else
-        token = rope_token_of(p, call, batch, index);
-    cpu_row row = {0};
-    for (int tensor = 0; tensor < 2; tensor++) {
-        if (call->tensor[tensor].heads == 0)
-            continue;
-        if (token.fate == ROPE_TOKEN_PASSES) {
-            cpu_pass_heads(p, call, tensor, batch, index, slice);
-            continue;
-        }
-        if (p->dtype == ROPE_F64) {
-            cpu_rotate_heads_f64(p, call, &token, tensor, batch, index, slice, buffer);
-            continue;
-        }
-        if (!row.c1 || p->xpos_rate)
-            row = lanes_row(p, call, &token, tensor, buffer);
-        lanes_rotate_tensor(p, call, tensor, batch, index, slice, &row);
+/* Reads some tokens, up to one that does not rotate; returns how many do. */
+static CPU_APART int lanes_read_tokens(const rope_problem *p, const rope_call *call, lanes_run *run,
+                                       int most) {
+    for (int i = 0; i < most; i++) {
+        rope_token_read(p, call, run->batch, run->index + i * run->spread, &run->token[i]);
+        if (run->token[i].fate != ROPE_TOKEN_ROTATES)
+            return i;
+    }
+    return most;
+}
+
+CPU_INLINE int lanes_next_tokens(const rope_problem *p, const rope_call *call, lanes_run *run,
+                                 int most) {
+    if (!run->counts)
+        return lanes_read_tokens(p, call, run, most);
+    for (int i = 0; i < most; i++) {
+        int64_t index = run->index + i * run->spread;
+        run->token[i].set = 0;
+        run->token[i].at[0] = rope_sum(index, call->position.offset);
+    }
+    return most;
+}
+
+static void lanes_fill_rows(const rope_problem *p, const rope_call *call, int tensor,
+                            lanes_run *run, int tokens) {
+    for (int i = 0; i < tokens; i++)
+        run->row[i] = cpu_row_at(p, &run->buffer, i);
+    if (p->angle_mode != ROPE_ANGLE_TABLE) {
+        lanes_compute_rows(p, run->token, tokens, tensor, run->row);
+        return;
+    }
+    int vectors = lanes_reads(p, call);
+    for (int i = 0; i < tokens; i++) {
+        if (vectors)
+            lanes_table_row(p, call, &run->token[i], &run->row[i]);
+        else
+            cpu_fill_row(p, call, &run->token[i], tensor, &run->row[i]);
     }
 }
 
-static void lanes_rotate_slice(const rope_problem *p, const rope_call *call,
-                               const cpu_slice *slice) {
-    cpu_row_buffer buffer;
-    int64_t batch = 0, index = slice->first_token;
-    if (index >= call->tokens) {
-        batch = index / call->tokens;
-        index %= call->tokens;
+CPU_INLINE void lanes_rotate_tokens(int dtype, const rope_problem *p, const rope_call *call,
+                                    const cpu_slice *slice, lanes_run *run, int tokens) {
+    int filled = 0;
+    for (int t = 0; t < 2; t++) {
+        const lanes_tensor *tensor = &run->tensor[t];
+        if (call->tensor[t].heads == 0)
+            continue;
+        if (!filled || p->xpos_rate)
+            lanes_fill_rows(p, call, t, run, tokens);
+        filled = 1;
+        if (tensor->vectors)
+            lanes_rotate_heads(dtype, p, tensor, run->row, tokens);
+        for (int i = 0; i < tokens && !tensor->vectors; i++)
+            cpu_rotate_heads(p, call, t, run->batch, run->index + i * run->spread, slice,
+                             &run->row[i]);
     }
-    for (int64_t i = slice->first_token; i < slice->last_token; i++) {
-        lanes_rotate_token(p, call, batch, index, slice, &buffer);
-        if (++index == call->tokens) {
-            index = 0;
-            batch++;
-        }
+}
+
+static CPU_APART void lanes_pass_token(const rope_problem *p, const rope_call *call,
+                                       const cpu_slice *slice, const lanes_run *run) {
+    for (int t = 0; t < 2; t++)
+        if (call->tensor[t].heads)
+            cpu_pass_heads(p, call, t, run->batch, run->index, slice);
+}
+
+/* To the token `tokens` after the next. */
+CPU_INLINE void lanes_advance(lanes_run *run, int64_t tokens) {
+    for (int t = 0; t < 2; t++) {
+        if (!run->tensor[t].heads.in) /* absent */
+            continue;
+        run->tensor[t].heads.in += tokens * run->tensor[t].in_step;
+        run->tensor[t].heads.out += tokens * run->tensor[t].out_step;
+    }
+    run->index += tokens;
+}
+
+/* Tokens one after the other. */
+CPU_INLINE void lanes_rotate_in_order(int dtype, const rope_problem *p, const rope_call *call,
+                                      const cpu_slice *slice, lanes_run *run, int room) {
+    while (run->index < run->last) {
+        int64_t left = run->last - run->index;
+        int tokens = lanes_next_tokens(p, call, run, left < room ? (int)left : room);
+        if (tokens)
+            lanes_rotate_tokens(dtype, p, call, slice, run, tokens);
+        else
+            lanes_pass_token(p, call, slice, run);
+        lanes_advance(run, tokens ? tokens : 1);
+    }
+}
+
+/* Every token rotates: none lies outside a sequence or a table. */
+CPU_INLINE int lanes_all_rotate(const rope_problem *p, const rope_call *call) {
+    return !call->position.cu_seqlens &&
+           (p->angle_mode != ROPE_ANGLE_TABLE ||
+            (p->out_of_range != ROPE_OUT_OF_RANGE_IDENTITY && call->table_rows > 0));
+}
+
+/* Sets what separates the tokens that rotate together. */
+CPU_INLINE void lanes_spread(lanes_run *run, int64_t spread) {
+    run->spread = spread;
+    for (int t = 0; t < 2; t++) {
+        lanes_tensor *tensor = &run->tensor[t];
+        tensor->heads.in_step = spread * tensor->in_step;
+        tensor->heads.out_step = spread * tensor->out_step;
+        tensor->heads.by_head = spread > 1 || tensor->heads.in_stride > tensor->in_step;
+    }
+}
+
+/* LANES_TOKENS equal parts of a run side by side: memory serves several streams faster than one. */
+CPU_INLINE void lanes_rotate_apart(int dtype, const rope_problem *p, const rope_call *call,
+                                   const cpu_slice *slice, lanes_run *run) {
+    const int64_t spread = (run->last - run->index) / LANES_TOKENS, end = run->index + spread;
+    lanes_spread(run, spread);
+    while (run->index < end) {
+        int tokens = lanes_next_tokens(p, call, run, LANES_TOKENS);
+        lanes_rotate_tokens(dtype, p, call, slice, run, tokens);
+        lanes_advance(run, 1);
+    }
+    lanes_advance(run, (LANES_TOKENS - 1) * spread);
+}
+
+CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_call *call,
+                                 const cpu_slice *slice, lanes_run *run) {
+    const int room = p->pairs > CPU_MAX_PAIRS / LANES_TOKENS ? 1 : LANES_TOKENS;
+    run->counts = lanes_counts(p, call);
+    for (int t = 0; t < 2; t++)
+        if (call->tensor[t].heads)
+            run->tensor[t] = lanes_tensor_of(dtype, p, call, t, run->batch, run->index, slice);
+        else
+            run->tensor[t] = (lanes_tensor){.in_step = 0};
+    if (slice->stream && room == LANES_TOKENS && lanes_all_rotate(p, call))
+        lanes_rotate_apart(dtype, p, call, slice, run);
+    lanes_spread(run, 1);
+    lanes_rotate_in_order(dtype, p, call, slice, run, room);
+}
+
+CPU_INLINE void lanes_rotate_slice(int dtype, const rope_problem *p, const rope_call *call,
+                                   const cpu_slice *slice) {
+    lanes_run run;
+    int64_t left = slice->last_token - slice->first_token;
+    run.batch = 0;
+    run.index = slice->first_token;
+    if (run.index >= call->tokens) {
+        run.batch = run.index / call->tokens;
+        run.index %= call->tokens;
+    }
+    for (; left > 0; run.batch++, run.index = 0) {
+        run.last = call->tokens - run.index < left ? call->tokens : run.index + left;
+        left -= run.last - run.index;
+        lanes_rotate_run(dtype, p, call, slice, &run);
     }
     if (slice->stream)
         lanes_fence();
 }
+
+static void lanes_rotate_f32(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
+    lanes_rotate_slice(ROPE_F32, p, call, slice);
+}
+
+static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
+    lanes_rotate_slice(ROPE_F16, p, call, slice);
+}
+
+static void lanes_rotate_bf16(const rope_problem *p, const rope_call *call,
+                              const cpu_slice *slice) {
+    lanes_rotate_slice(ROPE_BF16, p, call, slice);
+}
+
+#define LANES_ROTATE                                                                               \
+    { lanes_rotate_f32, lanes_rotate_f16, lanes_rotate_bf16, cpu_rotate_f64 }
 
 #endif

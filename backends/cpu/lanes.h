@@ -63,6 +63,19 @@ CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
     return lanes_select(nan, (u >> 16) | 0x40u, rounded);
 }
 
+#if !defined(LANES_MASKS)
+/* Which lanes of u have a bit, and a choice by it. */
+typedef lanes_u lanes_mask;
+
+CPU_INLINE lanes_mask lanes_has_bit(lanes_u u, uint32_t bit) {
+    return (lanes_u)((u & bit) == bit);
+}
+
+CPU_INLINE lanes_f lanes_choose(lanes_mask mask, lanes_f a, lanes_f b) {
+    return (lanes_f)lanes_select(mask, (lanes_u)a, (lanes_u)b);
+}
+#endif
+
 #if defined(LANES_EVEN)
 /* Two vectors parted into first and second of each pair of neighbours, and joined again. */
 CPU_INLINE lanes_f lanes_even(lanes_f a, lanes_f b) {

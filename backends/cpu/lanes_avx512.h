@@ -11,7 +11,18 @@
 #define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
 #define LANES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define LANES_MASKS
 #include "backends/cpu/lanes.h"
+
+typedef __mmask16 lanes_mask;
+
+CPU_INLINE lanes_mask lanes_has_bit(lanes_u u, uint32_t bit) {
+    return _mm512_test_epi32_mask((__m512i)u, _mm512_set1_epi32((int)bit));
+}
+
+CPU_INLINE lanes_f lanes_choose(lanes_mask mask, lanes_f a, lanes_f b) {
+    return (lanes_f)_mm512_mask_blend_ps(mask, (__m512)b, (__m512)a);
+}
 
 /* Compilers do not find these conversions for vector extensions. */
 CPU_INLINE lanes_u lanes_words_of(lanes_h h) {

@@ -62,10 +62,26 @@ static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int p
     return slice;
 }
 
+static rope_status fail_sequence(const rope_position_map *map, int64_t s) {
+    return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                     "cu_seqlens[%lld] is %lld and cu_seqlens[%lld] is %lld; allowed is multiples "
+                     "of shard_size (%d)%s",
+                     (long long)s, (long long)rope_index_at(map, map->cu_seqlens, s),
+                     (long long)s + 1, (long long)rope_index_at(map, map->cu_seqlens, s + 1),
+                     map->shard_size,
+                     map->shard == ROPE_SHARD_ZIGZAG ? ", an even number of them apart" : "");
+}
+
 static rope_status fail_position(const rope_problem *problem, const rope_call *call, int64_t batch,
                                  int64_t index) {
     rope_site site = rope_site_of(&call->position, batch, index);
     int64_t position = 0;
+    if (!site.divides)
+        return fail_sequence(&call->position, site.sequence);
+    if (call->table_rows == 0)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "table_rows is 0; allowed is > 0 where out_of_range is error and a token "
+                         "takes a row");
     for (int axis = 0; axis < problem->axes; axis++) {
         position = rope_position_of(&call->position, &site, axis);
         if (position < 0 || position >= call->table_rows)
@@ -80,7 +96,9 @@ static rope_status fail_position(const rope_problem *problem, const rope_call *c
 
 /* The CPU looks at every position first, so that a failing call writes nothing. */
 static rope_status check_positions(const rope_problem *problem, const rope_call *call) {
-    if (problem->angle_mode != ROPE_ANGLE_TABLE || problem->out_of_range != ROPE_OUT_OF_RANGE_ERROR)
+    int in_table =
+        problem->angle_mode == ROPE_ANGLE_TABLE && problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    if (!in_table && (problem->shard == ROPE_SHARD_NONE || !call->position.cu_seqlens))
         return ROPE_OK;
     for (int64_t b = 0; b < call->batch; b++)
         for (int64_t t = 0; t < call->tokens; t++)
@@ -90,7 +108,7 @@ static rope_status check_positions(const rope_problem *problem, const rope_call 
 }
 
 rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, const void *given) {
-    const cpu_kernel *kernel = opaque;
+    cpu_rotate_function rotate = ((const cpu_kernel *)opaque)->rotate[problem->dtype - ROPE_F32];
     const rope_call *call = given;
     rope_status status = check_positions(problem, call);
     if (status != ROPE_OK)
@@ -99,14 +117,14 @@ rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, con
     int parts = cpu_threads_for(bytes);
     if (parts == 1) {
         cpu_slice slice = slice_of(call, bytes, 0, 1);
-        kernel->rotate(problem, call, &slice);
+        rotate(problem, call, &slice);
         return ROPE_OK;
     }
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
     {
         cpu_slice slice = slice_of(call, bytes, omp_get_thread_num(), omp_get_num_threads());
-        kernel->rotate(problem, call, &slice);
+        rotate(problem, call, &slice);
     }
 #endif
     return ROPE_OK;

@@ -5,18 +5,28 @@
 #include "backends/cpu/head.h"
 #include "common/token.h"
 
-/* The product position * omega is hi + lo exactly; lo is far below one radian. */
-static void exact_angle(double omega, int64_t position, double *c, double *s) {
-    double x = (double)position, hi = x * omega, lo = fma(x, omega, -hi);
-    *c = cos(hi) * cos(lo) - sin(hi) * sin(lo);
-    *s = sin(hi) * cos(lo) + cos(hi) * sin(lo);
+/* cos and sin of t 2^-64 turns: the nearest quarter turn, and what is left of it in radians. */
+static void exact_angle(uint64_t t, double *c, double *s) {
+    uint64_t quarter = (t + ((uint64_t)1 << 61)) >> 62;
+    double r = 0x1.921fb54442d18p+2 * ldexp((double)(int64_t)(t - (quarter << 62)), -64);
+    double x = quarter % 2 ? -sin(r) : cos(r), y = quarter % 2 ? cos(r) : sin(r);
+    *c = quarter < 2 ? x : -x;
+    *s = quarter < 2 ? y : -y;
+}
+
+/* Turns of a position times 2^64, from the frequency in as many bits as the dtype promises. */
+static uint64_t turns_of(const rope_problem *p, const rope_frequency_set *set, int pair,
+                         int64_t position) {
+    return p->dtype == ROPE_F64
+               ? rope_turns_wide(position, set->turns_top[pair], set->turns_low[pair])
+               : (uint64_t)position * set->turns[pair];
 }
 
 static double xpos_scale(const rope_problem *p, int pair, int64_t position, int tensor) {
     double rate = ldexp((double)p->xpos_rate[pair], -63);
-    double exponent = rate * (double)(position - p->xpos_center);
+    double exponent = rate * (double)rope_difference(position, p->xpos_center);
     int reciprocal = (tensor == 1) != (p->direction == ROPE_INVERSE);
-    return exp2(fmin(fmax(reciprocal ? -exponent : exponent, -126), 127));
+    return exp2(fmin(fmax(reciprocal ? -exponent : exponent, -126), 126));
 }
 
 static rope_coefficients64 computed(const rope_problem *p, const rope_token *token, int pair,
@@ -29,7 +39,7 @@ static rope_coefficients64 computed(const rope_problem *p, const rope_token *tok
         c = cos(angle);
         s = sin(angle);
     } else {
-        exact_angle(set->omega[pair], position, &c, &s);
+        exact_angle(turns_of(p, set, pair, position), &c, &s);
     }
     if (p->xpos_rate)
         factor *= xpos_scale(p, pair, position, tensor);
@@ -100,4 +110,4 @@ static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice
     }
 }
 
-const cpu_kernel cpu_kernel_reference = {rotate};
+const cpu_kernel cpu_kernel_reference = {CPU_ISA_SCALAR, {rotate, rotate, rotate, rotate}, NULL};

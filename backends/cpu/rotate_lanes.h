@@ -1,133 +1,142 @@
-/* The heads of one token, LANES pairs at a time. */
+/* The heads of some tokens, LANES pairs at a time. */
 #ifndef ROPEKIT_CPU_ROTATE_LANES_H
 #define ROPEKIT_CPU_ROTATE_LANES_H
 
-#include "backends/cpu/row_lanes.h"
+#include "backends/cpu/element_lanes.h"
 
-/* The windows of some heads of a token, elements side by side. Strides in bytes. */
+/* The windows of some heads of some tokens, elements side by side. Strides from head to head and
+ * steps from token to token are in bytes. */
 typedef struct lanes_heads {
     const char *in;
     char *out;
-    int64_t count, in_stride, out_stride;
+    int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after; /* bytes around the window that an out-of-place call copies */
+    int64_t ahead;         /* from a window to the one to be fetched meanwhile, or 0 */
     int pairs;
+    int by_head; /* one head of every token, then the next head */
 } lanes_heads;
 
-typedef struct lanes_pair {
-    lanes_f x1, x2;
-} lanes_pair;
+/* What is known of heads when a kernel is compiled. */
+typedef struct lanes_kind {
+    int dtype, in_pairing, out_pairing;
+    int model;  /* arithmetic of the dtype itself */
+    int stream; /* stores go around the cache */
+} lanes_kind;
 
-CPU_INLINE lanes_f lanes_widen(int dtype, const char *p) {
-    if (dtype == ROPE_F32)
-        return lanes_load_f(p);
-    return dtype == ROPE_BF16 ? lanes_from_bf16(lanes_load_h(p)) : lanes_from_f16(lanes_load_h(p));
+/* The coefficients of LANES pairs. */
+typedef struct lanes_matrix {
+    lanes_f c1, s1, c2, s2;
+} lanes_matrix;
+
+CPU_INLINE lanes_matrix lanes_load_matrix(const cpu_row *row, int i) {
+    lanes_matrix m = {lanes_load_f(row->c1 + i), lanes_load_f(row->s1 + i),
+                      lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i)};
+    return m;
 }
 
-CPU_INLINE void lanes_narrow(int dtype, int stream, char *p, lanes_f x) {
-    if (dtype == ROPE_F32) {
-        if (stream)
-            lanes_stream_f(p, x);
-        else
-            lanes_store_f(p, x);
-        return;
-    }
-    lanes_h h = dtype == ROPE_BF16 ? lanes_to_bf16(x) : lanes_to_f16(x);
-    if (stream)
-        lanes_stream_h(p, h);
-    else
-        lanes_store_h(p, h);
+/* rope_rotate. */
+CPU_INLINE lanes_pair lanes_rotate(lanes_pair x, lanes_matrix m) {
+    lanes_pair y = {lanes_fma(x.x1, m.c1, -(x.x2 * m.s1)), lanes_fma(x.x2, m.c2, x.x1 * m.s2)};
+    return y;
 }
 
-/* Two neighbours of 16 bits are one word, the first in its low half. */
-CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
-    lanes_pair x;
-    if (dtype == ROPE_BF16) {
-        x.x1 = (lanes_f)(words << 16);
-        x.x2 = (lanes_f)(words & 0xffff0000u);
+/* rope_rotate_model, of which the store does the last rounding. */
+CPU_INLINE lanes_pair lanes_rotate_model(int dtype, lanes_pair x, lanes_matrix m) {
+    lanes_f a = lanes_round_to(dtype, x.x1 * m.c1), b = lanes_round_to(dtype, -x.x2 * m.s1);
+    lanes_f c = lanes_round_to(dtype, x.x2 * m.c2), d = lanes_round_to(dtype, x.x1 * m.s2);
+    lanes_pair y = {a + b, c + d};
+    return y;
+}
+
+CPU_INLINE lanes_pair lanes_turn(lanes_kind kind, lanes_pair x, lanes_matrix m) {
+    return kind.model ? lanes_rotate_model(kind.dtype, x, m) : lanes_rotate(x, m);
+}
+
+CPU_INLINE void lanes_copy(char *out, const char *in, int64_t bytes) {
+    int64_t i = 0;
+    for (; i + (int64_t)sizeof(lanes_u) <= bytes; i += sizeof(lanes_u))
+        lanes_store_u(out + i, lanes_load_u(in + i));
+    if (i < bytes)
+        memcpy(out + i, in + i, (size_t)(bytes - i));
+}
+
+CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *out, int size) {
+    int64_t window = 2 * (int64_t)heads->pairs * size;
+    if (heads->before)
+        lanes_copy(out - heads->before, in - heads->before, heads->before);
+    if (heads->after)
+        lanes_copy(out + window, in + window, heads->after);
+}
+
+/* Fetches the lines of a later window. */
+CPU_INLINE void lanes_fetch(const char *in, int64_t ahead, int bytes) {
+    if (ahead)
+        for (int i = 0; i < bytes; i += 64)
+            __builtin_prefetch(in + ahead + i, 0, 2);
+}
+
+/* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
+CPU_INLINE void lanes_rotate_rest(lanes_kind kind, const char *in, char *out, int i, int pairs,
+                                  const cpu_row *row) {
+    int size = cpu_dtype_size(kind.dtype), count = pairs - i;
+    char x[2 * LANES * 4], y[2 * LANES * 4];
+    if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
+        memcpy(x, in + 2 * i * size, (size_t)(2 * count * size));
     } else {
-        x.x1 = lanes_from_f16(lanes_low_halves(words));
-        x.x2 = lanes_from_f16(lanes_low_halves(words >> 16));
+        memcpy(x, in + i * size, (size_t)(count * size));
+        memcpy(x + LANES * size, in + (i + pairs) * size, (size_t)(count * size));
     }
-    return x;
-}
-
-CPU_INLINE lanes_u lanes_join_words(int dtype, lanes_pair y) {
-    if (dtype == ROPE_BF16)
-        return lanes_bf16_words(y.x1) | (lanes_bf16_words(y.x2) << 16);
-    return lanes_words_of(lanes_to_f16(y.x1)) | (lanes_words_of(lanes_to_f16(y.x2)) << 16);
-}
-
-CPU_INLINE lanes_pair lanes_load_neighbours(int dtype, const char *p) {
-    if (dtype != ROPE_F32)
-        return lanes_split_words(dtype, lanes_load_u(p));
-    lanes_f a = lanes_load_f(p), b = lanes_load_f(p + sizeof a);
-    lanes_pair x = {lanes_even(a, b), lanes_odd(a, b)};
-    return x;
-}
-
-CPU_INLINE void lanes_store_neighbours(int dtype, int stream, char *p, lanes_pair y) {
-    if (dtype != ROPE_F32) {
-        lanes_u words = lanes_join_words(dtype, y);
-        if (stream)
-            lanes_stream_f(p, (lanes_f)words);
-        else
-            lanes_store_u(p, words);
-        return;
+    lanes_pair read = lanes_load_pairs(kind.dtype, kind.in_pairing, x, 0, LANES);
+    lanes_store_pairs(kind.dtype, kind.out_pairing, 0, y, 0, LANES,
+                      lanes_turn(kind, read, lanes_load_matrix(row, i)));
+    if (kind.out_pairing == ROPE_PAIRING_INTERLEAVED) {
+        memcpy(out + 2 * i * size, y, (size_t)(2 * count * size));
+    } else {
+        memcpy(out + i * size, y, (size_t)(count * size));
+        memcpy(out + (i + pairs) * size, y + LANES * size, (size_t)(count * size));
     }
-    lanes_narrow(dtype, stream, p, lanes_low(y.x1, y.x2));
-    lanes_narrow(dtype, stream, p + sizeof y.x1, lanes_high(y.x1, y.x2));
 }
 
-CPU_INLINE lanes_pair lanes_load_pairs(int dtype, int pairing, const char *window, int i,
-                                       int pairs) {
-    int size = cpu_dtype_size(dtype);
-    if (pairing == ROPE_PAIRING_INTERLEAVED)
-        return lanes_load_neighbours(dtype, window + 2 * i * size);
-    lanes_pair x = {lanes_widen(dtype, window + i * size),
-                    lanes_widen(dtype, window + (i + pairs) * size)};
-    return x;
-}
-
-CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *window, int i,
-                                  int pairs, lanes_pair y) {
-    int size = cpu_dtype_size(dtype);
-    if (pairing == ROPE_PAIRING_INTERLEAVED) {
-        lanes_store_neighbours(dtype, stream, window + 2 * i * size, y);
-        return;
+CPU_INLINE void lanes_rotate_window(lanes_kind kind, const char *in, char *out, int pairs,
+                                    const cpu_row *row) {
+    int i = 0;
+    for (; i + LANES <= pairs; i += LANES) {
+        lanes_pair x = lanes_load_pairs(kind.dtype, kind.in_pairing, in, i, pairs);
+        lanes_pair y = lanes_turn(kind, x, lanes_load_matrix(row, i));
+        lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, i, pairs, y);
     }
-    lanes_narrow(dtype, stream, window + i * size, y.x1);
-    lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
+    if (i < pairs)
+        lanes_rotate_rest(kind, in, out, i, pairs, row);
 }
 
-/* Two neighbouring vectors; lanes that round two at once say so. */
-CPU_INLINE void lanes_narrow_two(int dtype, int stream, char *p, lanes_f low, lanes_f high) {
-#if defined(LANES_TO_BF16_NATIVE)
-    if (dtype == ROPE_BF16) {
-        lanes_narrow(ROPE_F32, stream, p, (lanes_f)lanes_two_to_bf16(low, high));
-        return;
+/* A head of any number of pairs. A window whose pairing changes in place is first set aside. */
+CPU_INLINE void lanes_rotate_any_head(lanes_kind kind, const lanes_heads *frame, const char *in,
+                                      char *out, const cpu_row *row, char *aside) {
+    const int size = cpu_dtype_size(kind.dtype);
+    const char *from = in;
+    lanes_fetch(in, frame->ahead, 2 * frame->pairs * size);
+    if (kind.in_pairing != kind.out_pairing && in == out) {
+        lanes_copy(aside, in, 2 * (int64_t)frame->pairs * size);
+        from = aside;
     }
-#endif
-    lanes_narrow(dtype, stream, p, low);
-    lanes_narrow(dtype, stream, p + LANES * cpu_dtype_size(dtype), high);
+    lanes_rotate_window(kind, from, out, frame->pairs, row);
+    lanes_copy_rest(frame, in, out, size);
 }
 
-/* A head of 64 pairs held in VECTORS vectors, in the order of its addresses. */
-CPU_INLINE void lanes_store_head(int dtype, int pairing, int stream, char *out,
-                                 const lanes_pair y[64 / LANES]) {
-    enum { VECTORS = 64 / LANES };
-    int step = LANES * cpu_dtype_size(dtype), half = 64 * cpu_dtype_size(dtype);
-    if (pairing == ROPE_PAIRING_INTERLEAVED) {
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++)
-            lanes_store_neighbours(dtype, stream, out + 2 * v * step, y[v]);
-        return;
-    }
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v += 2)
-        lanes_narrow_two(dtype, stream, out + v * step, y[v].x1, y[v + 1].x1);
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v += 2)
-        lanes_narrow_two(dtype, stream, out + half + v * step, y[v].x2, y[v + 1].x2);
+CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
+                                 int tokens) {
+    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
+    char aside[2 * CPU_MAX_PAIRS * 4];
+    int64_t outer = frame.by_head ? frame.count : tokens,
+            inner = frame.by_head ? tokens : frame.count;
+    for (int64_t i = 0; i < outer; i++)
+        for (int64_t j = 0; j < inner; j++) {
+            int64_t t = frame.by_head ? j : i, h = frame.by_head ? i : j;
+            const cpu_row row = rows[t];
+            lanes_rotate_any_head(kind, &frame, frame.in + t * frame.in_step + h * frame.in_stride,
+                                  frame.out + t * frame.out_step + h * frame.out_stride, &row,
+                                  aside);
+        }
 }
 
 /* Keeps compilers from loading an element once for each of its two products. */
@@ -136,100 +145,72 @@ CPU_INLINE lanes_pair lanes_in_registers(lanes_pair x) {
     return x;
 }
 
-CPU_INLINE lanes_pair lanes_rotate(lanes_pair x, lanes_f c1, lanes_f s1, lanes_f c2, lanes_f s2) {
-    lanes_pair y = {lanes_fma(x.x1, c1, -(x.x2 * s1)), lanes_fma(x.x2, c2, x.x1 * s2)};
-    return y;
-}
-
-CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *out, int size) {
-    int64_t window = 2 * (int64_t)heads->pairs * size;
-    if (heads->before)
-        memcpy(out - heads->before, in - heads->before, (size_t)heads->before);
-    if (heads->after)
-        memcpy(out + window, in + window, (size_t)heads->after);
-}
-
-/* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
-CPU_INLINE void lanes_rotate_rest(int dtype, int in_pairing, int out_pairing, const char *in,
-                                  char *out, int i, int pairs, const cpu_row *row) {
-    int size = cpu_dtype_size(dtype), count = pairs - i;
-    char x[2 * LANES * 4], y[2 * LANES * 4];
-    if (count == 0)
-        return;
-    if (in_pairing == ROPE_PAIRING_INTERLEAVED) {
-        memcpy(x, in + 2 * i * size, (size_t)(2 * count * size));
-    } else {
-        memcpy(x, in + i * size, (size_t)(count * size));
-        memcpy(x + LANES * size, in + (i + pairs) * size, (size_t)(count * size));
-    }
-    lanes_store_pairs(dtype, out_pairing, 0, y, 0, LANES,
-                      lanes_rotate(lanes_load_pairs(dtype, in_pairing, x, 0, LANES),
-                                   lanes_load_f(row->c1 + i), lanes_load_f(row->s1 + i),
-                                   lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i)));
-    if (out_pairing == ROPE_PAIRING_INTERLEAVED) {
-        memcpy(out + 2 * i * size, y, (size_t)(2 * count * size));
-    } else {
-        memcpy(out + i * size, y, (size_t)(count * size));
-        memcpy(out + (i + pairs) * size, y + LANES * size, (size_t)(count * size));
-    }
-}
-
-CPU_INLINE void lanes_rotate_any(int dtype, int in_pairing, int out_pairing, int stream,
-                                 const lanes_heads *heads, const cpu_row *row) {
-    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
-    const cpu_row lists = *row;
-    const char *in = frame.in;
-    char *out = frame.out;
-    const int pairs = frame.pairs;
-    for (int64_t h = 0; h < frame.count; h++) {
-        int i = 0;
-        for (; i + LANES <= pairs; i += LANES) {
-            lanes_pair x = lanes_load_pairs(dtype, in_pairing, in, i, pairs);
-            lanes_pair y = lanes_rotate(x, lanes_load_f(row->c1 + i), lanes_load_f(row->s1 + i),
-                                        lanes_load_f(row->c2 + i), lanes_load_f(row->s2 + i));
-            lanes_store_pairs(dtype, out_pairing, stream, out, i, pairs, y);
-        }
-        lanes_rotate_rest(dtype, in_pairing, out_pairing, in, out, i, pairs, &lists);
-        lanes_copy_rest(&frame, in, out, cpu_dtype_size(dtype));
-        in += frame.in_stride;
-        out += frame.out_stride;
-    }
-}
-
-/* Rotates vector v of a head of 64 pairs. */
-CPU_INLINE lanes_pair lanes_rotate_vector(int dtype, int pairing, const char *in, int v, lanes_f c,
-                                          lanes_f s) {
-    lanes_pair x = lanes_load_pairs(dtype, pairing, in, v * LANES, 64);
-    return lanes_rotate(lanes_in_registers(x), c, s, c, s);
-}
-
-/*
- * 64 pairs, the head size of most models. Where there are registers for it the row stays in them
- * across heads and a head's lines are written in ascending order.
- */
-CPU_INLINE void lanes_rotate_64(int dtype, int pairing, int stream, const lanes_heads *heads,
-                                const cpu_row *row) {
+/* A head of 64 pairs held in VECTORS vectors, in the order of its addresses. */
+CPU_INLINE void lanes_store_head(lanes_kind kind, char *out, const lanes_pair y[64 / LANES]) {
     enum { VECTORS = 64 / LANES };
-    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
-    const char *in = frame.in;
-    char *out = frame.out;
-    lanes_f c[VECTORS], s[VECTORS];
+    const int dtype = kind.dtype, size = cpu_dtype_size(dtype), step = LANES * size;
+    if (kind.out_pairing == ROPE_PAIRING_INTERLEAVED) {
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; v++)
+            lanes_store_neighbours(dtype, kind.stream, out + 2 * v * step, y[v]);
+        return;
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; v += 2)
+        lanes_narrow_two(dtype, kind.stream, out + v * step, y[v].x1, y[v + 1].x1);
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; v += 2)
+        lanes_narrow_two(dtype, kind.stream, out + 64 * size + v * step, y[v].x2, y[v + 1].x2);
+}
+
+/* Rotates a head of 64 pairs with the row that c and s hold. */
+CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, const lanes_f *c,
+                                  const lanes_f *s) {
+    enum { VECTORS = 64 / LANES };
+    lanes_pair y[VECTORS];
+#pragma GCC unroll 16
     for (int v = 0; v < VECTORS; v++) {
+        lanes_pair x = lanes_load_pairs(kind.dtype, kind.in_pairing, in, v * LANES, 64);
+        y[v] = lanes_rotate(lanes_in_registers(x), (lanes_matrix){c[v], s[v], c[v], s[v]});
+        if (LANES < 16)
+            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, y[v]);
+    }
+    if (LANES == 16)
+        lanes_store_head(kind, out, y);
+}
+
+CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_f s[64 / LANES]) {
+    for (int v = 0; v < 64 / LANES; v++) {
         c[v] = lanes_load_f(row->c1 + v * LANES);
         s[v] = lanes_load_f(row->s1 + v * LANES);
     }
-    for (int64_t h = 0; h < frame.count; h++) {
-        lanes_pair y[VECTORS];
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++) {
-            y[v] = lanes_rotate_vector(dtype, pairing, in, v, c[v], s[v]);
-            if (LANES < 16)
-                lanes_store_pairs(dtype, pairing, stream, out, v * LANES, 64, y[v]);
+}
+
+/*
+ * 64 pairs of one cos and sin each, the head size of most models. Where there are registers for it
+ * the row stays in them across heads and a head's lines are written in ascending order.
+ */
+CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
+                                int tokens) {
+    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
+    lanes_f c[64 / LANES], s[64 / LANES];
+    for (int64_t h = 0; h < frame.count && frame.by_head; h++)
+        for (int t = 0; t < tokens; t++) {
+            lanes_load_row(&rows[t], c, s);
+            lanes_fetch(frame.in + t * frame.in_step + h * frame.in_stride, frame.ahead,
+                        128 * cpu_dtype_size(kind.dtype));
+            lanes_rotate_head(kind, frame.in + t * frame.in_step + h * frame.in_stride,
+                              frame.out + t * frame.out_step + h * frame.out_stride, c, s);
         }
-        if (LANES == 16)
-            lanes_store_head(dtype, pairing, stream, out, y);
-        in += frame.in_stride;
-        out += frame.out_stride;
+    for (int t = 0; t < tokens && !frame.by_head; t++) {
+        const char *in = frame.in + t * frame.in_step;
+        char *out = frame.out + t * frame.out_step;
+        lanes_load_row(&rows[t], c, s);
+        for (int64_t h = 0; h < frame.count; h++) {
+            lanes_rotate_head(kind, in, out, c, s);
+            in += frame.in_stride;
+            out += frame.out_stride;
+        }
     }
 }
 

@@ -3,24 +3,7 @@
 #define ROPEKIT_CPU_ROW_LANES_H
 
 #include "backends/cpu/angle_lanes.h"
-
-CPU_INLINE lanes_f lanes_from_bf16(lanes_h h) {
-    return (lanes_f)(lanes_words_of(h) << 16);
-}
-
-#if !defined(LANES_TO_BF16_NATIVE)
-CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
-    return lanes_low_halves(lanes_bf16_words(x));
-}
-#endif
-
-/* What every vector of a row has in common. */
-typedef struct lanes_row_frame {
-    lanes_d position; /* where there is one axis, the same in each lane */
-    float position_f32;
-    float factor;
-    uint32_t negate; /* sign bit of sin in transpose and inverse */
-} lanes_row_frame;
+#include "backends/cpu/element_lanes.h"
 
 /* Position of each of LANES pairs from `pair` on. */
 CPU_INLINE void lanes_positions(const rope_problem *p, const rope_token *token, int pair,
@@ -29,111 +12,136 @@ CPU_INLINE void lanes_positions(const rope_problem *p, const rope_token *token, 
         position[i] = token->at[p->pair_axis[pair + i]];
 }
 
-CPU_INLINE lanes_cos_sin lanes_exact(int one_axis, const rope_problem *p, const rope_token *token,
-                                     const lanes_row_frame *frame, const uint64_t *list, int pair) {
-    lanes_w turns, position;
+CPU_INLINE lanes_w lanes_exact(int one_axis, const rope_problem *p, const rope_token *token,
+                               const uint64_t *list, int pair) {
+    lanes_w turns;
     int64_t each[LANES];
     if (!one_axis)
         lanes_positions(p, token, pair, each);
     for (int i = 0; i < 2; i++) {
-        memcpy(&turns.part[i], list + pair + i * LANES / 2, sizeof turns.part[i]);
-        position.part[i] = frame->position;
+        lanes_d position = (lanes_d){0} + (uint64_t)token->at[0];
         if (!one_axis)
-            memcpy(&position.part[i], each + i * LANES / 2, sizeof position.part[i]);
-        turns.part[i] *= position.part[i];
+            memcpy(&position, each + i * LANES / 2, sizeof position);
+        memcpy(&turns.part[i], list + pair + i * LANES / 2, sizeof turns.part[i]);
+        turns.part[i] *= position;
     }
-    return lanes_turns(&turns);
+    return turns;
 }
 
-CPU_INLINE lanes_cos_sin lanes_f32(int one_axis, const rope_problem *p, const rope_token *token,
-                                   const lanes_row_frame *frame, const float *list, int pair) {
+CPU_INLINE lanes_f lanes_f32(int one_axis, const rope_problem *p, const rope_token *token,
+                             const float *list, int pair) {
     lanes_f inv_freq = lanes_load_f(list + pair);
     if (one_axis)
-        return lanes_radians(inv_freq * frame->position_f32);
+        return inv_freq * (float)token->at[0];
     int64_t each[LANES];
     lanes_positions(p, token, pair, each);
     lanes_f position;
     for (int i = 0; i < LANES; i++)
         position[i] = (float)each[i];
-    return lanes_radians(inv_freq * position);
+    return inv_freq * position;
 }
 
-/* Fills whole vectors: the problem's lists and the row are padded. */
-CPU_INLINE void lanes_fill_row(int mode, int one_axis, const rope_problem *p,
-                               const rope_token *token, float *restrict c, float *restrict s) {
+/* What is known of rows when a kernel is compiled. */
+typedef struct lanes_rule {
+    int mode, one_axis;
+    int scaled; /* by the attention factor, or sin negated */
+} lanes_rule;
+
+/* `count` vectors of a row from `pair` on. */
+CPU_INLINE void lanes_fill(int count, lanes_rule rule, const rope_problem *p,
+                           const rope_token *token, int pair, float *restrict c,
+                           float *restrict s) {
     const rope_frequency_set *set = &p->set[token->set];
-    const uint64_t *turns = set->turns;
-    const float *inv_freq = set->inv_freq;
-    const lanes_row_frame frame = {.position = (lanes_d){0} + (uint64_t)token->at[0],
-                                   .position_f32 = (float)token->at[0],
-                                   .factor = (float)set->attention_factor,
-                                   .negate = p->direction != ROPE_FORWARD ? 0x80000000u : 0u};
-    for (int i = 0, pairs = p->pairs; i < pairs; i += LANES) {
-        lanes_cos_sin a = mode == ROPE_ANGLE_EXACT
-                              ? lanes_exact(one_axis, p, token, &frame, turns, i)
-                              : lanes_f32(one_axis, p, token, &frame, inv_freq, i);
-        lanes_store_f(c + i, a.c * frame.factor);
-        lanes_store_u(s + i, (lanes_u)(a.s * frame.factor) ^ frame.negate);
+    const float factor = (float)set->attention_factor;
+    const float sin_factor = p->direction == ROPE_FORWARD ? factor : -factor;
+    lanes_cos_sin a[LANES_GROUP];
+    if (rule.mode == ROPE_ANGLE_EXACT) {
+        lanes_w turns[LANES_GROUP];
+        for (int i = 0; i < count; i++)
+            turns[i] = lanes_exact(rule.one_axis, p, token, set->turns, pair + i * LANES);
+        lanes_turns(count, turns, a);
+    } else {
+        lanes_f radians[LANES_GROUP];
+        for (int i = 0; i < count; i++)
+            radians[i] = lanes_f32(rule.one_axis, p, token, set->inv_freq, pair + i * LANES);
+        lanes_radians(count, radians, a);
+    }
+    for (int i = 0; i < count; i++) {
+        lanes_store_f(c + pair + i * LANES, rule.scaled ? a[i].c * factor : a[i].c);
+        lanes_store_f(s + pair + i * LANES, rule.scaled ? a[i].s * sin_factor : a[i].s);
     }
 }
 
-static cpu_row lanes_computed_row(const rope_problem *p, const rope_token *token,
-                                  cpu_row_buffer *buffer) {
-    cpu_row row = {buffer->list[0], buffer->list[1], buffer->list[0], buffer->list[1]};
-    int one_axis = p->axes == 1;
-    if (p->angle_mode == ROPE_ANGLE_EXACT && one_axis)
-        lanes_fill_row(ROPE_ANGLE_EXACT, 1, p, token, buffer->list[0], buffer->list[1]);
-    else if (p->angle_mode == ROPE_ANGLE_EXACT)
-        lanes_fill_row(ROPE_ANGLE_EXACT, 0, p, token, buffer->list[0], buffer->list[1]);
-    else if (one_axis)
-        lanes_fill_row(ROPE_ANGLE_F32, 1, p, token, buffer->list[0], buffer->list[1]);
+/* Fills whole vectors of some rows: the problem's lists and the rows are padded. */
+CPU_INLINE void lanes_fill_angles(lanes_rule rule, const rope_problem *p, const rope_token *tokens,
+                                  int count, const cpu_row *rows) {
+    const int pairs = p->pairs;
+    for (int r = 0; r < count; r++) {
+        int i = 0;
+        for (; i + LANES_GROUP * LANES <= pairs; i += LANES_GROUP * LANES)
+            lanes_fill(LANES_GROUP, rule, p, &tokens[r], i, rows[r].c1, rows[r].s1);
+        for (; i < pairs; i += LANES)
+            lanes_fill(1, rule, p, &tokens[r], i, rows[r].c1, rows[r].s1);
+    }
+}
+
+/* Multiplies a row by XPos' scales: in pieces, by loops that compilers turn into vectors where they
+ * can. */
+static void lanes_scale_row(const rope_problem *p, const rope_token *token, int tensor,
+                            float *restrict c, float *restrict s) {
+    enum { PIECE = 64 };
+    int64_t exponent[PIECE];
+    float scale[PIECE];
+    for (int from = 0; from < p->pairs; from += PIECE) {
+        int count = p->pairs - from < PIECE ? p->pairs - from : PIECE;
+        for (int i = 0; i < count; i++)
+            exponent[i] = rope_xpos_of(p, from + i, token->at[p->pair_axis[from + i]], tensor);
+        for (int i = 0; i < count; i++)
+            scale[i] = rope_xpos_scale(exponent[i]);
+        for (int i = 0; i < count; i++) {
+            c[from + i] *= scale[i];
+            s[from + i] *= scale[i];
+        }
+    }
+}
+
+static void lanes_round_list(int dtype, int pairs, float *list) {
+    for (int i = 0; i < pairs; i += LANES)
+        lanes_store_f(list + i, lanes_round_to(dtype, lanes_load_f(list + i)));
+}
+
+/* The arithmetic of a model's dtype has coefficients of that dtype. */
+static void lanes_round_row(const rope_problem *p, const cpu_row *row) {
+    float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
+    for (int i = 0; i < (row->c1 == row->c2 ? 2 : 4); i++) {
+        if (p->dtype == ROPE_BF16)
+            lanes_round_list(ROPE_BF16, p->pairs, lists[i]);
+        else if (p->dtype == ROPE_F16)
+            lanes_round_list(ROPE_F16, p->pairs, lists[i]);
+    }
+}
+
+static void lanes_compute_rows(const rope_problem *p, const rope_token *tokens, int count,
+                               int tensor, const cpu_row *rows) {
+    const lanes_rule plain = {ROPE_ANGLE_EXACT, 1, 0}, exact = {ROPE_ANGLE_EXACT, 1, 1},
+                     exact_axes = {ROPE_ANGLE_EXACT, 0, 1}, f32 = {ROPE_ANGLE_F32, 1, 1},
+                     f32_axes = {ROPE_ANGLE_F32, 0, 1};
+    int one_axis = p->axes == 1, scaled = p->direction != ROPE_FORWARD || p->frequency_sets > 1 ||
+                                          p->set[0].attention_factor != 1;
+    if (p->angle_mode == ROPE_ANGLE_F32 && one_axis)
+        lanes_fill_angles(f32, p, tokens, count, rows);
+    else if (p->angle_mode == ROPE_ANGLE_F32)
+        lanes_fill_angles(f32_axes, p, tokens, count, rows);
+    else if (!one_axis)
+        lanes_fill_angles(exact_axes, p, tokens, count, rows);
+    else if (scaled)
+        lanes_fill_angles(exact, p, tokens, count, rows);
     else
-        lanes_fill_row(ROPE_ANGLE_F32, 0, p, token, buffer->list[0], buffer->list[1]);
-    return row;
-}
-
-/* One list of a table whose entries lie side by side. */
-static void lanes_table_list(int dtype, const void *table, int64_t from, int pairs, float *list) {
-    const char *entry = (const char *)table + from * cpu_dtype_size(dtype);
-    int i = 0;
-    for (; dtype != ROPE_F32 && i + LANES <= pairs; i += LANES) {
-        lanes_h h = lanes_load_h(entry + 2 * i);
-        lanes_store_f(list + i, dtype == ROPE_BF16 ? lanes_from_bf16(h) : lanes_from_f16(h));
-    }
-    for (; i < pairs; i++)
-        list[i] = rope_table_entry(dtype, entry, i);
-}
-
-/* Forward, one axis, entries side by side, a full row in halves. */
-CPU_INLINE int lanes_table_is_plain(const rope_problem *p, const rope_call *call) {
-    return p->direction == ROPE_FORWARD && p->axes == 1 && call->table_stride[2] == 1 &&
-           !(p->table_width == ROPE_TABLE_FULL && p->pairing_out == ROPE_PAIRING_INTERLEAVED);
-}
-
-static cpu_row lanes_table_row(const rope_problem *p, const rope_call *call,
-                               const rope_token *token, cpu_row_buffer *buffer) {
-    cpu_row row = {buffer->list[0], buffer->list[1], buffer->list[0], buffer->list[1]};
-    lanes_table_list(p->table_dtype, call->cos, token->at[0], p->pairs, buffer->list[0]);
-    lanes_table_list(p->table_dtype, call->sin, token->at[0], p->pairs, buffer->list[1]);
-    if (p->table_width == ROPE_TABLE_HALF)
-        return row;
-    int64_t second = token->at[0] + p->pairs;
-    lanes_table_list(p->table_dtype, call->cos, second, p->pairs, buffer->list[2]);
-    lanes_table_list(p->table_dtype, call->sin, second, p->pairs, buffer->list[3]);
-    row.c2 = buffer->list[2];
-    row.s2 = buffer->list[3];
-    return row;
-}
-
-static cpu_row lanes_row(const rope_problem *p, const rope_call *call, const rope_token *token,
-                         int tensor, cpu_row_buffer *buffer) {
-    if (p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE || p->xpos_rate)
-        return cpu_generic_row(p, call, token, tensor, buffer);
-    if (p->angle_mode != ROPE_ANGLE_TABLE)
-        return lanes_computed_row(p, token, buffer);
-    if (lanes_table_is_plain(p, call))
-        return lanes_table_row(p, call, token, buffer);
-    return cpu_generic_row(p, call, token, tensor, buffer);
+        lanes_fill_angles(plain, p, tokens, count, rows);
+    for (int i = 0; i < count && p->xpos_rate; i++)
+        lanes_scale_row(p, &tokens[i], tensor, rows[i].c1, rows[i].s1);
+    for (int i = 0; i < count && p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE; i++)
+        lanes_round_row(p, &rows[i]);
 }
 
 #endif

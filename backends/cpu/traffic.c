@@ -1,65 +1,22 @@
 #include "backends/cpu/traffic.h"
 
+#include "backends/cpu/kernel.h"
 #include "backends/cpu/partition.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-typedef void (*traffic_function)(char *target, const char *source, size_t bytes);
 
 static void copy_plain(char *target, const char *source, size_t bytes) {
     memcpy(target, source, bytes);
 }
 
-typedef uint64_t vector __attribute__((vector_size(64)));
-
-static void copy_vector(char *target, const char *source, size_t bytes) {
-    size_t i = 0;
-    for (; i + sizeof(vector) <= bytes; i += sizeof(vector)) {
-        vector v;
-        memcpy(&v, source + i, sizeof v);
-        memcpy(target + i, &v, sizeof v);
-        __asm__ volatile("" ::: "memory"); /* keeps the loop from becoming a call of memcpy */
-    }
-    memcpy(target + i, source + i, bytes - i);
-}
-
-#if defined(__SSE2__)
-static void copy_streaming(char *target, const char *source, size_t bytes) {
-    size_t head = (size_t)(-(uintptr_t)target & 15u), i = head < bytes ? head : bytes;
-    memcpy(target, source, i);
-    for (; i + 64 <= bytes; i += 64)
-        for (size_t j = i; j < i + 64; j += 16)
-            _mm_stream_si128((__m128i *)(target + j),
-                             _mm_loadu_si128((const __m128i *)(source + j)));
-    _mm_sfence();
-    memcpy(target + i, source + i, bytes - i);
-}
-#endif
-
-/* Changes the lowest bit of every element, so that no store can be left out and no number leaves
- * its class. */
-static void update_vector(char *target, const char *source, size_t bytes) {
-    (void)source;
-    size_t i = 0;
-    for (; i + sizeof(vector) <= bytes; i += sizeof(vector)) {
-        vector v;
-        memcpy(&v, target + i, sizeof v);
-        v ^= 0x0001000100010001u;
-        memcpy(target + i, &v, sizeof v);
-    }
-    for (; i < bytes; i++)
-        target[i] = (char)(target[i] ^ 1);
-}
-
 #if defined(_OPENMP)
-static void run_part(traffic_function function, const rope_traffic *t, size_t index, size_t parts) {
+static void run_part(cpu_traffic_function function, const rope_traffic *t, size_t index,
+                     size_t parts) {
     const size_t line = 64, lines = (t->bytes + line - 1) / line;
     size_t first = lines * index / parts * line, last = lines * (index + 1) / parts * line;
     if (last > t->bytes)
@@ -73,7 +30,7 @@ static void run_part(traffic_function function, const rope_traffic *t, size_t in
 static rope_status run(const rope_problem *problem, const void *kernel, const void *given) {
     (void)problem;
     const rope_traffic *t = given;
-    traffic_function function = *(const traffic_function *)kernel;
+    cpu_traffic_function function = *(const cpu_traffic_function *)kernel;
     int parts = cpu_threads_for(2 * (int64_t)t->bytes);
     if (parts == 1) {
         function(t->target, t->source, t->bytes);
@@ -86,35 +43,37 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
     return ROPE_OK;
 }
 
-static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
-                        void **kernel, char *reason) {
-    (void)problem, (void)device, (void)reason;
-    *kernel = (void *)(uintptr_t)self->data;
+static rope_status bind_plain(const rope_candidate *self, const rope_problem *problem,
+                              int32_t device, void **kernel, char *reason) {
+    static const cpu_traffic_function function = copy_plain;
+    (void)self, (void)problem, (void)device, (void)reason;
+    *kernel = (void *)(uintptr_t)&function;
     return ROPE_OK;
 }
 
-static const traffic_function plain = copy_plain, vectors = copy_vector, updating = update_vector;
-static const rope_candidate copy_candidates[] = {
-    {.name = "memcpy", .data = &plain, .bind = bind, .run = run},
-    {.name = "vector", .data = &vectors, .bind = bind, .run = run},
-};
-static const rope_candidate update_candidate = {
-    .name = "vector", .data = &updating, .bind = bind, .run = run};
+/* A candidate's data is the place of its function in a cpu_traffic. */
+static rope_status bind_lines(const rope_candidate *self, const rope_problem *problem,
+                              int32_t device, void **kernel, char *reason) {
+    (void)problem, (void)device, (void)reason;
+    const char *traffic = (const char *)cpu_kernel_allowed()->traffic;
+    *kernel = (void *)(uintptr_t)(traffic + *(const size_t *)self->data);
+    return ROPE_OK;
+}
 
-#if defined(__SSE2__)
-static const traffic_function streaming = copy_streaming;
-static const rope_candidate streaming_candidate = {
-    .name = "nontemporal", .data = &streaming, .bind = bind, .run = run};
-#endif
+static const size_t at_copy = offsetof(cpu_traffic, copy),
+                    at_copy_around_cache = offsetof(cpu_traffic, copy_around_cache),
+                    at_update = offsetof(cpu_traffic, update),
+                    at_update_by_pages = offsetof(cpu_traffic, update_by_pages);
 
-static const rope_candidate *const copies[] = {
-    &copy_candidates[0],
-    &copy_candidates[1],
-#if defined(__SSE2__)
-    &streaming_candidate,
-#endif
+static const rope_candidate candidates[] = {
+    {.name = "memcpy", .bind = bind_plain, .run = run},
+    {.name = "vector", .data = &at_copy, .bind = bind_lines, .run = run},
+    {.name = "nontemporal", .data = &at_copy_around_cache, .bind = bind_lines, .run = run},
+    {.name = "vector", .data = &at_update, .bind = bind_lines, .run = run},
+    {.name = "pages", .data = &at_update_by_pages, .bind = bind_lines, .run = run},
 };
-static const rope_candidate *const updates[] = {&update_candidate};
+static const rope_candidate *const copies[] = {&candidates[0], &candidates[1], &candidates[2]};
+static const rope_candidate *const updates[] = {&candidates[3], &candidates[4]};
 
 const rope_operation cpu_copy_operation = {copies, sizeof copies / sizeof copies[0]};
-const rope_operation cpu_update_operation = {updates, 1};
+const rope_operation cpu_update_operation = {updates, sizeof updates / sizeof updates[0]};

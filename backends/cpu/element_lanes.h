@@ -1,0 +1,122 @@
+/* Elements of each dtype in vectors of fp32, side by side or as neighbours. */
+#ifndef ROPEKIT_CPU_ELEMENT_LANES_H
+#define ROPEKIT_CPU_ELEMENT_LANES_H
+
+#include "backends/cpu/lanes.h"
+
+CPU_INLINE lanes_f lanes_from_bf16(lanes_h h) {
+    return (lanes_f)(lanes_words_of(h) << 16);
+}
+
+#if !defined(LANES_TO_BF16_NATIVE)
+CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
+    return lanes_low_halves(lanes_bf16_words(x));
+}
+#endif
+
+/* rope_round_to. */
+CPU_INLINE lanes_f lanes_round_to(int dtype, lanes_f x) {
+    if (dtype == ROPE_BF16)
+        return (lanes_f)(lanes_bf16_words(x) << 16);
+    return dtype == ROPE_F16 ? lanes_from_f16(lanes_to_f16(x)) : x;
+}
+
+typedef struct lanes_pair {
+    lanes_f x1, x2;
+} lanes_pair;
+
+CPU_INLINE lanes_f lanes_widen(int dtype, const char *p) {
+    if (dtype == ROPE_F32)
+        return lanes_load_f(p);
+    return dtype == ROPE_BF16 ? lanes_from_bf16(lanes_load_h(p)) : lanes_from_f16(lanes_load_h(p));
+}
+
+CPU_INLINE void lanes_narrow(int dtype, int stream, char *p, lanes_f x) {
+    if (dtype == ROPE_F32) {
+        if (stream)
+            lanes_stream_f(p, x);
+        else
+            lanes_store_f(p, x);
+        return;
+    }
+    lanes_h h = dtype == ROPE_BF16 ? lanes_to_bf16(x) : lanes_to_f16(x);
+    if (stream)
+        lanes_stream_h(p, h);
+    else
+        lanes_store_h(p, h);
+}
+
+/* Two neighbours of 16 bits are one word, the first in its low half. */
+CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
+    lanes_pair x;
+    if (dtype == ROPE_BF16) {
+        x.x1 = (lanes_f)(words << 16);
+        x.x2 = (lanes_f)(words & 0xffff0000u);
+    } else {
+        x.x1 = lanes_from_f16(lanes_low_halves(words));
+        x.x2 = lanes_from_f16(lanes_low_halves(words >> 16));
+    }
+    return x;
+}
+
+CPU_INLINE lanes_u lanes_join_words(int dtype, lanes_pair y) {
+    if (dtype == ROPE_BF16)
+        return lanes_bf16_words(y.x1) | (lanes_bf16_words(y.x2) << 16);
+    return lanes_words_of(lanes_to_f16(y.x1)) | (lanes_words_of(lanes_to_f16(y.x2)) << 16);
+}
+
+CPU_INLINE lanes_pair lanes_load_neighbours(int dtype, const char *p) {
+    if (dtype != ROPE_F32)
+        return lanes_split_words(dtype, lanes_load_u(p));
+    lanes_f a = lanes_load_f(p), b = lanes_load_f(p + sizeof a);
+    lanes_pair x = {lanes_even(a, b), lanes_odd(a, b)};
+    return x;
+}
+
+CPU_INLINE void lanes_store_neighbours(int dtype, int stream, char *p, lanes_pair y) {
+    if (dtype != ROPE_F32) {
+        lanes_u words = lanes_join_words(dtype, y);
+        if (stream)
+            lanes_stream_f(p, (lanes_f)words);
+        else
+            lanes_store_u(p, words);
+        return;
+    }
+    lanes_narrow(dtype, stream, p, lanes_low(y.x1, y.x2));
+    lanes_narrow(dtype, stream, p + sizeof y.x1, lanes_high(y.x1, y.x2));
+}
+
+CPU_INLINE lanes_pair lanes_load_pairs(int dtype, int pairing, const char *window, int i,
+                                       int pairs) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED)
+        return lanes_load_neighbours(dtype, window + 2 * i * size);
+    lanes_pair x = {lanes_widen(dtype, window + i * size),
+                    lanes_widen(dtype, window + (i + pairs) * size)};
+    return x;
+}
+
+CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *window, int i,
+                                  int pairs, lanes_pair y) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED) {
+        lanes_store_neighbours(dtype, stream, window + 2 * i * size, y);
+        return;
+    }
+    lanes_narrow(dtype, stream, window + i * size, y.x1);
+    lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
+}
+
+/* Two neighbouring vectors; lanes that round two at once say so. */
+CPU_INLINE void lanes_narrow_two(int dtype, int stream, char *p, lanes_f low, lanes_f high) {
+#if defined(LANES_TO_BF16_NATIVE)
+    if (dtype == ROPE_BF16) {
+        lanes_narrow(ROPE_F32, stream, p, (lanes_f)lanes_two_to_bf16(low, high));
+        return;
+    }
+#endif
+    lanes_narrow(dtype, stream, p, low);
+    lanes_narrow(dtype, stream, p + LANES * cpu_dtype_size(dtype), high);
+}
+
+#endif
