@@ -1,6 +1,7 @@
 #include "bench/check.h"
 
 #include "bench/message.h"
+#include "bench/random.h"
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
@@ -80,7 +81,7 @@ bool check_workload(const workload *w, const int64_t *tokens, int64_t count, pro
     checker c = {.w = w, .result = result};
     *result = (check_result){0};
     bool ready = create(&c);
-    int64_t steps = tokens ? count : w->host.tokens;
+    int64_t steps = w->tensor_bytes == 0 ? 0 : tokens ? count : w->host.tokens;
     for (int64_t b = 0; ready && b < w->host.batch; b++)
         for (int64_t i = 0; i < steps; i++) {
             int64_t token = tokens ? tokens[i] : i;
@@ -92,4 +93,24 @@ bool check_workload(const workload *w, const int64_t *tokens, int64_t count, pro
     free(c.value);
     free(c.bound);
     return ready;
+}
+
+static int64_t draw_sample(const options *o, int64_t *tokens) {
+    uint64_t state = (uint64_t)o->seed;
+    int64_t count = o->tokens < CHECK_SAMPLE ? o->tokens : CHECK_SAMPLE;
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = count < CHECK_SAMPLE ? i
+                    : i == 0             ? 0
+                    : i + 1 < count      ? random_below(&state, o->tokens - 1)
+                                         : o->tokens - 1;
+    return count;
+}
+
+bool check_sample(workload *w, const rope_plan *plan, const options *o, progress *bar,
+                  check_result *result) {
+    int64_t tokens[CHECK_SAMPLE];
+    int64_t count = draw_sample(o, tokens);
+    return succeeded(rope_apply(plan, &w->sets[0]), "rope_apply") &&
+           succeeded(rope_device_synchronize(w->device), "rope_apply") && workload_fetch(w) &&
+           check_workload(w, tokens, count, bar, result);
 }

@@ -19,5 +19,10 @@ typedef struct check_result {
  * tokens is NULL. False after a message. */
 bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
                     check_result *result);
+/* Applies the plan once to set 0 and compares a sample: the first token, the last and random ones
+ * between. False after a message. */
+#define CHECK_SAMPLE 16
+bool check_sample(workload *w, const rope_plan *plan, const options *o, progress *bar,
+                  check_result *result);
 
 #endif

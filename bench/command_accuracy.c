@@ -1,10 +1,10 @@
+#include "bench/accuracy.h"
 #include "bench/angle_table.h"
 #include "bench/commands.h"
 #include "bench/format.h"
 #include "bench/message.h"
 #include "bench/progress.h"
 #include "bench/random.h"
-#include "bench/record.h"
 #include "bench/table.h"
 #include "bench/target.h"
 #include "bench/workload.h"
@@ -166,6 +166,9 @@ static bool run_mode(accuracy *a, int32_t mode) {
 
 static void add_row(accuracy *a, record_list *list, table *t, int32_t mode, int64_t range) {
     cJSON *record = record_add(list, a->base.given, a->kernel);
+    cJSON_AddStringToObject(record, "suite", SUITE_ACCURACY);
+    cJSON_AddStringToObject(record, "implementation", "ropekit");
+    cJSON_AddStringToObject(record, "dtype", dtype_name(a->base.desc.dtype));
     cJSON_AddStringToObject(record, "angle_mode", modes[mode - 1]);
     cJSON_AddNumberToObject(record, "positions", (double)range);
     cJSON_AddNumberToObject(record, "cos_sin_error", a->angle_error);
@@ -194,31 +197,38 @@ static bool run_ranges(accuracy *a, record_list *list, table *t) {
     return done;
 }
 
-static int measure_accuracy(accuracy *a, options *o) {
-    record_list list;
+static bool run(accuracy *a, options *o, record_list *list, FILE *file) {
     table t;
-    record_begin(&list, "accuracy", o, &a->t.info);
     table_begin(&t, "angles|positions below|max cos/sin error|max output error in ulp");
-    bool done = prepare(a, o) && run_ranges(a, &list, &t);
-    FILE *file = text_open(o->json);
+    bool done = prepare(a, o) && run_ranges(a, list, &t);
     if (done) {
         fprintf(file, "%s, %s, %d pairs, %lld positions a range, seed %lld\n", a->kernel,
                 dtype_name(o->desc.dtype), a->rule.pairs, (long long)a->count, (long long)o->seed);
         table_print(&t, file);
     }
-    text_close(file);
     table_end(&t);
-    return record_end(&list, o) && done ? EXIT_OK : EXIT_ENVIRONMENT;
+    return done;
+}
+
+bool accuracy_measure(options *o, const target *t, record_list *list, FILE *file) {
+    accuracy *a = pool_alloc(o->pool, 1, sizeof *a);
+    if (!a)
+        return false;
+    a->t = *t;
+    return run(a, o, list, file);
 }
 
 int command_accuracy(options *o) {
-    accuracy *a = pool_alloc(o->pool, 1, sizeof *a);
-    if (!a || !target_open(&a->t, o)) {
-        if (a)
-            target_close(&a->t);
-        return EXIT_ENVIRONMENT;
+    target t;
+    record_list list;
+    int status = EXIT_ENVIRONMENT;
+    if (target_open(&t, o)) {
+        FILE *file = text_open(o->json);
+        record_begin(&list, "accuracy", o, &t.info);
+        bool done = accuracy_measure(o, &t, &list, file);
+        text_close(file);
+        status = record_end(&list, o) && done ? EXIT_OK : EXIT_ENVIRONMENT;
     }
-    int status = measure_accuracy(a, o);
-    target_close(&a->t);
+    target_close(&t);
     return status;
 }

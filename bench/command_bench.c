@@ -1,21 +1,18 @@
+#include "bench/accuracy.h"
 #include "bench/commands.h"
 #include "bench/format.h"
 #include "bench/interrupt.h"
-#include "bench/measure.h"
 #include "bench/message.h"
-#include "bench/record.h"
-#include "bench/suites.h"
-#include "bench/table.h"
-#include "bench/target.h"
+#include "bench/resume.h"
+#include "bench/suite_table.h"
 
 #include <string.h>
 
-#define HEADINGS "case|kernel|cache|bytes|time|GB/s|floor|GB/s|of floor|quartiles|A/A|apply"
 /* Tensors above this are left out of a quick run. */
-#define QUICK_BYTES ((size_t)96 << 20)
-
-/* Kernels slower than this drown what rope_apply adds. */
-#define OVERHEAD_SEEN 20e-6
+#define QUICK_BYTES ((size_t)64 << 20)
+/* Weight of a case in the progress bar: set-up and looks, and MiB of tensors. */
+#define CASE_WEIGHT 16
+#define WEIGHT_BYTES ((size_t)1 << 20)
 
 /* What the cases of a run share. */
 typedef struct bench_run {
@@ -23,76 +20,118 @@ typedef struct bench_run {
     bench_case *cases;
     int32_t count;
     record_list list;
-    table table;
+    suite_table table;
     progress bar;
+    FILE *file;
+    int64_t checked, refused; /* outputs */
 } bench_run;
 
-/* Why a case cannot be run here, or NULL. */
-static const char *reason_to_skip(const options *o, const rope_device_info *info) {
-    size_t bytes = workload_tensor_bytes(o);
-    if (o->quick && o->suite && bytes > QUICK_BYTES)
-        return "large, and --quick is given";
-    if (info->memory_bytes > 0 && bytes > (size_t)info->memory_bytes / 5)
-        return "more than a fifth of the device's memory";
-    return NULL;
+/* Largest tensors that are measured: a quarter of the memory holds what is read and written. */
+static size_t largest_bytes(const options *o, const rope_device_info *info) {
+    size_t most = info->memory_bytes > 0 ? (size_t)info->memory_bytes / 8 : SIZE_MAX;
+    return o->quick && o->suite && most > QUICK_BYTES ? QUICK_BYTES : most;
 }
 
-/* A short name of a case for the table. */
-static void write_label(const bench_case *c, char *label, size_t size) {
-    const options *o = &c->o;
-    const char *first = strstr(c->settings, "--cache=");
-    const char *extra = first ? strchr(first, ' ') : NULL;
-    snprintf(label, size, "%s T %s %lld/%lld D %d%s%s%.44s", dtype_name(o->desc.dtype),
-             format_count(o->tokens).text, (long long)o->q_heads, (long long)o->k_heads,
-             o->desc.head_dim, o->batch > 1 ? " batched" : "", o->in_place ? " in place" : "",
-             o->suite && extra ? extra : "");
+static int64_t weight(const bench_case *c) {
+    return CASE_WEIGHT + (int64_t)(workload_tensor_bytes(&c->o) / WEIGHT_BYTES);
 }
 
-static void add_row(bench_run *run, const char *label, const char *kernel, const options *o,
-                    const workload *w, const measurement *m) {
-    double bytes = 2.0 * (double)w->floor_bytes;
-    table *t = &run->table;
-    table_cell(t, "%s", label);
-    table_cell(t, "%s", kernel);
-    table_cell(t, "%s", o->cache == CACHE_COLD ? "cold" : "warm");
-    table_cell(t, "%s", format_bytes(bytes).text);
-    table_cell(t, "%s", format_seconds(m->kernel.median).text);
-    table_cell(t, "%.1f", 1e-9 * bytes / m->kernel.median);
-    table_cell(t, "%s", m->floor_kernel);
-    table_cell(t, "%.1f", 1e-9 * bytes / m->floor.median);
-    table_cell(t, "%.3f", m->kernel_ratio.median);
-    table_cell(t, "%.3f..%.3f", m->kernel_ratio.low, m->kernel_ratio.high);
-    table_cell(t, "%.3f", m->self_ratio.median);
-    if (m->kernel.median < OVERHEAD_SEEN)
-        table_cell(t, "%+.0f ns", 1e9 * (m->apply.median - m->kernel.median));
-    else
-        table_cell(t, "-");
+/* Drops the cases that are done or too large. */
+static void select_cases(bench_run *run, const options *o) {
+    size_t most = largest_bytes(o, &run->t.info);
+    int32_t kept = 0, large = 0;
+    for (int32_t i = 0; i < run->count; i++) {
+        const bench_case *c = &run->cases[i];
+        if (workload_tensor_bytes(&c->o) > most)
+            large++;
+        else if (!c->suite || !resume_holds(&run->list, c->suite, c->settings))
+            run->cases[kept++] = *c;
+    }
+    if (large)
+        message("left out %d cases whose tensors exceed %s", large,
+                format_bytes((double)most).text);
+    run->count = kept;
 }
 
-static bool run_case(bench_run *run, bench_case *c) {
-    char label[128];
-    workload w;
-    rope_plan *plan = NULL;
+/* Checks the output, then times; what is wrong is not timed. */
+static bool work(bench_run *run, const bench_case *c, workload *w, const rope_plan *plan) {
+    check_result checked;
     measurement m;
-    options *o = &c->o;
-    write_label(c, label, sizeof label);
-    const char *reason = reason_to_skip(o, &run->t.info);
-    if (reason) {
-        message("left out \"%s\": %s", label, reason);
+    progress silent = {.total = 1};
+    const char *kernel = rope_plan_kernel(plan);
+    if (!check_sample(w, plan, &c->o, &silent, &checked))
+        return false;
+    run->checked += checked.elements;
+    run->refused += checked.refused;
+    if (checked.refused) {
+        record_check(&run->list, c->settings, kernel, &checked);
+        message("\"%s\": %lld of %lld outputs are outside their bound; it is not timed",
+                c->settings, (long long)checked.refused, (long long)checked.elements);
         return true;
     }
-    if (!target_plan(o, &plan))
+    run->bar.weight = weight(c);
+    if (!measure_run(w, plan, c->o.rounds, &run->bar, c->settings, &m))
         return false;
-    int64_t sets = measure_sets(o, &run->t.info, workload_tensor_bytes(o));
-    bool done = workload_create(&w, o, run->t.device, sets) &&
-                measure_run(&w, plan, o->rounds, &run->bar, label, &m);
-    if (done) {
-        add_row(run, label, rope_plan_kernel(plan), o, &w, &m);
-        record_measurement(&run->list, c->settings, rope_plan_kernel(plan), o, &w, &m);
-    }
+    if (interrupted() && c->suite) /* fewer rounds than --resume would take */
+        return true;
+    suite_table_add(&run->table, c, kernel, w, &m);
+    record_measurement(&run->list, c, kernel, w, &m, &checked);
+    return record_save(&run->list, &c->o);
+}
+
+static bool run_case(bench_run *run, const bench_case *c) {
+    workload w;
+    rope_plan *plan = NULL;
+    if (!target_plan(&c->o, &plan))
+        return false;
+    int64_t sets = measure_sets(&c->o, &run->t.info, workload_tensor_bytes(&c->o));
+    bool done = workload_create(&w, &c->o, run->t.device, sets) && work(run, c, &w, plan);
     workload_destroy(&w);
     rope_plan_destroy(plan);
     return done;
+}
+
+/* Prints the table so far where the next case belongs to another suite. */
+static void turn_page(bench_run *run, const char *suite) {
+    if (!suite || strcmp(run->table.suite, suite) == 0)
+        return;
+    suite_table_end(&run->table, run->file);
+    suite_table_begin(&run->table, suite);
+}
+
+static bool measure_cases(bench_run *run) {
+    int64_t steps = 0;
+    bool done = true;
+    for (int32_t i = 0; i < run->count; i++)
+        steps += weight(&run->cases[i]) * measure_steps(run->cases[i].o.rounds);
+    progress_begin(&run->bar, steps);
+    suite_table_begin(&run->table, run->count ? run->cases[0].suite : NULL);
+    for (int32_t i = 0; i < run->count && done && !interrupted(); i++) {
+        turn_page(run, run->cases[i].suite);
+        done = run_case(run, &run->cases[i]);
+    }
+    progress_end(&run->bar);
+    suite_table_end(&run->table, run->file);
+    return done;
+}
+
+static bool measure_errors(bench_run *run, const options *o) {
+    static const int32_t dtypes[] = {ROPE_F32, ROPE_BF16};
+    bool done = true;
+    if (resume_holds(&run->list, SUITE_ACCURACY, NULL))
+        return true;
+    fprintf(run->file, "\n%s\n", SUITE_ACCURACY);
+    for (int i = 0; i < 2 && done && !interrupted(); i++) {
+        options reduced = *o;
+        reduced.desc.dtype = dtypes[i];
+        reduced.tokens = -1;
+        done = accuracy_measure(&reduced, &run->t, &run->list, run->file);
+    }
+    return done && record_save(&run->list, o);
+}
+
+static bool is_wanted(const options *o, const char *suite) {
+    return o->suite && (strcmp(o->suite, suite) == 0 || strcmp(o->suite, "all") == 0);
 }
 
 /* The cases to run: those of the suite, or the options' own. */
@@ -111,36 +150,58 @@ static bool list_cases(bench_run *run, options *o) {
     if (!run->cases)
         return false;
     bool gpu = strcmp(run->t.info.backend, "cpu") != 0;
-    run->cases[0] = (bench_case){o->given, *o};
+    run->cases[0] = (bench_case){NULL, "", o->given, *o};
     run->count = o->suite ? suite_expand(o->suite, o, gpu, run->cases) : 1;
-    return run->count > 0;
+    return run->count >= 0;
 }
 
-static int run_cases(bench_run *run, options *o) {
+static void print_cases(bench_run *run) {
+    for (int32_t i = 0; i < run->count; i++) {
+        record_case(&run->list, &run->cases[i]);
+        fprintf(run->file, "%s %s\n", run->cases[i].suite ? run->cases[i].suite : "as given",
+                run->cases[i].settings);
+    }
+}
+
+static bool run_cases(bench_run *run, const options *o) {
+    fprintf(run->file, "%s, %d threads, median of %lld rounds\n", run->t.info.name,
+            target_threads(), (long long)o->rounds);
+    interrupt_catch();
+    bool done = measure_cases(run);
+    if (done && is_wanted(o, SUITE_ACCURACY) && !interrupted())
+        done = measure_errors(run, o);
+    if (run->checked)
+        fprintf(run->file, "\nchecked %lld outputs of the timed cases, %lld outside their bound\n",
+                (long long)run->checked, (long long)run->refused);
+    if (interrupted())
+        message("interrupted; what was measured is kept, --resume measures the rest");
+    return done || interrupted();
+}
+
+static int bench(bench_run *run, options *o) {
     if (!list_cases(run, o))
         return EXIT_ENVIRONMENT;
-    bool done = true;
-    interrupt_catch();
     record_begin(&run->list, "bench", o, &run->t.info);
-    table_begin(&run->table, HEADINGS);
-    progress_begin(&run->bar, run->count * measure_steps(o->rounds));
-    for (int32_t i = 0; i < run->count && done && !interrupted(); i++)
-        done = run_case(run, &run->cases[i]);
-    progress_end(&run->bar);
-    FILE *file = text_open(o->json);
-    fprintf(file, "%s, %d threads, median of %lld rounds\n", run->t.info.name, target_threads(),
-            (long long)o->rounds);
-    table_print(&run->table, file);
-    text_close(file);
-    table_end(&run->table);
-    if (interrupted())
-        message("interrupted; what was measured is kept");
-    return record_end(&run->list, o) && (done || interrupted()) ? EXIT_OK : EXIT_ENVIRONMENT;
+    run->file = text_open(o->json);
+    bool done = !o->resume || resume_read(&run->list, o);
+    if (done) {
+        select_cases(run, o);
+        if (o->list)
+            print_cases(run);
+        else
+            done = run_cases(run, o);
+    }
+    text_close(run->file);
+    if (!done)
+        cJSON_Delete(run->list.document);
+    if (!done || !record_end(&run->list, o))
+        return EXIT_ENVIRONMENT;
+    return run->refused ? EXIT_CHECK_FAILED : EXIT_OK;
 }
 
 int command_bench(options *o) {
     bench_run run = {0};
-    int status = target_open(&run.t, o) ? run_cases(&run, o) : EXIT_ENVIRONMENT;
+    int status = target_open(&run.t, o) ? bench(&run, o) : EXIT_ENVIRONMENT;
     target_close(&run.t);
     return status;
 }

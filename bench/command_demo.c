@@ -3,7 +3,6 @@
 #include "bench/format.h"
 #include "bench/measure.h"
 #include "bench/message.h"
-#include "bench/random.h"
 #include "bench/record.h"
 #include "bench/table.h"
 #include "bench/target.h"
@@ -11,8 +10,6 @@
 #include <string.h>
 
 #define ROUNDS 15
-/* Tokens of a prefill that are checked: the first, the last and random ones between. */
-#define SAMPLE 16
 
 /* One step of the model. */
 typedef struct demo_step {
@@ -24,26 +21,10 @@ typedef struct demo_step {
     double bytes;
 } demo_step;
 
-static int64_t draw_sample(const options *o, int64_t *tokens) {
-    uint64_t state = (uint64_t)o->seed;
-    int64_t count = o->tokens < SAMPLE ? o->tokens : SAMPLE;
-    for (int64_t i = 0; i < count; i++)
-        tokens[i] = count < SAMPLE  ? i
-                    : i == 0        ? 0
-                    : i + 1 < count ? random_below(&state, o->tokens - 1)
-                                    : o->tokens - 1;
-    return count;
-}
-
 /* Rotates once and compares, then times. */
 static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar) {
-    int64_t tokens[SAMPLE];
-    int64_t count = draw_sample(&s->o, tokens);
-    if (!succeeded(rope_apply(plan, &w->sets[0]), "rope_apply") ||
-        !succeeded(rope_device_synchronize(w->device), "rope_apply") || !workload_fetch(w))
-        return false;
     s->bytes = 2.0 * (double)w->floor_bytes;
-    return check_workload(w, tokens, count, bar, &s->checked) &&
+    return check_sample(w, plan, &s->o, bar, &s->checked) &&
            measure_run(w, plan, ROUNDS, bar, s->name, &s->m);
 }
 
@@ -57,7 +38,8 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
     bool done =
         workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, plan, bar);
     if (done) {
-        record_measurement(list, s->name, s->kernel, &s->o, &w, &s->m);
+        bench_case c = {NULL, s->name, s->o.given, s->o};
+        record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
         record_check(list, s->name, s->kernel, &s->checked);
     }
     workload_destroy(&w);
@@ -123,7 +105,7 @@ static int demonstrate(options *o, const target *t) {
     steps[1].o.position_offset = o->tokens;
     steps[1].o.tokens = 1;
     record_begin(&list, "demo", o, &t->info);
-    progress_begin(&bar, 2 * measure_steps(ROUNDS) + SAMPLE + 1);
+    progress_begin(&bar, 2 * measure_steps(ROUNDS) + CHECK_SAMPLE + 1);
     for (int32_t i = 0; i < 2 && done; i++)
         done = run_step(&steps[i], t, &bar, &list);
     progress_end(&bar);

@@ -8,9 +8,30 @@
 static const int32_t dtypes[] = {ROPE_F32, ROPE_BF16, ROPE_F16, ROPE_F64};
 #define DTYPES (sizeof dtypes / sizeof dtypes[0])
 
+/* Whether --backend, a comma list, names a backend; without it, or with auto, all are wanted. */
 static bool is_wanted(const options *o, const char *backend) {
-    return !o->desc.backend || strcmp(o->desc.backend, "auto") == 0 ||
-           strstr(o->desc.backend, backend) != NULL;
+    const char *name = o->desc.backend;
+    if (!name || strcmp(name, "auto") == 0)
+        return true;
+    for (size_t length; *name; name += length + (name[length] == ',')) {
+        length = strcspn(name, ",");
+        if (strlen(backend) == length && memcmp(backend, name, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* False after a message when --backend names nothing that is known. */
+static bool check_wanted(const options *o) {
+    rope_device *device = NULL;
+    for (int32_t i = 0; i < rope_backend_count(); i++) {
+        rope_backend_info info = {.struct_size = sizeof info};
+        if (rope_backend_get(i, &info) == ROPE_OK && is_wanted(o, info.name))
+            return true;
+    }
+    bool opened = succeeded(rope_device_open(o->desc.backend, 0, &device), "info");
+    rope_device_close(device);
+    return opened;
 }
 
 static void print_backends(const options *o, record_list *list, FILE *file) {
@@ -115,8 +136,10 @@ static void print_device(const options *o, const char *backend, int32_t index, r
 
 int command_info(options *o) {
     record_list list;
-    FILE *file = text_open(o->json);
     int32_t usable = 0;
+    if (!check_wanted(o))
+        return EXIT_ENVIRONMENT;
+    FILE *file = text_open(o->json);
     record_begin(&list, "info", o, NULL);
     fprintf(file, "ropekit %s\n\n", rope_version());
     print_backends(o, &list, file);

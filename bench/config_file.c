@@ -9,19 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Places of shipped configs: beside an installed tool, then where this one was built. */
+/* Path of a shipped config, which lies at ROPEKIT_CONFIG_DIR from the tool's own directory. */
 static bool locate_shipped(const char *name, char *path, size_t size) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
     path[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(path, '/');
-    if (slash) {
-        size_t left = size - (size_t)(slash - path);
-        int used = snprintf(slash, left, "/../share/ropekit/configs/%s.json", name);
-        if (used > 0 && (size_t)used < left && access(path, R_OK) == 0)
-            return true;
-    }
-    int used = snprintf(path, size, "%s/%s.json", ROPEKIT_CONFIG_DIR, name);
-    return used > 0 && (size_t)used < size && access(path, R_OK) == 0;
+    if (!slash)
+        return false;
+    size_t left = size - (size_t)(slash - path);
+    int used = snprintf(slash, left, "/" ROPEKIT_CONFIG_DIR "/%s.json", name);
+    return used > 0 && (size_t)used < left && access(path, R_OK) == 0;
 }
 
 static bool is_shipped_name(const char *name) {
@@ -33,7 +30,8 @@ static bool is_shipped_name(const char *name) {
 static char *read_text(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     if (!file) {
-        message("%s: %s", path, strerror(errno));
+        message("config is \"%s\": %s; allowed is a readable file or the name of a shipped config",
+                path, strerror(errno));
         return NULL;
     }
     char *text = malloc(CONFIG_FILE_MOST + 1);
@@ -42,10 +40,10 @@ static char *read_text(const char *path, size_t *length) {
     fclose(file);
     if (text && !error && *length <= CONFIG_FILE_MOST)
         return text;
-    message("%s: %s", path,
+    message("config is \"%s\": %s; allowed is a readable file of at most 1 MiB", path,
             !text   ? "no memory to read it"
             : error ? strerror(error)
-                    : "larger than 1 MiB, the largest config that is read");
+                    : "larger than that");
     free(text);
     return NULL;
 }

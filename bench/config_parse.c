@@ -12,6 +12,7 @@ typedef struct walk {
     rope_config *config;
     const char *layer_type;
     char *error;
+    const cJSON *local; /* rope_local_base_freq where the walk itself reads it, or NULL */
 } walk;
 
 __attribute__((format(printf, 2, 3))) static rope_status refuse(const walk *w, const char *format,
@@ -27,6 +28,14 @@ static rope_status checked(const walk *w, rope_status status) {
     if (status != ROPE_OK)
         snprintf(w->error, CONFIG_ERROR_SIZE, "%s", rope_last_error());
     return status;
+}
+
+/* The last member of a name, which counts as it does in Python; NULL without one. */
+static const cJSON *member(const cJSON *object, const char *name) {
+    const cJSON *found = NULL, *item;
+    cJSON_ArrayForEach(item, object) if (item->string && strcmp(item->string, name) == 0) found =
+        item;
+    return found;
 }
 
 static const char *type_name(const cJSON *item) {
@@ -58,7 +67,14 @@ static rope_status set_list(const walk *w, const char *scope, const cJSON *list)
     return status;
 }
 
-/* Sets one field; lists and objects that hold no numbers are no fields of RoPE. */
+static const char *const parameter_names[] = {"rope_parameters", "rope_scaling"};
+
+static bool is_parameters(const char *name) {
+    return strcmp(name, parameter_names[0]) == 0 || strcmp(name, parameter_names[1]) == 0;
+}
+
+/* Sets one field. What holds no numbers is no field of RoPE, and an empty list where one should be.
+ */
 static rope_status set_field(const walk *w, const char *scope, const cJSON *item) {
     const char *name = item->string;
     if (cJSON_IsNumber(item))
@@ -72,6 +88,8 @@ static rope_status set_field(const walk *w, const char *scope, const cJSON *item
     if (scope[0] != '\0' && !cJSON_IsNull(item))
         return refuse(w, "%.60s is %s; allowed is a number, a string or a list of numbers", name,
                       type_name(item));
+    if (!cJSON_IsNull(item) && !is_parameters(name))
+        return checked(w, rope_config_set_list(w->config, scope, name, NULL, 0));
     return ROPE_OK;
 }
 
@@ -79,7 +97,8 @@ static rope_status set_fields(const walk *w, const char *scope, const cJSON *obj
     rope_status status = ROPE_OK;
     const cJSON *item;
     cJSON_ArrayForEach(item, object) {
-        status = set_field(w, scope, item);
+        if (item != w->local)
+            status = set_field(w, scope, item);
         if (status != ROPE_OK)
             break;
     }
@@ -95,7 +114,7 @@ static bool is_by_layer(const cJSON *parameters) {
 
 static rope_status choose_layer(const walk *w, const cJSON *parameters, const cJSON **chosen) {
     const char *name = w->layer_type ? w->layer_type : "full_attention";
-    *chosen = cJSON_GetObjectItemCaseSensitive(parameters, name);
+    *chosen = member(parameters, name);
     if (cJSON_IsObject(*chosen))
         return ROPE_OK;
     char names[160] = "";
@@ -126,9 +145,8 @@ static rope_status set_parameters(const walk *w, const cJSON *parameters) {
 }
 
 static const cJSON *find_parameters(const cJSON *model) {
-    static const char *const names[] = {"rope_parameters", "rope_scaling"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(model, names[i]);
+    for (int i = 0; i < 2; i++) {
+        const cJSON *item = member(model, parameter_names[i]);
         if (item && !cJSON_IsNull(item))
             return item;
     }
@@ -139,19 +157,12 @@ static bool is_layer(const walk *w, const char *name) {
     return strcmp(w->layer_type, name) == 0;
 }
 
-static rope_status walk_rope(const walk *w, const cJSON *root) {
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
-    const cJSON *model = cJSON_IsObject(text) ? text : root;
-    const cJSON *parameters = find_parameters(model);
-    if (!parameters)
-        parameters = find_parameters(root);
+static rope_status walk_rope(const walk *w, const cJSON *parameters) {
     walk layer = *w;
-    /* Gemma 3 as first published: sliding layers have their own base and no scaling. */
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(model, "rope_local_base_freq");
-    if (w->layer_type && cJSON_IsNumber(local) && !(parameters && is_by_layer(parameters))) {
+    if (w->layer_type && w->local) {
         if (is_layer(w, "sliding_attention"))
-            return checked(w,
-                           rope_config_set_number(w->config, "", "rope_theta", local->valuedouble));
+            return checked(
+                w, rope_config_set_number(w->config, "", "rope_theta", w->local->valuedouble));
         if (!is_layer(w, "full_attention"))
             return refuse(w,
                           "layer type is \"%.40s\"; allowed is full_attention, sliding_attention",
@@ -166,19 +177,27 @@ static rope_status walk_rope(const walk *w, const cJSON *root) {
                : ROPE_OK;
 }
 
-static rope_status walk_root(const walk *w, const cJSON *root) {
+static rope_status walk_root(walk *w, const cJSON *root) {
     if (!cJSON_IsObject(root))
         return refuse(w, "the config is %s; allowed is an object", type_name(root));
+    const cJSON *text = member(root, "text_config");
+    const cJSON *model = cJSON_IsObject(text) ? text : root;
+    const cJSON *parameters = find_parameters(model);
+    if (!parameters)
+        parameters = find_parameters(root);
+    /* Gemma 3 as first published: sliding layers have their own base and no scaling. */
+    const cJSON *local = member(model, "rope_local_base_freq");
+    if (cJSON_IsNumber(local) && !(parameters && is_by_layer(parameters)))
+        w->local = local;
     rope_status status = set_fields(w, "", root);
-    const cJSON *text = cJSON_GetObjectItemCaseSensitive(root, "text_config");
-    if (status == ROPE_OK && cJSON_IsObject(text))
-        status = set_fields(w, "", text);
-    return status == ROPE_OK ? walk_rope(w, root) : status;
+    if (status == ROPE_OK && model != root)
+        status = set_fields(w, "", model);
+    return status == ROPE_OK ? walk_rope(w, parameters) : status;
 }
 
 rope_status config_file_parse(const char *text, size_t length, rope_config *config,
                               const char *layer_type, char *error) {
-    walk w = {config, layer_type, error};
+    walk w = {.config = config, .layer_type = layer_type, .error = error};
     const char *end = NULL;
     cJSON *root =
         length <= CONFIG_FILE_MOST ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
@@ -186,10 +205,11 @@ rope_status config_file_parse(const char *text, size_t length, rope_config *conf
         end++;
     rope_status status;
     if (!root)
-        status = refuse(&w, "not JSON, or nested more than %d deep, near byte %zu",
-                        CJSON_NESTING_LIMIT, end ? (size_t)(end - text) : 0);
+        status = refuse(&w, "byte %zu of %zu is not JSON; allowed is one object, at most %d deep",
+                        end ? (size_t)(end - text) : 0, length, CJSON_NESTING_LIMIT);
     else if (end < text + length)
-        status = refuse(&w, "more text after the JSON object, at byte %zu", (size_t)(end - text));
+        status = refuse(&w, "byte %zu of %zu is more text; allowed is one object",
+                        (size_t)(end - text), length);
     else
         status = walk_root(&w, root);
     cJSON_Delete(root);

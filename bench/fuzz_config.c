@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char error[CONFIG_ERROR_SIZE];
     rope_config *config;
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     rope_plan *plan = NULL;
     if (rope_config_create(&config) != ROPE_OK)
         return 0;

@@ -111,6 +111,7 @@ static void take_position_fields(bytes *b, rope_desc *d) {
     d->table_dtype = take(b, 4);
     d->table_width = take(b, 3);
     d->out_of_range = take(b, 4);
+    d->launch = take(b, 4);
 }
 
 static void take_tensor(bytes *b, rope_tensor *t, void *in, void *out) {
@@ -124,10 +125,18 @@ static void take_tensor(bytes *b, rope_tensor *t, void *in, void *out) {
     }
 }
 
+/* An index, mostly small, at times at the edges of 64 bits. */
+static int64_t take_index(bytes *b) {
+    static const int64_t edges[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN / 2, INT64_MIN / 3,
+                                    INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 3};
+    int32_t index = take(b, 255);
+    return index < 248 ? index - 8 : edges[index - 248];
+}
+
 static void take_index_values(bytes *b) {
     for (int list = 0; list < 4; list++)
         for (int i = 0; i < ROWS * ROWS; i++)
-            indices[list][i] = i < 4 ? take(b, 255) - 8 : 0;
+            indices[list][i] = i < 4 ? take_index(b) : 0;
 }
 
 static void take_call(bytes *b, rope_args *a) {
@@ -135,7 +144,7 @@ static void take_call(bytes *b, rope_args *a) {
     a->tokens = take(b, SIZE_MOST);
     take_tensor(b, &a->q, tensors[0], tensors[1]);
     take_tensor(b, &a->k, tensors[2], tensors[3]);
-    a->position_offset = take(b, 255) - 64;
+    a->position_offset = take_index(b);
     take_index_values(b);
     for (int i = 0; i < 3; i++) {
         a->position_stride[i] = take_some(b, STRIDE_MOST);
@@ -151,6 +160,21 @@ static void take_call(bytes *b, rope_args *a) {
     a->table_rows = take(b, ROWS / 8);
 }
 
+/* What nothing would read is refused, so that most calls leave it out. */
+static void drop_unread(const rope_desc *d, rope_args *a) {
+    if (!a->position_ids)
+        memset(a->position_stride, 0, sizeof a->position_stride);
+    if (!a->cu_seqlens)
+        a->sequences = 0;
+    if (d->rope_type != ROPE_TYPE_LONGROPE || d->longrope_select > ROPE_LONGROPE_PER_SEQUENCE)
+        a->sequence_lengths = NULL;
+    if (d->angle_mode == ROPE_ANGLE_TABLE)
+        return;
+    a->cos = a->sin = NULL;
+    a->table_rows = 0;
+    memset(a->table_stride, 0, sizeof a->table_stride);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bytes b = {data, data + size};
     rope_desc desc = {.struct_size = sizeof desc, .backend = "cpu"};
@@ -160,6 +184,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     take_frequency_fields(&b, &desc);
     take_position_fields(&b, &desc);
     take_call(&b, &args);
+    if (take(&b, 15) < 15)
+        drop_unread(&desc, &args);
     if (rope_plan_create(&desc, &plan) == ROPE_OK)
         rope_apply(plan, &args);
     rope_plan_destroy(plan);

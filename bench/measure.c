@@ -1,7 +1,9 @@
 #include "bench/measure.h"
 
+#include "bench/angle_table.h"
 #include "bench/interrupt.h"
 #include "bench/message.h"
+#include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
 
@@ -9,7 +11,7 @@
 #define ROUNDS_MOST 1000
 /* Time of one look at the clock, long beside its resolution. */
 #define LOOK_SECONDS 1e-3
-#define SETS_MOST 4096
+#define SETS_MOST 32768
 
 /* Samples of one round. */
 typedef struct round_samples {
@@ -36,6 +38,14 @@ int64_t measure_sets(const options *o, const rope_device_info *info, size_t tens
         wanted = (size_t)info->memory_bytes / 4;
     int64_t sets = (int64_t)(wanted / set) + 1;
     return sets > SETS_MOST ? SETS_MOST : sets;
+}
+
+size_t measure_table_bytes(const workload *w, const options *o) {
+    if (w->desc.angle_mode != ROPE_ANGLE_TABLE)
+        return 0;
+    int64_t rows = o->position_ids == IDS_RANDOM ? o->batch * o->tokens : o->tokens;
+    int32_t dtype = w->desc.table_dtype ? w->desc.table_dtype : ROPE_F32;
+    return 2 * (size_t)(rows * angle_table_width(&w->desc) * oracle_dtype_size(dtype));
 }
 
 int64_t measure_steps(int64_t rounds) {

@@ -25,6 +25,8 @@ typedef struct measurement {
 
 /* Sets of tensors that leave the last-level cache between two visits; 1 for a warm workload. */
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes);
+/* Bytes of cos and sin that a call reads once: a row for every position of its own. */
+size_t measure_table_bytes(const workload *w, const options *o);
 /* Takes up to `rounds` rounds; fewer after SIGINT. False after a message, or without a round. */
 bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progress *bar,
                  const char *label, measurement *m);

@@ -2,13 +2,17 @@
 
 #include <stdarg.h>
 
+/* One line, whatever a file or an argument held: a control character becomes a question mark. */
 void message(const char *format, ...) {
+    char text[2048];
     va_list arguments;
     va_start(arguments, format);
-    fputs("ropekit: ", stderr);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+    fprintf(stderr, "ropekit: %s\n", text);
 }
 
 bool succeeded(rope_status status, const char *what) {

@@ -73,8 +73,8 @@ const option_field option_fields[] = {
     CHOICE("longrope-select", DESCRIBED, desc.longrope_select, "per-sequence|static|short|long",
            "longrope"),
 
-    CHOICE("position-dtype", DESCRIBED, desc.position_dtype, "f32|f16|bf16|f64|i32|i64",
-           "i32 or i64"),
+    FIELD("position-dtype", CHOICE, DESCRIBED, desc.position_dtype, "i32|i64", ROPE_I32 - 1, 0,
+          "index arrays [i64]"),
     INT32("axes", axes, "position axes"),
     CHOICE("axis-layout", DESCRIBED, desc.axis_layout, "chunked|interleaved|alternating|custom",
            "how pairs are dealt to axes"),
@@ -89,6 +89,8 @@ const option_field option_fields[] = {
     CHOICE("table-width", DESCRIBED, desc.table_width, "half|full", "angle mode table"),
     CHOICE("out-of-range", DESCRIBED, desc.out_of_range, "error|identity|clamp",
            "angle mode table"),
+    CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
+           "start before the launch ahead ends"),
 
     FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
@@ -109,6 +111,8 @@ const option_field option_fields[] = {
     FIELD("table-rows", INT64, CALLED, table_rows, "N", SIZES, "rows of the caller's tables"),
 
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
+    FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
+    FLAG("resume", COMMAND_BENCH, resume, "keep what --output holds and measure the rest"),
     FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 1000,
           "rounds of a measurement [15], 1000 at most"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",

@@ -8,7 +8,7 @@
 /* How a value is read and where it goes. */
 typedef enum option_kind {
     OPTION_FLAG,     /* bool */
-    OPTION_CHOICE,   /* int32_t, 1 + index in values */
+    OPTION_CHOICE,   /* int32_t, least + 1 + index in values */
     OPTION_INT32,    /* int32_t within least..most */
     OPTION_INT64,    /* int64_t within least..most */
     OPTION_DOUBLE,   /* double */

@@ -43,7 +43,7 @@ static bool store_choice(const option_field *field, const char *text, int32_t *t
     for (int32_t number = 1;; number++) {
         size_t size = strcspn(name, "|");
         if (size == length && memcmp(name, text, size) == 0) {
-            *target = number;
+            *target = number + (int32_t)field->least;
             return true;
         }
         if (name[size] == '\0')

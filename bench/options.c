@@ -123,7 +123,7 @@ const char *dtype_name(int32_t dtype) {
     return names[dtype];
 }
 
-/* The arguments in one line, so that a result says how to repeat it. */
+/* The arguments in one line, so that a result says how to repeat it; where it goes is no part. */
 static const char *join(pool *memory, int argc, char **argv) {
     size_t size = 1;
     for (int i = 1; i < argc; i++)
@@ -131,7 +131,10 @@ static const char *join(pool *memory, int argc, char **argv) {
     char *text = pool_alloc(memory, size, 1);
     size_t used = 0;
     for (int i = 1; text && i < argc; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%s", i > 1 ? " " : "", argv[i]);
+        if (strcmp(argv[i], "--output") == 0)
+            i++;
+        else if (strncmp(argv[i], "--output=", 9) != 0)
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "", argv[i]);
     return text;
 }
 

@@ -51,7 +51,7 @@ typedef struct options {
     const char *config, *layer_type, *suite, *output;
     int64_t seed, rounds, threads;
     int32_t cache; /* CACHE_ */
-    bool in_place, json, quick, help;
+    bool in_place, json, quick, help, list, resume;
 } options;
 
 /* Parses a command's arguments over the defaults, a --config file first; argv[0] is the command.

@@ -5,82 +5,105 @@
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
 
-#include <string.h>
+/* One call, over host memory and over the device's. */
+typedef struct placement {
+    staging *memory;
+    const options *o;
+    rope_desc *desc;
+    rope_args *host, *device;
+} placement;
 
 /* Places index values as position_dtype; count 0 leaves both pointers NULL. */
-static bool place_indices(workload *w, const int64_t *values, int64_t count, const void **host,
-                          const void **device) {
+static bool place_indices(const placement *p, const char *name, const int64_t *values,
+                          int64_t count, const void **host, const void **device) {
     if (count == 0)
         return true;
-    int narrow = w->desc.position_dtype == ROPE_I32;
+    bool narrow = p->desc->position_dtype == ROPE_I32;
     size_t size = narrow ? sizeof(int32_t) : sizeof(int64_t);
-    void *array = pool_alloc(&w->memory, (size_t)count, size);
-    if (!array)
-        return false;
-    for (int64_t i = 0; i < count; i++)
+    void *array = staging_host(p->memory, name, count, size);
+    for (int64_t i = 0; array && i < count; i++) {
+        if (narrow && values[i] != (int32_t)values[i]) {
+            message("%s hold %lld; allowed with position_dtype i32 is -2^31..2^31 - 1", name,
+                    (long long)values[i]);
+            return false;
+        }
         if (narrow)
             ((int32_t *)array)[i] = (int32_t)values[i];
         else
             ((int64_t *)array)[i] = values[i];
+    }
     *host = array;
-    return workload_place(w, array, size * (size_t)count, device);
+    return array && staging_copy(p->memory, array, size * (size_t)count, device);
 }
 
-static bool place_ids(workload *w, const options *o, rope_args *args) {
+static bool place_ids(const placement *p) {
+    const options *o = p->o;
     int table = o->desc.angle_mode == ROPE_ANGLE_TABLE;
+    const void **host = &p->host->position_ids, **device = &p->device->position_ids;
     if (o->positions.count && !table)
-        return place_indices(w, o->positions.values, o->positions.count, &w->host.position_ids,
-                             &args->position_ids);
+        return place_indices(p, "position ids", o->positions.values, o->positions.count, host,
+                             device);
     if (o->positions.count || o->position_ids <= IDS_NONE)
         return true;
-    int64_t axes = o->desc.axes ? o->desc.axes : 1;
-    int64_t count = axes * o->batch * o->tokens;
-    int64_t *ids = pool_alloc(&w->memory, (size_t)count, sizeof *ids);
+    size_t axes = o->desc.axes ? (size_t)o->desc.axes : 1;
+    int64_t count = o->batch * o->tokens;
+    int64_t *ids = staging_host(p->memory, "position ids", count, axes * sizeof *ids);
     if (!ids)
         return false;
+    count *= (int64_t)axes;
     uint64_t state = ~(uint64_t)o->seed;
     for (int64_t i = 0; i < count; i++)
         ids[i] =
             o->position_ids == IDS_RANDOM ? random_below(&state, o->max_position) : i % o->tokens;
-    return place_indices(w, ids, count, &w->host.position_ids, &args->position_ids);
+    return place_indices(p, "position ids", ids, count, host, device);
 }
 
-/* Rows that every position of the call finds in a table. */
-static int64_t rows_needed(const options *o) {
-    if (o->table_rows > 0 || o->positions.count)
-        return o->positions.count ? o->positions.count : o->table_rows;
+/* Rows that every position of the call finds in a table; false where 64 bits do not count them. */
+static bool count_rows(const options *o, int64_t *rows) {
+    *rows = o->positions.count ? o->positions.count : o->table_rows;
+    if (*rows > 0)
+        return true;
     int64_t last = o->position_ids == IDS_RANDOM ? o->max_position : o->tokens - 1;
     int64_t shards = o->desc.shard_size > 1 ? o->desc.shard_size : 1;
-    int64_t offset = o->position_offset;
-    for (int64_t i = 0; i < o->sequence_offsets.count; i++)
-        if (o->position_offset + o->sequence_offsets.values[i] > offset)
-            offset = o->position_offset + o->sequence_offsets.values[i];
-    return (last + 1) * shards + (offset > 0 ? offset : 0);
+    int64_t offset = o->position_offset > 0 ? o->position_offset : 0;
+    for (int64_t i = 0; i < o->sequence_offsets.count; i++) {
+        int64_t sum;
+        if (__builtin_add_overflow(o->position_offset, o->sequence_offsets.values[i], &sum))
+            return false;
+        offset = sum > offset ? sum : offset;
+    }
+    return !__builtin_add_overflow(last, 1, rows) && !__builtin_mul_overflow(*rows, shards, rows) &&
+           !__builtin_add_overflow(*rows, offset, rows);
 }
 
-static bool place_tables(workload *w, const options *o, rope_args *args) {
+static bool place_tables(const placement *p) {
+    const options *o = p->o;
+    int64_t rows;
     if (o->desc.angle_mode != ROPE_ANGLE_TABLE)
         return true;
-    angle_rule *rule = pool_alloc(&w->memory, 1, sizeof *rule);
-    if (!rule || !angle_rule_take(&w->desc, rule))
-        return false;
-    int64_t rows = rows_needed(o);
-    size_t entry = (size_t)oracle_dtype_size(w->desc.table_dtype ? w->desc.table_dtype : ROPE_F32);
-    size_t bytes = (size_t)(rows * angle_table_width(&w->desc)) * entry;
-    void *cosine = pool_alloc(&w->memory, bytes, 1);
-    void *sine = pool_alloc(&w->memory, bytes, 1);
-    if (!cosine || !sine) {
-        message("no memory for tables of %lld rows", (long long)rows);
+    if (!count_rows(o, &rows)) {
+        message("--position-offset is %lld and its sum with tokens, --sequence-offsets or "
+                "--max-position passes 2^63 - 1; allowed is what tables have rows for",
+                (long long)o->position_offset);
         return false;
     }
+    angle_rule *rule = staging_host(p->memory, "frequencies", 1, sizeof *rule);
+    if (!rule || !angle_rule_take(p->desc, rule))
+        return false;
+    int32_t dtype = p->desc->table_dtype ? p->desc->table_dtype : ROPE_F32;
+    size_t row = (size_t)(angle_table_width(p->desc) * oracle_dtype_size(dtype));
+    void *cosine = staging_host(p->memory, "tables", rows, row);
+    void *sine = cosine ? staging_host(p->memory, "tables", rows, row) : NULL;
+    if (!sine)
+        return false;
     for (int64_t i = 0; i < rows; i++)
-        angle_table_row(&w->desc, rule, o->positions.count ? o->positions.values[i] : i, i, cosine,
+        angle_table_row(p->desc, rule, o->positions.count ? o->positions.values[i] : i, i, cosine,
                         sine);
-    w->host.cos = cosine;
-    w->host.sin = sine;
-    w->host.table_rows = args->table_rows = rows;
-    return workload_place(w, cosine, bytes, &args->cos) &&
-           workload_place(w, sine, bytes, &args->sin);
+    p->host->cos = cosine;
+    p->host->sin = sine;
+    p->host->table_rows = p->device->table_rows = rows;
+    return staging_copy(p->memory, cosine, row * (size_t)rows, &p->device->cos) &&
+           staging_copy(p->memory, sine, row * (size_t)rows, &p->device->sin);
 }
 
 /* A list of a call holds one entry a sequence. */
@@ -98,14 +121,18 @@ static bool check_lists(const options *o) {
            check_list("sequence-lengths", o->sequence_lengths.count, sequences);
 }
 
-bool placement_create(workload *w, const options *o, rope_args *args) {
-    w->host.sequences = args->sequences = o->cu_seqlens.count > 0 ? o->cu_seqlens.count - 1 : 0;
-    return check_lists(o) && place_ids(w, o, args) &&
-           place_indices(w, o->cu_seqlens.values, o->cu_seqlens.count, &w->host.cu_seqlens,
-                         &args->cu_seqlens) &&
-           place_indices(w, o->sequence_offsets.values, o->sequence_offsets.count,
-                         &w->host.sequence_offsets, &args->sequence_offsets) &&
-           place_indices(w, o->sequence_lengths.values, o->sequence_lengths.count,
-                         &w->host.sequence_lengths, &args->sequence_lengths) &&
-           place_tables(w, o, args);
+bool placement_create(staging *s, const options *o, rope_desc *desc, rope_args *host,
+                      rope_args *device) {
+    placement p = {s, o, desc, host, device};
+    host->sequences = device->sequences = o->cu_seqlens.count > 0 ? o->cu_seqlens.count - 1 : 0;
+    return check_lists(o) && place_ids(&p) &&
+           place_indices(&p, "cu_seqlens", o->cu_seqlens.values, o->cu_seqlens.count,
+                         &host->cu_seqlens, &device->cu_seqlens) &&
+           place_indices(&p, "sequence_offsets", o->sequence_offsets.values,
+                         o->sequence_offsets.count, &host->sequence_offsets,
+                         &device->sequence_offsets) &&
+           place_indices(&p, "sequence_lengths", o->sequence_lengths.values,
+                         o->sequence_lengths.count, &host->sequence_lengths,
+                         &device->sequence_lengths) &&
+           place_tables(&p);
 }

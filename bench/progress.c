@@ -32,8 +32,9 @@ static void draw(const progress *p, const char *label) {
 }
 
 void progress_step(progress *p, const char *label) {
-    if (p->done < p->total)
-        p->done++;
+    p->done += p->weight ? p->weight : 1;
+    if (p->done > p->total)
+        p->done = p->total;
     double time = now();
     if (!p->visible || time - p->drawn < DRAW_EVERY)
         return;

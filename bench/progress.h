@@ -7,12 +7,13 @@
 
 typedef struct progress {
     int64_t total, done;
+    int64_t weight;      /* steps that one counts as; 0: one */
     double start, drawn; /* seconds */
     bool visible;
 } progress;
 
 void progress_begin(progress *p, int64_t total);
-/* One of total steps is done; label says what comes next. */
+/* `weight` of total steps are done; label says what comes next. */
 void progress_step(progress *p, const char *label);
 /* Removes the bar. */
 void progress_end(progress *p);

@@ -1,5 +1,6 @@
 #include "bench/record.h"
 
+#include "bench/environment.h"
 #include "bench/message.h"
 
 #include <errno.h>
@@ -16,33 +17,7 @@ static void add_device(cJSON *document, const options *o, const rope_device_info
     cJSON_AddNumberToObject(device, "memory_bytes", (double)info->memory_bytes);
     cJSON_AddNumberToObject(device, "cache_bytes", (double)info->cache_bytes);
     cJSON_AddNumberToObject(device, "compute_units", info->compute_units);
-}
-
-/* Copies the value of the first line of /proc/cpuinfo that starts with key. */
-static bool cpu_field(const char *key, char *value, size_t size) {
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    bool found = false;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, key, strlen(key)) != 0)
-            continue;
-        snprintf(value, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        found = true;
-    }
-    if (file)
-        fclose(file);
-    return found;
-}
-
-static void add_host(cJSON *document) {
-    char value[128];
-    cJSON *host = cJSON_AddObjectToObject(document, "host");
-    double mhz = 0;
-    if (cpu_field("model name", value, sizeof value))
-        cJSON_AddStringToObject(host, "cpu", value);
-    if (cpu_field("cpu MHz", value, sizeof value) && sscanf(value, "%lf", &mhz) == 1)
-        cJSON_AddNumberToObject(host, "mhz", mhz);
+    environment_add_clocks(device, "begin");
 }
 
 void record_begin(record_list *list, const char *command, const options *o,
@@ -51,15 +26,14 @@ void record_begin(record_list *list, const char *command, const options *o,
     time_t now = time(NULL);
     struct tm utc;
     cJSON *document = cJSON_CreateObject();
-    cJSON_AddStringToObject(document, "schema", "ropekit-results");
-    cJSON_AddNumberToObject(document, "version", 1);
+    cJSON_AddStringToObject(document, "schema", RECORD_SCHEMA);
+    cJSON_AddNumberToObject(document, "version", RECORD_VERSION);
     cJSON_AddStringToObject(document, "command", command);
-    cJSON_AddStringToObject(document, "library", rope_version());
-    cJSON_AddStringToObject(document, "compiler", __VERSION__);
+    cJSON_AddBoolToObject(document, "quick", o->quick);
     if (gmtime_r(&now, &utc) && strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc) > 0)
         cJSON_AddStringToObject(document, "time", text);
     cJSON_AddNumberToObject(document, "seed", (double)o->seed);
-    cJSON_AddNumberToObject(document, "threads", target_threads());
+    environment_add(document);
     if (device)
         add_device(document, o, device);
     *list = (record_list){document, cJSON_AddArrayToObject(document, "records")};
@@ -75,6 +49,56 @@ cJSON *record_add(record_list *list, const char *case_name, const char *kernel) 
     return record;
 }
 
+/* The fields of a case that another program needs to run it; 0 and "" mean the default. */
+static void add_shape(cJSON *record, const options *o) {
+    static const char *const pairings[] = {"", "half-split", "interleaved"};
+    static const char *const directions[] = {"forward", "forward", "transpose", "inverse"};
+    static const char *const ids[] = {"none", "none", "sequential", "random"};
+    static const char *const modes[] = {"exact", "exact", "f32", "table"};
+    static const char *const types[] = {"default",  "default", "linear",       "dynamic", "yarn",
+                                        "longrope", "llama3",  "proportional", "inv_freq"};
+    const rope_desc *d = &o->desc;
+    const struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"batch", o->batch},
+                   {"tokens", o->tokens},
+                   {"q_heads", o->q_heads},
+                   {"k_heads", o->k_heads},
+                   {"head_dim", d->head_dim},
+                   {"rotary_dim", d->rotary_dim},
+                   {"rotary_offset", d->rotary_offset},
+                   {"k_head_dim", d->k_head_dim},
+                   {"k_rotary_offset", d->k_rotary_offset},
+                   {"axes", d->axes},
+                   {"max_position", o->max_position}};
+    cJSON *shape = cJSON_AddObjectToObject(record, "shape");
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        cJSON_AddNumberToObject(shape, numbers[i].name, (double)numbers[i].value);
+    cJSON_AddStringToObject(shape, "dtype", dtype_name(d->dtype));
+    cJSON_AddStringToObject(shape, "pairing_in", pairings[d->pairing_in ? d->pairing_in : 1]);
+    cJSON_AddStringToObject(shape, "pairing_out",
+                            pairings[d->pairing_out  ? d->pairing_out
+                                     : d->pairing_in ? d->pairing_in
+                                                     : 1]);
+    cJSON_AddStringToObject(shape, "direction", directions[d->direction]);
+    cJSON_AddStringToObject(shape, "position_ids", ids[o->position_ids]);
+    cJSON_AddStringToObject(shape, "angle_mode", modes[d->angle_mode]);
+    cJSON_AddStringToObject(shape, "rope_type", types[d->rope_type]);
+    cJSON_AddNumberToObject(shape, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
+    cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
+    cJSON_AddBoolToObject(shape, "in_place", o->in_place);
+}
+
+cJSON *record_case(record_list *list, const bench_case *c) {
+    cJSON *record = record_add(list, c->settings, NULL);
+    cJSON_AddStringToObject(record, "suite", c->suite ? c->suite : "");
+    cJSON_AddStringToObject(record, "label", c->label ? c->label : "");
+    cJSON_AddStringToObject(record, "cache", c->o.cache == CACHE_COLD ? "cold" : "warm");
+    add_shape(record, &c->o);
+    return record;
+}
+
 static void add_summary(cJSON *object, const char *name, const summary *s) {
     cJSON *member = cJSON_AddObjectToObject(object, name);
     cJSON_AddNumberToObject(member, "median", s->median);
@@ -82,33 +106,41 @@ static void add_summary(cJSON *object, const char *name, const summary *s) {
     cJSON_AddNumberToObject(member, "high", s->high);
 }
 
-static cJSON *add_measure(record_list *list, const char *case_name, const char *kernel,
-                          const options *o, const workload *w, const measurement *m,
-                          const char *measure, const summary *seconds, const summary *ratio) {
-    double bytes = 2.0 * (double)w->floor_bytes;
-    cJSON *record = record_add(list, case_name, kernel);
-    cJSON_AddStringToObject(record, "measure", measure);
-    cJSON_AddStringToObject(record, "cache", o->cache == CACHE_COLD ? "cold" : "warm");
-    cJSON_AddNumberToObject(record, "bytes", bytes);
-    cJSON_AddNumberToObject(record, "rounds", (double)m->rounds);
-    cJSON_AddNumberToObject(record, "iterations", (double)m->iterations);
-    add_summary(record, "seconds", seconds);
-    cJSON_AddNumberToObject(record, "gb_per_second", 1e-9 * bytes / seconds->median);
-    cJSON *floor = cJSON_AddObjectToObject(record, "floor");
-    cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
-    add_summary(floor, "seconds", &m->floor);
-    cJSON_AddNumberToObject(floor, "gb_per_second", 1e-9 * bytes / m->floor.median);
-    add_summary(record, "ratio", ratio);
-    add_summary(record, "self_ratio", &m->self_ratio);
-    return record;
+static cJSON *add_timing(cJSON *record, const char *name, const summary *seconds,
+                         const summary *ratio, double bytes) {
+    cJSON *timing = cJSON_AddObjectToObject(record, name);
+    add_summary(timing, "seconds", seconds);
+    cJSON_AddNumberToObject(timing, "gb_per_second", 1e-9 * bytes / seconds->median);
+    if (ratio)
+        add_summary(timing, "ratio", ratio);
+    return timing;
 }
 
-void record_measurement(record_list *list, const char *case_name, const char *kernel,
-                        const options *o, const workload *w, const measurement *m) {
-    add_measure(list, case_name, kernel, o, w, m, "kernel", &m->kernel, &m->kernel_ratio);
-    cJSON *apply =
-        add_measure(list, case_name, kernel, o, w, m, "apply", &m->apply, &m->apply_ratio);
-    cJSON_AddNumberToObject(apply, "host_seconds", m->host_seconds);
+static void add_checked(cJSON *record, const check_result *r) {
+    cJSON *checked = cJSON_AddObjectToObject(record, "checked");
+    cJSON_AddNumberToObject(checked, "elements", (double)r->elements);
+    cJSON_AddNumberToObject(checked, "max_error", r->max_error);
+    cJSON_AddNumberToObject(checked, "worst", r->worst);
+}
+
+void record_measurement(record_list *list, const bench_case *c, const char *kernel,
+                        const workload *w, const measurement *m, const check_result *checked) {
+    double bytes = 2.0 * (double)w->floor_bytes;
+    cJSON *record = record_case(list, c);
+    cJSON_AddStringToObject(record, "implementation", "ropekit");
+    cJSON_AddStringToObject(record, "kernel", kernel);
+    cJSON_AddNumberToObject(record, "bytes", bytes);
+    cJSON_AddNumberToObject(record, "table_bytes", (double)measure_table_bytes(w, &c->o));
+    cJSON_AddNumberToObject(record, "sets", (double)w->set_count);
+    cJSON_AddNumberToObject(record, "rounds", (double)m->rounds);
+    cJSON_AddNumberToObject(record, "iterations", (double)m->iterations);
+    add_timing(record, "replay", &m->kernel, &m->kernel_ratio, bytes);
+    cJSON *eager = add_timing(record, "eager", &m->apply, &m->apply_ratio, bytes);
+    cJSON_AddNumberToObject(eager, "host_seconds", m->host_seconds);
+    cJSON *floor = add_timing(record, "floor", &m->floor, NULL, bytes);
+    cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
+    add_summary(record, "self_ratio", &m->self_ratio);
+    add_checked(record, checked);
 }
 
 void record_check(record_list *list, const char *case_name, const char *kernel,
@@ -129,29 +161,44 @@ void record_check(record_list *list, const char *case_name, const char *kernel,
     cJSON_AddBoolToObject(record, "passed", r->refused == 0);
 }
 
-static bool write_file(const char *path, const char *text) {
-    FILE *file = fopen(path, "w");
-    bool written = file && fprintf(file, "%s\n", text) > 0;
+/* Writes a document, one record a line. */
+static bool write_document(const record_list *list, FILE *file) {
+    cJSON *records = cJSON_DetachItemViaPointer(list->document, list->records);
+    char *head = cJSON_Print(list->document);
+    bool written = head != NULL;
+    if (head)
+        fprintf(file, "%.*s,\n\t\"records\":\t[", (int)strlen(head) - 2, head);
+    for (const cJSON *r = records->child; r && written; r = r->next) {
+        char *line = cJSON_PrintUnformatted(r);
+        written = line && fprintf(file, "\n%s%s", line, r->next ? "," : "") > 0;
+        cJSON_free(line);
+    }
+    cJSON_free(head);
+    cJSON_AddItemToObject(list->document, "records", records);
+    return fputs("\n]}\n", file) >= 0 && written;
+}
+
+/* Replaces the file at once, so that an interrupted tool leaves a whole one. */
+bool record_save(const record_list *list, const options *o) {
+    char scratch[4096];
+    if (!o->output)
+        return true;
+    bool stream = strncmp(o->output, "/dev/", 5) == 0;
+    snprintf(scratch, sizeof scratch, stream ? "%s" : "%s.part", o->output);
+    FILE *file = fopen(scratch, "w");
+    bool written = file && write_document(list, file);
     written = file && fclose(file) == 0 && written;
+    written = written && (stream || rename(scratch, o->output) == 0);
     if (!written)
-        message("--output is \"%s\": %s", path, strerror(errno));
+        message("--output is \"%s\": %s", o->output, strerror(errno));
     return written;
 }
 
 bool record_end(record_list *list, const options *o) {
-    bool written = true;
-    if (o->json || o->output) {
-        add_host(list->document);
-        char *text = cJSON_Print(list->document);
-        written = text != NULL;
-        if (!text)
-            message("no memory for the results");
-        if (text && o->json)
-            printf("%s\n", text);
-        if (text && o->output)
-            written = write_file(o->output, text);
-        cJSON_free(text);
-    }
+    cJSON *device = cJSON_GetObjectItem(list->document, "device");
+    if (device)
+        environment_add_clocks(device, "end");
+    bool written = record_save(list, o) && (!o->json || write_document(list, stdout));
     cJSON_Delete(list->document);
     return written;
 }

@@ -4,56 +4,111 @@
 
 #include <string.h>
 
+/* Headings of suite_headings. */
+typedef struct suite {
+    const char *name, *headings;
+} suite;
+
+static const suite suites[] = {
+    {"single-head", "|n|m|"},      {"tokens", "|N||dtype"},
+    {"interleaved", "|S||dtype"},  {"large", "|tokens|D|dtype"},
+    {"prefill", "model|T||dtype"}, {"decode", "model|sequences||dtype"},
+    {"backward", "|T||dtype"},     {"in-place", "window|T||dtype"},
+    {"rules", "rule|||"},          {"overhead", "heads|||dtype"},
+    {SUITE_ACCURACY, NULL},
+};
+#define SUITES (sizeof suites / sizeof suites[0])
+
+/* A quick run takes every third number of tokens and the first dtype. */
+#define QUICK_STEP 3
+
 /* Every combination of tokens and dtypes over the settings. */
 typedef struct suite_row {
-    const char *suite, *settings, *tokens, *dtypes;
+    const char *suite, *label, *settings;
+    const char *tokens, *dtypes;
     bool gpu_only;
 } suite_row;
 
-#define LLAMA "--q-heads=32 --k-heads=8 --head-dim=128 "
-#define ALL16 "f32 bf16 f16"
-#define RULE(settings)                                                                             \
-    { "rules", LLAMA "--cache=cold " settings, "4096", "bf16", false }
+#define LLAMA "--q-heads=32 --k-heads=8 --head-dim=128 --rope-theta=500000"
+#define QWEN "--q-heads=64 --k-heads=8 --head-dim=128 --rope-theta=1000000"
+/* The rotary slice of q's heads, in place, and the key that all heads share. */
+#define MLA                                                                                        \
+    "--in-place --q-heads=128 --k-heads=1 --head-dim=192 --rotary-dim=64 --rotary-offset=128 "     \
+    "--k-head-dim=64 --pairing-in=interleaved"
+#define ONE_HEAD "--q-heads=1 --k-heads=0"
+#define THREE "bf16 f32 f16"
+#define PROMPTS "1 16 128 1024 2048 4096 8192 16384"
+#define LONG_PROMPTS "32768 65536 131072"
+#define COLUMN                                                                                     \
+    "2048 6144 10240 14336 18432 22528 26624 30720 34816 38912 43008 47104 51200 55296 59392 "     \
+    "63488"
 #define FACTORS8 "1,1.05,1.1,1.25,1.5,2,4,8"
 #define FACTORS64                                                                                  \
     FACTORS8 "," FACTORS8 "," FACTORS8 "," FACTORS8 "," FACTORS8 "," FACTORS8 "," FACTORS8         \
              "," FACTORS8
 
+#define HEAD(head_dim, cache)                                                                      \
+    {                                                                                              \
+        "single-head", "", ONE_HEAD " --head-dim=" head_dim " --cache=" cache,                     \
+            "512 1024 2048 4096", "f32", false                                                     \
+    }
+#define PREFILL(model, shape)                                                                      \
+    {"prefill", model, shape " --cache=cold", PROMPTS, "bf16", false}, {                           \
+        "prefill", model, shape " --cache=cold", LONG_PROMPTS, "bf16", true                        \
+    }
+/* One new token of each sequence, at a position of its own, as engines pack them. */
+#define DECODE(model, shape, dtypes)                                                               \
+    { "decode", model, shape " --position-ids=random --cache=warm", "1 8 64 256", dtypes, false }
+#define IN_PLACE(window, settings, tokens, dtypes)                                                 \
+    { "in-place", window, LLAMA " --in-place" settings " --cache=cold", tokens, dtypes, false }
+#define RULE(name, settings)                                                                       \
+    {                                                                                              \
+        "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
+            "bf16", false                                                                          \
+    }
+
 static const suite_row rows[] = {
-    {"decode", LLAMA "--cache=warm", "1 8 64 256", ALL16, false},
-    {"prefill", LLAMA "--cache=cold", "16 128 1024 2048 4096 16384", ALL16, false},
-    {"prefill", LLAMA "--cache=cold", "131072", "bf16", true},
-    {"single-head", "--q-heads=1 --k-heads=0 --head-dim=128 --cache=cold", "63488", ALL16, false},
-    {"tokens", LLAMA "--cache=warm", "1 2 4 8 16 32 64 128 256 512 1024 2048", "bf16", false},
-    {"interleaved", LLAMA "--pairing-in=interleaved --cache=warm", "1 64", ALL16, false},
-    {"interleaved",
-     "--q-heads=8 --k-heads=8 --head-dim=64 --batch=4 --pairing-in=interleaved --cache=cold",
-     "2048", ALL16, false},
-    {"interleaved",
-     "--q-heads=128 --k-heads=1 --head-dim=192 --rotary-dim=64 --rotary-offset=128 --k-head-dim=64 "
-     "--pairing-in=interleaved --pairing-out=half-split --cache=cold",
-     "512", "bf16", false},
-    {"large", "--q-heads=128 --k-heads=0 --head-dim=128 --cache=cold", "8192", "f32", false},
-    {"backward", LLAMA "--batch=4 --direction=transpose --cache=cold", "4096", "f32 bf16", false},
-    {"in-place", LLAMA "--in-place --cache=cold", "16 2048 16384", ALL16, false},
-    {"in-place", LLAMA "--in-place --rotary-dim=64 --cache=cold", "8192", "bf16", false},
-    RULE("--rope-type=default"),
-    RULE("--rope-type=linear --factor=4"),
-    RULE("--rope-type=dynamic --factor=4 --max-position-embeddings=8192 --sequence-length=16384"),
-    RULE("--rope-type=yarn --factor=4 --original-max-position-embeddings=8192"),
-    RULE("--rope-type=longrope --factor=4 --original-max-position-embeddings=2048 "
-         "--short-factor=" FACTORS64 " --long-factor=" FACTORS64),
-    RULE("--rope-type=llama3 --factor=8 --low-freq-factor=1 --high-freq-factor=4 "
-         "--original-max-position-embeddings=8192"),
-    RULE("--rope-type=proportional --partial-rotary-factor=0.25"),
-    RULE("--xpos-scale-base=512"),
-    RULE("--axes=3 --axis-layout=chunked --sections=16,24,24 --position-ids=sequential"),
-    RULE("--position-ids=random"),
-    RULE("--angle-mode=f32"),
-    RULE("--angle-mode=table"),
-    RULE("--angle-mode=table --table-dtype=bf16 --arithmetic=model-dtype"),
-    {"overhead", "--q-heads=1 --k-heads=0 --head-dim=64 --cache=warm", "1", "f32 bf16", false},
-    {"overhead", LLAMA "--cache=warm", "1", "f32 bf16", false},
+    HEAD("128", "warm"),
+    HEAD("256", "warm"),
+    HEAD("128", "cold"),
+    HEAD("256", "cold"),
+    {"tokens", "", ONE_HEAD " --head-dim=128 --cache=cold", COLUMN, "f32 f16", false},
+    {"interleaved", "",
+     "--batch=4 --q-heads=8 --k-heads=8 --head-dim=64 --pairing-in=interleaved --cache=cold",
+     "128 256 512 1024 2048", THREE, false},
+    {"large", "", "--q-heads=128 --k-heads=0 --head-dim=128 --cache=cold", "8192", "f32", false},
+    PREFILL("Llama-3-8B", LLAMA),
+    {"prefill", "Llama-3-8B", LLAMA " --cache=cold", "2048 16384", "f32 f16", false},
+    PREFILL("Qwen3-32B", QWEN),
+    PREFILL("DeepSeek MLA", MLA),
+    DECODE("Llama-3-8B", LLAMA, THREE),
+    DECODE("Qwen3-32B", QWEN, "bf16"),
+    DECODE("DeepSeek MLA", MLA, "bf16"),
+    {"backward", "", LLAMA " --batch=4 --direction=transpose --cache=cold", "4096", "f32 bf16",
+     false},
+    IN_PLACE("whole", "", "16 2048 16384", THREE),
+    IN_PLACE("half", " --rotary-dim=64", "8192", "bf16"),
+    RULE("default", ""),
+    RULE("linear", " --rope-type=linear --factor=4"),
+    RULE("dynamic", " --rope-type=dynamic --factor=4 --max-position-embeddings=8192 "
+                    "--sequence-length=16384"),
+    RULE("yarn", " --rope-type=yarn --factor=4 --original-max-position-embeddings=8192"),
+    RULE("longrope", " --rope-type=longrope --factor=4 --original-max-position-embeddings=2048 "
+                     "--short-factor=" FACTORS64 " --long-factor=" FACTORS64),
+    RULE("llama3", " --rope-type=llama3 --factor=8 --low-freq-factor=1 --high-freq-factor=4 "
+                   "--original-max-position-embeddings=8192"),
+    RULE("proportional", " --rope-type=proportional --partial-rotary-factor=0.25"),
+    RULE("mixed pairing", " --pairing-in=interleaved --pairing-out=half-split"),
+    RULE("xpos", " --xpos-scale-base=512"),
+    RULE("three axes", " --axes=3 --axis-layout=chunked --sections=16,24,24 "
+                       "--position-ids=sequential"),
+    RULE("random ids", " --position-ids=random"),
+    RULE("f32 angles", " --angle-mode=f32"),
+    RULE("f32 tables", " --angle-mode=table"),
+    RULE("bf16 tables, model dtype",
+         " --angle-mode=table --table-dtype=bf16 --arithmetic=model-dtype"),
+    {"overhead", "1", ONE_HEAD " --head-dim=64 --cache=warm", "1", "f32 bf16", false},
+    {"overhead", "32 + 8", LLAMA " --cache=warm", "1", "f32 bf16", false},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
@@ -64,7 +119,7 @@ static bool add_case(const suite_row *row, const char *tokens, const char *dtype
     if (!settings)
         return false;
     snprintf(settings, size, "--tokens=%s --dtype=%s %s", tokens, dtype, row->settings);
-    *added = (bench_case){settings, *base};
+    *added = (bench_case){row->suite, row->label, settings, *base};
     return options_apply(&added->o, settings);
 }
 
@@ -80,32 +135,44 @@ static bool expand_row(const suite_row *row, const options *base, bench_case *ca
                        int32_t *count) {
     char tokens[16], dtype[16];
     const char *token_list = row->tokens;
-    while (next_word(&token_list, tokens, sizeof tokens)) {
+    for (int t = 0; next_word(&token_list, tokens, sizeof tokens); t++) {
         const char *dtype_list = row->dtypes;
-        while (next_word(&dtype_list, dtype, sizeof dtype) && *count < SUITE_CASES_MOST)
-            if (!add_case(row, tokens, dtype, base, &cases[(*count)++]))
+        for (int d = 0; next_word(&dtype_list, dtype, sizeof dtype); d++)
+            if (!(base->quick && (t % QUICK_STEP || d)) && *count < SUITE_CASES_MOST &&
+                !add_case(row, tokens, dtype, base, &cases[(*count)++]))
                 return false;
     }
     return true;
 }
 
-static void refuse_name(const char *name) {
+static const suite *find_suite(const char *name) {
+    for (size_t i = 0; i < SUITES; i++)
+        if (strcmp(name, suites[i].name) == 0)
+            return &suites[i];
+    return NULL;
+}
+
+static int32_t refuse_name(const char *name) {
     char names[256];
     size_t used = 0;
-    for (size_t i = 0; i < ROWS && used < sizeof names; i++)
-        if (i == 0 || strcmp(rows[i].suite, rows[i - 1].suite) != 0)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s, ", rows[i].suite);
+    for (size_t i = 0; i < SUITES && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s, ", suites[i].name);
     message("--suite is \"%.60s\"; allowed is %sall", name, names);
+    return -1;
+}
+
+const char *suite_headings(const char *name) {
+    return find_suite(name)->headings;
 }
 
 int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case *cases) {
     int32_t count = 0;
+    bool all = strcmp(name, "all") == 0;
+    if (!all && !find_suite(name))
+        return refuse_name(name);
     for (size_t i = 0; i < ROWS; i++)
-        if ((strcmp(name, rows[i].suite) == 0 || strcmp(name, "all") == 0) &&
-            (gpu || !rows[i].gpu_only) && !expand_row(&rows[i], base, cases, &count))
+        if ((all || strcmp(name, rows[i].suite) == 0) && (gpu || !rows[i].gpu_only) &&
+            !expand_row(&rows[i], base, cases, &count))
             return -1;
-    if (count > 0)
-        return count;
-    refuse_name(name);
-    return -1;
+    return count;
 }

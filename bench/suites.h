@@ -5,13 +5,21 @@
 #include "bench/options.h"
 
 typedef struct bench_case {
+    const char *suite;    /* NULL outside a suite */
+    const char *label;    /* model, rule or "" */
     const char *settings; /* "--tokens=1 ..." */
     options o;
 } bench_case;
 
+/* Suite of errors, which `ropekit accuracy` measures; it has no cases. */
+#define SUITE_ACCURACY "accuracy"
+
 /* Appends the cases of a suite, or of all, over the base options; their number, or -1 after a
  * message. cases has room for SUITE_CASES_MOST. */
-#define SUITE_CASES_MOST 160
+#define SUITE_CASES_MOST 256
 int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case *cases);
+/* Headings of label, tokens, head_dim and dtype in a suite's table, separated by '|'; what does not
+ * vary in the suite is empty. */
+const char *suite_headings(const char *name);
 
 #endif

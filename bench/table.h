@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define TABLE_COLUMNS 12
+#define TABLE_COLUMNS 16
 
 typedef struct table {
     char **cells; /* row by row; the first row is the heading */

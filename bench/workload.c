@@ -13,6 +13,9 @@
 /* Start of k in a set, and of a set: whole cache lines, whole pages. */
 #define LINE ((size_t)64)
 #define PAGE ((size_t)4096)
+/* Least slabs of one workload: data, results and what workload_fetch brings, and the device's two.
+ */
+#define SLABS 5
 
 static size_t round_up(size_t bytes, size_t unit) {
     return (bytes + unit - 1) / unit * unit;
@@ -88,22 +91,6 @@ static void fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
     }
 }
 
-static bool allocate_device(workload *w, size_t bytes, void **pointer) {
-    if (!succeeded(rope_device_alloc(w->device, bytes, pointer), "device memory"))
-        return false;
-    w->allocations[w->allocation_count++] = *pointer;
-    return true;
-}
-
-bool workload_place(workload *w, const void *host, size_t bytes, const void **device) {
-    void *pointer = NULL;
-    if (!allocate_device(w, bytes, &pointer) ||
-        !succeeded(rope_device_copy_in(w->device, pointer, host, bytes), "copy to the device"))
-        return false;
-    *device = pointer;
-    return true;
-}
-
 /* Elements that turn, of all that a tensor has: what an update in place has to touch. */
 static size_t window_bytes(const options *o, int tensor) {
     size_t rotary = (size_t)(o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim);
@@ -111,48 +98,53 @@ static size_t window_bytes(const options *o, int tensor) {
            (size_t)oracle_dtype_size(o->desc.dtype);
 }
 
-static bool create_host(workload *w, const options *o, char **data) {
-    *data = pool_alloc(&w->memory, w->pitch, 1);
-    char *result = pool_alloc(&w->memory, w->pitch, 1);
-    w->sets = pool_alloc(&w->memory, (size_t)w->set_count, sizeof *w->sets);
-    if (!*data || !result || !w->sets) {
-        message("no memory for tensors of %zu bytes", w->pitch);
+/* Byte of outputs that nobody has written: a NaN in every dtype. */
+#define UNWRITTEN 0xff
+
+static bool create_host(workload *w, const options *o, char **data, char **unwritten) {
+    if (!staging_fits("tensors on host and device", SLABS, w->pitch))
         return false;
-    }
+    *data = staging_host(&w->memory, "tensors", 1, w->pitch);
+    char *result = *unwritten = staging_host(&w->memory, "tensors", 1, w->pitch);
+    w->sets = staging_host(&w->memory, "calls", w->set_count, sizeof *w->sets);
+    if (!*data || !result || !w->sets)
+        return false;
     fill(o->desc.dtype, *data, w->pitch, o->seed);
+    memset(result, UNWRITTEN, w->pitch);
     w->host = (rope_args){.struct_size = sizeof w->host, .batch = o->batch, .tokens = o->tokens};
     w->host.position_offset = o->position_offset;
     set_tensors(&w->host, o, *data, o->in_place ? *data : result);
     return true;
 }
 
-static bool create_device(workload *w, const options *o, const char *data) {
+static bool create_device(workload *w, const options *o, const char *data, const char *unwritten) {
     size_t bytes = w->pitch * (size_t)w->set_count;
-    if (!allocate_device(w, bytes, &w->target) ||
-        (!o->in_place && !allocate_device(w, bytes, &w->source)))
+    if (!staging_device(&w->memory, bytes, &w->target) ||
+        (!o->in_place && !staging_device(&w->memory, bytes, &w->source)))
         return false;
     char *first = o->in_place ? w->target : w->source;
     for (int64_t i = 0; i < w->set_count; i++) {
         size_t start = (size_t)i * w->pitch;
         if (!succeeded(rope_device_copy_in(w->device, first + start, data, w->pitch), "copy in") ||
-            (!o->in_place &&
-             !succeeded(rope_device_copy_in(w->device, (char *)w->target + start, data, w->pitch),
-                        "copy in")))
+            (!o->in_place && !succeeded(rope_device_copy_in(w->device, (char *)w->target + start,
+                                                            unwritten, w->pitch),
+                                        "copy in")))
             return false;
     }
     return true;
 }
 
 bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
-    char *data;
+    char *data, *unwritten;
     *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
+    w->memory.device = device;
     w->tensor_bytes = workload_tensor_bytes(o);
     w->floor_bytes = o->in_place ? window_bytes(o, 0) + window_bytes(o, 1) : w->tensor_bytes;
     w->pitch = slab_bytes(o);
-    if (!create_host(w, o, &data) || !create_device(w, o, data))
+    if (!create_host(w, o, &data, &unwritten) || !create_device(w, o, data, unwritten))
         return false;
     rope_args args = w->host;
-    if (!placement_create(w, o, &args))
+    if (!placement_create(&w->memory, o, &w->desc, &w->host, &args))
         return false;
     for (int64_t i = 0; i < sets; i++) {
         size_t start = (size_t)i * w->pitch;
@@ -165,7 +157,7 @@ bool workload_create(workload *w, const options *o, rope_device *device, int64_t
 
 /* In place, the host's input must survive for the oracle, so outputs get memory of their own. */
 bool workload_fetch(workload *w) {
-    char *result = pool_alloc(&w->memory, w->pitch, 1);
+    char *result = staging_host(&w->memory, "results", 1, w->pitch);
     if (!result || !succeeded(rope_device_copy_out(w->device, result, w->target, w->pitch),
                               "copy from the device"))
         return false;
@@ -178,8 +170,5 @@ bool workload_fetch(workload *w) {
 }
 
 void workload_destroy(workload *w) {
-    for (int32_t i = w->allocation_count; i > 0; i--)
-        succeeded(rope_device_free(w->device, w->allocations[i - 1]), "device memory");
-    w->allocation_count = 0;
-    pool_release(&w->memory);
+    staging_release(&w->memory);
 }

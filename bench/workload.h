@@ -3,9 +3,7 @@
 #define ROPEKIT_BENCH_WORKLOAD_H
 
 #include "bench/options.h"
-#include "bench/pool.h"
-
-#define WORKLOAD_ALLOCATIONS 8
+#include "bench/staging.h"
 
 typedef struct workload {
     rope_device *device;
@@ -17,9 +15,7 @@ typedef struct workload {
     size_t floor_bytes;    /* that a copy or an update of the same elements has to reach */
     size_t pitch;          /* between the tensors of two sets */
     void *source, *target; /* device tensors of set 0; source is NULL in place */
-    pool memory;
-    void *allocations[WORKLOAD_ALLOCATIONS];
-    int32_t allocation_count;
+    staging memory;
 } workload;
 
 /* Allocates sets of tensors, fills them from the seed and places positions and tables; false after

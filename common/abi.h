@@ -1,4 +1,4 @@
-/* Reading a struct whose writer may be older or newer than this library. */
+/* Structs whose other side may be older or newer than this library. */
 #ifndef ROPEKIT_COMMON_ABI_H
 #define ROPEKIT_COMMON_ABI_H
 
@@ -11,6 +11,6 @@
 rope_status rope_abi_read(void *full, size_t full_size, const void *given, const char *name);
 
 /* The opposite: copies as much of `full` as the caller's struct holds, its size member excepted. */
-void rope_abi_write(void *given, const void *full, size_t full_size);
+rope_status rope_abi_write(void *given, const void *full, size_t full_size, const char *name);
 
 #endif

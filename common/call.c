@@ -16,10 +16,10 @@ typedef struct tensor_spans {
 } tensor_spans;
 
 static int all_zero(const int64_t *stride, int n) {
+    int64_t bits = 0;
     for (int d = 0; d < n; d++)
-        if (stride[d] != 0)
-            return 0;
-    return 1;
+        bits |= stride[d];
+    return bits == 0;
 }
 
 static void default_strides(const rope_tensor *given, int64_t tokens, int64_t head_dim,
@@ -53,8 +53,8 @@ static rope_status check_index(const char *field, const void *pointer, int32_t a
 static rope_status check_sizes(const rope_args *args, int64_t heads, int64_t head_dim,
                                const char *name) {
     int64_t n;
-    if (__builtin_mul_overflow(heads, head_dim, &n) ||
-        __builtin_mul_overflow(n, args->tokens, &n) || __builtin_mul_overflow(n, args->batch, &n) ||
+    if (__builtin_mul_overflow(args->batch, args->tokens, &n) ||
+        __builtin_mul_overflow(n, heads, &n) || __builtin_mul_overflow(n, head_dim, &n) ||
         __builtin_mul_overflow(n, 8, &n))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s.heads %lld * head_dim %lld * tokens %lld * batch %lld overflows; "
@@ -142,8 +142,8 @@ static rope_status check_packed(const rope_args *args) {
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "batch is %lld; allowed is 0 or 1 with cu_seqlens",
                          (long long)args->batch);
-    if (args->sequences < 0)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "sequences is %lld; allowed is >= 0",
+    if (args->sequences < 0 || args->sequences >> 59)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "sequences is %lld; allowed is 0..2^59 - 1",
                          (long long)args->sequences);
     return ROPE_OK;
 }
@@ -160,6 +160,58 @@ static rope_status check_schemes(const rope_problem *problem, const rope_args *a
         return rope_fail(ROPE_ERROR_NULL_POINTER,
                          "sequence_lengths is NULL; longrope per sequence needs it with "
                          "position_ids");
+    return ROPE_OK;
+}
+
+/* What the plan and the other fields leave unread. */
+static rope_status check_unread(const rope_problem *problem, const rope_args *args) {
+    const int64_t *ids = args->position_stride, *table = args->table_stride;
+    if (!args->position_ids && !all_zero(ids, 3))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "position_stride is [%lld, %lld, %lld]; allowed is 0 while position_ids "
+                         "is NULL",
+                         (long long)ids[0], (long long)ids[1], (long long)ids[2]);
+    if (args->sequence_lengths && problem->frequency_sets < 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "sequence_lengths is given; allowed is NULL unless rope_type is longrope "
+                         "and longrope_select per sequence");
+    if (problem->angle_mode == ROPE_ANGLE_TABLE)
+        return ROPE_OK;
+    if (args->cos || args->sin)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "cos is %p and sin is %p; allowed is NULL unless angle_mode is table",
+                         args->cos, args->sin);
+    if (args->table_rows != 0 || !all_zero(table, 3))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "table_rows is %lld and table_stride is [%lld, %lld, %lld]; allowed is 0 "
+                         "unless angle_mode is table",
+                         (long long)args->table_rows, (long long)table[0], (long long)table[1],
+                         (long long)table[2]);
+    return ROPE_OK;
+}
+
+/* Ids that the strides reach, and positions of the whole sequence that a shard is part of. */
+static rope_status check_reach(const rope_problem *problem, const rope_args *args,
+                               const rope_position_map *map) {
+    const int64_t *stride = map->id_stride;
+    int64_t whole;
+    rope_span span;
+    if (__builtin_mul_overflow(args->tokens, (int64_t)problem->shard_size, &whole))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "tokens %lld * shard_size %d overflows; allowed is below 2^63",
+                         (long long)args->tokens, problem->shard_size);
+    if (!map->ids || args->batch == 0 || args->tokens == 0)
+        return ROPE_OK;
+    if (all_zero(args->position_stride, 3) && (args->batch * args->tokens) >> 58 == 0)
+        return ROPE_OK;
+    int64_t count[4] = {problem->axes, args->batch, args->tokens, 1};
+    int64_t reach[4] = {stride[0], stride[1], stride[2], 0};
+    if (!rope_span_make(&span, map->ids, count, reach, map->wide ? 8 : 4))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "position_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses "
+                         "with axes %d, batch %lld, tokens %lld",
+                         (long long)stride[0], (long long)stride[1], (long long)stride[2],
+                         problem->axes, (long long)args->batch, (long long)args->tokens);
     return ROPE_OK;
 }
 
@@ -195,17 +247,10 @@ static rope_status read_positions(const rope_problem *problem, const rope_args *
     int64_t contiguous[3] = {args->batch * args->tokens, args->tokens, 1};
     memcpy(map->id_stride, all_zero(args->position_stride, 3) ? contiguous : args->position_stride,
            sizeof map->id_stride);
-    return ROPE_OK;
+    return check_reach(problem, args, map);
 }
 
 static rope_status read_table(const rope_problem *problem, const rope_args *args, rope_call *call) {
-    if (problem->angle_mode != ROPE_ANGLE_TABLE) {
-        if (args->cos || args->sin)
-            return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "cos is %p and sin is %p; allowed is NULL unless angle_mode is table",
-                             args->cos, args->sin);
-        return ROPE_OK;
-    }
     int32_t element = rope_dtype_size(problem->table_dtype);
     rope_status status = check_pointer("", "cos", args->cos, element);
     if (status == ROPE_OK)
@@ -253,8 +298,10 @@ static rope_status read_all(const rope_plan *plan, const rope_args *args, rope_c
     if (call->tensor[0].heads && call->tensor[1].heads)
         status = check_cross(spans);
     if (status == ROPE_OK)
+        status = check_unread(&plan->problem, args);
+    if (status == ROPE_OK)
         status = read_positions(&plan->problem, args, &call->position);
-    if (status == ROPE_OK && !*empty)
+    if (status == ROPE_OK && !*empty && plan->problem.angle_mode == ROPE_ANGLE_TABLE)
         status = read_table(&plan->problem, args, call);
     call->batch = args->batch;
     call->tokens = args->tokens;

@@ -29,8 +29,8 @@ ROPE_FN float rope_round_to(int32_t dtype, float x) {
 
 /* XPos' exponent of a pair for q (tensor 0) or k (tensor 1), whose scales are reciprocal. */
 ROPE_FN int64_t rope_xpos_of(const rope_problem *problem, int pair, int64_t position, int tensor) {
-    int64_t e =
-        rope_xpos_exponent(rope_sum(position, -problem->xpos_center), problem->xpos_rate[pair]);
+    int64_t e = rope_xpos_exponent(rope_difference(position, problem->xpos_center),
+                                   problem->xpos_rate[pair]);
     return (tensor == 1) != (problem->direction == ROPE_INVERSE) ? -e : e;
 }
 

@@ -30,6 +30,7 @@ static const choice_field choices[] = {
     CHOICE(shard, ROPE_SHARD_ZIGZAG, ROPE_SHARD_NONE),
     CHOICE(table_width, ROPE_TABLE_FULL, 0),
     CHOICE(out_of_range, ROPE_OUT_OF_RANGE_CLAMP, 0),
+    CHOICE(launch, ROPE_LAUNCH_PROGRAMMATIC, ROPE_LAUNCH_SERIAL),
 };
 
 static rope_status check_choices(rope_desc *desc) {
@@ -65,9 +66,14 @@ static rope_status check_shape(rope_desc *desc) {
     if (desc->head_dim < 2 || desc->head_dim > ROPE_MAX_HEAD_DIM)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 2..%d",
                          desc->head_dim, ROPE_MAX_HEAD_DIM);
+    int32_t most = desc->head_dim < ROPE_MAX_ROTARY_DIM ? desc->head_dim & ~1 : ROPE_MAX_ROTARY_DIM;
+    if (desc->rotary_dim == 0 && desc->head_dim != most)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "rotary_dim is 0, which stands for head_dim (%d); allowed is an even "
+                         "number in 2..%d",
+                         desc->head_dim, most);
     if (desc->rotary_dim == 0)
         desc->rotary_dim = desc->head_dim;
-    int32_t most = desc->head_dim < ROPE_MAX_ROTARY_DIM ? desc->head_dim : ROPE_MAX_ROTARY_DIM;
     if (desc->rotary_dim < 2 || desc->rotary_dim % 2 || desc->rotary_dim > most)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "rotary_dim is %d; allowed is an even number in 2..%d (head_dim is %d)",

@@ -26,8 +26,7 @@ rope_status rope_backend_get(int32_t index, rope_backend_info *info) {
             full.status = ROPE_ERROR_NO_DEVICE;
     }
     full.reason = reason;
-    rope_abi_write(info, &full, sizeof full);
-    return ROPE_OK;
+    return rope_abi_write(info, &full, sizeof full, "rope_backend_info");
 }
 
 rope_status rope_device_open(const char *backend, int32_t index, rope_device **device) {
@@ -63,9 +62,8 @@ rope_status rope_device_get(const rope_device *device, rope_device_info *info) {
     memset(&full, 0, sizeof full);
     full.backend = device->backend->name;
     rope_status status = device->backend->device_info(device->index, &full);
-    if (status == ROPE_OK)
-        rope_abi_write(info, &full, sizeof full);
-    return status;
+    return status == ROPE_OK ? rope_abi_write(info, &full, sizeof full, "rope_device_info")
+                             : status;
 }
 
 rope_status rope_device_alloc(rope_device *device, size_t bytes, void **pointer) {

@@ -12,6 +12,8 @@
 
 static const char prefix[] = "libropekit_", suffix[] = ".so";
 
+static char directories[256];
+
 static int is_plugin(const struct dirent *file) {
     size_t length = strlen(file->d_name);
     return length > sizeof prefix + sizeof suffix - 2 &&
@@ -73,6 +75,8 @@ static int32_t add_plugin(const rope_host *host, const char *directory, const ch
 static int32_t scan_directory(const rope_host *host, const char *directory, rope_entry *entries,
                               int32_t count, int32_t room) {
     struct dirent **files;
+    size_t used = strlen(directories);
+    snprintf(directories + used, sizeof directories - used, "%s%s", used ? ", " : "", directory);
     int found = scandir(directory, &files, is_plugin, alphasort);
     for (int i = 0; i < found; i++) {
         if (count < room)
@@ -102,6 +106,10 @@ static int own_directory(char *directory, size_t room) {
     directory[length] = 0;
     return 1;
 #endif
+}
+
+const char *rope_loader_directories(void) {
+    return directories[0] ? directories : "no directory";
 }
 
 int32_t rope_loader_scan(const rope_host *host, rope_entry *entries, int32_t room) {

@@ -7,5 +7,7 @@
 /* Fills up to `room` entries from every directory; a name found again is skipped. Returns how many.
  */
 int32_t rope_loader_scan(const rope_host *host, rope_entry *entries, int32_t room);
+/* After the scan: its directories, as text. */
+const char *rope_loader_directories(void);
 
 #endif

@@ -17,6 +17,14 @@ static void report(rope_plan *plan, const char *candidate, const char *text) {
     rope_log(ROPE_LOG_CANDIDATE, "%s:%s %s", plan->backend->name, candidate, text);
 }
 
+static void list_candidates(const rope_operation *operation, char *text, size_t room) {
+    text[0] = 0;
+    for (int32_t i = 0; i < operation->count; i++) {
+        size_t used = strlen(text);
+        snprintf(text + used, room - used, "%s%s", i ? ", " : "", operation->candidates[i]->name);
+    }
+}
+
 /* A forced name must exist and accept; otherwise the first that accepts wins. */
 static rope_status bind_kernel(rope_plan *plan, const char *forced) {
     const rope_operation *rotate = plan->backend->operation[ROPE_OPERATION_ROTATE];
@@ -36,10 +44,13 @@ static rope_status bind_kernel(rope_plan *plan, const char *forced) {
         if (status != ROPE_DECLINED)
             return rope_fail(status, "%s:%s: %s", plan->backend->name, candidate->name, reason);
     }
-    if (forced && !plan->report[0])
+    if (forced && !plan->report[0]) {
+        char names[300];
+        list_candidates(rotate, names, sizeof names);
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "kernel is \"%.60s\"; backend %s has none so named", forced,
-                         plan->backend->name);
+                         "kernel is \"%.60s\"; allowed with backend %s is NULL or any of %s",
+                         forced, plan->backend->name, names);
+    }
     return rope_fail(ROPE_ERROR_UNSUPPORTED, "every kernel declined: %.400s", plan->report);
 }
 

@@ -41,6 +41,11 @@ ROPE_FN int64_t rope_sum(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
+/* Difference of two positions; wraps, too. */
+ROPE_FN int64_t rope_difference(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a - (uint64_t)b);
+}
+
 /* High word of the 128-bit product of two unsigned words. */
 ROPE_FN uint64_t rope_mulhi(uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)

@@ -13,6 +13,7 @@ typedef struct rope_site {
     int64_t index;    /* in the whole sequence, shards undone */
     int64_t shift;    /* offset of the call plus the sequence's own */
     int64_t length;   /* of the whole sequence in this call, without what came before */
+    int32_t divides;  /* 0: a packed sequence that its shard does not divide */
 } rope_site;
 
 ROPE_FN int64_t rope_index_at(const rope_position_map *map, const void *array, int64_t i) {
@@ -53,16 +54,22 @@ ROPE_FN rope_site rope_site_of(const rope_position_map *map, int64_t batch, int6
     site.batch = batch;
     site.token = token;
     site.sequence = batch;
+    site.length = local * map->shard_size;
+    site.divides = 1;
     if (map->cu_seqlens) {
         site.sequence = rope_find_sequence(map, token);
         if (site.sequence >= 0) {
-            start = rope_index_at(map, map->cu_seqlens, site.sequence) / map->shard_size;
-            local =
-                rope_index_at(map, map->cu_seqlens, site.sequence + 1) / map->shard_size - start;
+            int64_t begin = rope_index_at(map, map->cu_seqlens, site.sequence);
+            int64_t end = rope_index_at(map, map->cu_seqlens, site.sequence + 1);
+            site.length = rope_difference(end, begin);
+            start = begin / map->shard_size;
+            local = site.length / map->shard_size;
+            site.divides = start * map->shard_size == begin &&
+                           local * map->shard_size == site.length &&
+                           (map->shard != ROPE_SHARD_ZIGZAG || local % 2 == 0);
         }
     }
-    site.index = rope_unshard(map, token - start, local);
-    site.length = local * map->shard_size;
+    site.index = rope_unshard(map, rope_difference(token, start), local);
     site.shift = map->offset;
     if (map->offsets && site.sequence >= 0)
         site.shift = rope_sum(site.shift, rope_index_at(map, map->offsets, site.sequence));

@@ -58,12 +58,13 @@ static void fill_set(const rope_desc *desc, list_block *block, int32_t s, int32_
     set->attention_factor = desc->direction == ROPE_INVERSE ? 1.0 / factor : factor;
 }
 
-/* XPos: zeta_i = (2i + 0.4 d) / (1.4 d), to the power of (position - centre) / scale_base. */
+/* XPos: zeta_i = (2i + 0.4 d) / (1.4 d), to the power of (position - centre) / scale_base; its
+ * logarithm from zeta_i - 1, as zeta_i nears 1. */
 static void fill_xpos(const rope_desc *desc, int64_t *rate, int32_t padded) {
     double d = desc->rotary_dim;
     for (int32_t i = 0; i < padded; i++) {
-        double zeta = i < desc->rotary_dim / 2 ? (2 * i + 0.4 * d) / (1.4 * d) : 1.0;
-        rate[i] = (int64_t)llrint(ldexp(log2(zeta) / desc->xpos_scale_base, 63));
+        double below = i < desc->rotary_dim / 2 ? (2 * i - d) / (1.4 * d) : 0;
+        rate[i] = (int64_t)llrint(ldexp(log1p(below) / M_LN2 / desc->xpos_scale_base, 63));
     }
 }
 
@@ -86,6 +87,7 @@ static void copy_fields(const rope_desc *desc, rope_problem *problem) {
         .table_dtype = desc->table_dtype,
         .table_width = desc->table_width,
         .out_of_range = desc->out_of_range,
+        .launch = desc->launch,
         .long_from = desc->original_max_position_embeddings,
         .xpos_center = desc->xpos_center,
     };

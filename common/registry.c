@@ -66,7 +66,10 @@ static rope_status try_entry(const rope_entry *entry, int32_t device, char *text
     if (status == ROPE_OK && device < count)
         return ROPE_OK;
     if (status == ROPE_OK) {
-        snprintf(reason, sizeof reason, "device is %d; allowed is 0..%d", device, count - 1);
+        if (count > 0)
+            snprintf(reason, sizeof reason, "device is %d; allowed is 0..%d", device, count - 1);
+        else
+            snprintf(reason, sizeof reason, "it has no device");
         status = ROPE_ERROR_NO_DEVICE;
     }
     append(text, room, entry->name, reason);
@@ -80,16 +83,22 @@ static const rope_entry *find(const char *name, size_t length) {
     return NULL;
 }
 
-static void known_names(char *text, size_t room) {
-    text[0] = 0;
+/* Appends that a name is not known, where its plugin was looked for, and the names that are. */
+static void append_unknown(char *text, size_t room, const char *name, int length) {
+    char known[200] = "";
     for (int32_t i = 0; i < rope_registry_count(); i++) {
-        size_t used = strlen(text);
-        snprintf(text + used, room - used, "%s%s", i ? ", " : "", entries[i].name);
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof known - used, ", %s", entries[i].name);
     }
+    size_t used = strlen(text);
+    snprintf(text + used, room - used,
+             "%s%.*s: no libropekit_%.*s.so in %s (ROPE_PLUGIN_PATH, then beside libropekit.so): "
+             "build it with that backend's toolkit present; allowed is auto%s",
+             used ? "; " : "", length, name, length, name, rope_loader_directories(), known);
 }
 
 static rope_status choose_auto(int32_t device, const rope_backend **backend) {
-    char text[400] = "";
+    char text[640] = "";
     rope_status status = ROPE_ERROR_NO_BACKEND;
     for (int32_t i = 0; i < rope_registry_count(); i++) {
         status = try_entry(&entries[i], device, text, sizeof text);
@@ -109,7 +118,7 @@ rope_status rope_registry_choose(const char *names, int32_t device, const rope_b
     }
     if (!names || !*names || strcmp(names, "auto") == 0)
         return choose_auto(device, backend);
-    char text[400] = "";
+    char text[640] = "";
     rope_status status = ROPE_ERROR_NO_BACKEND;
     for (const char *name = names; *name;) {
         size_t length = strcspn(name, ",");
@@ -117,11 +126,7 @@ rope_status rope_registry_choose(const char *names, int32_t device, const rope_b
         if (entry) {
             status = try_entry(entry, device, text, sizeof text);
         } else {
-            char part[64], known[200];
-            snprintf(part, sizeof part, "%.*s", (int)(length < 60 ? length : 60), name);
-            known_names(known, sizeof known);
-            append(text, sizeof text, part, "not known; allowed is auto or any of ");
-            append(text, sizeof text, "backends", known);
+            append_unknown(text, sizeof text, name, length < 60 ? (int)length : 60);
             status = ROPE_ERROR_NO_BACKEND;
         }
         if (entry && status == ROPE_OK) {

@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char last_error[512];
+static _Thread_local char last_error[768];
 
 static const char *const status_names[ROPE_STATUS_COUNT] = {
     "ROPE_OK",

@@ -115,7 +115,5 @@ rope_status rope_time(rope_device *device, rope_timing *timing) {
     if (state.candidate && state.candidate->release)
         state.candidate->release(state.kernel);
     free(state.calls);
-    if (status == ROPE_OK)
-        rope_abi_write(timing, &full, sizeof full);
-    return status;
+    return status == ROPE_OK ? rope_abi_write(timing, &full, sizeof full, "rope_timing") : status;
 }

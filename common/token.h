@@ -9,7 +9,8 @@
 enum {
     ROPE_TOKEN_ROTATES = 0,
     ROPE_TOKEN_PASSES = 1, /* is copied unrotated */
-    ROPE_TOKEN_FAILS = 2   /* out of range under ROPE_OUT_OF_RANGE_ERROR: is not written */
+    ROPE_TOKEN_FAILS = 2   /* out of range under ROPE_OUT_OF_RANGE_ERROR, or of a sequence that its
+                              shard does not divide: is not written */
 };
 
 typedef struct rope_token {
@@ -18,33 +19,41 @@ typedef struct rope_token {
     int64_t at[ROPE_MAX_AXES]; /* position on each axis, or index of its table row's entry 0 */
 } rope_token;
 
-/* Turns positions into table rows by the descriptor's policy. */
-ROPE_FN void rope_token_rows(const rope_problem *problem, const rope_call *call, int64_t batch,
-                             rope_token *token) {
-    for (int axis = 0; axis < problem->axes; axis++) {
-        int64_t row = token->at[axis], last = call->table_rows - 1;
-        if (row < 0 || row > last) {
-            if (problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR)
-                token->fate = ROPE_TOKEN_FAILS;
-            else if (problem->out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || last < 0)
-                token->fate = ROPE_TOKEN_PASSES;
-            row = row < 0 || last < 0 ? 0 : last;
-        }
-        token->at[axis] = batch * call->table_stride[0] + row * call->table_stride[1];
+/* Index of the table row of a position by the descriptor's policy, which may change the fate. */
+ROPE_FN int64_t rope_token_row(const rope_problem *problem, const rope_call *call, int64_t batch,
+                               int64_t position, int32_t *fate) {
+    int64_t row = position, last = call->table_rows - 1;
+    if (row < 0 || row > last) {
+        if (problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR)
+            *fate = ROPE_TOKEN_FAILS;
+        else if (problem->out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || last < 0)
+            *fate = ROPE_TOKEN_PASSES;
+        row = row < 0 || last < 0 ? 0 : last;
     }
+    return batch * call->table_stride[0] + row * call->table_stride[1];
+}
+
+/* A token's fate before tables have a say, and the frequency list that it takes. */
+ROPE_FN void rope_token_begin(const rope_problem *problem, const rope_call *call,
+                              const rope_site *site, rope_token *token) {
+    token->fate = site->sequence < 0 ? ROPE_TOKEN_PASSES
+                  : site->divides    ? ROPE_TOKEN_ROTATES
+                                     : ROPE_TOKEN_FAILS;
+    token->set =
+        token->fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, site) : 0;
 }
 
 /* Fills a token where it lies, so that a GPU may keep it where a pair can index its positions. */
 ROPE_FN void rope_token_read(const rope_problem *problem, const rope_call *call, int64_t batch,
                              int64_t index, rope_token *token) {
     rope_site site = rope_site_of(&call->position, batch, index);
-    token->fate = site.sequence < 0 ? ROPE_TOKEN_PASSES : ROPE_TOKEN_ROTATES;
-    token->set =
-        token->fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, &site) : 0;
+    rope_token_begin(problem, call, &site, token);
     for (int axis = 0; axis < problem->axes; axis++)
         token->at[axis] = rope_position_of(&call->position, &site, axis);
-    if (problem->angle_mode == ROPE_ANGLE_TABLE && token->fate == ROPE_TOKEN_ROTATES)
-        rope_token_rows(problem, call, batch, token);
+    if (problem->angle_mode != ROPE_ANGLE_TABLE || token->fate != ROPE_TOKEN_ROTATES)
+        return;
+    for (int axis = 0; axis < problem->axes; axis++)
+        token->at[axis] = rope_token_row(problem, call, batch, token->at[axis], &token->fate);
 }
 
 ROPE_FN rope_token rope_token_of(const rope_problem *problem, const rope_call *call, int64_t batch,

@@ -4,13 +4,18 @@
 
 #include "common/portable.h"
 
-/* distance * rate 2^-63 with 48 fraction bits, |rate| 2^-63 < 1, saturated at +-2^12. */
+/* Largest exponent: its power and the reciprocal, which k takes, are normal in fp32. */
+#define ROPE_XPOS_MOST ((uint64_t)126 << 48)
+
+/* distance * rate 2^-63 with 48 fraction bits, |rate| 2^-63 < 1, kept within ROPE_XPOS_MOST. */
 ROPE_FN int64_t rope_xpos_exponent(int64_t distance, int64_t rate) {
     uint64_t a = distance < 0 ? 0u - (uint64_t)distance : (uint64_t)distance;
     uint64_t b = rate < 0 ? 0u - (uint64_t)rate : (uint64_t)rate;
     uint64_t high = rope_mulhi(a, b), low = a * b;
-    int64_t e = high >> 11 ? (int64_t)1 << 60 : (int64_t)((high << 49) | (low >> 15));
-    return (distance < 0) != (rate < 0) ? -e : e;
+    uint64_t e = (high << 49) | (low >> 15);
+    if (high >> 11 || e > ROPE_XPOS_MOST)
+        e = ROPE_XPOS_MOST;
+    return (distance < 0) != (rate < 0) ? -(int64_t)e : (int64_t)e;
 }
 
 /* The nearest integer to an exponent. */
@@ -23,12 +28,7 @@ ROPE_FN int64_t rope_xpos_fraction(int64_t exponent) {
     return exponent - rope_xpos_integer(exponent) * ((int64_t)1 << 48);
 }
 
-/* The biased exponent of a power of two, kept where fp32 is normal. */
-ROPE_FN int64_t rope_xpos_biased(int64_t integer, int64_t bias) {
-    return bias + (integer < -126 ? -126 : integer > 127 ? 127 : integer);
-}
-
-/* 2^(exponent 2^-48), clamped to about [2^-126, 2^127]; relative error below 2e-7. */
+/* 2^(exponent 2^-48); relative error below 2e-7. */
 ROPE_FN float rope_xpos_scale(int64_t exponent) {
     float r = (float)rope_xpos_fraction(exponent) * 0x1p-48f;
     float p = fmaf(r, 0x1.ffcbfcp-17f, 0x1.430912p-13f);
@@ -38,10 +38,10 @@ ROPE_FN float rope_xpos_scale(int64_t exponent) {
     p = fmaf(r, p, 0x1.ebfbe0p-3f);
     p = fmaf(r, p, 0x1.62e430p-1f);
     p = fmaf(r, p, 1.0f);
-    return p * rope_bits_float((uint32_t)rope_xpos_biased(rope_xpos_integer(exponent), 127) << 23);
+    return p * rope_bits_float((uint32_t)(127 + rope_xpos_integer(exponent)) << 23);
 }
 
-/* The same in double, over the same clamped range. */
+/* The same in double. */
 ROPE_FN double rope_xpos_scale64(int64_t exponent) {
     double r = (double)rope_xpos_fraction(exponent) * 0x1p-48;
     double p = fma(r, 0x1.816193166d0f9p-40, 0x1.c3bd650fc2986p-36);
@@ -57,8 +57,7 @@ ROPE_FN double rope_xpos_scale64(int64_t exponent) {
     p = fma(r, p, 0x1.ebfbdff82c58fp-3);
     p = fma(r, p, 0x1.62e42fefa39efp-1);
     p = fma(r, p, 1.0);
-    return p *
-           rope_bits_double((uint64_t)rope_xpos_biased(rope_xpos_integer(exponent), 1023) << 52);
+    return p * rope_bits_double((uint64_t)(1023 + rope_xpos_integer(exponent)) << 52);
 }
 
 #endif

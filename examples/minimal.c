@@ -4,6 +4,7 @@
 int main(void) {
     float q[4][8][128] = {{{1}}}; /* tokens, heads, elements */
     rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 128};
+    desc.backend = "cpu"; /* as q is host memory */
     rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = 4};
     args.q = (rope_tensor){.in = q, .out = q, .heads = 8};
     rope_plan *plan;

@@ -33,6 +33,7 @@ static void choose_shape(test_random *r, rope_desc *d) {
     d->position_dtype = random_chance(r, 50) ? ROPE_I32 : random_chance(r, 50) ? ROPE_I64 : 0;
     d->arithmetic = random_chance(r, 30) ? ROPE_ARITHMETIC_MODEL_DTYPE
                                          : (int32_t)random_between(r, 0, ROPE_ARITHMETIC_FP32);
+    d->launch = (int32_t)random_between(r, 0, ROPE_LAUNCH_PROGRAMMATIC);
 }
 
 static void choose_angle(test_random *r, rope_desc *d, const case_wish *wish) {

@@ -45,6 +45,7 @@ static const printed_field fields[] = {
     FIELD(table_dtype, FIELD_I32),
     FIELD(table_width, FIELD_I32),
     FIELD(out_of_range, FIELD_I32),
+    FIELD(launch, FIELD_I32),
 };
 
 __attribute__((format(printf, 3, 4))) static void append(char *text, size_t room,

@@ -100,13 +100,11 @@ static void choose_tokens(test_random *r, test_case *c) {
         a->tokens += a->tokens % 2;
 }
 
-/* Bits of the positions' magnitude; XPos overflows fp32 at some tens of thousands. */
+/* Bits of the positions' magnitude. */
 static int position_bits(test_random *r, const rope_desc *d) {
     if (d->angle_mode == ROPE_ANGLE_TABLE)
         return 5;
-    if (d->xpos_scale_base > 0)
-        return 12;
-    return (int)random_between(r, 4, 35);
+    return (int)random_between(r, 4, random_chance(r, 80) ? 35 : 63);
 }
 
 static void reserve_ids(test_random *r, test_case *c) {

@@ -9,26 +9,6 @@
 
 static char message[512];
 
-oracle *compare_oracle(const rope_desc *desc) {
-    double inv_freq[CASE_MAX_PAIRS], factor;
-    oracle *o = oracle_create(desc);
-    CHECK(o != NULL, "no memory for an oracle");
-    for (int32_t set = 0; set < oracle_sets(o); set++) {
-        CHECK_STATUS(ROPE_OK, rope_frequencies(desc, set, inv_freq, CASE_MAX_PAIRS, &factor));
-        oracle_take_frequencies(o, set, inv_freq, factor);
-    }
-    return o;
-}
-
-int compare_out_of_range(const oracle *o, const rope_args *args) {
-    if (args->q.heads == 0 && args->k.heads == 0)
-        return 0;
-    for (int64_t i = 0; i < args->batch * args->tokens; i++)
-        if (oracle_locate(o, args, i / args->tokens, i % args->tokens).fate == ORACLE_OUT_OF_RANGE)
-            return 1;
-    return 0;
-}
-
 /* One tensor's output, element by element. */
 typedef struct output_view {
     int64_t count[4], stride[4], elements;
@@ -54,41 +34,6 @@ static size_t element_at(const output_view *v, int64_t i) {
     int64_t b = i / v->count[3] / v->count[2] / v->count[1];
     int64_t at = b * v->stride[0] + t * v->stride[1] + h * v->stride[2] + d * v->stride[3];
     return v->at + (size_t)(at * (int64_t)v->size);
-}
-
-static const char *tensor_values(const output_view *v, int32_t dtype, char name,
-                                 const unsigned char *result, const double *value,
-                                 const double *bound) {
-    for (int64_t i = 0; i < v->elements; i++) {
-        double got = oracle_load(dtype, result + element_at(v, i), 0);
-        if (oracle_accepts(dtype, got, value[i], bound[i]))
-            continue;
-        snprintf(message, sizeof message,
-                 "%c element %lld (token %lld, dim %lld) is %.17g, not %.17g within %.3g (off by "
-                 "%.3g)",
-                 name, (long long)i, (long long)(i / v->count[3] / v->count[2]),
-                 (long long)(i % v->count[3]), got, value[i], bound[i], fabs(got - value[i]));
-        return message;
-    }
-    return NULL;
-}
-
-const char *compare_values(oracle *o, const test_case *c, const rope_desc *desc,
-                           const rope_args *args, const unsigned char *result) {
-    for (int32_t tensor = 0; tensor < 2; tensor++) {
-        output_view v = output_of(c, desc, args, tensor);
-        if (v.elements == 0)
-            continue;
-        double *value = malloc((size_t)v.elements * 2 * sizeof *value);
-        double *bound = value + v.elements;
-        oracle_apply(o, args, tensor, value, bound);
-        const char *wrong =
-            tensor_values(&v, desc->dtype, tensor ? 'k' : 'q', result, value, bound);
-        free(value);
-        if (wrong)
-            return wrong;
-    }
-    return NULL;
 }
 
 const char *compare_untouched(const test_case *c, const rope_desc *desc, const rope_args *args,

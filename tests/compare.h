@@ -1,4 +1,5 @@
-/* Results of a case: against the oracle, against another result, and what must not have changed. */
+/* Results of a case: against the oracle (compare_oracle.c), against another result, and what must
+ * not have changed. */
 #ifndef ROPEKIT_TESTS_COMPARE_H
 #define ROPEKIT_TESTS_COMPARE_H
 

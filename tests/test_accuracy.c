@@ -84,6 +84,39 @@ TEST(accuracy, f32_huge_angles) {
     check_mode(ROPE_ANGLE_F32, ROPE_F32, 63, 1.2e-7);
 }
 
+/* Far from its centre XPos scales q by 2^-126 and k by 2^126, inverse the other way; frequency 0
+ * leaves nothing but the scale. */
+TEST(accuracy, xpos_has_limits) {
+    static const int32_t dtypes[] = {ROPE_F32, ROPE_BF16, ROPE_F64};
+    static const double still[32] = {0};
+    for (int i = 0; i < 12; i++) {
+        double data[2][64];
+        int32_t inverse = i % 2;
+        int64_t away = i / 2 % 2 ? INT64_MAX : 10000000;
+        rope_desc desc = {.struct_size = sizeof desc, .dtype = dtypes[i / 4], .head_dim = 64};
+        desc.rope_type = ROPE_TYPE_INV_FREQ;
+        desc.inv_freq = still;
+        desc.factor_count = 32;
+        desc.xpos_scale_base = 512;
+        desc.direction = inverse ? ROPE_INVERSE : ROPE_FORWARD;
+        for (int e = 0; e < 64; e++)
+            for (int t = 0; t < 2; t++)
+                oracle_store(desc.dtype, data[t], e, 1);
+        test_case c = {.desc = desc, .arena = (unsigned char *)data, .bytes = sizeof data};
+        c.args = (rope_args){.struct_size = sizeof c.args, .batch = 1, .tokens = 1};
+        c.args.q = (rope_tensor){.in = data[0], .out = data[0], .heads = 1};
+        c.args.k = (rope_tensor){.in = data[1], .out = data[1], .heads = 1};
+        c.args.position_offset = away;
+        double result[2][64];
+        CHECK_STATUS(ROPE_OK, device_run(&c, &desc, &c.args, 1, NULL, (unsigned char *)result));
+        for (int e = 0; e < 64; e++)
+            for (int t = 0; t < 2; t++)
+                CHECK(oracle_load(desc.dtype, result[t], e) == (t != inverse ? 0x1p126 : 0x1p-126),
+                      "dtype %d, position %lld, %s, element %d is %a", desc.dtype, (long long)away,
+                      t ? "k" : "q", e, oracle_load(desc.dtype, result[t], e));
+    }
+}
+
 TEST(accuracy, f64) {
     check_mode(ROPE_ANGLE_EXACT, ROPE_F64, POSITION_BITS, 4e-16);
 }

@@ -72,7 +72,7 @@ TEST(api, status_strings) {
 TEST(api, struct_sizes) {
     union {
         rope_desc desc;
-        unsigned char bytes[sizeof(rope_desc) + 16];
+        unsigned char bytes[ROPE_MAX_STRUCT_SIZE];
     } longer;
     rope_plan *plan = NULL;
     memset(&longer, 0, sizeof longer);
@@ -83,7 +83,7 @@ TEST(api, struct_sizes) {
     longer.bytes[sizeof longer - 1] = 1;
     CHECK_STATUS(ROPE_ERROR_ABI, rope_plan_create(&longer.desc, &plan));
     CHECK(strstr(rope_last_error(), "struct_size"), "%s", rope_last_error());
-    static const size_t absurd[] = {0, 7, SIZE_MAX, (size_t)1 << 40};
+    static const size_t absurd[] = {0, 7, ROPE_MAX_STRUCT_SIZE + 1, SIZE_MAX};
     for (int i = 0; i < 4; i++) {
         longer.desc.struct_size = absurd[i];
         CHECK_STATUS(ROPE_ERROR_ABI, rope_plan_create(&longer.desc, &plan));
@@ -150,10 +150,15 @@ TEST(api, a_forced_kernel_is_taken_or_an_error) {
               rope_plan_kernel(plan));
         rope_plan_destroy(plan);
     }
-    desc.kernel = "nonesuch";
-    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
-    CHECK(strstr(rope_last_error(), "kernel") && strstr(rope_last_error(), "nonesuch"), "%s",
-          rope_last_error());
+    static const char *const unknown[] = {"nonesuch", ""};
+    for (int i = 0; i < 2; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "kernel is \"%s\"", unknown[i]);
+        desc.kernel = unknown[i];
+        CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
+        CHECK(strstr(rope_last_error(), text) && strstr(rope_last_error(), device_kernel(0)), "%s",
+              rope_last_error());
+    }
 }
 
 TEST(api, backends) {
@@ -178,6 +183,8 @@ TEST(api, backends) {
 TEST(api, short_info_structs) {
     rope_device_info info;
     memset(&info, 0x5a, sizeof info);
+    info.struct_size = 0;
+    CHECK_STATUS(ROPE_ERROR_ABI, rope_device_get(device_open(), &info));
     info.struct_size = offsetof(rope_device_info, memory_bytes);
     CHECK_STATUS(ROPE_OK, rope_device_get(device_open(), &info));
     CHECK(info.memory_bytes == 0x5a5a5a5a5a5a5a5a, "memory_bytes was written");
@@ -268,33 +275,48 @@ TEST(api, timing_of_calls) {
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_time(device, NULL));
 }
 
-/* The floors of the benchmarks: a copy copies every byte, an update leaves no byte out. */
+/* The floors of the benchmarks: a copy copies every byte, an update changes every element,
+ * of two bytes at most. */
+enum { FLOOR_PART = 8192 * 4 };
+
+static void check_floor(rope_device *device, int32_t kind, int32_t candidate, void *memory,
+                        size_t bytes) {
+    static unsigned char before[2 * FLOOR_PART], after[2 * FLOOR_PART];
+    const char *name = rope_device_kernel(device, kind, candidate);
+    unsigned char *target = after + FLOOR_PART;
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = kind,
+                          .iterations = 3,
+                          .args_count = 1,
+                          .target = (char *)memory + FLOOR_PART,
+                          .source = kind == ROPE_TIME_COPY ? memory : NULL,
+                          .bytes = (int64_t)bytes,
+                          .candidate = candidate};
+    for (int i = 0; i < 2 * FLOOR_PART; i++)
+        before[i] = (unsigned char)(i % 251);
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, before, sizeof before));
+    CHECK_STATUS(ROPE_OK, rope_time(device, &timing));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, after, memory, sizeof after));
+    CHECK(memcmp(after, before, FLOOR_PART) == 0, "%s changed its source", name);
+    if (kind == ROPE_TIME_COPY)
+        CHECK(memcmp(target, before, bytes) == 0, "%s does not copy %zu bytes", name, bytes);
+    else
+        for (size_t i = 0; i < bytes; i += 2)
+            CHECK(memcmp(target + i, before + FLOOR_PART + i, 2) != 0,
+                  "%s left out byte %zu of %zu", name, i, bytes);
+    CHECK(memcmp(target + bytes, before + FLOOR_PART + bytes, FLOOR_PART - bytes) == 0,
+          "%s wrote past its end", name);
+}
+
 TEST(api, timing_of_copies) {
-    enum { BYTES = 4099 * 4, PART = 8192 * 4 };
-    static unsigned char before[2 * PART], after[2 * PART];
     rope_device *device = device_open();
     void *memory = NULL;
-    for (int i = 0; i < 2 * PART; i++)
-        before[i] = (unsigned char)(i % 251);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof before, &memory));
-    for (int32_t i = 0; rope_device_kernel(device, ROPE_TIME_COPY, i); i++) {
-        rope_timing timing = {.struct_size = sizeof timing,
-                              .kind = ROPE_TIME_COPY,
-                              .iterations = 3,
-                              .args_count = 1,
-                              .target = (char *)memory + PART,
-                              .source = memory,
-                              .bytes = BYTES,
-                              .candidate = i};
-        CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, before, sizeof before));
-        CHECK_STATUS(ROPE_OK, rope_time(device, &timing));
-        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, after, memory, sizeof after));
-        const char *name = rope_device_kernel(device, ROPE_TIME_COPY, i);
-        CHECK(memcmp(after, before, PART) == 0, "%s changed its source", name);
-        CHECK(memcmp(after + PART, before, BYTES) == 0, "%s does not copy", name);
-        CHECK(memcmp(after + PART + BYTES, before + PART + BYTES, PART - BYTES) == 0,
-              "%s wrote past its end", name);
-    }
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * FLOOR_PART, &memory));
+    for (int32_t kind = ROPE_TIME_COPY; kind <= ROPE_TIME_UPDATE; kind++)
+        for (int32_t i = 0; rope_device_kernel(device, kind, i); i++) {
+            check_floor(device, kind, i, memory, 4099 * 4);
+            check_floor(device, kind, i, memory, 1025 * 16);
+        }
     CHECK(rope_device_kernel(device, ROPE_TIME_COPY, 0), "there is no copy kernel");
     CHECK(rope_device_kernel(device, ROPE_TIME_UPDATE, 0), "there is no update kernel");
     CHECK(!rope_device_kernel(device, ROPE_TIME_COPY, 999), "there is a 999th copy kernel");

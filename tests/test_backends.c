@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48 };
 
 /* What the CPU makes of a case. */
 static void *cpu_outputs(const test_case *c, size_t *bytes) {
@@ -64,24 +64,33 @@ TEST(backends, bits_of_the_cpu) {
     }
 }
 
-/* Whole, contiguous, aligned heads: what models use, what fast paths are written for, and what a
- * generator of all descriptors seldom draws. */
+/* Aligned heads, whole and contiguous or with a window inside: what models use, what fast paths are
+ * written for, and what a generator of all descriptors seldom draws. */
 typedef struct whole_case {
-    int32_t dtype, pairing, head_dim, direction, angle_mode, in_place;
+    int32_t dtype, pairing_in, pairing_out, head_dim, window, direction, angle_mode, in_place;
     int64_t batch, tokens, heads[2];
 } whole_case;
 
+static size_t size_of(int32_t dtype) {
+    return dtype == ROPE_F64 ? 8 : dtype == ROPE_F32 ? 4 : 2;
+}
+
+/* The first WHOLE_SHAPES have every dtype with every pairing: whole heads of 128 and of 64 with
+ * exact angles, and windows with fp32 angles. */
 static whole_case make_whole(int64_t index) {
-    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16, ROPE_F64};
     static const int64_t heads[][2] = {{32, 8}, {4, 4}, {5, 0}, {8, 1}, {0, 3}};
     static const int64_t tokens[] = {1, 7, 64, 301};
     test_random r = random_stream(test_seed(), index);
     int64_t h = random_between(&r, 0, 4);
-    whole_case w = {.dtype = types[index % 3],
-                    .pairing = (int32_t)random_between(&r, 1, 2),
-                    .head_dim = random_chance(&r, 50) ? 128 : 64,
+    int32_t shape = (int32_t)(index % WHOLE_SHAPES), size = shape / 16;
+    whole_case w = {.dtype = types[shape % 4],
+                    .pairing_in = 1 + shape / 4 % 2,
+                    .pairing_out = 1 + shape / 8 % 2,
+                    .head_dim = size == 1 ? 64 : 128,
+                    .window = size == 0 ? 128 : 64,
                     .direction = (int32_t)random_between(&r, 1, 3),
-                    .angle_mode = (int32_t)random_between(&r, 1, 2),
+                    .angle_mode = 1 + (size / 2 + (int32_t)(index / WHOLE_SHAPES)) % 2,
                     .in_place = random_chance(&r, 50),
                     .batch = random_between(&r, 1, 3),
                     .tokens = tokens[random_between(&r, 0, 3)],
@@ -95,7 +104,10 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     rope_desc desc = {.struct_size = sizeof desc,
                       .dtype = w->dtype,
                       .head_dim = w->head_dim,
-                      .pairing_in = w->pairing,
+                      .rotary_dim = w->window,
+                      .rotary_offset = w->head_dim - w->window,
+                      .pairing_in = w->pairing_in,
+                      .pairing_out = w->pairing_out,
                       .direction = w->direction,
                       .angle_mode = w->angle_mode,
                       .backend = backend,
@@ -130,7 +142,9 @@ static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
     test_random r = random_stream(test_seed(), ~index);
     for (size_t i = 0; i + 8 <= bytes; i += 8) {
         uint64_t bits = random_bits(&r);
-        uint64_t drop = dtype == ROPE_F32 ? 0x4000000040000000u : 0x4000400040004000u;
+        uint64_t drop = dtype == ROPE_F64   ? 0x4000000000000000u
+                        : dtype == ROPE_F32 ? 0x4000000040000000u
+                                            : 0x4000400040004000u;
         bits &= ~drop;
         memcpy(data + i, &bits, 8);
     }
@@ -138,7 +152,7 @@ static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
 }
 
 static void check_whole(const whole_case *w, int64_t index) {
-    size_t unit = (size_t)(w->batch * w->tokens * w->head_dim) * (w->dtype == ROPE_F32 ? 4 : 2);
+    size_t unit = (size_t)(w->batch * w->tokens * w->head_dim) * size_of(w->dtype);
     size_t q_bytes = unit * (size_t)w->heads[0], bytes = q_bytes + unit * (size_t)w->heads[1];
     unsigned char *expected = make_data(index, w->dtype, bytes);
     CHECK_STATUS(ROPE_OK, rotate_whole(w, "cpu", NULL, expected, bytes, q_bytes));
@@ -158,7 +172,7 @@ static void check_whole(const whole_case *w, int64_t index) {
 
 TEST(backends, whole_heads) {
     device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, CASES / 8);) {
+    for (int64_t i = -1; test_next(&i, WHOLE_CASES);) {
         whole_case w = make_whole(i);
         check_whole(&w, i);
     }

@@ -48,7 +48,7 @@ static int ignores(const rope_config *config, const char *name) {
 
 static void matches(const golden_frequency *golden) {
     rope_config *config = config_of(golden->fields, golden->field_count);
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
     if (golden->sequence_length)
         desc.sequence_length = golden->sequence_length;
@@ -94,7 +94,7 @@ TEST(config, shapes_of_models) {
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const struct shape *s = &shapes[i];
         rope_config *config = config_of(model(s->name)->fields, model(s->name)->field_count);
-        rope_desc d;
+        rope_desc d = {.struct_size = sizeof d};
         rope_model m = {.struct_size = sizeof m};
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &d, &m));
         CHECK(d.struct_size == sizeof d && d.dtype == s->dtype && d.head_dim == s->head_dim &&
@@ -118,7 +118,7 @@ TEST(config, axes_of_transformers) {
         rope_config *config = new_config();
         CHECK_STATUS(ROPE_OK, rope_config_set_string(config, "", "model_type", golden->model_type));
         CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 2 * golden->pairs));
-        rope_desc desc;
+        rope_desc desc = {.struct_size = sizeof desc};
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK(desc.axes == 3 && desc.axis_layout == golden->layout &&
                   memcmp(desc.sections, golden->sections, sizeof golden->sections) == 0,
@@ -142,7 +142,7 @@ TEST(config, ignored_fields) {
         {"rope", "no_such_field", 3, 0, 0, 0},
     };
     rope_config *config = config_of(fields, sizeof fields / sizeof fields[0]);
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     CHECK(!rope_config_ignored(config, 0), "ignored before rope_config_finish");
     CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
     CHECK(desc.rope_theta == 500000 && desc.attention_factor == 0 && desc.mscale == 0,
@@ -159,11 +159,11 @@ TEST(config, ignored_fields) {
 TEST(config, models_ignore_little) {
     static const char *const silent[] = {"llama-3.1-8b", "qwen3-8b",    "deepseek-v3",
                                          "phi-3.5-mini", "gpt-oss-20b", "gpt-neox-20b",
-                                         "qwen2-vl-7b",  "qwen3-vl-8b"};
+                                         "gpt-j-6b",     "qwen2-vl-7b", "qwen3-vl-8b"};
     for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++) {
         const golden_frequency *golden = model(silent[i]);
         rope_config *config = config_of(golden->fields, golden->field_count);
-        rope_desc desc;
+        rope_desc desc = {.struct_size = sizeof desc};
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK(!rope_config_ignored(config, 0), "%s: %s is ignored", silent[i],
               rope_config_ignored(config, 0));
@@ -188,6 +188,7 @@ static const struct refusal {
     {{"", "partial_rotary_factor", 1.5, 0, 0, 0}, "partial_rotary_factor"},
     {{"", "partial_rotary_factor", 0.001, 0, 0, 0}, "partial_rotary_factor"},
     {{"", "rope_interleave", 2, 0, 0, 0}, "rope_interleave"},
+    {{"", "rotary", 0, 0, 0, 0}, "rotary"},
     {{"", "torch_dtype", 0, "float8_e4m3fn", 0, 0}, "torch_dtype"},
     {{"", "max_position_embeddings", -1, 0, 0, 0}, "max_position_embeddings"},
     {{"", "max_position_embeddings", 1e300, 0, 0, 0}, "max_position_embeddings"},
@@ -210,22 +211,38 @@ TEST(config, refuses) {
     };
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         rope_config *config = config_of(yarn, 4);
-        rope_desc desc = {.struct_size = 1, .dtype = 77};
+        rope_desc desc = {.struct_size = sizeof desc, .dtype = 77};
         set_field(config, &refusals[i].field);
         rope_status status = rope_config_finish(config, &desc, NULL);
         CHECK(status == ROPE_ERROR_INVALID_VALUE, "%s: %s", refusals[i].field.name,
               rope_status_string(status));
         CHECK(strstr(rope_last_error(), refusals[i].named), "\"%s\" does not name %s",
               rope_last_error(), refusals[i].named);
-        CHECK(desc.struct_size == 1 && desc.dtype == 77 && desc.head_dim == 0,
+        CHECK(desc.struct_size == sizeof desc && desc.dtype == 77 && desc.head_dim == 0,
               "%s: the descriptor is written", refusals[i].field.name);
         rope_config_destroy(config);
     }
 }
 
+/* A program that knows only the first fields gets only those; one that sets no size gets none. */
+TEST(config, a_descriptor_is_filled_no_further_than_it_reaches) {
+    rope_config *config = new_config();
+    rope_desc desc = {.struct_size = offsetof(rope_desc, rope_type), .rope_type = 77};
+    CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 64));
+    CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+    CHECK(desc.head_dim == 64 && desc.rope_type == 77, "head_dim %d, rope_type %d", desc.head_dim,
+          desc.rope_type);
+    CHECK(desc.struct_size == offsetof(rope_desc, rope_type), "struct_size was written");
+    rope_model model = {0};
+    CHECK_STATUS(ROPE_ERROR_ABI, rope_config_finish(config, &desc, &model));
+    desc.struct_size = 0;
+    CHECK_STATUS(ROPE_ERROR_ABI, rope_config_finish(config, &desc, NULL));
+    rope_config_destroy(config);
+}
+
 TEST(config, missing_fields) {
     rope_config *config = new_config();
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_config_finish(config, &desc, NULL));
     CHECK(strstr(rope_last_error(), "head_dim"), "%s", rope_last_error());
     CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "hidden_size", 4096));
@@ -253,7 +270,7 @@ TEST(config, last_value_wins_and_old_lists_live_on) {
     CHECK_STATUS(ROPE_OK, rope_config_set_list(config, "rope", "mrope_section", first, 3));
     CHECK_STATUS(ROPE_OK, rope_config_set_list(config, "rope", "mrope_section", second, 3));
     CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "rope", "mrope_interleaved", 1));
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
     CHECK(desc.head_dim == 128 && desc.sections[0] == 24 &&
               desc.axis_layout == ROPE_AXES_INTERLEAVED && !rope_config_ignored(config, 0),
@@ -292,7 +309,7 @@ TEST(config, pairings) {
         if (p->interleave >= 0)
             CHECK_STATUS(ROPE_OK,
                          rope_config_set_number(config, "", "rope_interleave", p->interleave));
-        rope_desc desc;
+        rope_desc desc = {.struct_size = sizeof desc};
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK(desc.pairing_in == p->in && desc.pairing_out == p->out, "%s: pairing %d to %d",
               p->model_type, desc.pairing_in, desc.pairing_out);
@@ -322,7 +339,7 @@ TEST(config, hostile_input) {
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_config_set_number(config, "rope", NULL, 1));
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_config_set_number(config, NULL, "factor", 1));
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_config_set_number(NULL, "rope", "factor", 1));
-    rope_desc desc;
+    rope_desc desc = {.struct_size = sizeof desc};
     CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 64));
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_config_finish(config, &desc, NULL));
     CHECK(strstr(rope_last_error(), "mrope_section"), "%s", rope_last_error());

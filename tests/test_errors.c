@@ -118,7 +118,8 @@ TEST(errors, a_rotary_dim_for_an_odd_head) {
     desc.head_dim = 65;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
-    CHECK(strstr(rope_last_error(), "65"), "%s", rope_last_error());
+    CHECK(strstr(rope_last_error(), "head_dim (65)") && strstr(rope_last_error(), "2..64"), "%s",
+          rope_last_error());
 }
 
 TEST(errors, frequencies) {
@@ -191,7 +192,8 @@ TEST(errors, tables) {
                BAD_DESC(out_of_range, KIND_I32, ROPE_OUT_OF_RANGE_CLAMP));
     desc.angle_mode = ROPE_ANGLE_TABLE;
     CHECK_DESC(desc, BAD_DESC(table_dtype, KIND_I32, ROPE_F16), BAD_DESC(table_width, KIND_I32, 3),
-               BAD_DESC(out_of_range, KIND_I32, 4), BAD_DESC(rope_theta, KIND_REAL, 500000),
+               BAD_DESC(out_of_range, KIND_I32, 4), BAD_DESC(launch, KIND_I32, 3),
+               BAD_DESC(rope_theta, KIND_REAL, 500000),
                BAD_DESC(rope_type, KIND_I32, ROPE_TYPE_LINEAR));
 }
 
@@ -277,17 +279,42 @@ TEST(errors, call_sizes) {
     BAD_CALL(call, invalid, "batch", "2", a.cu_seqlens = call.memory);
     BAD_CALL(call, invalid, "sequences", "-1",
              (a.cu_seqlens = call.memory, a.batch = 1, a.sequences = -1));
-    BAD_CALL(call, invalid, "cos", NULL, a.cos = call.memory);
+    BAD_CALL(call, invalid, "sequences", "576460752303423488",
+             (a.cu_seqlens = call.memory, a.batch = 1, a.sequences = INT64_C(1) << 59));
     BAD_CALL(call, ROPE_ERROR_OVERFLOW, "tokens", "1152921504606846976",
              a.tokens = INT64_C(1) << 60);
     BAD_CALL(call, ROPE_ERROR_OVERFLOW, "heads", "4611686018427387904",
              a.q.heads = INT64_C(1) << 62);
     BAD_CALL(call, ROPE_ERROR_OVERFLOW, "batch", NULL,
              (a.batch = INT64_C(1) << 40, a.tokens = INT64_C(1) << 40));
+    BAD_CALL(call, ROPE_ERROR_OVERFLOW, "batch", "4611686018427387904",
+             (a.batch = INT64_C(1) << 62, a.tokens = 4, a.q.heads = a.k.heads = 0));
+    BAD_CALL(call, ROPE_ERROR_OVERFLOW, "position_stride", "2305843009213693952",
+             (a.position_ids = call.memory, a.position_stride[1] = INT64_C(1) << 61));
     BAD_CALL(call, ROPE_ERROR_OVERFLOW, "q", "2305843009213693952",
              (a.q.in_stride[0] = INT64_C(1) << 61, a.q.in_stride[3] = 1));
     BAD_CALL(call, ROPE_ERROR_OVERFLOW, "k", "-9223372036854775808",
              (a.k.out_stride[1] = INT64_MIN, a.k.out_stride[3] = 1));
+    call_free(&call);
+}
+
+/* Fields that nothing would read, with and without elements to rotate. */
+TEST(errors, call_fields_that_nothing_reads) {
+    static error_call call;
+    rope_desc desc = plain_desc();
+    const rope_status invalid = ROPE_ERROR_INVALID_VALUE;
+    call_make(&call, &desc);
+    for (int empty = 0; empty < 2; empty++) {
+        call.args.batch = empty ? 0 : BATCH;
+        BAD_CALL(call, invalid, "sequences", "3", a.sequences = 3);
+        BAD_CALL(call, invalid, "position_stride", "[0, 4, 1]",
+                 (a.position_stride[1] = 4, a.position_stride[2] = 1));
+        BAD_CALL(call, invalid, "sequence_lengths", NULL, a.sequence_lengths = call.memory);
+        BAD_CALL(call, invalid, "cos", NULL, a.cos = call.memory);
+        BAD_CALL(call, invalid, "sin", NULL, a.sin = call.memory);
+        BAD_CALL(call, invalid, "table_rows", "7", a.table_rows = 7);
+        BAD_CALL(call, invalid, "table_stride", "[0, 0, 2]", a.table_stride[2] = 2);
+    }
     call_free(&call);
 }
 
@@ -352,6 +379,7 @@ TEST(errors, table_positions) {
         BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "position", "4", a.position_offset = 1);
         BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "position", "-1", a.position_offset = -1);
         BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "position", "3", a.table_rows = 3);
+        BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "table_rows is 0", NULL, a.table_rows = 0);
     }
     call_free(&call);
 }
@@ -364,6 +392,8 @@ TEST(errors, schemes_that_exclude_each_other) {
     call_make(&call, &desc);
     BAD_CALL(call, ROPE_ERROR_INVALID_VALUE, "position_ids", NULL, a.position_ids = call.memory);
     BAD_CALL(call, ROPE_ERROR_INVALID_VALUE, "tokens", "3", a.tokens = 3);
+    BAD_CALL(call, ROPE_ERROR_OVERFLOW, "shard_size", "4611686018427387904",
+             (a.tokens = INT64_C(1) << 62, a.batch = 1, a.q.heads = a.k.heads = 0));
     call_free(&call);
     double factors[32];
     for (int i = 0; i < 32; i++)
@@ -377,6 +407,51 @@ TEST(errors, schemes_that_exclude_each_other) {
     call_make(&call, &desc);
     BAD_CALL(call, ROPE_ERROR_NULL_POINTER, "sequence_lengths", NULL, a.position_ids = call.memory);
     call_free(&call);
+}
+
+/* A rank of 2 holds 8 packed tokens of two sequences, which its shard may not divide. */
+static void check_packed_shard(int32_t shard, int64_t first, int64_t second, int64_t last,
+                               int32_t allowed) {
+    static error_call call;
+    rope_desc desc = plain_desc();
+    desc.shard = shard;
+    desc.shard_size = 2;
+    call_make(&call, &desc);
+    int64_t boundary[3] = {first, second, last};
+    int32_t flag = 0;
+    char *indices = call.memory, *raised = indices + sizeof boundary;
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), indices, boundary, sizeof boundary));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), raised, &flag, sizeof flag));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), call.before, call.memory, BYTES));
+    rope_args args = call.args;
+    args.batch = 1;
+    args.tokens = 8;
+    args.q.heads = 0;
+    args.cu_seqlens = indices;
+    args.sequences = 2;
+    args.position_flag = (int32_t *)(void *)raised;
+    char text[64];
+    snprintf(text, sizeof text, "shard %d of %lld, %lld, %lld", shard, (long long)first,
+             (long long)second, (long long)last);
+    test_describe(text);
+    if (!allowed && device_is_host()) {
+        check_call(&call, &args, ROPE_ERROR_INVALID_VALUE, "cu_seqlens", "shard_size (2)");
+    } else {
+        CHECK_STATUS(ROPE_OK, rope_apply(call.plan, &args));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), &flag, raised, sizeof flag));
+        CHECK(flag == !allowed, "position_flag is %d", flag);
+    }
+    call_free(&call);
+}
+
+TEST(errors, packed_lengths_that_a_shard_does_not_divide) {
+    check_packed_shard(ROPE_SHARD_CONTIGUOUS, 0, 6, 16, 1);
+    check_packed_shard(ROPE_SHARD_CONTIGUOUS, 0, 7, 16, 0);
+    check_packed_shard(ROPE_SHARD_CONTIGUOUS, 1, 7, 15, 0);
+    check_packed_shard(ROPE_SHARD_CONTIGUOUS, 0, 6, 15, 0);
+    check_packed_shard(ROPE_SHARD_ZIGZAG, 0, 8, 16, 1);
+    check_packed_shard(ROPE_SHARD_ZIGZAG, 0, 6, 16, 0);
+    check_packed_shard(ROPE_SHARD_ZIGZAG, 0, 8, 14, 0);
 }
 
 /* Nothing to write: success, whatever the pointers. */

@@ -95,6 +95,9 @@ TEST(registry, a_missing_backend_is_an_error) {
     PROBE(1, "open", "-", "ROPE_ERROR_NO_BACKEND", "ROPE_BACKEND", "ROPE_BACKEND=nonesuch");
     PROBE(1, "open", "-", "nonesuch", "cpu", "ROPE_BACKEND=nonesuch,other");
     PROBE(1, "open", "CPU", "ROPE_ERROR_NO_BACKEND", "CPU", "ROPE_VERBOSE=0");
+    PROBE(1, "open", "nonesuch", "no libropekit_nonesuch.so in " ROPE_TEST_PLUGIN_DIR, "allowed is",
+          PLUGINS);
+    PROBE(1, "open", "nonesuch", "ROPE_PLUGIN_PATH", "cpu", "ROPE_VERBOSE=0");
 }
 
 TEST(registry, cpu_isa_only_lowers) {
@@ -111,6 +114,13 @@ TEST(registry, cpu_isa_only_lowers) {
 TEST(registry, an_unknown_cpu_isa_is_an_error) {
     PROBE(1, "open", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
     PROBE(1, "rotate", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
+}
+
+TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
+    PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_STREAM=0");
+    PROBE(1, "open", "cpu", "ROPE_CPU_STREAM", "-1", "ROPE_CPU_STREAM=-1");
+    PROBE(1, "open", "cpu", "ROPE_CPU_STREAM", "4k", "ROPE_CPU_STREAM=4k");
+    PROBE(1, "open", "cpu", "0 or more", "", "ROPE_CPU_STREAM=99999999999999999999");
 }
 
 TEST(registry, a_plugin_is_found_and_used) {

@@ -52,6 +52,7 @@ typedef struct rope_problem {
     int32_t table_dtype;       /**< ROPE_F32 or dtype. */
     int32_t table_width;       /**< ROPE_TABLE_. */
     int32_t out_of_range;      /**< ROPE_OUT_OF_RANGE_. */
+    int32_t launch;            /**< ROPE_LAUNCH_. */
     int32_t frequency_sets;    /**< 0 for tables, 1, or 2 when chosen per sequence. */
     int64_t long_from;         /**< With 2 sets: lengths above this take the second. */
     rope_frequency_set set[2]; /**< frequency_sets of them. */

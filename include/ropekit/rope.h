@@ -4,8 +4,11 @@
  *
  * A program describes a kind of layer once (rope_desc), makes a plan for it (rope_plan_create) and
  * applies the plan to any batch (rope_apply). Every enumerated field is an int32_t whose value 0
- * means "the default"; every number whose value is 0 means "not given". Functions return a status
- * and never print, abort or leave a half-written buffer; rope_last_error() says what was wrong.
+ * means "the default"; every number whose value is 0 means "not given". Every struct but
+ * rope_tensor begins with struct_size: set it to the struct's sizeof before a call reads or fills
+ * the struct. A newer struct is accepted when its bytes beyond this version's are 0. Functions
+ * return a status and never print, abort or leave a half-written buffer; rope_last_error() says
+ * what was wrong.
  *
  * Thread safety: every function may be called from any thread. A plan and a device are immutable
  * once made and may be shared; destroying one while another thread uses it is an error.
@@ -36,9 +39,10 @@ extern "C" {
 
 /** @name Limits
  * @{ */
-#define ROPE_MAX_ROTARY_DIM 4096 /**< Largest rotary_dim. */
-#define ROPE_MAX_HEAD_DIM 65536  /**< Largest head_dim. */
-#define ROPE_MAX_AXES 4          /**< Most position axes (time, height, width, one more). */
+#define ROPE_MAX_ROTARY_DIM 4096  /**< Largest rotary_dim. */
+#define ROPE_MAX_HEAD_DIM 65536   /**< Largest head_dim. */
+#define ROPE_MAX_AXES 4           /**< Most position axes (time, height, width, one more). */
+#define ROPE_MAX_STRUCT_SIZE 4096 /**< Largest struct_size, of this version and all to come. */
 /** @} */
 
 /** Result of a call: one of the ROPE_ERROR_ numbers, which never change, or ROPE_OK. */
@@ -91,7 +95,8 @@ enum {
         2 /**< Each product and the sum rounded to dtype: eager PyTorch. */
 };
 
-/** Frequency rules, with the names Transformers gives them; formulas in docs/numerics.md. */
+/** Frequency rules, with the names Transformers gives them; for pair i of r = rotary_dim elements,
+ * in radians a position. docs/numerics.md has each formula in full, with its source. */
 enum {
     ROPE_TYPE_DEFAULT = 1,  /**< w_i = rope_theta^(-2i/r). */
     ROPE_TYPE_LINEAR = 2,   /**< w_i / factor. */
@@ -146,12 +151,19 @@ enum {
     ROPE_OUT_OF_RANGE_CLAMP = 3     /**< It takes the first or the last row. */
 };
 
+/** How a kernel follows what is ahead of it on its stream. */
+enum {
+    ROPE_LAUNCH_SERIAL = 1,      /**< Starts when that has ended. */
+    ROPE_LAUNCH_PROGRAMMATIC = 2 /**< Starts early where the device can, and waits for it before it
+                                      touches memory (CUDA's programmatic dependent launch). */
+};
+
 /** Context parallelism: which tokens of each sequence this rank holds. */
 enum {
     ROPE_SHARD_NONE = 1,       /**< All. Default. */
     ROPE_SHARD_CONTIGUOUS = 2, /**< The shard_rank-th of shard_size equal parts. */
     ROPE_SHARD_ZIGZAG = 3      /**< Chunks shard_rank and 2*shard_size-1-shard_rank of 2*shard_size,
-      which divides each length. */
+      which divides each packed length. */
 };
 
 /**
@@ -192,7 +204,7 @@ typedef struct rope_desc {
     double short_mscale;          /**< > 0: longrope's attention factor when short. */
     double long_mscale;           /**< > 0: longrope's attention factor when long. */
     double xpos_scale_base;       /**< >= 2: XPos on, usually 512. Its scale is kept within [2^-126,
-                                     2^127]. */
+                                     2^126], in every arithmetic. */
     int64_t xpos_center;          /**< Position where XPos scales by 1. */
     int64_t original_max_position_embeddings; /**< > 0 (longrope: >= 2): yarn, longrope, llama3. */
     int64_t max_position_embeddings;          /**< > 0: dynamic, longrope. */
@@ -225,6 +237,7 @@ typedef struct rope_desc {
 
     /* choice of kernel */
     int32_t device; /**< Index of the backend's device. */
+    int32_t launch; /**< ROPE_LAUNCH_. 0: serial. */
     const char
         *backend; /**< Name, comma list in order of preference, or "auto". NULL: ROPE_BACKEND. */
     const char *kernel; /**< Forces a candidate, as in "avx2". NULL: the first that accepts. */
@@ -255,7 +268,10 @@ typedef struct rope_tensor {
 /**
  * One call. Index arrays hold position_dtype and live where the tensors live. With s the sequence
  * of token t (its batch row, or its part of cu_seqlens) and n its index there, its position is
- * (position_ids ? position_ids[axis, batch, t] : shard(n)) + position_offset + sequence_offsets[s].
+ * (position_ids ? position_ids[axis, batch, t] : shard(n)) + position_offset + sequence_offsets[s],
+ * modulo 2^64. A field that the plan and the other fields leave unread must stay 0 or NULL, whether
+ * or not there is an element to rotate; only stream and position_flag, which a backend may have no
+ * use for, and the pointers and strides of a tensor without elements are free.
  */
 typedef struct rope_args {
     size_t struct_size;           /**< sizeof(rope_args). */
@@ -265,18 +281,23 @@ typedef struct rope_args {
     rope_tensor k;                /**< Second tensor; either may be absent. */
     int64_t position_offset;      /**< Added to every position. */
     const void *position_ids;     /**< Ids of every token, or NULL. */
-    int64_t position_stride[3];   /**< Elements over [axis, batch, token]. All 0: contiguous. */
+    int64_t position_stride[3];   /**< position_ids: elements over [axis, batch, token]. All 0:
+                                       contiguous. */
     const void *sequence_offsets; /**< One a sequence, or NULL. */
     const void *cu_seqlens;       /**< sequences + 1 boundaries of packed sequences, or NULL. Whole
-                                       lengths, also where this rank holds a shard of each. Tokens
-                                       outside every sequence pass through. */
-    int64_t sequences;            /**< Number of packed sequences. */
+                                       lengths, also where this rank holds a shard of each: then
+                                       multiples of shard_size, for zigzag an even number of them
+                                       apart; where they are not, ROPE_ERROR_INVALID_VALUE, or the
+                                       position flag for that sequence's tokens. Tokens outside
+                                       every sequence pass through. */
+    int64_t sequences;            /**< cu_seqlens: number of packed sequences, below 2^59. */
     const void *sequence_lengths; /**< longrope per sequence: total length of each. Required with
                                        position_ids; else NULL takes last position + 1. */
     const void *cos;              /**< ROPE_ANGLE_TABLE: entry of row 0. */
     const void *sin;              /**< ROPE_ANGLE_TABLE: entry of row 0. */
-    int64_t table_rows;           /**< Rows; positions index them. */
-    int64_t table_stride[3];      /**< Elements over [batch, row, entry]. All 0: {0, width, 1}. */
+    int64_t table_rows;           /**< ROPE_ANGLE_TABLE: rows; positions index them. */
+    int64_t table_stride[3];      /**< ROPE_ANGLE_TABLE: elements over [batch, row, entry]. All 0:
+                                       {0, width, 1}. */
     int32_t *position_flag;       /**< Device int32, or NULL: an asynchronous backend sets it to 1
                                        when it left out a token for its position. */
     void *stream;                 /**< The backend's stream, or NULL for its default. */
@@ -358,11 +379,14 @@ typedef struct rope_model {
     int64_t max_position_embeddings; /**< Longest context. */
 } rope_model;
 
-/** Makes an empty configuration. */
+/** Makes an empty configuration.
+ * @return ROPE_OK, NULL_POINTER or OUT_OF_MEMORY */
 ROPE_API rope_status rope_config_create(rope_config **config);
 /** Destroys a configuration. NULL is allowed. */
 ROPE_API void rope_config_destroy(rope_config *config);
-/** Sets a number or a boolean (0 or 1). A model field that RoPE does not know is no error. */
+/** Sets a number or a boolean (0 or 1). A model field that RoPE does not know is no error. One
+ * thread at a time uses a configuration.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or OUT_OF_MEMORY, as of the next two */
 ROPE_API rope_status rope_config_set_number(rope_config *config, const char *scope,
                                             const char *name, double value);
 /** Sets a string (model_type, rope_type, torch_dtype). */
@@ -374,8 +398,9 @@ ROPE_API rope_status rope_config_set_list(rope_config *config, const char *scope
 /**
  * Fills a descriptor. Its pointers stay valid as long as the configuration.
  * @param config  the fields set so far
- * @param desc    receives the descriptor; untouched on error
+ * @param desc    receives the descriptor; set its struct_size first. Untouched on error
  * @param model   receives the shapes, or NULL; set its struct_size first
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI
  */
 ROPE_API rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model);
 /** After rope_config_finish: the index-th field that was set and that nothing reads, or NULL past
@@ -392,13 +417,15 @@ typedef struct rope_backend_info {
     const char *name;     /**< As in "cpu"; lives as long as the process. */
     const char *origin;   /**< Path of the plugin, or "built in". */
     rope_status status;   /**< ROPE_OK, or why it cannot be used. */
-    const char *reason;   /**< Text for status; empty when ROPE_OK. */
+    const char *reason;   /**< Text for status, valid until the thread's next rope_backend_get;
+                               empty when ROPE_OK. */
     int32_t device_count; /**< Devices it can use now. */
 } rope_backend_info;
 
 /** Number of backends known, usable or not, in the order in which "auto" tries them. */
 ROPE_API int32_t rope_backend_count(void);
-/** Describes the index-th backend. */
+/** Describes the index-th backend.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */
 ROPE_API rope_status rope_backend_get(int32_t index, rope_backend_info *info);
 
 /** A device of a backend, opened for its memory and its clock. */
@@ -415,15 +442,19 @@ typedef struct rope_device_info {
     int32_t compute_units; /**< Threads or multiprocessors that kernels use. */
 } rope_device_info;
 
-/** Opens a device; backend as in rope_desc.backend. */
+/** Opens a device; backend as in rope_desc.backend.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OUT_OF_MEMORY, NO_BACKEND, NO_DEVICE or DEVICE */
 ROPE_API rope_status rope_device_open(const char *backend, int32_t index, rope_device **device);
 /** Closes a device. Memory allocated through it stays the caller's to free before. */
 ROPE_API void rope_device_close(rope_device *device);
-/** Describes a device. */
+/** Describes a device.
+ * @return ROPE_OK, NULL_POINTER, ABI or DEVICE */
 ROPE_API rope_status rope_device_get(const rope_device *device, rope_device_info *info);
-/** Allocates bytes (64-byte aligned or better) on a device; 0 bytes give NULL. */
+/** Allocates bytes (64-byte aligned or better) on a device; 0 bytes give NULL.
+ * @return ROPE_OK, NULL_POINTER, OUT_OF_MEMORY or DEVICE */
 ROPE_API rope_status rope_device_alloc(rope_device *device, size_t bytes, void **pointer);
-/** Frees memory of rope_device_alloc. NULL is allowed. */
+/** Frees memory of rope_device_alloc. NULL is allowed.
+ * @return ROPE_OK, NULL_POINTER or DEVICE, as of the copies and rope_device_synchronize */
 ROPE_API rope_status rope_device_free(rope_device *device, void *pointer);
 /** Copies host memory to the device and waits. */
 ROPE_API rope_status rope_device_copy_in(rope_device *device, void *target, const void *source,
@@ -460,10 +491,12 @@ typedef struct rope_timing {
     double host_seconds;   /**< Receives the host's time for one run. */
 } rope_timing;
 
-/** Times runs by the device's clock; iterations once, after nothing else was waiting. */
+/** Times runs by the device's clock; iterations once, after nothing else was waiting.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, ABI, OUT_OF_MEMORY, DEVICE or what a run returned
+ */
 ROPE_API rope_status rope_time(rope_device *device, rope_timing *timing);
 /** Name of the index-th kernel of a kind (ROPE_TIME_KERNEL, _COPY or _UPDATE), or NULL past the
- * last. */
+ * last. It lives as long as the process. */
 ROPE_API const char *rope_device_kernel(const rope_device *device, int32_t kind, int32_t index);
 /** @} */
 

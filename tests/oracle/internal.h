@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_ORACLE_INTERNAL_H
 #define ROPEKIT_ORACLE_INTERNAL_H
 
+#include "tests/oracle/format.h"
 #include "tests/oracle/oracle.h"
 
 #include <mpfr.h>
@@ -42,13 +43,5 @@ typedef struct oracle_matrix {
 } oracle_matrix;
 void oracle_matrix_of(oracle *o, const rope_args *args, const oracle_token *token, int64_t batch,
                       int32_t pair, int32_t tensor, oracle_matrix *matrix);
-
-/* Unit roundoff, half the least subnormal and the largest number of a floating type. */
-typedef struct oracle_format {
-    int precision;
-    int least; /* exponent of the least subnormal */
-    double unit, tiny, largest;
-} oracle_format;
-const oracle_format *oracle_format_of(int32_t dtype);
 
 #endif

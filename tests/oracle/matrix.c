@@ -1,7 +1,7 @@
 /*
  * The matrix of a pair in exact arithmetic, and the bound on each entry that the library's own may
- * be off: 8e-8 (exact), 1.2e-7 (f32) or 4e-16 (f64) of the attention factor, plus one rounding for
- * each product in which factor and scale enter.
+ * be off: 8e-8 (exact), 1.2e-7 (f32) or 4e-16 (f64) of the attention factor, at every position,
+ * plus one rounding for each product in which factor and scale enter.
  */
 #include "tests/oracle/internal.h"
 
@@ -20,6 +20,20 @@ static double angle_f32(const oracle *o, int32_t set, int64_t position, int32_t 
     return angle;
 }
 
+/* The frequency of exact angles in radians: of fp32's beyond 2^36, where its 64 bits show, the
+ * nearest multiple of 2^-64 turns. */
+static void exact_omega(oracle *o, int32_t set, int64_t position, int32_t pair, mpfr_t omega) {
+    mpfr_set(omega, o->list[set].omega[pair], RN);
+    if (is_double(&o->desc) || (position >= -(INT64_C(1) << 36) && position <= INT64_C(1) << 36))
+        return;
+    mpfr_ptr unit = o->t[1];
+    mpfr_const_pi(unit, RN);
+    mpfr_div_2ui(unit, unit, 63, RN);
+    mpfr_div(omega, omega, unit, RN);
+    mpfr_rint(omega, omega, RN);
+    mpfr_mul(omega, omega, unit, RN);
+}
+
 static oracle_angle *angle_of(oracle *o, int32_t set, int64_t position, int32_t pair) {
     oracle_angle *a = &o->angle[pair];
     if (a->known && a->set == set && a->position == position)
@@ -27,42 +41,41 @@ static oracle_angle *angle_of(oracle *o, int32_t set, int64_t position, int32_t 
     a->known = 1;
     a->set = set;
     a->position = position;
-    if (o->desc.angle_mode == ROPE_ANGLE_F32)
+    if (o->desc.angle_mode == ROPE_ANGLE_F32) {
         mpfr_set_d(o->t[0], angle_f32(o, set, position, pair), RN);
-    else
-        mpfr_mul_si(o->t[0], o->list[set].omega[pair], (long)position, RN);
+    } else {
+        exact_omega(o, set, position, pair, o->t[0]);
+        mpfr_mul_si(o->t[0], o->t[0], (long)position, RN);
+    }
     mpfr_sin_cos(a->s, a->c, o->t[0], RN);
     return a;
 }
 
-/* cos and sin before factor and scale: the contract's figure, which holds to 2^36, and beyond that
- * what 64 bits of a turn leave. */
-static double angle_error(const rope_desc *d, int64_t position) {
-    if (is_double(d))
-        return 4e-16;
-    if (d->angle_mode == ROPE_ANGLE_F32)
-        return 1.2e-7;
-    double p = fabs((double)position);
-    return p <= 0x1p36 ? 8e-8 : 8e-8 + p * 0x1p-64 * 3.15;
+/* cos and sin before factor and scale. */
+static double angle_error(const rope_desc *d) {
+    return is_double(d) ? 4e-16 : d->angle_mode == ROPE_ANGLE_F32 ? 1.2e-7 : 8e-8;
 }
 
-/* XPos' ((2i + 0.4 r) / 1.4 r)^((position - centre) / base) for q, reciprocal for k and for the
- * inverse. Returns the relative error allowed: its exponent has 48 fraction bits, its rate 63. */
+/* XPos' ((2i + 0.4 r) / 1.4 r)^((position - centre) / base), kept within 2^-126..2^126, for q,
+ * reciprocal for k and for the inverse; distances wrap as positions do. Returns the relative error
+ * allowed: the exponent has 48 fraction bits, its rate 63, of which a double gives 50. */
 static double xpos_scale(oracle *o, int64_t position, int32_t pair, int32_t tensor, mpfr_t scale) {
     const rope_desc *d = &o->desc;
     mpfr_ptr e = o->t[1];
-    double distance = (double)(position - d->xpos_center);
-    mpfr_set_d(scale, 0.4, RN);
-    mpfr_mul_si(scale, scale, d->rotary_dim, RN);
-    mpfr_add_si(scale, scale, 2 * pair, RN);
-    mpfr_div_d(scale, scale, 1.4, RN);
-    mpfr_div_si(scale, scale, d->rotary_dim, RN);
-    mpfr_set_d(e, distance, RN);
+    int64_t distance = (int64_t)((uint64_t)position - (uint64_t)d->xpos_center);
+    mpfr_set_si(scale, 10 * pair + 2 * d->rotary_dim, RN);
+    mpfr_div_si(scale, scale, 7 * d->rotary_dim, RN);
+    mpfr_set_si(e, (long)distance, RN);
     mpfr_div_d(e, e, d->xpos_scale_base, RN);
+    mpfr_log2(scale, scale, RN);
+    mpfr_mul(e, e, scale, RN);
+    if (mpfr_cmpabs_ui(e, 126) > 0)
+        mpfr_set_si(e, mpfr_sgn(e) * 126, RN);
     if ((tensor == 1) != (d->direction == ROPE_INVERSE))
         mpfr_neg(e, e, RN);
-    mpfr_pow(scale, scale, e, RN);
-    return fabs(distance) * 0x1p-63 + 0x1p-47 + (is_double(d) ? 4e-16 : 2e-7 + 0x1p-24);
+    mpfr_exp2(scale, e, RN);
+    return fabs((double)distance) * 0x1p-63 + fabs(mpfr_get_d(e, RN)) * 0x1p-50 + 0x1p-47 +
+           (is_double(d) ? 4e-16 : 2e-7 + 0x1p-24);
 }
 
 static void computed(oracle *o, const oracle_token *token, int32_t pair, int32_t tensor,
@@ -85,7 +98,7 @@ static void computed(oracle *o, const oracle_token *token, int32_t pair, int32_t
         mpfr_mul(matrix->m[i], i % 2 ? a->s : a->c, factor, RN);
         if (i % 2 && d->direction != ROPE_FORWARD)
             mpfr_neg(matrix->m[i], matrix->m[i], RN);
-        matrix->error[i] = size * (angle_error(d, position) + relative) + 0x1p-149;
+        matrix->error[i] = size * (angle_error(d) + relative) + 0x1p-149;
     }
 }
 

@@ -164,18 +164,6 @@ void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double
     mpfr_clears(a, s, c, (mpfr_ptr)0);
 }
 
-void oracle_strides(const rope_desc *desc, const rope_args *args, int32_t tensor, int64_t in[4],
-                    int64_t out[4]) {
-    const rope_tensor *t = tensor ? &args->k : &args->q;
-    int64_t dim = tensor && desc->k_head_dim ? desc->k_head_dim : desc->head_dim;
-    int64_t zero[4] = {0}, token = t->heads * dim;
-    int64_t contiguous[4] = {args->tokens * token, token, dim, 1};
-    int given_in = memcmp(t->in_stride, zero, sizeof zero) != 0;
-    int given_out = memcmp(t->out_stride, zero, sizeof zero) != 0;
-    memcpy(in, given_in ? t->in_stride : contiguous, sizeof zero);
-    memcpy(out, given_out ? t->out_stride : t->in == t->out ? in : contiguous, sizeof zero);
-}
-
 /* Elements of the window that make a pair. */
 static void pair_elements(int32_t pairing, int32_t pair, int32_t pairs, int32_t element[2]) {
     int interleaved = pairing == ROPE_PAIRING_INTERLEAVED;
@@ -270,11 +258,11 @@ void oracle_rotate(oracle *o, const rope_args *args, int32_t tensor, int64_t bat
     int64_t at = batch * in[0] + token * in[1];
     load_heads(o, t, at, in, dim, value);
     for (int64_t i = 0; i < t->heads * dim; i++)
-        bound[i] = site.fate == ORACLE_OUT_OF_RANGE ? INFINITY : 0;
+        bound[i] = site.fate == ORACLE_FAILS ? INFINITY : 0;
     oracle_matrix matrix;
     for (int i = 0; i < 4; i++)
         mpfr_init2(matrix.m[i], ORACLE_BITS);
-    for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_OUT_OF_RANGE; i++) {
+    for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_FAILS; i++) {
         if (site.fate == ORACLE_ROTATES)
             oracle_matrix_of(o, args, &site, batch, i, tensor, &matrix);
         for (int64_t h = 0; h < t->heads; h++) {

@@ -36,7 +36,7 @@ void oracle_take_frequencies(oracle *o, int32_t set, const double *inv_freq,
 void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double *sine);
 
 /* What becomes of a token. */
-enum { ORACLE_ROTATES = 0, ORACLE_PASSES = 1, ORACLE_OUT_OF_RANGE = 2 };
+enum { ORACLE_ROTATES = 0, ORACLE_PASSES = 1, ORACLE_FAILS = 2 };
 typedef struct oracle_token {
     int32_t fate;
     int32_t set;               /* list of frequencies */

@@ -39,12 +39,21 @@ static int64_t packed_sequence(const oracle *o, const rope_args *args, int64_t t
     return -1;
 }
 
+/* Whether the ranks hold equal parts of a packed sequence, and zigzag ranks two equal chunks. */
+static int shard_divides(const oracle *o, const rope_args *args, int64_t sequence) {
+    int64_t begin = index_at(o, args->cu_seqlens, sequence);
+    int64_t end = index_at(o, args->cu_seqlens, sequence + 1);
+    int64_t parts =
+        o->desc.shard == ROPE_SHARD_ZIGZAG ? 2 * (int64_t)o->desc.shard_size : o->desc.shard_size;
+    return begin % o->desc.shard_size == 0 && (end - begin) % parts == 0;
+}
+
 static void table_row(const oracle *o, const rope_args *args, int32_t axis, oracle_token *site) {
     int64_t row = site->at[axis];
     if (row >= 0 && row < args->table_rows)
         return;
     if (o->desc.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
-        site->fate = ORACLE_OUT_OF_RANGE;
+        site->fate = ORACLE_FAILS;
     else if (o->desc.out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || args->table_rows == 0)
         site->fate = ORACLE_PASSES;
     else
@@ -58,6 +67,10 @@ oracle_token oracle_locate(const oracle *o, const rope_args *args, int64_t batch
         sequence = packed_sequence(o, args, token, &first, &local);
     if (sequence < 0) {
         site.fate = ORACLE_PASSES;
+        return site;
+    }
+    if (args->cu_seqlens && !shard_divides(o, args, sequence)) {
+        site.fate = ORACLE_FAILS;
         return site;
     }
     uint64_t shift = (uint64_t)args->position_offset;

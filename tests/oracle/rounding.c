@@ -1,5 +1,6 @@
 /* Floating formats: rounding by scaling to an integer, encodings from the rounded value. */
-#include "tests/oracle/internal.h"
+#include "tests/oracle/format.h"
+#include "tests/oracle/oracle.h"
 
 #include <math.h>
 #include <string.h>

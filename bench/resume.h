@@ -1,0 +1,14 @@
+/* What an interrupted run measured, taken into the next one. */
+#ifndef ROPEKIT_BENCH_RESUME_H
+#define ROPEKIT_BENCH_RESUME_H
+
+#include "bench/record.h"
+
+/* Moves the records of the document in --output to a list that was just begun. False after a
+ * message: the file is unreadable, or its device, build, seed or arguments are not the list's. A
+ * file that is not there is an empty one. */
+bool resume_read(record_list *list, const options *o);
+/* Whether the list holds a suite's case; settings is NULL for any of the suite. */
+bool resume_holds(const record_list *list, const char *suite, const char *settings);
+
+#endif

@@ -1,0 +1,88 @@
+#include "bench/suite_table.h"
+
+#include "bench/format.h"
+
+#include <math.h>
+#include <string.h>
+
+#define HEADINGS "cache|data|time|GB/s|copy|of copy|quartiles|A/A|eager|host|kernel"
+#define OWN 4
+
+/* The next of headings separated by '|', empty where a column is left out. */
+static size_t next_heading(const char **headings, char *heading, size_t size) {
+    size_t length = strcspn(*headings, "|");
+    snprintf(heading, size, "%.*s", (int)length, *headings);
+    *headings += length + ((*headings)[length] == '|');
+    return length;
+}
+
+static const char *own_headings(const suite_table *s) {
+    return s->suite ? suite_headings(s->suite) : "|T|D|dtype";
+}
+
+static bool is_rules(const suite_table *s) {
+    return s->suite && strcmp(s->suite, "rules") == 0;
+}
+
+void suite_table_begin(suite_table *s, const char *suite) {
+    char headings[192] = "", heading[32];
+    size_t used = 0;
+    *s = (suite_table){.suite = suite};
+    const char *own = own_headings(s);
+    for (int i = 0; i < OWN; i++)
+        if (next_heading(&own, heading, sizeof heading))
+            used += (size_t)snprintf(headings + used, sizeof headings - used, "%s|", heading);
+    snprintf(headings + used, sizeof headings - used, "%s%s",
+             is_rules(s) ? "of the first|tables|" : "", HEADINGS);
+    table_begin(&s->t, headings);
+}
+
+static void add_own(suite_table *s, const bench_case *c) {
+    char number[2][24], heading[32];
+    snprintf(number[0], sizeof number[0], "%lld", (long long)c->o.tokens);
+    snprintf(number[1], sizeof number[1], "%d", c->o.desc.head_dim);
+    const char *cells[OWN] = {c->label, number[0], number[1], dtype_name(c->o.desc.dtype)};
+    const char *own = own_headings(s);
+    for (int i = 0; i < OWN; i++)
+        if (next_heading(&own, heading, sizeof heading))
+            table_cell(&s->t, "%s", cells[i]);
+}
+
+static void add_rule(suite_table *s, double seconds, size_t table_bytes) {
+    s->first = s->first > 0 ? s->first : seconds;
+    table_cell(&s->t, "%.3f", seconds / s->first);
+    table_cell(&s->t, "%s", table_bytes ? format_bytes((double)table_bytes).text : "-");
+}
+
+void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, const workload *w,
+                     const measurement *m) {
+    double bytes = 2.0 * (double)w->floor_bytes;
+    double repeat = fabs(m->self_ratio.median - 1);
+    table *t = &s->t;
+    add_own(s, c);
+    if (is_rules(s))
+        add_rule(s, m->kernel.median, measure_table_bytes(w, &c->o));
+    table_cell(t, "%s", c->o.cache == CACHE_COLD ? "cold" : "warm");
+    table_cell(t, "%s", format_bytes(bytes).text);
+    table_cell(t, "%s", format_seconds(m->kernel.median).text);
+    table_cell(t, "%.1f", 1e-9 * bytes / m->kernel.median);
+    table_cell(t, "%.1f", 1e-9 * bytes / m->floor.median);
+    table_cell(t, "%.3f", m->kernel_ratio.median);
+    table_cell(t, "%.3f..%.3f", m->kernel_ratio.low, m->kernel_ratio.high);
+    table_cell(t, "%.1f %%", 100 * repeat);
+    table_cell(t, "%s", format_seconds(m->apply.median).text);
+    table_cell(t, "%s", format_seconds(m->host_seconds).text);
+    table_cell(t, "%s", kernel);
+    s->worst_repeat = repeat > s->worst_repeat ? repeat : s->worst_repeat;
+    s->rows++;
+}
+
+void suite_table_end(suite_table *s, FILE *file) {
+    if (s->rows) {
+        fprintf(file, "\n%s\n", s->suite ? s->suite : "as given");
+        table_print(&s->t, file);
+        fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
+                100 * s->worst_repeat);
+    }
+    table_end(&s->t);
+}

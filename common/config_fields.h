@@ -1,0 +1,35 @@
+/* A Hugging Face configuration as it was set, field by field, and what a descriptor takes from it.
+ */
+#ifndef ROPEKIT_COMMON_CONFIG_FIELDS_H
+#define ROPEKIT_COMMON_CONFIG_FIELDS_H
+
+#include <ropekit/rope.h>
+
+enum { ROPE_CONFIG_MAX_TEXT = 128 };
+enum { SCOPE_MODEL = 1, SCOPE_ROPE = 2 };
+typedef enum field_kind { FIELD_NUMBER, FIELD_TEXT, FIELD_LIST } field_kind;
+
+/* A field as it was set; the last of a name counts, earlier ones live on for descriptors made. */
+typedef struct config_field {
+    struct config_field *next;
+    int scope, read;
+    field_kind kind;
+    const char *name, *text;
+    const double *list;
+    double number;
+    int32_t count;
+} config_field;
+
+struct rope_config {
+    config_field *first, *last;
+    int32_t count;
+    int finished;
+};
+
+/* The field that counts, or NULL. */
+config_field *rope_config_find(const rope_config *config, int scope, const char *name);
+
+/* Fills a descriptor and a model, which hold 0, and marks what it reads. */
+rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model);
+
+#endif

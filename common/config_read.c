@@ -1,0 +1,422 @@
+/* What the fields of a configuration say, by the rules of Transformers. */
+#include "common/config_fields.h"
+#include "common/config_models.h"
+#include "common/status.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+/* A pass over the fields; after the first error every read gives 0 and changes nothing. */
+typedef struct reading {
+    rope_config *config;
+    char model_type[ROPE_CONFIG_MAX_TEXT + 1]; /* without "_text" */
+    rope_status status;
+} reading;
+
+/* A field of a kind, or NULL; marks it as read. */
+static const config_field *read_field(reading *r, int scope, const char *name, field_kind kind) {
+    static const char *const kinds[] = {"a number", "a string", "a list of numbers"};
+    static const char *const given[] = {"a number", "a string", "a list or an object"};
+    config_field *field = rope_config_find(r->config, scope, name);
+    if (!field || r->status != ROPE_OK)
+        return NULL;
+    field->read = 1;
+    if (field->kind == kind)
+        return field;
+    r->status = rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", name,
+                          given[field->kind], kinds[kind]);
+    return NULL;
+}
+
+/* A number under its names, best first, where it may stand and what it may be. */
+typedef struct number_spec {
+    const char *names[2];
+    int scopes;
+    double most;
+    int whole, zero_is_absent;
+} number_spec;
+
+static double model_value(const reading *r, const char *name) {
+    for (size_t i = 0; name && i < sizeof model_defaults / sizeof model_defaults[0]; i++)
+        if (strcmp(model_defaults[i].model_type, r->model_type) == 0 &&
+            strcmp(model_defaults[i].name, name) == 0)
+            return model_defaults[i].value;
+    return 0;
+}
+
+static double checked(reading *r, const number_spec *spec, const config_field *field) {
+    double value = field->number;
+    if (value == 0 && spec->zero_is_absent)
+        return 0;
+    if (value > 0 && value <= spec->most && (!spec->whole || value == floor(value)))
+        return value;
+    r->status =
+        rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is %s > 0 and <= %.17g", field->name,
+                  value, spec->whole ? "a whole number" : "a number", spec->most);
+    return 0;
+}
+
+/* The number, or the model's own, or 0. The scope "rope" goes before the model's; a second mention
+ * of the same value counts as read. */
+static double number(reading *r, const number_spec *spec) {
+    const config_field *best = NULL;
+    for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
+        for (int i = 0; i < 2 && spec->names[i] && (spec->scopes & scope); i++) {
+            config_field *field = rope_config_find(r->config, scope, spec->names[i]);
+            if (!best)
+                best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
+            else if (field && field->kind == FIELD_NUMBER && field->number == best->number)
+                field->read = 1;
+        }
+    if (r->status != ROPE_OK)
+        return 0;
+    if (best)
+        return checked(r, spec, best);
+    double value = model_value(r, spec->names[0]);
+    return value != 0 ? value : model_value(r, spec->names[1]);
+}
+
+#define REAL(...)                                                                                  \
+    { {__VA_ARGS__}, SCOPE_ROPE | SCOPE_MODEL, DBL_MAX, 0, 0 }
+#define RULE_REAL(name)                                                                            \
+    { {name}, SCOPE_ROPE, DBL_MAX, 0, 0 }
+#define RULE_OPTION(name)                                                                          \
+    { {name}, SCOPE_ROPE, DBL_MAX, 0, 1 }
+#define WHOLE(most, ...)                                                                           \
+    { {__VA_ARGS__}, SCOPE_MODEL, most, 1, 0 }
+
+static const number_spec rope_theta = REAL("rope_theta", "rotary_emb_base");
+static const number_spec share = {
+    {"partial_rotary_factor", "rotary_pct"}, SCOPE_ROPE | SCOPE_MODEL, 1, 0, 0};
+static const number_spec rotary_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "rotary_dim");
+static const number_spec head_dim = WHOLE(ROPE_MAX_HEAD_DIM, "head_dim");
+static const number_spec hidden_size = WHOLE(INT32_MAX, "hidden_size", "n_embd");
+static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head");
+static const number_spec kv_heads = WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads");
+static const number_spec nope_dim = WHOLE(ROPE_MAX_HEAD_DIM, "qk_nope_head_dim");
+static const number_spec rope_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "qk_rope_head_dim");
+static const number_spec longest = WHOLE(0x1p53, "max_position_embeddings", "n_positions");
+static const number_spec model_original = WHOLE(0x1p53, "original_max_position_embeddings");
+static const number_spec rope_original = {
+    {"original_max_position_embeddings"}, SCOPE_ROPE, 0x1p53, 1, 0};
+static const number_spec factor = RULE_REAL("factor");
+static const number_spec low_freq_factor = RULE_REAL("low_freq_factor");
+static const number_spec high_freq_factor = RULE_REAL("high_freq_factor");
+static const number_spec attention_factor = RULE_REAL("attention_factor");
+static const number_spec short_mscale = RULE_REAL("short_mscale");
+static const number_spec long_mscale = RULE_REAL("long_mscale");
+static const number_spec alpha = RULE_OPTION("alpha");
+static const number_spec beta_fast = RULE_OPTION("beta_fast");
+static const number_spec beta_slow = RULE_OPTION("beta_slow");
+static const number_spec mscale = RULE_OPTION("mscale");
+static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
+
+/* A boolean, or `absent`. */
+static int flag(reading *r, int scope, const char *name, int absent) {
+    const config_field *field = read_field(r, scope, name, FIELD_NUMBER);
+    if (!field)
+        return absent;
+    if (field->number != 0 && field->number != 1)
+        r->status =
+            rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0 or 1", name, field->number);
+    return field->number != 0;
+}
+
+/* Whether a number is set, read or not, and not 0. */
+static int states(const reading *r, const char *name) {
+    const config_field *field = rope_config_find(r->config, SCOPE_ROPE, name);
+    return field && field->kind == FIELD_NUMBER && field->number != 0;
+}
+
+static void read_model_type(reading *r) {
+    const config_field *field = read_field(r, SCOPE_MODEL, "model_type", FIELD_TEXT);
+    if (!field)
+        return;
+    memcpy(r->model_type, field->text, strlen(field->text) + 1);
+    char *end = strstr(r->model_type, "_text");
+    if (end && (end[5] == '\0' || strcmp(end + 5, "_model") == 0))
+        *end = '\0';
+}
+
+static void read_dtype(reading *r, rope_desc *desc) {
+    static const char *const names[] = {"float32", "float16", "bfloat16", "float64"};
+    const config_field *old = read_field(r, SCOPE_MODEL, "torch_dtype", FIELD_TEXT);
+    const config_field *field = read_field(r, SCOPE_MODEL, "dtype", FIELD_TEXT);
+    if (!field)
+        field = old;
+    desc->dtype = ROPE_F32;
+    if (!field)
+        return;
+    const char *text = strncmp(field->text, "torch.", 6) == 0 ? field->text + 6 : field->text;
+    for (int32_t i = 0; i < 4; i++)
+        if (strcmp(text, names[i]) == 0) {
+            desc->dtype = ROPE_F32 + i;
+            return;
+        }
+    r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                          "%s is \"%s\"; allowed is float32, float16, bfloat16 or float64",
+                          field->name, field->text);
+}
+
+static int32_t rule_named(const char *name) {
+    static const struct {
+        const char *name;
+        int32_t type;
+    } rules[] = {
+        {"default", ROPE_TYPE_DEFAULT},
+        {"mrope", ROPE_TYPE_DEFAULT},
+        {"linear", ROPE_TYPE_LINEAR},
+        {"dynamic", ROPE_TYPE_DYNAMIC},
+        {"yarn", ROPE_TYPE_YARN},
+        {"longrope", ROPE_TYPE_LONGROPE},
+        {"su", ROPE_TYPE_LONGROPE},
+        {"llama3", ROPE_TYPE_LLAMA3},
+        {"proportional", ROPE_TYPE_PROPORTIONAL},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
+        if (strcmp(name, rules[i].name) == 0)
+            return rules[i].type;
+    return 0;
+}
+
+static void read_rope_type(reading *r, rope_desc *desc) {
+    desc->rope_type = ROPE_TYPE_DEFAULT;
+    config_field *old = rope_config_find(r->config, SCOPE_ROPE, "type");
+    const config_field *field = read_field(r, SCOPE_ROPE, "rope_type", FIELD_TEXT);
+    if (!field)
+        field = read_field(r, SCOPE_ROPE, "type", FIELD_TEXT);
+    if (!field)
+        return;
+    desc->rope_type = rule_named(field->text);
+    if (old && old->kind == FIELD_TEXT && rule_named(old->text) == desc->rope_type)
+        old->read = 1;
+    if (desc->rope_type == 0)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "%s is \"%s\"; allowed is default, mrope, linear, dynamic, yarn, "
+                              "longrope, su, llama3 or proportional",
+                              field->name, field->text);
+    if (desc->rope_type == ROPE_TYPE_YARN && strncmp(r->model_type, "phi3", 4) == 0)
+        desc->rope_type = ROPE_TYPE_LONGROPE;
+}
+
+/* Transformers lets the model's field go before that of rope_parameters. */
+static int64_t read_original(reading *r, int64_t max_position_embeddings) {
+    double value = number(r, &model_original);
+    if (value == 0)
+        value = number(r, &rope_original);
+    return value != 0 ? (int64_t)value : max_position_embeddings;
+}
+
+static void read_yarn(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
+    desc->original_max_position_embeddings = read_original(r, max_position_embeddings);
+    desc->factor = number(r, &factor);
+    if (desc->factor == 0 && desc->original_max_position_embeddings != 0)
+        desc->factor =
+            (double)max_position_embeddings / (double)desc->original_max_position_embeddings;
+    desc->beta_fast = number(r, &beta_fast);
+    desc->beta_slow = number(r, &beta_slow);
+    desc->truncate = flag(r, SCOPE_ROPE, "truncate", 1) ? ROPE_TRUNCATE_ON : ROPE_TRUNCATE_OFF;
+    desc->attention_factor = number(r, &attention_factor);
+    if (desc->attention_factor == 0 && states(r, "mscale") && states(r, "mscale_all_dim")) {
+        desc->mscale = number(r, &mscale);
+        desc->mscale_all_dim = number(r, &mscale_all_dim);
+    }
+}
+
+static void read_longrope(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
+    desc->original_max_position_embeddings = read_original(r, max_position_embeddings);
+    desc->max_position_embeddings = max_position_embeddings;
+    desc->factor = number(r, &factor);
+    desc->attention_factor = number(r, &attention_factor);
+    if (desc->attention_factor == 0) {
+        desc->short_mscale = number(r, &short_mscale);
+        desc->long_mscale = number(r, &long_mscale);
+    }
+    const config_field *few = read_field(r, SCOPE_ROPE, "short_factor", FIELD_LIST);
+    const config_field *many = read_field(r, SCOPE_ROPE, "long_factor", FIELD_LIST);
+    if (r->status != ROPE_OK)
+        return;
+    if (!few || !many || few->count != many->count) {
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "short_factor has %d entries and long_factor %d; allowed is "
+                              "rotary_dim / 2 in both",
+                              few ? few->count : 0, many ? many->count : 0);
+        return;
+    }
+    desc->short_factor = few->list;
+    desc->long_factor = many->list;
+    desc->factor_count = few->count;
+}
+
+static void read_dynamic(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
+    desc->alpha = number(r, &alpha);
+    if (desc->alpha != 0)
+        return;
+    desc->factor = number(r, &factor);
+    desc->max_position_embeddings = max_position_embeddings;
+}
+
+static void read_rule(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
+    desc->rope_theta = number(r, &rope_theta);
+    switch (desc->rope_type) {
+    case ROPE_TYPE_LINEAR:
+    case ROPE_TYPE_PROPORTIONAL:
+        desc->factor = number(r, &factor);
+        break;
+    case ROPE_TYPE_DYNAMIC:
+        read_dynamic(r, desc, max_position_embeddings);
+        break;
+    case ROPE_TYPE_YARN:
+        read_yarn(r, desc, max_position_embeddings);
+        break;
+    case ROPE_TYPE_LONGROPE:
+        read_longrope(r, desc, max_position_embeddings);
+        break;
+    case ROPE_TYPE_LLAMA3:
+        desc->original_max_position_embeddings = read_original(r, max_position_embeddings);
+        desc->factor = number(r, &factor);
+        desc->low_freq_factor = number(r, &low_freq_factor);
+        desc->high_freq_factor = number(r, &high_freq_factor);
+        break;
+    }
+}
+
+static void read_heads(reading *r, rope_model *model) {
+    model->num_attention_heads = (int64_t)number(r, &heads);
+    model->num_key_value_heads = (int64_t)number(r, &kv_heads);
+    int shared = flag(r, SCOPE_MODEL, "multi_query", 0) &&
+                 !flag(r, SCOPE_MODEL, "new_decoder_architecture", 0);
+    if (model->num_key_value_heads == 0)
+        model->num_key_value_heads = shared ? 1 : model->num_attention_heads;
+    model->max_position_embeddings = (int64_t)number(r, &longest);
+}
+
+/* Multi-head latent attention: q rotates its last elements, k has only those, once for all heads;
+ * without qk_nope_head_dim (DeepSeek-V4) both rotate the last of head_dim. */
+static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t window) {
+    int32_t nope = (int32_t)number(r, &nope_dim);
+    desc->rotary_dim = window;
+    if (nope == 0) {
+        desc->head_dim = (int32_t)number(r, &head_dim);
+        desc->rotary_offset = desc->head_dim - window;
+        return;
+    }
+    desc->head_dim = nope + window;
+    desc->rotary_offset = nope;
+    desc->k_head_dim = window;
+    model->num_key_value_heads = 1;
+}
+
+static void read_window(reading *r, rope_desc *desc) {
+    double part = number(r, &share);
+    if (!flag(r, SCOPE_MODEL, "rotary", 1)) /* GPT-J */
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "rotary is 0; allowed is 1, as without it nothing rotates");
+    if (desc->rope_type == ROPE_TYPE_PROPORTIONAL) {
+        desc->partial_rotary_factor = part;
+        return;
+    }
+    desc->rotary_dim =
+        part != 0 ? (int32_t)(desc->head_dim * part) : (int32_t)number(r, &rotary_dim);
+    if (part != 0 && desc->rotary_dim == 0 && r->status == ROPE_OK)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "partial_rotary_factor is %g; allowed is at least 2 elements of "
+                              "head_dim %d",
+                              part, desc->head_dim);
+}
+
+static void read_shape(reading *r, rope_desc *desc, rope_model *model) {
+    read_heads(r, model);
+    int32_t window = (int32_t)number(r, &rope_dim);
+    if (window != 0) {
+        read_latent(r, desc, model, window);
+        return;
+    }
+    desc->head_dim = (int32_t)number(r, &head_dim);
+    if (desc->head_dim == 0 && model->num_attention_heads != 0)
+        desc->head_dim = (int32_t)((int64_t)number(r, &hidden_size) / model->num_attention_heads);
+    if (desc->head_dim == 0 && r->status == ROPE_OK)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "head_dim is not given; allowed is head_dim, or hidden_size and "
+                              "num_attention_heads");
+    read_window(r, desc);
+}
+
+static void read_pairing(reading *r, rope_desc *desc) {
+    for (size_t i = 0; i < sizeof model_pairings / sizeof model_pairings[0]; i++)
+        if (strcmp(model_pairings[i].model_type, r->model_type) == 0) {
+            desc->pairing_in = model_pairings[i].in;
+            desc->pairing_out = model_pairings[i].out;
+        }
+    int interleave = flag(r, SCOPE_MODEL, "rope_interleave", -1);
+    if (interleave < 0)
+        return;
+    desc->pairing_in = interleave ? ROPE_PAIRING_INTERLEAVED : ROPE_PAIRING_HALF_SPLIT;
+    desc->pairing_out = ROPE_PAIRING_HALF_SPLIT;
+}
+
+static const model_axes *axes_of(const reading *r) {
+    for (size_t i = 0; i < sizeof model_axis_layouts / sizeof model_axis_layouts[0]; i++)
+        if (strcmp(model_axis_layouts[i].model_type, r->model_type) == 0)
+            return &model_axis_layouts[i];
+    return NULL;
+}
+
+static void read_sections(reading *r, rope_desc *desc, const config_field *field) {
+    if (field->count < 1 || field->count > ROPE_MAX_AXES) {
+        r->status =
+            rope_fail(ROPE_ERROR_INVALID_VALUE, "mrope_section has %d entries; allowed is 1..%d",
+                      field->count, ROPE_MAX_AXES);
+        return;
+    }
+    desc->axes = field->count;
+    for (int32_t a = 0; a < field->count; a++) {
+        double n = field->list[a];
+        if (!(n >= 0 && n <= ROPE_MAX_ROTARY_DIM && n == floor(n))) {
+            r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                  "mrope_section[%d] is %g; allowed is a whole number in 0..%d", a,
+                                  n, ROPE_MAX_ROTARY_DIM);
+            return;
+        }
+        desc->sections[a] = (int32_t)n;
+    }
+}
+
+static void read_axes(reading *r, rope_desc *desc) {
+    const model_axes *model = axes_of(r);
+    const config_field *field = read_field(r, SCOPE_ROPE, "mrope_section", FIELD_LIST);
+    if (!field && !model)
+        return;
+    int interleaved = flag(r, SCOPE_ROPE, "mrope_interleaved", 0);
+    desc->axis_layout = model         ? model->layout
+                        : interleaved ? ROPE_AXES_INTERLEAVED
+                                      : ROPE_AXES_CHUNKED;
+    if (field) {
+        read_sections(r, desc, field);
+    } else {
+        desc->axes = 3;
+        memcpy(desc->sections, model->sections, sizeof model->sections);
+    }
+    if (desc->axis_layout != ROPE_AXES_ALTERNATING)
+        return;
+    /* Ernie 4.5 VL lists height, width, time. */
+    int32_t height = desc->sections[0], width = desc->sections[1];
+    desc->sections[0] = desc->sections[2];
+    desc->sections[1] = height;
+    desc->sections[2] = width;
+}
+
+rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model) {
+    reading r = {.config = config};
+    for (config_field *field = config->first; field; field = field->next)
+        field->read = 0;
+    read_model_type(&r);
+    read_dtype(&r, desc);
+    read_rope_type(&r, desc);
+    read_shape(&r, desc, model);
+    read_pairing(&r, desc);
+    read_rule(&r, desc, model->max_position_embeddings);
+    read_axes(&r, desc);
+    return r.status;
+}
