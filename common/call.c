@@ -11,6 +11,7 @@ static const char *const tensor_names[2] = {"q", "k"};
 
 /* What a present tensor reads and writes. */
 typedef struct tensor_spans {
+    int64_t count[4];
     rope_span in, out;
     int in_place;
 } tensor_spans;
@@ -22,25 +23,35 @@ static int all_zero(const int64_t *stride, int n) {
     return bits == 0;
 }
 
-static void default_strides(const rope_tensor *given, int64_t tokens, int64_t head_dim,
-                            rope_operand *operand) {
-    int64_t token = given->heads * head_dim;
-    int64_t contiguous[4] = {tokens * token, token, head_dim, 1};
-    int same = given->in == given->out;
-    const int64_t *in = all_zero(given->in_stride, 4) ? contiguous : given->in_stride;
-    const int64_t *out = !all_zero(given->out_stride, 4) ? given->out_stride
-                         : same                          ? in
-                                                         : contiguous;
-    memcpy(operand->in_stride, in, sizeof operand->in_stride);
-    memcpy(operand->out_stride, out, sizeof operand->out_stride);
+/* Strides as given, or contiguous ones where all are 0. Returns 1 when they are contiguous. */
+static int read_strides(const int64_t given[4], const int64_t contiguous[4], int64_t stride[4]) {
+    int same = 1, zero = all_zero(given, 4);
+    for (int d = 0; d < 4; d++) {
+        stride[d] = zero ? contiguous[d] : given[d];
+        same &= stride[d] == contiguous[d];
+    }
+    return same;
 }
 
+/* Returns 1 when what is read and what is written are contiguous. */
+static int default_strides(const rope_tensor *given, int64_t tokens, int64_t head_dim,
+                           rope_operand *operand) {
+    int64_t token = given->heads * head_dim;
+    int64_t contiguous[4] = {tokens * token, token, head_dim, 1};
+    int same = given->in == given->out && all_zero(given->out_stride, 4);
+    int in = read_strides(given->in_stride, contiguous, operand->in_stride);
+    int out = read_strides(same ? given->in_stride : given->out_stride, contiguous,
+                           operand->out_stride);
+    return in && out;
+}
+
+/* The alignment is a power of two. */
 static rope_status check_pointer(const char *tensor, const char *field, const void *pointer,
                                  int32_t alignment) {
     const char *dot = tensor[0] ? "." : "";
     if (!pointer)
         return rope_fail(ROPE_ERROR_NULL_POINTER, "%s%s%s is NULL", tensor, dot, field);
-    if ((uintptr_t)pointer % (uintptr_t)alignment)
+    if ((uintptr_t)pointer & ((uintptr_t)alignment - 1))
         return rope_fail(ROPE_ERROR_MISALIGNED, "%s%s%s is %p; allowed is a multiple of %d bytes",
                          tensor, dot, field, pointer, alignment);
     return ROPE_OK;
@@ -51,11 +62,11 @@ static rope_status check_index(const char *field, const void *pointer, int32_t a
 }
 
 static rope_status check_sizes(const rope_args *args, int64_t heads, int64_t head_dim,
-                               const char *name) {
+                               const char *name, int64_t *elements) {
     int64_t n;
     if (__builtin_mul_overflow(args->batch, args->tokens, &n) ||
-        __builtin_mul_overflow(n, heads, &n) || __builtin_mul_overflow(n, head_dim, &n) ||
-        __builtin_mul_overflow(n, 8, &n))
+        __builtin_mul_overflow(n, heads, &n) || __builtin_mul_overflow(n, head_dim, elements) ||
+        __builtin_mul_overflow(*elements, 8, &n))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s.heads %lld * head_dim %lld * tokens %lld * batch %lld overflows; "
                          "allowed is below 2^60 elements",
@@ -64,10 +75,21 @@ static rope_status check_sizes(const rope_args *args, int64_t heads, int64_t hea
     return ROPE_OK;
 }
 
-static rope_status check_views(const char *name, const rope_operand *operand,
-                               const int64_t count[4], int32_t element, tensor_spans *spans) {
-    if (!rope_span_make(&spans->in, operand->in, count, operand->in_stride, element) ||
-        !rope_span_make(&spans->out, operand->out, count, operand->out_stride, element))
+static int make_spans(const rope_operand *operand, int32_t element, int64_t contiguous_bytes,
+                      tensor_spans *spans) {
+    const int64_t *count = spans->count, *in = operand->in_stride, *out = operand->out_stride;
+    if (contiguous_bytes)
+        return rope_span_make_contiguous(&spans->in, operand->in, count, in, element,
+                                         contiguous_bytes) &&
+               rope_span_make_contiguous(&spans->out, operand->out, count, out, element,
+                                         contiguous_bytes);
+    return rope_span_make(&spans->in, operand->in, count, in, element) &&
+           rope_span_make(&spans->out, operand->out, count, out, element);
+}
+
+static rope_status check_views(const char *name, const rope_operand *operand, int32_t element,
+                               int64_t contiguous_bytes, tensor_spans *spans) {
+    if (!make_spans(operand, element, contiguous_bytes, spans))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
                          "%lld], out_stride is [%lld, %lld, %lld, %lld]",
@@ -75,7 +97,7 @@ static rope_status check_views(const char *name, const rope_operand *operand,
                          (long long)operand->in_stride[2], (long long)operand->in_stride[3],
                          (long long)operand->out_stride[0], (long long)operand->out_stride[1],
                          (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
-    if (rope_span_aliases(&spans->out))
+    if (!contiguous_bytes && rope_span_aliases(&spans->out))
         return rope_fail(ROPE_ERROR_OVERLAP,
                          "%s.out_stride is [%lld, %lld, %lld, %lld] and may give two elements one "
                          "address; allowed is strides that clear the dimensions below them",
@@ -96,11 +118,12 @@ static rope_status read_tensor(const rope_plan *plan, const rope_args *args, int
     const rope_tensor *given = which ? &args->k : &args->q;
     int64_t head_dim = plan->problem.head_dim[which];
     int32_t element = rope_dtype_size(plan->problem.dtype);
+    int64_t elements = 0;
     operand->heads = 0;
     if (given->heads < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s.heads is %lld; allowed is >= 0", name,
                          (long long)given->heads);
-    rope_status status = check_sizes(args, given->heads, head_dim, name);
+    rope_status status = check_sizes(args, given->heads, head_dim, name, &elements);
     if (status != ROPE_OK || given->heads == 0 || args->batch == 0 || args->tokens == 0)
         return status;
     status = check_pointer(name, "in", given->in, element);
@@ -111,9 +134,12 @@ static rope_status read_tensor(const rope_plan *plan, const rope_args *args, int
     operand->in = given->in;
     operand->out = given->out;
     operand->heads = given->heads;
-    default_strides(given, args->tokens, head_dim, operand);
-    int64_t count[4] = {args->batch, args->tokens, given->heads, head_dim};
-    return check_views(name, operand, count, element, spans);
+    int contiguous = default_strides(given, args->tokens, head_dim, operand);
+    spans->count[0] = args->batch;
+    spans->count[1] = args->tokens;
+    spans->count[2] = given->heads;
+    spans->count[3] = head_dim;
+    return check_views(name, operand, element, contiguous ? elements * element : 0, spans);
 }
 
 static rope_status check_cross(const tensor_spans spans[2]) {

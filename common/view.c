@@ -7,15 +7,25 @@ int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
         int64_t bytes, reach;
         if (__builtin_mul_overflow(stride[d], element, &bytes) ||
             __builtin_mul_overflow(bytes, count[d] - 1, &reach) ||
-            __builtin_add_overflow(reach < 0 ? below : above, reach, reach < 0 ? &below : &above))
+            __builtin_add_overflow(below, reach < 0 ? reach : 0, &below) ||
+            __builtin_add_overflow(above, reach > 0 ? reach : 0, &above))
             return 0;
-        span->count[d] = count[d];
-        span->stride[d] = bytes;
     }
+    span->count = count;
+    span->stride = stride;
     span->element = element;
     uint64_t address = (uint64_t)(uintptr_t)base;
     return !__builtin_sub_overflow(address, 0 - (uint64_t)below, &span->low) &&
            !__builtin_add_overflow(address, (uint64_t)above, &span->high);
+}
+
+int rope_span_make_contiguous(rope_span *span, const void *base, const int64_t count[4],
+                              const int64_t stride[4], int64_t element, int64_t bytes) {
+    span->count = count;
+    span->stride = stride;
+    span->element = element;
+    span->low = (uint64_t)(uintptr_t)base;
+    return !__builtin_add_overflow(span->low, (uint64_t)bytes, &span->high);
 }
 
 static int64_t magnitude(int64_t x) {
@@ -37,7 +47,7 @@ int rope_span_aliases(const rope_span *span) {
         stride[i] = s;
         reach[i] = s * (span->count[d] - 1);
     }
-    int64_t below = span->element;
+    int64_t below = 1;
     for (int i = 0; i < n; i++) {
         if (stride[i] < below)
             return 1;
@@ -59,8 +69,8 @@ int rope_span_equal(const rope_span *a, const rope_span *b) {
 static int64_t reach_modulo(const rope_span *span, int64_t modulus) {
     int64_t reach = span->element;
     for (int d = 0; d < 4; d++)
-        if (span->stride[d] % modulus != 0)
-            reach += magnitude(span->stride[d]) * (span->count[d] - 1);
+        if (span->stride[d] * span->element % modulus != 0)
+            reach += magnitude(span->stride[d]) * span->element * (span->count[d] - 1);
     return reach;
 }
 
@@ -71,13 +81,11 @@ static int disjoint_modulo(const rope_span *a, const rope_span *b, int64_t modul
     return reach_a <= distance && reach_b <= modulus - distance;
 }
 
-int rope_span_disjoint(const rope_span *a, const rope_span *b) {
-    if (a->high <= b->low || b->high <= a->low)
-        return 1;
+int rope_span_disjoint_modulo(const rope_span *a, const rope_span *b) {
     const rope_span *both[2] = {a, b};
     for (int i = 0; i < 2; i++)
         for (int d = 0; d < 4; d++) {
-            int64_t modulus = magnitude(both[i]->stride[d]);
+            int64_t modulus = magnitude(both[i]->stride[d]) * both[i]->element;
             if (both[i]->count[d] > 1 && modulus > 0 && disjoint_modulo(a, b, modulus))
                 return 1;
         }

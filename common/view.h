@@ -4,18 +4,21 @@
 
 #include <stdint.h>
 
-/* The bytes of a strided view of 4 dimensions, none of them empty. */
+/* The bytes of a strided view of 4 dimensions, none of them empty. Its lists are the caller's. */
 typedef struct rope_span {
-    int64_t count[4];
-    int64_t stride[4]; /* bytes */
-    int64_t element;   /* bytes */
-    uint64_t low;      /* address of the first byte */
-    uint64_t high;     /* address past the last byte */
+    const int64_t *count, *stride; /* elements */
+    int64_t element;               /* bytes */
+    uint64_t low;                  /* address of the first byte */
+    uint64_t high;                 /* address past the last byte */
 } rope_span;
 
-/* Returns 0 when an address does not fit 64 bits. Strides count elements. */
+/* Returns 0 when an address, or a stride in bytes, does not fit 64 bits. */
 int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
                    const int64_t stride[4], int64_t element);
+
+/* The span of elements side by side, `bytes` in all. */
+int rope_span_make_contiguous(rope_span *span, const void *base, const int64_t count[4],
+                              const int64_t stride[4], int64_t element, int64_t bytes);
 
 /* 1 when two elements may share an address: some stride does not clear what lies below it. */
 int rope_span_aliases(const rope_span *span);
@@ -23,7 +26,13 @@ int rope_span_aliases(const rope_span *span);
 /* 1 when the views are the same elements in the same order. */
 int rope_span_equal(const rope_span *a, const rope_span *b);
 
-/* 1 when no byte is proven common: by range, or modulo a stride, as in views of one packed QKV. */
-int rope_span_disjoint(const rope_span *a, const rope_span *b);
+/* rope_span_disjoint of spans whose ranges meet. */
+int rope_span_disjoint_modulo(const rope_span *a, const rope_span *b);
+
+/* 1 when it is proven that no byte is common: by range, or modulo a stride, as in views of one
+ * packed QKV. */
+static inline int rope_span_disjoint(const rope_span *a, const rope_span *b) {
+    return a->high <= b->low || b->high <= a->low || rope_span_disjoint_modulo(a, b);
+}
 
 #endif

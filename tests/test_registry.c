@@ -123,6 +123,11 @@ TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
     PROBE(1, "open", "cpu", "0 or more", "", "ROPE_CPU_STREAM=99999999999999999999");
 }
 
+TEST(registry, an_unknown_cpu_walk_is_an_error) {
+    PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=apart");
+    PROBE(1, "open", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
+}
+
 TEST(registry, a_plugin_is_found_and_used) {
     PROBE(0, "list", NULL, "test|ROPE_OK|1|" ROPE_TEST_PLUGIN_DIR "/libropekit_test.so|", "cpu|",
           PLUGINS);

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -17,7 +16,8 @@ static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512", "avx
 
 static cpu_isa present, allowed;
 static char setting_error[ROPE_REASON_SIZE];
-static int64_t cache_bytes, stream_bytes;
+static int64_t cache_bytes;
+static cpu_walk walk;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__)
@@ -56,16 +56,35 @@ static cpu_isa detect(void) {
 }
 #endif
 
-/* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
-static void detect_caches(void) {
-    const int64_t mib = 1 << 20;
-    long l3 = -1, l2 = -1;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+/* Bytes of cpu 0's cache at an index, or 0. sysconf gives a socket's L3 where cores share a part. */
+static int64_t cache_at(int index) {
+    char path[80], unit = 0;
+    long long n = 0;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
+    FILE *file = fopen(path, "r");
+    if (file && fscanf(file, "%9lld%c", &n, &unit) != 2)
+        n = 0;
+    if (file)
+        fclose(file);
+    return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
+}
+
+static int is_intel(void) {
+#if defined(__x86_64__)
+    uint32_t a, b, c, d;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
+#else
+    return 0;
 #endif
-    cache_bytes = l3 > 0 ? l3 : l2 > 0 ? l2 : 32 * mib;
-    stream_bytes = cache_bytes > 64 * mib && l2 > 0 ? 2 * l2 : cache_bytes;
+}
+
+/* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
+static void detect_walk(void) {
+    const cpu_walk in_order = {.ahead = {4096, 2048}}, apart = {.apart = 1, .ahead = {512, 512}};
+    const int64_t mib = 1 << 20, l2 = cache_at(2), l3 = cache_at(3);
+    cache_bytes = l3 ? l3 : l2 ? l2 : 32 * mib;
+    walk = is_intel() ? apart : in_order;
+    walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
 static void read_isa(const char *name) {
@@ -80,7 +99,7 @@ static void read_isa(const char *name) {
         allowed = (cpu_isa)isa;
 }
 
-static void read_stream_bytes(const char *text) {
+static void read_stream(const char *text) {
     char *end;
     errno = 0;
     long long bytes = strtoll(text, &end, 10);
@@ -88,17 +107,29 @@ static void read_stream_bytes(const char *text) {
         snprintf(setting_error, sizeof setting_error,
                  "ROPE_CPU_STREAM is \"%.40s\"; allowed is a number of bytes, 0 or more", text);
     else
-        stream_bytes = bytes;
+        walk.cache_bytes = bytes;
+}
+
+static void read_walk(const char *name) {
+    walk.apart = strcmp(name, "apart") == 0;
+    if (!walk.apart && strcmp(name, "order") != 0)
+        snprintf(setting_error, sizeof setting_error,
+                 "ROPE_CPU_WALK is \"%.40s\"; allowed is order or apart", name);
 }
 
 static void fill(void) {
+    static const struct {
+        const char *name;
+        void (*read)(const char *value);
+    } settings[] = {
+        {"ROPE_CPU_ISA", read_isa}, {"ROPE_CPU_STREAM", read_stream}, {"ROPE_CPU_WALK", read_walk}};
     present = allowed = detect();
-    detect_caches();
-    const char *isa = getenv("ROPE_CPU_ISA"), *stream = getenv("ROPE_CPU_STREAM");
-    if (isa && *isa)
-        read_isa(isa);
-    if (stream && *stream)
-        read_stream_bytes(stream);
+    detect_walk();
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        const char *value = getenv(settings[i].name);
+        if (value && *value)
+            settings[i].read(value);
+    }
 }
 
 cpu_isa cpu_isa_present(void) {
@@ -121,9 +152,9 @@ int64_t cpu_cache_bytes(void) {
     return cache_bytes;
 }
 
-int64_t cpu_stream_bytes(void) {
+const cpu_walk *cpu_walk_chosen(void) {
     pthread_once(&once, fill);
-    return stream_bytes;
+    return &walk;
 }
 
 void cpu_model_name(char *text, int size) {

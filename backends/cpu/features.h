@@ -19,15 +19,20 @@ cpu_isa cpu_isa_present(void);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
-/* What is wrong with ROPE_CPU_ISA or ROPE_CPU_STREAM, or NULL. */
+/* How kernels walk a call that exceeds the cache; what is best was measured (docs/performance.md). */
+typedef struct cpu_walk {
+    int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
+    int apart;           /* parts of a run go side by side: ROPE_CPU_WALK */
+    int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
+} cpu_walk;
+
+/* What is wrong with a ROPE_CPU_ variable, or NULL. */
 const char *cpu_setting_error(void);
 
 /* Bytes of the last-level cache. */
 int64_t cpu_cache_bytes(void);
 
-/* Bytes read and written above which a call exceeds the cache: ROPE_CPU_STREAM, or what this
- * machine has (docs/performance.md). */
-int64_t cpu_stream_bytes(void);
+const cpu_walk *cpu_walk_chosen(void);
 
 /* Model name into text; "unknown" where the system does not say. */
 void cpu_model_name(char *text, int size);

@@ -10,14 +10,14 @@
 typedef struct cpu_slice {
     int64_t first_token, last_token;
     int64_t first_head[2], last_head[2];
-    int stream; /* write around the cache where the views allow it */
+    const cpu_walk *walk; /* where the call exceeds the cache, which stores then go around */
 } cpu_slice;
 
 /* Copies source to target, or updates target; target and source may be any addresses. */
 typedef void (*cpu_traffic_function)(char *target, const char *source, size_t bytes);
 
 typedef struct cpu_traffic {
-    cpu_traffic_function copy, copy_around_cache, update, update_by_pages;
+    cpu_traffic_function copy, stream, stream_by_pages, update, update_by_pages;
 } cpu_traffic;
 
 typedef void (*cpu_rotate_function)(const rope_problem *problem, const rope_call *call,

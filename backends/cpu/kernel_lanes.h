@@ -9,9 +9,6 @@
 /* Most tokens whose rows are filled before their heads rotate. */
 enum { LANES_TOKENS = 4 };
 
-/* Bytes of windows that are fetched ahead of each token where a call exceeds the cache. */
-enum { LANES_AHEAD = 512 };
-
 /* One tensor of a slice, at the token that is next. */
 typedef struct lanes_tensor {
     lanes_heads heads;
@@ -102,11 +99,16 @@ CPU_INLINE int lanes_can_stream(const lanes_tensor *tensor, int size) {
     return mask % (4 * LANES) == 0 && heads->in != heads->out;
 }
 
-/* LANES_AHEAD bytes of windows. */
-CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, int size) {
-    int64_t step = tensor->heads.count > 1 ? tensor->heads.in_stride : tensor->in_step;
-    int windows = LANES_AHEAD / (2 * tensor->heads.pairs * size);
-    return step * (windows ? windows : 1);
+/* From a window to the one to be fetched while it rotates. One head of some tokens is followed by
+ * the same head of the next ones. */
+CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, const cpu_walk *walk, int size) {
+    const lanes_heads *heads = &tensor->heads;
+    int windows = walk->ahead[size == 4] / (2 * heads->pairs * size);
+    if (walk->apart && heads->count > 1)
+        return heads->in_stride * (windows ? windows : 1);
+    if (heads->in_stride > tensor->in_step)
+        return tensor->in_step * LANES_TOKENS;
+    return (heads->count > 1 ? heads->in_stride : tensor->in_step) * (windows ? windows : 1);
 }
 
 /* A tensor at the first token of a run. */
@@ -130,8 +132,8 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
         .out_step = operand->out_stride[1] * size,
         .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
     };
-    t.stream = slice->stream && lanes_can_stream(&t, (int)size);
-    t.heads.ahead = slice->stream ? lanes_ahead(&t, (int)size) : 0;
+    t.stream = slice->walk && lanes_can_stream(&t, (int)size);
+    t.heads.ahead = slice->walk ? lanes_ahead(&t, slice->walk, (int)size) : 0;
     return t;
 }
 
@@ -271,7 +273,7 @@ CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_ca
             run->tensor[t] = lanes_tensor_of(dtype, p, call, t, run->batch, run->index, slice);
         else
             run->tensor[t] = (lanes_tensor){.in_step = 0};
-    if (slice->stream && room == LANES_TOKENS && lanes_all_rotate(p, call))
+    if (slice->walk && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call))
         lanes_rotate_apart(dtype, p, call, slice, run);
     lanes_spread(run, 1);
     lanes_rotate_in_order(dtype, p, call, slice, run, room);
@@ -292,7 +294,7 @@ CPU_INLINE void lanes_rotate_slice(int dtype, const rope_problem *p, const rope_
         left -= run.last - run.index;
         lanes_rotate_run(dtype, p, call, slice, &run);
     }
-    if (slice->stream)
+    if (slice->walk)
         lanes_fence();
 }
 

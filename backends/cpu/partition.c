@@ -49,10 +49,11 @@ static int64_t part(int64_t n, int index, int parts) {
 static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int parts) {
     int64_t tokens = call->batch * call->tokens;
     int by_heads = tokens < parts;
+    const cpu_walk *walk = cpu_walk_chosen();
     cpu_slice slice = {
         .first_token = by_heads ? 0 : part(tokens, index, parts),
         .last_token = by_heads ? tokens : part(tokens, index + 1, parts),
-        .stream = bytes > cpu_stream_bytes(),
+        .walk = bytes > walk->cache_bytes ? walk : NULL,
     };
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;

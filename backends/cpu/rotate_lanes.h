@@ -139,13 +139,33 @@ CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, cons
         }
 }
 
-/* Keeps compilers from loading an element once for each of its two products. */
-CPU_INLINE lanes_pair lanes_in_registers(lanes_pair x) {
-    __asm__("" : LANES_REGISTER(x.x1), LANES_REGISTER(x.x2));
+/* Keeps compilers from loading an element once for each of its two products, and from moving loads
+ * and stores across each other. */
+CPU_INLINE lanes_f lanes_in_register(lanes_f x) {
+    __asm__ volatile("" : LANES_REGISTER(x));
     return x;
 }
 
-/* A head of 64 pairs held in VECTORS vectors, in the order of its addresses. */
+/* A head of 64 pairs in 64 / LANES vectors, in the order of its addresses. */
+CPU_INLINE void lanes_load_head(lanes_kind kind, const char *in, lanes_pair x[64 / LANES]) {
+    enum { VECTORS = 64 / LANES };
+    const int dtype = kind.dtype, size = cpu_dtype_size(dtype), step = LANES * size;
+    if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
+#pragma GCC unroll 16
+        for (int v = 0; v < VECTORS; v++)
+            x[v] = lanes_load_neighbours(dtype, in + 2 * v * step);
+        return;
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; v++) {
+        x[v].x1 = lanes_in_register(lanes_widen(dtype, in + v * step));
+    }
+#pragma GCC unroll 16
+    for (int v = 0; v < VECTORS; v++) {
+        x[v].x2 = lanes_in_register(lanes_widen(dtype, in + 64 * size + v * step));
+    }
+}
+
 CPU_INLINE void lanes_store_head(lanes_kind kind, char *out, const lanes_pair y[64 / LANES]) {
     enum { VECTORS = 64 / LANES };
     const int dtype = kind.dtype, size = cpu_dtype_size(dtype), step = LANES * size;
@@ -167,16 +187,20 @@ CPU_INLINE void lanes_store_head(lanes_kind kind, char *out, const lanes_pair y[
 CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, const lanes_f *c,
                                   const lanes_f *s) {
     enum { VECTORS = 64 / LANES };
-    lanes_pair y[VECTORS];
+    lanes_pair x[VECTORS];
+    if (LANES == 16)
+        lanes_load_head(kind, in, x);
 #pragma GCC unroll 16
     for (int v = 0; v < VECTORS; v++) {
-        lanes_pair x = lanes_load_pairs(kind.dtype, kind.in_pairing, in, v * LANES, 64);
-        y[v] = lanes_rotate(lanes_in_registers(x), (lanes_matrix){c[v], s[v], c[v], s[v]});
         if (LANES < 16)
-            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, y[v]);
+            x[v] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, v * LANES, 64);
+        x[v] = (lanes_pair){lanes_in_register(x[v].x1), lanes_in_register(x[v].x2)};
+        x[v] = lanes_rotate(x[v], (lanes_matrix){c[v], s[v], c[v], s[v]});
+        if (LANES < 16)
+            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, x[v]);
     }
     if (LANES == 16)
-        lanes_store_head(kind, out, y);
+        lanes_store_head(kind, out, x);
 }
 
 CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_f s[64 / LANES]) {
@@ -207,6 +231,7 @@ CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const
         char *out = frame.out + t * frame.out_step;
         lanes_load_row(&rows[t], c, s);
         for (int64_t h = 0; h < frame.count; h++) {
+            lanes_fetch(in, frame.ahead, 128 * cpu_dtype_size(kind.dtype));
             lanes_rotate_head(kind, in, out, c, s);
             in += frame.in_stride;
             out += frame.out_stride;

@@ -61,19 +61,22 @@ static rope_status bind_lines(const rope_candidate *self, const rope_problem *pr
 }
 
 static const size_t at_copy = offsetof(cpu_traffic, copy),
-                    at_copy_around_cache = offsetof(cpu_traffic, copy_around_cache),
+                    at_stream = offsetof(cpu_traffic, stream),
+                    at_stream_by_pages = offsetof(cpu_traffic, stream_by_pages),
                     at_update = offsetof(cpu_traffic, update),
                     at_update_by_pages = offsetof(cpu_traffic, update_by_pages);
 
 static const rope_candidate candidates[] = {
     {.name = "memcpy", .bind = bind_plain, .run = run},
     {.name = "vector", .data = &at_copy, .bind = bind_lines, .run = run},
-    {.name = "nontemporal", .data = &at_copy_around_cache, .bind = bind_lines, .run = run},
+    {.name = "nontemporal", .data = &at_stream, .bind = bind_lines, .run = run},
+    {.name = "nontemporal pages", .data = &at_stream_by_pages, .bind = bind_lines, .run = run},
     {.name = "vector", .data = &at_update, .bind = bind_lines, .run = run},
     {.name = "pages", .data = &at_update_by_pages, .bind = bind_lines, .run = run},
 };
-static const rope_candidate *const copies[] = {&candidates[0], &candidates[1], &candidates[2]};
-static const rope_candidate *const updates[] = {&candidates[3], &candidates[4]};
+static const rope_candidate *const copies[] = {&candidates[0], &candidates[1], &candidates[2],
+                                               &candidates[3]};
+static const rope_candidate *const updates[] = {&candidates[4], &candidates[5]};
 
 const rope_operation cpu_copy_operation = {copies, sizeof copies / sizeof copies[0]};
 const rope_operation cpu_update_operation = {updates, sizeof updates / sizeof updates[0]};

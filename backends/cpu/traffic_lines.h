@@ -97,14 +97,26 @@ static void traffic_copy(char *target, const char *source, size_t bytes) {
     traffic_in_order(TRAFFIC_COPIES, target, source, bytes);
 }
 
-static void traffic_copy_around_cache(char *target, const char *source, size_t bytes) {
+/* Whole lines around the cache, in order or by pages. */
+CPU_INLINE void traffic_stream(int by_pages, char *target, const char *source, size_t bytes) {
     size_t head = -(uintptr_t)target % TRAFFIC_LINE;
     head = head < bytes ? head : bytes;
     traffic_bytes(TRAFFIC_COPIES, target, source, head);
-    traffic_by_pages(TRAFFIC_STREAMS, target + head, source + head, bytes - head);
+    if (by_pages)
+        traffic_by_pages(TRAFFIC_STREAMS, target + head, source + head, bytes - head);
+    else
+        traffic_in_order(TRAFFIC_STREAMS, target + head, source + head, bytes - head);
 #if defined(__SSE2__)
     _mm_sfence();
 #endif
+}
+
+static void traffic_stream_in_order(char *target, const char *source, size_t bytes) {
+    traffic_stream(0, target, source, bytes);
+}
+
+static void traffic_stream_by_pages(char *target, const char *source, size_t bytes) {
+    traffic_stream(1, target, source, bytes);
 }
 
 static void traffic_update(char *target, const char *source, size_t bytes) {
@@ -117,7 +129,7 @@ static void traffic_update_by_pages(char *target, const char *source, size_t byt
     traffic_by_pages(TRAFFIC_UPDATES, target, target, bytes);
 }
 
-static const cpu_traffic traffic_lines = {traffic_copy, traffic_copy_around_cache, traffic_update,
-                                          traffic_update_by_pages};
+static const cpu_traffic traffic_lines = {traffic_copy, traffic_stream_in_order, traffic_stream_by_pages,
+                                          traffic_update, traffic_update_by_pages};
 
 #endif
