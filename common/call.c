@@ -40,8 +40,8 @@ static int default_strides(const rope_tensor *given, int64_t tokens, int64_t hea
     int64_t contiguous[4] = {tokens * token, token, head_dim, 1};
     int same = given->in == given->out && all_zero(given->out_stride, 4);
     int in = read_strides(given->in_stride, contiguous, operand->in_stride);
-    int out = read_strides(same ? given->in_stride : given->out_stride, contiguous,
-                           operand->out_stride);
+    int out =
+        read_strides(same ? given->in_stride : given->out_stride, contiguous, operand->out_stride);
     return in && out;
 }
 

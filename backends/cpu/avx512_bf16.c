@@ -14,6 +14,7 @@ CPU_INLINE lanes_h lanes_to_bf16(lanes_f x) {
     return (lanes_h)_mm512_cvtneps_pbh((__m512)x);
 }
 
+#define LANES_TWO_TO_BF16
 /* 32 results: those of low, then those of high. */
 CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
     __m512i h = (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);

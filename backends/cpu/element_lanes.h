@@ -109,7 +109,7 @@ CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *wind
 
 /* Two neighbouring vectors; lanes that round two at once say so. */
 CPU_INLINE void lanes_narrow_two(int dtype, int stream, char *p, lanes_f low, lanes_f high) {
-#if defined(LANES_TO_BF16_NATIVE)
+#if defined(LANES_TWO_TO_BF16)
     if (dtype == ROPE_BF16) {
         lanes_narrow(ROPE_F32, stream, p, (lanes_f)lanes_two_to_bf16(low, high));
         return;

@@ -56,7 +56,8 @@ static cpu_isa detect(void) {
 }
 #endif
 
-/* Bytes of cpu 0's cache at an index, or 0. sysconf gives a socket's L3 where cores share a part. */
+/* Bytes of cpu 0's cache at an index, or 0. sysconf gives a socket's L3 where cores share a part.
+ */
 static int64_t cache_at(int index) {
     char path[80], unit = 0;
     long long n = 0;

@@ -19,7 +19,8 @@ cpu_isa cpu_isa_present(void);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
-/* How kernels walk a call that exceeds the cache; what is best was measured (docs/performance.md). */
+/* How kernels walk a call that exceeds the cache; what is best was measured (docs/performance.md).
+ */
 typedef struct cpu_walk {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
     int apart;           /* parts of a run go side by side: ROPE_CPU_WALK */

@@ -55,12 +55,15 @@ CPU_INLINE lanes_u lanes_select(lanes_u mask, lanes_u a, lanes_u b) {
     return (a & mask) | (b & ~mask);
 }
 
+/* What rounds to bfloat16 to nearest even, by carry into the high half of a number's word. */
+CPU_INLINE lanes_u lanes_bf16_carry(lanes_u u) {
+    return ((u >> 16) & 1u) + 0x7fffu;
+}
+
 /* The bits of rope_to_bf16, in the low half of each word. */
 CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
-    lanes_u u = (lanes_u)x;
-    lanes_u nan = (lanes_u)((lanes_i)(u & 0x7fffffffu) > 0x7f800000);
-    lanes_u rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-    return lanes_select(nan, (u >> 16) | 0x40u, rounded);
+    lanes_u u = (lanes_u)x, nan = (lanes_u)(x != x);
+    return ((u + (lanes_bf16_carry(u) & ~nan)) | (nan & 0x400000u)) >> 16;
 }
 
 #if !defined(LANES_MASKS)

@@ -40,6 +40,20 @@ CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
     return (lanes_h)_mm256_castsi256_si128(packed);
 }
 
+/* 16 results: those of low, then those of high. */
+#define LANES_TWO_TO_BF16
+CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
+    __m256 nan = _mm256_cmp_ps((__m256)low, (__m256)high, _CMP_UNORD_Q);
+    lanes_u a = (lanes_u)low, b = (lanes_u)high;
+    a = (a + lanes_bf16_carry(a)) >> 16;
+    b = (b + lanes_bf16_carry(b)) >> 16;
+    if (__builtin_expect(!_mm256_testz_si256((__m256i)nan, (__m256i)nan), 0)) {
+        a = lanes_bf16_words(low);
+        b = lanes_bf16_words(high);
+    }
+    return (lanes_u)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)a, (__m256i)b), 0xd8);
+}
+
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }

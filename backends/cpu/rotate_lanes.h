@@ -97,14 +97,36 @@ CPU_INLINE void lanes_rotate_rest(lanes_kind kind, const char *in, char *out, in
     }
 }
 
+/* Keeps compilers from loading an element once for each of its two products, and from moving loads
+ * and stores across each other. */
+CPU_INLINE lanes_f lanes_in_register(lanes_f x) {
+    __asm__ volatile("" : LANES_REGISTER(x));
+    return x;
+}
+
+CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, int count, const char *in, char *out, int i,
+                                     int pairs, const cpu_row *row) {
+    lanes_pair x[2];
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++) {
+        x[v] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, i + v * LANES, pairs);
+        x[v] = (lanes_pair){lanes_in_register(x[v].x1), lanes_in_register(x[v].x2)};
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++)
+        lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, i + v * LANES, pairs,
+                          lanes_turn(kind, x[v], lanes_load_matrix(row, i + v * LANES)));
+}
+
+/* Two vectors at a time are read before either is written: in place, a load of a line for which an
+ * older store waits takes several times as long. */
 CPU_INLINE void lanes_rotate_window(lanes_kind kind, const char *in, char *out, int pairs,
                                     const cpu_row *row) {
     int i = 0;
-    for (; i + LANES <= pairs; i += LANES) {
-        lanes_pair x = lanes_load_pairs(kind.dtype, kind.in_pairing, in, i, pairs);
-        lanes_pair y = lanes_turn(kind, x, lanes_load_matrix(row, i));
-        lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, i, pairs, y);
-    }
+    for (; i + 2 * LANES <= pairs; i += 2 * LANES)
+        lanes_rotate_vectors(kind, 2, in, out, i, pairs, row);
+    for (; i + LANES <= pairs; i += LANES)
+        lanes_rotate_vectors(kind, 1, in, out, i, pairs, row);
     if (i < pairs)
         lanes_rotate_rest(kind, in, out, i, pairs, row);
 }
@@ -139,68 +161,38 @@ CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, cons
         }
 }
 
-/* Keeps compilers from loading an element once for each of its two products, and from moving loads
- * and stores across each other. */
-CPU_INLINE lanes_f lanes_in_register(lanes_f x) {
-    __asm__ volatile("" : LANES_REGISTER(x));
-    return x;
-}
-
-/* A head of 64 pairs in 64 / LANES vectors, in the order of its addresses. */
-CPU_INLINE void lanes_load_head(lanes_kind kind, const char *in, lanes_pair x[64 / LANES]) {
-    enum { VECTORS = 64 / LANES };
-    const int dtype = kind.dtype, size = cpu_dtype_size(dtype), step = LANES * size;
-    if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++)
-            x[v] = lanes_load_neighbours(dtype, in + 2 * v * step);
-        return;
-    }
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v++) {
-        x[v].x1 = lanes_in_register(lanes_widen(dtype, in + v * step));
-    }
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v++) {
-        x[v].x2 = lanes_in_register(lanes_widen(dtype, in + 64 * size + v * step));
-    }
-}
-
-CPU_INLINE void lanes_store_head(lanes_kind kind, char *out, const lanes_pair y[64 / LANES]) {
-    enum { VECTORS = 64 / LANES };
-    const int dtype = kind.dtype, size = cpu_dtype_size(dtype), step = LANES * size;
+/* Two vectors of pairs from pair i on. */
+CPU_INLINE void lanes_store_two(lanes_kind kind, char *out, int i, int pairs, const lanes_pair *y) {
+    const int dtype = kind.dtype, size = cpu_dtype_size(dtype);
     if (kind.out_pairing == ROPE_PAIRING_INTERLEAVED) {
-#pragma GCC unroll 16
-        for (int v = 0; v < VECTORS; v++)
-            lanes_store_neighbours(dtype, kind.stream, out + 2 * v * step, y[v]);
+        lanes_store_neighbours(dtype, kind.stream, out + 2 * i * size, y[0]);
+        lanes_store_neighbours(dtype, kind.stream, out + 2 * (i + LANES) * size, y[1]);
         return;
     }
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v += 2)
-        lanes_narrow_two(dtype, kind.stream, out + v * step, y[v].x1, y[v + 1].x1);
-#pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v += 2)
-        lanes_narrow_two(dtype, kind.stream, out + 64 * size + v * step, y[v].x2, y[v + 1].x2);
+    lanes_narrow_two(dtype, kind.stream, out + i * size, y[0].x1, y[1].x1);
+    lanes_narrow_two(dtype, kind.stream, out + (i + pairs) * size, y[0].x2, y[1].x2);
 }
 
-/* Rotates a head of 64 pairs with the row that c and s hold. */
+/* Rotates a head of 64 pairs with the row that c and s hold, a line of each half at a time. */
 CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, const lanes_f *c,
                                   const lanes_f *s) {
-    enum { VECTORS = 64 / LANES };
-    lanes_pair x[VECTORS];
-    if (LANES == 16)
-        lanes_load_head(kind, in, x);
+    const int two = LANES >= 8 && kind.dtype != ROPE_F32;
 #pragma GCC unroll 16
-    for (int v = 0; v < VECTORS; v++) {
-        if (LANES < 16)
-            x[v] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, v * LANES, 64);
-        x[v] = (lanes_pair){lanes_in_register(x[v].x1), lanes_in_register(x[v].x2)};
-        x[v] = lanes_rotate(x[v], (lanes_matrix){c[v], s[v], c[v], s[v]});
-        if (LANES < 16)
-            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, x[v]);
+    for (int v = 0; v < 64 / LANES; v += 1 + two) {
+        lanes_pair x[2];
+#pragma GCC unroll 2
+        for (int w = 0; w <= two; w++) {
+            x[w] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, (v + w) * LANES, 64);
+            x[w] = (lanes_pair){lanes_in_register(x[w].x1), lanes_in_register(x[w].x2)};
+        }
+#pragma GCC unroll 2
+        for (int w = 0; w <= two; w++)
+            x[w] = lanes_rotate(x[w], (lanes_matrix){c[v + w], s[v + w], c[v + w], s[v + w]});
+        if (two)
+            lanes_store_two(kind, out, v * LANES, 64, x);
+        else
+            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, x[0]);
     }
-    if (LANES == 16)
-        lanes_store_head(kind, out, x);
 }
 
 CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_f s[64 / LANES]) {

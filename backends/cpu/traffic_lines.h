@@ -129,7 +129,8 @@ static void traffic_update_by_pages(char *target, const char *source, size_t byt
     traffic_by_pages(TRAFFIC_UPDATES, target, target, bytes);
 }
 
-static const cpu_traffic traffic_lines = {traffic_copy, traffic_stream_in_order, traffic_stream_by_pages,
-                                          traffic_update, traffic_update_by_pages};
+static const cpu_traffic traffic_lines = {traffic_copy, traffic_stream_in_order,
+                                          traffic_stream_by_pages, traffic_update,
+                                          traffic_update_by_pages};
 
 #endif
