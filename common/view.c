@@ -81,7 +81,9 @@ static int disjoint_modulo(const rope_span *a, const rope_span *b, int64_t modul
     return reach_a <= distance && reach_b <= modulus - distance;
 }
 
-int rope_span_disjoint_modulo(const rope_span *a, const rope_span *b) {
+int rope_span_disjoint(const rope_span *a, const rope_span *b) {
+    if (a->high <= b->low || b->high <= a->low)
+        return 1;
     const rope_span *both[2] = {a, b};
     for (int i = 0; i < 2; i++)
         for (int d = 0; d < 4; d++) {

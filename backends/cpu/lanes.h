@@ -62,7 +62,9 @@ CPU_INLINE lanes_u lanes_bf16_carry(lanes_u u) {
 
 /* The bits of rope_to_bf16, in the low half of each word. */
 CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
-    lanes_u u = (lanes_u)x, nan = (lanes_u)(x != x);
+    lanes_u u = (lanes_u)x;
+    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
+    lanes_u nan = (lanes_u)(x != x);
     return ((u + (lanes_bf16_carry(u) & ~nan)) | (nan & 0x400000u)) >> 16;
 }
 
