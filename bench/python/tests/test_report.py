@@ -63,6 +63,17 @@ def test_implementations_are_compared_within_one_run_alone(make):
     assert tables.verdict(cell).startswith("▼ NOT first")
 
 
+def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_alone(make):
+    alone = make([measurement("ropekit", 2e-6)])
+    alone["command"] = "bench"
+    together = make([measurement("ropekit", 4e-6), measurement("ONNX Runtime", 8e-6)])
+    for record in together["records"]:
+        del record["replay"]
+    heading, row = tables.rows(machines([together, alone])[0].suites["prefill"])
+    assert row[heading.index("of floor")].startswith("50.0 %")
+    assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
+
+
 def test_machines_are_merged_by_device(make):
     documents = [make([measurement("ropekit", 1e-6, t)], name) for name, t in
                  (("A", 1), ("B", 1), ("A", 2))]  # fmt: skip

@@ -35,14 +35,14 @@ def columns(suite):
     """Headings and functions of a cell for every column."""
 
     def quartiles(c):
-        ratio = c.timing(c.best)["ratio"]
+        ratio = c.kernel[1]["ratio"]
         return f"{100 * ratio['median']:.1f} % ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})"
 
     found = [
         *own_columns(suite),
-        ("ropekit", lambda c: seconds(c.seconds(c.best))),
-        ("GB/s", lambda c: f"{c.timing(c.best)['gb_per_second']:.4g}"),
-        ("floor GB/s", lambda c: f"{c.records[c.best]['floor']['gb_per_second']:.4g}"),
+        ("ropekit", lambda c: seconds(c.kernel[1]["seconds"]["median"])),
+        ("GB/s", lambda c: f"{c.kernel[1]['gb_per_second']:.4g}"),
+        ("floor GB/s", lambda c: f"{c.kernel[0]['floor']['gb_per_second']:.4g}"),
         ("of floor", quartiles),
         ("A/A", lambda c: f"{100 * c.a_a:.1f} %"),
     ]
@@ -154,7 +154,7 @@ def overview(machines):
     for machine in machines:
         for name, suite in machine.suites.items():
             cells = [c for c in suite.cells if c.best]
-            ratio = statistics.median(c.timing(c.best)["ratio"]["median"] for c in cells)
+            ratio = statistics.median(c.kernel[1]["ratio"]["median"] for c in cells)
             speedups = [c.speedup(c.best) for c in cells if c.speedup(c.best)]
             gain = f"{min(speedups):.1f}x to {max(speedups):.1f}x" if speedups else "-"
             found.append([machine.name, name, str(len(cells)), f"{100 * ratio:.0f} %", tally(suite), gain])
