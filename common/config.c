@@ -140,14 +140,6 @@ rope_status rope_config_set_list(rope_config *config, const char *scope, const c
                (config_field){.name = name, .kind = FIELD_LIST, .list = values, .count = count});
 }
 
-config_field *rope_config_find(const rope_config *config, int scope, const char *name) {
-    config_field *found = NULL;
-    for (config_field *field = config->first; field; field = field->next)
-        if (field->scope == scope && strcmp(field->name, name) == 0)
-            found = field;
-    return found;
-}
-
 rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model) {
     if (!config || !desc)
         return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL", config ? "desc" : "config");

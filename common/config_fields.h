@@ -5,6 +5,8 @@
 
 #include <ropekit/rope.h>
 
+#include <string.h>
+
 enum { ROPE_CONFIG_MAX_TEXT = 128 };
 enum { SCOPE_MODEL = 1, SCOPE_ROPE = 2 };
 typedef enum field_kind { FIELD_NUMBER, FIELD_TEXT, FIELD_LIST } field_kind;
@@ -27,7 +29,14 @@ struct rope_config {
 };
 
 /* The field that counts, or NULL. */
-config_field *rope_config_find(const rope_config *config, int scope, const char *name);
+static inline config_field *rope_config_find(const rope_config *config, int scope,
+                                             const char *name) {
+    config_field *found = NULL;
+    for (config_field *field = config->first; field; field = field->next)
+        if (field->scope == scope && strcmp(field->name, name) == 0)
+            found = field;
+    return found;
+}
 
 /* Fills a descriptor and a model, which hold 0, and marks what it reads. */
 rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model);
