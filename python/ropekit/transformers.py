@@ -80,6 +80,9 @@ def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: An
         text, positions = form.text(cos.shape[-1]), None
         if form.upcast:
             cos, sin = cos.float(), sin.float()
+        elif cos.dtype != tensors[0].dtype:  # under autocast: a product of both promotes
+            dtype = torch.promote_types(tensors[0].dtype, cos.dtype)
+            tensors, cos, sin = [x.to(dtype) for x in tensors], cos.to(dtype), sin.to(dtype)
         rest = (0, None, None, None, cos, sin)
     given = [x.float() for x in tensors] if form.upcast else tensors
     text = f"{text} layout={layout}"
@@ -179,13 +182,28 @@ def _forward(texts: dict[str | None, str]) -> Callable[..., Any]:
     return forward
 
 
+def _take_out(rotary: nn.Module, forward: Callable[..., Any]) -> None:
+    """Removes a patch's forward, also from below those of later patches."""
+    under = forward.__dict__["under"]
+    above = rotary.__dict__.get("forward")
+    if above is not forward:
+        while above and getattr(above, "under", None) is not forward:
+            above = getattr(above, "under", None)
+        if above:
+            above.__dict__["under"] = under
+    elif under:
+        rotary.forward = under
+    else:
+        del rotary.forward
+
+
 class Patch:
     """What `patch` did. `restore`, or leaving the `with` block, undoes it; `report` tells it."""
 
     def __init__(self) -> None:
         self.report: list[str] = []
         self._functions: list[tuple[ModuleType, str]] = []
-        self._rotaries: list[nn.Module] = []
+        self._rotaries: list[tuple[nn.Module, Callable[..., Any]]] = []
 
     def _replace(self, module: ModuleType, name: str) -> None:
         function = getattr(module, name)
@@ -206,8 +224,10 @@ class Patch:
         except (RuntimeError, AttributeError) as error:
             self.report.append(f"{name}: the model's own cos and sin, because {error}")
             return
-        rotary.forward = _forward(texts)
-        self._rotaries.append(rotary)
+        forward = _forward(texts)
+        forward.__dict__["under"] = rotary.__dict__.get("forward")
+        rotary.forward = forward
+        self._rotaries.append((rotary, forward))
         self.report += [f"{name}: {text}" for text in texts.values()]
 
     def restore(self) -> None:
@@ -217,8 +237,8 @@ class Patch:
             function.users -= 1
             if function.users == 0:
                 setattr(module, name, function.original)
-        for rotary in self._rotaries:
-            del rotary.forward
+        for rotary, forward in self._rotaries:
+            _take_out(rotary, forward)
         self._functions, self._rotaries = [], []
 
     def __enter__(self) -> Patch:
@@ -244,13 +264,13 @@ def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
 def patch(
     model: nn.Module | ModuleType,
     angle_mode: Literal["table", "exact", "f32"] = "table",
-    arithmetic: Literal["fp32", "model_dtype"] = "fp32",
+    arithmetic: Literal["fp32", "model_dtype"] | None = None,
 ) -> Patch:
     """Lets a Transformers model rotate with ropekit's kernels.
 
     With angle_mode "table" the model's own cos and sin are used in its own arithmetic: no bit of an
     eager model changes. With "exact" or "f32" ropekit computes the angles from the position ids and
-    the model's configuration, in `arithmetic`.
+    the model's configuration, in `arithmetic`, fp32 unless given.
 
     The functions apply_rotary_pos_emb* of the model's source file are replaced, so other models of
     the same file run on the kernels too, with their own cos and sin; angles are replaced in this
@@ -262,6 +282,16 @@ def patch(
     Returns:
         a Patch, to restore or to use in a `with` statement.
     """
+    if angle_mode not in ("table", "exact", "f32"):
+        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed is table, exact or f32')
+    if arithmetic not in (None, "fp32", "model_dtype"):
+        raise RuntimeError(f'arithmetic is "{arithmetic}"; allowed is fp32 or model_dtype')
+    if angle_mode == "table" and arithmetic:
+        raise RuntimeError(
+            f'arithmetic is "{arithmetic}"; allowed with angle_mode "table" is the model\'s own'
+        )
+    if isinstance(model, ModuleType) and angle_mode != "table":
+        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
     done = Patch()
     for module in _sources(model):
         for name in NAMES:
@@ -271,12 +301,9 @@ def patch(
         raise RuntimeError(
             f"no rotary function of a known form in {model}; allowed are {', '.join(NAMES)}"
         )
-    if angle_mode == "table":
+    if isinstance(model, ModuleType) or angle_mode == "table":
         return done
-    if isinstance(model, ModuleType):
-        done.restore()
-        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
     for name, part in model.named_modules():
         if hasattr(part, "rope_type") and hasattr(part, "config"):
-            done._set_angles(name, part, angle_mode, arithmetic)
+            done._set_angles(name, part, angle_mode, arithmetic or "fp32")
     return done

@@ -48,6 +48,15 @@ def test_logits_keep_every_bit(name: str, device: str) -> None:
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_autocast_keeps_every_bit(name: str, device: str) -> None:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16):
+        expected = model(**inputs).logits
+        with ropekit.transformers.patch(model):
+            assert torch.equal(model(**inputs).logits, expected)
+
+
 @pytest.mark.parametrize("angle_mode", ["exact", "f32"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_with_angles_of_the_configuration(name: str, angle_mode: str, device: str) -> None:
@@ -92,15 +101,6 @@ def test_greedy_generation(name: str, device: str) -> None:
             assert torch.equal(model.generate(**inputs, **options), expected)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3"])
-def test_static_cache(name: str, device: str) -> None:
-    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
-    options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": "static"}
-    expected = model.generate(**inputs, **options)
-    with ropekit.transformers.patch(model, "exact"):
-        assert torch.equal(model.generate(**inputs, **options), expected)
-
-
 @pytest.mark.parametrize("angle_mode", ["table", "exact"])
 def test_compiled_whole(angle_mode: str, device: str) -> None:
     torch._dynamo.reset()
@@ -112,13 +112,15 @@ def test_compiled_whole(angle_mode: str, device: str) -> None:
     close(found, expected)
 
 
-def test_compiled_generation(device: str) -> None:
+@pytest.mark.parametrize("name", FAMILIES)
+def test_generation_with_a_static_cache_compiled_and_not(name: str, device: str) -> None:
     torch._dynamo.reset()
-    model, inputs = models.build("llama", torch.float32, device), models.inputs("llama", device)
-    options = {"max_new_tokens": 8, "do_sample": False, "cache_implementation": "static"}
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
     expected = model.generate(**inputs, **options)
     with ropekit.transformers.patch(model, "exact"):
-        model.forward = torch.compile(model.forward, fullgraph=True)
+        assert torch.equal(model.generate(**inputs, **options), expected)
+        model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
         assert torch.equal(model.generate(**inputs, **options), expected)
 
 
@@ -147,11 +149,39 @@ def test_patches_nest_and_share_a_file() -> None:
     assert modeling_llama.apply_rotary_pos_emb is original
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_angles_nest(order: tuple[int, int]) -> None:
+    model, inputs = models.build("llama", torch.float32), models.inputs("llama")
+    rotary = model.model.rotary_emb
+    kept = rotary.forward = rotary.forward  # on the instance, as a hook sets it
+    with torch.no_grad():
+        alone = []
+        for angle_mode in ("exact", "f32"):
+            with ropekit.transformers.patch(model, angle_mode):
+                alone.append(model(**inputs).logits)
+        patches = [ropekit.transformers.patch(model, mode) for mode in ("exact", "f32")]
+        assert torch.equal(model(**inputs).logits, alone[1])
+        patches[order[0]].restore()
+        assert torch.equal(model(**inputs).logits, alone[order[1]])
+        patches[order[1]].restore()
+    assert not torch.equal(*alone)
+    assert rotary.forward is kept
+
+
 def test_refuses_what_has_no_rotary_function() -> None:
     with pytest.raises(RuntimeError, match="no rotary function of a known form"):
         ropekit.transformers.patch(torch.nn.Linear(2, 2))
     with pytest.raises(RuntimeError, match='angle_mode is "exact"; allowed for a module'):
         ropekit.transformers.patch(modeling_llama, "exact")
+    model, original = models.build("llama"), modeling_llama.apply_rotary_pos_emb
+    for options, text in (
+        ({"angle_mode": "exakt"}, 'angle_mode is "exakt"; allowed is table, exact or f32'),
+        ({"angle_mode": "f32", "arithmetic": "bogus"}, 'arithmetic is "bogus"; allowed is fp32'),
+        ({"arithmetic": "model_dtype"}, 'allowed with angle_mode "table" is the model\'s own'),
+    ):
+        with pytest.raises(RuntimeError, match=text):
+            ropekit.transformers.patch(model, **options)
+    assert modeling_llama.apply_rotary_pos_emb is original
 
 
 def test_refuses_a_function_that_rotates_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
