@@ -106,6 +106,13 @@ def test_tables_of_each_width_and_row(device: str) -> None:
         truth.assert_close(ropekit.apply(q, cos=rows[0], sin=rows[1]), q, expected)
 
 
+def test_tables_of_each_sequence(device: str) -> None:
+    q = make("bshd", 4, torch.float32, device)
+    cos, sin = torch.rand(2, 5, 8, device=device), torch.rand(2, 5, 8, device=device)
+    rows = [ropekit.apply(q[b : b + 1], cos=cos[b], sin=sin[b]) for b in range(2)]
+    assert torch.equal(ropekit.apply(q, cos=cos, sin=sin), torch.cat(rows))
+
+
 def test_model_dtype_arithmetic_is_eager_pytorch(device: str) -> None:
     q = make("bshd", 4, torch.bfloat16, device)
     angle = truth.angles(torch.arange(5, device=device), 16)

@@ -63,6 +63,33 @@ def test_gradient_and_its_gradient(fields: dict[str, Any], device: str) -> None:
     assert torch.autograd.gradcheck(lambda q: ropekit.apply(q, **fields), (q,))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position_offset": 7},
+        {"sequence_offsets": torch.tensor([3, 11])},
+        {"sequence_offsets": torch.tensor([3, 11]), "position_offset": 7},
+    ],
+)
+def test_gradient_at_offsets(options: dict[str, Any], device: str) -> None:
+    options = {n: x.to(device) if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    q = torch.randn(2, 3, 2, 4, device=device, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(2, 3, 1, 4, device=device, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda q, k: ropekit.apply(q, k, **options), (q, k))
+    assert torch.autograd.gradgradcheck(lambda q: ropekit.apply(q, **options), (q,))
+
+
+def test_gradient_of_packed_sequences(device: str) -> None:
+    q = torch.randn(5, 2, 4, device=device, dtype=torch.float64, requires_grad=True)
+    bounds = torch.tensor([0, 2, 5], device=device)
+
+    def rotated(q: torch.Tensor) -> torch.Tensor:
+        return ropekit.apply(q, cu_seqlens=bounds, layout="thd")
+
+    assert torch.autograd.gradcheck(rotated, (q,))
+    assert torch.autograd.gradgradcheck(rotated, (q,))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradient_of_tables_is_eager_pytorch(dtype: torch.dtype, device: str) -> None:
     q = torch.randn(2, 5, 4, 16, device=device).to(dtype).requires_grad_()
@@ -176,13 +203,14 @@ def test_functional_gradients_are_refused(device: str) -> None:
 def test_threads_share_plans() -> None:
     q, _ = pair("cpu")
 
-    def run(i: int) -> torch.Tensor:
-        return ropekit.apply(q, rope_theta=1000.0 + i % 16)
+    def run(i: int, **fields: Any) -> torch.Tensor:
+        return ropekit.apply(q, rope_theta=1000.0 + i % 16, **fields)
 
+    serial = [run(i, rotary_dim=16) for i in range(16)]  # by plans of other texts
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(run, range(256)))
     for i, result in enumerate(results):
-        assert torch.equal(result, results[i % 16])
+        assert torch.equal(result, serial[i % 16])
 
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
