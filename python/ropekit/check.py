@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -203,6 +204,9 @@ def main(arguments: list[str] | None = None) -> int:
     known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     parser.add_argument("--device", action="append", help=f"one of {', '.join(known)}; default all")
     options = parser.parse_args(arguments)
+    if importlib.util.find_spec("transformers") is None:
+        print("transformers is missing: pip install 'transformers>=5.16'", file=sys.stderr)
+        return 1
     devices = options.device or known
     print(TITLE)
     failed = 0

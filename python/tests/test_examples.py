@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import ropekit
 import torch
+from ropekit import check
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
 PACKAGE = Path(ropekit.__file__).parents[1]
@@ -42,6 +43,14 @@ def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     assert layer(x).square().mean() < before.square().mean()
     with pytest.raises(ValueError, match="do not divide"):
         RoPEAttention(64, heads=3)
+
+
+def test_check_command_without_transformers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert check.main([]) == 1
+    assert "pip install 'transformers>=5.16'" in capsys.readouterr().err
 
 
 def test_check_command() -> None:
