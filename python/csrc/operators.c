@@ -111,9 +111,14 @@ static const struct {
     const char *name;
     void (*kernel)(StableIValue *, uint64_t, uint64_t);
 } operators[] = {
-    {"rotate", rotate},           {"rotate_pair", rotate_pair},
-    {"rotate_no_grad", rotate},   {"rotate_pair_no_grad", rotate_pair},
-    {"rotate_", rotate_in_place}, {"rotate_pair_", rotate_pair_in_place},
+    {"rotate", rotate},
+    {"rotate_pair", rotate_pair},
+    {"rotate_no_grad", rotate},
+    {"rotate_pair_no_grad", rotate_pair},
+    {"rotate_", rotate_in_place},
+    {"rotate_pair_", rotate_pair_in_place},
+    {"rotate_no_grad_", rotate_in_place},
+    {"rotate_pair_no_grad_", rotate_pair_in_place},
 };
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */

@@ -8,9 +8,10 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 from typing_extensions import Unpack
 
-from ropekit import _operators  # noqa: F401 (defines torch.ops.ropekit)
+from ropekit._operators import check_written, is_derived, recorded
 from ropekit.config import Config, Fields, merge
 
 _ops = torch.ops.ropekit
@@ -18,27 +19,36 @@ _rotate, _rotate_pair = _ops.rotate.default, _ops.rotate_pair.default
 _rotate_no_grad = _ops.rotate_no_grad.default
 _rotate_pair_no_grad = _ops.rotate_pair_no_grad.default
 _rotate_, _rotate_pair_ = _ops.rotate_.default, _ops.rotate_pair_.default
+_rotate_no_grad_ = _ops.rotate_no_grad_.default
+_rotate_pair_no_grad_ = _ops.rotate_pair_no_grad_.default
 
 
-@lru_cache(maxsize=1024)
-def _merge_cached(text: str, fields: tuple[tuple[str, object], ...]) -> str:
-    return merge(text, dict(fields))
+@lru_cache(maxsize=1024, typed=True)  # typed: 8 is not 8.0, nor 1 True
+def _merge_cached(text: str, /, **fields: object) -> str:
+    return merge(text, fields)
 
 
 def _text(config: object, fields: Any, role: str | None) -> str:
     if isinstance(config, Config):
         text = config.text
+    elif config is None:
+        text = ""
+    elif torch.compiler.is_compiling():
+        raise RuntimeError(
+            "config is read in a compiled function; allowed there is a ropekit.Config made outside"
+        )
     else:
-        text = "" if config is None else Config.from_transformers(config).text
+        text = Config.from_transformers(config).text
     if role:
         fields["role"] = role
     if not fields:
         return text
-    if torch.compiler.is_compiling():
+    # Numbers inside a tuple would be told apart by value alone; a list has no hash.
+    if torch.compiler.is_compiling() or any(isinstance(v, tuple) for v in fields.values()):
         return merge(text, fields)
     try:
-        return _merge_cached(text, tuple(fields.items()))
-    except TypeError:  # a list among them
+        return _merge_cached(text, **fields)
+    except TypeError:
         return merge(text, fields)
 
 
@@ -101,16 +111,35 @@ def apply(
         q and k rotated, or the one that was given.
     """
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
-    if q is not None and k is not None:
-        return rotate_pair(q, k, _text(config, fields, None), positions, *rest)
-    one, text = _lone(q, k, config, fields)
-    return rotate(one, text, positions, *rest)
+    try:
+        if q is not None and k is not None:
+            return rotate_pair(q, k, _text(config, fields, None), positions, *rest)
+        one, text = _lone(q, k, config, fields)
+        return rotate(one, text, positions, *rest)
+    except (AttributeError, RuntimeError):
+        _check_kinds(q, k, positions, rest)
+        raise
+
+
+def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ...]) -> None:
+    """Says what is no tensor, after a call has failed, which spares every other call the time."""
+    names = "q k positions sequence_offsets cu_seqlens sequence_lengths cos sin position_flag"
+    for name, x in zip(names.split(), (q, k, positions, *rest[1:]), strict=False):
+        if x is not None and not isinstance(x, Tensor):
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+    if not hasattr(rest[0], "__index__"):
+        raise TypeError(f"position_offset is {rest[0]}; allowed is a whole number")
 
 
 def rotate(x: Tensor, text: str, positions: Tensor | None, *rest: Any) -> Tensor:
     """The operator for one tensor; without a gradient's bookkeeping where none is asked for."""
-    grad = _needs_grad(rest, x)
-    result: Tensor = (_rotate if grad else _rotate_no_grad)(x, text, positions, *rest)
+    result: Tensor
+    if not _needs_grad(rest, x):
+        result = _rotate_no_grad(x, text, positions, *rest)
+    elif _is_traced():
+        result = _rotate(x, text, positions, *rest)
+    else:  # what the operator does, without PyTorch's way from its dispatcher to Python
+        result = recorded(1, x, text, positions, *rest)
     return result
 
 
@@ -118,11 +147,19 @@ def rotate_pair(
     q: Tensor, k: Tensor, text: str, positions: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor]:
     """The operator for q and k, likewise."""
-    grad = _needs_grad(rest, q, k)
-    pair: tuple[Tensor, Tensor] = (_rotate_pair if grad else _rotate_pair_no_grad)(
-        q, k, text, positions, *rest
-    )
+    pair: tuple[Tensor, Tensor]
+    if not _needs_grad(rest, q, k):
+        pair = _rotate_pair_no_grad(q, k, text, positions, *rest)
+    elif _is_traced():
+        pair = _rotate_pair(q, k, text, positions, *rest)
+    else:
+        pair = recorded(2, q, k, text, positions, *rest)
     return pair
+
+
+def _is_traced() -> bool:
+    """Where an operator must stand for itself: in a graph, or under a transform of torch.func."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
 def _needs_grad(rest: tuple[Any, ...], *tensors: Tensor) -> bool:
@@ -134,12 +171,7 @@ def _needs_grad(rest: tuple[Any, ...], *tensors: Tensor) -> bool:
     for x in tensors:
         if x.requires_grad:
             return True
-    return _in_forward_mode()
-
-
-def _in_forward_mode() -> bool:
-    """Where tangents are carried, which an operator without a gradient would drop."""
-    return forward_ad._current_level >= 0
+    return is_derived()
 
 
 def apply_(
@@ -162,25 +194,33 @@ def apply_(
     position_flag is one int32 on the tensors' device: a GPU sets it to 1 when it left out a token
     whose position lies outside the caller's table. Tensors that require a gradient are refused.
     """
-    if torch.is_grad_enabled():
-        for name, x in (("q", q), ("k", k)):
-            if x is not None and x.requires_grad:
-                raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
-    if _in_forward_mode():
+    if forward_ad._current_level >= 0:
         raise RuntimeError("a forward-mode derivative is being taken; allowed is apply")
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
-    if q is not None and k is not None:
-        text = _text(config, fields, None)
-        _rotate_pair_(q, k, text, positions, *rest, position_flag)
-    else:
-        one, text = _lone(q, k, config, fields)
-        _rotate_(one, text, positions, *rest, position_flag)
+    traced = _is_traced()
+    try:
+        for name, x in (("q", q), ("k", k)):
+            if x is not None:
+                check_written(name, x)
+        if q is not None and k is not None:
+            text = _text(config, fields, None)
+            pair_operator = _rotate_pair_ if traced else _rotate_pair_no_grad_
+            pair_operator(q, k, text, positions, *rest, position_flag)
+        else:
+            one, text = _lone(q, k, config, fields)
+            operator = _rotate_ if traced else _rotate_no_grad_
+            operator(one, text, positions, *rest, position_flag)
+    except (AttributeError, RuntimeError):
+        _check_kinds(q, k, positions, (*rest, position_flag))
+        raise
+    if not traced:
+        increment_version([x for x in (q, k, position_flag) if x is not None])
 
 
 def _lone(q: Tensor | None, k: Tensor | None, config: object, fields: Any) -> tuple[Tensor, str]:
     one = k if q is None else q
     if one is None:
-        raise RuntimeError("q and k are None; allowed is at most one of them")
+        raise RuntimeError("q and k are None; allowed is one of them")
     return one, _text(config, fields, "k" if q is None else None)
 
 

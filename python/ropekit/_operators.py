@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 from ropekit._library import library
 from ropekit.config import merge
@@ -30,6 +32,11 @@ _SCHEMAS = {
     "rotate_": f"(Tensor(a!) q, {_REST}, {_FLAG.format('b!')}) -> ()",
     "rotate_pair_": f"(Tensor(a!) q, Tensor(b!) k, {_REST}, {_FLAG.format('c!')}) -> ()",
 }
+# In place likewise, for a caller that counts what is written: `increment_version`.
+_SCHEMAS |= {
+    "rotate_no_grad_": _SCHEMAS["rotate_"],
+    "rotate_pair_no_grad_": _SCHEMAS["rotate_pair_"],
+}
 
 assert library  # loaded first: its kernels belong to these schemas
 _definitions = torch.library.Library("ropekit", "DEF")
@@ -46,29 +53,89 @@ def _empty_like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _fake_rotate(q: Tensor, config: str, *rest: object) -> Tensor:
+def _fields(config: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in config.split())
+
+
+# Where batch and tokens stand in a tensor of each layout; thd has tokens alone.
+_PLACES = {"bshd": (0, 1), "bhsd": (0, 2), "sbhd": (1, 0), "thd": (0, 0)}
+_TYPES = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
+_INDICES = ("position_ids", "sequence_offsets", "cu_seqlens", "sequence_lengths")
+_OPTIONAL = ("position_ids", "position_offset", *_INDICES[1:], "cos", "sin", "position_flag")
+
+
+def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> None:
+    """What python/csrc/call.c checks of tensors that need not be there: one may be meta or fake."""
+    given = {"q": q, "k": k} | dict(zip(_OPTIONAL, rest, strict=False))
+    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
+    for name, x in tensors.items():
+        if x.device != q.device:
+            raise RuntimeError(
+                f"{name} is on {x.device} and q on {q.device}; allowed is one device"
+            )
+    _check_types(tensors)
+    layout = _fields(config).get("layout", "bshd")
+    if layout not in _PLACES:
+        raise RuntimeError(f'layout is "{layout}"; allowed is {", ".join(_PLACES)}')
+    dims = 3 if layout == "thd" else 4
+    for name in tensors.keys() & {"q", "k"}:
+        if tensors[name].dim() != dims:
+            raise RuntimeError(
+                f"{name} has {tensors[name].dim()} dimensions; allowed is {dims}, for layout "
+                f"{layout}"
+            )
+    other = q if k is None else k
+    for place in _PLACES[layout]:
+        torch._check(
+            other.shape[place] == q.shape[place],
+            lambda: "k has another batch or other tokens than q; allowed is that of q",
+        )
+
+
+def _check_types(tensors: dict[str, Tensor]) -> None:
+    for names, types, text in (
+        (("q", "k"), _TYPES, "float32, float16, bfloat16 or float64"),
+        (_INDICES, {torch.int32, torch.int64}, "int32 or int64"),
+    ):
+        given = [name for name in names if name in tensors]
+        for name in given:
+            dtype = tensors[name].dtype
+            if dtype not in types or dtype != tensors[given[0]].dtype:
+                raise RuntimeError(f"{name} is {dtype}; allowed is {text}, one type for all")
+
+
+def _fake_rotate(q: Tensor, config: str, *rest: Any) -> Tensor:
+    _check(q, None, config, rest)
     return _empty_like(q)
 
 
-def _fake_rotate_pair(q: Tensor, k: Tensor, config: str, *rest: object) -> tuple[Tensor, Tensor]:
+def _fake_rotate_pair(q: Tensor, k: Tensor, config: str, *rest: Any) -> tuple[Tensor, Tensor]:
+    _check(q, k, config, rest)
     return _empty_like(q), _empty_like(k)
 
 
-def _fake_nothing(*arguments: object) -> None:
-    pass
+def _fake_rotate_(q: Tensor, config: str, *rest: Any) -> None:
+    _check(q, None, config, rest)
 
 
+def _fake_rotate_pair_(q: Tensor, k: Tensor, config: str, *rest: Any) -> None:
+    _check(q, k, config, rest)
+
+
+_FAKES: dict[str, Any] = {
+    "rotate": _fake_rotate,
+    "rotate_pair": _fake_rotate_pair,
+    "rotate_": _fake_rotate_,
+    "rotate_pair_": _fake_rotate_pair_,
+}
 for _name in _SCHEMAS:
-    _fake = _fake_rotate_pair if "pair" in _name else _fake_rotate
-    torch.library.register_fake(
-        f"ropekit::{_name}", _fake_nothing if _name.endswith("_") else _fake
-    )
+    torch.library.register_fake(f"ropekit::{_name}", _FAKES[_name.replace("_no_grad", "")])
 
 
 @lru_cache(maxsize=1024)
 def transposed(config: str) -> str:
     """The configuration of the gradient."""
-    fields = dict(part.partition("=")[::2] for part in config.split())
+    fields = _fields(config)
     direction = fields.get("direction", "forward")
     if direction == "inverse":
         raise RuntimeError(
@@ -97,22 +164,23 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        return (_ops.rotate_pair_no_grad if count == 2 else _ops.rotate_no_grad)(*arguments)
+        return _NO_GRAD[count](*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         position_ids, *others = ctx.saved_tensors
-        rotate = _ops.rotate_pair if len(grads) == 2 else _ops.rotate
+        count = len(grads)
+        rotate = (_GRAD if torch.is_grad_enabled() or is_derived() else _NO_GRAD)[count]
         found = rotate(*grads, ctx.config, position_ids, ctx.position_offset, *others)
-        return (None, *(found if len(grads) == 2 else (found,)), *(None,) * (3 + len(others)))
+        return (None, *(found if count == 2 else (found,)), *(None,) * (3 + len(others)))
 
 
 def _rotate(q: Tensor, *rest: Any) -> Any:
-    return _apply(1, q, *_filled(rest))
+    return recorded(1, q, *_filled(rest))
 
 
 def _rotate_pair(q: Tensor, k: Tensor, *rest: Any) -> Any:
-    return _apply(2, q, k, *_filled(rest))
+    return recorded(2, q, k, *_filled(rest))
 
 
 def _filled(rest: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -120,7 +188,41 @@ def _filled(rest: tuple[Any, ...]) -> tuple[Any, ...]:
     return rest + (None, 0, None, None, None, None, None)[len(rest) - 1 :]
 
 
+def is_derived() -> bool:
+    """Whether derivatives may be taken that no tensor's requires_grad tells: tangents are carried,
+    or a transform of torch.func hides the tensors below it."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def check_written(name: str, x: Tensor) -> None:
+    """Refuses a tensor that cannot be written in place."""
+    if x.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
+    if not torch.compiler.is_compiling() and x.is_neg():
+        raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
+
+
+def _counted(count: int) -> Any:
+    """Counts a write in place, from which autograd knows that what it saved has changed."""
+
+    def rotate(keyset: Any, *arguments: Any) -> None:
+        for name, x in zip("qk", arguments[:count], strict=False):
+            check_written(name, x)
+        below = keyset & torch._C._after_ADInplaceOrView_keyset
+        _IN_PLACE[count].redispatch(below, *arguments)
+        written = arguments[:count] + arguments[count + 8 :]
+        increment_version([x for x in written if x is not None])
+
+    return rotate
+
+
 _ops = torch.ops.ropekit
-_apply: Any = _Rotate.apply
+# By the number of tensors rotated.
+_GRAD = {1: _ops.rotate.default, 2: _ops.rotate_pair.default}
+_NO_GRAD = {1: _ops.rotate_no_grad.default, 2: _ops.rotate_pair_no_grad.default}
+_IN_PLACE = {1: _ops.rotate_.default, 2: _ops.rotate_pair_.default}
+recorded: Any = _Rotate.apply
 _definitions.impl("rotate", _rotate, "Autograd")
 _definitions.impl("rotate_pair", _rotate_pair, "Autograd")
+_definitions.impl("rotate_", _counted(1), "ADInplaceOrView", with_keyset=True)
+_definitions.impl("rotate_pair_", _counted(2), "ADInplaceOrView", with_keyset=True)

@@ -147,7 +147,13 @@ class Config:
 
 def _as_dict(config: object) -> dict[str, Any]:
     if isinstance(config, (str, Path)):
-        config = json.loads(Path(config).read_text(encoding="utf-8"))
+        try:
+            config = json.loads(Path(config).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RuntimeError(
+                f'config is "{config}", which cannot be read ({error}); allowed is the path of a '
+                "config.json"
+            ) from error
     elif hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, dict):

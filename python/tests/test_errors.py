@@ -12,12 +12,13 @@ import torch
 X = torch.randn(2, 5, 4, 16)
 INT = torch.arange(5)
 TABLE = torch.ones(5, 8)
+META, META_BOUNDS, LEAF = X.to("meta"), INT[:2].to("meta"), X.clone().requires_grad_()
 
 CASES: list[tuple[str, Callable[[], object]]] = [
     ("q is int64; allowed is float32", lambda: ropekit.apply(X.long())),
     ("q is of another type", lambda: ropekit.apply(X.to(torch.complex64))),
     ("k is float64 and q is float32", lambda: ropekit.apply(X, X.double())),
-    ("q and k are None", lambda: ropekit.apply(None)),
+    ("q and k are None; allowed is one", lambda: ropekit.apply(None)),
     ("k has batch 1 and 5 tokens; allowed is that of q, 2 and 5", lambda: ropekit.apply(X, X[:1])),
     ("k has batch 2 and 4 tokens", lambda: ropekit.apply(X, X[:, :4])),
     ("q has 3 dimensions; allowed is 4, for layout bshd", lambda: ropekit.apply(X[0])),
@@ -70,6 +71,27 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ("seq_len is 4; allowed is 5", lambda: ropekit.rope(X, X, 4)),
     ("kernel", lambda: ropekit.apply(X, kernel="nothing")),
     ("config is int; allowed is a Config", lambda: ropekit.apply(X, config=3)),
+    ('config is "/none.json", which', lambda: ropekit.apply(X, config="/none.json")),
+    (f'config is "{__file__}", which', lambda: ropekit.apply(X, config=__file__)),
+    ("k is on meta and q on cpu", lambda: ropekit.apply(X, META)),
+    ("k is on cpu and q on meta", lambda: ropekit.apply(META, X)),
+    ("k is on meta and q on cpu", lambda: ropekit.apply(LEAF, META)),
+    ("position_ids is on meta", lambda: ropekit.apply(X, positions=INT.to("meta"))),
+    ("position_ids is on cpu", lambda: ropekit.apply(META, positions=INT)),
+    (
+        "sequence_offsets is on meta",
+        lambda: ropekit.apply(X, sequence_offsets=INT[:2].to("meta")),
+    ),
+    ("cu_seqlens is on meta", lambda: ropekit.apply(X[0], layout="thd", cu_seqlens=META_BOUNDS)),
+    ("sequence_lengths is on meta", lambda: ropekit.apply(X, sequence_lengths=META_BOUNDS)),
+    ("cos is on meta", lambda: ropekit.apply(X, cos=TABLE.to("meta"), sin=TABLE)),
+    ("sin is on meta", lambda: ropekit.apply(X, cos=TABLE, sin=TABLE.to("meta"))),
+    ("q is torch.int64; allowed is float32", lambda: ropekit.apply(META.long())),
+    ("k is torch.float64; allowed", lambda: ropekit.apply(META, META.double())),
+    ("k has another batch", lambda: ropekit.apply(META, META[:1])),
+    ("k has another batch or other tokens", lambda: ropekit.apply(META, META[:, :4])),
+    ("q has 3 dimensions; allowed is 4", lambda: ropekit.apply(META[0])),
+    ("position_ids is torch.float32", lambda: ropekit.apply(META, positions=META[0, :, 0, 0])),
 ]
 
 
@@ -94,6 +116,12 @@ IN_PLACE: list[tuple[str, Callable[[torch.Tensor], object]]] = [
         lambda x: ropekit.apply_(x, position_offset=1, cos=TABLE, sin=TABLE),
     ),
     ("position_flag is int64", lambda x: ropekit.apply_(x, position_flag=INT[:1])),
+    ("position_flag is on meta", lambda x: ropekit.apply_(x, position_flag=META_BOUNDS[:1])),
+    ("k is on meta and q on cpu", lambda x: ropekit.apply_(x, META)),
+    ("q requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
+    ("q has the negative bit", lambda x: ropekit.apply_(torch._neg_view(x))),
+    ("k has the negative bit", lambda x: ropekit.apply_(None, torch._neg_view(x))),
+    ("q has the negative bit", lambda x: torch.ops.ropekit.rotate_(torch._neg_view(x), "")),
 ]
 
 
@@ -103,6 +131,41 @@ def test_refuses_in_place(text: str, call: Callable[[torch.Tensor], object]) -> 
     with pytest.raises(RuntimeError, match=re.escape(text)):
         call(x)
     assert torch.equal(x, X)
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("q is list; allowed is a tensor", lambda: ropekit.apply([1, 2])),
+        ("k is float; allowed is a tensor", lambda: ropekit.apply(X, 1.0)),
+        ("positions is list; allowed is a tensor", lambda: ropekit.apply(X, positions=[0, 1])),
+        ("cos is list; allowed is a tensor", lambda: ropekit.apply_(X.clone(), cos=[1], sin=TABLE)),
+        ("position_flag is int; allowed", lambda: ropekit.apply_(X.clone(), position_flag=1)),
+        ("position_offset is 1.5; allowed", lambda: ropekit.apply(X, position_offset=1.5)),
+    ],
+)
+def test_refuses_what_is_no_tensor(text: str, call: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=re.escape(text)):
+        call()
+
+
+def test_equal_numbers_of_two_types_are_two_fields() -> None:
+    axes = {"axes": 3, "axis_layout": "chunked", "positions": INT.expand(3, 1, 5)}
+    for good, bad in (
+        ({"rotary_dim": 8}, {"rotary_dim": 8.0}),
+        ({"axes": 1}, {"axes": True}),
+        ({"sections": (1, 3, 4), **axes}, {"sections": (True, 3, 4), **axes}),
+    ):
+        for _ in range(2):
+            ropekit.apply(X, **good)
+            with pytest.raises(RuntimeError, match="allowed is"):
+                ropekit.apply(X, **bad)
+
+
+def test_a_compiled_function_takes_a_config_made_outside() -> None:
+    compiled = torch.compile(ropekit.apply, fullgraph=True, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="allowed there is a ropekit"):
+        compiled(X, config={"head_dim": 16})
 
 
 def test_refuses_two_devices() -> None:

@@ -180,10 +180,54 @@ def test_autocast_leaves_the_type(device: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_vmap_is_one_call_after_another(device: str) -> None:
-    q = torch.randn(3, 2, 5, 4, 16, device=device)
-    found = torch.func.vmap(ropekit.apply)(q)
-    assert torch.equal(found, torch.stack([ropekit.apply(x) for x in q]))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_vmap_is_one_call_after_another(compiled: bool, device: str) -> None:
+    def mapped(q: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda x: ropekit.apply(x, **YARN))(q)
+
+    torch._dynamo.reset()
+    if compiled:
+        mapped = torch.compile(mapped, fullgraph=True, backend="aot_eager")
+    q = torch.randn(3, 2, 5, 4, 16, device=device, requires_grad=True)
+    weight = torch.randn_like(q)
+    expected = torch.stack([ropekit.apply(x, **YARN) for x in q])
+    found = mapped(q)
+    assert torch.equal(found, expected)
+    grads = [torch.autograd.grad(y, q, weight)[0] for y in (found, expected)]
+    assert torch.equal(*grads)
+
+
+IN_PLACE: dict[str, Any] = {
+    "apply_": lambda y, flag: ropekit.apply_(y, position_flag=flag),
+    "apply_ to k": lambda y, flag: ropekit.apply_(torch.ones_like(y), y, position_flag=flag),
+    "rotate_": lambda y, flag: ops.rotate_(y, "", position_flag=flag),
+    "rotate_pair_": lambda y, flag: ops.rotate_pair_(y.clone(), y, "", position_flag=flag),
+}
+
+
+@pytest.mark.parametrize("name", [*IN_PLACE, "compiled eager", "compiled aot_eager"])
+def test_what_is_written_is_counted(name: str, device: str) -> None:
+    torch._dynamo.reset()
+    call = IN_PLACE.get(name) or torch.compile(IN_PLACE["apply_"], backend=name.split()[1])
+    flag = torch.zeros(1, dtype=torch.int32, device=device)
+    weight, y = torch.randn(2, 5, 4, 16, device=device, requires_grad=True), pair(device)[0]
+    loss = (weight * y).sum()
+    call(y, flag)
+    assert flag._version >= 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_in_inference_mode(name: str, device: str) -> None:
+    flag = torch.zeros(1, dtype=torch.int32, device=device)
+    y, _ = pair(device)
+    with torch.inference_mode():
+        x = y.clone()
+        IN_PLACE[name](x, flag)
+        assert torch.equal(x, ropekit.apply(y))
+        IN_PLACE[name](y, flag)
+    assert y._version == 1
 
 
 def test_functional_gradients_are_refused(device: str) -> None:
@@ -198,6 +242,9 @@ def test_functional_gradients_are_refused(device: str) -> None:
             ropekit.apply(dual)
         with pytest.raises(RuntimeError, match="forward-mode derivative"):
             ropekit.apply_(dual)
+        y = ropekit.apply(q.requires_grad_())
+        with pytest.raises(RuntimeError, match="jvp"):
+            torch.autograd.grad(y, q, dual)
 
 
 def test_threads_share_plans() -> None:
