@@ -104,18 +104,38 @@ CPU_INLINE lanes_f lanes_in_register(lanes_f x) {
     return x;
 }
 
+/* One vector of pairs from pair i on. */
+CPU_INLINE lanes_pair lanes_read(lanes_kind kind, const char *in, int i, int pairs) {
+    lanes_pair x = lanes_load_pairs(kind.dtype, kind.in_pairing, in, i, pairs);
+    x.x1 = lanes_in_register(x.x1);
+    x.x2 = lanes_in_register(x.x2);
+    return x;
+}
+
+/* One or two vectors of pairs from pair i on. */
+CPU_INLINE void lanes_write(lanes_kind kind, int count, char *out, int i, int pairs,
+                            const lanes_pair *y) {
+    const int dtype = kind.dtype, size = cpu_dtype_size(dtype);
+    if (count == 2 && kind.out_pairing == ROPE_PAIRING_HALF_SPLIT) {
+        lanes_narrow_two(dtype, kind.stream, out + i * size, y[0].x1, y[1].x1);
+        lanes_narrow_two(dtype, kind.stream, out + (i + pairs) * size, y[0].x2, y[1].x2);
+        return;
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++)
+        lanes_store_pairs(dtype, kind.out_pairing, kind.stream, out, i + v * LANES, pairs, y[v]);
+}
+
 CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, int count, const char *in, char *out, int i,
                                      int pairs, const cpu_row *row) {
     lanes_pair x[2];
 #pragma GCC unroll 2
-    for (int v = 0; v < count; v++) {
-        x[v] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, i + v * LANES, pairs);
-        x[v] = (lanes_pair){lanes_in_register(x[v].x1), lanes_in_register(x[v].x2)};
-    }
+    for (int v = 0; v < count; v++)
+        x[v] = lanes_read(kind, in, i + v * LANES, pairs);
 #pragma GCC unroll 2
     for (int v = 0; v < count; v++)
-        lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, i + v * LANES, pairs,
-                          lanes_turn(kind, x[v], lanes_load_matrix(row, i + v * LANES)));
+        x[v] = lanes_turn(kind, x[v], lanes_load_matrix(row, i + v * LANES));
+    lanes_write(kind, count, out, i, pairs, x);
 }
 
 /* Two vectors at a time are read before either is written: in place, a load of a line for which an
@@ -161,37 +181,20 @@ CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, cons
         }
 }
 
-/* Two vectors of pairs from pair i on. */
-CPU_INLINE void lanes_store_two(lanes_kind kind, char *out, int i, int pairs, const lanes_pair *y) {
-    const int dtype = kind.dtype, size = cpu_dtype_size(dtype);
-    if (kind.out_pairing == ROPE_PAIRING_INTERLEAVED) {
-        lanes_store_neighbours(dtype, kind.stream, out + 2 * i * size, y[0]);
-        lanes_store_neighbours(dtype, kind.stream, out + 2 * (i + LANES) * size, y[1]);
-        return;
-    }
-    lanes_narrow_two(dtype, kind.stream, out + i * size, y[0].x1, y[1].x1);
-    lanes_narrow_two(dtype, kind.stream, out + (i + pairs) * size, y[0].x2, y[1].x2);
-}
-
 /* Rotates a head of 64 pairs with the row that c and s hold, a line of each half at a time. */
 CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, const lanes_f *c,
                                   const lanes_f *s) {
-    const int two = LANES >= 8 && kind.dtype != ROPE_F32;
+    const int count = LANES >= 8 && kind.dtype != ROPE_F32 ? 2 : 1;
 #pragma GCC unroll 16
-    for (int v = 0; v < 64 / LANES; v += 1 + two) {
+    for (int v = 0; v < 64 / LANES; v += count) {
         lanes_pair x[2];
 #pragma GCC unroll 2
-        for (int w = 0; w <= two; w++) {
-            x[w] = lanes_load_pairs(kind.dtype, kind.in_pairing, in, (v + w) * LANES, 64);
-            x[w] = (lanes_pair){lanes_in_register(x[w].x1), lanes_in_register(x[w].x2)};
-        }
+        for (int w = 0; w < count; w++)
+            x[w] = lanes_read(kind, in, (v + w) * LANES, 64);
 #pragma GCC unroll 2
-        for (int w = 0; w <= two; w++)
+        for (int w = 0; w < count; w++)
             x[w] = lanes_rotate(x[w], (lanes_matrix){c[v + w], s[v + w], c[v + w], s[v + w]});
-        if (two)
-            lanes_store_two(kind, out, v * LANES, 64, x);
-        else
-            lanes_store_pairs(kind.dtype, kind.out_pairing, kind.stream, out, v * LANES, 64, x[0]);
+        lanes_write(kind, count, out, v * LANES, 64, x);
     }
 }
 
@@ -202,10 +205,8 @@ CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_
     }
 }
 
-/*
- * 64 pairs of one cos and sin each, the head size of most models. Where there are registers for it
- * the row stays in them across heads and a head's lines are written in ascending order.
- */
+/* 64 pairs of one cos and sin each, the head size of most models. Where there are registers for it
+ * the row stays in them across heads. */
 CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
                                 int tokens) {
     const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
