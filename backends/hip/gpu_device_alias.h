@@ -2,6 +2,11 @@
 #ifndef ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
 #define ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
 
+/* clang fuses products into sums on the device unless told not to; docs/numerics.md rounds both. */
+#ifdef __clang__
+#pragma clang fp contract(off)
+#endif
+
 #include <hip/hip_runtime.h>
 
 #include <hip/hip_fp16.h>
