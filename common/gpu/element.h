@@ -81,7 +81,7 @@ template <int DTYPE, int V> GPU_FN gpu_vector<DTYPE, V> gpu_load(const void *p) 
 template <int DTYPE, int V> GPU_FN void gpu_store(void *p, const gpu_vector<DTYPE, V> &v) {
     typedef typename gpu_word_type<gpu_vector<DTYPE, V>::WORDS>::type type;
     type raw;
-    memcpy(&raw, &v, sizeof v);
+    memcpy((void *)&raw, &v, sizeof v);
     *(type *)p = raw;
 }
 
