@@ -22,6 +22,7 @@ include(CheckLanguage)
 check_language(CUDA)
 if(CMAKE_CUDA_COMPILER)
     enable_language(CUDA)
+    ropekit_refuse_fast_math(CUDA)
     find_package(CUDAToolkit REQUIRED GLOBAL)
 endif()
 

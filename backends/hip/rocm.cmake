@@ -8,7 +8,8 @@ if(ROPEKIT_HIP STREQUAL "DEBIAN")
     set(CMAKE_HIP_COMPILER clang++-19)
     set(CMAKE_HIP_COMPILER_ROCM_ROOT ${root})
     # The ELF would be of version 5 and the device library of version 4.
-    set(CMAKE_HIP_FLAGS_INIT "--rocm-path=${root} -mcode-object-version=5")
+    set(debian_flags "--rocm-path=${root} -mcode-object-version=5")
+    set(CMAKE_HIP_FLAGS "${debian_flags} $CACHE{CMAKE_HIP_FLAGS}")
 endif()
 
 set(given_architectures ${CMAKE_HIP_ARCHITECTURES})
@@ -16,6 +17,10 @@ if(NOT given_architectures)
     set(CMAKE_HIP_ARCHITECTURES gfx942)
 endif()
 enable_language(HIP)
+if(debian_flags) # the first time HIPFLAGS has come into the cache only now
+    set(CMAKE_HIP_FLAGS "${debian_flags} $CACHE{CMAKE_HIP_FLAGS}")
+endif()
+ropekit_refuse_fast_math(HIP)
 find_package(hip CONFIG REQUIRED GLOBAL HINTS ${CMAKE_HIP_COMPILER_ROCM_ROOT})
 set_property(GLOBAL APPEND PROPERTY ROPEKIT_TOOLKIT
     "HIP ${hip_VERSION}, ${CMAKE_HIP_COMPILER_ID} ${CMAKE_HIP_COMPILER_VERSION}")
@@ -28,13 +33,18 @@ if(NOT given_architectures)
         execute_process(
             COMMAND ${CMAKE_HIP_COMPILER} ${flags} --offload-arch=${architecture}
                 --cuda-device-only -x hip -c /dev/null -o /dev/null
-            RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
+            RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE text)
         if(result EQUAL 0)
             list(APPEND CMAKE_HIP_ARCHITECTURES ${architecture})
         endif()
     endforeach()
+    if(NOT CMAKE_HIP_ARCHITECTURES)
+        message(FATAL_ERROR "ropekit: ${CMAKE_HIP_COMPILER} compiles for no AMD processor that was "
+            "tried; name yours in CMAKE_HIP_ARCHITECTURES. Of the last it said:\n${text}")
+    endif()
 endif()
-message(STATUS "ropekit: HIP backend for ${CMAKE_HIP_ARCHITECTURES}")
+message(STATUS
+    "ropekit: HIP backend for ${CMAKE_HIP_ARCHITECTURES}; not yet run on AMD hardware")
 
 set_source_files_properties(${ropekit_gpu_kernels} PROPERTIES LANGUAGE HIP)
 ropekit_gpu_objects(ropekit_hip_kernels)
