@@ -20,6 +20,13 @@
 
 #include "common/half.h"
 
+/* The address space of a kernel's parameters. */
+#ifdef __HIP_DEVICE_COMPILE__
+#define GPU_SEGMENT __attribute__((address_space(4)))
+#else
+#define GPU_SEGMENT
+#endif
+
 /*
  * A kernel's parameter, read where it lies. gpu_parameter<T, BEFORE...>(p) points to p, which
  * follows parameters of the types BEFORE. gpu_reread(p) is p, and no read through it leaves the
@@ -28,33 +35,27 @@
  */
 #ifdef __CUDACC__
 #define GPU_PARAMETER const __grid_constant__
+template <typename T, typename...>
+static __device__ __forceinline__ const T *gpu_parameter(const T &p) {
+    return &p;
+}
 #else
 #define GPU_PARAMETER const
-#endif
-#ifdef __HIP_DEVICE_COMPILE__
-#define GPU_SEGMENT __attribute__((address_space(4)))
 template <typename T, typename... BEFORE>
 static __device__ __forceinline__ const T *gpu_parameter(const T &) {
     static_assert(((sizeof(BEFORE) % alignof(T) == 0) && ... && true), "no padding before T");
     auto segment = (const GPU_SEGMENT char *)__builtin_amdgcn_kernarg_segment_ptr();
     return (const T *)(segment + (0 + ... + sizeof(BEFORE)));
 }
+#endif
 
 template <typename T> static __device__ __forceinline__ const T *gpu_reread(const T *p) {
     auto segment = (const GPU_SEGMENT T *)p;
+#ifdef __HIP_DEVICE_COMPILE__
     asm volatile("" : "+s"(segment));
+#endif
     return (const T *)segment;
 }
-#else
-template <typename T, typename...>
-static __device__ __forceinline__ const T *gpu_parameter(const T &p) {
-    return &p;
-}
-
-template <typename T> static __device__ __forceinline__ const T *gpu_reread(const T *p) {
-    return p;
-}
-#endif
 
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))

@@ -10,7 +10,7 @@ extern "C" {
 
 typedef struct emulated_kernel {
     const char *(*describe)(void); /* text that ends in the kernel's name and ']' */
-    size_t bytes;                  /* of its arguments */
+    size_t bytes;                  /* of its arguments, packed as a struct of them */
     void (*pack)(void **arguments, void *packed);
     void (*run)(const void *packed); /* one thread */
     int32_t is_loaded;
@@ -32,6 +32,9 @@ int emulated_wave(void);
 /* Runs every thread of a launch; hipErrorLaunchFailure where a barrier was not reached by all or
  * shared memory was overrun. */
 hipError_t emulated_run(const emulated_launch *launch);
+
+/* The packed arguments of the launch that runs. */
+const void *emulated_arguments(void);
 
 /* What device code calls: waits for the block, or for the wave and gives each lane's value. */
 void emulated_block_barrier(void);

@@ -6,10 +6,10 @@
 
 #include "tests/hip_emulation/kernel.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
-#include <new>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #define __global__
@@ -73,24 +73,40 @@ static inline uint64_t __ballot(int predicate) {
     return mask;
 }
 
-/* A kernel's arguments are copied when it is launched, as HIP does. */
+#define __builtin_amdgcn_kernarg_segment_ptr() emulated_arguments()
+
+/* A kernel's arguments are copied when it is launched, and lie as AMD's processors find them: each
+ * at a multiple of its alignment behind the one before. */
 template <auto KERNEL> struct emulated_function;
 template <typename... PARAMETERS, void (*KERNEL)(PARAMETERS...)> struct emulated_function<KERNEL> {
-    typedef std::tuple<PARAMETERS...> tuple;
+    static_assert((std::is_trivially_copyable_v<PARAMETERS> && ...));
+    typedef std::index_sequence_for<PARAMETERS...> indices;
+
+    static constexpr std::array<size_t, sizeof...(PARAMETERS) + 1> offsets = [] {
+        std::array<size_t, sizeof...(PARAMETERS) + 1> at{};
+        size_t i = 0, end = 0;
+        ((at[i] = (end + alignof(PARAMETERS) - 1) / alignof(PARAMETERS) * alignof(PARAMETERS),
+          end = at[i++] + sizeof(PARAMETERS)),
+         ...);
+        at[i] = end;
+        return at;
+    }();
 
     static const char *describe() { return __PRETTY_FUNCTION__; }
 
     template <size_t... I> static void copy(void **from, void *packed, std::index_sequence<I...>) {
-        new (packed) tuple(*static_cast<PARAMETERS *>(from[I])...);
+        (std::memcpy((char *)packed + offsets[I], from[I], sizeof(PARAMETERS)), ...);
     }
 
-    static void pack(void **from, void *packed) {
-        copy(from, packed, std::index_sequence_for<PARAMETERS...>());
+    static void pack(void **from, void *packed) { copy(from, packed, indices()); }
+
+    template <size_t... I> static void call(const void *packed, std::index_sequence<I...>) {
+        KERNEL(*(const PARAMETERS *)((const char *)packed + offsets[I])...);
     }
 
-    static void run(const void *packed) { std::apply(KERNEL, *static_cast<const tuple *>(packed)); }
+    static void run(const void *packed) { call(packed, indices()); }
 
-    static inline emulated_kernel kernel = {describe, sizeof(tuple), pack, run, 0, 0, 0};
+    static inline emulated_kernel kernel = {describe, offsets.back(), pack, run, 0, 0, 0};
 };
 
 #define HIP_KERNEL_NAME(...) (&emulated_function<(__VA_ARGS__)>::kernel)
