@@ -9,6 +9,8 @@
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     ((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY)) ? 256 : 128)
 #define GPU_GENERIC_THREADS 128
+/* Lanes of a head in the generic kernel are a multiple: a warp takes one head. */
+#define GPU_GENERIC_LANES 32
 /* Blocks a multiprocessor from which the vector kernel gives a thread several tokens. */
 #define GPU_BLOCKS_ENOUGH 4
 /* Blocks of a multiprocessor for which kernels are given registers: 1536 threads, or what sm_75

@@ -10,6 +10,9 @@
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     ((void)(SIZE), (void)(EARLY), (GEOMETRY) == GPU_NARROW ? 64 : 256)
 #define GPU_GENERIC_THREADS 128
+/* Lanes of a head in the generic kernel are a multiple: a wave of RDNA, and half a wave of CDNA,
+ * whose other half takes the next head. */
+#define GPU_GENERIC_LANES 32
 /* Blocks a multiprocessor from which the vector kernel gives a thread several tokens. */
 #define GPU_BLOCKS_ENOUGH 4
 /* What HIP's __launch_bounds__ takes in the second place: waves of a SIMD for which kernels are

@@ -190,9 +190,12 @@ static int lay_out(const gpu_bound *bound, const rope_call *call, int32_t geomet
     uint32_t units = apart ? units_apart(q, k, most) : units_together(q + k, most);
     if (apart)
         q = ceiling(q, units) * units;
+    int64_t blocks = ceiling(q + k, units);
+    if (blocks > GPU_GRID_X_MOST)
+        return 0;
     launch->q_units = (int32_t)q;
     launch->block = (dim3){lanes, units, 1};
-    launch->grid = (dim3){(uint32_t)ceiling(q + k, units), 1, 1};
+    launch->grid = (dim3){(uint32_t)blocks, 1, 1};
     return lay_out_tokens(bound, call, threads, geometry, launch);
 }
 

@@ -119,9 +119,8 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
     int32_t staged = is_staged(p, call);
     size_t element = p->dtype == ROPE_F64 ? 8 : p->dtype == ROPE_F32 ? 4 : 2;
     int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
-    uint32_t lanes =
-        p->pairs < GPU_GENERIC_THREADS ? (uint32_t)(p->pairs + 31) / 32 * 32 : GPU_GENERIC_THREADS;
-    uint32_t rows = 1;
+    int32_t whole = (p->pairs + GPU_GENERIC_LANES - 1) / GPU_GENERIC_LANES * GPU_GENERIC_LANES;
+    uint32_t lanes = (uint32_t)at_most(whole, GPU_GENERIC_THREADS), rows = 1;
     if (!staged && heads > 1)
         rows = (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
     dim3 block = {lanes, rows, 1};
