@@ -7,7 +7,7 @@
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
-    ((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY)) ? 256 : 128)
+    ((GEOMETRY) == GPU_NARROW || ((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY))) ? 256 : 128)
 #define GPU_GENERIC_THREADS 128
 /* Lanes of a head in the generic kernel are a multiple: a warp takes one head. */
 #define GPU_GENERIC_LANES 32
@@ -23,5 +23,14 @@
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY)                                                           \
     ((SIZE) == 4 || (GEOMETRY) == GPU_ALONE ? GPU_BLOCKS_MOST : 1)
 #define GPU_VECTOR_BLOCKS 2
+/* Whether a plain kernel loads before it knows the position: where a token has several heads, their
+ * bytes take longer than its angles. */
+#define GPU_LOADS_FIRST(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
+/* Plain kernels that can start early even where they are not launched to. The instruction that lets
+ * the next launch start costs every block some time, a tenth of a small call; wide kernels are
+ * given a better order of loads around it. */
+#define GPU_ALWAYS_EARLY(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
+/* Threads of a block that take units of one token; the rest take further tokens. */
+#define GPU_UNITS_THREADS 128
 
 #endif

@@ -19,5 +19,9 @@
  * given registers. */
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY) 1
 #define GPU_VECTOR_BLOCKS 1
+#define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
+#define GPU_ALWAYS_EARLY(GEOMETRY) false
+/* Threads of a block that take units of one token; the rest take further tokens. */
+#define GPU_UNITS_THREADS 256
 
 #endif

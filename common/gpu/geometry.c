@@ -156,17 +156,22 @@ static uint32_t tokens_of_thread(const gpu_bound *bound, int64_t blocks, uint32_
     return most;
 }
 
-/* Tokens along y and z of the grid; 0 where they are too many. */
-static int lay_out_tokens(const gpu_bound *bound, const rope_call *call, uint32_t threads,
-                          int32_t geometry, gpu_launch *launch) {
+/* Tokens of a block for which there would be room. */
+static uint32_t slices_of(const rope_call *call, uint32_t room) {
     int64_t tokens = call->batch * call->tokens;
-    uint32_t slices = threads / (launch->block.x * launch->block.y), each = 1;
-    slices = slices > GPU_ROWS_MOST / GPU_TOKENS_MOST ? GPU_ROWS_MOST / GPU_TOKENS_MOST : slices;
-    slices = slices > tokens ? (uint32_t)tokens : slices ? slices : 1;
+    uint32_t slices =
+        room > GPU_ROWS_MOST / GPU_TOKENS_MOST ? GPU_ROWS_MOST / GPU_TOKENS_MOST : room;
+    return slices > tokens ? (uint32_t)tokens : slices ? slices : 1;
+}
+
+/* Tokens along y and z of the grid; 0 where they are too many. */
+static int lay_out_tokens(const gpu_bound *bound, const rope_call *call, int32_t geometry,
+                          gpu_launch *launch) {
+    int64_t tokens = call->batch * call->tokens;
+    uint32_t slices = launch->block.z, each = 1;
     if (!launch->is_plain && geometry != GPU_NARROW && has_tokens_in_line(call))
         each = tokens_of_thread(bound, launch->grid.x * ceiling(tokens, slices), slices);
     int64_t y = ceiling(tokens, slices * each), z = ceiling(y, GRID_MOST);
-    launch->block.z = slices;
     launch->grid.y = (uint32_t)ceiling(y, z);
     launch->grid.z = (uint32_t)z;
     launch->tokens = (int32_t)each;
@@ -180,12 +185,12 @@ static int lay_out(const gpu_bound *bound, const rope_call *call, int32_t geomet
     const rope_problem *p = &bound->problem;
     uint32_t lanes = (uint32_t)(p->pairs / vector_of(p, geometry));
     uint32_t threads = GPU_THREADS(geometry, size_of(p), bound->early);
-    uint32_t most = launch->is_plain ? threads : GPU_VECTOR_THREADS;
     int64_t each = heads_of(p, geometry);
     int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
     if (lanes > GPU_PLAIN_THREADS || q > UNITS_MOST || k > UNITS_MOST)
         return 0;
-    most = lanes < most ? most / lanes : 1;
+    uint32_t most = (launch->is_plain ? GPU_UNITS_THREADS : GPU_VECTOR_THREADS) / lanes;
+    most = most ? most : 1;
     int apart = launch->is_plain || p->xpos_rate;
     uint32_t units = apart ? units_apart(q, k, most) : units_together(q + k, most);
     if (apart)
@@ -194,9 +199,9 @@ static int lay_out(const gpu_bound *bound, const rope_call *call, int32_t geomet
     if (blocks > GPU_GRID_X_MOST)
         return 0;
     launch->q_units = (int32_t)q;
-    launch->block = (dim3){lanes, units, 1};
+    launch->block = (dim3){lanes, units, slices_of(call, threads / (lanes * units))};
     launch->grid = (dim3){(uint32_t)blocks, 1, 1};
-    return lay_out_tokens(bound, call, threads, geometry, launch);
+    return lay_out_tokens(bound, call, geometry, launch);
 }
 
 static gpu_operands operands_of(const rope_problem *p, const rope_call *call, int32_t q_units) {
@@ -220,12 +225,14 @@ static gpu_operands operands_of(const rope_problem *p, const rope_call *call, in
     return operands;
 }
 
-/* Index arrays that the plain kernel reads: in line, or one batch row for all. */
+/* How the plain kernel reads ids, in line or one batch row for all, and what it multiplies by. */
 static uint8_t plain_flags(const rope_problem *p, const rope_call *call) {
     const rope_position_map *map = &call->position;
     int shared = call->batch > 1 && map->id_stride[1] == 0;
+    int negative = p->direction != ROPE_FORWARD;
+    int scaled = negative || (float)p->set[0].attention_factor != 1.0f;
     return (uint8_t)((map->wide ? GPU_PLAIN_WIDE_IDS : 0) | (shared ? GPU_PLAIN_SHARED_IDS : 0) |
-                     (p->direction == ROPE_FORWARD ? 0 : GPU_PLAIN_NEGATIVE));
+                     (negative ? GPU_PLAIN_NEGATIVE : 0) | (scaled ? GPU_PLAIN_SCALED : 0));
 }
 
 /* n / d, n < 2^30, is 2n reciprocal 2^-(32 + shift): 2^(31 + s) / 2d rounded up, 2^s >= 2d, is
@@ -284,8 +291,9 @@ static void fill_vector(const rope_problem *p, const rope_call *call, int32_t ve
 
 static const void *kernel_of(const gpu_bound *bound, int is_plain, int32_t geometry) {
     int32_t pairing = pairing_of(&bound->problem);
-    return is_plain ? bound->kernels->plain[geometry][pairing][bound->problem.pairs == 64]
-                    : bound->kernels->vector[geometry][pairing];
+    return is_plain
+               ? bound->kernels->plain[geometry][pairing][bound->problem.pairs == 64][bound->early]
+               : bound->kernels->vector[geometry][pairing];
 }
 
 /* The widest geometry from the wanted one down that exists and that the call's alignment allows;

@@ -86,7 +86,8 @@ typedef struct gpu_plain_call {
 enum {
     GPU_PLAIN_WIDE_IDS = 1,   /* int64, else int32 */
     GPU_PLAIN_SHARED_IDS = 2, /* of one batch row, for all */
-    GPU_PLAIN_NEGATIVE = 4    /* transpose and inverse */
+    GPU_PLAIN_NEGATIVE = 4,   /* transpose and inverse */
+    GPU_PLAIN_SCALED = 8      /* negative, or the factor is not 1 */
 };
 
 /* Pairs with plain kernels of their own, else the kernel takes them from its block. */
@@ -99,11 +100,12 @@ enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_64 = 1, GPU_PAIRS_KINDS = 2 };
  *   vector (rope_problem, rope_call, gpu_vector_call), plain (gpu_plain_call): grid x over blocks
  * of units, z and y over blocks of tokens, block is (pairs / pairs a thread, units, tokens);
  *     dynamic shared memory of vector holds a row of coefficients for each token of the block
+ * All may be launched to start early, but of two plain ones the second alone.
  */
 typedef struct gpu_rotate_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
-    const void *plain[GPU_GEOMETRIES][2][GPU_PAIRS_KINDS]; /* half-split, interleaved */
+    const void *plain[GPU_GEOMETRIES][2][GPU_PAIRS_KINDS][2]; /* half-split, interleaved */
 } gpu_rotate_kernels;
 
 extern const gpu_rotate_kernels gpu_kernels_f32;

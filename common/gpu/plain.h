@@ -19,28 +19,43 @@ GPU_FN uint64_t gpu_plain_position(const gpu_plain_call *call, int n) {
     return (uint64_t)rope_sum(position, call->offset);
 }
 
-/* As rope_computed() gives it: a negative factor is a negative sine. */
-template <typename S>
-GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t turns[S::V],
-                                     int n) {
+/*
+ * As rope_computed() gives it: a negative factor is a negative sine. Behind loads the position is
+ * not known yet, and few pairs are multiplied by a factor of 1 sooner than a branch spares them.
+ */
+template <typename S, bool BEHIND_LOADS>
+GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t turns[S::V], int n,
+                                     uint64_t position) {
     gpu_lane_row<S> row;
     const float negative = call->flags & GPU_PLAIN_NEGATIVE ? -call->factor : call->factor;
-    uint64_t position = gpu_plain_position(call, n);
+    if (BEHIND_LOADS)
+        position = gpu_plain_position(call, n);
 #pragma unroll
     for (int i = 0; i < S::V; i++) {
         rope_cos_sin a = rope_cos_sin_turns(position * turns[i]);
-        row.c[i] = a.c * call->factor;
-        row.s[i] = a.s * negative;
+        row.c[i] = BEHIND_LOADS ? a.c * call->factor : a.c;
+        row.s[i] = BEHIND_LOADS ? a.s * negative : a.s;
     }
+    if (!BEHIND_LOADS && call->flags & GPU_PLAIN_SCALED)
+#pragma unroll
+        for (int i = 0; i < S::V; i++) {
+            row.c[i] *= call->factor;
+            row.s[i] *= negative;
+        }
     return row;
 }
 
-/* A unit in three steps: load, compute the row while the loads are under way, store. */
-template <int DTYPE, int PAIRING, int GEOMETRY, int PAIRS>
+/*
+ * A unit in four steps: find the position, load, compute the row while the loads are under way,
+ * store; or load before the position is known. EARLY: the launch may start before the one ahead of
+ * it has ended.
+ */
+template <int DTYPE, int PAIRING, int GEOMETRY, int PAIRS, bool EARLY>
 __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
                                   GPU_PLAIN_BLOCKS(DTYPE == ROPE_F32 ? 4 : 2, GEOMETRY))
     gpu_plain_kernel(GPU_PARAMETER gpu_plain_call call) {
     typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
+    constexpr bool LOADS_FIRST = GPU_LOADS_FIRST(GEOMETRY);
     const int n = (int)((blockIdx.z * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z);
     const int pairs = PAIRS == GPU_PAIRS_64 ? 64 : (int)blockDim.x * shape::V;
     uint64_t turns[shape::V];
@@ -49,6 +64,12 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
         return;
     if (shape::V <= 4) /* more would cost registers */
         gpu_load_list<shape>(call.turns, pairs, turns);
+    uint64_t position = 0;
+    if (!LOADS_FIRST) {
+        if (EARLY)
+            gpu_wait_for_last();
+        position = gpu_plain_position(&call, n);
+    }
     const int first = (int)(blockIdx.x * blockDim.y), unit = first + (int)threadIdx.y;
     const int tensor = first >= call.q_units;
     const int head = (tensor ? unit - call.q_units : unit) * shape::HEADS;
@@ -56,15 +77,17 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     const gpu_plain_operand o = call.operand[tensor];
     const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
     char *out = o.out + (int64_t)head * o.out_head + (int64_t)n * o.out_token;
-    gpu_wait_for_last();
+    if (LOADS_FIRST && EARLY)
+        gpu_wait_for_last();
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count)
             x[h] = gpu_load_vectors<shape>(in + h * o.in_head, pairs);
-    gpu_let_next_start();
+    if (EARLY)
+        gpu_let_next_start();
     if (shape::V > 4)
         gpu_load_list<shape>(call.turns, pairs, turns);
-    gpu_lane_row<shape> row = gpu_plain_row<shape>(&call, turns, n);
+    gpu_lane_row<shape> row = gpu_plain_row<shape, LOADS_FIRST>(&call, turns, n, position);
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count) {
