@@ -19,6 +19,9 @@ def summarize(values):
 class CpuClock:
     replays = False
 
+    def works(self):
+        return True
+
     def look(self, run, slots, kept):
         """Seconds of one run and of the host for it. Results go to `kept` by slot, so that each run writes
         memory of its own."""
@@ -38,6 +41,14 @@ class CudaClock:
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+
+    def works(self):
+        """Whether the device still runs anything: an illegal access is the end of it for this process."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+        return True
 
     def _timed(self, work, runs):
         torch.cuda.synchronize()

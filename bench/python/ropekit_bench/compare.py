@@ -11,6 +11,14 @@ from ropekit_bench.clock import LOOK_SECONDS, RUNS_MOST, summarize
 from ropekit_bench.library import COPY, UPDATE
 
 
+class DeviceLost(Exception):
+    """A peer broke the device for the rest of the process; record says on which case."""
+
+    def __init__(self, record):
+        super().__init__(f"{record['implementation']} broke the device: {record['reason']}")
+        self.record = record
+
+
 class Subject:
     """An implementation on a case, its timings so far."""
 
@@ -79,16 +87,20 @@ class Comparison:
     def prepare(self, case, listed, declined):
         subjects = []
         for peer in self.peers:
+            if any(record["implementation"] == peer.name for record in declined):
+                continue
             try:
                 subjects.append(Subject(peer, case, self.clock))
             except Exception as error:  # one peer that breaks must not end the run of the others
                 reason = str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
                 declined.append({**listed, "implementation": peer.name, "reason": reason[:300]})
+                if not self.clock.works():
+                    raise DeviceLost(declined[-1]) from error
         return subjects
 
-    def run(self, listed):
-        """Records of one listed case."""
-        declined = []
+    def run(self, listed, broken=()):
+        """Records of one listed case; `broken` has those of peers that broke the device on it."""
+        declined = list(broken)
         try:
             case = Case(
                 listed["shape"],

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from ropekit_bench import angles, harness, results
+from ropekit_bench import angles, clock, harness, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison
-from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.peers import PEERS, Absent, Peer, eager
 
 SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
 VARIANTS = {
@@ -137,6 +137,39 @@ def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
     assert harness.main([*common, "--output", path, "--suite=overhead", "--resume", "--seed=2"]) == 2
     assert "seed" in capsys.readouterr().err
     assert json.loads((tmp_path / "peers.json").read_text())["seed"] == 1
+
+
+def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / "peers.json")
+    common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=PyTorch cached", "--rounds=2"]
+    common += ["--output", path, "--suite=overhead"]
+    prepare, fresh = eager.adapter.prepare, []
+
+    def break_device(adapter, case):
+        if case.shape["k_heads"]:
+            monkeypatch.setattr(clock.CpuClock, "works", lambda self: False)
+            raise RuntimeError("illegal memory access")
+        return prepare(adapter, case)
+
+    def start(program, arguments):
+        monkeypatch.setattr(clock.CpuClock, "works", lambda self: True)
+        fresh.append(arguments)
+        assert harness.main(arguments[3:]) == 0
+        raise SystemExit(0)
+
+    monkeypatch.setattr(eager.adapter, "prepare", break_device)
+    monkeypatch.setattr(harness.os, "execv", start)
+    monkeypatch.setattr(harness.sys, "argv", ["harness", *common])
+    with pytest.raises(SystemExit):
+        harness.main(common)
+    records = results.read(path)["records"]
+    outcomes = [(r["shape"]["k_heads"] > 0, r["implementation"], "reason" in r) for r in records]
+    assert len(fresh) == 2 and all("--resume" in arguments for arguments in fresh)
+    assert sorted(outcomes) == sorted(
+        2 * [(False, "ropekit", False), (False, "PyTorch cached", False)]
+        + 2 * [(True, "ropekit", False), (True, "PyTorch cached", True)]
+    )
+    assert "PyTorch cached broke the device" in capsys.readouterr().err
 
 
 def test_harness_says_what_is_wrong_with_its_tool(tmp_path, capsys):
