@@ -199,9 +199,7 @@ def apply_(
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
     try:
-        for name, x in (("q", q), ("k", k)):
-            if x is not None:
-                check_written(name, x)
+        check_written(q, k)
         if q is not None and k is not None:
             text = _text(config, fields, None)
             pair_operator = _rotate_pair_ if traced else _rotate_pair_no_grad_
@@ -213,7 +211,11 @@ def apply_(
     except (AttributeError, RuntimeError):
         _check_kinds(q, k, positions, (*rest, position_flag))
         raise
-    if not traced:
+    if traced:
+        return
+    if q is not None and k is not None and position_flag is None:
+        increment_version((q, k))  # without the time that a list takes to build
+    else:
         increment_version([x for x in (q, k, position_flag) if x is not None])
 
 

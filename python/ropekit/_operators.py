@@ -194,20 +194,23 @@ def is_derived() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def check_written(name: str, x: Tensor) -> None:
+def check_written(q: Tensor | None, k: Tensor | None) -> None:
     """Refuses a tensor that cannot be written in place."""
-    if x.requires_grad and torch.is_grad_enabled():
-        raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
-    if not torch.compiler.is_compiling() and x.is_neg():
-        raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
+    has_bits = not torch.compiler.is_compiling()
+    for name, x in (("q", q), ("k", k)):
+        if x is None:
+            continue
+        if x.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
+        if has_bits and x.is_neg():
+            raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
 
 
 def _counted(count: int) -> Any:
     """Counts a write in place, from which autograd knows that what it saved has changed."""
 
     def rotate(keyset: Any, *arguments: Any) -> None:
-        for name, x in zip("qk", arguments[:count], strict=False):
-            check_written(name, x)
+        check_written(arguments[0], arguments[1] if count == 2 else None)
         below = keyset & torch._C._after_ADInplaceOrView_keyset
         _IN_PLACE[count].redispatch(below, *arguments)
         written = arguments[:count] + arguments[count + 8 :]
