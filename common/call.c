@@ -23,25 +23,26 @@ static int all_zero(const int64_t *stride, int n) {
     return bits == 0;
 }
 
-/* Strides as given, or contiguous ones where all are 0. Returns 1 when they are contiguous. */
-static int read_strides(const int64_t given[4], const int64_t contiguous[4], int64_t stride[4]) {
-    int same = 1, zero = all_zero(given, 4);
-    for (int d = 0; d < 4; d++) {
-        stride[d] = zero ? contiguous[d] : given[d];
-        same &= stride[d] == contiguous[d];
-    }
-    return same;
+/* Strides as given, or contiguous ones where all are 0. Returns 1 when they are contiguous. Those
+ * come one by one: a list would be read in pairs right after it was written, and wait for that. */
+static int read_strides(const int64_t given[4], int64_t batch, int64_t token, int64_t head,
+                        int64_t stride[4]) {
+    int zero = all_zero(given, 4);
+    stride[0] = zero ? batch : given[0];
+    stride[1] = zero ? token : given[1];
+    stride[2] = zero ? head : given[2];
+    stride[3] = zero ? 1 : given[3];
+    return zero || (given[0] == batch && given[1] == token && given[2] == head && given[3] == 1);
 }
 
 /* Returns 1 when what is read and what is written are contiguous. */
 static int default_strides(const rope_tensor *given, int64_t tokens, int64_t head_dim,
                            rope_operand *operand) {
-    int64_t token = given->heads * head_dim;
-    int64_t contiguous[4] = {tokens * token, token, head_dim, 1};
-    int same = given->in == given->out && all_zero(given->out_stride, 4);
-    int in = read_strides(given->in_stride, contiguous, operand->in_stride);
-    int out =
-        read_strides(same ? given->in_stride : given->out_stride, contiguous, operand->out_stride);
+    const int64_t token = given->heads * head_dim, batch = tokens * token;
+    const int same = given->in == given->out && all_zero(given->out_stride, 4);
+    const int64_t *out_stride = same ? given->in_stride : given->out_stride;
+    int in = read_strides(given->in_stride, batch, token, head_dim, operand->in_stride);
+    int out = read_strides(out_stride, batch, token, head_dim, operand->out_stride);
     return in && out;
 }
 

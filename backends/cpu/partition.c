@@ -45,22 +45,21 @@ static int64_t part(int64_t n, int index, int parts) {
     return n / parts * index + (n % parts < index ? n % parts : index);
 }
 
-/* Contiguous tokens a thread; heads where there are fewer tokens than threads. */
-static cpu_slice slice_of(const rope_call *call, int64_t bytes, int index, int parts) {
+/* Contiguous tokens a thread; heads where there are fewer tokens than threads. Written where it is
+ * read: a copy of what was just written waits for the stores. */
+static void fill_slice(const rope_call *call, int64_t bytes, int index, int parts,
+                       cpu_slice *slice) {
     int64_t tokens = call->batch * call->tokens;
     int by_heads = tokens < parts;
     const cpu_walk *walk = cpu_walk_chosen();
-    cpu_slice slice = {
-        .first_token = by_heads ? 0 : part(tokens, index, parts),
-        .last_token = by_heads ? tokens : part(tokens, index + 1, parts),
-        .walk = bytes > walk->cache_bytes ? walk : NULL,
-    };
+    slice->first_token = by_heads ? 0 : part(tokens, index, parts);
+    slice->last_token = by_heads ? tokens : part(tokens, index + 1, parts);
+    slice->walk = bytes > walk->cache_bytes ? walk : NULL;
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;
-        slice.first_head[t] = by_heads ? part(heads, index, parts) : 0;
-        slice.last_head[t] = by_heads ? part(heads, index + 1, parts) : heads;
+        slice->first_head[t] = by_heads ? part(heads, index, parts) : 0;
+        slice->last_head[t] = by_heads ? part(heads, index + 1, parts) : heads;
     }
-    return slice;
 }
 
 static rope_status fail_sequence(const rope_position_map *map, int64_t s) {
@@ -117,14 +116,16 @@ rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, con
     int64_t bytes = bytes_of(problem, call);
     int parts = cpu_threads_for(bytes);
     if (parts == 1) {
-        cpu_slice slice = slice_of(call, bytes, 0, 1);
+        cpu_slice slice;
+        fill_slice(call, bytes, 0, 1, &slice);
         rotate(problem, call, &slice);
         return ROPE_OK;
     }
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
     {
-        cpu_slice slice = slice_of(call, bytes, omp_get_thread_num(), omp_get_num_threads());
+        cpu_slice slice;
+        fill_slice(call, bytes, omp_get_thread_num(), omp_get_num_threads(), &slice);
         rotate(problem, call, &slice);
     }
 #endif
