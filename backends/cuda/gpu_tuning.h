@@ -7,7 +7,9 @@
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
-    ((GEOMETRY) == GPU_NARROW || ((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY))) ? 256 : 128)
+    ((GEOMETRY) == GPU_NARROW                             ? (EARLY) ? 128 : 256                    \
+     : (GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY)) ? 256                                    \
+                                                          : 128)
 #define GPU_GENERIC_THREADS 128
 /* Lanes of a head in the generic kernel are a multiple: a warp takes one head. */
 #define GPU_GENERIC_LANES 32

@@ -48,14 +48,14 @@ GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t 
 /*
  * A unit in four steps: find the position, load, compute the row while the loads are under way,
  * store; or load before the position is known. EARLY: the launch may start before the one ahead of
- * it has ended.
+ * it has ended, and knows its addresses by then.
  */
 template <int DTYPE, int PAIRING, int GEOMETRY, int PAIRS, bool EARLY>
 __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
                                   GPU_PLAIN_BLOCKS(DTYPE == ROPE_F32 ? 4 : 2, GEOMETRY))
     gpu_plain_kernel(GPU_PARAMETER gpu_plain_call call) {
     typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
-    constexpr bool LOADS_FIRST = GPU_LOADS_FIRST(GEOMETRY);
+    constexpr bool LOADS_FIRST = EARLY || GPU_LOADS_FIRST(GEOMETRY);
     const int n = (int)((blockIdx.z * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z);
     const int pairs = PAIRS == GPU_PAIRS_64 ? 64 : (int)blockDim.x * shape::V;
     uint64_t turns[shape::V];
@@ -64,12 +64,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
         return;
     if (shape::V <= 4) /* more would cost registers */
         gpu_load_list<shape>(call.turns, pairs, turns);
-    uint64_t position = 0;
-    if (!LOADS_FIRST) {
-        if (EARLY)
-            gpu_wait_for_last();
-        position = gpu_plain_position(&call, n);
-    }
+    uint64_t position = LOADS_FIRST ? 0 : gpu_plain_position(&call, n);
     const int first = (int)(blockIdx.x * blockDim.y), unit = first + (int)threadIdx.y;
     const int tensor = first >= call.q_units;
     const int head = (tensor ? unit - call.q_units : unit) * shape::HEADS;
@@ -77,7 +72,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     const gpu_plain_operand o = call.operand[tensor];
     const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
     char *out = o.out + (int64_t)head * o.out_head + (int64_t)n * o.out_token;
-    if (LOADS_FIRST && EARLY)
+    if (EARLY)
         gpu_wait_for_last();
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
