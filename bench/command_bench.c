@@ -182,6 +182,7 @@ static int bench(bench_run *run, options *o) {
     if (!list_cases(run, o))
         return EXIT_ENVIRONMENT;
     record_begin(&run->list, "bench", o, &run->t.info);
+    record_run(&run->list, o->rounds, false);
     run->file = text_open(o->json);
     bool done = !o->resume || resume_read(&run->list, o);
     if (done) {
@@ -192,11 +193,13 @@ static int bench(bench_run *run, options *o) {
             done = run_cases(run, o);
     }
     text_close(run->file);
-    if (!done)
+    if (done)
+        record_run(&run->list, o->rounds, !interrupted());
+    else
         cJSON_Delete(run->list.document);
     if (!done || !record_end(&run->list, o))
         return EXIT_ENVIRONMENT;
-    return run->refused ? EXIT_CHECK_FAILED : EXIT_OK;
+    return run->refused || interrupted() ? EXIT_CHECK_FAILED : EXIT_OK;
 }
 
 int command_bench(options *o) {

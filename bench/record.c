@@ -39,6 +39,16 @@ void record_begin(record_list *list, const char *command, const options *o,
     *list = (record_list){document, cJSON_AddArrayToObject(document, "records")};
 }
 
+static void set_member(cJSON *object, const char *name, cJSON *value) {
+    if (!cJSON_ReplaceItemInObject(object, name, value))
+        cJSON_AddItemToObject(object, name, value);
+}
+
+void record_run(record_list *list, int64_t rounds, bool complete) {
+    set_member(list->document, "rounds", cJSON_CreateNumber((double)rounds));
+    set_member(list->document, "complete", cJSON_CreateBool(complete));
+}
+
 cJSON *record_add(record_list *list, const char *case_name, const char *kernel) {
     cJSON *record = cJSON_CreateObject();
     cJSON_AddItemToArray(list->records, record);

@@ -27,12 +27,12 @@ static const cJSON *member(const cJSON *document, const char *object, const char
     return cJSON_GetObjectItem(object ? cJSON_GetObjectItem(document, object) : document, name);
 }
 
-/* Whether both documents come from one device, build and seed. */
+/* Whether both documents come from one device, build and way of measuring. */
 static bool agree(const cJSON *old, const cJSON *new, const char *path) {
     static const char *const facts[][2] = {
-        {NULL, "schema"},     {NULL, "version"},     {NULL, "seed"},
-        {"build", "library"}, {"build", "commit"},   {"build", "compiler"},
-        {"host", "threads"},  {"device", "backend"}, {"device", "name"},
+        {NULL, "schema"},      {NULL, "version"},   {NULL, "command"},     {NULL, "seed"},
+        {NULL, "quick"},       {NULL, "rounds"},    {"build", "library"},  {"build", "commit"},
+        {"build", "compiler"}, {"host", "threads"}, {"device", "backend"}, {"device", "name"},
     };
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const cJSON *of_old = member(old, facts[i][0], facts[i][1]);

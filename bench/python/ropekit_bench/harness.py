@@ -56,14 +56,18 @@ def begin(options, tool, lines):
         "command": "peers",
         "quick": options.quick,
         "seed": options.seed,
+        "rounds": options.rounds or (5 if options.quick else 15),
+        "complete": False,
         "implementations": lines,
         "records": [],
     }
     if options.resume and os.path.exists(options.output):
         old = results.read(options.output)
-        for member in ("command", "seed", "quick", "build", "implementations"):
+        for member in ("command", "seed", "quick", "rounds", "build", "implementations"):
             if old.get(member) != document[member]:
                 raise results.ResultsError(f"--resume: {member} of {options.output} is not this run's")
+        if old["host"]["threads"] != document["host"]["threads"]:
+            raise results.ResultsError(f"--resume: {options.output} is of {old['host']['threads']} threads")
         if old["device"]["name"] != document["device"]["name"]:
             raise results.ResultsError(f"--resume: {options.output} is of {old['device']['name']}")
         document["records"] = old["records"]
@@ -109,7 +113,7 @@ def measure(options, tool, peers, document):
     from ropekit_bench.compare import Comparison, DeviceLost
 
     torch.set_num_threads(tool.threads)
-    comparison = Comparison(tool, peers, options.seed, options.rounds or (5 if options.quick else 15))
+    comparison = Comparison(tool, peers, options.seed, document["rounds"])
     listed = cases(options, tool, document)
     with tqdm(listed, unit="case", disable=None) as bar:
         for case in bar:
@@ -143,6 +147,7 @@ def main(arguments=None):
         document = begin(options, tool, lines)
         try:
             measure(options, tool, peers, document)
+            document["complete"] = True
         except KeyboardInterrupt:
             print("interrupted; what was measured is kept, --resume measures the rest", file=sys.stderr)
         ended = tool.list("overhead", False)["device"].get("clocks", [])
@@ -154,7 +159,7 @@ def main(arguments=None):
         print(f"ropekit-peers: {error}", file=sys.stderr)
         return 2
     print_tables(document)
-    return 0
+    return 0 if document["complete"] else 1
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Peers that run on a CPU: right where they are timed, declined where they are wrong or do not offer it."""
 
-import json
+import resource
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ VARIANTS = {
     "f16": {"dtype": "f16"},
     "batch": {"batch": 2, "position_ids": "none"},
     "one tensor": {"k_heads": 0},
+    "in place": {"in_place": True},
     "window": {"in_place": True, "rotary_dim": 8, "rotary_offset": 4, "k_head_dim": 8, "k_rotary_offset": 0},
     "backward": {"direction": "transpose"},
 }
@@ -87,6 +88,16 @@ def test_sets_exceed_the_cache_where_data_are_cold():
     assert len({x[0].data_ptr() for x in case.inputs}) == case.sets > 1
 
 
+def test_outputs_find_their_memory_mapped(tool):
+    """Pages that the C library gave back would be faulted in, and counted as rotation, in every call."""
+    Comparison(tool, [], 1, 1)
+    for _ in range(2):
+        torch.empty(64 << 20, dtype=torch.uint8).zero_()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.empty(64 << 20, dtype=torch.uint8).zero_()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 64
+
+
 def test_rounds_interleave_a_copy_with_every_implementation(tool, monkeypatch):
     comparison = Comparison(tool, [Peer("ropekit", tool), Peer("PyTorch cached", tool)], 1, 3)
     listed = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
@@ -129,14 +140,16 @@ def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
     kept = first["records"][:2]
     results.write({**first, "records": kept}, path)
     assert harness.main([*common, "--output", path, "--suite=overhead", "--resume"]) == 0
-    again = results.read(path)["records"]
-    assert again[:2] == kept
-    assert [(r["implementation"], r["case"]) for r in again] == [
+    again = results.read(path)
+    assert again["records"][:2] == kept
+    assert [(r["implementation"], r["case"]) for r in again["records"]] == [
         (r["implementation"], r["case"]) for r in first["records"]
     ]
-    assert harness.main([*common, "--output", path, "--suite=overhead", "--resume", "--seed=2"]) == 2
-    assert "seed" in capsys.readouterr().err
-    assert json.loads((tmp_path / "peers.json").read_text())["seed"] == 1
+    for member, value in (("seed", 2), ("rounds", 3), ("threads", 2)):
+        other = [f"--{member}={value}", "--output", path, "--suite=overhead", "--resume"]
+        assert harness.main([*common, *other]) == 2
+        assert member in capsys.readouterr().err
+    assert again["seed"] == 1 and again["complete"]
 
 
 def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_path, monkeypatch, capsys):

@@ -72,22 +72,23 @@ def test_table_bytes_are_apart(tool_path):
 
 def test_interrupted_run_keeps_what_it_measured_and_resumes(tool_path, tmp_path):
     path = tmp_path / "results.json"
-    command = [tool_path, "bench", "--suite=overhead", "--rounds=100", "--threads=1", f"--output={path}"]
+    command = [tool_path, "bench", "--suite=overhead", "--rounds=20", "--threads=1", f"--output={path}"]
     first = subprocess.Popen(command, env={"ROPE_BACKEND": "cpu"}, stdout=subprocess.DEVNULL)
     while not path.exists():
         assert first.poll() is None
         time.sleep(0.01)
     first.send_signal(signal.SIGINT)
-    assert first.wait() == 0
-    kept = results.read(path)["records"]
-    assert 0 < len(kept) < 4
-    run(tool_path, *command[1:3], "--rounds=2", "--threads=1", f"--output={path}", "--resume")
-    resumed = results.read(path)["records"]
-    assert resumed[: len(kept)] == kept
-    assert [r["rounds"] for r in resumed[len(kept) :]] == [2] * (4 - len(kept))
+    assert first.wait() == 1
+    first = results.read(path)
+    kept = first["records"]
+    assert not first["complete"] and 0 < len(kept) < 4
+    run(tool_path, *command[1:], "--resume")
+    second = results.read(path)
+    assert second["complete"] and second["records"][: len(kept)] == kept
+    assert [r["rounds"] for r in second["records"]] == [20] * 4
 
 
-@pytest.mark.parametrize("option", ["--seed=2", "--threads=2"])
+@pytest.mark.parametrize("option", ["--seed=2", "--threads=2", "--rounds=2"])
 def test_resume_refuses_another_run(tool_path, tmp_path, option):
     path = tmp_path / "results.json"
     common = ["bench", "--suite=overhead", "--list", f"--output={path}"]
@@ -97,6 +98,17 @@ def test_resume_refuses_another_run(tool_path, tmp_path, option):
     answer = run(tool_path, *common, "--resume", *threads, option, status=2)
     assert "allowed is 2" in answer.stderr
     assert path.read_bytes() == before
+
+
+def test_resume_refuses_a_quick_run_and_one_of_peers(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    common = ["bench", "--suite=overhead", "--list", "--threads=1", "--rounds=5", f"--output={path}"]
+    run(tool_path, *common)
+    document = json.loads(path.read_text())
+    for member, value in (("quick", True), ("command", "peers")):
+        path.write_text(json.dumps({**document, member: value}))
+        answer = run(tool_path, *common, "--resume", status=2)
+        assert f"--resume: {member} of" in answer.stderr
 
 
 def test_resume_refuses_what_is_no_result(tool_path, tmp_path):

@@ -19,14 +19,16 @@ class adapter:
             "pairing_in": case.shape["pairing_in"].replace("-", "_"),
         }
         config = ropekit.Config(**fields)
-        apply = ropekit.apply_ if case.shape["in_place"] else ropekit.apply
+        in_place = case.shape["in_place"]
         ids = case.positions if case.shape["position_ids"] != "none" else None
         inputs = case.inputs
 
         def run(slot):
             q, k = inputs[slot]
-            if k is None:
-                return apply(q, positions=ids, config=config), None
-            return apply(q, k, positions=ids, config=config)
+            if in_place:
+                ropekit.apply_(q, k, positions=ids, config=config)
+                return q, k
+            result = ropekit.apply(q, k, positions=ids, config=config)
+            return (result, None) if k is None else result
 
         return run
