@@ -1,5 +1,6 @@
 """What the report says of documents made for it."""
 
+import itertools
 import re
 
 import pytest
@@ -10,6 +11,22 @@ from ropekit_bench.report import command, page, tables
 from ropekit_bench.report.model import machines
 
 TOKENS = (1024, 2048, 4096)
+
+
+def refused(implementation, reason, tokens):
+    record = measurement(implementation, 1, tokens)
+    return {k: record[k] for k in ("case", "suite", "label", "cache", "shape", "implementation")} | {
+        "reason": reason
+    }
+
+
+def column(suite, name):
+    heading, *rows = tables.rows(suite)
+    return [row[heading.index(name)] for row in rows]
+
+
+def text_of(html):
+    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
 
 
 @pytest.fixture
@@ -48,9 +65,9 @@ def test_no_figure_stands_without_its_floor(document):
             assert all(row[heading.index(name)] for row in rows)
 
 
-def test_speedup_is_over_pytorch(document):
+def test_speedup_is_over_pytorch_naive(document):
     heading, row, *_ = tables.rows(machines([document])[0].suites["prefill"])
-    assert row[heading.index("over PyTorch")] == "20.0x"
+    assert row[heading.index("over PyTorch naive")] == "20.0x"
 
 
 def test_implementations_are_compared_within_one_run_alone(make):
@@ -70,8 +87,12 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     for record in together["records"]:
         del record["replay"]
     heading, row = tables.rows(machines([together, alone])[0].suites["prefill"])
-    assert row[heading.index("of floor")].startswith("50.0 %")
+    assert row[heading.index("of floor †")].startswith("50.0 %")
+    assert row[heading.index("eager")] == "4 us"
     assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
+    assert "of the peers' run; † kernels alone, of the tool's own run" in tables.summary(
+        machines([together, alone])
+    )
 
 
 def test_machines_are_merged_by_device(make):
@@ -121,3 +142,143 @@ def test_command_refuses_what_is_no_result(tmp_path, capsys):
     path.write_text("{}")
     assert command.main([str(path)]) == 2
     assert "is a required property" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("peer", "mark"), [
+    (0.98e-6, "▼ NOT first, 0.98x Liger-Kernel"), (0.995e-6, "≈ level with Liger-Kernel, 0.99x"),
+    (1.005e-6, "≈ level with Liger-Kernel, 1.00x"), (1.02e-6, "▲ first, 1.02x Liger-Kernel")])  # fmt: skip
+def test_within_the_disagreement_of_the_floor_nobody_is_first(make, peer, mark):
+    found = machines([make([measurement("ropekit", 1e-6), measurement("Liger-Kernel", peer)])])
+    assert column(found[0].suites["prefill"], "beside the best peer") == [mark]
+    assert ('<td class="level">' in page.render(found)) == mark.startswith("≈")
+
+
+def test_level_cases_are_counted_apart(make):
+    records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
+    records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]
+    found = machines([make(records)])
+    assert tables.tally(found[0].suites["prefill"]) == "first in 1, level in 1 of 3 cases"
+    assert tables.overview(found)[1][4] == "first in 1, level in 1 of 3 cases"
+
+
+def test_a_row_is_of_the_c_call_alone(make):
+    records = [measurement("ropekit", 4e-6), measurement("ropekit.apply", 1e-6), measurement("vLLM", 2e-6)]
+    suite = machines([make(records)])[0].suites["prefill"]
+    assert column(suite, "beside the best peer") == ["▼ NOT first, 0.50x vLLM"]
+    assert column(suite, "ropekit") == column(suite, "eager") == column(suite, "host") == ["4 us"]
+
+
+def test_a_suite_compared_by_replay_and_eager_says_which(make):
+    records = [measurement(n, s, t) for t in TOKENS for n, s in (("ropekit", 1e-6), ("vLLM", 2e-6))]
+    del records[1]["replay"]
+    suite = machines([make(records)])[0].suites["prefill"]
+    assert column(suite, "compared by") == ["eager", "replay", "replay"]
+    assert tables.measure(suite) == "kernels alone or eager calls"
+
+
+def test_figures_of_the_tools_run_are_not_filled_up_from_the_peers(make):
+    together = make([measurement("ropekit", 4e-6, t) for t in (1, 2)])
+    for record in together["records"]:
+        del record["replay"]
+    alone = make([measurement("ropekit", 2e-6, 1)])
+    alone["command"] = "bench"
+    suite = machines([together, alone])[0].suites["prefill"]
+    assert column(suite, "ropekit †") == ["2 us", "-"]
+    assert column(suite, "eager") == ["4 us", "4 us"]
+
+
+def test_every_implementation_shows_replay_eager_and_host(make):
+    records = [measurement(name, 1e-6) for name in ("ropekit", "ropekit.apply", "FlashInfer")]
+    for index, record in enumerate(records):
+        record["eager"]["seconds"] = dict(record["replay"]["seconds"], median=(3 + index) * 1e-6)
+        record["eager"]["host_seconds"] = (6 + index) * 1e-6
+    del records[2]["replay"]
+    heading, *rows = tables.peer_rows(machines([make(records)])[0].suites["prefill"])
+    assert heading[-4:] == ["implementation", "replay", "eager", "host"]
+    assert [row[-4:] for row in rows] == [
+        ["ropekit", "1 us, 100 %", "3 us, 100 %", "6 us"],
+        ["ropekit.apply", "1 us, 100 %", "4 us, 100 %", "7 us"],
+        ["FlashInfer", "-", "5 us, 100 %", "8 us"],
+    ]
+
+
+def test_another_host_driver_commit_or_number_of_threads_is_a_section_of_its_own(make):
+    def document(change):
+        made = make([measurement("ropekit", 1e-6)])
+        made["device"]["driver"], made["host"]["cpu"] = "1", "X"
+        made["build"]["commit"], made["host"]["threads"] = "aaa", 1
+        for part, values in change.items():
+            made[part] |= values
+        return made
+
+    for change, said in (
+        ({"host": {"cpu": "Y"}}, {"host X", "host Y"}),
+        ({"host": {"threads": 2}}, {"1 thread", "2 threads"}),
+        ({"device": {"driver": "2"}}, {"driver 1", "driver 2"}),
+        ({"build": {"commit": "bbb"}}, {"commit aaa", "commit bbb"}),
+    ):
+        names = [m.name for m in machines([document({}), document(change)])]
+        assert sorted(names) == sorted(f"Device (cuda, {what})" for what in said)
+    assert [m.name for m in machines([document({}), document({"device": {"name": "Other"}})])] == [
+        "Device (cuda)",
+        "Other (cuda)",
+    ]
+
+
+def test_the_later_run_counts_whatever_the_order_of_files(make):
+    first = make([measurement("ropekit", 3e-6, t) for t in TOKENS])
+    second = make([measurement("ropekit", 2e-6, t) for t in TOKENS[:2]])
+    third = make([measurement("ropekit", 1e-6, TOKENS[2])])
+    third["command"] = "bench"
+    other = make([measurement("ropekit", 1e-6)], "Another")
+    for index, made in enumerate((first, second, third, other)):
+        made["time"] = f"2026-01-0{1 + index}T00:00:00Z"
+    texts, pages = set(), set()
+    for files in itertools.permutations((first, second, third, other, second)):
+        found = machines(files)
+        texts.add(tables.summary(found))
+        if not pages or files[0] is third:
+            pages.add(text_of(page.render(found)))
+    assert len(texts) == len(pages) == 1
+    assert column(found[1].suites["prefill"], "ropekit") == ["2 us", "2 us", "3 us"]
+    assert not found[0].replaced
+    for said in (
+        "peers, 2026-01-02T00:00:00Z replaces 2 records of peers, 2026-01-01T00:00:00Z.",
+        "peers, 2026-01-01T00:00:00Z replaces 1 record of bench, 2026-01-03T00:00:00Z.",
+    ):
+        assert all(said in text for text in texts | pages)
+
+
+def test_declined_cases_are_listed_with_their_reason(make):
+    records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
+    records += [refused("FlashInfer", "f16 and\nbf16 alone", t) for t in TOKENS]
+    records += [refused("AITER", "no", 1024)]
+    found = machines([make(records)])
+    assert tables.declined(found[0].suites["prefill"]) == [
+        "AITER declined 1 case: no",
+        "FlashInfer declined 3 cases: f16 and bf16 alone",
+    ]
+    assert "\n- FlashInfer declined 3 cases: f16 and bf16 alone\n" in tables.summary(found)
+    assert "<li>FlashInfer declined 3 cases: f16 and bf16 alone</li>" in page.render(found)
+
+
+def test_a_run_that_did_not_end_says_so(document):
+    document["complete"], document["quick"] = False, True
+    assert "(quick: not for comparison; not complete)" in tables.summary(machines([document]))
+    document["quick"] = False
+    assert "(not complete)" in page.render(machines([document]))
+    del document["complete"]
+    assert "not complete" not in tables.summary(machines([document]))
+
+
+def test_the_verdict_follows_the_case_and_the_table_precedes_its_plots(document):
+    found = machines([document])
+    heading = tables.rows(found[0].suites["prefill"])[0]
+    assert heading[:2] == ["T", "beside the best peer"]
+    html = page.render(found)
+    assert html.index("NOT first, 0.90x") < html.index('aria-label="prefill')
+
+
+def test_a_range_without_extent_is_one_figure(document):
+    heading, row = tables.overview(machines([document]))
+    assert row[heading.index("over PyTorch naive")] == "20.0x"

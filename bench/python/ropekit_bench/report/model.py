@@ -1,9 +1,12 @@
 """What documents say, by machine, suite and case. Standard library alone, for scripts/update_documents."""
 
+import json
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-OURS = ("ropekit", "ropekit.apply")
+CALL = "ropekit"  # the C call, which stands beside the floor and the peers
+OURS = (CALL, "ropekit.apply")
 BASELINE = "PyTorch naive"
 
 
@@ -15,7 +18,8 @@ class Cell:
     label: str
     cache: str
     records: dict  # implementation: record
-    alone: dict | None = None  # our record of a document without peers, where there is one too
+    alone: dict | None = None  # our record of the tool's own run, where this run has no kernel alone
+    alone_run: dict | None = None  # its document
 
     @cached_property
     def measure(self):
@@ -29,27 +33,23 @@ class Cell:
         return self.timing(name)["seconds"]["median"]
 
     @cached_property
-    def best(self):
-        """Our fastest implementation."""
-        return min((n for n in OURS if n in self.records), key=self.seconds, default=None)
-
-    @cached_property
     def rival(self):
         """The fastest of the others."""
         return min((n for n in self.records if n not in OURS), key=self.seconds, default=None)
 
     @property
-    def kernel(self):
-        """Our record that stands beside the floor, and its timing: replay, where any document has it."""
-        record = self.records[self.best]
-        if self.measure == "eager" and self.alone and "replay" in self.alone:
-            return self.alone, self.alone["replay"]
-        return record, record[self.measure]
+    def lead(self):
+        """The rival's seconds over ours. None without a rival."""
+        return self.seconds(self.rival) / self.seconds(CALL) if self.rival and CALL in self.records else None
 
     @property
-    def lead(self):
-        """The rival's seconds over ours: 1 or more is first. None without a rival."""
-        return self.seconds(self.rival) / self.seconds(self.best) if self.rival and self.best else None
+    def standing(self):
+        """first, lost or level, that is no farther from the rival than the floor from itself; or None."""
+        if self.lead is None:
+            return None
+        if abs(self.lead - 1) <= self.a_a:
+            return "level"
+        return "first" if self.lead > 1 else "lost"
 
     def speedup(self, name):
         """Over the baseline, or None where that was not measured."""
@@ -58,81 +58,141 @@ class Cell:
     @property
     def a_a(self):
         """How far the floor disagreed with itself."""
-        return max(abs(r["self_ratio"]["median"] - 1) for r in self.records.values())
+        return max(map(disagreement, self.records.values()))
+
+
+def disagreement(record):
+    return abs(record["self_ratio"]["median"] - 1)
 
 
 @dataclass
 class Suite:
     name: str
     cells: list = field(default_factory=list)
+    declined: Counter = field(default_factory=Counter)  # (implementation, reason): cases
+
+    @property
+    def ours(self):
+        return [c for c in self.cells if CALL in c.records]
 
     @property
     def contested(self):
-        return [c for c in self.cells if c.lead is not None]
+        return [c for c in self.cells if c.standing]
+
+    def count(self, standing):
+        return sum(c.standing == standing for c in self.cells)
 
     @property
-    def won(self):
-        return [c for c in self.contested if c.lead >= 1]
+    def borrowed(self):
+        """Whether the kernel's figures come from the tool's own run: that with peers has calls alone."""
+        return any(c.alone for c in self.cells)
+
+    def kernel(self, cell):
+        """Our record that stands beside the floor, and its timing: replay, where a run has it. None where
+        the tool's own run, from which the suite has these, lacks the case."""
+        record = cell.alone or cell.records[CALL]
+        if "replay" in record:
+            return record, record["replay"]
+        return None if self.borrowed else (record, record["eager"])
+
+    @property
+    def kernels(self):
+        return [k for k in map(self.kernel, self.ours) if k]
 
     def varies(self, key):
         return len({key(c) for c in self.cells}) > 1
 
 
+def run_name(document):
+    return f"{document['command']}, {document['time']}"
+
+
 @dataclass
 class Machine:
-    """A device with a number of host threads, and the documents that come from it."""
+    """What title() distinguishes, and the documents that come from it."""
 
     name: str
     documents: list
 
-    @property
-    def device(self):
-        return self.documents[0]["device"]
+    @cached_property
+    def runs(self):
+        """In the order in which they count, whatever that of the files: with peers, then the latest."""
+        ordered = sorted(self.documents, key=lambda d: (d["time"], json.dumps(d)), reverse=True)
+        return sorted(ordered, key=lambda d: d["command"] != "peers")
 
     @cached_property
-    def suites(self):
-        """By name. Documents with peers come first: a case is taken whole from one document, since
-        implementations are compared within one run alone."""
-        order = sorted(self.documents, key=lambda d: d["command"] != "peers")
-        suites, seen = {}, {}
-        for document in order:
-            cells = {}
+    def merged(self):
+        """Suites by name, and (run, run that it replaced): records. A case is taken whole from one document,
+        since implementations are compared within one run alone."""
+        suites, seen, replaced = {}, {}, Counter()
+        for document in self.runs:
+            cells, declined = {}, {}
             for record in document["records"]:
                 key = (record.get("suite"), record.get("case"))
-                if "eager" in record and key not in seen:
+                if "reason" in record:
+                    declined.setdefault(key, {})[record["implementation"]] = record["reason"]
+                elif "eager" not in record:
+                    continue
+                elif key not in seen:
                     cells.setdefault(key, {})[record["implementation"]] = record
-                elif "eager" in record and record["implementation"] in OURS:
-                    seen[key].alone = seen[key].alone or record
-            for (suite, case), records in cells.items():
+                else:
+                    cell, winner = seen[key]
+                    ours = cell.records.get(CALL, {}) if record["implementation"] == CALL else {}
+                    if ours and document["command"] == "bench" and "replay" in record:
+                        if not cell.alone and "replay" not in ours:
+                            cell.alone, cell.alone_run = record, document
+                            continue
+                        winner = cell.alone_run or winner
+                    replaced[run_name(winner), run_name(document)] += 1
+            for key, records in cells.items():
                 first = next(iter(records.values()))
-                seen[suite, case] = Cell(first["shape"], first["label"], first["cache"], records)
-                suites.setdefault(suite or "as given", Suite(suite)).cells.append(seen[suite, case])
+                cell = Cell(first["shape"], first["label"], first["cache"], records)
+                seen[key] = cell, document
+                suites.setdefault(key[0] or "as given", Suite(key[0])).cells.append(cell)
+                for refusal in declined.get(key, {}).items():
+                    suites[key[0] or "as given"].declined[refusal] += 1
         for suite in suites.values():
             suite.cells.sort(
                 key=lambda c: (c.label, c.shape["dtype"], c.cache, c.shape["head_dim"], c.shape["tokens"])
             )
-        return suites
+        return suites, replaced
+
+    @property
+    def suites(self):
+        return self.merged[0]
+
+    @property
+    def replaced(self):
+        """A sentence for each run that gave way to another."""
+        return [
+            f"{winner} replaces {count} record{'s'[: count > 1]} of {loser}."
+            for (winner, loser), count in self.merged[1].items()
+        ]
 
     def records(self, *members):
-        """Records that hold every one of some members."""
-        return [r for d in self.documents for r in d["records"] if all(m in r for m in members)]
+        """Records that hold every one of some members, those that count last."""
+        return [r for d in reversed(self.runs) for r in d["records"] if all(m in r for m in members)]
 
     @property
     def implementations(self):
         """Those looked for, each once."""
-        return {i["implementation"]: i for d in self.documents for i in d.get("implementations", ())}.values()
+        return {
+            i["implementation"]: i for d in reversed(self.runs) for i in d.get("implementations", ())
+        }.values()
 
     @property
     def facts(self):
         """Name and text of everything recorded of the machine, document by document."""
-        for d in self.documents:
+        for d in self.runs:
             host, build, device = d["host"], d["build"], d["device"]
             clocks = ", ".join(
                 f"{c['core_mhz']:.0f} MHz at its {c['moment']}" for c in device.get("clocks", ())
             )
             placement = host["placement"]
+            flaws = ["quick: not for comparison"] * d["quick"]
+            flaws += ["not complete"] * (not d.get("complete", True))
             yield (
-                f"{d['command']}, {d['time']}" + (" (quick: not for comparison)" if d["quick"] else ""),
+                run_name(d) + (f" ({'; '.join(flaws)})" if flaws else ""),
                 {
                     "ropekit": f"{build['library']}, commit {build['commit']}",
                     "compiler": build["compiler"],
@@ -148,15 +208,48 @@ class Machine:
             )
 
 
+def title(document):
+    """Name of a machine, then what else makes it another one: said where names are the same."""
+    device, host = document["device"], document["host"]
+    threads = f"{host['threads']} thread{'s'[: host['threads'] > 1]}"
+    rest = (
+        threads,
+        f"host {host.get('cpu', 'unknown')}",
+        f"driver {device.get('driver', 'unknown')}",
+        f"commit {document['build']['commit']}",
+    )
+    where = device["backend"] + f", {threads}" * (device["backend"] == "cpu")
+    return f"{device['name']} ({where})", rest
+
+
 def machines(documents):
-    """Documents by machine, in the order in which they came."""
+    """Documents by machine, in an order that does not depend on theirs."""
     found = {}
     for document in documents:
-        device = document.get("device")
-        if device is None:
-            continue
-        threads = document["host"]["threads"]
-        where = device["backend"] + f", {threads} thread{'s'[: threads > 1]}" * (device["backend"] == "cpu")
-        name = f"{device['name']} ({where})"
-        found.setdefault(name, Machine(name, [])).documents.append(document)
-    return list(found.values())
+        if document.get("device") is not None:
+            same = found.setdefault(title(document), [])
+            if document not in same:
+                same.append(document)
+    names = Counter(name for name, _ in found)
+    differs = {
+        name: [i for i in range(4) if len({rest[i] for other, rest in found if other == name}) > 1]
+        for name in names
+    }
+    ordered = sorted(found.items(), key=lambda item: (item[0][0], max(d["time"] for d in item[1]), item[0]))
+    return [
+        Machine(", ".join([name[:-1], *(rest[i] for i in differs[name])]) + ")", same)
+        for (name, rest), same in ordered
+    ]
+
+
+def bandwidth_lines(machines):
+    """What docs/bandwidth.svg shows: machine: (tokens, percent of the floor)."""
+    found = {}
+    for machine in machines:
+        suite = machine.suites.get("prefill", Suite("prefill"))
+        cells = [c for c in suite.ours if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16"]
+        points = [(c.shape["tokens"], suite.kernel(c)) for c in cells]
+        points = [(tokens, 100 * k[1]["ratio"]["median"]) for tokens, k in points if k]
+        if points:
+            found[machine.name] = points
+    return found

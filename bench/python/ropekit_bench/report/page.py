@@ -21,11 +21,13 @@ def render(machines):
     )
     return environment.get_template("page.html.j2").render(
         machines=machines,
-        plots=plots.machine_plots,
+        suite_plots=plots.suite_plots,
+        machine_plots=plots.machine_plots,
         rows=tables.rows,
         peer_rows=tables.peer_rows,
         tally=tables.tally,
         measure=tables.measure,
+        declined=tables.declined,
         error_rows=tables.error_rows,
         implementations=implementations,
     )

@@ -8,7 +8,7 @@ from html import escape
 import matplotlib
 from matplotlib.figure import Figure
 
-from ropekit_bench.report.model import BASELINE, OURS
+from ropekit_bench.report.model import BASELINE, OURS, bandwidth_lines
 from ropekit_bench.report.tables import errors
 
 matplotlib.use("svg")
@@ -120,7 +120,7 @@ def groups(suite):
     return {title: cells for title, cells in found.items() if len(cells) > 2}
 
 
-def suite_plots(suite, looks):
+def suite_plots(machine, suite):
     """Bandwidth, percent of the floor and speed-up against tokens."""
 
     def bandwidth(axes, cells):
@@ -142,7 +142,7 @@ def suite_plots(suite, looks):
         finish(axes, f"times {BASELINE}", log_y=True)
         return drawn
 
-    found = []
+    looks, found = looks_of(machine), []
     for title, cells in groups(suite).items():
         for what, draw in (("bandwidth", bandwidth), ("of the floor", percent), ("speed-up", speedup)):
             found.append(to_svg(partial(draw, cells=cells), f"{title}: {what}"))
@@ -185,11 +185,13 @@ def host_plot(machine, looks):
     return to_svg(draw, "host cost") if cell else ""
 
 
+def looks_of(machine):
+    return style(list(dict.fromkeys(n for s in machine.suites.values() for c in s.cells for n in c.records)))
+
+
 def machine_plots(machine):
-    names = list(dict.fromkeys(n for s in machine.suites.values() for c in s.cells for n in c.records))
-    looks = style(names)
-    found = [svg for suite in machine.suites.values() for svg in suite_plots(suite, looks)]
-    return [svg for svg in (*found, error_plot(machine), host_plot(machine, looks)) if svg]
+    """What belongs to no suite."""
+    return [svg for svg in (error_plot(machine), host_plot(machine, looks_of(machine))) if svg]
 
 
 def standalone(machines):
@@ -197,13 +199,9 @@ def standalone(machines):
 
     def draw(axes):
         axes.axhline(100, color=INK, linestyle="--", linewidth=1)
-        for index, machine in enumerate(machines):
-            cells = machine.suites["prefill"].cells if "prefill" in machine.suites else []
-            cells = [c for c in cells if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16" and c.best]
-            points = [(c.shape["tokens"], 100 * c.kernel[1]["ratio"]["median"]) for c in cells]
-            if points:
-                look = {"color": COLOURS[2 * index % len(COLOURS)], "marker": MARKERS[index]}
-                axes.plot(*zip(*points, strict=True), label=machine.name, **look)
+        for index, (name, points) in enumerate(bandwidth_lines(machines).items()):
+            look = {"color": COLOURS[2 * index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+            axes.plot(*zip(*points, strict=True), label=name, **look)
         finish(axes, "% of copy bandwidth")
         return True
 

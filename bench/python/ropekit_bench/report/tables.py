@@ -2,6 +2,10 @@
 
 import statistics
 
+from ropekit_bench.report.model import BASELINE, CALL, disagreement
+
+BORROWED = "†"
+
 
 def seconds(value):
     for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
@@ -12,11 +16,12 @@ def seconds(value):
 
 def verdict(cell):
     """Whether ours is first, in words and with a mark of its own."""
-    if cell.lead is None:
-        return "alone"
-    if cell.lead >= 1:
-        return f"▲ first, {cell.lead:.2f}x {cell.rival}"
-    return f"▼ NOT first, {cell.lead:.2f}x {cell.rival}"
+    return {
+        None: "alone",
+        "first": f"▲ first, {cell.lead or 0:.2f}x {cell.rival}",
+        "level": f"≈ level with {cell.rival}, {cell.lead or 0:.2f}x",
+        "lost": f"▼ NOT first, {cell.lead or 0:.2f}x {cell.rival}",
+    }[cell.standing]
 
 
 def own_columns(suite):
@@ -32,30 +37,41 @@ def own_columns(suite):
 
 
 def columns(suite):
-    """Headings and functions of a cell for every column."""
+    """Headings and functions of a cell for every column; those of the tool's own run are marked."""
+    mark = f" {BORROWED}" if suite.borrowed else ""
 
-    def quartiles(c):
-        ratio = c.kernel[1]["ratio"]
+    def quartiles(timing):
+        ratio = timing["ratio"]
         return f"{100 * ratio['median']:.1f} % ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})"
 
-    found = [
-        *own_columns(suite),
-        ("ropekit", lambda c: seconds(c.kernel[1]["seconds"]["median"])),
-        ("GB/s", lambda c: f"{c.kernel[1]['gb_per_second']:.4g}"),
-        ("floor GB/s", lambda c: f"{c.kernel[0]['floor']['gb_per_second']:.4g}"),
-        ("of floor", quartiles),
-        ("A/A", lambda c: f"{100 * c.a_a:.1f} %"),
-    ]
-    if any(c.records[c.best].get("table_bytes") for c in suite.cells):
-        found.append(("tables, MiB", lambda c: f"{c.records[c.best]['table_bytes'] / 2**20:.1f}"))
+    def a_a(c):
+        return f"{100 * c.a_a:.1f} %"
+
+    def of_kernel(text):
+        return lambda c: text(*suite.kernel(c)) if suite.kernel(c) else "-"
+
+    found = own_columns(suite)
     if suite.contested:
         found.append(("beside the best peer", verdict))
-    if any(c.speedup(c.best) for c in suite.cells):
-        found.append(("over PyTorch", lambda c: f"{c.speedup(c.best):.1f}x" if c.speedup(c.best) else "-"))
+        if len({c.measure for c in suite.contested}) > 1:
+            found.append(("compared by", lambda c: c.measure))
+        if suite.borrowed:
+            found.append(("A/A", a_a))
+    if any(c.speedup(CALL) for c in suite.ours):
+        found.append((f"over {BASELINE}", lambda c: f"{c.speedup(CALL):.1f}x" if c.speedup(CALL) else "-"))
+    found += [
+        ("ropekit" + mark, of_kernel(lambda r, t: seconds(t["seconds"]["median"]))),
+        ("GB/s" + mark, of_kernel(lambda r, t: f"{t['gb_per_second']:.4g}")),
+        ("floor GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
+        ("of floor" + mark, of_kernel(lambda _, t: quartiles(t))),
+        ("A/A" + mark, of_kernel(lambda r, t: f"{100 * disagreement(r):.1f} %") if mark else a_a),
+    ]
+    if any(c.records[CALL].get("table_bytes") for c in suite.ours):
+        found.append(("tables, MiB", lambda c: f"{c.records[CALL]['table_bytes'] / 2**20:.1f}"))
     return [
         *found,
-        ("eager", lambda c: seconds(c.records[c.best]["eager"]["seconds"]["median"])),
-        ("host", lambda c: seconds(c.records[c.best]["eager"]["host_seconds"])),
+        ("eager", lambda c: seconds(c.records[CALL]["eager"]["seconds"]["median"])),
+        ("host", lambda c: seconds(c.records[CALL]["eager"]["host_seconds"])),
     ]
 
 
@@ -64,33 +80,44 @@ def rows(suite):
     found = columns(suite)
     return [
         [heading for heading, _ in found],
-        *([function(cell) for _, function in found] for cell in suite.cells if cell.best),
+        *([function(cell) for _, function in found] for cell in suite.ours),
     ]
 
 
 def peer_rows(suite):
-    """Every implementation's seconds, then its fraction of the floor."""
-    names = list(dict.fromkeys(n for c in suite.cells for n in c.records))
+    """A row for each implementation of each case: its times with percent of the floor, and the host's."""
     own = own_columns(suite)
-    found = [[heading for heading, _ in own] + names]
-    for cell in suite.cells:
-        found.append(
-            [function(cell) for _, function in own]
-            + [
-                f"{seconds(cell.seconds(n))}, {100 * cell.timing(n)['ratio']['median']:.0f} %"
-                if n in cell.records
-                else "-"
-                for n in names
-            ]
-        )
-    return found
+
+    def timing(record, measure):
+        if measure not in record:
+            return "-"
+        t = record[measure]
+        return f"{seconds(t['seconds']['median'])}, {100 * t['ratio']['median']:.0f} %"
+
+    return [
+        [*(heading for heading, _ in own), "implementation", "replay", "eager", "host"],
+        *(
+            [*(f(c) for _, f in own), name, timing(r, "replay"), timing(r, "eager"),
+             seconds(r["eager"]["host_seconds"])]
+            for c in suite.cells
+            for name, r in c.records.items()
+        ),
+    ]  # fmt: skip
+
+
+def declined(suite):
+    """A line for each implementation and reason."""
+    return [
+        f"{name} declined {count} case{'s'[: count > 1]}: {' '.join(reason.split())}"
+        for (name, reason), count in sorted(suite.declined.items())
+    ]
 
 
 def markdown(table):
     """A Markdown table with aligned columns; the first column that holds text stays left."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     left = [
-        any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲▼" for i in range(len(widths))
+        any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲≈▼" for i in range(len(widths))
     ]
 
     def line(cells):
@@ -110,18 +137,24 @@ def markdown(table):
 
 
 def tally(suite):
-    """How many contested cases are won, or that there was no rival."""
+    """How many contested cases are won or level, or that there was no rival."""
     if not suite.contested:
         return "no peer was measured"
-    return f"first in {len(suite.won)} of {len(suite.contested)} cases"
+    level = f", level in {suite.count('level')}" if suite.count("level") else ""
+    return f"first in {suite.count('first')}{level} of {len(suite.contested)} cases"
 
 
 def measure(suite):
-    return "kernels alone" if suite.cells[0].measure == "replay" else "eager calls"
+    """What is compared, and from which run the rest comes."""
+    names = {"replay": "kernels alone", "eager": "eager calls"}
+    text = " or ".join(names[m] for m in names if any(c.measure == m for c in suite.contested or suite.cells))
+    return text + f", of the peers' run; {BORROWED} kernels alone, of the tool's own run" * suite.borrowed
 
 
 def suite_markdown(name, suite):
-    return f"### {name}: {tally(suite)} ({measure(suite)})\n\n{markdown(rows(suite))}\n"
+    refusals = "".join(f"- {line}\n" for line in declined(suite))
+    text = f"### {name}: {tally(suite)} ({measure(suite)})\n\n{markdown(rows(suite))}\n"
+    return text + f"\n{refusals}" * bool(refusals)
 
 
 def error_rows(machine):
@@ -150,14 +183,15 @@ def errors(machine):
 
 def overview(machines):
     """A row for each suite of each machine."""
-    found = [["device", "suite", "cases", "of the floor, median", "beside peers", "over PyTorch"]]
+    found = [["device", "suite", "cases", "of the floor, median", "beside peers", f"over {BASELINE}"]]
     for machine in machines:
         for name, suite in machine.suites.items():
-            cells = [c for c in suite.cells if c.best]
-            ratio = statistics.median(c.kernel[1]["ratio"]["median"] for c in cells)
-            speedups = [c.speedup(c.best) for c in cells if c.speedup(c.best)]
-            gain = f"{min(speedups):.1f}x to {max(speedups):.1f}x" if speedups else "-"
-            found.append([machine.name, name, str(len(cells)), f"{100 * ratio:.0f} %", tally(suite), gain])
+            ratios = [timing["ratio"]["median"] for _, timing in suite.kernels]
+            ratio = f"{100 * statistics.median(ratios):.0f} %" if ratios else "-"
+            speedups = [c.speedup(CALL) for c in suite.ours if c.speedup(CALL)]
+            ends = [f"{end(speedups):.1f}x" for end in (min, max) if speedups]
+            gain = " to ".join(dict.fromkeys(ends)) or "-"
+            found.append([machine.name, name, str(len(suite.ours)), ratio, tally(suite), gain])
     return found
 
 
@@ -168,6 +202,7 @@ def document(machines):
         parts.append(f"## {machine.name}\n")
         for title, facts in machine.facts:
             parts.append(f"{title}: " + "; ".join(f"{k} {v}" for k, v in facts.items() if v) + "\n")
+        parts += [f"{sentence}\n" for sentence in machine.replaced]
         absent = [f"{i['implementation']} ({i['reason']})" for i in machine.implementations if i["reason"]]
         present = [
             f"{i['implementation']} {i['version']}" for i in machine.implementations if not i["reason"]
