@@ -95,3 +95,24 @@ def test_schemes_differ_and_marks_are_seen(browser, html):
         assert re.match("▼ NOT first", lost.inner_text())
         tab.close()
     assert len(colours) == 2
+
+
+def test_the_verdict_is_seen_at_phone_width(browser, make, tmp_path):
+    records = []
+    for label, tokens, cache, dim in (
+        ("DeepSeek MLA", 131072, "cold", 64),
+        ("Llama-3-8B", 1024, "warm", 128),
+    ):
+        for name in ("ropekit", "torch.compile cached"):
+            record = measurement(name, 2e-6 if name == "ropekit" else 1e-6, tokens, label=label, cache=cache)
+            record["shape"] |= {"head_dim": dim, "dtype": "bf16" if dim == 64 else "f32"}
+            records.append(record)
+    path = tmp_path / "page.html"
+    path.write_text(page.render(machines([make(records, "A device")])), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto(path.as_uri())
+    boxes = [cell.bounding_box() for cell in tab.query_selector_all("td.lost")]
+    assert len(boxes) == 2
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
+    assert tab.evaluate(OVERFLOW) == 0
+    tab.close()
