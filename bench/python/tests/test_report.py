@@ -2,12 +2,15 @@
 
 import itertools
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
-from conftest import measurement
+from conftest import ROOT, measurement
 
 from ropekit_bench import results
-from ropekit_bench.report import command, page, tables
+from ropekit_bench.report import command, page, plots, tables
 from ropekit_bench.report.model import machines
 
 TOKENS = (1024, 2048, 4096)
@@ -282,3 +285,26 @@ def test_the_verdict_follows_the_case_and_the_table_precedes_its_plots(document)
 def test_a_range_without_extent_is_one_figure(document):
     heading, row = tables.overview(machines([document]))
     assert row[heading.index("over PyTorch naive")] == "20.0x"
+
+
+def test_the_drawn_figure_is_checked_against_the_results(make, tmp_path):
+    for name in ("scripts", "bench/results", "docs", "examples"):
+        (tmp_path / name).mkdir(parents=True)
+    shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
+    (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
+    for name in ("README.md", "docs/performance.md", "examples/minimal.c"):
+        (tmp_path / name).touch()
+
+    def update(*options):
+        script = [sys.executable, tmp_path / "scripts/update_documents", *options]
+        return subprocess.run(script, stderr=subprocess.PIPE, text=True)
+
+    measured = make([measurement("ropekit", 1e-6, t, label="Llama-3-8B") for t in TOKENS])
+    results.write(measured, tmp_path / "bench/results/a.json")
+    assert "bandwidth.svg" in update("--check").stderr
+    assert update().returncode == 0
+    assert update("--check").returncode == 0
+    measured["records"][0]["replay"]["ratio"]["median"] = 0.5
+    results.write(measured, tmp_path / "bench/results/a.json")
+    assert "bandwidth.svg" in update("--check").stderr
+    assert plots.standalone(machines([measured])) == plots.standalone(machines([measured]))

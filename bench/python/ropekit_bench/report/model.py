@@ -1,5 +1,6 @@
 """What documents say, by machine, suite and case. Standard library alone, for scripts/update_documents."""
 
+import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, field
@@ -253,3 +254,8 @@ def bandwidth_lines(machines):
         if points:
             found[machine.name] = points
     return found
+
+
+def stamp(machines):
+    """What a figure of bandwidth_lines carries, so that it can be checked without being drawn again."""
+    return "data: " + hashlib.sha256(json.dumps(bandwidth_lines(machines)).encode()).hexdigest()

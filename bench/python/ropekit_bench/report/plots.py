@@ -8,7 +8,7 @@ from html import escape
 import matplotlib
 from matplotlib.figure import Figure
 
-from ropekit_bench.report.model import BASELINE, OURS, bandwidth_lines
+from ropekit_bench.report.model import BASELINE, OURS, bandwidth_lines, stamp
 from ropekit_bench.report.tables import errors
 
 matplotlib.use("svg")
@@ -207,4 +207,4 @@ def standalone(machines):
 
     svg = to_svg(draw, "bf16, 32 query and 8 key heads of 128")
     scheme = "svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e9ed}}"
-    return re.sub(r"(<svg [^>]*>)", rf"\1<style>{scheme}</style>", svg, count=1)
+    return re.sub(r"(<svg [^>]*>)", rf"\1<!-- {stamp(machines)} --><style>{scheme}</style>", svg, count=1)
