@@ -90,14 +90,16 @@ static int make_spans(const rope_operand *operand, int32_t element, int64_t cont
 
 static rope_status check_views(const char *name, const rope_operand *operand, int32_t element,
                                int64_t contiguous_bytes, tensor_spans *spans) {
-    if (!make_spans(operand, element, contiguous_bytes, spans))
-        return rope_fail(ROPE_ERROR_OVERFLOW,
-                         "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
-                         "%lld], out_stride is [%lld, %lld, %lld, %lld]",
-                         name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
-                         (long long)operand->in_stride[2], (long long)operand->in_stride[3],
-                         (long long)operand->out_stride[0], (long long)operand->out_stride[1],
-                         (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
+    if (!make_spans(operand, element, contiguous_bytes, spans)) {
+        rope_fail(ROPE_ERROR_OVERFLOW,
+                  "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
+                  "%lld], out_stride is [%lld, %lld, %lld, %lld]",
+                  name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
+                  (long long)operand->in_stride[2], (long long)operand->in_stride[3],
+                  (long long)operand->out_stride[0], (long long)operand->out_stride[1],
+                  (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
+        return ROPE_ERROR_OVERFLOW; /* seen here to end the call, whose spans are not all made */
+    }
     if (!contiguous_bytes && rope_span_aliases(&spans->out))
         return rope_fail(ROPE_ERROR_OVERLAP,
                          "%s.out_stride is [%lld, %lld, %lld, %lld] and may give two elements one "
