@@ -2,8 +2,9 @@
 #ifndef ROPEKIT_CUDA_GPU_TUNING_H
 #define ROPEKIT_CUDA_GPU_TUNING_H
 
-/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads. */
-#define GPU_NARROW_PAIRS 320
+/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads; SINGLE: a token has
+ * one head, and half of such a thread would be idle. */
+#define GPU_NARROW_PAIRS(SIZE, SINGLE) ((SINGLE) ? 320 : (SIZE) == 4 ? 5000 : 1500)
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
@@ -25,13 +26,16 @@
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY)                                                           \
     ((SIZE) == 4 || (GEOMETRY) == GPU_ALONE ? GPU_BLOCKS_MOST : 1)
 #define GPU_VECTOR_BLOCKS 2
-/* Whether a plain kernel loads before it knows the position: where a token has several heads, their
- * bytes take longer than its angles. */
+/* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
+ * take longer than its angles. */
 #define GPU_LOADS_FIRST(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
 /* Plain kernels that can start early even where they are not launched to. The instruction that lets
  * the next launch start costs every block some time, a tenth of a small call; wide kernels are
  * given a better order of loads around it. */
 #define GPU_ALWAYS_EARLY(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
+/* Whether a launch that starts early lets the next one start once its ids are there, not as soon as
+ * its loads are under way: by then the blocks of a larger one have found their places. */
+#define GPU_LETS_LATE(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
 /* Threads of a block that take units of one token; the rest take further tokens. */
 #define GPU_UNITS_THREADS 128
 

@@ -5,7 +5,7 @@
 #define ROPEKIT_HIP_GPU_TUNING_H
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads. */
-#define GPU_NARROW_PAIRS 2048
+#define GPU_NARROW_PAIRS(SIZE, SINGLE) ((void)(SIZE), (void)(SINGLE), 2048)
 /* Threads of a block of a geometry. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     ((void)(SIZE), (void)(EARLY), (GEOMETRY) == GPU_NARROW ? 64 : 256)
@@ -21,6 +21,7 @@
 #define GPU_VECTOR_BLOCKS 1
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false
+#define GPU_LETS_LATE(GEOMETRY) false
 /* Threads of a block that take units of one token; the rest take further tokens. */
 #define GPU_UNITS_THREADS 256
 

@@ -119,10 +119,11 @@ static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
     int64_t pairs = call->batch * call->tokens * (heads[0] + heads[1]) * p->pairs;
     if (bound->geometry != GPU_BY_SIZE)
         return bound->geometry;
-    if (pairs <= (int64_t)GPU_NARROW_PAIRS * bound->multiprocessors && size_of(p) < 8 &&
-        p->pairs <= 2 * GPU_PLAIN_THREADS)
+    int single = heads[0] <= 1 && heads[1] <= 1;
+    if (pairs <= (int64_t)GPU_NARROW_PAIRS(size_of(p), single) * bound->multiprocessors &&
+        size_of(p) < 8 && p->pairs <= 2 * GPU_PLAIN_THREADS)
         return GPU_NARROW;
-    return heads[0] <= 1 && heads[1] <= 1 ? GPU_ALONE : GPU_WIDE;
+    return single ? GPU_ALONE : GPU_WIDE;
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
@@ -225,14 +226,24 @@ static gpu_operands operands_of(const rope_problem *p, const rope_call *call, in
     return operands;
 }
 
-/* How the plain kernel reads ids, in line or one batch row for all, and what it multiplies by. */
-static uint8_t plain_flags(const rope_problem *p, const rope_call *call) {
+/* Whether every block has a multiprocessor of its own, and room is left for the next launch's. */
+static int is_small(const gpu_bound *bound, const gpu_launch *launch) {
+    return (int64_t)launch->grid.x * launch->grid.y * launch->grid.z <= bound->multiprocessors;
+}
+
+/* How the plain kernel reads ids, in line or one batch row for all, what it multiplies by, and when
+ * the next launch may start. */
+static uint8_t plain_flags(const gpu_bound *bound, const rope_call *call,
+                           const gpu_launch *launch) {
+    const rope_problem *p = &bound->problem;
     const rope_position_map *map = &call->position;
     int shared = call->batch > 1 && map->id_stride[1] == 0;
     int negative = p->direction != ROPE_FORWARD;
     int scaled = negative || (float)p->set[0].attention_factor != 1.0f;
-    return (uint8_t)((map->wide ? GPU_PLAIN_WIDE_IDS : 0) | (shared ? GPU_PLAIN_SHARED_IDS : 0) |
-                     (negative ? GPU_PLAIN_NEGATIVE : 0) | (scaled ? GPU_PLAIN_SCALED : 0));
+    return (uint8_t)((map->ids && map->wide ? GPU_PLAIN_WIDE_IDS : 0) |
+                     (shared ? GPU_PLAIN_SHARED_IDS : 0) | (negative ? GPU_PLAIN_NEGATIVE : 0) |
+                     (scaled ? GPU_PLAIN_SCALED : 0) |
+                     (is_small(bound, launch) ? GPU_PLAIN_AT_ONCE : 0));
 }
 
 /* n / d, n < 2^30, is 2n reciprocal 2^-(32 + shift): 2^(31 + s) / 2d rounded up, 2^s >= 2d, is
@@ -246,7 +257,8 @@ static void set_reciprocal(gpu_plain_call *plain, uint32_t d) {
     plain->shift = (uint8_t)(s - 1);
 }
 
-static void fill_plain(const rope_problem *p, const rope_call *call, gpu_launch *launch) {
+static void fill_plain(const gpu_bound *bound, const rope_call *call, gpu_launch *launch) {
+    const rope_problem *p = &bound->problem;
     gpu_operands o = operands_of(p, call, launch->q_units);
     gpu_plain_call *plain = &launch->plain;
     *plain = (gpu_plain_call){
@@ -258,7 +270,7 @@ static void fill_plain(const rope_problem *p, const rope_call *call, gpu_launch 
         .factor = (float)p->set[0].attention_factor,
         .heads = {(uint16_t)o.heads[0], (uint16_t)o.heads[1]},
         .q_units = (uint16_t)o.q_units,
-        .flags = plain_flags(p, call),
+        .flags = plain_flags(bound, call, launch),
     };
     set_reciprocal(plain, (uint32_t)o.tokens);
     for (int t = 0; t < 2; t++)
@@ -317,7 +329,7 @@ int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *l
         return 0;
     launch->kernel = kernel_of(bound, launch->is_plain, geometry);
     if (launch->is_plain)
-        fill_plain(p, call, launch);
+        fill_plain(bound, call, launch);
     else
         fill_vector(p, call, vector_of(p, geometry), launch);
     return 1;

@@ -13,7 +13,7 @@
      GPU_KERNEL(gpu_vector_kernel<DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY>),                            \
      GPU_KERNEL(gpu_vector_kernel<DTYPE, GPU_TO_INTERLEAVED, GEOMETRY>)}
 #define GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, PAIRS)                                          \
-    {GPU_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, PAIRS, GPU_ALWAYS_EARLY(GEOMETRY)>),    \
+    {GPU_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, PAIRS, false>),                         \
      GPU_EARLY_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, PAIRS, true>)}
 #define GPU_PLAIN_PAIRS(DTYPE, PAIRING, GEOMETRY)                                                  \
     {GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, GPU_ANY_PAIRS),                                    \

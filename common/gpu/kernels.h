@@ -87,7 +87,8 @@ enum {
     GPU_PLAIN_WIDE_IDS = 1,   /* int64, else int32 */
     GPU_PLAIN_SHARED_IDS = 2, /* of one batch row, for all */
     GPU_PLAIN_NEGATIVE = 4,   /* transpose and inverse */
-    GPU_PLAIN_SCALED = 8      /* negative, or the factor is not 1 */
+    GPU_PLAIN_SCALED = 8,     /* negative, or the factor is not 1 */
+    GPU_PLAIN_AT_ONCE = 16    /* one that starts early lets the next one start before it waits */
 };
 
 /* Pairs with plain kernels of their own, else the kernel takes them from its block. */

@@ -17,7 +17,7 @@ enum {
 };
 
 /* Descriptors that take different kernels. */
-enum { FIXTURE_PLAIN, FIXTURE_AXES_3, FIXTURE_MIXED, FIXTURE_GENERIC, FIXTURE_KINDS };
+enum { FIXTURE_PLAIN, FIXTURE_WIDE, FIXTURE_AXES_3, FIXTURE_MIXED, FIXTURE_GENERIC, FIXTURE_KINDS };
 
 typedef struct fixture {
     rope_desc desc; /* bf16, of the GPU backend under test */
