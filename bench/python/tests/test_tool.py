@@ -45,6 +45,21 @@ def test_schema_refuses_what_it_does_not_name(tool):
             results.check({**tool.header, **change}, "changed")
 
 
+def undescribed(part, place=""):
+    """Places of members without a description, in a part of a schema."""
+    found = []
+    if isinstance(part, dict):
+        for name, member in part.get("properties", {}).items():
+            found += [f"{place}/{name}"] * (not member.get("description", "").strip())
+        for name, inner in part.items():
+            found += undescribed(inner, f"{place}/{name}")
+    return found
+
+
+def test_schema_says_what_every_member_means():
+    assert undescribed(results.validator().schema) == []
+
+
 def test_suites_hold_the_cases_they_promise(tool):
     cases = {suite: tool.list(suite, False)["records"] for suite in SUITES}
 
