@@ -36,6 +36,11 @@ static int64_t weight(const bench_case *c) {
     return CASE_WEIGHT + (int64_t)(workload_tensor_bytes(&c->o) / WEIGHT_BYTES);
 }
 
+static void state_suites(bench_run *run, int32_t first, bool complete) {
+    for (const bench_case *c = run->cases + first; c < run->cases + run->count; c++)
+        record_suite(&run->list, c->suite ? c->suite : "", complete);
+}
+
 /* Drops the cases that are done or too large. */
 static void select_cases(bench_run *run, const options *o) {
     size_t most = largest_bytes(o, &run->t.info);
@@ -44,7 +49,7 @@ static void select_cases(bench_run *run, const options *o) {
         const bench_case *c = &run->cases[i];
         if (workload_tensor_bytes(&c->o) > most)
             large++;
-        else if (!c->suite || !resume_holds(&run->list, c->suite, c->settings))
+        else if (!c->suite || !resume_holds(&run->list, c->suite, "case", c->settings))
             run->cases[kept++] = *c;
     }
     if (large)
@@ -101,7 +106,9 @@ static void turn_page(bench_run *run, const char *suite) {
 
 static bool measure_cases(bench_run *run) {
     int64_t steps = 0;
+    int32_t ended = 0;
     bool done = true;
+    state_suites(run, 0, false);
     for (int32_t i = 0; i < run->count; i++)
         steps += weight(&run->cases[i]) * measure_steps(run->cases[i].o.rounds);
     progress_begin(&run->bar, steps);
@@ -109,24 +116,37 @@ static bool measure_cases(bench_run *run) {
     for (int32_t i = 0; i < run->count && done && !interrupted(); i++) {
         turn_page(run, run->cases[i].suite);
         done = run_case(run, &run->cases[i]);
+        ended += done && !interrupted();
     }
     progress_end(&run->bar);
+    state_suites(run, 0, true);
+    state_suites(run, ended, false);
     suite_table_end(&run->table, run->file);
     return done;
 }
 
+static const int32_t error_dtypes[] = {ROPE_F32, ROPE_BF16};
+
+static bool holds_errors(const bench_run *run, int i) {
+    return resume_holds(&run->list, SUITE_ACCURACY, "dtype", dtype_name(error_dtypes[i]));
+}
+
+static void state_errors(bench_run *run) {
+    record_suite(&run->list, SUITE_ACCURACY, holds_errors(run, 0) && holds_errors(run, 1));
+}
+
 static bool measure_errors(bench_run *run, const options *o) {
-    static const int32_t dtypes[] = {ROPE_F32, ROPE_BF16};
     bool done = true;
-    if (resume_holds(&run->list, SUITE_ACCURACY, NULL))
-        return true;
-    fprintf(run->file, "\n%s\n", SUITE_ACCURACY);
     for (int i = 0; i < 2 && done && !interrupted(); i++) {
         options reduced = *o;
-        reduced.desc.dtype = dtypes[i];
+        if (holds_errors(run, i))
+            continue;
+        reduced.desc.dtype = error_dtypes[i];
         reduced.tokens = -1;
+        fprintf(run->file, "\n%s\n", SUITE_ACCURACY);
         done = accuracy_measure(&reduced, &run->t, &run->list, run->file);
     }
+    state_errors(run);
     return done && record_save(&run->list, o);
 }
 
@@ -167,8 +187,11 @@ static bool run_cases(bench_run *run, const options *o) {
     fprintf(run->file, "%s, %d threads, median of %lld rounds\n", run->t.info.name,
             target_threads(), (long long)o->rounds);
     interrupt_catch();
+    bool errors = is_wanted(o, SUITE_ACCURACY);
+    if (errors)
+        state_errors(run);
     bool done = measure_cases(run);
-    if (done && is_wanted(o, SUITE_ACCURACY) && !interrupted())
+    if (done && errors && !interrupted())
         done = measure_errors(run, o);
     if (run->checked)
         fprintf(run->file, "\nchecked %lld outputs of the timed cases, %lld outside their bound\n",
@@ -182,10 +205,12 @@ static int bench(bench_run *run, options *o) {
     if (!list_cases(run, o))
         return EXIT_ENVIRONMENT;
     record_begin(&run->list, "bench", o, &run->t.info);
-    record_run(&run->list, o->rounds, false);
+    record_rounds(&run->list, o->rounds);
     run->file = text_open(o->json);
     bool done = !o->resume || resume_read(&run->list, o);
     if (done) {
+        if (!o->list)
+            state_suites(run, 0, true);
         select_cases(run, o);
         if (o->list)
             print_cases(run);
@@ -193,9 +218,7 @@ static int bench(bench_run *run, options *o) {
             done = run_cases(run, o);
     }
     text_close(run->file);
-    if (done)
-        record_run(&run->list, o->rounds, !interrupted());
-    else
+    if (!done)
         cJSON_Delete(run->list.document);
     if (!done || !record_end(&run->list, o))
         return EXIT_ENVIRONMENT;

@@ -44,8 +44,17 @@ static void set_member(cJSON *object, const char *name, cJSON *value) {
         cJSON_AddItemToObject(object, name, value);
 }
 
-void record_run(record_list *list, int64_t rounds, bool complete) {
+void record_rounds(record_list *list, int64_t rounds) {
     set_member(list->document, "rounds", cJSON_CreateNumber((double)rounds));
+}
+
+void record_suite(record_list *list, const char *suite, bool complete) {
+    cJSON *suites = cJSON_GetObjectItem(list->document, "suites");
+    if (!suites)
+        suites = cJSON_AddObjectToObject(list->document, "suites");
+    set_member(suites, suite, cJSON_CreateBool(complete));
+    for (const cJSON *s = suites->child; s; s = s->next)
+        complete = complete && cJSON_IsTrue(s);
     set_member(list->document, "complete", cJSON_CreateBool(complete));
 }
 

@@ -23,8 +23,11 @@ typedef struct record_list {
 /* Starts a document; device may be NULL. */
 void record_begin(record_list *list, const char *command, const options *o,
                   const rope_device_info *device);
-/* States the rounds of a run of cases, and whether it came to its end. */
-void record_run(record_list *list, int64_t rounds, bool complete);
+/* States the rounds that cases are asked for. */
+void record_rounds(record_list *list, int64_t rounds);
+/* States whether all cases of a suite were run; "" is that of cases outside suites. The document is
+ * complete where every suite stated is, in this run or in those that it resumes. */
+void record_suite(record_list *list, const char *suite, bool complete);
 /* Adds an empty record with its case and kernel. */
 cJSON *record_add(record_list *list, const char *case_name, const char *kernel);
 /* Adds a record with a case's suite, label, settings and shape. */

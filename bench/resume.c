@@ -67,6 +67,9 @@ bool resume_read(record_list *list, const options *o) {
     cJSON *records = cJSON_GetObjectItem(old, "records");
     for (cJSON *r = records ? records->child : NULL; r && same; r = records->child)
         cJSON_AddItemToArray(list->records, cJSON_DetachItemViaPointer(records, r));
+    cJSON *suites = cJSON_GetObjectItem(old, "suites");
+    for (const cJSON *s = suites ? suites->child : NULL; s && same; s = s->next)
+        record_suite(list, s->string, cJSON_IsTrue(s));
     cJSON_Delete(old);
     return same;
 }
@@ -76,9 +79,9 @@ static bool is_text(const cJSON *record, const char *name, const char *text) {
     return value && strcmp(value, text) == 0;
 }
 
-bool resume_holds(const record_list *list, const char *suite, const char *settings) {
+bool resume_holds(const record_list *list, const char *suite, const char *name, const char *value) {
     for (const cJSON *r = list->records->child; r; r = r->next)
-        if (is_text(r, "suite", suite) && (!settings || is_text(r, "case", settings)))
+        if (is_text(r, "suite", suite) && is_text(r, name, value))
             return true;
     return false;
 }

@@ -57,7 +57,7 @@ def begin(options, tool, lines):
         "quick": options.quick,
         "seed": options.seed,
         "rounds": options.rounds or (5 if options.quick else 15),
-        "complete": False,
+        "suites": {},
         "implementations": lines,
         "records": [],
     }
@@ -70,11 +70,17 @@ def begin(options, tool, lines):
             raise results.ResultsError(f"--resume: {options.output} is of {old['host']['threads']} threads")
         if old["device"]["name"] != document["device"]["name"]:
             raise results.ResultsError(f"--resume: {options.output} is of {old['device']['name']}")
-        document["records"] = old["records"]
+        document["records"], document["suites"] = old["records"], old.get("suites", {})
     return document
 
 
+def save(document, path):
+    document["complete"] = all(document["suites"].values())
+    results.write(document, path)
+
+
 def cases(options, tool, document):
+    """What is left to measure; states which suites it belongs to."""
     done = {(r.get("suite"), r["case"]) for r in document["records"] if r["implementation"] == "ropekit"}
     most = tool.header["device"]["memory_bytes"] // 8 or 1 << 62
     if options.quick:
@@ -82,7 +88,19 @@ def cases(options, tool, document):
     if options.suite == "accuracy":
         return []
     listed = tool.list(options.suite, options.quick)["records"]
-    return [c for c in listed if (c["suite"], c["case"]) not in done and tensor_bytes(c["shape"]) <= most]
+    left = [c for c in listed if (c["suite"], c["case"]) not in done and tensor_bytes(c["shape"]) <= most]
+    document["suites"] |= {c["suite"]: True for c in listed} | {c["suite"]: False for c in left}
+    return left
+
+
+def ranges(options, document):
+    """Positions whose errors are left to measure; states whether the suite has any left."""
+    if options.suite not in ("all", "accuracy"):
+        return []
+    held = {r["positions"] for r in document["records"] if r.get("suite") == "accuracy"}
+    left = [positions for positions in angles.RANGES if positions not in held]
+    document["suites"]["accuracy"] = not left
+    return left
 
 
 def take_broken(document, case):
@@ -95,7 +113,7 @@ def take_broken(document, case):
 def go_on(options, document, lost):
     """Goes on in a fresh process, whose device works; the peer that broke it is left out of the case."""
     document["records"].append(lost.record)
-    results.write(document, options.output)
+    save(document, options.output)
     print(f"{lost}; going on without it", file=sys.stderr)
     arguments = [a for a in sys.argv[1:] if a != "--resume"]
     os.execv(sys.executable, [sys.executable, "-m", "ropekit_bench.harness", *arguments, "--resume"])
@@ -108,15 +126,15 @@ def tensor_bytes(s):
 
 
 def measure(options, tool, peers, document):
+    listed, left = cases(options, tool, document), ranges(options, document)
     import torch
 
     from ropekit_bench.compare import Comparison, DeviceLost
 
     torch.set_num_threads(tool.threads)
     comparison = Comparison(tool, peers, options.seed, document["rounds"])
-    listed = cases(options, tool, document)
     with tqdm(listed, unit="case", disable=None) as bar:
-        for case in bar:
+        for index, case in enumerate(bar):
             bar.set_postfix_str(f"{case['suite']} {case['shape']['tokens']}")
             broken = take_broken(document, case)
             try:
@@ -124,11 +142,11 @@ def measure(options, tool, peers, document):
             except DeviceLost as lost:
                 document["records"] += broken
                 go_on(options, document, lost)
-            results.write(document, options.output)
-    has_errors = any(r.get("suite") == "accuracy" for r in document["records"])
-    if options.suite in ("all", "accuracy") and not has_errors:
-        for positions in angles.RANGES:
-            document["records"] += angles.measure(peers, comparison.torch_device, options.seed, positions)
+            document["suites"][case["suite"]] = all(c["suite"] != case["suite"] for c in listed[index + 1 :])
+            save(document, options.output)
+    for positions in left:
+        document["records"] += angles.measure(peers, comparison.torch_device, options.seed, positions)
+        document["suites"]["accuracy"] = positions == left[-1]
 
 
 def print_tables(document):
@@ -145,21 +163,22 @@ def main(arguments=None):
         tool = Tool(options.tool, options.library, options.threads, options.backend)
         peers, lines = find_peers(tool, options.only and options.only.split(","))
         document = begin(options, tool, lines)
+        ended = False
         try:
             measure(options, tool, peers, document)
-            document["complete"] = True
+            ended = True
         except KeyboardInterrupt:
             print("interrupted; what was measured is kept, --resume measures the rest", file=sys.stderr)
-        ended = tool.list("overhead", False)["device"].get("clocks", [])
-        for sample in ended[:1]:
+        clocks = tool.list("overhead", False)["device"].get("clocks", [])
+        for sample in clocks[:1]:
             document["device"].setdefault("clocks", [])[1:] = [{**sample, "moment": "end"}]
-        results.write(document, options.output)
+        save(document, options.output)
         results.check(document, options.output)
     except (ToolError, results.ResultsError, OSError) as error:
         print(f"ropekit-peers: {error}", file=sys.stderr)
         return 2
     print_tables(document)
-    return 0 if document["complete"] else 1
+    return 0 if ended else 1
 
 
 if __name__ == "__main__":

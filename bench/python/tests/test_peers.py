@@ -152,6 +152,32 @@ def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
     assert again["seed"] == 1 and again["complete"]
 
 
+def test_a_later_suite_does_not_hide_one_that_was_interrupted(tool_path, tmp_path, monkeypatch):
+    path, compare, begun = str(tmp_path / "peers.json"), Comparison.run, []
+
+    def harness_of(suite, status=0):
+        common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=ropekit", "--rounds=2"]
+        assert harness.main([*common, "--output", path, f"--suite={suite}", "--resume"]) == status
+        document = results.read(path)
+        return document, document["suites"], document["complete"]
+
+    def end_in_the_second(self, *arguments):
+        begun.append(arguments)
+        if len(begun) > 1:
+            raise KeyboardInterrupt
+        return compare(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Comparison, "run", end_in_the_second)
+        assert harness_of("overhead", 1)[1:] == ({"overhead": False}, False)
+    document, *state = harness_of("accuracy")
+    assert state == [{"overhead": False, "accuracy": True}, False]
+    far = [r for r in document["records"] if r.get("positions") == angles.RANGES[-1]]
+    results.write({**document, "records": [r for r in document["records"] if r not in far]}, path)
+    assert harness_of("accuracy")[0]["records"][-len(far) :] == far
+    assert harness_of("overhead")[1:] == ({"overhead": True, "accuracy": True}, True)
+
+
 def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_path, monkeypatch, capsys):
     path = str(tmp_path / "peers.json")
     common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=PyTorch cached", "--rounds=2"]

@@ -270,6 +270,8 @@ def test_a_run_that_did_not_end_says_so(document):
     assert "(quick: not for comparison; not complete)" in tables.summary(machines([document]))
     document["quick"] = False
     assert "(not complete)" in page.render(machines([document]))
+    document["suites"] = {"prefill": True, "decode": False, "": False}
+    assert "(not complete: decode, as given)" in tables.summary(machines([document]))
     del document["complete"]
     assert "not complete" not in tables.summary(machines([document]))
 

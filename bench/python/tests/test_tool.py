@@ -97,10 +97,29 @@ def test_interrupted_run_keeps_what_it_measured_and_resumes(tool_path, tmp_path)
     first = results.read(path)
     kept = first["records"]
     assert not first["complete"] and 0 < len(kept) < 4
+    other = [word.replace("overhead", "accuracy") for word in command[1:]]
+    run(tool_path, *other, "--resume")
+    between = results.read(path)
+    assert between["suites"] == {"overhead": False, "accuracy": True} and not between["complete"]
     run(tool_path, *command[1:], "--resume")
     second = results.read(path)
-    assert second["complete"] and second["records"][: len(kept)] == kept
-    assert [r["rounds"] for r in second["records"]] == [20] * 4
+    assert second["suites"] == {"overhead": True, "accuracy": True} and second["complete"]
+    assert second["records"][: len(between["records"])] == between["records"]
+    assert [r["rounds"] for r in second["records"] if "rounds" in r] == [20] * 4
+
+
+def test_errors_of_one_dtype_are_not_those_of_both(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    command = ["bench", "--suite=accuracy", "--quick", "--threads=1", f"--output={path}"]
+    run(tool_path, *command)
+    whole = results.read(path)
+    half = [r for r in whole["records"] if r["dtype"] == "f32"]
+    assert len(half) == len(whole["records"]) / 2
+    results.write({**whole, "records": half}, path)
+    run(tool_path, *command, "--resume")
+    assert [{**r, "case": ""} for r in results.read(path)["records"]] == [
+        {**r, "case": ""} for r in whole["records"]
+    ]
 
 
 @pytest.mark.parametrize("option", ["--seed=2", "--threads=2", "--rounds=2"])

@@ -191,7 +191,8 @@ class Machine:
             )
             placement = host["placement"]
             flaws = ["quick: not for comparison"] * d["quick"]
-            flaws += ["not complete"] * (not d.get("complete", True))
+            left = ", ".join(name or "as given" for name, ended in d.get("suites", {}).items() if not ended)
+            flaws += ["not complete" + f": {left}" * bool(left)] * (not d.get("complete", True))
             yield (
                 run_name(d) + (f" ({'; '.join(flaws)})" if flaws else ""),
                 {
