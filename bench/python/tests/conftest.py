@@ -25,7 +25,7 @@ def tool(tool_path):
 
 
 def summary(median):
-    return {"median": median, "low": 0.9 * median, "high": 1.1 * median}
+    return {"median": median, "low": 0.999 * median, "high": 1.001 * median}
 
 
 def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Model", **more):

@@ -156,6 +156,24 @@ def test_within_the_disagreement_of_the_floor_nobody_is_first(make, peer, mark):
     assert ('<td class="level">' in page.render(found)) == mark.startswith("≈")
 
 
+@pytest.mark.parametrize(("ours", "near", "far", "mark"), [
+    ((9, 10, 13), (12, 12, 12), (20, 20, 20), "◇ unsettled, 1.20x Liger-Kernel"),
+    ((9, 10, 11), (12, 12, 12), (11, 20, 20), "◇ unsettled, 1.20x Liger-Kernel"),
+    ((7, 10, 11), (8, 8, 8), (20, 20, 20), "◇ unsettled, 0.80x Liger-Kernel"),
+    ((5, 10, 11), (12, 12, 40), (13, 20, 30), "▲ first, 1.20x Liger-Kernel"),
+    ((9, 10, 40), (5, 8, 8), (9, 12, 20), "▼ NOT first, 0.80x Liger-Kernel")])  # fmt: skip
+def test_samples_that_scatter_across_each_other_settle_no_order(make, ours, near, far, mark):
+    records = []
+    for name, quartiles in (("ropekit", ours), ("Liger-Kernel", near), ("vLLM", far)):
+        low, median, high = (1e-7 * q for q in quartiles)
+        records.append(measurement(name, median))
+        records[-1]["replay"]["seconds"] = {"low": low, "median": median, "high": high}
+    found = machines([make(records)])
+    assert column(found[0].suites["prefill"], "beside the best peer") == [mark]
+    assert ("unsettled in 1 of 1" in tables.tally(found[0].suites["prefill"])) == mark.startswith("◇")
+    assert ('<td class="level">' in page.render(found)) == mark.startswith("◇")
+
+
 def test_level_cases_are_counted_apart(make):
     records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
     records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]

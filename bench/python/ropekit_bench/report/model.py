@@ -45,12 +45,17 @@ class Cell:
 
     @property
     def standing(self):
-        """first, lost or level, that is no farther from the rival than the floor from itself; or None."""
+        """level: no farther from the rival than the floor from itself. Else first, our quartiles below those
+        of all others, or lost, ours above those of another, or unsettled. None without a rival."""
         if self.lead is None:
             return None
         if abs(self.lead - 1) <= self.a_a:
             return "level"
-        return "first" if self.lead > 1 else "lost"
+        ours = self.timing(CALL)["seconds"]
+        others = [self.timing(n)["seconds"] for n in self.records if n not in OURS]
+        if self.lead > 1:
+            return "first" if ours["high"] < min(o["low"] for o in others) else "unsettled"
+        return "lost" if ours["low"] > min(o["high"] for o in others) else "unsettled"
 
     def speedup(self, name):
         """Over the baseline, or None where that was not measured."""

@@ -19,6 +19,7 @@ def verdict(cell):
     return {
         None: "alone",
         "first": f"▲ first, {cell.lead or 0:.2f}x {cell.rival}",
+        "unsettled": f"◇ unsettled, {cell.lead or 0:.2f}x {cell.rival}",
         "level": f"≈ level with {cell.rival}, {cell.lead or 0:.2f}x",
         "lost": f"▼ NOT first, {cell.lead or 0:.2f}x {cell.rival}",
     }[cell.standing]
@@ -117,7 +118,7 @@ def markdown(table):
     """A Markdown table with aligned columns; the first column that holds text stays left."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     left = [
-        any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲≈▼" for i in range(len(widths))
+        any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲≈◇▼" for i in range(len(widths))
     ]
 
     def line(cells):
@@ -137,11 +138,12 @@ def markdown(table):
 
 
 def tally(suite):
-    """How many contested cases are won or level, or that there was no rival."""
+    """How many contested cases are won, level or unsettled, or that there was no rival."""
     if not suite.contested:
         return "no peer was measured"
-    level = f", level in {suite.count('level')}" if suite.count("level") else ""
-    return f"first in {suite.count('first')}{level} of {len(suite.contested)} cases"
+    counts = {standing: suite.count(standing) for standing in ("level", "unsettled")}
+    rest = "".join(f", {standing} in {count}" for standing, count in counts.items() if count)
+    return f"first in {suite.count('first')}{rest} of {len(suite.contested)} cases"
 
 
 def measure(suite):
