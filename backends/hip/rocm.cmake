@@ -1,14 +1,19 @@
 if(ROPEKIT_HIP STREQUAL "DEBIAN")
+    set(ROPEKIT_HIP_CLANG 19 CACHE STRING "Version of Debian's clang for ROPEKIT_HIP=DEBIAN")
     set(root ${CMAKE_CURRENT_BINARY_DIR}/rocm)
-    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/debian_rocm ${root}
+    execute_process(
+        COMMAND ${PROJECT_SOURCE_DIR}/scripts/debian_rocm ${root} ${ROPEKIT_HIP_CLANG}
         RESULT_VARIABLE result ERROR_VARIABLE text)
     if(result)
         message(FATAL_ERROR "ropekit: ROPEKIT_HIP is DEBIAN: ${text}")
     endif()
-    set(CMAKE_HIP_COMPILER clang++-19)
+    set(CMAKE_HIP_COMPILER clang++-${ROPEKIT_HIP_CLANG})
     set(CMAKE_HIP_COMPILER_ROCM_ROOT ${root})
     # The ELF would be of version 5 and the device library of version 4.
     set(debian_flags "--rocm-path=${root} -mcode-object-version=5")
+    if(ROPEKIT_HIP_CLANG GREATER 19)
+        string(APPEND debian_flags " -include ${root}/include/hip_5_2.h")
+    endif()
     set(CMAKE_HIP_FLAGS "${debian_flags} $CACHE{CMAKE_HIP_FLAGS}")
 endif()
 
