@@ -25,6 +25,15 @@ static void list_candidates(const rope_operation *operation, char *text, size_t 
     }
 }
 
+/* Those that are not asked, behind the one that accepted. */
+static void report_rest(rope_plan *plan, int32_t chosen) {
+    const rope_operation *rotate = plan->backend->operation[ROPE_OPERATION_ROTATE];
+    for (int32_t i = chosen + 1; i < rotate->count; i++) {
+        const rope_candidate *candidate = rotate->candidates[i];
+        report(plan, candidate->name, candidate->on_request ? "on request" : "not needed");
+    }
+}
+
 /* A forced name must exist and accept; otherwise the first that accepts wins. */
 static rope_status bind_kernel(rope_plan *plan, const char *forced) {
     const rope_operation *rotate = plan->backend->operation[ROPE_OPERATION_ROTATE];
@@ -39,6 +48,8 @@ static rope_status bind_kernel(rope_plan *plan, const char *forced) {
         if (status == ROPE_OK) {
             plan->candidate = candidate;
             snprintf(plan->name, sizeof plan->name, "%s:%s", plan->backend->name, candidate->name);
+            if (!forced)
+                report_rest(plan, i);
             return ROPE_OK;
         }
         if (status != ROPE_DECLINED)

@@ -71,6 +71,17 @@ static inline int gpu_launches_early(int device) {
            major >= 9;
 }
 
+/* Whether memory is known to be none that a device reaches: the runtime does not have it, and the
+ * device does not reach all that the host does. */
+static inline int gpu_is_out_of_reach(int device, const void *pointer) {
+    struct cudaPointerAttributes attributes;
+    int reaches_host = 1;
+    return cudaDeviceGetAttribute(&reaches_host, cudaDevAttrPageableMemoryAccess, device) ==
+               cudaSuccess &&
+           !reaches_host && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
+           attributes.type == cudaMemoryTypeUnregistered;
+}
+
 /* early: by programmatic dependent launch. */
 static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
                                             void **arguments, size_t shared, cudaStream_t stream,

@@ -29,9 +29,9 @@
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
  * take longer than its angles. */
 #define GPU_LOADS_FIRST(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
-/* Plain kernels that can start early even where they are not launched to. The instruction that lets
- * the next launch start costs every block some time, a tenth of a small call; wide kernels are
- * given a better order of loads around it. */
+/* Plain kernels that have the instructions of an early start even where they are not launched to.
+ * The one that lets the next launch start costs every block some time, a tenth of a small call;
+ * wide kernels are given a better order of loads around it. */
 #define GPU_ALWAYS_EARLY(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
 /* Whether a launch that starts early lets the next one start once its ids are there, not as soon as
  * its loads are under way: by then the blocks of a larger one have found their places. */

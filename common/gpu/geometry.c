@@ -2,7 +2,7 @@
 
 #include <gpu_tuning.h>
 
-enum { GRID_MOST = 65535, UNITS_MOST = INT32_MAX / 2 - GPU_VECTOR_THREADS, SHARED_MOST = 48 << 10 };
+enum { UNITS_MOST = INT32_MAX / 2 - GPU_VECTOR_THREADS, SHARED_MOST = 48 << 10 };
 
 static int32_t size_of(const rope_problem *problem) {
     return problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;
@@ -172,12 +172,12 @@ static int lay_out_tokens(const gpu_bound *bound, const rope_call *call, int32_t
     uint32_t slices = launch->block.z, each = 1;
     if (!launch->is_plain && geometry != GPU_NARROW && has_tokens_in_line(call))
         each = tokens_of_thread(bound, launch->grid.x * ceiling(tokens, slices), slices);
-    int64_t y = ceiling(tokens, slices * each), z = ceiling(y, GRID_MOST);
+    int64_t y = ceiling(tokens, slices * each), z = ceiling(y, GPU_GRID_YZ_MOST);
     launch->grid.y = (uint32_t)ceiling(y, z);
     launch->grid.z = (uint32_t)z;
     launch->tokens = (int32_t)each;
     launch->shared = launch->is_plain ? 0 : slices * each * row_bytes(&bound->problem);
-    return z <= GRID_MOST;
+    return z <= GPU_GRID_YZ_MOST;
 }
 
 /* Grid and block; 0 where a head is too wide for a block, or the call too large for a grid. */

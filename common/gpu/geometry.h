@@ -4,6 +4,8 @@
 
 #include <gpu_alias.h>
 
+#include <stdatomic.h>
+
 #include "common/gpu/kernels.h"
 
 /* A problem bound to a device: what run is given. */
@@ -16,11 +18,12 @@ typedef struct gpu_bound {
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
     int32_t plain;    /* gpu_is_plain() */
+    atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_bound;
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
-/* A launch of a vector kernel. */
+/* A launch of a plain or vector kernel. */
 typedef struct gpu_launch {
     const void *kernel;
     dim3 grid, block;

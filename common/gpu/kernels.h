@@ -28,6 +28,9 @@ enum {
 /* Most threads of a block that a kernel is compiled for. */
 enum { GPU_PLAIN_THREADS = 256, GPU_VECTOR_THREADS = 384, GPU_TRAFFIC_THREADS = 256 };
 
+/* Most blocks of a grid along y and along z. */
+enum { GPU_GRID_YZ_MOST = 65535 };
+
 /* Most tokens of a thread of the vector kernel, and most rows of its block. */
 enum { GPU_TOKENS_MOST = 2, GPU_ROWS_MOST = 64 };
 
@@ -82,6 +85,10 @@ typedef struct gpu_plain_call {
     uint8_t shift;
     uint8_t flags; /* GPU_PLAIN_ */
 } gpu_plain_call;
+
+#if defined(__cplusplus)
+static_assert(sizeof(gpu_plain_call) == 112, "16 bytes less than two lines");
+#endif
 
 enum {
     GPU_PLAIN_WIDE_IDS = 1,   /* int64, else int32 */

@@ -34,7 +34,7 @@ GPU_FN gpu_plain_id gpu_plain_read_id(const gpu_plain_call *call, int n) {
     if (call->ids) {
         const int wide = call->flags & GPU_PLAIN_WIDE_IDS;
         int at = call->flags & GPU_PLAIN_SHARED_IDS ? id.low : n;
-        const int32_t *word = (const int32_t *)call->ids + (at << wide);
+        const int32_t *word = (const int32_t *)call->ids + (at << wide); /* rows < 2^30 */
         id.low = word[0];
         if (wide)
             id.high = word[1];
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
         gpu_let_next_start();
     if (!BEHIND_LOADS && GEOMETRY == GPU_NARROW && count <= 0)
         return; /* and what waits for the id is no longer moved ahead of the loads */
-    if (LETS_LATE && id.low != INT32_MIN) /* once the id is there */
+    if (LETS_LATE && id.low != INT32_MIN) /* true but for one id, and known once it is there */
         gpu_let_next_start();
     if (shape::V > 4)
         gpu_load_list<shape>(call.turns, pairs, turns);

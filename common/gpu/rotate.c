@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { GRID_Y_MOST = 65535 };
-
 static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
     switch (dtype) {
     case ROPE_F32:
@@ -51,6 +49,17 @@ static rope_status refuse(gpuError_t error, char *reason) {
     return gpu_status(error);
 }
 
+/* Whether a dtype has a kernel of a geometry. */
+static int has_geometry(const gpu_rotate_kernels *kernels, int32_t geometry) {
+    return kernels->vector[geometry][0] || kernels->plain[geometry][0][0][0];
+}
+
+static const char *declines(const rope_problem *problem, int32_t geometry) {
+    if (geometry >= 0 && !has_geometry(kernels_of(problem->dtype), geometry))
+        return "declined: no kernel of the dtype has this geometry";
+    return geometry == GPU_GENERIC ? NULL : gpu_vector_declines(problem);
+}
+
 /* Whether the device can run kernels of ours at all. */
 static rope_status probe(int32_t device, char *reason) {
     gpuFuncAttributes attributes;
@@ -69,7 +78,7 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
     *kernel = NULL;
     if (!problem)
         return probe(device, reason);
-    const char *declined = geometry == GPU_GENERIC ? NULL : gpu_vector_declines(problem);
+    const char *declined = declines(problem, geometry);
     if (declined) {
         snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
         return ROPE_DECLINED;
@@ -125,7 +134,7 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
         rows = (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
     dim3 block = {lanes, rows, 1};
     dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GPU_GRID_X_MOST),
-                 (uint32_t)at_most((heads + rows - 1) / rows, GRID_Y_MOST), 1};
+                 (uint32_t)at_most((heads + rows - 1) / rows, GPU_GRID_YZ_MOST), 1};
     void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
     return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
                              staged ? 2 * (size_t)p->pairs * element : 0, call->stream,
@@ -143,16 +152,45 @@ static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
                              call->stream, bound->early);
 }
 
+static rope_status check_pointer(int32_t device, const char *name, const void *pointer) {
+    if (!pointer || !gpu_is_out_of_reach(device, pointer))
+        return ROPE_OK;
+    return gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
+                          "%s is %p; allowed is memory that %s device %d reaches", name, pointer,
+                          GPU_BACKEND_NAME, device);
+}
+
+/* A plan's first call alone is asked about: an answer takes as long as a launch. */
+static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
+    static const char *const names[2][2] = {{"q.in", "q.out"}, {"k.in", "k.out"}};
+    rope_status status = check_pointer(bound->device, "position_ids", call->position.ids);
+    for (int t = 0; t < 2 && status == ROPE_OK; t++) {
+        const rope_operand *o = &call->tensor[t];
+        if (!o->heads)
+            continue;
+        status = check_pointer(bound->device, names[t][0], o->in);
+        if (status == ROPE_OK)
+            status = check_pointer(bound->device, names[t][1], o->out);
+    }
+    if (status == ROPE_OK)
+        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+    return status;
+}
+
 static rope_status run(const rope_problem *problem, const void *kernel, const void *call) {
     (void)problem;
-    const gpu_bound *bound = kernel;
+    gpu_bound *bound = (gpu_bound *)(uintptr_t)kernel;
+    rope_status status = ROPE_OK;
     int previous;
     gpuError_t error = gpu_enter(bound->device, &previous);
     if (error == gpuSuccess) {
-        error = launch(bound, call);
+        if (!atomic_load_explicit(&bound->asked, memory_order_relaxed))
+            status = check_memory(bound, call);
+        if (status == ROPE_OK)
+            error = launch(bound, call);
         gpu_leave(bound->device, previous);
     }
-    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "rotating", bound->device);
+    return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
 }
 
 static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE, alone = GPU_ALONE,

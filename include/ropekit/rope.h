@@ -298,8 +298,10 @@ typedef struct rope_args {
     int64_t table_rows;           /**< ROPE_ANGLE_TABLE: rows; positions index them. */
     int64_t table_stride[3];      /**< ROPE_ANGLE_TABLE: elements over [batch, row, entry]. All 0:
                                        {0, width, 1}. */
-    int32_t *position_flag;       /**< Device int32, or NULL: an asynchronous backend sets it to 1
-                                       when it left out a token for its position. */
+    int32_t *position_flag;       /**< An int32 that the device can write, or NULL: an asynchronous
+                                       backend sets it to 1 when it left out a token for its
+                                       position. In pinned host memory the caller reads it behind
+                                       an event of its own, without a copy. */
     void *stream;                 /**< The backend's stream, or NULL for its default. */
 } rope_args;
 
@@ -340,7 +342,8 @@ ROPE_API void rope_plan_destroy(rope_plan *plan);
 /** The chosen kernel, as in "cpu:avx512"; valid as long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
 
-/** One line for each candidate that was asked: its name and "accepted" or why it declined. Valid as
+/** One line for each candidate: its name and "accepted", why it declined, "not needed" where one
+ * ahead of it accepted, or "on request" where rope_desc.kernel must name it. Valid as
  *  long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_report(const rope_plan *plan);
 

@@ -52,8 +52,26 @@ TEST(faults, too_much_memory_is_a_status) {
     fixture_close(&f);
 }
 
-/* Runs in a process of its own, since the fault stays with the context: pointers that are nobody's
- * are met by the device, and every later call says so. Returns 0 where it is told. */
+TEST(faults, memory_of_the_host_is_told_at_the_first_call) {
+    static fixture f;
+    fixture_open(&f, 0, FIXTURE_PLAIN);
+    if (!gpu_is_out_of_reach(0, f.in))
+        SKIP("the device reaches the host's memory, or the runtime cannot tell");
+    rope_plan *plan = NULL;
+    CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
+    rope_args args = fixture_args(&f, NULL);
+    args.k.in = f.in;
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_apply(plan, &args));
+    CHECK(strstr(rope_last_error(), "k.in is 0x"), "%s", rope_last_error());
+    args = fixture_args(&f, NULL);
+    CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+    fixture_check(&f, NULL, "behind a call that was refused");
+    rope_plan_destroy(plan);
+    fixture_close(&f);
+}
+
+/* Runs in a process of its own, since the fault stays with the context: strides that leave an
+ * allocation are met by the device, and every later call says so. Returns 0 where it is told. */
 static int fault(void) {
     rope_desc desc = ROPE_DESC_INIT;
     desc.backend = GPU_BACKEND_NAME;
@@ -61,12 +79,18 @@ static int fault(void) {
     desc.head_dim = 64;
     rope_plan *plan = NULL;
     rope_device *device = NULL;
+    void *memory = NULL;
     if (rope_device_open(GPU_BACKEND_NAME, 0, &device) != ROPE_OK ||
+        rope_device_alloc(device, 64 * sizeof(float), &memory) != ROPE_OK ||
         rope_plan_create(&desc, &plan) != ROPE_OK)
         return 77;
     rope_args args = ROPE_ARGS_INIT;
-    args.batch = args.tokens = 1;
-    args.q = (rope_tensor){.in = (void *)0x1000, .out = (void *)0x1000, .heads = 1};
+    args.batch = 2;
+    args.tokens = 1;
+    args.q = (rope_tensor){.in = memory, .out = memory, .heads = 1};
+    args.q.in_stride[0] = args.q.out_stride[0] = 1ll << 40;
+    args.q.in_stride[1] = args.q.in_stride[2] = args.q.out_stride[1] = args.q.out_stride[2] = 64;
+    args.q.in_stride[3] = args.q.out_stride[3] = 1;
     if (rope_apply(plan, &args) != ROPE_OK)
         return 1;
     if (rope_device_synchronize(device) != ROPE_ERROR_DEVICE ||
