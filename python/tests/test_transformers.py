@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import models
 import pytest
 import ropekit.transformers
 import torch
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama import modeling_llama
 
 FAMILIES = list(models.MODELS)
 # Rotation in one rounding where eager PyTorch has three: a few units in the last place of a logit.
 RELATIVE_BOUND = 2e-6
+# One rounding to bfloat16 where eager PyTorch has one for each product: two neighbours' distance.
+AUTOCAST_BOUND = 2.0**-7
+STATIC = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
 
 
 class Count(TorchDispatchMode):
@@ -73,22 +78,52 @@ def test_logits_with_angles_of_the_configuration(name: str, angle_mode: str, dev
         assert not torch.equal(found, expected)
 
 
+def gradients(
+    name: str, device: str, angle_mode: Any, autocast: bool = False
+) -> dict[str, torch.Tensor]:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    patch = ropekit.transformers.patch(model, angle_mode) if angle_mode else None
+    with torch.autocast(device, torch.bfloat16, enabled=autocast):
+        loss = model(**inputs, labels=inputs["input_ids"]).loss
+    loss.backward()
+    if patch:
+        patch.restore()
+    return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+
+def within(bound: float, found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    """Whether every gradient is the expected one but for a part of the largest."""
+    assert found.keys() == expected.keys()
+    largest = max(grad.abs().max() for grad in expected.values())
+    for key, grad in expected.items():
+        assert (found[key] - grad).abs().max() <= bound * largest, key
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_training_step(name: str, device: str) -> None:
-    gradients = []
-    for angle_mode in (None, "table", "exact"):
-        model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
-        patch = ropekit.transformers.patch(model, angle_mode) if angle_mode else None
-        model(**inputs, labels=inputs["input_ids"]).loss.backward()
-        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
-        if patch:
-            patch.restore()
-    plain, table, exact = gradients
-    assert plain.keys() == table.keys() == exact.keys()
-    largest = max(grad.abs().max() for grad in plain.values())
-    for key, grad in plain.items():
-        assert torch.equal(table[key], grad), key
-        assert (exact[key] - grad).abs().max() <= 1e-5 * largest, key
+    plain = gradients(name, device, None)
+    within(0, gradients(name, device, "table"), plain)
+    within(1e-5, gradients(name, device, "exact"), plain)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_step_under_autocast(name: str, device: str) -> None:
+    plain = gradients(name, device, None, autocast=True)
+    within(AUTOCAST_BOUND, gradients(name, device, "table", autocast=True), plain)
+
+
+def test_autocast_gradient_is_rounded_once(device: str) -> None:
+    x = torch.randn(2, 2, 4, 7, 16, device=device, dtype=torch.bfloat16)
+    angles = torch.randn(2, 7, 8, device=device).repeat(1, 1, 2)
+    leaf, weight = x.requires_grad_(), torch.randn_like(x, dtype=torch.float32)
+
+    def gradient(q: Any) -> torch.Tensor:
+        rotated = modeling_llama.apply_rotary_pos_emb(q[0], q[1], angles.cos(), angles.sin())
+        return torch.autograd.grad(torch.stack(rotated), leaf, weight)[0]
+
+    expected = gradient(leaf.float())
+    with ropekit.transformers.patch(modeling_llama):
+        assert torch.equal(gradient(leaf), expected)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -112,16 +147,57 @@ def test_compiled_whole(angle_mode: str, device: str) -> None:
     close(found, expected)
 
 
+def generate(model: Any, inputs: Any, fullgraph: bool) -> tuple[torch.Tensor, int]:
+    """Tokens of the compiled model, and how many breaks its graphs have."""
+    torch._dynamo.reset()
+    counters.clear()
+    model.forward = torch.compile(model.forward, fullgraph=fullgraph, backend="aot_eager")
+    try:
+        tokens = model.generate(**inputs, **STATIC, disable_compile=True)
+    finally:
+        del model.forward
+    return tokens, counters["graph_break"].total()
+
+
+def own_breaks(model: Any, inputs: Any) -> int:
+    """Breaks of the graphs of an unpatched model: 0 where PyTorch traces it whole."""
+    try:
+        return generate(model, inputs, fullgraph=True)[1]
+    except RuntimeError:
+        return generate(model, inputs, fullgraph=False)[1]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_generation_with_a_static_cache_compiled_and_not(name: str, device: str) -> None:
+    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    expected, breaks = model.generate(**inputs, **STATIC), own_breaks(model, inputs)
+    for angle_mode in ("table", "exact"):
+        with ropekit.transformers.patch(model, angle_mode):
+            assert torch.equal(model.generate(**inputs, **STATIC), expected)
+            tokens, found = generate(model, inputs, fullgraph=breaks == 0)
+        assert torch.equal(tokens, expected)
+        assert found <= breaks
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_decoding_compiled_by_inductor(name: str, device: str) -> None:
     torch._dynamo.reset()
     model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
-    options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
-    expected = model.generate(**inputs, **options)
+    expected = model.generate(**inputs, **STATIC)
+    forward, steps = model.forward, 0
+    compiled = torch.compile(forward, fullgraph=True)
+
+    @functools.wraps(forward)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        nonlocal steps
+        decodes = kwargs["input_ids"].shape[1] == 1
+        steps += decodes
+        return (compiled if decodes else forward)(*args, **kwargs)
+
+    model.forward = step
     with ropekit.transformers.patch(model, "exact"):
-        assert torch.equal(model.generate(**inputs, **options), expected)
-        model.forward = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
-        assert torch.equal(model.generate(**inputs, **options), expected)
+        assert torch.equal(model.generate(**inputs, **STATIC, disable_compile=True), expected)
+    assert steps == STATIC["max_new_tokens"] - 1
 
 
 def test_longrope_turns_long_with_the_batch(device: str) -> None:
