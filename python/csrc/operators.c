@@ -119,6 +119,10 @@ static const struct {
     {"rotate_pair_", rotate_pair_in_place},
     {"rotate_no_grad_", rotate_in_place},
     {"rotate_pair_no_grad_", rotate_pair_in_place},
+    {"rotate_no_grad.few", rotate},
+    {"rotate_pair_no_grad.few", rotate_pair},
+    {"rotate_no_grad_.few", rotate_in_place},
+    {"rotate_pair_no_grad_.few", rotate_pair_in_place},
 };
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */

@@ -11,16 +11,19 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from typing_extensions import Unpack
 
-from ropekit._operators import check_written, is_derived, recorded
+from ropekit._operators import (
+    DIRECT,
+    DIRECT_IN_PLACE,
+    FEW,
+    FEW_IN_PLACE,
+    GRAD,
+    IN_PLACE,
+    NO_GRAD,
+    check_written,
+    is_derived,
+    recorded,
+)
 from ropekit.config import Config, Fields, merge
-
-_ops = torch.ops.ropekit
-_rotate, _rotate_pair = _ops.rotate.default, _ops.rotate_pair.default
-_rotate_no_grad = _ops.rotate_no_grad.default
-_rotate_pair_no_grad = _ops.rotate_pair_no_grad.default
-_rotate_, _rotate_pair_ = _ops.rotate_.default, _ops.rotate_pair_.default
-_rotate_no_grad_ = _ops.rotate_no_grad_.default
-_rotate_pair_no_grad_ = _ops.rotate_pair_no_grad_.default
 
 
 @lru_cache(maxsize=1024, typed=True)  # typed: 8 is not 8.0, nor 1 True
@@ -110,15 +113,21 @@ def apply(
     Returns:
         q and k rotated, or the one that was given.
     """
-    rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
+    result: Tensor | tuple[Tensor, Tensor]
+    few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
+    rest: Any = (position_offset,)
+    if not few:
+        rest += (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     try:
-        if q is not None and k is not None:
-            return rotate_pair(q, k, _text(config, fields, None), positions, *rest)
-        one, text = _lone(q, k, config, fields)
-        return rotate(one, text, positions, *rest)
+        tensors, text = _read(q, k, config, fields)
+        if torch.compiler.is_dynamo_compiling() or _needs_grad(tensors, rest[4:]):
+            result = rotate(len(tensors), *tensors, text, positions, *rest)
+        else:
+            result = (FEW if few else DIRECT)[len(tensors)](*tensors, text, positions, *rest)
     except (AttributeError, RuntimeError):
         _check_kinds(q, k, positions, rest)
         raise
+    return result
 
 
 def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ...]) -> None:
@@ -131,30 +140,18 @@ def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ..
         raise TypeError(f"position_offset is {rest[0]}; allowed is a whole number")
 
 
-def rotate(x: Tensor, text: str, positions: Tensor | None, *rest: Any) -> Tensor:
-    """The operator for one tensor; without a gradient's bookkeeping where none is asked for."""
-    result: Tensor
-    if not _needs_grad(rest, x):
-        result = _rotate_no_grad(x, text, positions, *rest)
-    elif _is_traced():
-        result = _rotate(x, text, positions, *rest)
-    else:  # what the operator does, without PyTorch's way from its dispatcher to Python
-        result = recorded(1, x, text, positions, *rest)
-    return result
+def rotate(count: int, *arguments: Any) -> Any:
+    """The operator for so many tensors, without a gradient's bookkeeping where none is asked for.
 
-
-def rotate_pair(
-    q: Tensor, k: Tensor, text: str, positions: Tensor | None, *rest: Any
-) -> tuple[Tensor, Tensor]:
-    """The operator for q and k, likewise."""
-    pair: tuple[Tensor, Tensor]
-    if not _needs_grad(rest, q, k):
-        pair = _rotate_pair_no_grad(q, k, text, positions, *rest)
-    elif _is_traced():
-        pair = _rotate_pair(q, k, text, positions, *rest)
-    else:
-        pair = recorded(2, q, k, text, positions, *rest)
-    return pair
+    Its arguments from position_offset on may be left out.
+    """
+    if not _needs_grad(arguments[:count], arguments[count + 6 :]):
+        operators = NO_GRAD if torch.compiler.is_dynamo_compiling() else DIRECT
+        return operators[count](*arguments)
+    if _is_traced():
+        return GRAD[count](*arguments)
+    # What the operator does, without PyTorch's way from its dispatcher to Python.
+    return recorded(count, *arguments)
 
 
 def _is_traced() -> bool:
@@ -162,10 +159,10 @@ def _is_traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 
-def _needs_grad(rest: tuple[Any, ...], *tensors: Tensor) -> bool:
+def _needs_grad(tensors: tuple[Tensor, ...], tables: tuple[Tensor | None, ...]) -> bool:
     if not torch.is_grad_enabled():
         return False
-    for table in rest[-2:]:
+    for table in tables:
         if table is not None and table.requires_grad:
             raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
     for x in tensors:
@@ -196,34 +193,36 @@ def apply_(
     """
     if forward_ad._current_level >= 0:
         raise RuntimeError("a forward-mode derivative is being taken; allowed is apply")
+    few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is position_flag is None
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
     try:
+        tensors, text = _read(q, k, config, fields)
         check_written(q, k)
-        if q is not None and k is not None:
-            text = _text(config, fields, None)
-            pair_operator = _rotate_pair_ if traced else _rotate_pair_no_grad_
-            pair_operator(q, k, text, positions, *rest, position_flag)
+        if few and not traced:
+            FEW_IN_PLACE[len(tensors)](*tensors, text, positions, position_offset)
         else:
-            one, text = _lone(q, k, config, fields)
-            operator = _rotate_ if traced else _rotate_no_grad_
-            operator(one, text, positions, *rest, position_flag)
+            operators = IN_PLACE if traced else DIRECT_IN_PLACE
+            operators[len(tensors)](*tensors, text, positions, *rest, position_flag)
     except (AttributeError, RuntimeError):
         _check_kinds(q, k, positions, (*rest, position_flag))
         raise
-    if traced:
-        return
-    if q is not None and k is not None and position_flag is None:
-        increment_version((q, k))  # without the time that a list takes to build
-    else:
-        increment_version([x for x in (q, k, position_flag) if x is not None])
+    if not traced:
+        increment_version(tensors if position_flag is None else (*tensors, position_flag))
 
 
-def _lone(q: Tensor | None, k: Tensor | None, config: object, fields: Any) -> tuple[Tensor, str]:
+def _read(
+    q: Tensor | None, k: Tensor | None, config: object, fields: Any
+) -> tuple[tuple[Tensor, ...], str]:
+    """The tensors that are given, and the text of the configuration."""
+    if q is not None and k is not None:
+        if isinstance(config, Config) and not fields:
+            return (q, k), config.text
+        return (q, k), _text(config, fields, None)
     one = k if q is None else q
     if one is None:
         raise RuntimeError("q and k are None; allowed is one of them")
-    return one, _text(config, fields, "k" if q is None else None)
+    return (one,), _text(config, fields, "k" if q is None else None)
 
 
 def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ _REST = (
     "Tensor? sequence_offsets=None, Tensor? cu_seqlens=None, Tensor? sequence_lengths=None, "
     "Tensor? cos=None, Tensor? sin=None"
 )
+_FEW = "str config, Tensor? position_ids, SymInt position_offset"
 _FLAG = "Tensor({})? position_flag=None"
 _SCHEMAS = {
     "rotate": f"(Tensor q, {_REST}) -> Tensor",
@@ -32,10 +33,15 @@ _SCHEMAS = {
     "rotate_": f"(Tensor(a!) q, {_REST}, {_FLAG.format('b!')}) -> ()",
     "rotate_pair_": f"(Tensor(a!) q, Tensor(b!) k, {_REST}, {_FLAG.format('c!')}) -> ()",
 }
-# In place likewise, for a caller that counts what is written: `increment_version`.
+# In place likewise, for a caller that counts what is written: `increment_version`. Those named few
+# take what most calls give: PyTorch takes its time over each argument, a default too.
 _SCHEMAS |= {
     "rotate_no_grad_": _SCHEMAS["rotate_"],
     "rotate_pair_no_grad_": _SCHEMAS["rotate_pair_"],
+    "rotate_no_grad.few": f"(Tensor q, {_FEW}) -> Tensor",
+    "rotate_pair_no_grad.few": f"(Tensor q, Tensor k, {_FEW}) -> (Tensor, Tensor)",
+    "rotate_no_grad_.few": f"(Tensor(a!) q, {_FEW}) -> ()",
+    "rotate_pair_no_grad_.few": f"(Tensor(a!) q, Tensor(b!) k, {_FEW}) -> ()",
 }
 
 assert library  # loaded first: its kernels belong to these schemas
@@ -129,7 +135,8 @@ _FAKES: dict[str, Any] = {
     "rotate_pair_": _fake_rotate_pair_,
 }
 for _name in _SCHEMAS:
-    torch.library.register_fake(f"ropekit::{_name}", _FAKES[_name.replace("_no_grad", "")])
+    _kind = _name.replace("_no_grad", "").removesuffix(".few")
+    torch.library.register_fake(f"ropekit::{_name}", _FAKES[_kind])
 
 
 @lru_cache(maxsize=1024)
@@ -164,13 +171,13 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        return _NO_GRAD[count](*arguments)
+        return NO_GRAD[count](*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         position_ids, *others = ctx.saved_tensors
         count = len(grads)
-        rotate = (_GRAD if torch.is_grad_enabled() or is_derived() else _NO_GRAD)[count]
+        rotate = (GRAD if torch.is_grad_enabled() or is_derived() else NO_GRAD)[count]
         found = rotate(*grads, ctx.config, position_ids, ctx.position_offset, *others)
         return (None, *(found if count == 2 else (found,)), *(None,) * (3 + len(others)))
 
@@ -196,13 +203,15 @@ def is_derived() -> bool:
 
 def check_written(q: Tensor | None, k: Tensor | None) -> None:
     """Refuses a tensor that cannot be written in place."""
-    has_bits = not torch.compiler.is_compiling()
-    for name, x in (("q", q), ("k", k)):
+    has_bits = not torch.compiler.is_dynamo_compiling()
+    for x in (q, k):
         if x is None:
             continue
         if x.requires_grad and torch.is_grad_enabled():
+            name = "q" if x is q else "k"
             raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
         if has_bits and x.is_neg():
+            name = "q" if x is q else "k"
             raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
 
 
@@ -212,7 +221,7 @@ def _counted(count: int) -> Any:
     def rotate(keyset: Any, *arguments: Any) -> None:
         check_written(arguments[0], arguments[1] if count == 2 else None)
         below = keyset & torch._C._after_ADInplaceOrView_keyset
-        _IN_PLACE[count].redispatch(below, *arguments)
+        IN_PLACE[count].redispatch(below, *arguments)
         written = arguments[:count] + arguments[count + 8 :]
         increment_version([x for x in written if x is not None])
 
@@ -221,9 +230,17 @@ def _counted(count: int) -> Any:
 
 _ops = torch.ops.ropekit
 # By the number of tensors rotated.
-_GRAD = {1: _ops.rotate.default, 2: _ops.rotate_pair.default}
-_NO_GRAD = {1: _ops.rotate_no_grad.default, 2: _ops.rotate_pair_no_grad.default}
-_IN_PLACE = {1: _ops.rotate_.default, 2: _ops.rotate_pair_.default}
+GRAD = {1: _ops.rotate.default, 2: _ops.rotate_pair.default}
+NO_GRAD = {1: _ops.rotate_no_grad.default, 2: _ops.rotate_pair_no_grad.default}
+IN_PLACE = {1: _ops.rotate_.default, 2: _ops.rotate_pair_.default}
+# What calling an operator calls in the end, which spares the way there; Dynamo knows it not.
+DIRECT: Any = {1: _ops.rotate_no_grad.default._op, 2: _ops.rotate_pair_no_grad.default._op}
+FEW: Any = {1: _ops.rotate_no_grad.few._op, 2: _ops.rotate_pair_no_grad.few._op}
+DIRECT_IN_PLACE: Any = {
+    1: _ops.rotate_no_grad_.default._op,
+    2: _ops.rotate_pair_no_grad_.default._op,
+}
+FEW_IN_PLACE: Any = {1: _ops.rotate_no_grad_.few._op, 2: _ops.rotate_pair_no_grad_.few._op}
 recorded: Any = _Rotate.apply
 _definitions.impl("rotate", _rotate, "Autograd")
 _definitions.impl("rotate_pair", _rotate_pair, "Autograd")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ropekit._functions import rotate, rotate_pair
+from ropekit._functions import rotate
 from ropekit.config import Config, merge
 
 NAMES = (
@@ -75,7 +75,7 @@ class Angles:
 def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: Any) -> Any:
     if isinstance(sin, Angles):
         text, positions = f"{sin.text} {form.pairing()}", cos
-        rest: tuple[Any, ...] = (0, None, None, sin.sequence_lengths, None, None)
+        rest: tuple[Any, ...] = (0, None, None, sin.sequence_lengths)
     else:
         text, positions = form.text(cos.shape[-1]), None
         if form.upcast:
@@ -86,10 +86,10 @@ def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: An
         rest = (0, None, None, None, cos, sin)
     given = [x.float() for x in tensors] if form.upcast else tensors
     text = f"{text} layout={layout}"
+    found = rotate(len(given), *given, text, positions, *rest)
     if len(given) == 1:
-        return rotate(given[0], text, positions, *rest).to(tensors[0].dtype)
-    q, k = rotate_pair(given[0], given[1], text, positions, *rest)
-    return q.to(tensors[0].dtype), k.to(tensors[1].dtype)
+        return found.to(tensors[0].dtype)
+    return tuple(y.to(x.dtype) for x, y in zip(tensors, found, strict=True))
 
 
 def _replacement(original: Callable[..., Any], form: Form) -> Callable[..., Any]:

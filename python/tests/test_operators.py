@@ -22,29 +22,40 @@ def pair(device: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor,
     )
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("name", ["rotate", "rotate_no_grad", "rotate_", "rotate_no_grad_"])
-def test_opcheck(name: str, grad: bool, device: str) -> None:
+@pytest.mark.parametrize(
+    "name, overload, grad",
+    [
+        ("rotate", "default", False),
+        ("rotate", "default", True),
+        ("rotate_", "default", False),
+        ("rotate_no_grad", "default", False),
+        ("rotate_no_grad", "few", False),
+        ("rotate_no_grad_", "default", False),
+        ("rotate_no_grad_", "few", False),
+    ],
+)
+def test_opcheck(name: str, overload: str, grad: bool, device: str) -> None:
     q, k = pair(device)
     positions = torch.arange(5, device=device).expand(2, 5)
-    if grad and name != "rotate":
-        pytest.skip("without a gradient by design")
     for x in (q, q.transpose(1, 2), q[..., :8]):
         leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_(grad)
         layout = "bhsd" if x.shape[1] == 4 else "bshd"
         ids = positions if layout == "bshd" else None
-        torch.library.opcheck(getattr(ops, name).default, (leaf, f"{TEXT} layout={layout}", ids, 3))
-    several = name.replace("rotate", "rotate_pair")
+        arguments = (leaf, f"{TEXT} layout={layout}", ids, 3)
+        torch.library.opcheck(getattr(getattr(ops, name), overload), arguments)
+    several = getattr(ops, name.replace("rotate", "rotate_pair"))
     q, k = q.requires_grad_(grad), k.requires_grad_(grad)
-    torch.library.opcheck(getattr(ops, several).default, (q, k, TEXT, positions))
+    torch.library.opcheck(getattr(several, overload), (q, k, TEXT, positions, 0))
 
 
 def test_mutation_is_declared() -> None:
     for name in ("rotate_", "rotate_pair_", "rotate_no_grad_", "rotate_pair_no_grad_"):
         mutated = {"q", "k"} if "pair" in name else {"q"}
-        arguments = getattr(ops, name).default._schema.arguments
-        written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
-        assert written == mutated | {"position_flag"}
+        packet = getattr(ops, name)
+        for overload in packet.overloads():
+            arguments = getattr(packet, overload)._schema.arguments
+            written = {a.name for a in arguments if a.alias_info and a.alias_info.is_write}
+            assert written == mutated | ({"position_flag"} if overload == "default" else set())
 
 
 @pytest.mark.parametrize(
