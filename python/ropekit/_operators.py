@@ -233,14 +233,20 @@ _ops = torch.ops.ropekit
 GRAD = {1: _ops.rotate.default, 2: _ops.rotate_pair.default}
 NO_GRAD = {1: _ops.rotate_no_grad.default, 2: _ops.rotate_pair_no_grad.default}
 IN_PLACE = {1: _ops.rotate_.default, 2: _ops.rotate_pair_.default}
-# What calling an operator calls in the end, which spares the way there; Dynamo knows it not.
-DIRECT: Any = {1: _ops.rotate_no_grad.default._op, 2: _ops.rotate_pair_no_grad.default._op}
-FEW: Any = {1: _ops.rotate_no_grad.few._op, 2: _ops.rotate_pair_no_grad.few._op}
-DIRECT_IN_PLACE: Any = {
-    1: _ops.rotate_no_grad_.default._op,
-    2: _ops.rotate_pair_no_grad_.default._op,
+
+
+def _direct(overload: Any) -> Any:
+    """What calling it calls in the end, which spares the way there; Dynamo knows it not."""
+    return getattr(overload, "_op", overload)
+
+
+DIRECT = {1: _direct(_ops.rotate_no_grad.default), 2: _direct(_ops.rotate_pair_no_grad.default)}
+FEW = {1: _direct(_ops.rotate_no_grad.few), 2: _direct(_ops.rotate_pair_no_grad.few)}
+DIRECT_IN_PLACE = {
+    1: _direct(_ops.rotate_no_grad_.default),
+    2: _direct(_ops.rotate_pair_no_grad_.default),
 }
-FEW_IN_PLACE: Any = {1: _ops.rotate_no_grad_.few._op, 2: _ops.rotate_pair_no_grad_.few._op}
+FEW_IN_PLACE = {1: _direct(_ops.rotate_no_grad_.few), 2: _direct(_ops.rotate_pair_no_grad_.few)}
 recorded: Any = _Rotate.apply
 _definitions.impl("rotate", _rotate, "Autograd")
 _definitions.impl("rotate_pair", _rotate_pair, "Autograd")
