@@ -76,6 +76,7 @@ static void add_shape(cJSON *record, const options *o) {
     static const char *const modes[] = {"exact", "exact", "f32", "table"};
     static const char *const types[] = {"default",  "default", "linear",       "dynamic", "yarn",
                                         "longrope", "llama3",  "proportional", "inv_freq"};
+    static const char *const launches[] = {"serial", "serial", "programmatic"};
     const rope_desc *d = &o->desc;
     const struct {
         const char *name;
@@ -107,6 +108,7 @@ static void add_shape(cJSON *record, const options *o) {
     cJSON_AddNumberToObject(shape, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
+    cJSON_AddStringToObject(shape, "launch", launches[d->launch]);
 }
 
 cJSON *record_case(record_list *list, const bench_case *c) {

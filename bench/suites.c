@@ -10,11 +10,17 @@ typedef struct suite {
 } suite;
 
 static const suite suites[] = {
-    {"single-head", "|n|m|"},      {"tokens", "|N||dtype"},
-    {"interleaved", "|S||dtype"},  {"large", "|tokens|D|dtype"},
-    {"prefill", "model|T||dtype"}, {"decode", "model|sequences||dtype"},
-    {"backward", "|T||dtype"},     {"in-place", "window|T||dtype"},
-    {"rules", "rule|||"},          {"overhead", "heads|||dtype"},
+    {"single-head", "|n|m|"},
+    {"tokens", "|N||dtype"},
+    {"interleaved", "|S||dtype"},
+    {"large", "|tokens|D|dtype"},
+    {"prefill", "model|T||dtype"},
+    {"decode", "model|sequences||dtype"},
+    {"programmatic", "model|sequences||"},
+    {"backward", "direction|T||dtype"},
+    {"in-place", "window|T||dtype"},
+    {"rules", "rule|||"},
+    {"overhead", "heads|||dtype"},
     {SUITE_ACCURACY, NULL},
 };
 #define SUITES (sizeof suites / sizeof suites[0])
@@ -35,6 +41,8 @@ typedef struct suite_row {
 #define MLA                                                                                        \
     "--in-place --q-heads=128 --k-heads=1 --head-dim=192 --rotary-dim=64 --rotary-offset=128 "     \
     "--k-head-dim=64 --pairing-in=interleaved"
+/* As many bytes as the windows of MLA, side by side. */
+#define MLA_CONTIGUOUS "--in-place --q-heads=128 --k-heads=1 --head-dim=64 --pairing-in=interleaved"
 #define ONE_HEAD "--q-heads=1 --k-heads=0"
 #define THREE "bf16 f32 f16"
 #define PROMPTS "1 16 128 1024 2048 4096 8192 16384"
@@ -57,10 +65,15 @@ typedef struct suite_row {
         "prefill", model, shape " --cache=cold", LONG_PROMPTS, "bf16", true                        \
     }
 /* One new token of each sequence, at a position of its own, as engines pack them. */
-#define DECODE(model, shape, dtypes)                                                               \
-    { "decode", model, shape " --position-ids=random --cache=warm", "1 8 64 256", dtypes, false }
-#define IN_PLACE(window, settings, tokens, dtypes)                                                 \
-    { "in-place", window, LLAMA " --in-place" settings " --cache=cold", tokens, dtypes, false }
+#define DECODE(suite, model, shape, dtypes, gpu_only)                                              \
+    { suite, model, shape " --position-ids=random --cache=warm", "1 8 64 256", dtypes, gpu_only }
+#define BACKWARD(direction, settings)                                                              \
+    {                                                                                              \
+        "backward", direction, LLAMA " --batch=4" settings " --cache=cold", "4096", "f32 bf16",    \
+            false                                                                                  \
+    }
+#define IN_PLACE(window, settings, tokens, dtypes, gpu_only)                                       \
+    { "in-place", window, LLAMA " --in-place" settings " --cache=cold", tokens, dtypes, gpu_only }
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
         "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
@@ -81,13 +94,17 @@ static const suite_row rows[] = {
     {"prefill", "Llama-3-8B", LLAMA " --cache=cold", "2048 16384", "f32 f16", false},
     PREFILL("Qwen3-32B", QWEN),
     PREFILL("DeepSeek MLA", MLA),
-    DECODE("Llama-3-8B", LLAMA, THREE),
-    DECODE("Qwen3-32B", QWEN, "bf16"),
-    DECODE("DeepSeek MLA", MLA, "bf16"),
-    {"backward", "", LLAMA " --batch=4 --direction=transpose --cache=cold", "4096", "f32 bf16",
-     false},
-    IN_PLACE("whole", "", "16 2048 16384", THREE),
-    IN_PLACE("half", " --rotary-dim=64", "8192", "bf16"),
+    {"prefill", "DeepSeek MLA, contiguous", MLA_CONTIGUOUS " --cache=cold", "8192 32768", "bf16",
+     true},
+    DECODE("decode", "Llama-3-8B", LLAMA, THREE, false),
+    DECODE("decode", "Qwen3-32B", QWEN, "bf16", false),
+    DECODE("decode", "DeepSeek MLA", MLA, "bf16", false),
+    DECODE("programmatic", "Llama-3-8B", LLAMA " --launch=programmatic", "bf16", true),
+    BACKWARD("backward", " --direction=transpose"),
+    BACKWARD("forward", ""),
+    IN_PLACE("whole", "", "16 2048 16384", THREE, false),
+    IN_PLACE("whole", "", "8192 32768 131072", "bf16", true),
+    IN_PLACE("half", " --rotary-dim=64", "8192", "bf16", false),
     RULE("default", ""),
     RULE("linear", " --rope-type=linear --factor=4"),
     RULE("dynamic", " --rope-type=dynamic --factor=4 --max-position-embeddings=8192 "

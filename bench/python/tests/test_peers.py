@@ -1,6 +1,7 @@
 """Peers that run on a CPU: right where they are timed, declined where they are wrong or do not offer it."""
 
 import resource
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +151,16 @@ def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
         assert harness.main([*common, *other]) == 2
         assert member in capsys.readouterr().err
     assert again["seed"] == 1 and again["complete"]
+
+
+def test_launches_that_start_early_are_left_to_the_tool(tool):
+    options = harness.parse(["--output=none"])
+    listed = tool.list("overhead", False)["records"]
+    early = {**listed[0], "shape": {**listed[0]["shape"], "launch": "programmatic"}, "suite": "programmatic"}
+    document = {"records": [], "suites": {}}
+    lists = SimpleNamespace(header=tool.header, list=lambda *_: {"records": [*listed, early]})
+    assert harness.cases(options, lists, document) == listed
+    assert document["suites"] == {"overhead": False}
 
 
 def test_a_later_suite_does_not_hide_one_that_was_interrupted(tool_path, tmp_path, monkeypatch):

@@ -6,11 +6,26 @@ import subprocess
 import time
 
 import pytest
+from conftest import ROOT
 
 from ropekit_bench import results
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
-SUITES |= {"in-place", "rules", "overhead"}
+SUITES |= {"in-place", "rules", "overhead", "programmatic"}
+
+# Gives the tool's device another backend's name and much memory.
+GPU = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <ropekit/rope.h>
+rope_status rope_device_get(const rope_device *device, rope_device_info *info) {
+    rope_status (*get)(const rope_device *, rope_device_info *) = dlsym(RTLD_NEXT, "rope_device_get");
+    rope_status status = get(device, info);
+    info->backend = "gpu";
+    info->memory_bytes = (int64_t)1 << 40;
+    return status;
+}
+"""
 
 
 def run(tool_path, *arguments, status=0, **more):
@@ -72,9 +87,41 @@ def test_suites_hold_the_cases_they_promise(tool):
     assert values("interleaved", "tokens") == [128, 256, 512, 1024, 2048]
     assert values("large", "tokens") == [8192]
     assert {c["label"] for c in cases["prefill"]} == {"Llama-3-8B", "Qwen3-32B", "DeepSeek MLA"}
-    assert all(c["shape"]["direction"] == "transpose" for c in cases["backward"])
+    assert {(c["label"], c["shape"]["direction"], c["shape"]["dtype"]) for c in cases["backward"]} == {
+        (label, direction, dtype)
+        for label, direction in (("backward", "transpose"), ("forward", "forward"))
+        for dtype in ("f32", "bf16")
+    }
     assert {c["shape"]["rope_type"] for c in cases["rules"]} >= {"default", "yarn", "longrope", "llama3"}
     assert len(tool.list("all", False)["records"]) == sum(map(len, cases.values()))
+
+
+def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
+    source, library = tmp_path / "gpu.c", tmp_path / "gpu.so"
+    source.write_text(GPU)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", "-o", library, source, "-ldl"], check=True
+    )
+    answer = run(tool_path, "bench", "--suite=all", "--list", "--json", LD_PRELOAD=str(library))
+    document = json.loads(answer.stdout)
+    results.check(document, "stdout")
+    found = {}
+    for c in document["records"]:
+        found.setdefault((c["suite"], c["label"], c["shape"]["dtype"]), []).append(c["shape"])
+        assert c["shape"]["launch"] == ("programmatic" if c["suite"] == "programmatic" else "serial")
+    early = found["programmatic", "Llama-3-8B", "bf16"]
+    assert early == [{**s, "launch": "programmatic"} for s in found["decode", "Llama-3-8B", "bf16"]]
+    whole = [s["tokens"] for s in found["in-place", "whole", "bf16"]]
+    assert sorted(whole) == [16, 2048, 8192, 16384, 32768, 131072]
+
+    def window(s):
+        dims = (s["rotary_dim"] or s["head_dim"], s["rotary_dim"] or s["k_head_dim"] or s["head_dim"])
+        return s["tokens"], s["q_heads"] * dims[0] + s["k_heads"] * dims[1], s["in_place"], s["pairing_in"]
+
+    strided = {window(s) for s in found["prefill", "DeepSeek MLA", "bf16"]}
+    contiguous = found["prefill", "DeepSeek MLA, contiguous", "bf16"]
+    assert [s["tokens"] for s in contiguous] == [8192, 32768]
+    assert all(window(s) in strided and not s["rotary_dim"] for s in contiguous)
 
 
 def test_table_bytes_are_apart(tool_path):
