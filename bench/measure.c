@@ -16,7 +16,7 @@
 
 /* Samples of one round. */
 typedef struct round_samples {
-    double kernel, apply, host;
+    double kernel, apply, host, launch;
     double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
@@ -62,13 +62,12 @@ static bool warm(const workload *w, rope_timing timing) {
 
 /* One look at the clock. Looks go round the sets, so that one finds none of its own tensors in the
  * cache while the sets together exceed it. */
-static bool look(meter *m, int32_t kind, int32_t candidate, double *seconds, double *host) {
+static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
     const workload *w = m->w;
-    rope_timing timing = {.struct_size = sizeof timing, .kind = kind, .candidate = candidate};
+    timing.struct_size = sizeof timing;
     if (m->first + m->count > w->set_count)
         m->first = 0;
     size_t start = (size_t)m->first * w->pitch;
-    timing.graph = kind != ROPE_TIME_APPLY;
     timing.iterations = m->iterations;
     timing.plan = m->plan;
     timing.args = &w->sets[m->first];
@@ -85,17 +84,20 @@ static bool look(meter *m, int32_t kind, int32_t candidate, double *seconds, dou
     return true;
 }
 
+static const rope_timing of_kernel = {.kind = ROPE_TIME_KERNEL, .graph = 1};
+static const rope_timing of_apply = {.kind = ROPE_TIME_APPLY};
+
 /* Runs that make one look long enough, found with the kernel itself. */
 static bool calibrate(meter *m) {
     double seconds = 0, host;
     m->iterations = 1;
     m->count = 1;
-    if (!look(m, ROPE_TIME_KERNEL, 0, &seconds, &host))
+    if (!look(m, of_kernel, &seconds, &host))
         return false;
     while (seconds * (double)m->iterations < LOOK_SECONDS / 4 && m->iterations < 1 << 24) {
         m->iterations *= 4;
         m->count = m->iterations < m->w->set_count ? m->iterations : m->w->set_count;
-        if (!look(m, ROPE_TIME_KERNEL, 0, &seconds, &host))
+        if (!look(m, of_kernel, &seconds, &host))
             return false;
     }
     m->iterations = (int64_t)(LOOK_SECONDS / seconds) + 1;
@@ -105,16 +107,19 @@ static bool calibrate(meter *m) {
 
 static bool floors(meter *m, round_samples *s, int side) {
     double host;
-    for (int32_t i = 0; i < m->floors; i++)
-        if (!look(m, m->floor_kind, i, &s->floor[i][side], &host))
+    rope_timing floor = {.kind = m->floor_kind, .graph = 1};
+    for (int32_t i = 0; i < m->floors; i++, floor.candidate++)
+        if (!look(m, floor, &s->floor[i][side], &host))
             return false;
     return true;
 }
 
 static bool one_round(meter *m, round_samples *s) {
-    double host;
-    return floors(m, s, 0) && look(m, ROPE_TIME_KERNEL, 0, &s->kernel, &host) &&
-           look(m, ROPE_TIME_APPLY, 0, &s->apply, &s->host) && floors(m, s, 1);
+    double seconds, host;
+    rope_timing launch = {.kind = m->floor_kind};
+    return floors(m, s, 0) && look(m, of_kernel, &s->kernel, &host) &&
+           look(m, of_apply, &s->apply, &s->host) && look(m, launch, &seconds, &s->launch) &&
+           floors(m, s, 1);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -130,15 +135,25 @@ static summary summarize(double *values, int64_t count) {
 }
 
 /* What is summarized over the rounds. */
-enum { OF_KERNEL, OF_APPLY, OF_HOST, OF_FLOOR, OF_KERNEL_RATIO, OF_APPLY_RATIO, OF_SELF_RATIO };
+enum {
+    OF_KERNEL,
+    OF_APPLY,
+    OF_HOST,
+    OF_LAUNCH,
+    OF_FLOOR,
+    OF_KERNEL_RATIO,
+    OF_APPLY_RATIO,
+    OF_SELF_RATIO
+};
 
 static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
     double values[ROUNDS_MOST];
     for (int64_t r = 0; r < rounds; r++) {
         const double *pair = s[r].floor[floor];
         double mean = 0.5 * (pair[0] + pair[1]);
-        const double value[] = {s[r].kernel,        s[r].apply,        s[r].host,        mean,
-                                mean / s[r].kernel, mean / s[r].apply, pair[0] / pair[1]};
+        const double value[] = {
+            s[r].kernel, s[r].apply,         s[r].host,         s[r].launch,
+            mean,        mean / s[r].kernel, mean / s[r].apply, pair[0] / pair[1]};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -159,6 +174,7 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .apply_ratio = over_rounds(s, rounds, best, OF_APPLY_RATIO),
         .self_ratio = over_rounds(s, rounds, best, OF_SELF_RATIO),
         .host_seconds = over_rounds(s, rounds, best, OF_HOST).median,
+        .launch_seconds = over_rounds(s, rounds, best, OF_LAUNCH).median,
         .rounds = rounds,
         .iterations = m->iterations,
     };

@@ -1,7 +1,8 @@
 /*
  * How a kernel is timed: in every round the kernel, rope_apply and each copy (in place: update)
  * kernel of the backend over the same bytes, the latter before and after. The fastest by its median
- * is the floor; ratios are taken within a round, so that drift of the clock cancels.
+ * is the floor; ratios are taken within a round, so that drift of the clock cancels. Behind
+ * rope_apply the first copy kernel is submitted as often, without a graph, for the host's time.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
@@ -20,6 +21,7 @@ typedef struct measurement {
     summary kernel_ratio, apply_ratio; /* floor's seconds over the kernel's: 1 is the floor */
     summary self_ratio;                /* floor before over floor after: how far 1 is from 1 */
     double host_seconds;               /* the host's time for one rope_apply */
+    double launch_seconds;             /* the same for the backend's first copy kernel */
     int64_t rounds, iterations;
 } measurement;
 

@@ -160,6 +160,7 @@ void record_measurement(record_list *list, const bench_case *c, const char *kern
     cJSON_AddNumberToObject(eager, "host_seconds", m->host_seconds);
     cJSON *floor = add_timing(record, "floor", &m->floor, NULL, bytes);
     cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
+    cJSON_AddNumberToObject(floor, "host_seconds", m->launch_seconds);
     add_summary(record, "self_ratio", &m->self_ratio);
     add_checked(record, checked);
 }

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define HEADINGS "cache|data|time|GB/s|copy|of copy|quartiles|A/A|eager|host|kernel"
+#define HEADINGS "cache|data|time|GB/s|copy|of copy|quartiles|A/A|eager|host|"
 #define OWN 4
 
 /* The next of headings separated by '|', empty where a column is left out. */
@@ -20,8 +20,8 @@ static const char *own_headings(const suite_table *s) {
     return s->suite ? suite_headings(s->suite) : "|T|D|dtype";
 }
 
-static bool is_rules(const suite_table *s) {
-    return s->suite && strcmp(s->suite, "rules") == 0;
+static bool is(const suite_table *s, const char *suite) {
+    return s->suite && strcmp(s->suite, suite) == 0;
 }
 
 void suite_table_begin(suite_table *s, const char *suite) {
@@ -32,8 +32,9 @@ void suite_table_begin(suite_table *s, const char *suite) {
     for (int i = 0; i < OWN; i++)
         if (next_heading(&own, heading, sizeof heading))
             used += (size_t)snprintf(headings + used, sizeof headings - used, "%s|", heading);
-    snprintf(headings + used, sizeof headings - used, "%s%s",
-             is_rules(s) ? "of the first|tables|" : "", HEADINGS);
+    snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%skernel",
+             is(s, "rules") ? "of the first|tables|" : "",
+             is(s, "overhead") ? "above a copy's|" : "");
     table_begin(&s->t, headings);
 }
 
@@ -60,7 +61,7 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     double repeat = fabs(m->self_ratio.median - 1);
     table *t = &s->t;
     add_own(s, c);
-    if (is_rules(s))
+    if (is(s, "rules"))
         add_rule(s, m->kernel.median, measure_table_bytes(w, &c->o));
     table_cell(t, "%s", c->o.cache == CACHE_COLD ? "cold" : "warm");
     table_cell(t, "%s", format_bytes(bytes).text);
@@ -72,6 +73,8 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     table_cell(t, "%.1f %%", 100 * repeat);
     table_cell(t, "%s", format_seconds(m->apply.median).text);
     table_cell(t, "%s", format_seconds(m->host_seconds).text);
+    if (is(s, "overhead"))
+        table_cell(t, "%s", format_seconds(m->host_seconds - m->launch_seconds).text);
     table_cell(t, "%s", kernel);
     s->worst_repeat = repeat > s->worst_repeat ? repeat : s->worst_repeat;
     s->rows++;

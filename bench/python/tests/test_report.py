@@ -98,6 +98,17 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     )
 
 
+def test_overhead_shows_the_host_above_a_copy(make):
+    records = [measurement("ropekit", 2e-6, t, suite) for suite in ("overhead", "decode") for t in TOKENS[:2]]
+    for record in records[1:]:
+        record["floor"]["host_seconds"] = 1.75e-6
+    found = make(records)
+    results.check(found, "made")
+    suites = machines([found])[0].suites
+    assert column(suites["overhead"], "above a copy's") == ["-", "+0.25 us"]
+    assert "above a copy's" not in tables.rows(suites["decode"])[0]
+
+
 def test_machines_are_merged_by_device(make):
     documents = [make([measurement("ropekit", 1e-6, t)], name) for name, t in
                  (("A", 1), ("B", 1), ("A", 2))]  # fmt: skip

@@ -1,6 +1,7 @@
 """What the tool writes: its schema, resuming, and the cases of the suites."""
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -130,6 +131,19 @@ def test_table_bytes_are_apart(tool_path):
     table = json.loads(run(tool_path, "bench", *shape, "--angle-mode=table").stdout)["records"][0]
     assert plain["bytes"] == table["bytes"] == 2 * 64 * 128 * 4
     assert (plain["table_bytes"], table["table_bytes"]) == (0, 2 * 64 * 64 * 4)
+
+
+def test_the_host_time_of_a_copy_stands_beside_that_of_a_call(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    answer = run(tool_path, "bench", "--suite=overhead", "--rounds=3", "--threads=1", f"--output={path}")
+    rows = [re.split("  +", line.strip()) for line in answer.stdout.splitlines()]
+    column = next(r for r in rows if "above a copy's" in r).index("above a copy's")
+    records = results.read(path)["records"]
+    for record, row in zip(records, [r for r in rows if r[-1].startswith("cpu:")], strict=True):
+        call, copy = record["eager"]["host_seconds"], record["floor"]["host_seconds"]
+        assert copy > 0 and (copy < call / 2 or record["label"] != "1")
+        shown, unit = row[column].split()
+        assert float(shown) * {"us": 1e-6, "ns": 1e-9}[unit] == pytest.approx(call - copy, rel=0.01)
 
 
 def test_interrupted_run_keeps_what_it_measured_and_resumes(tool_path, tmp_path):

@@ -14,6 +14,13 @@ def seconds(value):
     return f"{value * 1e9:.3g} ns"
 
 
+def above_copy(record):
+    """The host's time for a call above that for a copy kernel, as text; None where the run did not look."""
+    if "host_seconds" not in record["floor"]:
+        return None
+    return f"{1e6 * (record['eager']['host_seconds'] - record['floor']['host_seconds']):+.2f} us"
+
+
 def verdict(cell):
     """Whether ours is first, in words and with a mark of its own."""
     return {
@@ -69,11 +76,13 @@ def columns(suite):
     ]
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):
         found.append(("tables, MiB", lambda c: f"{c.records[CALL]['table_bytes'] / 2**20:.1f}"))
-    return [
-        *found,
+    found += [
         ("eager", lambda c: seconds(c.records[CALL]["eager"]["seconds"]["median"])),
         ("host", lambda c: seconds(c.records[CALL]["eager"]["host_seconds"])),
     ]
+    if suite.name == "overhead" and any(above_copy(c.records[CALL]) for c in suite.ours):
+        found.append(("above a copy's", lambda c: above_copy(c.records[CALL]) or "-"))
+    return found
 
 
 def rows(suite):
