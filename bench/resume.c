@@ -30,14 +30,15 @@ static const cJSON *member(const cJSON *document, const char *object, const char
 /* Whether both documents come from one device, build and way of measuring. */
 static bool agree(const cJSON *old, const cJSON *new, const char *path) {
     static const char *const facts[][2] = {
-        {NULL, "schema"},      {NULL, "version"},   {NULL, "command"},     {NULL, "seed"},
-        {NULL, "quick"},       {NULL, "rounds"},    {"build", "library"},  {"build", "commit"},
-        {"build", "compiler"}, {"host", "threads"}, {"device", "backend"}, {"device", "name"},
+        {NULL, "schema"},      {NULL, "version"},    {NULL, "command"},     {NULL, "seed"},
+        {NULL, "quick"},       {NULL, "rounds"},     {"build", "library"},  {"build", "commit"},
+        {"build", "compiler"}, {"host", "threads"},  {"device", "backend"}, {"device", "name"},
+        {"host", "cpu"},       {"device", "driver"},
     };
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const cJSON *of_old = member(old, facts[i][0], facts[i][1]);
         const cJSON *of_new = member(new, facts[i][0], facts[i][1]);
-        if (cJSON_Compare(of_old, of_new, true))
+        if ((!of_old && !of_new) || cJSON_Compare(of_old, of_new, true))
             continue;
         char *is = of_old ? cJSON_PrintUnformatted(of_old) : NULL;
         char *must = of_new ? cJSON_PrintUnformatted(of_new) : NULL;

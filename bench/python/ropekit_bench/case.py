@@ -48,7 +48,7 @@ class Case:
         self.k_start = round_up(size * torch.Size(self.q_shape).numel(), 64)
         self.tensor_bytes = size * (torch.Size(self.q_shape).numel() + torch.Size(self.k_shape).numel())
         self.pitch = round_up(self.k_start + size * torch.Size(self.k_shape).numel(), PAGE)
-        wanted = 2 * self.cache_bytes // (self.pitch * (1 if s["in_place"] else 2)) + 1
+        wanted = 2 * self.cache_bytes // self.pitch + 1  # of source alone: some rotate in place
         self.sets = min(wanted, SETS_MOST) if self.cold else 1
         self._fill()
 

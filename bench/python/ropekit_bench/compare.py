@@ -7,8 +7,8 @@ import torch
 
 from ropekit_bench import clock as clocks
 from ropekit_bench.case import Case, Declined
-from ropekit_bench.clock import LOOK_SECONDS, RUNS_MOST, summarize
-from ropekit_bench.library import COPY, UPDATE
+from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
+from ropekit_bench.library import COPY, UPDATE, RopeError
 
 
 class DeviceLost(Exception):
@@ -22,27 +22,40 @@ class DeviceLost(Exception):
 class Subject:
     """An implementation on a case, its timings so far."""
 
-    def __init__(self, peer, case, clock):
+    def __init__(self, peer, case, clock, replays):
         self.peer, self.clock, self.kept = peer, clock, {}
         self.run = peer.prepare(case)
         self.checked = case.check(self.run)
         self.kernel = peer.adapter.kernel
         self.sets, self.samples = case.sets, {"eager": [], "host": [], "replay": []}
         self.calibrate()
+        if clock.replays:
+            self.capture(case, replays)
 
     def calibrate(self):
         for _ in range(3):  # compilers and allocators settle
             self.clock.look(self.run, [0], self.kept)
         seconds = max(self.clock.look(self.run, [0, 0], self.kept)[0], 1e-9)
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
-        if self.clock.replays:
-            # A replay visits every set, so that it finds none of its own in the cache.
-            slots = [i % self.sets for i in range(max(self.runs, self.sets))]
-            self.replay = self.clock.capture(self.run, slots)
+
+    def capture(self, case, runs):
+        """A graph of as many runs as every implementation has: each replay waits as long before it begins. It
+        visits every set, so that it finds none of its own in the cache."""
+        once, results = self.clock.capture(self.run, [0])
+
+        def replayed(slot):
+            once()
+            return results[slot]
+
+        case.check(replayed)  # a graph has only what was launched on the stream that it captures
+        slots = [i % self.sets for i in range(max(runs, self.sets))]
+        self.replay, self.results = self.clock.capture(self.run, slots)
+        self.replays = len(slots)
 
     def look(self, cursor):
         slots = [next(cursor) for _ in range(self.runs)]
-        self.clock.look(self.run, slots[:1], self.kept)
+        if self.sets == 1:
+            self.clock.look(self.run, slots[:1], self.kept)  # warm
         seconds, host = self.clock.look(self.run, slots, self.kept)
         self.samples["eager"].append(seconds)
         self.samples["host"].append(host)
@@ -53,13 +66,14 @@ class Subject:
 class Floor:
     """The fastest copy of the library over the same bytes, or update where the case is in place."""
 
-    def __init__(self, device, case):
+    def __init__(self, device, case, replays):
         self.device, self.case = device, case
         self.kind = UPDATE if case.shape["in_place"] else COPY
-        self.runs = 1
-        self.candidate = 0
-        self.runs = min(max(math.ceil(LOOK_SECONDS / self.look()), 1), RUNS_MOST)
         self.names = device.kernels(self.kind)
+        self.runs, self.candidate, self.first = 1, 0, 0
+        seconds, most = (REPLAY_SECONDS, REPLAY_RUNS_MOST) if replays else (LOOK_SECONDS, RUNS_MOST)
+        for _ in range(3):  # the fewer the runs, the more of a look is its beginning
+            self.runs = min(max(math.ceil(seconds / self.look()), self.runs), most)
         self.candidate = min(range(len(self.names)), key=self.measure)
 
     def measure(self, candidate):
@@ -67,10 +81,21 @@ class Floor:
         return min(self.look() for _ in range(3))
 
     def look(self):
-        case = self.case
-        source = None if self.kind == UPDATE else case.source.data_ptr()
+        """Seconds of one copy, from the set on that follows those of the last look."""
+        case, count = self.case, min(self.runs, self.case.sets)
+        if self.first + count > case.sets:
+            self.first = 0
+        start = self.first * case.pitch
+        self.first += count
+        source = None if self.kind == UPDATE else case.source.data_ptr() + start
         return self.device.traffic(
-            self.candidate, self.runs, case.target.data_ptr(), source, case.floor_bytes, case.pitch, case.sets
+            self.candidate,
+            self.runs,
+            case.target.data_ptr() + start,
+            source,
+            case.floor_bytes,
+            case.pitch,
+            count,
         )
 
 
@@ -84,47 +109,60 @@ class Comparison:
         self.device = tool.library.device(tool.backend, device["index"])
         self.clock = clocks.make(self.torch_device)
 
-    def prepare(self, case, listed, declined):
+    def decline(self, peer, listed, declined, error):
+        reason = str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
+        declined.append({**listed, "implementation": peer.name, "reason": reason[:300]})
+        if not self.clock.works():
+            raise DeviceLost(declined[-1]) from error
+
+    def prepare(self, case, listed, declined, replays):
         subjects = []
         for peer in self.peers:
             if any(record["implementation"] == peer.name for record in declined):
                 continue
             try:
-                subjects.append(Subject(peer, case, self.clock))
+                subjects.append(Subject(peer, case, self.clock, replays))
             except Exception as error:  # one peer that breaks must not end the run of the others
-                reason = str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
-                declined.append({**listed, "implementation": peer.name, "reason": reason[:300]})
-                if not self.clock.works():
-                    raise DeviceLost(declined[-1]) from error
+                self.decline(peer, listed, declined, error)
         return subjects
+
+    def make(self, listed):
+        """The case and its floor."""
+        device = self.tool.header["device"]
+        case = Case(
+            listed["shape"], self.torch_device, device["cache_bytes"], self.seed, listed["cache"] == "cold"
+        )
+        return case, Floor(self.device, case, self.clock.replays)
 
     def run(self, listed, broken=()):
         """Records of one listed case; `broken` has those of peers that broke the device on it."""
         declined = list(broken)
         try:
-            case = Case(
-                listed["shape"],
-                self.torch_device,
-                self.tool.header["device"]["cache_bytes"],
-                self.seed,
-                listed["cache"] == "cold",
-            )
-        except Declined as error:
-            return [{**listed, "implementation": peer.name, "reason": str(error)} for peer in self.peers]
-        subjects = self.prepare(case, listed, declined)
-        floor, floors = Floor(self.device, case), {}
+            case, floor = self.make(listed)
+        except (Declined, RopeError, torch.OutOfMemoryError) as error:
+            return [
+                {**listed, "implementation": peer.name, "reason": str(error)[:300]} for peer in self.peers
+            ]
+        subjects = self.prepare(case, listed, declined, floor.runs)
+        floors, controls = {}, []
         cursor = itertools.cycle(range(case.sets))
-        for turn in range(self.rounds if subjects else 0):
-            first = turn % len(subjects)
-            before = floor.look()
+        for turn in range(self.rounds):
+            first = turn % max(len(subjects), 1)
+            control, before = floor.look(), floor.look()
+            controls.append(control / before)
             for subject in subjects[first:] + subjects[:first]:  # nobody is always first
-                subject.look(cursor)
+                try:
+                    subject.look(cursor)
+                except Exception as error:
+                    self.decline(subject.peer, listed, declined, error)
+                    subjects.remove(subject)
+                    continue
                 after = floor.look()
                 floors.setdefault(subject, []).append((before, after))
                 before = after
-        return [self.record(listed, case, s, floor, floors[s]) for s in subjects] + declined
+        return [self.record(listed, case, s, floor, floors[s], controls) for s in subjects] + declined
 
-    def record(self, listed, case, subject, floor, pairs):
+    def record(self, listed, case, subject, floor, pairs, controls):
         nbytes = 2 * case.floor_bytes
 
         def timing(samples):
@@ -153,9 +191,9 @@ class Comparison:
                 "gb_per_second": 1e-9 * nbytes / floor_seconds["median"],
                 "kernel": floor.names[floor.candidate],
             },
-            "self_ratio": summarize([a / b for a, b in pairs]),
+            "self_ratio": summarize(controls),
             "checked": subject.checked,
         }
         if samples["replay"]:
-            record["replay"] = timing(samples["replay"])
+            record["replay"] = {**timing(samples["replay"]), "iterations": subject.replays}
         return record

@@ -15,6 +15,14 @@ from ropekit_bench.tool import Tool, ToolError
 
 # Tensors above this are left out of a quick run, as in the tool; above an eighth of the memory always.
 QUICK_BYTES = 64 << 20
+# What must be the same where a run is resumed.
+RESUMED = (
+    ("host", "cpu"),
+    ("host", "threads"),
+    ("device", "backend"),
+    ("device", "name"),
+    ("device", "driver"),
+)
 
 
 def parse(arguments):
@@ -38,6 +46,9 @@ def parse(arguments):
 def find_peers(tool, only):
     """Peers that can run, and a line for each that was looked for."""
     peers, lines = [], []
+    unknown = [name for name in only or () if name not in PEERS]
+    if unknown:
+        raise ToolError(f"--only is {unknown[0]!r}; allowed is any of {', '.join(PEERS)}")
     for name in PEERS:
         if only and name not in (*only, "ropekit"):
             continue
@@ -66,11 +77,14 @@ def begin(options, tool, lines):
         for member in ("command", "seed", "quick", "rounds", "build", "implementations"):
             if old.get(member) != document[member]:
                 raise results.ResultsError(f"--resume: {member} of {options.output} is not this run's")
-        if old["host"]["threads"] != document["host"]["threads"]:
-            raise results.ResultsError(f"--resume: {options.output} is of {old['host']['threads']} threads")
-        if old["device"]["name"] != document["device"]["name"]:
-            raise results.ResultsError(f"--resume: {options.output} is of {old['device']['name']}")
-        document["records"], document["suites"] = old["records"], old.get("suites", {})
+        for part, member in RESUMED:
+            was = old[part].get(member)
+            if was != document[part].get(member):
+                raise results.ResultsError(f"--resume: {member} of {options.output} is {was}")
+        # What stands there was measured from then on, by those clocks and processors.
+        for member in ("time", "host", "device", "records"):
+            document[member] = old[member]
+        document["suites"] = old.get("suites", {})
     return document
 
 
