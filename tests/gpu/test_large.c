@@ -8,13 +8,21 @@
 enum { DIM = 128, SLAB = 1 << 15 };
 static const int64_t tokens = (1ll << 24) + 5;
 
-static void rotate_on_cpu(uint16_t *token, int64_t position) {
+/* Exact angles take the plain kernel, those in fp32 the vector kernel. */
+static rope_plan *plan_of(const char *backend, const char *kernel, int32_t angle_mode) {
     rope_desc desc = ROPE_DESC_INIT;
-    desc.backend = "cpu";
+    desc.backend = backend;
+    desc.kernel = kernel;
+    desc.angle_mode = angle_mode;
     desc.dtype = ROPE_BF16;
     desc.head_dim = DIM;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
+    return plan;
+}
+
+static void rotate_on_cpu(uint16_t *token, int64_t position, int32_t angle_mode) {
+    rope_plan *plan = plan_of("cpu", NULL, angle_mode);
     rope_args args = ROPE_ARGS_INIT;
     args.batch = args.tokens = 1;
     args.position_offset = position;
@@ -34,35 +42,29 @@ static void fill(rope_device *device, char *memory, uint16_t *slab) {
 }
 
 static void check_tokens(rope_device *device, const char *memory, const uint16_t *slab,
-                         const char *kernel) {
+                         const char *kernel, int32_t angle_mode) {
     const int64_t looked_at[] = {0, 1, (1ll << 24) - 1, 1ll << 24, tokens - 1};
     for (size_t i = 0; i < sizeof looked_at / sizeof looked_at[0]; i++) {
         uint16_t expected[DIM], found[DIM];
         memcpy(expected, slab + looked_at[i] % SLAB * DIM, sizeof expected);
-        rotate_on_cpu(expected, looked_at[i]);
+        rotate_on_cpu(expected, looked_at[i], angle_mode);
         CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, found, memory + looked_at[i] * DIM * 2,
                                                    sizeof found));
-        CHECK(memcmp(found, expected, sizeof found) == 0, "%s: token %lld", kernel,
-              (long long)looked_at[i]);
+        CHECK(memcmp(found, expected, sizeof found) == 0, "%s, angle mode %d: token %lld", kernel,
+              angle_mode, (long long)looked_at[i]);
     }
 }
 
 static void rotate_and_check(rope_device *device, char *memory, const uint16_t *slab,
-                             const char *kernel) {
-    rope_desc desc = ROPE_DESC_INIT;
-    desc.backend = GPU_BACKEND_NAME;
-    desc.dtype = ROPE_BF16;
-    desc.head_dim = DIM;
-    desc.kernel = kernel;
-    rope_plan *plan = NULL;
-    CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
+                             const char *kernel, int32_t angle_mode) {
+    rope_plan *plan = plan_of(GPU_BACKEND_NAME, kernel, angle_mode);
     rope_args args = ROPE_ARGS_INIT;
     args.batch = 1;
     args.tokens = tokens;
     args.q = (rope_tensor){.in = memory, .out = memory, .heads = 1};
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
     CHECK_STATUS(ROPE_OK, rope_device_synchronize(device));
-    check_tokens(device, memory, slab, kernel);
+    check_tokens(device, memory, slab, kernel, angle_mode);
     rope_plan_destroy(plan);
 }
 
@@ -76,8 +78,10 @@ TEST(large, more_than_31_bits_of_elements) {
         SKIP("%s", rope_last_error());
     static const char *const kernels[] = {"vec-narrow", "vec-wide", "vec-alone", "generic"};
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
-        fill(f.device, memory, slab);
-        rotate_and_check(f.device, memory, slab, kernels[i]);
+        for (int32_t mode = ROPE_ANGLE_EXACT; mode <= ROPE_ANGLE_F32; mode++) {
+            fill(f.device, memory, slab);
+            rotate_and_check(f.device, memory, slab, kernels[i], mode);
+        }
     }
     CHECK_STATUS(ROPE_OK, rope_device_free(f.device, memory));
     free(slab);
