@@ -76,8 +76,8 @@ static void append_variable(char *text, size_t room, const char *name) {
         snprintf(text + used, room - used, "%s=%s ", name, value);
 }
 
-/* The file that runs; Criterion gives its worker processes another name. */
-static const char *program(void) {
+/* Criterion gives its worker processes another name. */
+const char *test_program(void) {
     static char path[512];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
     if (length <= 0)
@@ -103,6 +103,6 @@ const char *test_failure(const char *condition, const char *format, ...) {
         snprintf(which, sizeof which, "ROPE_TEST_CASE=%lld ", (long long)running_case);
     snprintf(text, sizeof text, "%s [%s]%s%s\n  repeat: ROPE_TEST_SEED=%llu %s%s%s --filter '%s'",
              detail, condition, description[0] ? "\n  case: " : "", description,
-             (unsigned long long)test_seed(), which, command, program(), running_test);
+             (unsigned long long)test_seed(), which, command, test_program(), running_test);
     return text;
 }

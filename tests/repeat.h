@@ -16,6 +16,8 @@ int test_next(int64_t *index, int64_t usual);
 /* Describes the case that is running, for a failure's text; NULL: none. */
 void test_describe(const char *text);
 
+/* The file that runs. */
+const char *test_program(void);
 /* Names the test that starts. */
 void test_begin(const char *name);
 __attribute__((format(printf, 1, 2))) const char *test_text(const char *format, ...);

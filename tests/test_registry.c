@@ -1,4 +1,5 @@
-/* The registry, once in a fresh process for each setting of the environment. */
+/* The registry, once in a fresh process for each setting of the environment: registry_probe and the
+ * folder plugin lie beside this program, in a build tree and in a bundle. */
 #define _GNU_SOURCE
 #include "tests/harness.h"
 
@@ -12,9 +13,23 @@
 enum { MOST_VARIABLES = 256 };
 static char output[16384];
 
-/* The environment without what this library reads, plus the given variables. */
+/* `before`, the folder of this program, `after`; the last four are kept. */
+static const char *beside(const char *before, const char *after) {
+    static char texts[4][1024];
+    static unsigned next;
+    char *text = texts[next++ % 4];
+    const char *program = test_program(), *name = strrchr(program, '/');
+    snprintf(text, sizeof texts[0], "%s%.*s%s", before, name ? (int)(name - program) : 0, program,
+             after);
+    return text;
+}
+
+/* The environment without what this library reads and without GPUs, which auto would take, plus the
+ * given variables. */
 static void make_environment(const char *const *set, const char **list) {
     int count = 0;
+    list[count++] = "CUDA_VISIBLE_DEVICES=-1";
+    list[count++] = "HIP_VISIBLE_DEVICES=-1";
     for (char **e = environ; *e && count < MOST_VARIABLES - 8; e++)
         if (strncmp(*e, "ROPE_", 5) != 0)
             list[count++] = *e;
@@ -35,7 +50,8 @@ static void read_all(int from) {
 /* Exit status of the probe; its standard output is left in `output`. */
 static int probe(const char *const *set, const char *command, const char *names) {
     const char *list[MOST_VARIABLES];
-    const char *arguments[] = {ROPE_TEST_PROBE, command, names, NULL};
+    const char *path = beside("", "/registry_probe");
+    const char *arguments[] = {path, command, names, NULL};
     int ends[2], status;
     pid_t child;
     posix_spawn_file_actions_t actions;
@@ -44,7 +60,7 @@ static int probe(const char *const *set, const char *command, const char *names)
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
     posix_spawn_file_actions_addclose(&actions, ends[0]);
-    int error = posix_spawn(&child, ROPE_TEST_PROBE, &actions, NULL, (char **)(uintptr_t)arguments,
+    int error = posix_spawn(&child, path, &actions, NULL, (char **)(uintptr_t)arguments,
                             (char **)(uintptr_t)list);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
@@ -52,13 +68,13 @@ static int probe(const char *const *set, const char *command, const char *names)
         read_all(ends[0]);
     close(ends[0]);
     if (error == ENOENT)
-        SKIP("%s is not here: the registry is tested where it was built", ROPE_TEST_PROBE);
+        SKIP("%s is not here", path);
     if (error == ENOEXEC)
-        SKIP("%s cannot be run under this emulator", ROPE_TEST_PROBE);
-    CHECK(error == 0, "%s: %s", ROPE_TEST_PROBE, strerror(error));
+        SKIP("%s cannot be run under this emulator", path);
+    CHECK(error == 0, "%s: %s", path, strerror(error));
     CHECK(waitpid(child, &status, 0) == child, "the probe is lost");
     if (WIFEXITED(status) && WEXITSTATUS(status) == 127) /* the child could not exec */
-        SKIP("%s cannot be run under this emulator", ROPE_TEST_PROBE);
+        SKIP("%s cannot be run under this emulator", path);
     CHECK(WIFEXITED(status), "the probe ended by signal %d", WTERMSIG(status));
     return WEXITSTATUS(status);
 }
@@ -73,7 +89,7 @@ static int probe(const char *const *set, const char *command, const char *names)
               first, second, output);                                                              \
     } while (0)
 
-#define PLUGINS "ROPE_PLUGIN_PATH=" ROPE_TEST_PLUGIN_DIR
+#define PLUGINS beside("ROPE_PLUGIN_PATH=", "/plugin")
 
 TEST(registry, cpu_is_built_in) {
     PROBE(0, "list", NULL, "cpu|ROPE_OK|1|built in|", "", "ROPE_BACKEND=cpu");
@@ -95,7 +111,7 @@ TEST(registry, a_missing_backend_is_an_error) {
     PROBE(1, "open", "-", "ROPE_ERROR_NO_BACKEND", "ROPE_BACKEND", "ROPE_BACKEND=nonesuch");
     PROBE(1, "open", "-", "nonesuch", "cpu", "ROPE_BACKEND=nonesuch,other");
     PROBE(1, "open", "CPU", "ROPE_ERROR_NO_BACKEND", "CPU", "ROPE_VERBOSE=0");
-    PROBE(1, "open", "nonesuch", "no libropekit_nonesuch.so in " ROPE_TEST_PLUGIN_DIR, "allowed is",
+    PROBE(1, "open", "nonesuch", beside("no libropekit_nonesuch.so in ", "/plugin"), "allowed is",
           PLUGINS);
     PROBE(1, "open", "nonesuch", "ROPE_PLUGIN_PATH", "cpu", "ROPE_VERBOSE=0");
 }
@@ -129,7 +145,7 @@ TEST(registry, an_unknown_cpu_walk_is_an_error) {
 }
 
 TEST(registry, a_plugin_is_found_and_used) {
-    PROBE(0, "list", NULL, "test|ROPE_OK|1|" ROPE_TEST_PLUGIN_DIR "/libropekit_test.so|", "cpu|",
+    PROBE(0, "list", NULL, beside("test|ROPE_OK|1|", "/plugin/libropekit_test.so|"), "cpu|",
           PLUGINS);
     PROBE(0, "open", "test", "ok test", "", PLUGINS);
     PROBE(0, "open", "-", "ok test", "", PLUGINS, "ROPE_BACKEND=test,cpu");
