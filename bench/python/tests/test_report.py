@@ -167,6 +167,17 @@ def test_within_the_disagreement_of_the_floor_nobody_is_first(make, peer, mark):
     assert ('<td class="level">' in page.render(found)) == mark.startswith("≈")
 
 
+@pytest.mark.parametrize(("a_a", "mark"), [
+    ((1.06, 1.01, 1.01), "≈ level with"), ((1.01, 0.94, 1.01), "≈ level with"),
+    ((1.01, 1.01, 1.4), "▼ NOT first"), ((1.01, 1.11, 1.01), "◇ unsettled")])  # fmt: skip
+def test_the_control_is_that_of_the_call_and_its_rival_and_a_wide_one_levels_nothing(make, a_a, mark):
+    records = [measurement(n, s) for n, s in (("ropekit", 1e-6), ("Liger-Kernel", 0.95e-6), ("vLLM", 1e-5))]
+    for record, control in zip(records, a_a, strict=True):
+        record["self_ratio"] = dict(record["self_ratio"], median=control)
+    suite = machines([make(records)])[0].suites["prefill"]
+    assert column(suite, "beside the best peer")[0].startswith(mark)
+
+
 @pytest.mark.parametrize(("ours", "near", "far", "mark"), [
     ((9, 10, 13), (12, 12, 12), (20, 20, 20), "◇ unsettled, 1.20x Liger-Kernel"),
     ((9, 10, 11), (12, 12, 12), (11, 20, 20), "◇ unsettled, 1.20x Liger-Kernel"),

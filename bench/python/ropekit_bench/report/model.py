@@ -9,6 +9,7 @@ from functools import cached_property
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 OURS = (CALL, "ropekit.apply")
 BASELINE = "PyTorch naive"
+SETTLED = 0.1  # largest A/A within which cases are level
 
 
 @dataclass
@@ -45,12 +46,13 @@ class Cell:
 
     @property
     def standing(self):
-        """level: no farther from the rival than the floor from itself. Else first, our quartiles below those
-        of all others, or lost, ours above those of another, or unsettled. None without a rival."""
+        """level: no farther from the rival than the floor from itself, where that is SETTLED. Else first, our
+        quartiles below those of all others, or lost, ours above those of another, or unsettled. None without
+        a rival."""
         if self.lead is None:
             return None
         if abs(self.lead - 1) <= self.a_a:
-            return "level"
+            return "level" if self.a_a <= SETTLED else "unsettled"
         ours = self.timing(CALL)["seconds"]
         others = [self.timing(n)["seconds"] for n in self.records if n not in OURS]
         if self.lead > 1:
@@ -63,8 +65,9 @@ class Cell:
 
     @property
     def a_a(self):
-        """How far the floor disagreed with itself."""
-        return max(map(disagreement, self.records.values()))
+        """How far the floor disagreed with itself, beside our call and the rival: older files have an A/A of
+        each record."""
+        return max(disagreement(self.records[n]) for n in (CALL, self.rival) if n in self.records)
 
 
 def disagreement(record):
