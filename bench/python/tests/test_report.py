@@ -52,11 +52,12 @@ def test_documents_of_these_tests_follow_the_schema(document):
 
 def test_lost_cells_are_marked_as_plainly_as_won_ones(document):
     suite = machines([document])[0].suites["prefill"]
-    assert tables.tally(suite) == "first in 2 of 3 cases"
+    assert tables.tally(suite) == "first in 2, ▼ NOT first in 1 of 3 cases"
     verdicts = [row[tables.rows(suite)[0].index("beside the best peer")] for row in tables.rows(suite)[1:]]
     assert verdicts == ["▲ first, 2.00x Liger-Kernel", "▼ NOT first, 0.90x Liger-Kernel",
                         "▲ first, 2.00x Liger-Kernel"]  # fmt: skip
     html = page.render(machines([document]))
+    assert html.count(tables.tally(suite)) == tables.summary(machines([document])).count(tables.tally(suite)) == 2
     assert html.count('<td class="won">') == 2
     assert html.count('<td class="lost">') == 1
 
@@ -200,8 +201,8 @@ def test_level_cases_are_counted_apart(make):
     records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
     records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]
     found = machines([make(records)])
-    assert tables.tally(found[0].suites["prefill"]) == "first in 1, level in 1 of 3 cases"
-    assert tables.overview(found)[1][4] == "first in 1, level in 1 of 3 cases"
+    assert tables.tally(found[0].suites["prefill"]) == "first in 1, ▼ NOT first in 1, level in 1 of 3 cases"
+    assert tables.overview(found)[1][4] == "first in 1, ▼ NOT first in 1, level in 1 of 3 cases"
 
 
 def test_a_row_is_of_the_c_call_alone(make):

@@ -147,11 +147,11 @@ def markdown(table):
 
 
 def tally(suite):
-    """How many contested cases are won, level or unsettled, or that there was no rival."""
+    """How many contested cases are won, lost, level or unsettled, or that there was no rival."""
     if not suite.contested:
         return "no peer was measured"
-    counts = {standing: suite.count(standing) for standing in ("level", "unsettled")}
-    rest = "".join(f", {standing} in {count}" for standing, count in counts.items() if count)
+    names = {"lost": "▼ NOT first", "level": "level", "unsettled": "unsettled"}
+    rest = "".join(f", {name} in {suite.count(s)}" for s, name in names.items() if suite.count(s))
     return f"first in {suite.count('first')}{rest} of {len(suite.contested)} cases"
 
 
