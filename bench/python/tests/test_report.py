@@ -57,7 +57,8 @@ def test_lost_cells_are_marked_as_plainly_as_won_ones(document):
     assert verdicts == ["▲ first, 2.00x Liger-Kernel", "▼ NOT first, 0.90x Liger-Kernel",
                         "▲ first, 2.00x Liger-Kernel"]  # fmt: skip
     html = page.render(machines([document]))
-    assert html.count(tables.tally(suite)) == tables.summary(machines([document])).count(tables.tally(suite)) == 2
+    for text in (html, tables.summary(machines([document]))):
+        assert text.count(tables.tally(suite)) == 2
     assert html.count('<td class="won">') == 2
     assert html.count('<td class="lost">') == 1
 
@@ -291,6 +292,27 @@ def test_the_later_run_counts_whatever_the_order_of_files(make):
         "peers, 2026-01-01T00:00:00Z replaces 1 record of bench, 2026-01-03T00:00:00Z.",
     ):
         assert all(said in text for text in texts | pages)
+
+
+@pytest.mark.parametrize(("flaw", "before"), [
+    ({"quick": True}, {}), ({"complete": False}, {}), ({"quick": True}, {"complete": False}),
+    ({"quick": True}, {"command": "bench"})])  # fmt: skip
+def test_a_later_run_that_is_quick_or_did_not_end_replaces_no_full_one(make, flaw, before):
+    first = make([measurement("ropekit", 2e-6, 1)]) | before
+    second = make([measurement("ropekit", 1e-6, t) for t in (1, 2)]) | flaw
+    first["time"], second["time"] = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    found = machines([second, first])
+    assert column(found[0].suites["prefill"], "ropekit") == ["2 us", "1 us"]
+    marked = "no peer was measured" + "; 1 quick: not for comparison" * ("quick" in flaw)
+    assert tables.overview(found)[1][4] == marked
+    assert f"prefill: {marked}<" in page.render(found)
+
+
+def test_figures_that_a_quick_run_of_the_tool_lends_are_marked(make):
+    together, alone = (make([measurement("ropekit", s)]) for s in (4e-6, 2e-6))
+    del together["records"][0]["replay"]
+    alone |= {"command": "bench", "quick": True}
+    assert "1 quick" in tables.overview(machines([together, alone]))[1][4]
 
 
 def test_declined_cases_are_listed_with_their_reason(make):

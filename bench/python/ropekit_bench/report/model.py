@@ -20,6 +20,7 @@ class Cell:
     label: str
     cache: str
     records: dict  # implementation: record
+    run: dict  # the document that holds them
     alone: dict | None = None  # our record of the tool's own run, where this run has no kernel alone
     alone_run: dict | None = None  # its document
 
@@ -62,6 +63,10 @@ class Cell:
     def speedup(self, name):
         """Over the baseline, or None where that was not measured."""
         return self.seconds(BASELINE) / self.seconds(name) if BASELINE in self.records else None
+
+    @property
+    def quick(self):
+        return any(run and run["quick"] for run in (self.run, self.alone_run))
 
     @property
     def a_a(self):
@@ -125,9 +130,14 @@ class Machine:
 
     @cached_property
     def runs(self):
-        """In the order in which they count, whatever that of the files: with peers, then the latest."""
-        ordered = sorted(self.documents, key=lambda d: (d["time"], json.dumps(d)), reverse=True)
-        return sorted(ordered, key=lambda d: d["command"] != "peers")
+        """In the order in which they count, whatever that of the files: not quick, with peers, complete, then
+        the latest."""
+
+        def rank(d):
+            ended = d.get("complete", True)
+            return not d["quick"], d["command"] == "peers", ended, d["time"], json.dumps(d)
+
+        return sorted(self.documents, key=rank, reverse=True)
 
     @cached_property
     def merged(self):
@@ -145,7 +155,8 @@ class Machine:
                 elif key not in seen:
                     cells.setdefault(key, {})[record["implementation"]] = record
                 else:
-                    cell, winner = seen[key]
+                    cell = seen[key]
+                    winner = cell.run
                     ours = cell.records.get(CALL, {}) if record["implementation"] == CALL else {}
                     if ours and document["command"] == "bench" and "replay" in record:
                         if not cell.alone and "replay" not in ours:
@@ -155,8 +166,8 @@ class Machine:
                     replaced[run_name(winner), run_name(document)] += 1
             for key, records in cells.items():
                 first = next(iter(records.values()))
-                cell = Cell(first["shape"], first["label"], first["cache"], records)
-                seen[key] = cell, document
+                cell = Cell(first["shape"], first["label"], first["cache"], records, document)
+                seen[key] = cell
                 suites.setdefault(key[0] or "as given", Suite(key[0])).cells.append(cell)
                 for refusal in declined.get(key, {}).items():
                     suites[key[0] or "as given"].declined[refusal] += 1

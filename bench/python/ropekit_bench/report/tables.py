@@ -147,12 +147,15 @@ def markdown(table):
 
 
 def tally(suite):
-    """How many contested cases are won, lost, level or unsettled, or that there was no rival."""
+    """How many contested cases are won, lost, level or unsettled, or that there was no rival; how many cases
+    are of a quick run."""
+    quick = sum(c.quick for c in suite.ours)
+    mark = f"; {quick} quick: not for comparison" if quick else ""
     if not suite.contested:
-        return "no peer was measured"
+        return "no peer was measured" + mark
     names = {"lost": "▼ NOT first", "level": "level", "unsettled": "unsettled"}
     rest = "".join(f", {name} in {suite.count(s)}" for s, name in names.items() if suite.count(s))
-    return f"first in {suite.count('first')}{rest} of {len(suite.contested)} cases"
+    return f"first in {suite.count('first')}{rest} of {len(suite.contested)} cases{mark}"
 
 
 def measure(suite):
