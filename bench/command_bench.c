@@ -69,10 +69,12 @@ static bool work(bench_run *run, const bench_case *c, workload *w, const rope_pl
     run->checked += checked.elements;
     run->refused += checked.refused;
     if (checked.refused) {
-        record_check(&run->list, c->settings, kernel, &checked);
+        cJSON *record = record_case(&run->list, c);
+        cJSON_AddStringToObject(record, "kernel", kernel);
+        record_check(record, &checked);
         message("\"%s\": %lld of %lld outputs are outside their bound; it is not timed",
                 c->settings, (long long)checked.refused, (long long)checked.elements);
-        return true;
+        return record_save(&run->list, &c->o);
     }
     run->bar.weight = weight(c);
     if (!measure_run(w, plan, c->o.rounds, &run->bar, c->settings, &m))

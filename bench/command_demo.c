@@ -40,7 +40,7 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
     if (done) {
         bench_case c = {NULL, s->name, s->o.given, s->o};
         record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
-        record_check(list, s->name, s->kernel, &s->checked);
+        record_check(record_add(list, s->name, s->kernel), &s->checked);
     }
     workload_destroy(&w);
     rope_plan_destroy(plan);

@@ -29,7 +29,7 @@ static int report(const options *o, const target *t, const char *kernel, const c
     print_result(file, r, kernel);
     text_close(file);
     record_begin(&list, "verify", o, &t->info);
-    record_check(&list, o->given, kernel, r);
+    record_check(record_add(&list, o->given, kernel), r);
     if (!record_end(&list, o))
         return EXIT_ENVIRONMENT;
     return r->refused ? EXIT_CHECK_FAILED : EXIT_OK;

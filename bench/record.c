@@ -165,9 +165,7 @@ void record_measurement(record_list *list, const bench_case *c, const char *kern
     add_checked(record, checked);
 }
 
-void record_check(record_list *list, const char *case_name, const char *kernel,
-                  const check_result *r) {
-    cJSON *record = record_add(list, case_name, kernel);
+void record_check(cJSON *record, const check_result *r) {
     cJSON_AddNumberToObject(record, "elements", (double)r->elements);
     cJSON_AddNumberToObject(record, "refused", (double)r->refused);
     cJSON_AddNumberToObject(record, "max_error", r->max_error);

@@ -35,8 +35,8 @@ cJSON *record_case(record_list *list, const bench_case *c);
 /* Adds a measurement whose output was compared with the oracle. */
 void record_measurement(record_list *list, const bench_case *c, const char *kernel,
                         const workload *w, const measurement *m, const check_result *checked);
-void record_check(record_list *list, const char *case_name, const char *kernel,
-                  const check_result *r);
+/* States in a record with case and kernel what the oracle found. */
+void record_check(cJSON *record, const check_result *r);
 /* Writes what there is so far to --output; false after a message. */
 bool record_save(const record_list *list, const options *o);
 /* Writes the document to stdout with --json and to --output; false after a message. Releases it. */

@@ -66,8 +66,13 @@ bool resume_read(record_list *list, const options *o) {
     }
     bool same = agree(old, list->document, o->output);
     cJSON *records = cJSON_GetObjectItem(old, "records");
-    for (cJSON *r = records ? records->child : NULL; r && same; r = records->child)
-        cJSON_AddItemToArray(list->records, cJSON_DetachItemViaPointer(records, r));
+    for (cJSON *r = records ? records->child : NULL; r && same; r = records->child) {
+        cJSON_DetachItemViaPointer(records, r);
+        if (cJSON_HasObjectItem(r, "refused"))
+            cJSON_Delete(r);
+        else
+            cJSON_AddItemToArray(list->records, r);
+    }
     cJSON *suites = cJSON_GetObjectItem(old, "suites");
     for (const cJSON *s = suites ? suites->child : NULL; s && same; s = s->next)
         record_suite(list, s->string, cJSON_IsTrue(s));

@@ -10,6 +10,8 @@ import pytest
 from conftest import ROOT
 
 from ropekit_bench import results
+from ropekit_bench.report import page, tables
+from ropekit_bench.report.model import machines
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
 SUITES |= {"in-place", "rules", "overhead", "programmatic"}
@@ -227,7 +229,18 @@ def test_wrong_output_is_not_timed(tool_path, tmp_path):
     source.write_text("int rope_apply(void) { return 0; }")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     command = ["bench", "--suite=overhead", "--rounds=2", f"--output={path}"]
-    answer = run(tool_path, *command, status=1, LD_PRELOAD=str(library))
-    assert "outside their bound; it is not timed" in answer.stderr
-    records = results.read(path)["records"]
-    assert len(records) == 4 and not any("eager" in r or r["passed"] for r in records)
+    for resume in ([], ["--resume"]):
+        answer = run(tool_path, *command, *resume, status=1, LD_PRELOAD=str(library))
+        assert "outside their bound; it is not timed" in answer.stderr
+        document = results.read(path)
+        records = document["records"]
+        assert len(records) == 4 and not any("eager" in r or r["passed"] for r in records)
+    assert {(r["suite"], r["label"], r["shape"]["tokens"]) for r in records} == {
+        ("overhead", "1", 1),
+        ("overhead", "32 + 8", 1),
+    }
+    for text in (tables.summary(machines([document])), page.render(machines([document]))):
+        assert "overhead: no peer was measured; 4 WRONG, not timed" in text
+        assert all(f"WRONG, not timed: {r['case']}, " in text for r in records)
+    run(tool_path, *command, "--resume")
+    assert all("eager" in r for r in results.read(path)["records"])

@@ -84,6 +84,7 @@ class Suite:
     name: str
     cells: list = field(default_factory=list)
     declined: Counter = field(default_factory=Counter)  # (implementation, reason): cases
+    wrong: list = field(default_factory=list)  # checks that refused a case
 
     @property
     def ours(self):
@@ -143,13 +144,15 @@ class Machine:
     def merged(self):
         """Suites by name, and (run, run that it replaced): records. A case is taken whole from one document,
         since implementations are compared within one run alone."""
-        suites, seen, replaced = {}, {}, Counter()
+        suites, seen, wrong, replaced = {}, {}, {}, Counter()
         for document in self.runs:
             cells, declined = {}, {}
             for record in document["records"]:
                 key = (record.get("suite"), record.get("case"))
                 if "reason" in record:
                     declined.setdefault(key, {})[record["implementation"]] = record["reason"]
+                elif record.get("refused"):
+                    wrong.setdefault(key, record)
                 elif "eager" not in record:
                     continue
                 elif key not in seen:
@@ -171,6 +174,8 @@ class Machine:
                 suites.setdefault(key[0] or "as given", Suite(key[0])).cells.append(cell)
                 for refusal in declined.get(key, {}).items():
                     suites[key[0] or "as given"].declined[refusal] += 1
+        for key, record in wrong.items():
+            suites.setdefault(key[0] or "as given", Suite(key[0])).wrong.append(record)
         for suite in suites.values():
             suite.cells.sort(
                 key=lambda c: (c.label, c.shape["dtype"], c.cache, c.shape["head_dim"], c.shape["tokens"])

@@ -28,6 +28,7 @@ def render(machines):
         tally=tables.tally,
         measure=tables.measure,
         declined=tables.declined,
+        wrong=tables.wrong,
         error_rows=tables.error_rows,
         implementations=implementations,
     )

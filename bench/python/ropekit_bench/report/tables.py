@@ -123,6 +123,15 @@ def declined(suite):
     ]
 
 
+def wrong(suite):
+    """A line for each case that the tool's check refused."""
+    return [
+        f"WRONG, not timed: {r['case']}, {r['kernel']}: "
+        f"{r['refused']} of {r['elements']} outputs outside their bound"
+        for r in suite.wrong
+    ]
+
+
 def markdown(table):
     """A Markdown table with aligned columns; the first column that holds text stays left."""
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
@@ -148,9 +157,10 @@ def markdown(table):
 
 def tally(suite):
     """How many contested cases are won, lost, level or unsettled, or that there was no rival; how many cases
-    are of a quick run."""
+    are wrong or of a quick run."""
     quick = sum(c.quick for c in suite.ours)
-    mark = f"; {quick} quick: not for comparison" if quick else ""
+    mark = f"; {len(suite.wrong)} WRONG, not timed" * bool(suite.wrong)
+    mark += f"; {quick} quick: not for comparison" * bool(quick)
     if not suite.contested:
         return "no peer was measured" + mark
     names = {"lost": "▼ NOT first", "level": "level", "unsettled": "unsettled"}
@@ -166,9 +176,9 @@ def measure(suite):
 
 
 def suite_markdown(name, suite):
-    refusals = "".join(f"- {line}\n" for line in declined(suite))
-    text = f"### {name}: {tally(suite)} ({measure(suite)})\n\n{markdown(rows(suite))}\n"
-    return text + f"\n{refusals}" * bool(refusals)
+    refusals = "".join(f"- {line}\n" for line in wrong(suite) + declined(suite))
+    table = f" ({measure(suite)})\n\n{markdown(rows(suite))}" if suite.ours else ""
+    return f"### {name}: {tally(suite)}{table}\n" + f"\n{refusals}" * bool(refusals)
 
 
 def error_rows(machine):
