@@ -294,6 +294,25 @@ def test_the_later_run_counts_whatever_the_order_of_files(make):
         assert all(said in text for text in texts | pages)
 
 
+def test_cases_that_every_implementation_declines_are_counted(make):
+    together = make([refused(name, "no", t) for name in ("ropekit", "vLLM") for t in TOKENS])
+    together["records"][-1]["reason"] = "none"
+    together["records"] += [measurement("ropekit", 1e-6, t, "decode") for t in TOKENS]
+    alone = make([measurement("ropekit", 1e-6, TOKENS[0]), refused("AITER", "later", TOKENS[1])])
+    alone["command"] = "bench"
+    declined = [
+        "every implementation declined 2 cases: no",
+        "ropekit declined 1 case: no",
+        "vLLM declined 1 case: none",
+    ]
+    for documents, cases in (([together], 0), ([together, alone], 1)):
+        found = machines(documents)
+        assert tables.declined(found[0].suites["prefill"]) == declined
+        assert len(found[0].suites["prefill"].ours) == cases
+        for text in (tables.summary(found), page.render(found)):
+            assert all(text.count(line) == 1 for line in declined)
+
+
 @pytest.mark.parametrize(("flaw", "before"), [
     ({"quick": True}, {}), ({"complete": False}, {}), ({"quick": True}, {"complete": False}),
     ({"quick": True}, {"command": "bench"})])  # fmt: skip

@@ -144,7 +144,7 @@ class Machine:
     def merged(self):
         """Suites by name, and (run, run that it replaced): records. A case is taken whole from one document,
         since implementations are compared within one run alone."""
-        suites, seen, wrong, replaced = {}, {}, {}, Counter()
+        suites, seen, wrong, refusals, replaced = {}, {}, {}, {}, Counter()
         for document in self.runs:
             cells, declined = {}, {}
             for record in document["records"]:
@@ -172,8 +172,12 @@ class Machine:
                 cell = Cell(first["shape"], first["label"], first["cache"], records, document)
                 seen[key] = cell
                 suites.setdefault(key[0] or "as given", Suite(key[0])).cells.append(cell)
-                for refusal in declined.get(key, {}).items():
-                    suites[key[0] or "as given"].declined[refusal] += 1
+            for key, reasons in declined.items():
+                if key in cells or key not in {**seen, **refusals}:
+                    same = key not in cells and len(set(reasons.values())) == 1
+                    refusals[key] = {"every implementation": reasons.popitem()[1]} if same else reasons
+        for key, reasons in refusals.items():
+            suites.setdefault(key[0] or "as given", Suite(key[0])).declined.update(reasons.items())
         for key, record in wrong.items():
             suites.setdefault(key[0] or "as given", Suite(key[0])).wrong.append(record)
         for suite in suites.values():
