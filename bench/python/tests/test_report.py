@@ -95,9 +95,12 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     assert row[heading.index("of floor †")].startswith("50.0 %")
     assert row[heading.index("eager")] == "4 us"
     assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
-    assert "of the peers' run; † kernels alone, of the tool's own run" in tables.summary(
-        machines([together, alone])
-    )
+    text = tables.summary(machines([together, alone]))
+    assert "of the peers' run; † kernels alone, of the tool's own run" in text
+    overview = tables.overview_markdown(machines([together, alone]))
+    assert overview in text and "|               50 % † |" in overview
+    assert re.search(r"\n\n† kernels alone, .*; the rest of the row eager calls, of the peers'\.$", overview)
+    assert "†" not in tables.overview_markdown(machines([alone]))
 
 
 def test_overhead_shows_the_host_above_a_copy(make):

@@ -212,11 +212,19 @@ def overview(machines):
         for name, suite in machine.suites.items():
             ratios = [timing["ratio"]["median"] for _, timing in suite.kernels]
             ratio = f"{100 * statistics.median(ratios):.0f} %" if ratios else "-"
+            ratio += f" {BORROWED}" * suite.borrowed
             speedups = [c.speedup(CALL) for c in suite.ours if c.speedup(CALL)]
             ends = [f"{end(speedups):.1f}x" for end in (min, max) if speedups]
             gain = " to ".join(dict.fromkeys(ends)) or "-"
             found.append([machine.name, name, str(len(suite.ours)), ratio, tally(suite), gain])
     return found
+
+
+def overview_markdown(machines):
+    """The overview, with what its mark means where a row has it."""
+    text = markdown(overview(machines))
+    note = f"{BORROWED} kernels alone, of the tool's own run; the rest of the row eager calls, of the peers'."
+    return text + f"\n\n{note}" * (BORROWED in text)
 
 
 def document(machines):
@@ -245,4 +253,4 @@ def document(machines):
 
 def summary(machines):
     """The Markdown summary of some machines."""
-    return f"# ropekit beside copies and peers\n\n{markdown(overview(machines))}\n\n{document(machines)}\n"
+    return f"# ropekit beside copies and peers\n\n{overview_markdown(machines)}\n\n{document(machines)}\n"
