@@ -11,7 +11,7 @@ from conftest import ROOT, measurement
 
 from ropekit_bench import results
 from ropekit_bench.report import command, page, plots, tables
-from ropekit_bench.report.model import machines
+from ropekit_bench.report.model import bandwidth_lines, machines
 
 TOKENS = (1024, 2048, 4096)
 
@@ -141,9 +141,38 @@ def test_every_kind_of_figure_is_drawn(document):
         for p in (1024, 8192)]  # fmt: skip
     html = page.render(machines([document]))
     labels = re.findall(r'<svg role="img" aria-label="([^"]*)"', html)
-    wanted = ["bandwidth", "of the floor", "speed-up", "error against position", "host cost"]
-    assert [label.split(": ")[-1] for label in labels] == wanted
+    case = "prefill, Model, bf16, D 128, cold, replay: "
+    wanted = [case + what for what in ("bandwidth", "of the floor", "speed-up")]
+    assert labels == [*wanted, "error against position", "host cost"]
     assert "#010203" not in html
+
+
+def test_a_line_is_by_replay_or_eager_alone_and_the_figure_says_which(make):
+    records = [measurement("ropekit", 1e-6, 2**i, label="Llama-3-8B") for i in range(7)]
+    for record in records[:3]:
+        del record["replay"]
+    (machine,) = machines([make(records)])
+    titles = plots.groups(machine.suites["prefill"])
+    case = "prefill, Llama-3-8B, bf16, D 128, cold, "
+    assert {title: len(cells) for title, cells in titles.items()} == {case + "eager": 3, case + "replay": 4}
+    (points,) = bandwidth_lines([machine]).values()
+    assert [tokens for tokens, _ in points] == [8, 16, 32, 64]
+    assert "% of copy bandwidth, replay" in plots.standalone([machine])
+
+
+def test_an_implementation_has_one_colour_on_every_figure(document):
+    names = ("ropekit", "Liger-Kernel", "AITER")
+    document["records"] += [
+        {"case": "", "suite": "accuracy", "implementation": name, "kernel": "k", "dtype": "f32",
+         "angle_mode": mode, "positions": p, "cos_sin_error": 6e-8, "output_ulp": 1, "samples": 1}
+        for name, mode in zip((names[0], *names), ("f32", "exact", *["its own"] * 2), strict=True)
+        for p in (1024, 8192)]  # fmt: skip
+    (machine,) = machines([document])
+    looks = plots.looks_of(machine)
+    colours = {looks[name]["color"] for name in names}
+    svg = plots.error_plot(machine, looks)
+    assert {c for c in plots.COLOURS if f"stroke: {c}" in svg} == colours and len(colours) == 3
+    assert looks["Liger-Kernel"]["color"] in plots.suite_plots(machine, machine.suites["prefill"])[0]
 
 
 def test_command_writes_both(document, tmp_path, capsys):

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ropekit_bench.report.model import BASELINE, OURS, bandwidth_lines, stamp
-from ropekit_bench.report.tables import errors
+from ropekit_bench.report.tables import error_name, errors
 
 matplotlib.use("svg")
 # Stands for the page's text colour until the SVG is written.
@@ -110,11 +110,13 @@ def lines(axes, cells, looks, value):
 
 
 def groups(suite):
-    """Cells of a suite that differ in tokens alone, by title."""
+    """Cells of a suite, all by replay or all eager, that differ in tokens alone, by title."""
     found = {}
     for c in suite.cells:
         title = ", ".join(
-            filter(None, (suite.name, c.label, c.shape["dtype"], f"D {c.shape['head_dim']}", c.cache))
+            filter(
+                None, (suite.name, c.label, c.shape["dtype"], f"D {c.shape['head_dim']}", c.cache, c.measure)
+            )
         )
         found.setdefault(title, []).append(c)
     return {title: cells for title, cells in found.items() if len(cells) > 2}
@@ -149,17 +151,17 @@ def suite_plots(machine, suite):
     return [svg for svg in found if svg]
 
 
-def error_plot(machine):
-    """Error of cos and sin against position."""
+def error_plot(machine, looks):
+    """Error of cos and sin against position; angle modes of one implementation differ in their dashes."""
 
     def draw(axes):
         found = errors(machine)
-        for index, (name, points) in enumerate(found.items()):
+        for (name, mode), points in found.items():
             axes.plot(
                 *zip(*sorted(points.items()), strict=True),
-                label=name,
-                color=COLOURS[index % len(COLOURS)],
-                marker=MARKERS[index % len(MARKERS)],
+                label=error_name(name, mode),
+                linestyle={"f32": "--", "table": ":"}.get(mode, "-"),
+                **looks[name],
             )
         finish(axes, "largest error of cos and sin", log_y=True)
         axes.set_xlabel("positions below")
@@ -186,12 +188,14 @@ def host_plot(machine, looks):
 
 
 def looks_of(machine):
-    return style(list(dict.fromkeys(n for s in machine.suites.values() for c in s.cells for n in c.records)))
+    names = [n for s in machine.suites.values() for c in s.cells for n in c.records]
+    return style(list(dict.fromkeys(names + [name for name, _ in errors(machine)])))
 
 
 def machine_plots(machine):
     """What belongs to no suite."""
-    return [svg for svg in (error_plot(machine), host_plot(machine, looks_of(machine))) if svg]
+    looks = looks_of(machine)
+    return [svg for svg in (error_plot(machine, looks), host_plot(machine, looks)) if svg]
 
 
 def standalone(machines):
@@ -202,7 +206,7 @@ def standalone(machines):
         for index, (name, points) in enumerate(bandwidth_lines(machines).items()):
             look = {"color": COLOURS[2 * index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
             axes.plot(*zip(*points, strict=True), label=name, **look)
-        finish(axes, "% of copy bandwidth")
+        finish(axes, "% of copy bandwidth, replay")
         return True
 
     svg = to_svg(draw, "bf16, 32 query and 8 key heads of 128")

@@ -188,20 +188,22 @@ def error_rows(machine):
     return [
         ["angles", *(f"below {p}" for p in positions)],
         *(
-            [name, *(f"{points[p]:.1e}" if p in points else "-" for p in positions)]
-            for name, points in found.items()
+            [error_name(*key), *(f"{points[p]:.1e}" if p in points else "-" for p in positions)]
+            for key, points in found.items()
         ),
     ]
 
 
+def error_name(name, mode):
+    return name if mode == "its own" else f"{name}, {mode} angles"
+
+
 def errors(machine):
-    """Implementation and angle mode: positions: error."""
+    """(implementation, angle mode): positions: error."""
     found = {}
     for r in machine.records("cos_sin_error"):
-        name = r["implementation"]
-        if r["angle_mode"] != "its own":
-            name += f", {r['angle_mode']} angles"
-        found.setdefault(name, {})[r["positions"]] = r["cos_sin_error"]
+        key = r["implementation"], r["angle_mode"]
+        found.setdefault(key, {})[r["positions"]] = r["cos_sin_error"]
     return found
 
 
