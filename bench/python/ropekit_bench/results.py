@@ -37,9 +37,13 @@ def read(path):
 
 
 def write(document, path):
-    """Writes one record a line and replaces the file at once."""
-    head = json.dumps({k: v for k, v in document.items() if k != "records"}, indent=1)
-    records = ",\n".join(json.dumps(r) for r in document["records"])
+    """Writes one record a line and replaces the file at once. ResultsError where a number is not finite,
+    which JSON cannot say."""
+    try:
+        head = json.dumps({k: v for k, v in document.items() if k != "records"}, indent=1, allow_nan=False)
+        records = ",\n".join(json.dumps(r, allow_nan=False) for r in document["records"])
+    except ValueError as error:
+        raise ResultsError(f"{path}: {error}") from error
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         file.write(f'{head[:-2]},\n "records": [\n{records}\n]}}\n')
     os.replace(f"{path}.part", path)

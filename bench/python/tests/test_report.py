@@ -134,6 +134,12 @@ def test_page_is_self_contained_and_escapes(document):
     assert "<script" not in html and "url(http" not in html and "@import" not in html
 
 
+def test_a_bar_in_a_name_is_no_column_of_a_markdown_table(document):
+    document["device"]["name"] = "A | B"
+    heading, _, row, *_ = tables.overview_markdown(machines([document])).splitlines()
+    assert row.startswith(r"| A \| B (cuda) | prefill ") and len(row) == len(heading)
+
+
 def test_every_kind_of_figure_is_drawn(document):
     document["records"] += [
         {"case": "", "suite": "accuracy", "implementation": "ropekit", "kernel": "k", "dtype": "f32",
@@ -183,6 +189,18 @@ def test_command_writes_both(document, tmp_path, capsys):
     assert command.main([source]) == 0
     with open(markdown, encoding="utf-8") as file:
         assert file.read() + "\n" == capsys.readouterr().out
+
+
+def test_what_json_cannot_say_is_not_written(document, tmp_path):
+    path = tmp_path / "a.json"
+    results.write(document, path)
+    before = path.read_bytes()
+    for part in (document["records"][0]["floor"], document["host"]):
+        part["gb_per_second"] = float("nan")
+        with pytest.raises(results.ResultsError, match="not JSON compliant"):
+            results.write(document, path)
+        del part["gb_per_second"]
+    assert path.read_bytes() == before
 
 
 def test_command_refuses_what_is_no_result(tmp_path, capsys):

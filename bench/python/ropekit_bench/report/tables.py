@@ -134,6 +134,7 @@ def wrong(suite):
 
 def markdown(table):
     """A Markdown table with aligned columns; the first column that holds text stays left."""
+    table = [[text.replace("|", "\\|") for text in row] for row in table]
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     left = [
         any(c.isalpha() for c in table[-1][i][:1]) or table[-1][i][:1] in "▲≈◇▼" for i in range(len(widths))
