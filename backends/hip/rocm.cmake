@@ -26,6 +26,11 @@ if(debian_flags) # the first time HIPFLAGS has come into the cache only now
     set(CMAKE_HIP_FLAGS "${debian_flags} $CACHE{CMAKE_HIP_FLAGS}")
 endif()
 ropekit_refuse_fast_math(HIP)
+# ROCm's hip-config.cmake reads CMAKE_CXX_COMPILER_ID, in 6.0 unquoted (ROCm/clr issue 48), and looks
+# for other packages of ROCm.
+enable_language(CXX)
+ropekit_refuse_fast_math(CXX)
+list(APPEND CMAKE_PREFIX_PATH ${CMAKE_HIP_COMPILER_ROCM_ROOT})
 find_package(hip CONFIG REQUIRED GLOBAL HINTS ${CMAKE_HIP_COMPILER_ROCM_ROOT})
 set_property(GLOBAL APPEND PROPERTY ROPEKIT_TOOLKIT
     "HIP ${hip_VERSION}, ${CMAKE_HIP_COMPILER_ID} ${CMAKE_HIP_COMPILER_VERSION}")
