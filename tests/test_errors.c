@@ -485,7 +485,10 @@ TEST(errors, nan_stays_in_its_pair) {
                                  .tokens = 1,
                                  .q = {.in = x, .out = x, .heads = 1},
                                  .position_offset = 12345};
-            CHECK_STATUS(ROPE_OK, device_run(&c, &desc, &c.args, 1, kernel, (unsigned char *)y));
+            rope_status status = device_run(&c, &desc, &c.args, 1, kernel, (unsigned char *)y);
+            if (status == ROPE_ERROR_UNSUPPORTED) /* a geometry that f32 lacks */
+                break;
+            CHECK_STATUS(ROPE_OK, status);
             for (int i = 0; i < DIM; i++)
                 CHECK(!isfinite(y[i]) == (i % (DIM / 2) == at % (DIM / 2)),
                       "%s: element %d is %g where element %d is not finite", kernel, i, y[i], at);
