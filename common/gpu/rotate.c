@@ -123,6 +123,12 @@ static int is_staged(const rope_problem *p, const rope_call *call) {
     return in_place && p->pairing_in != p->pairing_out;
 }
 
+/* Blocks of the generic kernel, which takes a call of any size with any number of them. */
+#ifndef GPU_GENERIC_X_MOST
+#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
+#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
+#endif
+
 static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) {
     const rope_problem *p = &bound->problem;
     int32_t staged = is_staged(p, call);
@@ -133,8 +139,8 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
     if (!staged && heads > 1)
         rows = (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
     dim3 block = {lanes, rows, 1};
-    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GPU_GRID_X_MOST),
-                 (uint32_t)at_most((heads + rows - 1) / rows, GPU_GRID_YZ_MOST), 1};
+    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GPU_GENERIC_X_MOST),
+                 (uint32_t)at_most((heads + rows - 1) / rows, GPU_GENERIC_Y_MOST), 1};
     void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
     return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
                              staged ? 2 * (size_t)p->pairs * element : 0, call->stream,

@@ -1,9 +1,12 @@
 /* One device with memory of its own. */
+#define _GNU_SOURCE
 #include "tests/hip_emulation/stream.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* Few units, so that small calls take the kernels of large ones. */
 enum { MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
@@ -11,8 +14,8 @@ enum { MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
 
 typedef struct allocation {
     struct allocation *next;
-    size_t bytes;
-    char *memory;
+    size_t bytes, map_bytes;
+    char *memory, *map;
 } allocation;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -90,18 +93,33 @@ hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int
     return hipSuccess;
 }
 
+/* A page that faults lies behind; in front are bytes for the alignment that ropekit promises. */
+static int map_memory(allocation *a, size_t bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + 63) / 64 * 64;
+    size_t front = (whole + page - 1) / page * page;
+    a->bytes = bytes;
+    a->map_bytes = front + page;
+    a->map = mmap(NULL, a->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (a->map == MAP_FAILED)
+        return 0;
+    a->memory = a->map + front - whole;
+    if (mprotect(a->map, front, PROT_READ | PROT_WRITE) == 0)
+        return 1;
+    munmap(a->map, a->map_bytes);
+    return 0;
+}
+
 hipError_t hipMalloc(void **pointer, size_t bytes) {
     allocation *a = NULL;
     device_lock();
     if (bytes <= MEMORY_BYTES - used)
         a = malloc(sizeof *a);
-    if (a && !(a->memory = aligned_alloc(256, (bytes + 255) / 256 * 256))) {
+    if (a && !map_memory(a, bytes)) {
         free(a);
         a = NULL;
     }
     if (a) {
         *pointer = a->memory;
-        a->bytes = bytes;
         a->next = allocations;
         allocations = a;
         used += bytes;
@@ -132,7 +150,7 @@ hipError_t hipFree(void *pointer) {
     if (a) {
         *link = a->next;
         used -= a->bytes;
-        free(a->memory);
+        munmap(a->map, a->map_bytes);
         free(a);
     }
     device_unlock();

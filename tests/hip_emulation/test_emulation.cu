@@ -1,7 +1,9 @@
 /* The emulation behaves as HIP does where the backend relies on it, and shows what it forbids. */
 #include <hip/hip_fp16.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 enum { THREADS = 128 };
 
@@ -42,6 +44,10 @@ __global__ void uneven_barrier(uint32_t *out) {
 __global__ void overrun(uint32_t *out) {
     extern __shared__ uint64_t memory[];
     memory[out[0]] = 1;
+}
+
+__global__ void read_behind(uint32_t *out) {
+    out[0] = out[4 * THREADS];
 }
 
 static hipError_t launch(const void *kernel, unsigned blocks, unsigned threads, void *out,
@@ -148,6 +154,14 @@ static void check_overrun(uint32_t *device) {
     check(hipDeviceSynchronize() == hipErrorLaunchFailure, "an overrun of shared memory fails");
 }
 
+/* Ends the program. */
+static void check_read_behind(uint32_t *device) {
+    std::signal(SIGSEGV, [](int) { std::_Exit(failures != 0); });
+    launch(HIP_KERNEL_NAME(read_behind), 1, 1, device);
+    hipDeviceSynchronize();
+    check(false, "a read behind an allocation faults");
+}
+
 int main(int argc, char **argv) {
     void *device = nullptr;
     check(hipMalloc(&device, 2 * THREADS * sizeof(uint64_t)) == hipSuccess, "allocate");
@@ -157,6 +171,8 @@ int main(int argc, char **argv) {
     check_streams((uint32_t *)device);
     if (argc > 1 && std::strcmp(argv[1], "overrun") == 0)
         check_overrun((uint32_t *)device);
+    else if (argc > 1 && std::strcmp(argv[1], "behind") == 0)
+        check_read_behind((uint32_t *)device);
     else
         check_forbidden((uint32_t *)device);
     return failures != 0;
