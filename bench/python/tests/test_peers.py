@@ -157,7 +157,7 @@ def test_a_peer_that_fails_between_rounds_is_declined(tool, monkeypatch):
 
         def count(slot):
             calls.append(slot)
-            if len(calls) > 2000:
+            if len(calls) > 40:
                 raise RuntimeError("out of memory")
             return run(slot)
 
