@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 288 };
 
 /* What the CPU makes of a case. */
 static void *cpu_outputs(const test_case *c, size_t *bytes) {
@@ -68,6 +68,7 @@ TEST(backends, bits_of_the_cpu) {
  * written for, and what a generator of all descriptors seldom draws. */
 typedef struct whole_case {
     int32_t dtype, pairing_in, pairing_out, head_dim, window, direction, angle_mode, in_place;
+    int32_t id_dtype; /* 0: no ids */
     int64_t batch, tokens, heads[2];
 } whole_case;
 
@@ -81,6 +82,7 @@ static whole_case make_whole(int64_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16, ROPE_F64};
     static const int64_t heads[][2] = {{32, 8}, {4, 4}, {5, 0}, {8, 1}, {0, 3}};
     static const int64_t tokens[] = {1, 7, 64, 301};
+    static const int32_t ids[] = {0, 0, ROPE_I32, ROPE_I64};
     test_random r = random_stream(test_seed(), index);
     int64_t h = random_between(&r, 0, 4);
     int32_t shape = (int32_t)(index % WHOLE_SHAPES), size = shape / 16;
@@ -92,10 +94,45 @@ static whole_case make_whole(int64_t index) {
                     .direction = (int32_t)random_between(&r, 1, 3),
                     .angle_mode = 1 + (size / 2 + (int32_t)(index / WHOLE_SHAPES)) % 2,
                     .in_place = random_chance(&r, 50),
+                    .id_dtype = ids[random_between(&r, 0, 3)],
                     .batch = random_between(&r, 1, 3),
                     .tokens = tokens[random_between(&r, 0, 3)],
                     .heads = {heads[h][0], heads[h][1]}};
     return w;
+}
+
+/* Small calls of every kind that has GPU kernels of its own: how many heads, which ids, one batch
+ * row or two. */
+static whole_case make_plain(int32_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    static const int64_t heads[][2] = {{8, 4}, {3, 1}, {1, 0}, {0, 1}};
+    static const int32_t ids[] = {0, ROPE_I32, ROPE_I64};
+    int32_t pairing = 1 + index / 3 % 2, h = index / 12 % 4;
+    whole_case w = {.dtype = types[index % 3],
+                    .pairing_in = pairing,
+                    .pairing_out = pairing,
+                    .head_dim = 64 << index / 6 % 2,
+                    .window = 64 << index / 6 % 2,
+                    .direction = 1 + index % 2,
+                    .angle_mode = ROPE_ANGLE_EXACT,
+                    .in_place = index % 5 == 0,
+                    .id_dtype = ids[index / 48 % 3],
+                    .batch = 1 + index / 144 % 2,
+                    .tokens = 12,
+                    .heads = {heads[h][0], heads[h][1]}};
+    return w;
+}
+
+/* Ids of every token, behind the data. */
+static void make_ids(const whole_case *w, char *ids) {
+    for (int64_t i = 0; i < w->batch * w->tokens; i++) {
+        int64_t wide = (i % 3 - 1) * 70001 - i;
+        int32_t narrow = (int32_t)wide;
+        if (w->id_dtype == ROPE_I32)
+            memcpy(ids + 4 * i, &narrow, 4);
+        else
+            memcpy(ids + 8 * i, &wide, 8);
+    }
 }
 
 /* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
@@ -110,6 +147,7 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
                       .pairing_out = w->pairing_out,
                       .direction = w->direction,
                       .angle_mode = w->angle_mode,
+                      .position_dtype = w->id_dtype,
                       .backend = backend,
                       .kernel = kernel};
     rope_plan *plan;
@@ -119,11 +157,17 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     if (status != ROPE_OK)
         return status;
     CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * bytes, (void **)&memory));
+    const size_t id_bytes = 8 * (size_t)(w->batch * w->tokens);
+    char *ids = calloc(1, id_bytes);
+    make_ids(w, ids);
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * bytes + id_bytes, (void **)&memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + 2 * bytes, ids, id_bytes));
+    free(ids);
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, data, bytes));
     char *out = w->in_place ? memory : memory + bytes;
     rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
     args.position_offset = 100000;
+    args.position_ids = w->id_dtype ? memory + 2 * bytes : NULL;
     if (w->heads[0])
         args.q = (rope_tensor){.in = memory, .out = out, .heads = w->heads[0]};
     if (w->heads[1])
@@ -174,6 +218,14 @@ TEST(backends, whole_heads) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, WHOLE_CASES);) {
         whole_case w = make_whole(i);
+        check_whole(&w, i);
+    }
+}
+
+TEST(backends, plain_calls) {
+    device_open(); /* skips where there is none */
+    for (int32_t i = 0; i < PLAIN_CASES; i++) {
+        whole_case w = make_plain(i);
         check_whole(&w, i);
     }
 }

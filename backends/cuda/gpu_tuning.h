@@ -2,15 +2,18 @@
 #ifndef ROPEKIT_CUDA_GPU_TUNING_H
 #define ROPEKIT_CUDA_GPU_TUNING_H
 
-/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads; SINGLE: a token has
- * one head, and half of such a thread would be idle. */
-#define GPU_NARROW_PAIRS(SIZE, SINGLE) ((SINGLE) ? 320 : (SIZE) == 4 ? 5000 : 1500)
+/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
+#define GPU_NARROW_PAIRS(SIZE) ((SIZE) == 4 ? 2000 : 1500)
+#define GPU_DEEP_PAIRS(SIZE) ((SIZE) == 4 ? 12000 : 8000)
+/* From so many on, wide kernels that check are ahead of those for whole blocks. */
+#define GPU_LARGE_PAIRS(SIZE) ((SIZE) == 4 ? INT64_MAX : 70000)
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
-    ((GEOMETRY) == GPU_NARROW                             ? (EARLY) ? 128 : 256                    \
-     : (GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY)) ? 256                                    \
-                                                          : 128)
+    (((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY))) ||                                       \
+             ((GEOMETRY) == GPU_ALONE && (SIZE) == 4)                                              \
+         ? 256                                                                                     \
+         : 128)
 #define GPU_GENERIC_THREADS 128
 /* Lanes of a head in the generic kernel are a multiple: a warp takes one head. */
 #define GPU_GENERIC_LANES 32
@@ -36,7 +39,9 @@
 /* Whether a launch that starts early lets the next one start once its ids are there, not as soon as
  * its loads are under way: by then the blocks of a larger one have found their places. */
 #define GPU_LETS_LATE(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
-/* Threads of a block that take units of one token; the rest take further tokens. */
+/* Threads of a block that take units of one token, and of a whole one; the rest take further
+ * tokens. */
 #define GPU_UNITS_THREADS 128
+#define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((GEOMETRY) == GPU_WIDE && (SIZE) == 2 ? 32 : 128)
 
 #endif

@@ -4,8 +4,11 @@
 #ifndef ROPEKIT_HIP_GPU_TUNING_H
 #define ROPEKIT_HIP_GPU_TUNING_H
 
-/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads. */
-#define GPU_NARROW_PAIRS(SIZE, SINGLE) ((void)(SIZE), (void)(SINGLE), 2048)
+/* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
+#define GPU_NARROW_PAIRS(SIZE) ((void)(SIZE), 2048)
+#define GPU_DEEP_PAIRS(SIZE) ((void)(SIZE), 8192)
+/* From so many on, wide kernels that check are ahead of those for whole blocks. */
+#define GPU_LARGE_PAIRS(SIZE) ((void)(SIZE), INT64_MAX)
 /* Threads of a block of a geometry. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     ((void)(SIZE), (void)(EARLY), (GEOMETRY) == GPU_NARROW ? 64 : 256)
@@ -24,5 +27,6 @@
 #define GPU_LETS_LATE(GEOMETRY) false
 /* Threads of a block that take units of one token; the rest take further tokens. */
 #define GPU_UNITS_THREADS 256
+#define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((void)(GEOMETRY), (void)(SIZE), GPU_UNITS_THREADS)
 
 #endif

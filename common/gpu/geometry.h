@@ -40,7 +40,10 @@ int gpu_is_plain(const rope_problem *problem);
 /* Whether problem is one for the vector kernel at all; else why not. */
 const char *gpu_vector_declines(const rope_problem *problem);
 
-/* 0 where pointers or strides of this call, or its size, are not for the vector kernel. */
+/* 0 where pointers or strides of this call, or its size, are not for a plain kernel. */
+int gpu_plain_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
+
+/* The same for the vector kernel. */
 int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
 
 #endif

@@ -12,8 +12,9 @@ extern "C" {
 enum {
     GPU_NARROW = 0, /* two pairs of each of two heads: small calls, and small alignment */
     GPU_WIDE = 1, /* four pairs of each of two heads (f16, bf16) or of one (f32); f64: two of one */
-    GPU_ALONE = 2, /* two 16-byte vectors of one head: f16 and bf16 where a token has one head */
-    GPU_GEOMETRIES = 3
+    GPU_DEEP = 2, /* vectors of 8 bytes of each of four heads: plain calls of medium size */
+    GPU_ALONE = 3, /* vectors of 8 bytes of one head: plain calls of one head a token */
+    GPU_GEOMETRIES = 4
 };
 
 /* Pairings of what is read and written. */
@@ -70,20 +71,20 @@ typedef struct gpu_plain_operand {
 /*
  * All that a plain kernel is given: two lines of 64 bytes behind the 16 that precede parameters,
  * because every multiprocessor misses each line once a launch, one after the other. Batch rows in
- * line.
+ * line; those of which each begins anew lie along z of the grid, else z takes what y cannot.
  */
 typedef struct gpu_plain_call {
-    gpu_plain_operand operand[2];
     const uint64_t *turns;
-    const void *ids; /* in line, or NULL */
+    const void *ids; /* or NULL */
     int64_t offset;
-    int32_t tokens, rows; /* of a batch row, of all */
-    uint32_t reciprocal;  /* of tokens: n's row is 2n reciprocal 2^-(32 + shift), n < 2^30 */
-    float factor;         /* attention factor */
-    uint16_t heads[2];    /* of q and k */
-    uint16_t q_units;     /* as in gpu_operands, padded */
-    uint8_t shift;
-    uint8_t flags; /* GPU_PLAIN_ */
+    int32_t rows;      /* of all */
+    int32_t slab;      /* rows of one z */
+    int32_t restart;   /* of z's rows, so many count for no index of an id, nor for a position */
+    float factor;      /* attention factor */
+    uint16_t heads[2]; /* of q and k */
+    uint16_t q_units;  /* as in gpu_operands, padded */
+    uint16_t flags;    /* GPU_PLAIN_ */
+    gpu_plain_operand operand[2]; /* the first alone for GPU_ALONE */
 } gpu_plain_call;
 
 #if defined(__cplusplus)
@@ -91,15 +92,17 @@ static_assert(sizeof(gpu_plain_call) == 112, "16 bytes less than two lines");
 #endif
 
 enum {
-    GPU_PLAIN_WIDE_IDS = 1,   /* int64, else int32 */
-    GPU_PLAIN_SHARED_IDS = 2, /* of one batch row, for all */
-    GPU_PLAIN_NEGATIVE = 4,   /* transpose and inverse */
-    GPU_PLAIN_SCALED = 8,     /* negative, or the factor is not 1 */
-    GPU_PLAIN_AT_ONCE = 16    /* one that starts early lets the next one start before it waits */
+    GPU_PLAIN_WIDE_IDS = 1, /* int64, else int32 */
+    GPU_PLAIN_NEGATIVE = 2, /* transpose and inverse */
+    GPU_PLAIN_AT_ONCE = 4   /* one that starts early lets the next one start before it waits */
 };
 
 /* Pairs with plain kernels of their own, else the kernel takes them from its block. */
 enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_64 = 1, GPU_PAIRS_KINDS = 2 };
+
+/* Plain kernels for whole blocks check nothing: every thread has a row and as many heads as it
+ * takes, rows lie along y alone, and GPU_ALONE has no ids. */
+enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
 
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL.
@@ -113,7 +116,8 @@ enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_64 = 1, GPU_PAIRS_KINDS = 2 };
 typedef struct gpu_rotate_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
-    const void *plain[GPU_GEOMETRIES][2][GPU_PAIRS_KINDS][2]; /* half-split, interleaved */
+    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][GPU_PAIRS_KINDS]
+                     [2]; /* half-split, interleaved */
 } gpu_rotate_kernels;
 
 extern const gpu_rotate_kernels gpu_kernels_f32;

@@ -7,70 +7,50 @@
 
 #include "common/gpu/vector.h"
 
-/* Of a token in its batch row. */
-GPU_FN int gpu_plain_index(const gpu_plain_call *call, int n) {
-    int row = (int)(__umulhi(2u * (unsigned)n, call->reciprocal) >> call->shift);
-    return n - row * call->tokens;
-}
-
-GPU_FN uint64_t gpu_plain_position(const gpu_plain_call *call, int n) {
-    int index = gpu_plain_index(call, n);
-    int64_t position = index;
-    if (call->ids) {
-        int at = call->flags & GPU_PLAIN_SHARED_IDS ? index : n;
-        position = call->flags & GPU_PLAIN_WIDE_IDS ? ((const int64_t *)call->ids)[at]
-                                                    : ((const int32_t *)call->ids)[at];
-    }
-    return (uint64_t)rope_sum(position, call->offset);
-}
-
-/* The words of an id as memory has them, else the index: what extends a sign waits for a load. */
+/* The words of an id as memory has them, else its index: what extends a sign waits for a load. */
 struct gpu_plain_id {
     int32_t low, high;
 };
 
-GPU_FN gpu_plain_id gpu_plain_read_id(const gpu_plain_call *call, int n) {
-    gpu_plain_id id = {gpu_plain_index(call, n), 0};
-    if (call->ids) {
-        const int wide = call->flags & GPU_PLAIN_WIDE_IDS;
-        int at = call->flags & GPU_PLAIN_SHARED_IDS ? id.low : n;
-        const int32_t *word = (const int32_t *)call->ids + (at << wide); /* rows < 2^30 */
+/* A predicate is sooner done than a branch, which takes fewer instructions where there are no ids.
+ */
+template <bool BRANCH> GPU_FN gpu_plain_id gpu_plain_read_id(const gpu_plain_call *call, int at) {
+    const int wide = call->flags & GPU_PLAIN_WIDE_IDS;
+    const int32_t *word = (const int32_t *)call->ids + ((int64_t)at << wide);
+    gpu_plain_id id = {at, 0};
+    if (BRANCH && call->ids) {
         id.low = word[0];
         if (wide)
             id.high = word[1];
+        return id;
     }
+    if (!BRANCH && call->ids)
+        id.low = word[0];
+    if (!BRANCH && call->ids && wide)
+        id.high = word[1];
     return id;
 }
 
-GPU_FN uint64_t gpu_plain_position_of(const gpu_plain_call *call, gpu_plain_id id) {
+GPU_FN uint64_t gpu_plain_position(const gpu_plain_call *call, gpu_plain_id id) {
     int32_t high = call->flags & GPU_PLAIN_WIDE_IDS ? id.high : id.low >> 31;
     return (uint64_t)rope_sum((int64_t)((uint64_t)(uint32_t)high << 32 | (uint32_t)id.low),
                               call->offset);
 }
 
-/*
- * As rope_computed() gives it: a negative factor is a negative sine. Behind loads few pairs are
- * multiplied by a factor of 1 sooner than a branch spares them.
- */
-template <typename S, bool BEHIND_LOADS>
-GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t turns[S::V], int n,
+/* As rope_computed() gives it: a negative factor is a negative sine. */
+template <typename S, bool HAS_IDS>
+GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t turns[S::V],
                                      gpu_plain_id id) {
     gpu_lane_row<S> row;
     const float negative = call->flags & GPU_PLAIN_NEGATIVE ? -call->factor : call->factor;
     const uint64_t position =
-        BEHIND_LOADS ? gpu_plain_position(call, n) : gpu_plain_position_of(call, id);
+        HAS_IDS ? gpu_plain_position(call, id) : (uint64_t)rope_sum(id.low, call->offset);
 #pragma unroll
     for (int i = 0; i < S::V; i++) {
         rope_cos_sin a = rope_cos_sin_turns(position * turns[i]);
-        row.c[i] = BEHIND_LOADS ? a.c * call->factor : a.c;
-        row.s[i] = BEHIND_LOADS ? a.s * negative : a.s;
+        row.c[i] = a.c * call->factor;
+        row.s[i] = a.s * negative;
     }
-    if (!BEHIND_LOADS && call->flags & GPU_PLAIN_SCALED)
-#pragma unroll
-        for (int i = 0; i < S::V; i++) {
-            row.c[i] *= call->factor;
-            row.s[i] *= negative;
-        }
     return row;
 }
 
@@ -80,51 +60,55 @@ GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t 
  * and knows its addresses by then. It lets the next one start at once, behind its loads, or once
  * the id is there.
  */
-template <int DTYPE, int PAIRING, int GEOMETRY, int PAIRS, bool EARLY>
+template <int DTYPE, int PAIRING, int GEOMETRY, int BLOCKS, int PAIRS, bool EARLY>
 __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
                                   GPU_PLAIN_BLOCKS(DTYPE == ROPE_F32 ? 4 : 2, GEOMETRY))
     gpu_plain_kernel(GPU_PARAMETER gpu_plain_call call) {
     typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
+    constexpr bool WHOLE = BLOCKS == GPU_WHOLE, ALONE = GEOMETRY == GPU_ALONE;
+    constexpr bool HAS_IDS = !(WHOLE && ALONE);
+    constexpr bool BRANCH = !WHOLE && (ALONE || PAIRS == GPU_PAIRS_64);
     constexpr bool BEHIND_LOADS = GPU_LOADS_FIRST(GEOMETRY) && !EARLY;
     constexpr bool STARTS_EARLY = EARLY || GPU_ALWAYS_EARLY(GEOMETRY);
     constexpr bool LETS_LATE = EARLY && GPU_LETS_LATE(GEOMETRY);
-    const int n = (int)((blockIdx.z * gridDim.y + blockIdx.y) * blockDim.z + threadIdx.z);
+    const int index = (int)(blockIdx.y * blockDim.z + threadIdx.z);
+    const int n = WHOLE ? index : (int)blockIdx.z * call.slab + index;
+    const int at = WHOLE ? index : n - (int)blockIdx.z * call.restart;
     const int pairs = PAIRS == GPU_PAIRS_64 ? 64 : (int)blockDim.x * shape::V;
     uint64_t turns[shape::V];
     gpu_vectors<shape> x[shape::HEADS];
-    gpu_plain_id id = {};
+    gpu_plain_id id = {at, 0};
     if (EARLY && call.flags & GPU_PLAIN_AT_ONCE)
         gpu_let_next_start();
-    if (n >= call.rows)
+    if (!WHOLE && (index >= call.slab || n >= call.rows))
         return;
-    if (shape::V <= 4) /* more would cost registers */
-        gpu_load_list<shape>(call.turns, pairs, turns);
-    if (!BEHIND_LOADS && !EARLY)
-        id = gpu_plain_read_id(&call, n);
+    gpu_load_list<shape>(call.turns, pairs, turns);
+    if (HAS_IDS && !BEHIND_LOADS && !EARLY)
+        id = gpu_plain_read_id<BRANCH>(&call, at);
     const int first = (int)(blockIdx.x * blockDim.y), unit = first + (int)threadIdx.y;
-    const int tensor = first >= call.q_units;
-    const int head = (tensor ? unit - call.q_units : unit) * shape::HEADS;
-    const int count = (tensor ? call.heads[1] : call.heads[0]) - head;
+    const int tensor = !ALONE && first >= call.q_units;
+    const int head = ALONE ? 0 : (tensor ? unit - call.q_units : unit) * shape::HEADS;
+    const int count = WHOLE || ALONE ? shape::HEADS : call.heads[tensor] - head;
     const gpu_plain_operand o = call.operand[tensor];
     const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
     char *out = o.out + (int64_t)head * o.out_head + (int64_t)n * o.out_token;
     if (STARTS_EARLY)
         gpu_wait_for_last();
-    if (EARLY)
-        id = gpu_plain_read_id(&call, n);
+    if (HAS_IDS && EARLY)
+        id = gpu_plain_read_id<BRANCH>(&call, at);
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count)
             x[h] = gpu_load_vectors<shape>(in + h * o.in_head, pairs);
     if (STARTS_EARLY && !LETS_LATE)
         gpu_let_next_start();
+    if (HAS_IDS && BEHIND_LOADS)
+        id = gpu_plain_read_id<BRANCH>(&call, at);
     if (!BEHIND_LOADS && GEOMETRY == GPU_NARROW && count <= 0)
         return; /* and what waits for the id is no longer moved ahead of the loads */
     if (LETS_LATE && id.low != INT32_MIN) /* true but for one id, and known once it is there */
         gpu_let_next_start();
-    if (shape::V > 4)
-        gpu_load_list<shape>(call.turns, pairs, turns);
-    gpu_lane_row<shape> row = gpu_plain_row<shape, BEHIND_LOADS>(&call, turns, n, id);
+    gpu_lane_row<shape> row = gpu_plain_row<shape, HAS_IDS>(&call, turns, id);
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count) {

@@ -51,7 +51,7 @@ static rope_status refuse(gpuError_t error, char *reason) {
 
 /* Whether a dtype has a kernel of a geometry. */
 static int has_geometry(const gpu_rotate_kernels *kernels, int32_t geometry) {
-    return kernels->vector[geometry][0] || kernels->plain[geometry][0][0][0];
+    return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE][GPU_PAIRS_64][0];
 }
 
 static const char *declines(const rope_problem *problem, int32_t geometry) {
@@ -149,7 +149,8 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
 
 static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
     gpu_launch chosen;
-    if (!gpu_vector_plan(bound, call, &chosen))
+    if (bound->geometry == GPU_GENERIC ||
+        (!gpu_plain_plan(bound, call, &chosen) && !gpu_vector_plan(bound, call, &chosen)))
         return launch_generic(bound, call);
     void *whole[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
     void *plain[] = {&chosen.plain};
@@ -199,8 +200,8 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
     return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
 }
 
-static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE, alone = GPU_ALONE,
-                     generic = GPU_GENERIC;
+static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE, deep = GPU_DEEP,
+                     alone = GPU_ALONE, generic = GPU_GENERIC;
 
 #define CANDIDATE(variable, label, geometry, forced)                                               \
     static const rope_candidate variable = {.name = label,                                         \
@@ -216,8 +217,10 @@ CANDIDATE(any, "generic", generic, 0);
 /* One geometry whatever the size, to measure by. */
 CANDIDATE(vec_narrow, "vec-narrow", narrow, 1);
 CANDIDATE(vec_wide, "vec-wide", wide, 1);
+CANDIDATE(vec_deep, "vec-deep", deep, 1);
 CANDIDATE(vec_alone, "vec-alone", alone, 1);
 
-static const rope_candidate *const candidates[] = {&vec, &any, &vec_narrow, &vec_wide, &vec_alone};
+static const rope_candidate *const candidates[] = {&vec,      &any,      &vec_narrow,
+                                                   &vec_wide, &vec_deep, &vec_alone};
 
 const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

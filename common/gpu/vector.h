@@ -18,11 +18,13 @@ template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {
     typedef typename gpu_element<DTYPE_>::real real;
     static constexpr int DTYPE = DTYPE_, PAIRING = PAIRING_;
     static constexpr int SIZE = (int)sizeof(typename gpu_element<DTYPE>::bits);
-    static constexpr int V = GEOMETRY == GPU_NARROW || SIZE == 8 ? 2
-                             : GEOMETRY == GPU_WIDE              ? 4
-                                                                 : 16 / SIZE;
-    static constexpr int HEADS =
-        GEOMETRY == GPU_NARROW || (GEOMETRY == GPU_WIDE && SIZE == 2) ? 2 : 1;
+    static constexpr int V = SIZE == 2 && GEOMETRY != GPU_NARROW ? 4
+                             : SIZE == 4 && GEOMETRY == GPU_WIDE ? 4
+                                                                 : 2;
+    static constexpr int HEADS = GEOMETRY == GPU_DEEP                ? 4
+                                 : GEOMETRY == GPU_NARROW            ? 2
+                                 : GEOMETRY == GPU_WIDE && SIZE == 2 ? 2
+                                                                     : 1;
     static constexpr bool JOINED_IN = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_HALF_SPLIT;
     static constexpr bool JOINED_OUT = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_INTERLEAVED;
 };

@@ -16,6 +16,8 @@ static const shape shapes[] = {
     {"vec", ROPE_BF16, 1, 64, 3, 1, 64},         {"vec-narrow", ROPE_BF16, 1, 512, 3, 1, 64},
     {"vec-narrow", ROPE_F32, 1, 256, 3, 1, 128}, {"vec-wide", ROPE_BF16, 1, 1024, 3, 1, 128},
     {"vec-wide", ROPE_F32, 1, 2048, 3, 1, 64},   {"vec-alone", ROPE_F16, 1, 4096, 1, 0, 128},
+    {"vec-narrow", ROPE_F16, 1, 512, 4, 2, 128}, {"vec-wide", ROPE_BF16, 1, 1024, 4, 2, 128},
+    {"vec-deep", ROPE_BF16, 1, 1024, 8, 4, 128}, {"vec-deep", ROPE_F32, 1, 1024, 8, 4, 128},
     {"vec-narrow", ROPE_BF16, 3, 384, 3, 1, 64}, {"vec-wide", ROPE_BF16, 3, 2048, 3, 1, 64},
     {"generic", ROPE_BF16, 1, 256, 3, 1, 64},
 };
