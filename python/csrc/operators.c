@@ -42,10 +42,16 @@ static const char *take_all(const StableIValue *stack, uint64_t count, int pair,
     if (pair && (other = take(*stack++, &c->k)))
         error = other;
     *text = (StringHandle)(uintptr_t)*stack++;
-    if ((other = take_optional(*stack++, &c->position_ids)))
+    uint64_t rest = count - 2 - (uint64_t)pair;
+    int ids_alone = rest == 1;
+    other = ids_alone ? take(*stack++, &c->position_ids)
+                      : take_optional(*stack++, &c->position_ids);
+    if (other)
         error = other;
+    if (ids_alone)
+        return error;
     memcpy(&c->position_offset, stack++, sizeof c->position_offset);
-    for (uint64_t i = 0; i < count - 4 - (uint64_t)pair; i++)
+    for (uint64_t i = 0; i < rest - 2; i++)
         if ((other = take_optional(*stack++, optional[i])))
             error = other;
     return error;
@@ -123,6 +129,10 @@ static const struct {
     {"rotate_pair_no_grad.few", rotate_pair},
     {"rotate_no_grad_.few", rotate_in_place},
     {"rotate_pair_no_grad_.few", rotate_pair_in_place},
+    {"rotate_no_grad.ids", rotate},
+    {"rotate_pair_no_grad.ids", rotate_pair},
+    {"rotate_no_grad_.ids", rotate_in_place},
+    {"rotate_pair_no_grad_.ids", rotate_pair_in_place},
 };
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */

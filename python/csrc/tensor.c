@@ -30,18 +30,26 @@ static const element *element_of(int32_t number) {
     return NULL;
 }
 
-const char *tensor_describe(AtenTensorHandle handle, tensor *t) {
+static const char *put_shape(tensor *t) {
     int64_t *sizes = NULL, *strides = NULL;
-    t->handle = handle;
-    if (aoti_torch_get_dim(handle, &t->dims) || aoti_torch_get_sizes(handle, &sizes) ||
-        aoti_torch_get_strides(handle, &strides) || aoti_torch_get_dtype(handle, &t->torch_dtype) ||
-        aoti_torch_get_device_type(handle, &t->device_type) ||
-        aoti_torch_get_device_index(handle, &t->device))
+    if (aoti_torch_get_sizes(t->handle, &sizes) || aoti_torch_get_strides(t->handle, &strides))
         return "a tensor has no sizes and strides; allowed are dense tensors with memory";
-    const element *found = element_of(t->torch_dtype);
-    t->dtype = found ? found->rope : 0;
     t->sizes = sizes;
     t->strides = strides;
+    return NULL;
+}
+
+const char *tensor_describe(AtenTensorHandle handle, tensor *t) {
+    t->handle = handle;
+    const char *error = put_shape(t);
+    if (error)
+        return error;
+    if (aoti_torch_get_dim(handle, &t->dims) || aoti_torch_get_dtype(handle, &t->torch_dtype) ||
+        aoti_torch_get_device_type(handle, &t->device_type) ||
+        aoti_torch_get_device_index(handle, &t->device))
+        return "a tensor does not tell its type and device";
+    const element *found = element_of(t->torch_dtype);
+    t->dtype = found ? found->rope : 0;
     return NULL;
 }
 
@@ -77,7 +85,9 @@ const char *tensor_like(const tensor *t, tensor *made) {
     if (aoti_torch_empty_strided(t->dims, t->sizes, is_dense(t) ? t->strides : strides,
                                  t->torch_dtype, t->device_type, t->device, &handle))
         return "no memory for the result";
-    return tensor_describe(handle, made);
+    *made = *t;
+    made->handle = handle;
+    return put_shape(made);
 }
 
 const void *tensor_read(const tensor *t) {

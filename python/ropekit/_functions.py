@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, overload
 
-import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
+from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._operators import (
@@ -17,9 +16,13 @@ from ropekit._operators import (
     FEW,
     FEW_IN_PLACE,
     GRAD,
+    IDS,
+    IDS_IN_PLACE,
     IN_PLACE,
     NO_GRAD,
+    are_transforms_active,
     check_written,
+    increment_version,
     is_derived,
     recorded,
 )
@@ -31,12 +34,12 @@ def _merge_cached(text: str, /, **fields: object) -> str:
     return merge(text, fields)
 
 
-def _text(config: object, fields: Any, role: str | None) -> str:
+def _text(config: object, fields: Any, role: str | None = None) -> str:
     if isinstance(config, Config):
         text = config.text
     elif config is None:
         text = ""
-    elif torch.compiler.is_compiling():
+    elif is_compiling():
         raise RuntimeError(
             "config is read in a compiled function; allowed there is a ropekit.Config made outside"
         )
@@ -47,12 +50,16 @@ def _text(config: object, fields: Any, role: str | None) -> str:
     if not fields:
         return text
     # Numbers inside a tuple would be told apart by value alone; a list has no hash.
-    if torch.compiler.is_compiling() or any(isinstance(v, tuple) for v in fields.values()):
+    if is_compiling() or tuple in map(type, fields.values()):
         return merge(text, fields)
     try:
         return _merge_cached(text, **fields)
     except TypeError:
         return merge(text, fields)
+
+
+_NO_OFFSET = 0  # by identity: no 0.0, which is refused
+_rotate_pair_few, _rotate_pair_ids = FEW[2], IDS[2]
 
 
 class Options(Fields, total=False):
@@ -113,17 +120,21 @@ def apply(
     Returns:
         q and k rotated, or the one that was given.
     """
-    result: Tensor | tuple[Tensor, Tensor]
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
+    result: Tensor | tuple[Tensor, Tensor]
     rest: Any = (position_offset,)
     if not few:
         rest += (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     try:
-        tensors, text = _read(q, k, config, fields)
-        if torch.compiler.is_dynamo_compiling() or _needs_grad(tensors, rest[4:]):
+        if not few or q is None or k is None or is_dynamo_compiling() or _needs_grad(q, k):
+            tensors, text = _read(q, k, config, fields)
             result = rotate(len(tensors), *tensors, text, positions, *rest)
-        else:
-            result = (FEW if few else DIRECT)[len(tensors)](*tensors, text, positions, *rest)
+        else:  # what is called most often, in the fewest steps: a host waits for each
+            text = config.text if type(config) is Config and not fields else _text(config, fields)
+            if positions is not None and position_offset is _NO_OFFSET:
+                result = _rotate_pair_ids(q, k, text, positions)
+            else:
+                result = _rotate_pair_few(q, k, text, positions, position_offset)
     except (AttributeError, RuntimeError):
         _check_kinds(q, k, positions, rest)
         raise
@@ -143,10 +154,12 @@ def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ..
 def rotate(count: int, *arguments: Any) -> Any:
     """The operator for so many tensors, without a gradient's bookkeeping where none is asked for.
 
-    Its arguments from position_offset on may be left out.
+    Its arguments after position_offset may be left out.
     """
-    if not _needs_grad(arguments[:count], arguments[count + 6 :]):
-        operators = NO_GRAD if torch.compiler.is_dynamo_compiling() else DIRECT
+    _check_tables(arguments[count + 6 :])
+    if not _needs_grad(*arguments[:count]):
+        few = len(arguments) == count + 3
+        operators = NO_GRAD if is_dynamo_compiling() else FEW if few else DIRECT
         return operators[count](*arguments)
     if _is_traced():
         return GRAD[count](*arguments)
@@ -156,19 +169,18 @@ def rotate(count: int, *arguments: Any) -> Any:
 
 def _is_traced() -> bool:
     """Where an operator must stand for itself: in a graph, or under a transform of torch.func."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return is_compiling() or are_transforms_active()
 
 
-def _needs_grad(tensors: tuple[Tensor, ...], tables: tuple[Tensor | None, ...]) -> bool:
-    if not torch.is_grad_enabled():
+def _check_tables(tables: tuple[Tensor | None, ...]) -> None:
+    if any(table is not None and table.requires_grad for table in tables) and is_grad_enabled():
+        raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+
+
+def _needs_grad(q: Tensor, k: Tensor | None = None) -> bool:
+    if not is_grad_enabled():
         return False
-    for table in tables:
-        if table is not None and table.requires_grad:
-            raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
-    for x in tensors:
-        if x.requires_grad:
-            return True
-    return is_derived()
+    return q.requires_grad or (k is not None and k.requires_grad) or is_derived()
 
 
 def apply_(
@@ -199,7 +211,9 @@ def apply_(
     try:
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
-        if few and not traced:
+        if few and not traced and positions is not None and position_offset is _NO_OFFSET:
+            IDS_IN_PLACE[len(tensors)](*tensors, text, positions)
+        elif few and not traced:
             FEW_IN_PLACE[len(tensors)](*tensors, text, positions, position_offset)
         else:
             operators = IN_PLACE if traced else DIRECT_IN_PLACE
@@ -218,7 +232,7 @@ def _read(
     if q is not None and k is not None:
         if isinstance(config, Config) and not fields:
             return (q, k), config.text
-        return (q, k), _text(config, fields, None)
+        return (q, k), _text(config, fields)
     one = k if q is None else q
     if one is None:
         raise RuntimeError("q and k are None; allowed is one of them")

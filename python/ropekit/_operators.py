@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
 
 from ropekit._library import library
 from ropekit.config import merge
@@ -23,6 +22,7 @@ _REST = (
     "Tensor? cos=None, Tensor? sin=None"
 )
 _FEW = "str config, Tensor? position_ids, SymInt position_offset"
+_IDS = "str config, Tensor position_ids"
 _FLAG = "Tensor({})? position_flag=None"
 _SCHEMAS = {
     "rotate": f"(Tensor q, {_REST}) -> Tensor",
@@ -33,16 +33,23 @@ _SCHEMAS = {
     "rotate_": f"(Tensor(a!) q, {_REST}, {_FLAG.format('b!')}) -> ()",
     "rotate_pair_": f"(Tensor(a!) q, Tensor(b!) k, {_REST}, {_FLAG.format('c!')}) -> ()",
 }
-# In place likewise, for a caller that counts what is written: `increment_version`. Those named few
-# take what most calls give: PyTorch takes its time over each argument, a default too.
+# In place likewise, for a caller that counts what is written: `increment_version`.
 _SCHEMAS |= {
     "rotate_no_grad_": _SCHEMAS["rotate_"],
     "rotate_pair_no_grad_": _SCHEMAS["rotate_pair_"],
-    "rotate_no_grad.few": f"(Tensor q, {_FEW}) -> Tensor",
-    "rotate_pair_no_grad.few": f"(Tensor q, Tensor k, {_FEW}) -> (Tensor, Tensor)",
-    "rotate_no_grad_.few": f"(Tensor(a!) q, {_FEW}) -> ()",
-    "rotate_pair_no_grad_.few": f"(Tensor(a!) q, Tensor(b!) k, {_FEW}) -> ()",
 }
+# What most calls give: PyTorch takes its time over each argument, a default too.
+for _name, _rest in (("few", _FEW), ("ids", _IDS)):
+    _SCHEMAS |= {
+        f"rotate_no_grad.{_name}": f"(Tensor q, {_rest}) -> Tensor",
+        f"rotate_pair_no_grad.{_name}": f"(Tensor q, Tensor k, {_rest}) -> (Tensor, Tensor)",
+        f"rotate_no_grad_.{_name}": f"(Tensor(a!) q, {_rest}) -> ()",
+        f"rotate_pair_no_grad_.{_name}": f"(Tensor(a!) q, Tensor(b!) k, {_rest}) -> ()",
+    }
+
+# What PyTorch calls after it has looked at the kind of its argument, here an iterable.
+increment_version = torch._C._increment_version
+are_transforms_active = torch._C._are_functorch_transforms_active
 
 assert library  # loaded first: its kernels belong to these schemas
 _definitions = torch.library.Library("ropekit", "DEF")
@@ -50,6 +57,8 @@ for _name, _schema in _SCHEMAS.items():
     _definitions.define(
         _name + _schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
     )
+    if "_no_grad" in _name:
+        _definitions.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -135,7 +144,7 @@ _FAKES: dict[str, Any] = {
     "rotate_pair_": _fake_rotate_pair_,
 }
 for _name in _SCHEMAS:
-    _kind = _name.replace("_no_grad", "").removesuffix(".few")
+    _kind = _name.partition(".")[0].replace("_no_grad", "")
     torch.library.register_fake(f"ropekit::{_name}", _FAKES[_kind])
 
 
@@ -171,7 +180,7 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        return NO_GRAD[count](*arguments)
+        return (DIRECT if others else FEW)[count](*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -198,7 +207,7 @@ def _filled(rest: tuple[Any, ...]) -> tuple[Any, ...]:
 def is_derived() -> bool:
     """Whether derivatives may be taken that no tensor's requires_grad tells: tangents are carried,
     or a transform of torch.func hides the tensors below it."""
-    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return forward_ad._current_level >= 0 or are_transforms_active()
 
 
 def check_written(q: Tensor | None, k: Tensor | None) -> None:
@@ -235,18 +244,17 @@ NO_GRAD = {1: _ops.rotate_no_grad.default, 2: _ops.rotate_pair_no_grad.default}
 IN_PLACE = {1: _ops.rotate_.default, 2: _ops.rotate_pair_.default}
 
 
-def _direct(overload: Any) -> Any:
-    """What calling it calls in the end, which spares the way there; Dynamo knows it not."""
-    return getattr(overload, "_op", overload)
+def _direct(name: str, overload: str) -> Any:
+    """By the number of tensors, what calling an operator calls in the end, which spares the way
+    there; Dynamo knows it not."""
+    packets = {1: getattr(_ops, f"rotate_{name}"), 2: getattr(_ops, f"rotate_pair_{name}")}
+    operators = {count: getattr(packet, overload) for count, packet in packets.items()}
+    return {count: getattr(operator, "_op", operator) for count, operator in operators.items()}
 
 
-DIRECT = {1: _direct(_ops.rotate_no_grad.default), 2: _direct(_ops.rotate_pair_no_grad.default)}
-FEW = {1: _direct(_ops.rotate_no_grad.few), 2: _direct(_ops.rotate_pair_no_grad.few)}
-DIRECT_IN_PLACE = {
-    1: _direct(_ops.rotate_no_grad_.default),
-    2: _direct(_ops.rotate_pair_no_grad_.default),
-}
-FEW_IN_PLACE = {1: _direct(_ops.rotate_no_grad_.few), 2: _direct(_ops.rotate_pair_no_grad_.few)}
+DIRECT, DIRECT_IN_PLACE = _direct("no_grad", "default"), _direct("no_grad_", "default")
+FEW, FEW_IN_PLACE = _direct("no_grad", "few"), _direct("no_grad_", "few")
+IDS, IDS_IN_PLACE = _direct("no_grad", "ids"), _direct("no_grad_", "ids")
 recorded: Any = _Rotate.apply
 _definitions.impl("rotate", _rotate, "Autograd")
 _definitions.impl("rotate_pair", _rotate_pair, "Autograd")

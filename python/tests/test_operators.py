@@ -9,6 +9,9 @@ import pytest
 import ropekit
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
 
 ops = torch.ops.ropekit
 TEXT = "rope_theta=5000.0"
@@ -32,20 +35,80 @@ def pair(device: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor,
         ("rotate_no_grad", "few", False),
         ("rotate_no_grad_", "default", False),
         ("rotate_no_grad_", "few", False),
+        ("rotate_no_grad", "ids", False),
+        ("rotate_no_grad_", "ids", False),
     ],
 )
 def test_opcheck(name: str, overload: str, grad: bool, device: str) -> None:
     q, k = pair(device)
     positions = torch.arange(5, device=device).expand(2, 5)
+    offset = () if overload == "ids" else (3,)
     for x in (q, q.transpose(1, 2), q[..., :8]):
         leaf = x.detach().clone(memory_format=torch.preserve_format).requires_grad_(grad)
         layout = "bhsd" if x.shape[1] == 4 else "bshd"
-        ids = positions if layout == "bshd" else None
-        arguments = (leaf, f"{TEXT} layout={layout}", ids, 3)
+        ids = positions if layout == "bshd" or overload == "ids" else None
+        arguments = (leaf, f"{TEXT} layout={layout}", ids, *offset)
         torch.library.opcheck(getattr(getattr(ops, name), overload), arguments)
     several = getattr(ops, name.replace("rotate", "rotate_pair"))
     q, k = q.requires_grad_(grad), k.requires_grad_(grad)
-    torch.library.opcheck(getattr(several, overload), (q, k, TEXT, positions, 0))
+    torch.library.opcheck(getattr(several, overload), (q, k, TEXT, positions, *offset))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "ids": {"positions": torch.arange(3, 8)},
+    "offset": {"position_offset": 3},
+    "both": {"positions": torch.arange(2, 7), "position_offset": 1},
+    "all": {"positions": torch.arange(5), "sequence_offsets": torch.tensor([3, 3])},
+}
+
+
+class Seen(TorchFunctionMode):
+    """What is called of PyTorch, by its namespace."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.namespaces: list[str | None] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.namespaces.append(getattr(func, "namespace", None))
+        return func(*args, **(kwargs or {}))
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def way_of(way: str, lone: bool) -> Any:
+    def call(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (ropekit.apply(q, **WAYS[way]),) if lone else ropekit.apply(q, k, **WAYS[way])
+
+    return call
+
+
+@pytest.mark.parametrize("lone", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_leads_past_who_watches(way: str, lone: bool) -> None:
+    call, (q, k) = way_of(way, lone), pair("cpu")
+    with Seen() as seen:
+        call(q, k)
+    assert seen.namespaces.count("ropekit") == 1
+    assert all(type(y) is Subclass for y in call(q.as_subclass(Subclass), k.as_subclass(Subclass)))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert all(isinstance(y, FakeTensor) for y in call(mode.from_tensor(q), k))
+    with torch.profiler.profile() as profile:
+        call(q, k)
+    assert sum(event.name.startswith("ropekit::rotate") for event in profile.events()) == 1
+
+
+@pytest.mark.parametrize("lone", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_is_traced(way: str, lone: bool) -> None:
+    call, (q, k) = way_of(way, lone), pair("cpu")
+    graph = make_fx(call)(q, q)
+    assert sum("ropekit" in str(node.target) for node in graph.graph.nodes) == 1
+    for traced in (graph, torch.jit.trace(call, (q, q), check_trace=False)):
+        for found, expected in zip(traced(k, k), call(k, k), strict=True):
+            assert torch.equal(found, expected)
 
 
 def test_mutation_is_declared() -> None:
