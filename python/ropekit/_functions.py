@@ -49,9 +49,12 @@ def _text(config: object, fields: Any, role: str | None = None) -> str:
         fields["role"] = role
     if not fields:
         return text
-    # Numbers inside a tuple would be told apart by value alone; a list has no hash.
-    if is_compiling() or tuple in map(type, fields.values()):
+    if is_dynamo_compiling():
         return merge(text, fields)
+    # Numbers inside a tuple would be told apart by value alone; a list has no hash.
+    for value in fields.values():
+        if isinstance(value, tuple):
+            return merge(text, fields)
     try:
         return _merge_cached(text, **fields)
     except TypeError:
