@@ -7,6 +7,9 @@ import os
 import pytest
 import torch
 
+# Inductor's code for the CPU without vector instructions, which it tries in six processes first.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+
 CUDA = torch.cuda.is_available()
 DEVICES = ["cpu", "cuda"] if CUDA else ["cpu"]
 
@@ -15,9 +18,15 @@ def pytest_report_header() -> str:
     return f"torch {torch.__version__}, devices {', '.join(DEVICES)}"
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "compiles: takes seconds, and so is begun first")
     if os.environ.get("ROPE_TEST_REQUIRE") == "cuda" and not CUDA:
         pytest.exit("ROPE_TEST_REQUIRE is cuda and PyTorch finds no CUDA device", returncode=1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Processes that share the tests then end together: pytest -n 8 --maxschedchunk 1."""
+    items.sort(key=lambda item: item.get_closest_marker("compiles") is None)
 
 
 @pytest.fixture(params=DEVICES)

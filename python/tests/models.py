@@ -14,7 +14,6 @@ TEXT: dict[str, Any] = {
     "vocab_size": 97,
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
@@ -90,7 +89,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gpt_neox": ("GPTNeoXForCausalLM", {}),
-    "gptj": ("GPTJForCausalLM", {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+    "gptj": ("GPTJForCausalLM", {"n_embd": 64, "n_head": 4, "rotary_dim": 8}),
     "phi3": (
         "Phi3ForCausalLM",
         {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
@@ -117,14 +116,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def build(name: str, dtype: torch.dtype = torch.bfloat16, device: str = "cpu") -> Any:
+# How many layers show each kind that a family has, where it has more than one.
+KINDS = {"gemma3": 2, "deepseek_v3": 2, "gpt_oss": 2}
+
+
+def build(
+    name: str, dtype: torch.dtype = torch.bfloat16, device: str = "cpu", layers: int = 2
+) -> Any:
     """The model in eager attention, its weights from a fixed seed."""
     class_name, fields = MODELS[name]
     model_class = getattr(transformers, class_name)
-    fields = copy.deepcopy(TEXT | fields)
+    fields = copy.deepcopy(TEXT | {"num_hidden_layers": layers, "n_layer": layers} | fields)
     if name == "gptj":
         fields = {key: value for key, value in fields.items() if not key.startswith("num_")}
         fields.pop("hidden_size")
+    else:
+        fields.pop("n_layer")
     if name.endswith("_vl"):
         vision = VISION2 if name == "qwen2_vl" else VISION3
         fields = {"text_config": fields, "vision_config": dict(vision), **IMAGE}

@@ -185,6 +185,7 @@ def test_gradient_of_a_broadcast_one(device: str) -> None:
     assert torch.equal(q.grad, expected)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiles_without_a_break(backend: str, dynamic: bool, device: str) -> None:

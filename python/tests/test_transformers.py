@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import models
 import pytest
 import ropekit.transformers
 import torch
+import transformers
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.llama import modeling_llama
@@ -136,6 +136,7 @@ def test_greedy_generation(name: str, device: str) -> None:
             assert torch.equal(model.generate(**inputs, **options), expected)
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("angle_mode", ["table", "exact"])
 def test_compiled_whole(angle_mode: str, device: str) -> None:
     torch._dynamo.reset()
@@ -147,11 +148,11 @@ def test_compiled_whole(angle_mode: str, device: str) -> None:
     close(found, expected)
 
 
-def generate(model: Any, inputs: Any, fullgraph: bool) -> tuple[torch.Tensor, int]:
+def generate(model: Any, inputs: Any, fullgraph: bool, backend: str) -> tuple[torch.Tensor, int]:
     """Tokens of the compiled model, and how many breaks its graphs have."""
     torch._dynamo.reset()
     counters.clear()
-    model.forward = torch.compile(model.forward, fullgraph=fullgraph, backend="aot_eager")
+    model.forward = torch.compile(model.forward, fullgraph=fullgraph, backend=backend)
     try:
         tokens = model.generate(**inputs, **STATIC, disable_compile=True)
     finally:
@@ -159,45 +160,41 @@ def generate(model: Any, inputs: Any, fullgraph: bool) -> tuple[torch.Tensor, in
     return tokens, counters["graph_break"].total()
 
 
-def own_breaks(model: Any, inputs: Any) -> int:
-    """Breaks of the graphs of an unpatched model: 0 where PyTorch traces it whole."""
-    try:
-        return generate(model, inputs, fullgraph=True)[1]
-    except RuntimeError:
-        return generate(model, inputs, fullgraph=False)[1]
-
-
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", FAMILIES)
 def test_generation_with_a_static_cache_compiled_and_not(name: str, device: str) -> None:
-    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
-    expected, breaks = model.generate(**inputs, **STATIC), own_breaks(model, inputs)
+    layers = models.KINDS.get(name, 1)
+    model = models.build(name, torch.float32, device, layers)
+    inputs = models.inputs(name, device)
+    expected = model.generate(**inputs, **STATIC, disable_compile=True)
+    # Breaks of the graphs of the unpatched model: 0 where PyTorch traces it whole.
+    _, breaks = generate(model, inputs, fullgraph=False, backend="eager")
     for angle_mode in ("table", "exact"):
         with ropekit.transformers.patch(model, angle_mode):
-            assert torch.equal(model.generate(**inputs, **STATIC), expected)
-            tokens, found = generate(model, inputs, fullgraph=breaks == 0)
+            found = model.generate(**inputs, **STATIC, disable_compile=True)
+            tokens, own = generate(model, inputs, fullgraph=breaks == 0, backend="aot_eager")
+        assert torch.equal(found, expected)
         assert torch.equal(tokens, expected)
-        assert found <= breaks
+        assert own <= breaks
 
 
+@pytest.mark.compiles
 @pytest.mark.parametrize("name", FAMILIES)
-def test_decoding_compiled_by_inductor(name: str, device: str) -> None:
+def test_decoding_compiled_by_transformers(name: str, device: str) -> None:
+    """As generate does by itself on a GPU, by inductor and with CUDA graphs there."""
     torch._dynamo.reset()
-    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
-    expected = model.generate(**inputs, **STATIC)
-    forward, steps = model.forward, 0
-    compiled = torch.compile(forward, fullgraph=True)
-
-    @functools.wraps(forward)
-    def step(*args: Any, **kwargs: Any) -> Any:
-        nonlocal steps
-        decodes = kwargs["input_ids"].shape[1] == 1
-        steps += decodes
-        return (compiled if decodes else forward)(*args, **kwargs)
-
-    model.forward = step
-    with ropekit.transformers.patch(model, "exact"):
-        assert torch.equal(model.generate(**inputs, **STATIC, disable_compile=True), expected)
-    assert steps == STATIC["max_new_tokens"] - 1
+    whole = transformers.CompileConfig(fullgraph=True)
+    whole._compile_all_devices = True
+    layers = models.KINDS.get(name, 1)
+    model = models.build(name, torch.float32, device, layers)
+    inputs = models.inputs(name, device)
+    expected = model.generate(**inputs, **STATIC, disable_compile=True)
+    for angle_mode in ("table", "exact") if device == "cuda" else ("exact",):
+        counters.clear()
+        with ropekit.transformers.patch(model, angle_mode):
+            found = model.generate(**inputs, **STATIC, compile_config=whole)
+        assert torch.equal(found, expected)
+        assert counters["stats"]["unique_graphs"] >= 1
 
 
 def test_longrope_turns_long_with_the_batch(device: str) -> None:
