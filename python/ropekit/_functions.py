@@ -125,13 +125,11 @@ def apply(
     """
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
     result: Tensor | tuple[Tensor, Tensor]
-    rest: Any = (position_offset,)
-    if not few:
-        rest += (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     try:
         if not few or q is None or k is None or is_dynamo_compiling() or _needs_grad(q, k):
+            rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
             tensors, text = _read(q, k, config, fields)
-            result = rotate(len(tensors), *tensors, text, positions, *rest)
+            result = rotate(len(tensors), *tensors, text, positions, position_offset, *rest)
         else:  # what is called most often, in the fewest steps: a host waits for each
             text = config.text if type(config) is Config and not fields else _text(config, fields)
             if positions is not None and position_offset is _NO_OFFSET:
@@ -139,7 +137,8 @@ def apply(
             else:
                 result = _rotate_pair_few(q, k, text, positions, position_offset)
     except (AttributeError, RuntimeError):
-        _check_kinds(q, k, positions, rest)
+        given = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
+        _check_kinds(q, k, positions, given)
         raise
     return result
 

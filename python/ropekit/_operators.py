@@ -57,8 +57,6 @@ for _name, _schema in _SCHEMAS.items():
     _definitions.define(
         _name + _schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
     )
-    if "_no_grad" in _name:
-        _definitions.impl(_name, torch.library.fallthrough_kernel, "Autograd")
 
 
 def _empty_like(x: Tensor) -> Tensor:

@@ -306,6 +306,13 @@ def test_in_place_in_inference_mode(name: str, device: str) -> None:
     assert y._version == 1
 
 
+def test_a_gradient_past_autograd_is_warned_of(device: str) -> None:
+    q, ids = pair(device)[0].requires_grad_(), torch.arange(5, device=device)
+    for y in (ops.rotate_no_grad(q, ""), ops.rotate_no_grad.ids(q, "", ids)):
+        with pytest.warns(UserWarning, match="an autograd kernel was not registered"):
+            (y.sum() + q.sum()).backward()
+
+
 def test_functional_gradients_are_refused(device: str) -> None:
     q, _ = pair(device)
     with pytest.raises(RuntimeError, match="functorch transforms"):
