@@ -24,7 +24,7 @@ from ropekit._operators import (
     check_written,
     increment_version,
     is_derived,
-    recorded,
+    recorded_outside,
 )
 from ropekit.config import Config, Fields, merge
 
@@ -166,7 +166,7 @@ def rotate(count: int, *arguments: Any) -> Any:
     if _is_traced():
         return GRAD[count](*arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
-    return recorded(count, *arguments)
+    return recorded_outside(count, *arguments)
 
 
 def _is_traced() -> bool:
@@ -175,8 +175,9 @@ def _is_traced() -> bool:
 
 
 def _check_tables(tables: tuple[Tensor | None, ...]) -> None:
-    if any(table is not None and table.requires_grad for table in tables) and is_grad_enabled():
-        raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+    for table in tables:
+        if table is not None and table.requires_grad and is_grad_enabled():
+            raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
 
 
 def _needs_grad(q: Tensor, k: Tensor | None = None) -> bool:

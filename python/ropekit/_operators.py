@@ -189,6 +189,17 @@ class _Rotate(torch.autograd.Function):
         return (None, *(found if count == 2 else (found,)), *(None,) * (3 + len(others)))
 
 
+recorded: Any = _Rotate.apply
+# The same less what a transform of torch.func needs, and two calls of Python for each argument.
+_record: Any = super(torch.autograd.Function, _Rotate).apply
+
+
+def recorded_outside(count: int, *arguments: Any) -> Any:
+    """`recorded` where no transform is active; a tensor may have been left over by one."""
+    tensors = map(torch._C._functorch.unwrap_if_dead, arguments[:count])
+    return _record(count, *tensors, *arguments[count:])
+
+
 def _rotate(q: Tensor, *rest: Any) -> Any:
     return recorded(1, q, *_filled(rest))
 
@@ -253,7 +264,6 @@ def _direct(name: str, overload: str) -> Any:
 DIRECT, DIRECT_IN_PLACE = _direct("no_grad", "default"), _direct("no_grad_", "default")
 FEW, FEW_IN_PLACE = _direct("no_grad", "few"), _direct("no_grad_", "few")
 IDS, IDS_IN_PLACE = _direct("no_grad", "ids"), _direct("no_grad_", "ids")
-recorded: Any = _Rotate.apply
 _definitions.impl("rotate", _rotate, "Autograd")
 _definitions.impl("rotate_pair", _rotate_pair, "Autograd")
 _definitions.impl("rotate_", _counted(1), "ADInplaceOrView", with_keyset=True)

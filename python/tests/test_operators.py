@@ -306,6 +306,20 @@ def test_in_place_in_inference_mode(name: str, device: str) -> None:
     assert y._version == 1
 
 
+def test_gradient_of_what_a_transform_left_over(device: str) -> None:
+    q = pair(device)[0].requires_grad_()
+    kept = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x.sin()
+
+    torch.func.vjp(keep, q)
+    weight = torch.randn_like(q)
+    expected = torch.autograd.grad(ropekit.apply(q), q, weight)[0]
+    assert torch.equal(torch.autograd.grad(ropekit.apply(kept[0]), q, weight)[0], expected)
+
+
 def test_a_gradient_past_autograd_is_warned_of(device: str) -> None:
     q, ids = pair(device)[0].requires_grad_(), torch.arange(5, device=device)
     for y in (ops.rotate_no_grad(q, ""), ops.rotate_no_grad.ids(q, "", ids)):
