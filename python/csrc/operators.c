@@ -44,8 +44,8 @@ static const char *take_all(const StableIValue *stack, uint64_t count, int pair,
     *text = (StringHandle)(uintptr_t)*stack++;
     uint64_t rest = count - 2 - (uint64_t)pair;
     int ids_alone = rest == 1;
-    other = ids_alone ? take(*stack++, &c->position_ids)
-                      : take_optional(*stack++, &c->position_ids);
+    other =
+        ids_alone ? take(*stack++, &c->position_ids) : take_optional(*stack++, &c->position_ids);
     if (other)
         error = other;
     if (ids_alone)

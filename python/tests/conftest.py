@@ -9,6 +9,9 @@ import torch
 
 # Inductor's code for the CPU without vector instructions, which it tries in six processes first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+# A process of several compiles by itself; else each would start one more for every core.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 CUDA = torch.cuda.is_available()
 DEVICES = ["cpu", "cuda"] if CUDA else ["cpu"]
