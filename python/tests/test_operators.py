@@ -208,6 +208,7 @@ def test_compiles_without_a_break(backend: str, dynamic: bool, device: str) -> N
             assert torch.equal(found, expected)
 
 
+@pytest.mark.compiles
 def test_compiled_gradient(device: str) -> None:
     torch._dynamo.reset()
     grads = []
@@ -392,6 +393,7 @@ def test_current_stream() -> None:
 
 
 @needs_cuda
+@pytest.mark.compiles
 def test_reduce_overhead_mode() -> None:
     torch._dynamo.reset()
     compiled = torch.compile(ropekit.apply, mode="reduce-overhead", fullgraph=True)
