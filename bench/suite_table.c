@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define HEADINGS "cache|data|time|GB/s|copy|of copy|quartiles|A/A|eager|host|"
+#define HEADINGS "*cache|*data|time|GB/s|copy|ratio|quartiles|A/A|eager|host|"
 #define OWN 4
 
 /* The next of headings separated by '|', empty where a column is left out. */
@@ -32,7 +32,7 @@ void suite_table_begin(suite_table *s, const char *suite) {
     for (int i = 0; i < OWN; i++)
         if (next_heading(&own, heading, sizeof heading))
             used += (size_t)snprintf(headings + used, sizeof headings - used, "%s|", heading);
-    snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%skernel",
+    snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%s*kernel",
              is(s, "rules") ? "of the first|tables|" : "",
              is(s, "overhead") ? "above a copy's|" : "");
     table_begin(&s->t, headings);
@@ -66,8 +66,8 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     table_cell(t, "%s", c->o.cache == CACHE_COLD ? "cold" : "warm");
     table_cell(t, "%s", format_bytes(bytes).text);
     table_cell(t, "%s", format_seconds(m->kernel.median).text);
-    table_cell(t, "%.1f", 1e-9 * bytes / m->kernel.median);
-    table_cell(t, "%.1f", 1e-9 * bytes / m->floor.median);
+    table_cell(t, "%.4g", 1e-9 * bytes / m->kernel.median);
+    table_cell(t, "%.4g", 1e-9 * bytes / m->floor.median);
     table_cell(t, "%.3f", m->kernel_ratio.median);
     table_cell(t, "%.3f..%.3f", m->kernel_ratio.low, m->kernel_ratio.high);
     table_cell(t, "%.1f %%", 100 * repeat);

@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,7 +51,44 @@ static int is_right(const table *t, int32_t column) {
     return first < t->count && is_number(t->cells[first]);
 }
 
-void table_print(const table *t, FILE *file) {
+static bool is_alike(const table *t, int32_t column) {
+    for (int64_t i = 2 * t->columns + column; i < t->count; i += t->columns)
+        if (strcmp(t->cells[i], t->cells[t->columns + column]) != 0)
+            return false;
+    return t->count > t->columns;
+}
+
+static void drop(table *t, int32_t column) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < t->count; i++)
+        if (i % t->columns == column)
+            free(t->cells[i]);
+        else
+            t->cells[kept++] = t->cells[i];
+    t->count = kept;
+    t->columns--;
+}
+
+/* Takes marked columns that are alike in every row to a line above the table; removes the marks. */
+static void lift(table *t, FILE *file) {
+    const char *before = "";
+    for (int32_t column = 0; column < t->columns;) {
+        char *heading = t->cells[column];
+        bool marked = heading[0] == '*';
+        memmove(heading, heading + marked, strlen(heading + marked) + 1);
+        if (marked && is_alike(t, column)) {
+            fprintf(file, "%s%s %s", before, heading, t->cells[t->columns + column]);
+            before = ", ";
+            drop(t, column);
+        } else {
+            column++;
+        }
+    }
+    fputs(*before ? "\n" : "", file);
+}
+
+void table_print(table *t, FILE *file) {
+    lift(t, file);
     int width[TABLE_COLUMNS] = {0};
     for (int64_t i = 0; i < t->count; i++) {
         int length = (int)strlen(t->cells[i]);
