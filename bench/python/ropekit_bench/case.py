@@ -16,6 +16,10 @@ class Declined(Exception):
     """A case that an implementation does not offer, with the reason."""
 
 
+def nbytes(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+
 def round_up(value, unit):
     return -(-value // unit) * unit
 
@@ -130,6 +134,10 @@ class Case:
     def rows(self):
         """Rows of a table that every position of the call finds."""
         return int(self.positions.max()) + 1
+
+    def selected_bytes(self, tables):
+        """Bytes of the rows that the call's positions find in tables with a row for each position."""
+        return nbytes(table[: self.positions.unique().numel()] for table in tables)
 
     def spread(self, half):
         """One entry an element, from one a pair."""

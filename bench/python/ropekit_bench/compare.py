@@ -26,7 +26,7 @@ class Subject:
         self.peer, self.clock, self.kept = peer, clock, {}
         self.run = peer.prepare(case)
         self.checked = case.check(self.run)
-        self.kernel = peer.adapter.kernel
+        self.kernel, self.table_bytes = peer.adapter.kernel, peer.adapter.table_bytes
         self.sets, self.samples = case.sets, {"eager": [], "host": [], "replay": []}
         self.calibrate()
         if clock.replays:
@@ -129,6 +129,7 @@ class Comparison:
     def make(self, listed):
         """The case and its floor."""
         device = self.tool.header["device"]
+        torch.compiler.reset()  # as in a new process: code of other shapes would be tried in every call
         case = Case(
             listed["shape"], self.torch_device, device["cache_bytes"], self.seed, listed["cache"] == "cold"
         )
@@ -181,7 +182,7 @@ class Comparison:
             "implementation": subject.peer.name,
             "kernel": subject.kernel,
             "bytes": nbytes,
-            "table_bytes": 0,
+            "table_bytes": subject.table_bytes,
             "sets": case.sets,
             "rounds": self.rounds,
             "iterations": subject.runs,

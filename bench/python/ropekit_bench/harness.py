@@ -43,7 +43,7 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def find_peers(tool, only):
+def find_peers(tool, only, quick=False):
     """Peers that can run, and a line for each that was looked for."""
     peers, lines = [], []
     unknown = [name for name in only or () if name not in PEERS]
@@ -53,7 +53,10 @@ def find_peers(tool, only):
         if only and name not in (*only, "ropekit"):
             continue
         try:
-            peers.append(Peer(name, tool))
+            peer = Peer(name, tool)
+            if quick and peer.compiles and not only:
+                raise Absent("left out of a quick run: each shape would be compiled; --only includes it")
+            peers.append(peer)
             lines.append({"implementation": name, "version": peers[-1].version, "reason": ""})
         except Absent as error:
             lines.append({"implementation": name, "version": "", "reason": str(error)})
@@ -140,16 +143,30 @@ def tensor_bytes(s):
     return s["batch"] * s["tokens"] * heads * size
 
 
+def weight(tool, case):
+    """Of a case in the progress bar: its set-up and looks, and the bytes that take as long as these."""
+    alike = 16 << 20 if tool.backend == "cpu" else 2 << 30
+    return 1 + tensor_bytes(case["shape"]) / alike
+
+
+def progress(total):
+    """A bar with the time left, by what share of the work took how long."""
+    layout = "{percentage:3.0f}%|{bar:28}| {elapsed}, {remaining} left{postfix}"
+    return tqdm(total=total, bar_format=layout, smoothing=0, disable=None)
+
+
 def measure(options, tool, peers, document):
     listed, left = cases(options, tool, document), ranges(options, document)
     import torch
 
     from ropekit_bench.compare import Comparison, DeviceLost
+    from ropekit_bench.compiled import fill_cache
 
     torch.set_num_threads(tool.threads)
     comparison = Comparison(tool, peers, options.seed, document["rounds"])
-    with tqdm(listed, unit="case", disable=None) as bar:
-        for index, case in enumerate(bar):
+    fill_cache(peers, listed, comparison.torch_device, tool.threads)
+    with progress(sum(weight(tool, c) for c in listed) + len(left)) as bar:
+        for index, case in enumerate(listed):
             bar.set_postfix_str(f"{case['suite']} {case['shape']['tokens']}")
             broken = take_broken(document, case)
             try:
@@ -159,9 +176,12 @@ def measure(options, tool, peers, document):
                 go_on(options, document, lost)
             document["suites"][case["suite"]] = all(c["suite"] != case["suite"] for c in listed[index + 1 :])
             save(document, options.output)
-    for positions in left:
-        document["records"] += angles.measure(peers, comparison.torch_device, options.seed, positions)
-        document["suites"]["accuracy"] = positions == left[-1]
+            bar.update(weight(tool, case))
+        for positions in left:
+            document["records"] += angles.measure(peers, comparison.torch_device, options.seed, positions)
+            document["suites"]["accuracy"] = positions == left[-1]
+            save(document, options.output)
+            bar.update()
 
 
 def print_tables(document):
@@ -176,7 +196,7 @@ def main(arguments=None):
     options = parse(arguments)
     try:
         tool = Tool(options.tool, options.library, options.threads, options.backend)
-        peers, lines = find_peers(tool, options.only and options.only.split(","))
+        peers, lines = find_peers(tool, options.only and options.only.split(","), options.quick)
         document = begin(options, tool, lines)
         ended = False
         try:

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
-from ropekit_bench import angles, clock, harness, results
+from ropekit_bench import angles, clock, compiled, harness, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison, Floor
 from ropekit_bench.peers import PEERS, Absent, Peer, eager
@@ -25,6 +26,11 @@ VARIANTS = {
     "backward": {"direction": "transpose"},
 }
 CPU = [name for name, (_, _, backends) in PEERS.items() if "cpu" in backends]
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled():
+    torch.compiler.reset()
 
 
 def make_case(**changes):
@@ -48,6 +54,44 @@ def test_peer_is_right_or_declines(name, variant, tool):
         assert name not in ("ropekit", "PyTorch naive", "PyTorch cached"), "offers everything"
         return
     assert case.check(run)["elements"] == sum(x.numel() for x in case.inputs[0] if x is not None)
+
+
+def test_torch_compile_makes_code_for_each_shape_alone(tool):
+    adapter, graphs = Peer("torch.compile cached", tool).adapter, []
+    for tokens in (11, 12, 13):
+        adapter.prepare(make_case(tokens=tokens))(0)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert [b - a for a, b in itertools.pairwise(graphs)] == [1, 1]
+    assert adapter.kernel == "torch.compile(cached, dynamic=False)"
+
+
+def test_code_is_made_before_the_run_once_for_each_shape(tool, tmp_path, monkeypatch):
+    peer, plain = Peer("torch.compile naive", tool), Peer("PyTorch naive", tool)
+    shapes = [{**SHAPE, "tokens": 14, "max_position": most} for most in (50, 100)]
+    listed = [{"shape": shape} for shape in shapes]
+    assert compiled.distinct([peer, plain], listed) == [("torch.compile naive", shapes[1])]
+    assert compiled.distinct([plain], listed) == []
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.set_num_threads(1)
+    compiled.fill_cache([peer], listed, "cpu", 1)
+    before = counters["inductor"]["fxgraph_cache_hit"]
+    peer.prepare(make_case(tokens=14))(0)
+    assert counters["inductor"]["fxgraph_cache_hit"] == before + 1
+
+
+def test_a_quick_run_compiles_nothing_unless_asked_to(tool):
+    quick, asked = (harness.find_peers(tool, only, True)[0] for only in (None, ["torch.compile naive"]))
+    assert "PyTorch naive" in {p.name for p in quick} and not any(p.compiles for p in quick)
+    assert [p.name for p in asked] == ["ropekit", "torch.compile naive"]
+
+
+@pytest.mark.parametrize(("name", "rows"), [
+    ("ropekit", 0), ("PyTorch naive", 0), ("PyTorch cached", 2 * 5), ("ONNX Runtime", 5)])  # fmt: skip
+def test_tables_that_a_call_reads_are_counted(name, rows, tool):
+    """rows: of cos and sin for one element, where five positions are two rows of them."""
+    peer = make_peer(name, tool)
+    peer.prepare(make_case(batch=2, position_ids="none", head_dim=16))
+    assert peer.adapter.table_bytes == 2 * rows * 16 * 4 / (1 if name.startswith("PyTorch") else 2)
 
 
 def test_ropekit_is_far_inside_the_bound_of_peers(tool):

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT
 
 from ropekit_bench import results
-from ropekit_bench.report import page, tables
+from ropekit_bench.report import page, summary
 from ropekit_bench.report.model import machines
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
@@ -139,9 +139,11 @@ def test_the_host_time_of_a_copy_stands_beside_that_of_a_call(tool_path, tmp_pat
     path = tmp_path / "results.json"
     answer = run(tool_path, "bench", "--suite=overhead", "--rounds=3", "--threads=1", f"--output={path}")
     rows = [re.split("  +", line.strip()) for line in answer.stdout.splitlines()]
-    column = next(r for r in rows if "above a copy's" in r).index("above a copy's")
+    first = next(i for i, row in enumerate(rows) if "above a copy's" in row)
+    column = rows[first].index("above a copy's")
     records = results.read(path)["records"]
-    for record, row in zip(records, [r for r in rows if r[-1].startswith("cpu:")], strict=True):
+    assert len(records) == 4 and all(len(line) <= 120 for line in answer.stdout.splitlines())
+    for record, row in zip(records, rows[first + 1 :][:4], strict=True):
         call, copy = record["eager"]["host_seconds"], record["floor"]["host_seconds"]
         assert copy > 0 and (copy < call / 2 or record["label"] != "1")
         shown, unit = row[column].split()
@@ -239,7 +241,7 @@ def test_wrong_output_is_not_timed(tool_path, tmp_path):
         ("overhead", "1", 1),
         ("overhead", "32 + 8", 1),
     }
-    for text in (tables.summary(machines([document])), page.render(machines([document]))):
+    for text in (summary.summary(machines([document])), page.render(machines([document]))):
         assert "overhead: no peer was measured; 4 WRONG, not timed" in text
         assert all(f"WRONG, not timed: {r['case']}, " in text for r in records)
     run(tool_path, *command, "--resume")

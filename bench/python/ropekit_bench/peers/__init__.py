@@ -29,7 +29,9 @@ class Absent(Exception):
 
 
 class Peer:
-    """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set."""
+    """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set. From then on
+    the adapter's kernel names what runs, and table_bytes are those of the rows of cos and sin, or of angles,
+    that the call is given for its positions."""
 
     def __init__(self, name, tool):
         module, package, backends = PEERS[name]
@@ -43,6 +45,11 @@ class Peer:
         except Exception as error:  # a package that breaks on import is as good as absent
             raise Absent(f"{type(error).__name__}: {str(error)[:200]}") from error
         self.name, self.adapter = name, adapter
+
+    @property
+    def compiles(self):
+        """Whether each shape needs code of its own."""
+        return self.name.startswith("torch.compile")
 
     def prepare(self, case):
         return self.adapter.prepare(case)

@@ -18,6 +18,7 @@ class adapter:
 
         rows = torch.arange(case.rows, device=case.device)
         cos, sin = (t.to(case.dtype)[:, None, None] for t in case.table(rows))
+        self.table_bytes = case.selected_bytes((cos, sin))
         positions = case.positions.transpose(0, 1).contiguous()
         style = 1 if case.interleaved else 0
         views = [tuple(x.transpose(0, 1) for x in pair) for pair in case.inputs]

@@ -23,6 +23,7 @@ def tensor(source, target):
 
 class adapter:
     kernel = ""
+    table_bytes = 0
 
     def __init__(self, name, tool):
         self.library = tool.library

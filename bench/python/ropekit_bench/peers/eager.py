@@ -4,6 +4,8 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 
+from ropekit_bench.case import nbytes
+
 
 def turn(x, interleaved):
     """Each pair (a, b) as (-b, a)."""
@@ -33,14 +35,17 @@ def naive(q, k, positions, inv_freq, interleaved):
 
 
 class adapter:
+    table_bytes = 0
+
     def __init__(self, name, tool):
         self.kernel = name
         self.is_naive = name.endswith("naive")
         self.function = naive if self.is_naive else cached
         if name.startswith("torch.compile"):
-            torch._dynamo.config.recompile_limit = 256  # one a shape; beyond it would silently run eagerly
+            self.kernel = f"torch.compile({self.function.__name__}, dynamic=False)"
+            torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
             torch._functorch.config.donated_buffer = False  # a backward is timed again and again
-            self.function = torch.compile(self.function)
+            self.function = torch.compile(self.function, dynamic=False)
 
     def prepare(self, case):
         constants = (
@@ -48,6 +53,7 @@ class adapter:
             if self.is_naive
             else make_table(case.positions, case.inv_freq, case.interleaved, case.dtype)
         )
+        self.table_bytes = 0 if self.is_naive else nbytes(constants)
         inputs, function, interleaved = case.inputs, self.function, case.interleaved
         if case.backward:
             return self.prepare_backward(case, constants)

@@ -5,6 +5,7 @@ import importlib.util
 import sys
 import types
 
+from ropekit_bench.case import nbytes
 from ropekit_bench.peers import require
 
 
@@ -25,6 +26,7 @@ class adapter:
     def prepare(self, case):
         require(case.shape["position_ids"] != "random", "positions of a row follow each other")
         cos, sin = (t.to(case.dtype) for t in case.table(case.positions[0]))
+        self.table_bytes = nbytes((cos, sin))
         options = {
             "interleaved": case.interleaved,
             "conjugate": case.backward,

@@ -8,6 +8,7 @@ from ropekit_bench.peers import require
 
 class adapter:
     kernel = "flashinfer.apply_rope_pos_ids_inplace"
+    table_bytes = 0
 
     def __init__(self, name, tool):
         pass

@@ -2,6 +2,7 @@
 
 from liger_kernel.ops import rope
 
+from ropekit_bench.case import nbytes
 from ropekit_bench.peers import require
 
 
@@ -16,6 +17,7 @@ class adapter:
         require(not case.interleaved, "half-split pairs alone")
         require(case.k_shape[2], "rotates q and k together")
         cos, sin = (case.spread(t).to(case.dtype) for t in case.table(case.positions))
+        self.table_bytes = nbytes((cos, sin))
         function = rope.rope_backward if case.backward else rope.rope_forward
         views = [tuple(x.transpose(1, 2) for x in pair) for pair in case.inputs]
 

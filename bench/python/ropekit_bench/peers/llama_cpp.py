@@ -59,6 +59,7 @@ class Context:
 
 class adapter:
     kernel = "ggml_rope_ext"
+    table_bytes = 0
 
     def __init__(self, name, tool):
         self.ggml = load()

@@ -53,6 +53,7 @@ class adapter:
             build(case, element).SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
         tables = [t.to(case.dtype) for t in case.table(torch.arange(case.rows))]
+        self.table_bytes = case.selected_bytes(tables)
         constants = {
             "cos": (*tables[:1], dtype),
             "sin": (*tables[1:], dtype),

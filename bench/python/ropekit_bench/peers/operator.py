@@ -7,6 +7,7 @@ from ropekit_bench.peers import require
 
 class adapter:
     kernel = "ropekit.apply"
+    table_bytes = 0
 
     def __init__(self, name, tool):
         pass

@@ -22,6 +22,7 @@ class adapter:
         require(not case.backward, "its backward is autograd's")
         angles = case.positions[0, :, None].float() * case.inv_freq
         freqs = torch.cat((angles, angles), -1)[:, None, None]
+        self.table_bytes = freqs.nbytes
 
         def run(slot):
             return tuple(

@@ -16,6 +16,7 @@ class adapter:
         require(not case.backward, "forward alone")
         rows = torch.arange(case.rows, device=case.device)
         table = torch.cat(case.table(rows), -1).to(case.dtype)
+        self.table_bytes = case.selected_bytes([table])
         positions = case.positions.flatten()
         flat = [tuple(None if x is None else x.flatten(0, 1) for x in pair) for pair in case.inputs]
 
