@@ -39,7 +39,7 @@ def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Mo
         **{"case": f"--tokens={tokens}", "suite": suite, "label": label, "cache": "cold", "shape": shape},
         **{"implementation": implementation, "kernel": "kernel of " + implementation, "bytes": 1},
         **{"table_bytes": 0, "sets": 1, "rounds": 5, "iterations": 10, "replay": timing},
-        "eager": {**timing, "host_seconds": seconds},
+        "eager": {**timing, "host_seconds": seconds / 2},
         "floor": {"seconds": summary(1e-6), "gb_per_second": 1e-3, "kernel": "copy"},
         "self_ratio": summary(1.01),
         "checked": {"elements": 1, "max_error": 0, "worst": 0},

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, measurement
 
 from ropekit_bench import results
-from ropekit_bench.report import command, page, plots, tables
+from ropekit_bench.report import command, page, plots, summary, tables
 from ropekit_bench.report.model import bandwidth_lines, machines
 
 TOKENS = (1024, 2048, 4096)
@@ -52,12 +52,12 @@ def test_documents_of_these_tests_follow_the_schema(document):
 
 def test_lost_cells_are_marked_as_plainly_as_won_ones(document):
     suite = machines([document])[0].suites["prefill"]
-    assert tables.tally(suite) == "first in 2, ▼ NOT first in 1 of 3 cases"
+    assert tables.tally(suite) == "first in 2, ▼ NOT first in 1 of 3"
     verdicts = [row[tables.rows(suite)[0].index("beside the best peer")] for row in tables.rows(suite)[1:]]
     assert verdicts == ["▲ first, 2.00x Liger-Kernel", "▼ NOT first, 0.90x Liger-Kernel",
                         "▲ first, 2.00x Liger-Kernel"]  # fmt: skip
     html = page.render(machines([document]))
-    for text in (html, tables.summary(machines([document]))):
+    for text in (html, summary.summary(machines([document]))):
         assert text.count(tables.tally(suite)) == 2
     assert html.count('<td class="won">') == 2
     assert html.count('<td class="lost">') == 1
@@ -72,7 +72,7 @@ def test_no_figure_stands_without_its_floor(document):
 
 def test_speedup_is_over_pytorch_naive(document):
     heading, row, *_ = tables.rows(machines([document])[0].suites["prefill"])
-    assert row[heading.index("over PyTorch naive")] == "20.0x"
+    assert row[heading.index("over naive")] == "20.0x"
 
 
 def test_implementations_are_compared_within_one_run_alone(make):
@@ -95,18 +95,18 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     assert row[heading.index("of floor †")].startswith("50.0 %")
     assert row[heading.index("eager")] == "4 us"
     assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
-    text = tables.summary(machines([together, alone]))
+    text = summary.summary(machines([together, alone]))
     assert "of the peers' run; † kernels alone, of the tool's own run" in text
-    overview = tables.overview_markdown(machines([together, alone]))
-    assert overview in text and "|               50 % † |" in overview
-    assert re.search(r"\n\n† kernels alone, .*; the rest of the row eager calls, of the peers'\.$", overview)
-    assert "†" not in tables.overview_markdown(machines([alone]))
+    overview = summary.overview_markdown(machines([together, alone]))
+    assert overview in text and "|   50 % † |" in overview
+    assert re.search(r" † kernels alone, .*; the rest of the row eager calls, of the peers'\.$", overview)
+    assert "†" not in summary.overview_markdown(machines([alone]))
 
 
 def test_overhead_shows_the_host_above_a_copy(make):
     records = [measurement("ropekit", 2e-6, t, suite) for suite in ("overhead", "decode") for t in TOKENS[:2]]
     for record in records[1:]:
-        record["floor"]["host_seconds"] = 1.75e-6
+        record["floor"]["host_seconds"] = 0.75e-6
     found = make(records)
     results.check(found, "made")
     suites = machines([found])[0].suites
@@ -122,7 +122,7 @@ def test_machines_are_merged_by_device(make):
 
 
 def test_absent_peers_are_listed(document):
-    assert "vLLM (vllm is not installed)" in tables.summary(machines([document]))
+    assert "vLLM (vllm is not installed)" in summary.summary(machines([document]))
     assert "vllm is not installed" in page.render(machines([document]))
 
 
@@ -135,9 +135,10 @@ def test_page_is_self_contained_and_escapes(document):
 
 
 def test_a_bar_in_a_name_is_no_column_of_a_markdown_table(document):
-    document["device"]["name"] = "A | B"
-    heading, _, row, *_ = tables.overview_markdown(machines([document])).splitlines()
-    assert row.startswith(r"| A \| B (cuda) | prefill ") and len(row) == len(heading)
+    for record in document["records"]:
+        record["label"] = "A | B" if record["shape"]["tokens"] == 1024 else "C"
+    heading, _, row, *_ = tables.markdown(tables.rows(machines([document])[0].suites["prefill"])).splitlines()
+    assert row.startswith(r"| A \| B | 1024 | ") and len(row) == len(heading)
 
 
 def test_every_kind_of_figure_is_drawn(document):
@@ -244,7 +245,7 @@ def test_samples_that_scatter_across_each_other_settle_no_order(make, ours, near
         records[-1]["replay"]["seconds"] = {"low": low, "median": median, "high": high}
     found = machines([make(records)])
     assert column(found[0].suites["prefill"], "beside the best peer") == [mark]
-    assert ("unsettled in 1 of 1" in tables.tally(found[0].suites["prefill"])) == mark.startswith("◇")
+    assert ("◇ unsettled in 1 of 1" in tables.tally(found[0].suites["prefill"])) == mark.startswith("◇")
     assert ('<td class="level">' in page.render(found)) == mark.startswith("◇")
 
 
@@ -252,15 +253,16 @@ def test_level_cases_are_counted_apart(make):
     records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
     records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]
     found = machines([make(records)])
-    assert tables.tally(found[0].suites["prefill"]) == "first in 1, ▼ NOT first in 1, level in 1 of 3 cases"
-    assert tables.overview(found)[1][4] == "first in 1, ▼ NOT first in 1, level in 1 of 3 cases"
+    assert tables.tally(found[0].suites["prefill"]) == "first in 1, ▼ NOT first in 1, ≈ level in 1 of 3"
+    assert summary.overview(found[0])[1][3] == "first in 1, ▼ NOT first in 1, ≈ level in 1 of 3"
 
 
 def test_a_row_is_of_the_c_call_alone(make):
     records = [measurement("ropekit", 4e-6), measurement("ropekit.apply", 1e-6), measurement("vLLM", 2e-6)]
     suite = machines([make(records)])[0].suites["prefill"]
     assert column(suite, "beside the best peer") == ["▼ NOT first, 0.50x vLLM"]
-    assert column(suite, "ropekit") == column(suite, "eager") == column(suite, "host") == ["4 us"]
+    assert column(suite, "ropekit") == column(suite, "eager") == ["4 us"]
+    assert column(suite, "host") == ["2 us"]
 
 
 def test_a_suite_compared_by_replay_and_eager_says_which(make):
@@ -288,13 +290,45 @@ def test_every_implementation_shows_replay_eager_and_host(make):
         record["eager"]["seconds"] = dict(record["replay"]["seconds"], median=(3 + index) * 1e-6)
         record["eager"]["host_seconds"] = (6 + index) * 1e-6
     del records[2]["replay"]
-    heading, *rows = tables.peer_rows(machines([make(records)])[0].suites["prefill"])
-    assert heading[-4:] == ["implementation", "replay", "eager", "host"]
-    assert [row[-4:] for row in rows] == [
-        ["ropekit", "1 us, 100 %", "3 us, 100 %", "6 us"],
-        ["ropekit.apply", "1 us, 100 %", "4 us, 100 %", "7 us"],
-        ["FlashInfer", "-", "5 us, 100 %", "8 us"],
+    records[2]["table_bytes"] = 3 << 19
+    suite = machines([make(records)])[0].suites["prefill"]
+    heading, *rows = tables.peer_rows(suite)
+    assert heading[-5:] == ["implementation", "replay", "eager", "host", "tables"]
+    assert [row[-5:] for row in rows] == [
+        ["ropekit", "1 us, 100 %", "3 us, 100 %", "6 us", "-"],
+        ["ropekit.apply", "1 us, 100 %", "4 us, 100 %", "7 us", "-"],
+        ["FlashInfer", "-", "5 us, 100 %", "8 us", "1.5 MiB"],
     ]
+    line = "tables that a call reads, apart from these bytes: FlashInfer 1.5 MiB"
+    assert f"\n- {line}\n" in tables.suite_markdown("prefill", suite)
+
+
+def test_cells_that_are_not_first_are_listed(make):
+    records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
+    records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]
+    found = machines([make(records)])
+    lines = [
+        "prefill, ▼ NOT first in 1: T 4096 (0.50x Liger-Kernel)",
+        "prefill, ≈ level in 1: T 1024 (1.00x Liger-Kernel)",
+    ]
+    assert summary.not_first(found[0]) == lines
+    for text in (summary.summary(found), page.render(found)):
+        assert all(line in text for line in lines)
+
+
+def test_markdown_fits_a_terminal(make):
+    names = ("ropekit", "PyTorch naive", "torch.compile cached")
+    records = []
+    for label, dtype, heads in (("DeepSeek MLA, contiguous", "bf16", 64), ("Llama-3-8B", "f32", 128)):
+        for tokens in (16384, 131072):
+            records += [measurement(n, 1.23e-3, tokens, label=label) for n in names]
+            for record in records[-3:]:
+                record["shape"] |= {"dtype": dtype, "head_dim": heads}
+    calls = [{k: v for k, v in r.items() if k != "replay"} for r in records]
+    alone = make(records[::3]) | {"command": "bench"}
+    for found in ([make(records)], [make(calls), alone]):
+        text = summary.summary(machines(found))
+        assert all(len(line) <= tables.WIDTH for line in text.splitlines() if line.startswith("|"))
 
 
 def test_another_host_driver_commit_or_number_of_threads_is_a_section_of_its_own(make):
@@ -331,7 +365,7 @@ def test_the_later_run_counts_whatever_the_order_of_files(make):
     texts, pages = set(), set()
     for files in itertools.permutations((first, second, third, other, second)):
         found = machines(files)
-        texts.add(tables.summary(found))
+        texts.add(summary.summary(found))
         if not pages or files[0] is third:
             pages.add(text_of(page.render(found)))
     assert len(texts) == len(pages) == 1
@@ -359,7 +393,7 @@ def test_cases_that_every_implementation_declines_are_counted(make):
         found = machines(documents)
         assert tables.declined(found[0].suites["prefill"]) == declined
         assert len(found[0].suites["prefill"].ours) == cases
-        for text in (tables.summary(found), page.render(found)):
+        for text in (summary.summary(found), page.render(found)):
             assert all(text.count(line) == 1 for line in declined)
 
 
@@ -373,7 +407,7 @@ def test_a_later_run_that_is_quick_or_did_not_end_replaces_no_full_one(make, fla
     found = machines([second, first])
     assert column(found[0].suites["prefill"], "ropekit") == ["2 us", "1 us"]
     marked = "no peer was measured" + "; 1 quick: not for comparison" * ("quick" in flaw)
-    assert tables.overview(found)[1][4] == marked
+    assert summary.overview(found[0])[1][3] == marked
     assert f"prefill: {marked}<" in page.render(found)
 
 
@@ -381,7 +415,7 @@ def test_figures_that_a_quick_run_of_the_tool_lends_are_marked(make):
     together, alone = (make([measurement("ropekit", s)]) for s in (4e-6, 2e-6))
     del together["records"][0]["replay"]
     alone |= {"command": "bench", "quick": True}
-    assert "1 quick" in tables.overview(machines([together, alone]))[1][4]
+    assert "1 quick" in summary.overview(machines([together, alone])[0])[1][3]
 
 
 def test_declined_cases_are_listed_with_their_reason(make):
@@ -393,19 +427,19 @@ def test_declined_cases_are_listed_with_their_reason(make):
         "AITER declined 1 case: no",
         "FlashInfer declined 3 cases: f16 and bf16 alone",
     ]
-    assert "\n- FlashInfer declined 3 cases: f16 and bf16 alone\n" in tables.summary(found)
+    assert "\n- FlashInfer declined 3 cases: f16 and bf16 alone\n" in summary.summary(found)
     assert "<li>FlashInfer declined 3 cases: f16 and bf16 alone</li>" in page.render(found)
 
 
 def test_a_run_that_did_not_end_says_so(document):
     document["complete"], document["quick"] = False, True
-    assert "(quick: not for comparison; not complete)" in tables.summary(machines([document]))
+    assert "(quick: not for comparison; not complete)" in summary.summary(machines([document]))
     document["quick"] = False
     assert "(not complete)" in page.render(machines([document]))
     document["suites"] = {"prefill": True, "decode": False, "": False}
-    assert "(not complete: decode, as given)" in tables.summary(machines([document]))
+    assert "(not complete: decode, as given)" in summary.summary(machines([document]))
     del document["complete"]
-    assert "not complete" not in tables.summary(machines([document]))
+    assert "not complete" not in summary.summary(machines([document]))
 
 
 def test_the_verdict_follows_the_case_and_the_table_precedes_its_plots(document):
@@ -417,8 +451,8 @@ def test_the_verdict_follows_the_case_and_the_table_precedes_its_plots(document)
 
 
 def test_a_range_without_extent_is_one_figure(document):
-    heading, row = tables.overview(machines([document]))
-    assert row[heading.index("over PyTorch naive")] == "20.0x"
+    heading, row = summary.overview(machines([document])[0])
+    assert row[heading.index("over naive")] == "20.0x"
 
 
 def test_the_drawn_figure_is_checked_against_the_results(make, tmp_path):

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from ropekit_bench import results
-from ropekit_bench.report import page, tables
+from ropekit_bench.report import page, summary
 from ropekit_bench.report.model import machines
 
 
@@ -21,7 +21,7 @@ def main(arguments=None):
         if options.html:
             with open(options.html, "w", encoding="utf-8") as file:
                 file.write(page.render(found))
-        text = tables.summary(found)
+        text = summary.summary(found)
         if options.markdown:
             with open(options.markdown, "w", encoding="utf-8") as file:
                 file.write(text)

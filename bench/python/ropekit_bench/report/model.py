@@ -129,6 +129,10 @@ class Machine:
     name: str
     documents: list
 
+    @property
+    def backend(self):
+        return self.documents[0]["device"]["backend"]
+
     @cached_property
     def runs(self):
         """In the order in which they count, whatever that of the files: not quick, with peers, complete, then

@@ -2,13 +2,16 @@
 
 import jinja2
 
-from ropekit_bench.report import plots, tables
+from ropekit_bench.report import plots, summary, tables
 
 
 def implementations(machine):
     return [
-        ["implementation", "version", "absent because"],
-        *([i["implementation"], i["version"] or "absent", i["reason"]] for i in machine.implementations),
+        ["implementation", "version", "called, or absent because"],
+        *(
+            [i["implementation"], i["version"] or "absent", i["reason"] or summary.called(machine, i) or "-"]
+            for i in machine.implementations
+        ),
     ]
 
 
@@ -29,6 +32,8 @@ def render(machines):
         measure=tables.measure,
         declined=tables.declined,
         wrong=tables.wrong,
+        tables_read=tables.tables_read,
+        not_first=summary.not_first,
         error_rows=tables.error_rows,
         implementations=implementations,
     )

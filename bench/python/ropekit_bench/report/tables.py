@@ -1,10 +1,12 @@
 """Tables of a suite as rows of text, and as Markdown, which reads well in a terminal too."""
 
-import statistics
+from itertools import chain
 
-from ropekit_bench.report.model import BASELINE, CALL, disagreement
+from ropekit_bench.report.model import CALL, disagreement
 
 BORROWED = "†"
+NOT_FIRST = {"lost": "▼ NOT first", "level": "≈ level", "unsettled": "◇ unsettled"}
+WIDTH = 120  # of a terminal; Markdown divides what is wider
 
 
 def seconds(value):
@@ -12,6 +14,18 @@ def seconds(value):
         if value * scale >= 1:
             return f"{value * scale:.3g} {unit}"
     return f"{value * 1e9:.3g} ns"
+
+
+def percent(ratio):
+    return f"{100 * ratio:.1f} %"
+
+
+def mebibytes(value):
+    return f"{value / 2**20:.3g} MiB"
+
+
+def a_a(cell):
+    return percent(cell.a_a)
 
 
 def above_copy(record):
@@ -41,24 +55,21 @@ def own_columns(suite):
         ("dtype", lambda c: c.shape["dtype"]),
         ("cache", lambda c: c.cache),
     )
-    return [column for column in columns if suite.varies(column[1])] or [columns[1]]
+    found = [column for column in columns if suite.varies(column[1])] or [columns[1]]
+    rest = [text for heading, text in found if heading != "D"]
+    names = {tuple(text(c) for text in rest) for c in suite.cells}
+    return [c for c in found if c[0] != "D"] if len(names) == len(suite.cells) else found
 
 
-def columns(suite):
-    """Headings and functions of a cell for every column; those of the tool's own run are marked."""
-    mark = f" {BORROWED}" if suite.borrowed else ""
+def cell_name(suite, cell):
+    """The cell in words, within its suite."""
+    units = {"T": "T ", "D": "D "}
+    return " ".join(units.get(heading, "") + text(cell) for heading, text in own_columns(suite))
 
-    def quartiles(timing):
-        ratio = timing["ratio"]
-        return f"{100 * ratio['median']:.1f} % ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})"
 
-    def a_a(c):
-        return f"{100 * c.a_a:.1f} %"
-
-    def of_kernel(text):
-        return lambda c: text(*suite.kernel(c)) if suite.kernel(c) else "-"
-
-    found = own_columns(suite)
+def beside_peers(suite):
+    """Columns of the calls: heading and function of a cell."""
+    found = []
     if suite.contested:
         found.append(("beside the best peer", verdict))
         if len({c.measure for c in suite.contested}) > 1:
@@ -66,28 +77,49 @@ def columns(suite):
         if suite.borrowed:
             found.append(("A/A", a_a))
     if any(c.speedup(CALL) for c in suite.ours):
-        found.append((f"over {BASELINE}", lambda c: f"{c.speedup(CALL):.1f}x" if c.speedup(CALL) else "-"))
-    found += [
-        ("ropekit" + mark, of_kernel(lambda r, t: seconds(t["seconds"]["median"]))),
-        ("GB/s" + mark, of_kernel(lambda r, t: f"{t['gb_per_second']:.4g}")),
-        ("floor GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
-        ("of floor" + mark, of_kernel(lambda _, t: quartiles(t))),
-        ("A/A" + mark, of_kernel(lambda r, t: f"{100 * disagreement(r):.1f} %") if mark else a_a),
-    ]
-    if any(c.records[CALL].get("table_bytes") for c in suite.ours):
-        found.append(("tables, MiB", lambda c: f"{c.records[CALL]['table_bytes'] / 2**20:.1f}"))
-    found += [
-        ("eager", lambda c: seconds(c.records[CALL]["eager"]["seconds"]["median"])),
-        ("host", lambda c: seconds(c.records[CALL]["eager"]["host_seconds"])),
-    ]
+        found.append(("over naive", lambda c: f"{c.speedup(CALL):.1f}x" if c.speedup(CALL) else "-"))
+    eager = [c.records[CALL]["eager"] for c in suite.ours]
+    found.append(("eager", lambda c: seconds(c.records[CALL]["eager"]["seconds"]["median"])))
+    if any(e["host_seconds"] != e["seconds"]["median"] for e in eager):  # on a CPU the call is the host's
+        found.append(("host", lambda c: seconds(c.records[CALL]["eager"]["host_seconds"])))
     if suite.name == "overhead" and any(above_copy(c.records[CALL]) for c in suite.ours):
         found.append(("above a copy's", lambda c: above_copy(c.records[CALL]) or "-"))
     return found
 
 
-def rows(suite):
-    """Headings, then a row of text for each case."""
-    found = columns(suite)
+def beside_floor(suite):
+    """Columns of the kernel; those of the tool's own run are marked."""
+    mark = f" {BORROWED}" if suite.borrowed else ""
+
+    def quartiles(timing):
+        ratio = timing["ratio"]
+        return f"{100 * ratio['median']:.1f} % ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})"
+
+    def of_kernel(text):
+        return lambda c: text(*suite.kernel(c)) if suite.kernel(c) else "-"
+
+    found = [
+        ("ropekit" + mark, of_kernel(lambda r, t: seconds(t["seconds"]["median"]))),
+        ("GB/s" + mark, of_kernel(lambda r, t: f"{t['gb_per_second']:.4g}")),
+        ("floor GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
+        ("of floor" + mark, of_kernel(lambda _, t: quartiles(t))),
+        ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
+    ]
+    if any(c.records[CALL].get("table_bytes") for c in suite.ours):
+        found.append(("tables", lambda c: mebibytes(c.records[CALL]["table_bytes"])))
+    return found
+
+
+def parts(suite):
+    """The columns beside those that name a case: what was called, then what its kernel does, or, without
+    peers, the other way round."""
+    both = [beside_peers(suite), beside_floor(suite)]
+    return both if suite.contested else both[::-1]
+
+
+def rows(suite, columns=None):
+    """Headings, then a row of text for each case, by some columns or all."""
+    found = own_columns(suite) + (columns or list(chain(*parts(suite))))
     return [
         [heading for heading, _ in found],
         *([function(cell) for _, function in found] for cell in suite.ours),
@@ -105,14 +137,24 @@ def peer_rows(suite):
         return f"{seconds(t['seconds']['median'])}, {100 * t['ratio']['median']:.0f} %"
 
     return [
-        [*(heading for heading, _ in own), "implementation", "replay", "eager", "host"],
+        [*(heading for heading, _ in own), "implementation", "replay", "eager", "host", "tables"],
         *(
             [*(f(c) for _, f in own), name, timing(r, "replay"), timing(r, "eager"),
-             seconds(r["eager"]["host_seconds"])]
+             seconds(r["eager"]["host_seconds"]), mebibytes(r["table_bytes"]) if r["table_bytes"] else "-"]
             for c in suite.cells
             for name, r in c.records.items()
         ),
     ]  # fmt: skip
+
+
+def tables_read(suite):
+    """A line that says what tables the calls read; none where none is known to."""
+    found = {}
+    for implementation, record in (item for c in suite.cells for item in c.records.items()):
+        if record["table_bytes"]:
+            found.setdefault(implementation, []).append(record["table_bytes"])
+    texts = [f"{n} {span(sizes, mebibytes)}" for n, sizes in found.items()]
+    return [f"tables that a call reads, apart from these bytes: {', '.join(texts)}"] * bool(texts)
 
 
 def declined(suite):
@@ -164,9 +206,8 @@ def tally(suite):
     mark += f"; {quick} quick: not for comparison" * bool(quick)
     if not suite.contested:
         return "no peer was measured" + mark
-    names = {"lost": "▼ NOT first", "level": "level", "unsettled": "unsettled"}
-    rest = "".join(f", {name} in {suite.count(s)}" for s, name in names.items() if suite.count(s))
-    return f"first in {suite.count('first')}{rest} of {len(suite.contested)} cases{mark}"
+    rest = "".join(f", {words} in {suite.count(s)}" for s, words in NOT_FIRST.items() if suite.count(s))
+    return f"first in {suite.count('first')}{rest} of {len(suite.contested)}{mark}"
 
 
 def measure(suite):
@@ -176,10 +217,22 @@ def measure(suite):
     return text + f", of the peers' run; {BORROWED} kernels alone, of the tool's own run" * suite.borrowed
 
 
+def divided(suite):
+    """The table of a suite, its columns in two where together they are too wide."""
+    whole = markdown(rows(suite))
+    if len(whole.partition("\n")[0]) <= WIDTH:
+        return whole
+    return "\n\n".join(markdown(rows(suite, columns)) for columns in parts(suite))
+
+
+def bullets(lines):
+    return "".join(f"- {line}\n" for line in lines)
+
+
 def suite_markdown(name, suite):
-    refusals = "".join(f"- {line}\n" for line in wrong(suite) + declined(suite))
-    table = f" ({measure(suite)})\n\n{markdown(rows(suite))}" if suite.ours else ""
-    return f"### {name}: {tally(suite)}{table}\n" + f"\n{refusals}" * bool(refusals)
+    lines = bullets(wrong(suite) + tables_read(suite) + declined(suite))
+    table = f" ({measure(suite)})\n\n{divided(suite)}" if suite.ours else ""
+    return f"### {name}: {tally(suite)}{table}\n" + f"\n{lines}" * bool(lines)
 
 
 def error_rows(machine):
@@ -208,52 +261,7 @@ def errors(machine):
     return found
 
 
-def overview(machines):
-    """A row for each suite of each machine."""
-    found = [["device", "suite", "cases", "of the floor, median", "beside peers", f"over {BASELINE}"]]
-    for machine in machines:
-        for name, suite in machine.suites.items():
-            ratios = [timing["ratio"]["median"] for _, timing in suite.kernels]
-            ratio = f"{100 * statistics.median(ratios):.0f} %" if ratios else "-"
-            ratio += f" {BORROWED}" * suite.borrowed
-            speedups = [c.speedup(CALL) for c in suite.ours if c.speedup(CALL)]
-            ends = [f"{end(speedups):.1f}x" for end in (min, max) if speedups]
-            gain = " to ".join(dict.fromkeys(ends)) or "-"
-            found.append([machine.name, name, str(len(suite.ours)), ratio, tally(suite), gain])
-    return found
-
-
-def overview_markdown(machines):
-    """The overview, with what its mark means where a row has it."""
-    text = markdown(overview(machines))
-    note = f"{BORROWED} kernels alone, of the tool's own run; the rest of the row eager calls, of the peers'."
-    return text + f"\n\n{note}" * (BORROWED in text)
-
-
-def document(machines):
-    """Every suite of every machine, as Markdown."""
-    parts = []
-    for machine in machines:
-        parts.append(f"## {machine.name}\n")
-        for title, facts in machine.facts:
-            parts.append(f"{title}: " + "; ".join(f"{k} {v}" for k, v in facts.items() if v) + "\n")
-        parts += [f"{sentence}\n" for sentence in machine.replaced]
-        absent = [f"{i['implementation']} ({i['reason']})" for i in machine.implementations if i["reason"]]
-        present = [
-            f"{i['implementation']} {i['version']}" for i in machine.implementations if not i["reason"]
-        ]
-        if present:
-            parts.append("Measured: " + ", ".join(present) + ".\n")
-        if absent:
-            parts.append("Absent: " + ", ".join(absent) + ".\n")
-        parts += [suite_markdown(name, suite) for name, suite in machine.suites.items()]
-        if len(error_rows(machine)) > 1:
-            parts.append(
-                "### accuracy: largest error of cos and sin\n\n" + markdown(error_rows(machine)) + "\n"
-            )
-    return "\n".join(parts).strip()
-
-
-def summary(machines):
-    """The Markdown summary of some machines."""
-    return f"# ropekit beside copies and peers\n\n{overview_markdown(machines)}\n\n{document(machines)}\n"
+def span(values, text):
+    """The least and the largest of some values in words; - of none."""
+    ends = [text(end(values)) for end in (min, max) if values]
+    return "..".join(dict.fromkeys(ends)) or "-"

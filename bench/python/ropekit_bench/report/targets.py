@@ -122,18 +122,20 @@ def find(document, members):
     """The record of a case of ours, or None."""
     for record in document["records"]:
         known = {**record, **record.get("shape", {})}
-        if "replay" in record and all(
-            known.get(k) == v for k, v in {"implementation": CALL, **members}.items()
-        ):
+        if "replay" in record and matches(known, {"implementation": CALL, **members}):
             return record
     return None
 
 
+def matches(known, members):
+    """Whether all members are as asked: each a value, or a function that says whether a value will do."""
+    return all(v(known[k]) if callable(v) else known.get(k) == v for k, v in members.items())
+
+
 def answer(document, members, target):
-    """What was measured and whether it is enough, as text."""
+    """What was measured and whether it is enough, as text; None where it was not measured."""
     record = find(document, members)
-    found = record and target.answer(record, lambda other: find(document, {**members, **other}))
-    return found or ("not measured", "-")
+    return record and target.answer(record, lambda other: find(document, {**members, **other}))
 
 
 def newest(documents):
@@ -142,12 +144,27 @@ def newest(documents):
     return max((d for d in runs if not d["quick"]), key=lambda d: d["time"], default=None)
 
 
-def rows(document):
-    """Headings, then a row for each target."""
+def answers(asked, look):
+    """Headings, then a row for each of what is asked by what look(members, target) finds."""
+    none = ("not measured", "-")
     return [
         ["case", "target", "measured", "met"],
-        *([case, str(target), *answer(document, members, target)] for case, members, target in TARGETS),
+        *([case, str(target), *(look(members, target) or none)] for case, members, target in asked),
     ]
+
+
+def rows(document):
+    """Headings, then a row for each target."""
+    return answers(TARGETS, lambda members, target: answer(document, members, target))
+
+
+def counted(table):
+    """The table below how many of its rows are met."""
+    verdicts = [row[-1] for row in table[1:]]
+    return (
+        f"Met: {verdicts.count('yes')} of {len(verdicts)}; not measured: {verdicts.count('-')}.\n\n"
+        + markdown(table)
+    )
 
 
 def section(documents):
@@ -156,9 +173,5 @@ def section(documents):
     table = rows(document or {"records": []})
     if document is None:
         return f"No run of the tool on an NVIDIA GPU.\n\n{markdown(table)}"
-    verdicts = [row[-1] for row in table[1:]]
-    return (
-        f"{run_name(document)}: {document['device']['name']}, commit {document['build']['commit']}. "
-        f"Met: {verdicts.count('yes')} of {len(verdicts)}; not measured: {verdicts.count('-')}.\n\n"
-        + markdown(table)
-    )
+    device, commit = document["device"]["name"], document["build"]["commit"]
+    return f"{run_name(document)}: {device}, commit {commit}. {counted(table)}"

@@ -1,0 +1,77 @@
+"""What is asked of ropekit beside its peers, and whether runs with peers have it. Standard library alone."""
+
+from dataclasses import dataclass
+
+from ropekit_bench.report.model import BASELINE, CALL, Suite
+from ropekit_bench.report.tables import span, tally
+from ropekit_bench.report.targets import answers, counted, matches
+
+
+@dataclass(frozen=True)
+class First:
+    """In every cell; level is not first."""
+
+    def __str__(self):
+        return "first in every cell"
+
+    def answer(self, cells):
+        contested = Suite("", [c for c in cells if c.standing])
+        if not contested.cells:
+            return None
+        return tally(contested), "yes" if contested.count("first") == len(contested.cells) else "no"
+
+
+@dataclass(frozen=True)
+class OverBaseline:
+    """As many times as fast in every cell."""
+
+    least: float
+
+    def __str__(self):
+        return f"at least {self.least:g}x {BASELINE}"
+
+    def answer(self, cells):
+        gains = [gain for gain in (c.speedup(CALL) for c in cells if CALL in c.records) if gain]
+        if not gains:
+            return None
+        return span(gains, lambda gain: f"{gain:.1f}x"), "yes" if min(gains) >= self.least else "no"
+
+
+def from_tokens(least):
+    return lambda tokens: tokens >= least
+
+
+SPEED = [
+    ("single-head", {"suite": "single-head"}, OverBaseline(10)),
+    ("tokens, N 63488", {"suite": "tokens", "tokens": 63488}, OverBaseline(4)),
+]
+# Case, members of its suite or shape, and what is asked of it: on a GPU, where an H100 was meant, and a CPU.
+GPU = [
+    ("prefill, T 2048 and more", {"suite": "prefill", "tokens": from_tokens(2048)}, First()),
+    ("decode", {"suite": "decode"}, First()),
+    ("single-head", {"suite": "single-head"}, First()),
+    ("tokens, N 10240 and more", {"suite": "tokens", "tokens": from_tokens(10240)}, First()),
+    *((suite, {"suite": suite}, First()) for suite in ("large", "interleaved", "backward")),
+    *SPEED,
+]
+CPU = [("every suite", {}, First()), *SPEED]
+
+
+def rows(machine):
+    """Headings, then a row for each goal."""
+    cells = [({"suite": s.name, **c.shape}, c) for s in machine.suites.values() for c in s.cells]
+
+    def look(members, goal):
+        return goal.answer([cell for known, cell in cells if matches(known, members)])
+
+    return answers(CPU if machine.backend == "cpu" else GPU, look)
+
+
+def section(machines):
+    """A table for each machine that has peers beside ropekit."""
+    found = [
+        f"**{machine.name}**. {counted(rows(machine))}"
+        for machine in machines
+        if any(suite.contested for suite in machine.suites.values())
+    ]
+    return "\n\n".join(found) or "No run with peers."

@@ -1,0 +1,48 @@
+"""What the table of goals says of runs made for it."""
+
+import pytest
+from conftest import measurement
+
+from ropekit_bench.report import goals
+from ropekit_bench.report.model import machines
+
+
+def pair(suite, tokens, lead, naive=20):
+    """Our record of a case, and those of two that take `lead` and `naive` times as long."""
+    times = {"ropekit": 1, "Liger-Kernel": lead, "PyTorch naive": naive}
+    return [measurement(name, 1e-6 * time, tokens, suite) for name, time in times.items()]
+
+
+def found(make, *pairs, backend="cuda"):
+    made = make([record for records in pairs for record in records])
+    made["device"]["backend"] = backend
+    (machine,) = machines([made])
+    return [row[2:] for row in goals.rows(machine)[1:]], machine
+
+
+def test_a_run_without_the_cells_meets_nothing(make):
+    rows, _ = found(make, pair("rules", 1, 2))
+    assert rows == [["not measured", "-"]] * len(goals.GPU)
+    assert goals.section([]) == "No run with peers."
+
+
+@pytest.mark.parametrize(("lead", "said", "met"), [
+    (2, "first in 2 of 2", "yes"), (1.001, "first in 1, ≈ level in 1 of 2", "no"),
+    (0.5, "first in 1, ▼ NOT first in 1 of 2", "no")])  # fmt: skip
+def test_first_in_every_cell_from_a_number_of_tokens_on(make, lead, said, met):
+    rows, machine = found(
+        make, pair("prefill", 1024, 0.5), pair("prefill", 2048, lead), pair("prefill", 4096, 2)
+    )
+    assert rows[0] == [said, met]
+    assert f"Met: {int(met == 'yes')} of {len(goals.GPU)}" in goals.section([machine])
+
+
+@pytest.mark.parametrize(("naive", "met"), [(10, "yes"), (9.9, "no")])
+def test_as_many_times_as_fast_in_every_cell(make, naive, met):
+    rows, _ = found(make, pair("single-head", 512, 2, naive), pair("single-head", 1024, 2))
+    assert rows[-2] == [f"{naive:.1f}x..20.0x", met]
+
+
+def test_on_a_cpu_every_cell_counts(make):
+    rows, _ = found(make, pair("rules", 1, 2), pair("decode", 1, 0.5), backend="cpu")
+    assert rows[0] == ["first in 1, ▼ NOT first in 1 of 2", "no"]
