@@ -13,8 +13,8 @@ typedef struct table {
     int32_t columns;
 } table;
 
-/* Starts a table; headings are separated by '|'. A column whose heading begins with '*' is printed once,
-   above the table, where every row has the same. */
+/* Starts a table; headings are separated by '|'. A column whose heading begins with '*' is printed
+   once, above the table, where every row has the same. */
 void table_begin(table *t, const char *headings);
 /* Adds the next cell; a cell that starts with a digit or a sign is aligned to the right. */
 __attribute__((format(printf, 2, 3))) void table_cell(table *t, const char *format, ...);

@@ -1,5 +1,8 @@
 """Code that torch.compile will need, made before anything is timed: by several processes, in inductor's cache
-on disk, where the run finds it."""
+on disk, where the run finds it.
+
+Inductor's keys hold a pickled memory format, and with it the first module of sys.modules that has a `torch`:
+these processes are spawned by importing what the run was started as, so that it is the same one."""
 
 import multiprocessing
 import os
@@ -31,7 +34,7 @@ def distinct(peers, listed):
 def begin(threads):
     from torch._inductor import config
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once, without a trace
     os.sched_setaffinity(0, range(os.cpu_count()))  # OpenMP may have bound the process that started this one
     torch.set_num_threads(threads)
     config.compile_threads = 1

@@ -30,7 +30,7 @@ def parse(arguments):
     parser.add_argument("--suite", default="all", help="a suite of `ropekit bench`, or all")
     parser.add_argument("--output", required=True, help="file of results")
     parser.add_argument("--resume", action="store_true", help="keep what --output holds, measure the rest")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, nothing compiled")
     parser.add_argument("--rounds", type=int, help="rounds of a measurement [15]")
     parser.add_argument("--seed", type=int, default=1, help="of the data [1]")
     parser.add_argument("--threads", type=int, default=0, help="threads on the CPU")

@@ -308,6 +308,21 @@ def test_a_later_suite_does_not_hide_one_that_was_interrupted(tool_path, tmp_pat
     assert harness_of("overhead")[1:] == ({"overhead": True, "accuracy": True}, True)
 
 
+def test_a_run_interrupted_while_code_is_made_keeps_its_file(tool_path, tmp_path, monkeypatch, capsys):
+    path = str(tmp_path / "peers.json")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiled, "fill_cache", interrupt)
+    common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=ropekit", "--suite=overhead"]
+    assert harness.main([*common, "--output", path]) == 1
+    assert not results.read(path)["complete"] and "--resume measures the rest" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert harness.main([*common, "--output", path, "--resume", "--rounds=15"]) == 0
+    assert results.read(path)["complete"]
+
+
 def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_path, monkeypatch, capsys):
     path = str(tmp_path / "peers.json")
     common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=PyTorch cached", "--rounds=2"]

@@ -231,7 +231,7 @@ def bullets(lines):
 
 def suite_markdown(name, suite):
     lines = bullets(wrong(suite) + tables_read(suite) + declined(suite))
-    table = f" ({measure(suite)})\n\n{divided(suite)}" if suite.ours else ""
+    table = f"\n\nBy {measure(suite)}.\n\n{divided(suite)}" if suite.ours else ""
     return f"### {name}: {tally(suite)}{table}\n" + f"\n{lines}" * bool(lines)
 
 
