@@ -51,59 +51,49 @@ static int is_right(const table *t, int32_t column) {
     return first < t->count && is_number(t->cells[first]);
 }
 
-static bool is_alike(const table *t, int32_t column) {
+/* Whether the column is printed above the table: marked, and every row has the same. */
+static bool is_above(const table *t, int32_t column) {
+    if (t->cells[column][0] != '*' || t->count <= t->columns)
+        return false;
     for (int64_t i = 2 * t->columns + column; i < t->count; i += t->columns)
         if (strcmp(t->cells[i], t->cells[t->columns + column]) != 0)
             return false;
-    return t->count > t->columns;
+    return true;
 }
 
-static void drop(table *t, int32_t column) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < t->count; i++)
-        if (i % t->columns == column)
-            free(t->cells[i]);
-        else
-            t->cells[kept++] = t->cells[i];
-    t->count = kept;
-    t->columns--;
+/* A cell; of a heading without its mark. */
+static const char *text_of(const table *t, int64_t i) {
+    const char *cell = t->cells[i];
+    return cell + (i < t->columns && cell[0] == '*');
 }
 
-/* Takes marked columns that are alike in every row to a line above the table; removes the marks. */
-static void lift(table *t, FILE *file) {
+static void print_above(const table *t, FILE *file) {
     const char *before = "";
-    for (int32_t column = 0; column < t->columns;) {
-        char *heading = t->cells[column];
-        bool marked = heading[0] == '*';
-        memmove(heading, heading + marked, strlen(heading + marked) + 1);
-        if (marked && is_alike(t, column)) {
-            fprintf(file, "%s%s %s", before, heading, t->cells[t->columns + column]);
+    for (int32_t column = 0; column < t->columns; column++)
+        if (is_above(t, column)) {
+            fprintf(file, "%s%s %s", before, text_of(t, column), t->cells[t->columns + column]);
             before = ", ";
-            drop(t, column);
-        } else {
-            column++;
         }
-    }
     fputs(*before ? "\n" : "", file);
 }
 
-void table_print(table *t, FILE *file) {
-    lift(t, file);
+void table_print(const table *t, FILE *file) {
     int width[TABLE_COLUMNS] = {0};
+    int32_t last = 0;
     for (int64_t i = 0; i < t->count; i++) {
-        int length = (int)strlen(t->cells[i]);
+        int length = (int)strlen(text_of(t, i));
         int *most = &width[i % t->columns];
         *most = length > *most ? length : *most;
     }
+    for (int32_t column = 0; column < t->columns; column++)
+        last = is_above(t, column) ? last : column;
+    print_above(t, file);
     for (int64_t i = 0; i < t->count; i++) {
         int32_t column = (int32_t)(i % t->columns);
-        int last = column == t->columns - 1;
-        int right = is_right(t, column);
-        fprintf(file, "%s%*s%s", column ? "  " : "",
-                right  ? width[column]
-                : last ? 0
-                       : -width[column],
-                t->cells[i], last ? "\n" : "");
+        int left = column == last ? 0 : -width[column];
+        if (!is_above(t, column))
+            fprintf(file, "%*s%s", is_right(t, column) ? width[column] : left, text_of(t, i),
+                    column == last ? "\n" : "  ");
     }
 }
 

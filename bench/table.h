@@ -18,7 +18,7 @@ typedef struct table {
 void table_begin(table *t, const char *headings);
 /* Adds the next cell; a cell that starts with a digit or a sign is aligned to the right. */
 __attribute__((format(printf, 2, 3))) void table_cell(table *t, const char *format, ...);
-void table_print(table *t, FILE *file);
+void table_print(const table *t, FILE *file);
 void table_end(table *t);
 
 #endif
