@@ -16,6 +16,15 @@ class Declined(Exception):
     """A case that an implementation does not offer, with the reason."""
 
 
+def refusal(s):
+    """Why nobody is compared on a shape; empty where they are."""
+    if s["angle_mode"] != "exact" or s["rope_type"] != "default" or s["axes"] > 1 or s["xpos"]:
+        return "peers are compared on the default rule alone"
+    if s["dtype"] not in TORCH_DTYPES or s["pairing_in"] != s["pairing_out"]:
+        return "peers keep pairing and know f32, f16 and bf16"
+    return ""
+
+
 def nbytes(tensors):
     return sum(tensor.nbytes for tensor in tensors)
 
@@ -38,10 +47,8 @@ class Case:
 
     def __post_init__(self):
         s = self.shape
-        if s["angle_mode"] != "exact" or s["rope_type"] != "default" or s["axes"] > 1 or s["xpos"]:
-            raise Declined("peers are compared on the default rule alone")
-        if s["dtype"] not in TORCH_DTYPES or s["pairing_in"] != s["pairing_out"]:
-            raise Declined("peers keep pairing and know f32, f16 and bf16")
+        if refusal(s):
+            raise Declined(refusal(s))
         self.dtype = TORCH_DTYPES[s["dtype"]]
         self.rotary_dim = s["rotary_dim"] or s["head_dim"]
         self.interleaved = s["pairing_in"] == "interleaved"

@@ -8,6 +8,7 @@ import sys
 from tqdm import tqdm
 
 from ropekit_bench import angles, results
+from ropekit_bench.case import refusal
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import Machine
 from ropekit_bench.report.tables import suite_markdown
@@ -145,6 +146,8 @@ def tensor_bytes(s):
 
 def weight(tool, case):
     """Of a case in the progress bar: its set-up and looks, and the bytes that take as long as these."""
+    if refusal(case["shape"]):
+        return 0
     alike = 16 << 20 if tool.backend == "cpu" else 2 << 30
     return 1 + tensor_bytes(case["shape"]) / alike
 
