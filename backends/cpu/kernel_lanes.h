@@ -3,6 +3,7 @@
 #define ROPEKIT_CPU_KERNEL_LANES_H
 
 #include "backends/cpu/generic_f64.h"
+#include "backends/cpu/lone_lanes.h"
 #include "backends/cpu/rotate_lanes.h"
 #include "backends/cpu/table_lanes.h"
 
@@ -111,7 +112,7 @@ CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, const cpu_walk *walk,
     return (heads->count > 1 ? heads->in_stride : tensor->in_step) * (windows ? windows : 1);
 }
 
-/* A tensor at the first token of a run. */
+/* A tensor at the first token of a run. */ /* A tensor at the first token of a run. */
 CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
                                         int tensor, int64_t batch, int64_t index,
                                         const cpu_slice *slice) {
@@ -233,6 +234,29 @@ CPU_INLINE void lanes_rotate_in_order(int dtype, const rope_problem *p, const ro
     }
 }
 
+/* One head a token whose angles nothing but its position changes. */
+CPU_INLINE int lanes_is_lone(const rope_problem *p, const lanes_run *run) {
+    const lanes_tensor *q = &run->tensor[0], *k = &run->tensor[1];
+    const lanes_tensor *tensor = q->heads.count ? q : k;
+    return q->heads.count + k->heads.count == 1 && tensor->vectors &&
+           !(tensor->heads.before | tensor->heads.after) && lanes_serves_lone(p);
+}
+
+/* Tokens of one head each: all of a run at once where their positions count. */
+CPU_INLINE void lanes_rotate_alone(int dtype, const rope_problem *p, const rope_call *call,
+                                   const cpu_slice *slice, lanes_run *run) {
+    const lanes_tensor *tensor = &run->tensor[run->tensor[0].heads.count == 0];
+    while (run->index < run->last) {
+        int64_t tokens = run->counts ? run->last - run->index : 1;
+        if (lanes_next_tokens(p, call, run, 1))
+            lanes_rotate_lone(dtype, p, &tensor->heads, tensor->stream, run->token[0].at[0],
+                              tokens);
+        else
+            lanes_pass_token(p, call, slice, run);
+        lanes_advance(run, tokens);
+    }
+}
+
 /* Every token rotates: none lies outside a sequence or a table. */
 CPU_INLINE int lanes_all_rotate(const rope_problem *p, const rope_call *call) {
     return !call->position.cu_seqlens &&
@@ -276,7 +300,10 @@ CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_ca
     if (slice->walk && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call))
         lanes_rotate_apart(dtype, p, call, slice, run);
     lanes_spread(run, 1);
-    lanes_rotate_in_order(dtype, p, call, slice, run, room);
+    if (lanes_is_lone(p, run))
+        lanes_rotate_alone(dtype, p, call, slice, run);
+    else
+        lanes_rotate_in_order(dtype, p, call, slice, run, room);
 }
 
 CPU_INLINE void lanes_rotate_slice(int dtype, const rope_problem *p, const rope_call *call,

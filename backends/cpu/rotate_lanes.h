@@ -181,10 +181,44 @@ CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, cons
         }
 }
 
-/* Rotates a head of 64 pairs with the row that c and s hold, a line of each half at a time. */
-CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, const lanes_f *c,
-                                  const lanes_f *s) {
+/* 64 pairs of one cos and sin each. */
+typedef struct lanes_row {
+    lanes_f c[64 / LANES], s[64 / LANES];
+    const float *cosines; /* c in memory */
+} lanes_row;
+
+CPU_INLINE void lanes_load_row(const cpu_row *from, lanes_row *row) {
+    for (int v = 0; v < 64 / LANES; v++) {
+        row->c[v] = lanes_load_f(from->c1 + v * LANES);
+        row->s[v] = lanes_load_f(from->s1 + v * LANES);
+    }
+    row->cosines = from->c1;
+}
+
+/* The same address, which a compiler takes for another: what is loaded from both is loaded twice.
+ */
+CPU_INLINE const float *lanes_alias(const float *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+
+/* Cosines of f16 are operands in memory, once for each product; what is best was measured
+ * (docs/performance.md). */
+CPU_INLINE lanes_matrix lanes_matrix_64(lanes_kind kind, const lanes_row *row, const float *again,
+                                        int v) {
+    lanes_matrix m = {row->c[v], row->s[v], row->c[v], row->s[v]};
+    if (kind.dtype == ROPE_F16) {
+        m.c1 = lanes_load_f(row->cosines + v * LANES);
+        m.c2 = lanes_load_f(again + v * LANES);
+    }
+    return m;
+}
+
+/* Rotates a head of 64 pairs, a line of each half at a time. */
+CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out,
+                                  const lanes_row *row) {
     const int count = LANES >= 8 && kind.dtype != ROPE_F32 ? 2 : 1;
+    const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
     for (int v = 0; v < 64 / LANES; v += count) {
         lanes_pair x[2];
@@ -193,15 +227,8 @@ CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out, co
             x[w] = lanes_read(kind, in, (v + w) * LANES, 64);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++)
-            x[w] = lanes_rotate(x[w], (lanes_matrix){c[v + w], s[v + w], c[v + w], s[v + w]});
+            x[w] = lanes_rotate(x[w], lanes_matrix_64(kind, row, again, v + w));
         lanes_write(kind, count, out, v * LANES, 64, x);
-    }
-}
-
-CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_f s[64 / LANES]) {
-    for (int v = 0; v < 64 / LANES; v++) {
-        c[v] = lanes_load_f(row->c1 + v * LANES);
-        s[v] = lanes_load_f(row->s1 + v * LANES);
     }
 }
 
@@ -210,22 +237,22 @@ CPU_INLINE void lanes_load_row(const cpu_row *row, lanes_f c[64 / LANES], lanes_
 CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
                                 int tokens) {
     const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
-    lanes_f c[64 / LANES], s[64 / LANES];
+    lanes_row row;
     for (int64_t h = 0; h < frame.count && frame.by_head; h++)
         for (int t = 0; t < tokens; t++) {
-            lanes_load_row(&rows[t], c, s);
+            lanes_load_row(&rows[t], &row);
             lanes_fetch(frame.in + t * frame.in_step + h * frame.in_stride, frame.ahead,
                         128 * cpu_dtype_size(kind.dtype));
             lanes_rotate_head(kind, frame.in + t * frame.in_step + h * frame.in_stride,
-                              frame.out + t * frame.out_step + h * frame.out_stride, c, s);
+                              frame.out + t * frame.out_step + h * frame.out_stride, &row);
         }
     for (int t = 0; t < tokens && !frame.by_head; t++) {
         const char *in = frame.in + t * frame.in_step;
         char *out = frame.out + t * frame.out_step;
-        lanes_load_row(&rows[t], c, s);
+        lanes_load_row(&rows[t], &row);
         for (int64_t h = 0; h < frame.count; h++) {
             lanes_fetch(in, frame.ahead, 128 * cpu_dtype_size(kind.dtype));
-            lanes_rotate_head(kind, in, out, c, s);
+            lanes_rotate_head(kind, in, out, &row);
             in += frame.in_stride;
             out += frame.out_stride;
         }

@@ -121,13 +121,17 @@ static void lanes_round_row(const rope_problem *p, const cpu_row *row) {
     }
 }
 
+/* Whether the attention factor scales rows, or sin is negated. */
+CPU_INLINE int lanes_scales(const rope_problem *p) {
+    return p->direction != ROPE_FORWARD || p->frequency_sets > 1 || p->set[0].attention_factor != 1;
+}
+
 static void lanes_compute_rows(const rope_problem *p, const rope_token *tokens, int count,
                                int tensor, const cpu_row *rows) {
     const lanes_rule plain = {ROPE_ANGLE_EXACT, 1, 0}, exact = {ROPE_ANGLE_EXACT, 1, 1},
                      exact_axes = {ROPE_ANGLE_EXACT, 0, 1}, f32 = {ROPE_ANGLE_F32, 1, 1},
                      f32_axes = {ROPE_ANGLE_F32, 0, 1};
-    int one_axis = p->axes == 1, scaled = p->direction != ROPE_FORWARD || p->frequency_sets > 1 ||
-                                          p->set[0].attention_factor != 1;
+    int one_axis = p->axes == 1, scaled = lanes_scales(p);
     if (p->angle_mode == ROPE_ANGLE_F32 && one_axis)
         lanes_fill_angles(f32, p, tokens, count, rows);
     else if (p->angle_mode == ROPE_ANGLE_F32)
