@@ -72,7 +72,7 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
 CPU_INLINE void lanes_fetch(const char *in, int64_t ahead, int bytes) {
     if (ahead)
         for (int i = 0; i < bytes; i += 64)
-            __builtin_prefetch(in + ahead + i, 0, 2);
+            __builtin_prefetch(in + ahead + i, 0, 3);
 }
 
 /* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
