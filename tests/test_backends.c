@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 288 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 1152 };
 
 /* What the CPU makes of a case. */
 static void *cpu_outputs(const test_case *c, size_t *bytes) {
@@ -69,6 +69,8 @@ TEST(backends, bits_of_the_cpu) {
 typedef struct whole_case {
     int32_t dtype, pairing_in, pairing_out, head_dim, window, direction, angle_mode, in_place;
     int32_t id_dtype; /* 0: no ids */
+    int32_t gaps; /* 0: contiguous; else gaps beside heads and tokens, and 1: ids of one batch row
+                     for all; 2: beside ids; 3: beside batch rows */
     int64_t batch, tokens, heads[2];
 } whole_case;
 
@@ -118,14 +120,15 @@ static whole_case make_plain(int32_t index) {
                     .in_place = index % 5 == 0,
                     .id_dtype = ids[index / 48 % 3],
                     .batch = 1 + index / 144 % 2,
+                    .gaps = index / 288,
                     .tokens = 12,
                     .heads = {heads[h][0], heads[h][1]}};
     return w;
 }
 
-/* Ids of every token, behind the data. */
+/* Ids of every token and of the gaps, behind the data. */
 static void make_ids(const whole_case *w, char *ids) {
-    for (int64_t i = 0; i < w->batch * w->tokens; i++) {
+    for (int64_t i = 0; i < 2 * w->batch * w->tokens; i++) {
         int64_t wide = (i % 3 - 1) * 70001 - i;
         int32_t narrow = (int32_t)wide;
         if (w->id_dtype == ROPE_I32)
@@ -133,6 +136,30 @@ static void make_ids(const whole_case *w, char *ids) {
         else
             memcpy(ids + 8 * i, &wide, 8);
     }
+}
+
+/* Strides whose gaps are `step` elements beside a head, twice that beside a token. */
+static void put_strides(const whole_case *w, int64_t heads, int64_t step, int64_t stride[4]) {
+    stride[3] = 1;
+    stride[2] = w->head_dim + step;
+    stride[1] = heads * stride[2] + 2 * step;
+    stride[0] = w->tokens * stride[1] + (w->gaps == 3 ? 2 * step : 0);
+}
+
+static rope_tensor tensor_of(const whole_case *w, int64_t heads, char *in, char *out) {
+    rope_tensor t = {.in = in, .out = out, .heads = heads};
+    if (w->gaps) {
+        put_strides(w, heads, 8, t.in_stride);
+        put_strides(w, heads, in == out ? 8 : 16, t.out_stride);
+    }
+    return t;
+}
+
+/* Bytes of q or k with the widest gaps. */
+static size_t bytes_of(const whole_case *w, int64_t heads) {
+    int64_t stride[4];
+    put_strides(w, heads, w->gaps ? 16 : 0, stride);
+    return heads ? (size_t)(w->batch * stride[0]) * size_of(w->dtype) : 0;
 }
 
 /* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
@@ -157,21 +184,26 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     if (status != ROPE_OK)
         return status;
     CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
-    const size_t id_bytes = 8 * (size_t)(w->batch * w->tokens);
+    const size_t id_bytes = 16 * (size_t)(w->batch * w->tokens);
     char *ids = calloc(1, id_bytes);
     make_ids(w, ids);
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * bytes + id_bytes, (void **)&memory));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + 2 * bytes, ids, id_bytes));
     free(ids);
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, data, bytes));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + bytes, data, bytes));
     char *out = w->in_place ? memory : memory + bytes;
     rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
     args.position_offset = 100000;
     args.position_ids = w->id_dtype ? memory + 2 * bytes : NULL;
+    if (w->id_dtype && w->gaps == 1)
+        memcpy(args.position_stride, (int64_t[]){1, 0, 1}, sizeof args.position_stride);
+    if (w->id_dtype && w->gaps == 2)
+        memcpy(args.position_stride, (int64_t[]){1, 2 * w->tokens, 2}, sizeof args.position_stride);
     if (w->heads[0])
-        args.q = (rope_tensor){.in = memory, .out = out, .heads = w->heads[0]};
+        args.q = tensor_of(w, w->heads[0], memory, out);
     if (w->heads[1])
-        args.k = (rope_tensor){.in = memory + q_bytes, .out = out + q_bytes, .heads = w->heads[1]};
+        args.k = tensor_of(w, w->heads[1], memory + q_bytes, out + q_bytes);
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
     CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, data, out, bytes));
     CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
@@ -196,8 +228,7 @@ static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
 }
 
 static void check_whole(const whole_case *w, int64_t index) {
-    size_t unit = (size_t)(w->batch * w->tokens * w->head_dim) * size_of(w->dtype);
-    size_t q_bytes = unit * (size_t)w->heads[0], bytes = q_bytes + unit * (size_t)w->heads[1];
+    size_t q_bytes = bytes_of(w, w->heads[0]), bytes = q_bytes + bytes_of(w, w->heads[1]);
     unsigned char *expected = make_data(index, w->dtype, bytes);
     CHECK_STATUS(ROPE_OK, rotate_whole(w, "cpu", NULL, expected, bytes, q_bytes));
     const char *kernel = NULL;

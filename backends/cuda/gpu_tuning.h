@@ -39,7 +39,7 @@
 /* Whether a launch that starts early lets the next one start once its ids are there, not as soon as
  * its loads are under way: by then the blocks of a larger one have found their places. */
 #define GPU_LETS_LATE(GEOMETRY) ((GEOMETRY) == GPU_WIDE)
-/* Threads of a block that take units of one token, and of a whole one; the rest take further
+/* Threads of a block that take units of one token, and of a whole block; the rest take further
  * tokens. */
 #define GPU_UNITS_THREADS 128
 #define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((GEOMETRY) == GPU_WIDE && (SIZE) == 2 ? 32 : 128)

@@ -29,8 +29,13 @@ enum {
 /* Most threads of a block that a kernel is compiled for. */
 enum { GPU_PLAIN_THREADS = 256, GPU_VECTOR_THREADS = 384, GPU_TRAFFIC_THREADS = 256 };
 
+/* Most heads of a thread. */
+enum { GPU_HEADS_MOST = 4 };
+
 /* Most blocks of a grid along y and along z. */
-enum { GPU_GRID_YZ_MOST = 65535 };
+#ifndef GPU_GRID_YZ_MOST
+#define GPU_GRID_YZ_MOST 65535
+#endif
 
 /* Most tokens of a thread of the vector kernel, and most rows of its block. */
 enum { GPU_TOKENS_MOST = 2, GPU_ROWS_MOST = 64 };
@@ -71,7 +76,7 @@ typedef struct gpu_plain_operand {
 /*
  * All that a plain kernel is given: two lines of 64 bytes behind the 16 that precede parameters,
  * because every multiprocessor misses each line once a launch, one after the other. Batch rows in
- * line; those of which each begins anew lie along z of the grid, else z takes what y cannot.
+ * line; rows of which each begins anew lie along z of the grid, else z takes what y cannot.
  */
 typedef struct gpu_plain_call {
     const uint64_t *turns;
@@ -109,15 +114,15 @@ enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
  *     block x strides over pairs; staged: block y is 1 and dynamic shared memory holds a window
  *   vector (rope_problem, rope_call, gpu_vector_call), plain (gpu_plain_call): grid x over blocks
- * of units, z and y over blocks of tokens, block is (pairs / pairs a thread, units, tokens);
+ *     of units, z and y over blocks of tokens, block is (pairs / pairs a thread, units, tokens);
  *     dynamic shared memory of vector holds a row of coefficients for each token of the block
  * All may be launched to start early, but of two plain ones the second alone.
  */
 typedef struct gpu_rotate_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
-    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][GPU_PAIRS_KINDS]
-                     [2]; /* half-split, interleaved */
+    /* of half-split and interleaved pairs; last, launched after or before the one ahead ends */
+    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][GPU_PAIRS_KINDS][2];
 } gpu_rotate_kernels;
 
 extern const gpu_rotate_kernels gpu_kernels_f32;

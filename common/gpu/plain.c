@@ -23,9 +23,11 @@ static int has_plain_ids(const rope_call *call) {
                          (has_ids_in_line(call) || map->id_stride[1] == 0));
 }
 
-/* Whether 32 bits hold an operand's strides in bytes. */
+/* Whether 32 bits hold an operand's strides in bytes, and from a thread's first head to its last.
+ */
 static int is_near(const rope_problem *p, const rope_call *call, const int64_t stride[4]) {
-    const int64_t most = INT32_MAX / 2 / gpu_size_of(p), token = gpu_token_stride(call, stride);
+    const int64_t most = INT32_MAX / (GPU_HEADS_MOST - 1) / gpu_size_of(p),
+                  token = gpu_token_stride(call, stride);
     return token <= most && token >= -most && stride[2] <= most && stride[2] >= -most;
 }
 
@@ -62,13 +64,13 @@ static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
                                            : GPU_WIDE;
 }
 
-/* The largest number up to most that divides a and b, which 32 bits hold. */
-static uint32_t divisor(int64_t whole_a, int64_t whole_b, uint32_t most) {
+/* The largest number from least to most that divides a and b, which 32 bits hold; else 1. */
+static uint32_t divisor(int64_t whole_a, int64_t whole_b, uint32_t least, uint32_t most) {
     const uint32_t a = (uint32_t)whole_a, b = (uint32_t)whole_b;
-    uint32_t d = most;
-    while (d > 1 && (a % d || b % d))
-        d--;
-    return d ? d : 1;
+    for (uint32_t d = most; d > 1 && d >= least; d--)
+        if (a % d == 0 && b % d == 0)
+            return d;
+    return 1;
 }
 
 /* Blocks without a thread too many; 0 where there are none, or only small ones. */
@@ -82,11 +84,11 @@ static int lay_out_whole(const gpu_bound *bound, const rope_call *call, int32_t 
     if (!has_ids_in_line(call) || q * each != call->tensor[0].heads ||
         k * each != call->tensor[1].heads || (geometry == GPU_ALONE && call->position.ids))
         return 0;
-    uint32_t units = divisor(q, k, GPU_WHOLE_THREADS(geometry, size) / lanes);
+    uint32_t units = divisor(q, k, 1, GPU_WHOLE_THREADS(geometry, size) / lanes);
     uint32_t room = GPU_THREADS(geometry, size, bound->early) / (lanes * units);
     uint32_t wanted = room > rows ? (uint32_t)rows : room ? room : 1;
     launch->q_units = (int32_t)q;
-    launch->block = (dim3){lanes, units, divisor(rows, 0, wanted)};
+    launch->block = (dim3){lanes, units, divisor(rows, 0, (wanted + 1) / 2, wanted)};
     launch->grid = (dim3){(uint32_t)((q + k) / units), 1, 1};
     int64_t blocks = rows / launch->block.z;
     launch->grid.y = (uint32_t)(blocks > GPU_GRID_YZ_MOST ? 0 : blocks);
@@ -120,7 +122,7 @@ static int lay_out_checked(const gpu_bound *bound, const rope_call *call, int32_
     uint32_t most = GPU_UNITS_THREADS / lanes;
     uint32_t units = gpu_units_apart(q, k, most ? most : 1);
     uint32_t room = GPU_THREADS(geometry, gpu_size_of(p), bound->early) / (lanes * units);
-    int64_t rows = call->batch * call->tokens;
+    int64_t rows = has_ids_in_line(call) ? call->batch * call->tokens : call->tokens;
     q = gpu_ceiling(q, units) * units;
     launch->q_units = (int32_t)q;
     launch->block = (dim3){lanes, units, room > rows ? (uint32_t)rows : room ? room : 1};

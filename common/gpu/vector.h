@@ -25,6 +25,7 @@ template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {
                                  : GEOMETRY == GPU_NARROW            ? 2
                                  : GEOMETRY == GPU_WIDE && SIZE == 2 ? 2
                                                                      : 1;
+    static_assert(HEADS <= GPU_HEADS_MOST, "host code counts on it");
     static constexpr bool JOINED_IN = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_HALF_SPLIT;
     static constexpr bool JOINED_OUT = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_INTERLEAVED;
 };
