@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 1152 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 2304 };
 
 /* What the CPU makes of a case. */
 static void *cpu_outputs(const test_case *c, size_t *bytes) {
@@ -71,6 +71,7 @@ typedef struct whole_case {
     int32_t id_dtype; /* 0: no ids */
     int32_t gaps; /* 0: contiguous; else gaps beside heads and tokens, and 1: ids of one batch row
                      for all; 2: beside ids; 3: beside batch rows */
+    int32_t launch;
     int64_t batch, tokens, heads[2];
 } whole_case;
 
@@ -104,7 +105,7 @@ static whole_case make_whole(int64_t index) {
 }
 
 /* Small calls of every kind that has GPU kernels of its own: how many heads, which ids, one batch
- * row or two. */
+ * row or two, with gaps and without, started early or not. */
 static whole_case make_plain(int32_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int64_t heads[][2] = {{8, 4}, {3, 1}, {1, 0}, {0, 1}};
@@ -120,7 +121,8 @@ static whole_case make_plain(int32_t index) {
                     .in_place = index % 5 == 0,
                     .id_dtype = ids[index / 48 % 3],
                     .batch = 1 + index / 144 % 2,
-                    .gaps = index / 288,
+                    .gaps = index / 288 % 4,
+                    .launch = index / 1152 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
                     .tokens = 12,
                     .heads = {heads[h][0], heads[h][1]}};
     return w;
@@ -175,6 +177,7 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
                       .direction = w->direction,
                       .angle_mode = w->angle_mode,
                       .position_dtype = w->id_dtype,
+                      .launch = w->launch,
                       .backend = backend,
                       .kernel = kernel};
     rope_plan *plan;
