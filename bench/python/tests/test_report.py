@@ -303,6 +303,10 @@ def test_every_implementation_shows_replay_eager_and_host(make):
     assert f"\n- {line}\n" in tables.suite_markdown("prefill", suite)
 
 
+def test_bytes_have_a_unit_that_leaves_few_digits():
+    assert [tables.size(n) for n in (0, 256, 3 << 9, 3 << 19)] == ["-", "256 B", "1.5 KiB", "1.5 MiB"]
+
+
 def test_cells_that_are_not_first_are_listed(make):
     records = [measurement("ropekit", 1e-6, t) for t in TOKENS]
     records += [measurement("Liger-Kernel", s, t) for s, t in zip((1e-6, 2e-6, 5e-7), TOKENS, strict=True)]

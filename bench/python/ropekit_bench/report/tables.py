@@ -20,8 +20,11 @@ def percent(ratio):
     return f"{100 * ratio:.1f} %"
 
 
-def mebibytes(value):
-    return f"{value / 2**20:.3g} MiB"
+def size(nbytes):
+    for unit, scale in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes} B" if nbytes else "-"
 
 
 def a_a(cell):
@@ -106,7 +109,7 @@ def beside_floor(suite):
         ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
     ]
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):
-        found.append(("tables", lambda c: mebibytes(c.records[CALL]["table_bytes"])))
+        found.append(("tables", lambda c: size(c.records[CALL]["table_bytes"])))
     return found
 
 
@@ -140,7 +143,7 @@ def peer_rows(suite):
         [*(heading for heading, _ in own), "implementation", "replay", "eager", "host", "tables"],
         *(
             [*(f(c) for _, f in own), name, timing(r, "replay"), timing(r, "eager"),
-             seconds(r["eager"]["host_seconds"]), mebibytes(r["table_bytes"]) if r["table_bytes"] else "-"]
+             seconds(r["eager"]["host_seconds"]), size(r["table_bytes"])]
             for c in suite.cells
             for name, r in c.records.items()
         ),
@@ -153,7 +156,7 @@ def tables_read(suite):
     for implementation, record in (item for c in suite.cells for item in c.records.items()):
         if record["table_bytes"]:
             found.setdefault(implementation, []).append(record["table_bytes"])
-    texts = [f"{n} {span(sizes, mebibytes)}" for n, sizes in found.items()]
+    texts = [f"{n} {span(sizes, size)}" for n, sizes in found.items()]
     return [f"tables that a call reads, apart from these bytes: {', '.join(texts)}"] * bool(texts)
 
 
