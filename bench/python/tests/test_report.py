@@ -291,7 +291,8 @@ def test_every_implementation_shows_replay_eager_and_host(make):
         record["eager"]["host_seconds"] = (6 + index) * 1e-6
     del records[2]["replay"]
     records[2]["table_bytes"] = 3 << 19
-    suite = machines([make(records)])[0].suites["prefill"]
+    (machine,) = machines([make(records)])
+    suite = machine.suites["prefill"]
     heading, *rows = tables.peer_rows(suite)
     assert heading[-5:] == ["implementation", "replay", "eager", "host", "tables"]
     assert [row[-5:] for row in rows] == [
@@ -301,6 +302,7 @@ def test_every_implementation_shows_replay_eager_and_host(make):
     ]
     line = "tables that a call reads, apart from these bytes: FlashInfer 1.5 MiB"
     assert f"\n- {line}\n" in tables.suite_markdown("prefill", suite)
+    assert f"; median with quartiles; {line}.</p>" in page.render([machine])
 
 
 def test_bytes_have_a_unit_that_leaves_few_digits():
