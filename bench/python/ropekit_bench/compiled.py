@@ -13,7 +13,7 @@ from contextlib import suppress
 import torch
 from tqdm import tqdm
 
-from ropekit_bench.case import Case
+from ropekit_bench.case import Case, refusal
 from ropekit_bench.peers import eager
 
 PROCESSES_MOST = 16
@@ -23,9 +23,9 @@ DATA = ("in_place", "launch", "max_position", "position_ids", "rope_theta")
 
 def distinct(peers, listed):
     """(implementation, shape), one for each code."""
-    found = {}
+    found, shapes = {}, [case["shape"] for case in listed if not refusal(case["shape"])]
     for name in (peer.name for peer in peers if peer.compiles):
-        for shape in (case["shape"] for case in listed):
+        for shape in shapes:
             key = tuple(value for member, value in shape.items() if member not in DATA)
             found[name, key] = name, shape
     return list(found.values())

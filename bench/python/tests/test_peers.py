@@ -71,6 +71,7 @@ def test_code_is_made_before_the_run_once_for_each_shape(tool, tmp_path, monkeyp
     listed = [{"shape": shape} for shape in shapes]
     assert compiled.distinct([peer, plain], listed) == [("torch.compile naive", shapes[1])]
     assert compiled.distinct([plain], listed) == []
+    assert compiled.distinct([peer], [{"shape": {**SHAPE, "dtype": "f64"}}]) == []
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     torch.set_num_threads(1)
     compiled.fill_cache([peer], listed, "cpu", 1)
