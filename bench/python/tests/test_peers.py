@@ -14,6 +14,7 @@ from ropekit_bench.compare import Comparison, Floor
 from ropekit_bench.peers import PEERS, Absent, Peer, eager
 
 SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
+LISTED = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
 VARIANTS = {
     "half-split": {},
     "interleaved": {"pairing_in": "interleaved", "pairing_out": "interleaved"},
@@ -63,6 +64,14 @@ def test_torch_compile_makes_code_for_each_shape_alone(tool):
         graphs.append(counters["stats"]["unique_graphs"])
     assert [b - a for a, b in itertools.pairwise(graphs)] == [1, 1]
     assert adapter.kernel == "torch.compile(cached, dynamic=False)"
+
+
+def test_a_case_finds_no_code_of_an_earlier_one(tool):
+    comparison, graphs = Comparison(tool, [Peer("torch.compile cached", tool)], 1, 1), []
+    for _ in range(2):
+        comparison.run(LISTED)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1] - graphs[0] == 1
 
 
 def test_code_is_made_before_the_run_once_for_each_shape(tool, tmp_path, monkeypatch):
@@ -147,17 +156,14 @@ def test_outputs_find_their_memory_mapped(tool):
 
 def test_rounds_interleave_a_copy_with_every_implementation(tool, monkeypatch):
     comparison = Comparison(tool, [Peer("ropekit", tool), Peer("PyTorch cached", tool)], 1, 3)
-    listed = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
-    ours, torch_ = comparison.run(listed)
+    ours, torch_ = comparison.run(LISTED)
     for record in (ours, torch_):
         assert record["rounds"] == 3
         assert record["floor"]["kernel"] in comparison.device.kernels(3)
         low, high = record["eager"]["ratio"]["low"], record["eager"]["ratio"]["high"]
         assert 0 < low <= record["eager"]["ratio"]["median"] <= high
+    assert [r["table_bytes"] for r in (ours, torch_)] == [0, 2 * 5 * 16 * 4]
     results.check({**tool.header, "command": "peers", "records": [ours, torch_]}, "records")
-
-
-LISTED = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
 
 
 class GraphClock(clock.CpuClock):
