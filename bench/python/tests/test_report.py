@@ -305,6 +305,16 @@ def test_every_implementation_shows_replay_eager_and_host(make):
     assert f"; median with quartiles; {line}.</p>" in page.render([machine])
 
 
+@pytest.mark.parametrize(("labels", "name"), [(("A", "B"), "case"), (("A", "A"), "D")])
+def test_a_column_that_adds_nothing_is_left_out_and_without_peers_the_floor_comes_first(make, labels, name):
+    records = [measurement("ropekit", 1e-6, label=label, case=str(i)) for i, label in enumerate(labels)]
+    records[1]["shape"]["head_dim"] = 64
+    for record in records:
+        record["eager"]["host_seconds"] = record["eager"]["seconds"]["median"]
+    heading, *_ = tables.rows(machines([make(records)])[0].suites["prefill"])
+    assert heading == [name, "ropekit", "GB/s", "floor GB/s", "of floor", "A/A", "eager"]
+
+
 def test_bytes_have_a_unit_that_leaves_few_digits():
     assert [tables.size(n) for n in (0, 256, 3 << 9, 3 << 19)] == ["-", "256 B", "1.5 KiB", "1.5 MiB"]
 
