@@ -96,12 +96,13 @@ def test_a_quick_run_compiles_nothing_unless_asked_to(tool):
 
 
 @pytest.mark.parametrize(("name", "rows"), [
-    ("ropekit", 0), ("PyTorch naive", 0), ("PyTorch cached", 2 * 5), ("ONNX Runtime", 5)])  # fmt: skip
+    ("ropekit", 0), ("PyTorch naive", 0), ("PyTorch cached", 2 * 10), ("ONNX Runtime", 9)])  # fmt: skip
 def test_tables_that_a_call_reads_are_counted(name, rows, tool):
-    """rows: of cos and sin for one element, where five positions are two rows of them."""
-    peer = make_peer(name, tool)
-    peer.prepare(make_case(batch=2, position_ids="none", head_dim=16))
-    assert peer.adapter.table_bytes == 2 * rows * 16 * 4 / (1 if name.startswith("PyTorch") else 2)
+    """rows: of half a head's width. Ten tokens have nine positions, of a table of 52."""
+    peer, case = make_peer(name, tool), make_case(batch=2, position_ids="random")
+    case.positions.copy_(torch.tensor([[10, 20, 30, 40, 50], [10, 21, 31, 41, 51]]))
+    peer.prepare(case)
+    assert peer.adapter.table_bytes == 2 * rows * 8 * 4
 
 
 def test_ropekit_is_far_inside_the_bound_of_peers(tool):
