@@ -1,8 +1,8 @@
 # Enables CUDA in the calling folder; ropekit_cuda_objects() compiles the kernels by it.
 # Machine code for every architecture of this list that the toolkit knows, PTX for the newest.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    find_program(ROPEKIT_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_PATH PATHS /usr/local/cuda
-        PATH_SUFFIXES bin)
+    find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
+        HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
     if(ROPEKIT_NVCC)
         execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
         foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
@@ -12,9 +12,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
             endif()
         endforeach()
         list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
-        if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
-            set(CMAKE_CUDA_COMPILER ${ROPEKIT_NVCC})
-        endif()
+        set(CMAKE_CUDA_COMPILER ${ROPEKIT_NVCC})
     endif()
 endif()
 
