@@ -27,6 +27,8 @@
 
 #define gpuMalloc cudaMalloc
 #define gpuFree cudaFree
+#define gpuHostMalloc cudaMallocHost
+#define gpuHostFree cudaFreeHost
 #define gpuMemcpyAsync cudaMemcpyAsync
 #define gpuMemcpyKind enum cudaMemcpyKind
 #define gpuMemcpyHostToDevice cudaMemcpyHostToDevice

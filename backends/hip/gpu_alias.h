@@ -27,6 +27,8 @@
 
 #define gpuMalloc hipMalloc
 #define gpuFree hipFree
+#define gpuHostMalloc(pointer, bytes) hipHostMalloc(pointer, bytes, hipHostMallocDefault)
+#define gpuHostFree hipHostFree
 #define gpuMemcpyAsync hipMemcpyAsync
 #define gpuMemcpyKind hipMemcpyKind
 #define gpuMemcpyHostToDevice hipMemcpyHostToDevice

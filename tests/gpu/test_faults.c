@@ -8,28 +8,41 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TEST(faults, flag_tells_of_positions_out_of_the_table) {
-    static fixture f;
-    static float table[8 * FIXTURE_DIM / 2];
-    fixture_open(&f, 0, FIXTURE_PLAIN);
-    f.desc.angle_mode = ROPE_ANGLE_TABLE;
-    f.desc.rope_theta = 0;
-    f.desc.table_width = ROPE_TABLE_HALF;
-    f.desc.out_of_range = ROPE_OUT_OF_RANGE_ERROR;
+enum { TABLE_ROWS = 8 };
+
+/* A plan with a table of few rows, on the device. */
+static rope_plan *plan_with_table(fixture *f, void **rows) {
+    static const float table[TABLE_ROWS * FIXTURE_DIM / 2];
+    fixture_open(f, 0, FIXTURE_PLAIN);
+    f->desc.angle_mode = ROPE_ANGLE_TABLE;
+    f->desc.rope_theta = 0;
+    f->desc.table_width = ROPE_TABLE_HALF;
+    f->desc.out_of_range = ROPE_OUT_OF_RANGE_ERROR;
     rope_plan *plan = NULL;
-    CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
-    void *rows = NULL, *flag = NULL;
-    int32_t raised = 0;
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(f.device, sizeof table, &rows));
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(f.device, sizeof raised, &flag));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(f.device, rows, table, sizeof table));
-    rope_args args = fixture_args(&f, NULL);
+    CHECK_STATUS(ROPE_OK, rope_plan_create(&f->desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(f->device, sizeof table, rows));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(f->device, *rows, table, sizeof table));
+    return plan;
+}
+
+static rope_args args_with_table(const fixture *f, const void *rows, int beyond, int32_t *flag) {
+    rope_args args = fixture_args(f, NULL);
     args.cos = args.sin = rows;
     args.position_flag = flag;
     args.position_ids = NULL;
-    args.table_rows = 8;
+    args.table_rows = TABLE_ROWS;
+    args.tokens = TABLE_ROWS + beyond;
+    return args;
+}
+
+TEST(faults, flag_tells_of_positions_out_of_the_table) {
+    static fixture f;
+    void *rows = NULL, *flag = NULL;
+    int32_t raised = 0;
+    rope_plan *plan = plan_with_table(&f, &rows);
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(f.device, sizeof raised, &flag));
     for (int beyond = 0; beyond < 2; beyond++) {
-        args.tokens = args.table_rows + beyond;
+        rope_args args = args_with_table(&f, rows, beyond, flag);
         raised = 0;
         CHECK_STATUS(ROPE_OK, rope_device_copy_in(f.device, flag, &raised, sizeof raised));
         CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
@@ -38,6 +51,26 @@ TEST(faults, flag_tells_of_positions_out_of_the_table) {
     }
     CHECK_STATUS(ROPE_OK, rope_device_free(f.device, rows));
     CHECK_STATUS(ROPE_OK, rope_device_free(f.device, flag));
+    rope_plan_destroy(plan);
+    fixture_close(&f);
+}
+
+/* Read where it lies, with no copy. */
+TEST(faults, flag_may_lie_in_pinned_memory_of_the_host) {
+    static fixture f;
+    void *rows = NULL, *memory = NULL;
+    rope_plan *plan = plan_with_table(&f, &rows);
+    CHECK_GPU(gpuHostMalloc(&memory, sizeof(int32_t)));
+    int32_t *flag = memory;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        rope_args args = args_with_table(&f, rows, beyond, flag);
+        *flag = 0;
+        CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+        CHECK_GPU(gpuStreamSynchronize(NULL));
+        CHECK(*flag == beyond, "the flag is %d with %d tokens beyond the table", *flag, beyond);
+    }
+    CHECK_GPU(gpuHostFree(memory));
+    CHECK_STATUS(ROPE_OK, rope_device_free(f.device, rows));
     rope_plan_destroy(plan);
     fixture_close(&f);
 }

@@ -156,3 +156,13 @@ hipError_t hipFree(void *pointer) {
     device_unlock();
     return a ? error : hipErrorInvalidValue;
 }
+
+/* The device's memory is the host's, pinned or not. */
+hipError_t hipHostMalloc(void **pointer, size_t bytes, unsigned flags) {
+    (void)flags;
+    return hipMalloc(pointer, bytes);
+}
+
+hipError_t hipHostFree(void *pointer) {
+    return hipFree(pointer);
+}

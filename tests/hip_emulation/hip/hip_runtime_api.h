@@ -39,6 +39,7 @@ typedef enum hipDeviceAttribute_t {
 typedef enum hipStreamCaptureMode { hipStreamCaptureModeThreadLocal = 1 } hipStreamCaptureMode;
 
 #define hipStreamNonBlocking 1u
+#define hipHostMallocDefault 0u
 
 typedef struct hipDeviceProp_t {
     char name[256];
@@ -81,6 +82,8 @@ hipError_t hipDeviceSynchronize(void);
 
 hipError_t hipMalloc(void **pointer, size_t bytes);
 hipError_t hipFree(void *pointer);
+hipError_t hipHostMalloc(void **pointer, size_t bytes, unsigned flags);
+hipError_t hipHostFree(void *pointer);
 hipError_t hipMemcpyAsync(void *target, const void *source, size_t bytes, hipMemcpyKind kind,
                           hipStream_t stream);
 

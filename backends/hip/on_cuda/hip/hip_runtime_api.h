@@ -24,6 +24,9 @@
 
 #define hipMalloc cudaMalloc
 #define hipFree cudaFree
+#define hipHostMallocDefault cudaHostAllocDefault
+#define hipHostMalloc cudaHostAlloc
+#define hipHostFree cudaFreeHost
 #define hipMemcpyAsync cudaMemcpyAsync
 #define hipMemcpyKind enum cudaMemcpyKind
 #define hipMemcpyHostToDevice cudaMemcpyHostToDevice
