@@ -5,8 +5,8 @@
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((SIZE) == 4 ? 2000 : 1500)
 #define GPU_DEEP_PAIRS(SIZE) ((SIZE) == 4 ? 12000 : 8000)
-/* From so many on, wide kernels that check are ahead of those for whole blocks. */
-#define GPU_LARGE_PAIRS(SIZE) ((SIZE) == 4 ? INT64_MAX : 70000)
+/* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
+#define GPU_LARGE_PAIRS(SIZE, PAIRS) ((SIZE) == 4 || (PAIRS) < 64 ? INT64_MAX : 70000)
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \

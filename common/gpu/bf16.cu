@@ -3,4 +3,4 @@
 const gpu_rotate_kernels gpu_kernels_bf16 = {
     GPU_KERNEL(gpu_generic<ROPE_BF16>),
     {GPU_VECTOR(ROPE_BF16, GPU_NARROW), GPU_VECTOR(ROPE_BF16, GPU_WIDE)},
-    GPU_PLAIN(ROPE_BF16, GPU_PLAIN_BOTH)};
+    GPU_PLAIN(ROPE_BF16, GPU_PLAIN_ALL)};

@@ -3,4 +3,4 @@
 const gpu_rotate_kernels gpu_kernels_f16 = {
     GPU_KERNEL(gpu_generic<ROPE_F16>),
     {GPU_VECTOR(ROPE_F16, GPU_NARROW), GPU_VECTOR(ROPE_F16, GPU_WIDE)},
-    GPU_PLAIN(ROPE_F16, GPU_PLAIN_BOTH)};
+    GPU_PLAIN(ROPE_F16, GPU_PLAIN_ALL)};

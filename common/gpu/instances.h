@@ -16,24 +16,27 @@
     {GPU_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, BLOCKS, PAIRS, false>),                 \
      GPU_EARLY_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, BLOCKS, PAIRS, true>)}
 #define GPU_PLAIN_ANY(DTYPE, PAIRING, GEOMETRY, BLOCKS)                                            \
-    {GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, GPU_ANY_PAIRS), {NULL, NULL}}
-#define GPU_PLAIN_64(DTYPE, PAIRING, GEOMETRY, BLOCKS)                                             \
-    {{NULL, NULL}, GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, GPU_PAIRS_64)}
-#define GPU_PLAIN_BOTH(DTYPE, PAIRING, GEOMETRY, BLOCKS)                                           \
+    {GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, GPU_ANY_PAIRS), {NULL, NULL}, {NULL, NULL}}
+#define GPU_PLAIN_KNOWN(DTYPE, PAIRING, GEOMETRY, BLOCKS)                                          \
+    {{NULL, NULL},                                                                                 \
+     GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, 32),                                       \
+     GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, 64)}
+#define GPU_PLAIN_ALL(DTYPE, PAIRING, GEOMETRY, BLOCKS)                                            \
     {GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, GPU_ANY_PAIRS),                            \
-     GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, GPU_PAIRS_64)}
+     GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, 32),                                       \
+     GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, 64)}
 #define GPU_PLAIN_PAIRINGS(DTYPE, GEOMETRY, CHECKED, WHOLE)                                        \
     {{CHECKED(DTYPE, GPU_HALF_SPLIT, GEOMETRY, GPU_CHECKED),                                       \
       WHOLE(DTYPE, GPU_HALF_SPLIT, GEOMETRY, GPU_WHOLE)},                                          \
      {CHECKED(DTYPE, GPU_INTERLEAVED, GEOMETRY, GPU_CHECKED),                                      \
       WHOLE(DTYPE, GPU_INTERLEAVED, GEOMETRY, GPU_WHOLE)}}
 #define GPU_PLAIN_NONE(...)                                                                        \
-    { {NULL, NULL}, {NULL, NULL} }
+    { {NULL, NULL}, {NULL, NULL}, {NULL, NULL} }
 #define GPU_PLAIN(DTYPE, WIDE_CHECKED)                                                             \
-    {GPU_PLAIN_PAIRINGS(DTYPE, GPU_NARROW, GPU_PLAIN_ANY, GPU_PLAIN_64),                           \
-     GPU_PLAIN_PAIRINGS(DTYPE, GPU_WIDE, WIDE_CHECKED, GPU_PLAIN_64),                              \
-     GPU_PLAIN_PAIRINGS(DTYPE, GPU_DEEP, GPU_PLAIN_NONE, GPU_PLAIN_64),                            \
-     GPU_PLAIN_PAIRINGS(DTYPE, GPU_ALONE, GPU_PLAIN_ANY, GPU_PLAIN_BOTH)}
+    {GPU_PLAIN_PAIRINGS(DTYPE, GPU_NARROW, GPU_PLAIN_ANY, GPU_PLAIN_KNOWN),                           \
+     GPU_PLAIN_PAIRINGS(DTYPE, GPU_WIDE, WIDE_CHECKED, GPU_PLAIN_KNOWN),                              \
+     GPU_PLAIN_PAIRINGS(DTYPE, GPU_DEEP, GPU_PLAIN_NONE, GPU_PLAIN_KNOWN),                            \
+     GPU_PLAIN_PAIRINGS(DTYPE, GPU_ALONE, GPU_PLAIN_ANY, GPU_PLAIN_ALL)}
 /* clang-format on */
 
 #endif

@@ -102,8 +102,8 @@ enum {
     GPU_PLAIN_AT_ONCE = 4   /* one that starts early lets the next one start before it waits */
 };
 
-/* Pairs with plain kernels of their own, else the kernel takes them from its block. */
-enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_64 = 1, GPU_PAIRS_KINDS = 2 };
+/* Plain kernels for 32 and for 64 pairs know their number, those for any take it from the block. */
+enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_STEP = 32, GPU_PAIRS_KINDS = 3 };
 
 /* Plain kernels for whole blocks check nothing: every thread has a row and as many heads as it
  * takes, rows lie along y alone, and GPU_ALONE has no ids. */

@@ -170,8 +170,9 @@ static void fill(const gpu_bound *bound, const rope_call *call, int32_t geometry
 
 /* Whether kernels that check are ahead, by what the compiler makes of the checks. */
 static int is_large(const gpu_bound *bound, const rope_call *call, int32_t geometry) {
+    const rope_problem *p = &bound->problem;
     return geometry == GPU_WIDE &&
-           gpu_pairs_each(bound, call) > GPU_LARGE_PAIRS(gpu_size_of(&bound->problem));
+           gpu_pairs_each(bound, call) > GPU_LARGE_PAIRS(gpu_size_of(p), p->pairs);
 }
 
 /* The kernel for blocks of a kind, or NULL. */
@@ -179,7 +180,8 @@ static const void *kernel_of(const gpu_bound *bound, int32_t geometry, int32_t b
     const rope_problem *p = &bound->problem;
     const void *const(*kernels)[2] =
         bound->kernels->plain[geometry][gpu_pairing_of(p)][blocks]; /* of pairs */
-    const void *kernel = p->pairs == 64 ? kernels[GPU_PAIRS_64][bound->early] : NULL;
+    const int32_t kind = p->pairs % GPU_PAIRS_STEP ? 0 : p->pairs / GPU_PAIRS_STEP;
+    const void *kernel = kind < GPU_PAIRS_KINDS ? kernels[kind][bound->early] : NULL;
     return kernel ? kernel : kernels[GPU_ANY_PAIRS][bound->early];
 }
 

@@ -67,14 +67,14 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
     constexpr bool WHOLE = BLOCKS == GPU_WHOLE, ALONE = GEOMETRY == GPU_ALONE;
     constexpr bool HAS_IDS = !(WHOLE && ALONE);
-    constexpr bool BRANCH = !WHOLE && (ALONE || PAIRS == GPU_PAIRS_64);
+    constexpr bool BRANCH = !WHOLE && (ALONE || PAIRS == 64);
     constexpr bool BEHIND_LOADS = GPU_LOADS_FIRST(GEOMETRY) && !EARLY;
     constexpr bool STARTS_EARLY = EARLY || GPU_ALWAYS_EARLY(GEOMETRY);
     constexpr bool LETS_LATE = EARLY && GPU_LETS_LATE(GEOMETRY);
     const int index = (int)(blockIdx.y * blockDim.z + threadIdx.z);
     const int n = WHOLE ? index : (int)blockIdx.z * call.slab + index;
     const int at = WHOLE ? index : n - (int)blockIdx.z * call.restart;
-    const int pairs = PAIRS == GPU_PAIRS_64 ? 64 : (int)blockDim.x * shape::V;
+    const int pairs = PAIRS != GPU_ANY_PAIRS ? PAIRS : (int)blockDim.x * shape::V;
     uint64_t turns[shape::V];
     gpu_vectors<shape> x[shape::HEADS];
     gpu_plain_id id = {at, 0};

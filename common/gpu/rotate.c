@@ -51,7 +51,8 @@ static rope_status refuse(gpuError_t error, char *reason) {
 
 /* Whether a dtype has a kernel of a geometry. */
 static int has_geometry(const gpu_rotate_kernels *kernels, int32_t geometry) {
-    return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE][GPU_PAIRS_64][0];
+    return kernels->vector[geometry][0] ||
+           kernels->plain[geometry][0][GPU_WHOLE][GPU_PAIRS_KINDS - 1][0];
 }
 
 static const char *declines(const rope_problem *problem, int32_t geometry) {
