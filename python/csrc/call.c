@@ -313,3 +313,10 @@ const char *call_run(call *c) {
         error = rope_last_error();
     return error;
 }
+
+void call_release_results(const call *c) {
+    if (c->q_out.handle)
+        aoti_torch_delete_tensor_object(c->q_out.handle);
+    if (c->k_out.handle)
+        aoti_torch_delete_tensor_object(c->k_out.handle);
+}

@@ -19,4 +19,7 @@ typedef struct call {
  * is wrong, valid until the thread's next call; nothing is written then. */
 const char *call_run(call *c);
 
+/* Gives back q_out and k_out, as far as they were made. */
+void call_release_results(const call *c);
+
 #endif

@@ -66,13 +66,6 @@ static void release(const call *c) {
             aoti_torch_delete_tensor_object(all[i]->handle);
 }
 
-static void release_results(const call *c) {
-    if (c->q_out.handle)
-        aoti_torch_delete_tensor_object(c->q_out.handle);
-    if (c->k_out.handle)
-        aoti_torch_delete_tensor_object(c->k_out.handle);
-}
-
 static void run(StableIValue *stack, uint64_t count, int pair, int in_place) {
     call c = {.in_place = in_place};
     StringHandle text;
@@ -84,7 +77,7 @@ static void run(StableIValue *stack, uint64_t count, int pair, int in_place) {
     torch_delete_string(text);
     release(&c);
     if (error)
-        release_results(&c);
+        call_release_results(&c);
     aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
     if (in_place)
         return;

@@ -26,6 +26,7 @@ from ropekit._operators import (
     is_derived,
     recorded_outside,
 )
+from ropekit._undispatched import rotate_pair, rotate_pair_
 from ropekit.config import Config, Fields, merge
 
 
@@ -62,7 +63,6 @@ def _text(config: object, fields: Any, role: str | None = None) -> str:
 
 
 _NO_OFFSET = 0  # by identity: no 0.0, which is refused
-_rotate_pair_few, _rotate_pair_ids = FEW[2], IDS[2]
 
 
 class Options(Fields, total=False):
@@ -126,16 +126,15 @@ def apply(
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
     result: Tensor | tuple[Tensor, Tensor]
     try:
-        if not few or q is None or k is None or is_dynamo_compiling() or _needs_grad(q, k):
-            rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
-            tensors, text = _read(q, k, config, fields)
-            result = rotate(len(tensors), *tensors, text, positions, position_offset, *rest)
-        else:  # what is called most often, in the fewest steps: a host waits for each
+        # What is called most often goes the fewest steps: a host waits for each.
+        if few and k is not None and not is_dynamo_compiling() and forward_ad._current_level < 0:
             text = config.text if type(config) is Config and not fields else _text(config, fields)
-            if positions is not None and position_offset is _NO_OFFSET:
-                result = _rotate_pair_ids(q, k, text, positions)
-            else:
-                result = _rotate_pair_few(q, k, text, positions, position_offset)
+            pair = rotate_pair(q, k, text, positions, position_offset)
+            if pair is not None:
+                return pair
+        rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
+        tensors, text = _read(q, k, config, fields)
+        result = rotate(len(tensors), *tensors, text, positions, position_offset, *rest)
     except (AttributeError, RuntimeError):
         given = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         _check_kinds(q, k, positions, given)
@@ -160,9 +159,13 @@ def rotate(count: int, *arguments: Any) -> Any:
     """
     _check_tables(arguments[count + 6 :])
     if not _needs_grad(*arguments[:count]):
-        few = len(arguments) == count + 3
-        operators = NO_GRAD if is_dynamo_compiling() else FEW if few else DIRECT
-        return operators[count](*arguments)
+        if is_dynamo_compiling():
+            return NO_GRAD[count](*arguments)
+        if len(arguments) > count + 3:
+            return DIRECT[count](*arguments)
+        if arguments[-2] is not None and arguments[-1] is _NO_OFFSET:
+            return IDS[count](*arguments[:-1])
+        return FEW[count](*arguments)
     if _is_traced():
         return GRAD[count](*arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
@@ -212,6 +215,11 @@ def apply_(
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
     try:
+        if few and q is not None and k is not None and not traced:
+            text = config.text if type(config) is Config and not fields else _text(config, fields)
+            if rotate_pair_(q, k, text, positions, position_offset) is not None:
+                increment_version((q, k))
+                return
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
         if few and not traced and positions is not None and position_offset is _NO_OFFSET:

@@ -1,0 +1,45 @@
+"""rotate_pair, rotate_pair_: the operators' kernels, past PyTorch's dispatcher where that does
+nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ropekit._library import library
+
+# Any that is not false: a call is watched or changed on its way through the dispatcher.
+_MODES = tuple(
+    getattr(torch._C, name, None)
+    for name in (
+        "_len_torch_function_stack",
+        "_len_torch_dispatch_stack",
+        "_are_functorch_transforms_active",
+        "_is_tracing",
+    )
+)
+
+
+def _never(*_: object) -> None:
+    """Leaves every call to the operator."""
+
+
+def _find() -> tuple[Any, Any]:
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.c_int)(
+        ("ropekit_undispatched", library)
+    )
+    found = None
+    if None not in _MODES and hasattr(torch.Tensor, "_cdata"):
+        found = make(torch.Tensor, _MODES, hasattr(torch.Tensor, "has_names"))
+    return found or (_never, _never)
+
+
+# Of q, k, config, position_ids or None, and position_offset: what rotate_pair_no_grad.few and
+# rotate_pair_no_grad_.few do where no derivative is asked for. None: nothing is done, call those.
+rotate_pair: Callable[..., tuple[Tensor, Tensor] | None]
+rotate_pair_: Callable[..., tuple[()] | None]
+rotate_pair, rotate_pair_ = _find()
