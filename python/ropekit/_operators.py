@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ropekit._library import library
+from ropekit._undispatched import rotate_pair
 from ropekit.config import merge
 
 _REST = (
@@ -178,7 +179,8 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        return (DIRECT if others else FEW)[count](*arguments)
+        found = rotate_pair(*arguments) if count == 2 and not others else None
+        return found or (DIRECT if others else FEW)[count](*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
