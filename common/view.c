@@ -19,15 +19,6 @@ int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
            !__builtin_add_overflow(address, (uint64_t)above, &span->high);
 }
 
-int rope_span_make_contiguous(rope_span *span, const void *base, const int64_t count[4],
-                              const int64_t stride[4], int64_t element, int64_t bytes) {
-    span->count = count;
-    span->stride = stride;
-    span->element = element;
-    span->low = (uint64_t)(uintptr_t)base;
-    return !__builtin_add_overflow(span->low, (uint64_t)bytes, &span->high);
-}
-
 static int64_t magnitude(int64_t x) {
     return x < 0 ? -x : x;
 }
@@ -56,9 +47,7 @@ int rope_span_aliases(const rope_span *span) {
     return 0;
 }
 
-int rope_span_equal(const rope_span *a, const rope_span *b) {
-    if (a->low != b->low || a->high != b->high)
-        return 0;
+int rope_span_same_order(const rope_span *a, const rope_span *b) {
     for (int d = 0; d < 4; d++)
         if (a->count[d] > 1 && a->stride[d] != b->stride[d])
             return 0;
@@ -81,9 +70,7 @@ static int disjoint_modulo(const rope_span *a, const rope_span *b, int64_t modul
     return reach_a <= distance && reach_b <= modulus - distance;
 }
 
-int rope_span_disjoint(const rope_span *a, const rope_span *b) {
-    if (a->high <= b->low || b->high <= a->low)
-        return 1;
+int rope_span_interleaved(const rope_span *a, const rope_span *b) {
     const rope_span *both[2] = {a, b};
     for (int i = 0; i < 2; i++)
         for (int d = 0; d < 4; d++) {

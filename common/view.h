@@ -17,17 +17,34 @@ int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
                    const int64_t stride[4], int64_t element);
 
 /* The span of elements side by side, `bytes` in all. */
-int rope_span_make_contiguous(rope_span *span, const void *base, const int64_t count[4],
-                              const int64_t stride[4], int64_t element, int64_t bytes);
+static inline int rope_span_make_contiguous(rope_span *span, const void *base,
+                                            const int64_t count[4], const int64_t stride[4],
+                                            int64_t element, int64_t bytes) {
+    span->count = count;
+    span->stride = stride;
+    span->element = element;
+    span->low = (uint64_t)(uintptr_t)base;
+    return !__builtin_add_overflow(span->low, (uint64_t)bytes, &span->high);
+}
 
 /* 1 when two elements may share an address: some stride does not clear what lies below it. */
 int rope_span_aliases(const rope_span *span);
 
-/* 1 when the views are the same elements in the same order. */
-int rope_span_equal(const rope_span *a, const rope_span *b);
+/* 1 when the strides of views of one range are the same. */
+int rope_span_same_order(const rope_span *a, const rope_span *b);
 
-/* 1 when it is proven that no byte is common: by range, or modulo a stride, as in views of one
- * packed QKV. */
-int rope_span_disjoint(const rope_span *a, const rope_span *b);
+/* 1 when it is proven modulo a stride that no byte is common, as in views of one packed QKV. */
+int rope_span_interleaved(const rope_span *a, const rope_span *b);
+
+/* 1 when the views are the same elements in the same order. */
+static inline int rope_span_equal(const rope_span *a, const rope_span *b) {
+    return a->low == b->low && a->high == b->high && rope_span_same_order(a, b);
+}
+
+/* 1 when it is proven that no byte is common: by range, which is quick and mostly enough, or modulo
+ * a stride. */
+static inline int rope_span_disjoint(const rope_span *a, const rope_span *b) {
+    return a->high <= b->low || b->high <= a->low || rope_span_interleaved(a, b);
+}
 
 #endif
