@@ -11,6 +11,7 @@ typedef struct cpu_slice {
     int64_t first_token, last_token;
     int64_t first_head[2], last_head[2];
     const cpu_walk *walk; /* where the call exceeds the cache, which stores then go around */
+    int small;            /* the call is too small for several threads */
 } cpu_slice;
 
 /* Copies source to target, or updates target; target and source may be any addresses. */

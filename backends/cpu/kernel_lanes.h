@@ -4,6 +4,7 @@
 
 #include "backends/cpu/generic_f64.h"
 #include "backends/cpu/lone_lanes.h"
+#include "backends/cpu/plain_lanes.h"
 #include "backends/cpu/rotate_lanes.h"
 #include "backends/cpu/table_lanes.h"
 
@@ -112,7 +113,7 @@ CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, const cpu_walk *walk,
     return (heads->count > 1 ? heads->in_stride : tensor->in_step) * (windows ? windows : 1);
 }
 
-/* A tensor at the first token of a run. */ /* A tensor at the first token of a run. */
+/* A tensor at the first token of a run. */
 CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
                                         int tensor, int64_t batch, int64_t index,
                                         const cpu_slice *slice) {
@@ -306,8 +307,8 @@ CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_ca
         lanes_rotate_in_order(dtype, p, call, slice, run, room);
 }
 
-CPU_INLINE void lanes_rotate_slice(int dtype, const rope_problem *p, const rope_call *call,
-                                   const cpu_slice *slice) {
+CPU_INLINE void lanes_rotate_runs(int dtype, const rope_problem *p, const rope_call *call,
+                                  const cpu_slice *slice) {
     lanes_run run;
     int64_t left = slice->last_token - slice->first_token;
     run.batch = 0;
@@ -325,17 +326,50 @@ CPU_INLINE void lanes_rotate_slice(int dtype, const rope_problem *p, const rope_
         lanes_fence();
 }
 
+static CPU_APART void lanes_f32_runs(const rope_problem *p, const rope_call *call,
+                                     const cpu_slice *slice) {
+    lanes_rotate_runs(ROPE_F32, p, call, slice);
+}
+
+static CPU_APART void lanes_f16_runs(const rope_problem *p, const rope_call *call,
+                                     const cpu_slice *slice) {
+    lanes_rotate_runs(ROPE_F16, p, call, slice);
+}
+
+static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *call,
+                                      const cpu_slice *slice) {
+    lanes_rotate_runs(ROPE_BF16, p, call, slice);
+}
+
+/* The plain road is for small calls, several heads a token, and tokens that all rotate. Larger
+ * calls of f32 took longer by it out of memory (docs/performance.md). */
+CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
+                                 const cpu_slice *slice) {
+    const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
+    return slice->small && lanes_serves_plain(p) && lanes_is_plain(q) && lanes_is_plain(k) &&
+           !call->position.cu_seqlens && q->heads + k->heads > 1;
+}
+
 static void lanes_rotate_f32(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
-    lanes_rotate_slice(ROPE_F32, p, call, slice);
+    if (lanes_takes_plain(p, call, slice))
+        lanes_rotate_plain(lanes_f32_plain, lanes_counts(p, call), p, call, slice);
+    else
+        lanes_f32_runs(p, call, slice);
 }
 
 static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
-    lanes_rotate_slice(ROPE_F16, p, call, slice);
+    if (lanes_takes_plain(p, call, slice))
+        lanes_rotate_plain(lanes_f16_plain, lanes_counts(p, call), p, call, slice);
+    else
+        lanes_f16_runs(p, call, slice);
 }
 
 static void lanes_rotate_bf16(const rope_problem *p, const rope_call *call,
                               const cpu_slice *slice) {
-    lanes_rotate_slice(ROPE_BF16, p, call, slice);
+    if (lanes_takes_plain(p, call, slice))
+        lanes_rotate_plain(lanes_bf16_plain, lanes_counts(p, call), p, call, slice);
+    else
+        lanes_bf16_runs(p, call, slice);
 }
 
 #define LANES_ROTATE                                                                               \

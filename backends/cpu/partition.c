@@ -9,7 +9,7 @@
 #endif
 
 /* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
-enum { BYTES_PER_THREAD = 512 * 1024 };
+enum { BYTES_PER_THREAD = 512 * 1024, SMALL_BYTES = 2 * BYTES_PER_THREAD };
 
 int cpu_threads_most(void) {
 #if defined(_OPENMP)
@@ -20,7 +20,7 @@ int cpu_threads_most(void) {
 }
 
 int cpu_threads_for(int64_t bytes) {
-    if (bytes < 2 * (int64_t)BYTES_PER_THREAD)
+    if (bytes < SMALL_BYTES)
         return 1;
     int64_t worth = bytes / BYTES_PER_THREAD, most = cpu_threads_most();
     return (int)(worth < most ? worth : most);
@@ -55,6 +55,7 @@ static void fill_slice(const rope_call *call, int64_t bytes, int index, int part
     slice->first_token = by_heads ? 0 : part(tokens, index, parts);
     slice->last_token = by_heads ? tokens : part(tokens, index + 1, parts);
     slice->walk = bytes > walk->cache_bytes ? walk : NULL;
+    slice->small = bytes < SMALL_BYTES && !slice->walk;
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;
         slice->first_head[t] = by_heads ? part(heads, index, parts) : 0;

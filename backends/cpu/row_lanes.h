@@ -47,13 +47,23 @@ typedef struct lanes_rule {
     int scaled; /* by the attention factor, or sin negated */
 } lanes_rule;
 
+/* The attention factor, and the sign of the direction in that of sin. */
+typedef struct lanes_factors {
+    float c, s;
+} lanes_factors;
+
+CPU_INLINE lanes_factors lanes_factors_of(const rope_problem *p, const rope_token *token) {
+    float c = (float)p->set[token->set].attention_factor;
+    lanes_factors factor = {c, p->direction == ROPE_FORWARD ? c : -c};
+    return factor;
+}
+
 /* `count` vectors of a row from `pair` on. */
 CPU_INLINE void lanes_fill(int count, lanes_rule rule, const rope_problem *p,
                            const rope_token *token, int pair, float *restrict c,
                            float *restrict s) {
     const rope_frequency_set *set = &p->set[token->set];
-    const float factor = (float)set->attention_factor;
-    const float sin_factor = p->direction == ROPE_FORWARD ? factor : -factor;
+    const lanes_factors factor = lanes_factors_of(p, token);
     lanes_cos_sin a[LANES_GROUP];
     if (rule.mode == ROPE_ANGLE_EXACT) {
         lanes_w turns[LANES_GROUP];
@@ -67,8 +77,8 @@ CPU_INLINE void lanes_fill(int count, lanes_rule rule, const rope_problem *p,
         lanes_radians(count, radians, a);
     }
     for (int i = 0; i < count; i++) {
-        lanes_store_f(c + pair + i * LANES, rule.scaled ? a[i].c * factor : a[i].c);
-        lanes_store_f(s + pair + i * LANES, rule.scaled ? a[i].s * sin_factor : a[i].s);
+        lanes_store_f(c + pair + i * LANES, rule.scaled ? a[i].c * factor.c : a[i].c);
+        lanes_store_f(s + pair + i * LANES, rule.scaled ? a[i].s * factor.s : a[i].s);
     }
 }
 
