@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 2304 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456 };
 enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
 
 /* What the CPU makes of a case. */
@@ -105,25 +105,25 @@ static whole_case make_whole(int64_t index) {
     return w;
 }
 
-/* Small calls of every kind that has GPU kernels of its own: how many heads, which ids, one batch
+/* Small calls of every kind that has GPU kernels of its own: pairs and heads, which ids, one batch
  * row or two, with gaps and without, started early or not. */
 static whole_case make_plain(int32_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int64_t heads[][2] = {{8, 4}, {3, 1}, {1, 0}, {0, 1}};
     static const int32_t ids[] = {0, ROPE_I32, ROPE_I64};
-    int32_t pairing = 1 + index / 3 % 2, h = index / 12 % 4;
+    int32_t pairing = 1 + index / 3 % 2, h = index / 18 % 4, head_dim = 64 + 32 * (index / 6 % 3);
     whole_case w = {.dtype = types[index % 3],
                     .pairing_in = pairing,
                     .pairing_out = pairing,
-                    .head_dim = 64 << index / 6 % 2,
-                    .window = 64 << index / 6 % 2,
+                    .head_dim = head_dim,
+                    .window = head_dim,
                     .direction = 1 + index % 2,
                     .angle_mode = ROPE_ANGLE_EXACT,
                     .in_place = index % 5 == 0,
-                    .id_dtype = ids[index / 48 % 3],
-                    .batch = 1 + index / 144 % 2,
-                    .gaps = index / 288 % 4,
-                    .launch = index / 1152 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
+                    .id_dtype = ids[index / 72 % 3],
+                    .batch = 1 + index / 216 % 2,
+                    .gaps = index / 432 % 4,
+                    .launch = index / 1728 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
                     .tokens = 12,
                     .heads = {heads[h][0], heads[h][1]}};
     return w;

@@ -16,6 +16,7 @@ typedef ptrdiff_t Py_ssize_t;
 typedef struct _object PyObject;
 typedef struct _ts PyThreadState;
 struct PyMethodDef;
+struct _typeobject;
 extern PyObject _Py_NoneStruct WEAK, PyUnicode_Type WEAK, PyLong_Type WEAK;
 #endif
 

@@ -4,6 +4,7 @@ nothing else."""
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,15 @@ _MODES = tuple(
 )
 
 
+# PyTorch's versions that were tried: another may do more on the way of a call.
+_TRIED = (2, 11), (2, 13)
+
+
+def _was_tried(version: str) -> bool:
+    found = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    return _TRIED[0] <= found <= _TRIED[1]
+
+
 def _never(*_: object) -> None:
     """Leaves every call to the operator."""
 
@@ -33,7 +43,7 @@ def _find() -> tuple[Any, Any]:
         ("ropekit_undispatched", library)
     )
     found = None
-    if None not in _MODES and hasattr(torch.Tensor, "_cdata"):
+    if _was_tried(torch.__version__) and None not in _MODES and hasattr(torch.Tensor, "_cdata"):
         found = make(torch.Tensor, _MODES, hasattr(torch.Tensor, "has_names"))
     return found or (_never, _never)
 

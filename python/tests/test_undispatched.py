@@ -441,3 +441,8 @@ def test_undispatched_calls_go_to_the_tensors_device() -> None:
     found = _undispatched.rotate_pair(q, k, "", None, 0)
     assert same(found, few(q, k, "", None, 0))
     assert _undispatched.rotate_pair(q, k.to("cuda:0"), "", None, 0) is None
+
+
+def test_other_versions_are_left_to_the_operator() -> None:
+    versions = ("2.10.1", "2.11.0+cu130", "2.13.2", "2.14.0a0+git1", "3.0")
+    assert [_undispatched._was_tried(v) for v in versions] == [False, True, True, False, False]
