@@ -4,7 +4,7 @@
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((SIZE) == 4 ? 2000 : 1500)
-#define GPU_DEEP_PAIRS(SIZE) ((SIZE) == 4 ? 12000 : 8000)
+#define GPU_DEEP_PAIRS 12000
 /* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
 #define GPU_LARGE_PAIRS(SIZE, PAIRS) ((SIZE) == 4 || (PAIRS) < 64 ? INT64_MAX : 70000)
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a

@@ -60,7 +60,7 @@ static int32_t geometry_for(const gpu_bound *bound, const rope_call *call) {
     if (call->tensor[0].heads + call->tensor[1].heads == 1)
         return GPU_ALONE;
     return pairs <= GPU_NARROW_PAIRS(size) ? GPU_NARROW
-           : pairs <= GPU_DEEP_PAIRS(size) ? GPU_DEEP
+           : pairs <= GPU_DEEP_PAIRS       ? GPU_DEEP
                                            : GPU_WIDE;
 }
 
