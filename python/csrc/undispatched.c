@@ -1,5 +1,5 @@
 /*
- * The kernels of rotate_pair_no_grad and rotate_pair_no_grad_, called from Python past PyTorch's
+ * The kernels of the operators without autograd, called from Python past PyTorch's
  * dispatcher. Wherever the dispatcher would do more than call them, and on every error, such a call
  * answers None, without an exception and with nothing written: the operator is to be called.
  */
@@ -72,7 +72,7 @@ static int take_tensor(PyObject *object, void **slot, tensor *t) {
 /* Of q or k. */
 static int needs_grad(void *const *slots) {
     return aoti_torch_grad_mode_is_enabled() &&
-           (torch.requires_grad(slots[0]) || torch.requires_grad(slots[1]));
+           (torch.requires_grad(slots[0]) || (slots[1] && torch.requires_grad(slots[1])));
 }
 
 static int take_text(PyObject *object, call *c) {
@@ -89,13 +89,15 @@ static int take_offset(PyObject *object, call *c) {
     return c->position_offset != -1 || !PyErr_Occurred();
 }
 
-/* q, k, config, position_ids or None, position_offset. */
+static int take_optional(PyObject *object, void **slot, tensor *t) {
+    return object == &_Py_NoneStruct || take_tensor(object, slot, t);
+}
+
+/* q, k or None, config, position_ids or None, position_offset. */
 static int take_all(PyObject *const *arguments, void *slots[3], call *c) {
-    PyObject *ids = arguments[3];
     return !torch.has_callbacks() && !any_mode() && take_tensor(arguments[0], &slots[0], &c->q) &&
-           take_tensor(arguments[1], &slots[1], &c->k) && !needs_grad(slots) &&
-           take_text(arguments[2], c) &&
-           (ids == &_Py_NoneStruct || take_tensor(ids, &slots[2], &c->position_ids)) &&
+           take_optional(arguments[1], &slots[1], &c->k) && !needs_grad(slots) &&
+           take_text(arguments[2], c) && take_optional(arguments[3], &slots[2], &c->position_ids) &&
            take_offset(arguments[4], c);
 }
 
@@ -117,13 +119,19 @@ static PyObject *pair_of(PyObject *first, PyObject *second) {
     return pair;
 }
 
+static PyObject *results(const call *c) {
+    if (c->in_place)
+        return PyTuple_New(0);
+    PyObject *first = torch.wrap(c->q_out.handle);
+    return c->k_out.handle ? pair_of(first, torch.wrap(c->k_out.handle)) : first;
+}
+
 static PyObject *rotate(PyObject *const *arguments, Py_ssize_t count, int in_place) {
     call c = {.in_place = in_place};
-    void *slots[3];
+    void *slots[3] = {NULL};
     PyObject *found = NULL;
     if (count == 5 && take_all(arguments, slots, &c) && run(&c))
-        found = in_place ? PyTuple_New(0)
-                         : pair_of(torch.wrap(c.q_out.handle), torch.wrap(c.k_out.handle));
+        found = results(&c);
     call_release_results(&c);
     if (found)
         return found;
@@ -131,21 +139,21 @@ static PyObject *rotate(PyObject *const *arguments, Py_ssize_t count, int in_pla
     return none();
 }
 
-static PyObject *rotate_pair(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
+static PyObject *rotate_plain(PyObject *self, PyObject *const *arguments, Py_ssize_t count) {
     (void)self;
     return rotate(arguments, count, 0);
 }
 
-static PyObject *rotate_pair_in_place(PyObject *self, PyObject *const *arguments,
+static PyObject *rotate_plain_in_place(PyObject *self, PyObject *const *arguments,
                                       Py_ssize_t count) {
     (void)self;
     return rotate(arguments, count, 1);
 }
 
 static python_method methods[] = {
-    {"rotate_pair", rotate_pair, PYTHON_FASTCALL,
-     "(q, k, config, position_ids, position_offset) -> (q, k) or None"},
-    {"rotate_pair_", rotate_pair_in_place, PYTHON_FASTCALL,
+    {"rotate_plain", rotate_plain, PYTHON_FASTCALL,
+     "(q, k, config, position_ids, position_offset) -> (q, k), q or None"},
+    {"rotate_plain_", rotate_plain_in_place, PYTHON_FASTCALL,
      "(q, k, config, position_ids, position_offset) -> () or None"},
 };
 
@@ -188,7 +196,7 @@ static PyObject *function(int i) {
     return PyCMethod_New((struct PyMethodDef *)&methods[i], NULL, NULL, NULL);
 }
 
-/* The functions rotate_pair and rotate_pair_, or None where this PyTorch is another than is known
+/* The functions rotate_plain and rotate_plain_, or None where this PyTorch is another than is known
  * here. */
 ROPE_API PyObject *ropekit_undispatched(PyObject *type, PyObject *modes, int has_names) {
     Py_IncRef(type);

@@ -26,7 +26,7 @@ from ropekit._operators import (
     is_derived,
     recorded_outside,
 )
-from ropekit._undispatched import rotate_pair, rotate_pair_
+from ropekit._undispatched import rotate_plain, rotate_plain_
 from ropekit.config import Config, Fields, merge
 
 
@@ -127,11 +127,11 @@ def apply(
     result: Tensor | tuple[Tensor, Tensor]
     try:
         # What is called most often goes the fewest steps: a host waits for each.
-        if few and k is not None and not is_dynamo_compiling() and forward_ad._current_level < 0:
+        if few and q is not None and not is_dynamo_compiling() and forward_ad._current_level < 0:
             text = config.text if type(config) is Config and not fields else _text(config, fields)
-            pair = rotate_pair(q, k, text, positions, position_offset)
-            if pair is not None:
-                return pair
+            found = rotate_plain(q, k, text, positions, position_offset)
+            if found is not None:
+                return found
         rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         tensors, text = _read(q, k, config, fields)
         result = rotate(len(tensors), *tensors, text, positions, position_offset, *rest)
@@ -215,10 +215,10 @@ def apply_(
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
     try:
-        if few and q is not None and k is not None and not traced:
+        if few and q is not None and not traced:
             text = config.text if type(config) is Config and not fields else _text(config, fields)
-            if rotate_pair_(q, k, text, positions, position_offset) is not None:
-                increment_version((q, k))
+            if rotate_plain_(q, k, text, positions, position_offset) is not None:
+                increment_version(q if k is None else (q, k))
                 return
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ropekit._library import library
-from ropekit._undispatched import rotate_pair
+from ropekit._undispatched import rotate_plain
 from ropekit.config import merge
 
 _REST = (
@@ -179,8 +179,12 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        found = rotate_pair(*arguments) if count == 2 and not others else None
-        return found or (DIRECT if others else FEW)[count](*arguments)
+        found = None
+        if not others:
+            found = rotate_plain(*arguments[:count], *(None,) * (2 - count), *arguments[count:])
+        if found is not None:
+            return found
+        return (DIRECT if others else FEW)[count](*arguments)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -20,6 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 few = torch.ops.ropekit.rotate_pair_no_grad.few
 few_ = torch.ops.ropekit.rotate_pair_no_grad_.few
+one = torch.ops.ropekit.rotate_no_grad.few
+one_ = torch.ops.ropekit.rotate_no_grad_.few
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -56,16 +58,20 @@ def test_bits_are_those_of_the_operator(shape: str, dtype: torch.dtype, device: 
     for ids in (None, torch.arange(5, device=device), torch.ones(2, 5, device=device).int()):
         for text, offset in (("", 0), ("pairing_in=interleaved rope_theta=500.0", 7)):
             arguments = (q, k, text, ids, offset)
-            found = _undispatched.rotate_pair(*arguments)
+            found = _undispatched.rotate_plain(*arguments)
             assert type(found) is tuple
             assert same(found, few(*arguments))
+            alone = _undispatched.rotate_plain(q, None, *arguments[2:])
+            assert same((alone,), (one(q, *arguments[2:]),))
             with torch.inference_mode():
-                assert same(_undispatched.rotate_pair(*arguments), few(*arguments))
+                assert same(_undispatched.rotate_plain(*arguments), few(*arguments))
             if shape == "repeated":
                 continue
             ours, theirs = [(q.clone(), k.clone()) for _ in range(2)]
-            assert _undispatched.rotate_pair_(*ours, text, ids, offset) == ()
+            assert _undispatched.rotate_plain_(*ours, text, ids, offset) == ()
             few_(*theirs, text, ids, offset)
+            assert _undispatched.rotate_plain_(ours[0], None, text, ids, offset) == ()
+            one_(theirs[0], text, ids, offset)
             assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
 
 
@@ -83,8 +89,8 @@ class Counted:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    call = Counted(_undispatched.rotate_pair)
-    monkeypatch.setattr(_functions, "rotate_pair", call)
+    call = Counted(_undispatched.rotate_plain)
+    monkeypatch.setattr(_functions, "rotate_plain", call)
     return call
 
 
@@ -96,7 +102,9 @@ def test_plain_calls_are_undispatched(
     found = ropekit.apply(q, k, rotary_dim=8, **options)
     with torch.no_grad():
         ropekit.apply(q.requires_grad_(), k, positions=torch.arange(5, device=device))
-    assert counted.done == 2
+    alone = ropekit.apply(q.detach(), rotary_dim=8, **options)
+    assert counted.done == 3
+    assert same((alone,), found[:1])
     text, offset = "rotary_dim=8", options.get("position_offset", 0)
     assert same(found, few(q.detach(), k, text, None, offset))
 
@@ -104,8 +112,8 @@ def test_plain_calls_are_undispatched(
 def test_in_place_is_not_dispatched_but_counted(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = Counted(_undispatched.rotate_pair_)
-    monkeypatch.setattr(_functions, "rotate_pair_", call)
+    call = Counted(_undispatched.rotate_plain_)
+    monkeypatch.setattr(_functions, "rotate_plain_", call)
     (q, k), weight = pair(device), torch.randn(2, 5, 4, 16, device=device, requires_grad=True)
     expected = few(q, k, "", None, 0)
     loss = (weight * q).sum()
@@ -116,6 +124,9 @@ def test_in_place_is_not_dispatched_but_counted(
     assert torch.equal(k, expected[1])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+    ropekit.apply_(q)
+    assert call.done == 2
+    assert (q._version, k._version) == (2, 1)
 
 
 class Functions(TorchFunctionMode):
@@ -148,7 +159,7 @@ def test_modes_see_the_operator(name: str, counted: Counted) -> None:
             pytest.skip("PyTorch without ITT")
         stack.enter_context(MODES[name]())
         found = ropekit.apply(q, k)
-        assert _undispatched.rotate_pair_(q.clone(), k.clone(), "", None, 0) is None
+        assert _undispatched.rotate_plain_(q.clone(), k.clone(), "", None, 0) is None
     assert same(found, expected)
     assert (counted.asked, counted.done) == (2, 1)
 
@@ -209,7 +220,6 @@ UNUSUAL: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "left over by grad": lambda x: left_over(torch.func.grad, x),
     "left over by vmap": lambda x: left_over(torch.func.vmap, x[None]),
     "no tensor": lambda x: x.tolist(),  # type: ignore[return-value]
-    "nothing": lambda _: None,  # type: ignore[return-value]
 }
 if hasattr(torch.Tensor, "rename"):
     UNUSUAL["named"] = lambda x: x.rename("batch", "token", "head", "element")
@@ -223,8 +233,8 @@ def test_unusual_tensors_are_left_to_the_operator(kind: str, place: int) -> None
     tensors[place] = UNUSUAL[kind](tensors[place])
     other = tensors[1 - place]
     before = other.clone()
-    assert _undispatched.rotate_pair(*tensors, "", None, 0) is None
-    assert _undispatched.rotate_pair_(*tensors, "", None, 0) is None
+    assert _undispatched.rotate_plain(*tensors, "", None, 0) is None
+    assert _undispatched.rotate_plain_(*tensors, "", None, 0) is None
     assert torch.equal(other, before)
 
 
@@ -252,8 +262,8 @@ def test_the_negative_bit_is_resolved() -> None:
 )
 def test_unusual_positions_are_left_to_the_operator(ids: Any, offset: Any) -> None:
     q, k = pair()
-    assert _undispatched.rotate_pair(q, k, "", ids, offset) is None
-    assert _undispatched.rotate_pair_(q, k, "", ids, offset) is None
+    assert _undispatched.rotate_plain(q, k, "", ids, offset) is None
+    assert _undispatched.rotate_plain_(q, k, "", ids, offset) is None
     assert q._version == 0
 
 
@@ -266,20 +276,22 @@ def test_no_elements_are_rotated_as_by_the_operator() -> None:
 @pytest.mark.parametrize("text", ["rope_theta=-1.0", "unknown=1", "head_dim=8", b"", None])
 def test_unusual_texts_are_left_to_the_operator(text: Any) -> None:
     q, k = pair()
-    assert _undispatched.rotate_pair(q, k, text, None, 0) is None
+    assert _undispatched.rotate_plain(q, k, text, None, 0) is None
 
 
 def test_other_counts_of_arguments_are_left_to_the_operator() -> None:
     q, k = pair()
-    assert _undispatched.rotate_pair() is None
-    assert _undispatched.rotate_pair(q, k, "", None) is None
-    assert _undispatched.rotate_pair(q, k, "", None, 0, 0) is None
+    assert _undispatched.rotate_plain() is None
+    assert _undispatched.rotate_plain(None, k, "", None, 0) is None
+    assert _undispatched.rotate_plain(q, k, "", None) is None
+    assert _undispatched.rotate_plain(q, k, "", None, 0, 0) is None
 
 
 WRONG: dict[str, Callable[[], dict[str, Any]]] = {
     "type": lambda: {"q": pair()[0].int()},
     "types that differ": lambda: {"k": pair()[1].double()},
     "dimensions": lambda: {"q": pair()[0][0]},
+    "type of one": lambda: {"q": pair()[0].int(), "k": None},
     "tokens": lambda: {"k": pair()[1][:, 1:]},
     "positions": lambda: {"positions": torch.arange(6)},
     "type of positions": lambda: {"positions": torch.arange(5.0)},
@@ -301,8 +313,8 @@ def test_errors_are_those_of_the_operator(
     before = [q.clone(), k.clone()]
     with pytest.raises((RuntimeError, TypeError)) as undispatched:
         function(**arguments)
-    monkeypatch.setattr(_functions, "rotate_pair", _undispatched._never)
-    monkeypatch.setattr(_functions, "rotate_pair_", _undispatched._never)
+    monkeypatch.setattr(_functions, "rotate_plain", _undispatched._never)
+    monkeypatch.setattr(_functions, "rotate_plain_", _undispatched._never)
     with pytest.raises((RuntimeError, TypeError)) as dispatched:
         function(**arguments)
     assert type(undispatched.value) is type(dispatched.value)
@@ -316,7 +328,7 @@ def test_errors_are_those_of_the_operator(
 def test_without_what_it_needs_of_pytorch_there_is_none(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _undispatched.rotate_pair is not _undispatched._never, (
+    assert _undispatched.rotate_plain is not _undispatched._never, (
         "this PyTorch is unknown to undispatched.c"
     )
     monkeypatch.setattr(
@@ -339,11 +351,11 @@ def misaligned(x: torch.Tensor) -> torch.Tensor:
 
 
 CALLS: dict[str, tuple[bool, Callable[[torch.Tensor, torch.Tensor], object]]] = {
-    "new": (True, lambda q, k: _undispatched.rotate_pair(q, k, "", None, 0)),
-    "in place": (True, lambda q, k: _undispatched.rotate_pair_(q, k, "", None, 0)),
-    "exception": (False, lambda q, k: _undispatched.rotate_pair(q, k, "", None, 2**70)),
-    "unusual": (False, lambda q, k: _undispatched.rotate_pair(q, k.tolist, "", None, 0)),
-    "refused": (False, lambda q, k: _undispatched.rotate_pair(misaligned(q), k, "", None, 0)),
+    "new": (True, lambda q, k: _undispatched.rotate_plain(q, k, "", None, 0)),
+    "in place": (True, lambda q, k: _undispatched.rotate_plain_(q, k, "", None, 0)),
+    "exception": (False, lambda q, k: _undispatched.rotate_plain(q, k, "", None, 2**70)),
+    "unusual": (False, lambda q, k: _undispatched.rotate_plain(q, k.tolist, "", None, 0)),
+    "refused": (False, lambda q, k: _undispatched.rotate_plain(misaligned(q), k, "", None, 0)),
 }
 
 
@@ -376,7 +388,7 @@ def test_other_threads_run_meanwhile() -> None:
     def rotate() -> None:
         for _ in range(3):
             stamps.append(time.perf_counter())
-            kept.append(_undispatched.rotate_pair(q, k, "", None, 0))
+            kept.append(_undispatched.rotate_plain(q, k, "", None, 0))
             stamps.append(time.perf_counter())
 
     interval = sys.getswitchinterval()
@@ -403,12 +415,12 @@ def test_undispatched_calls_are_captured() -> None:
     q, k = pair("cuda", torch.bfloat16)
     ids = torch.arange(5, device="cuda")
     assert (
-        _undispatched.rotate_pair(q, k, "", ids, 0) is not None
+        _undispatched.rotate_plain(q, k, "", ids, 0) is not None
     )  # plans are made outside a capture
     given, graph = (q.clone(), k.clone()), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = _undispatched.rotate_pair(q, k, "", ids, 0)
-        assert _undispatched.rotate_pair_(*given, "", ids, 0) == ()
+        found = _undispatched.rotate_plain(q, k, "", ids, 0)
+        assert _undispatched.rotate_plain_(*given, "", ids, 0) == ()
     assert found is not None
     for start in (0, 7, 100000):
         ids.copy_(torch.arange(start, start + 5))
@@ -430,7 +442,7 @@ def test_undispatched_calls_go_to_the_current_stream() -> None:
         torch.cuda._sleep(100_000_000)
         q.fill_(1.0)
         k.fill_(1.0)
-        found = _undispatched.rotate_pair(q, k, "", None, 0)
+        found = _undispatched.rotate_plain(q, k, "", None, 0)
     torch.cuda.synchronize()
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
@@ -438,9 +450,9 @@ def test_undispatched_calls_go_to_the_current_stream() -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="fewer than two CUDA devices")
 def test_undispatched_calls_go_to_the_tensors_device() -> None:
     q, k = pair("cuda:1")
-    found = _undispatched.rotate_pair(q, k, "", None, 0)
+    found = _undispatched.rotate_plain(q, k, "", None, 0)
     assert same(found, few(q, k, "", None, 0))
-    assert _undispatched.rotate_pair(q, k.to("cuda:0"), "", None, 0) is None
+    assert _undispatched.rotate_plain(q, k.to("cuda:0"), "", None, 0) is None
 
 
 def test_other_versions_are_left_to_the_operator() -> None:

@@ -121,6 +121,16 @@ def test_machines_are_merged_by_device(make):
     assert [(m.name, len(m.suites["prefill"].cells)) for m in found] == [("A (cuda)", 2), ("B (cuda)", 1)]
 
 
+def test_overview_shows_a_device_with_its_peers(make):
+    alone, beside = (make([measurement(name, 1e-6, 1) for name in names]) for names in
+                     (("ropekit",), ("ropekit", "Liger-Kernel")))  # fmt: skip
+    alone["build"]["commit"] = "0000000"
+    found = machines([alone, beside])
+    text = summary.overview_markdown(found)
+    assert len(found) == 2 and text.count("first in") == 1 and "no peer was measured" not in text
+    assert "no peer was measured" in summary.overview_markdown(machines([alone]))
+
+
 def test_absent_peers_are_listed(document):
     assert "vLLM (vllm is not installed)" in summary.summary(machines([document]))
     assert "vllm is not installed" in page.render(machines([document]))

@@ -133,6 +133,15 @@ class Machine:
     def backend(self):
         return self.documents[0]["device"]["backend"]
 
+    @property
+    def device(self):
+        """Its name without what tells it from others of that name."""
+        return title(self.documents[0])[0]
+
+    @property
+    def has_peers(self):
+        return any(c.rival for suite in self.suites.values() for c in suite.ours)
+
     @cached_property
     def runs(self):
         """In the order in which they count, whatever that of the files: not quick, with peers, complete, then
