@@ -76,30 +76,23 @@ static rope_status check_sizes(const rope_args *args, int64_t heads, int64_t hea
     return ROPE_OK;
 }
 
-static int make_spans(const rope_operand *operand, int32_t element, int64_t contiguous_bytes,
-                      tensor_spans *spans) {
-    const int64_t *count = spans->count, *in = operand->in_stride, *out = operand->out_stride;
+static int place_spans(const rope_operand *operand, int64_t contiguous_bytes, tensor_spans *spans) {
     if (contiguous_bytes)
-        return rope_span_make_contiguous(&spans->in, operand->in, count, in, element,
-                                         contiguous_bytes) &&
-               rope_span_make_contiguous(&spans->out, operand->out, count, out, element,
-                                         contiguous_bytes);
-    return rope_span_make(&spans->in, operand->in, count, in, element) &&
-           rope_span_make(&spans->out, operand->out, count, out, element);
+        return rope_span_place_contiguous(&spans->in, operand->in, contiguous_bytes) &&
+               rope_span_place_contiguous(&spans->out, operand->out, contiguous_bytes);
+    return rope_span_place(&spans->in, operand->in) && rope_span_place(&spans->out, operand->out);
 }
 
-static rope_status check_views(const char *name, const rope_operand *operand, int32_t element,
+static rope_status check_views(const char *name, const rope_operand *operand,
                                int64_t contiguous_bytes, tensor_spans *spans) {
-    if (!make_spans(operand, element, contiguous_bytes, spans)) {
-        rope_fail(ROPE_ERROR_OVERFLOW,
-                  "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
-                  "%lld], out_stride is [%lld, %lld, %lld, %lld]",
-                  name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
-                  (long long)operand->in_stride[2], (long long)operand->in_stride[3],
-                  (long long)operand->out_stride[0], (long long)operand->out_stride[1],
-                  (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
-        return ROPE_ERROR_OVERFLOW; /* seen here to end the call, whose spans are not all made */
-    }
+    if (!place_spans(operand, contiguous_bytes, spans))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
+                         "%lld], out_stride is [%lld, %lld, %lld, %lld]",
+                         name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
+                         (long long)operand->in_stride[2], (long long)operand->in_stride[3],
+                         (long long)operand->out_stride[0], (long long)operand->out_stride[1],
+                         (long long)operand->out_stride[2], (long long)operand->out_stride[3]);
     if (!contiguous_bytes && rope_span_aliases(&spans->out))
         return rope_fail(ROPE_ERROR_OVERLAP,
                          "%s.out_stride is [%lld, %lld, %lld, %lld] and may give two elements one "
@@ -142,7 +135,9 @@ static rope_status read_tensor(const rope_plan *plan, const rope_args *args, int
     spans->count[1] = args->tokens;
     spans->count[2] = given->heads;
     spans->count[3] = head_dim;
-    return check_views(name, operand, element, contiguous ? elements * element : 0, spans);
+    spans->in = (rope_span){spans->count, operand->in_stride, element, 0, 0};
+    spans->out = (rope_span){spans->count, operand->out_stride, element, 0, 0};
+    return check_views(name, operand, contiguous ? elements * element : 0, spans);
 }
 
 static rope_status check_cross(const tensor_spans spans[2]) {
@@ -224,7 +219,6 @@ static rope_status check_reach(const rope_problem *problem, const rope_args *arg
                                const rope_position_map *map) {
     const int64_t *stride = map->id_stride;
     int64_t whole;
-    rope_span span;
     if (__builtin_mul_overflow(args->tokens, (int64_t)problem->shard_size, &whole))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "tokens %lld * shard_size %d overflows; allowed is below 2^63",
@@ -235,7 +229,8 @@ static rope_status check_reach(const rope_problem *problem, const rope_args *arg
         return ROPE_OK;
     int64_t count[4] = {problem->axes, args->batch, args->tokens, 1};
     int64_t reach[4] = {stride[0], stride[1], stride[2], 0};
-    if (!rope_span_make(&span, map->ids, count, reach, map->wide ? 8 : 4))
+    rope_span span = {.count = count, .stride = reach, .element = map->wide ? 8 : 4};
+    if (!rope_span_place(&span, map->ids))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "position_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses "
                          "with axes %d, batch %lld, tokens %lld",
@@ -295,9 +290,9 @@ static rope_status read_table(const rope_problem *problem, const rope_args *args
     const int64_t *stride = all_zero(args->table_stride, 3) ? contiguous : args->table_stride;
     int64_t count[4] = {args->batch, args->table_rows ? args->table_rows : 1, 1, width};
     int64_t reach[4] = {stride[0], stride[1], 0, stride[2]};
-    rope_span span;
-    if (args->batch > 0 && (!rope_span_make(&span, args->cos, count, reach, element) ||
-                            !rope_span_make(&span, args->sin, count, reach, element)))
+    rope_span span = {.count = count, .stride = reach, .element = element};
+    if (args->batch > 0 &&
+        (!rope_span_place(&span, args->cos) || !rope_span_place(&span, args->sin)))
         return rope_fail(
             ROPE_ERROR_OVERFLOW,
             "table_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses with "

@@ -1,19 +1,15 @@
 #include "common/view.h"
 
-int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
-                   const int64_t stride[4], int64_t element) {
-    int64_t below = 0, above = element;
+int rope_span_place(rope_span *span, const void *base) {
+    int64_t below = 0, above = span->element;
     for (int d = 0; d < 4; d++) {
         int64_t bytes, reach;
-        if (__builtin_mul_overflow(stride[d], element, &bytes) ||
-            __builtin_mul_overflow(bytes, count[d] - 1, &reach) ||
+        if (__builtin_mul_overflow(span->stride[d], span->element, &bytes) ||
+            __builtin_mul_overflow(bytes, span->count[d] - 1, &reach) ||
             __builtin_add_overflow(below, reach < 0 ? reach : 0, &below) ||
             __builtin_add_overflow(above, reach > 0 ? reach : 0, &above))
             return 0;
     }
-    span->count = count;
-    span->stride = stride;
-    span->element = element;
     uint64_t address = (uint64_t)(uintptr_t)base;
     return !__builtin_sub_overflow(address, 0 - (uint64_t)below, &span->low) &&
            !__builtin_add_overflow(address, (uint64_t)above, &span->high);

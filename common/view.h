@@ -12,17 +12,12 @@ typedef struct rope_span {
     uint64_t high;                 /* address past the last byte */
 } rope_span;
 
-/* Returns 0 when an address, or a stride in bytes, does not fit 64 bits. */
-int rope_span_make(rope_span *span, const void *base, const int64_t count[4],
-                   const int64_t stride[4], int64_t element);
+/* Finds low and high of a span with the rest. Returns 0 when an address, or a stride in bytes, does
+ * not fit 64 bits. */
+int rope_span_place(rope_span *span, const void *base);
 
-/* The span of elements side by side, `bytes` in all. */
-static inline int rope_span_make_contiguous(rope_span *span, const void *base,
-                                            const int64_t count[4], const int64_t stride[4],
-                                            int64_t element, int64_t bytes) {
-    span->count = count;
-    span->stride = stride;
-    span->element = element;
+/* Of elements side by side, `bytes` in all. */
+static inline int rope_span_place_contiguous(rope_span *span, const void *base, int64_t bytes) {
     span->low = (uint64_t)(uintptr_t)base;
     return !__builtin_add_overflow(span->low, (uint64_t)bytes, &span->high);
 }

@@ -145,7 +145,7 @@ static PyObject *rotate_plain(PyObject *self, PyObject *const *arguments, Py_ssi
 }
 
 static PyObject *rotate_plain_in_place(PyObject *self, PyObject *const *arguments,
-                                      Py_ssize_t count) {
+                                       Py_ssize_t count) {
     (void)self;
     return rotate(arguments, count, 1);
 }

@@ -218,7 +218,7 @@ def apply_(
         if few and q is not None and not traced:
             text = config.text if type(config) is Config and not fields else _text(config, fields)
             if rotate_plain_(q, k, text, positions, position_offset) is not None:
-                increment_version(q if k is None else (q, k))
+                increment_version((q,) if k is None else (q, k))
                 return
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)

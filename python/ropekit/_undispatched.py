@@ -48,9 +48,9 @@ def _find() -> tuple[Any, Any]:
     return found or (_never, _never)
 
 
-# Of q, k or None, config, position_ids or None, and position_offset: what rotate_pair_no_grad.few and
-# rotate_no_grad.few do, and those in place, where no derivative is asked for. None: nothing is done,
-# call those.
+# Of q, k or None, config, position_ids or None, and position_offset: what rotate_pair_no_grad.few
+# and rotate_no_grad.few do, and those in place, where no derivative is asked for. None: nothing is
+# done, call those.
 rotate_plain: Callable[..., Tensor | tuple[Tensor, Tensor] | None]
 rotate_plain_: Callable[..., tuple[()] | None]
 rotate_plain, rotate_plain_ = _find()

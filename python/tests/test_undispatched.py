@@ -371,13 +371,18 @@ def test_nothing_leaks(name: str, tokens: int, count: int) -> None:
             assert (call(q, k) is not None) == done
         gc.collect()
 
+    def measure() -> list[int]:
+        return [*(sys.getrefcount(x) for x in kept), sys.getallocatedblocks(), memory()]
+
     repeat(count // 10)
-    before = [sys.getrefcount(x) for x in kept], sys.getallocatedblocks(), memory()
-    repeat(count)
-    after = [sys.getrefcount(x) for x in kept], sys.getallocatedblocks(), memory()
-    assert all(abs(x - y) < 200 for x, y in zip(before[0], after[0], strict=True))
-    assert after[1] - before[1] < 200
-    assert after[2] - before[2] < (1 << 20 if tokens == 1 else 100 << 20)
+    grown = []
+    for _ in range(3):  # what other threads do to None, say, is not done in every round
+        before = measure()
+        repeat(count // 3)
+        grown.append([abs(y - x) for x, y in zip(before, measure(), strict=True)])
+    *objects, size = map(min, zip(*grown, strict=True))
+    assert max(objects) < 100
+    assert size < (1 << 20 if tokens == 1 else 50 << 20)
 
 
 def test_other_threads_run_meanwhile() -> None:

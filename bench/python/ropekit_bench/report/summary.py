@@ -40,8 +40,8 @@ def overview(machine):
 
 
 def overview_markdown(machines):
-    """A table for each machine, then what headings and marks mean. One without peers is left to document() where
-    the same device was measured with them."""
+    """A table for each machine, then what headings and marks mean. One without peers is left to document()
+    where the same device was measured with them."""
     compared = {m.device for m in machines if m.has_peers}
     shown = [m for m in machines if m.has_peers or m.device not in compared]
     text = "\n\n".join(f"**{m.name}**\n\n{markdown(overview(m))}" for m in shown)
