@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 import time
@@ -369,7 +368,6 @@ def test_nothing_leaks(name: str, tokens: int, count: int) -> None:
     def repeat(times: int) -> None:
         for _ in range(times):
             assert (call(q, k) is not None) == done
-        gc.collect()
 
     def measure() -> list[int]:
         return [*(sys.getrefcount(x) for x in kept), sys.getallocatedblocks(), memory()]
