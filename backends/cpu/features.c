@@ -81,7 +81,8 @@ static int is_intel(void) {
 
 /* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
 static void detect_walk(void) {
-    const cpu_walk in_order = {.ahead = {4096, 2048}}, apart = {.apart = 1, .ahead = {512, 512}};
+    const cpu_walk in_order = {.ahead = {4096, 2048}, .within = 2048},
+                   apart = {.apart = 1, .ahead = {512, 512}};
     const int64_t mib = 1 << 20, l2 = cache_at(2), l3 = cache_at(3);
     cache_bytes = l3 ? l3 : l2 ? l2 : 32 * mib;
     walk = is_intel() ? apart : in_order;

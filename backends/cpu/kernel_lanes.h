@@ -58,8 +58,9 @@ CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
 
 CPU_INLINE void lanes_dispatch(int dtype, const rope_problem *p, const lanes_tensor *tensor,
                                const cpu_row *rows, int tokens) {
-    lanes_kind kind = {.dtype = dtype}, stream = {.dtype = dtype, .stream = 1},
-               model = {.dtype = dtype, .model = 1};
+    lanes_kind kind = {.dtype = dtype, .fetch = 1},
+               stream = {.dtype = dtype, .stream = 1, .fetch = 1},
+               model = {.dtype = dtype, .model = 1, .fetch = 1};
     if (p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE)
         lanes_dispatch_pairing(model, p, &tensor->heads, rows, tokens);
     else if (tensor->stream)
@@ -101,16 +102,22 @@ CPU_INLINE int lanes_can_stream(const lanes_tensor *tensor, int size) {
     return mask % (4 * LANES) == 0 && heads->in != heads->out;
 }
 
-/* From a window to the one to be fetched while it rotates. One head of some tokens is followed by
- * the same head of the next ones. */
-CPU_INLINE int64_t lanes_ahead(const lanes_tensor *tensor, const cpu_walk *walk, int size) {
-    const lanes_heads *heads = &tensor->heads;
-    int windows = walk->ahead[size == 4] / (2 * heads->pairs * size);
-    if (walk->apart && heads->count > 1)
-        return heads->in_stride * (windows ? windows : 1);
-    if (heads->in_stride > tensor->in_step)
-        return tensor->in_step * LANES_TOKENS;
-    return (heads->count > 1 ? heads->in_stride : tensor->in_step) * (windows ? windows : 1);
+/* Windows from one to that which is fetched while it rotates; 0: none is. */
+CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size) {
+    const cpu_walk *walk = slice->walk;
+    int bytes = slice->exceeds ? walk->ahead[size == 4] : slice->near ? 0 : walk->within;
+    int window = 2 * p->pairs * size;
+    return bytes > window ? bytes / window : bytes > 0;
+}
+
+/* The bytes of so many windows. One head of some tokens is followed by the same head of the next
+ * ones. */
+CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t windows, int64_t heads,
+                               int64_t stride, int64_t step) {
+    int apart = slice->exceeds && slice->walk->apart;
+    if (windows && stride > step && !(apart && heads > 1))
+        return step * LANES_TOKENS;
+    return (heads > 1 ? stride : step) * windows;
 }
 
 /* A tensor at the first token of a run. */
@@ -134,8 +141,11 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
         .out_step = operand->out_stride[1] * size,
         .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
     };
-    t.stream = slice->walk && lanes_can_stream(&t, (int)size);
-    t.heads.ahead = slice->walk ? lanes_ahead(&t, slice->walk, (int)size) : 0;
+    const lanes_heads *h = &t.heads;
+    int64_t windows = lanes_windows_ahead(p, slice, (int)size);
+    t.stream = slice->exceeds && lanes_can_stream(&t, (int)size);
+    t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
+    t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
     return t;
 }
 
@@ -298,7 +308,7 @@ CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_ca
             run->tensor[t] = lanes_tensor_of(dtype, p, call, t, run->batch, run->index, slice);
         else
             run->tensor[t] = (lanes_tensor){.in_step = 0};
-    if (slice->walk && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call))
+    if (slice->exceeds && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call))
         lanes_rotate_apart(dtype, p, call, slice, run);
     lanes_spread(run, 1);
     if (lanes_is_lone(p, run))
@@ -322,7 +332,7 @@ CPU_INLINE void lanes_rotate_runs(int dtype, const rope_problem *p, const rope_c
         left -= run.last - run.index;
         lanes_rotate_run(dtype, p, call, slice, &run);
     }
-    if (slice->walk)
+    if (slice->exceeds)
         lanes_fence();
 }
 
@@ -341,12 +351,12 @@ static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *ca
     lanes_rotate_runs(ROPE_BF16, p, call, slice);
 }
 
-/* The plain road is for small calls, several heads a token, and tokens that all rotate. Larger
- * calls of f32 took longer by it out of memory (docs/performance.md). */
+/* The plain road fetches nothing ahead. It is for several heads a token, and tokens that all
+ * rotate. */
 CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    return slice->small && lanes_serves_plain(p) && lanes_is_plain(q) && lanes_is_plain(k) &&
+    return slice->near && lanes_serves_plain(p) && lanes_is_plain(q) && lanes_is_plain(k) &&
            !call->position.cu_seqlens && q->heads + k->heads > 1;
 }
 

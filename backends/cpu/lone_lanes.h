@@ -10,7 +10,8 @@ enum { LANES_LONE = 2 };
 
 /* LANES_LONE vectors of pairs from pair i on. */
 CPU_INLINE void lanes_lone_vectors(lanes_kind kind, const rope_problem *p, const rope_token *token,
-                                   const char *in, char *out, int i, int pairs) {
+                                   const lanes_heads *head, const char *in, char *out, int i) {
+    const int pairs = p->pairs;
     lanes_cos_sin a[LANES_LONE];
     lanes_pair x[LANES_LONE];
 #pragma GCC unroll 2
@@ -20,6 +21,7 @@ CPU_INLINE void lanes_lone_vectors(lanes_kind kind, const rope_problem *p, const
         turns[w] = lanes_exact(1, p, token, p->set[0].turns, i + (v + w) * LANES);
         lanes_turns(LANES_GROUP, turns, a + v);
     }
+    lanes_fetch(kind, head, LANES_LONE, in, out, i, pairs);
     LANES_EACH(v, LANES_LONE) x[v] = lanes_read(kind, in, i + v * LANES, pairs);
     LANES_EACH(v, LANES_LONE)
     x[v] = lanes_rotate(x[v], (lanes_matrix){a[v].c, a[v].s, a[v].c, a[v].s});
@@ -36,10 +38,9 @@ CPU_INLINE void lanes_lone_tokens(lanes_kind kind, const rope_problem *p, const 
     rope_token token;
     for (int64_t t = 0; t < tokens; t++) {
         token.at[0] = rope_sum(position, t);
-        lanes_fetch(in, frame.ahead, 2 * pairs * cpu_dtype_size(kind.dtype));
 #pragma GCC unroll 2
         for (int i = 0; i < pairs; i += LANES_LONE * LANES)
-            lanes_lone_vectors(kind, p, &token, in, out, i, pairs);
+            lanes_lone_vectors(kind, p, &token, &frame, in, out, i);
         in += frame.in_step;
         out += frame.out_step;
     }
@@ -47,8 +48,8 @@ CPU_INLINE void lanes_lone_tokens(lanes_kind kind, const rope_problem *p, const 
 
 CPU_INLINE void lanes_lone_kind(int dtype, const rope_problem *p, const lanes_heads *head,
                                 int stream, int64_t position, int64_t tokens) {
-    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0};
-    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0};
+    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0, 1};
+    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0, 1};
     lanes_kind half_stream = half, inter_stream = inter;
     half_stream.stream = inter_stream.stream = 1;
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && stream)

@@ -9,7 +9,10 @@
 #endif
 
 /* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
-enum { BYTES_PER_THREAD = 512 * 1024, SMALL_BYTES = 2 * BYTES_PER_THREAD };
+enum { BYTES_PER_THREAD = 512 * 1024 };
+
+/* Smaller calls are taken to find their memory in the cache. */
+enum { NEAR_BYTES = 256 * 1024 };
 
 int cpu_threads_most(void) {
 #if defined(_OPENMP)
@@ -20,7 +23,7 @@ int cpu_threads_most(void) {
 }
 
 int cpu_threads_for(int64_t bytes) {
-    if (bytes < SMALL_BYTES)
+    if (bytes < 2 * BYTES_PER_THREAD)
         return 1;
     int64_t worth = bytes / BYTES_PER_THREAD, most = cpu_threads_most();
     return (int)(worth < most ? worth : most);
@@ -54,8 +57,9 @@ static void fill_slice(const rope_call *call, int64_t bytes, int index, int part
     const cpu_walk *walk = cpu_walk_chosen();
     slice->first_token = by_heads ? 0 : part(tokens, index, parts);
     slice->last_token = by_heads ? tokens : part(tokens, index + 1, parts);
-    slice->walk = bytes > walk->cache_bytes ? walk : NULL;
-    slice->small = bytes < SMALL_BYTES && !slice->walk;
+    slice->walk = walk;
+    slice->exceeds = bytes > walk->cache_bytes;
+    slice->near = bytes < NEAR_BYTES && !slice->exceeds;
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;
         slice->first_head[t] = by_heads ? part(heads, index, parts) : 0;

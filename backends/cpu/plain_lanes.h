@@ -54,7 +54,7 @@ CPU_INLINE void lanes_plain_heads(lanes_kind kind, const rope_operand *operand, 
     const char *in = head.in;
     char *out = head.out;
     for (int64_t h = first; h < last; h++) {
-        lanes_rotate_head(kind, in, out, row);
+        lanes_rotate_head(kind, NULL, in, out, row);
         in += in_stride;
         out += out_stride;
     }
@@ -74,8 +74,8 @@ CPU_INLINE void lanes_plain_kind(lanes_kind kind, const rope_problem *p, const r
 CPU_INLINE void lanes_plain_dtype(int dtype, const rope_problem *p, const rope_call *call,
                                   const cpu_slice *slice, int64_t batch, int64_t index,
                                   const rope_token *token) {
-    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0};
-    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0};
+    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0, 0};
+    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0, 0};
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
         lanes_plain_kind(inter, p, call, slice, batch, index, token);
     else

@@ -10,8 +10,8 @@ typedef struct lanes_heads {
     const char *in;
     char *out;
     int64_t count, in_stride, out_stride, in_step, out_step;
-    int64_t before, after; /* bytes around the window that an out-of-place call copies */
-    int64_t ahead;         /* from a window to the one to be fetched meanwhile, or 0 */
+    int64_t before, after;       /* bytes around the window that an out-of-place call copies */
+    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched meanwhile, or 0 */
     int pairs;
     int by_head; /* one head of every token, then the next head */
 } lanes_heads;
@@ -21,6 +21,7 @@ typedef struct lanes_kind {
     int dtype, in_pairing, out_pairing;
     int model;  /* arithmetic of the dtype itself */
     int stream; /* stores go around the cache */
+    int fetch;  /* lines ahead are fetched: those to be read, and to be written into the cache */
 } lanes_kind;
 
 /* The coefficients of LANES pairs. */
@@ -68,11 +69,28 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
         lanes_copy(out + window, in + window, heads->after);
 }
 
-/* Fetches the lines of a later window. */
-CPU_INLINE void lanes_fetch(const char *in, int64_t ahead, int bytes) {
-    if (ahead)
-        for (int i = 0; i < bytes; i += 64)
-            __builtin_prefetch(in + ahead + i, 0, 3);
+CPU_INLINE void lanes_fetch_line(lanes_kind kind, const lanes_heads *heads, const char *in,
+                                 char *out, int at) {
+    __builtin_prefetch(in + at + heads->in_ahead, 0, 3);
+    if (!kind.stream)
+        __builtin_prefetch(out + at + heads->out_ahead, 1, 3);
+}
+
+/* Fetches what lies ahead of `count` vectors of pairs from pair i on, a line of each half at a
+ * time. */
+CPU_INLINE void lanes_fetch(lanes_kind kind, const lanes_heads *heads, int count, const char *in,
+                            char *out, int i, int pairs) {
+    const int size = cpu_dtype_size(kind.dtype), width = count * LANES * size;
+    if (!kind.fetch || (width < 64 && i * size % 64 != 0))
+        return;
+    const int half = kind.in_pairing == ROPE_PAIRING_HALF_SPLIT;
+    const int first = half ? i * size : 2 * i * size,
+              second = half ? first + pairs * size : first + width;
+#pragma GCC unroll 2
+    for (int at = 0; at < width; at += 64) {
+        lanes_fetch_line(kind, heads, in, out, first + at);
+        lanes_fetch_line(kind, heads, in, out, second + at);
+    }
 }
 
 /* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
@@ -126,12 +144,15 @@ CPU_INLINE void lanes_write(lanes_kind kind, int count, char *out, int i, int pa
         lanes_store_pairs(dtype, kind.out_pairing, kind.stream, out, i + v * LANES, pairs, y[v]);
 }
 
-CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, int count, const char *in, char *out, int i,
-                                     int pairs, const cpu_row *row) {
+CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, const lanes_heads *heads, int count,
+                                     const char *in, const char *from, char *out, int i,
+                                     const cpu_row *row) {
+    const int pairs = heads->pairs;
     lanes_pair x[2];
+    lanes_fetch(kind, heads, count, in, out, i, pairs);
 #pragma GCC unroll 2
     for (int v = 0; v < count; v++)
-        x[v] = lanes_read(kind, in, i + v * LANES, pairs);
+        x[v] = lanes_read(kind, from, i + v * LANES, pairs);
 #pragma GCC unroll 2
     for (int v = 0; v < count; v++)
         x[v] = lanes_turn(kind, x[v], lanes_load_matrix(row, i + v * LANES));
@@ -140,15 +161,18 @@ CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, int count, const char *in,
 
 /* Two vectors at a time are read before either is written: in place, a load of a line for which an
  * older store waits takes several times as long. */
-CPU_INLINE void lanes_rotate_window(lanes_kind kind, const char *in, char *out, int pairs,
-                                    const cpu_row *row) {
+CPU_INLINE void lanes_rotate_window(lanes_kind kind, const lanes_heads *heads, const char *in,
+                                    const char *from, char *out, const cpu_row *row) {
+    const int pairs = heads->pairs;
     int i = 0;
     for (; i + 2 * LANES <= pairs; i += 2 * LANES)
-        lanes_rotate_vectors(kind, 2, in, out, i, pairs, row);
+        lanes_rotate_vectors(kind, heads, 2, in, from, out, i, row);
     for (; i + LANES <= pairs; i += LANES)
-        lanes_rotate_vectors(kind, 1, in, out, i, pairs, row);
-    if (i < pairs)
-        lanes_rotate_rest(kind, in, out, i, pairs, row);
+        lanes_rotate_vectors(kind, heads, 1, in, from, out, i, row);
+    if (i < pairs) {
+        lanes_fetch(kind, heads, 1, in, out, i, pairs);
+        lanes_rotate_rest(kind, from, out, i, pairs, row);
+    }
 }
 
 /* A head of any number of pairs. A window whose pairing changes in place is first set aside. */
@@ -156,12 +180,11 @@ CPU_INLINE void lanes_rotate_any_head(lanes_kind kind, const lanes_heads *frame,
                                       char *out, const cpu_row *row, char *aside) {
     const int size = cpu_dtype_size(kind.dtype);
     const char *from = in;
-    lanes_fetch(in, frame->ahead, 2 * frame->pairs * size);
     if (kind.in_pairing != kind.out_pairing && in == out) {
         lanes_copy(aside, in, 2 * (int64_t)frame->pairs * size);
         from = aside;
     }
-    lanes_rotate_window(kind, from, out, frame->pairs, row);
+    lanes_rotate_window(kind, frame, in, from, out, row);
     lanes_copy_rest(frame, in, out, size);
 }
 
@@ -215,13 +238,14 @@ CPU_INLINE lanes_matrix lanes_matrix_64(lanes_kind kind, const lanes_row *row, c
 }
 
 /* Rotates a head of 64 pairs, a line of each half at a time. */
-CPU_INLINE void lanes_rotate_head(lanes_kind kind, const char *in, char *out,
-                                  const lanes_row *row) {
+CPU_INLINE void lanes_rotate_head(lanes_kind kind, const lanes_heads *heads, const char *in,
+                                  char *out, const lanes_row *row) {
     const int count = LANES >= 8 && kind.dtype != ROPE_F32 ? 2 : 1;
     const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
     for (int v = 0; v < 64 / LANES; v += count) {
         lanes_pair x[2];
+        lanes_fetch(kind, heads, count, in, out, v * LANES, 64);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++)
             x[w] = lanes_read(kind, in, (v + w) * LANES, 64);
@@ -241,9 +265,7 @@ CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const
     for (int64_t h = 0; h < frame.count && frame.by_head; h++)
         for (int t = 0; t < tokens; t++) {
             lanes_load_row(&rows[t], &row);
-            lanes_fetch(frame.in + t * frame.in_step + h * frame.in_stride, frame.ahead,
-                        128 * cpu_dtype_size(kind.dtype));
-            lanes_rotate_head(kind, frame.in + t * frame.in_step + h * frame.in_stride,
+            lanes_rotate_head(kind, &frame, frame.in + t * frame.in_step + h * frame.in_stride,
                               frame.out + t * frame.out_step + h * frame.out_stride, &row);
         }
     for (int t = 0; t < tokens && !frame.by_head; t++) {
@@ -251,8 +273,7 @@ CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const
         char *out = frame.out + t * frame.out_step;
         lanes_load_row(&rows[t], &row);
         for (int64_t h = 0; h < frame.count; h++) {
-            lanes_fetch(in, frame.ahead, 128 * cpu_dtype_size(kind.dtype));
-            lanes_rotate_head(kind, in, out, &row);
+            lanes_rotate_head(kind, &frame, in, out, &row);
             in += frame.in_stride;
             out += frame.out_stride;
         }
