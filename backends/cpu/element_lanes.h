@@ -59,9 +59,15 @@ CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
     return x;
 }
 
+#if !defined(LANES_PARITY)
+CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
+    return lanes_bf16_words(even) | (lanes_bf16_words(odd) << 16);
+}
+#endif
+
 CPU_INLINE lanes_u lanes_join_words(int dtype, lanes_pair y) {
     if (dtype == ROPE_BF16)
-        return lanes_bf16_words(y.x1) | (lanes_bf16_words(y.x2) << 16);
+        return lanes_neighbours_to_bf16(y.x1, y.x2);
     return lanes_words_of(lanes_to_f16(y.x1)) | (lanes_words_of(lanes_to_f16(y.x2)) << 16);
 }
 

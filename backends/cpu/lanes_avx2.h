@@ -54,6 +54,20 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
     return (lanes_u)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)a, (__m256i)b), 0xd8);
 }
 
+/* 16 results: those of even and of odd by turns. Halves of words in 16-bit lanes: a result goes up
+ * where what it drops is above the middle, or in it and the result is odd. */
+#define LANES_PARITY
+CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
+    __m256 nan = _mm256_cmp_ps((__m256)even, (__m256)odd, _CMP_UNORD_Q);
+    __m256i e = (__m256i)even, o = (__m256i)odd, one = _mm256_set1_epi16(1);
+    __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xaa);
+    __m256i dropped = _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xaa);
+    __m256i above = _mm256_subs_epu16(dropped, _mm256_andnot_si256(kept, one));
+    if (__builtin_expect(!_mm256_testz_si256((__m256i)nan, (__m256i)nan), 0))
+        return lanes_bf16_words(even) | (lanes_bf16_words(odd) << 16);
+    return (lanes_u)_mm256_add_epi16(kept, _mm256_srli_epi16(above, 15));
+}
+
 CPU_INLINE lanes_f lanes_fma(lanes_f a, lanes_f b, lanes_f c) {
     return (lanes_f)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }

@@ -22,7 +22,7 @@ CPU_INLINE void lanes_lone_vectors(lanes_kind kind, const rope_problem *p, const
         lanes_turns(LANES_GROUP, turns, a + v);
     }
     lanes_fetch(kind, head, LANES_LONE, in, out, i, pairs);
-    LANES_EACH(v, LANES_LONE) x[v] = lanes_read(kind, in, i + v * LANES, pairs);
+    lanes_read_vectors(kind, LANES_LONE, in, i, pairs, x);
     LANES_EACH(v, LANES_LONE)
     x[v] = lanes_rotate(x[v], (lanes_matrix){a[v].c, a[v].s, a[v].c, a[v].s});
     lanes_write(kind, LANES_LONE, out, i, pairs, x);
@@ -48,8 +48,9 @@ CPU_INLINE void lanes_lone_tokens(lanes_kind kind, const rope_problem *p, const 
 
 CPU_INLINE void lanes_lone_kind(int dtype, const rope_problem *p, const lanes_heads *head,
                                 int stream, int64_t position, int64_t tokens) {
-    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0, 1};
-    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0, 1};
+    lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
+               inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
+    half.fetch = inter.fetch = 1;
     lanes_kind half_stream = half, inter_stream = inter;
     half_stream.stream = inter_stream.stream = 1;
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && stream)

@@ -40,6 +40,7 @@ CPU_INLINE void lanes_plain_row(lanes_kind kind, const rope_problem *p, const ro
     row->cosines = cosines;
     for (int v = 0; v < 64 / LANES && kind.dtype == ROPE_F16; v++)
         lanes_store_f(cosines + v * LANES, row->c[v]);
+    lanes_arrange_row(kind, row);
 }
 
 CPU_INLINE void lanes_plain_heads(lanes_kind kind, const rope_operand *operand, int64_t batch,
@@ -65,6 +66,7 @@ CPU_INLINE void lanes_plain_kind(lanes_kind kind, const rope_problem *p, const r
                                  const rope_token *token) {
     float cosines[64] __attribute__((aligned(64)));
     lanes_row row;
+    kind.parity = lanes_parity(kind);
     lanes_plain_row(kind, p, token, cosines, &row);
     for (int t = 0; t < 2; t++)
         lanes_plain_heads(kind, &call->tensor[t], batch, index, slice->first_head[t],
@@ -74,8 +76,8 @@ CPU_INLINE void lanes_plain_kind(lanes_kind kind, const rope_problem *p, const r
 CPU_INLINE void lanes_plain_dtype(int dtype, const rope_problem *p, const rope_call *call,
                                   const cpu_slice *slice, int64_t batch, int64_t index,
                                   const rope_token *token) {
-    lanes_kind half = {dtype, ROPE_PAIRING_HALF_SPLIT, ROPE_PAIRING_HALF_SPLIT, 0, 0, 0};
-    lanes_kind inter = {dtype, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_INTERLEAVED, 0, 0, 0};
+    const lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
+                     inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
         lanes_plain_kind(inter, p, call, slice, batch, index, token);
     else

@@ -21,8 +21,14 @@ typedef struct lanes_kind {
     int dtype, in_pairing, out_pairing;
     int model;  /* arithmetic of the dtype itself */
     int stream; /* stores go around the cache */
+    int parity; /* of two vectors of pairs, one has the even ones */
     int fetch;  /* lines ahead are fetched: those to be read, and to be written into the cache */
 } lanes_kind;
+
+CPU_INLINE lanes_kind lanes_kind_of(int dtype, int pairing) {
+    lanes_kind kind = {.dtype = dtype, .in_pairing = pairing, .out_pairing = pairing};
+    return kind;
+}
 
 /* The coefficients of LANES pairs. */
 typedef struct lanes_matrix {
@@ -130,10 +136,42 @@ CPU_INLINE lanes_pair lanes_read(lanes_kind kind, const char *in, int i, int pai
     return x;
 }
 
+CPU_INLINE lanes_pair lanes_split_at(lanes_kind kind, const char *p) {
+    lanes_pair x = lanes_split_words(kind.dtype, lanes_load_u(p));
+    x.x1 = lanes_in_register(x.x1);
+    x.x2 = lanes_in_register(x.x2);
+    return x;
+}
+
+/* One or two vectors of pairs from pair i on. */
+CPU_INLINE void lanes_read_vectors(lanes_kind kind, int count, const char *in, int i, int pairs,
+                                   lanes_pair *x) {
+    if (kind.parity) {
+        lanes_pair first = lanes_split_at(kind, in + 2 * i),
+                   second = lanes_split_at(kind, in + 2 * (i + pairs));
+        x[0] = (lanes_pair){first.x1, second.x1};
+        x[1] = (lanes_pair){first.x2, second.x2};
+        return;
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++)
+        x[v] = lanes_read(kind, in, i + v * LANES, pairs);
+}
+
+CPU_INLINE void lanes_join_at(lanes_kind kind, char *p, lanes_f even, lanes_f odd) {
+    lanes_pair y = {even, odd};
+    lanes_narrow(ROPE_F32, kind.stream, p, (lanes_f)lanes_join_words(kind.dtype, y));
+}
+
 /* One or two vectors of pairs from pair i on. */
 CPU_INLINE void lanes_write(lanes_kind kind, int count, char *out, int i, int pairs,
                             const lanes_pair *y) {
     const int dtype = kind.dtype, size = cpu_dtype_size(dtype);
+    if (kind.parity) {
+        lanes_join_at(kind, out + i * size, y[0].x1, y[1].x1);
+        lanes_join_at(kind, out + (i + pairs) * size, y[0].x2, y[1].x2);
+        return;
+    }
     if (count == 2 && kind.out_pairing == ROPE_PAIRING_HALF_SPLIT) {
         lanes_narrow_two(dtype, kind.stream, out + i * size, y[0].x1, y[1].x1);
         lanes_narrow_two(dtype, kind.stream, out + (i + pairs) * size, y[0].x2, y[1].x2);
@@ -150,9 +188,7 @@ CPU_INLINE void lanes_rotate_vectors(lanes_kind kind, const lanes_heads *heads, 
     const int pairs = heads->pairs;
     lanes_pair x[2];
     lanes_fetch(kind, heads, count, in, out, i, pairs);
-#pragma GCC unroll 2
-    for (int v = 0; v < count; v++)
-        x[v] = lanes_read(kind, from, i + v * LANES, pairs);
+    lanes_read_vectors(kind, count, from, i, pairs, x);
 #pragma GCC unroll 2
     for (int v = 0; v < count; v++)
         x[v] = lanes_turn(kind, x[v], lanes_load_matrix(row, i + v * LANES));
@@ -210,12 +246,34 @@ typedef struct lanes_row {
     const float *cosines; /* c in memory */
 } lanes_row;
 
-CPU_INLINE void lanes_load_row(const cpu_row *from, lanes_row *row) {
+/* Where rounding to 16 bits and widening are cheaper for neighbours than for halves of a vector. */
+CPU_INLINE int lanes_parity(lanes_kind kind) {
+#if defined(LANES_PARITY)
+    return kind.dtype == ROPE_BF16 && kind.in_pairing == ROPE_PAIRING_HALF_SPLIT;
+#else
+    (void)kind;
+    return 0;
+#endif
+}
+
+/* Puts a row in the order of the vectors that are read. */
+CPU_INLINE void lanes_arrange_row(lanes_kind kind, lanes_row *row) {
+    for (int v = 0; v < 64 / LANES && kind.parity; v += 2) {
+        lanes_f c = row->c[v], s = row->s[v];
+        row->c[v] = lanes_even(c, row->c[v + 1]);
+        row->s[v] = lanes_even(s, row->s[v + 1]);
+        row->c[v + 1] = lanes_odd(c, row->c[v + 1]);
+        row->s[v + 1] = lanes_odd(s, row->s[v + 1]);
+    }
+}
+
+CPU_INLINE void lanes_load_row(lanes_kind kind, const cpu_row *from, lanes_row *row) {
     for (int v = 0; v < 64 / LANES; v++) {
         row->c[v] = lanes_load_f(from->c1 + v * LANES);
         row->s[v] = lanes_load_f(from->s1 + v * LANES);
     }
     row->cosines = from->c1;
+    lanes_arrange_row(kind, row);
 }
 
 /* The same address, which a compiler takes for another: what is loaded from both is loaded twice.
@@ -246,9 +304,7 @@ CPU_INLINE void lanes_rotate_head(lanes_kind kind, const lanes_heads *heads, con
     for (int v = 0; v < 64 / LANES; v += count) {
         lanes_pair x[2];
         lanes_fetch(kind, heads, count, in, out, v * LANES, 64);
-#pragma GCC unroll 2
-        for (int w = 0; w < count; w++)
-            x[w] = lanes_read(kind, in, (v + w) * LANES, 64);
+        lanes_read_vectors(kind, count, in, v * LANES, 64, x);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++)
             x[w] = lanes_rotate(x[w], lanes_matrix_64(kind, row, again, v + w));
@@ -262,16 +318,17 @@ CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const
                                 int tokens) {
     const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
     lanes_row row;
+    kind.parity = lanes_parity(kind);
     for (int64_t h = 0; h < frame.count && frame.by_head; h++)
         for (int t = 0; t < tokens; t++) {
-            lanes_load_row(&rows[t], &row);
+            lanes_load_row(kind, &rows[t], &row);
             lanes_rotate_head(kind, &frame, frame.in + t * frame.in_step + h * frame.in_stride,
                               frame.out + t * frame.out_step + h * frame.out_stride, &row);
         }
     for (int t = 0; t < tokens && !frame.by_head; t++) {
         const char *in = frame.in + t * frame.in_step;
         char *out = frame.out + t * frame.out_step;
-        lanes_load_row(&rows[t], &row);
+        lanes_load_row(kind, &rows[t], &row);
         for (int64_t h = 0; h < frame.count; h++) {
             lanes_rotate_head(kind, &frame, in, out, &row);
             in += frame.in_stride;
