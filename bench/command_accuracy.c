@@ -202,8 +202,9 @@ static bool run(accuracy *a, options *o, record_list *list, FILE *file) {
     table_begin(&t, "angles|positions below|max cos/sin error|max output error in ulp");
     bool done = prepare(a, o) && run_ranges(a, list, &t);
     if (done) {
-        fprintf(file, "%s, %s, %d pairs, %lld positions a range, seed %lld\n", a->kernel,
-                dtype_name(o->desc.dtype), a->rule.pairs, (long long)a->count, (long long)o->seed);
+        fprintf(file, "%s, %s, %s, %s a range, seed %lld\n", a->kernel, dtype_name(o->desc.dtype),
+                format_amount(a->rule.pairs, "pair").text, format_amount(a->count, "position").text,
+                (long long)o->seed);
         table_print(&t, file);
     }
     table_end(&t);

@@ -53,7 +53,7 @@ static void select_cases(bench_run *run, const options *o) {
             run->cases[kept++] = *c;
     }
     if (large)
-        message("left out %d cases whose tensors exceed %s", large,
+        message("left out %s whose tensors exceed %s", format_amount(large, "case").text,
                 format_bytes((double)most).text);
     run->count = kept;
 }
@@ -186,8 +186,8 @@ static void print_cases(bench_run *run) {
 }
 
 static bool run_cases(bench_run *run, const options *o) {
-    fprintf(run->file, "%s, %d threads, median of %lld rounds\n", run->t.info.name,
-            target_threads(), (long long)o->rounds);
+    fprintf(run->file, "%s, %s, median of %s\n", run->t.info.name,
+            format_amount(target_threads(), "thread").text, format_amount(o->rounds, "round").text);
     interrupt_catch();
     bool errors = is_wanted(o, SUITE_ACCURACY);
     if (errors)

@@ -49,11 +49,11 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
 
 static void print_heading(const options *o, const target *t, FILE *file) {
     int32_t rotary_dim = o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim;
-    fprintf(file, "%s: %s, %lld query heads and %lld key heads of %d, %d elements rotate\n",
-            o->config, dtype_name(o->desc.dtype), (long long)o->q_heads, (long long)o->k_heads,
-            o->desc.head_dim, rotary_dim);
-    fprintf(file, "on %s, %d threads, ropekit %s\n\n", t->info.name, target_threads(),
-            rope_version());
+    fprintf(file, "%s: %s, %s and %s of %d, %d elements rotate\n", o->config,
+            dtype_name(o->desc.dtype), format_amount(o->q_heads, "query head").text,
+            format_amount(o->k_heads, "key head").text, o->desc.head_dim, rotary_dim);
+    fprintf(file, "on %s, %s, ropekit %s\n\n", t->info.name,
+            format_amount(target_threads(), "thread").text, rope_version());
 }
 
 static void print_steps(const demo_step *steps, int32_t count, FILE *file) {

@@ -1,5 +1,6 @@
 #include "bench/check.h"
 #include "bench/commands.h"
+#include "bench/format.h"
 #include "bench/message.h"
 #include "bench/record.h"
 #include "bench/target.h"
@@ -17,10 +18,10 @@ static void print_result(FILE *file, const check_result *r, const char *kernel) 
         return;
     }
     fprintf(file,
-            "failed: %lld elements outside their bound; the worst is %s[batch %lld, token %lld, "
+            "failed: %s outside their bound; the worst is %s[batch %lld, token %lld, "
             "head %lld, dim %lld] = %.17g, the oracle has %.17g\n",
-            (long long)r->refused, r->tensor ? "k" : "q", (long long)r->batch, (long long)r->token,
-            (long long)r->head, (long long)r->dim, r->got, r->value);
+            format_amount(r->refused, "element").text, r->tensor ? "k" : "q", (long long)r->batch,
+            (long long)r->token, (long long)r->head, (long long)r->dim, r->got, r->value);
 }
 
 static int report(const options *o, const target *t, const char *kernel, const check_result *r) {

@@ -41,3 +41,9 @@ number_text format_count(int64_t count) {
     snprintf(t.text, sizeof t.text, "%lld%s", (long long)count, units[unit]);
     return t;
 }
+
+number_text format_amount(int64_t count, const char *noun) {
+    number_text t;
+    snprintf(t.text, sizeof t.text, "%lld %s%s", (long long)count, noun, count == 1 ? "" : "s");
+    return t;
+}

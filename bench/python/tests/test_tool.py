@@ -219,6 +219,21 @@ def test_resume_refuses_what_is_no_result(tool_path, tmp_path):
     assert "allowed is with it" in run(tool_path, "bench", "--resume", status=2).stderr
 
 
+def test_one_of_a_thing_is_not_many(tool_path):
+    def said(*arguments):
+        answer = run(tool_path, *arguments)
+        return answer.stdout + answer.stderr
+
+    alone = said("bench", "--tokens=2", "--rounds=1", "--threads=1")
+    assert ", 1 thread, median of 1 round\n" in alone
+    assert ", 2 threads, median of 3 rounds\n" in said("bench", "--tokens=2", "--rounds=3", "--threads=2")
+    large = said("bench", "--suite=large", "--quick")
+    assert "left out 1 case whose tensors exceed 64.0 MiB\n" in large
+    assert " 2 query heads and 1 key head of " in said("demo", "--tokens=2", "--q-heads=2", "--k-heads=1")
+    reduced = said("accuracy", "--tokens=1", "--head-dim=2", "--quick")
+    assert ", 1 pair, 1 position a range, " in reduced
+
+
 def test_no_path_reaches_a_result(tool_path, tmp_path):
     path = tmp_path / "results.json"
     for spelling in ([f"--output={path}"], ["--output", str(path)]):
