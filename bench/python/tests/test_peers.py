@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from ropekit_bench import angles, clock, compiled, harness, results
+from ropekit_bench import angles, clock, compiled, harness, peers, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison, Floor
 from ropekit_bench.peers import PEERS, Absent, Peer, eager
@@ -55,6 +55,14 @@ def test_peer_is_right_or_declines(name, variant, tool):
         assert name not in ("ropekit", "PyTorch naive", "PyTorch cached"), "offers everything"
         return
     assert case.check(run)["elements"] == sum(x.numel() for x in case.inputs[0] if x is not None)
+
+
+def test_what_is_compiled_is_known_by_one_name(tool, monkeypatch):
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda function, **_: made.append(function) or function)
+    monkeypatch.setattr(peers, "COMPILED", "PyTorch")
+    assert [Peer(name, tool).compiles for name in ("PyTorch cached", "torch.compile naive")] == [True, False]
+    assert made == [eager.cached]
 
 
 def test_torch_compile_makes_code_for_each_shape_alone(tool):

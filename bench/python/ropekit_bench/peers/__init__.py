@@ -22,6 +22,11 @@ PEERS = {
     "ONNX Runtime": ("onnx_runtime", "onnxruntime", ("cpu",)),
     "llama.cpp": ("llama_cpp", "llama-cpp-python", ("cpu",)),
 }
+COMPILED = "torch.compile"  # begins the names of those for which each shape needs code of its own
+
+
+def is_compiled(name):
+    return name.startswith(COMPILED)
 
 
 class Absent(Exception):
@@ -49,7 +54,7 @@ class Peer:
     @property
     def compiles(self):
         """Whether each shape needs code of its own."""
-        return self.name.startswith("torch.compile")
+        return is_compiled(self.name)
 
     def prepare(self, case):
         return self.adapter.prepare(case)

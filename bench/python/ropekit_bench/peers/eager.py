@@ -5,6 +5,7 @@ import torch._dynamo
 import torch._functorch.config
 
 from ropekit_bench.case import nbytes
+from ropekit_bench.peers import is_compiled
 
 
 def turn(x, interleaved):
@@ -41,7 +42,7 @@ class adapter:
         self.kernel = name
         self.is_naive = name.endswith("naive")
         self.function = naive if self.is_naive else cached
-        if name.startswith("torch.compile"):
+        if is_compiled(name):
             self.kernel = f"torch.compile({self.function.__name__}, dynamic=False)"
             torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
             torch._functorch.config.donated_buffer = False  # a backward is timed again and again
