@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
 
 from ropekit_bench import angles, clock, compiled, harness, peers, results
@@ -72,6 +73,14 @@ def test_torch_compile_makes_code_for_each_shape_alone(tool):
         graphs.append(counters["stats"]["unique_graphs"])
     assert [b - a for a, b in itertools.pairwise(graphs)] == [1, 1]
     assert adapter.kernel == "torch.compile(cached, dynamic=False)"
+
+
+def test_torch_compile_does_not_run_eagerly_beyond_its_limit(tool):
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=False, recompile_limit=1):
+        adapter = Peer("torch.compile cached", tool).adapter
+        adapter.prepare(make_case(tokens=15))(0)
+        with pytest.raises(FailOnRecompileLimitHit):
+            adapter.prepare(make_case(tokens=16))(0)
 
 
 def test_a_case_finds_no_code_of_an_earlier_one(tool):
