@@ -47,6 +47,13 @@ def measurement(implementation, seconds, tokens=1024, suite="prefill", label="Mo
     }
 
 
+def refused(implementation, reason, tokens, suite="prefill"):
+    record = measurement(implementation, 1, tokens, suite)
+    return {k: record[k] for k in ("case", "suite", "label", "cache", "shape", "implementation")} | {
+        "reason": reason
+    }
+
+
 @pytest.fixture(scope="session")
 def make(tool):
     """make(records, name, implementations): a document of the peers' harness."""

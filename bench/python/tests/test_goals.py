@@ -1,7 +1,7 @@
 """What the table of goals says of runs made for it."""
 
 import pytest
-from conftest import measurement
+from conftest import measurement, refused
 
 from ropekit_bench.report import goals
 from ropekit_bench.report.model import machines
@@ -35,6 +35,16 @@ def test_first_in_every_cell_from_a_number_of_tokens_on(make, lead, said, met):
     rows, machine = found(make, *cells, [measurement("ropekit", 1e-6, 8192)])  # which has no rival
     assert rows[0] == [said, met]
     assert f"Met: {int(met == 'yes')} of {len(goals.GPU)}" in goals.section([machine])
+
+
+def test_a_case_that_the_call_declined_is_not_first(make):
+    others = [measurement(name, 1e-6, 4096, "single-head") for name in ("Liger-Kernel", "PyTorch naive")]
+    nobody = [refused(name, "out of memory", 8192, "single-head") for name in ("ropekit", "Liger-Kernel")]
+    declined = [refused("ropekit", "wrong: off by inf", 4096, "single-head"), *others]
+    rows, _ = found(make, pair("single-head", 2048, 2), declined, nobody)
+    assert rows[2] == ["first in 1, ▼ NOT measured in 1 of 2", "no"]
+    assert rows[-2] == ["20.0x, ropekit missing in 1", "no"]
+    assert found(make, declined)[0][-2] == ["-, ropekit missing in 1", "no"]
 
 
 @pytest.mark.parametrize(("naive", "met"), [(10, "yes"), (9.9, "no")])

@@ -7,20 +7,13 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, measurement
+from conftest import ROOT, measurement, refused
 
 from ropekit_bench import results
 from ropekit_bench.report import command, page, plots, summary, tables
 from ropekit_bench.report.model import bandwidth_lines, machines
 
 TOKENS = (1024, 2048, 4096)
-
-
-def refused(implementation, reason, tokens):
-    record = measurement(implementation, 1, tokens)
-    return {k: record[k] for k in ("case", "suite", "label", "cache", "shape", "implementation")} | {
-        "reason": reason
-    }
 
 
 def column(suite, name):
@@ -340,6 +333,19 @@ def test_cells_that_are_not_first_are_listed(make):
     assert summary.not_first(found[0]) == lines
     for text in (summary.summary(found), page.render(found)):
         assert all(line in text for line in lines)
+
+
+def test_a_case_that_the_call_declined_is_marked_where_a_peer_ran(make):
+    records = [measurement(n, s, 1024) for n, s in (("ropekit", 1e-6), ("vLLM", 2e-6))]
+    records += [refused("ropekit", "wrong: off by inf", 2048), measurement("vLLM", 2e-6, 2048)]
+    records += [refused(name, "no", 4096) for name in ("ropekit", "vLLM")]
+    for chosen, first in ((records, 1), (records[2:], 0)):
+        found = machines([make(chosen)])
+        line = "prefill, ▼ NOT measured in 1: T 2048 (vLLM was)"
+        assert summary.not_first(found[0]) == [line]
+        for text in (summary.summary(found), page.render(found)):
+            assert f"prefill: first in {first}, ▼ NOT measured in 1 of {1 + first}" in text
+            assert line in text and "ropekit declined 1 case: wrong: off by inf" in text
 
 
 def test_markdown_fits_a_terminal(make):

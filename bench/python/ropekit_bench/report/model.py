@@ -48,10 +48,10 @@ class Cell:
     @property
     def standing(self):
         """level: no farther from the rival than the floor from itself, where that is SETTLED. Else first, our
-        quartiles below those of all others, or lost, ours above those of another, or unsettled. None without
-        a rival."""
+        quartiles below those of all others, or lost, ours above those of another, or unsettled. missing: ours
+        declined or was wrong where a rival ran. None without a rival."""
         if self.lead is None:
-            return None
+            return "missing" if self.rival else None
         if abs(self.lead - 1) <= self.a_a:
             return "level" if self.a_a <= SETTLED else "unsettled"
         ours = self.timing(CALL)["seconds"]

@@ -16,13 +16,17 @@ from ropekit_bench.report.tables import (
 )
 
 
+def beside_rival(cell):
+    return f"{cell.lead:.2f}x {cell.rival}" if cell.lead else f"{cell.rival} was"
+
+
 def not_first(machine):
     """A line for each suite and standing of cells in which ours is not first."""
     found = []
     for suite in machine.suites.values():
         for standing, words in NOT_FIRST.items():
-            cells = [c for c in suite.ours if c.standing == standing]
-            texts = [f"{cell_name(suite, c)} ({c.lead:.2f}x {c.rival})" for c in cells]
+            cells = [c for c in suite.cells if c.standing == standing]
+            texts = [f"{cell_name(suite, c)} ({beside_rival(c)})" for c in cells]
             found += [f"{suite.name}, {words} in {len(cells)}: {', '.join(texts)}"] * bool(cells)
     return found
 

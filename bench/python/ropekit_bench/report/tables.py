@@ -5,7 +5,12 @@ from itertools import chain
 from ropekit_bench.report.model import CALL, disagreement
 
 BORROWED = "†"
-NOT_FIRST = {"lost": "▼ NOT first", "level": "≈ level", "unsettled": "◇ unsettled"}
+NOT_FIRST = {
+    "lost": "▼ NOT first",
+    "missing": "▼ NOT measured",
+    "level": "≈ level",
+    "unsettled": "◇ unsettled",
+}
 WIDTH = 120  # of a terminal; Markdown divides what is wider
 
 
