@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from ropekit_bench import angles, clock, compiled, harness, peers, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison, Floor
-from ropekit_bench.peers import PEERS, Absent, Peer, eager
+from ropekit_bench.peers import PEERS, Absent, Peer, capi, eager
 
 SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
 LISTED = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
@@ -301,7 +301,7 @@ def test_launches_that_start_early_are_left_to_the_tool(tool):
     options = harness.parse(["--output=none"])
     listed = tool.list("overhead", False)["records"]
     early = {**listed[0], "shape": {**listed[0]["shape"], "launch": "programmatic"}, "suite": "programmatic"}
-    document = {"records": [], "suites": {}}
+    document = {"records": [], "suites": {}, "implementations": []}
     lists = SimpleNamespace(header=tool.header, list=lambda *_: {"records": [*listed, early]})
     assert harness.cases(options, lists, document) == listed
     assert document["suites"] == {"overhead": False}
@@ -348,11 +348,14 @@ def test_a_run_interrupted_while_code_is_made_keeps_its_file(tool_path, tmp_path
     assert results.read(path)["complete"]
 
 
-def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("module", "broken"), [(eager, "PyTorch cached"), (capi, "ropekit")])
+def test_harness_goes_on_without_what_broke_the_device(
+    module, broken, tool_path, tmp_path, monkeypatch, capsys
+):
     path = str(tmp_path / "peers.json")
     common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=PyTorch cached", "--rounds=2"]
     common += ["--output", path, "--suite=overhead"]
-    prepare, fresh = eager.adapter.prepare, []
+    prepare, fresh = module.adapter.prepare, []
 
     def break_device(adapter, case):
         if case.shape["k_heads"]:
@@ -366,7 +369,7 @@ def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_pat
         assert harness.main(arguments[3:]) == 0
         raise SystemExit(0)
 
-    monkeypatch.setattr(eager.adapter, "prepare", break_device)
+    monkeypatch.setattr(module.adapter, "prepare", break_device)
     monkeypatch.setattr(harness.os, "execv", start)
     monkeypatch.setattr(harness.sys, "argv", ["harness", *common])
     with pytest.raises(SystemExit):
@@ -374,11 +377,10 @@ def test_harness_goes_on_without_a_peer_that_broke_the_device(tool_path, tmp_pat
     records = results.read(path)["records"]
     outcomes = [(r["shape"]["k_heads"] > 0, r["implementation"], "reason" in r) for r in records]
     assert len(fresh) == 2 and all("--resume" in arguments for arguments in fresh)
-    assert sorted(outcomes) == sorted(
-        2 * [(False, "ropekit", False), (False, "PyTorch cached", False)]
-        + 2 * [(True, "ropekit", False), (True, "PyTorch cached", True)]
-    )
-    assert "PyTorch cached broke the device" in capsys.readouterr().err
+    names = ("PyTorch cached", "ropekit")
+    wanted = [(keys, name, keys and name == broken) for keys in (False, True) for name in names for _ in "12"]
+    assert sorted(outcomes) == wanted
+    assert f"{broken} broke the device" in capsys.readouterr().err
 
 
 def test_harness_says_what_is_wrong_with_its_tool(tmp_path, capsys):
