@@ -3,6 +3,7 @@
 import pytest
 from conftest import measurement, refused
 
+from ropekit_bench import results
 from ropekit_bench.report import goals
 from ropekit_bench.report.model import machines
 
@@ -51,6 +52,18 @@ def test_a_case_that_the_call_declined_is_not_first(make):
 def test_as_many_times_as_fast_in_every_cell(make, naive, met):
     rows, _ = found(make, pair("single-head", 512, 2, naive), pair("single-head", 1024, 2))
     assert rows[-2] == [f"{naive:.1f}x..20.0x", met]
+
+
+@pytest.mark.parametrize(("flaw", "said", "met"), [
+    ({"quick": True}, ("; 1 quick: not for comparison", "; quick"), "no"),
+    ({"complete": False}, ("; not complete",) * 2, "no"),
+    ({"suites": {"tokens": False}, "complete": False}, ("; not complete",) * 2, "no"),
+    ({"suites": {"tokens": True, "decode": False}, "complete": False}, ("", ""), "yes")])  # fmt: skip
+def test_a_quick_run_or_one_without_all_cases_meets_no_goal(make, flaw, said, met):
+    made = make(pair("tokens", 63488, 2)) | flaw
+    results.check(made, "made")
+    rows = [row[2:] for row in goals.rows(machines([made])[0])]
+    assert [rows[4], rows[-1]] == [["first in 1 of 1" + said[0], met], ["20.0x" + said[1], met]]
 
 
 def test_on_a_cpu_every_cell_counts(make):

@@ -7,6 +7,13 @@ from ropekit_bench.report.tables import span, tally
 from ropekit_bench.report.targets import answers, counted, matches
 
 
+def verdict(cells, text, met):
+    """No goal is met by a run that is quick or lacks cases of the suite."""
+    quick, ended = any(c.run["quick"] for c in cells), all(c.ended for c in cells)
+    flaws = "; quick" * (quick and "quick" not in text) + "; not complete" * (not ended)
+    return text + flaws, "yes" if met and ended and not quick else "no"
+
+
 @dataclass(frozen=True)
 class First:
     """In every cell that a peer runs; level is not first."""
@@ -18,7 +25,7 @@ class First:
         contested = Suite("", [c for c in cells if c.standing])
         if not contested.cells:
             return None
-        return tally(contested), "yes" if contested.count("first") == len(contested.cells) else "no"
+        return verdict(contested.cells, tally(contested), contested.count("first") == len(contested.cells))
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,7 @@ class OverBaseline:
             return None
         missing = len(cells) - len(gains)
         text = span(gains, lambda gain: f"{gain:.1f}x") + f", {CALL} missing in {missing}" * (missing > 0)
-        return text, "yes" if not missing and min(gains) >= self.least else "no"
+        return verdict(cells, text, not missing and min(gains) >= self.least)
 
 
 def from_tokens(least):
