@@ -14,8 +14,6 @@ from ropekit_bench.report.model import Machine
 from ropekit_bench.report.tables import suite_markdown
 from ropekit_bench.tool import Tool, ToolError
 
-# Tensors above this are left out of a quick run, as in the tool; above an eighth of the memory always.
-QUICK_BYTES = 64 << 20
 # What must be the same where a run is resumed.
 RESUMED = (
     ("host", "cpu"),
@@ -109,14 +107,11 @@ def measured(document):
 def cases(options, tool, document):
     """What is left to measure; states which suites it belongs to."""
     done = measured(document)
-    most = tool.header["device"]["memory_bytes"] // 8 or 1 << 62
-    if options.quick:
-        most = min(most, QUICK_BYTES)
     if options.suite == "accuracy":
         return []
     listed = tool.list(options.suite, options.quick)["records"]
     listed = [c for c in listed if c["shape"].get("launch") != "programmatic"]  # of the tool alone
-    left = [c for c in listed if (c["suite"], c["case"]) not in done and tensor_bytes(c["shape"]) <= most]
+    left = [c for c in listed if (c["suite"], c["case"]) not in done]
     document["suites"] |= {c["suite"]: True for c in listed} | {c["suite"]: False for c in left}
     return left
 

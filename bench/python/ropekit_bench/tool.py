@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from ropekit_bench import results
@@ -50,6 +51,7 @@ class Tool:
             raise ToolError(f"--tool is {self.path}: {error}") from error
         if answer.returncode:
             raise ToolError(answer.stderr.strip() or f"{command} gave status {answer.returncode}")
+        sys.stderr.write(answer.stderr)  # what it leaves out
         document = json.loads(answer.stdout)
         results.check(document, "ropekit bench --list")
         return document

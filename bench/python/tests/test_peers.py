@@ -307,6 +307,13 @@ def test_launches_that_start_early_are_left_to_the_tool(tool):
     assert document["suites"] == {"overhead": False}
 
 
+def test_cases_that_are_left_out_are_counted(tool, capsys):
+    for quick, said in ((["--quick"], "ropekit: left out 1 case whose tensors exceed 64.0 MiB\n"), ([], "")):
+        options = harness.parse(["--output=none", "--suite=large", *quick])
+        harness.cases(options, tool, {"records": [], "suites": {}, "implementations": []})
+        assert capsys.readouterr().err == said
+
+
 def test_a_later_suite_does_not_hide_one_that_was_interrupted(tool_path, tmp_path, monkeypatch):
     path, compare, begun = str(tmp_path / "peers.json"), Comparison.run, []
 
