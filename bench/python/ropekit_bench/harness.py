@@ -24,13 +24,20 @@ RESUMED = (
 )
 
 
+def at_least_one(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; allowed is 1 and more")
+    return number
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="ropekit-peers", description=__doc__)
     parser.add_argument("--suite", default="all", help="a suite of `ropekit bench`, or all")
     parser.add_argument("--output", required=True, help="file of results")
     parser.add_argument("--resume", action="store_true", help="keep what --output holds, measure the rest")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, nothing compiled")
-    parser.add_argument("--rounds", type=int, help="rounds of a measurement [15]")
+    parser.add_argument("--rounds", type=at_least_one, help="rounds of a measurement [15]")
     parser.add_argument("--seed", type=int, default=1, help="of the data [1]")
     parser.add_argument("--threads", type=int, default=0, help="threads on the CPU")
     parser.add_argument("--backend", help="ropekit's backend, as ROPE_BACKEND")
@@ -164,6 +171,7 @@ def progress(total):
 
 def measure(options, tool, peers, document):
     listed, left = cases(options, tool, document), ranges(options, document)
+    save(document, options.output)  # a file that cannot be written is known before anything takes time
     import torch
 
     from ropekit_bench.compare import Comparison, DeviceLost

@@ -390,6 +390,21 @@ def test_harness_goes_on_without_what_broke_the_device(
     assert f"{broken} broke the device" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rounds", ["0", "-1", "many"])
+def test_a_run_has_a_round_at_least(rounds, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        harness.main([f"--rounds={rounds}", "--output", str(tmp_path / "o.json")])
+    assert "argument --rounds: " in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tool_path, monkeypatch, capsys):
+    monkeypatch.setattr(Comparison, "run", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(compiled, "fill_cache", lambda *_: pytest.fail("compiled"))
+    common = ["--tool", tool_path, "--backend=cpu", "--threads=1", "--only=ropekit", "--suite=overhead"]
+    assert harness.main([*common, "--output=/nowhere/o.json"]) == 2
+    assert "/nowhere/o.json" in capsys.readouterr().err
+
+
 def test_harness_says_what_is_wrong_with_its_tool(tmp_path, capsys):
     assert harness.main(["--tool=/nowhere", "--library=/nowhere", "--output", str(tmp_path / "o.json")]) == 2
     assert "nowhere" in capsys.readouterr().err
