@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,13 +28,15 @@ class Tool:
     """Lists cases and says what the machine is; holds the library."""
 
     def __init__(self, path, library=None, threads=0, backend=None):
-        self.path, self.options = path, []
+        self.path, self.options = shutil.which(path), []
+        if self.path is None:
+            raise ToolError(f"--tool is {path}, which is no program; allowed is the ropekit tool")
         if threads:
             self.options += [f"--threads={threads}"]
             os.environ["OMP_NUM_THREADS"] = str(threads)
         if backend:
             os.environ["ROPE_BACKEND"] = backend
-        self.library = Library(library or find_library(path))
+        self.library = Library(library or find_library(self.path))
         self.header = self.list("overhead", False)
         self.backend = self.header["device"]["backend"]
         self.version = self.header["build"]["library"]

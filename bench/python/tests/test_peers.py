@@ -1,6 +1,7 @@
 """Peers that run on a CPU: right where they are timed, declined where they are wrong or do not offer it."""
 
 import itertools
+import os
 import resource
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from ropekit_bench import angles, clock, compiled, harness, peers, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison, Floor
 from ropekit_bench.peers import PEERS, Absent, Peer, capi, eager
+from ropekit_bench.tool import Tool
 
 SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
 LISTED = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
@@ -406,5 +408,12 @@ def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tool
 
 
 def test_harness_says_what_is_wrong_with_its_tool(tmp_path, capsys):
-    assert harness.main(["--tool=/nowhere", "--library=/nowhere", "--output", str(tmp_path / "o.json")]) == 2
-    assert "nowhere" in capsys.readouterr().err
+    for tool in ("/nowhere", "nonesuch", str(tmp_path)):
+        assert harness.main([f"--tool={tool}", "--output", str(tmp_path / "o.json")]) == 2
+        assert f"--tool is {tool}, which is no program" in capsys.readouterr().err
+
+
+def test_a_tool_on_the_path_finds_its_library(tool, tool_path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", os.path.dirname(tool_path), prepend=os.pathsep)
+    monkeypatch.chdir(tmp_path)
+    assert Tool("ropekit", threads=1, backend="cpu").version == tool.version
