@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456 };
+enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
 
 /* What the CPU makes of a case. */
@@ -125,6 +125,28 @@ static whole_case make_plain(int32_t index) {
                     .gaps = index / 432 % 4,
                     .launch = index / 1728 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
                     .tokens = 12,
+                    .heads = {heads[h][0], heads[h][1]}};
+    return w;
+}
+
+/* Heads so thin that a block has room for more tokens than it may have threads along z. */
+static whole_case make_thin(int32_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    static const int64_t heads[][2] = {{1, 0}, {0, 1}, {2, 1}};
+    static const int32_t ids[] = {0, ROPE_I32, ROPE_I64};
+    int32_t pairing = 1 + index / 18 % 2, h = index / 6 % 3, head_dim = 4 + 4 * (index / 3 % 2);
+    whole_case w = {.dtype = types[index % 3],
+                    .pairing_in = pairing,
+                    .pairing_out = pairing,
+                    .head_dim = head_dim,
+                    .window = head_dim,
+                    .direction = ROPE_FORWARD,
+                    .angle_mode = ROPE_ANGLE_EXACT,
+                    .in_place = index % 5 == 0,
+                    .id_dtype = ids[index / 36 % 3],
+                    .batch = 1,
+                    .launch = index % 2 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
+                    .tokens = index % 7 == 0 ? 300 : 256,
                     .heads = {heads[h][0], heads[h][1]}};
     return w;
 }
@@ -267,6 +289,14 @@ TEST(backends, plain_calls) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, PLAIN_CASES);) {
         whole_case w = make_plain((int32_t)(i * PLAIN_STEP % PLAIN_CASES));
+        check_whole(&w, i);
+    }
+}
+
+TEST(backends, thin_heads) {
+    device_open(); /* skips where there is none */
+    for (int64_t i = -1; test_next(&i, THIN_CASES);) {
+        whole_case w = make_thin((int32_t)i);
         check_whole(&w, i);
     }
 }

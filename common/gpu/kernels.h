@@ -37,6 +37,9 @@ enum { GPU_HEADS_MOST = 4 };
 #define GPU_GRID_YZ_MOST 65535
 #endif
 
+/* Most threads of a block along z, which CUDA bounds apart from their number. */
+enum { GPU_BLOCK_Z_MOST = 64 };
+
 /* Most tokens of a thread of the vector kernel, and most rows of its block. */
 enum { GPU_TOKENS_MOST = 2, GPU_ROWS_MOST = 64 };
 

@@ -73,6 +73,12 @@ static uint32_t divisor(int64_t whole_a, int64_t whole_b, uint32_t least, uint32
     return 1;
 }
 
+/* Rows of a block that has room for so many. */
+static uint32_t rows_of_block(uint32_t room, int64_t rows) {
+    const uint32_t most = room > GPU_BLOCK_Z_MOST ? GPU_BLOCK_Z_MOST : room ? room : 1;
+    return most > rows ? (uint32_t)rows : most;
+}
+
 /* Blocks without a thread too many; 0 where there are none, or only small ones. */
 static int lay_out_whole(const gpu_bound *bound, const rope_call *call, int32_t geometry,
                          gpu_launch *launch) {
@@ -86,7 +92,7 @@ static int lay_out_whole(const gpu_bound *bound, const rope_call *call, int32_t 
         return 0;
     uint32_t units = divisor(q, k, 1, GPU_WHOLE_THREADS(geometry, size) / lanes);
     uint32_t room = GPU_THREADS(geometry, size, bound->early) / (lanes * units);
-    uint32_t wanted = room > rows ? (uint32_t)rows : room ? room : 1;
+    uint32_t wanted = rows_of_block(room, rows);
     launch->q_units = (int32_t)q;
     launch->block = (dim3){lanes, units, divisor(rows, 0, (wanted + 1) / 2, wanted)};
     launch->grid = (dim3){(uint32_t)((q + k) / units), 1, 1};
@@ -125,7 +131,7 @@ static int lay_out_checked(const gpu_bound *bound, const rope_call *call, int32_
     int64_t rows = has_ids_in_line(call) ? call->batch * call->tokens : call->tokens;
     q = gpu_ceiling(q, units) * units;
     launch->q_units = (int32_t)q;
-    launch->block = (dim3){lanes, units, room > rows ? (uint32_t)rows : room ? room : 1};
+    launch->block = (dim3){lanes, units, rows_of_block(room, rows)};
     launch->grid = (dim3){(uint32_t)gpu_ceiling(q + k, units), 1, 1};
     return lay_out_rows(call, launch);
 }

@@ -24,7 +24,7 @@ typedef struct emulated_launch {
     void *arguments; /* packed */
 } emulated_launch;
 
-enum { EMULATED_SHARED_BYTES = 64 << 10, EMULATED_BLOCK_THREADS = 1024 };
+enum { EMULATED_SHARED_BYTES = 64 << 10, EMULATED_BLOCK_THREADS = 1024, EMULATED_BLOCK_Z = 64 };
 
 /* 32 or 64. */
 int emulated_wave(void);

@@ -161,9 +161,10 @@ hipError_t hipFuncGetAttributes(hipFuncAttributes *attributes, const void *kerne
     return hipSuccess;
 }
 
+/* As CUDA has it, where HIP is more generous: what is emulated here stands for both. */
 static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
-    return threads > 0 && threads <= EMULATED_BLOCK_THREADS &&
+    return threads > 0 && threads <= EMULATED_BLOCK_THREADS && block.z <= EMULATED_BLOCK_Z &&
            shared_bytes <= EMULATED_SHARED_BYTES && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
            grid.y <= 65536 && grid.z <= 65536 && (uint64_t)grid.x * block.x <= GRID_THREADS_MOST &&
            (uint64_t)grid.y * block.y <= GRID_THREADS_MOST;
