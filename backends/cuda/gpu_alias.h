@@ -65,12 +65,11 @@
 #define gpuFuncAttributes struct cudaFuncAttributes
 #define gpuFuncGetAttributes cudaFuncGetAttributes
 
-/* Whether a device can begin a launch before the one ahead of it on its stream has ended. */
-static inline int gpu_launches_early(int device) {
-    int major = 0;
-    return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
+/* Whether a loaded kernel may begin before the launch ahead of it on its stream has ended: one that
+ * was compiled for an architecture with the instruction that waits, which not every kernel is that
+ * such a device runs. */
+static inline int gpu_starts_early(const struct cudaFuncAttributes *kernel) {
+    return kernel->ptxVersion >= 90;
 }
 
 /* Whether memory is known to be none that a device reaches: the runtime does not have it, and the

@@ -66,9 +66,9 @@
 #define gpuFuncAttributes hipFuncAttributes
 #define gpuFuncGetAttributes hipFuncGetAttributes
 
-/* Whether a device can begin a launch before the one ahead of it on its stream has ended. */
-static inline int gpu_launches_early(int device) {
-    (void)device;
+/* Whether a loaded kernel may begin before the launch ahead of it on its stream has ended. */
+static inline int gpu_starts_early(const hipFuncAttributes *kernel) {
+    (void)kernel;
     return 0;
 }
 

@@ -22,23 +22,27 @@ static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
     }
 }
 
-/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. */
-static gpuError_t load_kernels(const gpu_rotate_kernels *kernels) {
+/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. *early: all may
+ * start early. */
+static gpuError_t load_kernels(const gpu_rotate_kernels *kernels, int32_t *early) {
     gpuFuncAttributes attributes;
     gpuError_t error = gpuSuccess;
     const void *const *all = (const void *const *)kernels;
+    *early = 1;
     for (size_t i = 0; i < sizeof *kernels / sizeof *all && error == gpuSuccess; i++)
-        if (all[i])
+        if (all[i]) {
             error = gpuFuncGetAttributes(&attributes, all[i]);
+            *early &= error == gpuSuccess && gpu_starts_early(&attributes);
+        }
     return error;
 }
 
 static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
-    gpuError_t error = load_kernels(bound->kernels);
+    gpuError_t error = load_kernels(bound->kernels, &bound->early);
+    bound->early &= problem->launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
                                       bound->device);
-    bound->early = problem->launch == ROPE_LAUNCH_PROGRAMMATIC && gpu_launches_early(bound->device);
     if (error == gpuSuccess)
         error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
     return error;
