@@ -166,7 +166,8 @@ static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     return threads > 0 && threads <= EMULATED_BLOCK_THREADS && block.z <= EMULATED_BLOCK_Z &&
            shared_bytes <= EMULATED_SHARED_BYTES && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
-           grid.y <= 65536 && grid.z <= 65536 && (uint64_t)grid.x * block.x <= GRID_THREADS_MOST &&
+           grid.y <= EMULATED_GRID_YZ_MOST && grid.z <= EMULATED_GRID_YZ_MOST &&
+           (uint64_t)grid.x * block.x <= GRID_THREADS_MOST &&
            (uint64_t)grid.y * block.y <= GRID_THREADS_MOST;
 }
 

@@ -21,7 +21,7 @@
  * in every kernel. */
 #define __shared__ thread_local
 
-struct uint2 {
+struct alignas(8) uint2 {
     uint32_t x, y;
 };
 struct alignas(16) uint4 {
