@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, measurement, refused
@@ -61,6 +62,25 @@ def test_no_figure_stands_without_its_floor(document):
         heading, *rows = tables.rows(suite)
         for name in ("floor GB/s", "of floor", "A/A", "eager", "host"):
             assert all(row[heading.index(name)] for row in rows)
+
+
+def test_the_floor_of_a_row_is_that_of_its_record(document):
+    for index, record in enumerate(document["records"]):
+        record["floor"]["gb_per_second"] = 7.0 + index
+    suite = machines([document])[0].suites["prefill"]
+    assert (column(suite, "floor GB/s"), column(suite, "GB/s")) == (["7", "10", "13"], ["0.001"] * 3)
+
+
+def test_host_cost_is_in_microseconds(document, monkeypatch):
+    drawn, labels = {}, []
+    axes = SimpleNamespace(
+        plot=lambda x, y, **_: drawn.update({y[0]: x[0]}), set_xscale=lambda _: None, set_xlabel=labels.append
+    )
+    monkeypatch.setattr(plots, "to_svg", lambda draw, title: draw(axes))
+    (machine,) = machines([document])
+    assert plots.host_plot(machine, plots.looks_of(machine))
+    assert drawn == pytest.approx({"ropekit": 0.5, "PyTorch naive": 10, "Liger-Kernel": 1})
+    assert labels == ["us of the host for one eager call, 1024 tokens"]
 
 
 def test_speedup_is_over_pytorch_naive(document):

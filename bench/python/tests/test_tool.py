@@ -30,6 +30,35 @@ rope_status rope_device_get(const rope_device *device, rope_device_info *info) {
 }
 """
 
+# A clock on which the second copy is the fastest; SIGINT comes with the look at a kernel that INTERRUPT says.
+CLOCK = """
+#include <ropekit/rope.h>
+#include <signal.h>
+#include <stdlib.h>
+rope_status rope_time(rope_device *device, rope_timing *t) {
+    static int looks, copies;
+    const char *at = getenv("INTERRUPT");
+    (void)device;
+    t->host_seconds = 1e-6;
+    if (t->kind == ROPE_TIME_KERNEL || t->kind == ROPE_TIME_APPLY)
+        t->seconds = t->kind == ROPE_TIME_KERNEL ? 1e-3 : 2e-3;
+    else
+        t->seconds = t->candidate == 1 ? ((copies += t->graph) % 2 ? 6e-4 : 4e-4) : 8e-4;
+    if (at && t->kind == ROPE_TIME_KERNEL && t->graph && ++looks == atoi(at))
+        raise(SIGINT);
+    return ROPE_OK;
+}
+"""
+
+
+def built(folder, text):
+    """A library that stands before the tool's own."""
+    source, library = folder / "before.c", folder / "before.so"
+    source.write_text(text)
+    command = ["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", "-o", library, source, "-ldl"]
+    subprocess.run(command, check=True)
+    return str(library)
+
 
 def run(tool_path, *arguments, status=0, **more):
     command = [tool_path, *arguments]
@@ -100,12 +129,8 @@ def test_suites_hold_the_cases_they_promise(tool):
 
 
 def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
-    source, library = tmp_path / "gpu.c", tmp_path / "gpu.so"
-    source.write_text(GPU)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", f"-I{ROOT / 'include'}", "-o", library, source, "-ldl"], check=True
-    )
-    answer = run(tool_path, "bench", "--suite=all", "--list", "--json", LD_PRELOAD=str(library))
+    library = built(tmp_path, GPU)
+    answer = run(tool_path, "bench", "--suite=all", "--list", "--json", LD_PRELOAD=library)
     document = json.loads(answer.stdout)
     results.check(document, "stdout")
     found = {}
@@ -125,6 +150,50 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
     contiguous = found["prefill", "DeepSeek MLA, contiguous", "bf16"]
     assert [s["tokens"] for s in contiguous] == [8192, 32768]
     assert all(window(s) in strided and not s["rotary_dim"] for s in contiguous)
+
+
+def test_a_quick_run_has_fewer_cases_and_rounds(tool_path):
+    command = ["bench", "--suite=all", "--list", "--json"]
+    full, quick = (json.loads(run(tool_path, *command, *o).stdout) for o in ([], ["--quick"]))
+    assert (full["rounds"], quick["rounds"]) == (15, 5)
+    cases = [{(r["suite"], r["case"]) for r in document["records"]} for document in (full, quick)]
+    assert cases[1] < cases[0]
+    column = [r["shape"] for r in quick["records"] if r["suite"] == "tokens"]
+    assert [(s["tokens"], s["dtype"]) for s in column] == [(n, "f32") for n in range(2048, 63489, 12288)]
+
+
+def test_a_record_stands_beside_the_fastest_copy_of_its_own_rounds(tool_path, tmp_path):
+    command = ["bench", "--tokens=2", "--rounds=3", "--json"]
+    answer = run(tool_path, *command, LD_PRELOAD=built(tmp_path, CLOCK))
+    (record,) = json.loads(answer.stdout)["records"]
+    assert record["rounds"] == 3
+    medians = [record[name]["seconds"]["median"] for name in ("replay", "eager", "floor")]
+    assert medians == pytest.approx([1e-3, 2e-3, 5e-4])
+    assert [record[n]["ratio"]["median"] for n in ("replay", "eager")] == pytest.approx([0.5, 0.25])
+    assert record["self_ratio"]["median"] == pytest.approx(1.5)
+    assert record["replay"]["gb_per_second"] == pytest.approx(1e-9 * record["bytes"] / 1e-3)
+    assert record["floor"]["gb_per_second"] == pytest.approx(1e-9 * record["bytes"] / 5e-4)
+
+
+def test_a_case_is_kept_with_all_its_rounds_or_not_at_all(tool_path, tmp_path):
+    path, library = tmp_path / "results.json", built(tmp_path, CLOCK)
+    command = ["bench", "--suite=overhead", "--rounds=3", f"--output={path}"]
+    # A look to calibrate, one that is not counted, three rounds; then the second round of the next case.
+    run(tool_path, *command, status=1, LD_PRELOAD=library, INTERRUPT="9")
+    first = results.read(path)
+    assert [r["rounds"] for r in first["records"]] == [3] and not first["complete"]
+
+
+def test_cold_cases_go_round_sets_beyond_the_cache(tool_path, tmp_path):
+    command = ["bench", "--tokens=64", "--rounds=1", "--json"]
+    library, sets = built(tmp_path, CLOCK), {}
+    for cache in ("warm", "cold"):
+        document = json.loads(run(tool_path, *command, f"--cache={cache}", LD_PRELOAD=library).stdout)
+        (record,) = document["records"]
+        sets[cache] = record["sets"]
+        beyond = record["sets"] * record["bytes"] > 2 * document["device"]["cache_bytes"]
+        assert beyond == (cache == "cold")
+    assert sets["warm"] == 1
 
 
 def test_table_bytes_are_apart(tool_path):
@@ -242,12 +311,10 @@ def test_no_path_reaches_a_result(tool_path, tmp_path):
 
 
 def test_wrong_output_is_not_timed(tool_path, tmp_path):
-    source, library, path = (tmp_path / name for name in ("idle.c", "idle.so", "results.json"))
-    source.write_text("int rope_apply(void) { return 0; }")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    path, library = tmp_path / "results.json", built(tmp_path, "int rope_apply(void) { return 0; }")
     command = ["bench", "--suite=overhead", "--rounds=2", f"--output={path}"]
     for resume in ([], ["--resume"]):
-        answer = run(tool_path, *command, *resume, status=1, LD_PRELOAD=str(library))
+        answer = run(tool_path, *command, *resume, status=1, LD_PRELOAD=library)
         assert "outside their bound; it is not timed" in answer.stderr
         document = results.read(path)
         records = document["records"]
