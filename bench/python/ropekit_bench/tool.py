@@ -31,6 +31,8 @@ class Tool:
         self.path, self.options = shutil.which(path), []
         if self.path is None:
             raise ToolError(f"--tool is {path}, which is no program; allowed is the ropekit tool")
+        # Teams of several libraries would spin on each other's processors between their calls.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         if threads:
             self.options += [f"--threads={threads}"]
             os.environ["OMP_NUM_THREADS"] = str(threads)

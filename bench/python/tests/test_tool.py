@@ -1,6 +1,7 @@
 """What the tool writes: its schema, resuming, and the cases of the suites."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from conftest import ROOT
 from ropekit_bench import results
 from ropekit_bench.report import page, summary
 from ropekit_bench.report.model import machines
+from ropekit_bench.tool import Tool
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
 SUITES |= {"in-place", "rules", "overhead", "programmatic"}
@@ -286,6 +288,15 @@ def test_resume_refuses_what_is_no_result(tool_path, tmp_path):
     assert "allowed with --resume is a file of results" in answer.stderr
     assert path.read_text() == "not JSON"
     assert "allowed is with it" in run(tool_path, "bench", "--resume", status=2).stderr
+
+
+@pytest.mark.parametrize("given, expected", [(None, "passive"), ("active", "active")])
+def test_threads_of_several_libraries_do_not_spin(given, expected, tool_path, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    Tool(tool_path)
+    assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 def test_one_of_a_thing_is_not_many(tool_path):
