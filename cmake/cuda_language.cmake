@@ -1,21 +1,31 @@
-# Enables CUDA in the calling folder; ropekit_cuda_objects() compiles the kernels by it.
+# Enables CUDA in the calling folder, where there is a compiler that works; ropekit_cuda_objects()
+# compiles the kernels by it.
+find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
+    HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+
 # Machine code for every architecture of this list that the toolkit knows, PTX for the newest.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
-        HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
-    if(ROPEKIT_NVCC)
-        execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
-        foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
-            if(known MATCHES "compute_${architecture}\n")
-                list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
-                set(newest ${architecture})
-            endif()
-        endforeach()
-        list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
-        set(CMAKE_CUDA_COMPILER ${ROPEKIT_NVCC})
-    endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND ROPEKIT_NVCC)
+    execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
+    foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
+        if(known MATCHES "compute_${architecture}\n")
+            list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
+            set(newest ${architecture})
+        endif()
+    endforeach()
+    list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
 endif()
 
+# check_language() tries a compiler out unless CMAKE_CUDA_COMPILER names it, and is given by the
+# environment alone what the compiler is given.
+if(ROPEKIT_NVCC AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} ${ROPEKIT_NVCC})
+endif()
+if(CMAKE_CUDA_HOST_COMPILER)
+    set(ENV{CUDAHOSTCXX} ${CMAKE_CUDA_HOST_COMPILER})
+endif()
+if(CMAKE_CUDA_FLAGS)
+    set(ENV{CUDAFLAGS} "${CMAKE_CUDA_FLAGS}")
+endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(CMAKE_CUDA_COMPILER)

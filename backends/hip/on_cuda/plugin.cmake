@@ -1,6 +1,6 @@
 include(${PROJECT_SOURCE_DIR}/cmake/cuda_language.cmake)
 if(NOT CMAKE_CUDA_COMPILER)
-    message(FATAL_ERROR "ropekit: ROPEKIT_HIP is CUDA and no CUDA compiler was found; set CUDACXX, or "
+    message(FATAL_ERROR "ropekit: ROPEKIT_HIP is CUDA and no CUDA compiler that works was found; set CUDACXX, or "
         "ROPEKIT_HIP to OFF, ON or DEBIAN")
 endif()
 set_property(GLOBAL APPEND PROPERTY ROPEKIT_TOOLKIT "HIP on CUDA ${CUDAToolkit_VERSION}")
