@@ -164,29 +164,31 @@ static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
                              call->stream, bound->early);
 }
 
-static rope_status check_pointer(int32_t device, const char *name, const void *pointer) {
-    if (!pointer || !gpu_is_out_of_reach(device, pointer))
-        return ROPE_OK;
-    return gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
-                          "%s is %p; allowed is memory that %s device %d reaches", name, pointer,
-                          GPU_BACKEND_NAME, device);
-}
+/* A pointer of a call under its name in rope_args. */
+typedef struct named_pointer {
+    const char *name;
+    const void *pointer; /* or NULL */
+} named_pointer;
 
 /* A plan's first call alone is asked about: an answer takes as long as a launch. */
 static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
-    static const char *const names[2][2] = {{"q.in", "q.out"}, {"k.in", "k.out"}};
-    rope_status status = check_pointer(bound->device, "position_ids", call->position.ids);
-    for (int t = 0; t < 2 && status == ROPE_OK; t++) {
-        const rope_operand *o = &call->tensor[t];
-        if (!o->heads)
-            continue;
-        status = check_pointer(bound->device, names[t][0], o->in);
-        if (status == ROPE_OK)
-            status = check_pointer(bound->device, names[t][1], o->out);
-    }
-    if (status == ROPE_OK)
-        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
-    return status;
+    const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
+    const int table = bound->problem.angle_mode == ROPE_ANGLE_TABLE;
+    const named_pointer given[] = {
+        {"q.in", q->heads ? q->in : NULL},         {"q.out", q->heads ? q->out : NULL},
+        {"k.in", k->heads ? k->in : NULL},         {"k.out", k->heads ? k->out : NULL},
+        {"position_ids", call->position.ids},      {"sequence_offsets", call->position.offsets},
+        {"cu_seqlens", call->position.cu_seqlens}, {"sequence_lengths", call->position.lengths},
+        {"cos", table ? call->cos : NULL},         {"sin", table ? call->sin : NULL},
+        {"position_flag", call->position_flag},
+    };
+    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
+        if (given[i].pointer && gpu_is_out_of_reach(bound->device, given[i].pointer))
+            return gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
+                                  "%s is %p; allowed is memory that %s device %d reaches",
+                                  given[i].name, given[i].pointer, GPU_BACKEND_NAME, bound->device);
+    atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+    return ROPE_OK;
 }
 
 static rope_status run(const rope_problem *problem, const void *kernel, const void *call) {

@@ -85,6 +85,13 @@ TEST(faults, too_much_memory_is_a_status) {
     fixture_close(&f);
 }
 
+/* The first call of a plan names the pointer, and no kernel has run. */
+static void is_told(const rope_plan *plan, const rope_args *args, const char *pointer) {
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_apply(plan, args));
+    CHECK(strstr(rope_last_error(), pointer), "%s is not what is told of: %s", pointer,
+          rope_last_error());
+}
+
 TEST(faults, memory_of_the_host_is_told_at_the_first_call) {
     static fixture f;
     fixture_open(&f, 0, FIXTURE_PLAIN);
@@ -94,11 +101,41 @@ TEST(faults, memory_of_the_host_is_told_at_the_first_call) {
     CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
     rope_args args = fixture_args(&f, NULL);
     args.k.in = f.in;
-    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_apply(plan, &args));
-    CHECK(strstr(rope_last_error(), "k.in is 0x"), "%s", rope_last_error());
+    is_told(plan, &args, "k.in is 0x");
+    args = fixture_args(&f, NULL);
+    args.position_ids = f.host_ids;
+    is_told(plan, &args, "position_ids is 0x");
+    args = fixture_args(&f, NULL);
+    args.sequence_offsets = f.host_ids;
+    is_told(plan, &args, "sequence_offsets is 0x");
+    args = fixture_args(&f, NULL);
+    args.cu_seqlens = f.host_ids;
+    args.sequences = 1;
+    is_told(plan, &args, "cu_seqlens is 0x");
     args = fixture_args(&f, NULL);
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
-    fixture_check(&f, NULL, "behind a call that was refused");
+    fixture_check(&f, NULL, "behind calls that were refused");
+    rope_plan_destroy(plan);
+    fixture_close(&f);
+}
+
+TEST(faults, table_of_the_host_is_told_at_the_first_call) {
+    static fixture f;
+    void *rows = NULL;
+    rope_plan *plan = plan_with_table(&f, &rows);
+    if (!gpu_is_out_of_reach(0, f.in))
+        SKIP("the device reaches the host's memory, or the runtime cannot tell");
+    rope_args args = args_with_table(&f, rows, 0, NULL);
+    args.cos = f.host_ids;
+    is_told(plan, &args, "cos is 0x");
+    args = args_with_table(&f, rows, 0, NULL);
+    args.sin = f.host_ids;
+    is_told(plan, &args, "sin is 0x");
+    args = args_with_table(&f, rows, 0, (int32_t *)f.host_ids);
+    is_told(plan, &args, "position_flag is 0x");
+    args = args_with_table(&f, rows, 0, NULL);
+    CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
+    CHECK_STATUS(ROPE_OK, rope_device_free(f.device, rows));
     rope_plan_destroy(plan);
     fixture_close(&f);
 }
