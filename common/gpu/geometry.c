@@ -92,7 +92,9 @@ static void fill(const rope_problem *p, const rope_call *call, int32_t vector, g
                            .in_line = gpu_has_tokens_in_line(call)};
     for (int t = 0; t < 2; t++) {
         const rope_operand *o = &call->tensor[t];
-        if (!v->in_line && o->heads) {
+        if (!o->heads)
+            continue;
+        if (!v->in_line) {
             v->in_batch[t] = o->in_stride[0] * size - call->tokens * v->operands.in_token[t];
             v->out_batch[t] = o->out_stride[0] * size - call->tokens * v->operands.out_token[t];
         }

@@ -2,6 +2,7 @@
 #include "common/gpu/device.h"
 #include "common/gpu/geometry.h"
 #include "common/gpu/lists.h"
+#include "common/gpu/operands.h"
 #include "common/gpu/operations.h"
 
 #include <gpu_tuning.h>
@@ -137,7 +138,6 @@ static int is_staged(const rope_problem *p, const rope_call *call) {
 static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) {
     const rope_problem *p = &bound->problem;
     int32_t staged = is_staged(p, call);
-    size_t element = p->dtype == ROPE_F64 ? 8 : p->dtype == ROPE_F32 ? 4 : 2;
     int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
     int32_t whole = (p->pairs + GPU_GENERIC_LANES - 1) / GPU_GENERIC_LANES * GPU_GENERIC_LANES;
     uint32_t lanes = (uint32_t)at_most(whole, GPU_GENERIC_THREADS), rows = 1;
@@ -148,8 +148,8 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
                  (uint32_t)at_most((heads + rows - 1) / rows, GPU_GENERIC_Y_MOST), 1};
     void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
     return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
-                             staged ? 2 * (size_t)p->pairs * element : 0, call->stream,
-                             bound->early);
+                             staged ? 2 * (size_t)p->pairs * (size_t)gpu_size_of(p) : 0,
+                             call->stream, bound->early);
 }
 
 static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
