@@ -11,19 +11,26 @@ TEST(devices, plans_run_on_their_own) {
         SKIP("one device");
     for (int device = 0; device < count; device++) {
         int other = (device + 1) % count;
+        gpuStream_t stream;
+        CHECK_GPU(gpuSetDevice(device));
+        CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
         CHECK_GPU(gpuSetDevice(other));
         fixture_open(&f, device, FIXTURE_PLAIN);
         rope_plan *plan = NULL;
         CHECK_STATUS(ROPE_OK, rope_plan_create(&f.desc, &plan));
-        rope_args args = fixture_args(&f, NULL);
+        rope_args args = fixture_args(&f, stream);
         CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
         CHECK_STATUS(ROPE_OK, rope_device_synchronize(f.device));
         CHECK_GPU(gpuGetDevice(&current));
         CHECK(current == other, "the current device is %d, not %d", current, other);
-        fixture_check(&f, NULL, "on a device that is not the current one");
+        fixture_check(&f, stream, "on a device that is not the current one");
         rope_plan_destroy(plan);
         fixture_close(&f);
+        CHECK_GPU(gpuGetDevice(&current));
+        CHECK(current == other, "behind everything the current device is %d", current);
+        CHECK_GPU(gpuStreamDestroy(stream));
     }
+    CHECK_GPU(gpuSetDevice(0));
 }
 
 TEST(devices, absent_one_is_refused) {

@@ -1,4 +1,4 @@
-/* One device with memory of its own. */
+/* Two devices, whose memory is told apart where it is copied, and one queue. */
 #define _GNU_SOURCE
 #include "tests/hip_emulation/stream.h"
 
@@ -9,18 +9,20 @@
 #include <unistd.h>
 
 /* Few units, so that small calls take the kernels of large ones. */
-enum { MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
+enum { DEVICES = 2, MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
 #define MEMORY_BYTES ((size_t)4 << 30)
 
 typedef struct allocation {
     struct allocation *next;
     size_t bytes, map_bytes;
     char *memory, *map;
+    int device;
 } allocation;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static allocation *allocations;
 static size_t used;
+static _Thread_local int current;
 
 void device_lock(void) {
     pthread_mutex_lock(&lock);
@@ -44,6 +46,8 @@ const char *hipGetErrorString(hipError_t error) {
         return "invalid device ordinal";
     case hipErrorInvalidDeviceFunction:
         return "invalid device function";
+    case hipErrorInvalidHandle:
+        return "invalid resource handle";
     case hipErrorNotReady:
         return "device not ready";
     case hipErrorStreamCaptureUnsupported:
@@ -54,7 +58,7 @@ const char *hipGetErrorString(hipError_t error) {
 }
 
 hipError_t hipGetDeviceCount(int *devices) {
-    *devices = 1;
+    *devices = DEVICES;
     return hipSuccess;
 }
 
@@ -64,16 +68,23 @@ hipError_t hipDriverGetVersion(int *version) {
 }
 
 hipError_t hipGetDevice(int *device) {
-    *device = 0;
+    *device = current;
     return hipSuccess;
 }
 
+static int is_device(int device) {
+    return device >= 0 && device < DEVICES;
+}
+
 hipError_t hipSetDevice(int device) {
-    return device == 0 ? hipSuccess : hipErrorInvalidDevice;
+    if (!is_device(device))
+        return hipErrorInvalidDevice;
+    current = device;
+    return hipSuccess;
 }
 
 hipError_t hipGetDeviceProperties(hipDeviceProp_t *p, int device) {
-    if (device != 0)
+    if (!is_device(device))
         return hipErrorInvalidDevice;
     snprintf(p->name, sizeof p->name, "HIP emulated on the CPU");
     snprintf(p->gcnArchName, sizeof p->gcnArchName, "emulated");
@@ -85,7 +96,7 @@ hipError_t hipGetDeviceProperties(hipDeviceProp_t *p, int device) {
 }
 
 hipError_t hipDeviceGetAttribute(int *value, hipDeviceAttribute_t attribute, int device) {
-    if (device != 0)
+    if (!is_device(device))
         return hipErrorInvalidDevice;
     if (attribute != hipDeviceAttributeMultiprocessorCount)
         return hipErrorInvalidValue;
@@ -120,6 +131,7 @@ hipError_t hipMalloc(void **pointer, size_t bytes) {
     }
     if (a) {
         *pointer = a->memory;
+        a->device = current;
         a->next = allocations;
         allocations = a;
         used += bytes;
@@ -133,7 +145,7 @@ int memory_holds(const void *pointer, size_t bytes) {
     for (const allocation *a = allocations; a; a = a->next) {
         uintptr_t start = (uintptr_t)a->memory;
         if (at >= start && at - start <= a->bytes && bytes <= a->bytes - (at - start))
-            return 1;
+            return a->device == current;
     }
     return 0;
 }

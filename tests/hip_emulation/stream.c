@@ -13,6 +13,7 @@
 
 struct ihipStream_t {
     work_list *capture; /* or NULL */
+    int device;
 };
 struct ihipEvent_t {
     struct timespec time;
@@ -171,12 +172,19 @@ static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
            (uint64_t)grid.y * block.y <= GRID_THREADS_MOST;
 }
 
+static int is_of_other_device(hipStream_t stream) {
+    int device;
+    return stream && hipGetDevice(&device) == hipSuccess && stream->device != device;
+}
+
 /* A kernel that nobody asked for would be loaded now, which a capture does not allow. */
 hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
                            size_t shared_bytes, hipStream_t stream) {
     emulated_kernel *known = (emulated_kernel *)(uintptr_t)kernel;
     if (!is_possible(grid, block, shared_bytes))
         return hipErrorInvalidConfiguration;
+    if (is_of_other_device(stream))
+        return hipErrorInvalidHandle;
     if (stream && stream->capture && !known->is_loaded)
         return hipErrorStreamCaptureUnsupported;
     void *packed = malloc(known->bytes);
@@ -192,7 +200,7 @@ hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arg
 hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned flags) {
     (void)flags;
     *stream = calloc(1, sizeof **stream);
-    return *stream ? hipSuccess : hipErrorOutOfMemory;
+    return *stream ? hipGetDevice(&(*stream)->device) : hipErrorOutOfMemory;
 }
 
 hipError_t hipStreamDestroy(hipStream_t stream) {

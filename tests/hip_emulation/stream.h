@@ -27,7 +27,8 @@ void device_unlock(void);
 hipError_t stream_submit(hipStream_t stream, const work *item);
 /* Runs the queue; the first error, which stays until the process ends. */
 hipError_t queue_run(void);
-/* 1 where `bytes` from a pointer on lie in one allocation of the device. */
+/* 1 where `bytes` from a pointer on lie in one allocation of the thread's current device, as
+ * ropekit has it for every copy; HIP copies memory of the others too. */
 int memory_holds(const void *pointer, size_t bytes);
 
 #endif

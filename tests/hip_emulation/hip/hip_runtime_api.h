@@ -21,6 +21,7 @@ typedef enum hipError_t {
     hipErrorInvalidDeviceFunction = 98,
     hipErrorNoDevice = 100,
     hipErrorInvalidDevice = 101,
+    hipErrorInvalidHandle = 400,
     hipErrorNotReady = 600,
     hipErrorLaunchFailure = 719,
     hipErrorStreamCaptureUnsupported = 900
