@@ -30,6 +30,7 @@ class Form:
     pairing_out: str
     columns: str  # how a row of cos holds the pairs: "once", "twice" as halves, or "repeated"
     upcast: bool = False  # rotates in float32 whatever the type of q
+    keeps_type: bool = False  # gives the type of q where that of cos is wider
 
     def table(self, pairs: Tensor) -> Tensor:
         """A row of cos of this form."""
@@ -51,8 +52,8 @@ class Form:
 
 
 _FORMS = [
-    Form(pairing_in, pairing_out, columns, upcast)
-    for upcast in (False, True)
+    Form(pairing_in, pairing_out, columns, upcast, keeps_type)
+    for upcast, keeps_type in ((False, False), (False, True), (True, True))
     for pairing_in, pairing_out, columns in (
         ("half_split", "half_split", "twice"),
         ("half_split", "half_split", "once"),
@@ -73,6 +74,7 @@ class Angles:
 
 
 def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: Any) -> Any:
+    types = [x.dtype for x in tensors]
     if isinstance(sin, Angles):
         text, positions = f"{sin.text} {form.pairing()}", cos
         rest: tuple[Any, ...] = (0, None, None, sin.sequence_lengths)
@@ -83,27 +85,58 @@ def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: An
         elif cos.dtype != tensors[0].dtype:  # under autocast: a product of both promotes
             dtype = torch.promote_types(tensors[0].dtype, cos.dtype)
             tensors, cos, sin = [x.to(dtype) for x in tensors], cos.to(dtype), sin.to(dtype)
+            types = types if form.keeps_type else [dtype for _ in types]
         rest = (0, None, None, None, cos, sin)
     given = [x.float() for x in tensors] if form.upcast else tensors
     text = f"{text} layout={layout}"
     found = rotate(len(given), *given, text, positions, *rest)
     if len(given) == 1:
-        return found.to(tensors[0].dtype)
-    return tuple(y.to(x.dtype) for x, y in zip(tensors, found, strict=True))
+        return found.to(types[0])
+    return tuple(y.to(dtype) for y, dtype in zip(found, types, strict=True))
+
+
+# Dimensions of a table, those of a tensor, and where that has its heads, counted from its end.
+_LAYOUTS = {
+    (2, 3, -2): "thd",
+    (2, 4, -2): "bshd",
+    (2, 4, -3): "bhsd",
+    (3, 4, -2): "bshd",
+    (3, 4, -3): "bhsd",
+}
+
+
+def _layout(x: Tensor | None, cos: Tensor, sin: Any, unsqueeze_dim: int) -> str | None:
+    """The layout of x, whose heads are where a table gets one more dimension; None: another."""
+    if x is None:
+        return None
+    # Of position ids, which stand for a table [batch, tokens, columns], tokens come last.
+    dims, tokens = (3, -1) if isinstance(sin, Angles) else (cos.dim(), -2)
+    heads = unsqueeze_dim if unsqueeze_dim < 0 else unsqueeze_dim - dims - 1
+    layout = _LAYOUTS.get((dims, x.dim(), heads))
+    fits = layout and x.shape[-2 if layout == "bhsd" else -3] == cos.shape[tokens]
+    return layout if fits else None
 
 
 def _replacement(original: Callable[..., Any], form: Form) -> Callable[..., Any]:
     parameters = inspect.signature(original).parameters
     names = tuple(parameters)
     tensor_names = _tensor_names(parameters)
-    unsqueeze_dim = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in names else None
+    unsqueeze_dim = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in names else -2
 
     def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        tensors = [given[name] for name in tensor_names]
+        tensors, cos, sin = [given[name] for name in tensor_names], given["cos"], given["sin"]
         dim = given.get("unsqueeze_dim", unsqueeze_dim)
-        layout = "bhsd" if dim == 1 else "thd" if tensors[0].dim() == 3 else "bshd"
-        return _rotate(form, layout, tensors, given["cos"], given["sin"])
+        layouts = {_layout(x, cos, sin, dim) for x in tensors}
+        layout = layouts.pop() if len(layouts) == 1 else None
+        if layout:
+            return _rotate(form, layout, tensors, cos, sin)
+        if isinstance(sin, Angles):
+            raise RuntimeError(
+                f"{original.__name__} has no layout for its tensors; allowed for this model is "
+                'angle_mode "table"'
+            )
+        return original(*args, **kwargs)
 
     apply_rotary_pos_emb.__dict__.update(original=original, form=form, users=0)
     return apply_rotary_pos_emb
@@ -116,22 +149,41 @@ def _tensor_names(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
 def agrees(
     original: Callable[..., Any], form: Form, dtype: torch.dtype, device: str = "cpu"
 ) -> bool:
-    """Whether the original and this form give the same bits on a small trial."""
+    """Whether the original and this form give the same bits on small trials: of whole heads, with
+    tables of both types, and of a part of each head, where the original takes that."""
+    wide = torch.promote_types(dtype, torch.float32)
+    trials = [
+        _agrees(original, form, dtype, device, pairs=pairs, table_dtype=table_dtype)
+        for pairs, table_dtype in ((16, dtype), (16, wide), (4, dtype))
+    ]
+    return trials[0] is trials[1] is True and trials[2] is not False
+
+
+def _agrees(
+    original: Callable[..., Any],
+    form: Form,
+    dtype: torch.dtype,
+    device: str,
+    *,
+    pairs: int,
+    table_dtype: torch.dtype,
+) -> bool | None:
+    """None: the original refuses the trial."""
     parameters = inspect.signature(original).parameters
     generator = torch.Generator().manual_seed(0)
     shape = (1, 2, 7, 32) if "unsqueeze_dim" in parameters else (1, 7, 2, 32)
-    angles = torch.randn(1, 7, 16, generator=generator)
+    angles = torch.randn(1, 7, pairs, generator=generator)
     arguments = {"cos": form.table(angles.cos()), "sin": form.table(angles.sin())}
+    arguments = {name: x.to(device, table_dtype) for name, x in arguments.items()}
     for name in _tensor_names(parameters):
-        arguments[name] = torch.randn(shape, generator=generator)
-    arguments = {name: x.to(device, dtype) for name, x in arguments.items()}
+        arguments[name] = torch.randn(shape, generator=generator).to(device, dtype)
     try:
         expected = original(**arguments)
     except (RuntimeError, TypeError, IndexError):
-        return False
+        return None
     found = _replacement(original, form)(**arguments)
-    pairs = zip(expected, found, strict=True) if isinstance(found, tuple) else [(expected, found)]
-    return all(torch.equal(a, b) for a, b in pairs)
+    several = zip(expected, found, strict=True) if isinstance(found, tuple) else [(expected, found)]
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in several)
 
 
 def find_form(original: Callable[..., Any]) -> Form | None:
@@ -202,7 +254,7 @@ class Patch:
 
     def __init__(self) -> None:
         self.report: list[str] = []
-        self._functions: list[tuple[ModuleType, str]] = []
+        self._functions: list[tuple[ModuleType, str, Any]] = []
         self._rotaries: list[tuple[nn.Module, Callable[..., Any]]] = []
 
     def _replace(self, module: ModuleType, name: str) -> None:
@@ -215,7 +267,7 @@ class Patch:
             function = _replacement(function, form)
             setattr(module, name, function)
         function.users += 1
-        self._functions.append((module, name))
+        self._functions.append((module, name, function))
         self.report.append(f"{module.__name__}.{name}: {function.form}")
 
     def _set_angles(self, name: str, rotary: nn.Module, angle_mode: str, arithmetic: str) -> None:
@@ -232,10 +284,9 @@ class Patch:
 
     def restore(self) -> None:
         """Puts back what was there before."""
-        for module, name in self._functions:
-            function = getattr(module, name)
+        for module, name, function in self._functions:
             function.users -= 1
-            if function.users == 0:
+            if function.users == 0 and getattr(module, name) is function:
                 setattr(module, name, function.original)
         for rotary, forward in self._rotaries:
             _take_out(rotary, forward)

@@ -11,8 +11,11 @@ import torch
 import transformers
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.cohere import modeling_cohere
 from transformers.models.llama import modeling_llama
+from transformers.models.olmo2 import modeling_olmo2
 
+rotary = modeling_llama.apply_rotary_pos_emb
 FAMILIES = list(reversed(models.MODELS))  # what takes longest is begun first
 # Rotation in one rounding where eager PyTorch has three: a few units in the last place of a logit.
 RELATIVE_BOUND = 2e-6
@@ -258,12 +261,77 @@ def test_refuses_what_has_no_rotary_function() -> None:
     assert modeling_llama.apply_rotary_pos_emb is original
 
 
-def test_refuses_a_function_that_rotates_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = modeling_llama.apply_rotary_pos_emb
+def mirrored(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+    return rotary(q, k, cos, -sin, unsqueeze_dim)
 
-    def other(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-        return original(q, k, cos, -sin, unsqueeze_dim)
 
+def at_the_end(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+    start, parts = 32 - cos.shape[-1], (q, k)
+    found = rotary(q[..., start:], k[..., start:], cos, sin, unsqueeze_dim)
+    return tuple(torch.cat((x[..., :start], y), -1) for x, y in zip(parts, found, strict=True))
+
+
+@pytest.mark.parametrize("other", [mirrored, at_the_end])
+def test_refuses_a_function_that_rotates_otherwise(
+    other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
     with pytest.raises(RuntimeError, match="no rotary function of a known form"):
         ropekit.transformers.patch(modeling_llama)
+
+
+def small(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("module", [modeling_llama, modeling_olmo2, modeling_cohere])
+def test_results_have_the_type_of_the_original(module: Any, wide: bool) -> None:
+    q, k = small(2, 4, 7, 16), small(2, 2, 7, 16)
+    angles = torch.randn(2, 7, 8)
+    form = ropekit.transformers.find_form(module.apply_rotary_pos_emb)
+    tables = [form.table(x).to(torch.float32 if wide else q.dtype) for x in (angles, angles.sin())]
+    expected = module.apply_rotary_pos_emb(q, k, *tables)
+    with ropekit.transformers.patch(module), Count() as count:
+        found = module.apply_rotary_pos_emb(q, k, *tables)
+    assert count.calls == 1
+    for x, y in zip(found, expected, strict=True):
+        assert x.dtype == y.dtype
+        assert torch.equal(x, y)
+
+
+# The shapes of q, of k and of the tables, unsqueeze_dim, and how many calls ropekit takes.
+CALLS: dict[str, tuple[Any, Any, Any, int, int]] = {
+    "heads first": ((2, 4, 7, 16), (2, 2, 7, 16), (2, 7, 16), 1, 1),
+    "counted from the end": ((2, 4, 7, 16), (2, 2, 7, 16), (1, 7, 16), -3, 1),
+    "tokens first": ((2, 7, 4, 16), (2, 7, 2, 16), (2, 7, 16), 2, 1),
+    "tokens first from the end": ((2, 7, 4, 16), (2, 7, 2, 16), (2, 7, 16), -2, 1),
+    "one table, heads first": ((2, 4, 7, 16), (2, 2, 7, 16), (7, 16), 0, 1),
+    "one table, tokens first": ((2, 7, 4, 16), (2, 7, 2, 16), (7, 16), 1, 1),
+    "packed": ((7, 4, 16), (7, 2, 16), (7, 16), 1, 1),
+    "packed, heads first": ((4, 7, 16), (2, 7, 16), (7, 16), 0, 0),
+    "one table of a batch": ((2, 4, 7, 16), (2, 2, 7, 16), (1, 7, 16), 0, 0),
+    "one angle for all": ((2, 4, 7, 16), (2, 2, 7, 16), (2, 1, 16), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tables_belong_to_the_tokens_of_the_original(name: str) -> None:
+    *shapes, table, dim, calls = CALLS[name]
+    q, k, angles = small(*shapes[0]), small(*shapes[1]), small(*table[:-1], 8)
+    tables = [torch.cat((x, x), -1) for x in (angles.cos(), angles.sin())]
+    expected = modeling_llama.apply_rotary_pos_emb(q, k, *tables, unsqueeze_dim=dim)
+    with ropekit.transformers.patch(modeling_llama), Count() as count:
+        found = modeling_llama.apply_rotary_pos_emb(q, k, *tables, unsqueeze_dim=dim)
+    assert count.calls == calls
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_a_function_put_in_place_of_the_patch_stays() -> None:
+    patch = ropekit.transformers.patch(modeling_llama)
+    modeling_llama.apply_rotary_pos_emb = mirrored
+    try:
+        patch.restore()
+        assert modeling_llama.apply_rotary_pos_emb is mirrored
+    finally:
+        modeling_llama.apply_rotary_pos_emb = rotary
