@@ -24,6 +24,7 @@ from ropekit._operators import (
     check_written,
     increment_version,
     is_derived,
+    is_tracing,
     recorded_outside,
 )
 from ropekit._undispatched import rotate_plain, rotate_plain_
@@ -166,7 +167,7 @@ def rotate(count: int, *arguments: Any) -> Any:
         if arguments[-2] is not None and arguments[-1] is _NO_OFFSET:
             return IDS[count](*arguments[:-1])
         return FEW[count](*arguments)
-    if _is_traced():
+    if _is_traced() or is_tracing():
         return GRAD[count](*arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
     return recorded_outside(count, *arguments)

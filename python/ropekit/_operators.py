@@ -51,6 +51,7 @@ for _name, _rest in (("few", _FEW), ("ids", _IDS)):
 # What PyTorch calls after it has looked at the kind of its argument, here an iterable.
 increment_version = torch._C._increment_version
 are_transforms_active = torch._C._are_functorch_transforms_active
+is_tracing = torch._C._is_tracing  # by torch.jit.trace
 
 assert library  # loaded first: its kernels belong to these schemas
 _definitions = torch.library.Library("ropekit", "DEF")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
+from torch import SymInt
 from typing_extensions import Unpack
 
 from ropekit._library import check, library
@@ -69,13 +71,20 @@ class Fields(TypedDict, total=False):
     kernel: str
 
 
+def _number(value: object) -> str:
+    """As Python writes it. One that a graph leaves open is settled: the text is that of one."""
+    if isinstance(value, (int, SymInt)) and not isinstance(value, bool):
+        return repr(operator.index(value))
+    return repr(value.__float__() if isinstance(value, float) else value)
+
+
 def _write(name: str, value: object) -> str:
     if isinstance(value, str):
         text = value
     elif isinstance(value, Sequence):
-        text = ",".join(repr(entry) for entry in value)
+        text = ",".join(_number(entry) for entry in value)
     else:
-        text = repr(value)
+        text = _number(value)
     if not text or " " in text:
         raise RuntimeError(f'{name} is "{text}"; allowed is a number, a name or a list of numbers')
     return f"{name}={text}"

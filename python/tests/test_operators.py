@@ -237,6 +237,58 @@ def test_offset_of_each_step_compiles_once_more(device: str) -> None:
     assert counter.frame_count == 2  # the first, and one whose offset is a symbol
 
 
+@pytest.mark.parametrize(
+    "field, values",
+    [
+        ("rope_theta", (1e4, 5e4, 7.5e5)),
+        ("rotary_dim", (4, 8, 16)),
+        ("sections", ((2, 3, 3), (4, 2, 2), (3, 3, 2))),
+    ],
+)
+def test_a_field_that_varies_compiles_without_a_break(field: str, values: Any) -> None:
+    torch._dynamo.reset()
+    axes = {"axes": 3, "axis_layout": "chunked"} if field == "sections" else {}
+    ids = torch.arange(15).view(3, 1, 5) if axes else torch.arange(5)
+
+    def step(q: torch.Tensor, value: Any) -> torch.Tensor:
+        return ropekit.apply(q, positions=ids, **{field: value}, **axes)
+
+    compiled, (q, _) = torch.compile(step, fullgraph=True, backend="aot_eager"), pair("cpu")
+    for value in values:
+        assert torch.equal(compiled(q, value), step(q, value))
+
+
+def test_a_field_of_the_shape_compiles_without_a_break() -> None:
+    torch._dynamo.reset()
+    fields = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 4}
+
+    def step(q: torch.Tensor) -> torch.Tensor:
+        return ropekit.apply(q, sequence_length=q.shape[1], **fields)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    for tokens in (5, 7, 9):
+        q = torch.randn(2, tokens, 4, 16)
+        assert torch.equal(compiled(q), step(q))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_traced_gradient_is_saved_and_loaded(tmp_path: Any) -> None:
+    class Layer(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ropekit.apply(super().forward(x), rope_theta=5000.0)
+
+    layer, (x, _) = Layer(16, 16), pair("cpu")
+    torch.jit.save(torch.jit.trace(layer, x, check_trace=False), tmp_path / "layer.pt")
+    loaded = torch.jit.load(tmp_path / "layer.pt")
+    grads = []
+    for module in (layer, loaded):
+        y = module(x)
+        grads.append(torch.autograd.grad(y.square().sum(), list(module.parameters())))
+        assert torch.equal(y, layer(x))
+    for found, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_graph_is_saved_and_loaded(tmp_path: Any) -> None:
     class Layer(torch.nn.Module):
         def forward(self, q: torch.Tensor) -> torch.Tensor:
