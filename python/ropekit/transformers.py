@@ -309,7 +309,7 @@ def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
         yield model
         return
     names = {type(part).__module__: None for part in model.modules()}
-    yield from (sys.modules[name] for name in names)
+    yield from (sys.modules[name] for name in names if name in sys.modules)
 
 
 def patch(
@@ -344,6 +344,15 @@ def patch(
     if isinstance(model, ModuleType) and angle_mode != "table":
         raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
     done = Patch()
+    try:
+        _apply(done, model, angle_mode, arithmetic or "fp32")
+    except BaseException:
+        done.restore()
+        raise
+    return done
+
+
+def _apply(done: Patch, model: nn.Module | ModuleType, angle_mode: str, arithmetic: str) -> None:
     for module in _sources(model):
         for name in NAMES:
             if callable(getattr(module, name, None)):
@@ -353,8 +362,7 @@ def patch(
             f"no rotary function of a known form in {model}; allowed are {', '.join(NAMES)}"
         )
     if isinstance(model, ModuleType) or angle_mode == "table":
-        return done
+        return
     for name, part in model.named_modules():
         if hasattr(part, "rope_type") and hasattr(part, "config"):
-            done._set_angles(name, part, angle_mode, arithmetic or "fp32")
-    return done
+            done._set_angles(name, part, angle_mode, arithmetic)

@@ -335,3 +335,22 @@ def test_a_function_put_in_place_of_the_patch_stays() -> None:
         assert modeling_llama.apply_rotary_pos_emb is mirrored
     finally:
         modeling_llama.apply_rotary_pos_emb = rotary
+
+
+def test_a_part_of_no_known_file_is_left_alone() -> None:
+    model = models.build("llama")
+    model.part = type("Part", (torch.nn.Module,), {"__module__": "unknown"})()
+    with ropekit.transformers.patch(model) as patch:
+        assert len(patch.report) == 1
+
+
+def test_a_patch_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = models.build("llama", torch.float32)
+
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ropekit.transformers, "_layer_texts", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ropekit.transformers.patch(model, "exact")
+    assert modeling_llama.apply_rotary_pos_emb is rotary
