@@ -197,7 +197,8 @@ def find_form(original: Callable[..., Any]) -> Form | None:
 
 def _layer_texts(rotary: nn.Module, angle_mode: str, arithmetic: str) -> dict[str | None, str]:
     """The configuration of each layer type (None: of all) whose frequencies are the module's."""
-    layer_types = list(rotary.rope_type) if isinstance(rotary.rope_type, dict) else [None]
+    by_layer = isinstance(rotary.rope_type, dict) and rotary.rope_type
+    layer_types = list(by_layer) if by_layer else [None]
     texts = {}
     for layer_type in layer_types:
         config = Config.from_transformers(rotary.config, layer_type)

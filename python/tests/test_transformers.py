@@ -354,3 +354,16 @@ def test_a_patch_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(KeyboardInterrupt):
         ropekit.transformers.patch(model, "exact")
     assert modeling_llama.apply_rotary_pos_emb is rotary
+
+
+def test_a_rotary_embedding_without_layer_types_in_its_dictionary() -> None:
+    fields = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "pad_token_id": 0}
+    config = transformers.EsmConfig(
+        **fields, num_hidden_layers=2, num_attention_heads=4, position_embedding_type="rotary"
+    )
+    model, ids = transformers.EsmModel(config).eval(), models.inputs("llama")["input_ids"]
+    with torch.no_grad():
+        expected = model(ids).last_hidden_state
+        with ropekit.transformers.patch(model, "exact") as patch:
+            close(model(ids).last_hidden_state, expected)
+    assert len(patch.report) == 2
