@@ -86,6 +86,8 @@ def _write(name: str, value: object) -> str:
     else:
         text = _number(value)
     if not text or " " in text:
+        if name not in Fields.__annotations__:
+            raise RuntimeError(f'there is no field "{name}"; allowed are those of ropekit.Fields')
         raise RuntimeError(f'{name} is "{text}"; allowed is a number, a name or a list of numbers')
     return f"{name}={text}"
 

@@ -26,6 +26,7 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ('layout is "bsd"; allowed is bshd', lambda: ropekit.apply(X, layout="bsd")),
     ('rope_type is "ntk"; allowed is default', lambda: ropekit.apply(X, rope_type="ntk")),
     ('there is no field "base=3"', lambda: ropekit.apply(X, base=3)),
+    ('there is no field "position_ids"; allowed', lambda: ropekit.apply(X, position_ids=INT)),
     ('rope_theta is "a b"; allowed', lambda: ropekit.apply(X, rope_theta="a b")),
     ('rope_theta is "big"; allowed is a number', lambda: ropekit.apply(X, rope_theta="big")),
     ('rotary_dim is "8.0"; allowed is a whole', lambda: ropekit.apply(X, rotary_dim=8.0)),
