@@ -125,7 +125,8 @@ def _replacement(original: Callable[..., Any], form: Form) -> Callable[..., Any]
 
     def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        tensors, cos, sin = [given[name] for name in tensor_names], given["cos"], given["sin"]
+        tensors: list[Any] = [given.get(name) for name in tensor_names]
+        cos, sin = given["cos"], given["sin"]
         dim = given.get("unsqueeze_dim", unsqueeze_dim)
         layouts = {_layout(x, cos, sin, dim) for x in tensors}
         layout = layouts.pop() if len(layouts) == 1 else None
@@ -171,17 +172,19 @@ def _agrees(
     """None: the original refuses the trial."""
     parameters = inspect.signature(original).parameters
     generator = torch.Generator().manual_seed(0)
-    shape = (1, 2, 7, 32) if "unsqueeze_dim" in parameters else (1, 7, 2, 32)
+    heads_first = "unsqueeze_dim" in parameters
+    shape = (1, 2, 7, 32) if heads_first else (1, 7, 2, 32)
+    dim = {"unsqueeze_dim": 1} if heads_first else {}  # of which the replacement has a layout
     angles = torch.randn(1, 7, pairs, generator=generator)
     arguments = {"cos": form.table(angles.cos()), "sin": form.table(angles.sin())}
     arguments = {name: x.to(device, table_dtype) for name, x in arguments.items()}
     for name in _tensor_names(parameters):
         arguments[name] = torch.randn(shape, generator=generator).to(device, dtype)
     try:
-        expected = original(**arguments)
+        expected = original(**arguments, **dim)
     except (RuntimeError, TypeError, IndexError):
         return None
-    found = _replacement(original, form)(**arguments)
+    found = _replacement(original, form)(**arguments, **dim)
     several = zip(expected, found, strict=True) if isinstance(found, tuple) else [(expected, found)]
     return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in several)
 

@@ -327,6 +327,30 @@ def test_tables_belong_to_the_tokens_of_the_original(name: str) -> None:
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
 
 
+def unrotated(
+    q: Any, k: Any = None, cos: Any = None, sin: Any = None, unsqueeze_dim: int = 0
+) -> Any:
+    return q if k is None else rotary(q, k, cos, sin, unsqueeze_dim)
+
+
+def test_a_tensor_that_is_not_given_goes_to_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", unrotated)
+    q, table = small(2, 4, 7, 16), small(2, 7, 16)
+    with ropekit.transformers.patch(modeling_llama):
+        for options in ({}, {"k": None}):
+            found = modeling_llama.apply_rotary_pos_emb(q, cos=table, sin=table, **options)
+            assert found is q
+
+
+def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 0) -> Any:
+        return mirrored(q, k, cos, sin, unsqueeze_dim)
+
+    monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
+    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+        ropekit.transformers.patch(modeling_llama)
+
+
 def test_a_function_put_in_place_of_the_patch_stays() -> None:
     patch = ropekit.transformers.patch(modeling_llama)
     modeling_llama.apply_rotary_pos_emb = mirrored
