@@ -1,6 +1,6 @@
 # What the GPU backends share: the one kernel source and host code of common/gpu.
 set(ropekit_gpu_kernels bf16.cu f16.cu f32.cu f64.cu traffic.cu)
-set(ropekit_gpu_host backend.c device.c geometry.c lists.c operands.c plain.c rotate.c time.c traffic.c)
+set(ropekit_gpu_host backend.c device.c geometry.c grid.c lists.c operands.c plain.c rotate.c time.c traffic.c window.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 

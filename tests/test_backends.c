@@ -8,6 +8,8 @@
 #include <string.h>
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
+enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
+enum { TABLE_OFFSET = 3 };  /* of positions, where there are tables */
 enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
 
 /* What the CPU makes of a case. */
@@ -73,6 +75,7 @@ typedef struct whole_case {
     int32_t gaps; /* 0: contiguous; else gaps beside heads and tokens, and 1: ids of one batch row
                      for all; 2: beside ids; 3: beside batch rows */
     int32_t launch;
+    int32_t arithmetic, table_dtype, out_of_range; /* the last two of tables */
     int64_t batch, tokens, heads[2];
 } whole_case;
 
@@ -151,10 +154,50 @@ static whole_case make_thin(int32_t index) {
     return w;
 }
 
+/* Each dtype and pairing with exact angles, tables of fp32 and tables of its own dtype; by and by
+ * everything else that a window kernel tells apart. */
+static whole_case make_window(int32_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    static const int64_t heads[][2] = {{8, 4}, {3, 0}};
+    const int32_t angles = index / 12 % 3, kind = index / WINDOW_KINDS;
+    whole_case w = {.dtype = types[index % 3],
+                    .pairing_in = 1 + index / 3 % 2,
+                    .pairing_out = 1 + index / 6 % 2,
+                    .head_dim = 64,
+                    .window = index % 5 == 0 ? 64 : 32,
+                    .direction = 1 + index % 7 / 4,
+                    .angle_mode = angles ? ROPE_ANGLE_TABLE : ROPE_ANGLE_EXACT,
+                    .in_place = index % 4 == 0,
+                    .id_dtype = kind / 2 % 3 ? ROPE_I64 : 0,
+                    .gaps = kind % 2 ? 3 : kind / 6 % 3,
+                    .launch = kind % 5 ? ROPE_LAUNCH_SERIAL : ROPE_LAUNCH_PROGRAMMATIC,
+                    .arithmetic =
+                        index % 11 % 2 ? ROPE_ARITHMETIC_MODEL_DTYPE : ROPE_ARITHMETIC_FP32,
+                    .batch = 1 + kind / 4 % 3,
+                    .tokens = index % 8 ? 12 : 1,
+                    .heads = {heads[kind / 12][0], heads[kind / 12][1]}};
+    if (angles) {
+        w.table_dtype = angles == 1 ? ROPE_F32 : w.dtype;
+        w.out_of_range = kind % 3 ? ROPE_OUT_OF_RANGE_CLAMP : ROPE_OUT_OF_RANGE_IDENTITY;
+    }
+    return w;
+}
+
+/* Rows of a table: a token of each batch row is beyond the last. */
+static int64_t rows_of(const whole_case *w) {
+    return w->angle_mode == ROPE_ANGLE_TABLE ? w->tokens + TABLE_OFFSET - 1 : 0;
+}
+
+/* Bytes of cos, which each batch row has its own of. */
+static size_t table_bytes(const whole_case *w) {
+    return (size_t)(w->batch * rows_of(w) * w->window / 2) * size_of(w->table_dtype);
+}
+
 /* Ids of every token and of the gaps, behind the data. */
 static void make_ids(const whole_case *w, char *ids) {
+    const int64_t rows = rows_of(w);
     for (int64_t i = 0; i < 2 * w->batch * w->tokens; i++) {
-        int64_t wide = (i % 3 - 1) * 70001 - i;
+        int64_t wide = rows ? (i * 5 % (rows + 2)) - TABLE_OFFSET - 1 : (i % 3 - 1) * 70001 - i;
         int32_t narrow = (int32_t)wide;
         if (w->id_dtype == ROPE_I32)
             memcpy(ids + 4 * i, &narrow, 4);
@@ -187,6 +230,21 @@ static size_t bytes_of(const whole_case *w, int64_t heads) {
     return heads ? (size_t)(w->batch * stride[0]) * size_of(w->dtype) : 0;
 }
 
+/* Any bits but the top one of each exponent: no NaN, no infinity. */
+static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
+    unsigned char *data = malloc(bytes + sizeof(uint64_t)); /* as whole words are written */
+    test_random r = random_stream(test_seed(), ~index);
+    for (size_t i = 0; i < bytes; i += 8) {
+        uint64_t bits = random_bits(&r);
+        uint64_t drop = dtype == ROPE_F64   ? 0x4000000000000000u
+                        : dtype == ROPE_F32 ? 0x4000000040000000u
+                                            : 0x4000400040004000u;
+        bits &= ~drop;
+        memcpy(data + i, &bits, 8);
+    }
+    return data;
+}
+
 /* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
 static rope_status rotate_whole(const whole_case *w, const char *backend, const char *kernel,
                                 unsigned char *data, size_t bytes, size_t q_bytes) {
@@ -199,6 +257,9 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
                       .pairing_out = w->pairing_out,
                       .direction = w->direction,
                       .angle_mode = w->angle_mode,
+                      .arithmetic = w->arithmetic,
+                      .table_dtype = w->table_dtype,
+                      .out_of_range = w->out_of_range,
                       .position_dtype = w->id_dtype,
                       .launch = w->launch,
                       .backend = backend,
@@ -210,17 +271,29 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     if (status != ROPE_OK)
         return status;
     CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
-    const size_t id_bytes = 16 * (size_t)(w->batch * w->tokens);
+    const size_t id_bytes = 16 * (size_t)(w->batch * w->tokens), table = table_bytes(w);
+    const int64_t rows = rows_of(w), pairs = w->window / 2;
     char *ids = calloc(1, id_bytes);
     make_ids(w, ids);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, 2 * bytes + id_bytes, (void **)&memory));
+    CHECK_STATUS(ROPE_OK,
+                 rope_device_alloc(device, 2 * bytes + id_bytes + 2 * table, (void **)&memory));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + 2 * bytes, ids, id_bytes));
     free(ids);
+    unsigned char *entries = make_data(0, w->table_dtype, 2 * table);
+    char *cos = memory + 2 * bytes + id_bytes;
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, cos, entries, 2 * table));
+    free(entries);
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, data, bytes));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + bytes, data, bytes));
     char *out = w->in_place ? memory : memory + bytes;
     rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
-    args.position_offset = 100000;
+    args.position_offset = rows ? TABLE_OFFSET : 100000;
+    if (rows) {
+        args.cos = cos;
+        args.sin = cos + table;
+        args.table_rows = rows;
+        memcpy(args.table_stride, (int64_t[]){rows * pairs, pairs, 1}, sizeof args.table_stride);
+    }
     args.position_ids = w->id_dtype ? memory + 2 * bytes : NULL;
     if (w->id_dtype && w->gaps == 1)
         memcpy(args.position_stride, (int64_t[]){1, 0, 1}, sizeof args.position_stride);
@@ -236,21 +309,6 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     rope_device_close(device);
     rope_plan_destroy(plan);
     return ROPE_OK;
-}
-
-/* Any bits but the top one of each exponent: no NaN, no infinity. */
-static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
-    unsigned char *data = malloc(bytes + sizeof(uint64_t)); /* as whole words are written */
-    test_random r = random_stream(test_seed(), ~index);
-    for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t bits = random_bits(&r);
-        uint64_t drop = dtype == ROPE_F64   ? 0x4000000000000000u
-                        : dtype == ROPE_F32 ? 0x4000000040000000u
-                                            : 0x4000400040004000u;
-        bits &= ~drop;
-        memcpy(data + i, &bits, 8);
-    }
-    return data;
 }
 
 /* Unless the kernel does not serve the call. NULL: the one that is chosen. */
@@ -289,6 +347,14 @@ TEST(backends, plain_calls) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, PLAIN_CASES);) {
         whole_case w = make_plain((int32_t)(i * PLAIN_STEP % PLAIN_CASES));
+        check_whole(&w, i);
+    }
+}
+
+TEST(backends, windows) {
+    device_open(); /* skips where there is none */
+    for (int64_t i = -1; test_next(&i, WINDOW_CASES);) {
+        whole_case w = make_window((int32_t)(i * WINDOW_STEP % WINDOW_CASES));
         check_whole(&w, i);
     }
 }

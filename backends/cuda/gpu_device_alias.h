@@ -59,4 +59,20 @@ static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) 
     return word;
 }
 
+/* Two 16-bit numbers of a word times, and plus, two others, rounded once; none is fused. */
+#define GPU_PACKED(name, type, operation)                                                          \
+    static __device__ __forceinline__ unsigned name(unsigned a, unsigned b) {                      \
+        type x, y;                                                                                 \
+        memcpy(&x, &a, sizeof x);                                                                  \
+        memcpy(&y, &b, sizeof y);                                                                  \
+        x = operation(x, y);                                                                       \
+        memcpy(&a, &x, sizeof a);                                                                  \
+        return a;                                                                                  \
+    }
+GPU_PACKED(gpu_multiply_f16, __half2, __hmul2_rn)
+GPU_PACKED(gpu_multiply_bf16, __nv_bfloat162, __hmul2_rn)
+GPU_PACKED(gpu_add_f16, __half2, __hadd2_rn)
+GPU_PACKED(gpu_add_bf16, __nv_bfloat162, __hadd2_rn)
+#undef GPU_PACKED
+
 #endif

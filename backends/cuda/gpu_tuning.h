@@ -7,6 +7,8 @@
 #define GPU_DEEP_PAIRS 12000
 /* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
 #define GPU_LARGE_PAIRS(SIZE, PAIRS) ((SIZE) == 4 || (PAIRS) < 64 ? INT64_MAX : 70000)
+/* From so many on, window kernels without ids read a row of the caller's tables before q and k. */
+#define GPU_TABLE_AHEAD_PAIRS 20000
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
@@ -28,6 +30,7 @@
 #endif
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY)                                                           \
     ((SIZE) == 4 || (GEOMETRY) == GPU_ALONE ? GPU_BLOCKS_MOST : 1)
+#define GPU_WINDOW_BLOCKS GPU_BLOCKS_MOST
 #define GPU_VECTOR_BLOCKS 2
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
  * take longer than its angles. */

@@ -84,4 +84,25 @@ static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) 
     return rope_to_bf16(low) | (unsigned)rope_to_bf16(high) << 16;
 }
 
+/* Two 16-bit numbers of a word times, and plus, two others, rounded once. */
+static __device__ __forceinline__ unsigned gpu_multiply_f16(unsigned a, unsigned b) {
+    const float2 x = gpu_split_f16(a), y = gpu_split_f16(b);
+    return gpu_join_f16(x.x * y.x, x.y * y.y);
+}
+
+static __device__ __forceinline__ unsigned gpu_add_f16(unsigned a, unsigned b) {
+    const float2 x = gpu_split_f16(a), y = gpu_split_f16(b);
+    return gpu_join_f16(x.x + y.x, x.y + y.y);
+}
+
+static __device__ __forceinline__ unsigned gpu_multiply_bf16(unsigned a, unsigned b) {
+    return gpu_join_bf16(rope_from_bf16((uint16_t)a) * rope_from_bf16((uint16_t)b),
+                         rope_from_bf16((uint16_t)(a >> 16)) * rope_from_bf16((uint16_t)(b >> 16)));
+}
+
+static __device__ __forceinline__ unsigned gpu_add_bf16(unsigned a, unsigned b) {
+    return gpu_join_bf16(rope_from_bf16((uint16_t)a) + rope_from_bf16((uint16_t)b),
+                         rope_from_bf16((uint16_t)(a >> 16)) + rope_from_bf16((uint16_t)(b >> 16)));
+}
+
 #endif

@@ -9,6 +9,8 @@
 #define GPU_DEEP_PAIRS 8192
 /* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
 #define GPU_LARGE_PAIRS(SIZE, PAIRS) ((void)(SIZE), (void)(PAIRS), INT64_MAX)
+/* From so many on, window kernels without ids read a row of the caller's tables before q and k. */
+#define GPU_TABLE_AHEAD_PAIRS 16384
 /* Threads of a block of a geometry. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     ((void)(SIZE), (void)(EARLY), (GEOMETRY) == GPU_NARROW ? 64 : 256)
@@ -21,6 +23,7 @@
 /* What HIP's __launch_bounds__ takes in the second place: waves of a SIMD for which kernels are
  * given registers. */
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY) 1
+#define GPU_WINDOW_BLOCKS 1
 #define GPU_VECTOR_BLOCKS 1
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false

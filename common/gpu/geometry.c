@@ -2,7 +2,7 @@
 
 #include <gpu_tuning.h>
 
-#include "common/gpu/operands.h"
+#include "common/gpu/grid.h"
 
 enum { UNITS_MOST = INT32_MAX / 2 - GPU_VECTOR_THREADS, SHARED_MOST = 48 << 10 };
 
@@ -104,9 +104,7 @@ static void fill(const rope_problem *p, const rope_call *call, int32_t vector, g
     }
 }
 
-/* The widest geometry from the wanted one down that exists and that the call's alignment allows;
- * negative where none does. */
-static int32_t fitting(const gpu_bound *bound, const rope_call *call, int32_t pairing) {
+int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call, int32_t pairing) {
     const rope_problem *p = &bound->problem;
     int32_t geometry = geometry_for(bound, call);
     while (geometry >= 0 && !(bound->kernels->vector[geometry][pairing] &&
@@ -117,10 +115,10 @@ static int32_t fitting(const gpu_bound *bound, const rope_call *call, int32_t pa
 
 int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch) {
     const rope_problem *p = &bound->problem;
-    const int32_t pairing = gpu_pairing_of(p), geometry = fitting(bound, call, pairing);
+    const int32_t pairing = gpu_pairing_of(p), geometry = gpu_vector_geometry(bound, call, pairing);
     if (geometry < 0 || !lay_out(bound, call, geometry, launch))
         return 0;
-    launch->is_plain = 0;
+    launch->arguments = GPU_VECTOR_ARGUMENTS;
     launch->kernel = bound->kernels->vector[geometry][pairing];
     fill(p, call, gpu_vector_of(p, geometry), launch);
     return 1;

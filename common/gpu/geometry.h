@@ -18,24 +18,31 @@ typedef struct gpu_bound {
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
     int32_t plain;    /* gpu_is_plain() */
+    int32_t window;   /* gpu_is_window() */
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_bound;
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
-/* A launch of a plain or vector kernel. */
+/* What a kernel is given. */
+enum { GPU_PLAIN_ARGUMENTS, GPU_WINDOW_ARGUMENTS, GPU_VECTOR_ARGUMENTS };
+
+/* A launch of a plain, window or vector kernel. */
 typedef struct gpu_launch {
     const void *kernel;
     dim3 grid, block;
     size_t shared;           /* bytes of dynamic shared memory */
     int32_t q_units, tokens; /* as in gpu_operands and gpu_vector_call */
-    int32_t is_plain;        /* the kernel takes `plain` alone */
+    int32_t slab;            /* as in gpu_plain_call */
+    int32_t arguments;       /* GPU_..._ARGUMENTS: of these alone, or of problem, call and vector */
     gpu_plain_call plain;
+    gpu_window_call window;
     gpu_vector_call vector;
 } gpu_launch;
 
-/* Whether calls of this problem may take the plain kernel. */
+/* Whether calls of this problem may take a plain or a window kernel. */
 int gpu_is_plain(const rope_problem *problem);
+int gpu_is_window(const rope_problem *problem);
 
 /* Whether problem is one for the vector kernel at all; else why not. */
 const char *gpu_vector_declines(const rope_problem *problem);
@@ -43,7 +50,8 @@ const char *gpu_vector_declines(const rope_problem *problem);
 /* 0 where pointers or strides of this call, or its size, are not for a plain kernel. */
 int gpu_plain_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
 
-/* The same for the vector kernel. */
+/* The same for window kernels and for vector kernels. */
+int gpu_window_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
 int gpu_vector_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
 
 #endif

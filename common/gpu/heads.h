@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_GPU_HEADS_H
 #define ROPEKIT_GPU_HEADS_H
 
-#include "common/gpu/vector.h"
+#include "common/gpu/outside.h"
 
 /* The i-th row of the block. */
 template <int DTYPE> GPU_FN gpu_row<DTYPE> gpu_block_row(const rope_problem *p, void *rows, int i) {
@@ -22,30 +22,6 @@ GPU_FN void gpu_fill_rows(const rope_problem *p, const rope_call *call,
         if (n + t < vector->operands.rows)
             gpu_row_fill<DTYPE>(p, call, tensor, n + t, i - t * p->pairs,
                                 gpu_block_row<DTYPE>(p, rows, first + t), &fates[first + t]);
-    }
-}
-
-/* What of a head lies outside the window, as far as this thread copies it: a few vectors at a time,
- * so that their loads are under way together. */
-template <typename S>
-GPU_FN void gpu_copy_outside(const char *in, char *out, int before, int after, int pairs) {
-    constexpr int BYTES = S::V * S::SIZE, AT_ONCE = 4;
-    const int step = (int)blockDim.x;
-    for (int first = (int)threadIdx.x - before; first < after; first += AT_ONCE * step) {
-        gpu_vector<S::DTYPE, S::V> v[AT_ONCE];
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            int i = first + j * step;
-            if (i < after)
-                v[j] = gpu_load<S::DTYPE, S::V>(in + i * BYTES + (i < 0 ? 0 : 2 * pairs * S::SIZE));
-        }
-#pragma unroll
-        for (int j = 0; j < AT_ONCE; j++) {
-            int i = first + j * step;
-            if (i < after)
-                gpu_store<S::DTYPE, S::V>(out + i * BYTES + (i < 0 ? 0 : 2 * pairs * S::SIZE),
-                                          v[j]);
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 
 #include "common/gpu/generic.h"
 #include "common/gpu/heads.h"
-#include "common/gpu/plain.h"
+#include "common/gpu/window.h"
 
 /* clang-format off */
 #define GPU_VECTOR(DTYPE, GEOMETRY)                                                                \
@@ -12,6 +12,16 @@
      GPU_KERNEL(gpu_vector_kernel<DTYPE, GPU_INTERLEAVED, GEOMETRY>),                              \
      GPU_KERNEL(gpu_vector_kernel<DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY>),                            \
      GPU_KERNEL(gpu_vector_kernel<DTYPE, GPU_TO_INTERLEAVED, GEOMETRY>)}
+#define GPU_WINDOW_TURNS(DTYPE, PAIRING, GEOMETRY)                                                 \
+    GPU_KERNEL(gpu_window_kernel<DTYPE, PAIRING, GEOMETRY, GPU_TURNS>),                            \
+        GPU_KERNEL(gpu_window_kernel<DTYPE, PAIRING, GEOMETRY, GPU_TABLE_F32>)
+#define GPU_WINDOW_F32(DTYPE, PAIRING, GEOMETRY) {GPU_WINDOW_TURNS(DTYPE, PAIRING, GEOMETRY), NULL}
+#define GPU_WINDOW_ALL(DTYPE, PAIRING, GEOMETRY)                                                   \
+    {GPU_WINDOW_TURNS(DTYPE, PAIRING, GEOMETRY),                                                   \
+     GPU_KERNEL(gpu_window_kernel<DTYPE, PAIRING, GEOMETRY, GPU_TABLE_SAME>)}
+#define GPU_WINDOW(DTYPE, GEOMETRY, ANGLES)                                                        \
+    {ANGLES(DTYPE, GPU_HALF_SPLIT, GEOMETRY), ANGLES(DTYPE, GPU_INTERLEAVED, GEOMETRY),            \
+     ANGLES(DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY), ANGLES(DTYPE, GPU_TO_INTERLEAVED, GEOMETRY)}
 #define GPU_PLAIN_STARTS(DTYPE, PAIRING, GEOMETRY, BLOCKS, PAIRS)                                  \
     {GPU_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, BLOCKS, PAIRS, false>),                 \
      GPU_EARLY_KERNEL(gpu_plain_kernel<DTYPE, PAIRING, GEOMETRY, BLOCKS, PAIRS, true>)}

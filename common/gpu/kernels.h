@@ -91,7 +91,7 @@ typedef struct gpu_plain_call {
     float factor;      /* attention factor */
     uint16_t heads[2]; /* of q and k */
     uint16_t q_units;  /* as in gpu_operands, padded */
-    uint16_t flags;    /* GPU_PLAIN_ */
+    uint16_t flags;    /* GPU_CALL_ */
     gpu_plain_operand operand[2]; /* the first alone for GPU_ALONE */
 } gpu_plain_call;
 
@@ -99,11 +99,40 @@ typedef struct gpu_plain_call {
 static_assert(sizeof(gpu_plain_call) == 112, "16 bytes less than two lines");
 #endif
 
+/* Of a plain or window call. */
 enum {
-    GPU_PLAIN_WIDE_IDS = 1, /* int64, else int32 */
-    GPU_PLAIN_NEGATIVE = 2, /* transpose and inverse */
-    GPU_PLAIN_AT_ONCE = 4   /* one that starts early lets the next one start before it waits */
+    GPU_CALL_WIDE_IDS = 1, /* int64, else int32 */
+    GPU_CALL_NEGATIVE = 2, /* transpose and inverse of angles */
+    GPU_CALL_AT_ONCE = 4,  /* one that starts early lets the next one start before it waits */
+    GPU_CALL_EARLY = 8,    /* starts early; a plain kernel knows it by itself */
+    GPU_CALL_MODEL_DTYPE = 16,
+    GPU_CALL_TABLE_AHEAD = 32, /* a row of the tables is read before q and k */
+    GPU_CALL_COPIES = 64       /* something outside a window */
 };
+
+/* Where a window kernel has cos and sin from: frequencies, or tables of one entry a pair. */
+enum { GPU_TURNS = 0, GPU_TABLE_F32 = 1, GPU_TABLE_SAME = 2 /* of q's dtype */, GPU_ANGLES = 3 };
+
+/* What a window kernel is given; strides in bytes, *_batch from one z of the grid to the next. */
+typedef struct gpu_window_call {
+    gpu_plain_operand operand[2];
+    const uint64_t *turns;
+    const void *ids; /* or NULL */
+    int64_t offset;
+    int64_t in_batch[2], out_batch[2];
+    int32_t rows, slab; /* of all; of one z */
+    int32_t id_batch;   /* ids, or positions where there are none */
+    int32_t heads[2], pairs;
+    int32_t q_units; /* as in gpu_operands, padded */
+    int32_t flags;   /* GPU_CALL_ */
+    float factor;    /* attention factor */
+    int32_t table_row;
+    const char *cos, *sin;
+    int64_t table_batch, table_rows;
+    int32_t *position_flag;
+    int32_t out_of_range;
+    int32_t before[2], after[2]; /* vectors of a head to copy on either side of the window */
+} gpu_window_call;
 
 /* Plain kernels for 32 and for 64 pairs know their number, those for any take it from the block. */
 enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_STEP = 32, GPU_PAIRS_KINDS = 3 };
@@ -116,14 +145,16 @@ enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
  * Kernels of one dtype, each a kernel function's host symbol or NULL.
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
  *     block x strides over pairs; staged: block y is 1 and dynamic shared memory holds a window
- *   vector (rope_problem, rope_call, gpu_vector_call), plain (gpu_plain_call): grid x over blocks
- *     of units, z and y over blocks of tokens, block is (pairs / pairs a thread, units, tokens);
- *     dynamic shared memory of vector holds a row of coefficients for each token of the block
- * All may be launched to start early, but of two plain ones the second alone.
+ *   vector (rope_problem, rope_call, gpu_vector_call), window (gpu_window_call), plain
+ *     (gpu_plain_call): grid x over blocks of units, z and y over blocks of tokens, block is (pairs
+ * / pairs a thread, units, tokens); dynamic shared memory of vector holds a row of coefficients for
+ * each token of the block All may be launched to start early, but of two plain ones the second
+ * alone.
  */
 typedef struct gpu_rotate_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
+    const void *window[GPU_GEOMETRIES][GPU_PAIRINGS][GPU_ANGLES];
     /* of half-split and interleaved pairs; last, launched after or before the one ahead ends */
     const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][GPU_PAIRS_KINDS][2];
 } gpu_rotate_kernels;

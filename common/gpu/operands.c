@@ -1,5 +1,7 @@
 #include "common/gpu/operands.h"
 
+#include "common/portable.h"
+
 int32_t gpu_size_of(const rope_problem *problem) {
     return problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;
 }
@@ -72,16 +74,34 @@ int64_t gpu_pairs_each(const gpu_bound *bound, const rope_call *call) {
     return call->batch * call->tokens * heads * bound->problem.pairs / bound->multiprocessors;
 }
 
-int64_t gpu_ceiling(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
+int gpu_set_of(const rope_problem *p, const rope_call *call) {
+    const rope_position_map *map = &call->position;
+    if (p->frequency_sets < 2)
+        return 0;
+    if (map->lengths || map->offsets || map->cu_seqlens)
+        return -1;
+    return rope_sum(map->tokens * map->shard_size, map->offset) > p->long_from;
 }
 
-/* Units of a block that has one tensor: as many as leave at most an eighth of the threads idle. */
-uint32_t gpu_units_apart(int64_t q, int64_t k, uint32_t most) {
-    for (uint32_t units = most; units > 1; units--)
-        if (8 * (gpu_ceiling(q, units) + gpu_ceiling(k, units)) * units <= 9 * (q + k))
-            return units;
-    return 1;
+/* Whether 32 bits hold an operand's strides in bytes, and from a thread's first head to its last.
+ */
+int gpu_is_near(const rope_problem *p, const rope_call *call, const int64_t stride[4]) {
+    const int64_t most = INT32_MAX / (GPU_HEADS_MOST - 1) / gpu_size_of(p),
+                  token = gpu_token_stride(call, stride);
+    return token <= most && token >= -most && stride[2] <= most && stride[2] >= -most;
+}
+
+gpu_plain_operand gpu_plain_operand_of(const rope_problem *p, const rope_call *call, int t) {
+    const rope_operand *o = &call->tensor[t];
+    const int64_t size = gpu_size_of(p), offset = p->rotary_offset[t] * size;
+    return (gpu_plain_operand){
+        .in = (const char *)o->in + offset,
+        .out = (char *)o->out + offset,
+        .in_token = (int32_t)(gpu_token_stride(call, o->in_stride) * size),
+        .in_head = (int32_t)(o->in_stride[2] * size),
+        .out_token = (int32_t)(gpu_token_stride(call, o->out_stride) * size),
+        .out_head = (int32_t)(o->out_stride[2] * size),
+    };
 }
 
 gpu_operands gpu_operands_of(const rope_problem *p, const rope_call *call, int32_t q_units) {

@@ -26,10 +26,19 @@ int gpu_has_tokens_in_line(const rope_call *call);
 /* Pairs of a call a multiprocessor. */
 int64_t gpu_pairs_each(const gpu_bound *bound, const rope_call *call);
 
-int64_t gpu_ceiling(int64_t a, int64_t b);
+/* Which set of frequencies every token of the call takes; negative where the device must look. */
+int gpu_set_of(const rope_problem *problem, const rope_call *call);
 
-/* Units of a block that has one tensor: as many as leave at most an eighth of the threads idle. */
-uint32_t gpu_units_apart(int64_t q, int64_t k, uint32_t most);
+/* The widest geometry of a vector or window kernel, from the wanted one down, that exists and that
+ * the call's alignment allows; negative where none does. */
+int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call, int32_t pairing);
+
+/* Whether 32 bits hold an operand's strides in bytes, and from a thread's first head to its last.
+ */
+int gpu_is_near(const rope_problem *problem, const rope_call *call, const int64_t stride[4]);
+
+/* q or k, whose strides are near. */
+gpu_plain_operand gpu_plain_operand_of(const rope_problem *problem, const rope_call *call, int t);
 
 gpu_operands gpu_operands_of(const rope_problem *problem, const rope_call *call, int32_t q_units);
 

@@ -1,34 +1,20 @@
 #include <gpu_tuning.h>
 
-#include "common/gpu/operands.h"
+#include "common/gpu/grid.h"
 
 enum { UNITS_MOST = UINT16_MAX / 2 };
 
 int gpu_is_plain(const rope_problem *p) {
-    return p->axes == 1 && p->angle_mode == ROPE_ANGLE_EXACT && p->frequency_sets == 1 &&
-           p->shard == ROPE_SHARD_NONE && !p->xpos_rate && p->dtype != ROPE_F64 &&
-           p->arithmetic == ROPE_ARITHMETIC_FP32 && p->pairing_in == p->pairing_out;
-}
-
-/* Whether ids follow each other as rows do, so that batch rows are none of the kernel's concern. */
-static int has_ids_in_line(const rope_call *call) {
-    const rope_position_map *map = &call->position;
-    return call->batch == 1 || (map->ids && map->id_stride[1] == call->tokens);
+    return p->axes == 1 && p->angle_mode == ROPE_ANGLE_EXACT && p->shard == ROPE_SHARD_NONE &&
+           !p->xpos_rate && p->dtype != ROPE_F64 && p->arithmetic == ROPE_ARITHMETIC_FP32 &&
+           p->pairing_in == p->pairing_out;
 }
 
 /* Whether the kernel can read the ids. */
 static int has_plain_ids(const rope_call *call) {
     const rope_position_map *map = &call->position;
     return !map->ids || ((call->tokens == 1 || map->id_stride[2] == 1) &&
-                         (has_ids_in_line(call) || map->id_stride[1] == 0));
-}
-
-/* Whether 32 bits hold an operand's strides in bytes, and from a thread's first head to its last.
- */
-static int is_near(const rope_problem *p, const rope_call *call, const int64_t stride[4]) {
-    const int64_t most = INT32_MAX / (GPU_HEADS_MOST - 1) / gpu_size_of(p),
-                  token = gpu_token_stride(call, stride);
-    return token <= most && token >= -most && stride[2] <= most && stride[2] >= -most;
+                         (gpu_has_ids_in_line(call) || map->id_stride[1] == 0));
 }
 
 /* Whether this call may take a plain kernel. */
@@ -36,7 +22,7 @@ static int is_plain(const gpu_bound *bound, const rope_call *call) {
     const rope_problem *p = &bound->problem;
     if (!bound->plain || call->position.cu_seqlens || call->position.offsets ||
         call->batch > INT32_MAX / 2 / call->tokens || !has_plain_ids(call) ||
-        !gpu_has_tokens_in_line(call))
+        !gpu_has_tokens_in_line(call) || gpu_set_of(p, call) < 0)
         return 0;
     for (int t = 0; t < 2; t++) {
         const rope_operand *o = &call->tensor[t];
@@ -44,8 +30,8 @@ static int is_plain(const gpu_bound *bound, const rope_call *call) {
             continue;
         if (o->in != o->out && p->head_dim[t] != 2 * p->pairs)
             return 0;
-        if (o->heads > UNITS_MOST || !is_near(p, call, o->in_stride) ||
-            !is_near(p, call, o->out_stride))
+        if (o->heads > UNITS_MOST || !gpu_is_near(p, call, o->in_stride) ||
+            !gpu_is_near(p, call, o->out_stride))
             return 0;
     }
     return 1;
@@ -73,12 +59,6 @@ static uint32_t divisor(int64_t whole_a, int64_t whole_b, uint32_t least, uint32
     return 1;
 }
 
-/* Rows of a block that has room for so many. */
-static uint32_t rows_of_block(uint32_t room, int64_t rows) {
-    const uint32_t most = room > GPU_BLOCK_Z_MOST ? GPU_BLOCK_Z_MOST : room ? room : 1;
-    return most > rows ? (uint32_t)rows : most;
-}
-
 /* Blocks without a thread too many; 0 where there are none, or only small ones. */
 static int lay_out_whole(const gpu_bound *bound, const rope_call *call, int32_t geometry,
                          gpu_launch *launch) {
@@ -87,53 +67,19 @@ static int lay_out_whole(const gpu_bound *bound, const rope_call *call, int32_t 
     const int64_t rows = call->batch * call->tokens, each = gpu_heads_of(p, geometry);
     const int64_t q = call->tensor[0].heads / each, k = call->tensor[1].heads / each;
     const uint32_t lanes = (uint32_t)(p->pairs / gpu_vector_of(p, geometry));
-    if (!has_ids_in_line(call) || q * each != call->tensor[0].heads ||
+    if (!gpu_has_ids_in_line(call) || q * each != call->tensor[0].heads ||
         k * each != call->tensor[1].heads || (geometry == GPU_ALONE && call->position.ids))
         return 0;
     uint32_t units = divisor(q, k, 1, GPU_WHOLE_THREADS(geometry, size) / lanes);
     uint32_t room = GPU_THREADS(geometry, size, bound->early) / (lanes * units);
-    uint32_t wanted = rows_of_block(room, rows);
+    uint32_t wanted = gpu_rows_of_block(room, rows);
     launch->q_units = (int32_t)q;
+    launch->slab = 0;
     launch->block = (dim3){lanes, units, divisor(rows, 0, (wanted + 1) / 2, wanted)};
     launch->grid = (dim3){(uint32_t)((q + k) / units), 1, 1};
     int64_t blocks = rows / launch->block.z;
     launch->grid.y = (uint32_t)(blocks > GPU_GRID_YZ_MOST ? 0 : blocks);
     return launch->grid.y && 2 * launch->block.z >= wanted;
-}
-
-/* Rows along y and z of the grid: batch rows along z where each begins anew, else what y cannot
- * take. 0 where they are too many. */
-static int lay_out_rows(const rope_call *call, gpu_launch *launch) {
-    const int in_line = has_ids_in_line(call);
-    const int64_t rows = in_line ? call->batch * call->tokens : call->tokens;
-    const int64_t blocks = gpu_ceiling(rows, launch->block.z);
-    const int64_t z = in_line ? gpu_ceiling(blocks, GPU_GRID_YZ_MOST) : call->batch;
-    const int64_t y = in_line ? gpu_ceiling(blocks, z) : blocks;
-    if (y > GPU_GRID_YZ_MOST || z > GPU_GRID_YZ_MOST)
-        return 0;
-    launch->grid.y = (uint32_t)y;
-    launch->grid.z = (uint32_t)z;
-    launch->plain.slab = (int32_t)(in_line ? y * launch->block.z : rows);
-    launch->plain.restart = in_line ? 0 : (int32_t)rows;
-    return 1;
-}
-
-static int lay_out_checked(const gpu_bound *bound, const rope_call *call, int32_t geometry,
-                           gpu_launch *launch) {
-    const rope_problem *p = &bound->problem;
-    const int64_t each = gpu_heads_of(p, geometry);
-    int64_t q = gpu_ceiling(call->tensor[0].heads, each);
-    int64_t k = gpu_ceiling(call->tensor[1].heads, each);
-    uint32_t lanes = (uint32_t)(p->pairs / gpu_vector_of(p, geometry));
-    uint32_t most = GPU_UNITS_THREADS / lanes;
-    uint32_t units = gpu_units_apart(q, k, most ? most : 1);
-    uint32_t room = GPU_THREADS(geometry, gpu_size_of(p), bound->early) / (lanes * units);
-    int64_t rows = has_ids_in_line(call) ? call->batch * call->tokens : call->tokens;
-    q = gpu_ceiling(q, units) * units;
-    launch->q_units = (int32_t)q;
-    launch->block = (dim3){lanes, units, rows_of_block(room, rows)};
-    launch->grid = (dim3){(uint32_t)gpu_ceiling(q + k, units), 1, 1};
-    return lay_out_rows(call, launch);
 }
 
 /* Whether every block has a multiprocessor of its own, and room is left for the next launch's. */
@@ -144,33 +90,31 @@ static int is_small(const gpu_bound *bound, const gpu_launch *launch) {
 /* How ids are read, what is multiplied by, and when the next launch may start. */
 static uint16_t flags_of(const gpu_bound *bound, const rope_call *call, const gpu_launch *launch) {
     const rope_position_map *map = &call->position;
-    return (uint16_t)((map->ids && map->wide ? GPU_PLAIN_WIDE_IDS : 0) |
-                      (bound->problem.direction != ROPE_FORWARD ? GPU_PLAIN_NEGATIVE : 0) |
-                      (is_small(bound, launch) ? GPU_PLAIN_AT_ONCE : 0));
+    return (uint16_t)((map->ids && map->wide ? GPU_CALL_WIDE_IDS : 0) |
+                      (bound->problem.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
+                      (is_small(bound, launch) ? GPU_CALL_AT_ONCE : 0));
 }
 
 static void fill(const gpu_bound *bound, const rope_call *call, int32_t geometry,
                  gpu_launch *launch) {
     const rope_problem *p = &bound->problem;
-    const gpu_operands o = gpu_operands_of(p, call, launch->q_units);
-    const int first = geometry == GPU_ALONE && !o.heads[0]; /* k takes q's place */
+    const int first = geometry == GPU_ALONE && !call->tensor[0].heads; /* k takes q's place */
+    const rope_frequency_set *set = &p->set[gpu_set_of(p, call)];
     gpu_plain_call *plain = &launch->plain;
-    plain->turns = p->set[0].turns;
+    plain->turns = set->turns;
     plain->ids = call->position.ids;
     plain->offset = call->position.offset;
-    plain->rows = (int32_t)o.rows;
-    plain->factor = (float)p->set[0].attention_factor;
-    plain->q_units = (uint16_t)o.q_units;
+    plain->rows = (int32_t)(call->batch * call->tokens);
+    plain->slab = launch->slab;
+    plain->restart = gpu_has_ids_in_line(call) ? 0 : launch->slab;
+    plain->factor = (float)set->attention_factor;
+    plain->q_units = (uint16_t)launch->q_units;
     plain->flags = flags_of(bound, call, launch);
     for (int i = 0; i < 2; i++) {
         const int t = i ^ first;
-        plain->heads[i] = (uint16_t)o.heads[t];
-        plain->operand[i] = (gpu_plain_operand){.in = o.in[t],
-                                                .out = o.out[t],
-                                                .in_token = (int32_t)o.in_token[t],
-                                                .in_head = (int32_t)o.in_head[t],
-                                                .out_token = (int32_t)o.out_token[t],
-                                                .out_head = (int32_t)o.out_head[t]};
+        plain->heads[i] = (uint16_t)call->tensor[t].heads;
+        if (call->tensor[t].heads)
+            plain->operand[i] = gpu_plain_operand_of(p, call, t);
     }
 }
 
@@ -202,7 +146,7 @@ static int plan(const gpu_bound *bound, const rope_call *call, int32_t geometry,
         return 0;
     if (whole && !is_large(bound, call, geometry) && lay_out_whole(bound, call, geometry, launch))
         launch->kernel = whole;
-    else if (checked && lay_out_checked(bound, call, geometry, launch))
+    else if (checked && gpu_lay_out(bound, call, geometry, gpu_has_ids_in_line(call), launch))
         launch->kernel = checked;
     else
         return 0;
@@ -213,7 +157,7 @@ static int plan(const gpu_bound *bound, const rope_call *call, int32_t geometry,
 int gpu_plain_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch) {
     if (!is_plain(bound, call))
         return 0;
-    launch->is_plain = 1;
+    launch->arguments = GPU_PLAIN_ARGUMENTS;
     launch->shared = 0;
     launch->plain = (gpu_plain_call){0};
     for (int32_t geometry = geometry_for(bound, call); geometry >= 0; geometry--)

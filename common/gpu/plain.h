@@ -8,16 +8,16 @@
 #include "common/gpu/vector.h"
 
 /* The words of an id as memory has them, else its index: what extends a sign waits for a load. */
-struct gpu_plain_id {
+struct gpu_id {
     int32_t low, high;
 };
 
 /* A predicate is sooner done than a branch, which takes fewer instructions where there are no ids.
  */
-template <bool BRANCH> GPU_FN gpu_plain_id gpu_plain_read_id(const gpu_plain_call *call, int at) {
-    const int wide = call->flags & GPU_PLAIN_WIDE_IDS;
+template <bool BRANCH, typename CALL> GPU_FN gpu_id gpu_read_id(const CALL *call, int at) {
+    const int wide = call->flags & GPU_CALL_WIDE_IDS;
     const int32_t *word = (const int32_t *)call->ids + ((int64_t)at << wide);
-    gpu_plain_id id = {at, 0};
+    gpu_id id = {at, 0};
     if (BRANCH && call->ids) {
         id.low = word[0];
         if (wide)
@@ -31,20 +31,18 @@ template <bool BRANCH> GPU_FN gpu_plain_id gpu_plain_read_id(const gpu_plain_cal
     return id;
 }
 
-GPU_FN uint64_t gpu_plain_position(const gpu_plain_call *call, gpu_plain_id id) {
-    int32_t high = call->flags & GPU_PLAIN_WIDE_IDS ? id.high : id.low >> 31;
-    return (uint64_t)rope_sum((int64_t)((uint64_t)(uint32_t)high << 32 | (uint32_t)id.low),
-                              call->offset);
+template <typename CALL> GPU_FN int64_t gpu_position(const CALL *call, gpu_id id) {
+    int32_t high = call->flags & GPU_CALL_WIDE_IDS ? id.high : id.low >> 31;
+    return rope_sum((int64_t)((uint64_t)(uint32_t)high << 32 | (uint32_t)id.low), call->offset);
 }
 
 /* As rope_computed() gives it: a negative factor is a negative sine. */
-template <typename S, bool HAS_IDS>
-GPU_FN gpu_lane_row<S> gpu_plain_row(const gpu_plain_call *call, const uint64_t turns[S::V],
-                                     gpu_plain_id id) {
+template <typename S, bool HAS_IDS, typename CALL>
+GPU_FN gpu_lane_row<S> gpu_exact_row(const CALL *call, const uint64_t turns[S::V], gpu_id id) {
     gpu_lane_row<S> row;
-    const float negative = call->flags & GPU_PLAIN_NEGATIVE ? -call->factor : call->factor;
+    const float negative = call->flags & GPU_CALL_NEGATIVE ? -call->factor : call->factor;
     const uint64_t position =
-        HAS_IDS ? gpu_plain_position(call, id) : (uint64_t)rope_sum(id.low, call->offset);
+        (uint64_t)(HAS_IDS ? gpu_position(call, id) : rope_sum(id.low, call->offset));
 #pragma unroll
     for (int i = 0; i < S::V; i++) {
         rope_cos_sin a = rope_cos_sin_turns(position * turns[i]);
@@ -77,14 +75,14 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     const int pairs = PAIRS != GPU_ANY_PAIRS ? PAIRS : (int)blockDim.x * shape::V;
     uint64_t turns[shape::V];
     gpu_vectors<shape> x[shape::HEADS];
-    gpu_plain_id id = {at, 0};
-    if (EARLY && call.flags & GPU_PLAIN_AT_ONCE)
+    gpu_id id = {at, 0};
+    if (EARLY && call.flags & GPU_CALL_AT_ONCE)
         gpu_let_next_start();
     if (!WHOLE && (index >= call.slab || n >= call.rows))
         return;
     gpu_load_list<shape>(call.turns, pairs, turns);
     if (HAS_IDS && !BEHIND_LOADS && !EARLY)
-        id = gpu_plain_read_id<BRANCH>(&call, at);
+        id = gpu_read_id<BRANCH>(&call, at);
     const int first = (int)(blockIdx.x * blockDim.y), unit = first + (int)threadIdx.y;
     const int tensor = !ALONE && first >= call.q_units;
     const int head = ALONE ? 0 : (tensor ? unit - call.q_units : unit) * shape::HEADS;
@@ -95,7 +93,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     if (STARTS_EARLY)
         gpu_wait_for_last();
     if (HAS_IDS && EARLY)
-        id = gpu_plain_read_id<BRANCH>(&call, at);
+        id = gpu_read_id<BRANCH>(&call, at);
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count)
@@ -103,12 +101,12 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     if (STARTS_EARLY && !LETS_LATE)
         gpu_let_next_start();
     if (HAS_IDS && BEHIND_LOADS)
-        id = gpu_plain_read_id<BRANCH>(&call, at);
+        id = gpu_read_id<BRANCH>(&call, at);
     if (!BEHIND_LOADS && GEOMETRY == GPU_NARROW && count <= 0)
         return; /* and what waits for the id is no longer moved ahead of the loads */
     if (LETS_LATE && id.low != INT32_MIN) /* true but for one id, and known once it is there */
         gpu_let_next_start();
-    gpu_lane_row<shape> row = gpu_plain_row<shape, HAS_IDS>(&call, turns, id);
+    gpu_lane_row<shape> row = gpu_exact_row<shape, HAS_IDS>(&call, turns, id);
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         if (h < count) {

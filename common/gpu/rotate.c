@@ -96,6 +96,7 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
     bound->device = device;
     bound->geometry = geometry;
     bound->plain = gpu_is_plain(problem);
+    bound->window = gpu_is_window(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
@@ -155,13 +156,14 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
 static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
     gpu_launch chosen;
     if (bound->geometry == GPU_GENERIC ||
-        (!gpu_plain_plan(bound, call, &chosen) && !gpu_vector_plan(bound, call, &chosen)))
+        (!gpu_plain_plan(bound, call, &chosen) && !gpu_window_plan(bound, call, &chosen) &&
+         !gpu_vector_plan(bound, call, &chosen)))
         return launch_generic(bound, call);
-    void *whole[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
-    void *plain[] = {&chosen.plain};
-    void **arguments = chosen.is_plain ? plain : whole;
-    return gpu_launch_kernel(chosen.kernel, chosen.grid, chosen.block, arguments, chosen.shared,
-                             call->stream, bound->early);
+    void *plain[] = {&chosen.plain}, *window[] = {&chosen.window};
+    void *vector[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
+    void **const arguments[] = {plain, window, vector};
+    return gpu_launch_kernel(chosen.kernel, chosen.grid, chosen.block, arguments[chosen.arguments],
+                             chosen.shared, call->stream, bound->early);
 }
 
 /* A pointer of a call under its name in rope_args. */

@@ -69,18 +69,18 @@ template <typename S> GPU_FN int gpu_pair_of(int i, int pairs) {
     return i < RUN ? lane * RUN + i : pairs / 2 + lane * RUN + i - RUN;
 }
 
-/* N entries of a list from an address aligned to them, 16 bytes at a time. */
+/* N entries of a list from an address aligned to them, up to 16 bytes at a time. */
 template <int N, typename T> GPU_FN void gpu_load_run(const T *list, T *run) {
-    if constexpr (N * sizeof(T) >= 16) {
+    constexpr int BYTES = N * (int)sizeof(T) < 16 ? N * (int)sizeof(T) : 16;
+    if constexpr (BYTES < 4) {
+        run[0] = list[0];
+    } else {
+        typedef typename gpu_word_type<BYTES / 4>::type type;
 #pragma unroll
-        for (int i = 0; i < N; i += 16 / (int)sizeof(T)) {
-            uint4 raw = *(const uint4 *)(list + i);
+        for (int i = 0; i < N; i += BYTES / (int)sizeof(T)) {
+            type raw = *(const type *)(list + i);
             memcpy(run + i, &raw, sizeof raw);
         }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            run[i] = list[i];
     }
 }
 
