@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
@@ -223,11 +224,20 @@ def _layer_texts(rotary: nn.Module, angle_mode: str, arithmetic: str) -> dict[st
     return texts
 
 
-def _forward(texts: dict[str | None, str]) -> Callable[..., Any]:
-    """The forward of a rotary embedding, with its texts."""
+@dataclass(eq=False)
+class _Forward:
+    """The forward of a rotary embedding, with its texts, over the one it replaced on the instance.
 
-    def forward(x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
-        text = texts[layer_type]
+    The copy of a module, or what is pickled, is another model than the one patched: there the
+    forward is the copy's own, since no `restore` would take this one out.
+    """
+
+    rotary: nn.Module
+    texts: dict[str | None, str]
+    under: Callable[..., Any] | None
+
+    def __call__(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> Any:
+        text = self.texts[layer_type]
         lengths = None
         if "axes=" in text and position_ids.dim() == 2:
             position_ids = position_ids.expand(3, -1, -1)
@@ -235,20 +245,23 @@ def _forward(texts: dict[str | None, str]) -> Callable[..., Any]:
             lengths = (position_ids.amax() + 1).repeat(x.shape[0])
         return position_ids, Angles(text, lengths)
 
-    return forward
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.under:
+            return partial, (self.under,)
+        return getattr, (self.rotary, "forward")  # of a module without state yet: its class's
 
 
-def _take_out(rotary: nn.Module, forward: Callable[..., Any]) -> None:
+def _take_out(forward: _Forward) -> None:
     """Removes a patch's forward, also from below those of later patches."""
-    under = forward.__dict__["under"]
+    rotary = forward.rotary
     above = rotary.__dict__.get("forward")
     if above is not forward:
         while above and getattr(above, "under", None) is not forward:
             above = getattr(above, "under", None)
         if above:
-            above.__dict__["under"] = under
-    elif under:
-        rotary.forward = under
+            above.under = forward.under
+    elif forward.under:
+        rotary.forward = forward.under
     else:
         del rotary.forward
 
@@ -259,7 +272,7 @@ class Patch:
     def __init__(self) -> None:
         self.report: list[str] = []
         self._functions: list[tuple[ModuleType, str, Any]] = []
-        self._rotaries: list[tuple[nn.Module, Callable[..., Any]]] = []
+        self._forwards: list[_Forward] = []
 
     def _replace(self, module: ModuleType, name: str) -> None:
         function = getattr(module, name)
@@ -280,10 +293,9 @@ class Patch:
         except (RuntimeError, AttributeError) as error:
             self.report.append(f"{name}: the model's own cos and sin, because {error}")
             return
-        forward = _forward(texts)
-        forward.__dict__["under"] = rotary.__dict__.get("forward")
+        forward = _Forward(rotary, texts, rotary.__dict__.get("forward"))
         rotary.forward = forward
-        self._rotaries.append((rotary, forward))
+        self._forwards.append(forward)
         self.report += [f"{name}: {text}" for text in texts.values()]
 
     def restore(self) -> None:
@@ -292,9 +304,9 @@ class Patch:
             function.users -= 1
             if function.users == 0 and getattr(module, name) is function:
                 setattr(module, name, function.original)
-        for rotary, forward in self._rotaries:
-            _take_out(rotary, forward)
-        self._functions, self._rotaries = [], []
+        for forward in self._forwards:
+            _take_out(forward)
+        self._functions, self._forwards = [], []
 
     def __enter__(self) -> Patch:
         return self

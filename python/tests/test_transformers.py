@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from typing import Any
 
 import models
@@ -243,6 +245,33 @@ def test_angles_nest(order: tuple[int, int]) -> None:
         patches[order[1]].restore()
     assert not torch.equal(*alone)
     assert rotary.forward is kept
+
+
+def pickled(model: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+def test_a_copy_keeps_its_own_angles(copied: Any, has_own: bool) -> None:
+    model, inputs = models.build("llama", torch.float32), models.inputs("llama")
+    if has_own:
+        model.model.rotary_emb.forward = model.model.rotary_emb.forward
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        with ropekit.transformers.patch(model, "exact"):
+            exact = model(**inputs).logits
+            other = copied(model)
+            assert torch.equal(other(**inputs).logits, expected)
+            assert torch.equal(model(**inputs).logits, exact)
+        assert torch.equal(other(**inputs).logits, expected)
+        model.model.rotary_emb.inv_freq.zero_()  # of the model that the copy was made of
+        assert torch.equal(other(**inputs).logits, expected)
+        with ropekit.transformers.patch(other, "exact"):
+            assert torch.equal(other(**inputs).logits, exact)
 
 
 def test_refuses_what_has_no_rotary_function() -> None:
