@@ -75,7 +75,7 @@ static const char *check_list(const tensor *t, const char *name, int64_t count) 
 
 static const char *check_indices(const call *c, int32_t *dtype) {
     *dtype = 0;
-    const char *error = check_index(c, &c->position_ids, "position_ids", dtype);
+    const char *error = check_index(c, &c->position_ids, "positions", dtype);
     if (!error)
         error = check_index(c, &c->sequence_offsets, "sequence_offsets", dtype);
     if (!error)
@@ -204,7 +204,7 @@ static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_
     if (middle < 0 || middle > 1 || ids->sizes[last] != args->tokens ||
         (leading && ids->sizes[0] != axes) ||
         (middle && ids->sizes[leading] != args->batch && ids->sizes[leading] != 1))
-        return FAIL("position_ids does not fit; allowed is [%stokens] or [%sbatch, tokens] with "
+        return FAIL("positions does not fit; allowed is [%stokens] or [%sbatch, tokens] with "
                     "%" PRId64 " axes, batch %" PRId64 " and %" PRId64 " tokens",
                     leading ? "axes, " : "", leading ? "axes, " : "", axes, args->batch,
                     args->tokens);
@@ -214,7 +214,7 @@ static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_
     args->position_stride[2] = args->tokens > 1 ? ids->strides[last] : 1;
     if (args->position_stride[0] == 0 && args->position_stride[1] == 0 &&
         args->position_stride[2] == 0)
-        return FAIL("position_ids repeats one position; allowed is a tensor with a stride");
+        return FAIL("positions repeats one position; allowed is a tensor with a stride");
     return NULL;
 }
 

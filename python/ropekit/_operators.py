@@ -75,8 +75,8 @@ def _fields(config: str) -> dict[str, str]:
 # Where batch and tokens stand in a tensor of each layout; thd has tokens alone.
 _PLACES = {"bshd": (0, 1), "bhsd": (0, 2), "sbhd": (1, 0), "thd": (0, 0)}
 _TYPES = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
-_INDICES = ("position_ids", "sequence_offsets", "cu_seqlens", "sequence_lengths")
-_OPTIONAL = ("position_ids", "position_offset", *_INDICES[1:], "cos", "sin", "position_flag")
+_INDICES = ("positions", "sequence_offsets", "cu_seqlens", "sequence_lengths")
+_OPTIONAL = ("positions", "position_offset", *_INDICES[1:], "cos", "sin", "position_flag")
 
 
 def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> None:

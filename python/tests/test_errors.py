@@ -35,9 +35,9 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ("head_dim is 64 in the configuration and 16", lambda: ropekit.apply(X, head_dim=64)),
     ("factor", lambda: ropekit.apply(X, factor=2.0)),
     ('sections is "1,2,3,4,5"', lambda: ropekit.apply(X, sections=[1, 2, 3, 4, 5])),
-    ("position_ids is float32; allowed is int32", lambda: ropekit.apply(X, positions=INT.float())),
-    ("position_ids does not fit", lambda: ropekit.apply(X, positions=INT[:4])),
-    ("position_ids does not fit", lambda: ropekit.apply(X, positions=INT.expand(3, 5))),
+    ("positions is float32; allowed is int32", lambda: ropekit.apply(X, positions=INT.float())),
+    ("positions does not fit", lambda: ropekit.apply(X, positions=INT[:4])),
+    ("positions does not fit", lambda: ropekit.apply(X, positions=INT.expand(3, 5))),
     (
         "sequence_offsets is int64; allowed is one type",
         lambda: ropekit.apply(X, positions=INT.int(), sequence_offsets=INT[:2]),
@@ -77,8 +77,8 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ("k is on meta and q on cpu", lambda: ropekit.apply(X, META)),
     ("k is on cpu and q on meta", lambda: ropekit.apply(META, X)),
     ("k is on meta and q on cpu", lambda: ropekit.apply(LEAF, META)),
-    ("position_ids is on meta", lambda: ropekit.apply(X, positions=INT.to("meta"))),
-    ("position_ids is on cpu", lambda: ropekit.apply(META, positions=INT)),
+    ("positions is on meta", lambda: ropekit.apply(X, positions=INT.to("meta"))),
+    ("positions is on cpu", lambda: ropekit.apply(META, positions=INT)),
     (
         "sequence_offsets is on meta",
         lambda: ropekit.apply(X, sequence_offsets=INT[:2].to("meta")),
@@ -92,7 +92,7 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ("k has another batch", lambda: ropekit.apply(META, META[:1])),
     ("k has another batch or other tokens", lambda: ropekit.apply(META, META[:, :4])),
     ("q has 3 dimensions; allowed is 4", lambda: ropekit.apply(META[0])),
-    ("position_ids is torch.float32", lambda: ropekit.apply(META, positions=META[0, :, 0, 0])),
+    ("positions is torch.float32", lambda: ropekit.apply(META, positions=META[0, :, 0, 0])),
 ]
 
 
