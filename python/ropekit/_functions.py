@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
@@ -144,13 +145,18 @@ def apply(
 
 
 def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ...]) -> None:
-    """Says what is no tensor, after a call has failed, which spares every other call the time."""
+    """Says what is no tensor or no offset, after a call has failed, which spares every other call
+    the time."""
     names = "q k positions sequence_offsets cu_seqlens sequence_lengths cos sin position_flag"
     for name, x in zip(names.split(), (q, k, positions, *rest[1:]), strict=False):
         if x is not None and not isinstance(x, Tensor):
             raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
-    if not hasattr(rest[0], "__index__"):
-        raise TypeError(f"position_offset is {rest[0]}; allowed is a whole number")
+    try:
+        offset = operator.index(cast("int", rest[0]))
+    except TypeError:
+        raise TypeError(f"position_offset is {rest[0]}; allowed is a whole number") from None
+    if not -(2**63) <= offset < 2**63:
+        raise RuntimeError(f"position_offset is {offset}; allowed is a whole number of 64 bits")
 
 
 def rotate(count: int, *arguments: Any) -> Any:
@@ -256,7 +262,10 @@ def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Te
 
     seq_len is the longest sequence; the tensors may be shorter.
     """
-    if seq_len < q.shape[1]:
+    for name, x in (("q", q), ("k", k)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+    if q.dim() == 4 and seq_len < q.shape[1]:  # else apply says what q has
         raise RuntimeError(
             f"seq_len is {seq_len}; allowed is {q.shape[1]}, the tokens of q, or more"
         )

@@ -70,6 +70,14 @@ CASES: list[tuple[str, Callable[[], object]]] = [
         lambda: ropekit.apply(X.clone().requires_grad_(), direction="inverse"),
     ),
     ("seq_len is 4; allowed is 5", lambda: ropekit.rope(X, X, 4)),
+    ("q has 1 dimensions; allowed is 4", lambda: ropekit.rope(TABLE[0], X, 5)),
+    ("k has 3 dimensions; allowed is 4", lambda: ropekit.rope(X, X[0], 5)),
+    (
+        "position_offset is 9223372036854775808; allowed is a whole number of 64 bits",
+        lambda: ropekit.apply(X, position_offset=2**63),
+    ),
+    ("position_offset is -92", lambda: ropekit.apply(LEAF, position_offset=-(2**63) - 1)),
+    ("position_offset is 92", lambda: ropekit.apply(META, position_offset=2**63)),
     ("kernel", lambda: ropekit.apply(X, kernel="nothing")),
     ("config is int; allowed is a Config", lambda: ropekit.apply(X, config=3)),
     ('config is "/none.json", which', lambda: ropekit.apply(X, config="/none.json")),
@@ -116,6 +124,7 @@ IN_PLACE: list[tuple[str, Callable[[torch.Tensor], object]]] = [
         "token 4 is 5; allowed is 0..4",
         lambda x: ropekit.apply_(x, position_offset=1, cos=TABLE, sin=TABLE),
     ),
+    ("position_offset is 92", lambda x: ropekit.apply_(x, position_offset=2**63)),
     ("position_flag is int64", lambda x: ropekit.apply_(x, position_flag=INT[:1])),
     ("position_flag is on meta", lambda x: ropekit.apply_(x, position_flag=META_BOUNDS[:1])),
     ("k is on meta and q on cpu", lambda x: ropekit.apply_(x, META)),
@@ -143,6 +152,9 @@ def test_refuses_in_place(text: str, call: Callable[[torch.Tensor], object]) -> 
         ("cos is list; allowed is a tensor", lambda: ropekit.apply_(X.clone(), cos=[1], sin=TABLE)),
         ("position_flag is int; allowed", lambda: ropekit.apply_(X.clone(), position_flag=1)),
         ("position_offset is 1.5; allowed", lambda: ropekit.apply(X, position_offset=1.5)),
+        ("position_offset is tensor([0, 1", lambda: ropekit.apply(X, position_offset=INT)),
+        ("q is NoneType; allowed is a tensor", lambda: ropekit.rope(None, None, 5)),
+        ("k is NoneType; allowed is a tensor", lambda: ropekit.rope(X, None, 5)),
     ],
 )
 def test_refuses_what_is_no_tensor(text: str, call: Callable[[], object]) -> None:
