@@ -6,10 +6,12 @@ import ctypes
 import json
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
-from torch import SymInt
+from torch import SymInt, Tensor
 from typing_extensions import Unpack
 
 from ropekit._library import check, library
@@ -73,9 +75,17 @@ class Fields(TypedDict, total=False):
 
 def _number(value: object) -> str:
     """As Python writes it. One that a graph leaves open is settled: the text is that of one."""
-    if isinstance(value, (int, SymInt)) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, (int, SymInt)):
         return repr(operator.index(value))
-    return repr(value.__float__() if isinstance(value, float) else value)
+    if isinstance(value, float):
+        return repr(value.__float__())
+    # A tensor is refused: a text that is kept for it would outlive what it holds.
+    if hasattr(value, "__index__") and not isinstance(value, Tensor):
+        with suppress(TypeError):  # as of an array that holds no single whole number
+            return repr(operator.index(value))
+    return repr(float(value) if isinstance(value, Real) else value)
 
 
 def _write(name: str, value: object) -> str:
@@ -210,9 +220,9 @@ def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
     status = 0
     if isinstance(value, str):
         status = library.rope_config_set_string(*where, value.encode())
-    elif isinstance(value, (bool, int, float)):
+    elif isinstance(value, Real):
         status = library.rope_config_set_number(*where, value)
-    elif isinstance(value, (list, tuple)) and all(isinstance(v, (int, float)) for v in value):
+    elif isinstance(value, (list, tuple)) and all(isinstance(v, Real) for v in value):
         numbers = (ctypes.c_double * len(value))(*value)
         status = library.rope_config_set_list(*where, numbers, len(value))
     return status == 0

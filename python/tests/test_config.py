@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from fractions import Fraction
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import models
+import numpy
 import pytest
 import ropekit
 import torch
@@ -68,6 +70,43 @@ def test_text_of_a_configuration() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(AttributeError):
         config.text = ""  # type: ignore[misc]
+
+
+class Whole:
+    """Is a whole number to Python and nothing else."""
+
+    def __index__(self) -> int:
+        return 8
+
+
+@pytest.mark.parametrize("whole", [numpy.int64(8), numpy.uint8(8), numpy.array(8), Whole()])
+def test_a_whole_number_is_what_has_an_index(whole: Any) -> None:
+    x = torch.randn(1, 3, 2, 16)
+    assert ropekit.Config(rotary_dim=whole).text == "rotary_dim=8"
+    assert torch.equal(ropekit.apply(x, rotary_dim=whole), ropekit.apply(x, rotary_dim=8))
+    assert ropekit.Config(sections=[whole, 4]).text == "sections=8,4"
+
+
+@pytest.mark.parametrize("real", [numpy.float32(0.25), numpy.float64(0.25), Fraction(1, 4)])
+def test_a_number_is_what_is_real(real: Any) -> None:
+    assert ropekit.Config(factor=real, long_factor=[real, 2]).text == (
+        "factor=0.25 long_factor=0.25,2"
+    )
+    with pytest.raises(RuntimeError, match="allowed is a whole number"):
+        ropekit.apply(torch.randn(1, 3, 2, 16), rotary_dim=real)
+
+
+def test_numbers_of_numpy_in_a_dictionary() -> None:
+    sections = [numpy.int64(count) for count in (2, 3, 3)]
+    config = ropekit.Config.from_transformers(
+        {
+            "head_dim": numpy.int64(16),
+            "rope_theta": numpy.float32(500.0),
+            "rope_scaling": {"rope_type": "default", "mrope_section": sections},
+        }
+    )
+    for part in ("head_dim=16", "rope_theta=500", "sections=2,3,3"):
+        assert part in config.text.split()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import numpy
 import pytest
 import ropekit
 import torch
@@ -30,6 +31,8 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ('rope_theta is "a b"; allowed', lambda: ropekit.apply(X, rope_theta="a b")),
     ('rope_theta is "big"; allowed is a number', lambda: ropekit.apply(X, rope_theta="big")),
     ('rotary_dim is "8.0"; allowed is a whole', lambda: ropekit.apply(X, rotary_dim=8.0)),
+    ('rotary_dim is "tensor(8)"', lambda: ropekit.apply(X, rotary_dim=torch.tensor(8))),
+    ('axes is "np.True_"', lambda: ropekit.apply(X, axes=numpy.True_)),
     ("rotary_dim is 7", lambda: ropekit.apply(X, rotary_dim=7)),
     ("rotary_dim is 18", lambda: ropekit.apply(X, rotary_dim=18)),
     ("head_dim is 64 in the configuration and 16", lambda: ropekit.apply(X, head_dim=64)),
