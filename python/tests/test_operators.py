@@ -326,6 +326,24 @@ def test_vmap_is_one_call_after_another(compiled: bool, device: str) -> None:
     assert torch.equal(*grads)
 
 
+def test_vmap_refuses_in_place() -> None:
+    q = torch.randn(3, 2, 5, 4, 16)
+    before = q.clone()
+    with pytest.raises(RuntimeError, match="Batching rule not implemented"):
+        torch.func.vmap(lambda x: (ropekit.apply_(x), x)[1])(q)
+    assert torch.equal(q, before)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
+def test_the_parts_of_a_nested_tensor_are_packed_sequences(device: str) -> None:
+    parts = [torch.randn(tokens, 4, 16, device=device) for tokens in (3, 5)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    with pytest.raises(NotImplementedError):
+        ropekit.apply(nested)
+    found = ropekit.apply(nested.values(), layout="thd", cu_seqlens=nested.offsets())
+    assert torch.equal(found, torch.cat([ropekit.apply(x[None])[0] for x in parts]))
+
+
 IN_PLACE: dict[str, Any] = {
     "apply_": lambda y, flag: ropekit.apply_(y, position_flag=flag),
     "apply_ to k": lambda y, flag: ropekit.apply_(torch.ones_like(y), y, position_flag=flag),
