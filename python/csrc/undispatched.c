@@ -17,6 +17,8 @@ static struct {
     PyObject *(*wrap)(AtenTensorHandle tensor); /* leaves the handle an empty tensor */
     bool (*has_callbacks)(void);                /* of a profiler or another observer */
     bool (*is_neg)(AtenTensorHandle tensor);
+    bool (*is_inference)(AtenTensorHandle tensor);
+    bool (*in_inference_mode)(void);
     bool (*requires_grad)(const void *implementation);
     bool (*has_names)(const void *implementation); /* NULL: this PyTorch has no names */
 } torch;
@@ -75,6 +77,13 @@ static int needs_grad(void *const *slots) {
            (torch.requires_grad(slots[0]) || (slots[1] && torch.requires_grad(slots[1])));
 }
 
+/* Whether q or k is an inference tensor outside inference mode, where none is written. */
+static int is_frozen(void **slots) {
+    return (torch.is_inference((AtenTensorHandle)&slots[0]) ||
+            (slots[1] && torch.is_inference((AtenTensorHandle)&slots[1]))) &&
+           !torch.in_inference_mode();
+}
+
 static int take_text(PyObject *object, call *c) {
     Py_ssize_t size = 0;
     c->text = is_a(object, &PyUnicode_Type) ? PyUnicode_AsUTF8AndSize(object, &size) : NULL;
@@ -97,8 +106,8 @@ static int take_optional(PyObject *object, void **slot, tensor *t) {
 static int take_all(PyObject *const *arguments, void *slots[3], call *c) {
     return !torch.has_callbacks() && !any_mode() && take_tensor(arguments[0], &slots[0], &c->q) &&
            take_optional(arguments[1], &slots[1], &c->k) && !needs_grad(slots) &&
-           take_text(arguments[2], c) && take_optional(arguments[3], &slots[2], &c->position_ids) &&
-           take_offset(arguments[4], c);
+           !(c->in_place && is_frozen(slots)) && take_text(arguments[2], c) &&
+           take_optional(arguments[3], &slots[2], &c->position_ids) && take_offset(arguments[4], c);
 }
 
 /* Whether it is done. Other threads of Python run meanwhile. */
@@ -163,16 +172,19 @@ static void *find(const char *library, const char *name) {
 }
 
 /* THPVariable_Wrap(at::TensorBase &&), at::hasCallbacks(), at::native::is_neg(at::Tensor const &),
+ * at::native::is_inference(at::Tensor const&), c10::InferenceMode::is_enabled(),
  * c10::TensorImpl::requires_grad() const, at::impl::has_names(c10::TensorImpl const *) */
 static int find_all(int has_names) {
     static const char cpu[] = "libtorch_cpu.so";
     *(void **)&torch.wrap = find("libtorch_python.so", "_Z16THPVariable_WrapON2at10TensorBaseE");
     *(void **)&torch.has_callbacks = find(cpu, "_ZN2at12hasCallbacksEv");
     *(void **)&torch.is_neg = find(cpu, "_ZN2at6native6is_negERKNS_6TensorE");
+    *(void **)&torch.is_inference = find(cpu, "_ZN2at6native12is_inferenceERKNS_6TensorE");
+    *(void **)&torch.in_inference_mode = find("libc10.so", "_ZN3c1013InferenceMode10is_enabledEv");
     *(void **)&torch.requires_grad = find("libc10.so", "_ZNK3c1010TensorImpl13requires_gradEv");
     *(void **)&torch.has_names = find(cpu, "_ZN2at4impl9has_namesEPKN3c1010TensorImplE");
-    return torch.wrap && torch.has_callbacks && torch.is_neg && torch.requires_grad &&
-           (torch.has_names || !has_names);
+    return torch.wrap && torch.has_callbacks && torch.is_neg && torch.is_inference &&
+           torch.in_inference_mode && torch.requires_grad && (torch.has_names || !has_names);
 }
 
 /* Whether handles are what `torch` takes them for. */

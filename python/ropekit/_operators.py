@@ -229,15 +229,18 @@ def is_derived() -> bool:
 def check_written(q: Tensor | None, k: Tensor | None) -> None:
     """Refuses a tensor that cannot be written in place."""
     has_bits = not torch.compiler.is_dynamo_compiling()
-    for x in (q, k):
+    for name, x in (("q", q), ("k", k)):
         if x is None:
             continue
         if x.requires_grad and torch.is_grad_enabled():
-            name = "q" if x is q else "k"
             raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
         if has_bits and x.is_neg():
-            name = "q" if x is q else "k"
             raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
+        if has_bits and x.is_inference() and not torch.is_inference_mode_enabled():
+            raise RuntimeError(
+                f"{name} is an inference tensor; allowed in place outside inference mode is "
+                "x.clone()"
+            )
 
 
 def _counted(count: int) -> Any:

@@ -146,6 +146,28 @@ def test_refuses_in_place(text: str, call: Callable[[torch.Tensor], object]) -> 
     assert torch.equal(x, X)
 
 
+INFERRED: dict[str, Callable[[torch.Tensor], object]] = {
+    "q": ropekit.apply_,
+    "k": lambda x: ropekit.apply_(X.clone(), x),
+    "k alone": lambda x: ropekit.apply_(None, x),
+    "tables": lambda x: ropekit.apply_(x, cos=TABLE, sin=TABLE),
+    "operator": lambda x: torch.ops.ropekit.rotate_(x, ""),
+}
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_refuses_to_write_an_inference_tensor_outside_inference_mode(name: str) -> None:
+    with torch.inference_mode():
+        x = X.clone()
+    before = x.clone()
+    with pytest.raises(RuntimeError, match="is an inference tensor; allowed in place outside"):
+        INFERRED[name](x)
+    assert torch.equal(x, before)
+    with torch.inference_mode():
+        INFERRED[name](x)
+    assert not torch.equal(x, before)
+
+
 @pytest.mark.parametrize(
     ("text", "call"),
     [

@@ -42,6 +42,8 @@ static_assert(sizeof(at::Tensor) == sizeof(void *), "");
 PyObject *(*wrap)(at::TensorBase &&) = &THPVariable_Wrap;
 bool (*has_callbacks)() = &at::hasCallbacks;
 bool (*is_neg)(const at::Tensor &) = &at::native::is_neg;
+bool (*is_inference)(const at::Tensor &) = &at::native::is_inference;
+bool (*in_inference_mode)() = &c10::InferenceMode::is_enabled;
 bool (c10::TensorImpl::*requires_grad)() const = &c10::TensorImpl::requires_grad;
 """
 

@@ -237,6 +237,18 @@ def test_unusual_tensors_are_left_to_the_operator(kind: str, place: int) -> None
     assert torch.equal(other, before)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_inference_tensors_are_written_in_inference_mode_alone(place: int) -> None:
+    tensors = list(pair())
+    with torch.inference_mode():
+        tensors[place] = tensors[place].clone()
+        assert _undispatched.rotate_plain_(*tensors, "", None, 0) == ()
+    before = [x.clone() for x in tensors]
+    assert _undispatched.rotate_plain(*tensors, "", None, 0) is not None
+    assert _undispatched.rotate_plain_(*tensors, "", None, 0) is None
+    assert all(map(torch.equal, tensors, before))
+
+
 def test_the_negative_bit_is_resolved() -> None:
     q, k = pair()
     assert same(ropekit.apply(neg(q), k), ropekit.apply(-q, k))
