@@ -9,6 +9,7 @@
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
+enum { OFFSET = 100000 };   /* of positions */
 enum { TABLE_OFFSET = 3 };  /* of positions, where there are tables */
 enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
 
@@ -76,6 +77,7 @@ typedef struct whole_case {
                      for all; 2: beside ids; 3: beside batch rows */
     int32_t launch;
     int32_t arithmetic, table_dtype, out_of_range; /* the last two of tables */
+    int64_t long_from; /* longrope: its original length; 0: no longrope */
     int64_t batch, tokens, heads[2];
 } whole_case;
 
@@ -129,6 +131,8 @@ static whole_case make_plain(int32_t index) {
                     .launch = index / 1728 ? ROPE_LAUNCH_PROGRAMMATIC : ROPE_LAUNCH_SERIAL,
                     .tokens = 12,
                     .heads = {heads[h][0], heads[h][1]}};
+    if (!w.id_dtype && index % 2)
+        w.long_from = OFFSET + (index % 3 ? 6 : 24);
     return w;
 }
 
@@ -176,6 +180,8 @@ static whole_case make_window(int32_t index) {
                     .batch = 1 + kind / 4 % 3,
                     .tokens = index % 8 ? 12 : 1,
                     .heads = {heads[kind / 12][0], heads[kind / 12][1]}};
+    if (!angles && !w.id_dtype)
+        w.long_from = OFFSET + (index % 2 ? 6 : 24);
     if (angles) {
         w.table_dtype = angles == 1 ? ROPE_F32 : w.dtype;
         w.out_of_range = kind % 3 ? ROPE_OUT_OF_RANGE_CLAMP : ROPE_OUT_OF_RANGE_IDENTITY;
@@ -245,6 +251,20 @@ static unsigned char *make_data(int64_t index, int32_t dtype, size_t bytes) {
     return data;
 }
 
+/* Its sequences are longer than long_from or not, by which they take a list of factors. */
+static void put_longrope(const whole_case *w, rope_desc *desc, double factor[2][64]) {
+    for (int i = 0; i < w->window / 2; i++) {
+        factor[0][i] = 1 + i / 64.0;
+        factor[1][i] = 2 + i / 16.0;
+    }
+    desc->rope_type = ROPE_TYPE_LONGROPE;
+    desc->factor = 4;
+    desc->original_max_position_embeddings = w->long_from;
+    desc->factor_count = w->window / 2;
+    desc->short_factor = factor[0];
+    desc->long_factor = factor[1];
+}
+
 /* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
 static rope_status rotate_whole(const whole_case *w, const char *backend, const char *kernel,
                                 unsigned char *data, size_t bytes, size_t q_bytes) {
@@ -264,6 +284,9 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
                       .launch = w->launch,
                       .backend = backend,
                       .kernel = kernel};
+    double factor[2][64];
+    if (w->long_from)
+        put_longrope(w, &desc, factor);
     rope_plan *plan;
     rope_device *device;
     char *memory;
@@ -287,7 +310,7 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + bytes, data, bytes));
     char *out = w->in_place ? memory : memory + bytes;
     rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
-    args.position_offset = rows ? TABLE_OFFSET : 100000;
+    args.position_offset = rows ? TABLE_OFFSET : OFFSET;
     if (rows) {
         args.cos = cos;
         args.sin = cos + table;
