@@ -11,9 +11,12 @@ from ropekit_bench import angles, results
 from ropekit_bench.case import refusal
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import Machine
-from ropekit_bench.report.tables import suite_markdown
+from ropekit_bench.report.tables import size, suite_markdown
 from ropekit_bench.tool import Tool, ToolError
 
+# Rounds of a run and of a quick one. Tensors above QUICK_BYTES are left out of a quick run on a CPU, where
+# every peer takes as long as their bytes.
+ROUNDS, QUICK_ROUNDS, QUICK_BYTES = 15, 3, 16 << 20
 # What must be the same where a run is resumed.
 RESUMED = (
     ("host", "cpu"),
@@ -37,7 +40,9 @@ def parse(arguments):
     parser.add_argument("--output", required=True, help="file of results")
     parser.add_argument("--resume", action="store_true", help="keep what --output holds, measure the rest")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, nothing compiled")
-    parser.add_argument("--rounds", type=at_least_one, help="rounds of a measurement [15]")
+    parser.add_argument(
+        "--rounds", type=at_least_one, help=f"rounds of a measurement [{ROUNDS}, quick {QUICK_ROUNDS}]"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the data [1]")
     parser.add_argument("--threads", type=int, default=0, help="threads on the CPU")
     parser.add_argument("--backend", help="ropekit's backend, as ROPE_BACKEND")
@@ -76,7 +81,7 @@ def begin(options, tool, lines):
         "command": "peers",
         "quick": options.quick,
         "seed": options.seed,
-        "rounds": options.rounds or (5 if options.quick else 15),
+        "rounds": options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
         "suites": {},
         "implementations": lines,
         "records": [],
@@ -111,6 +116,16 @@ def measured(document):
     return {case for case, names in held.items() if present <= names}
 
 
+def without_large(listed):
+    """Those whose tensors are small enough for a quick run on a CPU."""
+    small = [c for c in listed if tensor_bytes(c["shape"]) <= QUICK_BYTES]
+    count = len(listed) - len(small)
+    if count:
+        what = f"{count} case{'s'[: count > 1]} whose tensors exceed {size(QUICK_BYTES)}"
+        print(f"ropekit-peers: left out {what}", file=sys.stderr)
+    return small
+
+
 def cases(options, tool, document):
     """What is left to measure; states which suites it belongs to."""
     done = measured(document)
@@ -118,6 +133,8 @@ def cases(options, tool, document):
         return []
     listed = tool.list(options.suite, options.quick)["records"]
     listed = [c for c in listed if c["shape"].get("launch") != "programmatic"]  # of the tool alone
+    if options.quick and tool.backend == "cpu":
+        listed = without_large(listed)
     left = [c for c in listed if (c["suite"], c["case"]) not in done]
     document["suites"] |= {c["suite"]: True for c in listed} | {c["suite"]: False for c in left}
     return left
@@ -150,9 +167,9 @@ def go_on(options, document, lost):
 
 
 def tensor_bytes(s):
-    size = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}[s["dtype"]]
+    itemsize = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}[s["dtype"]]
     heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
-    return s["batch"] * s["tokens"] * heads * size
+    return s["batch"] * s["tokens"] * heads * itemsize
 
 
 def weight(tool, case):
