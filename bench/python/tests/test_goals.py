@@ -67,5 +67,18 @@ def test_a_quick_run_or_one_without_all_cases_meets_no_goal(make, flaw, said, me
 
 
 def test_on_a_cpu_every_cell_counts(make):
-    rows, _ = found(make, pair("rules", 1, 2), pair("decode", 1, 0.5), backend="cpu")
-    assert rows[0] == ["first in 1, ▼ NOT first in 1 of 2", "no"]
+    others = [pair(suite, 1, 2) for suite in goals.EVERY[1:]]
+    for lead, said, met in ((2, "first in 10", "yes"), (0.5, "first in 9, ▼ NOT first in 1", "no")):
+        rows, _ = found(make, *others, pair(goals.EVERY[0], 1, lead), backend="cpu")
+        assert rows[0] == [f"{said} of 10", met]
+
+
+def test_on_a_cpu_a_suite_without_a_cell_that_a_peer_runs_is_missed(make):
+    pairs = [pair(suite, 1, 2) for suite in goals.EVERY[2:]]
+    alone = [measurement("ropekit", 1e-6, 1, goals.EVERY[1])]
+    rows, _ = found(make, *pairs, alone, backend="cpu")
+    assert rows[0] == ["first in 8 of 8; without single-head, tokens", "no"]
+
+
+def test_every_suite_is_what_the_tool_lists_on_a_cpu(tool):
+    assert set(goals.EVERY) == {case["suite"] for case in tool.list("all", False)["records"]}

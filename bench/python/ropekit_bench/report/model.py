@@ -69,10 +69,13 @@ class Cell:
         return any(run and run["quick"] for run in (self.run, self.alone_run))
 
     @property
+    def suite(self):
+        return next(iter(self.records.values()))["suite"]
+
+    @property
     def ended(self):
         """Whether its run measured all of the suite."""
-        suite = next(iter(self.records.values()))["suite"]
-        return self.run.get("suites", {}).get(suite, self.run.get("complete", True))
+        return self.run.get("suites", {}).get(self.suite, self.run.get("complete", True))
 
     @property
     def a_a(self):
