@@ -1,6 +1,7 @@
 #include "bench/commands.h"
 #include "bench/message.h"
 #include "bench/options.h"
+#include "bench/record.h"
 
 #include <string.h>
 
@@ -49,7 +50,7 @@ static int run(const command *chosen, int argc, char **argv) {
             printf("usage: ropekit %s [OPTION]...\n%s.\n\n", chosen->name, chosen->help);
             options_help(stdout, chosen->bit);
             status = EXIT_OK;
-        } else {
+        } else if (record_check_output(&o)) {
             status = chosen->run(&o);
         }
     }

@@ -4,9 +4,15 @@
 #include "bench/message.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
+
+/* Longest name of a file. */
+#define PATH_BYTES 4096
 
 static void add_device(cJSON *document, const options *o, const rope_device_info *info) {
     cJSON *device = cJSON_AddObjectToObject(document, "device");
@@ -198,20 +204,59 @@ static bool write_document(const record_list *list, FILE *file) {
     return fputs("\n]}\n", file) >= 0 && written;
 }
 
-/* Replaces the file at once, so that an interrupted tool leaves a whole one. */
-bool record_save(const record_list *list, const options *o) {
-    char scratch[4096];
+/* The file that is written: a stream itself, else one that replaces --output when it is whole. */
+static bool name_scratch(const options *o, char scratch[PATH_BYTES]) {
+    bool stream = strncmp(o->output, "/dev/", 5) == 0;
+    snprintf(scratch, PATH_BYTES, stream ? "%s" : "%s.part", o->output);
+    return stream;
+}
+
+static bool refuse_output(const options *o, int error) {
+    message("--output is \"%s\": %s", o->output, strerror(error));
+    return false;
+}
+
+static bool is_folder(const char *path) {
+    struct stat there;
+    return stat(path, &there) == 0 && S_ISDIR(there.st_mode);
+}
+
+/* 0 or the error with which a file could not be opened for writing; leaves it as it is. */
+static int try_writing(const char *path) {
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (file < 0 && errno == EEXIST)
+        return is_folder(path) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
+    if (file < 0)
+        return errno;
+    close(file);
+    return unlink(path) == 0 ? 0 : errno;
+}
+
+bool record_check_output(const options *o) {
+    char scratch[PATH_BYTES];
     if (!o->output)
         return true;
-    bool stream = strncmp(o->output, "/dev/", 5) == 0;
-    snprintf(scratch, sizeof scratch, stream ? "%s" : "%s.part", o->output);
+    name_scratch(o, scratch);
+    int error = !*o->output ? ENOENT : is_folder(o->output) ? EISDIR : try_writing(scratch);
+    return !error || refuse_output(o, error);
+}
+
+/* Replaces the file at once, so that an interrupted tool leaves a whole one. */
+bool record_save(const record_list *list, const options *o) {
+    char scratch[PATH_BYTES];
+    if (!o->output)
+        return true;
+    bool stream = name_scratch(o, scratch);
     FILE *file = fopen(scratch, "w");
     bool written = file && write_document(list, file);
     written = file && fclose(file) == 0 && written;
     written = written && (stream || rename(scratch, o->output) == 0);
-    if (!written)
-        message("--output is \"%s\": %s", o->output, strerror(errno));
-    return written;
+    if (written)
+        return true;
+    refuse_output(o, errno);
+    if (file && !stream)
+        unlink(scratch);
+    return false;
 }
 
 bool record_end(record_list *list, const options *o) {

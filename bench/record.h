@@ -37,6 +37,9 @@ void record_measurement(record_list *list, const bench_case *c, const char *kern
                         const workload *w, const measurement *m, const check_result *checked);
 /* States in a record with case and kernel what the oracle found. */
 void record_check(cJSON *record, const check_result *r);
+/* Whether --output can be written, to be known before anything is measured; false after a message.
+ * Leaves what is there as it is. */
+bool record_check_output(const options *o);
 /* Writes what there is so far to --output; false after a message. */
 bool record_save(const record_list *list, const options *o);
 /* Writes the document to stdout with --json and to --output; false after a message. Releases it. */

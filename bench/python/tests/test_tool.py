@@ -314,6 +314,37 @@ def test_one_of_a_thing_is_not_many(tool_path):
     assert ", 1 pair, 1 position a range, " in reduced
 
 
+def test_a_file_that_cannot_be_written_is_known_before_anything_is_measured(tool_path, tmp_path):
+    folder, taken = tmp_path / "folder", tmp_path / "taken"
+    folder.mkdir()
+    (tmp_path / "taken.part").mkdir()
+    (tmp_path / "file").touch()
+    reasons = {"/nowhere/o.json": "No such file or directory", "": "No such file or directory"}
+    reasons |= {str(folder): "Is a directory", str(taken): "Is a directory"}
+    reasons |= {f"{tmp_path}/file/o.json": "Not a directory", "/dev/nowhere/o": "No such file or directory"}
+    before = sorted(tmp_path.iterdir())
+    for path, reason in reasons.items():
+        for command in (["bench", "--suite=overhead"], ["verify", "--tokens=2"]):
+            answer = run(tool_path, *command, f"--output={path}", status=2)
+            assert answer.stderr == f'ropekit: --output is "{path}": {reason}\n'
+            assert answer.stdout == ""
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_fails_leaves_its_file_as_it_was(tool_path, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "results.json"
+    library = built(tmp_path, "#include <errno.h>\nint rename(void) { errno = EROFS; return -1; }")
+    for text in (None, "older"):
+        if text:
+            path.write_text(text)
+        run(tool_path, "bench", "--suite=nonesuch", f"--output={path}", status=2)
+        answer = run(tool_path, "info", f"--output={path}", status=2, LD_PRELOAD=library)
+        assert answer.stderr == f'ropekit: --output is "{path}": Read-only file system\n'
+        assert [p.read_text() for p in folder.iterdir()] == [text] * bool(text)
+
+
 def test_no_path_reaches_a_result(tool_path, tmp_path):
     path = tmp_path / "results.json"
     for spelling in ([f"--output={path}"], ["--output", str(path)]):
