@@ -5,10 +5,11 @@ import re
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, measurement, refused
+from matplotlib.mathtext import MathTextParser
 
 from ropekit_bench import results
 from ropekit_bench.report import command, page, plots, summary, tables
@@ -73,9 +74,7 @@ def test_the_floor_of_a_row_is_that_of_its_record(document):
 
 def test_host_cost_is_in_microseconds(document, monkeypatch):
     drawn, labels = {}, []
-    axes = SimpleNamespace(
-        plot=lambda x, y, **_: drawn.update({y[0]: x[0]}), set_xscale=lambda _: None, set_xlabel=labels.append
-    )
+    axes = Mock(plot=lambda x, y, **_: drawn.update({y[0]: x[0]}), set_xlabel=labels.append)
     monkeypatch.setattr(plots, "to_svg", lambda draw, title: draw(axes))
     (machine,) = machines([document])
     assert plots.host_plot(machine, plots.looks_of(machine))
@@ -188,6 +187,23 @@ def test_a_line_is_by_replay_or_eager_alone_and_the_figure_says_which(make):
     (points,) = bandwidth_lines([machine]).values()
     assert [tokens for tokens, _ in points] == [8, 16, 32, 64]
     assert "% of copy bandwidth, replay" in plots.standalone([machine])
+
+
+def test_a_figure_is_drawn_once_and_its_ticks_are_no_formulas(document, monkeypatch):
+    figures, draw = [], plots.Figure.draw
+
+    def drawn(figure, renderer):
+        figures.append(figure)
+        return draw(figure, renderer)
+
+    monkeypatch.setattr(plots.Figure, "draw", drawn)
+    monkeypatch.setattr(MathTextParser, "parse", lambda *_: pytest.fail("parses a formula"))
+    (machine,) = machines([document])
+    bandwidth, _, speedup = plots.suite_plots(machine, machine.suites["prefill"])
+    (host,) = plots.machine_plots(machine)
+    for svg, ticks in ((bandwidth, ["1024", "2048", "4096"]), (speedup, ["1", "10"]), (host, ["1", "10"])):
+        assert all(f">{tick}</text>" in svg for tick in ticks)
+    assert len({id(figure) for figure in figures}) == len(figures) == 4
 
 
 def test_an_implementation_has_one_colour_on_every_figure(document):
