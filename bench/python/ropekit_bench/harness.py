@@ -5,11 +5,10 @@ import os
 import shutil
 import sys
 
-from tqdm import tqdm
-
 from ropekit_bench import angles, results
 from ropekit_bench.case import refusal
 from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.progress import progress
 from ropekit_bench.report.model import Machine
 from ropekit_bench.report.tables import size, suite_markdown
 from ropekit_bench.tool import Tool, ToolError
@@ -178,12 +177,6 @@ def weight(tool, case):
         return 0
     alike = 16 << 20 if tool.backend == "cpu" else 2 << 30
     return 1 + tensor_bytes(case["shape"]) / alike
-
-
-def progress(total):
-    """A bar with the time left, by what share of the work took how long."""
-    layout = "{percentage:3.0f}%|{bar:28}| {elapsed}, {remaining} left{postfix}"
-    return tqdm(total=total, bar_format=layout, smoothing=0, disable=None)
 
 
 def measure(options, tool, peers, document):

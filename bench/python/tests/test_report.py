@@ -1,5 +1,6 @@
 """What the report says of documents made for it."""
 
+import io
 import itertools
 import re
 import shutil
@@ -229,6 +230,17 @@ def test_command_writes_both(document, tmp_path, capsys):
     assert command.main([source]) == 0
     with open(markdown, encoding="utf-8") as file:
         assert file.read() + "\n" == capsys.readouterr().out
+
+
+def test_on_a_terminal_the_command_shows_how_many_figures_are_drawn(document, tmp_path, monkeypatch, capsys):
+    source, html = (str(tmp_path / name) for name in ("a.json", "a.html"))
+    results.write(document, source)
+    assert command.main([source, "--html", html]) == 0 and capsys.readouterr().err == ""
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert command.main([source, "--html", html]) == 0
+    assert terminal.getvalue().endswith("\n") and "100%|" in terminal.getvalue()
 
 
 def test_what_json_cannot_say_is_not_written(document, tmp_path):

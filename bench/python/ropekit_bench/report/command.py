@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from ropekit_bench import results
-from ropekit_bench.report import page, summary
+from ropekit_bench.progress import progress
+from ropekit_bench.report import page, plots, summary
 from ropekit_bench.report.model import machines
 
 
@@ -19,8 +20,11 @@ def main(arguments=None):
         if not found:
             raise results.ResultsError("no file holds results of a device")
         if options.html:
-            with open(options.html, "w", encoding="utf-8") as file:
-                file.write(page.render(found))
+            with (
+                open(options.html, "w", encoding="utf-8") as file,
+                progress(sum(map(plots.count, found))) as bar,
+            ):
+                file.write(page.render(found, bar.update))
         text = summary.summary(found)
         if options.markdown:
             with open(options.markdown, "w", encoding="utf-8") as file:

@@ -1,5 +1,7 @@
 """The page: one self-contained HTML file."""
 
+from functools import partial
+
 import jinja2
 
 from ropekit_bench.report import plots, summary, tables
@@ -15,7 +17,8 @@ def implementations(machine):
     ]
 
 
-def render(machines):
+def render(machines, drawn=lambda: None):
+    """The page of some machines; calls drawn() after each of the figures that plots.count() counts."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,
@@ -24,8 +27,8 @@ def render(machines):
     )
     return environment.get_template("page.html.j2").render(
         machines=machines,
-        suite_plots=plots.suite_plots,
-        machine_plots=plots.machine_plots,
+        suite_plots=partial(plots.suite_plots, drawn=drawn),
+        machine_plots=partial(plots.machine_plots, drawn=drawn),
         rows=tables.rows,
         peer_rows=tables.peer_rows,
         tally=tables.tally,

@@ -129,6 +129,10 @@ def lines(axes, cells, looks, value):
     return drawn
 
 
+# What is drawn of each group of cells.
+AGAINST_TOKENS = ("bandwidth", "of the floor", "speed-up")
+
+
 def groups(suite):
     """Cells of a suite, all by replay or all eager, that differ in tokens alone, by title."""
     found = {}
@@ -142,8 +146,8 @@ def groups(suite):
     return {title: cells for title, cells in found.items() if len(cells) > 2}
 
 
-def suite_plots(machine, suite):
-    """Bandwidth, percent of the floor and speed-up against tokens."""
+def suite_plots(machine, suite, drawn=lambda: None):
+    """Bandwidth, percent of the floor and speed-up against tokens; calls drawn() after each."""
 
     def bandwidth(axes, cells):
         floor = [(c.shape["tokens"], next(iter(c.records.values()))["floor"]["gb_per_second"]) for c in cells]
@@ -166,8 +170,9 @@ def suite_plots(machine, suite):
 
     looks, found = looks_of(machine), []
     for title, cells in groups(suite).items():
-        for what, draw in (("bandwidth", bandwidth), ("of the floor", percent), ("speed-up", speedup)):
+        for what, draw in zip(AGAINST_TOKENS, (bandwidth, percent, speedup), strict=True):
             found.append(to_svg(partial(draw, cells=cells), f"{title}: {what}"))
+            drawn()
     return [svg for svg in found if svg]
 
 
@@ -213,10 +218,22 @@ def looks_of(machine):
     return style(list(dict.fromkeys(names + [name for name, _ in errors(machine)])))
 
 
-def machine_plots(machine):
-    """What belongs to no suite."""
-    looks = looks_of(machine)
-    return [svg for svg in (error_plot(machine, looks), host_plot(machine, looks)) if svg]
+# What is drawn of each machine.
+MACHINE_PLOTS = (error_plot, host_plot)
+
+
+def machine_plots(machine, drawn=lambda: None):
+    """What belongs to no suite; calls drawn() after each."""
+    looks, found = looks_of(machine), []
+    for plot in MACHINE_PLOTS:
+        found.append(plot(machine, looks))
+        drawn()
+    return [svg for svg in found if svg]
+
+
+def count(machine):
+    """How often suite_plots and machine_plots call drawn()."""
+    return sum(len(groups(s)) for s in machine.suites.values()) * len(AGAINST_TOKENS) + len(MACHINE_PLOTS)
 
 
 def standalone(machines):
