@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import re
 import shutil
 import subprocess
@@ -535,7 +536,9 @@ def test_a_range_without_extent_is_one_figure(document):
     assert row[heading.index("over naive")] == "20.0x"
 
 
-def test_the_drawn_figure_is_checked_against_the_results(make, tmp_path):
+@pytest.fixture
+def update(tmp_path):
+    """update(*options, **environment): scripts/update_documents in a tree of its own."""
     for name in ("scripts", "bench/results", "docs", "examples"):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
@@ -543,10 +546,14 @@ def test_the_drawn_figure_is_checked_against_the_results(make, tmp_path):
     for name in ("README.md", "docs/performance.md", "examples/minimal.c"):
         (tmp_path / name).touch()
 
-    def update(*options):
+    def run(*options, **environment):
         script = [sys.executable, tmp_path / "scripts/update_documents", *options]
-        return subprocess.run(script, stderr=subprocess.PIPE, text=True)
+        return subprocess.run(script, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True)
 
+    return run
+
+
+def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path):
     measured = make([measurement("ropekit", 1e-6, t, label="Llama-3-8B") for t in TOKENS])
     results.write(measured, tmp_path / "bench/results/a.json")
     assert "bandwidth.svg" in update("--check").stderr
@@ -556,3 +563,14 @@ def test_the_drawn_figure_is_checked_against_the_results(make, tmp_path):
     results.write(measured, tmp_path / "bench/results/a.json")
     assert "bandwidth.svg" in update("--check").stderr
     assert plots.standalone(machines([measured])) == plots.standalone(machines([measured]))
+
+
+def test_documents_are_left_alone_where_the_figure_cannot_be_drawn(update, tmp_path):
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without/matplotlib.py").write_text("raise ModuleNotFoundError(name='matplotlib')")
+    text = "<!-- begin: goals -->\nolder\n<!-- end: goals -->\n"
+    (tmp_path / "README.md").write_text(text)
+    answer = update(PYTHONPATH=str(tmp_path / "without"))
+    assert answer.returncode and "matplotlib is not installed, nothing was changed" in answer.stderr
+    assert (tmp_path / "README.md").read_text() == text
+    assert "README.md is not" in update("--check", PYTHONPATH=str(tmp_path / "without")).stderr
