@@ -116,3 +116,24 @@ def test_the_verdict_is_seen_at_phone_width(browser, make, tmp_path):
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
     assert tab.evaluate(OVERFLOW) == 0
     tab.close()
+
+
+def test_why_a_peer_is_absent_is_read_without_scrolling_at_phone_width(browser, make, tmp_path):
+    called = "torch.compile(cached, dynamic=False), " * 3
+    reason = "ImportError: /opt/python/lib/python3.13/site-packages/aiter/library.so: no such file, " * 2
+    looked_for = [
+        {"implementation": "torch.compile cached", "version": "2.13.0+cu130", "reason": ""},
+        {"implementation": "Transformer Engine", "version": "", "reason": reason},
+    ]
+    records = [measurement(name, 1e-6) for name in ("ropekit", "torch.compile cached")]
+    records[1]["kernel"] = called
+    path = tmp_path / "page.html"
+    path.write_text(page.render(machines([make(records, "A device", looked_for)])), encoding="utf-8")
+    for width in (390, 1280):
+        tab = browser.new_page(viewport={"width": width, "height": 844})
+        tab.goto(path.as_uri())
+        cells = [tab.get_by_role("cell", name=text.strip()).first for text in (called, reason)]
+        boxes = [cell.bounding_box() for cell in cells]
+        assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
+        assert min(box["width"] for box in boxes) > 130
+        tab.close()
