@@ -265,9 +265,8 @@ static void put_longrope(const whole_case *w, rope_desc *desc, double factor[2][
     desc->long_factor = factor[1];
 }
 
-/* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
-static rope_status rotate_whole(const whole_case *w, const char *backend, const char *kernel,
-                                unsigned char *data, size_t bytes, size_t q_bytes) {
+static rope_desc desc_of(const whole_case *w, const char *backend, const char *kernel,
+                         double factor[2][64]) {
     rope_desc desc = {.struct_size = sizeof desc,
                       .dtype = w->dtype,
                       .head_dim = w->head_dim,
@@ -284,40 +283,50 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
                       .launch = w->launch,
                       .backend = backend,
                       .kernel = kernel};
-    double factor[2][64];
     if (w->long_from)
         put_longrope(w, &desc, factor);
-    rope_plan *plan;
-    rope_device *device;
-    char *memory;
-    rope_status status = rope_plan_create(&desc, &plan);
-    if (status != ROPE_OK)
-        return status;
-    CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
-    const size_t id_bytes = 16 * (size_t)(w->batch * w->tokens), table = table_bytes(w);
+    return desc;
+}
+
+/* Memory of a case: q and k twice, to be read and to be written, then ids, then tables. */
+typedef struct whole_memory {
+    size_t q_bytes, bytes, ids, table, all; /* of q; of q and k; where ids and tables begin; all */
+} whole_memory;
+
+static whole_memory memory_of(const whole_case *w) {
+    whole_memory m = {.q_bytes = bytes_of(w, w->heads[0])};
+    m.bytes = m.q_bytes + bytes_of(w, w->heads[1]);
+    m.ids = 2 * m.bytes;
+    m.table = m.ids + 16 * (size_t)(w->batch * w->tokens);
+    m.all = m.table + 2 * table_bytes(w);
+    return m;
+}
+
+/* What it holds ahead of a call with `data`. */
+static unsigned char *make_memory(const whole_case *w, const whole_memory *m,
+                                  const unsigned char *data) {
+    unsigned char *memory = calloc(1, m->all),
+                  *tables = make_data(0, w->table_dtype, m->all - m->table);
+    memcpy(memory, data, m->bytes);
+    memcpy(memory + m->bytes, data, m->bytes);
+    make_ids(w, (char *)memory + m->ids);
+    memcpy(memory + m->table, tables, m->all - m->table);
+    free(tables);
+    return memory;
+}
+
+static rope_args args_of(const whole_case *w, const whole_memory *m, char *memory) {
     const int64_t rows = rows_of(w), pairs = w->window / 2;
-    char *ids = calloc(1, id_bytes);
-    make_ids(w, ids);
-    CHECK_STATUS(ROPE_OK,
-                 rope_device_alloc(device, 2 * bytes + id_bytes + 2 * table, (void **)&memory));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + 2 * bytes, ids, id_bytes));
-    free(ids);
-    unsigned char *entries = make_data(0, w->table_dtype, 2 * table);
-    char *cos = memory + 2 * bytes + id_bytes;
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, cos, entries, 2 * table));
-    free(entries);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, data, bytes));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory + bytes, data, bytes));
-    char *out = w->in_place ? memory : memory + bytes;
+    char *out = w->in_place ? memory : memory + m->bytes;
     rope_args args = {.struct_size = sizeof args, .batch = w->batch, .tokens = w->tokens};
     args.position_offset = rows ? TABLE_OFFSET : OFFSET;
     if (rows) {
-        args.cos = cos;
-        args.sin = cos + table;
+        args.cos = memory + m->table;
+        args.sin = memory + m->table + table_bytes(w);
         args.table_rows = rows;
         memcpy(args.table_stride, (int64_t[]){rows * pairs, pairs, 1}, sizeof args.table_stride);
     }
-    args.position_ids = w->id_dtype ? memory + 2 * bytes : NULL;
+    args.position_ids = w->id_dtype ? memory + m->ids : NULL;
     if (w->id_dtype && w->gaps == 1)
         memcpy(args.position_stride, (int64_t[]){1, 0, 1}, sizeof args.position_stride);
     if (w->id_dtype && w->gaps == 2)
@@ -325,9 +334,31 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     if (w->heads[0])
         args.q = tensor_of(w, w->heads[0], memory, out);
     if (w->heads[1])
-        args.k = tensor_of(w, w->heads[1], memory + q_bytes, out + q_bytes);
+        args.k = tensor_of(w, w->heads[1], memory + m->q_bytes, out + m->q_bytes);
+    return args;
+}
+
+/* Rotates a copy of `data` on a backend; `data` then holds the outputs. */
+static rope_status rotate_whole(const whole_case *w, const char *backend, const char *kernel,
+                                unsigned char *data) {
+    const whole_memory m = memory_of(w);
+    double factor[2][64];
+    rope_desc desc = desc_of(w, backend, kernel, factor);
+    rope_plan *plan;
+    rope_device *device;
+    char *memory;
+    rope_status status = rope_plan_create(&desc, &plan);
+    if (status != ROPE_OK)
+        return status;
+    CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, m.all, (void **)&memory));
+    unsigned char *image = make_memory(w, &m, data);
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, image, m.all));
+    free(image);
+    rope_args args = args_of(w, &m, memory);
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, data, out, bytes));
+    char *out = w->in_place ? memory : memory + m.bytes;
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, data, out, m.bytes));
     CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
     rope_device_close(device);
     rope_plan_destroy(plan);
@@ -337,9 +368,9 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
 /* Unless the kernel does not serve the call. NULL: the one that is chosen. */
 static void compare_whole(const whole_case *w, const char *kernel, const unsigned char *expected,
                           int64_t index) {
-    size_t q_bytes = bytes_of(w, w->heads[0]), bytes = q_bytes + bytes_of(w, w->heads[1]);
+    const size_t bytes = memory_of(w).bytes;
     unsigned char *got = make_data(index, w->dtype, bytes);
-    rope_status status = rotate_whole(w, device_backend(), kernel, got, bytes, q_bytes);
+    rope_status status = rotate_whole(w, device_backend(), kernel, got);
     if (!kernel || status != ROPE_ERROR_UNSUPPORTED) {
         CHECK_STATUS(ROPE_OK, status);
         CHECK(memcmp(expected, got, bytes) == 0, "other bits than the CPU's from %s",
@@ -349,9 +380,9 @@ static void compare_whole(const whole_case *w, const char *kernel, const unsigne
 }
 
 static void check_whole(const whole_case *w, int64_t index) {
-    size_t q_bytes = bytes_of(w, w->heads[0]), bytes = q_bytes + bytes_of(w, w->heads[1]);
+    const size_t bytes = memory_of(w).bytes;
     unsigned char *expected = make_data(index, w->dtype, bytes);
-    CHECK_STATUS(ROPE_OK, rotate_whole(w, "cpu", NULL, expected, bytes, q_bytes));
+    CHECK_STATUS(ROPE_OK, rotate_whole(w, "cpu", NULL, expected));
     const char *kernel = NULL;
     for (int k = 0; k == 0 || kernel; kernel = device_kernel(k++))
         compare_whole(w, kernel, expected, index);
