@@ -47,6 +47,10 @@ int gpu_is_window(const rope_problem *problem);
 /* Whether problem is one for the vector kernel at all; else why not. */
 const char *gpu_vector_declines(const rope_problem *problem);
 
+/* The widest geometry of a vector or window kernel, from the wanted one down, that exists and that
+ * the call's alignment allows; negative where none does. */
+int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call, int32_t pairing);
+
 /* 0 where pointers or strides of this call, or its size, are not for a plain kernel. */
 int gpu_plain_plan(const gpu_bound *bound, const rope_call *call, gpu_launch *launch);
 

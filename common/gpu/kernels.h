@@ -146,10 +146,11 @@ enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
  *     block x strides over pairs; staged: block y is 1 and dynamic shared memory holds a window
  *   vector (rope_problem, rope_call, gpu_vector_call), window (gpu_window_call), plain
- *     (gpu_plain_call): grid x over blocks of units, z and y over blocks of tokens, block is (pairs
- * / pairs a thread, units, tokens); dynamic shared memory of vector holds a row of coefficients for
- * each token of the block All may be launched to start early, but of two plain ones the second
- * alone.
+ *     (gpu_plain_call): grid x over blocks of units, z and y over blocks of tokens, block is
+ *     (lanes, units, tokens), a lane for the pairs of a thread; dynamic shared memory of vector
+ *     holds a row of coefficients for each token of the block
+ *
+ * All may be launched to start early, but of two plain ones the second alone.
  */
 typedef struct gpu_rotate_kernels {
     const void *generic;

@@ -29,10 +29,6 @@ int64_t gpu_pairs_each(const gpu_bound *bound, const rope_call *call);
 /* Which set of frequencies every token of the call takes; negative where the device must look. */
 int gpu_set_of(const rope_problem *problem, const rope_call *call);
 
-/* The widest geometry of a vector or window kernel, from the wanted one down, that exists and that
- * the call's alignment allows; negative where none does. */
-int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call, int32_t pairing);
-
 /* Whether 32 bits hold an operand's strides in bytes, and from a thread's first head to its last.
  */
 int gpu_is_near(const rope_problem *problem, const rope_call *call, const int64_t stride[4]);
