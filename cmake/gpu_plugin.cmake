@@ -12,9 +12,9 @@ function(ropekit_gpu_objects target)
         ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
 endfunction()
 
-# libropekit_NAME.so of the calling folder's entry.c and the objects, beside libropekit.so.
+# libropekit_NAME.so of the calling folder's entry.c and current.c and the objects, beside libropekit.so.
 function(ropekit_gpu_plugin name objects)
-    add_library(ropekit_${name} MODULE entry.c ${ropekit_gpu_host} $<TARGET_OBJECTS:${objects}>)
+    add_library(ropekit_${name} MODULE entry.c current.c ${ropekit_gpu_host} $<TARGET_OBJECTS:${objects}>)
     ropekit_target(ropekit_${name})
     target_include_directories(ropekit_${name} PRIVATE
         ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})

@@ -22,18 +22,6 @@ rope_status gpu_fail(gpuError_t error, const char *what, int32_t device) {
                           device, gpuGetErrorString(error));
 }
 
-gpuError_t gpu_enter(int32_t device, int *previous) {
-    gpuError_t error = gpuGetDevice(previous);
-    if (error != gpuSuccess || *previous == device)
-        return error;
-    return gpuSetDevice(device);
-}
-
-void gpu_leave(int32_t device, int previous) {
-    if (previous != device)
-        (void)gpuSetDevice(previous);
-}
-
 rope_status gpu_device_count(int32_t *count, char *reason) {
     int found = 0;
     gpuError_t error = gpuGetDeviceCount(&found);

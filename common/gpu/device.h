@@ -14,7 +14,8 @@ rope_status gpu_status(gpuError_t error);
 /* The status of an error, with its text under host->fail as "what on device d: text". */
 rope_status gpu_fail(gpuError_t error, const char *what, int32_t device);
 
-/* Makes a device current and remembers which was. gpu_leave is called where gpu_enter succeeded. */
+/* Makes a device current and remembers which was. gpu_leave is called where gpu_enter succeeded.
+ * Each backend has its own, in current.c. */
 gpuError_t gpu_enter(int32_t device, int *previous);
 void gpu_leave(int32_t device, int previous);
 
