@@ -17,8 +17,8 @@ typedef struct gpu_bound {
     int32_t multiprocessors;
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
-    int32_t plain;    /* gpu_is_plain() */
-    int32_t window;   /* gpu_is_window() */
+    int32_t plain;    /* calls may take a plain kernel */
+    int32_t window;   /* or a window kernel */
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_bound;
 

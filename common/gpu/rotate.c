@@ -60,10 +60,26 @@ static int has_geometry(const gpu_rotate_kernels *kernels, int32_t geometry) {
            kernels->plain[geometry][0][GPU_WHOLE][GPU_PAIRS_KINDS - 1][0];
 }
 
-static const char *declines(const rope_problem *problem, int32_t geometry) {
-    if (geometry >= 0 && !has_geometry(kernels_of(problem->dtype), geometry))
+/* What a candidate's calls take: the first of plain, window and vector kernels that fits them, else
+ * the generic one. */
+typedef struct choice {
+    int32_t geometry;
+    int32_t plain, window; /* SKIPPED, TRIED, or NEEDED: declined where no call could take one */
+} choice;
+
+enum { SKIPPED, TRIED, NEEDED };
+
+static const char *declines(const rope_problem *problem, const choice *chosen) {
+    if (chosen->geometry == GPU_GENERIC)
+        return NULL;
+    if (chosen->geometry >= 0 && !has_geometry(kernels_of(problem->dtype), chosen->geometry))
         return "declined: no kernel of the dtype has this geometry";
-    return geometry == GPU_GENERIC ? NULL : gpu_vector_declines(problem);
+    if (chosen->plain == NEEDED && !gpu_is_plain(problem))
+        return "declined: for exact angles of one axis and one pairing, not of f64, shards or XPos";
+    if (chosen->window == NEEDED && !gpu_is_window(problem))
+        return "declined: for exact angles or half-width tables of one axis, not of f64, shards or "
+               "XPos";
+    return gpu_vector_declines(problem);
 }
 
 /* Whether the device can run kernels of ours at all. */
@@ -80,11 +96,11 @@ static rope_status probe(int32_t device, char *reason) {
 
 static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
                         void **kernel, char *reason) {
-    int32_t geometry = *(const int32_t *)self->data;
+    const choice *chosen = self->data;
     *kernel = NULL;
     if (!problem)
         return probe(device, reason);
-    const char *declined = declines(problem, geometry);
+    const char *declined = declines(problem, chosen);
     if (declined) {
         snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
         return ROPE_DECLINED;
@@ -94,9 +110,9 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
         return refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->dtype);
     bound->device = device;
-    bound->geometry = geometry;
-    bound->plain = gpu_is_plain(problem);
-    bound->window = gpu_is_window(problem);
+    bound->geometry = chosen->geometry;
+    bound->plain = chosen->plain && gpu_is_plain(problem);
+    bound->window = chosen->window && gpu_is_window(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
@@ -209,27 +225,27 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
     return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
 }
 
-static const int32_t by_size = GPU_BY_SIZE, narrow = GPU_NARROW, wide = GPU_WIDE, deep = GPU_DEEP,
-                     alone = GPU_ALONE, generic = GPU_GENERIC;
-
-#define CANDIDATE(variable, label, geometry, forced)                                               \
+#define CANDIDATE(variable, label, forced, ...)                                                    \
+    static const choice variable##_choice = {__VA_ARGS__};                                         \
     static const rope_candidate variable = {.name = label,                                         \
-                                            .data = &(geometry),                                   \
+                                            .data = &variable##_choice,                            \
                                             .on_request = forced,                                  \
                                             .bind = bind,                                          \
                                             .run = run,                                            \
                                             .release = release}
 
-CANDIDATE(vec, "vec", by_size, 0);
-CANDIDATE(any, "generic", generic, 0);
+CANDIDATE(plain, "plain", 0, GPU_BY_SIZE, NEEDED, TRIED);
+CANDIDATE(window, "window", 0, GPU_BY_SIZE, SKIPPED, NEEDED);
+CANDIDATE(vector, "vector", 0, GPU_BY_SIZE, SKIPPED, SKIPPED);
+CANDIDATE(any, "generic", 0, GPU_GENERIC, SKIPPED, SKIPPED);
 
 /* One geometry whatever the size, to measure by. */
-CANDIDATE(vec_narrow, "vec-narrow", narrow, 1);
-CANDIDATE(vec_wide, "vec-wide", wide, 1);
-CANDIDATE(vec_deep, "vec-deep", deep, 1);
-CANDIDATE(vec_alone, "vec-alone", alone, 1);
+CANDIDATE(narrow, "narrow", 1, GPU_NARROW, TRIED, TRIED);
+CANDIDATE(wide, "wide", 1, GPU_WIDE, TRIED, TRIED);
+CANDIDATE(deep, "deep", 1, GPU_DEEP, TRIED, TRIED);
+CANDIDATE(alone, "alone", 1, GPU_ALONE, TRIED, TRIED);
 
-static const rope_candidate *const candidates[] = {&vec,      &any,      &vec_narrow,
-                                                   &vec_wide, &vec_deep, &vec_alone};
+static const rope_candidate *const candidates[] = {&plain,  &window, &vector, &any,
+                                                   &narrow, &wide,   &deep,   &alone};
 
 const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};

@@ -13,7 +13,7 @@ static rope_desc describe(int32_t device, int kind) {
     desc.head_dim = FIXTURE_DIM;
     desc.rope_theta = 10000;
     if (kind == FIXTURE_WIDE)
-        desc.kernel = "vec-wide";
+        desc.kernel = "wide";
     if (kind == FIXTURE_AXES_3) {
         desc.axes = FIXTURE_AXES;
         desc.axis_layout = ROPE_AXES_CUSTOM;

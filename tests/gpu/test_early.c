@@ -13,19 +13,19 @@ typedef struct shape {
 /* The first has fewer blocks than a device has multiprocessors and lets the next launch start at
  * once; each of the others has more than 170. */
 static const shape shapes[] = {
-    {"vec", ROPE_BF16, 1, 64, 3, 1, 64},         {"vec-narrow", ROPE_BF16, 1, 512, 3, 1, 64},
-    {"vec-narrow", ROPE_F32, 1, 256, 3, 1, 128}, {"vec-wide", ROPE_BF16, 1, 1024, 3, 1, 128},
-    {"vec-wide", ROPE_F32, 1, 2048, 3, 1, 64},   {"vec-alone", ROPE_F16, 1, 4096, 1, 0, 128},
-    {"vec-narrow", ROPE_F16, 1, 512, 4, 2, 128}, {"vec-wide", ROPE_BF16, 1, 1024, 4, 2, 128},
-    {"vec-deep", ROPE_BF16, 1, 1024, 8, 4, 128}, {"vec-deep", ROPE_F32, 1, 512, 8, 4, 128},
-    {"vec-narrow", ROPE_BF16, 3, 384, 3, 1, 64}, {"vec-wide", ROPE_BF16, 3, 2048, 3, 1, 64},
+    {"plain", ROPE_BF16, 1, 64, 3, 1, 64},    {"narrow", ROPE_BF16, 1, 512, 3, 1, 64},
+    {"narrow", ROPE_F32, 1, 256, 3, 1, 128},  {"wide", ROPE_BF16, 1, 1024, 3, 1, 128},
+    {"wide", ROPE_F32, 1, 2048, 3, 1, 64},    {"alone", ROPE_F16, 1, 4096, 1, 0, 128},
+    {"narrow", ROPE_F16, 1, 512, 4, 2, 128},  {"wide", ROPE_BF16, 1, 1024, 4, 2, 128},
+    {"deep", ROPE_BF16, 1, 1024, 8, 4, 128},  {"deep", ROPE_F32, 1, 512, 8, 4, 128},
+    {"narrow", ROPE_BF16, 3, 384, 3, 1, 64},  {"wide", ROPE_BF16, 3, 2048, 3, 1, 64},
     {"generic", ROPE_BF16, 1, 256, 3, 1, 64},
 };
 
 /* Moves bits: one token at position 0, whose cosine is 1 and sine 0, of fp32 that are finite and
  * have no sign. */
 static shape copy_of(size_t bytes) {
-    return (shape){"vec", ROPE_F32, 1, 1, (int64_t)(bytes / 256), 0, 64};
+    return (shape){"plain", ROPE_F32, 1, 1, (int64_t)(bytes / 256), 0, 64};
 }
 
 static size_t size_of(const shape *s) {

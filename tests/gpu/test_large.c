@@ -15,10 +15,10 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"vec-narrow", ROPE_BF16, (1 << 24) + 5, 1},  {"vec-wide", ROPE_BF16, (1 << 24) + 5, 1},
-    {"vec-alone", ROPE_BF16, (1 << 24) + 5, 1},   {"generic", ROPE_BF16, (1 << 24) + 5, 1},
-    {"vec-narrow", ROPE_F16, (1 << 15) + 8, 512}, {"vec-deep", ROPE_BF16, (1 << 15) + 8, 512},
-    {"vec-wide", ROPE_F32, (1 << 15) + 8, 512},
+    {"narrow", ROPE_BF16, (1 << 24) + 5, 1},  {"wide", ROPE_BF16, (1 << 24) + 5, 1},
+    {"alone", ROPE_BF16, (1 << 24) + 5, 1},   {"generic", ROPE_BF16, (1 << 24) + 5, 1},
+    {"narrow", ROPE_F16, (1 << 15) + 8, 512}, {"deep", ROPE_BF16, (1 << 15) + 8, 512},
+    {"wide", ROPE_F32, (1 << 15) + 8, 512},
 };
 
 static size_t row_bytes(const shape *s) {
