@@ -57,19 +57,13 @@ def peers(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple
         pass
 
 
-def microseconds(call: Call, wait: Callable[[], object]) -> float:
-    """Median over the rounds of the mean time of a call."""
-    for _ in range(20):
-        call()
-    times = []
-    for _ in range(ROUNDS):
-        wait()
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        times.append((time.perf_counter() - start) / CALLS * 1e6)
+def round_of(call: Call, wait: Callable[[], object]) -> float:
+    """Microseconds of a call, the mean of a round."""
     wait()
-    return statistics.median(times)
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - start) / CALLS * 1e6
 
 
 def main() -> None:
@@ -82,8 +76,16 @@ def main() -> None:
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"torch {torch.__version__}, tensors on {name}")
-    for title, call in (*ours(q, k, ids), *peers(q, k, ids)):
-        print(f"{title:26} {microseconds(call, wait):7.2f} us")
+    calls = dict((*ours(q, k, ids), *peers(q, k, ids)))
+    for call in calls.values():
+        for _ in range(20):
+            call()
+    # All take turns, so that a host's slower seconds fall to each alike.
+    rounds = [[round_of(call, wait) for call in calls.values()] for _ in range(ROUNDS)]
+    wait()
+    print(f"{'':26}  median   least")
+    for title, times in zip(calls, zip(*rounds, strict=True), strict=True):
+        print(f"{title:26} {statistics.median(times):7.2f} {min(times):7.2f} us")
 
 
 if __name__ == "__main__":

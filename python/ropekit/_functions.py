@@ -6,7 +6,7 @@ import operator
 from functools import lru_cache
 from typing import Any, cast, overload
 
-from torch import Tensor, is_grad_enabled
+from torch import SymInt, Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
@@ -136,7 +136,7 @@ def apply(
                 return found
         rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         tensors, text = _read(q, k, config, fields)
-        result = rotate(len(tensors), *tensors, text, positions, position_offset, *rest)
+        result = rotate(len(tensors), *tensors, text, positions, _whole(position_offset), *rest)
     except (AttributeError, RuntimeError):
         given = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         _check_kinds(q, k, positions, given)
@@ -151,12 +151,19 @@ def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ..
     for name, x in zip(names.split(), (q, k, positions, *rest[1:]), strict=False):
         if x is not None and not isinstance(x, Tensor):
             raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
-    try:
-        offset = operator.index(cast("int", rest[0]))
-    except TypeError:
-        raise TypeError(f"position_offset is {rest[0]}; allowed is a whole number") from None
+    offset = _whole(cast("int", rest[0]))
     if not -(2**63) <= offset < 2**63:
         raise RuntimeError(f"position_offset is {offset}; allowed is a whole number of 64 bits")
+
+
+def _whole(offset: int) -> int:
+    """position_offset from whatever has an index; PyTorch would cut off a fraction of NumPy's."""
+    if isinstance(offset, (int, SymInt)):
+        return offset
+    try:
+        return operator.index(offset)
+    except TypeError:
+        raise TypeError(f"position_offset is {offset}; allowed is a whole number") from None
 
 
 def rotate(count: int, *arguments: Any) -> Any:
@@ -227,6 +234,7 @@ def apply_(
             if rotate_plain_(q, k, text, positions, position_offset) is not None:
                 increment_version((q,) if k is None else (q, k))
                 return
+        position_offset = _whole(position_offset)
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
         if few and not traced and positions is not None and position_offset is _NO_OFFSET:
@@ -235,7 +243,9 @@ def apply_(
             FEW_IN_PLACE[len(tensors)](*tensors, text, positions, position_offset)
         else:
             operators = IN_PLACE if traced else DIRECT_IN_PLACE
-            operators[len(tensors)](*tensors, text, positions, *rest, position_flag)
+            operators[len(tensors)](
+                *tensors, text, positions, position_offset, *rest[1:], position_flag
+            )
     except (AttributeError, RuntimeError):
         _check_kinds(q, k, positions, (*rest, position_flag))
         raise

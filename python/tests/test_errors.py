@@ -13,6 +13,7 @@ import torch
 X = torch.randn(2, 5, 4, 16)
 INT = torch.arange(5)
 TABLE = torch.ones(5, 8)
+PART = numpy.float32(3.5)
 META, META_BOUNDS, LEAF = X.to("meta"), INT[:2].to("meta"), X.clone().requires_grad_()
 
 CASES: list[tuple[str, Callable[[], object]]] = [
@@ -177,6 +178,8 @@ def test_refuses_to_write_an_inference_tensor_outside_inference_mode(name: str) 
         ("cos is list; allowed is a tensor", lambda: ropekit.apply_(X.clone(), cos=[1], sin=TABLE)),
         ("position_flag is int; allowed", lambda: ropekit.apply_(X.clone(), position_flag=1)),
         ("position_offset is 1.5; allowed", lambda: ropekit.apply(X, position_offset=1.5)),
+        ("position_offset is 3.5; allowed", lambda: ropekit.apply(X, position_offset=PART)),
+        ("position_offset is 3.5; allowed", lambda: ropekit.apply_(X, position_offset=PART)),
         ("position_offset is tensor([0, 1", lambda: ropekit.apply(X, position_offset=INT)),
         ("q is NoneType; allowed is a tensor", lambda: ropekit.rope(None, None, 5)),
         ("k is NoneType; allowed is a tensor", lambda: ropekit.rope(X, None, 5)),
