@@ -104,10 +104,11 @@ __global__ void __launch_bounds__(GPU_VECTOR_THREADS, GPU_VECTOR_BLOCKS)
         gpu_fill_rows<DTYPE>(&p, &call, &vector, n, memory, fates);
     const char *in = gpu_unit_in(&vector, unit, n);
     const int64_t in_token = unit.tensor ? o->in_token[1] : o->in_token[0];
+    const int64_t in_head = unit.tensor ? o->in_head[1] : o->in_head[0];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++)
         if (t < count)
-            gpu_load_unit<shape>(o, unit, in + t * in_token, x[t]);
+            gpu_load_heads<shape>(in + t * in_token, in_head, o->pairs, unit.count, x[t]);
     gpu_let_next_start();
     if (GEOMETRY == GPU_NARROW)
         gpu_fill_rows<DTYPE>(&p, &call, &vector, n, memory, fates);

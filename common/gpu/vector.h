@@ -172,14 +172,14 @@ GPU_FN char *gpu_out_of(const gpu_operands *o, int tensor, int head, int64_t n) 
            n * (tensor ? o->out_token[1] : o->out_token[0]);
 }
 
+/* Heads of a thread. */
 template <typename S>
-GPU_FN void gpu_load_unit(const gpu_operands *o, const gpu_unit &u, const char *in,
-                          gpu_vectors<S> x[S::HEADS]) {
+GPU_FN void gpu_load_heads(const char *in, int64_t stride, int pairs, int count,
+                           gpu_vectors<S> x[S::HEADS]) {
 #pragma unroll
     for (int h = 0; h < S::HEADS; h++)
-        if (h < u.count)
-            x[h] =
-                gpu_load_vectors<S>(in + h * (u.tensor ? o->in_head[1] : o->in_head[0]), o->pairs);
+        if (h < count)
+            x[h] = gpu_load_vectors<S>(in + h * stride, pairs);
 }
 
 /* The thread's token, or index of some: blocks of tokens lie along y and z. */

@@ -81,16 +81,6 @@ GPU_FN void gpu_rotate_unit(const gpu_window_call *call, int fate, const gpu_lan
     }
 }
 
-/* Heads of a unit, or what lies outside their windows. */
-template <typename S>
-GPU_FN void gpu_load_heads(const char *in, int64_t stride, int pairs, int count,
-                           gpu_vectors<S> x[S::HEADS]) {
-#pragma unroll
-    for (int h = 0; h < S::HEADS; h++)
-        if (h < count)
-            x[h] = gpu_load_vectors<S>(in + h * stride, pairs);
-}
-
 template <typename S>
 GPU_FN void gpu_store_heads(char *out, int64_t stride, int pairs, int count,
                             const gpu_vectors<S> x[S::HEADS]) {
