@@ -5,7 +5,7 @@ find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
 
 # Machine code for every architecture of this list that the toolkit knows, PTX for the newest, unless
 # CMAKE_CUDA_ARCHITECTURES or CMake's variable of the environment says which.
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS} AND ROPEKIT_NVCC)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "" AND ROPEKIT_NVCC)
     execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
     foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
         if(known MATCHES "compute_${architecture}\n")

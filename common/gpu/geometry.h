@@ -40,11 +40,9 @@ typedef struct gpu_launch {
     gpu_vector_call vector;
 } gpu_launch;
 
-/* Whether calls of this problem may take a plain or a window kernel. */
-int gpu_is_plain(const rope_problem *problem);
-int gpu_is_window(const rope_problem *problem);
-
-/* Whether problem is one for the vector kernel at all; else why not. */
+/* Why no call of this problem takes a plain, a window or a vector kernel; NULL where some may. */
+const char *gpu_plain_declines(const rope_problem *problem);
+const char *gpu_window_declines(const rope_problem *problem);
 const char *gpu_vector_declines(const rope_problem *problem);
 
 /* The widest geometry of a vector or window kernel, from the wanted one down, that exists and that

@@ -4,10 +4,15 @@
 
 enum { UNITS_MOST = UINT16_MAX / 2 };
 
-int gpu_is_plain(const rope_problem *p) {
-    return p->axes == 1 && p->angle_mode == ROPE_ANGLE_EXACT && p->shard == ROPE_SHARD_NONE &&
-           !p->xpos_rate && p->dtype != ROPE_F64 && p->arithmetic == ROPE_ARITHMETIC_FP32 &&
-           p->pairing_in == p->pairing_out;
+const char *gpu_plain_declines(const rope_problem *p) {
+    const char *declined = gpu_window_declines(p);
+    if (declined)
+        return declined;
+    if (p->angle_mode != ROPE_ANGLE_EXACT)
+        return "declined: angle_mode is table";
+    if (p->arithmetic != ROPE_ARITHMETIC_FP32)
+        return "declined: arithmetic is model_dtype";
+    return p->pairing_in == p->pairing_out ? NULL : "declined: pairing_in is not pairing_out";
 }
 
 /* Whether the kernel can read the ids. */

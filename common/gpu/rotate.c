@@ -74,11 +74,10 @@ static const char *declines(const rope_problem *problem, const choice *chosen) {
         return NULL;
     if (chosen->geometry >= 0 && !has_geometry(kernels_of(problem->dtype), chosen->geometry))
         return "declined: no kernel of the dtype has this geometry";
-    if (chosen->plain == NEEDED && !gpu_is_plain(problem))
-        return "declined: for exact angles of one axis and one pairing, not of f64, shards or XPos";
-    if (chosen->window == NEEDED && !gpu_is_window(problem))
-        return "declined: for exact angles or half-width tables of one axis, not of f64, shards or "
-               "XPos";
+    if (chosen->plain == NEEDED && gpu_plain_declines(problem))
+        return gpu_plain_declines(problem);
+    if (chosen->window == NEEDED && gpu_window_declines(problem))
+        return gpu_window_declines(problem);
     return gpu_vector_declines(problem);
 }
 
@@ -111,8 +110,8 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
     bound->kernels = kernels_of(problem->dtype);
     bound->device = device;
     bound->geometry = chosen->geometry;
-    bound->plain = chosen->plain && gpu_is_plain(problem);
-    bound->window = chosen->window && gpu_is_window(problem);
+    bound->plain = chosen->plain && !gpu_plain_declines(problem);
+    bound->window = chosen->window && !gpu_window_declines(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {

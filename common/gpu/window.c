@@ -4,13 +4,28 @@
 
 enum { UNITS_MOST = INT32_MAX / 4 };
 
-int gpu_is_window(const rope_problem *p) {
-    if (p->axes != 1 || p->shard != ROPE_SHARD_NONE || p->xpos_rate || p->dtype == ROPE_F64)
-        return 0;
-    if (p->angle_mode == ROPE_ANGLE_TABLE)
-        return p->table_width == ROPE_TABLE_HALF && p->direction != ROPE_INVERSE &&
-               (p->table_dtype == ROPE_F32 || p->table_dtype == p->dtype);
-    return p->angle_mode == ROPE_ANGLE_EXACT;
+static const char *declines_table(const rope_problem *p) {
+    if (p->table_width != ROPE_TABLE_HALF)
+        return "declined: table_width is full";
+    if (p->direction == ROPE_INVERSE)
+        return "declined: angle_mode is table and direction is inverse";
+    return p->table_dtype == ROPE_F32 || p->table_dtype == p->dtype
+               ? NULL
+               : "declined: table_dtype is neither f32 nor dtype";
+}
+
+const char *gpu_window_declines(const rope_problem *p) {
+    if (p->dtype == ROPE_F64)
+        return "declined: dtype is f64";
+    if (p->axes != 1)
+        return "declined: there are several axes";
+    if (p->shard != ROPE_SHARD_NONE)
+        return "declined: there are shards";
+    if (p->xpos_rate)
+        return "declined: xpos_scale_base is given";
+    if (p->angle_mode == ROPE_ANGLE_F32)
+        return "declined: angle_mode is f32";
+    return p->angle_mode == ROPE_ANGLE_TABLE ? declines_table(p) : NULL;
 }
 
 /* Bytes of an entry of the tables. */

@@ -22,6 +22,7 @@ from ropekit._operators import (
     IN_PLACE,
     NO_GRAD,
     are_transforms_active,
+    check_tables,
     check_written,
     increment_version,
     is_derived,
@@ -171,7 +172,7 @@ def rotate(count: int, *arguments: Any) -> Any:
 
     Its arguments after position_offset may be left out.
     """
-    _check_tables(arguments[count + 6 :])
+    check_tables(arguments[count + 6 :])
     if not _needs_grad(*arguments[:count]):
         if is_dynamo_compiling():
             return NO_GRAD[count](*arguments)
@@ -189,12 +190,6 @@ def rotate(count: int, *arguments: Any) -> Any:
 def _is_traced() -> bool:
     """Where an operator must stand for itself: in a graph, or under a transform of torch.func."""
     return is_compiling() or are_transforms_active()
-
-
-def _check_tables(tables: tuple[Tensor | None, ...]) -> None:
-    for table in tables:
-        if table is not None and table.requires_grad and is_grad_enabled():
-            raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
 
 
 def _needs_grad(q: Tensor, k: Tensor | None = None) -> bool:
@@ -237,6 +232,7 @@ def apply_(
         position_offset = _whole(position_offset)
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
+        check_tables((cos, sin))
         if few and not traced and positions is not None and position_offset is _NO_OFFSET:
             IDS_IN_PLACE[len(tensors)](*tensors, text, positions)
         elif few and not traced:

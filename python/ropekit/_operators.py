@@ -207,6 +207,13 @@ def recorded_outside(count: int, *arguments: Any) -> Any:
     return _record(count, *tensors, *arguments[count:])
 
 
+def check_tables(tables: tuple[Tensor | None, ...]) -> None:
+    """Refuses cos and sin that a gradient is to flow into."""
+    for table in tables:
+        if table is not None and table.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+
+
 def _rotate(q: Tensor, *rest: Any) -> Any:
     return recorded(1, q, *_filled(rest))
 
@@ -217,6 +224,7 @@ def _rotate_pair(q: Tensor, k: Tensor, *rest: Any) -> Any:
 
 def _filled(rest: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments from config on, with the defaults that a dispatcher leaves out."""
+    check_tables(rest[6:8])
     return rest + (None, 0, None, None, None, None, None)[len(rest) - 1 :]
 
 
@@ -248,6 +256,7 @@ def _counted(count: int) -> Any:
 
     def rotate(keyset: Any, *arguments: Any) -> None:
         check_written(arguments[0], arguments[1] if count == 2 else None)
+        check_tables(arguments[count + 6 : count + 8])
         below = keyset & torch._C._after_ADInplaceOrView_keyset
         IN_PLACE[count].redispatch(below, *arguments)
         written = arguments[:count] + arguments[count + 8 :]

@@ -11,6 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
+import torch
 from torch import SymInt, Tensor
 from typing_extensions import Unpack
 
@@ -185,26 +186,37 @@ def _as_dict(config: object) -> dict[str, Any]:
     return cast("dict[str, Any]", config)
 
 
+def _parameters(*levels: Mapping[str, Any]) -> Mapping[str, Any]:
+    """rope_parameters, or rope_scaling, of the first that has any."""
+    for level in levels:
+        for name in ("rope_parameters", "rope_scaling"):
+            found = level.get(name)
+            if found is None or found == {}:
+                continue
+            if not isinstance(found, dict):
+                raise RuntimeError(f"{name} is {found!r}; allowed is a dict or None")
+            return found
+    return {}
+
+
+def _is_by_layer(parameters: Mapping[str, Any]) -> bool:
+    values = parameters.values()
+    return any(isinstance(value, dict) for value in values) and all(
+        value is None or isinstance(value, dict) for value in values
+    )
+
+
 def _rope_fields(
     root: Mapping[str, Any], layer_type: str | None
 ) -> Iterator[tuple[str, str, object]]:
     """Every field as (scope, name, value): the model's, then those of rope_parameters."""
-    model = root.get("text_config") or root
+    text = root.get("text_config")
+    model = text if isinstance(text, dict) else root
     local = model.get("rope_local_base_freq")
-    parameters: Mapping[str, Any] = next(
-        (
-            level[name]
-            for level in (model, root)
-            for name in ("rope_parameters", "rope_scaling")
-            if level.get(name)
-        ),
-        {},
-    )
+    parameters = _parameters(model, root)
     for level in (root, model):
-        yield from (("", name, value) for name, value in level.items())
-    if parameters and all(
-        value is None or isinstance(value, dict) for value in parameters.values()
-    ):
+        yield from (("", str(name), value) for name, value in level.items())
+    if _is_by_layer(parameters):
         name = layer_type or "full_attention"
         if not parameters.get(name):
             raise RuntimeError(f'layer_type is "{name}"; allowed is {", ".join(parameters)}')
@@ -212,12 +224,16 @@ def _rope_fields(
     elif layer_type == "sliding_attention" and local:
         yield ("", "rope_theta", local)
         return
-    yield from (("rope", name, value) for name, value in parameters.items())
+    yield from (("rope", str(name), value) for name, value in parameters.items())
 
 
 def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
+    """As bench/config_parse.c sets a field: what holds no numbers is an empty list where RoPE has a
+    field of that name."""
     where = (handle, scope.encode(), name.encode())
     status = 0
+    if isinstance(value, torch.dtype):
+        value = str(value).removeprefix("torch.")
     if isinstance(value, str):
         status = library.rope_config_set_string(*where, value.encode())
     elif isinstance(value, Real):
@@ -225,6 +241,12 @@ def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
     elif isinstance(value, (list, tuple)) and all(isinstance(v, Real) for v in value):
         numbers = (ctypes.c_double * len(value))(*value)
         status = library.rope_config_set_list(*where, numbers, len(value))
+    elif scope and value is not None:
+        raise RuntimeError(
+            f"{name} is {value!r}; allowed is a number, a string or a list of numbers"
+        )
+    elif value is not None and name not in ("rope_parameters", "rope_scaling"):
+        status = library.rope_config_set_list(*where, None, 0)
     return status == 0
 
 

@@ -73,6 +73,12 @@ class Angles:
     text: str
     sequence_lengths: Tensor | None
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the angles of a patched embedding have no {name}: a function that is not patched was "
+            "given them, as one that is run again for a gradient once the patch is restored"
+        )
+
 
 def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Tensor, sin: Any) -> Any:
     types = [x.dtype for x in tensors]
@@ -271,6 +277,7 @@ class Patch:
 
     def __init__(self) -> None:
         self.report: list[str] = []
+        self._serves = True  # until its block or restore
         self._functions: list[tuple[ModuleType, str, Any]] = []
         self._forwards: list[_Forward] = []
 
@@ -307,8 +314,12 @@ class Patch:
         for forward in self._forwards:
             _take_out(forward)
         self._functions, self._forwards = [], []
+        self._serves = False
 
     def __enter__(self) -> Patch:
+        if not self._serves:
+            raise RuntimeError("the patch was restored or serves a block; allowed is a new one")
+        self._serves = False
         return self
 
     def __exit__(

@@ -150,11 +150,30 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     assert factor == pytest.approx(rotary.attention_scaling)
 
 
-def test_unknown_rope_type_of_a_configuration() -> None:
-    with pytest.raises(RuntimeError, match='rope_type is "ntk"; allowed is default'):
-        ropekit.apply(
-            torch.randn(1, 1, 1, 8), config={"head_dim": 8, "rope_scaling": {"rope_type": "ntk"}}
-        )
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"rope_scaling": {"rope_type": "ntk"}}, 'rope_type is "ntk"; allowed is default'),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type is ['yarn']; allowed is a number"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": ["8"]}}, "factor is ['8']; allowed is"),
+        ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; allowed is a dict or None"),
+        ({"rope_parameters": [1]}, "rope_parameters is [1]; allowed is a dict or None"),
+        ({"rope_theta": ["1e4"]}, "rope_theta is a list"),
+        ({"rope_theta": {"full": 1e4}}, "rope_theta is a list"),
+        ({"rope_parameters": {"a": {}, "b": None}}, 'layer_type is "full_attention"; allowed is a'),
+    ],
+)
+def test_refused_configurations(config: dict[str, Any], text: str) -> None:
+    with pytest.raises(RuntimeError, match=re.escape(text)):
+        ropekit.apply(torch.randn(1, 1, 1, 8), config={"head_dim": 8, **config})
+
+
+def test_what_rope_has_no_field_for_is_passed_over() -> None:
+    plain = {"head_dim": 8, "rope_theta": 5e5}
+    other = {"text_config": 5, 1: 2, "architectures": ["A"], "id2label": {0: "a"}, "dtype": None}
+    for scaling in ({}, {"rope_type": None}, {"rope_type": "default", "type": None}):
+        config = {**plain, **other, "rope_scaling": scaling, "torch_dtype": torch.float16}
+        assert ropekit.Config.from_transformers(config) == ropekit.Config.from_transformers(plain)
 
 
 def test_version() -> None:

@@ -13,6 +13,7 @@ import torch
 X = torch.randn(2, 5, 4, 16)
 INT = torch.arange(5)
 TABLE = torch.ones(5, 8)
+LEAF_TABLE = TABLE.clone().requires_grad_()
 PART = numpy.float32(3.5)
 META, META_BOUNDS, LEAF = X.to("meta"), INT[:2].to("meta"), X.clone().requires_grad_()
 
@@ -67,7 +68,11 @@ CASES: list[tuple[str, Callable[[], object]]] = [
     ),
     (
         "cos or sin requires a gradient",
-        lambda: ropekit.apply(X, cos=TABLE.clone().requires_grad_(), sin=TABLE),
+        lambda: ropekit.apply(X, cos=LEAF_TABLE, sin=TABLE),
+    ),
+    (
+        "cos or sin requires a gradient",
+        lambda: torch.ops.ropekit.rotate(X, "", cos=LEAF_TABLE, sin=TABLE),
     ),
     (
         'direction is "inverse"; allowed with a gradient',
@@ -133,6 +138,11 @@ IN_PLACE: list[tuple[str, Callable[[torch.Tensor], object]]] = [
     ("position_flag is on meta", lambda x: ropekit.apply_(x, position_flag=META_BOUNDS[:1])),
     ("k is on meta and q on cpu", lambda x: ropekit.apply_(x, META)),
     ("q requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
+    ("cos or sin requires", lambda x: ropekit.apply_(x, cos=TABLE, sin=LEAF_TABLE)),
+    (
+        "cos or sin requires",
+        lambda x: torch.ops.ropekit.rotate_pair_(x, x.clone(), "", cos=LEAF_TABLE, sin=TABLE),
+    ),
     ("q has the negative bit", lambda x: ropekit.apply_(torch._neg_view(x))),
     ("k has the negative bit", lambda x: ropekit.apply_(None, torch._neg_view(x))),
     ("q has the negative bit", lambda x: torch.ops.ropekit.rotate_(torch._neg_view(x), "")),

@@ -390,6 +390,29 @@ def test_a_function_put_in_place_of_the_patch_stays() -> None:
         modeling_llama.apply_rotary_pos_emb = rotary
 
 
+def test_a_patch_serves_one_block() -> None:
+    patch = ropekit.transformers.patch(modeling_llama)
+    with patch, pytest.raises(RuntimeError, match="serves a block"):
+        patch.__enter__()
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+    with pytest.raises(RuntimeError, match="was restored"):
+        patch.__enter__()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_gradient_checkpoints_run_the_forward_within_the_patch(inside: bool) -> None:
+    model, inputs = models.build("llama", torch.float32), models.inputs("llama")
+    model.train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    with ropekit.transformers.patch(model, "exact"):
+        loss = model(**inputs).logits.sum()
+        if inside:
+            loss.backward()
+    if not inside:
+        with pytest.raises(AttributeError, match="once the patch is restored"):
+            loss.backward()
+
+
 def test_a_part_of_no_known_file_is_left_alone() -> None:
     model = models.build("llama")
     model.part = type("Part", (torch.nn.Module,), {"__module__": "unknown"})()

@@ -3,6 +3,8 @@
 #include "tests/gpu/fixture.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,9 +20,8 @@ static int has_context(int device) {
     return state && state(device, &flags, &active) == 0 ? active : -1;
 }
 
-/* In a process of its own, where device 0 is the current one and was never used. Returns 0 where
- * it still is. */
-static int use_device_1(void) {
+/* A thread's work on device 1; 0 where all went well. */
+static void *use(void *unused) {
     enum { BYTES = 64 * sizeof(float) };
     rope_desc desc = ROPE_DESC_INIT;
     desc.backend = "cuda";
@@ -30,23 +31,50 @@ static int use_device_1(void) {
     rope_plan *plan = NULL;
     rope_device *device = NULL;
     void *memory = NULL;
-    int current = -1;
-    if (rope_device_open("cuda", 1, &device) != ROPE_OK ||
-        rope_device_alloc(device, BYTES, &memory) != ROPE_OK ||
-        rope_plan_create(&desc, &plan) != ROPE_OK)
-        return 1;
     rope_args args = ROPE_ARGS_INIT;
     args.batch = args.tokens = 1;
+    (void)unused;
+    int failed = rope_device_open("cuda", 1, &device) != ROPE_OK ||
+                 rope_device_alloc(device, BYTES, &memory) != ROPE_OK ||
+                 rope_plan_create(&desc, &plan) != ROPE_OK;
     args.q = (rope_tensor){.in = memory, .out = memory, .heads = 1};
-    if (rope_apply(plan, &args) != ROPE_OK || rope_device_synchronize(device) != ROPE_OK)
-        return 2;
+    failed = failed || rope_apply(plan, &args) != ROPE_OK ||
+             rope_device_synchronize(device) != ROPE_OK ||
+             rope_device_free(device, memory) != ROPE_OK;
+    if (failed)
+        fprintf(stderr, "%s\n", rope_last_error());
     rope_plan_destroy(plan);
-    if (rope_device_free(device, memory) != ROPE_OK)
-        return 3;
     rope_device_close(device);
+    return failed ? "failed" : NULL;
+}
+
+static int use_by_threads(void) {
+    pthread_t threads[4];
+    void *outcome = NULL;
+    int failed = 0;
+    for (int i = 0; i < 4; i++)
+        failed |= pthread_create(&threads[i], NULL, use, NULL);
+    for (int i = 0; i < 4; i++)
+        failed |= pthread_join(threads[i], &outcome) || outcome;
+    return failed;
+}
+
+/* In a process of its own, where device 0 is the current one and was never used. Returns 0 where
+ * it still is, and where device 1 works again behind a reset. */
+static int use_device_1(void) {
+    int current = -1;
+    if (use_by_threads() || use(NULL))
+        return 1;
     if (cudaGetDevice(&current) != cudaSuccess || current != 0)
+        return 2;
+    if (has_context(1) != 1)
+        return 3;
+    if (has_context(0) != 0)
         return 4;
-    return has_context(1) != 1 ? 5 : has_context(0) != 0 ? 6 : 0;
+    if (cudaSetDevice(1) != cudaSuccess || cudaDeviceReset() != cudaSuccess ||
+        cudaSetDevice(0) != cudaSuccess)
+        return 5;
+    return use(NULL) ? 6 : 0;
 }
 
 __attribute__((constructor)) static void use_if_asked(void) {

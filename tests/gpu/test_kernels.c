@@ -59,16 +59,31 @@ TEST(kernels, each_on_request_gives_the_same_bits) {
     }
 }
 
+/* Asked for by name, a kernel says which field it does not take. */
+static void is_declined(rope_desc desc, const char *name, const char *why) {
+    rope_plan *plan = NULL;
+    desc.kernel = name;
+    CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, rope_plan_create(&desc, &plan));
+    CHECK(strstr(rope_last_error(), why), "\"%s\" is not told: %s", why, rope_last_error());
+    CHECK(plan == NULL, "a plan was made");
+}
+
 TEST(kernels, one_that_does_not_fit_says_why) {
     static fixture f;
     fixture_open(&f, 0, FIXTURE_AXES_3);
-    rope_plan *plan = NULL;
-    f.desc.kernel = "plain";
-    CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, rope_plan_create(&f.desc, &plan));
-    CHECK(strstr(rope_last_error(), "for exact angles of one axis"), "%s", rope_last_error());
-    f.desc.kernel = "window";
-    CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, rope_plan_create(&f.desc, &plan));
-    CHECK(strstr(rope_last_error(), "half-width tables of one axis"), "%s", rope_last_error());
-    CHECK(plan == NULL, "a plan was made");
+    is_declined(f.desc, "plain", "there are several axes");
+    is_declined(f.desc, "window", "there are several axes");
+    fixture_close(&f);
+    fixture_open(&f, 0, FIXTURE_MIXED);
+    is_declined(f.desc, "plain", "pairing_in is not pairing_out");
+    fixture_close(&f);
+    fixture_open(&f, 0, FIXTURE_PLAIN);
+    is_declined(with(f.desc, ROPE_ANGLE_TABLE, ROPE_FORWARD, 0), "plain", "angle_mode is table");
+    is_declined(with(f.desc, ROPE_ANGLE_TABLE, ROPE_INVERSE, 0), "window", "direction is inverse");
+    is_declined(with(f.desc, ROPE_ANGLE_F32, ROPE_FORWARD, 0), "window", "angle_mode is f32");
+    is_declined(with(f.desc, ROPE_ANGLE_EXACT, ROPE_FORWARD, FIXTURE_DIM - 2), "vector",
+                "rotary_dim is no multiple of 4");
+    f.desc.arithmetic = ROPE_ARITHMETIC_MODEL_DTYPE;
+    is_declined(f.desc, "plain", "arithmetic is model_dtype");
     fixture_close(&f);
 }
