@@ -73,6 +73,11 @@ class Angles:
     text: str
     sequence_lengths: Tensor | None
 
+    def to(self, *args: Any, **kwargs: Any) -> Angles:
+        """As a tensor's, for what sends a layer's arguments to the layer's device."""
+        lengths = self.sequence_lengths
+        return self if lengths is None else Angles(self.text, lengths.to(*args, **kwargs))
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
             f"the angles of a patched embedding have no {name}: a function that is not patched was "

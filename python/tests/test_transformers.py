@@ -413,6 +413,15 @@ def test_gradient_checkpoints_run_the_forward_within_the_patch(inside: bool) -> 
             loss.backward()
 
 
+def test_angles_follow_their_layer_to_its_device() -> None:
+    model, ids = models.build("phi3"), torch.arange(4)[None]
+    with ropekit.transformers.patch(model, "exact"):
+        positions, angles = model.model.rotary_emb(torch.ones(1), ids)
+        moved = angles.to("meta", non_blocking=True)
+        assert moved.sequence_lengths.is_meta and moved.text == angles.text
+        assert positions is ids and not hasattr(angles, "device")
+
+
 def test_a_part_of_no_known_file_is_left_alone() -> None:
     model = models.build("llama")
     model.part = type("Part", (torch.nn.Module,), {"__module__": "unknown"})()
