@@ -76,7 +76,13 @@ def main() -> None:
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
     print(f"torch {torch.__version__}, tensors on {name}")
-    calls = dict((*ours(q, k, ids), *peers(q, k, ids)))
+    calls = dict(ours(q, k, ids))
+    for title, call in peers(q, k, ids):
+        try:
+            call()
+            calls[title] = call
+        except RuntimeError as error:  # as of one that does not compile here
+            print(f"{title} failed: {error}")
     for call in calls.values():
         for _ in range(20):
             call()
