@@ -224,6 +224,9 @@ def _rope_fields(
     elif layer_type == "sliding_attention" and local:
         yield ("", "rope_theta", local)
         return
+    elif layer_type and not (layer_type == "full_attention" and local):
+        kinds = "full_attention, sliding_attention" if local else "None, as all layers are alike"
+        raise RuntimeError(f'layer_type is "{layer_type}"; allowed is {kinds}')
     yield from (("rope", str(name), value) for name, value in parameters.items())
 
 

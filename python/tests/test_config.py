@@ -135,6 +135,10 @@ def test_layer_types() -> None:
     assert "factor=8" in ropekit.Config.from_transformers(by_layer, "full_attention").text
     with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is sliding_attention'):
         ropekit.Config.from_transformers(by_layer, "other")
+    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention, sli'):
+        ropekit.Config.from_transformers(gemma, "other")
+    with pytest.raises(RuntimeError, match='layer_type is "full_attention"; allowed is None'):
+        ropekit.Config.from_transformers(models.build("llama").config, "full_attention")
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "deepseek_v3", "gpt_oss", "qwen2_vl"])
