@@ -70,22 +70,30 @@ static int64_t cache_at(int index) {
     return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
 }
 
-static int is_intel(void) {
+/* What was best where it was measured (docs/performance.md): on Intel, on AMD before Zen 5, and on
+ * Zen 5, which stands for all others. */
+static cpu_walk measured_walk(void) {
+    const cpu_walk intel = {.apart = 1, .ahead = {2048, 2048}, .within = 2048};
+    const cpu_walk before_zen5 = {.ahead = {4096, 0}},
+                   zen5 = {.ahead = {4096, 2048}, .within = 2048};
 #if defined(__x86_64__)
-    uint32_t a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
-#else
-    return 0;
+    uint32_t a, maker, version, b, c, d;
+    if (!__get_cpuid(0, &a, &maker, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d))
+        return zen5;
+    uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
+    if (maker == signature_INTEL_ebx)
+        return intel;
+    if (maker == signature_AMD_ebx && family < 0x1a)
+        return before_zen5;
 #endif
+    return zen5;
 }
 
 /* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
 static void detect_walk(void) {
-    const cpu_walk in_order = {.ahead = {4096, 2048}, .within = 2048},
-                   apart = {.apart = 1, .ahead = {512, 512}};
     const int64_t mib = 1 << 20, l2 = cache_at(2), l3 = cache_at(3);
     cache_bytes = l3 ? l3 : l2 ? l2 : 32 * mib;
-    walk = is_intel() ? apart : in_order;
+    walk = measured_walk();
     walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
