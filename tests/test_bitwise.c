@@ -186,36 +186,36 @@ TEST(bitwise, in_place) {
     for_each_case(&wish, CASES, check_in_place);
 }
 
-enum { MANY_TOKENS = 1 << 14, MANY_PAIRS = 64, MANY_ROUNDS = 10 };
+enum { MANY_TOKENS = 1 << 14, MANY_PAIRS = 64, MANY_ROUNDS = 10, LONE_CASES = 400 };
 
-/* 2^20 pairs at positions of their own; data is any bit pattern. Nothing here passes through libm
- * or a seed, so that the outputs are the same everywhere. */
-static void make_many(test_case *c, int64_t round) {
+/* One head a token, at positions of its own; data is any bit pattern. Nothing here passes through
+ * libm or a seed, so that the outputs are the same everywhere. */
+static void make_lone(test_case *c, int64_t index, int64_t tokens, int pairs) {
     static const int32_t types[] = {ROPE_F32, ROPE_BF16, ROPE_F16, ROPE_F32, ROPE_F64};
-    int32_t dtype = types[round % 5];
+    int32_t dtype = types[index % 5];
     memset(c, 0, sizeof *c);
-    c->random = random_stream(0, round);
-    size_t ids = MANY_TOKENS * sizeof(int64_t);
-    c->bytes = ids + (size_t)(MANY_TOKENS * 2 * MANY_PAIRS * case_dtype_size(dtype));
+    c->random = random_stream(0, index);
+    size_t ids = (size_t)tokens * sizeof(int64_t);
+    c->bytes = ids + (size_t)(tokens * 2 * pairs * case_dtype_size(dtype));
     c->arena = malloc(c->bytes);
     for (size_t i = 0; i + 8 <= c->bytes; i += 8) {
         uint64_t bits = random_bits(&c->random);
         int64_t position = random_signed(&c->random, 36);
         memcpy(c->arena + i, i < ids ? (const void *)&position : (const void *)&bits, 8);
     }
-    for (int i = 0; i < MANY_PAIRS; i++)
+    for (int i = 0; i < pairs; i++)
         c->list[0][i] = ldexp(random_real(&c->random, 1, 2), -(i / 4));
     c->desc = (rope_desc){.struct_size = sizeof c->desc,
                           .dtype = dtype,
-                          .head_dim = 2 * MANY_PAIRS,
-                          .pairing_in = (int32_t)(round % 2) + 1,
-                          .angle_mode = round % 3 == 2 ? ROPE_ANGLE_F32 : ROPE_ANGLE_EXACT,
+                          .head_dim = 2 * pairs,
+                          .pairing_in = (int32_t)(index % 2) + 1,
+                          .angle_mode = index % 3 == 2 ? ROPE_ANGLE_F32 : ROPE_ANGLE_EXACT,
                           .rope_type = ROPE_TYPE_INV_FREQ,
                           .inv_freq = c->list[0],
-                          .factor_count = MANY_PAIRS};
+                          .factor_count = pairs};
     c->args = (rope_args){.struct_size = sizeof c->args,
                           .batch = 1,
-                          .tokens = MANY_TOKENS,
+                          .tokens = tokens,
                           .q = {.in = c->arena + ids, .out = c->arena + ids, .heads = 1},
                           .position_ids = c->arena};
 }
@@ -244,11 +244,27 @@ TEST(bitwise, ten_million_pairs) {
     for (int64_t i = -1; test_next(&i, MANY_ROUNDS) && i < MANY_ROUNDS;) {
         test_case c;
         size_t bytes;
-        make_many(&c, i);
+        make_lone(&c, i, MANY_TOKENS, MANY_PAIRS);
         void *expected = outputs(&c, &c.args, &c.args, 1, NULL, &bytes);
         CHECK(checksum(expected, bytes) == sums[i], "block %lld sums to %#llx, not %#llx",
               (long long)i, (unsigned long long)checksum(expected, bytes),
               (unsigned long long)sums[i]);
+        check_kernels(&c, expected, bytes);
+        free(expected);
+        case_free(&c);
+    }
+}
+
+/* Positions that count, in runs of every length up to 45. */
+TEST(bitwise, lone_heads) {
+    for (int64_t i = -1; test_next(&i, LONE_CASES);) {
+        test_case c;
+        size_t bytes;
+        make_lone(&c, i, 1 + i % 45, 32 * (int)(1 + i / 45 % 3));
+        c.args.position_ids = NULL;
+        c.args.position_offset = random_signed(&c.random, 62);
+        describe(&c, NULL);
+        void *expected = outputs(&c, &c.args, &c.args, 1, NULL, &bytes);
         check_kernels(&c, expected, bytes);
         free(expected);
         case_free(&c);

@@ -26,6 +26,16 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
     return (lanes_u)h;
 }
 
+/* A widening by shift or mask for each vector and one permutation of results, in place of a
+ * permutation and a shift for each. */
+#define LANES_PARITY
+CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
+    const __m512i place =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (lanes_u)_mm512_permutexvar_epi16(place, (__m512i)lanes_two_to_bf16(even, odd));
+}
+
 #include "backends/cpu/kernel_lanes.h"
 #include "backends/cpu/traffic_lines.h"
 

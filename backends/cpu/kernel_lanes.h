@@ -255,16 +255,22 @@ CPU_INLINE int lanes_is_lone(const rope_problem *p, const lanes_run *run) {
 
 /* Tokens of one head each: all of a run at once where their positions count. */
 CPU_INLINE void lanes_rotate_alone(int dtype, const rope_problem *p, const rope_call *call,
-                                   const cpu_slice *slice, lanes_run *run) {
+                                   const cpu_slice *slice, lanes_run *run, int parts) {
     const lanes_tensor *tensor = &run->tensor[run->tensor[0].heads.count == 0];
     while (run->index < run->last) {
-        int64_t tokens = run->counts ? run->last - run->index : 1;
-        if (lanes_next_tokens(p, call, run, 1))
-            lanes_rotate_lone(dtype, p, &tensor->heads, tensor->stream, run->token[0].at[0],
-                              tokens);
-        else
+        int64_t left = run->last - run->index, whole = left - left % parts;
+        lanes_count tokens = {.count = 1, .parts = 1};
+        if (run->counts && whole)
+            tokens = (lanes_count){.count = whole, .parts = parts};
+        else if (run->counts)
+            tokens.count = left;
+        if (lanes_next_tokens(p, call, run, 1)) {
+            tokens.position = run->token[0].at[0];
+            lanes_rotate_lone(dtype, p, &tensor->heads, tensor->stream, &tokens);
+        } else {
             lanes_pass_token(p, call, slice, run);
-        lanes_advance(run, tokens);
+        }
+        lanes_advance(run, tokens.count);
     }
 }
 
@@ -308,11 +314,14 @@ CPU_INLINE void lanes_rotate_run(int dtype, const rope_problem *p, const rope_ca
             run->tensor[t] = lanes_tensor_of(dtype, p, call, t, run->batch, run->index, slice);
         else
             run->tensor[t] = (lanes_tensor){.in_step = 0};
-    if (slice->exceeds && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call))
+    const int lone = lanes_is_lone(p, run);
+    const int apart =
+        slice->exceeds && slice->walk->apart && room == LANES_TOKENS && lanes_all_rotate(p, call);
+    if (apart && !(lone && run->counts))
         lanes_rotate_apart(dtype, p, call, slice, run);
     lanes_spread(run, 1);
-    if (lanes_is_lone(p, run))
-        lanes_rotate_alone(dtype, p, call, slice, run);
+    if (lone)
+        lanes_rotate_alone(dtype, p, call, slice, run, apart ? LANES_TOKENS : 1);
     else
         lanes_rotate_in_order(dtype, p, call, slice, run, room);
 }
