@@ -86,12 +86,13 @@ static const suite_row rows[] = {
     HEAD("128", "cold"),
     HEAD("256", "cold"),
     {"tokens", "", ONE_HEAD " --head-dim=128 --cache=cold", COLUMN, "f32 f16", false},
+    {"tokens", "", ONE_HEAD " --head-dim=128 --cache=cold", "63488", "bf16", false},
     {"interleaved", "",
      "--batch=4 --q-heads=8 --k-heads=8 --head-dim=64 --pairing-in=interleaved --cache=cold",
      "128 256 512 1024 2048", THREE, false},
     {"large", "", "--q-heads=128 --k-heads=0 --head-dim=128 --cache=cold", "8192", "f32", false},
     PREFILL("Llama-3-8B", LLAMA),
-    {"prefill", "Llama-3-8B", LLAMA " --cache=cold", "2048 16384", "f32 f16", false},
+    {"prefill", "Llama-3-8B", LLAMA " --cache=cold", "16 128 2048 16384", "f32 f16", false},
     PREFILL("Qwen3-32B", QWEN),
     PREFILL("DeepSeek MLA", MLA),
     {"prefill", "DeepSeek MLA, contiguous", MLA_CONTIGUOUS " --cache=cold", "8192 32768", "bf16",
@@ -125,7 +126,7 @@ static const suite_row rows[] = {
     RULE("bf16 tables, model dtype",
          " --angle-mode=table --table-dtype=bf16 --arithmetic=model-dtype"),
     {"overhead", "1", ONE_HEAD " --head-dim=64 --cache=warm", "1", "f32 bf16", false},
-    {"overhead", "32 + 8", LLAMA " --cache=warm", "1", "f32 bf16", false},
+    {"overhead", "32 + 8", LLAMA " --cache=warm", "1", "f32 bf16 f16", false},
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

@@ -412,10 +412,11 @@ def test_markdown_fits_a_terminal(make):
         assert all(len(line) <= tables.WIDTH for line in text.splitlines() if line.startswith("|"))
 
 
-def test_another_host_driver_commit_or_number_of_threads_is_a_section_of_its_own(make):
+def test_another_host_driver_commit_features_or_number_of_threads_is_a_section_of_its_own(make):
     def document(change):
         made = make([measurement("ropekit", 1e-6)])
-        made["device"]["driver"], made["host"]["cpu"] = "1", "X"
+        made["device"] |= {"driver": "1", "features": "wide narrow"}
+        made["host"]["cpu"] = "X"
         made["build"]["commit"], made["host"]["threads"] = "aaa", 1
         for part, values in change.items():
             made[part] |= values
@@ -425,6 +426,7 @@ def test_another_host_driver_commit_or_number_of_threads_is_a_section_of_its_own
         ({"host": {"cpu": "Y"}}, {"host X", "host Y"}),
         ({"host": {"threads": 2}}, {"1 thread", "2 threads"}),
         ({"device": {"driver": "2"}}, {"driver 1", "driver 2"}),
+        ({"device": {"features": "narrow"}}, {"wide narrow", "narrow"}),
         ({"build": {"commit": "bbb"}}, {"commit aaa", "commit bbb"}),
     ):
         names = [m.name for m in machines([document({}), document(change)])]

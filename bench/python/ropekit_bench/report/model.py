@@ -269,6 +269,7 @@ def title(document):
         f"host {host.get('cpu', 'unknown')}",
         f"driver {device.get('driver', 'unknown')}",
         f"commit {document['build']['commit']}",
+        device.get("features", ""),
     )
     where = device["backend"] + f", {threads}" * (device["backend"] == "cpu")
     return f"{device['name']} ({where})", rest
@@ -284,7 +285,7 @@ def machines(documents):
                 same.append(document)
     names = Counter(name for name, _ in found)
     differs = {
-        name: [i for i in range(4) if len({rest[i] for other, rest in found if other == name}) > 1]
+        name: [i for i in range(5) if len({rest[i] for other, rest in found if other == name}) > 1]
         for name in names
     }
     ordered = sorted(found.items(), key=lambda item: (item[0][0], max(d["time"] for d in item[1]), item[0]))

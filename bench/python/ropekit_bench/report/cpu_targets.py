@@ -1,0 +1,165 @@
+"""What is asked of the CPU backend, and whether the tool's runs have it. Standard library alone."""
+
+from dataclasses import dataclass
+
+from ropekit_bench.report.model import CALL, run_name
+from ropekit_bench.report.targets import OfFloor, answers, counted, find, llama, matches, spread
+
+
+@dataclass(frozen=True)
+class TimesCopy:
+    """A time as a multiple of the floor's."""
+
+    most: float
+
+    def __str__(self):
+        return f"at most {self.most:.3g} times the copy"
+
+    def answer(self, runs, members):
+        record = find(runs["one"], members)
+        if record is None:
+            return None
+        ratio = record["replay"]["ratio"]
+        ends = {"low": "high", "high": "low", "median": "median"}
+        times = {end: 1 / ratio[opposite] for end, opposite in ends.items()}
+        return spread(times, 2), "yes" if times["median"] <= self.most else "no"
+
+
+@dataclass(frozen=True)
+class InOneRun:
+    """A target that the run by one thread alone answers."""
+
+    target: OfFloor
+
+    def __str__(self):
+        return str(self.target)
+
+    def answer(self, runs, members):
+        record = find(runs["one"], members)
+        return record and self.target.answer(record, None)
+
+
+@dataclass(frozen=True)
+class AboveKernel:
+    """What rope_apply takes above the bound kernel alone."""
+
+    ns: float
+
+    def __str__(self):
+        return f"at most {self.ns:.0f} ns above the kernel"
+
+    def answer(self, runs, members):
+        record = find(runs["one"], members)
+        if record is None:
+            return None
+        eager, alone = (record[kind]["seconds"]["median"] for kind in ("eager", "replay"))
+        return f"{1e9 * (eager - alone):+.0f} ns", "yes" if eager - alone <= 1e-9 * self.ns else "no"
+
+
+@dataclass(frozen=True)
+class ByAvx2:
+    """The share of the floor that AVX2 has, over that of the widest instruction set."""
+
+    least: float
+
+    def __str__(self):
+        return f"AVX2 at least {self.least:.3g} of it"
+
+    def answer(self, runs, members):
+        records = [find(runs[run], members) for run in ("one", "avx2")]
+        if None in records:
+            return None
+        wide, narrow = (record["replay"]["ratio"]["median"] for record in records)
+        return f"{narrow / wide:.3f}", "yes" if narrow / wide >= self.least else "no"
+
+
+@dataclass(frozen=True)
+class NoSlower:
+    """Every case that two threads run as well: slower where its quartiles lie above those of one."""
+
+    def __str__(self):
+        return "no case slower by two threads"
+
+    def answer(self, runs, members):
+        pairs = list(both(runs["one"], runs["two"], members))
+        slower = [one["case"] for one, two in pairs if seconds(two)["low"] > seconds(one)["high"]]
+        return (f"slower in {len(slower)} of {len(pairs)}", "no" if slower else "yes") if pairs else None
+
+
+def seconds(record):
+    return record["replay"]["seconds"]
+
+
+def both(one, two, members):
+    """Our records of the same case in two runs."""
+    theirs = {(r["suite"], r["case"]): r for r in two["records"] if r["implementation"] == CALL}
+    for record in one["records"]:
+        twin = theirs.get((record["suite"], record["case"]))
+        if twin and record["implementation"] == CALL and matches(record, members):
+            yield record, twin
+
+
+DTYPES = ("f32", "bf16", "f16")
+PROMPTS = {"bf16": (16, 128, 1024, 2048, 4096, 8192, 16384), "f32": (16, 128, 2048, 16384)}
+PROMPTS["f16"] = PROMPTS["f32"]
+
+
+def cold(tokens, dtype):
+    return llama("prefill", tokens, dtype=dtype)
+
+
+def one_token(heads, dtype):
+    return {"suite": "overhead", "label": heads, "dtype": dtype}
+
+
+def column(dtype):
+    return {"suite": "tokens", "tokens": 63488, "dtype": dtype}
+
+
+# Case, members of its record or shape, and what is asked of it.
+TARGETS = [
+    *((f"one warm token, {dtype}", one_token("32 + 8", dtype), TimesCopy(most))
+      for dtype, most in (("f32", 1.35), ("bf16", 5), ("f16", 5.5))),
+    *((f"cold, T {t}, {dtype}", cold(t, dtype), InOneRun(OfFloor(0.95)))
+      for dtype in DTYPES for t in PROMPTS[dtype]),
+    *((f"warm, T {t}, f32", llama("decode", t, dtype="f32"), InOneRun(OfFloor(0.95))) for t in (64, 256)),
+    *((f"one head of 128, N 63488, {dtype}", column(dtype), InOneRun(OfFloor(0.95)))
+      for dtype in ("f32", "bf16")),
+    *((f"in place, T 16384, {dtype}", llama("in-place", 16384, dtype=dtype), InOneRun(OfFloor(0.95)))
+      for dtype in DTYPES),
+    *((f"rope_apply, heads {label}, {dtype}", one_token(label, dtype), AboveKernel(40))
+      for label in ("1", "32 + 8") for dtype in ("f32", "bf16")),
+    *((f"cold, T 16384, {dtype}", cold(16384, dtype), ByAvx2(0.8)) for dtype in DTYPES),
+    *((f"one head of 128, N 63488, {dtype}", column(dtype), ByAvx2(0.8)) for dtype in ("f32", "bf16")),
+    ("all that was measured", {}, NoSlower()),
+]  # fmt: skip
+
+
+def runs_of(documents):
+    """By CPU the newest full-length runs of the tool: by one thread, by one with AVX2 at most, by two."""
+    found = {}
+    for document in sorted(documents, key=lambda d: d["time"]):
+        device, threads = document.get("device") or {}, document["host"]["threads"]
+        if document["command"] != "bench" or device.get("backend") != "cpu" or document["quick"]:
+            continue
+        sets = device["features"].split()
+        if "avx512" in sets and threads <= 2:
+            found.setdefault(device["name"], {})["one" if threads == 1 else "two"] = document
+        elif sets[0] == "avx2" and threads == 1:
+            found.setdefault(device["name"], {})["avx2"] = document
+    return {name: runs for name, runs in found.items() if "one" in runs}
+
+
+def rows(runs):
+    """Headings, then a row for each target."""
+    runs = {"avx2": {"records": []}, "two": {"records": []}, **runs}
+    return answers(TARGETS, lambda members, target: target.answer(runs, members))
+
+
+def section(documents):
+    """A table for each CPU with AVX-512 that was measured by one thread."""
+    found = [
+        f"**{name}**. {run_name(runs['one'])}, commit {runs['one']['build']['commit']}. {counted(rows(runs))}"
+        for name, runs in sorted(runs_of(documents).items())
+    ]
+    return "\n\n".join(found) or "No run of the tool on a CPU with AVX-512."
