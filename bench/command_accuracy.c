@@ -52,9 +52,13 @@ static void reduce_shape(options *o) {
 }
 
 static bool prepare(accuracy *a, options *o) {
+    if (o->tokens == 0) {
+        message("--tokens is 0; allowed is 1 or more positions of each range");
+        return false;
+    }
     reduce_shape(o);
     a->base = *o;
-    a->count = o->tokens > 0 ? o->tokens : o->quick ? 64 : 512;
+    a->count = o->tokens >= 0 ? o->tokens : o->quick ? 64 : 512;
     a->base.tokens = a->count;
     rope_desc desc = o->desc;
     if (!angle_rule_take(&desc, &a->rule))

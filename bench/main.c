@@ -38,6 +38,11 @@ static void print_usage(FILE *file) {
           file);
 }
 
+/* The status, unless what was printed could not be. */
+static int printed(int status) {
+    return fflush(stdout) != 0 && status == EXIT_OK ? EXIT_ENVIRONMENT : status;
+}
+
 static int run(const command *chosen, int argc, char **argv) {
     pool owned = {0};
     options o = {.command = chosen->bit, .pool = &owned};
@@ -55,9 +60,7 @@ static int run(const command *chosen, int argc, char **argv) {
         }
     }
     pool_release(&owned);
-    if (fflush(stdout) != 0 && status == EXIT_OK)
-        status = EXIT_ENVIRONMENT;
-    return status;
+    return printed(status);
 }
 
 int main(int argc, char **argv) {
@@ -67,11 +70,11 @@ int main(int argc, char **argv) {
         return run(chosen, argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_usage(stdout);
-        return EXIT_OK;
+        return printed(EXIT_OK);
     }
     if (strcmp(name, "--version") == 0) {
         printf("ropekit %s\n", rope_version());
-        return EXIT_OK;
+        return printed(EXIT_OK);
     }
     if (argc > 1)
         message("\"%s\" is no command", name);

@@ -1,6 +1,7 @@
 #include "bench/option_fields.h"
 
 #include "bench/options.h"
+#include "bench/target.h"
 
 /* Commands that take a descriptor, and those that take a call's shape. */
 #define ALL 31
@@ -31,7 +32,7 @@ const option_field option_fields[] = {
     TEXT("config", ALL, config, "FILE", "a Hugging Face config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
     FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
-    FIELD("threads", INT64, ALL, threads, "N", 0, 65536, "OpenMP threads"),
+    FIELD("threads", INT64, ALL, threads, "N", 1, TARGET_THREADS_MOST, "OpenMP threads"),
 
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64", "element type [f32]"),
     INT32("head-dim", head_dim, "elements of a head [128]"),

@@ -72,10 +72,11 @@ static bool store_factors(options *o, const option_field *field, const char *tex
     if (count > LIST_MOST)
         return refuse(field, text, "at most 65536 numbers");
     double *list = pool_alloc(o->pool, (size_t)count, sizeof *list);
+    const char *entry = text;
     char *end = (char *)text;
-    for (int64_t i = 0; list && i < count; i++, text = end + 1) {
-        list[i] = strtod(text, &end);
-        if (end == text || (*end != ',' && *end != '\0'))
+    for (int64_t i = 0; list && i < count; i++, entry = end + 1) {
+        list[i] = strtod(entry, &end);
+        if (end == entry || (*end != ',' && *end != '\0'))
             return refuse(field, text, "numbers separated by commas");
     }
     *target = list;
@@ -86,9 +87,10 @@ static bool store_factors(options *o, const option_field *field, const char *tex
 /* Reads up to most integers; the number read, or -1 after a message. */
 static int64_t read_list(const option_field *field, const char *text, int64_t *list, int64_t most) {
     int64_t count = list_count(text);
+    const char *entry = text;
     char *end;
-    for (int64_t i = 0; i < count && count <= most; i++, text = end + 1)
-        if (!read_integer(text, &end, &list[i]) || (*end != ',' && *end != '\0'))
+    for (int64_t i = 0; i < count && count <= most; i++, entry = end + 1)
+        if (!read_integer(entry, &end, &list[i]) || (*end != ',' && *end != '\0'))
             count = most + 1;
     if (count <= most)
         return count;

@@ -153,10 +153,12 @@ bool options_parse(options *o, int argc, char **argv) {
         o->config = "llama-3.1-8b";
     if (o->config && !read_config(o))
         return false;
-    if (!parse_pass(o, argc, argv, false))
+    if (o->layer_type && !o->config) {
+        message("--layer-type is \"%.60s\"; allowed is with --config alone", o->layer_type);
         return false;
+    }
     fill_defaults(o);
-    return true;
+    return parse_pass(o, argc, argv, false);
 }
 
 void options_help(FILE *file, int32_t command) {

@@ -18,4 +18,7 @@ bool target_plan(const options *o, rope_plan **plan);
 /* Threads that the library's CPU kernels may use. */
 int32_t target_threads(void);
 
+/* The most that may be asked for: as many as the library uses. */
+enum { TARGET_THREADS_MOST = 1024 };
+
 #endif

@@ -1,5 +1,6 @@
 # Results are bitwise equal on every backend only if the compiler keeps IEEE semantics
-# (docs/numerics.md). The linker flags count too: gcc links code that turns subnormals off.
+# (docs/numerics.md). The linker flags count too: gcc links code that turns subnormals off. What
+# comes another way, such as a file of flags, common/portable.h refuses by what it defines.
 set(fast_math_flags
     -ffast-math -Ofast -funsafe-math-optimizations -ffinite-math-only -fassociative-math
     -freciprocal-math -fno-signed-zeros -ffp-model=fast -ffp-contract=fast -ffp-contract=on
@@ -11,7 +12,8 @@ set(fast_math_flags
 function(ropekit_refuse_fast_math language)
     get_directory_property(directory_options COMPILE_OPTIONS)
     get_directory_property(directory_link_options LINK_OPTIONS)
-    set(given_flags ${directory_options} ${directory_link_options})
+    separate_arguments(given_flags NATIVE_COMMAND "${CMAKE_${language}_COMPILER_ARG1}")
+    list(APPEND given_flags ${directory_options} ${directory_link_options})
     string(TOUPPER "${CMAKE_BUILD_TYPE};${CMAKE_CONFIGURATION_TYPES}" configurations)
     foreach(kind IN ITEMS ${language} SHARED_LINKER MODULE_LINKER EXE_LINKER)
         set(flags "${CMAKE_${kind}_FLAGS}")
@@ -26,7 +28,7 @@ function(ropekit_refuse_fast_math language)
             message(FATAL_ERROR
                 "ropekit: the compiler flag ${flag} is refused: it changes results, and outputs must "
                 "be bitwise equal on every backend. Remove it from ${language}FLAGS, "
-                "CMAKE_${language}_FLAGS and the linker flags.")
+                "CMAKE_${language}_FLAGS, the compiler's name and the linker flags.")
         endif()
     endforeach()
 endfunction()

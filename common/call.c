@@ -87,8 +87,8 @@ static rope_status check_views(const char *name, const rope_operand *operand,
                                int64_t contiguous_bytes, tensor_spans *spans) {
     if (!place_spans(operand, contiguous_bytes, spans))
         return rope_fail(ROPE_ERROR_OVERFLOW,
-                         "%s strides reach past 64-bit addresses; in_stride is [%lld, %lld, %lld, "
-                         "%lld], out_stride is [%lld, %lld, %lld, %lld]",
+                         "%s.in_stride is [%lld, %lld, %lld, %lld] and out_stride is [%lld, %lld, "
+                         "%lld, %lld]; allowed is what keeps both views within 64-bit addresses",
                          name, (long long)operand->in_stride[0], (long long)operand->in_stride[1],
                          (long long)operand->in_stride[2], (long long)operand->in_stride[3],
                          (long long)operand->out_stride[0], (long long)operand->out_stride[1],

@@ -6,6 +6,15 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Bits are the same on every device by IEEE arithmetic in the types as written, and only so. */
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "ropekit: fast-math flags are refused: outputs must be bitwise equal on every backend"
+#endif
+#if defined(__FLT_EVAL_METHOD__) &&                                                                \
+    (__FLT_EVAL_METHOD__ < 0 || __FLT_EVAL_METHOD__ == 1 || __FLT_EVAL_METHOD__ == 2)
+#error "ropekit: arithmetic wider than its types is refused: outputs must be bitwise equal"
+#endif
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define ROPE_FN static __host__ __device__ __forceinline__
 #else

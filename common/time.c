@@ -63,7 +63,9 @@ static rope_status prepare_calls(const rope_device *device, timing_state *state)
     for (int64_t i = 0; i < timing->args_count && status == ROPE_OK && !empty; i++)
         status = rope_call_read(timing->plan, &timing->args[i], &state->calls[i], &empty);
     if (status == ROPE_OK && empty)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.args has an empty call");
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "a call of timing.args rotates nothing; allowed is batch, tokens and "
+                         "q.heads or k.heads >= 1");
     return status;
 }
 
@@ -89,6 +91,9 @@ static rope_status check_timing(const rope_device *device, const rope_timing *ti
     if (timing->kind < ROPE_TIME_APPLY || timing->kind > ROPE_TIME_UPDATE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.kind is %d; allowed is 1..4",
                          timing->kind);
+    if (timing->graph != 0 && timing->graph != 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.graph is %d; allowed is 0 or 1",
+                         timing->graph);
     if (timing->iterations < 1 || timing->args_count < 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "timing.iterations is %lld and args_count is %lld; allowed is > 0",

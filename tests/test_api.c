@@ -259,6 +259,9 @@ static void time_calls(rope_device *device, int32_t kind) {
     timing.iterations = 0;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_time(device, &timing));
     timing.iterations = 1;
+    timing.graph = 2;
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_time(device, &timing));
+    timing.graph = 0;
     timing.plan = NULL;
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_time(device, &timing));
     CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));

@@ -6,6 +6,8 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #endif
 
 /* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
@@ -14,12 +16,36 @@ enum { BYTES_PER_THREAD = 512 * 1024 };
 /* Smaller calls are taken to find their memory in the cache. */
 enum { NEAR_BYTES = 256 * 1024 };
 
-int cpu_threads_most(void) {
+/* The runtime ends the process where it cannot make a thread. */
+enum { MOST_THREADS = 1024 };
+
 #if defined(_OPENMP)
-    return omp_in_parallel() ? 1 : omp_get_max_threads();
+/* A forked child has its parent's team without the threads, and would wait for them for ever. */
+static atomic_int team_lost;
+
+static void lose_team(void) {
+    team_lost = 1;
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, lose_team);
+}
+
+static int team_most(void) {
+    static pthread_once_t watched = PTHREAD_ONCE_INIT;
+    int most = omp_in_parallel() || team_lost ? 1 : omp_get_max_threads();
+    if (most > 1)
+        pthread_once(&watched, watch_forks);
+    return most < MOST_THREADS ? most : MOST_THREADS;
+}
 #else
+static int team_most(void) {
     return 1;
+}
 #endif
+
+int cpu_threads_most(void) {
+    return team_most();
 }
 
 int cpu_threads_for(int64_t bytes) {

@@ -11,7 +11,11 @@
  * what was wrong.
  *
  * Thread safety: every function may be called from any thread. A plan and a device are immutable
- * once made and may be shared; destroying one while another thread uses it is an error.
+ * once made and may be shared; destroying one while another thread uses it is an error. Calls on
+ * the CPU from 1 MiB on run on an OpenMP team, whose runtime ends a process when the system refuses
+ * it a thread; in the child of a fork after such a call they run on one thread. Where calls are
+ * milliseconds apart, OMP_WAIT_POLICY=passive or OMP_PROC_BIND=close keeps a team that waits from
+ * delaying one that wakes.
  */
 #ifndef ROPEKIT_ROPE_H
 #define ROPEKIT_ROPE_H
@@ -280,7 +284,8 @@ typedef struct rope_args {
     rope_tensor q;                /**< First tensor. */
     rope_tensor k;                /**< Second tensor; either may be absent. */
     int64_t position_offset;      /**< Added to every position. */
-    const void *position_ids;     /**< Ids of every token, or NULL. */
+    const void *position_ids;     /**< Ids of every token, or NULL. Like all that a call reads but q
+                                       and k, apart from what it writes: that is not checked. */
     int64_t position_stride[3];   /**< position_ids: elements over [axis, batch, token]. All 0:
                                        contiguous. */
     const void *sequence_offsets; /**< One a sequence, or NULL. */
