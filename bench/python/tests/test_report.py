@@ -426,7 +426,7 @@ def test_another_host_driver_commit_features_or_number_of_threads_is_a_section_o
         ({"host": {"cpu": "Y"}}, {"host X", "host Y"}),
         ({"host": {"threads": 2}}, {"1 thread", "2 threads"}),
         ({"device": {"driver": "2"}}, {"driver 1", "driver 2"}),
-        ({"device": {"features": "narrow"}}, {"wide narrow", "narrow"}),
+        ({"device": {"features": "narrow"}}, {"wide", "narrow"}),
         ({"build": {"commit": "bbb"}}, {"commit aaa", "commit bbb"}),
     ):
         names = [m.name for m in machines([document({}), document(change)])]
@@ -545,7 +545,7 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    for name in ("README.md", "docs/performance.md", "examples/minimal.c"):
+    for name in ("README.md", "docs/performance.md", "docs/figures.md", "examples/minimal.c"):
         (tmp_path / name).touch()
 
     def run(*options, **environment):

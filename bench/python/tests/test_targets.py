@@ -103,7 +103,7 @@ def test_the_document_is_checked_against_the_results(run, tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    for name in ("README.md", "examples/minimal.c"):
+    for name in ("README.md", "docs/figures.md", "examples/minimal.c"):
         (tmp_path / name).touch()
     document = tmp_path / "docs/performance.md"
     document.write_text("<!-- begin: targets -->\n\n<!-- end: targets -->\n")

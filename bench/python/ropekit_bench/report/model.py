@@ -269,7 +269,7 @@ def title(document):
         f"host {host.get('cpu', 'unknown')}",
         f"driver {device.get('driver', 'unknown')}",
         f"commit {document['build']['commit']}",
-        device.get("features", ""),
+        device.get("features", "").split(" ")[0],
     )
     where = device["backend"] + f", {threads}" * (device["backend"] == "cpu")
     return f"{device['name']} ({where})", rest
@@ -296,9 +296,12 @@ def machines(documents):
 
 
 def bandwidth_lines(machines):
-    """What docs/bandwidth.svg shows: machine: (tokens, percent of the floor), by replay alone."""
-    found = {}
-    for machine in machines:
+    """What docs/bandwidth.svg shows, by replay alone: (tokens, percent of the floor) by machine, of each device
+    that with the most threads."""
+    found, widest = {}, {}
+    for machine in sorted(machines, key=lambda m: m.documents[0]["host"]["threads"]):
+        widest[machine.documents[0]["device"]["name"]] = machine
+    for machine in widest.values():
         suite = machine.suites.get("prefill", Suite("prefill"))
         cells = [c for c in suite.ours if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16"]
         points = [(c.shape["tokens"], suite.kernel(c)) for c in cells]
