@@ -161,7 +161,8 @@ def test_a_quick_run_has_fewer_cases_and_rounds(tool_path):
     cases = [{(r["suite"], r["case"]) for r in document["records"]} for document in (full, quick)]
     assert cases[1] < cases[0]
     column = [r["shape"] for r in quick["records"] if r["suite"] == "tokens"]
-    assert [(s["tokens"], s["dtype"]) for s in column] == [(n, "f32") for n in range(2048, 63489, 12288)]
+    every = [(n, "f32") for n in range(2048, 63489, 12288)] + [(63488, "bf16")]
+    assert [(s["tokens"], s["dtype"]) for s in column] == every
 
 
 def test_a_record_stands_beside_the_fastest_copy_of_its_own_rounds(tool_path, tmp_path):
@@ -213,8 +214,8 @@ def test_the_host_time_of_a_copy_stands_beside_that_of_a_call(tool_path, tmp_pat
     first = next(i for i, row in enumerate(rows) if "above a copy's" in row)
     column = rows[first].index("above a copy's")
     records = results.read(path)["records"]
-    assert len(records) == 4 and all(len(line) <= 120 for line in answer.stdout.splitlines())
-    for record, row in zip(records, rows[first + 1 :][:4], strict=True):
+    assert len(records) == 5 and all(len(line) <= 120 for line in answer.stdout.splitlines())
+    for record, row in zip(records, rows[first + 1 :][:5], strict=True):
         call, copy = record["eager"]["host_seconds"], record["floor"]["host_seconds"]
         assert copy > 0 and (copy < call / 2 or record["label"] != "1")
         shown, unit = row[column].split()
@@ -241,7 +242,7 @@ def test_interrupted_run_keeps_what_it_measured_and_resumes(tool_path, tmp_path)
     second = results.read(path)
     assert second["suites"] == {"overhead": True, "accuracy": True} and second["complete"]
     assert second["records"][: len(between["records"])] == between["records"]
-    assert [r["rounds"] for r in second["records"] if "rounds" in r] == [20] * 4
+    assert [r["rounds"] for r in second["records"] if "rounds" in r] == [20] * 5
 
 
 def test_errors_of_one_dtype_are_not_those_of_both(tool_path, tmp_path):
@@ -360,13 +361,13 @@ def test_wrong_output_is_not_timed(tool_path, tmp_path):
         assert "outside their bound; it is not timed" in answer.stderr
         document = results.read(path)
         records = document["records"]
-        assert len(records) == 4 and not any("eager" in r or r["passed"] for r in records)
+        assert len(records) == 5 and not any("eager" in r or r["passed"] for r in records)
     assert {(r["suite"], r["label"], r["shape"]["tokens"]) for r in records} == {
         ("overhead", "1", 1),
         ("overhead", "32 + 8", 1),
     }
     for text in (summary.summary(machines([document])), page.render(machines([document]))):
-        assert "overhead: no peer was measured; 4 WRONG, not timed" in text
+        assert "overhead: no peer was measured; 5 WRONG, not timed" in text
         assert all(f"WRONG, not timed: {r['case']}, " in text for r in records)
     run(tool_path, *command, "--resume")
     assert all("eager" in r for r in results.read(path)["records"])
