@@ -296,8 +296,8 @@ def machines(documents):
 
 
 def bandwidth_lines(machines):
-    """What docs/bandwidth.svg shows, by replay alone: (tokens, percent of the floor) by machine, of each device
-    that with the most threads."""
+    """What docs/bandwidth.svg shows, by replay alone: (tokens, percent of the floor) by machine, that of each
+    device with the most threads."""
     found, widest = {}, {}
     for machine in sorted(machines, key=lambda m: m.documents[0]["host"]["threads"]):
         widest[machine.documents[0]["device"]["name"]] = machine
