@@ -31,27 +31,30 @@ static void watch_forks(void) {
     pthread_atfork(NULL, NULL, lose_team);
 }
 
-static int team_most(void) {
+/* Before a team is made. */
+static void expect_team(void) {
     static pthread_once_t watched = PTHREAD_ONCE_INIT;
+    pthread_once(&watched, watch_forks);
+}
+
+int cpu_threads_most(void) {
     int most = omp_in_parallel() || team_lost ? 1 : omp_get_max_threads();
-    if (most > 1)
-        pthread_once(&watched, watch_forks);
     return most < MOST_THREADS ? most : MOST_THREADS;
 }
 #else
-static int team_most(void) {
+static void expect_team(void) {}
+
+int cpu_threads_most(void) {
     return 1;
 }
 #endif
-
-int cpu_threads_most(void) {
-    return team_most();
-}
 
 int cpu_threads_for(int64_t bytes) {
     if (bytes < 2 * BYTES_PER_THREAD)
         return 1;
     int64_t worth = bytes / BYTES_PER_THREAD, most = cpu_threads_most();
+    if (most > 1)
+        expect_team();
     return (int)(worth < most ? worth : most);
 }
 
