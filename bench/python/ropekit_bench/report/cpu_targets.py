@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ropekit_bench.report.model import CALL, run_name
-from ropekit_bench.report.targets import OfFloor, answers, counted, find, llama, matches, spread
+from ropekit_bench.report.targets import NONE, OfFloor, answers, counted, find, llama, spread
 
 
 @dataclass(frozen=True)
@@ -15,28 +15,11 @@ class TimesCopy:
     def __str__(self):
         return f"at most {self.most:.3g} times the copy"
 
-    def answer(self, runs, members):
-        record = find(runs["one"], members)
-        if record is None:
-            return None
+    def answer(self, record, _):
         ratio = record["replay"]["ratio"]
         ends = {"low": "high", "high": "low", "median": "median"}
         times = {end: 1 / ratio[opposite] for end, opposite in ends.items()}
         return spread(times, 2), "yes" if times["median"] <= self.most else "no"
-
-
-@dataclass(frozen=True)
-class InOneRun:
-    """A target that the run by one thread alone answers."""
-
-    target: OfFloor
-
-    def __str__(self):
-        return str(self.target)
-
-    def answer(self, runs, members):
-        record = find(runs["one"], members)
-        return record and self.target.answer(record, None)
 
 
 @dataclass(frozen=True)
@@ -48,10 +31,7 @@ class AboveKernel:
     def __str__(self):
         return f"at most {self.ns:.0f} ns above the kernel"
 
-    def answer(self, runs, members):
-        record = find(runs["one"], members)
-        if record is None:
-            return None
+    def answer(self, record, _):
         eager, alone = (record[kind]["seconds"]["median"] for kind in ("eager", "replay"))
         return f"{1e9 * (eager - alone):+.0f} ns", "yes" if eager - alone <= 1e-9 * self.ns else "no"
 
@@ -65,38 +45,25 @@ class ByAvx2:
     def __str__(self):
         return f"AVX2 at least {self.least:.3g} of it"
 
-    def answer(self, runs, members):
-        records = [find(runs[run], members) for run in ("one", "avx2")]
-        if None in records:
+    def answer(self, record, by_avx2):
+        if by_avx2 is None:
             return None
-        wide, narrow = (record["replay"]["ratio"]["median"] for record in records)
+        wide, narrow = (r["replay"]["ratio"]["median"] for r in (record, by_avx2))
         return f"{narrow / wide:.3f}", "yes" if narrow / wide >= self.least else "no"
-
-
-@dataclass(frozen=True)
-class NoSlower:
-    """Every case that two threads run as well: slower where its quartiles lie above those of one."""
-
-    def __str__(self):
-        return "no case slower by two threads"
-
-    def answer(self, runs, members):
-        pairs = list(both(runs["one"], runs["two"], members))
-        slower = [one["case"] for one, two in pairs if seconds(two)["low"] > seconds(one)["high"]]
-        return (f"slower in {len(slower)} of {len(pairs)}", "no" if slower else "yes") if pairs else None
 
 
 def seconds(record):
     return record["replay"]["seconds"]
 
 
-def both(one, two, members):
-    """Our records of the same case in two runs."""
+def slower(one, two):
+    """A row for the cases of two runs: those by two threads whose quartiles lie above those by one."""
     theirs = {(r["suite"], r["case"]): r for r in two["records"] if r["implementation"] == CALL}
-    for record in one["records"]:
-        twin = theirs.get((record["suite"], record["case"]))
-        if twin and record["implementation"] == CALL and matches(record, members):
-            yield record, twin
+    ours = [r for r in one["records"] if r["implementation"] == CALL]
+    pairs = [(r, theirs[r["suite"], r["case"]]) for r in ours if (r["suite"], r["case"]) in theirs]
+    lost = sum(seconds(twin)["low"] > seconds(record)["high"] for record, twin in pairs)
+    found = (f"slower in {lost} of {len(pairs)}", "no" if lost else "yes") if pairs else NONE
+    return ["all that was measured", "no case slower by two threads", *found]
 
 
 DTYPES = ("f32", "bf16", "f16")
@@ -120,18 +87,17 @@ def column(dtype):
 TARGETS = [
     *((f"one warm token, {dtype}", one_token("32 + 8", dtype), TimesCopy(most))
       for dtype, most in (("f32", 1.35), ("bf16", 5), ("f16", 5.5))),
-    *((f"cold, T {t}, {dtype}", cold(t, dtype), InOneRun(OfFloor(0.95)))
+    *((f"cold, T {t}, {dtype}", cold(t, dtype), OfFloor(0.95))
       for dtype in DTYPES for t in PROMPTS[dtype]),
-    *((f"warm, T {t}, f32", llama("decode", t, dtype="f32"), InOneRun(OfFloor(0.95))) for t in (64, 256)),
-    *((f"one head of 128, N 63488, {dtype}", column(dtype), InOneRun(OfFloor(0.95)))
+    *((f"warm, T {t}, f32", llama("decode", t, dtype="f32"), OfFloor(0.95)) for t in (64, 256)),
+    *((f"one head of 128, N 63488, {dtype}", column(dtype), OfFloor(0.95))
       for dtype in ("f32", "bf16")),
-    *((f"in place, T 16384, {dtype}", llama("in-place", 16384, dtype=dtype), InOneRun(OfFloor(0.95)))
+    *((f"in place, T 16384, {dtype}", llama("in-place", 16384, dtype=dtype), OfFloor(0.95))
       for dtype in DTYPES),
     *((f"rope_apply, heads {label}, {dtype}", one_token(label, dtype), AboveKernel(40))
       for label in ("1", "32 + 8") for dtype in ("f32", "bf16")),
     *((f"cold, T 16384, {dtype}", cold(16384, dtype), ByAvx2(0.8)) for dtype in DTYPES),
     *((f"one head of 128, N 63488, {dtype}", column(dtype), ByAvx2(0.8)) for dtype in ("f32", "bf16")),
-    ("all that was measured", {}, NoSlower()),
 ]  # fmt: skip
 
 
@@ -152,8 +118,13 @@ def runs_of(documents):
 
 def rows(runs):
     """Headings, then a row for each target."""
-    runs = {"avx2": {"records": []}, "two": {"records": []}, **runs}
-    return answers(TARGETS, lambda members, target: target.answer(runs, members))
+    one, two, avx2 = (runs.get(run, {"records": []}) for run in ("one", "two", "avx2"))
+
+    def look(members, target):
+        record = find(one, members)
+        return record and target.answer(record, find(avx2, members))
+
+    return [*answers(TARGETS, look), slower(one, two)]
 
 
 def section(documents):

@@ -144,12 +144,14 @@ def newest(documents):
     return max((d for d in runs if not d["quick"]), key=lambda d: d["time"], default=None)
 
 
+NONE = ("not measured", "-")
+
+
 def answers(asked, look):
     """Headings, then a row for each of what is asked by what look(members, target) finds."""
-    none = ("not measured", "-")
     return [
         ["case", "target", "measured", "met"],
-        *([case, str(target), *(look(members, target) or none)] for case, members, target in asked),
+        *([case, str(target), *(look(members, target) or NONE)] for case, members, target in asked),
     ]
 
 
