@@ -9,6 +9,7 @@
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
+enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427 };
 enum { OFFSET = 100000 };   /* of positions */
 enum { TABLE_OFFSET = 3 };  /* of positions, where there are tables */
 enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
@@ -186,6 +187,24 @@ static whole_case make_window(int32_t index) {
         w.table_dtype = angles == 1 ? ROPE_F32 : w.dtype;
         w.out_of_range = kind % 3 ? ROPE_OUT_OF_RANGE_CLAMP : ROPE_OUT_OF_RANGE_IDENTITY;
     }
+    return w;
+}
+
+/* Windows of every number of pairs to MOST_PAIRS: alone in their heads or not, in place or not. */
+static whole_case make_width(int32_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    const int32_t window = 2 + 2 * (index % MOST_PAIRS), kind = index / MOST_PAIRS;
+    whole_case w = {.dtype = types[kind % 3],
+                    .pairing_in = 1 + kind / 3 % 2,
+                    .pairing_out = 1 + kind / 3 % 2,
+                    .head_dim = window + (kind / 6 % 2 ? 32 : 0),
+                    .window = window,
+                    .direction = ROPE_FORWARD,
+                    .angle_mode = ROPE_ANGLE_EXACT,
+                    .in_place = kind / 12 % 2,
+                    .batch = 1,
+                    .tokens = 4,
+                    .heads = {5, 3}};
     return w;
 }
 
@@ -409,6 +428,14 @@ TEST(backends, windows) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, WINDOW_CASES);) {
         whole_case w = make_window((int32_t)(i * WINDOW_STEP % WINDOW_CASES));
+        check_whole(&w, i);
+    }
+}
+
+TEST(backends, every_width) {
+    device_open(); /* skips where there is none */
+    for (int64_t i = -1; test_next(&i, WIDTH_CASES);) {
+        whole_case w = make_width((int32_t)(i * WIDTH_STEP % WIDTH_CASES));
         check_whole(&w, i);
     }
 }

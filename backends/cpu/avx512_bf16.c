@@ -28,7 +28,7 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
 
 /* A widening by shift or mask for each vector and one permutation of results, in place of a
  * permutation and a shift for each. */
-#define LANES_PARITY
+#define LANES_PARITY 1
 CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
     const __m512i place =
         _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,

@@ -60,6 +60,7 @@ CPU_INLINE lanes_pair lanes_split_words(int dtype, lanes_u words) {
 }
 
 #if !defined(LANES_PARITY)
+#define LANES_PARITY 0
 CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
     return lanes_bf16_words(even) | (lanes_bf16_words(odd) << 16);
 }
@@ -111,6 +112,52 @@ CPU_INLINE void lanes_store_pairs(int dtype, int pairing, int stream, char *wind
     }
     lanes_narrow(dtype, stream, window + i * size, y.x1);
     lanes_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
+}
+
+CPU_INLINE lanes_f lanes_widen_some(int dtype, const char *p, int count) {
+    if (dtype == ROPE_F32)
+        return (lanes_f)lanes_some_words(p, count);
+    const lanes_h h = lanes_some_halves(p, count);
+    return dtype == ROPE_BF16 ? lanes_from_bf16(h) : lanes_from_f16(h);
+}
+
+CPU_INLINE void lanes_narrow_some(int dtype, char *p, lanes_f x, int count) {
+    if (dtype == ROPE_F32)
+        lanes_put_words(p, (lanes_u)x, count);
+    else
+        lanes_put_halves(p, dtype == ROPE_BF16 ? lanes_to_bf16(x) : lanes_to_f16(x), count);
+}
+
+/* Bytes from the start of a window to pair i. */
+CPU_INLINE int64_t lanes_pair_at(int dtype, int pairing, int i) {
+    return (int64_t)(pairing == ROPE_PAIRING_HALF_SPLIT ? i : 2 * i) * cpu_dtype_size(dtype);
+}
+
+/* `count` pairs, at most LANES, from where the first one is. */
+CPU_INLINE lanes_pair lanes_load_some(int dtype, int pairing, const char *p, int pairs, int count) {
+    const int first = 2 * count < LANES ? 2 * count : LANES;
+    if (pairing == ROPE_PAIRING_HALF_SPLIT)
+        return (lanes_pair){lanes_widen_some(dtype, p, count),
+                            lanes_widen_some(dtype, p + pairs * cpu_dtype_size(dtype), count)};
+    if (dtype != ROPE_F32)
+        return lanes_split_words(dtype, lanes_some_words(p, count));
+    const lanes_f a = (lanes_f)lanes_some_words(p, first),
+                  b = (lanes_f)lanes_some_words(p + 4 * first, 2 * count - first);
+    return (lanes_pair){lanes_even(a, b), lanes_odd(a, b)};
+}
+
+CPU_INLINE void lanes_store_some(int dtype, int pairing, char *p, int pairs, int count,
+                                 lanes_pair y) {
+    const int first = 2 * count < LANES ? 2 * count : LANES;
+    if (pairing == ROPE_PAIRING_HALF_SPLIT) {
+        lanes_narrow_some(dtype, p, y.x1, count);
+        lanes_narrow_some(dtype, p + pairs * cpu_dtype_size(dtype), y.x2, count);
+    } else if (dtype != ROPE_F32) {
+        lanes_put_words(p, lanes_join_words(dtype, y), count);
+    } else {
+        lanes_put_words(p, (lanes_u)lanes_low(y.x1, y.x2), first);
+        lanes_put_words(p + 4 * first, (lanes_u)lanes_high(y.x1, y.x2), 2 * count - first);
+    }
 }
 
 /* Two neighbouring vectors; lanes that round two at once say so. */

@@ -2,10 +2,10 @@
 #ifndef ROPEKIT_CPU_KERNEL_LANES_H
 #define ROPEKIT_CPU_KERNEL_LANES_H
 
+#include "backends/cpu/block_lanes.h"
 #include "backends/cpu/generic_f64.h"
 #include "backends/cpu/lone_lanes.h"
 #include "backends/cpu/plain_lanes.h"
-#include "backends/cpu/rotate_lanes.h"
 #include "backends/cpu/table_lanes.h"
 
 /* Most tokens whose rows are filled before their heads rotate. */
@@ -32,8 +32,7 @@ typedef struct lanes_run {
 
 CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
                                        const lanes_heads *heads, const cpu_row *rows, int tokens) {
-    const int whole = !kind.model && heads->pairs == 64 && rows->c1 == rows->c2 &&
-                      !(heads->before | heads->after);
+    const int blocks = !kind.model && lanes_serves_blocks(p);
     lanes_kind half = kind, inter = kind;
     half.in_pairing = inter.out_pairing = ROPE_PAIRING_HALF_SPLIT;
     inter.in_pairing = half.out_pairing = ROPE_PAIRING_INTERLEAVED;
@@ -46,12 +45,12 @@ CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
     }
     half.out_pairing = half.in_pairing;
     inter.out_pairing = inter.in_pairing;
-    if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && whole)
-        lanes_rotate_64(inter, heads, rows, tokens);
+    if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && blocks)
+        lanes_rotate_blocks(inter, heads, rows, tokens);
     else if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
         lanes_rotate_any(inter, heads, rows, tokens);
-    else if (whole)
-        lanes_rotate_64(half, heads, rows, tokens);
+    else if (blocks)
+        lanes_rotate_blocks(half, heads, rows, tokens);
     else
         lanes_rotate_any(half, heads, rows, tokens);
 }
@@ -94,12 +93,13 @@ CPU_INLINE void lanes_rotate_heads(int dtype, const rope_problem *p, const lanes
         lanes_f16_heads(p, tensor, rows, tokens);
 }
 
-/* Streaming stores need whole, aligned vectors. */
-CPU_INLINE int lanes_can_stream(const lanes_tensor *tensor, int size) {
+/* Streaming stores need aligned vectors, and lines that are written whole. */
+CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tensor, int size) {
     const lanes_heads *heads = &tensor->heads;
-    uintptr_t mask = (uintptr_t)heads->out | (uintptr_t)heads->out_stride |
-                     (uintptr_t)tensor->out_step | (uintptr_t)((int64_t)heads->pairs * size);
-    return mask % (4 * LANES) == 0 && heads->in != heads->out;
+    uintptr_t lines =
+        (uintptr_t)heads->out | (uintptr_t)heads->out_stride | (uintptr_t)tensor->out_step;
+    return lines % (4 * LANES) == 0 && p->pairs * size % lanes_store_bytes(p, size) == 0 &&
+           heads->in != heads->out;
 }
 
 /* Windows from one to that which is fetched while it rotates; 0: none is. */
@@ -143,7 +143,7 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     };
     const lanes_heads *h = &t.heads;
     int64_t windows = lanes_windows_ahead(p, slice, (int)size);
-    t.stream = slice->exceeds && lanes_can_stream(&t, (int)size);
+    t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
     t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
     return t;
@@ -365,20 +365,22 @@ static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *ca
 CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    return slice->near && lanes_serves_plain(p) && lanes_is_plain(q) && lanes_is_plain(k) &&
-           !call->position.cu_seqlens && q->heads + k->heads > 1;
+    return slice->near && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) &&
+           lanes_is_plain(p, k, 1) && !call->position.cu_seqlens && q->heads + k->heads > 1;
 }
 
 static void lanes_rotate_f32(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_f32_plain, lanes_counts(p, call), p, call, slice);
+        lanes_rotate_plain(lanes_f32_plain_64, lanes_f32_plain, lanes_counts(p, call), p, call,
+                           slice);
     else
         lanes_f32_runs(p, call, slice);
 }
 
 static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_f16_plain, lanes_counts(p, call), p, call, slice);
+        lanes_rotate_plain(lanes_f16_plain_64, lanes_f16_plain, lanes_counts(p, call), p, call,
+                           slice);
     else
         lanes_f16_runs(p, call, slice);
 }
@@ -386,7 +388,8 @@ static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const
 static void lanes_rotate_bf16(const rope_problem *p, const rope_call *call,
                               const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_bf16_plain, lanes_counts(p, call), p, call, slice);
+        lanes_rotate_plain(lanes_bf16_plain_64, lanes_bf16_plain, lanes_counts(p, call), p, call,
+                           slice);
     else
         lanes_bf16_runs(p, call, slice);
 }

@@ -50,6 +50,29 @@ CPU_INLINE lanes_f lanes_set_f(float x) {
     return v;
 }
 
+#if !defined(LANES_SOME)
+/* The first `count` lanes; what is loaded beyond them is zero. */
+CPU_INLINE lanes_u lanes_some_words(const void *p, int count) {
+    lanes_u x = {0};
+    memcpy(&x, p, 4 * (size_t)count);
+    return x;
+}
+
+CPU_INLINE lanes_h lanes_some_halves(const void *p, int count) {
+    lanes_h x = {0};
+    memcpy(&x, p, 2 * (size_t)count);
+    return x;
+}
+
+CPU_INLINE void lanes_put_words(void *p, lanes_u x, int count) {
+    memcpy(p, &x, 4 * (size_t)count);
+}
+
+CPU_INLINE void lanes_put_halves(void *p, lanes_h x, int count) {
+    memcpy(p, &x, 2 * (size_t)count);
+}
+#endif
+
 /* a where the mask is all ones, b where it is zero. */
 CPU_INLINE lanes_u lanes_select(lanes_u mask, lanes_u a, lanes_u b) {
     return (a & mask) | (b & ~mask);

@@ -29,6 +29,10 @@ CPU_INLINE lanes_f lanes_high(lanes_f a, lanes_f b) {
     return (lanes_f)_mm256_permute2f128_ps(low, _mm256_unpackhi_ps((__m256)a, (__m256)b), 0x31);
 }
 
+CPU_INLINE lanes_f lanes_swap(lanes_f x) {
+    return (lanes_f)_mm256_permute_ps((__m256)x, 0xb1);
+}
+
 /* Compilers do not find these conversions for vector extensions. */
 CPU_INLINE lanes_u lanes_words_of(lanes_h h) {
     return (lanes_u)_mm256_cvtepu16_epi32((__m128i)h);
@@ -56,7 +60,7 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
 
 /* 16 results: those of even and of odd by turns. Halves of words in 16-bit lanes: a result goes up
  * where what it drops is above the middle, or in it and the result is odd. */
-#define LANES_PARITY
+#define LANES_PARITY 1
 CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
     __m256 nan = _mm256_cmp_ps((__m256)even, (__m256)odd, _CMP_UNORD_Q);
     __m256i e = (__m256i)even, o = (__m256i)odd, one = _mm256_set1_epi16(1);

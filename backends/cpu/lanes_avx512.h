@@ -12,7 +12,28 @@
 #define LANES_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define LANES_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define LANES_MASKS
+#define LANES_SOME
 #include "backends/cpu/lanes.h"
+
+CPU_INLINE __mmask16 lanes_first(int count) {
+    return (__mmask16)((1u << count) - 1);
+}
+
+CPU_INLINE lanes_u lanes_some_words(const void *p, int count) {
+    return (lanes_u)_mm512_maskz_loadu_epi32(lanes_first(count), p);
+}
+
+CPU_INLINE lanes_h lanes_some_halves(const void *p, int count) {
+    return (lanes_h)_mm256_maskz_loadu_epi16(lanes_first(count), p);
+}
+
+CPU_INLINE void lanes_put_words(void *p, lanes_u x, int count) {
+    _mm512_mask_storeu_epi32(p, lanes_first(count), (__m512i)x);
+}
+
+CPU_INLINE void lanes_put_halves(void *p, lanes_h x, int count) {
+    _mm256_mask_storeu_epi16(p, lanes_first(count), (__m256i)x);
+}
 
 typedef __mmask16 lanes_mask;
 
@@ -22,6 +43,10 @@ CPU_INLINE lanes_mask lanes_has_bit(lanes_u u, uint32_t bit) {
 
 CPU_INLINE lanes_f lanes_choose(lanes_mask mask, lanes_f a, lanes_f b) {
     return (lanes_f)_mm512_mask_blend_ps(mask, (__m512)b, (__m512)a);
+}
+
+CPU_INLINE lanes_f lanes_swap(lanes_f x) {
+    return (lanes_f)_mm512_permute_ps((__m512)x, 0xb1);
 }
 
 /* Compilers do not find these conversions for vector extensions. */

@@ -13,6 +13,10 @@
 #define LANES_HIGH 2, 6, 3, 7
 #include "backends/cpu/lanes.h"
 
+CPU_INLINE lanes_f lanes_swap(lanes_f x) {
+    return (lanes_f)vrev64q_f32((float32x4_t)x);
+}
+
 /* Compilers do not find these conversions for vector extensions. */
 CPU_INLINE lanes_u lanes_words_of(lanes_h h) {
     return (lanes_u)vmovl_u16((uint16x4_t)h);

@@ -2,8 +2,7 @@
 #ifndef ROPEKIT_CPU_LONE_LANES_H
 #define ROPEKIT_CPU_LONE_LANES_H
 
-#include "backends/cpu/rotate_lanes.h"
-#include "backends/cpu/row_lanes.h"
+#include "backends/cpu/plain_lanes.h"
 
 /* Vectors of pairs that go together, of which 16-bit stores make one. */
 enum { LANES_LONE = 2 };
@@ -142,9 +141,7 @@ CPU_INLINE void lanes_rotate_lone(int dtype, const rope_problem *p, const lanes_
 
 /* Descriptors for which a lone head is served so. */
 static int lanes_serves_lone(const rope_problem *p) {
-    return p->pairs % (LANES_LONE * LANES) == 0 && p->angle_mode == ROPE_ANGLE_EXACT &&
-           p->axes == 1 && !lanes_scales(p) && !p->xpos_rate &&
-           p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE && p->pairing_in == p->pairing_out;
+    return lanes_serves_plain(p) && p->pairs % (LANES_LONE * LANES) == 0 && !lanes_scales(p);
 }
 
 #endif

@@ -1,110 +1,155 @@
-/* Whole heads of 64 pairs by exact angles of one axis: a token's stay in registers from their turns
- * to the last head of q and k. */
+/* Windows by exact angles of one axis: a block's angles stay in registers from their
+ * turns to the last head of q and k. */
 #ifndef ROPEKIT_CPU_PLAIN_LANES_H
 #define ROPEKIT_CPU_PLAIN_LANES_H
 
-#include "backends/cpu/rotate_lanes.h"
+#include "backends/cpu/block_lanes.h"
 #include "backends/cpu/row_lanes.h"
 
 /* Descriptors that take this road. */
 CPU_INLINE int lanes_serves_plain(const rope_problem *p) {
-    return p->pairs == 64 && p->head_dim[0] == 128 && p->head_dim[1] == 128 &&
-           p->angle_mode == ROPE_ANGLE_EXACT && p->axes == 1 && !p->xpos_rate &&
-           p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE && p->pairing_in == p->pairing_out;
+    return lanes_serves_blocks(p) && p->angle_mode == ROPE_ANGLE_EXACT && p->axes == 1 &&
+           !p->xpos_rate;
 }
 
-/* Elements lie side by side, and a token's heads nearer than the next token. */
-CPU_INLINE int lanes_is_plain(const rope_operand *operand) {
-    return operand->heads == 0 || (operand->in_stride[3] == 1 && operand->out_stride[3] == 1 &&
-                                   operand->in_stride[2] <= operand->in_stride[1]);
+/* Elements lie side by side, a token's heads nearer than the next token, and nothing but windows is
+ * written. */
+CPU_INLINE int lanes_is_plain(const rope_problem *p, const rope_operand *operand, int tensor) {
+    return operand->heads == 0 ||
+           (operand->in_stride[3] == 1 && operand->out_stride[3] == 1 &&
+            operand->in_stride[2] <= operand->in_stride[1] &&
+            (operand->in == operand->out || p->head_dim[tensor] == 2 * p->pairs));
 }
 
-CPU_INLINE void lanes_plain_row(lanes_kind kind, const rope_problem *p, const rope_token *token,
-                                float *cosines, lanes_row *row) {
-    const int scaled = lanes_scales(p);
+CPU_INLINE void lanes_plain_angles(int count, const rope_problem *p, const rope_token *token,
+                                   const uint64_t *list, lanes_cos_sin *a) {
     const lanes_factors factor = lanes_factors_of(p, token);
-#pragma GCC unroll 16
-    for (int v = 0; v < 64 / LANES; v += LANES_GROUP) {
-        lanes_cos_sin a[LANES_GROUP];
-        lanes_w turns[LANES_GROUP];
-        LANES_EACH(w, LANES_GROUP)
-        turns[w] = lanes_exact(1, p, token, p->set[token->set].turns, (v + w) * LANES);
-        lanes_turns(LANES_GROUP, turns, a);
-        LANES_EACH(w, LANES_GROUP) row->c[v + w] = a[w].c;
-        LANES_EACH(w, LANES_GROUP) row->s[v + w] = a[w].s;
-    }
-    for (int v = 0; v < 64 / LANES && scaled; v++) {
-        row->c[v] *= factor.c;
-        row->s[v] *= factor.s;
-    }
-    row->cosines = cosines;
-    for (int v = 0; v < 64 / LANES && kind.dtype == ROPE_F16; v++)
-        lanes_store_f(cosines + v * LANES, row->c[v]);
-    lanes_arrange_row(kind, row);
+    const int scaled = lanes_scales(p);
+    lanes_w turns[LANES_GROUP];
+    LANES_EACH(w, count) turns[w] = lanes_exact(1, p, token, list, w * LANES);
+    lanes_turns(count, turns, a);
+    for (int w = 0; w < count && scaled; w++)
+        a[w] = (lanes_cos_sin){a[w].c * factor.c, a[w].s * factor.s};
 }
 
-CPU_INLINE void lanes_plain_heads(lanes_kind kind, const rope_operand *operand, int64_t batch,
-                                  int64_t index, int64_t first, int64_t last,
-                                  const lanes_row *row) {
-    const int size = cpu_dtype_size(kind.dtype);
-    if (first >= last) /* absent: nothing else of it is set */
+/* The block at pair `first` of a token's row. */
+CPU_INLINE void lanes_plain_row(lanes_kind kind, int size, int rest, const rope_problem *p,
+                                const rope_token *token, int first, float *cosines,
+                                lanes_row *row) {
+    const int group = size < LANES_GROUP * LANES ? 1 : LANES_GROUP;
+    const uint64_t *list = p->set[token->set].turns + first;
+    lanes_cos_sin a[LANES_GROUP], last = {{0}, {0}};
+#pragma GCC unroll 16
+    for (int v = 0; v < size / LANES; v += group) {
+        lanes_plain_angles(group, p, token, list + v * LANES, a);
+        LANES_EACH(w, group) row->c[v + w] = a[w].c;
+        LANES_EACH(w, group) row->s[v + w] = a[w].s;
+    }
+    if (rest)
+        lanes_plain_angles(1, p, token, list + size, &last);
+    row->rest_c = last.c;
+    row->rest_s = last.s;
+    row->cosines = cosines;
+    for (int v = 0; v < size / LANES && kind.dtype == ROPE_F16 && !kind.swap; v++)
+        lanes_store_f(cosines + v * LANES, row->c[v]);
+    lanes_arrange_row(kind, size, row);
+}
+
+/* Where the heads of a token are, and which of them rotate. */
+typedef struct lanes_place {
+    int64_t batch, index;
+    const cpu_slice *slice;
+} lanes_place;
+
+/* The block at pair `first` of a tensor's heads. */
+CPU_INLINE void lanes_plain_heads(lanes_kind kind, int size, int rest, int pairs,
+                                  const rope_problem *p, const rope_call *call, int tensor,
+                                  const lanes_place *place, int first, const lanes_row *row) {
+    const int bytes = cpu_dtype_size(kind.dtype);
+    const rope_operand *operand = &call->tensor[tensor];
+    const int64_t head = place->slice->first_head[tensor], last = place->slice->last_head[tensor];
+    if (head >= last) /* absent: nothing else of it is set */
         return;
-    const cpu_head head = cpu_head_of(operand, size, batch, index, first);
-    const int64_t in_stride = operand->in_stride[2] * size,
-                  out_stride = operand->out_stride[2] * size;
-    const char *in = head.in;
-    char *out = head.out;
-    for (int64_t h = first; h < last; h++) {
-        lanes_rotate_head(kind, NULL, in, out, row);
+    const cpu_head start = cpu_head_of(operand, bytes, place->batch, place->index, head);
+    const int64_t in_stride = operand->in_stride[2] * bytes,
+                  out_stride = operand->out_stride[2] * bytes,
+                  at = lanes_pair_at(kind.dtype, kind.in_pairing, first) +
+                       (int64_t)p->rotary_offset[tensor] * bytes;
+    const char *in = start.in + at;
+    char *out = start.out + at;
+    for (int64_t h = head; h < last; h++) {
+        lanes_rotate_block(kind, size, rest, NULL, in, out, pairs, row);
         in += in_stride;
         out += out_stride;
     }
 }
 
-CPU_INLINE void lanes_plain_kind(lanes_kind kind, const rope_problem *p, const rope_call *call,
-                                 const cpu_slice *slice, int64_t batch, int64_t index,
-                                 const rope_token *token) {
-    float cosines[64] __attribute__((aligned(64)));
+CPU_INLINE void lanes_plain_block(lanes_kind kind, int size, int pairs, const rope_problem *p,
+                                  const rope_call *call, const rope_token *token,
+                                  const lanes_place *place, int first) {
+    const int rest = lanes_block_rest(size, pairs - first);
+    float cosines[LANES_BLOCK] __attribute__((aligned(64)));
     lanes_row row;
-    kind.parity = lanes_parity(kind);
-    lanes_plain_row(kind, p, token, cosines, &row);
+    kind = lanes_block_kind(kind, size);
+    lanes_plain_row(kind, size, rest, p, token, first, cosines, &row);
     for (int t = 0; t < 2; t++)
-        lanes_plain_heads(kind, &call->tensor[t], batch, index, slice->first_head[t],
-                          slice->last_head[t], &row);
+        lanes_plain_heads(kind, size, rest, pairs, p, call, t, place, first, &row);
 }
 
-CPU_INLINE void lanes_plain_dtype(int dtype, const rope_problem *p, const rope_call *call,
-                                  const cpu_slice *slice, int64_t batch, int64_t index,
+/* `known` is the number of pairs where it is known when this is compiled, or 0. */
+CPU_INLINE void lanes_plain_kind(lanes_kind kind, int known, const rope_problem *p,
+                                 const rope_call *call, const lanes_place *place,
+                                 const rope_token *token) {
+    const int pairs = p->pairs;
+    if (known) {
+        lanes_plain_block(kind, known, known, p, call, token, place, 0);
+        return;
+    }
+    for (int i = 0; i < pairs;) {
+        const int left = pairs - i, size = lanes_block_size(left);
+        if (size == 64)
+            lanes_plain_block(kind, 64, pairs, p, call, token, place, i);
+        else if (size == 32)
+            lanes_plain_block(kind, 32, pairs, p, call, token, place, i);
+        else if (size == 16)
+            lanes_plain_block(kind, 16, pairs, p, call, token, place, i);
+        else if (size == LANES)
+            lanes_plain_block(kind, LANES, pairs, p, call, token, place, i);
+        else
+            lanes_plain_block(kind, 0, pairs, p, call, token, place, i);
+        i += size + lanes_block_rest(size, left);
+    }
+}
+
+CPU_INLINE void lanes_plain_dtype(int dtype, int known, const rope_problem *p,
+                                  const rope_call *call, const lanes_place *place,
                                   const rope_token *token) {
     const lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
                      inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
-        lanes_plain_kind(inter, p, call, slice, batch, index, token);
+        lanes_plain_kind(inter, known, p, call, place, token);
     else
-        lanes_plain_kind(half, p, call, slice, batch, index, token);
+        lanes_plain_kind(half, known, p, call, place, token);
 }
 
-static CPU_APART void lanes_f32_plain(const rope_problem *p, const rope_call *call,
-                                      const cpu_slice *slice, int64_t batch, int64_t index,
-                                      const rope_token *token) {
-    lanes_plain_dtype(ROPE_F32, p, call, slice, batch, index, token);
-}
-
-static CPU_APART void lanes_f16_plain(const rope_problem *p, const rope_call *call,
-                                      const cpu_slice *slice, int64_t batch, int64_t index,
-                                      const rope_token *token) {
-    lanes_plain_dtype(ROPE_F16, p, call, slice, batch, index, token);
-}
-
-static CPU_APART void lanes_bf16_plain(const rope_problem *p, const rope_call *call,
-                                       const cpu_slice *slice, int64_t batch, int64_t index,
-                                       const rope_token *token) {
-    lanes_plain_dtype(ROPE_BF16, p, call, slice, batch, index, token);
-}
+/* The functions of one dtype: for windows of 64 pairs, the most frequent, and for all others. */
+#define LANES_PLAIN(name, dtype)                                                                   \
+    static CPU_APART void lanes_##name##_plain_64(const rope_problem *p, const rope_call *call,    \
+                                                  const lanes_place *place,                        \
+                                                  const rope_token *token) {                       \
+        lanes_plain_dtype(dtype, 64, p, call, place, token);                                       \
+    }                                                                                              \
+    static CPU_APART void lanes_##name##_plain(const rope_problem *p, const rope_call *call,       \
+                                               const lanes_place *place,                           \
+                                               const rope_token *token) {                          \
+        lanes_plain_dtype(dtype, 0, p, call, place, token);                                        \
+    }
+LANES_PLAIN(f32, ROPE_F32)
+LANES_PLAIN(f16, ROPE_F16)
+LANES_PLAIN(bf16, ROPE_BF16)
 
 typedef void (*lanes_plain_token)(const rope_problem *p, const rope_call *call,
-                                  const cpu_slice *slice, int64_t batch, int64_t index,
-                                  const rope_token *token);
+                                  const lanes_place *place, const rope_token *token);
 
 static CPU_APART void lanes_read_token(const rope_problem *p, const rope_call *call, int64_t batch,
                                        int64_t index, rope_token *token) {
@@ -113,23 +158,27 @@ static CPU_APART void lanes_read_token(const rope_problem *p, const rope_call *c
 
 /* What computes one token stands apart, or compilers carry its constants from token to token by way
  * of memory. */
-CPU_INLINE void lanes_rotate_plain(lanes_plain_token rotate, int counts, const rope_problem *p,
-                                   const rope_call *call, const cpu_slice *slice) {
+CPU_INLINE void lanes_rotate_plain(lanes_plain_token rotate_64, lanes_plain_token rotate,
+                                   int counts, const rope_problem *p, const rope_call *call,
+                                   const cpu_slice *slice) {
     rope_token token;
-    int64_t batch = 0, index = slice->first_token;
-    if (index >= call->tokens) {
-        batch = index / call->tokens;
-        index %= call->tokens;
+    lanes_place place = {0, slice->first_token, slice};
+    if (place.index >= call->tokens) {
+        place.batch = place.index / call->tokens;
+        place.index %= call->tokens;
     }
     for (int64_t left = slice->last_token - slice->first_token; left > 0; left--) {
         token.set = 0;
-        token.at[0] = rope_sum(index, call->position.offset);
+        token.at[0] = rope_sum(place.index, call->position.offset);
         if (!counts)
-            lanes_read_token(p, call, batch, index, &token);
-        rotate(p, call, slice, batch, index, &token);
-        if (++index == call->tokens) {
-            index = 0;
-            batch++;
+            lanes_read_token(p, call, place.batch, place.index, &token);
+        if (p->pairs == 64)
+            rotate_64(p, call, &place, &token);
+        else
+            rotate(p, call, &place, &token);
+        if (++place.index == call->tokens) {
+            place.index = 0;
+            place.batch++;
         }
     }
 }

@@ -22,6 +22,7 @@ typedef struct lanes_kind {
     int model;  /* arithmetic of the dtype itself */
     int stream; /* stores go around the cache */
     int parity; /* of two vectors of pairs, one has the even ones */
+    int swap;   /* neighbours stay side by side */
     int fetch;  /* lines ahead are fetched: those to be read, and to be written into the cache */
 } lanes_kind;
 
@@ -75,50 +76,36 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
         lanes_copy(out + window, in + window, heads->after);
 }
 
-CPU_INLINE void lanes_fetch_line(lanes_kind kind, const lanes_heads *heads, const char *in,
-                                 char *out, int at) {
-    __builtin_prefetch(in + at + heads->in_ahead, 0, 3);
-    if (!kind.stream)
-        __builtin_prefetch(out + at + heads->out_ahead, 1, 3);
+/* Fetches what lies ahead of the lines that begin within `bytes` from `at` on. */
+CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, const char *in,
+                                  char *out, int at, int bytes) {
+#pragma GCC unroll 4
+    for (int line = (at + 63) / 64 * 64; line < at + bytes; line += 64) {
+        __builtin_prefetch(in + line + heads->in_ahead, 0, 3);
+        if (!kind.stream)
+            __builtin_prefetch(out + line + heads->out_ahead, 1, 3);
+    }
 }
 
-/* Fetches what lies ahead of `count` vectors of pairs from pair i on, a line of each half at a
- * time. */
+/* Fetches what lies ahead of `count` vectors of pairs from pair i on. */
 CPU_INLINE void lanes_fetch(lanes_kind kind, const lanes_heads *heads, int count, const char *in,
                             char *out, int i, int pairs) {
     const int size = cpu_dtype_size(kind.dtype), width = count * LANES * size;
-    if (!kind.fetch || (width < 64 && i * size % 64 != 0))
+    if (!kind.fetch)
         return;
-    const int half = kind.in_pairing == ROPE_PAIRING_HALF_SPLIT;
-    const int first = half ? i * size : 2 * i * size,
-              second = half ? first + pairs * size : first + width;
-#pragma GCC unroll 2
-    for (int at = 0; at < width; at += 64) {
-        lanes_fetch_line(kind, heads, in, out, first + at);
-        lanes_fetch_line(kind, heads, in, out, second + at);
+    if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
+        lanes_fetch_lines(kind, heads, in, out, 2 * i * size, 2 * width);
+        return;
     }
+    lanes_fetch_lines(kind, heads, in, out, i * size, width);
+    lanes_fetch_lines(kind, heads, in + pairs * size, out + pairs * size, i * size, width);
 }
 
-/* The `count` < LANES pairs past the last whole vector, by way of whole vectors on the stack. */
-CPU_INLINE void lanes_rotate_rest(lanes_kind kind, const char *in, char *out, int i, int pairs,
-                                  const cpu_row *row) {
-    int size = cpu_dtype_size(kind.dtype), count = pairs - i;
-    char x[2 * LANES * 4], y[2 * LANES * 4];
-    if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
-        memcpy(x, in + 2 * i * size, (size_t)(2 * count * size));
-    } else {
-        memcpy(x, in + i * size, (size_t)(count * size));
-        memcpy(x + LANES * size, in + (i + pairs) * size, (size_t)(count * size));
-    }
-    lanes_pair read = lanes_load_pairs(kind.dtype, kind.in_pairing, x, 0, LANES);
-    lanes_store_pairs(kind.dtype, kind.out_pairing, 0, y, 0, LANES,
-                      lanes_turn(kind, read, lanes_load_matrix(row, i)));
-    if (kind.out_pairing == ROPE_PAIRING_INTERLEAVED) {
-        memcpy(out + 2 * i * size, y, (size_t)(2 * count * size));
-    } else {
-        memcpy(out + i * size, y, (size_t)(count * size));
-        memcpy(out + (i + pairs) * size, y + LANES * size, (size_t)(count * size));
-    }
+/* `count` pairs, less than LANES, from where the first of them is. */
+CPU_INLINE void lanes_rotate_rest(lanes_kind kind, const char *in, char *out, int pairs, int count,
+                                  lanes_matrix m) {
+    lanes_pair x = lanes_load_some(kind.dtype, kind.in_pairing, in, pairs, count);
+    lanes_store_some(kind.dtype, kind.out_pairing, out, pairs, count, lanes_turn(kind, x, m));
 }
 
 /* Keeps compilers from loading an element once for each of its two products, and from moving loads
@@ -207,7 +194,9 @@ CPU_INLINE void lanes_rotate_window(lanes_kind kind, const lanes_heads *heads, c
         lanes_rotate_vectors(kind, heads, 1, in, from, out, i, row);
     if (i < pairs) {
         lanes_fetch(kind, heads, 1, in, out, i, pairs);
-        lanes_rotate_rest(kind, from, out, i, pairs, row);
+        lanes_rotate_rest(kind, from + lanes_pair_at(kind.dtype, kind.in_pairing, i),
+                          out + lanes_pair_at(kind.dtype, kind.out_pairing, i), pairs, pairs - i,
+                          lanes_load_matrix(row, i));
     }
 }
 
@@ -238,103 +227,6 @@ CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, cons
                                   frame.out + t * frame.out_step + h * frame.out_stride, &row,
                                   aside);
         }
-}
-
-/* 64 pairs of one cos and sin each. */
-typedef struct lanes_row {
-    lanes_f c[64 / LANES], s[64 / LANES];
-    const float *cosines; /* c in memory */
-} lanes_row;
-
-/* Where rounding to 16 bits and widening are cheaper for neighbours than for halves of a vector. */
-CPU_INLINE int lanes_parity(lanes_kind kind) {
-#if defined(LANES_PARITY)
-    return kind.dtype == ROPE_BF16 && kind.in_pairing == ROPE_PAIRING_HALF_SPLIT;
-#else
-    (void)kind;
-    return 0;
-#endif
-}
-
-/* Puts a row in the order of the vectors that are read. */
-CPU_INLINE void lanes_arrange_row(lanes_kind kind, lanes_row *row) {
-    for (int v = 0; v < 64 / LANES && kind.parity; v += 2) {
-        lanes_f c = row->c[v], s = row->s[v];
-        row->c[v] = lanes_even(c, row->c[v + 1]);
-        row->s[v] = lanes_even(s, row->s[v + 1]);
-        row->c[v + 1] = lanes_odd(c, row->c[v + 1]);
-        row->s[v + 1] = lanes_odd(s, row->s[v + 1]);
-    }
-}
-
-CPU_INLINE void lanes_load_row(lanes_kind kind, const cpu_row *from, lanes_row *row) {
-    for (int v = 0; v < 64 / LANES; v++) {
-        row->c[v] = lanes_load_f(from->c1 + v * LANES);
-        row->s[v] = lanes_load_f(from->s1 + v * LANES);
-    }
-    row->cosines = from->c1;
-    lanes_arrange_row(kind, row);
-}
-
-/* The same address, which a compiler takes for another: what is loaded from both is loaded twice.
- */
-CPU_INLINE const float *lanes_alias(const float *p) {
-    __asm__("" : "+r"(p));
-    return p;
-}
-
-/* Cosines of f16 are operands in memory, once for each product; what is best was measured
- * (docs/performance.md). */
-CPU_INLINE lanes_matrix lanes_matrix_64(lanes_kind kind, const lanes_row *row, const float *again,
-                                        int v) {
-    lanes_matrix m = {row->c[v], row->s[v], row->c[v], row->s[v]};
-    if (kind.dtype == ROPE_F16) {
-        m.c1 = lanes_load_f(row->cosines + v * LANES);
-        m.c2 = lanes_load_f(again + v * LANES);
-    }
-    return m;
-}
-
-/* Rotates a head of 64 pairs, a line of each half at a time. */
-CPU_INLINE void lanes_rotate_head(lanes_kind kind, const lanes_heads *heads, const char *in,
-                                  char *out, const lanes_row *row) {
-    const int count = LANES >= 8 && kind.dtype != ROPE_F32 ? 2 : 1;
-    const float *again = lanes_alias(row->cosines);
-#pragma GCC unroll 16
-    for (int v = 0; v < 64 / LANES; v += count) {
-        lanes_pair x[2];
-        lanes_fetch(kind, heads, count, in, out, v * LANES, 64);
-        lanes_read_vectors(kind, count, in, v * LANES, 64, x);
-#pragma GCC unroll 2
-        for (int w = 0; w < count; w++)
-            x[w] = lanes_rotate(x[w], lanes_matrix_64(kind, row, again, v + w));
-        lanes_write(kind, count, out, v * LANES, 64, x);
-    }
-}
-
-/* 64 pairs of one cos and sin each, the head size of most models. Where there are registers for it
- * the row stays in them across heads. */
-CPU_INLINE void lanes_rotate_64(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
-                                int tokens) {
-    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
-    lanes_row row;
-    kind.parity = lanes_parity(kind);
-    for (int64_t h = 0; h < frame.count && frame.by_head; h++)
-        for (int t = 0; t < tokens; t++) {
-            lanes_load_row(kind, &rows[t], &row);
-            lanes_rotate_head(kind, &frame, frame.in + t * frame.in_step + h * frame.in_stride,
-                              frame.out + t * frame.out_step + h * frame.out_stride, &row);
-        }
-    for (int t = 0; t < tokens && !frame.by_head; t++) {
-        const char *in = frame.in + t * frame.in_step;
-        char *out = frame.out + t * frame.out_step;
-        lanes_load_row(kind, &rows[t], &row);
-        for (int64_t h = 0; h < frame.count; h++) {
-            lanes_rotate_head(kind, &frame, in, out, &row);
-            in += frame.in_stride;
-            out += frame.out_stride;
-        }
-    }
 }
 
 #endif

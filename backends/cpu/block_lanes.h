@@ -1,0 +1,234 @@
+/* Whole windows in blocks of pairs. */
+#ifndef ROPEKIT_CPU_BLOCK_LANES_H
+#define ROPEKIT_CPU_BLOCK_LANES_H
+
+#include "backends/cpu/rotate_lanes.h"
+
+enum { LANES_BLOCK = 128 }; /* most pairs of a block */
+
+/* Windows that go by blocks: one cos and sin rotate each pair where it is. */
+CPU_INLINE int lanes_serves_blocks(const rope_problem *p) {
+    return p->pairing_in == p->pairing_out && p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE &&
+           !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
+}
+
+/* Most bytes of one store into a window. Vectors of 16 bits go by twos, but for a block of an odd
+ * number of them. */
+CPU_INLINE int lanes_store_bytes(const rope_problem *p, int size) {
+    const int one_block = p->pairs <= 16 || p->pairs == 48;
+    const int odd = one_block && p->pairs % (2 * LANES) == LANES;
+    return odd && lanes_serves_blocks(p) ? size * LANES : 4 * LANES;
+}
+
+/* Whole vectors of the block that begins where so many pairs are left, in pairs. */
+CPU_INLINE int lanes_block_size(int left) {
+    return left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : left >= LANES ? LANES : 0;
+}
+
+/* Pairs of a block behind its vectors: all that are left, where these are less than LANES. */
+CPU_INLINE int lanes_block_rest(int size, int left) {
+    return left - size < LANES ? left - size : 0;
+}
+
+/* One cos and sin for each pair of a block, or for each of its elements, in the order of the
+ * vectors that are read. Where there are registers for it a row stays in them across heads. */
+typedef struct lanes_row {
+    lanes_f c[2 * LANES_BLOCK / LANES], s[2 * LANES_BLOCK / LANES];
+    lanes_f rest_c, rest_s; /* of pairs behind the vectors */
+    const float *cosines;   /* c in memory, in the order of pairs */
+} lanes_row;
+
+/* What is cheapest was measured (docs/performance.md): to round bfloat16 by neighbours, whose
+ * halves of words widen by a shift and a mask; to leave other neighbours where they are. */
+CPU_INLINE lanes_kind lanes_block_kind(lanes_kind kind, int size) {
+    const int half = kind.in_pairing == ROPE_PAIRING_HALF_SPLIT;
+    kind.parity = LANES_PARITY && half && kind.dtype == ROPE_BF16 && size % (2 * LANES) == 0;
+    kind.swap = !half && kind.dtype != ROPE_BF16;
+    return kind;
+}
+
+CPU_INLINE void lanes_part_row(int size, lanes_row *row) {
+#pragma GCC unroll 16
+    for (int v = 0; v < size / LANES; v += 2) {
+        lanes_f c = row->c[v], s = row->s[v];
+        row->c[v] = lanes_even(c, row->c[v + 1]);
+        row->s[v] = lanes_even(s, row->s[v + 1]);
+        row->c[v + 1] = lanes_odd(c, row->c[v + 1]);
+        row->s[v + 1] = lanes_odd(s, row->s[v + 1]);
+    }
+}
+
+CPU_INLINE void lanes_double_row(int size, lanes_row *row) {
+#pragma GCC unroll 16
+    for (int v = size / LANES - 1; v >= 0; v--) {
+        lanes_f c = row->c[v], s = row->s[v];
+        row->c[2 * v] = lanes_low(c, c);
+        row->s[2 * v] = lanes_low(-s, s);
+        row->c[2 * v + 1] = lanes_high(c, c);
+        row->s[2 * v + 1] = lanes_high(-s, s);
+    }
+}
+
+/* Puts a row from the order of pairs in that of a kind. */
+CPU_INLINE void lanes_arrange_row(lanes_kind kind, int size, lanes_row *row) {
+    if (kind.parity)
+        lanes_part_row(size, row);
+    if (kind.swap)
+        lanes_double_row(size, row);
+}
+
+/* The block of a row at pair i. */
+CPU_INLINE void lanes_load_row(lanes_kind kind, int size, int rest, const cpu_row *from, int i,
+                               lanes_row *row) {
+#pragma GCC unroll 16
+    for (int v = 0; v < size / LANES; v++) {
+        row->c[v] = lanes_load_f(from->c1 + i + v * LANES);
+        row->s[v] = lanes_load_f(from->s1 + i + v * LANES);
+    }
+    row->rest_c = rest ? lanes_load_f(from->c1 + i + size) : (lanes_f){0};
+    row->rest_s = rest ? lanes_load_f(from->s1 + i + size) : (lanes_f){0};
+    row->cosines = from->c1 + i;
+    lanes_arrange_row(kind, size, row);
+}
+
+/* The same address, which a compiler takes for another: what is loaded from both is loaded twice.
+ */
+CPU_INLINE const float *lanes_alias(const float *p) {
+    __asm__("" : "+r"(p));
+    return p;
+}
+
+/* Cosines of f16 are operands in memory, once for each product; what is best was measured
+ * (docs/performance.md). */
+CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row,
+                                           const float *again, int v) {
+    lanes_matrix m = {row->c[v], row->s[v], row->c[v], row->s[v]};
+    if (kind.dtype == ROPE_F16) {
+        m.c1 = lanes_load_f(row->cosines + v * LANES);
+        m.c2 = lanes_load_f(again + v * LANES);
+    }
+    return m;
+}
+
+/* A block of one window, a line of each half at a time. */
+CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, int size, const lanes_heads *heads,
+                                   const char *in, char *out, int pairs, const lanes_row *row) {
+    const int count = LANES >= 8 && kind.dtype != ROPE_F32 && size % (2 * LANES) == 0 ? 2 : 1;
+    const float *again = lanes_alias(row->cosines);
+#pragma GCC unroll 16
+    for (int v = 0; v < size / LANES; v += count) {
+        lanes_pair x[2];
+        lanes_fetch(kind, heads, count, in, out, v * LANES, pairs);
+        lanes_read_vectors(kind, count, in, v * LANES, pairs, x);
+#pragma GCC unroll 2
+        for (int w = 0; w < count; w++)
+            x[w] = lanes_rotate(x[w], lanes_block_matrix(kind, row, again, v + w));
+        lanes_write(kind, count, out, v * LANES, pairs, x);
+    }
+}
+
+/* A block of neighbours that stay side by side: each element's other product is with its
+ * neighbour. */
+CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_heads *heads,
+                                        const char *in, char *out, const lanes_row *row) {
+    const int bytes = LANES * cpu_dtype_size(kind.dtype);
+#pragma GCC unroll 32
+    for (int v = 0; v < 2 * size / LANES; v += 2) {
+        lanes_f x[2];
+        if (kind.fetch)
+            lanes_fetch_lines(kind, heads, in, out, v * bytes, 2 * bytes);
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; w++)
+            x[w] = lanes_in_register(lanes_widen(kind.dtype, in + (v + w) * bytes));
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; w++)
+            x[w] = lanes_fma(x[w], row->c[v + w], lanes_swap(x[w]) * row->s[v + w]);
+        lanes_narrow_two(kind.dtype, kind.stream, out + v * bytes, x[0], x[1]);
+    }
+}
+
+/* A block of one window: `size` pairs in vectors, and `rest` behind them. */
+CPU_INLINE void lanes_rotate_block(lanes_kind kind, int size, int rest, const lanes_heads *heads,
+                                   const char *in, char *out, int pairs, const lanes_row *row) {
+    if (kind.swap)
+        lanes_rotate_neighbours(kind, size, heads, in, out, row);
+    else
+        lanes_rotate_pairs(kind, size, heads, in, out, pairs, row);
+    if (rest) {
+        const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, size);
+        lanes_rotate_rest(kind, in + at, out + at, pairs, rest,
+                          (lanes_matrix){row->rest_c, row->rest_s, row->rest_c, row->rest_s});
+    }
+}
+
+/* The block at pair i of `count` heads of one token. */
+CPU_INLINE void lanes_rotate_row(lanes_kind kind, int size, int pairs, const lanes_heads *frame,
+                                 const cpu_row *from, int i, const char *in, char *out,
+                                 int64_t count) {
+    const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, i);
+    const int rest = lanes_block_rest(size, pairs - i);
+    lanes_row row;
+    kind = lanes_block_kind(kind, size);
+    lanes_load_row(kind, size, rest, from, i, &row);
+    in += at;
+    out += at;
+    for (int64_t h = 0; h < count; h++) {
+        lanes_rotate_block(kind, size, rest, frame, in, out, pairs, &row);
+        in += frame->in_stride;
+        out += frame->out_stride;
+    }
+}
+
+/* `count` heads of one token, block after block. */
+CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame,
+                                       const cpu_row *row, const char *in, char *out,
+                                       int64_t count) {
+    const int pairs = frame->pairs;
+    for (int i = 0; i < pairs;) {
+        const int left = pairs - i, size = lanes_block_size(left);
+        if (size == 64)
+            lanes_rotate_row(kind, 64, pairs, frame, row, i, in, out, count);
+        else if (size == 32)
+            lanes_rotate_row(kind, 32, pairs, frame, row, i, in, out, count);
+        else if (size == 16)
+            lanes_rotate_row(kind, 16, pairs, frame, row, i, in, out, count);
+        else if (size == LANES)
+            lanes_rotate_row(kind, LANES, pairs, frame, row, i, in, out, count);
+        else
+            lanes_rotate_row(kind, 0, pairs, frame, row, i, in, out, count);
+        i += size + lanes_block_rest(size, left);
+    }
+}
+
+/* `count` heads of one token: windows of frequent sizes in one go, so that each instruction walks
+ * through memory by the same step, which is how processors see what to fetch. */
+CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, const cpu_row *row,
+                                   const char *in, char *out, int64_t count) {
+    if (frame->pairs == 64)
+        lanes_rotate_row(kind, 64, 64, frame, row, 0, in, out, count);
+    else if (frame->pairs == 32)
+        lanes_rotate_row(kind, 32, 32, frame, row, 0, in, out, count);
+    else if (frame->pairs == 128)
+        lanes_rotate_row(kind, 128, 128, frame, row, 0, in, out, count);
+    else if (frame->pairs == 48)
+        lanes_rotate_row(kind, 48, 48, frame, row, 0, in, out, count);
+    else
+        lanes_rotate_by_blocks(kind, frame, row, in, out, count);
+    for (int64_t h = 0; h < count && (frame->before | frame->after); h++)
+        lanes_copy_rest(frame, in + h * frame->in_stride, out + h * frame->out_stride,
+                        cpu_dtype_size(kind.dtype));
+}
+
+/* The heads of some tokens. */
+CPU_INLINE void lanes_rotate_blocks(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
+                                    int tokens) {
+    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
+    const int64_t each = frame.by_head ? 1 : frame.count;
+    for (int64_t h = 0; h < frame.count; h += each)
+        for (int t = 0; t < tokens; t++)
+            lanes_rotate_token(kind, &frame, &rows[t],
+                               frame.in + t * frame.in_step + h * frame.in_stride,
+                               frame.out + t * frame.out_step + h * frame.out_stride, each);
+}
+
+#endif
