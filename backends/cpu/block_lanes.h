@@ -20,14 +20,31 @@ CPU_INLINE int lanes_store_bytes(const rope_problem *p, int size) {
     return odd && lanes_serves_blocks(p) ? size * LANES : 4 * LANES;
 }
 
-/* Whole vectors of the block that begins where so many pairs are left, in pairs. */
-CPU_INLINE int lanes_block_size(int left) {
-    return left >= 64 ? 64 : left >= 32 ? 32 : left >= 16 ? 16 : left >= LANES ? LANES : 0;
+/* Some pairs of a window of `pairs`, from `first` on: `size` in vectors, and `rest`, less than
+ * LANES, behind them. */
+typedef struct lanes_block {
+    int size, first, rest, pairs;
+} lanes_block;
+
+/* The block of such a size at a pair: its rest is all that is left, where that is less than LANES.
+ */
+CPU_INLINE lanes_block lanes_block_at(int size, int first, int pairs) {
+    const int left = pairs - first - size;
+    return (lanes_block){size, first, left < LANES ? left : 0, pairs};
 }
 
-/* Pairs of a block behind its vectors: all that are left, where these are less than LANES. */
-CPU_INLINE int lanes_block_rest(int size, int left) {
-    return left - size < LANES ? left - size : 0;
+/* The size of the block that begins where so many pairs are left. */
+CPU_INLINE int lanes_block_size(int left) {
+    return left >= 64          ? 64
+           : left >= 32        ? 32
+           : left >= 2 * LANES ? 2 * LANES
+           : left >= LANES     ? LANES
+                               : 0;
+}
+
+/* Bytes from the start of a window to the block. */
+CPU_INLINE int64_t lanes_block_offset(lanes_kind kind, lanes_block block) {
+    return lanes_pair_at(kind.dtype, kind.in_pairing, block.first);
 }
 
 /* One cos and sin for each pair of a block, or for each of its elements, in the order of the
@@ -77,18 +94,18 @@ CPU_INLINE void lanes_arrange_row(lanes_kind kind, int size, lanes_row *row) {
         lanes_double_row(size, row);
 }
 
-/* The block of a row at pair i. */
-CPU_INLINE void lanes_load_row(lanes_kind kind, int size, int rest, const cpu_row *from, int i,
+CPU_INLINE void lanes_load_row(lanes_kind kind, lanes_block block, const cpu_row *from,
                                lanes_row *row) {
+    const float *c = from->c1 + block.first, *s = from->s1 + block.first;
 #pragma GCC unroll 16
-    for (int v = 0; v < size / LANES; v++) {
-        row->c[v] = lanes_load_f(from->c1 + i + v * LANES);
-        row->s[v] = lanes_load_f(from->s1 + i + v * LANES);
+    for (int v = 0; v < block.size / LANES; v++) {
+        row->c[v] = lanes_load_f(c + v * LANES);
+        row->s[v] = lanes_load_f(s + v * LANES);
     }
-    row->rest_c = rest ? lanes_load_f(from->c1 + i + size) : (lanes_f){0};
-    row->rest_s = rest ? lanes_load_f(from->s1 + i + size) : (lanes_f){0};
-    row->cosines = from->c1 + i;
-    lanes_arrange_row(kind, size, row);
+    row->rest_c = block.rest ? lanes_load_f(c + block.size) : (lanes_f){0};
+    row->rest_s = block.rest ? lanes_load_f(s + block.size) : (lanes_f){0};
+    row->cosines = c;
+    lanes_arrange_row(kind, block.size, row);
 }
 
 /* The same address, which a compiler takes for another: what is loaded from both is loaded twice.
@@ -111,12 +128,13 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
 }
 
 /* A block of one window, a line of each half at a time. */
-CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, int size, const lanes_heads *heads,
-                                   const char *in, char *out, int pairs, const lanes_row *row) {
-    const int count = LANES >= 8 && kind.dtype != ROPE_F32 && size % (2 * LANES) == 0 ? 2 : 1;
+CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, lanes_block block, const lanes_heads *heads,
+                                   const char *in, char *out, const lanes_row *row) {
+    const int even = block.size % (2 * LANES) == 0, pairs = block.pairs,
+              count = LANES >= 8 && kind.dtype != ROPE_F32 && even ? 2 : 1;
     const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
-    for (int v = 0; v < size / LANES; v += count) {
+    for (int v = 0; v < block.size / LANES; v += count) {
         lanes_pair x[2];
         lanes_fetch(kind, heads, count, in, out, v * LANES, pairs);
         lanes_read_vectors(kind, count, in, v * LANES, pairs, x);
@@ -147,33 +165,32 @@ CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_h
     }
 }
 
-/* A block of one window: `size` pairs in vectors, and `rest` behind them. */
-CPU_INLINE void lanes_rotate_block(lanes_kind kind, int size, int rest, const lanes_heads *heads,
-                                   const char *in, char *out, int pairs, const lanes_row *row) {
+/* The block of one window, from where the block begins. */
+CPU_INLINE void lanes_rotate_block(lanes_kind kind, lanes_block block, const lanes_heads *heads,
+                                   const char *in, char *out, const lanes_row *row) {
     if (kind.swap)
-        lanes_rotate_neighbours(kind, size, heads, in, out, row);
+        lanes_rotate_neighbours(kind, block.size, heads, in, out, row);
     else
-        lanes_rotate_pairs(kind, size, heads, in, out, pairs, row);
-    if (rest) {
-        const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, size);
-        lanes_rotate_rest(kind, in + at, out + at, pairs, rest,
+        lanes_rotate_pairs(kind, block, heads, in, out, row);
+    if (block.rest) {
+        const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, block.size);
+        lanes_fetch(kind, heads, 1, in, out, block.size, block.pairs);
+        lanes_rotate_rest(kind, in + at, out + at, block.pairs, block.rest,
                           (lanes_matrix){row->rest_c, row->rest_s, row->rest_c, row->rest_s});
     }
 }
 
-/* The block at pair i of `count` heads of one token. */
-CPU_INLINE void lanes_rotate_row(lanes_kind kind, int size, int pairs, const lanes_heads *frame,
-                                 const cpu_row *from, int i, const char *in, char *out,
-                                 int64_t count) {
-    const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, i);
-    const int rest = lanes_block_rest(size, pairs - i);
+/* The block of `count` heads of one token. */
+CPU_INLINE void lanes_rotate_row(lanes_kind kind, lanes_block block, const lanes_heads *frame,
+                                 const cpu_row *from, const char *in, char *out, int64_t count) {
+    const int64_t at = lanes_block_offset(kind, block);
     lanes_row row;
-    kind = lanes_block_kind(kind, size);
-    lanes_load_row(kind, size, rest, from, i, &row);
+    kind = lanes_block_kind(kind, block.size);
+    lanes_load_row(kind, block, from, &row);
     in += at;
     out += at;
     for (int64_t h = 0; h < count; h++) {
-        lanes_rotate_block(kind, size, rest, frame, in, out, pairs, &row);
+        lanes_rotate_block(kind, block, frame, in, out, &row);
         in += frame->in_stride;
         out += frame->out_stride;
     }
@@ -184,19 +201,19 @@ CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame
                                        const cpu_row *row, const char *in, char *out,
                                        int64_t count) {
     const int pairs = frame->pairs;
-    for (int i = 0; i < pairs;) {
-        const int left = pairs - i, size = lanes_block_size(left);
-        if (size == 64)
-            lanes_rotate_row(kind, 64, pairs, frame, row, i, in, out, count);
-        else if (size == 32)
-            lanes_rotate_row(kind, 32, pairs, frame, row, i, in, out, count);
-        else if (size == 16)
-            lanes_rotate_row(kind, 16, pairs, frame, row, i, in, out, count);
-        else if (size == LANES)
-            lanes_rotate_row(kind, LANES, pairs, frame, row, i, in, out, count);
+    lanes_block block;
+    for (int i = 0; i < pairs; i += block.size + block.rest) {
+        block = lanes_block_at(lanes_block_size(pairs - i), i, pairs);
+        if (block.size == 64)
+            lanes_rotate_row(kind, lanes_block_at(64, i, pairs), frame, row, in, out, count);
+        else if (block.size == 32)
+            lanes_rotate_row(kind, lanes_block_at(32, i, pairs), frame, row, in, out, count);
+        else if (block.size == 2 * LANES)
+            lanes_rotate_row(kind, lanes_block_at(2 * LANES, i, pairs), frame, row, in, out, count);
+        else if (block.size == LANES)
+            lanes_rotate_row(kind, lanes_block_at(LANES, i, pairs), frame, row, in, out, count);
         else
-            lanes_rotate_row(kind, 0, pairs, frame, row, i, in, out, count);
-        i += size + lanes_block_rest(size, left);
+            lanes_rotate_row(kind, lanes_block_at(0, i, pairs), frame, row, in, out, count);
     }
 }
 
@@ -205,13 +222,13 @@ CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame
 CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, const cpu_row *row,
                                    const char *in, char *out, int64_t count) {
     if (frame->pairs == 64)
-        lanes_rotate_row(kind, 64, 64, frame, row, 0, in, out, count);
+        lanes_rotate_row(kind, lanes_block_at(64, 0, 64), frame, row, in, out, count);
     else if (frame->pairs == 32)
-        lanes_rotate_row(kind, 32, 32, frame, row, 0, in, out, count);
+        lanes_rotate_row(kind, lanes_block_at(32, 0, 32), frame, row, in, out, count);
     else if (frame->pairs == 128)
-        lanes_rotate_row(kind, 128, 128, frame, row, 0, in, out, count);
+        lanes_rotate_row(kind, lanes_block_at(128, 0, 128), frame, row, in, out, count);
     else if (frame->pairs == 48)
-        lanes_rotate_row(kind, 48, 48, frame, row, 0, in, out, count);
+        lanes_rotate_row(kind, lanes_block_at(48, 0, 48), frame, row, in, out, count);
     else
         lanes_rotate_by_blocks(kind, frame, row, in, out, count);
     for (int64_t h = 0; h < count && (frame->before | frame->after); h++)

@@ -32,27 +32,25 @@ CPU_INLINE void lanes_plain_angles(int count, const rope_problem *p, const rope_
         a[w] = (lanes_cos_sin){a[w].c * factor.c, a[w].s * factor.s};
 }
 
-/* The block at pair `first` of a token's row. */
-CPU_INLINE void lanes_plain_row(lanes_kind kind, int size, int rest, const rope_problem *p,
-                                const rope_token *token, int first, float *cosines,
-                                lanes_row *row) {
-    const int group = size < LANES_GROUP * LANES ? 1 : LANES_GROUP;
-    const uint64_t *list = p->set[token->set].turns + first;
+CPU_INLINE void lanes_plain_row(lanes_kind kind, lanes_block block, const rope_problem *p,
+                                const rope_token *token, float *cosines, lanes_row *row) {
+    const int group = block.size < LANES_GROUP * LANES ? 1 : LANES_GROUP;
+    const uint64_t *list = p->set[token->set].turns + block.first;
     lanes_cos_sin a[LANES_GROUP], last = {{0}, {0}};
 #pragma GCC unroll 16
-    for (int v = 0; v < size / LANES; v += group) {
+    for (int v = 0; v < block.size / LANES; v += group) {
         lanes_plain_angles(group, p, token, list + v * LANES, a);
         LANES_EACH(w, group) row->c[v + w] = a[w].c;
         LANES_EACH(w, group) row->s[v + w] = a[w].s;
     }
-    if (rest)
-        lanes_plain_angles(1, p, token, list + size, &last);
+    if (block.rest)
+        lanes_plain_angles(1, p, token, list + block.size, &last);
     row->rest_c = last.c;
     row->rest_s = last.s;
     row->cosines = cosines;
-    for (int v = 0; v < size / LANES && kind.dtype == ROPE_F16 && !kind.swap; v++)
+    for (int v = 0; v < block.size / LANES && kind.dtype == ROPE_F16 && !kind.swap; v++)
         lanes_store_f(cosines + v * LANES, row->c[v]);
-    lanes_arrange_row(kind, size, row);
+    lanes_arrange_row(kind, block.size, row);
 }
 
 /* Where the heads of a token are, and which of them rotate. */
@@ -61,39 +59,37 @@ typedef struct lanes_place {
     const cpu_slice *slice;
 } lanes_place;
 
-/* The block at pair `first` of a tensor's heads. */
-CPU_INLINE void lanes_plain_heads(lanes_kind kind, int size, int rest, int pairs,
-                                  const rope_problem *p, const rope_call *call, int tensor,
-                                  const lanes_place *place, int first, const lanes_row *row) {
+/* The block of a tensor's heads. */
+CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope_problem *p,
+                                  const rope_call *call, int tensor, const lanes_place *place,
+                                  const lanes_row *row) {
     const int bytes = cpu_dtype_size(kind.dtype);
     const rope_operand *operand = &call->tensor[tensor];
-    const int64_t head = place->slice->first_head[tensor], last = place->slice->last_head[tensor];
-    if (head >= last) /* absent: nothing else of it is set */
+    const int64_t first = place->slice->first_head[tensor], last = place->slice->last_head[tensor];
+    if (first >= last) /* absent: nothing else of it is set */
         return;
-    const cpu_head start = cpu_head_of(operand, bytes, place->batch, place->index, head);
+    const cpu_head head = cpu_head_of(operand, bytes, place->batch, place->index, first);
     const int64_t in_stride = operand->in_stride[2] * bytes,
                   out_stride = operand->out_stride[2] * bytes,
-                  at = lanes_pair_at(kind.dtype, kind.in_pairing, first) +
-                       (int64_t)p->rotary_offset[tensor] * bytes;
-    const char *in = start.in + at;
-    char *out = start.out + at;
-    for (int64_t h = head; h < last; h++) {
-        lanes_rotate_block(kind, size, rest, NULL, in, out, pairs, row);
+                  at = lanes_block_offset(kind, block) + (int64_t)p->rotary_offset[tensor] * bytes;
+    const char *in = head.in + at;
+    char *out = head.out + at;
+    for (int64_t h = first; h < last; h++) {
+        lanes_rotate_block(kind, block, NULL, in, out, row);
         in += in_stride;
         out += out_stride;
     }
 }
 
-CPU_INLINE void lanes_plain_block(lanes_kind kind, int size, int pairs, const rope_problem *p,
+CPU_INLINE void lanes_plain_block(lanes_kind kind, lanes_block block, const rope_problem *p,
                                   const rope_call *call, const rope_token *token,
-                                  const lanes_place *place, int first) {
-    const int rest = lanes_block_rest(size, pairs - first);
+                                  const lanes_place *place) {
     float cosines[LANES_BLOCK] __attribute__((aligned(64)));
     lanes_row row;
-    kind = lanes_block_kind(kind, size);
-    lanes_plain_row(kind, size, rest, p, token, first, cosines, &row);
+    kind = lanes_block_kind(kind, block.size);
+    lanes_plain_row(kind, block, p, token, cosines, &row);
     for (int t = 0; t < 2; t++)
-        lanes_plain_heads(kind, size, rest, pairs, p, call, t, place, first, &row);
+        lanes_plain_heads(kind, block, p, call, t, place, &row);
 }
 
 /* `known` is the number of pairs where it is known when this is compiled, or 0. */
@@ -101,23 +97,23 @@ CPU_INLINE void lanes_plain_kind(lanes_kind kind, int known, const rope_problem 
                                  const rope_call *call, const lanes_place *place,
                                  const rope_token *token) {
     const int pairs = p->pairs;
+    lanes_block block;
     if (known) {
-        lanes_plain_block(kind, known, known, p, call, token, place, 0);
+        lanes_plain_block(kind, lanes_block_at(known, 0, known), p, call, token, place);
         return;
     }
-    for (int i = 0; i < pairs;) {
-        const int left = pairs - i, size = lanes_block_size(left);
-        if (size == 64)
-            lanes_plain_block(kind, 64, pairs, p, call, token, place, i);
-        else if (size == 32)
-            lanes_plain_block(kind, 32, pairs, p, call, token, place, i);
-        else if (size == 16)
-            lanes_plain_block(kind, 16, pairs, p, call, token, place, i);
-        else if (size == LANES)
-            lanes_plain_block(kind, LANES, pairs, p, call, token, place, i);
+    for (int i = 0; i < pairs; i += block.size + block.rest) {
+        block = lanes_block_at(lanes_block_size(pairs - i), i, pairs);
+        if (block.size == 64)
+            lanes_plain_block(kind, lanes_block_at(64, i, pairs), p, call, token, place);
+        else if (block.size == 32)
+            lanes_plain_block(kind, lanes_block_at(32, i, pairs), p, call, token, place);
+        else if (block.size == 2 * LANES)
+            lanes_plain_block(kind, lanes_block_at(2 * LANES, i, pairs), p, call, token, place);
+        else if (block.size == LANES)
+            lanes_plain_block(kind, lanes_block_at(LANES, i, pairs), p, call, token, place);
         else
-            lanes_plain_block(kind, 0, pairs, p, call, token, place, i);
-        i += size + lanes_block_rest(size, left);
+            lanes_plain_block(kind, lanes_block_at(0, i, pairs), p, call, token, place);
     }
 }
 
