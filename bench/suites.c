@@ -19,6 +19,7 @@ static const suite suites[] = {
     {"programmatic", "model|sequences||"},
     {"backward", "direction|T||dtype"},
     {"in-place", "window|T||dtype"},
+    {"heads", "model|T|D|dtype"},
     {"rules", "rule|||"},
     {"overhead", "heads|||dtype"},
     {SUITE_ACCURACY, NULL},
@@ -74,6 +75,11 @@ typedef struct suite_row {
     }
 #define IN_PLACE(window, settings, tokens, dtypes, gpu_only)                                       \
     { "in-place", window, LLAMA " --in-place" settings " --cache=cold", tokens, dtypes, gpu_only }
+/* Heads of other sizes than 128: a step of some sequences, and a prompt. */
+#define HEADS(model, settings)                                                                     \
+    {"heads", model, settings " --cache=warm", "8", "f32 bf16", false}, {                          \
+        "heads", model, settings " --cache=cold", "4096", "f32 bf16", false                        \
+    }
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
         "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
@@ -106,6 +112,10 @@ static const suite_row rows[] = {
     IN_PLACE("whole", "", "16 2048 16384", THREE, false),
     IN_PLACE("whole", "", "8192 32768 131072", "bf16", true),
     IN_PLACE("half", " --rotary-dim=64", "8192", "bf16", false),
+    HEADS("gpt-oss", "--q-heads=64 --k-heads=8 --head-dim=64"),
+    HEADS("Qwen2-VL vision", "--q-heads=16 --k-heads=16 --head-dim=80"),
+    HEADS("Phi-3.5-mini", "--q-heads=32 --k-heads=32 --head-dim=96"),
+    HEADS("Gemma-3-4B", "--q-heads=8 --k-heads=4 --head-dim=256"),
     RULE("default", ""),
     RULE("linear", " --rope-type=linear --factor=4"),
     RULE("dynamic", " --rope-type=dynamic --factor=4 --max-position-embeddings=8192 "

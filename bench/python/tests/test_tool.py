@@ -16,7 +16,7 @@ from ropekit_bench.report.model import machines
 from ropekit_bench.tool import Tool
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
-SUITES |= {"in-place", "rules", "overhead", "programmatic"}
+SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic"}
 
 # Gives the tool's device another backend's name and much memory.
 GPU = """
