@@ -76,14 +76,16 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
         lanes_copy(out + window, in + window, heads->after);
 }
 
-/* Fetches what lies ahead of the lines that begin within `bytes` from `at` on. */
+/* Fetches what lies ahead of `bytes` from `at` on, where lines begin. */
 CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, const char *in,
                                   char *out, int at, int bytes) {
+    if (bytes < 64 && at % 64 != 0)
+        return;
 #pragma GCC unroll 4
-    for (int line = (at + 63) / 64 * 64; line < at + bytes; line += 64) {
-        __builtin_prefetch(in + line + heads->in_ahead, 0, 3);
+    for (int line = 0; line < bytes; line += 64) {
+        __builtin_prefetch(in + at + line + heads->in_ahead, 0, 3);
         if (!kind.stream)
-            __builtin_prefetch(out + line + heads->out_ahead, 1, 3);
+            __builtin_prefetch(out + at + line + heads->out_ahead, 1, 3);
     }
 }
 

@@ -81,4 +81,5 @@ def test_on_a_cpu_a_suite_without_a_cell_that_a_peer_runs_is_missed(make):
 
 
 def test_every_suite_is_what_the_tool_lists_on_a_cpu(tool):
-    assert set(goals.EVERY) == {case["suite"] for case in tool.list("all", False)["records"]}
+    listed = {case["suite"] for case in tool.list("all", False)["records"]}
+    assert set(goals.EVERY) == listed - {"heads"}
