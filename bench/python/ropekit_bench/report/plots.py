@@ -32,6 +32,7 @@ COLOURS = (
     "#5c6bc0",
 )
 MARKERS = "osv^DPX<>ph*"
+LONG_NAME = 36  # characters of which two do not go side by side
 STYLE = {
     "font.size": 8.5,
     "svg.fonttype": "none",
@@ -113,8 +114,9 @@ def finish(axes, label, log_y=False):
         axes.set_ylim(bottom=0)
     axes.set_xlabel("tokens")
     axes.set_ylabel(label)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(ncols=2)
+    names = axes.get_legend_handles_labels()[1]
+    if names:
+        axes.legend(ncols=2 if max(map(len, names)) <= LONG_NAME else 1)
 
 
 def lines(axes, cells, looks, value):
