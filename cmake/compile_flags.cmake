@@ -1,7 +1,8 @@
 # What every target of ours is compiled with; warnings for a top-level build only.
 set(ropekit_compile_flags -ffp-contract=off)
 if(PROJECT_IS_TOP_LEVEL)
-    list(APPEND ropekit_compile_flags -Wall -Wextra)
+    # Callers' threads may have small stacks.
+    list(APPEND ropekit_compile_flags -Wall -Wextra -Wframe-larger-than=131072)
 endif()
 if(ROPEKIT_WERROR)
     list(APPEND ropekit_compile_flags -Werror)
@@ -9,6 +10,10 @@ endif()
 set(ropekit_link_flags "")
 if(ROPEKIT_SANITIZE)
     set(sanitize -fsanitize=${ROPEKIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    # Frames that clang allocates as it goes are aligned to 32 bytes, and vectors on them to 64.
+    if(CMAKE_C_COMPILER_ID MATCHES Clang AND ROPEKIT_SANITIZE MATCHES address)
+        list(APPEND sanitize "SHELL:-mllvm -asan-stack-dynamic-alloca=0")
+    endif()
     list(APPEND ropekit_compile_flags ${sanitize})
     list(APPEND ropekit_link_flags -fsanitize=${ROPEKIT_SANITIZE})
 endif()

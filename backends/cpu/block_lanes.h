@@ -66,7 +66,7 @@ CPU_INLINE lanes_kind lanes_block_kind(lanes_kind kind, int size) {
 
 CPU_INLINE void lanes_part_row(int size, lanes_row *row) {
 #pragma GCC unroll 16
-    for (int v = 0; v < size / LANES; v += 2) {
+    for (int v = 0; v * LANES < size; v += 2) {
         lanes_f c = row->c[v], s = row->s[v];
         row->c[v] = lanes_even(c, row->c[v + 1]);
         row->s[v] = lanes_even(s, row->s[v + 1]);
@@ -98,7 +98,7 @@ CPU_INLINE void lanes_load_row(lanes_kind kind, lanes_block block, const cpu_row
                                lanes_row *row) {
     const float *c = from->c1 + block.first, *s = from->s1 + block.first;
 #pragma GCC unroll 16
-    for (int v = 0; v < block.size / LANES; v++) {
+    for (int v = 0; v * LANES < block.size; v++) {
         row->c[v] = lanes_load_f(c + v * LANES);
         row->s[v] = lanes_load_f(s + v * LANES);
     }
@@ -134,7 +134,7 @@ CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, lanes_block block, const lan
               count = LANES >= 8 && kind.dtype != ROPE_F32 && even ? 2 : 1;
     const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
-    for (int v = 0; v < block.size / LANES; v += count) {
+    for (int v = 0; v * LANES < block.size; v += count) {
         lanes_pair x[2];
         lanes_fetch(kind, heads, count, in, out, v * LANES, pairs);
         lanes_read_vectors(kind, count, in, v * LANES, pairs, x);
@@ -151,7 +151,7 @@ CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_h
                                         const char *in, char *out, const lanes_row *row) {
     const int bytes = LANES * cpu_dtype_size(kind.dtype);
 #pragma GCC unroll 32
-    for (int v = 0; v < 2 * size / LANES; v += 2) {
+    for (int v = 0; v * LANES < 2 * size; v += 2) {
         lanes_f x[2];
         if (kind.fetch)
             lanes_fetch_lines(kind, heads, in, out, v * bytes, 2 * bytes);

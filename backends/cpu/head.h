@@ -6,7 +6,13 @@
 #include "common/half.h"
 #include "common/layout.h"
 
+/* Kernels are specialized by inlining. Without optimization nothing is dropped after it, and frames
+   would be megabytes: there these are functions as any other. */
+#ifdef __OPTIMIZE__
 #define CPU_INLINE static inline __attribute__((always_inline))
+#else
+#define CPU_INLINE static inline
+#endif
 #define CPU_APART __attribute__((noinline))
 
 enum { CPU_MAX_PAIRS = ROPE_MAX_ROTARY_DIM / 2, CPU_ROW_PADDING = 16 };

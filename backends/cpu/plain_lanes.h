@@ -38,7 +38,7 @@ CPU_INLINE void lanes_plain_row(lanes_kind kind, lanes_block block, const rope_p
     const uint64_t *list = p->set[token->set].turns + block.first;
     lanes_cos_sin a[LANES_GROUP], last = {{0}, {0}};
 #pragma GCC unroll 16
-    for (int v = 0; v < block.size / LANES; v += group) {
+    for (int v = 0; v * LANES < block.size; v += group) {
         lanes_plain_angles(group, p, token, list + v * LANES, a);
         LANES_EACH(w, group) row->c[v + w] = a[w].c;
         LANES_EACH(w, group) row->s[v + w] = a[w].s;
@@ -48,7 +48,7 @@ CPU_INLINE void lanes_plain_row(lanes_kind kind, lanes_block block, const rope_p
     row->rest_c = last.c;
     row->rest_s = last.s;
     row->cosines = cosines;
-    for (int v = 0; v < block.size / LANES && kind.dtype == ROPE_F16 && !kind.swap; v++)
+    for (int v = 0; v * LANES < block.size && kind.dtype == ROPE_F16 && !kind.swap; v++)
         lanes_store_f(cosines + v * LANES, row->c[v]);
     lanes_arrange_row(kind, block.size, row);
 }
