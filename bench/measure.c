@@ -3,9 +3,12 @@
 #include "bench/angle_table.h"
 #include "bench/interrupt.h"
 #include "bench/message.h"
+#include "bench/target.h"
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 #define FLOORS_MOST 8
 #define ROUNDS_MOST 1000
@@ -13,10 +16,12 @@
 #define LOOK_SECONDS 1e-3
 #define SETS_MOST 32768
 #define WARM_RUNS 2
+/* OpenMP's threads spin for some milliseconds before they sleep. */
+#define SPIN_NANOSECONDS 20000000
 
 /* Samples of one round. */
 typedef struct round_samples {
-    double kernel, apply, host, launch;
+    double kernel, apply, host, launch, alone;
     double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
@@ -25,6 +30,7 @@ typedef struct meter {
     const rope_plan *plan;
     int32_t floor_kind; /* ROPE_TIME_COPY or ROPE_TIME_UPDATE */
     int32_t floors;
+    int32_t threads; /* of the CPU's kernels; 0: of none */
     int64_t iterations;
     int64_t first; /* set that the next look starts at */
     int64_t count; /* sets that one look visits */
@@ -114,12 +120,24 @@ static bool floors(meter *m, round_samples *s, int side) {
     return true;
 }
 
+/* By one thread, after a look that wakes its processor. */
+static bool look_alone(meter *m, double *seconds) {
+    double host;
+    if (m->threads <= 1)
+        return true;
+    nanosleep(&(struct timespec){.tv_nsec = SPIN_NANOSECONDS}, NULL);
+    target_use_threads(1);
+    bool looked = look(m, of_kernel, seconds, &host) && look(m, of_kernel, seconds, &host);
+    target_use_threads(m->threads);
+    return looked;
+}
+
 static bool one_round(meter *m, round_samples *s) {
     double seconds, host;
     rope_timing launch = {.kind = m->floor_kind};
     return floors(m, s, 0) && look(m, of_kernel, &s->kernel, &host) &&
            look(m, of_apply, &s->apply, &s->host) && look(m, launch, &seconds, &s->launch) &&
-           floors(m, s, 1);
+           floors(m, s, 1) && look_alone(m, &s->alone);
 }
 
 static int ascending(const void *a, const void *b) {
@@ -143,7 +161,8 @@ enum {
     OF_FLOOR,
     OF_KERNEL_RATIO,
     OF_APPLY_RATIO,
-    OF_SELF_RATIO
+    OF_SELF_RATIO,
+    OF_SPEEDUP
 };
 
 static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
@@ -151,9 +170,15 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
     for (int64_t r = 0; r < rounds; r++) {
         const double *pair = s[r].floor[floor];
         double mean = 0.5 * (pair[0] + pair[1]);
-        const double value[] = {
-            s[r].kernel, s[r].apply,         s[r].host,         s[r].launch,
-            mean,        mean / s[r].kernel, mean / s[r].apply, pair[0] / pair[1]};
+        const double value[] = {s[r].kernel,
+                                s[r].apply,
+                                s[r].host,
+                                s[r].launch,
+                                mean,
+                                mean / s[r].kernel,
+                                mean / s[r].apply,
+                                pair[0] / pair[1],
+                                s[r].alone / s[r].kernel};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -173,6 +198,7 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .kernel_ratio = over_rounds(s, rounds, best, OF_KERNEL_RATIO),
         .apply_ratio = over_rounds(s, rounds, best, OF_APPLY_RATIO),
         .self_ratio = over_rounds(s, rounds, best, OF_SELF_RATIO),
+        .speedup = over_rounds(s, rounds, best, OF_SPEEDUP),
         .host_seconds = over_rounds(s, rounds, best, OF_HOST).median,
         .launch_seconds = over_rounds(s, rounds, best, OF_LAUNCH).median,
         .rounds = rounds,
@@ -183,6 +209,10 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
 bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progress *bar,
                  const char *label, measurement *out) {
     meter m = {.w = w, .plan = plan};
+    rope_device_info info = {.struct_size = sizeof info};
+    if (!succeeded(rope_device_get(w->device, &info), "device"))
+        return false;
+    m.threads = strcmp(info.backend, "cpu") == 0 ? target_threads() : 0;
     m.floor_kind = w->source ? ROPE_TIME_COPY : ROPE_TIME_UPDATE;
     while (m.floors < FLOORS_MOST && rope_device_kernel(w->device, m.floor_kind, m.floors))
         m.floors++;

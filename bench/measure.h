@@ -3,6 +3,7 @@
  * kernel of the backend over the same bytes, the latter before and after. The fastest by its median
  * is the floor; ratios are taken within a round, so that drift of the clock cancels. Behind
  * rope_apply the first copy kernel is submitted as often, without a graph, for the host's time.
+ * Where CPU kernels may use several threads, a round ends with the kernel by one.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
@@ -20,6 +21,7 @@ typedef struct measurement {
     summary kernel, apply, floor;      /* seconds of one run */
     summary kernel_ratio, apply_ratio; /* floor's seconds over the kernel's: 1 is the floor */
     summary self_ratio;                /* floor before over floor after: how far 1 is from 1 */
+    summary speedup;                   /* seconds by one thread over the kernel's, or 0 */
     double host_seconds;               /* the host's time for one rope_apply */
     double launch_seconds;             /* the same for the backend's first copy kernel */
     int64_t rounds, iterations;

@@ -168,6 +168,8 @@ void record_measurement(record_list *list, const bench_case *c, const char *kern
     cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
     cJSON_AddNumberToObject(floor, "host_seconds", m->launch_seconds);
     add_summary(record, "self_ratio", &m->self_ratio);
+    if (m->speedup.median > 0)
+        add_summary(record, "speedup", &m->speedup);
     add_checked(record, checked);
 }
 

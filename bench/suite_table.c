@@ -1,6 +1,7 @@
 #include "bench/suite_table.h"
 
 #include "bench/format.h"
+#include "bench/target.h"
 
 #include <math.h>
 #include <string.h>
@@ -76,6 +77,8 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     if (is(s, "overhead"))
         table_cell(t, "%s", format_seconds(m->host_seconds - m->launch_seconds).text);
     table_cell(t, "%s", kernel);
+    s->most = m->speedup.median > s->most ? m->speedup.median : s->most;
+    s->least = m->speedup.median < s->least || !s->rows ? m->speedup.median : s->least;
     s->worst_repeat = repeat > s->worst_repeat ? repeat : s->worst_repeat;
     s->rows++;
 }
@@ -86,6 +89,9 @@ void suite_table_end(suite_table *s, FILE *file) {
         table_print(&s->t, file);
         fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
                 100 * s->worst_repeat);
+        if (s->most > 0)
+            fprintf(file, "one thread takes %.2f to %.2f times as long as %d\n", s->least, s->most,
+                    target_threads());
     }
     table_end(&s->t);
 }

@@ -11,6 +11,7 @@ typedef struct suite_table {
     const char *suite;   /* NULL: a case of the command line */
     double first;        /* rules: seconds of the first row */
     double worst_repeat; /* largest of |self_ratio - 1| */
+    double least, most;  /* speedup by threads */
     int64_t rows;
 } suite_table;
 

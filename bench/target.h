@@ -17,6 +17,8 @@ void target_close(target *t);
 bool target_plan(const options *o, rope_plan **plan);
 /* Threads that the library's CPU kernels may use. */
 int32_t target_threads(void);
+/* Changes their number, 1 to what target_open set. */
+void target_use_threads(int32_t threads);
 
 /* The most that may be asked for: as many as the library uses. */
 enum { TARGET_THREADS_MOST = 1024 };
