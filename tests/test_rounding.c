@@ -207,3 +207,61 @@ TEST(rounding, f16_model_arithmetic) {
 TEST(rounding, bf16_model_arithmetic) {
     check_rounded_thrice(ROPE_BF16);
 }
+
+typedef struct nan_layout {
+    float cosine[2 * DIM], sine[2 * DIM]; /* entries side by side, or every other one */
+    float x[DIM];                         /* of any dtype */
+} nan_layout;
+
+static const uint32_t nans[] = {0x7fffffff, 0xffffffff, 0x7f800001, 0xff808000, 0x7fc00000};
+
+/* Element `at` is the product with an entry that is a NaN; other pairs have nothing to do with it.
+ */
+static void check_nan(const test_case *c, int at, const char *kernel) {
+    nan_layout y;
+    rope_status status = device_run(c, &c->desc, &c->args, 1, kernel, (unsigned char *)&y);
+    if (status == ROPE_ERROR_UNSUPPORTED)
+        return;
+    CHECK_STATUS(ROPE_OK, status);
+    for (int i = 0; i < DIM; i++) {
+        double got = oracle_load(c->desc.dtype, y.x, i);
+        CHECK(i % PAIRS == at % PAIRS ? i != at || isnan(got) : isfinite(got),
+              "%s: dtype %d, table_width %d, arithmetic %d: element %d is %g where entry %d is NaN",
+              kernel, c->desc.dtype, c->desc.table_width, c->desc.arithmetic, i, got, at);
+    }
+}
+
+/* A table whose entry `at` has the bits of a NaN, at every kernel. */
+static void run_nan(const rope_desc *desc, int stride, uint32_t bits, int at) {
+    static nan_layout l;
+    test_case c = {.desc = *desc, .arena = (unsigned char *)&l, .bytes = sizeof l};
+    c.args = (rope_args){.struct_size = sizeof c.args,
+                         .batch = 1,
+                         .tokens = 1,
+                         .q = {.in = l.x, .out = l.x, .heads = 1},
+                         .cos = l.cosine,
+                         .sin = l.sine,
+                         .table_rows = 1,
+                         .table_stride = {0, sizeof l.cosine / sizeof *l.cosine, stride}};
+    for (int i = 0; i < 2 * DIM; i++)
+        l.cosine[i] = l.sine[i] = 0.5F;
+    for (int i = 0; i < DIM; i++)
+        oracle_store(desc->dtype, l.x, i, 1);
+    memcpy(&l.cosine[at * stride], &bits, sizeof bits);
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel(k)); k++)
+        check_nan(&c, at, kernel);
+}
+
+TEST(rounding, a_nan_of_any_table) {
+    const rope_desc desc = {.struct_size = sizeof desc, .head_dim = DIM};
+    for (int i = 0; i < 3 * 2 * 2 * 2 * 5; i++) {
+        rope_desc d = desc;
+        d.angle_mode = ROPE_ANGLE_TABLE;
+        d.dtype = (int32_t[]){ROPE_F32, ROPE_F16, ROPE_BF16}[i % 3];
+        d.table_width = i / 3 % 2 ? ROPE_TABLE_FULL : ROPE_TABLE_HALF;
+        d.arithmetic = i / 6 % 2 ? ROPE_ARITHMETIC_MODEL_DTYPE : ROPE_ARITHMETIC_FP32;
+        for (int at = 0; at < (i / 3 % 2 ? DIM : PAIRS); at += 21)
+            run_nan(&d, 1 + i / 12 % 2, nans[i / 24], at);
+    }
+}

@@ -188,10 +188,12 @@ static void lanes_fill_rows(const rope_problem *p, const rope_call *call, int te
     }
     int vectors = lanes_reads(p, call);
     for (int i = 0; i < tokens; i++) {
-        if (vectors)
+        if (vectors) {
             lanes_table_row(p, call, &run->token[i], &run->row[i]);
-        else
-            cpu_fill_row(p, call, &run->token[i], tensor, &run->row[i]);
+            continue;
+        }
+        cpu_fill_row(p, call, &run->token[i], tensor, &run->row[i]);
+        lanes_quiet_row(p, &run->row[i]);
     }
 }
 

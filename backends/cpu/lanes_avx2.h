@@ -47,14 +47,7 @@ CPU_INLINE lanes_h lanes_low_halves(lanes_u u) {
 /* 16 results: those of low, then those of high. */
 #define LANES_TWO_TO_BF16
 CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
-    __m256 nan = _mm256_cmp_ps((__m256)low, (__m256)high, _CMP_UNORD_Q);
-    lanes_u a = (lanes_u)low, b = (lanes_u)high;
-    a = (a + lanes_bf16_carry(a)) >> 16;
-    b = (b + lanes_bf16_carry(b)) >> 16;
-    if (__builtin_expect(!_mm256_testz_si256((__m256i)nan, (__m256i)nan), 0)) {
-        a = lanes_bf16_words(low);
-        b = lanes_bf16_words(high);
-    }
+    lanes_u a = lanes_bf16_words(low), b = lanes_bf16_words(high);
     return (lanes_u)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)a, (__m256i)b), 0xd8);
 }
 
@@ -62,13 +55,10 @@ CPU_INLINE lanes_u lanes_two_to_bf16(lanes_f low, lanes_f high) {
  * where what it drops is above the middle, or in it and the result is odd. */
 #define LANES_PARITY 1
 CPU_INLINE lanes_u lanes_neighbours_to_bf16(lanes_f even, lanes_f odd) {
-    __m256 nan = _mm256_cmp_ps((__m256)even, (__m256)odd, _CMP_UNORD_Q);
     __m256i e = (__m256i)even, o = (__m256i)odd, one = _mm256_set1_epi16(1);
     __m256i kept = _mm256_blend_epi16(_mm256_srli_epi32(e, 16), o, 0xaa);
     __m256i dropped = _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xaa);
     __m256i above = _mm256_subs_epu16(dropped, _mm256_andnot_si256(kept, one));
-    if (__builtin_expect(!_mm256_testz_si256((__m256i)nan, (__m256i)nan), 0))
-        return lanes_bf16_words(even) | (lanes_bf16_words(odd) << 16);
     return (lanes_u)_mm256_add_epi16(kept, _mm256_srli_epi16(above, 15));
 }
 

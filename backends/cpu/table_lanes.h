@@ -52,6 +52,18 @@ static void lanes_read_table(const rope_problem *p, const void *table, int64_t f
         lanes_read_row(ROPE_F16, p, table, from, first, second);
 }
 
+/* Tables may hold NaNs of any bits, and rounding to bfloat16 looks for none (lanes_bf16_words). */
+static void lanes_quiet_row(const rope_problem *p, const cpu_row *row) {
+    float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
+    for (int list = 0; list < (p->dtype == ROPE_BF16 ? 4 : 0); list++)
+        for (int i = 0; i < p->pairs; i += LANES) {
+            lanes_f x = lanes_load_f(lists[list] + i);
+            /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
+            lanes_u nan = (lanes_u)(x != x), quiet = (lanes_u){0} + 0x7fc00000u;
+            lanes_store_f(lists[list] + i, (lanes_f)lanes_select(nan, quiet, (lanes_u)x));
+        }
+}
+
 /* rope_directed on whole lists; of a half row c2 and s2 are c1 and s1. */
 CPU_INLINE void lanes_direct(int inverse, int pairs, float *c1, float *s1, float *c2, float *s2) {
     for (int i = 0; i < pairs; i += LANES) {
@@ -78,6 +90,7 @@ static void lanes_table_row(const rope_problem *p, const rope_call *call, const 
                             const cpu_row *row) {
     lanes_read_table(p, call->cos, token->at[0], row->c1, row->c2);
     lanes_read_table(p, call->sin, token->at[0], row->s1, row->s2);
+    lanes_quiet_row(p, row);
     if (p->direction == ROPE_TRANSPOSE)
         lanes_direct(0, p->pairs, row->c1, row->s1, row->c2, row->s2);
     else if (p->direction == ROPE_INVERSE)
