@@ -42,6 +42,12 @@ CPU_INLINE int lanes_block_size(int left) {
                                : 0;
 }
 
+/* From the start of a block to the vector that holds its rest: the last whole one of the window, or
+ * part of one where the window has none. */
+CPU_INLINE int lanes_rest_at(lanes_block block) {
+    return block.size ? block.size + block.rest - LANES : 0;
+}
+
 /* Bytes from the start of a window to the block. */
 CPU_INLINE int64_t lanes_block_offset(lanes_kind kind, lanes_block block) {
     return lanes_pair_at(kind.dtype, kind.in_pairing, block.first);
@@ -51,7 +57,7 @@ CPU_INLINE int64_t lanes_block_offset(lanes_kind kind, lanes_block block) {
  * vectors that are read. Where there are registers for it a row stays in them across heads. */
 typedef struct lanes_row {
     lanes_f c[2 * LANES_BLOCK / LANES], s[2 * LANES_BLOCK / LANES];
-    lanes_f rest_c, rest_s; /* of pairs behind the vectors */
+    lanes_f rest_c, rest_s; /* of the vector of the rest */
     const float *cosines;   /* c in memory, in the order of pairs */
 } lanes_row;
 
@@ -102,8 +108,8 @@ CPU_INLINE void lanes_load_row(lanes_kind kind, lanes_block block, const cpu_row
         row->c[v] = lanes_load_f(c + v * LANES);
         row->s[v] = lanes_load_f(s + v * LANES);
     }
-    row->rest_c = block.rest ? lanes_load_f(c + block.size) : (lanes_f){0};
-    row->rest_s = block.rest ? lanes_load_f(s + block.size) : (lanes_f){0};
+    row->rest_c = block.rest ? lanes_load_f(c + lanes_rest_at(block)) : (lanes_f){0};
+    row->rest_s = block.rest ? lanes_load_f(s + lanes_rest_at(block)) : (lanes_f){0};
     row->cosines = c;
     lanes_arrange_row(kind, block.size, row);
 }
@@ -165,19 +171,27 @@ CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_h
     }
 }
 
-/* The block of one window, from where the block begins. */
+/* The block of one window, from where the block begins. The vector of its rest overlaps others: in
+ * place it is read before they are written. */
 CPU_INLINE void lanes_rotate_block(lanes_kind kind, lanes_block block, const lanes_heads *heads,
                                    const char *in, char *out, const lanes_row *row) {
+    const lanes_matrix m = {row->rest_c, row->rest_s, row->rest_c, row->rest_s};
+    const int at = lanes_rest_at(block);
+    lanes_pair rest = {{0}, {0}};
+    if (block.rest) {
+        lanes_fetch(kind, heads, 1, in, out, at, block.pairs);
+        if (block.size)
+            rest = lanes_read(kind, in, at, block.pairs);
+        else
+            lanes_rotate_rest(kind, in, out, block.pairs, block.rest, m);
+    }
     if (kind.swap)
         lanes_rotate_neighbours(kind, block.size, heads, in, out, row);
     else
         lanes_rotate_pairs(kind, block, heads, in, out, row);
-    if (block.rest) {
-        const int64_t at = lanes_pair_at(kind.dtype, kind.in_pairing, block.size);
-        lanes_fetch(kind, heads, 1, in, out, block.size, block.pairs);
-        lanes_rotate_rest(kind, in + at, out + at, block.pairs, block.rest,
-                          (lanes_matrix){row->rest_c, row->rest_s, row->rest_c, row->rest_s});
-    }
+    if (block.rest && block.size)
+        lanes_store_pairs(kind.dtype, kind.out_pairing, 0, out, at, block.pairs,
+                          lanes_rotate(rest, m));
 }
 
 /* The block of `count` heads of one token. */

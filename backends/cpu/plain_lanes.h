@@ -44,7 +44,7 @@ CPU_INLINE void lanes_plain_row(lanes_kind kind, lanes_block block, const rope_p
         LANES_EACH(w, group) row->s[v + w] = a[w].s;
     }
     if (block.rest)
-        lanes_plain_angles(1, p, token, list + block.size, &last);
+        lanes_plain_angles(1, p, token, list + lanes_rest_at(block), &last);
     row->rest_c = last.c;
     row->rest_s = last.s;
     row->cosines = cosines;
