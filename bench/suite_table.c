@@ -90,7 +90,7 @@ void suite_table_end(suite_table *s, FILE *file) {
         fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
                 100 * s->worst_repeat);
         if (s->most > 0)
-            fprintf(file, "one thread takes %.2f to %.2f times as long as %d\n", s->least, s->most,
+            fprintf(file, "one thread takes %.3g to %.3g times as long as %d\n", s->least, s->most,
                     target_threads());
     }
     table_end(&s->t);

@@ -15,9 +15,10 @@
 #endif
 
 #ifdef TEST_SANITIZED
-/* device_memory asks for more than there is, which a sanitizer takes for an error by default. */
-const char *__asan_default_options(void);
-const char *__tsan_default_options(void);
+/* device_memory asks for more than there is, which a sanitizer takes for an error by default. Its
+ * runtime may be a shared library. */
+__attribute__((visibility("default"))) const char *__asan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void);
 
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";

@@ -35,7 +35,7 @@ int64_t cpu_cache_bytes(void);
 
 const cpu_walk *cpu_walk_chosen(void);
 
-/* Model name into text; "unknown" where the system does not say. */
+/* Model name, and on x86 family and model, into text; "unknown" where the system does not say. */
 void cpu_model_name(char *text, int size);
 
 #endif

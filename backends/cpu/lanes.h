@@ -78,16 +78,12 @@ CPU_INLINE lanes_u lanes_select(lanes_u mask, lanes_u a, lanes_u b) {
     return (a & mask) | (b & ~mask);
 }
 
-/* What rounds to bfloat16 to nearest even, by carry into the high half of a number's word. */
-CPU_INLINE lanes_u lanes_bf16_carry(lanes_u u) {
-    return ((u >> 16) & 1u) + 0x7fffu;
-}
-
-/* The bits of rope_to_bf16, in the low half of each word. No carry reaches a NaN whose own low half
- * is empty, as it is in all that comes of bfloat16 (table_lanes.h sees to tables). */
+/* The bits of rope_to_bf16, but for NaNs, in the low half of each word: to nearest even, by carry.
+ * None reaches a NaN whose own low half is empty, as it is in all that comes of bfloat16
+ * (table_lanes.h sees to tables). */
 CPU_INLINE lanes_u lanes_bf16_words(lanes_f x) {
     lanes_u u = (lanes_u)x;
-    return (u + lanes_bf16_carry(u)) >> 16;
+    return (u + ((u >> 16) & 1u) + 0x7fffu) >> 16;
 }
 
 #if !defined(LANES_MASKS)

@@ -55,7 +55,8 @@ static void lanes_read_table(const rope_problem *p, const void *table, int64_t f
 /* Tables may hold NaNs of any bits, and rounding to bfloat16 looks for none (lanes_bf16_words). */
 static void lanes_quiet_row(const rope_problem *p, const cpu_row *row) {
     float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
-    for (int list = 0; list < (p->dtype == ROPE_BF16 ? 4 : 0); list++)
+    const int count = p->dtype != ROPE_BF16 ? 0 : row->c1 == row->c2 ? 2 : 4;
+    for (int list = 0; list < count; list++)
         for (int i = 0; i < p->pairs; i += LANES) {
             lanes_f x = lanes_load_f(lists[list] + i);
             /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
