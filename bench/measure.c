@@ -127,7 +127,9 @@ static bool look_alone(meter *m, double *seconds) {
         return true;
     nanosleep(&(struct timespec){.tv_nsec = SPIN_NANOSECONDS}, NULL);
     target_use_threads(1);
-    bool looked = look(m, of_kernel, seconds, &host) && look(m, of_kernel, seconds, &host);
+    bool looked = true;
+    for (int i = 0; i < 2 && looked; i++)
+        looked = look(m, of_kernel, seconds, &host);
     target_use_threads(m->threads);
     return looked;
 }
