@@ -1,6 +1,7 @@
 """How a call is timed: by events on a GPU, eagerly and as a replayed graph; by the host's clock on a CPU."""
 
 import ctypes
+import resource
 import statistics
 import time
 
@@ -13,6 +14,9 @@ RUNS_MOST = 4096
 # The library's graphs have so many runs at most.
 REPLAY_SECONDS = 2e-3
 REPLAY_RUNS_MOST = 256
+# Calls before the first that counts, on a CPU: until so many passes in a row find their memory mapped.
+CALM_PASSES = 8
+SETTLE_SECONDS = 5.0
 
 
 def summarize(values):
@@ -29,6 +33,10 @@ def keep_memory():
         mallopt(parameter, value)
 
 
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 class CpuClock:
     replays = False
 
@@ -37,6 +45,15 @@ class CpuClock:
 
     def works(self):
         return True
+
+    def settle(self, run, sets, kept):
+        """Runs until passes over the sets fault in no page, compilers being done. No aligned block fits where
+        one of its size was freed (glibc 2.36), so some twenty are made before freed ones have joined."""
+        end, calm = time.perf_counter() + SETTLE_SECONDS, 0
+        while calm < CALM_PASSES and time.perf_counter() < end:
+            faults = page_faults()
+            self.look(run, range(sets), kept)
+            calm = calm + 1 if page_faults() == faults else 0
 
     def look(self, run, slots, kept):
         """Seconds of one run and of the host for it. Results go to `kept` by slot, so that each run writes
@@ -75,6 +92,10 @@ class CudaClock:
         self.events[1].record(self.stream)
         torch.cuda.synchronize()
         return 1e-3 * self.events[0].elapsed_time(self.events[1]) / runs, host / runs
+
+    def settle(self, run, sets, kept):
+        for _ in range(3):  # compilers and allocators
+            self.look(run, [0], kept)
 
     def look(self, run, slots, kept):
         def work():

@@ -33,8 +33,7 @@ class Subject:
             self.capture(case, replays)
 
     def calibrate(self):
-        for _ in range(3):  # compilers and allocators settle
-            self.clock.look(self.run, [0], self.kept)
+        self.clock.settle(self.run, self.sets, self.kept)
         seconds = max(self.clock.look(self.run, [0, 0], self.kept)[0], 1e-9)
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
 

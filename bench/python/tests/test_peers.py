@@ -2,8 +2,7 @@
 
 import itertools
 import os
-import subprocess
-import sys
+import resource
 from types import SimpleNamespace
 
 import pytest
@@ -165,23 +164,17 @@ def test_sets_exceed_the_cache_where_data_are_cold():
     assert len({x[0].data_ptr() for x in case.inputs}) == case.sets > 1
 
 
-FAULTS = """
-import resource, torch
-from ropekit_bench import clock
-clock.CpuClock()
-for _ in range(8):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.empty(64 << 20, dtype=torch.uint8).zero_()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
 def test_outputs_find_their_memory_mapped():
-    """Pages that the C library gave back would be faulted in, and counted as rotation, in every call. In a
-    process of its own, as a run is: the heap that other tests leave has holes in which no block finds its
-    place again."""
-    answer = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
-    assert min(map(int, answer.stdout.split())) < 64
+    """Pages that the C library gave back would be faulted in, and counted as rotation, in every call."""
+    clocks, kept, size = clock.CpuClock(), {}, 40 << 20
+
+    def run(slot):
+        return torch.empty(size, dtype=torch.uint8).zero_()
+
+    clocks.settle(run, 1, kept)
+    before = clock.page_faults()
+    clocks.look(run, [0] * 8, kept)
+    assert clock.page_faults() - before < size // resource.getpagesize()
 
 
 def test_rounds_interleave_a_copy_with_every_implementation(tool, monkeypatch):
