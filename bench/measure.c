@@ -15,7 +15,6 @@
 /* Time of one look at the clock, long beside its resolution. */
 #define LOOK_SECONDS 1e-3
 #define SETS_MOST 32768
-#define WARM_RUNS 2
 /* OpenMP's threads spin for some milliseconds before they sleep. */
 #define SPIN_NANOSECONDS 20000000
 
@@ -59,31 +58,33 @@ int64_t measure_steps(int64_t rounds) {
     return rounds;
 }
 
-/* What ran before may have left a single set out of the cache. */
-static bool warm(const workload *w, rope_timing timing) {
-    timing.graph = 0;
-    timing.iterations = WARM_RUNS;
-    return w->set_count > 1 || succeeded(rope_time(w->device, &timing), "rope_time");
-}
-
-/* One look at the clock. Looks go round the sets, so that one finds none of its own tensors in the
- * cache while the sets together exceed it. */
-static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
+/* Runs on the sets that follow those of the last. They go round, so that they find none of their
+ * own tensors in the cache while the sets together exceed it. */
+static bool time_runs(meter *m, rope_timing *timing) {
     const workload *w = m->w;
-    timing.struct_size = sizeof timing;
+    timing->struct_size = sizeof *timing;
     if (m->first + m->count > w->set_count)
         m->first = 0;
     size_t start = (size_t)m->first * w->pitch;
-    timing.iterations = m->iterations;
-    timing.plan = m->plan;
-    timing.args = &w->sets[m->first];
-    timing.args_count = m->count;
-    timing.target = (char *)w->target + start;
-    timing.source = w->source ? (char *)w->source + start : NULL;
-    timing.bytes = w->floor_bytes;
-    timing.pitch = w->pitch;
+    timing->iterations = m->iterations;
+    timing->plan = m->plan;
+    timing->args = &w->sets[m->first];
+    timing->args_count = m->count;
+    timing->target = (char *)w->target + start;
+    timing->source = w->source ? (char *)w->source + start : NULL;
+    timing->bytes = w->floor_bytes;
+    timing->pitch = w->pitch;
     m->first += m->count;
-    if (!warm(w, timing) || !succeeded(rope_time(w->device, &timing), "rope_time"))
+    return succeeded(rope_time(w->device, timing), "rope_time");
+}
+
+/* One look at the clock, after one that does not count: what ran before left a cache of its own
+ * behind. After a copy around the cache a set in the L3 takes half a dozen runs to be there again;
+ * after one through it, lines wait to be written. */
+static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
+    rope_timing before = timing;
+    before.graph = 0;
+    if (!time_runs(m, &before) || !time_runs(m, &timing))
         return false;
     *seconds = timing.seconds;
     *host = timing.host_seconds;
@@ -120,16 +121,14 @@ static bool floors(meter *m, round_samples *s, int side) {
     return true;
 }
 
-/* By one thread, after a look that wakes its processor. */
+/* By one thread. */
 static bool look_alone(meter *m, double *seconds) {
     double host;
     if (m->threads <= 1)
         return true;
     nanosleep(&(struct timespec){.tv_nsec = SPIN_NANOSECONDS}, NULL);
     target_use_threads(1);
-    bool looked = true;
-    for (int i = 0; i < 2 && looked; i++)
-        looked = look(m, of_kernel, seconds, &host);
+    bool looked = look(m, of_kernel, seconds, &host);
     target_use_threads(m->threads);
     return looked;
 }
