@@ -19,7 +19,7 @@ static size_t size_of(const void *given, size_t full_size, const char *name) {
 
 rope_status rope_abi_read(void *full, size_t full_size, const void *given, const char *name) {
     if (!given)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL", name);
+        return rope_fail_null(name);
     size_t size = size_of(given, full_size, name);
     if (size == 0)
         return ROPE_ERROR_ABI;

@@ -51,7 +51,9 @@ static rope_status check_pointer(const char *tensor, const char *field, const vo
                                  int32_t alignment) {
     const char *dot = tensor[0] ? "." : "";
     if (!pointer)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s%s%s is NULL", tensor, dot, field);
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "%s%s%s is NULL; allowed is a multiple of %d bytes", tensor, dot, field,
+                         alignment);
     if ((uintptr_t)pointer & ((uintptr_t)alignment - 1))
         return rope_fail(ROPE_ERROR_MISALIGNED, "%s%s%s is %p; allowed is a multiple of %d bytes",
                          tensor, dot, field, pointer, alignment);
@@ -182,8 +184,8 @@ static rope_status check_schemes(const rope_problem *problem, const rope_args *a
                          (long long)args->tokens);
     if (problem->frequency_sets == 2 && args->position_ids && !args->sequence_lengths)
         return rope_fail(ROPE_ERROR_NULL_POINTER,
-                         "sequence_lengths is NULL; longrope per sequence needs it with "
-                         "position_ids");
+                         "sequence_lengths is NULL; allowed with position_ids and longrope per "
+                         "sequence is a list of lengths");
     return ROPE_OK;
 }
 
@@ -232,8 +234,8 @@ static rope_status check_reach(const rope_problem *problem, const rope_args *arg
     rope_span span = {.count = count, .stride = reach, .element = map->wide ? 8 : 4};
     if (!rope_span_place(&span, map->ids))
         return rope_fail(ROPE_ERROR_OVERFLOW,
-                         "position_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses "
-                         "with axes %d, batch %lld, tokens %lld",
+                         "position_stride is [%lld, %lld, %lld]; allowed is what stays within "
+                         "64-bit addresses with axes %d, batch %lld, tokens %lld",
                          (long long)stride[0], (long long)stride[1], (long long)stride[2],
                          problem->axes, (long long)args->batch, (long long)args->tokens);
     return ROPE_OK;
@@ -295,8 +297,8 @@ static rope_status read_table(const rope_problem *problem, const rope_args *args
         (!rope_span_place(&span, args->cos) || !rope_span_place(&span, args->sin)))
         return rope_fail(
             ROPE_ERROR_OVERFLOW,
-            "table_stride is [%lld, %lld, %lld] and reaches past 64-bit addresses with "
-            "table_rows %lld",
+            "table_stride is [%lld, %lld, %lld]; allowed is what stays within 64-bit addresses "
+            "with table_rows %lld",
             (long long)stride[0], (long long)stride[1], (long long)stride[2],
             (long long)args->table_rows);
     call->cos = args->cos;
@@ -337,7 +339,7 @@ static rope_status read_all(const rope_plan *plan, const rope_args *args, rope_c
 rope_status rope_call_read(const rope_plan *plan, const rope_args *args, rope_call *call,
                            int *empty) {
     if (!plan)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "plan is NULL");
+        return rope_fail_null("plan");
     if (args && args->struct_size == sizeof *args)
         return read_all(plan, args, call, empty);
     rope_args full;

@@ -87,17 +87,15 @@ static rope_status append(rope_config *config, const config_field *field) {
 
 static rope_status set(rope_config *config, const char *scope, config_field field) {
     if (!config || !scope || !field.name)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL",
-                         !config  ? "config"
-                         : !scope ? "scope"
-                                  : "name");
+        return rope_fail_null(!config ? "config" : !scope ? "scope" : "name");
     field.scope = strcmp(scope, "rope") == 0 ? SCOPE_ROPE : SCOPE_MODEL;
     if (field.scope == SCOPE_MODEL && scope[0] != '\0')
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "scope is \"%.40s\"; allowed is \"\" or \"rope\"", scope);
     if ((field.kind == FIELD_TEXT && !field.text) ||
         (field.kind == FIELD_LIST && !field.list && field.count > 0))
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "the value of %.40s is NULL", field.name);
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "the value of %.40s is NULL; allowed is any other pointer", field.name);
     if (field.scope == SCOPE_MODEL && !model_field_matters(field.name))
         return ROPE_OK;
     rope_status status = check_new(config, &field);
@@ -106,7 +104,7 @@ static rope_status set(rope_config *config, const char *scope, config_field fiel
 
 rope_status rope_config_create(rope_config **config) {
     if (!config)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "config is NULL");
+        return rope_fail_null("config");
     rope_config *made = calloc(1, sizeof *made);
     if (!made)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a configuration");
@@ -142,7 +140,7 @@ rope_status rope_config_set_list(rope_config *config, const char *scope, const c
 
 rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model) {
     if (!config || !desc)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL", config ? "desc" : "config");
+        return rope_fail_null(config ? "desc" : "config");
     rope_desc made = {.struct_size = sizeof made}, full;
     rope_model shape = {.struct_size = sizeof shape};
     rope_status status = rope_config_read(config, &made, &shape);

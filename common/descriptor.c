@@ -126,7 +126,8 @@ static rope_status check_sections(const rope_desc *desc) {
 
 static rope_status check_pair_axis(const rope_desc *desc) {
     if (!desc->pair_axis)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "pair_axis is NULL; axis_layout is custom");
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "pair_axis is NULL; allowed with axis_layout custom is a list of axes");
     for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
         if (desc->pair_axis[i] >= desc->axes)
             return rope_fail(ROPE_ERROR_INVALID_VALUE, "pair_axis[%d] is %d; allowed is 0..%d", i,

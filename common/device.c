@@ -12,7 +12,7 @@ rope_status rope_backend_get(int32_t index, rope_backend_info *info) {
     static _Thread_local char reason[256];
     const rope_entry *entry = rope_registry_entry(index);
     if (!info)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "info is NULL");
+        return rope_fail_null("info");
     if (!entry)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "index is %d; allowed is 0..%d", index,
                          rope_registry_count() - 1);
@@ -31,7 +31,7 @@ rope_status rope_backend_get(int32_t index, rope_backend_info *info) {
 
 rope_status rope_device_open(const char *backend, int32_t index, rope_device **device) {
     if (!device)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "device is NULL");
+        return rope_fail_null("device");
     if (index < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "index is %d; allowed is >= 0", index);
     const rope_backend *chosen;
@@ -52,12 +52,12 @@ void rope_device_close(rope_device *device) {
 }
 
 static rope_status check_device(const rope_device *device) {
-    return device ? ROPE_OK : rope_fail(ROPE_ERROR_NULL_POINTER, "device is NULL");
+    return device ? ROPE_OK : rope_fail_null("device");
 }
 
 rope_status rope_device_get(const rope_device *device, rope_device_info *info) {
     if (!device || !info)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL", device ? "info" : "device");
+        return rope_fail_null(device ? "info" : "device");
     rope_device_info full;
     memset(&full, 0, sizeof full);
     full.backend = device->backend->name;
@@ -68,7 +68,7 @@ rope_status rope_device_get(const rope_device *device, rope_device_info *info) {
 
 rope_status rope_device_alloc(rope_device *device, size_t bytes, void **pointer) {
     if (!device || !pointer)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL", device ? "pointer" : "device");
+        return rope_fail_null(device ? "pointer" : "device");
     if (bytes == 0) {
         *pointer = NULL;
         return ROPE_OK;
@@ -84,10 +84,7 @@ rope_status rope_device_free(rope_device *device, void *pointer) {
 static rope_status check_copy(const rope_device *device, const void *target, const void *source,
                               size_t bytes) {
     if (!device || (bytes && (!target || !source)))
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL",
-                         !device   ? "device"
-                         : !target ? "target"
-                                   : "source");
+        return rope_fail_null(!device ? "device" : !target ? "target" : "source");
     return ROPE_OK;
 }
 

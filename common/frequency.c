@@ -126,7 +126,8 @@ static rope_status check_field(const rope_desc *desc, const frequency_field *fie
 static rope_status check_list(const rope_desc *desc, const char *name, const double *list,
                               double least, double most, const char *range) {
     if (!list)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL; %s reads it", name,
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "%s is NULL; allowed with %s is a list of numbers", name,
                          rule_names[desc->rope_type]);
     for (int32_t i = 0; i < desc->factor_count; i++)
         if (!(list[i] > least && list[i] < most))

@@ -67,7 +67,7 @@ static rope_status bind_kernel(rope_plan *plan, const char *forced) {
 
 rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
     if (!plan)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "plan is NULL");
+        return rope_fail_null("plan");
     rope_desc full;
     rope_status status = rope_descriptor_read(desc, &full);
     const rope_backend *backend;

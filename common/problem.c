@@ -130,7 +130,7 @@ rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *in
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "long_set is %d; allowed is 0..%d", long_set,
                          rope_frequency_sets(&full) - 1);
     if (!inv_freq)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "inv_freq is NULL");
+        return rope_fail_null("inv_freq");
     if (count < full.rotary_dim / 2)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "count is %d; allowed is >= %d (rotary_dim / 2)",
                          count, full.rotary_dim / 2);

@@ -29,6 +29,10 @@ rope_status rope_fail(rope_status status, const char *format, ...) {
     return status;
 }
 
+rope_status rope_fail_null(const char *name) {
+    return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL; allowed is any other pointer", name);
+}
+
 const char *rope_last_error(void) {
     return last_error;
 }

@@ -46,8 +46,7 @@ static rope_status run_traffic(void *opaque, int64_t index, void *stream) {
 static rope_status prepare_calls(const rope_device *device, timing_state *state) {
     const rope_timing *timing = state->timing;
     if (!timing->plan || !timing->args)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "timing.%s is NULL",
-                         timing->plan ? "args" : "plan");
+        return rope_fail_null(timing->plan ? "timing.args" : "timing.plan");
     if (timing->plan->backend != device->backend || timing->plan->device != device->index)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "timing.plan is on %s device %d; allowed is %s "
@@ -73,8 +72,7 @@ static rope_status prepare_traffic(const rope_device *device, timing_state *stat
     const rope_timing *timing = state->timing;
     int copy = timing->kind == ROPE_TIME_COPY;
     if (!timing->target || (copy && !timing->source))
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "timing.%s is NULL",
-                         timing->target ? "source" : "target");
+        return rope_fail_null(timing->target ? "timing.source" : "timing.target");
     int32_t operation = copy ? ROPE_OPERATION_COPY : ROPE_OPERATION_UPDATE;
     if (timing->candidate >= 0)
         state->candidate = rope_device_bind(device, operation, timing->candidate, &state->kernel);
@@ -87,7 +85,7 @@ static rope_status prepare_traffic(const rope_device *device, timing_state *stat
 
 static rope_status check_timing(const rope_device *device, const rope_timing *timing) {
     if (!device)
-        return rope_fail(ROPE_ERROR_NULL_POINTER, "device is NULL");
+        return rope_fail_null("device");
     if (timing->kind < ROPE_TIME_APPLY || timing->kind > ROPE_TIME_UPDATE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.kind is %d; allowed is 1..4",
                          timing->kind);

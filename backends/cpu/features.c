@@ -76,7 +76,7 @@ static cpu_walk measured_walk(void) {
     const cpu_walk zen5 = {.ahead = {4096, 2048}, .within = 2048};
 #if defined(__x86_64__)
     const cpu_walk intel = {.apart = 1, .ahead = {2048, 2048}, .within = 2048};
-    const cpu_walk before_zen5 = {.apart = 0};
+    const cpu_walk before_zen5 = {.far = 8192};
     uint32_t a, maker, version, b, c, d;
     if (!__get_cpuid(0, &a, &maker, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d))
         return zen5;

@@ -120,6 +120,18 @@ CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t windows, int64_t 
     return (heads > 1 ? stride : step) * windows;
 }
 
+/* Bytes to the same head of the token that is so far ahead. */
+CPU_INLINE int64_t lanes_far(const rope_problem *p, const cpu_slice *slice,
+                             const lanes_tensor *tensor, int size) {
+    const lanes_heads *heads = &tensor->heads;
+    const int64_t token = heads->count * 2 * p->pairs * size,
+                  least = heads->in_stride > tensor->in_step ? LANES_TOKENS : 1;
+    if (size == 4 || !slice->exceeds || token == 0 || !slice->walk->far)
+        return 0;
+    const int64_t tokens = slice->walk->far / token;
+    return tensor->in_step * (tokens > least ? tokens : least);
+}
+
 /* A tensor at the first token of a run. */
 CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
                                         int tensor, int64_t batch, int64_t index,
@@ -146,6 +158,7 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
     t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
+    t.heads.in_far = lanes_far(p, slice, &t, (int)size);
     return t;
 }
 

@@ -12,6 +12,7 @@ typedef struct lanes_heads {
     int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after;       /* bytes around the window that an out-of-place call copies */
     int64_t in_ahead, out_ahead; /* from a window to the one to be fetched meanwhile, or 0 */
+    int64_t in_far;              /* to the one to be fetched to the L2, or 0: none is */
     int pairs;
     int by_head; /* one head of every token, then the next head */
 } lanes_heads;
@@ -101,6 +102,17 @@ CPU_INLINE void lanes_fetch(lanes_kind kind, const lanes_heads *heads, int count
     }
     lanes_fetch_lines(kind, heads, in, out, i * size, width);
     lanes_fetch_lines(kind, heads, in + pairs * size, out + pairs * size, i * size, width);
+}
+
+/* Fetches the window of `pairs` pairs that lies farther ahead, to the L2. */
+CPU_INLINE void lanes_fetch_far(lanes_kind kind, const lanes_heads *heads, const char *in,
+                                int pairs) {
+    const int bytes = 2 * pairs * cpu_dtype_size(kind.dtype);
+    if (kind.dtype == ROPE_F32 || !heads->in_far)
+        return;
+#pragma GCC unroll 8
+    for (int line = 0; line < bytes; line += 64)
+        __builtin_prefetch(in + line + heads->in_far, 0, 2);
 }
 
 /* `count` pairs, less than LANES, from where the first of them is. */
