@@ -60,6 +60,17 @@ static void add_threads(cJSON *placement) {
     free(cpus);
 }
 
+/* What the CPU backend was told by variables (docs/testing.md). */
+static void add_settings(cJSON *host) {
+    static const char *const names[] = {"ROPE_CPU_ISA", "ROPE_CPU_STREAM", "ROPE_CPU_WALK"};
+    cJSON *settings = cJSON_AddObjectToObject(host, "settings");
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value)
+            cJSON_AddStringToObject(settings, names[i], value);
+    }
+}
+
 static void add_host(cJSON *document) {
     char value[128];
     struct utsname system;
@@ -74,6 +85,7 @@ static void add_host(cJSON *document) {
     }
     cJSON_AddNumberToObject(host, "mhz", cpu_mhz());
     cJSON_AddNumberToObject(host, "threads", target_threads());
+    add_settings(host);
     cJSON *placement = cJSON_AddObjectToObject(host, "placement");
     const char *bind = getenv("OMP_PROC_BIND"), *places = getenv("OMP_PLACES");
     cJSON_AddStringToObject(placement, "bind", bind ? bind : "");

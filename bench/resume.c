@@ -33,7 +33,7 @@ static bool agree(const cJSON *old, const cJSON *new, const char *path) {
         {NULL, "schema"},      {NULL, "version"},    {NULL, "command"},     {NULL, "seed"},
         {NULL, "quick"},       {NULL, "rounds"},     {"build", "library"},  {"build", "commit"},
         {"build", "compiler"}, {"host", "threads"},  {"device", "backend"}, {"device", "name"},
-        {"host", "cpu"},       {"device", "driver"},
+        {"host", "cpu"},       {"device", "driver"}, {"host", "settings"},
     };
     for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++) {
         const cJSON *of_old = member(old, facts[i][0], facts[i][1]);

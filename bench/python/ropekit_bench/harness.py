@@ -20,6 +20,7 @@ ROUNDS, QUICK_ROUNDS, QUICK_BYTES = 15, 3, 16 << 20
 RESUMED = (
     ("host", "cpu"),
     ("host", "threads"),
+    ("host", "settings"),
     ("device", "backend"),
     ("device", "name"),
     ("device", "driver"),

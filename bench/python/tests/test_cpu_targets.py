@@ -87,6 +87,15 @@ def test_two_threads_beside_one(run, speedup, high, answer):
     assert verdicts(one, two)[case] == answer
 
 
+def test_a_run_around_the_cache_stands_beside_and_meets_nothing(run):
+    one, around = (run(record("prefill", 1, "Llama-3-8B", ratio)) for ratio in (0.5, 0.96))
+    around["host"]["settings"] = cpu_targets.AROUND
+    found = verdicts(around, one)["cold, T 16384, bf16", FLOOR]
+    assert found == ("0.500 (0.490..0.510); 0.960 around the cache", "no")
+    around["host"]["settings"] = {"ROPE_CPU_WALK": "apart"}
+    assert verdicts(one, around) == verdicts(one)
+
+
 def test_the_newest_full_runs_of_avx512_count(run):
     first, last = (run(time=f"2026-01-0{day}T00:00:00Z") for day in (1, 2))
     quick, peers, gpu, many = (run(time="2026-01-03T00:00:00Z") for _ in range(4))

@@ -289,6 +289,14 @@ def test_resume_refuses_a_quick_run_and_one_of_peers(tool_path, tmp_path):
         assert f"--resume: {member} of" in answer.stderr
 
 
+def test_resume_refuses_another_setting_of_the_backend(tool_path, tmp_path):
+    path = tmp_path / "results.json"
+    common = ["bench", "--suite=overhead", "--list", "--threads=1", f"--output={path}"]
+    run(tool_path, *common)
+    answer = run(tool_path, *common, "--resume", status=2, ROPE_CPU_ISA="scalar")
+    assert 'is {}; allowed is {"ROPE_CPU_ISA":"scalar"}' in answer.stderr
+
+
 def test_resume_refuses_what_is_no_result(tool_path, tmp_path):
     path = tmp_path / "results.json"
     path.write_text("not JSON")

@@ -270,6 +270,7 @@ def title(document):
         f"driver {device.get('driver', 'unknown')}",
         f"commit {document['build']['commit']}",
         device.get("features", "").split(" ")[0],
+        ", ".join(f"{name}={value}" for name, value in host.get("settings", {}).items() if "ISA" not in name),
     )
     where = device["backend"] + f", {threads}" * (device["backend"] == "cpu")
     return f"{device['name']} ({where})", rest
@@ -285,12 +286,12 @@ def machines(documents):
                 same.append(document)
     names = Counter(name for name, _ in found)
     differs = {
-        name: [i for i in range(5) if len({rest[i] for other, rest in found if other == name}) > 1]
+        name: [i for i in range(6) if len({rest[i] for other, rest in found if other == name}) > 1]
         for name in names
     }
     ordered = sorted(found.items(), key=lambda item: (item[0][0], max(d["time"] for d in item[1]), item[0]))
     return [
-        Machine(", ".join([name[:-1], *(rest[i] for i in differs[name])]) + ")", same)
+        Machine(", ".join([name[:-1], *(rest[i] for i in differs[name] if rest[i])]) + ")", same)
         for (name, rest), same in ordered
     ]
 
