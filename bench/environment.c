@@ -1,4 +1,4 @@
-/* sched_getaffinity and sched_getcpu. */
+/* sched_getaffinity, sched_getcpu and environ. */
 #define _GNU_SOURCE
 #include "bench/environment.h"
 
@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -62,12 +63,15 @@ static void add_threads(cJSON *placement) {
 
 /* What the CPU backend was told by variables (docs/testing.md). */
 static void add_settings(cJSON *host) {
-    static const char *const names[] = {"ROPE_CPU_ISA", "ROPE_CPU_STREAM", "ROPE_CPU_WALK"};
+    static const char prefix[] = "ROPE_CPU_";
     cJSON *settings = cJSON_AddObjectToObject(host, "settings");
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const char *value = getenv(names[i]);
-        if (value && *value)
-            cJSON_AddStringToObject(settings, names[i], value);
+    for (char **variable = environ; *variable; variable++) {
+        char name[40];
+        const char *value = strchr(*variable, '=');
+        if (!value || !value[1] || strncmp(*variable, prefix, sizeof prefix - 1) != 0)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)(value - *variable), *variable);
+        cJSON_AddStringToObject(settings, name, value + 1);
     }
 }
 

@@ -15,6 +15,8 @@
 /* Time of one look at the clock, long beside its resolution. */
 #define LOOK_SECONDS 1e-3
 #define SETS_MOST 32768
+/* Uncounted runs of a look on a GPU, whose caches are small beside what a counted look moves. */
+#define GPU_WARM_RUNS 2
 /* OpenMP's threads spin for some milliseconds before they sleep. */
 #define SPIN_NANOSECONDS 20000000
 
@@ -60,13 +62,13 @@ int64_t measure_steps(int64_t rounds) {
 
 /* Runs on the sets that follow those of the last. They go round, so that they find none of their
  * own tensors in the cache while the sets together exceed it. */
-static bool time_runs(meter *m, rope_timing *timing) {
+static bool time_runs(meter *m, int64_t iterations, rope_timing *timing) {
     const workload *w = m->w;
     timing->struct_size = sizeof *timing;
     if (m->first + m->count > w->set_count)
         m->first = 0;
     size_t start = (size_t)m->first * w->pitch;
-    timing->iterations = m->iterations;
+    timing->iterations = iterations;
     timing->plan = m->plan;
     timing->args = &w->sets[m->first];
     timing->args_count = m->count;
@@ -84,7 +86,9 @@ static bool time_runs(meter *m, rope_timing *timing) {
 static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
     rope_timing before = timing;
     before.graph = 0;
-    if (!time_runs(m, &before) || !time_runs(m, &timing))
+    const int64_t runs =
+        m->threads || m->iterations < GPU_WARM_RUNS ? m->iterations : GPU_WARM_RUNS;
+    if (!time_runs(m, runs, &before) || !time_runs(m, m->iterations, &timing))
         return false;
     *seconds = timing.seconds;
     *host = timing.host_seconds;
@@ -121,7 +125,7 @@ static bool floors(meter *m, round_samples *s, int side) {
     return true;
 }
 
-/* By one thread. */
+/* By one thread, whose processor the uncounted runs wake. */
 static bool look_alone(meter *m, double *seconds) {
     double host;
     if (m->threads <= 1)

@@ -52,8 +52,8 @@ static rope_status check_pointer(const char *tensor, const char *field, const vo
     const char *dot = tensor[0] ? "." : "";
     if (!pointer)
         return rope_fail(ROPE_ERROR_NULL_POINTER,
-                         "%s%s%s is NULL; allowed is a multiple of %d bytes", tensor, dot, field,
-                         alignment);
+                         "%s%s%s is NULL; allowed is any other multiple of %d bytes", tensor, dot,
+                         field, alignment);
     if ((uintptr_t)pointer & ((uintptr_t)alignment - 1))
         return rope_fail(ROPE_ERROR_MISALIGNED, "%s%s%s is %p; allowed is a multiple of %d bytes",
                          tensor, dot, field, pointer, alignment);

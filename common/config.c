@@ -95,7 +95,8 @@ static rope_status set(rope_config *config, const char *scope, config_field fiel
     if ((field.kind == FIELD_TEXT && !field.text) ||
         (field.kind == FIELD_LIST && !field.list && field.count > 0))
         return rope_fail(ROPE_ERROR_NULL_POINTER,
-                         "the value of %.40s is NULL; allowed is any other pointer", field.name);
+                         "the value of %.40s is NULL; allowed is a pointer that is not",
+                         field.name);
     if (field.scope == SCOPE_MODEL && !model_field_matters(field.name))
         return ROPE_OK;
     rope_status status = check_new(config, &field);

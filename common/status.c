@@ -30,7 +30,7 @@ rope_status rope_fail(rope_status status, const char *format, ...) {
 }
 
 rope_status rope_fail_null(const char *name) {
-    return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL; allowed is any other pointer", name);
+    return rope_fail(ROPE_ERROR_NULL_POINTER, "%s is NULL; allowed is a pointer that is not", name);
 }
 
 const char *rope_last_error(void) {

@@ -11,7 +11,7 @@ __attribute__((format(printf, 2, 3)))
 rope_status
 rope_fail(rope_status status, const char *format, ...);
 
-/* For a pointer that must be given, and no more is asked of. */
+/* For a pointer of which no more is asked than that it be given. */
 rope_status rope_fail_null(const char *name);
 
 #endif

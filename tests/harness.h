@@ -13,6 +13,8 @@
 
 #include <ropekit/rope.h>
 
+#include <string.h>
+
 #ifdef ROPE_TEST_PLAIN
 
 typedef struct plain_test {
@@ -66,6 +68,9 @@ _Noreturn void plain_skip(const char *text);
             TEST_FAIL(test_failure(#call, "%s, not %s; last error: %s",                            \
                                    rope_status_string(test_status),                                \
                                    rope_status_string(test_wanted), rope_last_error()));           \
+        if (test_status == ROPE_ERROR_NULL_POINTER && !strstr(rope_last_error(), "allowed"))       \
+            TEST_FAIL(test_failure(#call, "the text does not say what is allowed: %s",             \
+                                   rope_last_error()));                                            \
     } while (0)
 
 #endif

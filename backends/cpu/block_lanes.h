@@ -204,8 +204,8 @@ CPU_INLINE void lanes_rotate_row(lanes_kind kind, lanes_block block, const lanes
     in += at;
     out += at;
     for (int64_t h = 0; h < count; h++) {
-        if (block.size == 64)
-            lanes_fetch_far(kind, frame, in, 64);
+        if (block.pairs == 64)
+            lanes_fetch_far(kind, frame, in);
         lanes_rotate_block(kind, block, frame, in, out, &row);
         in += frame->in_stride;
         out += frame->out_stride;

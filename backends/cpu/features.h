@@ -25,7 +25,7 @@ typedef struct cpu_walk {
     int apart;           /* parts of a run go side by side: ROPE_CPU_WALK */
     int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
-    int far;             /* bytes of f16 and bf16 from where lines are fetched to the L2, or 0 */
+    int far;             /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
 } cpu_walk;
 
 /* What is wrong with a ROPE_CPU_ variable, or NULL. */

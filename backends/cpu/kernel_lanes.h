@@ -110,26 +110,26 @@ CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *s
     return bytes > window ? bytes / window : bytes > 0;
 }
 
-/* The bytes of so many windows. One head of some tokens is followed by the same head of the next
- * ones. */
+/* The same to the L2: of several heads of 128, the only ones that gained (docs/performance.md). */
+CPU_INLINE int64_t lanes_windows_far(const rope_problem *p, const cpu_slice *slice, int64_t heads,
+                                     int size) {
+    int serves = slice->exceeds && size == 2 && p->pairs == 64 && heads > 1;
+    return serves ? slice->walk->far / (2 * p->pairs * size) : 0;
+}
+
+/* The bytes of so many windows: within a token where it has as many, or to another token. One head
+ * of some tokens is followed by the same head of the next ones. */
 CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t windows, int64_t heads,
                                int64_t stride, int64_t step) {
     int apart = slice->exceeds && slice->walk->apart;
-    if (windows && stride > step && !(apart && heads > 1))
-        return step * LANES_TOKENS;
-    return (heads > 1 ? stride : step) * windows;
-}
-
-/* Bytes to the same head of the token that is so far ahead. */
-CPU_INLINE int64_t lanes_far(const rope_problem *p, const cpu_slice *slice,
-                             const lanes_tensor *tensor, int size) {
-    const lanes_heads *heads = &tensor->heads;
-    const int64_t token = heads->count * 2 * p->pairs * size,
-                  least = heads->in_stride > tensor->in_step ? LANES_TOKENS : 1;
-    if (size == 4 || !slice->exceeds || token == 0 || !slice->walk->far)
+    int64_t each = step, count = LANES_TOKENS;
+    if (windows == 0 || heads == 0)
         return 0;
-    const int64_t tokens = slice->walk->far / token;
-    return tensor->in_step * (tokens > least ? tokens : least);
+    if (stride <= step || (apart && heads > 1)) {
+        each = heads > windows ? stride : step;
+        count = heads > windows ? windows : windows / heads;
+    }
+    return (int64_t)((uint64_t)each * (uint64_t)count); /* strides of one step may be anything */
 }
 
 /* A tensor at the first token of a run. */
@@ -158,7 +158,8 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
     t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
-    t.heads.in_far = lanes_far(p, slice, &t, (int)size);
+    windows = lanes_windows_far(p, slice, h->count, (int)size);
+    t.heads.in_far = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
     return t;
 }
 

@@ -11,7 +11,7 @@ typedef struct lanes_heads {
     char *out;
     int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after;       /* bytes around the window that an out-of-place call copies */
-    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched meanwhile, or 0 */
+    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched meanwhile: itself if 0 */
     int64_t in_far;              /* to the one to be fetched to the L2, or 0: none is */
     int pairs;
     int by_head; /* one head of every token, then the next head */
@@ -77,6 +77,11 @@ CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *
         lanes_copy(out + window, in + window, heads->after);
 }
 
+/* An address to be fetched, which may lie outside of any buffer. */
+CPU_INLINE const void *lanes_beyond(const char *p, int64_t bytes) {
+    return (const void *)((uintptr_t)p + (uintptr_t)bytes);
+}
+
 /* Fetches what lies ahead of `bytes` from `at` on, where lines begin. */
 CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, const char *in,
                                   char *out, int at, int bytes) {
@@ -84,9 +89,9 @@ CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, con
         return;
 #pragma GCC unroll 4
     for (int line = 0; line < bytes; line += 64) {
-        __builtin_prefetch(in + at + line + heads->in_ahead, 0, 3);
+        __builtin_prefetch(lanes_beyond(in + at + line, heads->in_ahead), 0, 3);
         if (!kind.stream)
-            __builtin_prefetch(out + at + line + heads->out_ahead, 1, 3);
+            __builtin_prefetch(lanes_beyond(out + at + line, heads->out_ahead), 1, 3);
     }
 }
 
@@ -104,15 +109,13 @@ CPU_INLINE void lanes_fetch(lanes_kind kind, const lanes_heads *heads, int count
     lanes_fetch_lines(kind, heads, in + pairs * size, out + pairs * size, i * size, width);
 }
 
-/* Fetches the window of `pairs` pairs that lies farther ahead, to the L2. */
-CPU_INLINE void lanes_fetch_far(lanes_kind kind, const lanes_heads *heads, const char *in,
-                                int pairs) {
-    const int bytes = 2 * pairs * cpu_dtype_size(kind.dtype);
+/* Fetches the window of 64 pairs of 16 bits that lies farther ahead, to the L2. */
+CPU_INLINE void lanes_fetch_far(lanes_kind kind, const lanes_heads *heads, const char *in) {
     if (kind.dtype == ROPE_F32 || !heads->in_far)
         return;
-#pragma GCC unroll 8
-    for (int line = 0; line < bytes; line += 64)
-        __builtin_prefetch(in + line + heads->in_far, 0, 2);
+#pragma GCC unroll 4
+    for (int line = 0; line < 256; line += 64)
+        __builtin_prefetch(lanes_beyond(in + line, heads->in_far), 0, 2);
 }
 
 /* `count` pairs, less than LANES, from where the first of them is. */

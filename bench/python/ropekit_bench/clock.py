@@ -1,6 +1,7 @@
 """How a call is timed: by events on a GPU, eagerly and as a replayed graph; by the host's clock on a CPU."""
 
 import ctypes
+import itertools
 import resource
 import statistics
 import time
@@ -14,8 +15,9 @@ RUNS_MOST = 4096
 # The library's graphs have so many runs at most.
 REPLAY_SECONDS = 2e-3
 REPLAY_RUNS_MOST = 256
-# Calls before the first that counts, on a CPU: until so many passes in a row find their memory mapped.
-CALM_PASSES = 8
+# Calls before the first that counts, on a CPU: until so many in a row, one of each set, fault in few pages.
+CALM_CALLS = 8
+FAULTS_FEW = 4
 SETTLE_SECONDS = 5.0
 
 
@@ -47,13 +49,15 @@ class CpuClock:
         return True
 
     def settle(self, run, sets, kept):
-        """Runs until passes over the sets fault in no page, compilers being done. No aligned block fits where
-        one of its size was freed (glibc 2.36), so some twenty are made before freed ones have joined."""
+        """Runs until outputs find their memory mapped, compilers being done. No aligned block fits where one
+        of its size was freed (glibc 2.36), so some twenty are made before freed ones have joined."""
         end, calm = time.perf_counter() + SETTLE_SECONDS, 0
-        while calm < CALM_PASSES and time.perf_counter() < end:
+        for slot in itertools.cycle(range(sets)):
             faults = page_faults()
-            self.look(run, range(sets), kept)
-            calm = calm + 1 if page_faults() == faults else 0
+            self.look(run, [slot], kept)
+            calm = calm + 1 if page_faults() - faults <= FAULTS_FEW else 0
+            if calm >= max(CALM_CALLS, sets) or time.perf_counter() > end:
+                return
 
     def look(self, run, slots, kept):
         """Seconds of one run and of the host for it. Results go to `kept` by slot, so that each run writes

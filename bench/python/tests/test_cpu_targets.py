@@ -92,6 +92,9 @@ def test_a_run_around_the_cache_stands_beside_and_meets_nothing(run):
     around["host"]["settings"] = cpu_targets.AROUND
     found = verdicts(around, one)["cold, T 16384, bf16", FLOOR]
     assert found == ("0.500 (0.490..0.510); 0.960 around the cache", "no")
+    around["records"][0]["bytes"] = 1 + one["device"]["cache_bytes"]
+    assert verdicts(around, one) == verdicts(one)
+    around["records"][0]["bytes"] = 1
     around["host"]["settings"] = {"ROPE_CPU_WALK": "apart"}
     assert verdicts(one, around) == verdicts(one)
 

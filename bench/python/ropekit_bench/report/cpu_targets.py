@@ -125,7 +125,8 @@ def rows(runs):
     def look(members, target):
         record, apart = find(one, members), find(around, members)
         answer = record and target.answer(record, find(avx2, members))
-        if answer and apart and isinstance(target, OfFloor):
+        held = apart and apart["bytes"] <= one["device"]["cache_bytes"]  # else it always goes around
+        if answer and held and isinstance(target, OfFloor):
             share = apart["replay"]["ratio"]["median"]
             return f"{answer[0]}; {share:.3f} around the cache", answer[1]
         return answer

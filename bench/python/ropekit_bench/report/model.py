@@ -300,7 +300,8 @@ def bandwidth_lines(machines):
     """What docs/bandwidth.svg shows, by replay alone: (tokens, percent of the floor) by machine, that of each
     device with the most threads."""
     found, widest = {}, {}
-    for machine in sorted(machines, key=lambda m: m.documents[0]["host"]["threads"]):
+    as_shipped = [m for m in machines if not m.documents[0]["host"].get("settings")]
+    for machine in sorted(as_shipped, key=lambda m: m.documents[0]["host"]["threads"]):
         widest[machine.documents[0]["device"]["name"]] = machine
     for machine in widest.values():
         suite = machine.suites.get("prefill", Suite("prefill"))
