@@ -270,9 +270,11 @@ static rope_status read_positions(const rope_problem *problem, const rope_args *
     map->shard = problem->shard;
     map->shard_rank = problem->shard_rank;
     map->shard_size = problem->shard_size;
-    int64_t contiguous[3] = {args->batch * args->tokens, args->tokens, 1};
-    memcpy(map->id_stride, all_zero(args->position_stride, 3) ? contiguous : args->position_stride,
-           sizeof map->id_stride);
+    const int64_t *given = args->position_stride;
+    const int zero = all_zero(given, 3);
+    map->id_stride[0] = zero ? args->batch * args->tokens : given[0];
+    map->id_stride[1] = zero ? args->tokens : given[1];
+    map->id_stride[2] = zero ? 1 : given[2];
     return check_reach(problem, args, map);
 }
 

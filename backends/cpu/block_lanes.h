@@ -159,8 +159,7 @@ CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_h
 #pragma GCC unroll 32
     for (int v = 0; v * LANES < 2 * size; v += 2) {
         lanes_f x[2];
-        if (kind.fetch)
-            lanes_fetch_lines(kind, heads, in, out, v * bytes, 2 * bytes);
+        lanes_fetch_lines(kind, heads, in, out, v * bytes, 2 * bytes);
 #pragma GCC unroll 2
         for (int w = 0; w < 2; w++)
             x[w] = lanes_in_register(lanes_widen(kind.dtype, in + (v + w) * bytes));

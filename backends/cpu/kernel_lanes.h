@@ -376,13 +376,16 @@ static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *ca
     lanes_rotate_runs(ROPE_BF16, p, call, slice);
 }
 
-/* The plain road fetches nothing ahead. It is for several heads a token, and tokens that all
- * rotate. */
+/* The plain road fetches nothing ahead: it is for calls that are near, and for windows of one block
+ * that the cache holds where nothing is fetched there. It is for several heads a token, and tokens
+ * that all rotate. */
 CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    return slice->near && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) &&
-           lanes_is_plain(p, k, 1) && !call->position.cu_seqlens && q->heads + k->heads > 1;
+    const int one_block = lanes_block_size(p->pairs) == p->pairs;
+    const int quiet = slice->near || (!slice->exceeds && !slice->walk->within && one_block);
+    return quiet && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) && lanes_is_plain(p, k, 1) &&
+           !call->position.cu_seqlens && q->heads + k->heads > 1;
 }
 
 static void lanes_rotate_f32(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {

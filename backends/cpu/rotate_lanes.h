@@ -11,7 +11,7 @@ typedef struct lanes_heads {
     char *out;
     int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after;       /* bytes around the window that an out-of-place call copies */
-    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched meanwhile: itself if 0 */
+    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched, or 0: none is */
     int64_t in_far;              /* to the one to be fetched to the L2, or 0: none is */
     int pairs;
     int by_head; /* one head of every token, then the next head */
@@ -85,7 +85,7 @@ CPU_INLINE const void *lanes_beyond(const char *p, int64_t bytes) {
 /* Fetches what lies ahead of `bytes` from `at` on, where lines begin. */
 CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, const char *in,
                                   char *out, int at, int bytes) {
-    if (bytes < 64 && at % 64 != 0)
+    if (!kind.fetch || !heads->in_ahead || (bytes < 64 && at % 64 != 0))
         return;
 #pragma GCC unroll 4
     for (int line = 0; line < bytes; line += 64) {
@@ -99,8 +99,6 @@ CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, con
 CPU_INLINE void lanes_fetch(lanes_kind kind, const lanes_heads *heads, int count, const char *in,
                             char *out, int i, int pairs) {
     const int size = cpu_dtype_size(kind.dtype), width = count * LANES * size;
-    if (!kind.fetch)
-        return;
     if (kind.in_pairing == ROPE_PAIRING_INTERLEAVED) {
         lanes_fetch_lines(kind, heads, in, out, 2 * i * size, 2 * width);
         return;
