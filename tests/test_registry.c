@@ -140,7 +140,7 @@ TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
 }
 
 TEST(registry, an_unknown_cpu_walk_is_an_error) {
-    PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=apart");
+    PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=intel");
     PROBE(1, "open", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
 }
 

@@ -70,30 +70,50 @@ static int64_t cache_at(int index) {
     return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
 }
 
-/* What was best where it was measured (docs/performance.md): on Intel, on AMD before Zen 5, and on
- * Zen 5, which stands for all others. */
-static cpu_walk measured_walk(void) {
-    const cpu_walk zen5 = {.ahead = {4096, 2048}, .within = 2048};
+/* What was best where it was measured (docs/performance.md); zen4 is AMD before Zen 5, and zen5
+ * stands for all that is not named. */
+static const struct {
+    const char *name;
+    cpu_walk walk;
+} walks[] = {
+    {"zen5", {.ahead = {4096, 2048}, .within = 2048}},
+    {"zen4", {.far = 8192}},
+    {"intel", {.apart = 1, .ahead = {2048, 2048}, .within = 2048}},
+};
+
+static const char *walk_of_this_processor(void) {
 #if defined(__x86_64__)
-    const cpu_walk intel = {.apart = 1, .ahead = {2048, 2048}, .within = 2048};
-    const cpu_walk before_zen5 = {.far = 8192};
     uint32_t a, maker, version, b, c, d;
     if (!__get_cpuid(0, &a, &maker, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d))
-        return zen5;
+        return "zen5";
     uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
     if (maker == signature_INTEL_ebx)
-        return intel;
+        return "intel";
     if (maker == signature_AMD_ebx && family < 0x1a)
-        return before_zen5;
+        return "zen4";
 #endif
-    return zen5;
+    return "zen5";
+}
+
+static void read_walk(const char *name) {
+    const int64_t bytes = walk.cache_bytes;
+    size_t i = 0, count = sizeof walks / sizeof walks[0];
+    while (i < count && strcmp(name, walks[i].name) != 0)
+        i++;
+    if (i == count) {
+        snprintf(setting_error, sizeof setting_error,
+                 "ROPE_CPU_WALK is \"%.40s\"; allowed is zen5, zen4 or intel", name);
+        return;
+    }
+    walk = walks[i].walk;
+    walk.cache_bytes = bytes;
 }
 
 /* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
 static void detect_walk(void) {
     const int64_t mib = 1 << 20, l2 = cache_at(2), l3 = cache_at(3);
     cache_bytes = l3 ? l3 : l2 ? l2 : 32 * mib;
-    walk = measured_walk();
+    read_walk(walk_of_this_processor());
     walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
@@ -118,13 +138,6 @@ static void read_stream(const char *text) {
                  "ROPE_CPU_STREAM is \"%.40s\"; allowed is a number of bytes, 0 or more", text);
     else
         walk.cache_bytes = bytes;
-}
-
-static void read_walk(const char *name) {
-    walk.apart = strcmp(name, "apart") == 0;
-    if (!walk.apart && strcmp(name, "order") != 0)
-        snprintf(setting_error, sizeof setting_error,
-                 "ROPE_CPU_WALK is \"%.40s\"; allowed is order or apart", name);
 }
 
 static void fill(void) {

@@ -19,10 +19,10 @@ cpu_isa cpu_isa_present(void);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
-/* How kernels walk memory; what is best was measured (docs/performance.md). */
+/* How kernels walk memory, as was best where it was measured (docs/performance.md). */
 typedef struct cpu_walk {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
-    int apart;           /* parts of a run go side by side: ROPE_CPU_WALK */
+    int apart;           /* parts of a run go side by side */
     int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
     int far;             /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
