@@ -77,7 +77,7 @@ static const struct {
     cpu_walk walk;
 } walks[] = {
     {"zen5", {.ahead = {4096, 2048}, .within = 2048}},
-    {"zen4", {.far = 8192}},
+    {"zen4", {.touch = 1, .far = 8192}},
     {"intel", {.apart = 1, .ahead = {2048, 2048}, .within = 2048}},
 };
 

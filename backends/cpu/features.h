@@ -25,6 +25,7 @@ typedef struct cpu_walk {
     int apart;           /* parts of a run go side by side */
     int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
+    int touch;           /* lines of f32 are touched before they are read */
     int far;             /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
 } cpu_walk;
 

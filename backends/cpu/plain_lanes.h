@@ -59,6 +59,18 @@ typedef struct lanes_place {
     const cpu_slice *slice;
 } lanes_place;
 
+/* The block of some heads. */
+CPU_INLINE void lanes_plain_windows(lanes_kind kind, lanes_block block, const lanes_heads *heads,
+                                    const lanes_row *row) {
+    const char *in = heads->in;
+    char *out = heads->out;
+    for (int64_t h = 0; h < heads->count; h++) {
+        lanes_rotate_block(kind, block, heads, in, out, row);
+        in += heads->in_stride;
+        out += heads->out_stride;
+    }
+}
+
 /* The block of a tensor's heads. */
 CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope_problem *p,
                                   const rope_call *call, int tensor, const lanes_place *place,
@@ -69,15 +81,17 @@ CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope
     if (first >= last) /* absent: nothing else of it is set */
         return;
     const cpu_head head = cpu_head_of(operand, bytes, place->batch, place->index, first);
-    const int64_t in_stride = operand->in_stride[2] * bytes,
-                  out_stride = operand->out_stride[2] * bytes,
-                  at = lanes_block_offset(kind, block) + (int64_t)p->rotary_offset[tensor] * bytes;
-    const char *in = head.in + at;
-    char *out = head.out + at;
-    for (int64_t h = first; h < last; h++) {
-        lanes_rotate_block(kind, block, NULL, in, out, row);
-        in += in_stride;
-        out += out_stride;
+    const int64_t at = lanes_block_offset(kind, block) + (int64_t)p->rotary_offset[tensor] * bytes;
+    lanes_heads heads = {.in = head.in + at,
+                         .out = head.out + at,
+                         .count = last - first,
+                         .in_stride = operand->in_stride[2] * bytes,
+                         .out_stride = operand->out_stride[2] * bytes};
+    if (kind.dtype == ROPE_F32 && lanes_touches(place->slice)) {
+        heads.touch = 1;
+        lanes_plain_windows(kind, block, &heads, row);
+    } else {
+        lanes_plain_windows(kind, block, &heads, row);
     }
 }
 

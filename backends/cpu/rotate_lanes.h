@@ -14,6 +14,7 @@ typedef struct lanes_heads {
     int64_t in_ahead, out_ahead; /* from a window to the one to be fetched, or 0: none is */
     int64_t in_far;              /* to the one to be fetched to the L2, or 0: none is */
     int pairs;
+    int touch;   /* lines of f32 are touched before they are read */
     int by_head; /* one head of every token, then the next head */
 } lanes_heads;
 
