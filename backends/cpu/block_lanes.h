@@ -133,13 +133,13 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
     return m;
 }
 
-/* What lies in the L1 gains nothing by being touched. */
-CPU_INLINE int lanes_touches(const cpu_slice *slice) {
-    return slice->walk->touch && !slice->near;
+/* Not a lone head, which lost by it, nor calls that are near, which gained nothing. */
+CPU_INLINE int lanes_touches(const cpu_slice *slice, int64_t heads) {
+    return LANES > 4 && slice->walk->touch && !slice->near && heads > 1;
 }
 
-/* Reads a byte of each 16 of a vector but the last: memory then serves Zen 4 faster
- * (docs/performance.md). */
+/* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
+ * serves Zen 4 faster (docs/performance.md). */
 CPU_INLINE void lanes_touch(lanes_kind kind, const lanes_heads *heads, const char *vector) {
     if (kind.dtype != ROPE_F32 || !heads->touch)
         return;
@@ -152,14 +152,15 @@ CPU_INLINE void lanes_touch(lanes_kind kind, const lanes_heads *heads, const cha
 CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, lanes_block block, const lanes_heads *heads,
                                    const char *in, char *out, const lanes_row *row) {
     const int even = block.size % (2 * LANES) == 0, pairs = block.pairs,
+              size = cpu_dtype_size(kind.dtype),
               count = LANES >= 8 && kind.dtype != ROPE_F32 && even ? 2 : 1;
     const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
     for (int v = 0; v * LANES < block.size; v += count) {
         lanes_pair x[2];
         lanes_fetch(kind, heads, count, in, out, v * LANES, pairs);
-        lanes_touch(kind, heads, in + 4 * v * LANES);
-        lanes_touch(kind, heads, in + 4 * (v * LANES + pairs));
+        lanes_touch(kind, heads, in + v * LANES * size);
+        lanes_touch(kind, heads, in + (v * LANES + pairs) * size);
         lanes_read_vectors(kind, count, in, v * LANES, pairs, x);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++)

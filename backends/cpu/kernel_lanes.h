@@ -160,7 +160,7 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
     windows = lanes_windows_far(p, slice, h->count, (int)size);
     t.heads.in_far = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
-    t.heads.touch = lanes_touches(slice) && h->count > 1;
+    t.heads.touch = lanes_touches(slice, h->count);
     return t;
 }
 

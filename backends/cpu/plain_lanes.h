@@ -87,7 +87,8 @@ CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope
                          .count = last - first,
                          .in_stride = operand->in_stride[2] * bytes,
                          .out_stride = operand->out_stride[2] * bytes};
-    if (kind.dtype == ROPE_F32 && lanes_touches(place->slice)) {
+    /* Two calls: each is compiled for one value of touch. */
+    if (kind.dtype == ROPE_F32 && lanes_touches(place->slice, heads.count)) {
         heads.touch = 1;
         lanes_plain_windows(kind, block, &heads, row);
     } else {
