@@ -42,6 +42,11 @@ CPU_INLINE int lanes_block_size(int left) {
                                : 0;
 }
 
+/* A window of so many pairs is one block. */
+CPU_INLINE int lanes_is_block(int pairs) {
+    return lanes_block_size(pairs) == pairs;
+}
+
 /* From the start of a block to the vector that holds its rest: the last whole one of the window, or
  * part of one where the window has none. */
 CPU_INLINE int lanes_rest_at(lanes_block block) {
@@ -133,13 +138,13 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
     return m;
 }
 
-/* Not a lone head, which lost by it, nor calls that are near, which gained nothing. */
+/* Not a lone head, which lost by it. */
 CPU_INLINE int lanes_touches(const cpu_slice *slice, int64_t heads) {
-    return LANES > 4 && slice->walk->touch && !slice->near && heads > 1;
+    return LANES > 4 && slice->touch && heads > 1;
 }
 
 /* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
- * serves Zen 4 faster (docs/performance.md). */
+ * serves Zen 4 and 5 faster (docs/performance.md). */
 CPU_INLINE void lanes_touch(lanes_kind kind, const lanes_heads *heads, const char *vector) {
     if (kind.dtype != ROPE_F32 || !heads->touch)
         return;

@@ -76,8 +76,8 @@ static const struct {
     const char *name;
     cpu_walk walk;
 } walks[] = {
-    {"zen5", {.ahead = {4096, 2048}, .within = 2048}},
-    {"zen4", {.touch = 1, .far = 8192}},
+    {"zen5", {.ahead = {6144, 8192}, .within = 2048, .quiet = 1, .touch = 2 << 20, .far = 12288}},
+    {"zen4", {.touch = 256 << 10, .far = 8192}},
     {"intel", {.apart = 1, .ahead = {2048, 2048}, .within = 2048}},
 };
 

@@ -25,8 +25,9 @@ typedef struct cpu_walk {
     int apart;           /* parts of a run go side by side */
     int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
-    int touch;           /* lines of f32 are touched before they are read */
-    int far;             /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
+    int quiet; /* of windows of one block there nothing by one thread, by more no output */
+    int touch; /* bytes of a call from which on lines of f32 are touched, or 0 */
+    int far;   /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
 } cpu_walk;
 
 /* What is wrong with a ROPE_CPU_ variable, or NULL. */

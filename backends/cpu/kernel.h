@@ -12,7 +12,9 @@ typedef struct cpu_slice {
     int64_t first_head[2], last_head[2];
     const cpu_walk *walk;
     int exceeds; /* the call exceeds the cache, which stores then go around */
-    int near;    /* the call is so small that nothing is fetched ahead or touched */
+    int near;    /* the call is so small that nothing is fetched ahead */
+    int alone;   /* one thread takes the whole call */
+    int touch;   /* lines of f32 are touched */
 } cpu_slice;
 
 /* Copies source to target, or updates target; target and source may be any addresses. */

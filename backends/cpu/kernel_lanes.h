@@ -102,10 +102,12 @@ CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tenso
            heads->in != heads->out;
 }
 
-/* Windows from one to that which is fetched while it rotates; 0: none is. */
-CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size) {
+/* Windows from one to that which is fetched while it rotates, as input or output; 0: none is. */
+CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size,
+                                       int output) {
     const cpu_walk *walk = slice->walk;
-    int bytes = slice->exceeds ? walk->ahead[size == 4] : slice->near ? 0 : walk->within;
+    int quiet = walk->quiet && lanes_is_block(p->pairs) && (output || slice->alone);
+    int bytes = slice->exceeds ? walk->ahead[size == 4] : slice->near || quiet ? 0 : walk->within;
     int window = 2 * p->pairs * size;
     return bytes > window ? bytes / window : bytes > 0;
 }
@@ -154,9 +156,10 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
         .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
     };
     const lanes_heads *h = &t.heads;
-    int64_t windows = lanes_windows_ahead(p, slice, (int)size);
+    int64_t windows = lanes_windows_ahead(p, slice, (int)size, 0);
     t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
     t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
+    windows = lanes_windows_ahead(p, slice, (int)size, 1);
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
     windows = lanes_windows_far(p, slice, h->count, (int)size);
     t.heads.in_far = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
@@ -383,8 +386,8 @@ static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *ca
 CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    const int one_block = lanes_block_size(p->pairs) == p->pairs;
-    const int quiet = slice->near || (!slice->exceeds && !slice->walk->within && one_block);
+    const int quiet = slice->near || (!slice->exceeds && lanes_is_block(p->pairs) &&
+                                      !lanes_windows_ahead(p, slice, 4, 0));
     return quiet && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) && lanes_is_plain(p, k, 1) &&
            !call->position.cu_seqlens && q->heads + k->heads > 1;
 }

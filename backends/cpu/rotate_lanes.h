@@ -91,7 +91,7 @@ CPU_INLINE void lanes_fetch_lines(lanes_kind kind, const lanes_heads *heads, con
 #pragma GCC unroll 4
     for (int line = 0; line < bytes; line += 64) {
         __builtin_prefetch(lanes_beyond(in + at + line, heads->in_ahead), 0, 3);
-        if (!kind.stream)
+        if (!kind.stream && heads->out_ahead)
             __builtin_prefetch(lanes_beyond(out + at + line, heads->out_ahead), 1, 3);
     }
 }
