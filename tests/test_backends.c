@@ -9,10 +9,11 @@
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
-enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427, WIDTH_TOKENS = 301 };
-enum { OFFSET = 100000 };   /* of positions */
-enum { TABLE_OFFSET = 3 };  /* of positions, where there are tables */
-enum { PLAIN_STEP = 1423 }; /* from a plain case to the next: a part of them has every kind */
+enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427 };
+enum { SMALL = 256 * 1024 }; /* bytes read and written of a call that the CPU takes to be near */
+enum { OFFSET = 100000 };    /* of positions */
+enum { TABLE_OFFSET = 3 };   /* of positions, where there are tables */
+enum { PLAIN_STEP = 1423 };  /* from a plain case to the next: a part of them has every kind */
 
 /* What the CPU makes of a case. */
 static void *cpu_outputs(const test_case *c, size_t *bytes) {
@@ -191,10 +192,11 @@ static whole_case make_window(int32_t index) {
 }
 
 /* Windows of every number of pairs to MOST_PAIRS: alone in their heads or not, in place or not.
- * Calls of a vector or two are beyond those that the CPU takes to be near. */
+ * Calls of every eighth number are beyond the small ones. */
 static whole_case make_width(int32_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     const int32_t window = 2 + 2 * (index % MOST_PAIRS), kind = index / MOST_PAIRS;
+    const int32_t heads[] = {5, 3}, token_bytes = 2 * 2 * (heads[0] + heads[1]) * window;
     whole_case w = {.dtype = types[kind % 3],
                     .pairing_in = 1 + kind / 3 % 2,
                     .pairing_out = 1 + kind / 3 % 2,
@@ -204,8 +206,8 @@ static whole_case make_width(int32_t index) {
                     .angle_mode = ROPE_ANGLE_EXACT,
                     .in_place = kind / 12 % 2,
                     .batch = 1,
-                    .tokens = window == 16 || window == 32 ? WIDTH_TOKENS : 4,
-                    .heads = {5, 3}};
+                    .tokens = window % 16 ? 4 : 1 + SMALL / token_bytes,
+                    .heads = {heads[0], heads[1]}};
     return w;
 }
 

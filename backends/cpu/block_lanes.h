@@ -138,15 +138,15 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
     return m;
 }
 
-/* Not a lone head, which lost by it. */
+/* Not one head of a token, which lost by it, nor vectors of 16 bytes, which are read at once. */
 CPU_INLINE int lanes_touches(const cpu_slice *slice, int64_t heads) {
     return LANES > 4 && slice->touch && heads > 1;
 }
 
 /* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
  * serves Zen 4 and 5 faster (docs/performance.md). */
-CPU_INLINE void lanes_touch(lanes_kind kind, const lanes_heads *heads, const char *vector) {
-    if (kind.dtype != ROPE_F32 || !heads->touch)
+CPU_INLINE void lanes_touch(const lanes_heads *heads, const char *vector) {
+    if (!heads->touch)
         return;
 #pragma GCC unroll 3
     for (int at = 0; at < 4 * LANES - 16; at += 16)
@@ -157,15 +157,16 @@ CPU_INLINE void lanes_touch(lanes_kind kind, const lanes_heads *heads, const cha
 CPU_INLINE void lanes_rotate_pairs(lanes_kind kind, lanes_block block, const lanes_heads *heads,
                                    const char *in, char *out, const lanes_row *row) {
     const int even = block.size % (2 * LANES) == 0, pairs = block.pairs,
-              size = cpu_dtype_size(kind.dtype),
               count = LANES >= 8 && kind.dtype != ROPE_F32 && even ? 2 : 1;
     const float *again = lanes_alias(row->cosines);
 #pragma GCC unroll 16
     for (int v = 0; v * LANES < block.size; v += count) {
         lanes_pair x[2];
         lanes_fetch(kind, heads, count, in, out, v * LANES, pairs);
-        lanes_touch(kind, heads, in + v * LANES * size);
-        lanes_touch(kind, heads, in + (v * LANES + pairs) * size);
+        if (kind.dtype == ROPE_F32) {
+            lanes_touch(heads, in + 4 * v * LANES);
+            lanes_touch(heads, in + 4 * (v * LANES + pairs));
+        }
         lanes_read_vectors(kind, count, in, v * LANES, pairs, x);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++)
@@ -185,7 +186,8 @@ CPU_INLINE void lanes_rotate_neighbours(lanes_kind kind, int size, const lanes_h
         lanes_fetch_lines(kind, heads, in, out, v * bytes, 2 * bytes);
 #pragma GCC unroll 2
         for (int w = 0; w < 2; w++) {
-            lanes_touch(kind, heads, in + (v + w) * bytes);
+            if (kind.dtype == ROPE_F32)
+                lanes_touch(heads, in + (v + w) * bytes);
             x[w] = lanes_in_register(lanes_widen(kind.dtype, in + (v + w) * bytes));
         }
 #pragma GCC unroll 2

@@ -70,8 +70,8 @@ static int64_t cache_at(int index) {
     return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
 }
 
-/* What was best where it was measured (docs/performance.md); zen4 is AMD before Zen 5, and zen5
- * stands for all that is not named. */
+/* What was best where it was measured (docs/performance.md); zen4 is AMD before Zen 5. Processors
+ * that are not named follow zen5, unmeasured. */
 static const struct {
     const char *name;
     cpu_walk walk;

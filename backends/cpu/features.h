@@ -22,12 +22,14 @@ cpu_isa cpu_isa_allowed(void);
 /* How kernels walk memory, as was best where it was measured (docs/performance.md). */
 typedef struct cpu_walk {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
-    int apart;           /* parts of a run go side by side */
-    int ahead[2];        /* bytes of windows fetched ahead: of f16 and bf16, of f32 */
+    int apart;           /* beyond the cache parts of a run go side by side */
+    int ahead[2];        /* bytes of windows fetched ahead beyond it: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
-    int quiet; /* of windows of one block there nothing by one thread, by more no output */
-    int touch; /* bytes of a call from which on lines of f32 are touched, or 0 */
-    int far;   /* bytes ahead at which f16 and bf16 are fetched to the L2, or 0 */
+    int quiet; /* within: of windows of one block one thread fetches none, more only inputs */
+    int touch; /* least bytes a thread of a call that the cache holds whose lines of f32 are
+                  touched, as all are beyond it; 0: none are */
+    int far;   /* bytes ahead at which heads of 128 of f16 and bf16 are fetched to the L2 beyond
+                  the cache, or 0 */
 } cpu_walk;
 
 /* What is wrong with a ROPE_CPU_ variable, or NULL. */

@@ -102,12 +102,19 @@ CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tenso
            heads->in != heads->out;
 }
 
+/* Bytes fetched ahead of a call that the cache holds, as input or output. */
+CPU_INLINE int lanes_bytes_within(const rope_problem *p, const cpu_slice *slice, int output) {
+    const cpu_walk *walk = slice->walk;
+    const int quiet = walk->quiet && lanes_serves_blocks(p) && lanes_is_block(p->pairs) &&
+                      (output || slice->alone);
+    return slice->near || quiet ? 0 : walk->within;
+}
+
 /* Windows from one to that which is fetched while it rotates, as input or output; 0: none is. */
 CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size,
                                        int output) {
-    const cpu_walk *walk = slice->walk;
-    int quiet = walk->quiet && lanes_is_block(p->pairs) && (output || slice->alone);
-    int bytes = slice->exceeds ? walk->ahead[size == 4] : slice->near || quiet ? 0 : walk->within;
+    int bytes =
+        slice->exceeds ? slice->walk->ahead[size == 4] : lanes_bytes_within(p, slice, output);
     int window = 2 * p->pairs * size;
     return bytes > window ? bytes / window : bytes > 0;
 }
@@ -387,7 +394,7 @@ CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
     const int quiet = slice->near || (!slice->exceeds && lanes_is_block(p->pairs) &&
-                                      !lanes_windows_ahead(p, slice, 4, 0));
+                                      !lanes_bytes_within(p, slice, 0));
     return quiet && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) && lanes_is_plain(p, k, 1) &&
            !call->position.cu_seqlens && q->heads + k->heads > 1;
 }

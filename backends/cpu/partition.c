@@ -90,7 +90,7 @@ static void fill_slice(const rope_call *call, int64_t bytes, int index, int part
     slice->exceeds = bytes > walk->cache_bytes;
     slice->near = bytes < NEAR_BYTES && !slice->exceeds;
     slice->alone = parts == 1;
-    slice->touch = walk->touch && (bytes >= walk->touch || slice->exceeds);
+    slice->touch = walk->touch && (bytes >= (int64_t)walk->touch * parts || slice->exceeds);
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;
         slice->first_head[t] = by_heads ? part(heads, index, parts) : 0;
