@@ -138,11 +138,6 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
     return m;
 }
 
-/* Not one head of a token, which lost by it, nor vectors of 16 bytes, which are read at once. */
-CPU_INLINE int lanes_touches(const cpu_slice *slice, int64_t heads) {
-    return LANES > 4 && slice->touch && heads > 1;
-}
-
 /* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
  * serves Zen 4 and 5 faster (docs/performance.md). */
 CPU_INLINE void lanes_touch(const lanes_heads *heads, const char *vector) {

@@ -3,8 +3,8 @@
 #ifndef ROPEKIT_CPU_PLAIN_LANES_H
 #define ROPEKIT_CPU_PLAIN_LANES_H
 
-#include "backends/cpu/block_lanes.h"
 #include "backends/cpu/row_lanes.h"
+#include "backends/cpu/walk_lanes.h"
 
 /* Descriptors that take this road. */
 CPU_INLINE int lanes_serves_plain(const rope_problem *p) {

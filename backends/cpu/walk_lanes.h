@@ -1,0 +1,54 @@
+/* What is fetched ahead and touched of a slice's windows, as its walk has it. */
+#ifndef ROPEKIT_CPU_WALK_LANES_H
+#define ROPEKIT_CPU_WALK_LANES_H
+
+#include "backends/cpu/block_lanes.h"
+
+/* Most tokens whose rows are filled before their heads rotate. */
+enum { LANES_TOKENS = 4 };
+
+/* Not one head of a token, which lost by it, nor vectors of 16 bytes, which are read at once. */
+CPU_INLINE int lanes_touches(const cpu_slice *slice, int64_t heads) {
+    return LANES > 4 && slice->touch && heads > 1;
+}
+
+/* Bytes fetched ahead of a call that the cache holds, as input or output. */
+CPU_INLINE int lanes_bytes_within(const rope_problem *p, const cpu_slice *slice, int output) {
+    const cpu_walk *walk = slice->walk;
+    const int quiet = walk->quiet && lanes_serves_blocks(p) && lanes_is_block(p->pairs) &&
+                      (output || slice->alone);
+    return slice->near || quiet ? 0 : walk->within;
+}
+
+/* Windows from one to that which is fetched while it rotates, as input or output; 0: none is. */
+CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size,
+                                       int output) {
+    int bytes =
+        slice->exceeds ? slice->walk->ahead[size == 4] : lanes_bytes_within(p, slice, output);
+    int window = 2 * p->pairs * size;
+    return bytes > window ? bytes / window : bytes > 0;
+}
+
+/* The same to the L2: of several heads of 128, the only ones that gained (docs/performance.md). */
+CPU_INLINE int64_t lanes_windows_far(const rope_problem *p, const cpu_slice *slice, int64_t heads,
+                                     int size) {
+    int serves = slice->exceeds && size == 2 && p->pairs == 64 && heads > 1;
+    return serves ? slice->walk->far / (2 * p->pairs * size) : 0;
+}
+
+/* The bytes of so many windows: within a token where it has as many, or to another token. One head
+ * of some tokens is followed by the same head of the next ones. */
+CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t windows, int64_t heads,
+                               int64_t stride, int64_t step) {
+    int apart = slice->exceeds && slice->walk->apart;
+    int64_t each = step, count = LANES_TOKENS;
+    if (windows == 0 || heads == 0)
+        return 0;
+    if (stride <= step || (apart && heads > 1)) {
+        each = heads > windows ? stride : step;
+        count = heads > windows ? windows : windows / heads;
+    }
+    return (int64_t)((uint64_t)each * (uint64_t)count); /* strides of one step may be anything */
+}
+
+#endif
