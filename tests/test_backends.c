@@ -9,7 +9,7 @@
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
-enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427 };
+enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427, MANY_CASES = 12 };
 enum { SMALL = 256 * 1024 }; /* bytes read and written of a call that the CPU takes to be near */
 enum { OFFSET = 100000 };    /* of positions */
 enum { TABLE_OFFSET = 3 };   /* of positions, where there are tables */
@@ -209,6 +209,23 @@ static whole_case make_width(int32_t index) {
                     .tokens = window % 16 ? 4 : 1 + SMALL / token_bytes,
                     .heads = {heads[0], heads[1]}};
     return w;
+}
+
+/* Tokens of more heads than the CPU takes around the cache at once, heads that are no whole lines
+ * and whose window is all or part of them. */
+static whole_case make_many(int32_t index) {
+    static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
+    const int32_t pairing = 1 + index / 3 % 2, wide = index / 6 % 2;
+    return (whole_case){.dtype = types[index % 3],
+                        .pairing_in = pairing,
+                        .pairing_out = pairing,
+                        .head_dim = wide ? 136 : 80,
+                        .window = wide ? 96 : 80,
+                        .direction = ROPE_FORWARD,
+                        .angle_mode = ROPE_ANGLE_EXACT,
+                        .batch = 1,
+                        .tokens = 5,
+                        .heads = {128, 64}};
 }
 
 /* Rows of a table: a token of each batch row is beyond the last. */
@@ -439,6 +456,14 @@ TEST(backends, every_width) {
     device_open(); /* skips where there is none */
     for (int64_t i = -1; test_next(&i, WIDTH_CASES);) {
         whole_case w = make_width((int32_t)(i * WIDTH_STEP % WIDTH_CASES));
+        check_whole(&w, i);
+    }
+}
+
+TEST(backends, tokens_of_many_heads) {
+    device_open(); /* skips where there is none */
+    for (int64_t i = -1; test_next(&i, MANY_CASES);) {
+        whole_case w = make_many((int32_t)i);
         check_whole(&w, i);
     }
 }

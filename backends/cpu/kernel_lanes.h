@@ -13,7 +13,8 @@ typedef struct lanes_tensor {
     lanes_heads heads;
     int64_t in_step, out_step; /* bytes from token to token */
     int vectors;               /* elements lie side by side */
-    int stream;
+    int stream;                /* vectors are stored around the cache */
+    int stage;                 /* heads go around it by way of the L1 */
 } lanes_tensor;
 
 /* Where a kernel stands in a run of tokens of one batch row. */
@@ -99,6 +100,17 @@ CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tenso
            heads->in != heads->out;
 }
 
+enum { LANES_STAGE = 16384 }; /* bytes of heads that wait in the L1, sixteen of them at least */
+
+/* What a token writes, and sixteen of its heads, are whole lines, though not each head. */
+CPU_INLINE int lanes_can_stage(const lanes_tensor *tensor, int64_t head) {
+    const lanes_heads *heads = &tensor->heads;
+    uintptr_t lines = (uintptr_t)(heads->out - heads->before) | (uintptr_t)tensor->out_step |
+                      (uintptr_t)(heads->count * head) | (uintptr_t)(16 * head);
+    return LANES > 4 && lines % 64 == 0 && heads->out_stride == head && heads->in != heads->out &&
+           head <= LANES_STAGE / 16;
+}
+
 /* A tensor at the first token of a run. */
 CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
                                         int tensor, int64_t batch, int64_t index,
@@ -123,6 +135,7 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     const lanes_heads *h = &t.heads;
     int64_t windows = lanes_windows_ahead(p, slice, (int)size, 0);
     t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
+    t.stage = slice->exceeds && !t.stream && lanes_can_stage(&t, p->head_dim[tensor] * size);
     t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
     windows = lanes_windows_ahead(p, slice, (int)size, 1);
     t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
@@ -180,6 +193,26 @@ static void lanes_fill_rows(const rope_problem *p, const rope_call *call, int te
     }
 }
 
+/* The heads of some tokens around the cache by way of the L1. */
+CPU_INLINE void lanes_rotate_staged(int dtype, const rope_problem *p, const lanes_tensor *tensor,
+                                    const cpu_row *rows, int tokens) {
+    char stage[LANES_STAGE] __attribute__((aligned(64)));
+    const lanes_heads *heads = &tensor->heads;
+    const int64_t head = heads->out_stride, most = LANES_STAGE / head / 16 * 16;
+    lanes_tensor part = *tensor;
+    part.heads.out = stage + heads->before;
+    part.heads.out_ahead = 0;
+    for (int t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < heads->count; h += part.heads.count) {
+            char *out = heads->out - heads->before + t * heads->out_step + h * head;
+            part.heads.in = heads->in + t * heads->in_step + h * heads->in_stride;
+            part.heads.count = heads->count - h < most ? heads->count - h : most;
+            lanes_rotate_heads(dtype, p, &part, &rows[t], 1);
+            for (int64_t at = 0; at < part.heads.count * head; at += 4 * LANES)
+                lanes_stream_f(out + at, lanes_load_f((const float *)(stage + at)));
+        }
+}
+
 CPU_INLINE void lanes_rotate_tokens(int dtype, const rope_problem *p, const rope_call *call,
                                     const cpu_slice *slice, lanes_run *run, int tokens) {
     int filled = 0;
@@ -190,7 +223,9 @@ CPU_INLINE void lanes_rotate_tokens(int dtype, const rope_problem *p, const rope
         if (!filled || p->xpos_rate)
             lanes_fill_rows(p, call, t, run, tokens);
         filled = 1;
-        if (tensor->vectors)
+        if (tensor->stage && tensor->vectors)
+            lanes_rotate_staged(dtype, p, tensor, run->row, tokens);
+        else if (tensor->vectors)
             lanes_rotate_heads(dtype, p, tensor, run->row, tokens);
         for (int i = 0; i < tokens && !tensor->vectors; i++)
             cpu_rotate_heads(p, call, t, run->batch, run->index + i * run->spread, slice,
