@@ -224,8 +224,8 @@ static whole_case make_many(int32_t index) {
                         .direction = ROPE_FORWARD,
                         .angle_mode = ROPE_ANGLE_EXACT,
                         .batch = 1,
-                        .tokens = 5,
-                        .heads = {128, 64}};
+                        .tokens = 9,
+                        .heads = {128, index % 2 ? 63 : 64}};
 }
 
 /* Rows of a table: a token of each batch row is beyond the last. */

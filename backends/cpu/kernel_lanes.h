@@ -102,13 +102,15 @@ CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tenso
 
 enum { LANES_STAGE = 16384 }; /* bytes of heads that wait in the L1, sixteen of them at least */
 
-/* What a token writes, and sixteen of its heads, are whole lines, though not each head. */
+/* A token's heads lie side by side from line to line, and sixteen of them are whole lines. Less
+ * than 1 KiB would be read back while it is written. */
 CPU_INLINE int lanes_can_stage(const lanes_tensor *tensor, int64_t head) {
     const lanes_heads *heads = &tensor->heads;
+    const int64_t token = heads->count * head;
     uintptr_t lines = (uintptr_t)(heads->out - heads->before) | (uintptr_t)tensor->out_step |
-                      (uintptr_t)(heads->count * head) | (uintptr_t)(16 * head);
+                      (uintptr_t)token | (uintptr_t)(16 * head);
     return LANES > 4 && lines % 64 == 0 && heads->out_stride == head && heads->in != heads->out &&
-           head <= LANES_STAGE / 16;
+           heads->in_stride <= tensor->in_step && token >= 1024 && head <= LANES_STAGE / 16;
 }
 
 /* A tensor at the first token of a run. */
@@ -194,14 +196,16 @@ static void lanes_fill_rows(const rope_problem *p, const rope_call *call, int te
 }
 
 /* The heads of some tokens around the cache by way of the L1. */
-CPU_INLINE void lanes_rotate_staged(int dtype, const rope_problem *p, const lanes_tensor *tensor,
-                                    const cpu_row *rows, int tokens) {
+static CPU_APART void lanes_rotate_staged(int dtype, const rope_problem *p,
+                                          const lanes_tensor *tensor, const cpu_row *rows,
+                                          int tokens) {
     char stage[LANES_STAGE] __attribute__((aligned(64)));
     const lanes_heads *heads = &tensor->heads;
     const int64_t head = heads->out_stride, most = LANES_STAGE / head / 16 * 16;
     lanes_tensor part = *tensor;
     part.heads.out = stage + heads->before;
     part.heads.out_ahead = 0;
+    part.heads.by_head = 0;
     for (int t = 0; t < tokens; t++)
         for (int64_t h = 0; h < heads->count; h += part.heads.count) {
             char *out = heads->out - heads->before + t * heads->out_step + h * head;
@@ -209,7 +213,7 @@ CPU_INLINE void lanes_rotate_staged(int dtype, const rope_problem *p, const lane
             part.heads.count = heads->count - h < most ? heads->count - h : most;
             lanes_rotate_heads(dtype, p, &part, &rows[t], 1);
             for (int64_t at = 0; at < part.heads.count * head; at += 4 * LANES)
-                lanes_stream_f(out + at, lanes_load_f((const float *)(stage + at)));
+                lanes_stream_f(out + at, lanes_load_f(stage + at));
         }
 }
 
@@ -223,7 +227,7 @@ CPU_INLINE void lanes_rotate_tokens(int dtype, const rope_problem *p, const rope
         if (!filled || p->xpos_rate)
             lanes_fill_rows(p, call, t, run, tokens);
         filled = 1;
-        if (tensor->stage && tensor->vectors)
+        if (LANES > 4 && tensor->stage && tensor->vectors)
             lanes_rotate_staged(dtype, p, tensor, run->row, tokens);
         else if (tensor->vectors)
             lanes_rotate_heads(dtype, p, tensor, run->row, tokens);
