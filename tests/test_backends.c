@@ -211,8 +211,8 @@ static whole_case make_width(int32_t index) {
     return w;
 }
 
-/* Tokens of more heads than the CPU takes around the cache at once, heads that are no whole lines
- * and whose window is all or part of them. */
+/* Tokens of more heads than the CPU takes around the cache at once by way of the L1. Windows are
+ * whole heads or part of them; 63 heads are whole lines, or go through the cache. */
 static whole_case make_many(int32_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     const int32_t pairing = 1 + index / 3 % 2, wide = index / 6 % 2;
