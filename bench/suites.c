@@ -116,6 +116,9 @@ static const suite_row rows[] = {
     HEADS("Qwen2-VL vision", "--q-heads=16 --k-heads=16 --head-dim=80"),
     HEADS("Phi-3.5-mini", "--q-heads=32 --k-heads=32 --head-dim=96"),
     HEADS("Gemma-3-4B", "--q-heads=8 --k-heads=4 --head-dim=256"),
+    HEADS("GPT-J-6B", "--q-heads=16 --k-heads=16 --head-dim=256 --rotary-dim=64 "
+                      "--pairing-in=interleaved"),
+    HEADS("GPT-NeoX-20B", "--q-heads=64 --k-heads=64 --head-dim=96 --rotary-dim=24"),
     RULE("default", ""),
     RULE("linear", " --rope-type=linear --factor=4"),
     RULE("dynamic", " --rope-type=dynamic --factor=4 --max-position-embeddings=8192 "

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_CPU_BLOCK_LANES_H
 #define ROPEKIT_CPU_BLOCK_LANES_H
 
-#include "backends/cpu/rotate_lanes.h"
+#include "backends/cpu/beside_lanes.h"
 
 enum { LANES_BLOCK = 128 }; /* most pairs of a block */
 
@@ -14,8 +14,8 @@ CPU_INLINE int lanes_serves_blocks(const rope_problem *p) {
 
 /* Most bytes of one store into a window. Vectors of 16 bits go by twos, but for a block of an odd
  * number of them. */
-CPU_INLINE int lanes_store_bytes(const rope_problem *p, int size) {
-    const int one_block = p->pairs <= 16 || p->pairs == 48;
+CPU_INLINE int lanes_store_bytes(const rope_problem *p, int size, int part) {
+    const int one_block = p->pairs <= 16 || (p->pairs == 48 && !part);
     const int odd = one_block && p->pairs % (2 * LANES) == LANES;
     return odd && lanes_serves_blocks(p) ? size * LANES : 4 * LANES;
 }
@@ -51,6 +51,11 @@ CPU_INLINE int lanes_is_block(int pairs) {
  * part of one where the window has none. */
 CPU_INLINE int lanes_rest_at(lanes_block block) {
     return block.size ? block.size + block.rest - LANES : 0;
+}
+
+/* The block ends with the window. */
+CPU_INLINE int lanes_is_last(lanes_block block) {
+    return block.first + block.size + block.rest == block.pairs;
 }
 
 /* Bytes from the start of a window to the block. */
@@ -141,11 +146,13 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
 /* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
  * serves Zen 4 and 5 faster (docs/performance.md). */
 CPU_INLINE void lanes_touch(const lanes_heads *heads, const char *vector) {
+#if defined(LANES_TOUCH)
     if (!heads->touch)
         return;
 #pragma GCC unroll 3
     for (int at = 0; at < 4 * LANES - 16; at += 16)
-        (void)*(const volatile char *)(vector + at);
+        LANES_TOUCH(vector + at);
+#endif
 }
 
 /* A block of one window, a line of each half at a time. */
@@ -219,15 +226,19 @@ CPU_INLINE void lanes_rotate_block(lanes_kind kind, lanes_block block, const lan
 CPU_INLINE void lanes_rotate_row(lanes_kind kind, lanes_block block, const lanes_heads *frame,
                                  const cpu_row *from, const char *in, char *out, int64_t count) {
     const int64_t at = lanes_block_offset(kind, block);
+    const int window = 2 * block.pairs * cpu_dtype_size(kind.dtype),
+              begins = kind.part && block.first == 0, ends = kind.part && lanes_is_last(block);
     lanes_row row;
     kind = lanes_block_kind(kind, block.size);
     lanes_load_row(kind, block, from, &row);
-    in += at;
-    out += at;
     for (int64_t h = 0; h < count; h++) {
         if (block.pairs == 64)
             lanes_fetch_far(kind, frame, in);
-        lanes_rotate_block(kind, block, frame, in, out, &row);
+        if (begins && frame->before)
+            lanes_before_fetched(kind.stream, frame, in, out);
+        lanes_rotate_block(kind, block, frame, in + at, out + at, &row);
+        if (ends && frame->after)
+            lanes_after_fetched(kind.stream, frame, in + window, out + window);
         in += frame->in_stride;
         out += frame->out_stride;
     }
@@ -254,11 +265,13 @@ CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame
     }
 }
 
-/* `count` heads of one token: windows of frequent sizes in one go, so that each instruction walks
- * through memory by the same step, which is how processors see what to fetch. */
+/* `count` heads of one token: whole heads of frequent sizes in one go, so that each instruction
+ * walks through memory by the same step, which is how processors see what to fetch. */
 CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, const cpu_row *row,
                                    const char *in, char *out, int64_t count) {
-    if (frame->pairs == 64)
+    if (kind.part)
+        lanes_rotate_by_blocks(kind, frame, row, in, out, count);
+    else if (frame->pairs == 64)
         lanes_rotate_row(kind, lanes_block_at(64, 0, 64), frame, row, in, out, count);
     else if (frame->pairs == 32)
         lanes_rotate_row(kind, lanes_block_at(32, 0, 32), frame, row, in, out, count);
@@ -268,9 +281,6 @@ CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, co
         lanes_rotate_row(kind, lanes_block_at(48, 0, 48), frame, row, in, out, count);
     else
         lanes_rotate_by_blocks(kind, frame, row, in, out, count);
-    for (int64_t h = 0; h < count && (frame->before | frame->after); h++)
-        lanes_copy_rest(frame, in + h * frame->in_stride, out + h * frame->out_stride,
-                        cpu_dtype_size(kind.dtype));
 }
 
 /* The heads of some tokens. */

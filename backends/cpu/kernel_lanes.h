@@ -2,20 +2,11 @@
 #ifndef ROPEKIT_CPU_KERNEL_LANES_H
 #define ROPEKIT_CPU_KERNEL_LANES_H
 
+#include "backends/cpu/dispatch_lanes.h"
 #include "backends/cpu/generic_f64.h"
 #include "backends/cpu/lone_lanes.h"
 #include "backends/cpu/plain_lanes.h"
 #include "backends/cpu/table_lanes.h"
-#include "backends/cpu/walk_lanes.h"
-
-/* One tensor of a slice, at the token that is next. */
-typedef struct lanes_tensor {
-    lanes_heads heads;
-    int64_t in_step, out_step; /* bytes from token to token */
-    int vectors;               /* elements lie side by side */
-    int stream;                /* vectors are stored around the cache */
-    int stage;                 /* heads go around it by way of the L1 */
-} lanes_tensor;
 
 /* Where a kernel stands in a run of tokens of one batch row. */
 typedef struct lanes_run {
@@ -27,125 +18,6 @@ typedef struct lanes_run {
     cpu_row row[LANES_TOKENS];
     cpu_row_buffer buffer;
 } lanes_run;
-
-CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
-                                       const lanes_heads *heads, const cpu_row *rows, int tokens) {
-    const int blocks = !kind.model && lanes_serves_blocks(p);
-    lanes_kind half = kind, inter = kind;
-    half.in_pairing = inter.out_pairing = ROPE_PAIRING_HALF_SPLIT;
-    inter.in_pairing = half.out_pairing = ROPE_PAIRING_INTERLEAVED;
-    if (p->pairing_in != p->pairing_out) {
-        if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
-            lanes_rotate_any(inter, heads, rows, tokens);
-        else
-            lanes_rotate_any(half, heads, rows, tokens);
-        return;
-    }
-    half.out_pairing = half.in_pairing;
-    inter.out_pairing = inter.in_pairing;
-    if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && blocks)
-        lanes_rotate_blocks(inter, heads, rows, tokens);
-    else if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
-        lanes_rotate_any(inter, heads, rows, tokens);
-    else if (blocks)
-        lanes_rotate_blocks(half, heads, rows, tokens);
-    else
-        lanes_rotate_any(half, heads, rows, tokens);
-}
-
-CPU_INLINE void lanes_dispatch(int dtype, const rope_problem *p, const lanes_tensor *tensor,
-                               const cpu_row *rows, int tokens) {
-    lanes_kind kind = {.dtype = dtype, .fetch = 1},
-               stream = {.dtype = dtype, .stream = 1, .fetch = 1},
-               model = {.dtype = dtype, .model = 1, .fetch = 1};
-    if (p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE)
-        lanes_dispatch_pairing(model, p, &tensor->heads, rows, tokens);
-    else if (tensor->stream)
-        lanes_dispatch_pairing(stream, p, &tensor->heads, rows, tokens);
-    else
-        lanes_dispatch_pairing(kind, p, &tensor->heads, rows, tokens);
-}
-
-static CPU_APART void lanes_f32_heads(const rope_problem *p, const lanes_tensor *tensor,
-                                      const cpu_row *rows, int tokens) {
-    lanes_dispatch(ROPE_F32, p, tensor, rows, tokens);
-}
-
-static CPU_APART void lanes_f16_heads(const rope_problem *p, const lanes_tensor *tensor,
-                                      const cpu_row *rows, int tokens) {
-    lanes_dispatch(ROPE_F16, p, tensor, rows, tokens);
-}
-
-static CPU_APART void lanes_bf16_heads(const rope_problem *p, const lanes_tensor *tensor,
-                                       const cpu_row *rows, int tokens) {
-    lanes_dispatch(ROPE_BF16, p, tensor, rows, tokens);
-}
-
-CPU_INLINE void lanes_rotate_heads(int dtype, const rope_problem *p, const lanes_tensor *tensor,
-                                   const cpu_row *rows, int tokens) {
-    if (dtype == ROPE_F32)
-        lanes_f32_heads(p, tensor, rows, tokens);
-    else if (dtype == ROPE_BF16)
-        lanes_bf16_heads(p, tensor, rows, tokens);
-    else
-        lanes_f16_heads(p, tensor, rows, tokens);
-}
-
-/* Streaming stores need aligned vectors, and lines that are written whole. */
-CPU_INLINE int lanes_can_stream(const rope_problem *p, const lanes_tensor *tensor, int size) {
-    const lanes_heads *heads = &tensor->heads;
-    uintptr_t lines =
-        (uintptr_t)heads->out | (uintptr_t)heads->out_stride | (uintptr_t)tensor->out_step;
-    return lines % (4 * LANES) == 0 && p->pairs * size % lanes_store_bytes(p, size) == 0 &&
-           heads->in != heads->out;
-}
-
-enum { LANES_STAGE = 16384 }; /* bytes of heads that wait in the L1, sixteen of them at least */
-
-/* A token's heads lie side by side from line to line, and sixteen of them are whole lines. Less
- * than 1 KiB would be read back while it is written. */
-CPU_INLINE int lanes_can_stage(const lanes_tensor *tensor, int64_t head) {
-    const lanes_heads *heads = &tensor->heads;
-    const int64_t token = heads->count * head;
-    uintptr_t lines = (uintptr_t)(heads->out - heads->before) | (uintptr_t)tensor->out_step |
-                      (uintptr_t)token | (uintptr_t)(16 * head);
-    return LANES > 4 && lines % 64 == 0 && heads->out_stride == head && heads->in != heads->out &&
-           heads->in_stride <= tensor->in_step && token >= 1024 && head <= LANES_STAGE / 16;
-}
-
-/* A tensor at the first token of a run. */
-CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const rope_call *call,
-                                        int tensor, int64_t batch, int64_t index,
-                                        const cpu_slice *slice) {
-    const rope_operand *operand = &call->tensor[tensor];
-    const int64_t size = cpu_dtype_size(dtype), offset = p->rotary_offset[tensor] * size;
-    cpu_head head = cpu_head_of(operand, (int)size, batch, index, slice->first_head[tensor]);
-    int copies = operand->in != operand->out;
-    lanes_tensor t = {
-        .heads = {.in = head.in + offset,
-                  .out = head.out + offset,
-                  .count = slice->last_head[tensor] - slice->first_head[tensor],
-                  .in_stride = operand->in_stride[2] * size,
-                  .out_stride = operand->out_stride[2] * size,
-                  .before = copies ? offset : 0,
-                  .after = copies ? (p->head_dim[tensor] - 2 * p->pairs) * size - offset : 0,
-                  .pairs = p->pairs},
-        .in_step = operand->in_stride[1] * size,
-        .out_step = operand->out_stride[1] * size,
-        .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
-    };
-    const lanes_heads *h = &t.heads;
-    int64_t windows = lanes_windows_ahead(p, slice, (int)size, 0);
-    t.stream = slice->exceeds && lanes_can_stream(p, &t, (int)size);
-    t.stage = slice->exceeds && !t.stream && lanes_can_stage(&t, p->head_dim[tensor] * size);
-    t.heads.in_ahead = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
-    windows = lanes_windows_ahead(p, slice, (int)size, 1);
-    t.heads.out_ahead = lanes_ahead(slice, windows, h->count, h->out_stride, t.out_step);
-    windows = lanes_windows_far(p, slice, h->count, (int)size);
-    t.heads.in_far = lanes_ahead(slice, windows, h->count, h->in_stride, t.in_step);
-    t.heads.touch = lanes_touches(slice, h->count);
-    return t;
-}
 
 static int lanes_counts(const rope_problem *p, const rope_call *call) {
     const rope_position_map *map = &call->position;
@@ -193,28 +65,6 @@ static void lanes_fill_rows(const rope_problem *p, const rope_call *call, int te
         cpu_fill_row(p, call, &run->token[i], tensor, &run->row[i]);
         lanes_quiet_row(p, &run->row[i]);
     }
-}
-
-/* The heads of some tokens around the cache by way of the L1. */
-static CPU_APART void lanes_rotate_staged(int dtype, const rope_problem *p,
-                                          const lanes_tensor *tensor, const cpu_row *rows,
-                                          int tokens) {
-    char stage[LANES_STAGE] __attribute__((aligned(64)));
-    const lanes_heads *heads = &tensor->heads;
-    const int64_t head = heads->out_stride, most = LANES_STAGE / head / 16 * 16;
-    lanes_tensor part = *tensor;
-    part.heads.out = stage + heads->before;
-    part.heads.out_ahead = 0;
-    part.heads.by_head = 0;
-    for (int t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < heads->count; h += part.heads.count) {
-            char *out = heads->out - heads->before + t * heads->out_step + h * head;
-            part.heads.in = heads->in + t * heads->in_step + h * heads->in_stride;
-            part.heads.count = heads->count - h < most ? heads->count - h : most;
-            lanes_rotate_heads(dtype, p, &part, &rows[t], 1);
-            for (int64_t at = 0; at < part.heads.count * head; at += 4 * LANES)
-                lanes_stream_f(out + at, lanes_load_f(stage + at));
-        }
 }
 
 CPU_INLINE void lanes_rotate_tokens(int dtype, const rope_problem *p, const rope_call *call,
@@ -392,22 +242,20 @@ CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
     const int quiet = slice->near || (!slice->exceeds && lanes_is_block(p->pairs) &&
                                       !lanes_bytes_within(p, slice, 0));
-    return quiet && lanes_serves_plain(p) && lanes_is_plain(p, q, 0) && lanes_is_plain(p, k, 1) &&
+    return quiet && lanes_serves_plain(p) && lanes_is_plain(q) && lanes_is_plain(k) &&
            !call->position.cu_seqlens && q->heads + k->heads > 1;
 }
 
 static void lanes_rotate_f32(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_f32_plain_64, lanes_f32_plain, lanes_counts(p, call), p, call,
-                           slice);
+        lanes_rotate_plain(&lanes_f32_plain, lanes_counts(p, call), p, call, slice);
     else
         lanes_f32_runs(p, call, slice);
 }
 
 static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_f16_plain_64, lanes_f16_plain, lanes_counts(p, call), p, call,
-                           slice);
+        lanes_rotate_plain(&lanes_f16_plain, lanes_counts(p, call), p, call, slice);
     else
         lanes_f16_runs(p, call, slice);
 }
@@ -415,8 +263,7 @@ static void lanes_rotate_f16(const rope_problem *p, const rope_call *call, const
 static void lanes_rotate_bf16(const rope_problem *p, const rope_call *call,
                               const cpu_slice *slice) {
     if (lanes_takes_plain(p, call, slice))
-        lanes_rotate_plain(lanes_bf16_plain_64, lanes_bf16_plain, lanes_counts(p, call), p, call,
-                           slice);
+        lanes_rotate_plain(&lanes_bf16_plain, lanes_counts(p, call), p, call, slice);
     else
         lanes_bf16_runs(p, call, slice);
 }

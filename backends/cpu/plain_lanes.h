@@ -3,6 +3,7 @@
 #ifndef ROPEKIT_CPU_PLAIN_LANES_H
 #define ROPEKIT_CPU_PLAIN_LANES_H
 
+#include "backends/cpu/beside_lanes.h"
 #include "backends/cpu/row_lanes.h"
 #include "backends/cpu/walk_lanes.h"
 
@@ -12,13 +13,10 @@ CPU_INLINE int lanes_serves_plain(const rope_problem *p) {
            !p->xpos_rate;
 }
 
-/* Elements lie side by side, a token's heads nearer than the next token, and nothing but windows is
- * written. */
-CPU_INLINE int lanes_is_plain(const rope_problem *p, const rope_operand *operand, int tensor) {
-    return operand->heads == 0 ||
-           (operand->in_stride[3] == 1 && operand->out_stride[3] == 1 &&
-            operand->in_stride[2] <= operand->in_stride[1] &&
-            (operand->in == operand->out || p->head_dim[tensor] == 2 * p->pairs));
+/* Elements lie side by side, a token's heads nearer than the next token. */
+CPU_INLINE int lanes_is_plain(const rope_operand *operand) {
+    return operand->heads == 0 || (operand->in_stride[3] == 1 && operand->out_stride[3] == 1 &&
+                                   operand->in_stride[2] <= operand->in_stride[1]);
 }
 
 CPU_INLINE void lanes_plain_angles(int count, const rope_problem *p, const rope_token *token,
@@ -64,8 +62,14 @@ CPU_INLINE void lanes_plain_windows(lanes_kind kind, lanes_block block, const la
                                     const lanes_row *row) {
     const char *in = heads->in;
     char *out = heads->out;
+    const int64_t end =
+        2 * (int64_t)block.pairs * cpu_dtype_size(kind.dtype) - lanes_block_offset(kind, block);
     for (int64_t h = 0; h < heads->count; h++) {
+        if (kind.part && block.first == 0)
+            lanes_copy_before(kind, heads, in, out);
         lanes_rotate_block(kind, block, heads, in, out, row);
+        if (kind.part && lanes_is_last(block))
+            lanes_copy_after(kind, heads, in + end, out + end);
         in += heads->in_stride;
         out += heads->out_stride;
     }
@@ -87,8 +91,12 @@ CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope
                          .count = last - first,
                          .in_stride = operand->in_stride[2] * bytes,
                          .out_stride = operand->out_stride[2] * bytes};
+    if (kind.part && operand->in != operand->out) {
+        heads.before = p->rotary_offset[tensor] * bytes;
+        heads.after = (p->head_dim[tensor] - p->rotary_offset[tensor] - 2 * p->pairs) * bytes;
+    }
     /* Two calls: each is compiled for one value of touch. */
-    if (kind.dtype == ROPE_F32 && lanes_touches(place->slice, heads.count)) {
+    if (kind.dtype == ROPE_F32 && !kind.part && lanes_touches(place->slice, heads.count)) {
         heads.touch = 1;
         lanes_plain_windows(kind, block, &heads, row);
     } else {
@@ -132,35 +140,46 @@ CPU_INLINE void lanes_plain_kind(lanes_kind kind, int known, const rope_problem 
     }
 }
 
-CPU_INLINE void lanes_plain_dtype(int dtype, int known, const rope_problem *p,
+CPU_INLINE void lanes_plain_dtype(int dtype, int known, int part, const rope_problem *p,
                                   const rope_call *call, const lanes_place *place,
                                   const rope_token *token) {
-    const lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
-                     inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
+    lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
+               inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
+    half.part = inter.part = part;
     if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
         lanes_plain_kind(inter, known, p, call, place, token);
     else
         lanes_plain_kind(half, known, p, call, place, token);
 }
 
-/* The functions of one dtype: for windows of 64 pairs, the most frequent, and for all others. */
-#define LANES_PLAIN(name, dtype)                                                                   \
-    static CPU_APART void lanes_##name##_plain_64(const rope_problem *p, const rope_call *call,    \
-                                                  const lanes_place *place,                        \
-                                                  const rope_token *token) {                       \
-        lanes_plain_dtype(dtype, 64, p, call, place, token);                                       \
-    }                                                                                              \
-    static CPU_APART void lanes_##name##_plain(const rope_problem *p, const rope_call *call,       \
-                                               const lanes_place *place,                           \
-                                               const rope_token *token) {                          \
-        lanes_plain_dtype(dtype, 0, p, call, place, token);                                        \
-    }
-LANES_PLAIN(f32, ROPE_F32)
-LANES_PLAIN(f16, ROPE_F16)
-LANES_PLAIN(bf16, ROPE_BF16)
+/* Windows are parts of heads that are written whole. */
+CPU_INLINE int lanes_is_part(const rope_problem *p, const rope_operand *operand, int tensor) {
+    return operand->heads && operand->in != operand->out && p->head_dim[tensor] != 2 * p->pairs;
+}
 
 typedef void (*lanes_plain_token)(const rope_problem *p, const rope_call *call,
                                   const lanes_place *place, const rope_token *token);
+
+/* The functions of one dtype: for heads of 64 pairs, the most frequent, for other whole heads, and
+ * for parts of heads. */
+typedef struct lanes_plain {
+    lanes_plain_token of_64, whole, part;
+} lanes_plain;
+
+#define LANES_PLAIN_TOKEN(name, dtype, known, part)                                                \
+    static CPU_APART void lanes_##name(const rope_problem *p, const rope_call *call,               \
+                                       const lanes_place *place, const rope_token *token) {        \
+        lanes_plain_dtype(dtype, known, part, p, call, place, token);                              \
+    }
+#define LANES_PLAIN(name, dtype)                                                                   \
+    LANES_PLAIN_TOKEN(name##_of_64, dtype, 64, 0)                                                  \
+    LANES_PLAIN_TOKEN(name##_whole, dtype, 0, 0)                                                   \
+    LANES_PLAIN_TOKEN(name##_part, dtype, 0, 1)                                                    \
+    static const lanes_plain lanes_##name##_plain = {lanes_##name##_of_64, lanes_##name##_whole,   \
+                                                     lanes_##name##_part};
+LANES_PLAIN(f32, ROPE_F32)
+LANES_PLAIN(f16, ROPE_F16)
+LANES_PLAIN(bf16, ROPE_BF16)
 
 static CPU_APART void lanes_read_token(const rope_problem *p, const rope_call *call, int64_t batch,
                                        int64_t index, rope_token *token) {
@@ -169,9 +188,12 @@ static CPU_APART void lanes_read_token(const rope_problem *p, const rope_call *c
 
 /* What computes one token stands apart, or compilers carry its constants from token to token by way
  * of memory. */
-CPU_INLINE void lanes_rotate_plain(lanes_plain_token rotate_64, lanes_plain_token rotate,
-                                   int counts, const rope_problem *p, const rope_call *call,
-                                   const cpu_slice *slice) {
+static void lanes_rotate_plain(const lanes_plain *plain, int counts, const rope_problem *p,
+                               const rope_call *call, const cpu_slice *slice) {
+    const int part = lanes_is_part(p, &call->tensor[0], 0) || lanes_is_part(p, &call->tensor[1], 1);
+    const lanes_plain_token rotate = part             ? plain->part
+                                     : p->pairs == 64 ? plain->of_64
+                                                      : plain->whole;
     rope_token token;
     lanes_place place = {0, slice->first_token, slice};
     if (place.index >= call->tokens) {
@@ -183,10 +205,7 @@ CPU_INLINE void lanes_rotate_plain(lanes_plain_token rotate_64, lanes_plain_toke
         token.at[0] = rope_sum(place.index, call->position.offset);
         if (!counts)
             lanes_read_token(p, call, place.batch, place.index, &token);
-        if (p->pairs == 64)
-            rotate_64(p, call, &place, &token);
-        else
-            rotate(p, call, &place, &token);
+        rotate(p, call, &place, &token);
         if (++place.index == call->tokens) {
             place.index = 0;
             place.batch++;

@@ -26,6 +26,7 @@ typedef struct lanes_kind {
     int parity; /* of two vectors of pairs, one has the even ones */
     int swap;   /* neighbours stay side by side */
     int fetch;  /* lines ahead are fetched: those to be read, and to be written into the cache */
+    int part;   /* windows are parts of heads that are written whole */
 } lanes_kind;
 
 CPU_INLINE lanes_kind lanes_kind_of(int dtype, int pairing) {
@@ -60,22 +61,6 @@ CPU_INLINE lanes_pair lanes_rotate_model(int dtype, lanes_pair x, lanes_matrix m
 
 CPU_INLINE lanes_pair lanes_turn(lanes_kind kind, lanes_pair x, lanes_matrix m) {
     return kind.model ? lanes_rotate_model(kind.dtype, x, m) : lanes_rotate(x, m);
-}
-
-CPU_INLINE void lanes_copy(char *out, const char *in, int64_t bytes) {
-    int64_t i = 0;
-    for (; i + (int64_t)sizeof(lanes_u) <= bytes; i += sizeof(lanes_u))
-        lanes_store_u(out + i, lanes_load_u(in + i));
-    if (i < bytes)
-        memcpy(out + i, in + i, (size_t)(bytes - i));
-}
-
-CPU_INLINE void lanes_copy_rest(const lanes_heads *heads, const char *in, char *out, int size) {
-    int64_t window = 2 * (int64_t)heads->pairs * size;
-    if (heads->before)
-        lanes_copy(out - heads->before, in - heads->before, heads->before);
-    if (heads->after)
-        lanes_copy(out + window, in + window, heads->after);
 }
 
 /* An address to be fetched, which may lie outside of any buffer. */
@@ -219,14 +204,12 @@ CPU_INLINE void lanes_rotate_window(lanes_kind kind, const lanes_heads *heads, c
 /* A head of any number of pairs. A window whose pairing changes in place is first set aside. */
 CPU_INLINE void lanes_rotate_any_head(lanes_kind kind, const lanes_heads *frame, const char *in,
                                       char *out, const cpu_row *row, char *aside) {
-    const int size = cpu_dtype_size(kind.dtype);
     const char *from = in;
     if (kind.in_pairing != kind.out_pairing && in == out) {
-        lanes_copy(aside, in, 2 * (int64_t)frame->pairs * size);
+        memcpy(aside, in, 2 * (size_t)frame->pairs * (size_t)cpu_dtype_size(kind.dtype));
         from = aside;
     }
     lanes_rotate_window(kind, frame, in, from, out, row);
-    lanes_copy_rest(frame, in, out, size);
 }
 
 CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,

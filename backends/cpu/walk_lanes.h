@@ -20,33 +20,33 @@ CPU_INLINE int lanes_bytes_within(const rope_problem *p, const cpu_slice *slice,
     return slice->near || quiet ? 0 : walk->within;
 }
 
-/* Windows from one to that which is fetched while it rotates, as input or output; 0: none is. */
-CPU_INLINE int64_t lanes_windows_ahead(const rope_problem *p, const cpu_slice *slice, int size,
-                                       int output) {
+/* Heads from one to that which is fetched while it rotates, as input or output, where `head` bytes
+ * of each are read; 0: none is. */
+CPU_INLINE int64_t lanes_heads_ahead(const rope_problem *p, const cpu_slice *slice, int size,
+                                     int64_t head, int output) {
     int bytes =
         slice->exceeds ? slice->walk->ahead[size == 4] : lanes_bytes_within(p, slice, output);
-    int window = 2 * p->pairs * size;
-    return bytes > window ? bytes / window : bytes > 0;
+    return bytes > head ? bytes / head : bytes > 0;
 }
 
 /* The same to the L2: of several heads of 128, the only ones that gained (docs/performance.md). */
-CPU_INLINE int64_t lanes_windows_far(const rope_problem *p, const cpu_slice *slice, int64_t heads,
-                                     int size) {
+CPU_INLINE int64_t lanes_heads_far(const rope_problem *p, const cpu_slice *slice, int64_t heads,
+                                   int size) {
     int serves = slice->exceeds && size == 2 && p->pairs == 64 && heads > 1;
     return serves ? slice->walk->far / (2 * p->pairs * size) : 0;
 }
 
-/* The bytes of so many windows: within a token where it has as many, or to another token. One head
+/* The bytes of so many heads: within a token where it has as many, or to another token. One head
  * of some tokens is followed by the same head of the next ones. */
-CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t windows, int64_t heads,
-                               int64_t stride, int64_t step) {
+CPU_INLINE int64_t lanes_ahead(const cpu_slice *slice, int64_t ahead, int64_t heads, int64_t stride,
+                               int64_t step) {
     int apart = slice->exceeds && slice->walk->apart;
     int64_t each = step, count = LANES_TOKENS;
-    if (windows == 0 || heads == 0)
+    if (ahead == 0 || heads == 0)
         return 0;
     if (stride <= step || (apart && heads > 1)) {
-        each = heads > windows ? stride : step;
-        count = heads > windows ? windows : windows / heads;
+        each = heads > ahead ? stride : step;
+        count = heads > ahead ? ahead : ahead / heads;
     }
     return (int64_t)((uint64_t)each * (uint64_t)count); /* strides of one step may be anything */
 }
