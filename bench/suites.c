@@ -75,7 +75,7 @@ typedef struct suite_row {
     }
 #define IN_PLACE(window, settings, tokens, dtypes, gpu_only)                                       \
     { "in-place", window, LLAMA " --in-place" settings " --cache=cold", tokens, dtypes, gpu_only }
-/* Heads of other sizes than 128: a step of some sequences, and a prompt. */
+/* Heads of other sizes than 128, and parts of heads: a step of some sequences, and a prompt. */
 #define HEADS(model, settings)                                                                     \
     {"heads", model, settings " --cache=warm", "8", "f32 bf16", false}, {                          \
         "heads", model, settings " --cache=cold", "4096", "f32 bf16", false                        \

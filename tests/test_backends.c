@@ -9,7 +9,7 @@
 
 enum { CASES = 1000, WHOLE_CASES = 480, WHOLE_SHAPES = 48, PLAIN_CASES = 3456, THIN_CASES = 108 };
 enum { WINDOW_CASES = 864, WINDOW_STEP = 373, WINDOW_KINDS = 36 };
-enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427, MANY_CASES = 12 };
+enum { MOST_PAIRS = 136, WIDTH_CASES = 24 * MOST_PAIRS, WIDTH_STEP = 1427, MANY_CASES = 54 };
 enum { SMALL = 256 * 1024 }; /* bytes read and written of a call that the CPU takes to be near */
 enum { OFFSET = 100000 };    /* of positions */
 enum { TABLE_OFFSET = 3 };   /* of positions, where there are tables */
@@ -74,6 +74,7 @@ TEST(backends, bits_of_the_cpu) {
  * written for, and what a generator of all descriptors seldom draws. */
 typedef struct whole_case {
     int32_t dtype, pairing_in, pairing_out, head_dim, window, direction, angle_mode, in_place;
+    int32_t place;    /* of what lies beside the window, before it: 0: all; 1: none; 2: half */
     int32_t id_dtype; /* 0: no ids */
     int32_t gaps; /* 0: contiguous; else gaps beside heads and tokens, and 1: ids of one batch row
                      for all; 2: beside ids; 3: beside batch rows */
@@ -105,6 +106,7 @@ static whole_case make_whole(int64_t index) {
                     .direction = (int32_t)random_between(&r, 1, 3),
                     .angle_mode = 1 + (size / 2 + (int32_t)(index / WHOLE_SHAPES)) % 2,
                     .in_place = random_chance(&r, 50),
+                    .place = (int32_t)(index % 3),
                     .id_dtype = ids[random_between(&r, 0, 3)],
                     .batch = random_between(&r, 1, 3),
                     .tokens = tokens[random_between(&r, 0, 3)],
@@ -174,6 +176,7 @@ static whole_case make_window(int32_t index) {
                     .direction = 1 + index % 7 / 4,
                     .angle_mode = angles ? ROPE_ANGLE_TABLE : ROPE_ANGLE_EXACT,
                     .in_place = index % 4 == 0,
+                    .place = (index + kind) % 3,
                     .id_dtype = kind / 2 % 3 ? ROPE_I64 : 0,
                     .gaps = kind % 2 ? 3 : kind / 6 % 3,
                     .launch = kind % 5 ? ROPE_LAUNCH_SERIAL : ROPE_LAUNCH_PROGRAMMATIC,
@@ -205,6 +208,7 @@ static whole_case make_width(int32_t index) {
                     .direction = ROPE_FORWARD,
                     .angle_mode = ROPE_ANGLE_EXACT,
                     .in_place = kind / 12 % 2,
+                    .place = index % 3,
                     .batch = 1,
                     .tokens = window % 16 ? 4 : 1 + SMALL / token_bytes,
                     .heads = {heads[0], heads[1]}};
@@ -215,12 +219,14 @@ static whole_case make_width(int32_t index) {
  * whole heads or part of them; 63 heads are whole lines, or go through the cache. */
 static whole_case make_many(int32_t index) {
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
-    const int32_t pairing = 1 + index / 3 % 2, wide = index / 6 % 2;
+    static const int32_t head_dims[] = {80, 136, 96}, windows[] = {80, 96, 24};
+    const int32_t pairing = 1 + index / 3 % 2, shape = index / 6 % 3;
     return (whole_case){.dtype = types[index % 3],
                         .pairing_in = pairing,
                         .pairing_out = pairing,
-                        .head_dim = wide ? 136 : 80,
-                        .window = wide ? 96 : 80,
+                        .head_dim = head_dims[shape],
+                        .window = windows[shape],
+                        .place = index / 18,
                         .direction = ROPE_FORWARD,
                         .angle_mode = ROPE_ANGLE_EXACT,
                         .batch = 1,
@@ -306,11 +312,12 @@ static void put_longrope(const whole_case *w, rope_desc *desc, double factor[2][
 
 static rope_desc desc_of(const whole_case *w, const char *backend, const char *kernel,
                          double factor[2][64]) {
+    const int32_t beside = w->head_dim - w->window, before[] = {beside, 0, beside / 2};
     rope_desc desc = {.struct_size = sizeof desc,
                       .dtype = w->dtype,
                       .head_dim = w->head_dim,
                       .rotary_dim = w->window,
-                      .rotary_offset = w->head_dim - w->window,
+                      .rotary_offset = before[w->place],
                       .pairing_in = w->pairing_in,
                       .pairing_out = w->pairing_out,
                       .direction = w->direction,

@@ -4,6 +4,20 @@
 
 #include "backends/cpu/rotate_lanes.h"
 
+/* Windows are parts of heads that are written whole: those of calls out of place. */
+CPU_INLINE int lanes_is_part(const rope_problem *p, const rope_operand *operand, int tensor) {
+    return operand->heads && operand->in != operand->out && p->head_dim[tensor] != 2 * p->pairs;
+}
+
+/* What of a head is copied beside its window. */
+CPU_INLINE void lanes_set_beside(const rope_problem *p, const rope_operand *operand, int tensor,
+                                 int size, lanes_heads *heads) {
+    if (!lanes_is_part(p, operand, tensor))
+        return;
+    heads->before = p->rotary_offset[tensor] * size;
+    heads->after = (p->head_dim[tensor] - 2 * p->pairs) * size - heads->before;
+}
+
 /* Fewer bytes than a vector has, by two moves that may overlap each other. */
 static CPU_APART void lanes_copy_less(char *out, const char *in, int64_t bytes) {
 #pragma GCC unroll 8
@@ -15,7 +29,8 @@ static CPU_APART void lanes_copy_less(char *out, const char *in, int64_t bytes) 
         }
 }
 
-/* To where nothing of `in` lies; what goes around the cache is whole vectors. */
+/* An even number of bytes to where none of them lies; what goes around the cache is whole vectors.
+ */
 CPU_INLINE void lanes_copy(lanes_kind kind, const lanes_heads *heads, char *out, const char *in,
                            int64_t bytes) {
     const int width = 4 * LANES;
@@ -43,7 +58,7 @@ CPU_INLINE void lanes_copy_after(lanes_kind kind, const lanes_heads *heads, cons
     lanes_copy(kind, heads, out, in, heads->after);
 }
 
-/* The same for kernels that fetch, which are large. */
+/* The same apart, for kernels that fetch, which are large. */
 static CPU_APART void lanes_before_fetched(int stream, const lanes_heads *heads, const char *in,
                                            char *out) {
     const lanes_kind kind = {.fetch = 1}, streaming = {.fetch = 1, .stream = 1};

@@ -12,8 +12,8 @@ CPU_INLINE int lanes_serves_blocks(const rope_problem *p) {
            !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
 }
 
-/* Most bytes of one store into a window. Vectors of 16 bits go by twos, but for a block of an odd
- * number of them. */
+/* Most bytes of one store into a window, or into part of a head. Vectors of 16 bits go by twos, but
+ * for a block of an odd number of them. */
 CPU_INLINE int lanes_store_bytes(const rope_problem *p, int size, int part) {
     const int one_block = p->pairs <= 16 || (p->pairs == 48 && !part);
     const int odd = one_block && p->pairs % (2 * LANES) == LANES;
@@ -146,13 +146,11 @@ CPU_INLINE lanes_matrix lanes_block_matrix(lanes_kind kind, const lanes_row *row
 /* Reads a byte of each 16 of a vector but the last, beside the load of the vector: memory then
  * serves Zen 4 and 5 faster (docs/performance.md). */
 CPU_INLINE void lanes_touch(const lanes_heads *heads, const char *vector) {
-#if defined(LANES_TOUCH)
     if (!heads->touch)
         return;
 #pragma GCC unroll 3
     for (int at = 0; at < 4 * LANES - 16; at += 16)
-        LANES_TOUCH(vector + at);
-#endif
+        lanes_read_byte(vector + at);
 }
 
 /* A block of one window, a line of each half at a time. */
@@ -269,15 +267,14 @@ CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame
  * walks through memory by the same step, which is how processors see what to fetch. */
 CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, const cpu_row *row,
                                    const char *in, char *out, int64_t count) {
-    if (kind.part)
-        lanes_rotate_by_blocks(kind, frame, row, in, out, count);
-    else if (frame->pairs == 64)
+    const int whole = kind.part ? 0 : frame->pairs;
+    if (whole == 64)
         lanes_rotate_row(kind, lanes_block_at(64, 0, 64), frame, row, in, out, count);
-    else if (frame->pairs == 32)
+    else if (whole == 32)
         lanes_rotate_row(kind, lanes_block_at(32, 0, 32), frame, row, in, out, count);
-    else if (frame->pairs == 128)
+    else if (whole == 128)
         lanes_rotate_row(kind, lanes_block_at(128, 0, 128), frame, row, in, out, count);
-    else if (frame->pairs == 48)
+    else if (whole == 48)
         lanes_rotate_row(kind, lanes_block_at(48, 0, 48), frame, row, in, out, count);
     else
         lanes_rotate_by_blocks(kind, frame, row, in, out, count);

@@ -23,7 +23,7 @@ cpu_isa cpu_isa_allowed(void);
 typedef struct cpu_walk {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
     int apart;           /* beyond the cache parts of a run go side by side */
-    int ahead[2];        /* bytes of windows fetched ahead beyond it: of f16 and bf16, of f32 */
+    int ahead[2];        /* bytes of heads fetched ahead beyond it: of f16 and bf16, of f32 */
     int within;          /* the same of a call that the cache holds, or 0 */
     int quiet; /* within: of windows of one block one thread fetches none, more only inputs */
     int touch; /* least bytes a thread of a call that the cache holds whose lines of f32 are

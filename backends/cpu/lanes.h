@@ -15,6 +15,15 @@ typedef struct lanes_w {
     lanes_d part[2];
 } lanes_w;
 
+/* Reads a byte; where registers are short a compiler would take a mask's for it, at more cost. */
+CPU_INLINE void lanes_read_byte(const char *p) {
+#if defined(__x86_64__)
+    __asm__ volatile("testb $0, %0" : : "m"(*p) : "cc");
+#else
+    (void)*(const volatile char *)p;
+#endif
+}
+
 CPU_INLINE lanes_f lanes_load_f(const void *p) {
     lanes_f x;
     memcpy(&x, p, sizeof x);

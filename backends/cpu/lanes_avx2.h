@@ -6,8 +6,6 @@
 
 #define LANES 8
 #define LANES_REGISTER(x) "+x"(x)
-/* Reads a byte without a register for it. */
-#define LANES_TOUCH(p) __asm__ volatile("testb $0, %0" : : "m"(*(const char *)(p)) : "cc")
 #include "backends/cpu/lanes.h"
 
 /* Two vectors parted into first and second of each pair of neighbours, and joined again. */

@@ -6,8 +6,6 @@
 
 #define LANES 16
 #define LANES_REGISTER(x) "+v"(x)
-/* Reads a byte without a register for it. */
-#define LANES_TOUCH(p) __asm__ volatile("testb $0, %0" : : "m"(*(const char *)(p)) : "cc")
 /* Index lists that part neighbours and join them again. */
 #define LANES_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #define LANES_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31

@@ -3,7 +3,6 @@
 #ifndef ROPEKIT_CPU_PLAIN_LANES_H
 #define ROPEKIT_CPU_PLAIN_LANES_H
 
-#include "backends/cpu/beside_lanes.h"
 #include "backends/cpu/row_lanes.h"
 #include "backends/cpu/walk_lanes.h"
 
@@ -91,11 +90,10 @@ CPU_INLINE void lanes_plain_heads(lanes_kind kind, lanes_block block, const rope
                          .count = last - first,
                          .in_stride = operand->in_stride[2] * bytes,
                          .out_stride = operand->out_stride[2] * bytes};
-    if (kind.part && operand->in != operand->out) {
-        heads.before = p->rotary_offset[tensor] * bytes;
-        heads.after = (p->head_dim[tensor] - p->rotary_offset[tensor] - 2 * p->pairs) * bytes;
-    }
-    /* Two calls: each is compiled for one value of touch. */
+    if (kind.part)
+        lanes_set_beside(p, operand, tensor, bytes, &heads);
+    /* Two calls: each is compiled for one value of touch. One token of parts would lose by more
+     * than several gain. */
     if (kind.dtype == ROPE_F32 && !kind.part && lanes_touches(place->slice, heads.count)) {
         heads.touch = 1;
         lanes_plain_windows(kind, block, &heads, row);
@@ -152,18 +150,13 @@ CPU_INLINE void lanes_plain_dtype(int dtype, int known, int part, const rope_pro
         lanes_plain_kind(half, known, p, call, place, token);
 }
 
-/* Windows are parts of heads that are written whole. */
-CPU_INLINE int lanes_is_part(const rope_problem *p, const rope_operand *operand, int tensor) {
-    return operand->heads && operand->in != operand->out && p->head_dim[tensor] != 2 * p->pairs;
-}
-
 typedef void (*lanes_plain_token)(const rope_problem *p, const rope_call *call,
                                   const lanes_place *place, const rope_token *token);
 
-/* The functions of one dtype: for heads of 64 pairs, the most frequent, for other whole heads, and
- * for parts of heads. */
+/* The functions of one dtype: for windows of 64 pairs, the most frequent, for others, and for parts
+ * of heads. */
 typedef struct lanes_plain {
-    lanes_plain_token of_64, whole, part;
+    lanes_plain_token of_64, any, part;
 } lanes_plain;
 
 #define LANES_PLAIN_TOKEN(name, dtype, known, part)                                                \
@@ -173,9 +166,9 @@ typedef struct lanes_plain {
     }
 #define LANES_PLAIN(name, dtype)                                                                   \
     LANES_PLAIN_TOKEN(name##_of_64, dtype, 64, 0)                                                  \
-    LANES_PLAIN_TOKEN(name##_whole, dtype, 0, 0)                                                   \
+    LANES_PLAIN_TOKEN(name##_any, dtype, 0, 0)                                                     \
     LANES_PLAIN_TOKEN(name##_part, dtype, 0, 1)                                                    \
-    static const lanes_plain lanes_##name##_plain = {lanes_##name##_of_64, lanes_##name##_whole,   \
+    static const lanes_plain lanes_##name##_plain = {lanes_##name##_of_64, lanes_##name##_any,     \
                                                      lanes_##name##_part};
 LANES_PLAIN(f32, ROPE_F32)
 LANES_PLAIN(f16, ROPE_F16)
@@ -193,7 +186,7 @@ static void lanes_rotate_plain(const lanes_plain *plain, int counts, const rope_
     const int part = lanes_is_part(p, &call->tensor[0], 0) || lanes_is_part(p, &call->tensor[1], 1);
     const lanes_plain_token rotate = part             ? plain->part
                                      : p->pairs == 64 ? plain->of_64
-                                                      : plain->whole;
+                                                      : plain->any;
     rope_token token;
     lanes_place place = {0, slice->first_token, slice};
     if (place.index >= call->tokens) {

@@ -50,21 +50,19 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     const rope_operand *operand = &call->tensor[tensor];
     const int64_t size = cpu_dtype_size(dtype), offset = p->rotary_offset[tensor] * size;
     cpu_head head = cpu_head_of(operand, (int)size, batch, index, slice->first_head[tensor]);
-    int copies = operand->in != operand->out;
     lanes_tensor t = {
         .heads = {.in = head.in + offset,
                   .out = head.out + offset,
                   .count = slice->last_head[tensor] - slice->first_head[tensor],
                   .in_stride = operand->in_stride[2] * size,
                   .out_stride = operand->out_stride[2] * size,
-                  .before = copies ? offset : 0,
-                  .after = copies ? (p->head_dim[tensor] - 2 * p->pairs) * size - offset : 0,
                   .pairs = p->pairs},
         .in_step = operand->in_stride[1] * size,
         .out_step = operand->out_stride[1] * size,
         .vectors = operand->in_stride[3] == 1 && operand->out_stride[3] == 1,
     };
     const lanes_heads *h = &t.heads;
+    lanes_set_beside(p, operand, tensor, (int)size, &t.heads);
     const int64_t bytes = h->before + 2 * p->pairs * size + h->after;
     const int around = slice->exceeds && lanes_goes_around(p, dtype);
     int64_t ahead = lanes_heads_ahead(p, slice, (int)size, bytes, 0);
@@ -73,7 +71,7 @@ CPU_INLINE lanes_tensor lanes_tensor_of(int dtype, const rope_problem *p, const 
     t.heads.in_ahead = lanes_ahead(slice, ahead, h->count, h->in_stride, t.in_step);
     ahead = lanes_heads_ahead(p, slice, (int)size, bytes, 1);
     t.heads.out_ahead = lanes_ahead(slice, ahead, h->count, h->out_stride, t.out_step);
-    ahead = lanes_heads_far(p, slice, h->count, (int)size);
+    ahead = lanes_heads_far(p, slice, h->count, (int)size, bytes);
     t.heads.in_far = lanes_ahead(slice, ahead, h->count, h->in_stride, t.in_step);
     t.heads.touch = lanes_touches(slice, h->count);
     return t;

@@ -21,7 +21,7 @@ CPU_INLINE int lanes_bytes_within(const rope_problem *p, const cpu_slice *slice,
 }
 
 /* Heads from one to that which is fetched while it rotates, as input or output, where `head` bytes
- * of each are read; 0: none is. */
+ * of each are read and written; 0: none is. */
 CPU_INLINE int64_t lanes_heads_ahead(const rope_problem *p, const cpu_slice *slice, int size,
                                      int64_t head, int output) {
     int bytes =
@@ -29,11 +29,12 @@ CPU_INLINE int64_t lanes_heads_ahead(const rope_problem *p, const cpu_slice *sli
     return bytes > head ? bytes / head : bytes > 0;
 }
 
-/* The same to the L2: of several heads of 128, the only ones that gained (docs/performance.md). */
+/* The same to the L2: windows of 128 of several heads, the only ones that gained
+ * (docs/performance.md). */
 CPU_INLINE int64_t lanes_heads_far(const rope_problem *p, const cpu_slice *slice, int64_t heads,
-                                   int size) {
+                                   int size, int64_t head) {
     int serves = slice->exceeds && size == 2 && p->pairs == 64 && heads > 1;
-    return serves ? slice->walk->far / (2 * p->pairs * size) : 0;
+    return serves ? slice->walk->far / head : 0;
 }
 
 /* The bytes of so many heads: within a token where it has as many, or to another token. One head

@@ -22,6 +22,9 @@ def refusal(s):
         return "peers are compared on the default rule alone"
     if s["dtype"] not in TORCH_DTYPES or s["pairing_in"] != s["pairing_out"]:
         return "peers keep pairing and know f32, f16 and bf16"
+    rotary = s["rotary_dim"] or s["head_dim"]
+    if not s["in_place"] and {rotary} != {s["head_dim"], s["k_head_dim"] or s["head_dim"]}:
+        return "peers return the window alone, ropekit whole heads"
     return ""
 
 

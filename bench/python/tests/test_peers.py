@@ -157,6 +157,13 @@ def test_result_of_another_peer_does_not_pass(tool):
         case.check(lambda slot: case.whole(case.target, slot))
 
 
+@pytest.mark.parametrize("part", [{"rotary_dim": 8}, {"rotary_dim": 16, "k_head_dim": 32}])
+def test_parts_of_heads_are_compared_in_place_alone(part):
+    make_case(**part, in_place=True)
+    with pytest.raises(Declined, match="the window alone"):
+        make_case(**part)
+
+
 def test_sets_exceed_the_cache_where_data_are_cold():
     cache = 1 << 20
     case = Case({**SHAPE, "tokens": 64}, torch.device("cpu"), cache, 1, True)
