@@ -21,6 +21,19 @@ typedef struct demo_step {
     double bytes;
 } demo_step;
 
+/* Options of ropekit bench that repeat a step: its own stand behind those of the demo. */
+static const char *step_options(const demo_step *s) {
+    static const char format[] = "%s%s--config=%s --tokens=%lld --position-offset=%lld --cache=%s";
+    const options *o = &s->o;
+    const char *space = o->given[0] ? " " : "", *cache = o->cache == CACHE_COLD ? "cold" : "warm";
+    const long long tokens = o->tokens, offset = o->position_offset;
+    int size = snprintf(NULL, 0, format, o->given, space, o->config, tokens, offset, cache) + 1;
+    char *text = pool_alloc(o->pool, (size_t)size, 1);
+    if (text)
+        snprintf(text, (size_t)size, format, o->given, space, o->config, tokens, offset, cache);
+    return text;
+}
+
 /* Rotates once and compares, then times. */
 static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar) {
     s->bytes = 2.0 * (double)w->floor_bytes;
@@ -31,14 +44,15 @@ static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar
 static bool run_step(demo_step *s, const target *t, progress *bar, record_list *list) {
     workload w;
     rope_plan *plan = NULL;
-    if (!target_plan(&s->o, &plan))
+    const char *repeats = step_options(s);
+    if (!repeats || !target_plan(&s->o, &plan))
         return false;
     snprintf(s->kernel, sizeof s->kernel, "%s", rope_plan_kernel(plan));
     int64_t sets = measure_sets(&s->o, &t->info, workload_tensor_bytes(&s->o));
     bool done =
         workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, plan, bar);
     if (done) {
-        bench_case c = {NULL, s->name, s->o.given, s->o};
+        bench_case c = {NULL, s->name, repeats, s->o};
         record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
         record_check(record_add(list, s->name, s->kernel), &s->checked);
     }

@@ -47,10 +47,16 @@ static const char *type_name(const cJSON *item) {
                                   : "a boolean";
 }
 
-static bool all_numbers(const cJSON *list) {
+/* The first entry of a list that is no number; NULL without one. */
+static const cJSON *no_number(const cJSON *list, int *index) {
     const cJSON *entry;
-    cJSON_ArrayForEach(entry, list) if (!cJSON_IsNumber(entry)) return false;
-    return true;
+    *index = 0;
+    cJSON_ArrayForEach(entry, list) {
+        if (!cJSON_IsNumber(entry))
+            return entry;
+        ++*index;
+    }
+    return NULL;
 }
 
 static rope_status set_list(const walk *w, const char *scope, const cJSON *list) {
@@ -77,14 +83,18 @@ static bool is_parameters(const char *name) {
  */
 static rope_status set_field(const walk *w, const char *scope, const cJSON *item) {
     const char *name = item->string;
+    int index = 0;
+    const cJSON *wrong = cJSON_IsArray(item) ? no_number(item, &index) : NULL;
     if (cJSON_IsNumber(item))
         return checked(w, rope_config_set_number(w->config, scope, name, item->valuedouble));
     if (cJSON_IsBool(item))
         return checked(w, rope_config_set_number(w->config, scope, name, cJSON_IsTrue(item)));
     if (cJSON_IsString(item))
         return checked(w, rope_config_set_string(w->config, scope, name, item->valuestring));
-    if (cJSON_IsArray(item) && all_numbers(item))
+    if (cJSON_IsArray(item) && !wrong)
         return set_list(w, scope, item);
+    if (scope[0] != '\0' && wrong)
+        return refuse(w, "%.60s[%d] is %s; allowed is a number", name, index, type_name(wrong));
     if (scope[0] != '\0' && !cJSON_IsNull(item))
         return refuse(w, "%.60s is %s; allowed is a number, a string or a list of numbers", name,
                       type_name(item));

@@ -106,7 +106,7 @@ static whole_case make_whole(int64_t index) {
                     .direction = (int32_t)random_between(&r, 1, 3),
                     .angle_mode = 1 + (size / 2 + (int32_t)(index / WHOLE_SHAPES)) % 2,
                     .in_place = random_chance(&r, 50),
-                    .place = (int32_t)(index % 3),
+                    .place = (int32_t)((index + index / WHOLE_SHAPES) % 3),
                     .id_dtype = ids[random_between(&r, 0, 3)],
                     .batch = random_between(&r, 1, 3),
                     .tokens = tokens[random_between(&r, 0, 3)],
@@ -231,7 +231,7 @@ static whole_case make_many(int32_t index) {
                         .angle_mode = ROPE_ANGLE_EXACT,
                         .batch = 1,
                         .tokens = 9,
-                        .heads = {128, index % 2 ? 63 : 64}};
+                        .heads = {128, 63 + (index + index / 6) % 2}};
 }
 
 /* Rows of a table: a token of each batch row is beyond the last. */

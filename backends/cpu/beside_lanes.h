@@ -18,7 +18,7 @@ CPU_INLINE void lanes_set_beside(const rope_problem *p, const rope_operand *oper
     heads->after = (p->head_dim[tensor] - 2 * p->pairs) * size - heads->before;
 }
 
-/* Fewer bytes than a vector has, by two moves that may overlap each other. */
+/* An even number of bytes, less than a vector, by two moves that may overlap each other. */
 static CPU_APART void lanes_copy_less(char *out, const char *in, int64_t bytes) {
 #pragma GCC unroll 8
     for (int most = 2 * LANES; most >= 2; most /= 2)
@@ -29,8 +29,7 @@ static CPU_APART void lanes_copy_less(char *out, const char *in, int64_t bytes) 
         }
 }
 
-/* An even number of bytes to where none of them lies; what goes around the cache is whole vectors.
- */
+/* An even number of bytes from heads to others; what goes around the cache is whole vectors. */
 CPU_INLINE void lanes_copy(lanes_kind kind, const lanes_heads *heads, char *out, const char *in,
                            int64_t bytes) {
     const int width = 4 * LANES;
@@ -47,46 +46,34 @@ CPU_INLINE void lanes_copy(lanes_kind kind, const lanes_heads *heads, char *out,
         lanes_copy_less(out, in, bytes);
 }
 
-/* What lies before a window, and behind it. */
+/* The same apart, for kernels of parts that fetch, which are large. */
+static CPU_APART void lanes_copy_fetched(int stream, const lanes_heads *heads, char *out,
+                                         const char *in, int64_t bytes) {
+    const lanes_kind kind = {.fetch = 1}, streaming = {.fetch = 1, .stream = 1};
+    if (stream)
+        lanes_copy(streaming, heads, out, in, bytes);
+    else
+        lanes_copy(kind, heads, out, in, bytes);
+}
+
+CPU_INLINE void lanes_copy_beside(lanes_kind kind, const lanes_heads *heads, char *out,
+                                  const char *in, int64_t bytes) {
+    if (bytes && kind.part && kind.fetch)
+        lanes_copy_fetched(kind.stream, heads, out, in, bytes);
+    else if (bytes)
+        lanes_copy(kind, heads, out, in, bytes);
+}
+
+/* What lies before a window. */
 CPU_INLINE void lanes_copy_before(lanes_kind kind, const lanes_heads *heads, const char *in,
                                   char *out) {
-    lanes_copy(kind, heads, out - heads->before, in - heads->before, heads->before);
+    lanes_copy_beside(kind, heads, out - heads->before, in - heads->before, heads->before);
 }
 
+/* What lies behind a window, from where it ends. */
 CPU_INLINE void lanes_copy_after(lanes_kind kind, const lanes_heads *heads, const char *in,
                                  char *out) {
-    lanes_copy(kind, heads, out, in, heads->after);
-}
-
-/* The same apart, for kernels that fetch, which are large. */
-static CPU_APART void lanes_before_fetched(int stream, const lanes_heads *heads, const char *in,
-                                           char *out) {
-    const lanes_kind kind = {.fetch = 1}, streaming = {.fetch = 1, .stream = 1};
-    if (stream)
-        lanes_copy_before(streaming, heads, in, out);
-    else
-        lanes_copy_before(kind, heads, in, out);
-}
-
-static CPU_APART void lanes_after_fetched(int stream, const lanes_heads *heads, const char *in,
-                                          char *out) {
-    const lanes_kind kind = {.fetch = 1}, streaming = {.fetch = 1, .stream = 1};
-    if (stream)
-        lanes_copy_after(streaming, heads, in, out);
-    else
-        lanes_copy_after(kind, heads, in, out);
-}
-
-/* What lies beside the windows of some heads of some tokens. */
-static CPU_APART void lanes_beside_fetched(int stream, const lanes_heads *heads, int64_t window,
-                                           int tokens) {
-    for (int t = 0; t < tokens; t++)
-        for (int64_t h = 0; h < heads->count; h++) {
-            const char *in = heads->in + t * heads->in_step + h * heads->in_stride;
-            char *out = heads->out + t * heads->out_step + h * heads->out_stride;
-            lanes_before_fetched(stream, heads, in, out);
-            lanes_after_fetched(stream, heads, in + window, out + window);
-        }
+    lanes_copy_beside(kind, heads, out, in, heads->after);
 }
 
 #endif

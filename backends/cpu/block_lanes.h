@@ -232,11 +232,11 @@ CPU_INLINE void lanes_rotate_row(lanes_kind kind, lanes_block block, const lanes
     for (int64_t h = 0; h < count; h++) {
         if (block.pairs == 64)
             lanes_fetch_far(kind, frame, in);
-        if (begins && frame->before)
-            lanes_before_fetched(kind.stream, frame, in, out);
+        if (begins)
+            lanes_copy_before(kind, frame, in, out);
         lanes_rotate_block(kind, block, frame, in + at, out + at, &row);
-        if (ends && frame->after)
-            lanes_after_fetched(kind.stream, frame, in + window, out + window);
+        if (ends)
+            lanes_copy_after(kind, frame, in + window, out + window);
         in += frame->in_stride;
         out += frame->out_stride;
     }
@@ -264,10 +264,11 @@ CPU_INLINE void lanes_rotate_by_blocks(lanes_kind kind, const lanes_heads *frame
 }
 
 /* `count` heads of one token: whole heads of frequent sizes in one go, so that each instruction
- * walks through memory by the same step, which is how processors see what to fetch. */
+ * walks through memory by the same step, which is how processors see what to fetch. Of parts only
+ * windows of 48 pairs gained by it, and only in the cache. */
 CPU_INLINE void lanes_rotate_token(lanes_kind kind, const lanes_heads *frame, const cpu_row *row,
                                    const char *in, char *out, int64_t count) {
-    const int whole = kind.part ? 0 : frame->pairs;
+    const int whole = kind.part && (kind.fetch || frame->pairs != 48) ? 0 : frame->pairs;
     if (whole == 64)
         lanes_rotate_row(kind, lanes_block_at(64, 0, 64), frame, row, in, out, count);
     else if (whole == 32)

@@ -2,15 +2,16 @@
 #ifndef ROPEKIT_CPU_DISPATCH_LANES_H
 #define ROPEKIT_CPU_DISPATCH_LANES_H
 
+#include "backends/cpu/any_lanes.h"
 #include "backends/cpu/tensor_lanes.h"
 
 CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
                                        const lanes_heads *heads, const cpu_row *rows, int tokens) {
-    const int blocks = !kind.model && lanes_serves_blocks(p);
+    const int blocks = kind.part || (!kind.model && lanes_serves_blocks(p));
     lanes_kind half = kind, inter = kind;
     half.in_pairing = inter.out_pairing = ROPE_PAIRING_HALF_SPLIT;
     inter.in_pairing = half.out_pairing = ROPE_PAIRING_INTERLEAVED;
-    if (p->pairing_in != p->pairing_out) {
+    if (!kind.part && p->pairing_in != p->pairing_out) {
         if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
             lanes_rotate_any(inter, heads, rows, tokens);
         else
@@ -64,19 +65,16 @@ static CPU_APART void lanes_bf16_heads(const rope_problem *p, const lanes_tensor
  * kernels of whole heads would cost those registers. */
 CPU_INLINE void lanes_dispatch_parts(int dtype, const rope_problem *p, const lanes_tensor *tensor,
                                      const cpu_row *rows, int tokens) {
-    lanes_kind half = lanes_kind_of(dtype, ROPE_PAIRING_HALF_SPLIT),
-               inter = lanes_kind_of(dtype, ROPE_PAIRING_INTERLEAVED);
-    half.fetch = half.part = inter.fetch = inter.part = 1;
-    lanes_kind half_stream = half, inter_stream = inter;
-    half_stream.stream = inter_stream.stream = 1;
-    if (p->pairing_in == ROPE_PAIRING_INTERLEAVED && tensor->stream)
-        lanes_rotate_blocks(inter_stream, &tensor->heads, rows, tokens);
-    else if (p->pairing_in == ROPE_PAIRING_INTERLEAVED)
-        lanes_rotate_blocks(inter, &tensor->heads, rows, tokens);
-    else if (tensor->stream)
-        lanes_rotate_blocks(half_stream, &tensor->heads, rows, tokens);
+    lanes_kind near = {.dtype = dtype, .part = 1}, fetch = near;
+    fetch.fetch = 1;
+    lanes_kind stream = fetch;
+    stream.stream = 1;
+    if (tensor->stream)
+        lanes_dispatch_pairing(stream, p, &tensor->heads, rows, tokens);
+    else if (tensor->heads.in_ahead)
+        lanes_dispatch_pairing(fetch, p, &tensor->heads, rows, tokens);
     else
-        lanes_rotate_blocks(half, &tensor->heads, rows, tokens);
+        lanes_dispatch_pairing(near, p, &tensor->heads, rows, tokens);
 }
 
 static CPU_APART void lanes_f32_parts(const rope_problem *p, const lanes_tensor *tensor,
@@ -96,17 +94,13 @@ static CPU_APART void lanes_bf16_parts(const rope_problem *p, const lanes_tensor
 
 CPU_INLINE void lanes_rotate_heads(int dtype, const rope_problem *p, const lanes_tensor *tensor,
                                    const cpu_row *rows, int tokens) {
-    const int part = (tensor->heads.before | tensor->heads.after) != 0,
-              block = part && lanes_serves_blocks(p);
+    const int part = (tensor->heads.before | tensor->heads.after) && lanes_serves_blocks(p);
     if (dtype == ROPE_F32)
-        (block ? lanes_f32_parts : lanes_f32_heads)(p, tensor, rows, tokens);
+        (part ? lanes_f32_parts : lanes_f32_heads)(p, tensor, rows, tokens);
     else if (dtype == ROPE_BF16)
-        (block ? lanes_bf16_parts : lanes_bf16_heads)(p, tensor, rows, tokens);
+        (part ? lanes_bf16_parts : lanes_bf16_heads)(p, tensor, rows, tokens);
     else
-        (block ? lanes_f16_parts : lanes_f16_heads)(p, tensor, rows, tokens);
-    if (part && !block)
-        lanes_beside_fetched(tensor->stream, &tensor->heads,
-                             2 * (int64_t)p->pairs * cpu_dtype_size(dtype), tokens);
+        (part ? lanes_f16_parts : lanes_f16_heads)(p, tensor, rows, tokens);
 }
 
 /* The heads of some tokens around the cache by way of the L1. */

@@ -11,8 +11,8 @@ typedef struct lanes_heads {
     char *out;
     int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after;       /* bytes around the window that an out-of-place call copies */
-    int64_t in_ahead, out_ahead; /* from a window to the one to be fetched, or 0: none is */
-    int64_t in_far;              /* to the one to be fetched to the L2, or 0: none is */
+    int64_t in_ahead, out_ahead; /* from a head to that which is fetched, or 0: none is */
+    int64_t in_far;              /* to that which is fetched to the L2, or 0: none is */
     int pairs;
     int touch;   /* lines of f32 are touched before they are read */
     int by_head; /* one head of every token, then the next head */
@@ -199,33 +199,6 @@ CPU_INLINE void lanes_rotate_window(lanes_kind kind, const lanes_heads *heads, c
                           out + lanes_pair_at(kind.dtype, kind.out_pairing, i), pairs, pairs - i,
                           lanes_load_matrix(row, i));
     }
-}
-
-/* A head of any number of pairs. A window whose pairing changes in place is first set aside. */
-CPU_INLINE void lanes_rotate_any_head(lanes_kind kind, const lanes_heads *frame, const char *in,
-                                      char *out, const cpu_row *row, char *aside) {
-    const char *from = in;
-    if (kind.in_pairing != kind.out_pairing && in == out) {
-        memcpy(aside, in, 2 * (size_t)frame->pairs * (size_t)cpu_dtype_size(kind.dtype));
-        from = aside;
-    }
-    lanes_rotate_window(kind, frame, in, from, out, row);
-}
-
-CPU_INLINE void lanes_rotate_any(lanes_kind kind, const lanes_heads *heads, const cpu_row *rows,
-                                 int tokens) {
-    const lanes_heads frame = *heads; /* stores may alias what the pointers lead to */
-    char aside[2 * CPU_MAX_PAIRS * 4];
-    int64_t outer = frame.by_head ? frame.count : tokens,
-            inner = frame.by_head ? tokens : frame.count;
-    for (int64_t i = 0; i < outer; i++)
-        for (int64_t j = 0; j < inner; j++) {
-            int64_t t = frame.by_head ? j : i, h = frame.by_head ? i : j;
-            const cpu_row row = rows[t];
-            lanes_rotate_any_head(kind, &frame, frame.in + t * frame.in_step + h * frame.in_stride,
-                                  frame.out + t * frame.out_step + h * frame.out_stride, &row,
-                                  aside);
-        }
 }
 
 #endif

@@ -21,11 +21,14 @@ CPU_INLINE int lanes_bytes_within(const rope_problem *p, const cpu_slice *slice,
 }
 
 /* Heads from one to that which is fetched while it rotates, as input or output, where `head` bytes
- * of each are read and written; 0: none is. */
+ * of each are read and written; 0: none is, nor of parts of heads that the cache holds. */
 CPU_INLINE int64_t lanes_heads_ahead(const rope_problem *p, const cpu_slice *slice, int size,
                                      int64_t head, int output) {
-    int bytes =
-        slice->exceeds ? slice->walk->ahead[size == 4] : lanes_bytes_within(p, slice, output);
+    int bytes = 0;
+    if (slice->exceeds)
+        bytes = slice->walk->ahead[size == 4];
+    else if (head == 2 * p->pairs * size)
+        bytes = lanes_bytes_within(p, slice, output);
     return bytes > head ? bytes / head : bytes > 0;
 }
 

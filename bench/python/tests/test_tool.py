@@ -368,6 +368,19 @@ def test_no_path_reaches_a_result(tool_path, tmp_path):
         assert str(tmp_path) not in path.read_text()
 
 
+@pytest.mark.parametrize("options", [[], ["--config=gpt-j-6b", "--tokens=5", "--dtype=bf16"]])
+def test_a_step_of_the_demo_can_be_repeated(tool_path, options):
+    def records(*arguments):
+        return json.loads(run(tool_path, *arguments, "--json").stdout)["records"]
+
+    steps = [record for record in records("demo", *options) if "label" in record]
+    assert [step["label"] for step in steps] == ["prefill", "decode"]
+    assert steps[0]["case"] != steps[1]["case"]
+    for step in steps:
+        (again,) = records("bench", *step["case"].split(), "--list")
+        assert (again["shape"], again["cache"]) == (step["shape"], step["cache"])
+
+
 def test_wrong_output_is_not_timed(tool_path, tmp_path):
     path, library = tmp_path / "results.json", built(tmp_path, "int rope_apply(void) { return 0; }")
     command = ["bench", "--suite=overhead", "--rounds=2", f"--output={path}"]
