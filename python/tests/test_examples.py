@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ import ropekit
 import torch
 from ropekit import check
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "python"
 PACKAGE = Path(ropekit.__file__).parents[1]
 
 
@@ -29,6 +31,13 @@ def test_demo(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert "largest change" in run(EXAMPLES / "demo.py", tmp_path)
     assert (tmp_path / "rope.png").stat().st_size > 10000
+
+
+def test_readme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = Path("README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"(?s)```python\n(.*?)```", text)
+    run("-c", example)
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
