@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
-/* The plain runner: every test in one process, in the order of the link. Exit status 1: one failed;
- * 77: nothing passed and something was skipped; 2: nothing was asked for. */
+/* The plain runner: every test in one process, in the order of the link; --list prints their names.
+ * Exit status 1: one failed; 77: nothing passed and something was skipped; 2: nothing was asked
+ * for. */
 #include "tests/harness.h"
 
 #include <fnmatch.h>
@@ -30,11 +31,11 @@ _Noreturn void plain_skip(const char *text) {
     longjmp(leave, OUTCOME_SKIP);
 }
 
-/* Patterns are the arguments, with or without --filter before each; none takes every test. */
+/* Patterns are the arguments without --list, and --filter before any; none takes every test. */
 static int is_wanted(const char *name, int argc, char **argv) {
     int patterns = 0;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--filter") == 0)
+        if (strcmp(argv[i], "--filter") == 0 || strcmp(argv[i], "--list") == 0)
             continue;
         patterns++;
         if (fnmatch(argv[i], name, 0) == 0)
@@ -60,7 +61,18 @@ static int run(const plain_test *test) {
     return outcome;
 }
 
+static int list(int argc, char **argv) {
+    int names = 0;
+    for (const plain_test *test = first_test; test; test = test->next)
+        if (is_wanted(test->name, argc, argv))
+            names += puts(test->name) >= 0;
+    return names ? 0 : 2;
+}
+
 int main(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--list") == 0)
+            return list(argc, argv);
     int count[3] = {0};
     printf("seed %llu\n", (unsigned long long)test_seed());
     for (const plain_test *test = first_test; test; test = test->next)
