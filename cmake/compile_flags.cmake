@@ -4,6 +4,11 @@ if(PROJECT_IS_TOP_LEVEL)
     # Callers' threads may have small stacks.
     list(APPEND ropekit_compile_flags -Wall -Wextra -Wframe-larger-than=131072)
 endif()
+# Within a project that names neither a build type nor a level, kernels would not be optimised.
+if(NOT PROJECT_IS_TOP_LEVEL AND NOT multi_config AND NOT CMAKE_BUILD_TYPE
+        AND NOT CMAKE_C_FLAGS MATCHES "-O")
+    list(APPEND ropekit_compile_flags -O3)
+endif()
 if(ROPEKIT_WERROR)
     list(APPEND ropekit_compile_flags -Werror)
 endif()

@@ -13,10 +13,6 @@ option(ROPEKIT_WERROR "Treat warnings as errors" OFF)
 set(ROPEKIT_SANITIZE "" CACHE STRING "Sanitizers for everything built, as in address,undefined")
 
 get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
-if(NOT multi_config AND NOT CMAKE_BUILD_TYPE)
-    if(PROJECT_IS_TOP_LEVEL)
-        set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
-    else() # of ours alone: without a type kernels would not be optimised
-        set(CMAKE_BUILD_TYPE Release)
-    endif()
+if(PROJECT_IS_TOP_LEVEL AND NOT multi_config AND NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
 endif()

@@ -208,7 +208,7 @@ static whole_case make_width(int32_t index) {
                     .direction = ROPE_FORWARD,
                     .angle_mode = ROPE_ANGLE_EXACT,
                     .in_place = kind / 12 % 2,
-                    .place = index % 3,
+                    .place = (index + kind / 3) % 3,
                     .batch = 1,
                     .tokens = window % 16 ? 4 : 1 + SMALL / token_bytes,
                     .heads = {heads[0], heads[1]}};

@@ -5,6 +5,7 @@
 #include "backends/cpu/any_lanes.h"
 #include "backends/cpu/tensor_lanes.h"
 
+/* Parts that stand apart go by blocks and keep their pairing. */
 CPU_INLINE void lanes_dispatch_pairing(lanes_kind kind, const rope_problem *p,
                                        const lanes_heads *heads, const cpu_row *rows, int tokens) {
     const int blocks = kind.part || (!kind.model && lanes_serves_blocks(p));
@@ -61,11 +62,11 @@ static CPU_APART void lanes_bf16_heads(const rope_problem *p, const lanes_tensor
     lanes_dispatch(ROPE_BF16, p, tensor, rows, tokens);
 }
 
-/* Parts of heads that go by blocks, with what lies beside them. They stand apart: calls among the
- * kernels of whole heads would cost those registers. */
+/* Parts of heads that go by blocks, with what lies beside them. They stand apart: calls in the
+ * loops of whole heads would cost those registers. */
 CPU_INLINE void lanes_dispatch_parts(int dtype, const rope_problem *p, const lanes_tensor *tensor,
                                      const cpu_row *rows, int tokens) {
-    lanes_kind near = {.dtype = dtype, .part = 1}, fetch = near;
+    lanes_kind unfetched = {.dtype = dtype, .part = 1}, fetch = unfetched;
     fetch.fetch = 1;
     lanes_kind stream = fetch;
     stream.stream = 1;
@@ -74,7 +75,7 @@ CPU_INLINE void lanes_dispatch_parts(int dtype, const rope_problem *p, const lan
     else if (tensor->heads.in_ahead)
         lanes_dispatch_pairing(fetch, p, &tensor->heads, rows, tokens);
     else
-        lanes_dispatch_pairing(near, p, &tensor->heads, rows, tokens);
+        lanes_dispatch_pairing(unfetched, p, &tensor->heads, rows, tokens);
 }
 
 static CPU_APART void lanes_f32_parts(const rope_problem *p, const lanes_tensor *tensor,

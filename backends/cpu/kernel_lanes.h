@@ -235,8 +235,8 @@ static CPU_APART void lanes_bf16_runs(const rope_problem *p, const rope_call *ca
 }
 
 /* The plain road fetches nothing ahead: it is for calls that are near, and for windows of one block
- * that the cache holds where nothing is fetched there. It is for several heads a token, and tokens
- * that all rotate. */
+ * that the cache holds where nothing of whole heads is fetched there. It is for several heads a
+ * token, and tokens that all rotate. */
 CPU_INLINE int lanes_takes_plain(const rope_problem *p, const rope_call *call,
                                  const cpu_slice *slice) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];

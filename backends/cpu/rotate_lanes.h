@@ -26,7 +26,7 @@ typedef struct lanes_kind {
     int parity; /* of two vectors of pairs, one has the even ones */
     int swap;   /* neighbours stay side by side */
     int fetch;  /* lines ahead are fetched: those to be read, and to be written into the cache */
-    int part;   /* windows are parts of heads that are written whole */
+    int part;   /* windows go by blocks and are parts of heads that are written whole */
 } lanes_kind;
 
 CPU_INLINE lanes_kind lanes_kind_of(int dtype, int pairing) {
