@@ -73,7 +73,8 @@ static rope_status set_list(const walk *w, const char *scope, const cJSON *list)
     return status;
 }
 
-static const char *const parameter_names[] = {"rope_parameters", "rope_scaling"};
+/* The first that is filled counts, as it does in Transformers. */
+static const char *const parameter_names[] = {"rope_scaling", "rope_parameters"};
 
 static bool is_parameters(const char *name) {
     return strcmp(name, parameter_names[0]) == 0 || strcmp(name, parameter_names[1]) == 0;
@@ -157,7 +158,8 @@ static rope_status set_parameters(const walk *w, const cJSON *parameters) {
 static const cJSON *find_parameters(const cJSON *model) {
     for (int i = 0; i < 2; i++) {
         const cJSON *item = member(model, parameter_names[i]);
-        if (item && !cJSON_IsNull(item))
+        int empty = cJSON_IsObject(item) && !item->child;
+        if (item && !cJSON_IsNull(item) && !empty)
             return item;
     }
     return NULL;

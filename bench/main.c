@@ -33,7 +33,7 @@ static void print_usage(FILE *file) {
     for (size_t i = 0; i < command_count; i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\nropekit COMMAND --help lists its options; ropekit --version prints the version.\n"
-          "Exit status: 0 done, 1 a check failed or the run was interrupted, 2 bad usage or "
+          "Exit status: 0 done, 1 a check failed or bench was interrupted, 2 bad usage or "
           "environment.\n",
           file);
 }

@@ -220,9 +220,26 @@ static rope_status check_xpos(const rope_desc *desc) {
     return ROPE_OK;
 }
 
+/* Base of the powers; dynamic stretches it by (f s/L - (f - 1))^(r/(r-2)) or alpha^(r/(r-2)). */
+static double base_of(const rope_desc *desc) {
+    double theta = desc->rope_theta != 0 ? desc->rope_theta : DEFAULT_THETA;
+    double r = desc->rotary_dim;
+    if (desc->rope_type != ROPE_TYPE_DYNAMIC)
+        return theta;
+    if (desc->alpha != 0)
+        return theta * pow(desc->alpha, r / (r - 2));
+    double longest = (double)desc->max_position_embeddings;
+    double s = fmax((double)desc->sequence_length, longest);
+    return theta * pow(desc->factor * s / longest - (desc->factor - 1), r / (r - 2));
+}
+
 /* What comes out: frequencies that fixed point holds, and a factor that fp32 holds and inverts. */
 static rope_status check_result(const rope_desc *desc) {
-    double inv_freq[ROPE_MAX_ROTARY_DIM / 2] = {0}, factor;
+    double inv_freq[ROPE_MAX_ROTARY_DIM / 2] = {0}, factor, base = base_of(desc);
+    if (!isfinite(base))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "the base that rope_theta %g becomes is %g with %s; allowed is finite",
+                         desc->rope_theta, base, rule_names[rule_of(desc)]);
     for (int32_t set = 0; set < rope_frequency_sets(desc); set++) {
         rope_frequency_compute(desc, set, inv_freq, &factor);
         for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
@@ -264,19 +281,6 @@ int32_t rope_frequency_sets(const rope_desc *desc) {
                     desc->longrope_select == ROPE_LONGROPE_PER_SEQUENCE)
                ? 2
                : 1;
-}
-
-/* Base of the powers; dynamic stretches it by (f s/L - (f - 1))^(r/(r-2)) or alpha^(r/(r-2)). */
-static double base_of(const rope_desc *desc) {
-    double theta = desc->rope_theta != 0 ? desc->rope_theta : DEFAULT_THETA;
-    double r = desc->rotary_dim;
-    if (desc->rope_type != ROPE_TYPE_DYNAMIC)
-        return theta;
-    if (desc->alpha != 0)
-        return theta * pow(desc->alpha, r / (r - 2));
-    double longest = (double)desc->max_position_embeddings;
-    double s = fmax((double)desc->sequence_length, longest);
-    return theta * pow(desc->factor * s / longest - (desc->factor - 1), r / (r - 2));
 }
 
 /* theta^(-2i/r); where axes restart, theta^(-j/n) for pair j of a section of n. */

@@ -220,9 +220,10 @@ TEST(frequency, results_that_nothing_holds) {
     desc.attention_factor = 1e300;
     refuses(&desc, "attention factor");
     desc = least(ROPE_TYPE_DYNAMIC);
+    desc.rope_theta = 1e4;
     desc.factor = 1e308;
     desc.sequence_length = INT64_MAX;
-    CHECK_STATUS(ROPE_OK, frequencies(&desc));
+    refuses(&desc, "the base that rope_theta 10000 becomes is inf");
 }
 
 TEST(frequency, lists) {

@@ -266,7 +266,8 @@ typedef struct rope_tensor {
     void *out;            /**< Device pointer, aligned to its element. */
     int64_t heads;        /**< Number of heads. */
     int64_t in_stride[4]; /**< 0 in one dimension broadcasts it. */
-    int64_t out_stride[4]; /**< No two elements may share an address. */
+    int64_t out_stride[4]; /**< No two elements may share an address: each stride is beyond what the
+                            * dimensions of smaller strides span. */
 } rope_tensor;
 
 /**

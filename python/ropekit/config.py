@@ -187,9 +187,9 @@ def _as_dict(config: object) -> dict[str, Any]:
 
 
 def _parameters(*levels: Mapping[str, Any]) -> Mapping[str, Any]:
-    """rope_parameters, or rope_scaling, of the first that has any."""
+    """rope_scaling, or else rope_parameters, as in Transformers, of the first that has any."""
     for level in levels:
-        for name in ("rope_parameters", "rope_scaling"):
+        for name in ("rope_scaling", "rope_parameters"):
             found = level.get(name)
             if found is None or found == {}:
                 continue

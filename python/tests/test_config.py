@@ -158,6 +158,11 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     ("config", "text"),
     [
         ({"rope_scaling": {"rope_type": "ntk"}}, 'rope_type is "ntk"; allowed is default'),
+        (
+            {"rope_parameters": {"rope_type": "linear"}, "rope_scaling": {"rope_type": "ntk"}},
+            'rope_type is "ntk"',
+        ),
+        ({"rope_scaling": {}, "rope_parameters": {"rope_type": "ntk"}}, 'rope_type is "ntk"'),
         ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type is ['yarn']; allowed is a number"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": ["8"]}}, "factor is ['8']; allowed is"),
         ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; allowed is a dict or None"),
