@@ -189,6 +189,10 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
     return summarize(values, rounds);
 }
 
+static const char *floor_operation(int32_t kind) {
+    return kind == ROPE_TIME_COPY ? "copy" : "update";
+}
+
 static void reduce(const meter *m, const round_samples *s, int64_t rounds, measurement *out) {
     int32_t best = 0;
     for (int32_t i = 1; i < m->floors; i++)
@@ -196,7 +200,7 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
             over_rounds(s, rounds, best, OF_FLOOR).median)
             best = i;
     *out = (measurement){
-        .floor_kernel = rope_device_kernel(m->w->device, m->floor_kind, best),
+        .floor_kernel = rope_device_kernel(m->w->device, floor_operation(m->floor_kind), best),
         .kernel = over_rounds(s, rounds, best, OF_KERNEL),
         .apply = over_rounds(s, rounds, best, OF_APPLY),
         .floor = over_rounds(s, rounds, best, OF_FLOOR),
@@ -219,7 +223,8 @@ bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progr
         return false;
     m.threads = strcmp(info.backend, "cpu") == 0 ? target_threads() : 0;
     m.floor_kind = w->source ? ROPE_TIME_COPY : ROPE_TIME_UPDATE;
-    while (m.floors < FLOORS_MOST && rope_device_kernel(w->device, m.floor_kind, m.floors))
+    while (m.floors < FLOORS_MOST &&
+           rope_device_kernel(w->device, floor_operation(m.floor_kind), m.floors))
         m.floors++;
     if (rounds > ROUNDS_MOST)
         rounds = ROUNDS_MOST;

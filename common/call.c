@@ -110,12 +110,12 @@ static rope_status check_views(const char *name, const rope_operand *operand,
     return ROPE_OK;
 }
 
-static rope_status read_tensor(const rope_plan *plan, const rope_args *args, int which,
+static rope_status read_tensor(const rope_problem *problem, const rope_args *args, int which,
                                rope_operand *operand, tensor_spans *spans) {
     const char *name = tensor_names[which];
     const rope_tensor *given = which ? &args->k : &args->q;
-    int64_t head_dim = plan->problem.head_dim[which];
-    int32_t element = rope_dtype_size(plan->problem.dtype);
+    int64_t head_dim = problem->head_dim[which];
+    int32_t element = rope_dtype_size(problem->dtype);
     int64_t elements = 0;
     operand->heads = 0;
     if (given->heads < 0)
@@ -310,41 +310,43 @@ static rope_status read_table(const rope_problem *problem, const rope_args *args
     return ROPE_OK;
 }
 
-static rope_status read_all(const rope_plan *plan, const rope_args *args, rope_call *call,
+static rope_status read_all(const rope_problem *problem, const rope_args *args, rope_call *call,
                             int *empty) {
     tensor_spans spans[2];
     if (args->batch < 0 || args->tokens < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "batch is %lld and tokens is %lld; allowed is >= 0",
                          (long long)args->batch, (long long)args->tokens);
-    rope_status status = read_tensor(plan, args, 0, &call->tensor[0], &spans[0]);
+    rope_status status = read_tensor(problem, args, 0, &call->tensor[0], &spans[0]);
     if (status == ROPE_OK)
-        status = read_tensor(plan, args, 1, &call->tensor[1], &spans[1]);
+        status = read_tensor(problem, args, 1, &call->tensor[1], &spans[1]);
     if (status != ROPE_OK)
         return status;
     *empty = call->tensor[0].heads == 0 && call->tensor[1].heads == 0;
     if (call->tensor[0].heads && call->tensor[1].heads)
         status = check_cross(spans);
     if (status == ROPE_OK)
-        status = check_unread(&plan->problem, args);
+        status = check_unread(problem, args);
     if (status == ROPE_OK)
-        status = read_positions(&plan->problem, args, &call->position);
-    if (status == ROPE_OK && !*empty && plan->problem.angle_mode == ROPE_ANGLE_TABLE)
-        status = read_table(&plan->problem, args, call);
+        status = read_positions(problem, args, &call->position);
+    if (status == ROPE_OK && !*empty && problem->angle_mode == ROPE_ANGLE_TABLE)
+        status = read_table(problem, args, call);
     call->batch = args->batch;
     call->tokens = args->tokens;
     call->position_flag = args->position_flag;
-    call->stream = args->stream;
     return status;
 }
 
-rope_status rope_call_read(const rope_plan *plan, const rope_args *args, rope_call *call,
+rope_status rope_call_read(const void *problem, const void *given, void *call, void **stream,
                            int *empty) {
-    if (!plan)
-        return rope_fail_null("plan");
-    if (args && args->struct_size == sizeof *args)
-        return read_all(plan, args, call, empty);
+    const rope_args *args = given;
     rope_args full;
-    rope_status status = rope_abi_read(&full, sizeof full, args, "rope_args");
-    return status == ROPE_OK ? read_all(plan, &full, call, empty) : status;
+    if (!args || args->struct_size != sizeof *args) {
+        rope_status status = rope_abi_read(&full, sizeof full, given, "rope_args");
+        if (status != ROPE_OK)
+            return status;
+        args = &full;
+    }
+    *stream = args->stream;
+    return read_all(problem, args, call, empty);
 }

@@ -2,10 +2,10 @@
 #ifndef ROPEKIT_COMMON_CALL_H
 #define ROPEKIT_COMMON_CALL_H
 
-#include "common/plan.h"
+#include <ropekit/backend.h>
 
-/* Fills call; *empty is 1 when there is nothing to write. Writes no memory of the caller. */
-rope_status rope_call_read(const rope_plan *plan, const rope_args *args, rope_call *call,
+/* Fills call, a rope_call, from args, a rope_args: rope_operation.read of "rope". */
+rope_status rope_call_read(const void *problem, const void *args, void *call, void **stream,
                            int *empty);
 
 #endif

@@ -1,6 +1,7 @@
 #include "common/device.h"
 
 #include "common/abi.h"
+#include "common/candidate.h"
 #include "common/registry.h"
 #include "common/status.h"
 
@@ -109,29 +110,21 @@ rope_status rope_device_synchronize(rope_device *device) {
     return status == ROPE_OK ? device->backend->synchronize(device->index) : status;
 }
 
-const rope_candidate *rope_device_bind(const rope_device *device, int32_t operation, int32_t index,
-                                       void **kernel) {
-    const rope_operation *list = device->backend->operation[operation];
+const rope_candidate *rope_device_candidate(const rope_device *device, const char *operation,
+                                            int32_t index) {
+    const rope_candidate *candidate;
     char reason[ROPE_REASON_SIZE];
-    for (int32_t i = 0; i < list->count; i++) {
-        const rope_candidate *candidate = list->candidates[i];
-        if (candidate->bind(candidate, NULL, device->index, kernel, reason) != ROPE_OK)
-            continue;
-        if (index-- == 0)
+    for (int32_t i = 0; (candidate = rope_candidate_of(device->backend, operation, i)); i++)
+        if ((!candidate->query ||
+             candidate->query(candidate, NULL, device->index, reason) == ROPE_OK) &&
+            index-- == 0)
             return candidate;
-        if (candidate->release)
-            candidate->release(*kernel);
-    }
     return NULL;
 }
 
-const char *rope_device_kernel(const rope_device *device, int32_t kind, int32_t index) {
-    if (!device || index < 0 || kind < ROPE_TIME_KERNEL || kind > ROPE_TIME_UPDATE)
+const char *rope_device_kernel(const rope_device *device, const char *operation, int32_t index) {
+    if (!device || !operation)
         return NULL;
-    void *kernel = NULL;
-    const rope_candidate *candidate =
-        rope_device_bind(device, kind - ROPE_TIME_KERNEL, index, &kernel);
-    if (candidate && candidate->release)
-        candidate->release(kernel);
+    const rope_candidate *candidate = rope_device_candidate(device, operation, index);
     return candidate ? candidate->name : NULL;
 }

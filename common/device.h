@@ -9,8 +9,8 @@ struct rope_device {
     int32_t index;
 };
 
-/* Binds the index-th candidate of an operation that this device can run; NULL past the last. */
-const rope_candidate *rope_device_bind(const rope_device *device, int32_t operation, int32_t index,
-                                       void **kernel);
+/* The index-th candidate of an operation that this device can run; NULL past the last. */
+const rope_candidate *rope_device_candidate(const rope_device *device, const char *operation,
+                                            int32_t index);
 
 #endif

@@ -1,8 +1,7 @@
 #include "common/plan.h"
 
-#include "common/descriptor.h"
+#include "common/candidate.h"
 #include "common/log.h"
-#include "common/problem.h"
 #include "common/registry.h"
 #include "common/status.h"
 
@@ -17,36 +16,56 @@ static void report(rope_plan *plan, const char *candidate, const char *text) {
     rope_log(ROPE_LOG_CANDIDATE, "%s:%s %s", plan->backend->name, candidate, text);
 }
 
-static void list_candidates(const rope_operation *operation, char *text, size_t room) {
+static const rope_candidate *candidate_at(const rope_plan *plan, int32_t index) {
+    return rope_candidate_of(plan->backend, plan->operation->name, index);
+}
+
+static void list_candidates(const rope_plan *plan, char *text, size_t room) {
+    const rope_candidate *candidate;
+    size_t used = 0;
     text[0] = 0;
-    for (int32_t i = 0; i < operation->count; i++) {
-        size_t used = strlen(text);
-        snprintf(text + used, room - used, "%s%s", i ? ", " : "", operation->candidates[i]->name);
-    }
+    for (int32_t i = 0; (candidate = candidate_at(plan, i)) && used < room; i++)
+        used +=
+            (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", candidate->name);
 }
 
 /* Those that are not asked, behind the one that accepted. */
 static void report_rest(rope_plan *plan, int32_t chosen) {
-    const rope_operation *rotate = plan->backend->operation[ROPE_OPERATION_ROTATE];
-    for (int32_t i = chosen + 1; i < rotate->count; i++) {
-        const rope_candidate *candidate = rotate->candidates[i];
+    const rope_candidate *candidate;
+    for (int32_t i = chosen + 1; (candidate = candidate_at(plan, i)); i++)
         report(plan, candidate->name, candidate->on_request ? "on request" : "not needed");
+}
+
+/* Asks a candidate, then has it prepare its kernel. */
+static rope_status try_candidate(rope_plan *plan, const rope_candidate *candidate, char *reason) {
+    if (candidate->version != plan->operation->version) {
+        snprintf(reason, ROPE_REASON_SIZE, "declined: built for version %d of %s; allowed is %d",
+                 candidate->version, plan->operation->name, plan->operation->version);
+        return ROPE_DECLINED;
     }
+    rope_status status = ROPE_OK;
+    if (candidate->query)
+        status = candidate->query(candidate, plan->problem, plan->device, reason);
+    if (status != ROPE_OK)
+        return status;
+    plan->kernel = (void *)(uintptr_t)candidate->data;
+    if (candidate->bind)
+        status = candidate->bind(candidate, plan->problem, plan->device, &plan->kernel, reason);
+    if (status == ROPE_OK)
+        plan->candidate = candidate;
+    return status;
 }
 
 /* A forced name must exist and accept; otherwise the first that accepts wins. */
-static rope_status bind_kernel(rope_plan *plan, const char *forced) {
-    const rope_operation *rotate = plan->backend->operation[ROPE_OPERATION_ROTATE];
-    for (int32_t i = 0; i < rotate->count; i++) {
-        const rope_candidate *candidate = rotate->candidates[i];
+static rope_status choose_kernel(rope_plan *plan, const char *forced) {
+    const rope_candidate *candidate;
+    for (int32_t i = 0; (candidate = candidate_at(plan, i)); i++) {
         if (forced ? strcmp(forced, candidate->name) != 0 : candidate->on_request)
             continue;
         char reason[ROPE_REASON_SIZE] = "";
-        rope_status status =
-            candidate->bind(candidate, &plan->problem, plan->device, &plan->kernel, reason);
+        rope_status status = try_candidate(plan, candidate, reason);
         report(plan, candidate->name, status == ROPE_OK ? "accepted" : reason);
         if (status == ROPE_OK) {
-            plan->candidate = candidate;
             snprintf(plan->name, sizeof plan->name, "%s:%s", plan->backend->name, candidate->name);
             if (!forced)
                 report_rest(plan, i);
@@ -55,34 +74,44 @@ static rope_status bind_kernel(rope_plan *plan, const char *forced) {
         if (status != ROPE_DECLINED)
             return rope_fail(status, "%s:%s: %s", plan->backend->name, candidate->name, reason);
     }
-    if (forced && !plan->report[0]) {
-        char names[300];
-        list_candidates(rotate, names, sizeof names);
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "kernel is \"%.60s\"; allowed with backend %s is NULL or any of %s",
-                         forced, plan->backend->name, names);
-    }
-    return rope_fail(ROPE_ERROR_UNSUPPORTED, "every kernel declined: %.400s", plan->report);
+    if (plan->report[0])
+        return rope_fail(ROPE_ERROR_UNSUPPORTED, "every kernel declined: %.400s", plan->report);
+    char names[300];
+    list_candidates(plan, names, sizeof names);
+    if (!names[0])
+        return rope_fail(ROPE_ERROR_UNSUPPORTED, "backend %s has no kernel for the operation %s",
+                         plan->backend->name, plan->operation->name);
+    return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                     "kernel is \"%.60s\"; allowed with backend %s is NULL or any of %s",
+                     forced ? forced : "", plan->backend->name, names);
 }
 
-rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
-    if (!plan)
-        return rope_fail_null("plan");
-    rope_desc full;
-    rope_status status = rope_descriptor_read(desc, &full);
+static void release_problem(const rope_operation *operation, void *problem) {
+    if (operation->release)
+        operation->release(problem);
+}
+
+rope_status rope_plan_make(const rope_operation *operation, void *problem,
+                           const rope_choice *choice, rope_plan **plan) {
+    if (!operation)
+        return rope_fail_null("operation");
     const rope_backend *backend;
-    if (status == ROPE_OK)
-        status = rope_registry_choose(full.backend, full.device, &backend);
-    if (status != ROPE_OK)
+    rope_status status = !plan ? rope_fail_null("plan")
+                         : !choice
+                             ? rope_fail_null("choice")
+                             : rope_registry_choose(choice->backend, choice->device, &backend);
+    rope_plan *made = status == ROPE_OK ? calloc(1, sizeof *made) : NULL;
+    if (status == ROPE_OK && !made)
+        status = rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a plan");
+    if (!made) {
+        release_problem(operation, problem);
         return status;
-    rope_plan *made = calloc(1, sizeof *made);
-    if (!made)
-        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a plan");
+    }
+    made->operation = operation;
+    made->problem = problem;
     made->backend = backend;
-    made->device = full.device;
-    status = rope_problem_create(&full, &made->problem, &made->lists);
-    if (status == ROPE_OK)
-        status = bind_kernel(made, full.kernel);
+    made->device = choice->device;
+    status = choose_kernel(made, choice->kernel);
     if (status != ROPE_OK) {
         rope_plan_destroy(made);
         return status;
@@ -97,8 +126,37 @@ void rope_plan_destroy(rope_plan *plan) {
         return;
     if (plan->candidate && plan->candidate->release)
         plan->candidate->release(plan->kernel);
-    free(plan->lists);
+    release_problem(plan->operation, plan->problem);
     free(plan);
+}
+
+rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
+                               void *stream) {
+    _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
+    void *named = NULL;
+    int empty = 0;
+    rope_status status = plan->operation->read(plan->problem, args, call, &named, &empty);
+    if (status != ROPE_OK || empty)
+        return status;
+    return plan->candidate->run(plan->problem, plan->kernel, call, workspace,
+                                stream ? stream : named);
+}
+
+rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace) {
+    return plan ? rope_plan_apply_on(plan, args, workspace, NULL) : rope_fail_null("plan");
+}
+
+rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes) {
+    if (!plan || !bytes)
+        return rope_fail_null(plan ? "bytes" : "plan");
+    *bytes = 0;
+    return plan->candidate->workspace
+               ? plan->candidate->workspace(plan->problem, plan->kernel, bounds, bytes)
+               : ROPE_OK;
+}
+
+int32_t rope_plan_numerics(const rope_plan *plan) {
+    return plan ? plan->candidate->numerics : 0;
 }
 
 const char *rope_plan_kernel(const rope_plan *plan) {

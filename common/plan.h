@@ -1,18 +1,22 @@
-/* A plan: the canonical problem, the chosen kernel and the lists that the problem points to. */
+/* A plan: an operation, its problem and the kernel chosen for it. */
 #ifndef ROPEKIT_COMMON_PLAN_H
 #define ROPEKIT_COMMON_PLAN_H
 
 #include <ropekit/backend.h>
 
 struct rope_plan {
-    rope_problem problem;
+    const rope_operation *operation;
+    void *problem;
     const rope_backend *backend;
     const rope_candidate *candidate;
     void *kernel;
     int32_t device;
-    void *lists; /* owns what problem points to */
     char name[64];
     char report[1024];
 };
+
+/* As rope_plan_apply, on `stream` unless that is NULL. */
+rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
+                               void *stream);
 
 #endif

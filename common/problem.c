@@ -8,8 +8,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* One block: every list of every set, each of `padded` entries, widest elements first. */
+/* One block: the problem, then every list of every set, each of `padded` entries, widest elements
+ * first. */
 typedef struct list_block {
+    rope_problem *problem;
     uint64_t *turns[2], *top[2], *low[2];
     int64_t *xpos_rate;
     double *omega[2];
@@ -17,12 +19,14 @@ typedef struct list_block {
     uint8_t *pair_axis;
 } list_block;
 
-static void *carve(list_block *block, int32_t padded) {
-    size_t n = (size_t)padded;
-    void *memory = aligned_alloc(64, (n * (2 * 3 * 8 + 8 + 2 * 8 + 2 * 4 + 1) + 63) / 64 * 64);
+static int carve(list_block *block, int32_t padded) {
+    const size_t n = (size_t)padded, head = (sizeof(rope_problem) + 63) / 64 * 64;
+    char *memory =
+        aligned_alloc(64, head + (n * (2 * 3 * 8 + 8 + 2 * 8 + 2 * 4 + 1) + 63) / 64 * 64);
     if (!memory)
-        return NULL;
-    uint64_t *words = memory;
+        return 0;
+    block->problem = (rope_problem *)(void *)memory;
+    uint64_t *words = (uint64_t *)(void *)(memory + head);
     for (int s = 0; s < 2; s++) {
         block->turns[s] = words + (size_t)(3 * s) * n;
         block->top[s] = words + (size_t)(3 * s + 1) * n;
@@ -34,7 +38,7 @@ static void *carve(list_block *block, int32_t padded) {
     block->inv_freq_f32[0] = (float *)(words + 9 * n);
     block->inv_freq_f32[1] = block->inv_freq_f32[0] + n;
     block->pair_axis = (uint8_t *)(block->inv_freq_f32[1] + n);
-    return memory;
+    return 1;
 }
 
 static void fill_set(const rope_desc *desc, list_block *block, int32_t s, int32_t padded,
@@ -93,13 +97,13 @@ static void copy_fields(const rope_desc *desc, rope_problem *problem) {
     };
 }
 
-rope_status rope_problem_create(const rope_desc *desc, rope_problem *problem, void **lists) {
+rope_status rope_problem_create(const rope_desc *desc, rope_problem **made) {
     int32_t pairs = desc->rotary_dim / 2;
     int32_t padded = (pairs + ROPE_PAIR_PADDING - 1) / ROPE_PAIR_PADDING * ROPE_PAIR_PADDING;
     list_block block;
-    void *memory = carve(&block, padded);
-    if (!memory)
+    if (!carve(&block, padded))
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the lists of %d pairs", pairs);
+    rope_problem *problem = block.problem;
     copy_fields(desc, problem);
     for (int32_t i = 0; i < padded; i++)
         block.pair_axis[i] = (uint8_t)(i < pairs ? rope_descriptor_axis(desc, i) : 0);
@@ -113,30 +117,6 @@ rope_status rope_problem_create(const rope_desc *desc, rope_problem *problem, vo
         fill_xpos(desc, block.xpos_rate, padded);
         problem->xpos_rate = block.xpos_rate;
     }
-    *lists = memory;
-    return ROPE_OK;
-}
-
-rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,
-                             int32_t count, double *attention_factor) {
-    rope_desc full;
-    rope_status status = rope_descriptor_read(desc, &full);
-    if (status != ROPE_OK)
-        return status;
-    if (full.angle_mode == ROPE_ANGLE_TABLE)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "angle_mode is table; allowed is exact or f32, which have frequencies");
-    if (long_set < 0 || long_set >= rope_frequency_sets(&full))
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "long_set is %d; allowed is 0..%d", long_set,
-                         rope_frequency_sets(&full) - 1);
-    if (!inv_freq)
-        return rope_fail_null("inv_freq");
-    if (count < full.rotary_dim / 2)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "count is %d; allowed is >= %d (rotary_dim / 2)",
-                         count, full.rotary_dim / 2);
-    double factor;
-    rope_frequency_compute(&full, long_set, inv_freq, &factor);
-    if (attention_factor)
-        *attention_factor = factor;
+    *made = problem;
     return ROPE_OK;
 }

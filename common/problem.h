@@ -8,7 +8,8 @@
  */
 enum { ROPE_PAIR_PADDING = 16 };
 
-/* Fills problem; *lists receives the memory it points to, to be freed. desc is checked. */
-rope_status rope_problem_create(const rope_desc *desc, rope_problem *problem, void **lists);
+/* *problem receives one block of memory, to be freed, that holds the problem and all that it points
+ * to. desc is checked. */
+rope_status rope_problem_create(const rope_desc *desc, rope_problem **problem);
 
 #endif

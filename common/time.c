@@ -1,46 +1,53 @@
 #include "common/abi.h"
-#include "common/call.h"
 #include "common/device.h"
+#include "common/plan.h"
 #include "common/status.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What the iterations of one measurement share. */
 typedef struct timing_state {
     const rope_timing *timing;
     const rope_candidate *candidate; /* copy, update */
     void *kernel;
-    rope_call *calls; /* kernel: one a set of arguments */
+    char *calls; /* kernel: one a set of arguments, call_bytes() apart */
 } timing_state;
 
+/* From one call to the next. */
+static size_t call_bytes(const rope_plan *plan) {
+    return (plan->operation->call_size + 63) / 64 * 64;
+}
+
+/* Arguments lie one after the other, each as large as the first says. */
+static const void *args_at(const rope_timing *timing, int64_t index) {
+    size_t size;
+    memcpy(&size, timing->args, sizeof size);
+    return (const char *)timing->args + size * (size_t)(index % timing->args_count);
+}
+
 static rope_status run_apply(void *opaque, int64_t index, void *stream) {
-    const timing_state *state = opaque;
-    const rope_timing *timing = state->timing;
-    const rope_args *given = &timing->args[index % timing->args_count];
-    if (!stream)
-        return rope_apply(timing->plan, given);
-    rope_args args = *given;
-    args.stream = stream;
-    return rope_apply(timing->plan, &args);
+    const rope_timing *timing = ((const timing_state *)opaque)->timing;
+    return rope_plan_apply_on(timing->plan, args_at(timing, index), timing->workspace, stream);
 }
 
 static rope_status run_kernel(void *opaque, int64_t index, void *stream) {
     const timing_state *state = opaque;
     const rope_plan *plan = state->timing->plan;
-    rope_call *call = &state->calls[index % state->timing->args_count];
-    call->stream = stream;
-    return plan->candidate->run(&plan->problem, plan->kernel, call);
+    const char *call =
+        state->calls + call_bytes(plan) * (size_t)(index % state->timing->args_count);
+    return plan->candidate->run(plan->problem, plan->kernel, call, state->timing->workspace,
+                                stream);
 }
 
 static rope_status run_traffic(void *opaque, int64_t index, void *stream) {
     const timing_state *state = opaque;
     const rope_timing *timing = state->timing;
     size_t start = (size_t)(index % timing->args_count) * timing->pitch;
-    rope_traffic traffic = {
-        .target = (char *)timing->target + start, .bytes = timing->bytes, .stream = stream};
+    rope_traffic traffic = {.target = (char *)timing->target + start, .bytes = timing->bytes};
     if (timing->kind == ROPE_TIME_COPY)
         traffic.source = (const char *)timing->source + start;
-    return state->candidate->run(NULL, state->kernel, &traffic);
+    return state->candidate->run(NULL, state->kernel, &traffic, NULL, stream);
 }
 
 static rope_status prepare_calls(const rope_device *device, timing_state *state) {
@@ -53,18 +60,20 @@ static rope_status prepare_calls(const rope_device *device, timing_state *state)
                          "device %d",
                          timing->plan->backend->name, timing->plan->device, device->backend->name,
                          device->index);
-    state->calls = calloc((size_t)timing->args_count, sizeof *state->calls);
+    state->calls = calloc((size_t)timing->args_count, call_bytes(timing->plan));
     if (!state->calls)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %lld calls",
                          (long long)timing->args_count);
     int empty = 0;
     rope_status status = ROPE_OK;
+    void *stream;
     for (int64_t i = 0; i < timing->args_count && status == ROPE_OK && !empty; i++)
-        status = rope_call_read(timing->plan, &timing->args[i], &state->calls[i], &empty);
+        status = timing->plan->operation->read(timing->plan->problem, args_at(timing, i),
+                                               state->calls + call_bytes(timing->plan) * (size_t)i,
+                                               &stream, &empty);
     if (status == ROPE_OK && empty)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "a call of timing.args rotates nothing; allowed is batch, tokens and "
-                         "q.heads or k.heads >= 1");
+                         "a call of timing.args has nothing to do; allowed is no empty tensor");
     return status;
 }
 
@@ -73,14 +82,23 @@ static rope_status prepare_traffic(const rope_device *device, timing_state *stat
     int copy = timing->kind == ROPE_TIME_COPY;
     if (!timing->target || (copy && !timing->source))
         return rope_fail_null(timing->target ? "timing.source" : "timing.target");
-    int32_t operation = copy ? ROPE_OPERATION_COPY : ROPE_OPERATION_UPDATE;
-    if (timing->candidate >= 0)
-        state->candidate = rope_device_bind(device, operation, timing->candidate, &state->kernel);
+    const char *operation = copy ? "copy" : "update";
+    state->candidate = rope_device_candidate(device, operation, timing->candidate);
     if (!state->candidate)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "timing.candidate is %d; allowed is what rope_device_kernel names",
                          timing->candidate);
-    return ROPE_OK;
+    state->kernel = (void *)(uintptr_t)state->candidate->data;
+    char reason[ROPE_REASON_SIZE] = "";
+    rope_status status =
+        state->candidate->bind
+            ? state->candidate->bind(state->candidate, NULL, device->index, &state->kernel, reason)
+            : ROPE_OK;
+    if (status == ROPE_OK)
+        return ROPE_OK;
+    status = rope_fail(status, "%s: %s", state->candidate->name, reason);
+    state->candidate = NULL;
+    return status;
 }
 
 static rope_status check_timing(const rope_device *device, const rope_timing *timing) {

@@ -14,7 +14,7 @@ static int skip(const char *backend, const char *why) {
 
 static int has_kernel(const rope_device *device, const char *wanted) {
     const char *name;
-    for (int32_t i = 0; (name = rope_device_kernel(device, ROPE_TIME_KERNEL, i)); i++)
+    for (int32_t i = 0; (name = rope_device_kernel(device, "rope", i)); i++)
         if (strcmp(name, wanted) == 0)
             return 1;
     return 0;

@@ -33,7 +33,7 @@ int device_is_host(void) {
 
 const char *device_kernel(int32_t index) {
     const char *name;
-    for (int32_t i = 0; (name = rope_device_kernel(device_open(), ROPE_TIME_KERNEL, i)); i++)
+    for (int32_t i = 0; (name = rope_device_kernel(device_open(), "rope", i)); i++)
         if (strcmp(name, "reference") != 0 && index-- == 0)
             return name;
     return NULL;

@@ -4,8 +4,10 @@
  *     registry_probe open NAMES      the backend that NAMES ("-": NULL) choose, or why none
  *     registry_probe kernels NAMES   the kernels of its first device
  *     registry_probe rotate NAMES    one plan: its kernel, and (1, 0) rotated by one radian
+ *     registry_probe gather NAMES    a plan of the plugin's own operation: its kernel, and what it
+ *                                    gathers
  */
-#include <ropekit/rope.h>
+#include "tests/plugin/gather.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +31,7 @@ static int list(void) {
 
 static int kernels(const rope_device *device) {
     const char *name;
-    for (int32_t i = 0; (name = rope_device_kernel(device, ROPE_TIME_KERNEL, i)); i++)
+    for (int32_t i = 0; (name = rope_device_kernel(device, "rope", i)); i++)
         printf("%s\n", name);
     return 0;
 }
@@ -69,6 +71,60 @@ static int rotate(rope_device *device, const char *names) {
     return result;
 }
 
+/* The caller's arguments of the plugin's operation. */
+typedef struct gather_args {
+    size_t struct_size;
+    gather_call call;
+} gather_args;
+
+static rope_status gather_read(const void *problem, const void *args, void *call, void **stream,
+                               int *empty) {
+    (void)problem;
+    const gather_args *given = args;
+    *(gather_call *)call = given->call;
+    *stream = NULL;
+    *empty = given->call.rows == 0;
+    return ROPE_OK;
+}
+
+static int released;
+
+static void gather_release(void *problem) {
+    released += problem != NULL;
+}
+
+/* "ab" in slot 5 and "cd" in slot 2 of pages of three rows. */
+static int gather(const char *names) {
+    static const rope_operation operation = {.name = GATHER_NAME,
+                                             .version = GATHER_VERSION,
+                                             .call_size = sizeof(gather_call),
+                                             .read = gather_read,
+                                             .release = gather_release};
+    static const char page0[] = "0011cd", page1[] = "3344ab";
+    const void *const pages[] = {page0, page1};
+    const int64_t slots[] = {5, 2};
+    char row[2], out[5] = "";
+    gather_problem problem = {.row_bytes = 2, .page_rows = 3}, wide = {.row_bytes = 1000};
+    gather_args args = {sizeof args, {pages, slots, 2, out}};
+    const rope_choice choice = {.backend = names};
+    rope_plan *plan = NULL, *none = NULL;
+    size_t bytes = 0;
+    rope_status status = rope_plan_make(&operation, &problem, &choice, &plan);
+    if (status == ROPE_OK)
+        status = rope_plan_workspace(plan, NULL, &bytes);
+    if (status == ROPE_OK)
+        status = rope_plan_apply(plan, &args, bytes <= sizeof row ? row : NULL);
+    if (status != ROPE_OK)
+        return fail(status);
+    rope_args wrong = {.struct_size = sizeof wrong};
+    printf("%s %s, workspace %zu, class %d, rope_apply: %s", rope_plan_kernel(plan), out, bytes,
+           rope_plan_numerics(plan), rope_status_string(rope_apply(plan, &wrong)));
+    rope_plan_destroy(plan);
+    printf(", wide: %s", rope_status_string(rope_plan_make(&operation, &wide, &choice, &none)));
+    printf(" (%s), released %d\n", rope_last_error(), released);
+    return 0;
+}
+
 static int open_device(const char *command, const char *names) {
     rope_device *device = NULL;
     rope_device_info info = {.struct_size = sizeof info};
@@ -82,6 +138,8 @@ static int open_device(const char *command, const char *names) {
         result = kernels(device);
     else if (strcmp(command, "rotate") == 0)
         result = rotate(device, names);
+    else if (strcmp(command, "gather") == 0)
+        result = gather(names);
     else
         printf("ok %s\n", info.backend);
     rope_device_close(device);
@@ -92,7 +150,7 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "list") == 0)
         return list();
     if (argc != 3) {
-        fprintf(stderr, "usage: registry_probe list | open|kernels|rotate NAMES\n");
+        fprintf(stderr, "usage: registry_probe list | open|kernels|rotate|gather NAMES\n");
         return 2;
     }
     return open_device(argv[1], strcmp(argv[2], "-") == 0 ? NULL : argv[2]);

@@ -153,6 +153,27 @@ TEST(registry, a_plugin_is_found_and_used) {
     PROBE(0, "rotate", "test", "test:plain 0.540302 0.841471", "", PLUGINS);
 }
 
+/* The library knows operations by what a plan brings along: this one is the plugin's and the
+ * probe's alone. */
+TEST(registry, an_operation_of_a_plugin) {
+    PROBE(0, "gather", "test",
+          "test:by row abcd, workspace 2, class 1, rope_apply: ROPE_ERROR_INVALID_VALUE",
+          "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: test:by row row_bytes is 1000; "
+          "allowed is at most 256), released 2",
+          PLUGINS);
+    PROBE(1, "gather", "cpu", "ROPE_ERROR_UNSUPPORTED",
+          "backend cpu has no kernel for the operation gather", PLUGINS);
+}
+
+/* A plugin that was built for another version of an operation loads, and serves the others. */
+TEST(registry, an_operation_of_another_version) {
+    PROBE(0, "list", NULL, beside("older|ROPE_OK|1|", "/plugin/libropekit_older.so|"), "cpu|",
+          PLUGINS);
+    PROBE(1, "rotate", "older", "ROPE_ERROR_UNSUPPORTED",
+          "declined: built for version 0 of rope; allowed is 1", PLUGINS);
+    PROBE(0, "gather", "older", "older:by row abcd", "", PLUGINS);
+}
+
 TEST(registry, priority_decides_auto) {
     PROBE(0, "list", NULL, "absent|", "test|", PLUGINS);
     const char *absent = strstr(output, "absent|"), *cpu = strstr(output, "cpu|"),

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static rope_status bind_kernel(const rope_candidate *self, const rope_problem *problem,
-                               int32_t device, void **kernel, char *reason) {
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
     (void)problem, (void)device;
     const cpu_kernel *offered = self->data;
     if (offered->needs > cpu_isa_allowed()) {
@@ -24,41 +24,34 @@ static rope_status bind_kernel(const rope_candidate *self, const rope_problem *p
                                                     : "above ROPE_CPU_ISA");
         return ROPE_DECLINED;
     }
-    *kernel = (void *)(uintptr_t)offered;
     return ROPE_OK;
 }
 
-static const rope_candidate candidates[] = {
-#if defined(__x86_64__)
-    {.name = "avx512_bf16",
-     .data = &cpu_kernel_avx512_bf16,
-     .bind = bind_kernel,
-     .run = cpu_rotate_call},
-    {.name = "avx512", .data = &cpu_kernel_avx512, .bind = bind_kernel, .run = cpu_rotate_call},
-    {.name = "avx2", .data = &cpu_kernel_avx2, .bind = bind_kernel, .run = cpu_rotate_call},
-#elif defined(__aarch64__)
-    {.name = "neon", .data = &cpu_kernel_neon, .bind = bind_kernel, .run = cpu_rotate_call},
-#endif
-    {.name = "scalar", .data = &cpu_kernel_scalar, .bind = bind_kernel, .run = cpu_rotate_call},
-    {.name = "reference",
-     .data = &cpu_kernel_reference,
-     .on_request = 1,
-     .bind = bind_kernel,
-     .run = cpu_rotate_call},
-};
+#define ROTATE(label, kernel, forced)                                                              \
+    {                                                                                              \
+        .operation = "rope", .version = ROPE_ROPE_VERSION, .numerics = ROPE_BITWISE,               \
+        .name = label, .data = &(kernel), .on_request = (forced), .query = query,                  \
+        .run = cpu_rotate_call                                                                     \
+    }
 
-static const rope_candidate *const rotate_candidates[] = {
-    &candidates[0], &candidates[1],
-#if defined(__x86_64__) || defined(__aarch64__)
-    &candidates[2],
-#endif
+static const rope_candidate rotations[] = {
 #if defined(__x86_64__)
-    &candidates[3], &candidates[4],
+    ROTATE("avx512_bf16", cpu_kernel_avx512_bf16, 0),
+    ROTATE("avx512", cpu_kernel_avx512, 0),
+    ROTATE("avx2", cpu_kernel_avx2, 0),
+#elif defined(__aarch64__)
+    ROTATE("neon", cpu_kernel_neon, 0),
 #endif
+    ROTATE("scalar", cpu_kernel_scalar, 0),
+    ROTATE("reference", cpu_kernel_reference, 1),
 };
+enum { ROTATIONS = sizeof rotations / sizeof rotations[0] };
+
+static const rope_candidate_list rope_candidates = {sizeof(rope_candidate), rotations, ROTATIONS};
+static const rope_candidate_list *const lists[] = {&rope_candidates, &cpu_traffic_candidates};
 
 const cpu_kernel *cpu_kernel_allowed(void) {
-    const rope_candidate *candidate = candidates;
+    const rope_candidate *candidate = rotations;
     while (((const cpu_kernel *)candidate->data)->needs > cpu_isa_allowed())
         candidate++;
     return candidate->data;
@@ -75,14 +68,12 @@ static rope_status device_count(int32_t *count, char *reason) {
 static rope_status device_info(int32_t device, rope_device_info *info) {
     size_t used = 0;
     cpu_model_name(info->name, sizeof info->name);
-    for (size_t i = 0; i < sizeof candidates / sizeof candidates[0]; i++) {
+    for (int i = 0; i < ROTATIONS; i++) {
         char reason[ROPE_REASON_SIZE];
-        void *kernel;
-        if (candidates[i].on_request ||
-            bind_kernel(&candidates[i], NULL, device, &kernel, reason) != ROPE_OK)
+        if (rotations[i].on_request || query(&rotations[i], NULL, device, reason) != ROPE_OK)
             continue;
         used += (size_t)snprintf(info->features + used, sizeof info->features - used, "%s%s",
-                                 used ? " " : "", candidates[i].name);
+                                 used ? " " : "", rotations[i].name);
     }
     info->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info->cache_bytes = cpu_cache_bytes();
@@ -136,13 +127,12 @@ static rope_status measure(int32_t device, int32_t graph, int64_t iterations,
     return ROPE_OK;
 }
 
-static const rope_operation rotate_operation = {rotate_candidates, sizeof rotate_candidates /
-                                                                       sizeof rotate_candidates[0]};
-
 static const rope_backend backend = {
     .abi = ROPE_BACKEND_ABI,
+    .struct_size = sizeof backend,
     .name = "cpu",
-    .operation = {&rotate_operation, &cpu_copy_operation, &cpu_update_operation},
+    .lists = lists,
+    .list_count = sizeof lists / sizeof lists[0],
     .device_count = device_count,
     .device_info = device_info,
     .alloc = allocate,

@@ -143,7 +143,10 @@ static rope_status check_positions(const rope_problem *problem, const rope_call 
     return ROPE_OK;
 }
 
-rope_status cpu_rotate_call(const rope_problem *problem, const void *opaque, const void *given) {
+rope_status cpu_rotate_call(const void *canonical, const void *opaque, const void *given,
+                            void *workspace, void *stream) {
+    (void)workspace, (void)stream;
+    const rope_problem *problem = canonical;
     cpu_rotate_function rotate = ((const cpu_kernel *)opaque)->rotate[problem->dtype - ROPE_F32];
     const rope_call *call = given;
     rope_status status = check_positions(problem, call);

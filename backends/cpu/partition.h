@@ -4,8 +4,9 @@
 
 #include "backends/cpu/kernel.h"
 
-/* Runs a kernel over a whole call: the run of every rotate candidate. */
-rope_status cpu_rotate_call(const rope_problem *problem, const void *kernel, const void *call);
+/* Runs a kernel over a whole call: the run of every candidate of "rope". */
+rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,
+                            void *workspace, void *stream);
 
 /* Threads that work of so many bytes, read and written, is worth. */
 int cpu_threads_for(int64_t bytes);

@@ -27,8 +27,9 @@ static void run_part(cpu_traffic_function function, const rope_traffic *t, size_
 }
 #endif
 
-static rope_status run(const rope_problem *problem, const void *kernel, const void *given) {
-    (void)problem;
+static rope_status run(const void *problem, const void *kernel, const void *given, void *workspace,
+                       void *stream) {
+    (void)problem, (void)workspace, (void)stream;
     const rope_traffic *t = given;
     cpu_traffic_function function = *(const cpu_traffic_function *)kernel;
     int parts = cpu_threads_for(2 * (int64_t)t->bytes);
@@ -43,8 +44,8 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
     return ROPE_OK;
 }
 
-static rope_status bind_plain(const rope_candidate *self, const rope_problem *problem,
-                              int32_t device, void **kernel, char *reason) {
+static rope_status bind_plain(const rope_candidate *self, const void *problem, int32_t device,
+                              void **kernel, char *reason) {
     static const cpu_traffic_function function = copy_plain;
     (void)self, (void)problem, (void)device, (void)reason;
     *kernel = (void *)(uintptr_t)&function;
@@ -52,8 +53,8 @@ static rope_status bind_plain(const rope_candidate *self, const rope_problem *pr
 }
 
 /* A candidate's data is the place of its function in a cpu_traffic. */
-static rope_status bind_lines(const rope_candidate *self, const rope_problem *problem,
-                              int32_t device, void **kernel, char *reason) {
+static rope_status bind_lines(const rope_candidate *self, const void *problem, int32_t device,
+                              void **kernel, char *reason) {
     (void)problem, (void)device, (void)reason;
     const char *traffic = (const char *)cpu_kernel_allowed()->traffic;
     *kernel = (void *)(uintptr_t)(traffic + *(const size_t *)self->data);
@@ -66,17 +67,20 @@ static const size_t at_copy = offsetof(cpu_traffic, copy),
                     at_update = offsetof(cpu_traffic, update),
                     at_update_by_pages = offsetof(cpu_traffic, update_by_pages);
 
-static const rope_candidate candidates[] = {
-    {.name = "memcpy", .bind = bind_plain, .run = run},
-    {.name = "vector", .data = &at_copy, .bind = bind_lines, .run = run},
-    {.name = "nontemporal", .data = &at_stream, .bind = bind_lines, .run = run},
-    {.name = "nontemporal pages", .data = &at_stream_by_pages, .bind = bind_lines, .run = run},
-    {.name = "vector", .data = &at_update, .bind = bind_lines, .run = run},
-    {.name = "pages", .data = &at_update_by_pages, .bind = bind_lines, .run = run},
-};
-static const rope_candidate *const copies[] = {&candidates[0], &candidates[1], &candidates[2],
-                                               &candidates[3]};
-static const rope_candidate *const updates[] = {&candidates[4], &candidates[5]};
+#define TRAFFIC(what, label, prepare, place)                                                       \
+    {                                                                                              \
+        .operation = what, .version = ROPE_TRAFFIC_VERSION, .numerics = ROPE_BITWISE,              \
+        .name = label, .data = place, .bind = prepare, .run = run                                  \
+    }
 
-const rope_operation cpu_copy_operation = {copies, sizeof copies / sizeof copies[0]};
-const rope_operation cpu_update_operation = {updates, sizeof updates / sizeof updates[0]};
+static const rope_candidate candidates[] = {
+    TRAFFIC("copy", "memcpy", bind_plain, NULL),
+    TRAFFIC("copy", "vector", bind_lines, &at_copy),
+    TRAFFIC("copy", "nontemporal", bind_lines, &at_stream),
+    TRAFFIC("copy", "nontemporal pages", bind_lines, &at_stream_by_pages),
+    TRAFFIC("update", "vector", bind_lines, &at_update),
+    TRAFFIC("update", "pages", bind_lines, &at_update_by_pages),
+};
+
+const rope_candidate_list cpu_traffic_candidates = {sizeof(rope_candidate), candidates,
+                                                    sizeof candidates / sizeof candidates[0]};

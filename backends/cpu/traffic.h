@@ -4,7 +4,7 @@
 
 #include <ropekit/backend.h>
 
-extern const rope_operation cpu_copy_operation;
-extern const rope_operation cpu_update_operation;
+/* Of the operations "copy" and "update". */
+extern const rope_candidate_list cpu_traffic_candidates;
 
 #endif

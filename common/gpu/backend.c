@@ -5,11 +5,15 @@
 
 const rope_host *gpu_host;
 
+static const rope_candidate_list *const lists[] = {&gpu_rope_candidates, &gpu_traffic_candidates};
+
 static const rope_backend backend = {
     .abi = ROPE_BACKEND_ABI,
+    .struct_size = sizeof backend,
     .priority = GPU_BACKEND_PRIORITY,
     .name = GPU_BACKEND_NAME,
-    .operation = {&gpu_rotate_operation, &gpu_copy_operation, &gpu_update_operation},
+    .lists = lists,
+    .list_count = sizeof lists / sizeof lists[0],
     .device_count = gpu_device_count,
     .device_info = gpu_device_info,
     .alloc = gpu_alloc,

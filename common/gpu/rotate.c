@@ -93,17 +93,21 @@ static rope_status probe(int32_t device, char *reason) {
     return error == gpuSuccess ? ROPE_OK : refuse(error, reason);
 }
 
-static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
-                        void **kernel, char *reason) {
-    const choice *chosen = self->data;
-    *kernel = NULL;
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
     if (!problem)
         return probe(device, reason);
-    const char *declined = declines(problem, chosen);
-    if (declined) {
-        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
-        return ROPE_DECLINED;
-    }
+    const char *declined = declines(problem, self->data);
+    if (!declined)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    return ROPE_DECLINED;
+}
+
+static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
+                        void **kernel, char *reason) {
+    const rope_problem *problem = canonical;
+    const choice *chosen = self->data;
     gpu_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return refuse(gpuErrorMemoryAllocation, reason);
@@ -151,7 +155,7 @@ static int is_staged(const rope_problem *p, const rope_call *call) {
 #define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
 #endif
 
-static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) {
+static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call, void *stream) {
     const rope_problem *p = &bound->problem;
     int32_t staged = is_staged(p, call);
     int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
@@ -164,21 +168,21 @@ static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call) 
                  (uint32_t)at_most((heads + rows - 1) / rows, GPU_GENERIC_Y_MOST), 1};
     void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
     return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
-                             staged ? 2 * (size_t)p->pairs * (size_t)gpu_size_of(p) : 0,
-                             call->stream, bound->early);
+                             staged ? 2 * (size_t)p->pairs * (size_t)gpu_size_of(p) : 0, stream,
+                             bound->early);
 }
 
-static gpuError_t launch(const gpu_bound *bound, const rope_call *call) {
+static gpuError_t launch(const gpu_bound *bound, const rope_call *call, void *stream) {
     gpu_launch chosen;
     if (bound->geometry == GPU_GENERIC ||
         (!gpu_plain_plan(bound, call, &chosen) && !gpu_window_plan(bound, call, &chosen) &&
          !gpu_vector_plan(bound, call, &chosen)))
-        return launch_generic(bound, call);
+        return launch_generic(bound, call, stream);
     void *plain[] = {&chosen.plain}, *window[] = {&chosen.window};
     void *vector[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
     void **const arguments[] = {plain, window, vector};
     return gpu_launch_kernel(chosen.kernel, chosen.grid, chosen.block, arguments[chosen.arguments],
-                             chosen.shared, call->stream, bound->early);
+                             chosen.shared, stream, bound->early);
 }
 
 /* A pointer of a call under its name in rope_args. */
@@ -208,8 +212,9 @@ static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
     return ROPE_OK;
 }
 
-static rope_status run(const rope_problem *problem, const void *kernel, const void *call) {
-    (void)problem;
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    (void)problem, (void)workspace;
     gpu_bound *bound = (gpu_bound *)(uintptr_t)kernel;
     rope_status status = ROPE_OK;
     int previous;
@@ -218,33 +223,30 @@ static rope_status run(const rope_problem *problem, const void *kernel, const vo
         if (!atomic_load_explicit(&bound->asked, memory_order_relaxed))
             status = check_memory(bound, call);
         if (status == ROPE_OK)
-            error = launch(bound, call);
+            error = launch(bound, call, stream);
         gpu_leave(bound->device, previous);
     }
     return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
 }
 
-#define CANDIDATE(variable, label, forced, ...)                                                    \
-    static const choice variable##_choice = {__VA_ARGS__};                                         \
-    static const rope_candidate variable = {.name = label,                                         \
-                                            .data = &variable##_choice,                            \
-                                            .on_request = forced,                                  \
-                                            .bind = bind,                                          \
-                                            .run = run,                                            \
-                                            .release = release}
+#define CANDIDATE(label, forced, ...)                                                              \
+    {                                                                                              \
+        .operation = "rope", .version = ROPE_ROPE_VERSION, .numerics = ROPE_BITWISE,               \
+        .name = label, .data = &(const choice){__VA_ARGS__}, .on_request = forced, .query = query, \
+        .bind = bind, .run = run, .release = release                                               \
+    }
 
-CANDIDATE(plain, "plain", 0, GPU_BY_SIZE, NEEDED, TRIED);
-CANDIDATE(window, "window", 0, GPU_BY_SIZE, SKIPPED, NEEDED);
-CANDIDATE(vector, "vector", 0, GPU_BY_SIZE, SKIPPED, SKIPPED);
-CANDIDATE(any, "generic", 0, GPU_GENERIC, SKIPPED, SKIPPED);
+static const rope_candidate candidates[] = {
+    CANDIDATE("plain", 0, GPU_BY_SIZE, NEEDED, TRIED),
+    CANDIDATE("window", 0, GPU_BY_SIZE, SKIPPED, NEEDED),
+    CANDIDATE("vector", 0, GPU_BY_SIZE, SKIPPED, SKIPPED),
+    CANDIDATE("generic", 0, GPU_GENERIC, SKIPPED, SKIPPED),
+    /* One geometry whatever the size, to measure by. */
+    CANDIDATE("narrow", 1, GPU_NARROW, TRIED, TRIED),
+    CANDIDATE("wide", 1, GPU_WIDE, TRIED, TRIED),
+    CANDIDATE("deep", 1, GPU_DEEP, TRIED, TRIED),
+    CANDIDATE("alone", 1, GPU_ALONE, TRIED, TRIED),
+};
 
-/* One geometry whatever the size, to measure by. */
-CANDIDATE(narrow, "narrow", 1, GPU_NARROW, TRIED, TRIED);
-CANDIDATE(wide, "wide", 1, GPU_WIDE, TRIED, TRIED);
-CANDIDATE(deep, "deep", 1, GPU_DEEP, TRIED, TRIED);
-CANDIDATE(alone, "alone", 1, GPU_ALONE, TRIED, TRIED);
-
-static const rope_candidate *const candidates[] = {&plain,  &window, &vector, &any,
-                                                   &narrow, &wide,   &deep,   &alone};
-
-const rope_operation gpu_rotate_operation = {candidates, sizeof candidates / sizeof candidates[0]};
+const rope_candidate_list gpu_rope_candidates = {sizeof(rope_candidate), candidates,
+                                                 sizeof candidates / sizeof candidates[0]};

@@ -22,7 +22,7 @@ static gpuError_t load_kernels(const gpu_traffic_kernel *kernel) {
     return error == gpuSuccess ? gpuFuncGetAttributes(&attributes, kernel->bytewise) : error;
 }
 
-static rope_status bind(const rope_candidate *self, const rope_problem *problem, int32_t device,
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
     (void)problem;
     int previous;
@@ -45,16 +45,17 @@ static rope_status bind(const rope_candidate *self, const rope_problem *problem,
 }
 
 static gpuError_t launch(const gpu_traffic_kernel *kernel, const rope_traffic *t, int aligned,
-                         size_t blocks) {
+                         size_t blocks, void *stream) {
     rope_traffic traffic = *t;
     void *arguments[] = {&traffic.target, &traffic.source, &traffic.bytes};
     dim3 grid = {(uint32_t)blocks, 1, 1}, block = {GPU_TRAFFIC_THREADS, 1, 1};
     return gpu_launch_kernel(aligned ? kernel->aligned : kernel->bytewise, grid, block, arguments,
-                             0, t->stream, 0);
+                             0, stream, 0);
 }
 
-static rope_status run(const rope_problem *problem, const void *opaque, const void *given) {
-    (void)problem;
+static rope_status run(const void *problem, const void *opaque, const void *given, void *workspace,
+                       void *stream) {
+    (void)problem, (void)workspace;
     const bound_traffic *bound = opaque;
     const gpu_traffic_kernel *kernel = bound->kernel;
     const rope_traffic *t = given;
@@ -68,26 +69,26 @@ static rope_status run(const rope_problem *problem, const void *opaque, const vo
     gpuError_t error = gpu_enter(bound->device, &previous);
     if (error == gpuSuccess) {
         if (!kernel)
-            error =
-                gpuMemcpyAsync(t->target, t->source, t->bytes, gpuMemcpyDeviceToDevice, t->stream);
+            error = gpuMemcpyAsync(t->target, t->source, t->bytes, gpuMemcpyDeviceToDevice, stream);
         else if (blocks)
-            error = launch(kernel, t, aligned, blocks);
+            error = launch(kernel, t, aligned, blocks, stream);
         gpu_leave(bound->device, previous);
     }
     return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "moving memory", bound->device);
 }
 
-static const rope_candidate vec16 = {
-    .name = "vec16", .data = &gpu_copy_vec16, .bind = bind, .run = run, .release = free};
-static const rope_candidate vec16x4 = {
-    .name = "vec16x4", .data = &gpu_copy_vec16x4, .bind = bind, .run = run, .release = free};
-static const rope_candidate memcpy_async = {
-    .name = "memcpy", .bind = bind, .run = run, .release = free};
-static const rope_candidate update = {
-    .name = "vec16", .data = &gpu_update_vec16, .bind = bind, .run = run, .release = free};
+#define TRAFFIC(what, label, kernel)                                                               \
+    {                                                                                              \
+        .operation = what, .version = ROPE_TRAFFIC_VERSION, .numerics = ROPE_BITWISE,              \
+        .name = label, .data = kernel, .bind = bind, .run = run, .release = free                   \
+    }
 
-static const rope_candidate *const copies[] = {&vec16, &vec16x4, &memcpy_async};
-static const rope_candidate *const updates[] = {&update};
+static const rope_candidate candidates[] = {
+    TRAFFIC("copy", "vec16", &gpu_copy_vec16),
+    TRAFFIC("copy", "vec16x4", &gpu_copy_vec16x4),
+    TRAFFIC("copy", "memcpy", NULL),
+    TRAFFIC("update", "vec16", &gpu_update_vec16),
+};
 
-const rope_operation gpu_copy_operation = {copies, sizeof copies / sizeof copies[0]};
-const rope_operation gpu_update_operation = {updates, 1};
+const rope_candidate_list gpu_traffic_candidates = {sizeof(rope_candidate), candidates,
+                                                    sizeof candidates / sizeof candidates[0]};

@@ -1,10 +1,13 @@
 /**
  * @file backend.h
- * @brief What a backend implements: the canonical problem, the canonical call and the vtable.
+ * @brief What a backend implements: operations, their candidate kernels and the devices.
  *
- * A backend is a table of operations, each a list of candidate kernels in order of preference. A
- * GPU backend is a shared object libropekit_NAME.so that exports ROPE_BACKEND_ENTRY. Nothing here
- * is needed to use the library. docs/add-a-backend.md walks through a backend.
+ * An operation turns arguments into results: it has a problem (what a plan fixes) and a call (what
+ * changes from call to call), both structs that only the operation and its kernels know. A backend
+ * is a list of candidate kernels, each for one operation, and functions for its devices. A backend
+ * outside libropekit is a shared object libropekit_NAME.so that exports ROPE_BACKEND_ENTRY. Nothing
+ * here is needed to use the library. docs/add-a-backend.md walks through a backend,
+ * docs/add-an-operation.md through an operation.
  */
 #ifndef ROPEKIT_BACKEND_H
 #define ROPEKIT_BACKEND_H
@@ -15,12 +18,25 @@
 extern "C" {
 #endif
 
-/** Version of every struct below; a plugin of another version is refused. */
-#define ROPE_BACKEND_ABI 1
+/** Version of rope_backend, rope_candidate and rope_host; a plugin of another one is refused. */
+#define ROPE_BACKEND_ABI 2
 /** Room for a candidate's reason to decline, terminator included. */
 #define ROPE_REASON_SIZE 160
-/** What a candidate returns from bind when it declines; never leaves the library. */
+/** What a candidate returns from query or bind when it declines; never leaves the library. */
 #define ROPE_DECLINED (-1)
+/** Most bytes of a call of an operation: one lies on the stack of whoever applies a plan. */
+#define ROPE_MAX_CALL_SIZE 2048
+
+/** What a kernel promises of its results. */
+enum {
+    ROPE_BITWISE = 1, /**< The bits of every other BITWISE kernel of the operation. */
+    ROPE_BOUNDED = 2  /**< An error against the exact result within the operation's bound. */
+};
+
+/** @name The operation "rope"
+ * Its problem is a rope_problem, its call a rope_call.
+ * @{ */
+#define ROPE_ROPE_VERSION 1 /**< Of these structs. */
 
 /** One list of frequencies, per pair. longrope has two, every other rule one. */
 typedef struct rope_frequency_set {
@@ -97,63 +113,80 @@ typedef struct rope_call {
     int64_t table_rows;         /**< As rope_args.table_rows. */
     int64_t table_stride[3];    /**< Over [batch, row, entry]. */
     int32_t *position_flag;     /**< As rope_args.position_flag. */
-    void *stream;               /**< As rope_args.stream. */
 } rope_call;
+/** @} */
 
-/** A copy (source given) or a read-modify-write of target: the floors beside which kernels are
- * timed. */
+/** @name The operations "copy" and "update"
+ * The floors beside which kernels are timed. They have no problem (NULL); their call is a
+ * rope_traffic.
+ * @{ */
+#define ROPE_TRAFFIC_VERSION 1 /**< Of this struct. */
+
+/** A copy (source given) or a read-modify-write of target. */
 typedef struct rope_traffic {
     void *target;       /**< Device memory. */
     const void *source; /**< NULL for an update. */
     size_t bytes;       /**< Of target. */
-    void *stream;       /**< As rope_args.stream. */
 } rope_traffic;
+/** @} */
 
-/** Operations of a backend: index of rope_backend.operation. */
-enum {
-    ROPE_OPERATION_ROTATE = 0, /**< bind takes a rope_problem, run a rope_call. */
-    ROPE_OPERATION_COPY = 1,   /**< bind takes NULL, run a rope_traffic. */
-    ROPE_OPERATION_UPDATE = 2, /**< bind takes NULL, run a rope_traffic. */
-    ROPE_OPERATION_COUNT = 3
-};
-
-/** One way to do an operation. */
+/** One kernel for one operation, or a family of kernels that the size of a call chooses among. */
 typedef struct rope_candidate {
-    const char *name;   /**< Within the backend, as in "avx512". */
-    const void *data;   /**< The backend's own, for bind. */
-    int32_t on_request; /**< 1: never chosen unless named. */
+    const char *operation; /**< Name of the operation, as in "rope". */
+    int32_t version;       /**< Of the operation's structs; with another one it is never asked. */
+    int32_t numerics;      /**< ROPE_BITWISE or ROPE_BOUNDED. */
+    const char *name;      /**< Unique within backend and operation, as in "avx512". */
+    const void *data;      /**< The backend's own. */
+    int32_t on_request;    /**< 1: never chosen unless named. */
     /**
-     * Accepts a problem on a device and prepares its kernel, or declines.
+     * Says whether this candidate can serve a problem, or declines; cheap, and prepares nothing.
+     * NULL: it serves all.
      * @param self     this candidate
      * @param problem  NULL to ask only whether the device can run this candidate at all
      * @param device   the backend's device index
-     * @param kernel   receives what run takes; NULL is allowed
      * @param reason   ROPE_REASON_SIZE bytes for the reason to decline
      * @return ROPE_OK, ROPE_DECLINED or an error
      */
-    rope_status (*bind)(const struct rope_candidate *self, const rope_problem *problem,
-                        int32_t device, void **kernel, char *reason);
-    /** Runs; thread-safe, without allocation or lock. */
-    rope_status (*run)(const rope_problem *problem, const void *kernel, const void *call);
+    rope_status (*query)(const struct rope_candidate *self, const void *problem, int32_t device,
+                         char *reason);
+    /**
+     * Prepares the kernel of a problem that query accepted. NULL: there is nothing to prepare and
+     * run gets `data` as its kernel.
+     * @param kernel  receives what run takes; untouched on error
+     */
+    rope_status (*bind)(const struct rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason);
+    /**
+     * Bytes of device memory, 256-byte aligned, that run needs for every call within bounds, a
+     * struct of the operation. NULL: none. The caller owns the memory; one call at a time uses it.
+     */
+    rope_status (*workspace)(const void *problem, const void *kernel, const void *bounds,
+                             size_t *bytes);
+    /** Runs on a stream (NULL: the backend's default); thread-safe, without allocation or lock. */
+    rope_status (*run)(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream);
     /** Releases what bind prepared; may be NULL. */
     void (*release)(void *kernel);
 } rope_candidate;
 
-/** An operation's candidates in order of preference. */
-typedef struct rope_operation {
-    const rope_candidate *const *candidates; /**< In order of preference. */
-    int32_t count;                           /**< Of candidates. */
-} rope_operation;
+/** Candidates, those of one operation in order of preference. */
+typedef struct rope_candidate_list {
+    size_t candidate_size;            /**< sizeof(rope_candidate). */
+    const rope_candidate *candidates; /**< One after the other. */
+    int32_t count;                    /**< Of candidates. */
+} rope_candidate_list;
 
 /** Runs one iteration of a measurement for rope_backend.time. */
 typedef rope_status (*rope_iteration)(void *state, int64_t index, void *stream);
 
 /** A backend. */
 typedef struct rope_backend {
-    uint32_t abi;     /**< ROPE_BACKEND_ABI. */
-    int32_t priority; /**< "auto" tries the highest first; the CPU has 0. */
-    const char *name; /**< As in "cpu". */
-    const rope_operation *operation[ROPE_OPERATION_COUNT]; /**< By ROPE_OPERATION_. */
+    uint32_t abi;                            /**< ROPE_BACKEND_ABI. */
+    int32_t priority;                        /**< "auto" tries the highest first; the CPU has 0. */
+    size_t struct_size;                      /**< sizeof(rope_backend). */
+    const char *name;                        /**< As in "cpu". */
+    const rope_candidate_list *const *lists; /**< One for each operation, or for several. */
+    int32_t list_count;                      /**< Of lists. */
     /** Counts devices; an error with a reason where there is none. */
     rope_status (*device_count)(int32_t *count, char *reason);
     /** Fills everything but the backend's name. */
@@ -184,6 +217,60 @@ typedef struct rope_host {
 #define ROPE_BACKEND_ENTRY rope_backend_entry
 /** Its type: returns the backend, or NULL when it cannot serve this host. */
 typedef const rope_backend *(*rope_backend_entry_function)(const rope_host *host);
+
+/** @name Operations
+ * What the library knows of an operation, and plans of any: a program may bring an operation of its
+ * own along with the backend that serves it.
+ * @{ */
+
+/** An operation, from its arguments to its call. */
+typedef struct rope_operation {
+    const char *name; /**< As candidates name it. */
+    int32_t version;  /**< Of its problem, call and bounds. */
+    size_t call_size; /**< Bytes of a call, 1..ROPE_MAX_CALL_SIZE. */
+    /**
+     * Checks arguments and fills a call. Writes nothing else.
+     * @param problem  the plan's
+     * @param args     the caller's struct, which begins with its struct_size
+     * @param call     receives call_size bytes
+     * @param stream   receives the stream that the arguments name
+     * @param empty    receives 1 where there is nothing to do
+     */
+    rope_status (*read)(const void *problem, const void *args, void *call, void **stream,
+                        int *empty);
+    /** Frees a problem; may be NULL. */
+    void (*release)(void *problem);
+} rope_operation;
+
+/** Where a plan runs: the fields of rope_desc of these names. */
+typedef struct rope_choice {
+    const char *backend; /**< NULL: ROPE_BACKEND. */
+    int32_t device;      /**< >= 0. */
+    const char *kernel;  /**< NULL: the first that accepts. */
+} rope_choice;
+
+/**
+ * Makes a plan of any operation.
+ * @param operation  lives as long as the plan
+ * @param problem    taken over by the plan, which releases it; released on error too
+ * @param choice     read once
+ * @param plan       receives the plan; untouched on error
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OUT_OF_MEMORY, UNSUPPORTED, NO_BACKEND, NO_DEVICE
+ * or DEVICE
+ */
+ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *problem,
+                                    const rope_choice *choice, rope_plan **plan);
+/** Reads arguments of the plan's operation and runs the plan's kernel.
+ * @param args       the operation's arguments
+ * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
+ * @return what the operation's read and the kernel's run return */
+ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
+/** Bytes of workspace that calls within bounds need.
+ * @return ROPE_OK, NULL_POINTER or what the kernel's workspace returns */
+ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
+/** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
+ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);
+/** @} */
 
 #ifdef __cplusplus
 }

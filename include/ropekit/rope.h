@@ -476,7 +476,7 @@ ROPE_API rope_status rope_device_synchronize(rope_device *device);
 
 /** What rope_time runs. */
 enum {
-    ROPE_TIME_APPLY = 1,  /**< rope_apply, checks included. */
+    ROPE_TIME_APPLY = 1,  /**< A call of the plan, checks included. */
     ROPE_TIME_KERNEL = 2, /**< The bound kernel alone, its arguments checked once before. */
     ROPE_TIME_COPY = 3,   /**< A copy kernel of the backend: target = source. */
     ROPE_TIME_UPDATE = 4  /**< A read-modify-write kernel of the backend on target. */
@@ -489,7 +489,8 @@ typedef struct rope_timing {
     int32_t graph;         /**< 1: replay a captured graph where the backend has graphs. */
     int64_t iterations;    /**< Runs between two looks at the clock, > 0. */
     const rope_plan *plan; /**< apply, kernel: on the device's backend. */
-    const rope_args *args; /**< apply, kernel: args_count calls, taken in turn. */
+    const void *args;      /**< apply, kernel: args_count structs, taken in turn: rope_args, or
+                                those of the plan's operation. */
     int64_t args_count;    /**< > 0. */
     void *target;          /**< copy, update: device memory. */
     const void *source;    /**< copy: device memory. */
@@ -498,15 +499,17 @@ typedef struct rope_timing {
     int32_t candidate;     /**< copy, update: index of the kernel. */
     double seconds;        /**< Receives the time of one run. */
     double host_seconds;   /**< Receives the host's time for one run. */
+    void *workspace;       /**< apply, kernel: of plans that need one. */
 } rope_timing;
 
 /** Times runs by the device's clock; iterations once, after nothing else was waiting.
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, ABI, OUT_OF_MEMORY, DEVICE or what a run returned
  */
 ROPE_API rope_status rope_time(rope_device *device, rope_timing *timing);
-/** Name of the index-th kernel of a kind (ROPE_TIME_KERNEL, _COPY or _UPDATE), or NULL past the
- * last. It lives as long as the process. */
-ROPE_API const char *rope_device_kernel(const rope_device *device, int32_t kind, int32_t index);
+/** Name of the index-th kernel of an operation, as in "rope", "copy" or "update", that a device can
+ * run; NULL past the last. It lives as long as the process. */
+ROPE_API const char *rope_device_kernel(const rope_device *device, const char *operation,
+                                        int32_t index);
 /** @} */
 
 /** Receives one line of the library's log, without a newline. Called from any thread. */

@@ -1,8 +1,9 @@
 /*
- * A backend that lives outside the tree: host memory of its own, and one kernel for the simplest
- * rotation. PLUGIN_NAME names it; PLUGIN_ABI and PLUGIN_DEVICES make the broken ones.
+ * A backend that lives outside the tree: host memory of its own, one kernel for the simplest
+ * rotation, and one for an operation that the library has never heard of (gather.h). PLUGIN_NAME
+ * names it; PLUGIN_ABI, PLUGIN_DEVICES and PLUGIN_ROPE_VERSION make the others.
  */
-#include <ropekit/backend.h>
+#include "tests/plugin/gather.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,6 +15,9 @@
 #endif
 #ifndef PLUGIN_DEVICES
 #define PLUGIN_DEVICES 1
+#endif
+#ifndef PLUGIN_ROPE_VERSION
+#define PLUGIN_ROPE_VERSION ROPE_ROPE_VERSION
 #endif
 #ifndef PLUGIN_PRIORITY
 #define PLUGIN_PRIORITY -5
@@ -110,11 +114,10 @@ static rope_status time_iterations(int32_t device, int32_t graph, int64_t iterat
 }
 
 /* Forward, exact angles, fp32, half-split, one axis, implicit positions. */
-static rope_status plain_bind(const rope_candidate *self, const rope_problem *p, int32_t device,
-                              void **kernel, char *reason) {
-    (void)self;
-    (void)device;
-    (void)kernel;
+static rope_status rope_query(const rope_candidate *self, const void *problem, int32_t device,
+                              char *reason) {
+    const rope_problem *p = problem;
+    (void)self, (void)device;
     if (!p ||
         (p->dtype == ROPE_F32 && p->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
          p->pairing_out == p->pairing_in && p->direction == ROPE_FORWARD &&
@@ -152,34 +155,24 @@ static void rotate_tensor(const rope_problem *p, const rope_call *call, int32_t 
                             (float *)o->out + b * out[0] + t * out[1] + h * out[2], out[3]);
 }
 
-static rope_status plain_run(const rope_problem *p, const void *kernel, const void *opaque) {
-    const rope_call *call = opaque;
+static rope_status rope_run(const void *problem, const void *kernel, const void *given,
+                            void *workspace, void *stream) {
+    const rope_call *call = given;
     const rope_position_map *map = &call->position;
-    (void)kernel;
+    (void)kernel, (void)workspace, (void)stream;
     if (map->ids || map->offsets || map->cu_seqlens)
         return host->fail(ROPE_ERROR_UNSUPPORTED, "position_ids, sequence_offsets and cu_seqlens "
                                                   "must be NULL for the test backend");
     for (int32_t tensor = 0; tensor < 2; tensor++)
-        rotate_tensor(p, call, tensor);
+        rotate_tensor(problem, call, tensor);
     return ROPE_OK;
 }
 
-static rope_status traffic_bind(const rope_candidate *self, const rope_problem *problem,
-                                int32_t device, void **kernel, char *reason) {
-    (void)self;
-    (void)problem;
-    (void)device;
-    (void)kernel;
-    (void)reason;
-    return ROPE_OK;
-}
-
-static rope_status traffic_run(const rope_problem *problem, const void *kernel,
-                               const void *opaque) {
-    const rope_traffic *t = opaque;
-    (void)problem;
-    (void)kernel;
+static rope_status traffic_run(const void *problem, const void *kernel, const void *call,
+                               void *workspace, void *stream) {
+    const rope_traffic *t = call;
     unsigned char *target = t->target;
+    (void)problem, (void)kernel, (void)workspace, (void)stream;
     for (size_t i = 0; !t->source && i < t->bytes; i++)
         target[i] ^= 1;
     if (t->source)
@@ -187,20 +180,76 @@ static rope_status traffic_run(const rope_problem *problem, const void *kernel,
     return ROPE_OK;
 }
 
-static const rope_candidate plain = {.name = "plain", .bind = plain_bind, .run = plain_run};
-static const rope_candidate copy = {.name = "bytes", .bind = traffic_bind, .run = traffic_run};
-static const rope_candidate *const rotations[] = {&plain};
-static const rope_candidate *const copies[] = {&copy};
-static const rope_operation rotate = {rotations, 1};
-static const rope_operation traffic = {copies, 1};
+static rope_status gather_query(const rope_candidate *self, const void *problem, int32_t device,
+                                char *reason) {
+    const gather_problem *p = problem;
+    (void)self, (void)device;
+    if (!p || p->row_bytes <= GATHER_MAX_ROW)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "row_bytes is %d; allowed is at most %d", p->row_bytes,
+             GATHER_MAX_ROW);
+    return ROPE_DECLINED;
+}
+
+/* One row, on its way from its page to the output. */
+static rope_status gather_workspace(const void *problem, const void *kernel, const void *bounds,
+                                    size_t *bytes) {
+    (void)kernel, (void)bounds;
+    *bytes = (size_t)((const gather_problem *)problem)->row_bytes;
+    return ROPE_OK;
+}
+
+static rope_status gather_run(const void *problem, const void *kernel, const void *given,
+                              void *workspace, void *stream) {
+    const gather_problem *p = problem;
+    const gather_call *call = given;
+    const size_t row = (size_t)p->row_bytes;
+    (void)kernel, (void)stream;
+    for (int64_t i = 0; i < call->rows; i++) {
+        const int64_t slot = call->slots[i];
+        const unsigned char *page = call->pages[slot / p->page_rows];
+        memcpy(workspace, page + (size_t)(slot % p->page_rows) * row, row);
+        memcpy((unsigned char *)call->out + (size_t)i * row, workspace, row);
+    }
+    return ROPE_OK;
+}
+
+static const rope_candidate candidates[] = {
+    {.operation = "rope",
+     .version = PLUGIN_ROPE_VERSION,
+     .numerics = ROPE_BOUNDED,
+     .name = "plain",
+     .query = rope_query,
+     .run = rope_run},
+    {.operation = "copy",
+     .version = ROPE_TRAFFIC_VERSION,
+     .numerics = ROPE_BITWISE,
+     .name = "bytes",
+     .run = traffic_run},
+    {.operation = "update",
+     .version = ROPE_TRAFFIC_VERSION,
+     .numerics = ROPE_BITWISE,
+     .name = "bytes",
+     .run = traffic_run},
+    {.operation = GATHER_NAME,
+     .version = GATHER_VERSION,
+     .numerics = ROPE_BITWISE,
+     .name = "by row",
+     .query = gather_query,
+     .workspace = gather_workspace,
+     .run = gather_run},
+};
+static const rope_candidate_list list = {sizeof(rope_candidate), candidates,
+                                         sizeof candidates / sizeof candidates[0]};
+static const rope_candidate_list *const lists[] = {&list};
 
 static const rope_backend backend = {
     .abi = PLUGIN_ABI,
     .priority = PLUGIN_PRIORITY,
+    .struct_size = sizeof backend,
     .name = PLUGIN_NAME,
-    .operation = {[ROPE_OPERATION_ROTATE] = &rotate,
-                  [ROPE_OPERATION_COPY] = &traffic,
-                  [ROPE_OPERATION_UPDATE] = &traffic},
+    .lists = lists,
+    .list_count = 1,
     .device_count = device_count,
     .device_info = device_info,
     .alloc = alloc,

@@ -8,7 +8,7 @@ import torch
 from ropekit_bench import clock as clocks
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
-from ropekit_bench.library import COPY, UPDATE, RopeError
+from ropekit_bench.library import RopeError
 
 
 class DeviceLost(Exception):
@@ -66,8 +66,7 @@ class Floor:
 
     def __init__(self, device, case, replays):
         self.device, self.case = device, case
-        self.kind = UPDATE if case.shape["in_place"] else COPY
-        self.names = device.kernels(self.kind)
+        self.names = device.kernels("update" if case.shape["in_place"] else "copy")
         self.runs, self.candidate, self.first = 1, 0, 0
         self.looks = 1 if replays else 2  # a graph has so many runs that what precedes them does not matter
         seconds, most = (REPLAY_SECONDS, REPLAY_RUNS_MOST) if replays else (LOOK_SECONDS, RUNS_MOST)
@@ -92,7 +91,7 @@ class Floor:
             self.first = 0
         start = self.first * case.pitch
         self.first += count
-        source = None if self.kind == UPDATE else case.source.data_ptr() + start
+        source = None if case.shape["in_place"] else case.source.data_ptr() + start
         return self.device.traffic(
             self.candidate,
             self.runs,

@@ -100,7 +100,7 @@ class Library:
         self.c.rope_device_kernel.restype = c_char_p
         for function in ("rope_plan_kernel", "rope_plan_destroy", "rope_device_close"):
             getattr(self.c, function).argtypes = [c_void_p]
-        self.c.rope_device_kernel.argtypes = [c_void_p, c_int32, c_int32]
+        self.c.rope_device_kernel.argtypes = [c_void_p, c_char_p, c_int32]
         self.c.rope_device_open.argtypes = [c_char_p, c_int32, POINTER(c_void_p)]
         self.c.rope_plan_create.argtypes = [POINTER(Desc), POINTER(c_void_p)]
         self.c.rope_apply.argtypes = [c_void_p, POINTER(Args)]
@@ -156,11 +156,12 @@ class Device:
         self.library, self.handle = library, c_void_p()
         library.succeed(library.c.rope_device_open(backend.encode(), index, byref(self.handle)))
 
-    def kernels(self, kind):
-        names, name = [], self.library.c.rope_device_kernel(self.handle, kind, 0)
+    def kernels(self, operation):
+        kernel = self.library.c.rope_device_kernel
+        names, name = [], kernel(self.handle, operation, 0)
         while name:
             names.append(name.decode())
-            name = self.library.c.rope_device_kernel(self.handle, kind, len(names))
+            name = kernel(self.handle, operation, len(names))
         return names
 
     def traffic(self, candidate, iterations, target, source, nbytes, pitch, sets):

@@ -189,7 +189,7 @@ def test_rounds_interleave_a_copy_with_every_implementation(tool, monkeypatch):
     ours, torch_ = comparison.run(LISTED)
     for record in (ours, torch_):
         assert record["rounds"] == 3
-        assert record["floor"]["kernel"] in comparison.device.kernels(3)
+        assert record["floor"]["kernel"] in comparison.device.kernels("copy")
         low, high = record["eager"]["ratio"]["low"], record["eager"]["ratio"]["high"]
         assert 0 < low <= record["eager"]["ratio"]["median"] <= high
     assert [r["table_bytes"] for r in (ours, torch_)] == [0, 2 * 5 * 16 * 4]

@@ -1,0 +1,24 @@
+/* The candidates of a backend. */
+#ifndef ROPEKIT_COMMON_CANDIDATE_H
+#define ROPEKIT_COMMON_CANDIDATE_H
+
+#include <ropekit/backend.h>
+
+#include <string.h>
+
+/* The backend's index-th candidate for an operation, in order of preference; NULL past the last. */
+static inline const rope_candidate *rope_candidate_of(const rope_backend *backend,
+                                                      const char *operation, int32_t index) {
+    for (int32_t l = 0; l < backend->list_count; l++) {
+        const rope_candidate_list *list = backend->lists[l];
+        for (int32_t i = 0; i < list->count; i++) {
+            const rope_candidate *candidate =
+                (const void *)((const char *)list->candidates + list->candidate_size * (size_t)i);
+            if (strcmp(candidate->operation, operation) == 0 && index-- == 0)
+                return candidate;
+        }
+    }
+    return NULL;
+}
+
+#endif

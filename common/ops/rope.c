@@ -1,0 +1,62 @@
+/* The operation "rope": its plans, its calls and its frequencies. */
+#include "common/call.h"
+#include "common/descriptor.h"
+#include "common/frequency.h"
+#include "common/plan.h"
+#include "common/problem.h"
+#include "common/status.h"
+
+#include <stdlib.h>
+
+static const rope_operation operation = {.name = "rope",
+                                         .version = ROPE_ROPE_VERSION,
+                                         .call_size = sizeof(rope_call),
+                                         .read = rope_call_read,
+                                         .release = free};
+
+_Static_assert(sizeof(rope_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
+
+rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
+    if (!plan)
+        return rope_fail_null("plan");
+    rope_desc full;
+    rope_problem *problem;
+    rope_status status = rope_descriptor_read(desc, &full);
+    if (status == ROPE_OK)
+        status = rope_problem_create(&full, &problem);
+    if (status != ROPE_OK)
+        return status;
+    const rope_choice choice = {full.backend, full.device, full.kernel};
+    return rope_plan_make(&operation, problem, &choice, plan);
+}
+
+rope_status rope_apply(const rope_plan *plan, const rope_args *args) {
+    if (plan && plan->operation != &operation)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of rope",
+                         plan->operation->name);
+    return rope_plan_apply(plan, args, NULL);
+}
+
+rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,
+                             int32_t count, double *attention_factor) {
+    rope_desc full;
+    rope_status status = rope_descriptor_read(desc, &full);
+    if (status != ROPE_OK)
+        return status;
+    if (full.angle_mode == ROPE_ANGLE_TABLE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "angle_mode is table; allowed is exact or f32, which have frequencies");
+    if (long_set < 0 || long_set >= rope_frequency_sets(&full))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "long_set is %d; allowed is 0..%d", long_set,
+                         rope_frequency_sets(&full) - 1);
+    if (!inv_freq)
+        return rope_fail_null("inv_freq");
+    if (count < full.rotary_dim / 2)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "count is %d; allowed is >= %d (rotary_dim / 2)",
+                         count, full.rotary_dim / 2);
+    double factor;
+    rope_frequency_compute(&full, long_set, inv_freq, &factor);
+    if (attention_factor)
+        *attention_factor = factor;
+    return ROPE_OK;
+}
