@@ -73,7 +73,8 @@ static rope_status prepare_calls(const rope_device *device, timing_state *state)
                                                &stream, &empty);
     if (status == ROPE_OK && empty)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "a call of timing.args has nothing to do; allowed is no empty tensor");
+                         "a call of timing.args has nothing to do; allowed is batch, tokens and "
+                         "heads >= 1");
     return status;
 }
 
