@@ -13,7 +13,8 @@
 #include <math.h>
 #include <string.h>
 
-static const int64_t ranges[] = {1 << 10, 8 << 10, 128 << 10, 1 << 20, 16 << 20};
+static const int64_t ranges[] = {1 << 10,  8 << 10,          128 << 10,       1 << 20,
+                                 16 << 20, INT64_C(1) << 31, INT64_C(1) << 36};
 static const char *const modes[] = {"exact", "f32", "table"};
 #define RANGES (sizeof ranges / sizeof ranges[0])
 #define MODES (sizeof modes / sizeof modes[0])
@@ -23,9 +24,11 @@ typedef struct accuracy {
     options base; /* one head of the window alone, one axis, no shard */
     target t;
     angle_rule rule;
+    oracle *truth;                  /* exact angles */
     int64_t count;                  /* positions tried in a range */
     int64_t *positions;             /* of one range */
     double *cosine, *sine;          /* true values, count * pairs */
+    double attention_factor;        /* of the rule */
     double angle_error, output_ulp; /* of one mode and range */
     char kernel[64];
     progress bar;
@@ -63,6 +66,15 @@ static bool prepare(accuracy *a, options *o) {
     rope_desc desc = o->desc;
     if (!angle_rule_take(&desc, &a->rule))
         return false;
+    desc = o->desc;
+    desc.angle_mode = ROPE_ANGLE_EXACT;
+    desc.table_dtype = desc.table_width = desc.out_of_range = 0;
+    a->truth = oracle_create(&desc);
+    if (!a->truth) {
+        message("no memory for the oracle");
+        return false;
+    }
+    a->attention_factor = oracle_attention_factor(a->truth, 0);
     size_t entries = (size_t)(a->count * a->rule.pairs);
     a->positions = pool_alloc(o->pool, (size_t)a->count, sizeof *a->positions);
     a->cosine = pool_alloc(o->pool, entries, sizeof *a->cosine);
@@ -73,15 +85,14 @@ static bool prepare(accuracy *a, options *o) {
     return a->positions && a->cosine && a->sine;
 }
 
-/* Draws the positions of a range, its last one among them, and their true cos and sin. */
+/* Draws the positions of a range, its last one among them, and cos and sin of the rule's angles. */
 static void draw_range(accuracy *a, int64_t range) {
     uint64_t state = (uint64_t)a->base.seed ^ (uint64_t)range;
     for (int64_t i = 0; i < a->count; i++) {
         a->positions[i] = i == 0 ? range - 1 : random_below(&state, range - 1);
         for (int32_t p = 0; p < a->rule.pairs; p++) {
             int64_t at = i * a->rule.pairs + p;
-            oracle_angle_cos_sin(a->positions[i], a->rule.inv_freq[p], &a->cosine[at],
-                                 &a->sine[at]);
+            oracle_cos_sin(a->truth, 0, a->positions[i], p, &a->cosine[at], &a->sine[at]);
         }
         progress_step(&a->bar, "true angles");
     }
@@ -99,20 +110,19 @@ static double larger(double a, double b) {
     return fabs(a) > fabs(b) ? fabs(a) : fabs(b);
 }
 
-/* Errors of unit vectors, which show cos and sin themselves. */
+/* Errors of unit vectors, which show cos and sin themselves: without an attention factor. */
 static void compare_angles(accuracy *a, const workload *w) {
     for (int64_t i = 0; i < a->count * a->rule.pairs; i++) {
         int64_t at = i / a->rule.pairs * w->desc.head_dim + i % a->rule.pairs;
-        double c = oracle_load(w->desc.dtype, w->host.q.out, at) / a->rule.attention_factor;
-        double s = oracle_load(w->desc.dtype, w->host.q.out, at + a->rule.pairs) /
-                   a->rule.attention_factor;
+        double c = oracle_load(w->desc.dtype, w->host.q.out, at);
+        double s = oracle_load(w->desc.dtype, w->host.q.out, at + a->rule.pairs);
         a->angle_error = larger(a->angle_error, larger(c - a->cosine[i], s - a->sine[i]));
     }
 }
 
 static void compare_outputs(accuracy *a, const workload *w) {
     int32_t dtype = w->desc.dtype;
-    double factor = a->rule.attention_factor;
+    double factor = a->attention_factor;
     for (int64_t i = 0; i < a->count * a->rule.pairs; i++) {
         int64_t at = i / a->rule.pairs * w->desc.head_dim + i % a->rule.pairs;
         double x1 = oracle_load(dtype, w->host.q.in, at);
@@ -165,6 +175,8 @@ static bool run_mode(accuracy *a, int32_t mode) {
     if (o.desc.dtype != ROPE_F64)
         o.desc.dtype = ROPE_F32;
     o.desc.table_dtype = 0;
+    o.desc.mscale = o.desc.mscale_all_dim = o.desc.short_mscale = o.desc.long_mscale = 0;
+    o.desc.attention_factor = 1;
     return run_kernel(a, &o, true);
 }
 
@@ -220,7 +232,9 @@ bool accuracy_measure(options *o, const target *t, record_list *list, FILE *file
     if (!a)
         return false;
     a->t = *t;
-    return run(a, o, list, file);
+    bool done = run(a, o, list, file);
+    oracle_destroy(a->truth);
+    return done;
 }
 
 int command_accuracy(options *o) {

@@ -1,6 +1,6 @@
 # Results are bitwise equal on every backend only if the compiler keeps IEEE semantics
 # (docs/numerics.md). The linker flags count too: gcc links code that turns subnormals off. What
-# comes another way, such as a file of flags, common/portable.h refuses by what it defines.
+# comes another way, such as a file of flags, common/math/portable.h refuses by what it defines.
 set(fast_math_flags
     -ffast-math -Ofast -funsafe-math-optimizations -ffinite-math-only -fassociative-math
     -freciprocal-math -fno-signed-zeros -ffp-model=fast -ffp-contract=fast -ffp-contract=on

@@ -7,13 +7,8 @@
 #include <stdlib.h>
 
 oracle *compare_oracle(const rope_desc *desc) {
-    double inv_freq[CASE_MAX_PAIRS], factor;
     oracle *o = oracle_create(desc);
     CHECK(o != NULL, "no memory for an oracle");
-    for (int32_t set = 0; set < oracle_sets(o); set++) {
-        CHECK_STATUS(ROPE_OK, rope_frequencies(desc, set, inv_freq, CASE_MAX_PAIRS, &factor));
-        oracle_take_frequencies(o, set, inv_freq, factor);
-    }
     return o;
 }
 

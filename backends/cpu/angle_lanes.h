@@ -1,4 +1,4 @@
-/* common/angle.h on LANES pairs at once, operation by operation, hence bit by bit. */
+/* common/math/angle.h on LANES pairs at once, operation by operation, hence bit by bit. */
 #ifndef ROPEKIT_CPU_ANGLE_LANES_H
 #define ROPEKIT_CPU_ANGLE_LANES_H
 

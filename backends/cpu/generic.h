@@ -6,8 +6,8 @@
 #define ROPEKIT_CPU_GENERIC_H
 
 #include "backends/cpu/head.h"
-#include "common/rotate.h"
-#include "common/token.h"
+#include "common/math/rotate.h"
+#include "common/math/token.h"
 
 /* Lists of one token's coefficients: c2 and s2 are the very lists of c1 and s1 where these rotate
  * both elements of a pair alike. */

@@ -6,8 +6,8 @@
 #define ROPEKIT_CPU_GENERIC_F64_H
 
 #include "backends/cpu/head.h"
-#include "common/rotate.h"
-#include "common/token.h"
+#include "common/math/rotate.h"
+#include "common/math/token.h"
 
 /* Lists of one token's coefficients, and of the elements of one window. */
 typedef struct cpu_work64 {

@@ -3,8 +3,8 @@
 #define ROPEKIT_CPU_HEAD_H
 
 #include "backends/cpu/kernel.h"
-#include "common/half.h"
-#include "common/layout.h"
+#include "common/math/half.h"
+#include "common/math/layout.h"
 
 /* Kernels are specialized by inlining. Without optimization nothing is dropped after it, and frames
    would be megabytes: there these are functions as any other. */

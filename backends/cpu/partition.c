@@ -2,7 +2,7 @@
 
 #include "backends/cpu/features.h"
 #include "common/status.h"
-#include "common/token.h"
+#include "common/math/token.h"
 
 #if defined(_OPENMP)
 #include <omp.h>

@@ -3,7 +3,7 @@
  * description of tokens and layouts with the fast kernels, and none of their arithmetic.
  */
 #include "backends/cpu/head.h"
-#include "common/token.h"
+#include "common/math/token.h"
 
 /* cos and sin of t 2^-64 turns: the nearest quarter turn, and what is left of it in radians. */
 static void exact_angle(uint64_t t, double *c, double *s) {

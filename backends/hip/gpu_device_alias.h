@@ -18,7 +18,7 @@
 #define memcpy __builtin_memcpy
 #endif
 
-#include "common/half.h"
+#include "common/math/half.h"
 
 /* The address space of a kernel's parameters. */
 #ifdef __HIP_DEVICE_COMPILE__
@@ -65,7 +65,7 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
 static __device__ __forceinline__ void gpu_wait_for_last(void) {}
 static __device__ __forceinline__ void gpu_let_next_start(void) {}
 
-/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/half.h
+/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/math/half.h
  * has it. */
 static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
     __half2 h;

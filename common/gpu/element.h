@@ -5,8 +5,8 @@
 #include <gpu_device_alias.h>
 #include <gpu_tuning.h>
 
-#include "common/half.h"
-#include "common/rotate.h"
+#include "common/math/half.h"
+#include "common/math/rotate.h"
 
 #include <ropekit/backend.h>
 

@@ -7,8 +7,8 @@
 
 #include "common/gpu/element.h"
 #include "common/gpu/kernels.h"
-#include "common/layout.h"
-#include "common/token.h"
+#include "common/math/layout.h"
+#include "common/math/token.h"
 
 /* One head: element 0 of what is read and written, and what separates its elements. */
 template <typename BITS> struct gpu_head {

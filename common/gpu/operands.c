@@ -1,6 +1,6 @@
 #include "common/gpu/operands.h"
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 int32_t gpu_size_of(const rope_problem *problem) {
     return problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;

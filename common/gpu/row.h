@@ -9,7 +9,7 @@
 
 #include "common/gpu/element.h"
 #include "common/gpu/kernels.h"
-#include "common/token.h"
+#include "common/math/token.h"
 
 /* A row: one list where both elements of a pair share cos and sin, else one for each. */
 template <int DTYPE> struct gpu_row {

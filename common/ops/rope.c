@@ -1,9 +1,10 @@
 /* The operation "rope": its plans, its calls and its frequencies. */
-#include "common/call.h"
-#include "common/descriptor.h"
-#include "common/frequency.h"
+#include "common/frequency/frequency.h"
+#include "common/frequency/rule.h"
+#include "common/ops/rope_call.h"
+#include "common/ops/rope_descriptor.h"
+#include "common/ops/rope_problem.h"
 #include "common/plan.h"
-#include "common/problem.h"
 #include "common/status.h"
 
 #include <stdlib.h>
@@ -54,9 +55,11 @@ rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *in
     if (count < full.rotary_dim / 2)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "count is %d; allowed is >= %d (rotary_dim / 2)",
                          count, full.rotary_dim / 2);
-    double factor;
-    rope_frequency_compute(&full, long_set, inv_freq, &factor);
+    rope_rule rule;
+    rope_rule_begin(&rule, &full, long_set);
+    for (int32_t i = 0; i < full.rotary_dim / 2; i++)
+        inv_freq[i] = rope_real_double(rope_rule_next(&rule));
     if (attention_factor)
-        *attention_factor = factor;
+        *attention_factor = rope_rule_attention(&full, long_set);
     return ROPE_OK;
 }

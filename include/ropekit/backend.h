@@ -41,7 +41,7 @@ enum {
 /** One list of frequencies, per pair. longrope has two, every other rule one. */
 typedef struct rope_frequency_set {
     const uint64_t *turns;     /**< Turns a position, times 2^64, rounded to nearest. */
-    const uint64_t *turns_top; /**< High word of turns a position times 2^128, truncated ... */
+    const uint64_t *turns_top; /**< High word of turns a position times 2^128, nearest ... */
     const uint64_t *turns_low; /**< ... and its low word: for fp64 angles. */
     const double *omega;       /**< Radians a position. */
     const float *inv_freq;     /**< The same in fp32: for ROPE_ANGLE_F32. */
@@ -77,7 +77,8 @@ typedef struct rope_problem {
     int64_t xpos_center;      /**< Where XPos scales by 1. */
 } rope_problem;
 
-/** Where positions come from: everything rope_position() of common/position.h reads, by value. */
+/** Where positions come from: everything rope_position() of common/math/position.h reads, by value.
+ */
 typedef struct rope_position_map {
     const void *ids;        /**< Or NULL. */
     int64_t id_stride[3];   /**< Over [axis, batch, token]. */

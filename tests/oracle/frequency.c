@@ -85,8 +85,11 @@ static void yarn(oracle *o, mpfr_t *omega) {
         mpfr_set_ui(low, 0, RN);
     if (mpfr_cmp_si(high, d->rotary_dim - 1) > 0)
         mpfr_set_si(high, d->rotary_dim - 1, RN);
-    if (mpfr_equal_p(low, high))
-        mpfr_add_d(high, high, 0.001, RN);
+    if (mpfr_equal_p(low, high)) {
+        mpfr_set_ui(ramp, 1, RN);
+        mpfr_div_ui(ramp, ramp, 1000, RN);
+        mpfr_add(high, high, ramp, RN);
+    }
     mpfr_sub(high, high, low, RN);
     for (int32_t i = 0; i < o->pairs; i++) {
         mpfr_si_sub(ramp, i, low, RN);

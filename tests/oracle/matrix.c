@@ -51,6 +51,13 @@ static oracle_angle *angle_of(oracle *o, int32_t set, int64_t position, int32_t 
     return a;
 }
 
+void oracle_cos_sin(oracle *o, int32_t set, int64_t position, int32_t pair, double *cosine,
+                    double *sine) {
+    const oracle_angle *a = angle_of(o, set, position, pair);
+    *cosine = mpfr_get_d(a->c, RN);
+    *sine = mpfr_get_d(a->s, RN);
+}
+
 /* cos and sin before factor and scale. */
 static double angle_error(const rope_desc *d) {
     return is_double(d) ? 4e-16 : d->angle_mode == ROPE_ANGLE_F32 ? 1.2e-7 : 8e-8;
@@ -58,7 +65,7 @@ static double angle_error(const rope_desc *d) {
 
 /* XPos' ((2i + 0.4 r) / 1.4 r)^((position - centre) / base), kept within 2^-126..2^126, for q,
  * reciprocal for k and for the inverse; distances wrap as positions do. Returns the relative error
- * allowed: the exponent has 48 fraction bits, its rate 63, of which a double gives 50. */
+ * allowed: the exponent has 48 fraction bits, its rate 63. */
 static double xpos_scale(oracle *o, int64_t position, int32_t pair, int32_t tensor, mpfr_t scale) {
     const rope_desc *d = &o->desc;
     mpfr_ptr e = o->t[1];
@@ -74,8 +81,7 @@ static double xpos_scale(oracle *o, int64_t position, int32_t pair, int32_t tens
     if ((tensor == 1) != (d->direction == ROPE_INVERSE))
         mpfr_neg(e, e, RN);
     mpfr_exp2(scale, e, RN);
-    return fabs((double)distance) * 0x1p-63 + fabs(mpfr_get_d(e, RN)) * 0x1p-50 + 0x1p-47 +
-           (is_double(d) ? 4e-16 : 2e-7 + 0x1p-24);
+    return fabs((double)distance) * 0x1p-63 + 0x1p-47 + (is_double(d) ? 4e-16 : 2e-7 + 0x1p-24);
 }
 
 static void computed(oracle *o, const oracle_token *token, int32_t pair, int32_t tensor,

@@ -144,15 +144,6 @@ int32_t oracle_axis(const oracle *o, int32_t pair) {
     return o->axis[pair];
 }
 
-void oracle_take_frequencies(oracle *o, int32_t set, const double *inv_freq,
-                             double attention_factor) {
-    for (int32_t i = 0; i < o->pairs; i++) {
-        mpfr_set_d(o->list[set].omega[i], inv_freq[i], RN);
-        o->angle[i].known = 0;
-    }
-    mpfr_set_d(o->list[set].factor, attention_factor, RN);
-}
-
 void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double *sine) {
     mpfr_t a, s, c;
     mpfr_inits2(ORACLE_BITS, a, s, c, (mpfr_ptr)0);

@@ -27,11 +27,10 @@ double oracle_frequency(const oracle *o, int32_t set, int32_t pair);
 double oracle_attention_factor(const oracle *o, int32_t set);
 /* Axis whose position turns a pair. */
 int32_t oracle_axis(const oracle *o, int32_t pair);
-/* Takes the given frequencies as exact, in place of the rule's own: those of rope_frequencies, when
- * the plan's angles are tested and not its frequencies. */
-void oracle_take_frequencies(oracle *o, int32_t set, const double *inv_freq,
-                             double attention_factor);
-
+/* cos and sin that the angle mode promises at a position, before attention factor and direction,
+ * rounded to nearest. */
+void oracle_cos_sin(oracle *o, int32_t set, int64_t position, int32_t pair, double *cosine,
+                    double *sine);
 /* cos and sin of position * omega, rounded to nearest. */
 void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double *sine);
 

@@ -4,7 +4,7 @@
 #ifndef ROPEKIT_COMMON_LAYOUT_H
 #define ROPEKIT_COMMON_LAYOUT_H
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 #include <ropekit/rope.h>
 

@@ -1,7 +1,7 @@
-#include "common/descriptor.h"
+#include "common/ops/rope_descriptor.h"
 
 #include "common/abi.h"
-#include "common/frequency.h"
+#include "common/frequency/frequency.h"
 #include "common/status.h"
 
 #include <string.h>

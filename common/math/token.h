@@ -3,8 +3,8 @@
 #ifndef ROPEKIT_COMMON_TOKEN_H
 #define ROPEKIT_COMMON_TOKEN_H
 
-#include "common/coefficients.h"
-#include "common/position.h"
+#include "common/math/coefficients.h"
+#include "common/math/position.h"
 
 enum {
     ROPE_TOKEN_ROTATES = 0,

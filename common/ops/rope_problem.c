@@ -1,11 +1,10 @@
-#include "common/problem.h"
+#include "common/ops/rope_problem.h"
 
-#include "common/descriptor.h"
-#include "common/frequency.h"
+#include "common/frequency/frequency.h"
+#include "common/frequency/rule.h"
+#include "common/ops/rope_descriptor.h"
 #include "common/status.h"
-#include "common/turns.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* One block: the problem, then every list of every set, each of `padded` entries, widest elements
@@ -43,16 +42,18 @@ static int carve(list_block *block, int32_t padded) {
 
 static void fill_set(const rope_desc *desc, list_block *block, int32_t s, int32_t padded,
                      rope_frequency_set *set) {
-    int32_t pairs = desc->rotary_dim / 2;
-    double factor;
-    rope_frequency_compute(desc, s, block->omega[s], &factor);
+    const int32_t pairs = desc->rotary_dim / 2;
+    const double factor = rope_rule_attention(desc, s);
+    rope_rule rule;
+    rope_rule_begin(&rule, desc, s);
     for (int32_t i = 0; i < padded; i++) {
-        if (i >= pairs)
-            block->omega[s][i] = 0;
-        double omega = block->omega[s][i];
-        rope_turns(omega, &block->top[s][i], &block->low[s][i]);
-        block->turns[s][i] = rope_turns_rounded(block->top[s][i], block->low[s][i]);
-        block->inv_freq_f32[s][i] = (float)omega;
+        rope_real omega = i < pairs ? rope_rule_next(&rule) : rope_real_of(0);
+        rope_real turns = rope_real_multiply(omega, rope_real_turn);
+        uint64_t whole;
+        rope_real_fixed(turns, 64, &whole, &block->turns[s][i]);
+        rope_real_fixed(turns, 128, &block->top[s][i], &block->low[s][i]);
+        block->omega[s][i] = rope_real_double(omega);
+        block->inv_freq_f32[s][i] = (float)block->omega[s][i];
     }
     set->turns = block->turns[s];
     set->turns_top = block->top[s];
@@ -60,16 +61,6 @@ static void fill_set(const rope_desc *desc, list_block *block, int32_t s, int32_
     set->omega = block->omega[s];
     set->inv_freq = block->inv_freq_f32[s];
     set->attention_factor = desc->direction == ROPE_INVERSE ? 1.0 / factor : factor;
-}
-
-/* XPos: zeta_i = (2i + 0.4 d) / (1.4 d), to the power of (position - centre) / scale_base; its
- * logarithm from zeta_i - 1, as zeta_i nears 1. */
-static void fill_xpos(const rope_desc *desc, int64_t *rate, int32_t padded) {
-    double d = desc->rotary_dim;
-    for (int32_t i = 0; i < padded; i++) {
-        double below = i < desc->rotary_dim / 2 ? (2 * i - d) / (1.4 * d) : 0;
-        rate[i] = (int64_t)llrint(ldexp(log1p(below) / M_LN2 / desc->xpos_scale_base, 63));
-    }
 }
 
 static void copy_fields(const rope_desc *desc, rope_problem *problem) {
@@ -114,7 +105,9 @@ rope_status rope_problem_create(const rope_desc *desc, rope_problem **made) {
             fill_set(desc, &block, s, padded, &problem->set[s]);
     }
     if (desc->xpos_scale_base > 0) {
-        fill_xpos(desc, block.xpos_rate, padded);
+        rope_rule_xpos(desc, block.xpos_rate);
+        for (int32_t i = pairs; i < padded; i++)
+            block.xpos_rate[i] = 0;
         problem->xpos_rate = block.xpos_rate;
     }
     *made = problem;

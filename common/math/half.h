@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_HALF_H
 #define ROPEKIT_COMMON_HALF_H
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 ROPE_FN float rope_from_bf16(uint16_t h) {
     return rope_bits_float((uint32_t)h << 16);

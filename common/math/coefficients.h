@@ -5,9 +5,9 @@
 #ifndef ROPEKIT_COMMON_COEFFICIENTS_H
 #define ROPEKIT_COMMON_COEFFICIENTS_H
 
-#include "common/angle.h"
-#include "common/half.h"
-#include "common/xpos.h"
+#include "common/math/angle.h"
+#include "common/math/half.h"
+#include "common/math/xpos.h"
 
 #include <ropekit/backend.h>
 

@@ -1,9 +1,9 @@
-#include "common/call.h"
+#include "common/ops/rope_call.h"
 
 #include "common/abi.h"
-#include "common/descriptor.h"
+#include "common/ops/rope_descriptor.h"
+#include "common/ops/view.h"
 #include "common/status.h"
-#include "common/view.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* What the fields of a configuration say, by the rules of Transformers. */
-#include "common/config_fields.h"
-#include "common/config_models.h"
+#include "common/model/config_fields.h"
+#include "common/model/config_models.h"
 #include "common/status.h"
 
 #include <float.h>

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_XPOS_H
 #define ROPEKIT_COMMON_XPOS_H
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 /* Largest exponent: its power and the reciprocal, which k takes, are normal in fp32. */
 #define ROPE_XPOS_MOST ((uint64_t)126 << 48)

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_ROTATE_H
 #define ROPEKIT_COMMON_ROTATE_H
 
-#include "common/coefficients.h"
+#include "common/math/coefficients.h"
 
 typedef struct rope_pair {
     float x1, x2;

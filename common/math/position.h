@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_POSITION_H
 #define ROPEKIT_COMMON_POSITION_H
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 #include <ropekit/backend.h>
 

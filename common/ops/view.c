@@ -1,4 +1,4 @@
-#include "common/view.h"
+#include "common/ops/view.h"
 
 int rope_span_place(rope_span *span, const void *base) {
     int64_t below = 0, above = span->element;

@@ -1,6 +1,6 @@
 #include "common/abi.h"
-#include "common/config_fields.h"
-#include "common/descriptor.h"
+#include "common/model/config_fields.h"
+#include "common/ops/rope_descriptor.h"
 #include "common/status.h"
 
 #include <stdlib.h>

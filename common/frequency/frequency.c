@@ -1,12 +1,10 @@
-#include "common/frequency.h"
+#include "common/frequency/frequency.h"
 
+#include "common/frequency/rule.h"
 #include "common/status.h"
 
 #include <math.h>
 #include <string.h>
-
-#define DEFAULT_THETA 10000.0
-#define TWO_PI 6.283185307179586476925286766559
 
 /* A rule by what it reads: the ROPE_TYPE_ numbers, and two that they do not tell apart. */
 enum { RULE_TABLE = 0, RULE_DYNAMIC_ALPHA = ROPE_TYPE_INV_FREQ + 1 };
@@ -220,40 +218,36 @@ static rope_status check_xpos(const rope_desc *desc) {
     return ROPE_OK;
 }
 
-/* Base of the powers; dynamic stretches it by (f s/L - (f - 1))^(r/(r-2)) or alpha^(r/(r-2)). */
-static double base_of(const rope_desc *desc) {
-    double theta = desc->rope_theta != 0 ? desc->rope_theta : DEFAULT_THETA;
-    double r = desc->rotary_dim;
-    if (desc->rope_type != ROPE_TYPE_DYNAMIC)
-        return theta;
-    if (desc->alpha != 0)
-        return theta * pow(desc->alpha, r / (r - 2));
-    double longest = (double)desc->max_position_embeddings;
-    double s = fmax((double)desc->sequence_length, longest);
-    return theta * pow(desc->factor * s / longest - (desc->factor - 1), r / (r - 2));
+/* What comes out: frequencies that fixed point holds, and a factor that fp32 holds and inverts. */
+static rope_status check_set(const rope_desc *desc, int32_t set) {
+    const double factor = rope_rule_attention(desc, set);
+    rope_rule rule;
+    rope_rule_begin(&rule, desc, set);
+    for (int32_t i = 0; i < desc->rotary_dim / 2; i++) {
+        double omega = rope_real_double(rope_rule_next(&rule));
+        if (!(fabs(omega) < 0x1p63))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "the frequency of pair %d is %g with %s; allowed is finite and below "
+                             "2^63 in magnitude",
+                             i, omega, rule_names[rule_of(desc)]);
+    }
+    if (!(factor >= 0x1p-126 && factor <= 0x1p126))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "the attention factor is %g with %s; allowed is 2^-126..2^126", factor,
+                         rule_names[rule_of(desc)]);
+    return ROPE_OK;
 }
 
-/* What comes out: frequencies that fixed point holds, and a factor that fp32 holds and inverts. */
 static rope_status check_result(const rope_desc *desc) {
-    double inv_freq[ROPE_MAX_ROTARY_DIM / 2] = {0}, factor, base = base_of(desc);
+    rope_status status = ROPE_OK;
+    double base = desc->rope_type == ROPE_TYPE_DYNAMIC ? rope_rule_base(desc) : 1;
     if (!isfinite(base))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "the base that rope_theta %g becomes is %g with %s; allowed is finite",
                          desc->rope_theta, base, rule_names[rule_of(desc)]);
-    for (int32_t set = 0; set < rope_frequency_sets(desc); set++) {
-        rope_frequency_compute(desc, set, inv_freq, &factor);
-        for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
-            if (!(fabs(inv_freq[i]) < 0x1p63))
-                return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                                 "the frequency of pair %d is %g with %s; allowed is finite and "
-                                 "below 2^63 in magnitude",
-                                 i, inv_freq[i], rule_names[rule_of(desc)]);
-        if (!(factor >= 0x1p-126 && factor <= 0x1p126))
-            return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "the attention factor is %g with %s; allowed is 2^-126..2^126", factor,
-                             rule_names[rule_of(desc)]);
-    }
-    return ROPE_OK;
+    for (int32_t set = 0; set < rope_frequency_sets(desc) && status == ROPE_OK; set++)
+        status = check_set(desc, set);
+    return status;
 }
 
 rope_status rope_frequency_check(const rope_desc *desc) {
@@ -281,132 +275,4 @@ int32_t rope_frequency_sets(const rope_desc *desc) {
                     desc->longrope_select == ROPE_LONGROPE_PER_SEQUENCE)
                ? 2
                : 1;
-}
-
-/* theta^(-2i/r); where axes restart, theta^(-j/n) for pair j of a section of n. */
-static void fill_powers(const rope_desc *desc, double *inv_freq) {
-    double base = base_of(desc);
-    int32_t pairs = desc->rotary_dim / 2;
-    if (desc->axis_frequency != ROPE_AXIS_FREQUENCY_RESTART) {
-        for (int32_t i = 0; i < pairs; i++)
-            inv_freq[i] = pow(base, -2.0 * i / desc->rotary_dim);
-        return;
-    }
-    for (int32_t a = 0; a < desc->axes; a++)
-        for (int32_t j = 0; j < desc->sections[a]; j++)
-            *inv_freq++ = pow(base, -(double)j / desc->sections[a]);
-}
-
-static void divide(double *inv_freq, int32_t pairs, double factor) {
-    for (int32_t i = 0; i < pairs; i++)
-        inv_freq[i] /= factor;
-}
-
-/* The pair whose wave turns beta times in the original length. */
-static double yarn_pair(const rope_desc *desc, double beta) {
-    double length = (double)desc->original_max_position_embeddings;
-    return desc->rotary_dim * log(length / (TWO_PI * beta)) / (2 * log(base_of(desc)));
-}
-
-/* Peng et al., YaRN (arXiv 2309.00071), section 3.2, with the bounds of Transformers. */
-static void apply_yarn(const rope_desc *desc, double *inv_freq) {
-    double low = yarn_pair(desc, desc->beta_fast != 0 ? desc->beta_fast : 32);
-    double high = yarn_pair(desc, desc->beta_slow != 0 ? desc->beta_slow : 1);
-    if (desc->truncate != ROPE_TRUNCATE_OFF) {
-        low = floor(low);
-        high = ceil(high);
-    }
-    low = fmax(low, 0);
-    high = fmin(high, desc->rotary_dim - 1);
-    if (low == high)
-        high += 0.001;
-    for (int32_t i = 0; i < desc->rotary_dim / 2; i++) {
-        double ramp = (i - low) / (high - low);
-        if (ramp < 0)
-            ramp = 0;
-        if (ramp > 1)
-            ramp = 1;
-        inv_freq[i] = inv_freq[i] / desc->factor * ramp + inv_freq[i] * (1 - ramp);
-    }
-}
-
-/* Bands of Llama 3.1: short waves keep, long waves are divided, those between are blended. */
-static void apply_llama3(const rope_desc *desc, double *inv_freq) {
-    double low = desc->low_freq_factor, high = desc->high_freq_factor;
-    for (int32_t i = 0; i < desc->rotary_dim / 2; i++) {
-        double turns = (double)desc->original_max_position_embeddings * inv_freq[i] / TWO_PI;
-        double smooth = turns < low                   ? 0
-                        : turns > high || low == high ? 1
-                                                      : (turns - low) / (high - low);
-        inv_freq[i] = (1 - smooth) * inv_freq[i] / desc->factor + smooth * inv_freq[i];
-    }
-}
-
-static int takes_long(const rope_desc *desc, int32_t set) {
-    if (desc->longrope_select == ROPE_LONGROPE_STATIC)
-        return desc->max_position_embeddings > desc->original_max_position_embeddings;
-    if (desc->longrope_select == ROPE_LONGROPE_LONG)
-        return 1;
-    return desc->longrope_select != ROPE_LONGROPE_SHORT && set == 1;
-}
-
-static void apply_longrope(const rope_desc *desc, int32_t set, double *inv_freq) {
-    const double *list = takes_long(desc, set) ? desc->long_factor : desc->short_factor;
-    for (int32_t i = 0; i < desc->rotary_dim / 2; i++)
-        inv_freq[i] /= list[i];
-}
-
-static void apply_proportional(const rope_desc *desc, double *inv_freq) {
-    int32_t pairs = desc->rotary_dim / 2;
-    double share = desc->partial_rotary_factor != 0 ? desc->partial_rotary_factor : 1;
-    for (int32_t i = (int32_t)(share * desc->rotary_dim / 2); i < pairs; i++)
-        inv_freq[i] = 0;
-    divide(inv_freq, pairs, desc->factor != 0 ? desc->factor : 1);
-}
-
-static double yarn_scale(double factor, double mscale) {
-    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
-}
-
-static double yarn_attention(const rope_desc *desc) {
-    if (desc->mscale == 0)
-        return yarn_scale(desc->factor, 1);
-    return yarn_scale(desc->factor, desc->mscale) / yarn_scale(desc->factor, desc->mscale_all_dim);
-}
-
-static double longrope_attention(const rope_desc *desc, int32_t set) {
-    double mscale = takes_long(desc, set) ? desc->long_mscale : desc->short_mscale;
-    if (mscale != 0)
-        return mscale;
-    double original = (double)desc->original_max_position_embeddings;
-    double factor = desc->factor != 0 ? desc->factor : desc->max_position_embeddings / original;
-    return factor <= 1 ? 1 : sqrt(1 + log(factor) / log(original));
-}
-
-static double attention_of(const rope_desc *desc, int32_t set) {
-    if (desc->attention_factor != 0)
-        return desc->attention_factor;
-    if (desc->rope_type == ROPE_TYPE_YARN)
-        return yarn_attention(desc);
-    return desc->rope_type == ROPE_TYPE_LONGROPE ? longrope_attention(desc, set) : 1;
-}
-
-void rope_frequency_compute(const rope_desc *desc, int32_t set, double *inv_freq,
-                            double *attention_factor) {
-    *attention_factor = attention_of(desc, set);
-    if (desc->rope_type == ROPE_TYPE_INV_FREQ) {
-        memcpy(inv_freq, desc->inv_freq, (size_t)(desc->rotary_dim / 2) * sizeof *inv_freq);
-        return;
-    }
-    fill_powers(desc, inv_freq);
-    if (desc->rope_type == ROPE_TYPE_LINEAR)
-        divide(inv_freq, desc->rotary_dim / 2, desc->factor);
-    if (desc->rope_type == ROPE_TYPE_YARN)
-        apply_yarn(desc, inv_freq);
-    if (desc->rope_type == ROPE_TYPE_LONGROPE)
-        apply_longrope(desc, set, inv_freq);
-    if (desc->rope_type == ROPE_TYPE_LLAMA3)
-        apply_llama3(desc, inv_freq);
-    if (desc->rope_type == ROPE_TYPE_PROPORTIONAL)
-        apply_proportional(desc, inv_freq);
 }

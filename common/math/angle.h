@@ -5,7 +5,7 @@
 #ifndef ROPEKIT_COMMON_ANGLE_H
 #define ROPEKIT_COMMON_ANGLE_H
 
-#include "common/portable.h"
+#include "common/math/portable.h"
 
 /* sin(pi/2 r) = r (S0 + S0L + z (S1 + ...)) and cos(pi/2 r) = 1 + z (C1 + ...), z = r r, |r| <=
  * 1/2. */
