@@ -4,10 +4,17 @@
 
 #include "common/registry.h"
 
-/* Fills up to `room` entries from every directory; a name found again is skipped. Returns how many.
- */
-int32_t rope_loader_scan(const rope_host *host, rope_entry *entries, int32_t room);
+/* Appends an entry for each plugin file of every directory to `count` entries, of which there is
+ * room for `room`; a name found again is skipped. Opens none. Returns how many there are then. */
+int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t room);
 /* After the scan: its directories, as text. */
 const char *rope_loader_directories(void);
+
+/*
+ * Opens the plugin of an entry, whose origin is its path, and sets its backend or its reason. A
+ * file that is not a regular one, or no shared object of this machine in full length, is not handed
+ * to the dynamic linker, which would wait for it or end the process.
+ */
+void rope_loader_open(const rope_host *host, rope_entry *entry);
 
 #endif

@@ -15,37 +15,60 @@ const rope_backend *rope_backend_cpu(const rope_host *host);
 static const rope_backend_entry_function built_in[] = {rope_backend_cpu};
 enum { BUILT_IN_COUNT = sizeof built_in / sizeof built_in[0] };
 
+static const rope_host host = {ROPE_BACKEND_ABI, rope_fail};
+
+/* As they were found; which are opened is guarded by open_mutex. */
 static rope_entry entries[ROPE_MAX_BACKENDS];
 static int32_t entry_count;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_once_t found = PTHREAD_ONCE_INIT;
+static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* In the order of "auto". */
+static const rope_entry *ordered[ROPE_MAX_BACKENDS];
+static pthread_once_t sorted = PTHREAD_ONCE_INIT;
+
+static void find_all(void) {
+    for (int i = 0; i < BUILT_IN_COUNT; i++) {
+        const rope_backend *backend = built_in[i](&host);
+        entries[i] = (rope_entry){
+            .name = backend->name, .origin = "built in", .opened = 1, .backend = backend};
+    }
+    entry_count = rope_loader_scan(entries, BUILT_IN_COUNT, ROPE_MAX_BACKENDS);
+}
+
+static const rope_entry *open_entry(rope_entry *entry) {
+    pthread_mutex_lock(&open_mutex);
+    if (!entry->opened)
+        rope_loader_open(&host, entry);
+    entry->opened = 1;
+    pthread_mutex_unlock(&open_mutex);
+    return entry;
+}
 
 static int32_t priority_of(const rope_entry *entry) {
     return entry->backend ? entry->backend->priority : INT32_MIN;
 }
 
 static int by_priority(const void *a, const void *b) {
-    int32_t x = priority_of(a), y = priority_of(b);
+    int32_t x = priority_of(*(const rope_entry *const *)a),
+            y = priority_of(*(const rope_entry *const *)b);
     return (x < y) - (x > y);
 }
 
-static void fill(void) {
-    static const rope_host host = {ROPE_BACKEND_ABI, rope_fail};
-    for (int i = 0; i < BUILT_IN_COUNT; i++) {
-        const rope_backend *backend = built_in[i](&host);
-        entries[i] = (rope_entry){.backend = backend, .name = backend->name, .origin = "built in"};
-    }
-    entry_count = BUILT_IN_COUNT;
-    entry_count += rope_loader_scan(&host, entries + entry_count, ROPE_MAX_BACKENDS - entry_count);
-    qsort(entries, (size_t)entry_count, sizeof entries[0], by_priority);
+static void sort_all(void) {
+    pthread_once(&found, find_all);
+    for (int32_t i = 0; i < entry_count; i++)
+        ordered[i] = open_entry(&entries[i]);
+    qsort(ordered, (size_t)entry_count, sizeof ordered[0], by_priority);
 }
 
 int32_t rope_registry_count(void) {
-    pthread_once(&once, fill);
+    pthread_once(&sorted, sort_all);
     return entry_count;
 }
 
 const rope_entry *rope_registry_entry(int32_t index) {
-    return index >= 0 && index < rope_registry_count() ? &entries[index] : NULL;
+    return index >= 0 && index < rope_registry_count() ? ordered[index] : NULL;
 }
 
 /* Appends one line of a message that says what was tried. */
@@ -76,17 +99,19 @@ static rope_status try_entry(const rope_entry *entry, int32_t device, char *text
     return status;
 }
 
+/* The entry of a name, opened; NULL where none has it. */
 static const rope_entry *find(const char *name, size_t length) {
-    for (int32_t i = 0; i < rope_registry_count(); i++)
+    pthread_once(&found, find_all);
+    for (int32_t i = 0; i < entry_count; i++)
         if (strlen(entries[i].name) == length && strncmp(entries[i].name, name, length) == 0)
-            return &entries[i];
+            return open_entry(&entries[i]);
     return NULL;
 }
 
 /* Appends that a name is not known, where its plugin was looked for, and the names that are. */
 static void append_unknown(char *text, size_t room, const char *name, int length) {
     char known[200] = "";
-    for (int32_t i = 0; i < rope_registry_count(); i++) {
+    for (int32_t i = 0; i < entry_count; i++) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, ", %s", entries[i].name);
     }
@@ -101,9 +126,9 @@ static rope_status choose_auto(int32_t device, const rope_backend **backend) {
     char text[640] = "";
     rope_status status = ROPE_ERROR_NO_BACKEND;
     for (int32_t i = 0; i < rope_registry_count(); i++) {
-        status = try_entry(&entries[i], device, text, sizeof text);
+        status = try_entry(ordered[i], device, text, sizeof text);
         if (status == ROPE_OK) {
-            *backend = entries[i].backend;
+            *backend = ordered[i]->backend;
             return ROPE_OK;
         }
     }

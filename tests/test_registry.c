@@ -6,7 +6,11 @@
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -191,6 +195,103 @@ TEST(registry, broken_plugins_say_why) {
     PROBE(1, "open", "text", "ROPE_ERROR_NO_BACKEND", "libropekit_text.so", PLUGINS);
     PROBE(1, "open", "absent", "ROPE_ERROR_NO_DEVICE", "never has a device", PLUGINS);
     PROBE(0, "open", "absent,abi,cpu", "ok cpu", "", PLUGINS);
+}
+
+/* What the choice cannot reach is not opened: not behind the first that is usable, not beside it.
+ */
+TEST(registry, only_what_is_asked_for_is_opened) {
+    static const char loud[] = "the loud plugin is loaded";
+    PROBE(0, "open", "loud", loud, "ok loud", PLUGINS);
+    PROBE(0, "list", NULL, loud, "loud|ROPE_OK", PLUGINS);
+    PROBE(0, "open", "cpu", "ok cpu", "", PLUGINS);
+    CHECK(!strstr(output, loud), "opened for cpu: %s", output);
+    PROBE(0, "open", "-", "ok cpu", "", PLUGINS, "ROPE_BACKEND=cpu,loud");
+    CHECK(!strstr(output, loud), "opened behind cpu: %s", output);
+}
+
+enum { FOLDER_SIZE = 32 };
+
+/* A folder of its own, for one file that poses as a plugin. */
+static void make_folder(char path[FOLDER_SIZE]) {
+    strcpy(path, "/tmp/ropekit_plugin_XXXXXX");
+    CHECK(mkdtemp(path), "no folder: %s", strerror(errno));
+}
+
+static const char *in_folder(const char *path) {
+    static char text[sizeof(((struct sockaddr_un *)0)->sun_path)];
+    snprintf(text, sizeof text, "%s/libropekit_odd.so", path);
+    return text;
+}
+
+/* Neither listing nor naming it blocks or ends the process; the reason is told. */
+static void check_odd(const char *path, const char *reason) {
+    char variable[160];
+    snprintf(variable, sizeof variable, "ROPE_PLUGIN_PATH=%s", path);
+    PROBE(0, "list", NULL, "odd|ROPE_ERROR_NO_BACKEND|0|", reason, variable);
+    PROBE(1, "open", "odd", "ROPE_ERROR_NO_BACKEND", reason, variable);
+    PROBE(0, "open", "odd,cpu", "ok cpu", "", variable);
+    CHECK(remove(in_folder(path)) == 0, "%s: %s", in_folder(path), strerror(errno));
+}
+
+TEST(registry, what_is_no_regular_file_is_not_opened) {
+    char path[FOLDER_SIZE];
+    make_folder(path);
+    CHECK(mkfifo(in_folder(path), 0600) == 0, "no FIFO");
+    check_odd(path, "no regular file");
+    CHECK(mkdir(in_folder(path), 0700) == 0, "no directory");
+    check_odd(path, "no regular file");
+    CHECK(symlink("/dev/zero", in_folder(path)) == 0, "no link");
+    check_odd(path, "no regular file");
+    CHECK(symlink("/nonexistent", in_folder(path)) == 0, "no link");
+    check_odd(path, "No such file");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strcpy(address.sun_path, in_folder(path));
+    int made = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(bind(made, (struct sockaddr *)&address, sizeof address) == 0, "no socket");
+    check_odd(path, "no regular file");
+    close(made);
+    rmdir(path);
+}
+
+static size_t read_file(const char *path, char **bytes) {
+    FILE *file = fopen(path, "rb");
+    CHECK(file, "%s: %s", path, strerror(errno));
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    rewind(file);
+    *bytes = malloc((size_t)size);
+    CHECK(*bytes && fread(*bytes, 1, (size_t)size, file) == (size_t)size, "%s", path);
+    fclose(file);
+    return (size_t)size;
+}
+
+static void write_file(const char *path, const char *bytes, size_t size) {
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "%s", path);
+}
+
+/* Every length but the whole is refused before the dynamic linker touches missing pages. */
+TEST(registry, a_truncated_plugin_says_so) {
+    char path[FOLDER_SIZE], *bytes;
+    make_folder(path);
+    size_t size = read_file(beside("", "/plugin/libropekit_test.so"), &bytes);
+    write_file(in_folder(path), bytes, 0);
+    check_odd(path, "too short");
+    for (int percent = 1; percent < 100; percent += 7) {
+        write_file(in_folder(path), bytes, size * (size_t)percent / 100);
+        check_odd(path, "truncated");
+    }
+    write_file(in_folder(path), bytes, size - 1);
+    check_odd(path, "truncated");
+    bytes[18] ^= 0x40; /* e_machine */
+    write_file(in_folder(path), bytes, size);
+    check_odd(path, "another processor");
+    bytes[18] ^= 0x40;
+    bytes[4] ^= 3; /* 32 bits in place of 64 */
+    write_file(in_folder(path), bytes, size);
+    check_odd(path, "another word size");
+    free(bytes);
+    rmdir(path);
 }
 
 /* Only absolute directories: a plugin is never taken from where a program happens to run. */

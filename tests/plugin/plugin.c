@@ -1,7 +1,8 @@
 /*
  * A backend that lives outside the tree: host memory of its own, one kernel for the simplest
  * rotation, and one for an operation that the library has never heard of (gather.h). PLUGIN_NAME
- * names it; PLUGIN_ABI, PLUGIN_DEVICES and PLUGIN_ROPE_VERSION make the others.
+ * names it; PLUGIN_ABI, PLUGIN_DEVICES, PLUGIN_ROPE_VERSION and PLUGIN_LOUD make
+ * the others.
  */
 #include "tests/plugin/gather.h"
 
@@ -24,6 +25,12 @@
 #endif
 
 static const rope_host *host;
+
+#ifdef PLUGIN_LOUD
+__attribute__((constructor)) static void shout(void) {
+    puts("the loud plugin is loaded");
+}
+#endif
 
 /* The device: its memory is handed out from the start, and taken back when nothing is left. */
 enum { MEMORY_BYTES = 1 << 20, ALIGNMENT = 64 };
