@@ -29,9 +29,13 @@ static void print_first_pair(void) {
 }
 
 static int rotate(rope_device *device, const rope_plan *plan, float *data) {
-    rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = TOKENS};
-    args.q = (rope_tensor){.in = data, .out = data, .heads = Q_HEADS};
-    args.k = (rope_tensor){.in = data + Q_COUNT, .out = data + Q_COUNT, .heads = K_HEADS};
+    rope_args args = ROPE_ARGS_INIT;
+    args.batch = 1;
+    args.tokens = TOKENS;
+    args.q.in = args.q.out = data;
+    args.q.heads = Q_HEADS;
+    args.k.in = args.k.out = data + Q_COUNT;
+    args.k.heads = K_HEADS;
     return failed(rope_device_copy_in(device, data, host, sizeof host), "copy in") ||
            failed(rope_apply(plan, &args), "apply") ||
            failed(rope_device_synchronize(device), "synchronize") ||
@@ -39,14 +43,16 @@ static int rotate(rope_device *device, const rope_plan *plan, float *data) {
 }
 
 int main(void) {
-    rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = HEAD_DIM};
+    rope_desc desc = ROPE_DESC_INIT;
+    desc.dtype = ROPE_F32;
+    desc.head_dim = HEAD_DIM;
     rope_device *device = NULL;
     rope_plan *plan = NULL;
     void *data = NULL;
     fill();
     int bad = failed(rope_device_open(NULL, 0, &device), "open") ||
               failed(rope_device_alloc(device, sizeof host, &data), "alloc") ||
-              failed(rope_plan_create(&desc, &plan), "plan") || rotate(device, plan, data);
+              failed(rope_plan_create(&desc, &plan), "plan") || rotate(device, plan, (float *)data);
     if (!bad) {
         printf("rotated by %s\n", rope_plan_kernel(plan));
         print_first_pair();

@@ -16,6 +16,10 @@
  * it a thread; in the child of a fork after such a call they run on one thread. Where calls are
  * milliseconds apart, OMP_WAIT_POLICY=passive or OMP_PROC_BIND=close keeps a team that waits from
  * delaying one that wakes.
+ *
+ * Unloading: threads of that team outlive their call, so the code must stay. libropekit.so does,
+ * whoever closes it; a shared object that holds libropekit as a static library must be linked with
+ * -Wl,-z,nodelete, or never be closed.
  */
 #ifndef ROPEKIT_ROPE_H
 #define ROPEKIT_ROPE_H
@@ -249,8 +253,12 @@ typedef struct rope_desc {
 
 /** Initialiser of a rope_desc: its size, and defaults for the rest. */
 #if defined(__cplusplus)
-#define ROPE_DESC_INIT                                                                             \
-    { sizeof(rope_desc) }
+#define ROPE_DESC_INIT rope_desc_init()
+inline rope_desc rope_desc_init() {
+    rope_desc made = rope_desc();
+    made.struct_size = sizeof made;
+    return made;
+}
 #else
 #define ROPE_DESC_INIT                                                                             \
     { .struct_size = sizeof(rope_desc) }
@@ -313,8 +321,12 @@ typedef struct rope_args {
 
 /** Initialiser of a rope_args: its size, and defaults for the rest. */
 #if defined(__cplusplus)
-#define ROPE_ARGS_INIT                                                                             \
-    { sizeof(rope_args) }
+#define ROPE_ARGS_INIT rope_args_init()
+inline rope_args rope_args_init() {
+    rope_args made = rope_args();
+    made.struct_size = sizeof made;
+    return made;
+}
 #else
 #define ROPE_ARGS_INIT                                                                             \
     { .struct_size = sizeof(rope_args) }
