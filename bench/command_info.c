@@ -2,6 +2,7 @@
 #include "bench/message.h"
 #include "bench/record.h"
 #include "bench/table.h"
+#include "bench/variables.h"
 
 #include <string.h>
 
@@ -142,6 +143,7 @@ int command_info(options *o) {
     FILE *file = text_open(o->json);
     record_begin(&list, "info", o, NULL);
     fprintf(file, "ropekit %s\n\n", rope_version());
+    variables_print(&list, file);
     print_backends(o, &list, file);
     for (int32_t i = 0; i < rope_backend_count(); i++) {
         rope_backend_info info = {.struct_size = sizeof info};

@@ -2,6 +2,7 @@
 #include "bench/message.h"
 #include "bench/options.h"
 #include "bench/record.h"
+#include "bench/variables.h"
 
 #include <string.h>
 
@@ -56,7 +57,11 @@ static int run(const command *chosen, int argc, char **argv) {
             options_help(stdout, chosen->bit);
             status = EXIT_OK;
         } else if (record_check_output(&o)) {
-            status = chosen->run(&o);
+            bool usable = variables_check(&o);
+            if (usable || chosen->bit == COMMAND_INFO)
+                status = chosen->run(&o);
+            if (!usable)
+                status = EXIT_ENVIRONMENT;
         }
     }
     pool_release(&owned);

@@ -197,6 +197,13 @@ static int own_directory(char *directory, size_t room) {
 #endif
 }
 
+int rope_loader_path_is_valid(const char *path) {
+    for (const char *d = path; *d; d += strcspn(d, ":"), d += *d == ':')
+        if (*d != '/' && *d != ':')
+            return 0;
+    return 1;
+}
+
 const char *rope_loader_directories(void) {
     return directories[0] ? directories : "no directory";
 }

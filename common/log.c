@@ -17,9 +17,13 @@ void rope_set_log(rope_log_function function, void *user) {
     pthread_mutex_unlock(&sink_mutex);
 }
 
+int rope_log_level_is_valid(const char *value) {
+    return value[0] >= '0' && value[0] <= '2' && value[1] == 0;
+}
+
 void rope_log(int32_t level, const char *format, ...) {
     const char *verbose = getenv("ROPE_VERBOSE");
-    if (!verbose || atoi(verbose) < level)
+    if (!verbose || !rope_log_level_is_valid(verbose) || verbose[0] - '0' < level)
         return;
     char text[512];
     va_list list;

@@ -11,4 +11,7 @@ __attribute__((format(printf, 2, 3)))
 #endif
 void rope_log(int32_t level, const char *format, ...);
 
+/* Whether ROPE_VERBOSE may have this value; any other is silent. */
+int rope_log_level_is_valid(const char *value);
+
 #endif

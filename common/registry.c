@@ -36,6 +36,10 @@ static void find_all(void) {
     entry_count = rope_loader_scan(entries, BUILT_IN_COUNT, ROPE_MAX_BACKENDS);
 }
 
+const rope_backend *rope_registry_built_in(int32_t index) {
+    return index >= 0 && index < BUILT_IN_COUNT ? built_in[index](&host) : NULL;
+}
+
 static const rope_entry *open_entry(rope_entry *entry) {
     pthread_mutex_lock(&open_mutex);
     if (!entry->opened)

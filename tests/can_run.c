@@ -1,15 +1,12 @@
 /* can_run BACKEND [KERNEL]: 0 if the backend has a device here, with kernels of that name; 77
  * (CTest: skip) if not, or 1 where ROPE_TEST_REQUIRE names the backend. */
+#include "tests/required.h"
+
 #include <ropekit/rope.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 static int skip(const char *backend, const char *why) {
-    const char *required = getenv("ROPE_TEST_REQUIRE");
     printf("skipped: %s\n", why);
-    return required && strcmp(required, backend) == 0 ? 1 : 77;
+    return test_requires(backend) ? 1 : 77;
 }
 
 static int has_kernel(const rope_device *device, const char *wanted) {

@@ -2,6 +2,7 @@
 #include "tests/device.h"
 
 #include "tests/harness.h"
+#include "tests/required.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -17,8 +18,7 @@ rope_device *device_open(void) {
     if (device)
         return device;
     rope_status status = rope_device_open(device_backend(), 0, &device);
-    const char *required = getenv("ROPE_TEST_REQUIRE");
-    if (status != ROPE_OK && required && strcmp(required, device_backend()) == 0)
+    if (test_requires(device_backend()))
         CHECK_STATUS(ROPE_OK, status);
     if (status != ROPE_OK)
         SKIP("%s: %s", rope_status_string(status), rope_last_error());

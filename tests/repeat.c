@@ -24,12 +24,23 @@ static const char *running_test = "";
 static int64_t running_case = -1;
 static char description[1024];
 
+/* A value that is no number would silently run something else. */
 static int64_t number_from_environment(const char *name, int64_t otherwise) {
     const char *text = getenv(name);
-    return text && *text ? strtoll(text, NULL, 0) : otherwise;
+    char *end;
+    errno = 0;
+    int64_t number = text && *text ? strtoll(text, &end, 0) : otherwise;
+    if (text && *text && (*end || errno || number < 0)) {
+        fprintf(stderr, "%s is \"%.60s\"; allowed is a whole number, 0 or more\n", name, text);
+        exit(2);
+    }
+    return number;
 }
 
+/* Every run asks for it first: a variable that is no number ends it there. */
 uint64_t test_seed(void) {
+    (void)number_from_environment("ROPE_TEST_CASES", 0);
+    (void)number_from_environment("ROPE_TEST_CASE", 0);
     return (uint64_t)number_from_environment("ROPE_TEST_SEED", (int64_t)default_seed);
 }
 

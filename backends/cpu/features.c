@@ -95,17 +95,21 @@ static const char *walk_of_this_processor(void) {
     return "zen5";
 }
 
+/* Index in walks, or -1. */
+static int find_walk(const char *name) {
+    for (size_t i = 0; i < sizeof walks / sizeof walks[0]; i++)
+        if (strcmp(name, walks[i].name) == 0)
+            return (int)i;
+    return -1;
+}
+
+static int is_walk(const char *name) {
+    return find_walk(name) >= 0;
+}
+
 static void read_walk(const char *name) {
     const int64_t bytes = walk.cache_bytes;
-    size_t i = 0, count = sizeof walks / sizeof walks[0];
-    while (i < count && strcmp(name, walks[i].name) != 0)
-        i++;
-    if (i == count) {
-        snprintf(setting_error, sizeof setting_error,
-                 "ROPE_CPU_WALK is \"%.40s\"; allowed is zen5, zen4 or intel", name);
-        return;
-    }
-    walk = walks[i].walk;
+    walk = walks[find_walk(name)].walk;
     walk.cache_bytes = bytes;
 }
 
@@ -117,41 +121,56 @@ static void detect_walk(void) {
     walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
+/* Index in isa_names, or -1. */
+static int find_isa(const char *name) {
+    for (size_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++)
+        if (strcmp(name, isa_names[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
+static int is_isa(const char *name) {
+    return find_isa(name) >= 0;
+}
+
 static void read_isa(const char *name) {
-    int isa = 0, count = sizeof isa_names / sizeof isa_names[0];
-    while (isa < count && strcmp(name, isa_names[isa]) != 0)
-        isa++;
-    if (isa == count)
-        snprintf(setting_error, sizeof setting_error,
-                 "ROPE_CPU_ISA is \"%.40s\"; allowed is scalar, neon, avx2, avx512 or avx512_bf16",
-                 name);
-    else if ((cpu_isa)isa < allowed)
-        allowed = (cpu_isa)isa;
+    cpu_isa isa = (cpu_isa)find_isa(name);
+    if (isa < allowed)
+        allowed = isa;
+}
+
+static int is_stream(const char *text) {
+    char *end;
+    errno = 0;
+    return strtoll(text, &end, 10) >= 0 && !errno && !*end;
 }
 
 static void read_stream(const char *text) {
-    char *end;
-    errno = 0;
-    long long bytes = strtoll(text, &end, 10);
-    if (errno || *end || bytes < 0)
-        snprintf(setting_error, sizeof setting_error,
-                 "ROPE_CPU_STREAM is \"%.40s\"; allowed is a number of bytes, 0 or more", text);
-    else
-        walk.cache_bytes = bytes;
+    walk.cache_bytes = strtoll(text, NULL, 10);
 }
 
+const rope_setting cpu_settings[CPU_SETTINGS] = {
+    {"ROPE_CPU_ISA", "highest instruction set of the CPU's kernels",
+     "scalar, neon, avx2, avx512 or avx512_bf16", is_isa},
+    {"ROPE_CPU_STREAM", "bytes from which calls on the CPU go around its cache",
+     "a number of bytes, 0 or more", is_stream},
+    {"ROPE_CPU_WALK", "processor whose walk through memory the CPU's kernels take",
+     "zen5, zen4 or intel", is_walk},
+};
+
 static void fill(void) {
-    static const struct {
-        const char *name;
-        void (*read)(const char *value);
-    } settings[] = {
-        {"ROPE_CPU_ISA", read_isa}, {"ROPE_CPU_STREAM", read_stream}, {"ROPE_CPU_WALK", read_walk}};
+    static void (*const read[CPU_SETTINGS])(const char *) = {read_isa, read_stream, read_walk};
     present = allowed = detect();
     detect_walk();
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
-        const char *value = getenv(settings[i].name);
-        if (value && *value)
-            settings[i].read(value);
+    for (int i = 0; i < CPU_SETTINGS; i++) {
+        const char *value = getenv(cpu_settings[i].name);
+        if (!value || !*value)
+            continue;
+        if (cpu_settings[i].is_valid(value))
+            read[i](value);
+        else
+            snprintf(setting_error, sizeof setting_error, "%s is \"%.40s\"; allowed is %s",
+                     cpu_settings[i].name, value, cpu_settings[i].allowed);
     }
 }
 

@@ -2,7 +2,13 @@
 #ifndef ROPEKIT_CPU_FEATURES_H
 #define ROPEKIT_CPU_FEATURES_H
 
+#include <ropekit/backend.h>
+
 #include <stdint.h>
+
+/* The variables of the environment that all this depends on. */
+enum { CPU_SETTINGS = 3 };
+extern const rope_setting cpu_settings[CPU_SETTINGS];
 
 /* Instruction sets in ascending order within an architecture. */
 typedef enum cpu_isa {

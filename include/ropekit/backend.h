@@ -180,6 +180,14 @@ typedef struct rope_candidate_list {
 /** Runs one iteration of a measurement for rope_backend.time. */
 typedef rope_status (*rope_iteration)(void *state, int64_t index, void *stream);
 
+/** A variable of the environment that decides something, read once when it is first needed. */
+typedef struct rope_setting {
+    const char *name;                   /**< As in "ROPE_CPU_ISA". */
+    const char *selects;                /**< What it selects, as in "highest instruction set". */
+    const char *allowed;                /**< Text for whoever gave another value. */
+    int (*is_valid)(const char *value); /**< Of a value that is not empty. */
+} rope_setting;
+
 /** A backend. */
 typedef struct rope_backend {
     uint32_t abi;                            /**< ROPE_BACKEND_ABI. */
@@ -188,6 +196,8 @@ typedef struct rope_backend {
     const char *name;                        /**< As in "cpu". */
     const rope_candidate_list *const *lists; /**< One for each operation, or for several. */
     int32_t list_count;                      /**< Of lists. */
+    const rope_setting *settings;            /**< That it reads, or NULL. */
+    int32_t setting_count;                   /**< Of settings. */
     /** Counts devices; an error with a reason where there is none. */
     rope_status (*device_count)(int32_t *count, char *reason);
     /** Fills everything but the backend's name. */

@@ -1,4 +1,5 @@
 #include "tests/gpu/fixture.h"
+#include "tests/required.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +33,7 @@ void fixture_open(fixture *f, int32_t device, int kind) {
     memset(f, 0, sizeof *f);
     f->desc = describe(device, kind);
     rope_status status = rope_device_open(GPU_BACKEND_NAME, device, &f->device);
-    const char *required = getenv("ROPE_TEST_REQUIRE");
-    if (status != ROPE_OK && !(required && strcmp(required, GPU_BACKEND_NAME) == 0))
+    if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
         SKIP("%s", rope_last_error());
     CHECK_STATUS(ROPE_OK, status);
     for (int i = 0; i < FIXTURE_ELEMENTS; i++)

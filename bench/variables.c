@@ -1,0 +1,70 @@
+#define _GNU_SOURCE
+#include "bench/variables.h"
+
+#include "bench/message.h"
+#include "bench/table.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static bool next(int32_t *index, rope_variable_info *info) {
+    *info = (rope_variable_info){.struct_size = sizeof *info};
+    return rope_variable_get((*index)++, info) == ROPE_OK;
+}
+
+bool variables_check(const options *o) {
+    rope_variable_info info;
+    bool all = true;
+    for (int32_t i = 0; next(&i, &info);) {
+        if (info.status == ROPE_OK || (o->desc.backend && strcmp(info.name, "ROPE_BACKEND") == 0))
+            continue;
+        message("%s: %s", rope_status_string(info.status), info.reason);
+        all = false;
+    }
+    return all;
+}
+
+static bool is_read(const char *name, size_t length) {
+    rope_variable_info info;
+    for (int32_t i = 0; next(&i, &info);)
+        if (strlen(info.name) == length && strncmp(info.name, name, length) == 0)
+            return true;
+    return false;
+}
+
+static void add(table *t, record_list *list, const char *name, const char *value,
+                const char *selects, const char *status) {
+    table_cell(t, "%s", name);
+    table_cell(t, "%s", value);
+    table_cell(t, "%s", selects);
+    table_cell(t, "%s", status);
+    cJSON *record = record_add(list, NULL, NULL);
+    cJSON_AddStringToObject(record, "variable", name);
+    cJSON_AddStringToObject(record, "value", value);
+    cJSON_AddStringToObject(record, "selects", selects);
+    cJSON_AddStringToObject(record, "status", status);
+}
+
+void variables_print(record_list *list, FILE *file) {
+    rope_variable_info info;
+    table t;
+    table_begin(&t, "variable|value|selects|status");
+    for (int32_t i = 0; next(&i, &info);)
+        if (info.value)
+            add(&t, list, info.name, info.value, info.selects,
+                info.status == ROPE_OK ? "in force" : info.reason);
+    for (char **entry = environ; *entry; entry++) {
+        size_t length = strcspn(*entry, "=");
+        char name[64];
+        if (strncmp(*entry, "ROPE_", 5) != 0 || strncmp(*entry, "ROPE_TEST_", 10) == 0 ||
+            is_read(*entry, length) || length >= sizeof name)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)length, *entry);
+        add(&t, list, name, *entry + length + 1, "nothing", "not known to ropekit");
+    }
+    if (t.count > t.columns) {
+        table_print(&t, file);
+        fputc('\n', file);
+    }
+    table_end(&t);
+}
