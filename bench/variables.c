@@ -13,15 +13,15 @@ static bool next(int32_t *index, rope_variable_info *info) {
 }
 
 bool variables_check(const options *o) {
-    rope_variable_info info;
-    bool all = true;
-    for (int32_t i = 0; next(&i, &info);) {
-        if (info.status == ROPE_OK || (o->desc.backend && strcmp(info.name, "ROPE_BACKEND") == 0))
+    rope_variable_info info = {.struct_size = sizeof info};
+    for (int32_t i = rope_variable_count(); i-- > 0;) {
+        if (rope_variable_get(i, &info) != ROPE_OK || info.status == ROPE_OK ||
+            (o->desc.backend && strcmp(info.name, "ROPE_BACKEND") == 0))
             continue;
         message("%s: %s", rope_status_string(info.status), info.reason);
-        all = false;
+        return false;
     }
-    return all;
+    return true;
 }
 
 static bool is_read(const char *name, size_t length) {
