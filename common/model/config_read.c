@@ -139,13 +139,14 @@ static void read_model_type(reading *r) {
         *end = '\0';
 }
 
-static void read_dtype(reading *r, rope_desc *desc) {
+static void read_dtype(reading *r, rope_desc *desc, rope_model *model) {
     static const char *const names[] = {"float32", "float16", "bfloat16", "float64"};
     const config_field *old = read_field(r, SCOPE_MODEL, "torch_dtype", FIELD_TEXT);
     const config_field *field = read_field(r, SCOPE_MODEL, "dtype", FIELD_TEXT);
     if (!field)
         field = old;
     desc->dtype = ROPE_F32;
+    model->states_dtype = field != NULL;
     if (!field)
         return;
     const char *text = strncmp(field->text, "torch.", 6) == 0 ? field->text + 6 : field->text;
@@ -412,7 +413,7 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     for (config_field *field = config->first; field; field = field->next)
         field->read = 0;
     read_model_type(&r);
-    read_dtype(&r, desc);
+    read_dtype(&r, desc, model);
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);
     read_pairing(&r, desc);

@@ -398,6 +398,7 @@ typedef struct rope_model {
     int64_t num_attention_heads;     /**< Query heads. */
     int64_t num_key_value_heads;     /**< Key heads that rotate: 1 for MLA. */
     int64_t max_position_embeddings; /**< Longest context. */
+    int32_t states_dtype;            /**< 1: the config has a dtype; 0: the descriptor's is f32. */
 } rope_model;
 
 /** Makes an empty configuration.
