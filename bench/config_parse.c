@@ -207,16 +207,39 @@ static rope_status walk_root(walk *w, const cJSON *root) {
     return status == ROPE_OK ? walk_rope(w, parameters) : status;
 }
 
+/* The first byte that no JSON has where it stands, as cJSON takes every byte to 32 for white space
+ * and control characters within strings; length where there is none. */
+static size_t strange_byte(const char *text, size_t length) {
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        if (byte < ' ' && (in_string || !strchr("\t\r\n", byte) || byte == 0))
+            return i;
+        if (byte > '~' && !in_string)
+            return i;
+        if (in_string && byte == '\\' && i + 1 < length && (unsigned char)text[i + 1] >= ' ')
+            i++;
+        else if (byte == '"')
+            in_string = !in_string;
+    }
+    return length;
+}
+
 rope_status config_file_parse(const char *text, size_t length, rope_config *config,
                               const char *layer_type, char *error) {
     walk w = {.config = config, .layer_type = layer_type, .error = error};
     const char *end = NULL;
-    cJSON *root =
-        length <= CONFIG_FILE_MOST ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
-    while (root && end < text + length && strchr(" \t\r\n", *end) && *end)
+    const size_t strange = length <= CONFIG_FILE_MOST ? strange_byte(text, length) : 0;
+    cJSON *root = strange == length ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
+    while (root && end < text + length && strchr(" \t\r\n", *end))
         end++;
     rope_status status;
-    if (!root)
+    if (strange < length)
+        status = refuse(&w,
+                        "byte %zu of %zu is 0x%02x, which is not JSON there; allowed is UTF-8 text "
+                        "without a byte order mark",
+                        strange, length, (unsigned char)text[strange]);
+    else if (!root)
         status = refuse(&w, "byte %zu of %zu is not JSON; allowed is one object, at most %d deep",
                         end ? (size_t)(end - text) : 0, length, CJSON_NESTING_LIMIT);
     else if (end < text + length)

@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A pass over the fields; after the first error every read gives 0 and changes nothing. */
@@ -14,18 +15,33 @@ typedef struct reading {
     rope_status status;
 } reading;
 
+/* What a field holds, for a text that says what is wrong with it. */
+static void describe(const config_field *field, char *text, size_t room) {
+    if (field->kind == FIELD_NUMBER)
+        snprintf(text, room, "the number %g", field->number);
+    else if (field->kind == FIELD_TEXT)
+        snprintf(text, room, "the string \"%.60s\"", field->text);
+    else
+        snprintf(text, room, "%s", field->count ? "a list of numbers" : "a list or an object");
+}
+
+static void refuse_kind(reading *r, const config_field *field, const char *wanted) {
+    char found[100];
+    describe(field, found, sizeof found);
+    r->status =
+        rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", field->name, found, wanted);
+}
+
 /* A field of a kind, or NULL; marks it as read. */
 static const config_field *read_field(reading *r, int scope, const char *name, field_kind kind) {
     static const char *const kinds[] = {"a number", "a string", "a list of numbers"};
-    static const char *const given[] = {"a number", "a string", "a list or an object"};
     config_field *field = rope_config_find(r->config, scope, name);
     if (!field || r->status != ROPE_OK)
         return NULL;
     field->read = 1;
     if (field->kind == kind)
         return field;
-    r->status = rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", name,
-                          given[field->kind], kinds[kind]);
+    refuse_kind(r, field, kinds[kind]);
     return NULL;
 }
 
@@ -114,12 +130,12 @@ static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
 
 /* A boolean, or `absent`. */
 static int flag(reading *r, int scope, const char *name, int absent) {
-    const config_field *field = read_field(r, scope, name, FIELD_NUMBER);
-    if (!field)
+    config_field *field = rope_config_find(r->config, scope, name);
+    if (!field || r->status != ROPE_OK)
         return absent;
-    if (field->number != 0 && field->number != 1)
-        r->status =
-            rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0 or 1", name, field->number);
+    field->read = 1;
+    if (field->kind != FIELD_NUMBER || (field->number != 0 && field->number != 1))
+        refuse_kind(r, field, "true or false");
     return field->number != 0;
 }
 
@@ -238,11 +254,17 @@ static void read_longrope(reading *r, rope_desc *desc, int64_t max_position_embe
     const config_field *many = read_field(r, SCOPE_ROPE, "long_factor", FIELD_LIST);
     if (r->status != ROPE_OK)
         return;
-    if (!few || !many || few->count != many->count) {
+    if (!few || !many) {
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "%s is not given; allowed is a list of rotary_dim / 2 numbers",
+                              few ? "long_factor" : "short_factor");
+        return;
+    }
+    if (few->count != many->count) {
         r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
                               "short_factor has %d entries and long_factor %d; allowed is "
                               "rotary_dim / 2 in both",
-                              few ? few->count : 0, many ? many->count : 0);
+                              few->count, many->count);
         return;
     }
     desc->short_factor = few->list;

@@ -167,10 +167,15 @@ class Config:
         return f"Config({self.text})"
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _as_dict(config: object) -> dict[str, Any]:
     if isinstance(config, (str, Path)):
         try:
-            config = json.loads(Path(config).read_text(encoding="utf-8"))
+            text = Path(config).read_text(encoding="utf-8")
+            config = json.loads(text, parse_constant=_refuse_constant)
         except (OSError, ValueError) as error:
             raise RuntimeError(
                 f'config is "{config}", which cannot be read ({error}); allowed is the path of a '
