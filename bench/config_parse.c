@@ -12,7 +12,6 @@ typedef struct walk {
     rope_config *config;
     const char *layer_type;
     char *error;
-    const cJSON *local; /* rope_local_base_freq where the walk itself reads it, or NULL */
 } walk;
 
 __attribute__((format(printf, 2, 3))) static rope_status refuse(const walk *w, const char *format,
@@ -108,8 +107,7 @@ static rope_status set_fields(const walk *w, const char *scope, const cJSON *obj
     rope_status status = ROPE_OK;
     const cJSON *item;
     cJSON_ArrayForEach(item, object) {
-        if (item != w->local)
-            status = set_field(w, scope, item);
+        status = set_field(w, scope, item);
         if (status != ROPE_OK)
             break;
     }
@@ -148,9 +146,6 @@ static rope_status set_parameters(const walk *w, const cJSON *parameters) {
         rope_status status = choose_layer(w, parameters, &chosen);
         if (status != ROPE_OK)
             return status;
-    } else if (w->layer_type) {
-        return refuse(w, "layer type is \"%.40s\"; allowed is none, as %s are those of all layers",
-                      w->layer_type, parameters->string);
     }
     return set_fields(w, "rope", chosen);
 }
@@ -165,28 +160,14 @@ static const cJSON *find_parameters(const cJSON *model) {
     return NULL;
 }
 
-static bool is_layer(const walk *w, const char *name) {
-    return strcmp(w->layer_type, name) == 0;
-}
-
 static rope_status walk_rope(const walk *w, const cJSON *parameters) {
-    walk layer = *w;
-    if (w->layer_type && w->local) {
-        if (is_layer(w, "sliding_attention"))
-            return checked(
-                w, rope_config_set_number(w->config, "", "rope_theta", w->local->valuedouble));
-        if (!is_layer(w, "full_attention"))
-            return refuse(w,
-                          "layer type is \"%.40s\"; allowed is full_attention, sliding_attention",
-                          w->layer_type);
-        layer.layer_type = NULL;
+    if (w->layer_type && !(cJSON_IsObject(parameters) && is_by_layer(parameters))) {
+        rope_status status =
+            checked(w, rope_config_set_string(w->config, "", "layer_type", w->layer_type));
+        if (status != ROPE_OK)
+            return status;
     }
-    if (parameters)
-        return set_parameters(&layer, parameters);
-    return layer.layer_type
-               ? refuse(w, "layer type is \"%.40s\"; allowed is none, as all layers are alike",
-                        layer.layer_type)
-               : ROPE_OK;
+    return parameters ? set_parameters(w, parameters) : ROPE_OK;
 }
 
 static rope_status walk_root(walk *w, const cJSON *root) {
@@ -197,10 +178,6 @@ static rope_status walk_root(walk *w, const cJSON *root) {
     const cJSON *parameters = find_parameters(model);
     if (!parameters)
         parameters = find_parameters(root);
-    /* Gemma 3 as first published: sliding layers have their own base and no scaling. */
-    const cJSON *local = member(model, "rope_local_base_freq");
-    if (cJSON_IsNumber(local) && !(parameters && is_by_layer(parameters)))
-        w->local = local;
     rope_status status = set_fields(w, "", root);
     if (status == ROPE_OK && model != root)
         status = set_fields(w, "", model);

@@ -27,6 +27,8 @@ const option_field option_fields[] = {
     FLAG("help", ALL, help, "print this text"),
     TEXT("config", ALL, config, "FILE", "a Hugging Face config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
+    FLAG("allow-unread", ALL, allow_unread,
+         "take a config with fields about RoPE that nothing reads"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
            "element type [the config's or bf16, else f32]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,

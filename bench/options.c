@@ -68,6 +68,7 @@ static bool parse_pass(options *o, int argc, char **argv, bool file_pass) {
             found == 'h' ? find_field("help", 4) : &option_fields[found - FIRST_OPTION];
         bool of_file = field->offset == offsetof(options, config) ||
                        field->offset == offsetof(options, layer_type) ||
+                       field->offset == offsetof(options, allow_unread) ||
                        field->offset == offsetof(options, help);
         if (of_file != file_pass)
             continue;
@@ -103,6 +104,10 @@ static bool read_config(options *o) {
     if (!config_file_read(o->config, config, o->layer_type) ||
         !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
         return false;
+    if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
+        message("%s: %s (--allow-unread)", o->config, rope_last_error());
+        return false;
+    }
     report_ignored(o->config, config);
     o->dtype_is_assumed = !model.states_dtype;
     o->q_heads = model.num_attention_heads > 0 ? model.num_attention_heads : o->q_heads;

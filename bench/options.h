@@ -51,7 +51,8 @@ typedef struct options {
     bool dtype_is_assumed; /* neither the config nor an option states it */
     const char *config, *layer_type, *suite, *output;
     int64_t seed, rounds, threads;
-    int32_t cache; /* CACHE_ */
+    int32_t cache;     /* CACHE_ */
+    bool allow_unread; /* fields about RoPE that nothing reads are but told */
     bool in_place, json, quick, help, list, resume;
 } options;
 

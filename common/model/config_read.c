@@ -11,9 +11,15 @@
 /* A pass over the fields; after the first error every read gives 0 and changes nothing. */
 typedef struct reading {
     rope_config *config;
+    int unscaled;                              /* the layer takes nothing from rope_parameters */
     char model_type[ROPE_CONFIG_MAX_TEXT + 1]; /* without "_text" */
     rope_status status;
 } reading;
+
+/* The field that counts for the layer, or NULL. */
+static config_field *find(const reading *r, int scope, const char *name) {
+    return scope == SCOPE_ROPE && r->unscaled ? NULL : rope_config_find(r->config, scope, name);
+}
 
 /* What a field holds, for a text that says what is wrong with it. */
 static void describe(const config_field *field, char *text, size_t room) {
@@ -35,7 +41,7 @@ static void refuse_kind(reading *r, const config_field *field, const char *wante
 /* A field of a kind, or NULL; marks it as read. */
 static const config_field *read_field(reading *r, int scope, const char *name, field_kind kind) {
     static const char *const kinds[] = {"a number", "a string", "a list of numbers"};
-    config_field *field = rope_config_find(r->config, scope, name);
+    config_field *field = find(r, scope, name);
     if (!field || r->status != ROPE_OK)
         return NULL;
     field->read = 1;
@@ -79,7 +85,7 @@ static double number(reading *r, const number_spec *spec) {
     const config_field *best = NULL;
     for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
         for (int i = 0; i < 2 && spec->names[i] && (spec->scopes & scope); i++) {
-            config_field *field = rope_config_find(r->config, scope, spec->names[i]);
+            config_field *field = find(r, scope, spec->names[i]);
             if (!best)
                 best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
             else if (field && field->kind == FIELD_NUMBER && field->number == best->number)
@@ -103,6 +109,8 @@ static double number(reading *r, const number_spec *spec) {
     { {__VA_ARGS__}, SCOPE_MODEL, most, 1, 0 }
 
 static const number_spec rope_theta = REAL("rope_theta", "rotary_emb_base");
+static const number_spec global_theta = REAL("global_rope_theta");
+static const number_spec local_theta = REAL("rope_local_base_freq", "local_rope_theta");
 static const number_spec share = {
     {"partial_rotary_factor", "rotary_pct"}, SCOPE_ROPE | SCOPE_MODEL, 1, 0, 0};
 static const number_spec rotary_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "rotary_dim");
@@ -130,7 +138,7 @@ static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
 
 /* A boolean, or `absent`. */
 static int flag(reading *r, int scope, const char *name, int absent) {
-    config_field *field = rope_config_find(r->config, scope, name);
+    config_field *field = find(r, scope, name);
     if (!field || r->status != ROPE_OK)
         return absent;
     field->read = 1;
@@ -141,7 +149,7 @@ static int flag(reading *r, int scope, const char *name, int absent) {
 
 /* Whether a number is set, read or not, and not 0. */
 static int states(const reading *r, const char *name) {
-    const config_field *field = rope_config_find(r->config, SCOPE_ROPE, name);
+    const config_field *field = find(r, SCOPE_ROPE, name);
     return field && field->kind == FIELD_NUMBER && field->number != 0;
 }
 
@@ -153,6 +161,30 @@ static void read_model_type(reading *r) {
     char *end = strstr(r->model_type, "_text");
     if (end && (end[5] == '\0' || strcmp(end + 5, "_model") == 0))
         *end = '\0';
+}
+
+/* Configs whose layers differ without an object for each: Gemma 3 and ModernBERT as first published
+ * have bases of their own for full and sliding layers, OLMo 3 scales full layers alone. Sliding
+ * layers take nothing from rope_parameters. Without layer_type the layer is a full one. Returns the
+ * base of the layer, or 0 where that is rope_theta. */
+static double read_layer(reading *r) {
+    const config_field *layer = read_field(r, SCOPE_MODEL, "layer_type", FIELD_TEXT);
+    const double local = number(r, &local_theta), global = number(r, &global_theta);
+    const int differ = local != 0 || global != 0 || strcmp(r->model_type, "olmo3") == 0;
+    if (layer && !differ)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "layer_type is \"%.40s\"; allowed is none, as all layers are alike",
+                              layer->text);
+    else if (layer && strcmp(layer->text, "sliding_attention") == 0)
+        r->unscaled = 1;
+    else if (layer && strcmp(layer->text, "full_attention") != 0)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "layer_type is \"%.40s\"; allowed is full_attention or "
+                              "sliding_attention",
+                              layer->text);
+    for (config_field *field = r->config->first; field && r->unscaled; field = field->next)
+        field->read |= field->scope == SCOPE_ROPE;
+    return r->unscaled && local != 0 ? local : global;
 }
 
 static void read_dtype(reading *r, rope_desc *desc, rope_model *model) {
@@ -199,7 +231,7 @@ static int32_t rule_named(const char *name) {
 
 static void read_rope_type(reading *r, rope_desc *desc) {
     desc->rope_type = ROPE_TYPE_DEFAULT;
-    config_field *old = rope_config_find(r->config, SCOPE_ROPE, "type");
+    config_field *old = find(r, SCOPE_ROPE, "type");
     const config_field *field = read_field(r, SCOPE_ROPE, "rope_type", FIELD_TEXT);
     if (!field)
         field = read_field(r, SCOPE_ROPE, "type", FIELD_TEXT);
@@ -280,8 +312,10 @@ static void read_dynamic(reading *r, rope_desc *desc, int64_t max_position_embed
     desc->max_position_embeddings = max_position_embeddings;
 }
 
-static void read_rule(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
-    desc->rope_theta = number(r, &rope_theta);
+static void read_rule(reading *r, rope_desc *desc, double layer_theta,
+                      int64_t max_position_embeddings) {
+    const double theta = number(r, &rope_theta);
+    desc->rope_theta = layer_theta != 0 ? layer_theta : theta;
     switch (desc->rope_type) {
     case ROPE_TYPE_LINEAR:
     case ROPE_TYPE_PROPORTIONAL:
@@ -435,11 +469,12 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     for (config_field *field = config->first; field; field = field->next)
         field->read = 0;
     read_model_type(&r);
+    const double layer_theta = read_layer(&r);
     read_dtype(&r, desc, model);
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);
     read_pairing(&r, desc);
-    read_rule(&r, desc, model->max_position_embeddings);
+    read_rule(&r, desc, layer_theta, model->max_position_embeddings);
     read_axes(&r, desc);
     return r.status;
 }
