@@ -147,6 +147,12 @@ static rope_status set_parameters(const walk *w, const cJSON *parameters) {
         if (status != ROPE_OK)
             return status;
     }
+    if (chosen != parameters) {
+        rope_status status =
+            checked(w, rope_config_set_string(w->config, "rope", "layer_type", chosen->string));
+        if (status != ROPE_OK)
+            return status;
+    }
     return set_fields(w, "rope", chosen);
 }
 

@@ -18,15 +18,20 @@ static int is_about_rope(const char *name) {
 /* Those, and what else of a model is read. */
 static int model_field_matters(const char *name) {
     static const char *const names[] = {
+        "attention_head_dim",
+        "d_model",
         "dtype",
+        "global_head_dim",
         "head_dim",
         "hidden_size",
+        "kv_channels",
         "layer_type",
         "max_position_embeddings",
         "model_type",
         "multi_query",
         "n_embd",
         "n_head",
+        "n_heads",
         "n_positions",
         "new_decoder_architecture",
         "num_attention_heads",

@@ -53,7 +53,7 @@ static const config_field *read_field(reading *r, int scope, const char *name, f
 
 /* A number under its names, best first, where it may stand and what it may be. */
 typedef struct number_spec {
-    const char *names[2];
+    const char *names[3];
     int scopes;
     double most;
     int whole, zero_is_absent;
@@ -84,7 +84,7 @@ static double checked(reading *r, const number_spec *spec, const config_field *f
 static double number(reading *r, const number_spec *spec) {
     const config_field *best = NULL;
     for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
-        for (int i = 0; i < 2 && spec->names[i] && (spec->scopes & scope); i++) {
+        for (int i = 0; i < 3 && spec->names[i] && (spec->scopes & scope); i++) {
             config_field *field = find(r, scope, spec->names[i]);
             if (!best)
                 best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
@@ -114,9 +114,11 @@ static const number_spec local_theta = REAL("rope_local_base_freq", "local_rope_
 static const number_spec share = {
     {"partial_rotary_factor", "rotary_pct"}, SCOPE_ROPE | SCOPE_MODEL, 1, 0, 0};
 static const number_spec rotary_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "rotary_dim");
-static const number_spec head_dim = WHOLE(ROPE_MAX_HEAD_DIM, "head_dim");
-static const number_spec hidden_size = WHOLE(INT32_MAX, "hidden_size", "n_embd");
-static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head");
+static const number_spec head_dim =
+    WHOLE(ROPE_MAX_HEAD_DIM, "head_dim", "attention_head_dim", "kv_channels");
+static const number_spec global_head_dim = WHOLE(ROPE_MAX_HEAD_DIM, "global_head_dim");
+static const number_spec hidden_size = WHOLE(INT32_MAX, "hidden_size", "n_embd", "d_model");
+static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head", "n_heads");
 static const number_spec kv_heads = WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads");
 static const number_spec nope_dim = WHOLE(ROPE_MAX_HEAD_DIM, "qk_nope_head_dim");
 static const number_spec rope_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "qk_rope_head_dim");
@@ -153,6 +155,21 @@ static int states(const reading *r, const char *name) {
     return field && field->kind == FIELD_NUMBER && field->number != 0;
 }
 
+/* What no descriptor says. */
+static void refuse_model(reading *r) {
+    static const struct {
+        const char *model_type, *why;
+    } refused[] = {{"minimax_m3_vl", "states a rotary_dim that Transformers does not read"},
+                   {"musicflamingo", "turns by time stamps in seconds"},
+                   {"molmo2", "scales some layers alone (rope_scaling_layers)"}};
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (strcmp(refused[i].model_type, r->model_type) == 0)
+            r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                  "model_type is \"%s\", which %s; allowed is a model that a "
+                                  "descriptor can say",
+                                  r->model_type, refused[i].why);
+}
+
 static void read_model_type(reading *r) {
     const config_field *field = read_field(r, SCOPE_MODEL, "model_type", FIELD_TEXT);
     if (!field)
@@ -161,6 +178,7 @@ static void read_model_type(reading *r) {
     char *end = strstr(r->model_type, "_text");
     if (end && (end[5] == '\0' || strcmp(end + 5, "_model") == 0))
         *end = '\0';
+    refuse_model(r);
 }
 
 /* Configs whose layers differ without an object for each: Gemma 3 and ModernBERT as first published
@@ -353,6 +371,7 @@ static void read_heads(reading *r, rope_model *model) {
  * without qk_nope_head_dim (DeepSeek-V4) both rotate the last of head_dim. */
 static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t window) {
     int32_t nope = (int32_t)number(r, &nope_dim);
+    (void)number(r, &share); /* of the same window */
     desc->rotary_dim = window;
     if (nope == 0) {
         desc->head_dim = (int32_t)number(r, &head_dim);
@@ -383,6 +402,14 @@ static void read_window(reading *r, rope_desc *desc) {
                               part, desc->head_dim);
 }
 
+/* Full layers of Gemma 4 have wider heads than sliding ones. */
+static int32_t head_dim_of(reading *r) {
+    const config_field *layer = read_field(r, SCOPE_ROPE, "layer_type", FIELD_TEXT);
+    const int32_t usual = (int32_t)number(r, &head_dim),
+                  full = (int32_t)number(r, &global_head_dim);
+    return full != 0 && layer && strcmp(layer->text, "full_attention") == 0 ? full : usual;
+}
+
 static void read_shape(reading *r, rope_desc *desc, rope_model *model) {
     read_heads(r, model);
     int32_t window = (int32_t)number(r, &rope_dim);
@@ -390,7 +417,7 @@ static void read_shape(reading *r, rope_desc *desc, rope_model *model) {
         read_latent(r, desc, model, window);
         return;
     }
-    desc->head_dim = (int32_t)number(r, &head_dim);
+    desc->head_dim = head_dim_of(r);
     if (desc->head_dim == 0 && model->num_attention_heads != 0)
         desc->head_dim = (int32_t)((int64_t)number(r, &hidden_size) / model->num_attention_heads);
     if (desc->head_dim == 0 && r->status == ROPE_OK)

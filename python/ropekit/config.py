@@ -233,6 +233,7 @@ def _rope_fields(
         if not parameters.get(name):
             raise RuntimeError(f'layer_type is "{name}"; allowed is {", ".join(parameters)}')
         parameters = parameters[name]
+        yield ("rope", "layer_type", name)
     elif layer_type:
         yield ("", "layer_type", layer_type)
     yield from (("rope", str(name), value) for name, value in parameters.items())

@@ -135,7 +135,7 @@ def test_layer_types() -> None:
     assert "factor=8" in ropekit.Config.from_transformers(by_layer, "full_attention").text
     with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is sliding_attention'):
         ropekit.Config.from_transformers(by_layer, "other")
-    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention or sli'):
+    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention or'):
         ropekit.Config.from_transformers(gemma, "other")
     with pytest.raises(RuntimeError, match='layer_type is "full_attention"; allowed is none'):
         ropekit.Config.from_transformers(models.build("llama").config, "full_attention")

@@ -1,0 +1,111 @@
+"""Every rotary embedding of the pinned Transformers, in model_types.tsv: which fields of its
+configuration reach it, and whether ropekit reads them to the same frequencies or says why not.
+
+`python python/tests/test_models.py` writes the table anew.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers.models
+from ropekit import Config
+from transformers import PreTrainedConfig
+
+TABLE = Path(__file__).parent / "model_types.tsv"
+HEADING = "model_type\tclass\tfields\tropekit"
+
+
+def note_fields(config: PreTrainedConfig, names: set[str]) -> PreTrainedConfig:
+    """The configuration, which from now on notes the fields that are read."""
+    own = type(config)
+
+    def read(self: PreTrainedConfig, name: str) -> Any:
+        if name in own.__getattribute__(self, "__dict__") and not name.startswith("_"):
+            names.add(name)
+        return own.__getattribute__(self, name)
+
+    config.__class__ = type(own.__name__, (own,), {"__getattribute__": read})
+    return config
+
+
+def embeddings() -> Iterator[tuple[type, type[PreTrainedConfig]]]:
+    """Rotary embeddings that are made of a configuration, with its class."""
+    root = Path(transformers.models.__path__[0])
+    for path in sorted(root.glob("*/modeling_*.py")):
+        if "Rotary" not in path.read_text(encoding="utf-8"):
+            continue
+        try:
+            module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        except ImportError:  # of a package that is not here
+            continue
+        for name, found in inspect.getmembers(module, inspect.isclass):
+            if "Rotary" not in name or found.__module__ != module.__name__:
+                continue
+            hint = inspect.signature(found.__init__).parameters.get("config")
+            if (
+                hint
+                and isinstance(hint.annotation, type)
+                and hasattr(hint.annotation, "model_type")
+            ):
+                yield found, hint.annotation
+
+
+def judge(config: PreTrainedConfig, rotary: Any) -> str:
+    """read, or why not: a refusal in the library's words."""
+    if not any(name.endswith("inv_freq") for name in vars(rotary) | dict(rotary.named_buffers())):
+        return "no frequencies of its own"
+    kinds = rotary.rope_type if isinstance(getattr(rotary, "rope_type", None), dict) else {None: 0}
+    for layer in kinds:
+        prefix = f"{layer}_" if layer else ""
+        known = getattr(rotary, f"{prefix}inv_freq").double().flatten()
+        try:
+            read = Config.from_transformers(config, layer)
+            found, factor = read.frequencies(2 * known.numel())
+        except (RuntimeError, ValueError) as error:
+            return f"refused: {error}"
+        mine = torch.tensor(found, dtype=torch.float64)
+        if "axis_layout=alternating" in read.text:  # whose pairs Transformers orders by axis
+            mine, known = mine.sort().values, known.sort().values
+        scaling = getattr(rotary, f"{prefix}attention_scaling", 1.0)
+        same = torch.allclose(mine, known, rtol=1e-5, atol=0) and abs(factor / scaling - 1) < 1e-6
+        if not same:
+            return "DIFFERS"
+    return "read"
+
+
+def rows() -> list[str]:
+    found = {HEADING: None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for embedding, kind in embeddings():
+            names: set[str] = set()
+            try:
+                config = kind().get_text_config(decoder=True)
+                made = kind().get_text_config(decoder=True)
+                rotary = embedding(note_fields(made, names))
+                verdict = judge(config, rotary)
+            except (AttributeError, KeyError) as error:
+                verdict = f"not made of a default configuration: {error}"
+            verdict = re.sub(r"\s+", " ", verdict)
+            fields = " ".join(sorted(names))
+            found[f"{kind.model_type}\t{embedding.__name__}\t{fields}\t{verdict}"] = None
+    return list(found)
+
+
+def test_the_table_is_that_of_transformers() -> None:
+    found = rows()
+    assert found == TABLE.read_text(encoding="utf-8").splitlines()
+    assert not [row for row in found if "DIFFERS" in row]
+    assert sum(row.endswith("\tread") for row in found) > 150
+
+
+if __name__ == "__main__":
+    TABLE.write_text("\n".join(rows()) + "\n", encoding="utf-8")
