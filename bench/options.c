@@ -109,6 +109,8 @@ static bool read_config(options *o) {
         return false;
     }
     report_ignored(o->config, config);
+    if (rope_config_note(config))
+        message("%s: %s", o->config, rope_config_note(config));
     o->dtype_is_assumed = !model.states_dtype;
     o->q_heads = model.num_attention_heads > 0 ? model.num_attention_heads : o->q_heads;
     o->k_heads = model.num_key_value_heads > 0 ? model.num_key_value_heads : o->k_heads;

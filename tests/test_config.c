@@ -201,6 +201,23 @@ TEST(config, layers_that_differ) {
     }
 }
 
+TEST(config, a_model_that_is_not_known) {
+    static const char *const known[] = {"llama", "gptj", "qwen3_vl_text", "deepseek_v3", ""};
+    for (int i = 0; i < 6; i++) {
+        rope_config *config = NULL;
+        rope_desc desc = {.struct_size = sizeof desc};
+        CHECK_STATUS(ROPE_OK, rope_config_create(&config));
+        CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 128));
+        CHECK_STATUS(ROPE_OK, rope_config_set_string(config, "", "model_type",
+                                                     i < 5 ? known[i] : "no_such_model"));
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        const char *note = rope_config_note(config);
+        CHECK(i < 5 ? !note : note && strstr(note, "no_such_model"), "%d: %s", i,
+              note ? note : "no note");
+        rope_config_destroy(config);
+    }
+}
+
 TEST(config, models_ignore_little) {
     static const char *const silent[] = {"llama-3.1-8b", "qwen3-8b",    "deepseek-v3",
                                          "phi-3.5-mini", "gpt-oss-20b", "gpt-neox-20b",

@@ -194,3 +194,7 @@ rope_status rope_config_check(const rope_config *config) {
                             names)
                 : ROPE_OK;
 }
+
+const char *rope_config_note(const rope_config *config) {
+    return config && config->finished && config->note[0] ? config->note : NULL;
+}

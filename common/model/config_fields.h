@@ -26,6 +26,7 @@ struct rope_config {
     config_field *first, *last;
     int32_t count;
     int finished;
+    char note[256]; /* of the last rope_config_finish */
 };
 
 /* The field that counts, or NULL. */

@@ -1,6 +1,7 @@
 /* What the fields of a configuration say, by the rules of Transformers. */
 #include "common/model/config_fields.h"
 #include "common/model/config_models.h"
+#include "common/model/known_models.h"
 #include "common/status.h"
 
 #include <float.h>
@@ -491,6 +492,34 @@ static void read_axes(reading *r, rope_desc *desc) {
     desc->sections[2] = width;
 }
 
+static int is_known(const char *model_type) {
+    for (size_t i = 0; i < sizeof known_models / sizeof known_models[0]; i++)
+        if (strcmp(known_models[i], model_type) == 0)
+            return 1;
+    for (size_t i = 0; i < sizeof model_pairings / sizeof model_pairings[0]; i++)
+        if (strcmp(model_pairings[i].model_type, model_type) == 0)
+            return 1;
+    for (size_t i = 0; i < sizeof model_defaults / sizeof model_defaults[0]; i++)
+        if (strcmp(model_defaults[i].model_type, model_type) == 0)
+            return 1;
+    return 0;
+}
+
+/* How the fields of a model were read that nobody compared with Transformers. */
+static void take_note(const reading *r, const rope_desc *desc) {
+    char *note = r->config->note;
+    note[0] = '\0';
+    if (r->model_type[0] == '\0' || is_known(r->model_type) || axes_of(r))
+        return;
+    snprintf(note, sizeof r->config->note,
+             "model_type \"%.60s\" is not known: its fields were read as those of Llama, %s pairs, "
+             "%d of %d elements, base %g",
+             r->model_type,
+             desc->pairing_in == ROPE_PAIRING_INTERLEAVED ? "interleaved" : "half-split",
+             desc->rotary_dim ? desc->rotary_dim : desc->head_dim, desc->head_dim,
+             desc->rope_theta != 0 ? desc->rope_theta : 10000.0);
+}
+
 rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model) {
     reading r = {.config = config};
     for (config_field *field = config->first; field; field = field->next)
@@ -503,5 +532,6 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     read_pairing(&r, desc);
     read_rule(&r, desc, layer_theta, model->max_position_embeddings);
     read_axes(&r, desc);
+    take_note(&r, desc);
     return r.status;
 }

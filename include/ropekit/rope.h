@@ -429,6 +429,9 @@ ROPE_API rope_status rope_config_finish(rope_config *config, rope_desc *desc, ro
 /** After rope_config_finish: the index-th field that was set and that nothing reads, or NULL past
  * the last. */
 ROPE_API const char *rope_config_ignored(const rope_config *config, int32_t index);
+/** After rope_config_finish: how the fields of a model were read whose model_type is not known, or
+ * NULL. Valid until the configuration is finished again or destroyed. */
+ROPE_API const char *rope_config_note(const rope_config *config);
 /** After rope_config_finish: whether every field whose name speaks of rope, rotary or theta was
  * read. A model with one that was not may rotate otherwise than the descriptor says.
  * @return ROPE_OK, NULL_POINTER, or INVALID_VALUE, whose text names the fields */

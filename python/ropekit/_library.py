@@ -24,6 +24,7 @@ def _load() -> ctypes.CDLL:
         ("rope_config_set_string", whole, [pointer, text, text, text]),
         ("rope_config_set_list", whole, [pointer, text, text, pointer, whole]),
         ("rope_config_check", whole, [pointer]),
+        ("rope_config_note", text, [pointer]),
         ("ropekit_describe_config", count, [pointer, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
     ):

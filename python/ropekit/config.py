@@ -270,6 +270,9 @@ def _describe(root: Mapping[str, Any], layer_type: str | None, allow_unread: boo
             check(_set(handle, scope, name, value))
         size = library.ropekit_describe_config(handle, None, 0)
         check(size > 0)
+        note = library.rope_config_note(handle)
+        if note:
+            warnings.warn(note.decode(), stacklevel=3)
         if library.rope_config_check(handle) != 0:
             check(allow_unread)
             warnings.warn(library.rope_last_error().decode(), stacklevel=3)

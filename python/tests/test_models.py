@@ -1,7 +1,7 @@
 """Every rotary embedding of the pinned Transformers, in model_types.tsv: which fields of its
 configuration reach it, and whether ropekit reads them to the same frequencies or says why not.
 
-`python python/tests/test_models.py` writes the table anew.
+`python python/tests/test_models.py` writes the table anew, and the library's list of models.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ropekit import Config
 from transformers import PreTrainedConfig
 
 TABLE = Path(__file__).parent / "model_types.tsv"
+KNOWN = Path(__file__).parents[2] / "common" / "model" / "known_models.h"
 HEADING = "model_type\tclass\tfields\tropekit"
 
 
@@ -100,12 +101,28 @@ def rows() -> list[str]:
     return list(found)
 
 
+def header(table: list[str]) -> str:
+    """The models that are read, as the library's list of those it knows."""
+    read = {row.split("\t")[0] for row in table if row.endswith("\tread")}
+    names = sorted({re.sub(r"_text(_model)?$", "", name) for name in read})
+    lines = "".join(f'    "{name}",\n' for name in names)
+    return (
+        "/* Models whose configurations are read as Transformers does; written by\n"
+        " * python/tests/test_models.py. */\n"
+        "#ifndef ROPEKIT_COMMON_KNOWN_MODELS_H\n#define ROPEKIT_COMMON_KNOWN_MODELS_H\n\n"
+        f"static const char *const known_models[] = {{\n{lines}}};\n\n#endif\n"
+    )
+
+
 def test_the_table_is_that_of_transformers() -> None:
     found = rows()
+    assert header(found) == KNOWN.read_text(encoding="utf-8")
     assert found == TABLE.read_text(encoding="utf-8").splitlines()
     assert not [row for row in found if "DIFFERS" in row]
     assert sum(row.endswith("\tread") for row in found) > 150
 
 
 if __name__ == "__main__":
-    TABLE.write_text("\n".join(rows()) + "\n", encoding="utf-8")
+    made = rows()
+    TABLE.write_text("\n".join(made) + "\n", encoding="utf-8")
+    KNOWN.write_text(header(made), encoding="utf-8")
