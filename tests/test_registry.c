@@ -4,6 +4,7 @@
 #include "tests/harness.h"
 
 #include <errno.h>
+#include <link.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -270,6 +271,25 @@ static void write_file(const char *path, const char *bytes, size_t size) {
     CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "%s", path);
 }
 
+/* Segments that reach beyond the file, or wrap around 2^64. */
+static void break_each_segment(const char *path, char *bytes, size_t size) {
+    const ElfW(Ehdr) *header = (const void *)bytes;
+    ElfW(Phdr) *segment = (void *)(bytes + header->e_phoff);
+    for (int i = 0; i < header->e_phnum; i++) {
+        const ElfW(Phdr) whole = segment[i];
+        if (whole.p_type != PT_LOAD && whole.p_type != PT_DYNAMIC)
+            continue;
+        segment[i].p_offset = (size_t)-4096 + whole.p_offset % 4096;
+        write_file(in_folder(path), bytes, size);
+        check_odd(path, whole.p_type == PT_LOAD ? "truncated" : "damaged");
+        segment[i] = whole;
+        segment[i].p_vaddr += (size_t)1 << 40;
+        write_file(in_folder(path), bytes, size);
+        check_odd(path, "damaged");
+        segment[i] = whole;
+    }
+}
+
 /* Every length but the whole is refused before the dynamic linker touches missing pages. */
 TEST(registry, a_truncated_plugin_says_so) {
     char path[FOLDER_SIZE], *bytes;
@@ -283,6 +303,11 @@ TEST(registry, a_truncated_plugin_says_so) {
     }
     write_file(in_folder(path), bytes, size - 1);
     check_odd(path, "truncated");
+    for (size_t thirds = 1; thirds < 3; thirds++) { /* in full length, and not written to its end */
+        write_file(in_folder(path), bytes, size * thirds / 3);
+        CHECK(truncate(in_folder(path), (off_t)size) == 0, "%s", in_folder(path));
+        check_odd(path, "damaged");
+    }
     bytes[18] ^= 0x40; /* e_machine */
     write_file(in_folder(path), bytes, size);
     check_odd(path, "another processor");
@@ -290,6 +315,8 @@ TEST(registry, a_truncated_plugin_says_so) {
     bytes[4] ^= 3; /* 32 bits in place of 64 */
     write_file(in_folder(path), bytes, size);
     check_odd(path, "another word size");
+    bytes[4] ^= 3;
+    break_each_segment(path, bytes, size);
     free(bytes);
     rmdir(path);
 }

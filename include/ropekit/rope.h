@@ -254,7 +254,7 @@ typedef struct rope_desc {
 /** Initialiser of a rope_desc: its size, and defaults for the rest. */
 #if defined(__cplusplus)
 #define ROPE_DESC_INIT rope_desc_init()
-inline rope_desc rope_desc_init() {
+static inline rope_desc rope_desc_init() {
     rope_desc made = rope_desc();
     made.struct_size = sizeof made;
     return made;
@@ -322,7 +322,7 @@ typedef struct rope_args {
 /** Initialiser of a rope_args: its size, and defaults for the rest. */
 #if defined(__cplusplus)
 #define ROPE_ARGS_INIT rope_args_init()
-inline rope_args rope_args_init() {
+static inline rope_args rope_args_init() {
     rope_args made = rope_args();
     made.struct_size = sizeof made;
     return made;
@@ -443,7 +443,8 @@ typedef struct rope_backend_info {
     int32_t device_count; /**< Devices it can use now. */
 } rope_backend_info;
 
-/** Number of backends known, usable or not, in the order in which "auto" tries them. */
+/** Number of backends known, usable or not, in the order in which "auto" tries them. Opens every
+ * plugin; a call that names its backends opens those alone. */
 ROPE_API int32_t rope_backend_count(void);
 /** Describes the index-th backend.
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */
