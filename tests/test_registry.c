@@ -134,7 +134,12 @@ TEST(registry, cpu_isa_only_lowers) {
 
 TEST(registry, an_unknown_cpu_isa_is_an_error) {
     PROBE(1, "open", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
-    PROBE(1, "rotate", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
+    PROBE(1, "plan", "cpu", "ROPE_ERROR_INVALID_VALUE", "avx9000", "ROPE_CPU_ISA=avx9000");
+#if defined(__x86_64__)
+    PROBE(1, "plan", "cpu", "neon", "avx512_bf16", "ROPE_CPU_ISA=neon");
+#elif defined(__aarch64__)
+    PROBE(1, "plan", "cpu", "avx2", "scalar or neon", "ROPE_CPU_ISA=avx2");
+#endif
 }
 
 TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
@@ -147,6 +152,34 @@ TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
 TEST(registry, an_unknown_cpu_walk_is_an_error) {
     PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=intel");
     PROBE(1, "open", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
+    PROBE(1, "plan", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
+    PROBE(0, "plan", "cpu", "cpu:", "", "ROPE_CPU_WALK=");
+}
+
+/* One that decides nothing is told once, in the log of whoever asked for one. */
+TEST(registry, an_unknown_verbosity_is_told_once) {
+    static const char text[] = "1 ROPE_VERBOSE is \"zzz\"; allowed is 0";
+    PROBE(0, "plan", "cpu", text, "cpu:", "ROPE_VERBOSE=zzz");
+    CHECK(!strstr(strstr(output, text) + 1, text), "told twice: %s", output);
+    PROBE(0, "plan", "cpu", "1 plan", "cpu:", "ROPE_VERBOSE=1");
+    PROBE(0, "plan", "cpu", "cpu:", "", "ROPE_VERBOSE=");
+    CHECK(!strstr(output, "ROPE_VERBOSE"), "empty is given: %s", output);
+}
+
+/* Every variable, what it selects and its error; a plugin's once that is opened. */
+TEST(registry, variables_say_what_they_select) {
+    PROBE(0, "variables", "loud",
+          "ROPE_BACKEND|nonesuch,cpu|backend of plans and devices that name none: cpu||",
+          "ROPE_CPU_ISA||", "ROPE_BACKEND=nonesuch,cpu", PLUGINS);
+    CHECK(strstr(output, "ROPE_LOUD||how loud||"), "no variable of the plugin: %s", output);
+    PROBE(0, "variables", "cpu", "ROPE_CPU_STREAM|x|", "allowed is a number of bytes",
+          "ROPE_CPU_STREAM=x", PLUGINS);
+    CHECK(!strstr(output, "LOUD"), "a variable of a plugin that is not opened: %s", output);
+    PROBE(0, "variables", "cpu",
+          "ROPE_VERBOSE|zzz|lines of the log|ROPE_VERBOSE is \"zzz\"; allowed is",
+          "ROPE_PLUGIN_PATH|a:/b|", "ROPE_VERBOSE=zzz", "ROPE_PLUGIN_PATH=a:/b");
+    PROBE(0, "variables", "loud", "ROPE_LOUD|very|how loud|ROPE_LOUD is \"very\"; allowed is 1|",
+          "", "ROPE_LOUD=very", PLUGINS);
 }
 
 TEST(registry, a_plugin_is_found_and_used) {
