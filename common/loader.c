@@ -78,11 +78,16 @@ static int32_t add_plugin(const char *directory, const char *file, rope_entry *e
     return count + 1;
 }
 
+static void tell_directory(const char *directory, const char *remark) {
+    size_t used = strlen(directories);
+    snprintf(directories + used, sizeof directories - used, "%s%s%s", used ? ", " : "", directory,
+             remark);
+}
+
 static int32_t scan_directory(const char *directory, rope_entry *entries, int32_t count,
                               int32_t room) {
     struct dirent **files;
-    size_t used = strlen(directories);
-    snprintf(directories + used, sizeof directories - used, "%s%s", used ? ", " : "", directory);
+    tell_directory(directory, "");
     int found = scandir(directory, &files, is_plugin, alphasort);
     for (int i = 0; i < found; i++) {
         if (count < room)
@@ -129,10 +134,12 @@ int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t room) {
     const char *list = secure_getenv("ROPE_PLUGIN_PATH");
     char *copy = list ? strdup(list) : NULL, *rest = NULL;
     for (char *d = copy ? strtok_r(copy, ":", &rest) : NULL; d; d = strtok_r(NULL, ":", &rest))
-        if (d[0] == '/')
+        if (d[0] == '/') {
             count = scan_directory(d, entries, count, room);
-        else
+        } else {
             rope_log(ROPE_LOG_CHOICE, "ROPE_PLUGIN_PATH: \"%s\" is not absolute, skipped", d);
+            tell_directory(d, " (not absolute: skipped)");
+        }
     free(copy);
     char directory[PATH_MAX];
     if (own_directory(directory, sizeof directory))

@@ -358,4 +358,6 @@ TEST(registry, a_truncated_plugin_says_so) {
 TEST(registry, relative_plugin_paths_are_ignored) {
     PROBE(0, "list", NULL, "cpu|", "", "ROPE_PLUGIN_PATH=.:plugin:/nonexistent::");
     CHECK(!strstr(output, "test|"), "a plugin came from a relative path: %s", output);
+    PROBE(1, "open", "test", "no libropekit_test.so in plugin (not absolute: skipped)", "",
+          "ROPE_PLUGIN_PATH=plugin");
 }

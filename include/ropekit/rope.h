@@ -19,7 +19,7 @@
  *
  * Unloading: threads of that team outlive their call, so the code must stay. libropekit.so does,
  * whoever closes it; a shared object that holds libropekit as a static library must be linked with
- * -Wl,-z,nodelete, or never be closed.
+ * -Wl,-z,nodelete, as find_package and pkg-config do, or never be closed.
  */
 #ifndef ROPEKIT_ROPE_H
 #define ROPEKIT_ROPE_H
