@@ -181,7 +181,7 @@ static bool run_mode(accuracy *a, int32_t mode) {
 }
 
 static void add_row(accuracy *a, record_list *list, table *t, int32_t mode, int64_t range) {
-    cJSON *record = record_add(list, a->base.given, a->kernel);
+    cJSON *record = record_add(list, options_line(&a->base, NULL), a->kernel);
     cJSON_AddStringToObject(record, "suite", SUITE_ACCURACY);
     cJSON_AddStringToObject(record, "implementation", "ropekit");
     cJSON_AddStringToObject(record, "dtype", dtype_name(a->base.desc.dtype));

@@ -172,7 +172,7 @@ static bool list_cases(bench_run *run, options *o) {
     if (!run->cases)
         return false;
     bool gpu = strcmp(run->t.info.backend, "cpu") != 0;
-    run->cases[0] = (bench_case){NULL, "", o->given, *o};
+    run->cases[0] = (bench_case){NULL, "", options_line(o, NULL), *o};
     run->count = o->suite ? suite_expand(o->suite, o, gpu, run->cases) : 1;
     return run->count >= 0;
 }

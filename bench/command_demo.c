@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "bench/check.h"
 #include "bench/commands.h"
 #include "bench/format.h"
@@ -7,9 +8,11 @@
 #include "bench/table.h"
 #include "bench/target.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 15
+enum { ROUNDS = 15, QUICK_ROUNDS = 3, TOKENS = 4096, QUICK_TOKENS = 512 };
 
 /* One step of the model. */
 typedef struct demo_step {
@@ -21,24 +24,32 @@ typedef struct demo_step {
     double bytes;
 } demo_step;
 
-/* Options of ropekit bench that repeat a step: its own stand behind those of the demo. */
+/* Options of ropekit bench that repeat a step. */
 static const char *step_options(const demo_step *s) {
-    static const char format[] = "%s%s--config=%s --tokens=%lld --position-offset=%lld --cache=%s";
+    static const char *const own[] = {"config", "tokens", "position-offset",
+                                      "cache",  "quick",  NULL};
     const options *o = &s->o;
-    const char *space = o->given[0] ? " " : "", *cache = o->cache == CACHE_COLD ? "cold" : "warm";
-    const long long tokens = o->tokens, offset = o->position_offset;
-    int size = snprintf(NULL, 0, format, o->given, space, o->config, tokens, offset, cache) + 1;
-    char *text = pool_alloc(o->pool, (size_t)size, 1);
-    if (text)
-        snprintf(text, (size_t)size, format, o->given, space, o->config, tokens, offset, cache);
-    return text;
+    const char *given = options_line(o, own), *config = options_quoted(o->pool, o->config);
+    char *text = NULL;
+    int size = given && config
+                   ? asprintf(&text,
+                              "--config=%s --tokens=%lld --position-offset=%lld "
+                              "--cache=%s%s%s",
+                              config, (long long)o->tokens, (long long)o->position_offset,
+                              o->cache == CACHE_COLD ? "cold" : "warm", *given ? " " : "", given)
+                   : -1;
+    return pool_keep(o->pool, size < 0 ? NULL : text, free);
+}
+
+static int64_t rounds_of(const options *o) {
+    return o->quick ? QUICK_ROUNDS : ROUNDS;
 }
 
 /* Rotates once and compares, then times. */
 static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar) {
     s->bytes = 2.0 * (double)w->floor_bytes;
     return check_sample(w, plan, &s->o, bar, &s->checked) &&
-           measure_run(w, plan, ROUNDS, bar, s->name, &s->m);
+           measure_run(w, plan, rounds_of(&s->o), bar, s->name, &s->m);
 }
 
 static bool run_step(demo_step *s, const target *t, progress *bar, record_list *list) {
@@ -62,10 +73,13 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
 }
 
 static void print_heading(const options *o, const target *t, FILE *file) {
-    int32_t rotary_dim = o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim;
-    fprintf(file, "%s: %s, %s and %s of %d, %d elements rotate\n", o->config,
-            dtype_name(o->desc.dtype), format_amount(o->q_heads, "query head").text,
-            format_amount(o->k_heads, "key head").text, o->desc.head_dim, rotary_dim);
+    fprintf(file, "%s: %s%s, %s and %s of %d\n", o->config, dtype_name(o->desc.dtype),
+            o->dtype_is_assumed ? " (the config states no dtype)" : "",
+            format_amount(o->q_heads, "query head").text,
+            format_amount(o->k_heads, "key head").text, o->desc.head_dim);
+    options_describe(o, file);
+    if (o->quick)
+        fputs("quick: fewer tokens and rounds, not for comparison\n", file);
     fprintf(file, "on %s, %s, ropekit %s\n\n", t->info.name,
             format_amount(target_threads(), "thread").text, rope_version());
 }
@@ -119,7 +133,7 @@ static int demonstrate(options *o, const target *t) {
     steps[1].o.position_offset = o->tokens;
     steps[1].o.tokens = 1;
     record_begin(&list, "demo", o, &t->info);
-    progress_begin(&bar, 2 * measure_steps(ROUNDS) + CHECK_SAMPLE + 1);
+    progress_begin(&bar, 2 * measure_steps(rounds_of(o)) + CHECK_SAMPLE + 1);
     for (int32_t i = 0; i < 2 && done; i++)
         done = run_step(&steps[i], t, &bar, &list);
     progress_end(&bar);
@@ -139,7 +153,7 @@ static int demonstrate(options *o, const target *t) {
 int command_demo(options *o) {
     target t;
     if (o->tokens < 0)
-        o->tokens = 4096;
+        o->tokens = o->quick ? QUICK_TOKENS : TOKENS;
     int status = target_open(&t, o) ? demonstrate(o, &t) : EXIT_ENVIRONMENT;
     target_close(&t);
     return status;

@@ -10,7 +10,10 @@ static bool apply_once(workload *w, const rope_plan *plan) {
            succeeded(rope_device_synchronize(w->device), "rope_apply") && workload_fetch(w);
 }
 
-static void print_result(FILE *file, const check_result *r, const char *kernel) {
+static void print_result(FILE *file, const options *o, const check_result *r, const char *kernel) {
+    fprintf(file, "%s%s, ", dtype_name(o->desc.dtype),
+            o->dtype_is_assumed ? " (the config states no dtype)" : "");
+    options_describe(o, file);
     fprintf(file, "%s: %lld elements, max error %.3g; nearest to its bound: %.3g of %.3g\n", kernel,
             (long long)r->elements, r->max_error, r->worst * r->bound, r->bound);
     if (r->refused == 0) {
@@ -27,10 +30,12 @@ static void print_result(FILE *file, const check_result *r, const char *kernel) 
 static int report(const options *o, const target *t, const char *kernel, const check_result *r) {
     record_list list;
     FILE *file = text_open(o->json);
-    print_result(file, r, kernel);
+    print_result(file, o, r, kernel);
     text_close(file);
     record_begin(&list, "verify", o, &t->info);
-    record_check(record_add(&list, o->given, kernel), r);
+    cJSON *record = record_add(&list, options_line(o, NULL), kernel);
+    record_shape(record, o);
+    record_check(record, r);
     if (!record_end(&list, o))
         return EXIT_ENVIRONMENT;
     return r->refused ? EXIT_CHECK_FAILED : EXIT_OK;
@@ -45,6 +50,11 @@ static int verify(options *o, target *t, rope_plan *plan) {
                    check_workload(&w, NULL, 0, &bar, &result);
     progress_end(&bar);
     workload_destroy(&w);
+    if (checked && result.elements == 0) {
+        message(
+            "verify: nothing was checked; allowed is batch, tokens and q-heads or k-heads >= 1");
+        return EXIT_ENVIRONMENT;
+    }
     return checked ? report(o, t, rope_plan_kernel(plan), &result) : EXIT_ENVIRONMENT;
 }
 

@@ -12,7 +12,6 @@ typedef struct walk {
     rope_config *config;
     const char *layer_type;
     char *error;
-    const cJSON *local; /* rope_local_base_freq where the walk itself reads it, or NULL */
 } walk;
 
 __attribute__((format(printf, 2, 3))) static rope_status refuse(const walk *w, const char *format,
@@ -108,8 +107,7 @@ static rope_status set_fields(const walk *w, const char *scope, const cJSON *obj
     rope_status status = ROPE_OK;
     const cJSON *item;
     cJSON_ArrayForEach(item, object) {
-        if (item != w->local)
-            status = set_field(w, scope, item);
+        status = set_field(w, scope, item);
         if (status != ROPE_OK)
             break;
     }
@@ -148,9 +146,6 @@ static rope_status set_parameters(const walk *w, const cJSON *parameters) {
         rope_status status = choose_layer(w, parameters, &chosen);
         if (status != ROPE_OK)
             return status;
-    } else if (w->layer_type) {
-        return refuse(w, "layer type is \"%.40s\"; allowed is none, as %s are those of all layers",
-                      w->layer_type, parameters->string);
     }
     return set_fields(w, "rope", chosen);
 }
@@ -165,28 +160,14 @@ static const cJSON *find_parameters(const cJSON *model) {
     return NULL;
 }
 
-static bool is_layer(const walk *w, const char *name) {
-    return strcmp(w->layer_type, name) == 0;
-}
-
 static rope_status walk_rope(const walk *w, const cJSON *parameters) {
-    walk layer = *w;
-    if (w->layer_type && w->local) {
-        if (is_layer(w, "sliding_attention"))
-            return checked(
-                w, rope_config_set_number(w->config, "", "rope_theta", w->local->valuedouble));
-        if (!is_layer(w, "full_attention"))
-            return refuse(w,
-                          "layer type is \"%.40s\"; allowed is full_attention, sliding_attention",
-                          w->layer_type);
-        layer.layer_type = NULL;
+    if (w->layer_type && !(cJSON_IsObject(parameters) && is_by_layer(parameters))) {
+        rope_status status =
+            checked(w, rope_config_set_string(w->config, "", "layer_type", w->layer_type));
+        if (status != ROPE_OK)
+            return status;
     }
-    if (parameters)
-        return set_parameters(&layer, parameters);
-    return layer.layer_type
-               ? refuse(w, "layer type is \"%.40s\"; allowed is none, as all layers are alike",
-                        layer.layer_type)
-               : ROPE_OK;
+    return parameters ? set_parameters(w, parameters) : ROPE_OK;
 }
 
 static rope_status walk_root(walk *w, const cJSON *root) {
@@ -197,26 +178,45 @@ static rope_status walk_root(walk *w, const cJSON *root) {
     const cJSON *parameters = find_parameters(model);
     if (!parameters)
         parameters = find_parameters(root);
-    /* Gemma 3 as first published: sliding layers have their own base and no scaling. */
-    const cJSON *local = member(model, "rope_local_base_freq");
-    if (cJSON_IsNumber(local) && !(parameters && is_by_layer(parameters)))
-        w->local = local;
     rope_status status = set_fields(w, "", root);
     if (status == ROPE_OK && model != root)
         status = set_fields(w, "", model);
     return status == ROPE_OK ? walk_rope(w, parameters) : status;
 }
 
+/* The first byte that no JSON has where it stands, as cJSON takes every byte to 32 for white space
+ * and control characters within strings; length where there is none. */
+static size_t strange_byte(const char *text, size_t length) {
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char byte = (unsigned char)text[i];
+        if (byte < ' ' && (in_string || !strchr("\t\r\n", byte) || byte == 0))
+            return i;
+        if (byte > '~' && !in_string)
+            return i;
+        if (in_string && byte == '\\' && i + 1 < length && (unsigned char)text[i + 1] >= ' ')
+            i++;
+        else if (byte == '"')
+            in_string = !in_string;
+    }
+    return length;
+}
+
 rope_status config_file_parse(const char *text, size_t length, rope_config *config,
                               const char *layer_type, char *error) {
     walk w = {.config = config, .layer_type = layer_type, .error = error};
     const char *end = NULL;
-    cJSON *root =
-        length <= CONFIG_FILE_MOST ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
-    while (root && end < text + length && strchr(" \t\r\n", *end) && *end)
+    const size_t strange = length <= CONFIG_FILE_MOST ? strange_byte(text, length) : 0;
+    cJSON *root = strange == length ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
+    while (root && end < text + length && strchr(" \t\r\n", *end))
         end++;
     rope_status status;
-    if (!root)
+    if (strange < length)
+        status = refuse(&w,
+                        "byte %zu of %zu is 0x%02x, which is not JSON there; allowed is UTF-8 text "
+                        "without a byte order mark",
+                        strange, length, (unsigned char)text[strange]);
+    else if (!root)
         status = refuse(&w, "byte %zu of %zu is not JSON; allowed is one object, at most %d deep",
                         end ? (size_t)(end - text) : 0, length, CJSON_NESTING_LIMIT);
     else if (end < text + length)

@@ -4,7 +4,11 @@
 #include "bench/record.h"
 #include "bench/variables.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command {
     const char *name;
@@ -33,7 +37,7 @@ static void print_usage(FILE *file) {
     fputs("usage: ropekit COMMAND [OPTION]...\n\n", file);
     for (size_t i = 0; i < command_count; i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fputs("\nropekit COMMAND --help lists its options; ropekit --version prints the version.\n"
+    fputs("\nropekit help COMMAND lists its options; ropekit --version prints the version.\n"
           "Exit status: 0 done, 1 a check failed or bench was interrupted, 2 bad usage or "
           "environment.\n",
           file);
@@ -41,7 +45,39 @@ static void print_usage(FILE *file) {
 
 /* The status, unless what was printed could not be. */
 static int printed(int status) {
-    return fflush(stdout) != 0 && status == EXIT_OK ? EXIT_ENVIRONMENT : status;
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return status;
+    message("standard output cannot be written: %s",
+            errno ? strerror(errno) : "an earlier write failed");
+    return EXIT_ENVIRONMENT;
+}
+
+/* Without a standard stream the next file that is opened would stand in for it. A pipe that nobody
+ * reads is an error like any other. */
+static bool open_streams(void) {
+    signal(SIGPIPE, SIG_IGN);
+    for (int stream = 0; stream <= 2; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && stream != STDOUT_FILENO)
+            (void)!open("/dev/null", O_RDWR);
+    if (fcntl(STDOUT_FILENO, F_GETFD) >= 0)
+        return true;
+    message("standard output is closed; allowed is a file, a pipe or /dev/null");
+    return false;
+}
+
+static void print_help(const command *chosen) {
+    printf("usage: ropekit %s [OPTION]...\n%s.\n\n", chosen->name, chosen->help);
+    options_help(stdout, chosen->bit);
+}
+
+/* What the shells' completion asks: commands, or the options of one. */
+static void print_words(const command *chosen) {
+    if (chosen)
+        options_words(stdout, chosen->bit);
+    for (size_t i = 0; !chosen && i < command_count; i++)
+        printf("%s ", commands[i].name);
+    puts(chosen ? "" : "help");
 }
 
 static int run(const command *chosen, int argc, char **argv) {
@@ -53,8 +89,7 @@ static int run(const command *chosen, int argc, char **argv) {
     argv[0] = program;
     if (options_parse(&o, argc, argv)) {
         if (o.help) {
-            printf("usage: ropekit %s [OPTION]...\n%s.\n\n", chosen->name, chosen->help);
-            options_help(stdout, chosen->bit);
+            print_help(chosen);
             status = EXIT_OK;
         } else if (record_check_output(&o)) {
             bool usable = variables_check(&o);
@@ -69,11 +104,32 @@ static int run(const command *chosen, int argc, char **argv) {
     return printed(status);
 }
 
+/* ropekit help [COMMAND], and ropekit words [COMMAND] for completion. */
+static int describe(const char *what, int argc, char **argv) {
+    const command *chosen = argc > 2 ? find_command(argv[2]) : NULL;
+    if (argc > 3 || (argc > 2 && !chosen)) {
+        message("%s of \"%.60s\"; allowed is one command: info, verify, accuracy, bench or demo",
+                what, argv[argc > 3 ? 3 : 2]);
+        return EXIT_ENVIRONMENT;
+    }
+    if (strcmp(what, "words") == 0)
+        print_words(chosen);
+    else if (chosen)
+        print_help(chosen);
+    else
+        print_usage(stdout);
+    return printed(EXIT_OK);
+}
+
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "";
     const command *chosen = find_command(name);
+    if (!open_streams())
+        return EXIT_ENVIRONMENT;
     if (chosen)
         return run(chosen, argc - 1, argv + 1);
+    if (strcmp(name, "help") == 0 || strcmp(name, "words") == 0)
+        return describe(name, argc, argv);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_usage(stdout);
         return printed(EXIT_OK);

@@ -12,7 +12,7 @@
 #define ANY64 INT64_MIN, INT64_MAX
 
 #define FIELD(name, kind, commands, member, values, ...)                                           \
-    { name, OPTION_##kind, commands, offsetof(options, member), values, __VA_ARGS__ }
+    { name, OPTION_##kind, commands, offsetof(options, member), values, __VA_ARGS__, GROUP }
 #define CHOICE(name, commands, member, values, help)                                               \
     FIELD(name, CHOICE, commands, member, values, 0, 0, help)
 #define INT32(name, member, help) FIELD(name, INT32, DESCRIBED, desc.member, "N", RANGE32, help)
@@ -23,29 +23,42 @@
     FIELD(name, TEXT, commands, member, word, 0, 0, help)
 
 const option_field option_fields[] = {
+#define GROUP "Most used"
     FLAG("help", ALL, help, "print this text"),
-    FLAG("json", ALL, json, "print results as JSON"),
-    TEXT("output", ALL, output, "FILE", "write the JSON results to a file as well"),
-    TEXT("backend", ALL, desc.backend, "NAME", "backend, comma list in order, or auto"),
-    FIELD("device", INT32, ALL, desc.device, "N", 0, INT32_MAX, "index of the backend's device"),
-    TEXT("kernel", ALL, desc.kernel, "NAME", "force a candidate kernel"),
     TEXT("config", ALL, config, "FILE", "a Hugging Face config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
-    FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
-    FIELD("threads", INT64, ALL, threads, "N", 1, TARGET_THREADS_MOST, "OpenMP threads"),
-
-    CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64", "element type [f32]"),
+    FLAG("allow-unread", ALL, allow_unread,
+         "take a config with fields about RoPE that nothing reads"),
+    CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
+           "element type [the config's or bf16, else f32]"),
+    FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
+          "tokens of a batch row; accuracy: positions tried in each range"),
+    FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
+    FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
+    FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
     INT32("head-dim", head_dim, "elements of a head [128]"),
+    TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
+    FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO, quick,
+         "fewer rounds, positions and sizes"),
+    TEXT("backend", ALL, desc.backend, "NAME", "backend, comma list in order, or auto"),
+    FLAG("json", ALL, json, "print results as JSON"),
+    TEXT("output", ALL, output, "FILE", "write the JSON results to a file as well"),
+
+#undef GROUP
+#define GROUP "Tensors"
     INT32("rotary-dim", rotary_dim, "elements that rotate"),
     INT32("rotary-offset", rotary_offset, "first element that rotates"),
     INT32("k-head-dim", k_head_dim, "k's head_dim where it differs"),
     INT32("k-rotary-offset", k_rotary_offset, "first element of k that rotates"),
     CHOICE("pairing-in", DESCRIBED, desc.pairing_in, "half-split|interleaved", "pairs read"),
     CHOICE("pairing-out", DESCRIBED, desc.pairing_out, "half-split|interleaved", "pairs written"),
+    CHOICE("layout", CALLED, layout, "bshd|bhsd|sbhd", "order of batch, token, head and dim"),
+    FLAG("in-place", CALLED, in_place, "rotate in place"),
     CHOICE("direction", DESCRIBED, desc.direction, "forward|transpose|inverse", "what is applied"),
-    CHOICE("angle-mode", DESCRIBED, desc.angle_mode, "exact|f32|table", "how angles come to be"),
     CHOICE("arithmetic", DESCRIBED, desc.arithmetic, "fp32|model-dtype", "precision of a rotation"),
 
+#undef GROUP
+#define GROUP "Frequencies"
     CHOICE("rope-type", DESCRIBED, desc.rope_type,
            "default|linear|dynamic|yarn|longrope|llama3|proportional|inv_freq", "frequency rule"),
     REAL("rope-theta", rope_theta, "base [10000]"),
@@ -61,21 +74,32 @@ const option_field option_fields[] = {
     REAL("partial-rotary-factor", partial_rotary_factor, "proportional"),
     REAL("short-mscale", short_mscale, "longrope"),
     REAL("long-mscale", long_mscale, "longrope"),
-    REAL("xpos-scale-base", xpos_scale_base, "XPos on"),
-    INT64("xpos-center", xpos_center, "position where XPos scales by 1"),
+    FIELD("short-factor", FACTORS, DESCRIBED, desc.short_factor, "X,X,...", 0, 0, "longrope"),
+    FIELD("long-factor", FACTORS, DESCRIBED, desc.long_factor, "X,X,...", 0, 0, "longrope"),
+    CHOICE("longrope-select", DESCRIBED, desc.longrope_select, "per-sequence|static|short|long",
+           "longrope"),
+    CHOICE("truncate", DESCRIBED, desc.truncate, "on|off", "yarn"),
+    FIELD("inv-freq", FACTORS, DESCRIBED, desc.inv_freq, "X,X,...", 0, 0, "radians a position"),
     INT64("original-max-position-embeddings", original_max_position_embeddings,
           "yarn, longrope, llama3"),
     INT64("max-position-embeddings", max_position_embeddings, "dynamic, longrope"),
     INT64("sequence-length", sequence_length, "dynamic"),
-    FIELD("short-factor", FACTORS, DESCRIBED, desc.short_factor, "X,X,...", 0, 0, "longrope"),
-    FIELD("long-factor", FACTORS, DESCRIBED, desc.long_factor, "X,X,...", 0, 0, "longrope"),
-    FIELD("inv-freq", FACTORS, DESCRIBED, desc.inv_freq, "X,X,...", 0, 0, "radians a position"),
-    CHOICE("truncate", DESCRIBED, desc.truncate, "on|off", "yarn"),
-    CHOICE("longrope-select", DESCRIBED, desc.longrope_select, "per-sequence|static|short|long",
-           "longrope"),
+    REAL("xpos-scale-base", xpos_scale_base, "XPos on"),
+    INT64("xpos-center", xpos_center, "position where XPos scales by 1"),
 
+#undef GROUP
+#define GROUP "Positions"
+    FIELD("position-offset", INT64, CALLED, position_offset, "N", ANY64, "added to positions"),
+    CHOICE("position-ids", CALLED, position_ids, "none|sequential|random", "ids of every token"),
+    FIELD("max-position", INT64, CALLED, max_position, "N", 0, INT64_MAX,
+          "largest random id [131071]"),
     FIELD("position-dtype", CHOICE, DESCRIBED, desc.position_dtype, "i32|i64", ROPE_I32 - 1, 0,
           "index arrays [i64]"),
+    FIELD("cu-seqlens", INDICES, CALLED, cu_seqlens, "N,N,...", 0, 0, "packed sequences"),
+    FIELD("sequence-offsets", INDICES, CALLED, sequence_offsets, "N,N,...", 0, 0,
+          "position offset of each sequence"),
+    FIELD("sequence-lengths", INDICES, CALLED, sequence_lengths, "N,N,...", 0, 0,
+          "length of each sequence: longrope"),
     INT32("axes", axes, "position axes"),
     CHOICE("axis-layout", DESCRIBED, desc.axis_layout, "chunked|interleaved|alternating|custom",
            "how pairs are dealt to axes"),
@@ -86,39 +110,34 @@ const option_field option_fields[] = {
     CHOICE("shard", DESCRIBED, desc.shard, "none|contiguous|zigzag", "context parallelism"),
     INT32("shard-rank", shard_rank, "this rank"),
     INT32("shard-size", shard_size, "ranks"),
+
+#undef GROUP
+#define GROUP "Angles and tables"
+    CHOICE("angle-mode", DESCRIBED, desc.angle_mode, "exact|f32|table", "how angles come to be"),
     CHOICE("table-dtype", DESCRIBED, desc.table_dtype, "f32|f16|bf16|f64", "angle mode table"),
     CHOICE("table-width", DESCRIBED, desc.table_width, "half|full", "angle mode table"),
+    FIELD("table-rows", INT64, CALLED, table_rows, "N", SIZES, "rows of the caller's tables"),
     CHOICE("out-of-range", DESCRIBED, desc.out_of_range, "error|identity|clamp",
            "angle mode table"),
+
+#undef GROUP
+#define GROUP "Choice of kernel"
+    FIELD("device", INT32, ALL, desc.device, "N", 0, INT32_MAX, "index of the backend's device"),
+    TEXT("kernel", ALL, desc.kernel, "NAME", "force a candidate kernel"),
     CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
            "start before the launch ahead ends"),
+    FIELD("threads", INT64, ALL, threads, "N", 1, TARGET_THREADS_MOST, "OpenMP threads"),
 
-    FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
-    FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
-          "tokens of a batch row; accuracy: positions tried in each range"),
-    FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
-    FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
-    CHOICE("layout", CALLED, layout, "bshd|bhsd|sbhd", "order of batch, token, head and dim"),
-    FLAG("in-place", CALLED, in_place, "rotate in place"),
-    FIELD("position-offset", INT64, CALLED, position_offset, "N", ANY64, "added to positions"),
-    CHOICE("position-ids", CALLED, position_ids, "none|sequential|random", "ids of every token"),
-    FIELD("max-position", INT64, CALLED, max_position, "N", 0, INT64_MAX,
-          "largest random id [131071]"),
-    FIELD("cu-seqlens", INDICES, CALLED, cu_seqlens, "N,N,...", 0, 0, "packed sequences"),
-    FIELD("sequence-offsets", INDICES, CALLED, sequence_offsets, "N,N,...", 0, 0,
-          "position offset of each sequence"),
-    FIELD("sequence-lengths", INDICES, CALLED, sequence_lengths, "N,N,...", 0, 0,
-          "length of each sequence: longrope"),
-    FIELD("table-rows", INT64, CALLED, table_rows, "N", SIZES, "rows of the caller's tables"),
-
-    TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
+#undef GROUP
+#define GROUP "Measuring"
     FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
     FLAG("resume", COMMAND_BENCH, resume, "keep what --output holds and measure the rest"),
     FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 1000,
           "rounds of a measurement [15], 1000 at most"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
            "one buffer, or buffers beyond the last-level cache [warm]"),
-    FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY, quick, "fewer rounds, positions and sizes"),
+    FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
+#undef GROUP
 };
 
 const int32_t option_field_count = sizeof option_fields / sizeof option_fields[0];

@@ -26,7 +26,7 @@ typedef struct option_field {
     size_t offset;      /* in options */
     const char *values; /* choices "a|b|c", else the word for the value in --help */
     int64_t least, most;
-    const char *help;
+    const char *help, *group;
 } option_field;
 
 extern const option_field option_fields[];

@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "bench/options.h"
 
 #include "bench/config_file.h"
@@ -67,9 +68,13 @@ static bool parse_pass(options *o, int argc, char **argv, bool file_pass) {
             found == 'h' ? find_field("help", 4) : &option_fields[found - FIRST_OPTION];
         bool of_file = field->offset == offsetof(options, config) ||
                        field->offset == offsetof(options, layer_type) ||
+                       field->offset == offsetof(options, allow_unread) ||
                        field->offset == offsetof(options, help);
-        if (of_file == file_pass && !option_store(o, field, optarg))
+        if (of_file != file_pass)
+            continue;
+        if (!option_store(o, field, optarg))
             return false;
+        o->value[field - option_fields] = optarg ? optarg : "";
     }
     if (optind < argc)
         message("\"%s\" is no option of %s", argv[optind], argv[0]);
@@ -99,7 +104,12 @@ static bool read_config(options *o) {
     if (!config_file_read(o->config, config, o->layer_type) ||
         !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
         return false;
+    if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
+        message("%s: %s (--allow-unread)", o->config, rope_last_error());
+        return false;
+    }
     report_ignored(o->config, config);
+    o->dtype_is_assumed = !model.states_dtype;
     o->q_heads = model.num_attention_heads > 0 ? model.num_attention_heads : o->q_heads;
     o->k_heads = model.num_key_value_heads > 0 ? model.num_key_value_heads : o->k_heads;
     return true;
@@ -108,6 +118,8 @@ static bool read_config(options *o) {
 static void fill_defaults(options *o) {
     if (o->desc.dtype == 0)
         o->desc.dtype = ROPE_F32;
+    if (o->dtype_is_assumed)
+        o->desc.dtype = ROPE_BF16;
     if (o->desc.head_dim == 0)
         o->desc.head_dim = 128;
     if (o->q_heads < 0)
@@ -123,25 +135,106 @@ const char *dtype_name(int32_t dtype) {
     return names[dtype];
 }
 
-/* The arguments in one line, so that a result says how to repeat it; where it goes is no part. */
-static const char *join(pool *memory, int argc, char **argv) {
-    size_t size = 1;
-    for (int i = 1; i < argc; i++)
-        size += strlen(argv[i]) + 1;
-    char *text = pool_alloc(memory, size, 1);
-    size_t used = 0;
-    for (int i = 1; text && i < argc; i++)
-        if (strcmp(argv[i], "--output") == 0)
-            i++;
-        else if (strncmp(argv[i], "--output=", 9) != 0)
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? " " : "", argv[i]);
-    return text;
+static bool is_listed(const char *name, const char *const *list) {
+    for (; list && *list; list++)
+        if (strcmp(name, *list) == 0)
+            return true;
+    return false;
+}
+
+/* A word that a shell reads as this text. */
+static void print_quoted(FILE *file, const char *text) {
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                "_-+=./,:@%";
+    if (*text && text[strspn(text, plain)] == '\0') {
+        fputs(text, file);
+        return;
+    }
+    fputc('\'', file);
+    for (; *text; text++)
+        if (*text == '\'')
+            fputs("'\\''", file);
+        else
+            fputc(*text, file);
+    fputc('\'', file);
+}
+
+const char *options_quoted(pool *memory, const char *text) {
+    char *quoted = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&quoted, &size);
+    if (file)
+        print_quoted(file, text);
+    if (!file || fclose(file) != 0) {
+        free(quoted);
+        quoted = NULL;
+    }
+    return pool_keep(memory, quoted, free);
+}
+
+/* The name of a choice, the first where none was made. */
+static void print_choice(FILE *file, const options *o, const char *name) {
+    const option_field *field = find_field(name, strlen(name));
+    int32_t chosen = *(const int32_t *)(const void *)((const char *)o + field->offset);
+    const char *at = field->values;
+    for (chosen -= (int32_t)field->least; chosen > 1; chosen--)
+        at += strcspn(at, "|") + 1;
+    fprintf(file, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+void options_describe(const options *o, FILE *file) {
+    const rope_desc *d = &o->desc;
+    fprintf(file, "%d elements rotate, rule ", d->rotary_dim ? d->rotary_dim : d->head_dim);
+    print_choice(file, o, "rope-type");
+    if (d->rope_type != ROPE_TYPE_INV_FREQ)
+        fprintf(file, ", theta %g", d->rope_theta > 0 ? d->rope_theta : 10000.0);
+    fputs(", ", file);
+    print_choice(file, o, "pairing-in");
+    if (d->pairing_out && d->pairing_out != (d->pairing_in ? d->pairing_in : 1)) {
+        fputs(" to ", file);
+        print_choice(file, o, "pairing-out");
+    }
+    fputs(" pairs, positions ", file);
+    if (o->position_ids > IDS_NONE) {
+        print_choice(file, o, "position-ids");
+        fputs(" ids, ", file);
+    } else {
+        fprintf(file, "from %lld, ", (long long)o->position_offset);
+    }
+    print_choice(file, o, "direction");
+    fputc('\n', file);
+}
+
+const char *options_line(const options *o, const char *const *without) {
+    static const char *const never[] = {"help", "json", "output", "list", "resume", NULL};
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    const char *space = "";
+    for (int32_t i = 0; file && i < option_field_count; i++) {
+        const option_field *field = &option_fields[i];
+        if (!o->value[i] || is_listed(field->name, never) || is_listed(field->name, without))
+            continue;
+        fprintf(file, "%s--%s%s", space, field->name, field->kind == OPTION_FLAG ? "" : "=");
+        if (field->kind != OPTION_FLAG)
+            print_quoted(file, o->value[i]);
+        space = " ";
+    }
+    if (!file || fclose(file) != 0) {
+        free(text);
+        text = NULL;
+    }
+    return pool_keep(o->pool, text, free);
 }
 
 bool options_parse(options *o, int argc, char **argv) {
     o->desc = (rope_desc){.struct_size = sizeof o->desc};
     o->tokens = o->q_heads = o->k_heads = -1;
-    o->given = join(o->pool, argc, argv);
+    o->value = pool_alloc(o->pool, (size_t)option_field_count, sizeof *o->value);
+    if (!o->value) {
+        message("no memory for the options");
+        return false;
+    }
     o->batch = 1;
     o->seed = 1;
     o->max_position = 131071;
@@ -158,20 +251,46 @@ bool options_parse(options *o, int argc, char **argv) {
         return false;
     }
     fill_defaults(o);
-    return parse_pass(o, argc, argv, false);
+    if (!parse_pass(o, argc, argv, false))
+        return false;
+    if (o->value[find_field("dtype", 5) - option_fields])
+        o->dtype_is_assumed = false;
+    return true;
+}
+
+static void print_help(FILE *file, const option_field *field) {
+    char left[160];
+    snprintf(left, sizeof left, "--%s%s%s", field->name, field->values ? "=" : "",
+             field->values ? field->values : "");
+    if (strlen(left) < 34)
+        fprintf(file, "  %-34s %s\n", left, field->help);
+    else
+        fprintf(file, "  %s\n%37s%s\n", left, "", field->help);
 }
 
 void options_help(FILE *file, int32_t command) {
+    const char *group = "";
     for (int32_t i = 0; i < option_field_count; i++) {
         const option_field *field = &option_fields[i];
         if (!(field->commands & command))
             continue;
-        char left[160];
-        snprintf(left, sizeof left, "--%s%s%s", field->name, field->values ? "=" : "",
-                 field->values ? field->values : "");
-        if (strlen(left) < 34)
-            fprintf(file, "  %-34s %s\n", left, field->help);
-        else
-            fprintf(file, "  %s\n%37s%s\n", left, "", field->help);
+        if (strcmp(group, field->group) != 0)
+            fprintf(file, "%s%s:\n", *group ? "\n" : "", field->group);
+        group = field->group;
+        print_help(file, field);
     }
+}
+
+static void print_words(FILE *file, const option_field *field) {
+    fprintf(file, "--%s%s ", field->name, field->kind == OPTION_FLAG ? "" : "=");
+    if (field->kind != OPTION_CHOICE)
+        return;
+    for (const char *name = field->values; *name; name += strcspn(name, "|"), name += *name == '|')
+        fprintf(file, "--%s=%.*s ", field->name, (int)strcspn(name, "|"), name);
+}
+
+void options_words(FILE *file, int32_t command) {
+    for (int32_t i = 0; i < option_field_count; i++)
+        if (option_fields[i].commands & command)
+            print_words(file, &option_fields[i]);
 }

@@ -47,10 +47,12 @@ typedef struct options {
     index_list positions; /* of every token, set by commands; rows of their own in tables */
     index_list cu_seqlens, sequence_offsets, sequence_lengths;
 
-    const char *given; /* the arguments as they were given */
+    const char **value;    /* as given, by index of option_fields; NULL: not given */
+    bool dtype_is_assumed; /* neither the config nor an option states it */
     const char *config, *layer_type, *suite, *output;
     int64_t seed, rounds, threads;
-    int32_t cache; /* CACHE_ */
+    int32_t cache;     /* CACHE_ */
+    bool allow_unread; /* fields about RoPE that nothing reads are but told */
     bool in_place, json, quick, help, list, resume;
 } options;
 
@@ -61,9 +63,19 @@ bool options_parse(options *o, int argc, char **argv);
 bool options_set(options *o, const char *name, const char *value);
 /* Sets options from "--name=value --name ..."; settings are separated by single spaces. */
 bool options_apply(options *o, const char *settings);
+/* The options that were given, each once as "--name=value" with its value quoted for a shell, but
+ * those about where results go and those whose names stand in `without`, a list that ends with NULL
+ * or NULL itself. NULL: no memory. */
+const char *options_line(const options *o, const char *const *without);
+/* A word that a shell reads as this text; lives as long as the pool. NULL: no memory. */
+const char *options_quoted(pool *memory, const char *text);
+/* One line that says what rotates, by which rule, in which pairs, where and which way. */
+void options_describe(const options *o, FILE *file);
 /* Name of a dtype, as in "bf16". */
 const char *dtype_name(int32_t dtype);
-/* Prints the options that a command takes. */
+/* Prints the options that a command takes, in groups. */
 void options_help(FILE *file, int32_t command);
+/* Prints them as words that a shell may complete. */
+void options_words(FILE *file, int32_t command);
 
 #endif

@@ -74,8 +74,8 @@ cJSON *record_add(record_list *list, const char *case_name, const char *kernel) 
     return record;
 }
 
-/* The fields of a case that another program needs to run it; 0 and "" mean the default. */
-static void add_shape(cJSON *record, const options *o) {
+/* What another program needs to run the case, with every default filled in. */
+void record_shape(cJSON *record, const options *o) {
     static const char *const pairings[] = {"", "half-split", "interleaved"};
     static const char *const directions[] = {"forward", "forward", "transpose", "inverse"};
     static const char *const ids[] = {"none", "none", "sequential", "random"};
@@ -92,11 +92,11 @@ static void add_shape(cJSON *record, const options *o) {
                    {"q_heads", o->q_heads},
                    {"k_heads", o->k_heads},
                    {"head_dim", d->head_dim},
-                   {"rotary_dim", d->rotary_dim},
+                   {"rotary_dim", d->rotary_dim ? d->rotary_dim : d->head_dim},
                    {"rotary_offset", d->rotary_offset},
-                   {"k_head_dim", d->k_head_dim},
-                   {"k_rotary_offset", d->k_rotary_offset},
-                   {"axes", d->axes},
+                   {"k_head_dim", d->k_head_dim ? d->k_head_dim : d->head_dim},
+                   {"k_rotary_offset", d->k_head_dim ? d->k_rotary_offset : d->rotary_offset},
+                   {"axes", d->axes ? d->axes : 1},
                    {"max_position", o->max_position}};
     cJSON *shape = cJSON_AddObjectToObject(record, "shape");
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
@@ -122,7 +122,7 @@ cJSON *record_case(record_list *list, const bench_case *c) {
     cJSON_AddStringToObject(record, "suite", c->suite ? c->suite : "");
     cJSON_AddStringToObject(record, "label", c->label ? c->label : "");
     cJSON_AddStringToObject(record, "cache", c->o.cache == CACHE_COLD ? "cold" : "warm");
-    add_shape(record, &c->o);
+    record_shape(record, &c->o);
     return record;
 }
 

@@ -30,6 +30,8 @@ void record_rounds(record_list *list, int64_t rounds);
 void record_suite(record_list *list, const char *suite, bool complete);
 /* Adds an empty record with its case and kernel. */
 cJSON *record_add(record_list *list, const char *case_name, const char *kernel);
+/* Adds the effective values of what was rotated. */
+void record_shape(cJSON *record, const options *o);
 /* Adds a record with a case's suite, label, settings and shape. */
 cJSON *record_case(record_list *list, const bench_case *c);
 /* Adds a measurement whose output was compared with the oracle. */

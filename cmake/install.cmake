@@ -9,6 +9,10 @@ install(FILES LICENSE README.md CHANGELOG.md TYPE DOC)
 if(ROPEKIT_BUILD_TOOL)
     install(TARGETS ropekit_tool)
     install(FILES docs/ropekit.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES bench/completion/ropekit.bash RENAME ropekit
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+    install(FILES bench/completion/_ropekit
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 endif()
 
 install(EXPORT ropekit-targets NAMESPACE ropekit:: DESTINATION ${package_dir})

@@ -132,7 +132,9 @@ TEST(config, ignored_fields) {
     static const golden_field fields[] = {
         {"", "head_dim", 64, 0, 0, 0},
         {"", "vocab_size", 1, 0, 0, 0},
-        {"", "rope_local_base_freq", 10000, 0, 0, 0},
+        {"", "compress_rope_theta", 10000, 0, 0, 0},
+        {"", "no_rope_layer_interval", 4, 0, 0, 0},
+        {"", "use_mem_rope", 0, 0, 0, 0},
         {"", "rope_theta", 10000, 0, 0, 0},
         {"rope", "rope_theta", 500000, 0, 0, 0},
         {"rope", "rope_type", 0, "linear", 0, 0},
@@ -147,13 +149,56 @@ TEST(config, ignored_fields) {
     CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
     CHECK(desc.rope_theta == 500000 && desc.attention_factor == 0 && desc.mscale == 0,
           "theta %g, attention_factor %g", desc.rope_theta, desc.attention_factor);
-    static const char *const names[] = {"rope_local_base_freq", "rope_theta", "mscale",
+    static const char *const names[] = {"compress_rope_theta", "rope_theta", "mscale",
                                         "attention_factor", "no_such_field"};
     for (int i = 0; i < 5; i++)
         CHECK(ignores(config, names[i]), "%s is not reported", names[i]);
     CHECK(!rope_config_ignored(config, 5), "%s is reported", rope_config_ignored(config, 5));
     CHECK(!rope_config_ignored(config, -1), "an ignored field at -1");
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_config_check(config));
+    CHECK(strstr(rope_last_error(), "reads compress_rope_theta, rope_theta, which"), "%s",
+          rope_last_error());
     rope_config_destroy(config);
+}
+
+/* Bases of their own for full and sliding layers, and scaling of full layers alone. */
+TEST(config, layers_that_differ) {
+    static const golden_field gemma[] = {{"", "head_dim", 64, 0, 0, 0},
+                                         {"", "rope_theta", 1000000, 0, 0, 0},
+                                         {"", "rope_local_base_freq", 10000, 0, 0, 0},
+                                         {"rope", "rope_type", 0, "linear", 0, 0},
+                                         {"rope", "factor", 8, 0, 0, 0}},
+                              bert[] = {{"", "head_dim", 64, 0, 0, 0},
+                                        {"", "global_rope_theta", 160000, 0, 0, 0},
+                                        {"", "local_rope_theta", 20000, 0, 0, 0}},
+                              olmo[] = {{"", "head_dim", 64, 0, 0, 0},
+                                        {"", "model_type", 0, "olmo3", 0, 0},
+                                        {"", "rope_theta", 500000, 0, 0, 0},
+                                        {"rope", "rope_type", 0, "linear", 0, 0},
+                                        {"rope", "factor", 8, 0, 0, 0}};
+    static const struct {
+        const golden_field *fields;
+        int32_t count;
+        double theta[2], factor; /* of full and sliding layers; of full ones */
+    } models[] = {{gemma, 5, {1000000, 10000}, 8},
+                  {bert, 3, {160000, 20000}, 0},
+                  {olmo, 5, {500000, 500000}, 8}};
+    static const char *const layers[] = {NULL, "full_attention", "sliding_attention"};
+    for (int i = 0; i < 9; i++) {
+        const int m = i / 3, sliding = i % 3 == 2;
+        rope_config *config = config_of(models[m].fields, models[m].count);
+        rope_desc desc = {.struct_size = sizeof desc};
+        if (layers[i % 3])
+            CHECK_STATUS(ROPE_OK, rope_config_set_string(config, "", "layer_type", layers[i % 3]));
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        CHECK_STATUS(ROPE_OK, rope_config_check(config));
+        CHECK(desc.rope_theta == models[m].theta[sliding] &&
+                  desc.factor == (sliding ? 0 : models[m].factor),
+              "model %d, layer %d: theta %g, factor %g", m, i % 3, desc.rope_theta, desc.factor);
+        CHECK_STATUS(ROPE_OK, rope_config_set_string(config, "", "layer_type", "other"));
+        CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_config_finish(config, &desc, NULL));
+        rope_config_destroy(config);
+    }
 }
 
 TEST(config, models_ignore_little) {

@@ -115,6 +115,9 @@ static rope_status check_field(const rope_desc *desc, const frequency_field *fie
                          value, rule_names[rule]);
     if (value == 0 && !(field->needs & bit))
         return ROPE_OK;
+    if (value == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is not given; allowed is > 0 with %s",
+                         field->name, rule_names[rule]);
     if (!(value > 0 && isfinite(value)))
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is %s and finite with %s",
                          field->name, value, field->needs & bit ? "> 0" : ">= 0", rule_names[rule]);
@@ -163,9 +166,10 @@ static rope_status check_longrope(const rope_desc *desc) {
                 (desc->short_mscale != 0 && desc->long_mscale != 0);
     if (desc->max_position_embeddings == 0 &&
         (!given || desc->longrope_select == ROPE_LONGROPE_STATIC))
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "max_position_embeddings is 0; allowed is > 0 where longrope_select is "
-                         "static or neither factor nor attention_factor is given");
+        return rope_fail(
+            ROPE_ERROR_INVALID_VALUE,
+            "max_position_embeddings is not given; allowed is > 0 where longrope_select is "
+            "static or neither factor nor attention_factor is given");
     return ROPE_OK;
 }
 

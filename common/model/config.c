@@ -3,6 +3,7 @@
 #include "common/ops/rope_descriptor.h"
 #include "common/status.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@ enum { MAX_FIELDS = 1024 };
 
 /* Model fields that are about RoPE alone: reported where nothing reads them. */
 static int is_about_rope(const char *name) {
-    return strstr(name, "rope") || strstr(name, "rotary") ||
+    return strstr(name, "rope") || strstr(name, "rotary") || strstr(name, "theta") ||
            strcmp(name, "original_max_position_embeddings") == 0;
 }
 
@@ -20,6 +21,7 @@ static int model_field_matters(const char *name) {
         "dtype",
         "head_dim",
         "hidden_size",
+        "layer_type",
         "max_position_embeddings",
         "model_type",
         "multi_query",
@@ -153,12 +155,37 @@ rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model 
     return status == ROPE_OK ? rope_abi_write(desc, &made, sizeof made, "rope_desc") : status;
 }
 
+/* Which layers rotate is the caller's to know, and a switch that is off says nothing. */
+static int says_nothing(const config_field *field) {
+    return strcmp(field->name, "no_rope_layers") == 0 ||
+           strcmp(field->name, "no_rope_layer_interval") == 0 ||
+           (field->scope == SCOPE_MODEL && field->kind == FIELD_NUMBER && field->number == 0);
+}
+
 const char *rope_config_ignored(const rope_config *config, int32_t index) {
     if (!config || !config->finished || index < 0)
         return NULL;
     for (const config_field *field = config->first; field; field = field->next)
-        if (!field->read && (field->scope == SCOPE_ROPE || is_about_rope(field->name)) &&
+        if (!field->read && !says_nothing(field) &&
+            (field->scope == SCOPE_ROPE || is_about_rope(field->name)) &&
             field == rope_config_find(config, field->scope, field->name) && index-- == 0)
             return field->name;
     return NULL;
+}
+
+rope_status rope_config_check(const rope_config *config) {
+    char names[400] = "";
+    size_t used = 0;
+    const char *name;
+    if (!config)
+        return rope_fail_null("config");
+    for (int32_t i = 0; (name = rope_config_ignored(config, i)) && used < sizeof names; i++)
+        if (strstr(name, "rope") || strstr(name, "rotary") || strstr(name, "theta"))
+            used +=
+                (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
+    return used ? rope_fail(ROPE_ERROR_INVALID_VALUE,
+                            "nothing reads %s, which may change the rotation; allowed is none of "
+                            "them, or to say that they do not matter",
+                            names)
+                : ROPE_OK;
 }

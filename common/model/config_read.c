@@ -5,27 +5,49 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A pass over the fields; after the first error every read gives 0 and changes nothing. */
 typedef struct reading {
     rope_config *config;
+    int unscaled;                              /* the layer takes nothing from rope_parameters */
     char model_type[ROPE_CONFIG_MAX_TEXT + 1]; /* without "_text" */
     rope_status status;
 } reading;
 
+/* The field that counts for the layer, or NULL. */
+static config_field *find(const reading *r, int scope, const char *name) {
+    return scope == SCOPE_ROPE && r->unscaled ? NULL : rope_config_find(r->config, scope, name);
+}
+
+/* What a field holds, for a text that says what is wrong with it. */
+static void describe(const config_field *field, char *text, size_t room) {
+    if (field->kind == FIELD_NUMBER)
+        snprintf(text, room, "the number %g", field->number);
+    else if (field->kind == FIELD_TEXT)
+        snprintf(text, room, "the string \"%.60s\"", field->text);
+    else
+        snprintf(text, room, "%s", field->count ? "a list of numbers" : "a list or an object");
+}
+
+static void refuse_kind(reading *r, const config_field *field, const char *wanted) {
+    char found[100];
+    describe(field, found, sizeof found);
+    r->status =
+        rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", field->name, found, wanted);
+}
+
 /* A field of a kind, or NULL; marks it as read. */
 static const config_field *read_field(reading *r, int scope, const char *name, field_kind kind) {
     static const char *const kinds[] = {"a number", "a string", "a list of numbers"};
-    static const char *const given[] = {"a number", "a string", "a list or an object"};
-    config_field *field = rope_config_find(r->config, scope, name);
+    config_field *field = find(r, scope, name);
     if (!field || r->status != ROPE_OK)
         return NULL;
     field->read = 1;
     if (field->kind == kind)
         return field;
-    r->status = rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", name,
-                          given[field->kind], kinds[kind]);
+    refuse_kind(r, field, kinds[kind]);
     return NULL;
 }
 
@@ -63,7 +85,7 @@ static double number(reading *r, const number_spec *spec) {
     const config_field *best = NULL;
     for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
         for (int i = 0; i < 2 && spec->names[i] && (spec->scopes & scope); i++) {
-            config_field *field = rope_config_find(r->config, scope, spec->names[i]);
+            config_field *field = find(r, scope, spec->names[i]);
             if (!best)
                 best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
             else if (field && field->kind == FIELD_NUMBER && field->number == best->number)
@@ -87,6 +109,8 @@ static double number(reading *r, const number_spec *spec) {
     { {__VA_ARGS__}, SCOPE_MODEL, most, 1, 0 }
 
 static const number_spec rope_theta = REAL("rope_theta", "rotary_emb_base");
+static const number_spec global_theta = REAL("global_rope_theta");
+static const number_spec local_theta = REAL("rope_local_base_freq", "local_rope_theta");
 static const number_spec share = {
     {"partial_rotary_factor", "rotary_pct"}, SCOPE_ROPE | SCOPE_MODEL, 1, 0, 0};
 static const number_spec rotary_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "rotary_dim");
@@ -114,18 +138,18 @@ static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
 
 /* A boolean, or `absent`. */
 static int flag(reading *r, int scope, const char *name, int absent) {
-    const config_field *field = read_field(r, scope, name, FIELD_NUMBER);
-    if (!field)
+    config_field *field = find(r, scope, name);
+    if (!field || r->status != ROPE_OK)
         return absent;
-    if (field->number != 0 && field->number != 1)
-        r->status =
-            rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0 or 1", name, field->number);
+    field->read = 1;
+    if (field->kind != FIELD_NUMBER || (field->number != 0 && field->number != 1))
+        refuse_kind(r, field, "true or false");
     return field->number != 0;
 }
 
 /* Whether a number is set, read or not, and not 0. */
 static int states(const reading *r, const char *name) {
-    const config_field *field = rope_config_find(r->config, SCOPE_ROPE, name);
+    const config_field *field = find(r, SCOPE_ROPE, name);
     return field && field->kind == FIELD_NUMBER && field->number != 0;
 }
 
@@ -139,13 +163,38 @@ static void read_model_type(reading *r) {
         *end = '\0';
 }
 
-static void read_dtype(reading *r, rope_desc *desc) {
+/* Configs whose layers differ without an object for each: Gemma 3 and ModernBERT as first published
+ * have bases of their own for full and sliding layers, OLMo 3 scales full layers alone. Sliding
+ * layers take nothing from rope_parameters. Without layer_type the layer is a full one. Returns the
+ * base of the layer, or 0 where that is rope_theta. */
+static double read_layer(reading *r) {
+    const config_field *layer = read_field(r, SCOPE_MODEL, "layer_type", FIELD_TEXT);
+    const double local = number(r, &local_theta), global = number(r, &global_theta);
+    const int differ = local != 0 || global != 0 || strcmp(r->model_type, "olmo3") == 0;
+    if (layer && !differ)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "layer_type is \"%.40s\"; allowed is none, as all layers are alike",
+                              layer->text);
+    else if (layer && strcmp(layer->text, "sliding_attention") == 0)
+        r->unscaled = 1;
+    else if (layer && strcmp(layer->text, "full_attention") != 0)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "layer_type is \"%.40s\"; allowed is full_attention or "
+                              "sliding_attention",
+                              layer->text);
+    for (config_field *field = r->config->first; field && r->unscaled; field = field->next)
+        field->read |= field->scope == SCOPE_ROPE;
+    return r->unscaled && local != 0 ? local : global;
+}
+
+static void read_dtype(reading *r, rope_desc *desc, rope_model *model) {
     static const char *const names[] = {"float32", "float16", "bfloat16", "float64"};
     const config_field *old = read_field(r, SCOPE_MODEL, "torch_dtype", FIELD_TEXT);
     const config_field *field = read_field(r, SCOPE_MODEL, "dtype", FIELD_TEXT);
     if (!field)
         field = old;
     desc->dtype = ROPE_F32;
+    model->states_dtype = field != NULL;
     if (!field)
         return;
     const char *text = strncmp(field->text, "torch.", 6) == 0 ? field->text + 6 : field->text;
@@ -182,7 +231,7 @@ static int32_t rule_named(const char *name) {
 
 static void read_rope_type(reading *r, rope_desc *desc) {
     desc->rope_type = ROPE_TYPE_DEFAULT;
-    config_field *old = rope_config_find(r->config, SCOPE_ROPE, "type");
+    config_field *old = find(r, SCOPE_ROPE, "type");
     const config_field *field = read_field(r, SCOPE_ROPE, "rope_type", FIELD_TEXT);
     if (!field)
         field = read_field(r, SCOPE_ROPE, "type", FIELD_TEXT);
@@ -237,11 +286,17 @@ static void read_longrope(reading *r, rope_desc *desc, int64_t max_position_embe
     const config_field *many = read_field(r, SCOPE_ROPE, "long_factor", FIELD_LIST);
     if (r->status != ROPE_OK)
         return;
-    if (!few || !many || few->count != many->count) {
+    if (!few || !many) {
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "%s is not given; allowed is a list of rotary_dim / 2 numbers",
+                              few ? "long_factor" : "short_factor");
+        return;
+    }
+    if (few->count != many->count) {
         r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
                               "short_factor has %d entries and long_factor %d; allowed is "
                               "rotary_dim / 2 in both",
-                              few ? few->count : 0, many ? many->count : 0);
+                              few->count, many->count);
         return;
     }
     desc->short_factor = few->list;
@@ -257,8 +312,10 @@ static void read_dynamic(reading *r, rope_desc *desc, int64_t max_position_embed
     desc->max_position_embeddings = max_position_embeddings;
 }
 
-static void read_rule(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
-    desc->rope_theta = number(r, &rope_theta);
+static void read_rule(reading *r, rope_desc *desc, double layer_theta,
+                      int64_t max_position_embeddings) {
+    const double theta = number(r, &rope_theta);
+    desc->rope_theta = layer_theta != 0 ? layer_theta : theta;
     switch (desc->rope_type) {
     case ROPE_TYPE_LINEAR:
     case ROPE_TYPE_PROPORTIONAL:
@@ -412,11 +469,12 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     for (config_field *field = config->first; field; field = field->next)
         field->read = 0;
     read_model_type(&r);
-    read_dtype(&r, desc);
+    const double layer_theta = read_layer(&r);
+    read_dtype(&r, desc, model);
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);
     read_pairing(&r, desc);
-    read_rule(&r, desc, model->max_position_embeddings);
+    read_rule(&r, desc, layer_theta, model->max_position_embeddings);
     read_axes(&r, desc);
     return r.status;
 }

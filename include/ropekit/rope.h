@@ -388,7 +388,8 @@ ROPE_API rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, d
 /** @name Hugging Face configurations
  * A builder that takes the fields of a config.json under their own names and fills a descriptor.
  * Model fields are set in the scope "", those of rope_parameters or rope_scaling in the scope
- * "rope".
+ * "rope". Where full and sliding layers differ without an object for each, the field layer_type
+ * says which is meant, as in "sliding_attention".
  * @{ */
 typedef struct rope_config rope_config;
 
@@ -398,6 +399,7 @@ typedef struct rope_model {
     int64_t num_attention_heads;     /**< Query heads. */
     int64_t num_key_value_heads;     /**< Key heads that rotate: 1 for MLA. */
     int64_t max_position_embeddings; /**< Longest context. */
+    int32_t states_dtype;            /**< 1: the config has a dtype; 0: the descriptor's is f32. */
 } rope_model;
 
 /** Makes an empty configuration.
@@ -427,6 +429,10 @@ ROPE_API rope_status rope_config_finish(rope_config *config, rope_desc *desc, ro
 /** After rope_config_finish: the index-th field that was set and that nothing reads, or NULL past
  * the last. */
 ROPE_API const char *rope_config_ignored(const rope_config *config, int32_t index);
+/** After rope_config_finish: whether every field whose name speaks of rope, rotary or theta was
+ * read. A model with one that was not may rotate otherwise than the descriptor says.
+ * @return ROPE_OK, NULL_POINTER, or INVALID_VALUE, whose text names the fields */
+ROPE_API rope_status rope_config_check(const rope_config *config);
 /** @} */
 
 /** @name Backends and devices

@@ -23,6 +23,7 @@ def _load() -> ctypes.CDLL:
         ("rope_config_set_number", whole, [pointer, text, text, real]),
         ("rope_config_set_string", whole, [pointer, text, text, text]),
         ("rope_config_set_list", whole, [pointer, text, text, pointer, whole]),
+        ("rope_config_check", whole, [pointer]),
         ("ropekit_describe_config", count, [pointer, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
     ):

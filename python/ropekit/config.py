@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from numbers import Real
@@ -135,13 +136,20 @@ class Config:
 
     @classmethod
     def from_transformers(
-        cls, config: object, layer_type: str | None = None, **fields: Unpack[Fields]
+        cls,
+        config: object,
+        layer_type: str | None = None,
+        *,
+        allow_unread: bool = False,
+        **fields: Unpack[Fields],
     ) -> Config:
         """What a Transformers configuration, a dict or a config.json says.
 
         layer_type names the kind of layer where a model has several, as in "sliding_attention".
+        A configuration with a field that speaks of rope, rotary or theta and that nothing reads is
+        an error, with allow_unread a warning.
         """
-        return cls.from_text(merge(_describe(_as_dict(config), layer_type), fields))
+        return cls.from_text(merge(_describe(_as_dict(config), layer_type, allow_unread), fields))
 
     def frequencies(self, rotary_dim: int, long: bool = False) -> tuple[list[float], float]:
         """Radians a position of each pair, and the attention factor; longrope has two sets."""
@@ -167,10 +175,15 @@ class Config:
         return f"Config({self.text})"
 
 
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _as_dict(config: object) -> dict[str, Any]:
     if isinstance(config, (str, Path)):
         try:
-            config = json.loads(Path(config).read_text(encoding="utf-8"))
+            text = Path(config).read_text(encoding="utf-8")
+            config = json.loads(text, parse_constant=_refuse_constant)
         except (OSError, ValueError) as error:
             raise RuntimeError(
                 f'config is "{config}", which cannot be read ({error}); allowed is the path of a '
@@ -212,7 +225,6 @@ def _rope_fields(
     """Every field as (scope, name, value): the model's, then those of rope_parameters."""
     text = root.get("text_config")
     model = text if isinstance(text, dict) else root
-    local = model.get("rope_local_base_freq")
     parameters = _parameters(model, root)
     for level in (root, model):
         yield from (("", str(name), value) for name, value in level.items())
@@ -221,12 +233,8 @@ def _rope_fields(
         if not parameters.get(name):
             raise RuntimeError(f'layer_type is "{name}"; allowed is {", ".join(parameters)}')
         parameters = parameters[name]
-    elif layer_type == "sliding_attention" and local:
-        yield ("", "rope_theta", local)
-        return
-    elif layer_type and not (layer_type == "full_attention" and local):
-        kinds = "full_attention, sliding_attention" if local else "None, as all layers are alike"
-        raise RuntimeError(f'layer_type is "{layer_type}"; allowed is {kinds}')
+    elif layer_type:
+        yield ("", "layer_type", layer_type)
     yield from (("rope", str(name), value) for name, value in parameters.items())
 
 
@@ -253,7 +261,7 @@ def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
     return status == 0
 
 
-def _describe(root: Mapping[str, Any], layer_type: str | None) -> str:
+def _describe(root: Mapping[str, Any], layer_type: str | None, allow_unread: bool) -> str:
     handle = ctypes.c_void_p()
     check(library.rope_config_create(ctypes.byref(handle)) == 0)
     try:
@@ -261,6 +269,9 @@ def _describe(root: Mapping[str, Any], layer_type: str | None) -> str:
             check(_set(handle, scope, name, value))
         size = library.ropekit_describe_config(handle, None, 0)
         check(size > 0)
+        if library.rope_config_check(handle) != 0:
+            check(allow_unread)
+            warnings.warn(library.rope_last_error().decode(), stacklevel=3)
         text = ctypes.create_string_buffer(size + 1)
         library.ropekit_describe_config(handle, text, size + 1)
         return text.value.decode()

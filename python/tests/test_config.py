@@ -135,9 +135,9 @@ def test_layer_types() -> None:
     assert "factor=8" in ropekit.Config.from_transformers(by_layer, "full_attention").text
     with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is sliding_attention'):
         ropekit.Config.from_transformers(by_layer, "other")
-    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention, sli'):
+    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention or sli'):
         ropekit.Config.from_transformers(gemma, "other")
-    with pytest.raises(RuntimeError, match='layer_type is "full_attention"; allowed is None'):
+    with pytest.raises(RuntimeError, match='layer_type is "full_attention"; allowed is none'):
         ropekit.Config.from_transformers(models.build("llama").config, "full_attention")
 
 
@@ -189,3 +189,30 @@ def test_version() -> None:
     text = HEADER.read_text(encoding="utf-8")
     numbers = [re.search(rf"_{part} (\d+)", text) for part in ("MAJOR", "MINOR", "PATCH")]
     assert ropekit.__version__ == ".".join(number[1] for number in numbers if number)
+
+
+def test_fields_that_nothing_reads() -> None:
+    config = {"head_dim": 64, "compress_rope_theta": 160000.0}
+    with pytest.raises(RuntimeError, match="nothing reads compress_rope_theta"):
+        ropekit.Config.from_transformers(config)
+    with pytest.warns(UserWarning, match="nothing reads compress_rope_theta"):
+        found = ropekit.Config.from_transformers(config, allow_unread=True)
+    assert "head_dim=64" in found.text
+
+
+def test_older_configurations_of_layers_that_differ() -> None:
+    bert = {"head_dim": 64, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    assert "rope_theta=160000" in ropekit.Config.from_transformers(bert).text
+    assert "rope_theta=10000" in ropekit.Config.from_transformers(bert, "sliding_attention").text
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    olmo = {"model_type": "olmo3", "head_dim": 64, "rope_theta": 5e5, "rope_scaling": scaling}
+    assert "factor=8" in ropekit.Config.from_transformers(olmo).text
+    assert "factor" not in ropekit.Config.from_transformers(olmo, "sliding_attention").text
+
+
+def test_json_is_strict(tmp_path: Path) -> None:
+    for text in ('{"head_dim": NaN}', '{"head_dim":\0 64}', '\ufeff{"head_dim": 64}'):
+        path = tmp_path / "config.json"
+        path.write_text(text)
+        with pytest.raises(RuntimeError, match="cannot be read"):
+            ropekit.Config.from_transformers(path)

@@ -158,10 +158,10 @@ class Device:
 
     def kernels(self, operation):
         kernel = self.library.c.rope_device_kernel
-        names, name = [], kernel(self.handle, operation, 0)
+        names, name = [], kernel(self.handle, operation.encode(), 0)
         while name:
             names.append(name.decode())
-            name = kernel(self.handle, operation, len(names))
+            name = kernel(self.handle, operation.encode(), len(names))
         return names
 
     def traffic(self, candidate, iterations, target, source, nbytes, pitch, sets):

@@ -1,0 +1,18 @@
+# bash completion of ropekit: the tool itself says what may follow (ropekit words [COMMAND]).
+_ropekit() {
+    local typed=${COMP_LINE:0:COMP_POINT} tool=${COMP_WORDS[0]} command=
+    local word=${typed##* }
+    ((COMP_CWORD > 1)) && command=${COMP_WORDS[1]}
+    [[ $command == help ]] && command=
+    case $word in
+    --config=* | --output=*) mapfile -t COMPREPLY < <(compgen -f -- "${word#*=}") ;;
+    *)
+        # shellcheck disable=SC2086 # no command is no word
+        mapfile -t COMPREPLY < <(compgen -W "$("$tool" words $command 2>/dev/null)" -- "$word")
+        # readline's word begins behind "="
+        [[ $word != *=* || $COMP_WORDBREAKS != *=* ]] || COMPREPLY=("${COMPREPLY[@]#*=}")
+        ;;
+    esac
+    [[ ${#COMPREPLY[@]} -ne 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace
+}
+complete -F _ropekit ropekit
