@@ -97,6 +97,7 @@ static int run(const command *chosen, int argc, char **argv) {
                 status = chosen->run(&o);
             if (!usable)
                 status = EXIT_ENVIRONMENT;
+            variables_warn();
         }
     }
     pool_release(&owned);

@@ -4,6 +4,7 @@
 #include "bench/message.h"
 #include "bench/table.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,9 +15,10 @@ static bool next(int32_t *index, rope_variable_info *info) {
 
 bool variables_check(const options *o) {
     rope_variable_info info = {.struct_size = sizeof info};
+    if (o->desc.backend) /* not in force, and nothing is opened for it */
+        unsetenv("ROPE_BACKEND");
     for (int32_t i = rope_variable_count(); i-- > 0;) {
-        if (rope_variable_get(i, &info) != ROPE_OK || info.status == ROPE_OK ||
-            (o->desc.backend && strcmp(info.name, "ROPE_BACKEND") == 0))
+        if (rope_variable_get(i, &info) != ROPE_OK || info.status == ROPE_OK)
             continue;
         message("%s: %s", rope_status_string(info.status), info.reason);
         return false;
@@ -34,8 +36,13 @@ static bool is_read(const char *name, size_t length) {
 
 static void add(table *t, record_list *list, const char *name, const char *value,
                 const char *selects, const char *status) {
+    char shown[256];
+    snprintf(shown, sizeof shown, "%s", value);
+    for (char *c = shown; *c; c++) /* as in messages */
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
     table_cell(t, "%s", name);
-    table_cell(t, "%s", value);
+    table_cell(t, "%s", shown);
     table_cell(t, "%s", selects);
     table_cell(t, "%s", status);
     cJSON *record = record_add(list, NULL, NULL);
@@ -43,6 +50,22 @@ static void add(table *t, record_list *list, const char *name, const char *value
     cJSON_AddStringToObject(record, "value", value);
     cJSON_AddStringToObject(record, "selects", selects);
     cJSON_AddStringToObject(record, "status", status);
+}
+
+/* The name of a variable that looks like ropekit's and that nothing reads, or "". */
+static const char *unknown(const char *entry) {
+    static char name[64];
+    const size_t length = strcspn(entry, "=");
+    const bool ours =
+        entry[length] && strncmp(entry, "ROPE_", 5) == 0 && strncmp(entry, "ROPE_TEST_", 10) != 0;
+    snprintf(name, sizeof name, "%.*s", ours && !is_read(entry, length) ? (int)length : 0, entry);
+    return name;
+}
+
+void variables_warn(void) {
+    for (char **entry = environ; *entry; entry++)
+        if (*unknown(*entry))
+            message("warning: %s is set, and ropekit knows no such variable", unknown(*entry));
 }
 
 void variables_print(record_list *list, FILE *file) {
@@ -53,15 +76,10 @@ void variables_print(record_list *list, FILE *file) {
         if (info.value)
             add(&t, list, info.name, info.value, info.selects,
                 info.status == ROPE_OK ? "in force" : info.reason);
-    for (char **entry = environ; *entry; entry++) {
-        size_t length = strcspn(*entry, "=");
-        char name[64];
-        if (strncmp(*entry, "ROPE_", 5) != 0 || strncmp(*entry, "ROPE_TEST_", 10) == 0 ||
-            is_read(*entry, length) || length >= sizeof name)
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)length, *entry);
-        add(&t, list, name, *entry + length + 1, "nothing", "not known to ropekit");
-    }
+    for (char **entry = environ; *entry; entry++)
+        if (*unknown(*entry))
+            add(&t, list, unknown(*entry), strchr(*entry, '=') + 1, "nothing",
+                "not known to ropekit");
     if (t.count > t.columns) {
         table_print(&t, file);
         fputc('\n', file);

@@ -37,7 +37,7 @@ set(pc_cflags "")
 if(BUILD_SHARED_LIBS)
     set(pc_libs_private ${link_needs})
 else()
-    set(pc_libs ${link_needs})
+    set(pc_libs "${link_needs} -Wl,-z,nodelete") # common/CMakeLists.txt says why
     set(pc_cflags -DROPE_STATIC)
 endif()
 # Relative, so that the tree can be moved.

@@ -12,11 +12,8 @@ int rope_loader_path_is_valid(const char *path);
 /* After the scan: its directories, as text. */
 const char *rope_loader_directories(void);
 
-/*
- * Opens the plugin of an entry, whose origin is its path, and sets its backend or its reason. A
- * file that is not a regular one, or no shared object of this machine in full length, is not handed
- * to the dynamic linker, which would wait for it or end the process.
- */
+/* Opens the plugin of an entry, whose origin is its path, once plugin_file.h finds nothing wrong
+ * with the file, and sets its backend or its reason. */
 void rope_loader_open(const rope_host *host, rope_entry *entry);
 
 #endif

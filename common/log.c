@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <ropekit/rope.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,15 +23,7 @@ int rope_log_level_is_valid(const char *value) {
     return value[0] >= '0' && value[0] <= '2' && value[1] == 0;
 }
 
-void rope_log(int32_t level, const char *format, ...) {
-    const char *verbose = getenv("ROPE_VERBOSE");
-    if (!verbose || !rope_log_level_is_valid(verbose) || verbose[0] - '0' < level)
-        return;
-    char text[512];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
+static void send(int32_t level, const char *text) {
     pthread_mutex_lock(&sink_mutex);
     rope_log_function function = sink;
     void *user = sink_user;
@@ -38,4 +32,24 @@ void rope_log(int32_t level, const char *format, ...) {
         function(user, level, text);
     else
         fprintf(stderr, "ropekit: %s\n", text);
+}
+
+void rope_log(int32_t level, const char *format, ...) {
+    static atomic_bool refused;
+    const char *verbose = getenv("ROPE_VERBOSE");
+    if (!verbose || !*verbose)
+        return;
+    char text[512];
+    if (!rope_log_level_is_valid(verbose)) {
+        snprintf(text, sizeof text, "ROPE_VERBOSE is \"%.60s\"; allowed is %s", verbose,
+                 ROPE_LOG_LEVELS);
+        if (!atomic_exchange(&refused, true))
+            send(ROPE_LOG_CHOICE, text);
+    } else if (verbose[0] - '0' >= level) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(text, sizeof text, format, list);
+        va_end(list);
+        send(level, text);
+    }
 }

@@ -11,7 +11,8 @@ __attribute__((format(printf, 2, 3)))
 #endif
 void rope_log(int32_t level, const char *format, ...);
 
-/* Whether ROPE_VERBOSE may have this value; any other is silent. */
+#define ROPE_LOG_LEVELS "0 (none), 1 (choices) or 2 (every candidate)"
+/* Whether ROPE_VERBOSE may have this value; any other is told once, as it wants something. */
 int rope_log_level_is_valid(const char *value);
 
 #endif

@@ -36,8 +36,15 @@ static void find_all(void) {
     entry_count = rope_loader_scan(entries, BUILT_IN_COUNT, ROPE_MAX_BACKENDS);
 }
 
-const rope_backend *rope_registry_built_in(int32_t index) {
-    return index >= 0 && index < BUILT_IN_COUNT ? built_in[index](&host) : NULL;
+const rope_backend *rope_registry_opened(int32_t index) {
+    const rope_backend *backend = NULL;
+    pthread_once(&found, find_all);
+    pthread_mutex_lock(&open_mutex);
+    for (int32_t i = 0; i < entry_count && index >= 0; i++)
+        if (entries[i].backend && index-- == 0)
+            backend = entries[i].backend;
+    pthread_mutex_unlock(&open_mutex);
+    return backend;
 }
 
 static const rope_entry *open_entry(rope_entry *entry) {

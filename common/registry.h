@@ -16,8 +16,9 @@ typedef struct rope_entry {
 
 enum { ROPE_MAX_BACKENDS = 16 };
 
-/* The index-th backend that is no plugin, or NULL past the last. */
-const rope_backend *rope_registry_built_in(int32_t index);
+/* The index-th backend that was opened so far, first those that are no plugins; NULL past the last.
+ */
+const rope_backend *rope_registry_opened(int32_t index);
 
 /* Entries in the order of "auto", every one of them opened. */
 int32_t rope_registry_count(void);

@@ -18,19 +18,17 @@ static const rope_setting own[] = {
     {"ROPE_BACKEND", "backend of plans and devices that name none", "a backend", any},
     {"ROPE_PLUGIN_PATH", "where plugins are found before those beside libropekit.so",
      "absolute directories with colons between them", rope_loader_path_is_valid},
-    {"ROPE_VERBOSE", "lines of the log", "0 (none), 1 (choices) or 2 (every candidate)",
-     rope_log_level_is_valid},
+    {"ROPE_VERBOSE", "lines of the log", ROPE_LOG_LEVELS, rope_log_level_is_valid},
 };
 enum { OWN_COUNT = sizeof own / sizeof own[0] };
 
-/* The index-th of the library's own, then those of backends that are built in; NULL past the last.
- */
+/* The index-th of the library's own, then of opened backends; NULL past the last. */
 static const rope_setting *setting_at(int32_t index) {
     if (index < 0 || index < OWN_COUNT)
         return index < 0 ? NULL : &own[index];
     index -= OWN_COUNT;
     const rope_backend *backend;
-    for (int32_t b = 0; (backend = rope_registry_built_in(b)); b++) {
+    for (int32_t b = 0; (backend = rope_registry_opened(b)); b++) {
         if (index < backend->setting_count)
             return &backend->settings[index];
         index -= backend->setting_count;
@@ -45,24 +43,29 @@ int32_t rope_variable_count(void) {
     return count;
 }
 
-static rope_status check(const rope_setting *setting, const char *value, char *reason,
-                         size_t room) {
+typedef struct texts {
+    char selects[160], reason[800];
+} texts;
+
+static rope_status check(const rope_setting *setting, const char *value, texts *t) {
     const rope_backend *backend;
     rope_status status = ROPE_OK;
     if (setting == &own[0]) {
         status = rope_registry_choose(NULL, 0, &backend);
-        if (status != ROPE_OK)
-            snprintf(reason, room, "%s", rope_last_error());
+        if (status == ROPE_OK)
+            snprintf(t->selects, sizeof t->selects, "%s: %s", setting->selects, backend->name);
+        else
+            snprintf(t->reason, sizeof t->reason, "%s", rope_last_error());
     } else if (!setting->is_valid(value)) {
         status = ROPE_ERROR_INVALID_VALUE;
-        snprintf(reason, room, "%s is \"%.60s\"; allowed is %s", setting->name, value,
-                 setting->allowed);
+        snprintf(t->reason, sizeof t->reason, "%s is \"%.60s\"; allowed is %s", setting->name,
+                 value, setting->allowed);
     }
     return status;
 }
 
 rope_status rope_variable_get(int32_t index, rope_variable_info *info) {
-    static _Thread_local char reason[800];
+    static _Thread_local texts t;
     const rope_setting *setting = setting_at(index);
     if (!info)
         return rope_fail_null("info");
@@ -71,11 +74,12 @@ rope_status rope_variable_get(int32_t index, rope_variable_info *info) {
                          rope_variable_count() - 1);
     const char *value = getenv(setting->name);
     rope_variable_info full = {.name = setting->name,
-                               .selects = setting->selects,
+                               .selects = t.selects,
                                .value = value && *value ? value : NULL,
-                               .reason = reason};
-    reason[0] = 0;
+                               .reason = t.reason};
+    snprintf(t.selects, sizeof t.selects, "%s", setting->selects);
+    t.reason[0] = 0;
     if (full.value)
-        full.status = check(setting, full.value, reason, sizeof reason);
+        full.status = check(setting, full.value, &t);
     return rope_abi_write(info, &full, sizeof full, "rope_variable_info");
 }

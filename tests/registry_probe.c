@@ -3,6 +3,8 @@
  *     registry_probe list            each backend
  *     registry_probe open NAMES      the backend that NAMES ("-": NULL) choose, or why none
  *     registry_probe kernels NAMES   the kernels of its first device
+ *     registry_probe plan NAMES      a plan's kernel, without a device before it, and the log
+ *     registry_probe variables NAMES each variable, with NAMES tried before
  *     registry_probe rotate NAMES    one plan: its kernel, and (1, 0) rotated by one radian
  *     registry_probe gather NAMES    a plan of the plugin's own operation: its kernel, and what it
  *                                    gathers
@@ -56,6 +58,41 @@ static int apply(rope_device *device, const rope_plan *plan) {
     if (status != ROPE_OK)
         return fail(status);
     printf("%s %.6f %.6f\n", rope_plan_kernel(plan), x[0], x[1]);
+    return 0;
+}
+
+static void print_log(void *user, int32_t level, const char *text) {
+    (void)user;
+    printf("%d %s\n", level, text);
+}
+
+static int plans(const char *names) {
+    rope_desc desc = {
+        .struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 2, .backend = names};
+    rope_set_log(print_log, NULL);
+    for (int i = 0; i < 2; i++) {
+        rope_plan *plan = NULL;
+        rope_status status = rope_plan_create(&desc, &plan);
+        if (status != ROPE_OK)
+            return fail(status);
+        puts(rope_plan_kernel(plan));
+        rope_plan_destroy(plan);
+    }
+    return 0;
+}
+
+static int variables(const char *names) {
+    rope_device *device = NULL;
+    rope_set_log(print_log, NULL);
+    rope_device_close(rope_device_open(names, 0, &device) == ROPE_OK ? device : NULL);
+    for (int32_t i = 0; i < rope_variable_count(); i++) {
+        rope_variable_info info = {.struct_size = sizeof info};
+        rope_status status = rope_variable_get(i, &info);
+        if (status != ROPE_OK)
+            return fail(status);
+        printf("%s|%s|%s|%s|\n", info.name, info.value ? info.value : "", info.selects,
+               info.reason);
+    }
     return 0;
 }
 
@@ -150,8 +187,12 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "list") == 0)
         return list();
     if (argc != 3) {
-        fprintf(stderr, "usage: registry_probe list | open|kernels|rotate|gather NAMES\n");
+        fprintf(stderr,
+                "usage: registry_probe list | open|kernels|rotate|gather|plan|variables NAMES\n");
         return 2;
     }
-    return open_device(argv[1], strcmp(argv[2], "-") == 0 ? NULL : argv[2]);
+    const char *names = strcmp(argv[2], "-") == 0 ? NULL : argv[2];
+    return strcmp(argv[1], "plan") == 0        ? plans(names)
+           : strcmp(argv[1], "variables") == 0 ? variables(names)
+                                               : open_device(argv[1], names);
 }

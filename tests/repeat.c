@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "tests/repeat.h"
 
+#include "tests/required.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -24,8 +26,7 @@ static const char *running_test = "";
 static int64_t running_case = -1;
 static char description[1024];
 
-/* A value that is no number would silently run something else. */
-static int64_t number_from_environment(const char *name, int64_t otherwise) {
+int64_t test_number(const char *name, int64_t otherwise) {
     const char *text = getenv(name);
     char *end;
     errno = 0;
@@ -37,21 +38,41 @@ static int64_t number_from_environment(const char *name, int64_t otherwise) {
     return number;
 }
 
-/* Every run asks for it first: a variable that is no number ends it there. */
+static int is_known(const char *entry) {
+    static const char *const names[] = {"SEED=", "CASES=", "CASE=", "EMULATED=", "REQUIRE="};
+    const size_t prefix = strlen("ROPE_TEST_");
+    int known = strncmp(entry, "ROPE_TEST_", prefix) != 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0] && !known; i++)
+        known = strncmp(entry + prefix, names[i], strlen(names[i])) == 0;
+    return known;
+}
+
+/* Every run asks for it first: a variable that means nothing would silently run something else, and
+ * ends it there. */
 uint64_t test_seed(void) {
-    (void)number_from_environment("ROPE_TEST_CASES", 0);
-    (void)number_from_environment("ROPE_TEST_CASE", 0);
-    return (uint64_t)number_from_environment("ROPE_TEST_SEED", (int64_t)default_seed);
+    for (char **entry = environ; *entry; entry++)
+        if (!is_known(*entry)) {
+            fprintf(stderr,
+                    "%.60s is not known; allowed is ROPE_TEST_SEED, _CASES, _CASE, _EMULATED or "
+                    "_REQUIRE\n",
+                    *entry);
+            exit(2);
+        }
+    (void)test_requires("");
+    (void)test_number("ROPE_TEST_CASES", 0);
+    (void)test_number("ROPE_TEST_CASE", 0);
+    (void)test_number("ROPE_TEST_EMULATED", 0);
+    return (uint64_t)test_number("ROPE_TEST_SEED", (int64_t)default_seed);
 }
 
 int64_t test_scaled(int64_t usual) {
-    int64_t wanted = number_from_environment("ROPE_TEST_CASES", USUAL_CASES);
+    int64_t wanted = test_number("ROPE_TEST_CASES", USUAL_CASES);
     int64_t scaled = usual * wanted / USUAL_CASES;
     return scaled < 1 ? 1 : scaled;
 }
 
 int test_next(int64_t *index, int64_t usual) {
-    int64_t only = number_from_environment("ROPE_TEST_CASE", -1);
+    int64_t only = test_number("ROPE_TEST_CASE", -1);
     int first = *index < 0;
     *index = only < 0 ? *index + 1 : only;
     int more = only < 0 ? *index < test_scaled(usual) : first;

@@ -9,6 +9,10 @@
 #include <stdint.h>
 
 uint64_t test_seed(void);
+/* A variable that is a whole number, 0 or more, or `otherwise` where it is not set or empty; ends
+ * the process with 2 where it is anything else. */
+int64_t test_number(const char *name, int64_t otherwise);
+
 /* `usual` in the proportion that ROPE_TEST_CASES asks for; at least 1. */
 int64_t test_scaled(int64_t usual);
 /* for (int64_t i = -1; test_next(&i, usual);) runs over the cases asked for. */

@@ -59,7 +59,7 @@ static void check_guarded(const test_case *c, const char *kernel, const unsigned
 
 TEST(guard, every_buffer_between_pages_that_fault) {
     static const case_wish wish = {.in_range = 1, .tame = 1};
-    if (!device_is_host() && !getenv("ROPE_TEST_EMULATED"))
+    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
         SKIP("guard pages are host memory");
 #ifndef ROPE_TEST_PLAIN
     signal(SIGSEGV, on_fault);

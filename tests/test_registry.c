@@ -4,6 +4,7 @@
 #include "tests/harness.h"
 
 #include <errno.h>
+#include <link.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,7 +134,12 @@ TEST(registry, cpu_isa_only_lowers) {
 
 TEST(registry, an_unknown_cpu_isa_is_an_error) {
     PROBE(1, "open", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
-    PROBE(1, "rotate", "cpu", "ROPE_CPU_ISA", "avx9000", "ROPE_CPU_ISA=avx9000");
+    PROBE(1, "plan", "cpu", "ROPE_ERROR_INVALID_VALUE", "avx9000", "ROPE_CPU_ISA=avx9000");
+#if defined(__x86_64__)
+    PROBE(1, "plan", "cpu", "neon", "avx512_bf16", "ROPE_CPU_ISA=neon");
+#elif defined(__aarch64__)
+    PROBE(1, "plan", "cpu", "avx2", "scalar or neon", "ROPE_CPU_ISA=avx2");
+#endif
 }
 
 TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
@@ -146,6 +152,34 @@ TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
 TEST(registry, an_unknown_cpu_walk_is_an_error) {
     PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=intel");
     PROBE(1, "open", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
+    PROBE(1, "plan", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
+    PROBE(0, "plan", "cpu", "cpu:", "", "ROPE_CPU_WALK=");
+}
+
+/* One that decides nothing is told once, in the log of whoever asked for one. */
+TEST(registry, an_unknown_verbosity_is_told_once) {
+    static const char text[] = "1 ROPE_VERBOSE is \"zzz\"; allowed is 0";
+    PROBE(0, "plan", "cpu", text, "cpu:", "ROPE_VERBOSE=zzz");
+    CHECK(!strstr(strstr(output, text) + 1, text), "told twice: %s", output);
+    PROBE(0, "plan", "cpu", "1 plan", "cpu:", "ROPE_VERBOSE=1");
+    PROBE(0, "plan", "cpu", "cpu:", "", "ROPE_VERBOSE=");
+    CHECK(!strstr(output, "ROPE_VERBOSE"), "empty is given: %s", output);
+}
+
+/* Every variable, what it selects and its error; a plugin's once that is opened. */
+TEST(registry, variables_say_what_they_select) {
+    PROBE(0, "variables", "loud",
+          "ROPE_BACKEND|nonesuch,cpu|backend of plans and devices that name none: cpu||",
+          "ROPE_CPU_ISA||", "ROPE_BACKEND=nonesuch,cpu", PLUGINS);
+    CHECK(strstr(output, "ROPE_LOUD||how loud||"), "no variable of the plugin: %s", output);
+    PROBE(0, "variables", "cpu", "ROPE_CPU_STREAM|x|", "allowed is a number of bytes",
+          "ROPE_CPU_STREAM=x", PLUGINS);
+    CHECK(!strstr(output, "LOUD"), "a variable of a plugin that is not opened: %s", output);
+    PROBE(0, "variables", "cpu",
+          "ROPE_VERBOSE|zzz|lines of the log|ROPE_VERBOSE is \"zzz\"; allowed is",
+          "ROPE_PLUGIN_PATH|a:/b|", "ROPE_VERBOSE=zzz", "ROPE_PLUGIN_PATH=a:/b");
+    PROBE(0, "variables", "loud", "ROPE_LOUD|very|how loud|ROPE_LOUD is \"very\"; allowed is 1|",
+          "", "ROPE_LOUD=very", PLUGINS);
 }
 
 TEST(registry, a_plugin_is_found_and_used) {
@@ -270,6 +304,25 @@ static void write_file(const char *path, const char *bytes, size_t size) {
     CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "%s", path);
 }
 
+/* Segments that reach beyond the file, or wrap around 2^64. */
+static void break_each_segment(const char *path, char *bytes, size_t size) {
+    const ElfW(Ehdr) *header = (const void *)bytes;
+    ElfW(Phdr) *segment = (void *)(bytes + header->e_phoff);
+    for (int i = 0; i < header->e_phnum; i++) {
+        const ElfW(Phdr) whole = segment[i];
+        if (whole.p_type != PT_LOAD && whole.p_type != PT_DYNAMIC)
+            continue;
+        segment[i].p_offset = (size_t)-4096 + whole.p_offset % 4096;
+        write_file(in_folder(path), bytes, size);
+        check_odd(path, whole.p_type == PT_LOAD ? "truncated" : "damaged");
+        segment[i] = whole;
+        segment[i].p_vaddr += (size_t)1 << 40;
+        write_file(in_folder(path), bytes, size);
+        check_odd(path, "damaged");
+        segment[i] = whole;
+    }
+}
+
 /* Every length but the whole is refused before the dynamic linker touches missing pages. */
 TEST(registry, a_truncated_plugin_says_so) {
     char path[FOLDER_SIZE], *bytes;
@@ -283,6 +336,11 @@ TEST(registry, a_truncated_plugin_says_so) {
     }
     write_file(in_folder(path), bytes, size - 1);
     check_odd(path, "truncated");
+    for (size_t thirds = 1; thirds < 3; thirds++) { /* in full length, and not written to its end */
+        write_file(in_folder(path), bytes, size * thirds / 3);
+        CHECK(truncate(in_folder(path), (off_t)size) == 0, "%s", in_folder(path));
+        check_odd(path, "damaged");
+    }
     bytes[18] ^= 0x40; /* e_machine */
     write_file(in_folder(path), bytes, size);
     check_odd(path, "another processor");
@@ -290,6 +348,8 @@ TEST(registry, a_truncated_plugin_says_so) {
     bytes[4] ^= 3; /* 32 bits in place of 64 */
     write_file(in_folder(path), bytes, size);
     check_odd(path, "another word size");
+    bytes[4] ^= 3;
+    break_each_segment(path, bytes, size);
     free(bytes);
     rmdir(path);
 }
@@ -298,4 +358,6 @@ TEST(registry, a_truncated_plugin_says_so) {
 TEST(registry, relative_plugin_paths_are_ignored) {
     PROBE(0, "list", NULL, "cpu|", "", "ROPE_PLUGIN_PATH=.:plugin:/nonexistent::");
     CHECK(!strstr(output, "test|"), "a plugin came from a relative path: %s", output);
+    PROBE(1, "open", "test", "no libropekit_test.so in plugin (not absolute: skipped)", "",
+          "ROPE_PLUGIN_PATH=plugin");
 }

@@ -12,7 +12,27 @@
 #include <cpuid.h>
 #endif
 
-static const char *const isa_names[] = {"scalar", "neon", "avx2", "avx512", "avx512_bf16"};
+/* Of this architecture: another's would select what nobody asked for. */
+#if defined(__x86_64__)
+#define ISA_NAMES "scalar, avx2, avx512 or avx512_bf16"
+#elif defined(__aarch64__)
+#define ISA_NAMES "scalar or neon"
+#else
+#define ISA_NAMES "scalar"
+#endif
+static const struct {
+    const char *name;
+    cpu_isa isa;
+} isas[] = {
+    {"scalar", CPU_ISA_SCALAR},
+#if defined(__x86_64__)
+    {"avx2", CPU_ISA_AVX2},
+    {"avx512", CPU_ISA_AVX512},
+    {"avx512_bf16", CPU_ISA_AVX512_BF16},
+#elif defined(__aarch64__)
+    {"neon", CPU_ISA_NEON},
+#endif
+};
 
 static cpu_isa present, allowed;
 static char setting_error[ROPE_REASON_SIZE];
@@ -121,10 +141,10 @@ static void detect_walk(void) {
     walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
-/* Index in isa_names, or -1. */
+/* Index in isas, or -1. */
 static int find_isa(const char *name) {
-    for (size_t i = 0; i < sizeof isa_names / sizeof isa_names[0]; i++)
-        if (strcmp(name, isa_names[i]) == 0)
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++)
+        if (strcmp(name, isas[i].name) == 0)
             return (int)i;
     return -1;
 }
@@ -134,7 +154,7 @@ static int is_isa(const char *name) {
 }
 
 static void read_isa(const char *name) {
-    cpu_isa isa = (cpu_isa)find_isa(name);
+    cpu_isa isa = isas[find_isa(name)].isa;
     if (isa < allowed)
         allowed = isa;
 }
@@ -150,8 +170,7 @@ static void read_stream(const char *text) {
 }
 
 const rope_setting cpu_settings[CPU_SETTINGS] = {
-    {"ROPE_CPU_ISA", "highest instruction set of the CPU's kernels",
-     "scalar, neon, avx2, avx512 or avx512_bf16", is_isa},
+    {"ROPE_CPU_ISA", "highest instruction set of the CPU's kernels", ISA_NAMES, is_isa},
     {"ROPE_CPU_STREAM", "bytes from which calls on the CPU go around its cache",
      "a number of bytes, 0 or more", is_stream},
     {"ROPE_CPU_WALK", "processor whose walk through memory the CPU's kernels take",

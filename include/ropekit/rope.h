@@ -19,7 +19,7 @@
  *
  * Unloading: threads of that team outlive their call, so the code must stay. libropekit.so does,
  * whoever closes it; a shared object that holds libropekit as a static library must be linked with
- * -Wl,-z,nodelete, or never be closed.
+ * -Wl,-z,nodelete, as find_package and pkg-config do, or never be closed.
  */
 #ifndef ROPEKIT_ROPE_H
 #define ROPEKIT_ROPE_H
@@ -254,7 +254,7 @@ typedef struct rope_desc {
 /** Initialiser of a rope_desc: its size, and defaults for the rest. */
 #if defined(__cplusplus)
 #define ROPE_DESC_INIT rope_desc_init()
-inline rope_desc rope_desc_init() {
+static inline rope_desc rope_desc_init() {
     rope_desc made = rope_desc();
     made.struct_size = sizeof made;
     return made;
@@ -322,7 +322,7 @@ typedef struct rope_args {
 /** Initialiser of a rope_args: its size, and defaults for the rest. */
 #if defined(__cplusplus)
 #define ROPE_ARGS_INIT rope_args_init()
-inline rope_args rope_args_init() {
+static inline rope_args rope_args_init() {
     rope_args made = rope_args();
     made.struct_size = sizeof made;
     return made;
@@ -452,7 +452,8 @@ typedef struct rope_backend_info {
     int32_t device_count; /**< Devices it can use now. */
 } rope_backend_info;
 
-/** Number of backends known, usable or not, in the order in which "auto" tries them. */
+/** Number of backends known, usable or not, in the order in which "auto" tries them. Opens every
+ * plugin; a call that names its backends opens those alone. */
 ROPE_API int32_t rope_backend_count(void);
 /** Describes the index-th backend.
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */
@@ -533,27 +534,28 @@ ROPE_API const char *rope_device_kernel(const rope_device *device, const char *o
                                         int32_t index);
 /** @} */
 
-/** A variable of the environment that the library or its CPU backend reads. Empty is not set. */
+/** A variable of the environment that the library or an opened backend reads. Empty is not set. */
 typedef struct rope_variable_info {
-    size_t struct_size; /**< sizeof(rope_variable_info), set by the caller. */
-    const char *name;   /**< As in "ROPE_BACKEND"; lives as long as the process, as does selects. */
-    const char *selects; /**< What it selects. */
+    size_t struct_size;  /**< sizeof(rope_variable_info), set by the caller. */
+    const char *name;    /**< As in "ROPE_BACKEND"; lives as long as the process. */
+    const char *selects; /**< What it selects, valid as long as reason. */
     const char *value;   /**< The environment's, or NULL where it is not set. */
     rope_status status;  /**< ROPE_OK, or why the value is of no use. */
     const char *reason; /**< Text for status, valid until the thread's next rope_variable_get; empty
                              when ROPE_OK. */
 } rope_variable_info;
 
-/** Number of variables that are read. */
+/** Number of variables that are read: the library's, then those of each backend opened so far. */
 ROPE_API int32_t rope_variable_count(void);
 /** Describes the index-th variable and checks its value.
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */
 ROPE_API rope_status rope_variable_get(int32_t index, rope_variable_info *info);
 
-/** Receives one line of the library's log, without a newline. Called from any thread. */
+/** Receives one line of the library's log, without a newline. Called from any thread; must not call
+ * the library. */
 typedef void (*rope_log_function)(void *user, int32_t level, const char *text);
 /** Sends the log to a function; NULL returns to stderr. The level is ROPE_VERBOSE: 0 silent, 1
- * choices, 2 every candidate. */
+ * choices, 2 every candidate; any other value is named once, in a line of level 1. */
 ROPE_API void rope_set_log(rope_log_function function, void *user);
 
 #ifdef __cplusplus

@@ -23,7 +23,10 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "compiles: takes seconds, and so is begun first")
-    if os.environ.get("ROPE_TEST_REQUIRE") == "cuda" and not CUDA:
+    required = os.environ.get("ROPE_TEST_REQUIRE", "")
+    if required not in ("", "cpu", "cuda", "hip"):
+        pytest.exit(f"ROPE_TEST_REQUIRE is {required!r}; allowed is cpu, cuda or hip", returncode=2)
+    if required == "cuda" and not CUDA:
         pytest.exit("ROPE_TEST_REQUIRE is cuda and PyTorch finds no CUDA device", returncode=1)
 
 

@@ -30,6 +30,12 @@ static const rope_host *host;
 __attribute__((constructor)) static void shout(void) {
     puts("the loud plugin is loaded");
 }
+
+static int is_one(const char *value) {
+    return strcmp(value, "1") == 0;
+}
+
+static const rope_setting settings[] = {{"ROPE_LOUD", "how loud", "1", is_one}};
 #endif
 
 /* The device: its memory is handed out from the start, and taken back when nothing is left. */
@@ -257,6 +263,10 @@ static const rope_backend backend = {
     .name = PLUGIN_NAME,
     .lists = lists,
     .list_count = 1,
+#ifdef PLUGIN_LOUD
+    .settings = settings,
+    .setting_count = 1,
+#endif
     .device_count = device_count,
     .device_info = device_info,
     .alloc = alloc,
