@@ -79,7 +79,9 @@ bool check_workload(const workload *w, const int64_t *tokens, int64_t count, pro
     oracle_destroy(c.truth);
     free(c.value);
     free(c.bound);
-    return ready;
+    if (ready && result->elements == 0)
+        message("nothing was checked; allowed is batch, tokens and q-heads or k-heads >= 1");
+    return ready && result->elements > 0;
 }
 
 static int64_t draw_sample(const options *o, int64_t *tokens) {

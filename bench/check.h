@@ -16,7 +16,7 @@ typedef struct check_result {
 } check_result;
 
 /* Compares what workload_fetch brought, for the listed tokens of every batch row, or all where
- * tokens is NULL. False after a message. */
+ * tokens is NULL. False after a message, also where there is nothing to compare. */
 bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
                     check_result *result);
 /* Applies the plan once to set 0 and compares a sample: the first token, the last and random ones

@@ -181,7 +181,12 @@ static bool run_mode(accuracy *a, int32_t mode) {
 }
 
 static void add_row(accuracy *a, record_list *list, table *t, int32_t mode, int64_t range) {
-    cJSON *record = record_add(list, options_line(&a->base, NULL), a->kernel);
+    bool alone = a->base.command == COMMAND_ACCURACY;
+    const char *given = options_line(&a->base, alone ? "" : "--suite= --dtype=");
+    cJSON *record = record_add(list, options_line(&a->base, ""),
+                               options_command(&a->base, alone ? "accuracy" : "bench", given,
+                                               alone ? "" : "--suite=" SUITE_ACCURACY),
+                               a->kernel);
     cJSON_AddStringToObject(record, "suite", SUITE_ACCURACY);
     cJSON_AddStringToObject(record, "implementation", "ropekit");
     cJSON_AddStringToObject(record, "dtype", dtype_name(a->base.desc.dtype));
@@ -218,7 +223,7 @@ static bool run(accuracy *a, options *o, record_list *list, FILE *file) {
     table_begin(&t, "angles|positions below|max cos/sin error|max output error in ulp");
     bool done = prepare(a, o) && run_ranges(a, list, &t);
     if (done) {
-        fprintf(file, "%s, %s, %s, %s a range, seed %lld\n", a->kernel, dtype_name(o->desc.dtype),
+        fprintf(file, "%s, %s, %s, %s a range, seed %lld\n", a->kernel, options_dtype(o),
                 format_amount(a->rule.pairs, "pair").text, format_amount(a->count, "position").text,
                 (long long)o->seed);
         table_print(&t, file);
@@ -246,7 +251,9 @@ int command_accuracy(options *o) {
         record_begin(&list, "accuracy", o, &t.info);
         bool done = accuracy_measure(o, &t, &list, file);
         text_close(file);
-        status = record_end(&list, o) && done ? EXIT_OK : EXIT_ENVIRONMENT;
+        if (!done)
+            cJSON_Delete(list.document);
+        status = done && record_end(&list, o) ? EXIT_OK : EXIT_ENVIRONMENT;
     }
     target_close(&t);
     return status;

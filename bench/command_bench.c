@@ -98,12 +98,13 @@ static bool run_case(bench_run *run, const bench_case *c) {
     return done;
 }
 
-/* Prints the table so far where the next case belongs to another suite. */
-static void turn_page(bench_run *run, const char *suite) {
+/* Prints the table so far where the next case belongs to another suite; false where it cannot. */
+static bool turn_page(bench_run *run, const char *suite) {
     if (!suite || strcmp(run->table.suite, suite) == 0)
-        return;
+        return true;
     suite_table_end(&run->table, run->file);
     suite_table_begin(&run->table, suite);
+    return text_flush(run->file);
 }
 
 static bool measure_cases(bench_run *run) {
@@ -116,8 +117,7 @@ static bool measure_cases(bench_run *run) {
     progress_begin(&run->bar, steps);
     suite_table_begin(&run->table, run->count ? run->cases[0].suite : NULL);
     for (int32_t i = 0; i < run->count && done && !interrupted(); i++) {
-        turn_page(run, run->cases[i].suite);
-        done = run_case(run, &run->cases[i]);
+        done = turn_page(run, run->cases[i].suite) && run_case(run, &run->cases[i]);
         ended += done && !interrupted();
     }
     progress_end(&run->bar);
@@ -172,7 +172,7 @@ static bool list_cases(bench_run *run, options *o) {
     if (!run->cases)
         return false;
     bool gpu = strcmp(run->t.info.backend, "cpu") != 0;
-    run->cases[0] = (bench_case){NULL, "", options_line(o, NULL), *o};
+    run->cases[0] = (bench_case){NULL, "", options_line(o, ""), *o};
     run->count = o->suite ? suite_expand(o->suite, o, gpu, run->cases) : 1;
     return run->count >= 0;
 }
@@ -188,6 +188,10 @@ static void print_cases(bench_run *run) {
 static bool run_cases(bench_run *run, const options *o) {
     fprintf(run->file, "%s, %s, median of %s\n", run->t.info.name,
             format_amount(target_threads(), "thread").text, format_amount(o->rounds, "round").text);
+    if (o->dtype_is_assumed)
+        fprintf(run->file, "%s\n", options_dtype(o));
+    if (!text_flush(run->file))
+        return false;
     interrupt_catch();
     bool errors = is_wanted(o, SUITE_ACCURACY);
     if (errors)
@@ -200,6 +204,10 @@ static bool run_cases(bench_run *run, const options *o) {
                 (long long)run->checked, (long long)run->refused);
     if (interrupted())
         message("interrupted; what was measured is kept, --resume measures the rest");
+    else if (done && !run->list.records->child) {
+        message("nothing was measured; allowed is a suite with a case for this device and memory");
+        return false;
+    }
     return done || interrupted();
 }
 

@@ -24,25 +24,26 @@ typedef struct demo_step {
     double bytes;
 } demo_step;
 
-/* Options of ropekit bench that repeat a step. */
-static const char *step_options(const demo_step *s) {
-    static const char *const own[] = {"config", "tokens", "position-offset",
-                                      "cache",  "quick",  NULL};
-    const options *o = &s->o;
-    const char *given = options_line(o, own), *config = options_quoted(o->pool, o->config);
-    char *text = NULL;
-    int size = given && config
-                   ? asprintf(&text,
-                              "--config=%s --tokens=%lld --position-offset=%lld "
-                              "--cache=%s%s%s",
-                              config, (long long)o->tokens, (long long)o->position_offset,
-                              o->cache == CACHE_COLD ? "cold" : "warm", *given ? " " : "", given)
-                   : -1;
-    return pool_keep(o->pool, size < 0 ? NULL : text, free);
-}
-
 static int64_t rounds_of(const options *o) {
     return o->quick ? QUICK_ROUNDS : ROUNDS;
+}
+
+/* Options of ropekit bench that repeat a step. */
+static const char *step_options(const demo_step *s) {
+    const options *o = &s->o;
+    const char *given = options_line(o, "--config= --tokens= --quick");
+    const char *config = options_quoted(o->pool, o->config);
+    char *text = NULL;
+    int size =
+        given && config
+            ? asprintf(&text,
+                       "--config=%s --tokens=%lld --position-offset=%lld --cache=%s --rounds=%lld"
+                       "%s%s",
+                       config, (long long)o->tokens, (long long)o->position_offset,
+                       o->cache == CACHE_COLD ? "cold" : "warm", (long long)rounds_of(o),
+                       *given ? " " : "", given)
+            : -1;
+    return pool_keep(o->pool, size < 0 ? NULL : text, free);
 }
 
 /* Rotates once and compares, then times. */
@@ -65,7 +66,9 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
     if (done) {
         bench_case c = {NULL, s->name, repeats, s->o};
         record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
-        record_check(record_add(list, s->name, s->kernel), &s->checked);
+        record_check(
+            record_add(list, s->name, options_command(&s->o, "bench", repeats, ""), s->kernel),
+            &s->checked);
     }
     workload_destroy(&w);
     rope_plan_destroy(plan);
@@ -73,8 +76,7 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
 }
 
 static void print_heading(const options *o, const target *t, FILE *file) {
-    fprintf(file, "%s: %s%s, %s and %s of %d\n", o->config, dtype_name(o->desc.dtype),
-            o->dtype_is_assumed ? " (the config states no dtype)" : "",
+    fprintf(file, "%s: %s, %s and %s of %d\n", o->config, options_dtype(o),
             format_amount(o->q_heads, "query head").text,
             format_amount(o->k_heads, "key head").text, o->desc.head_dim);
     options_describe(o, file);
@@ -145,7 +147,9 @@ static int demonstrate(options *o, const target *t) {
         refused = print_verdict(steps, 2, file);
     }
     text_close(file);
-    if (!record_end(&list, o) || !done)
+    if (!done)
+        cJSON_Delete(list.document);
+    if (!done || !record_end(&list, o))
         return EXIT_ENVIRONMENT;
     return refused ? EXIT_CHECK_FAILED : EXIT_OK;
 }

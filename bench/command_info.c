@@ -46,7 +46,7 @@ static void print_backends(const options *o, record_list *list, FILE *file) {
         table_cell(&t, "%d", info.device_count);
         table_cell(&t, "%s", info.origin);
         table_cell(&t, "%s", info.status == ROPE_OK ? "ready" : info.reason);
-        cJSON *record = record_add(list, NULL, NULL);
+        cJSON *record = record_add(list, NULL, NULL, NULL);
         cJSON_AddStringToObject(record, "backend", info.name);
         cJSON_AddStringToObject(record, "status", rope_status_string(info.status));
         cJSON_AddStringToObject(record, "reason", info.reason);
@@ -103,8 +103,8 @@ static void print_report(const options *o, const char *backend, int32_t device, 
     desc.device = device;
     const char *kernel = choose(&desc, &plan);
     const char *report = plan ? rope_plan_report(plan) : kernel;
-    fprintf(file, "candidates for %s, head_dim %d:\n%s%s", dtype_name(desc.dtype), desc.head_dim,
-            report, report[0] && report[strlen(report) - 1] == '\n' ? "" : "\n");
+    fprintf(file, "candidates for %s, head_dim %d:\n%s%s", options_dtype(o), desc.head_dim, report,
+            report[0] && report[strlen(report) - 1] == '\n' ? "" : "\n");
     cJSON_AddStringToObject(record, "report", report);
     rope_plan_destroy(plan);
 }
@@ -113,7 +113,7 @@ static void print_device(const options *o, const char *backend, int32_t index, r
                          FILE *file) {
     rope_device *device;
     rope_device_info info = {.struct_size = sizeof info};
-    cJSON *record = record_add(list, NULL, NULL);
+    cJSON *record = record_add(list, NULL, NULL, NULL);
     cJSON_AddStringToObject(record, "backend", backend);
     cJSON_AddNumberToObject(record, "device", index);
     if (!succeeded(rope_device_open(backend, index, &device), backend))

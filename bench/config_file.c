@@ -1,7 +1,9 @@
+#define _GNU_SOURCE
 #include "bench/config_file.h"
 
 #include "bench/message.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -9,16 +11,31 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Path of a shipped config, which lies at ROPEKIT_CONFIG_DIR from the tool's own directory. */
-static bool locate_shipped(const char *name, char *path, size_t size) {
+/* Path in the directory of shipped configs, at ROPEKIT_CONFIG_DIR from the tool's own. */
+static bool locate_shipped(const char *name, const char *suffix, char *path, size_t size) {
     ssize_t length = readlink("/proc/self/exe", path, size - 1);
     path[length > 0 ? length : 0] = '\0';
     char *slash = strrchr(path, '/');
     if (!slash)
         return false;
     size_t left = size - (size_t)(slash - path);
-    int used = snprintf(slash, left, "/" ROPEKIT_CONFIG_DIR "/%s.json", name);
+    int used = snprintf(slash, left, "/" ROPEKIT_CONFIG_DIR "/%s%s", name, suffix);
     return used > 0 && (size_t)used < left && access(path, R_OK) == 0;
+}
+
+void config_file_list(FILE *file, const char *option) {
+    char path[PATH_MAX];
+    struct dirent **entries = NULL;
+    int count =
+        locate_shipped("", "", path, sizeof path) ? scandir(path, &entries, NULL, alphasort) : 0;
+    for (int i = 0; i < count; i++) {
+        const char *end = strstr(entries[i]->d_name, ".json");
+        if (end && end[5] == '\0')
+            fprintf(file, "--%s=%.*s\n", option, (int)(end - entries[i]->d_name),
+                    entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
 }
 
 static bool is_shipped_name(const char *name) {
@@ -52,7 +69,7 @@ bool config_file_read(const char *name, rope_config *config, const char *layer_t
     char path[PATH_MAX];
     char error[CONFIG_ERROR_SIZE];
     if (!is_shipped_name(name) || access(name, R_OK) == 0 ||
-        !locate_shipped(name, path, sizeof path))
+        !locate_shipped(name, ".json", path, sizeof path))
         snprintf(path, sizeof path, "%s", name);
     size_t length;
     char *text = read_text(path, &length);

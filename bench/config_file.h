@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* Largest config.json that is read. */
 #define CONFIG_FILE_MOST ((size_t)1 << 20)
@@ -19,6 +20,8 @@
 rope_status config_file_parse(const char *text, size_t length, rope_config *config,
                               const char *layer_type, char *error);
 
+/* Prints the names of the shipped configs as "--option=NAME", one a line. */
+void config_file_list(FILE *file, const char *option);
 /* Reads and parses a file; a name without '/' and ".json" is one of the shipped configs. Returns
  * false after a message on stderr. */
 bool config_file_read(const char *name, rope_config *config, const char *layer_type);

@@ -4,7 +4,6 @@
 #include "bench/record.h"
 #include "bench/variables.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -38,25 +37,21 @@ static void print_usage(FILE *file) {
     for (size_t i = 0; i < command_count; i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\nropekit help COMMAND lists its options; ropekit --version prints the version.\n"
-          "Exit status: 0 done, 1 a check failed or bench was interrupted, 2 bad usage or "
-          "environment.\n",
+          "Exit status: 0 done, 1 a check failed or bench was interrupted, 2 bad usage,\n"
+          "bad environment, nothing to check, or output that cannot be written.\n",
           file);
 }
 
 /* The status, unless what was printed could not be. */
 static int printed(int status) {
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return status;
-    message("standard output cannot be written: %s",
-            errno ? strerror(errno) : "an earlier write failed");
-    return EXIT_ENVIRONMENT;
+    return text_flush(stdout) ? status : EXIT_ENVIRONMENT;
 }
 
 /* Without a standard stream the next file that is opened would stand in for it. A pipe that nobody
- * reads is an error like any other. */
+ * reads and a file that may not grow are errors like any other. */
 static bool open_streams(void) {
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     for (int stream = 0; stream <= 2; stream++)
         if (fcntl(stream, F_GETFD) < 0 && stream != STDOUT_FILENO)
             (void)!open("/dev/null", O_RDWR);
@@ -76,8 +71,9 @@ static void print_words(const command *chosen) {
     if (chosen)
         options_words(stdout, chosen->bit);
     for (size_t i = 0; !chosen && i < command_count; i++)
-        printf("%s ", commands[i].name);
-    puts(chosen ? "" : "help");
+        puts(commands[i].name);
+    if (!chosen)
+        puts("help");
 }
 
 static int run(const command *chosen, int argc, char **argv) {
@@ -106,10 +102,14 @@ static int run(const command *chosen, int argc, char **argv) {
 
 /* ropekit help [COMMAND], and ropekit words [COMMAND] for completion. */
 static int describe(const char *what, int argc, char **argv) {
-    const command *chosen = argc > 2 ? find_command(argv[2]) : NULL;
-    if (argc > 3 || (argc > 2 && !chosen)) {
-        message("%s of \"%.60s\"; allowed is one command: info, verify, accuracy, bench or demo",
-                what, argv[argc > 3 ? 3 : 2]);
+    const char *name = argc > 2 ? argv[2] : "help";
+    const command *chosen = find_command(name);
+    if (argc > 3 || (!chosen && strcmp(name, "help") != 0)) {
+        char names[128] = "";
+        for (size_t i = 0, used = 0; i < command_count; i++)
+            used += (size_t)snprintf(names + used, sizeof names - used, ", %s", commands[i].name);
+        message("%s of \"%.60s\"; allowed is one command: help%s", what, argv[argc > 3 ? 3 : 2],
+                names);
         return EXIT_ENVIRONMENT;
     }
     if (strcmp(what, "words") == 0)

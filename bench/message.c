@@ -1,6 +1,8 @@
 #include "bench/message.h"
 
+#include <errno.h>
 #include <stdarg.h>
+#include <string.h>
 
 /* One line, whatever a file or an argument held: a control character becomes a question mark. */
 void message(const char *format, ...) {
@@ -19,6 +21,18 @@ bool succeeded(rope_status status, const char *what) {
     if (status != ROPE_OK)
         message("%s: %s: %s", what, rope_status_string(status), rope_last_error());
     return status == ROPE_OK;
+}
+
+bool text_flush(FILE *file) {
+    static bool told;
+    errno = 0;
+    if (fflush(file) == 0 && !ferror(file))
+        return true;
+    if (!told)
+        message("standard output cannot be written: %s",
+                errno ? strerror(errno) : "an earlier write failed");
+    told = true;
+    return false;
 }
 
 FILE *text_open(bool json) {

@@ -15,6 +15,8 @@ bool succeeded(rope_status status, const char *what);
 /* Where text for people goes: stdout, or nowhere when stdout takes JSON. Close it with text_close.
  */
 FILE *text_open(bool json);
+/* Writes what was printed so far; false after one message, whatever is flushed later. */
+bool text_flush(FILE *file);
 void text_close(FILE *file);
 
 #endif

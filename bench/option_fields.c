@@ -25,14 +25,14 @@
 const option_field option_fields[] = {
 #define GROUP "Most used"
     FLAG("help", ALL, help, "print this text"),
-    TEXT("config", ALL, config, "FILE", "a Hugging Face config.json, or the name of a shipped one"),
+    TEXT("config", ALL, config, "FILE", "a config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
     FLAG("allow-unread", ALL, allow_unread,
          "take a config with fields about RoPE that nothing reads"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
            "element type [the config's or bf16, else f32]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
-          "tokens of a batch row; accuracy: positions tried in each range"),
+          "tokens of a row; accuracy: positions of a range"),
     FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
     FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
     FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
@@ -58,7 +58,7 @@ const option_field option_fields[] = {
     CHOICE("arithmetic", DESCRIBED, desc.arithmetic, "fp32|model-dtype", "precision of a rotation"),
 
 #undef GROUP
-#define GROUP "Frequencies"
+#define GROUP OPTION_FREQUENCIES
     CHOICE("rope-type", DESCRIBED, desc.rope_type,
            "default|linear|dynamic|yarn|longrope|llama3|proportional|inv_freq", "frequency rule"),
     REAL("rope-theta", rope_theta, "base [10000]"),
@@ -135,7 +135,7 @@ const option_field option_fields[] = {
     FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 1000,
           "rounds of a measurement [15], 1000 at most"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
-           "one buffer, or buffers beyond the last-level cache [warm]"),
+           "one buffer, or buffers beyond the cache [warm]"),
     FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
 #undef GROUP
 };

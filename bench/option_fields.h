@@ -29,6 +29,9 @@ typedef struct option_field {
     const char *help, *group;
 } option_field;
 
+/* The group of what the frequency rule reads. */
+#define OPTION_FREQUENCIES "Frequencies"
+
 extern const option_field option_fields[];
 extern const int32_t option_field_count;
 

@@ -5,6 +5,7 @@
 #include "bench/message.h"
 #include "bench/option_fields.h"
 #include "bench/option_value.h"
+#include "bench/suites.h"
 
 #include <getopt.h>
 #include <stdlib.h>
@@ -137,9 +138,15 @@ const char *dtype_name(int32_t dtype) {
     return names[dtype];
 }
 
-static bool is_listed(const char *name, const char *const *list) {
-    for (; list && *list; list++)
-        if (strcmp(name, *list) == 0)
+const char *options_dtype(const options *o) {
+    return o->dtype_is_assumed ? "bf16 (the config states no dtype)" : dtype_name(o->desc.dtype);
+}
+
+/* Whether settings as of options_apply name an option. */
+static bool is_set(const char *name, const char *settings) {
+    size_t length = strlen(name);
+    for (const char *at = settings; (at = strstr(at, "--")); at += 2)
+        if (strncmp(at + 2, name, length) == 0 && strchr("= ", at[2 + length]))
             return true;
     return false;
 }
@@ -207,15 +214,15 @@ void options_describe(const options *o, FILE *file) {
     fputc('\n', file);
 }
 
-const char *options_line(const options *o, const char *const *without) {
-    static const char *const never[] = {"help", "json", "output", "list", "resume", NULL};
+const char *options_line(const options *o, const char *without) {
+    static const char never[] = "--help --json --output= --list --resume --backend=";
     char *text = NULL;
     size_t size = 0;
     FILE *file = open_memstream(&text, &size);
     const char *space = "";
     for (int32_t i = 0; file && i < option_field_count; i++) {
         const option_field *field = &option_fields[i];
-        if (!o->value[i] || is_listed(field->name, never) || is_listed(field->name, without))
+        if (!o->value[i] || is_set(field->name, never) || is_set(field->name, without))
             continue;
         fprintf(file, "%s--%s%s", space, field->name, field->kind == OPTION_FLAG ? "" : "=");
         if (field->kind != OPTION_FLAG)
@@ -226,6 +233,16 @@ const char *options_line(const options *o, const char *const *without) {
         free(text);
         text = NULL;
     }
+    return pool_keep(o->pool, text, free);
+}
+
+const char *options_command(const options *o, const char *command, const char *given,
+                            const char *settings) {
+    char *text = NULL;
+    if (given && settings &&
+        asprintf(&text, "ropekit %s --backend=%s%s%s%s%s", command, o->desc.backend,
+                 *given ? " " : "", given, *settings ? " " : "", settings) < 0)
+        text = NULL;
     return pool_keep(o->pool, text, free);
 }
 
@@ -260,14 +277,14 @@ bool options_parse(options *o, int argc, char **argv) {
     return true;
 }
 
+/* Column of an option's text in --help, whose lines have 80 at most. */
+#define HELP_COLUMN 29
+
 static void print_help(FILE *file, const option_field *field) {
-    char left[160];
-    snprintf(left, sizeof left, "--%s%s%s", field->name, field->values ? "=" : "",
-             field->values ? field->values : "");
-    if (strlen(left) < 34)
-        fprintf(file, "  %-34s %s\n", left, field->help);
-    else
-        fprintf(file, "  %s\n%37s%s\n", left, "", field->help);
+    int used = fprintf(file, "  --%s%s%s", field->name, field->values ? "=" : "",
+                       field->values ? field->values : "");
+    bool fits = used < HELP_COLUMN;
+    fprintf(file, "%s%*s%s\n", fits ? "" : "\n", HELP_COLUMN - (fits ? used : 0), "", field->help);
 }
 
 void options_help(FILE *file, int32_t command) {
@@ -284,11 +301,16 @@ void options_help(FILE *file, int32_t command) {
 }
 
 static void print_words(FILE *file, const option_field *field) {
-    fprintf(file, "--%s%s ", field->name, field->kind == OPTION_FLAG ? "" : "=");
+    fprintf(file, "--%s%s\n", field->name, field->kind == OPTION_FLAG ? "" : "=");
+    if (field->offset == offsetof(options, suite))
+        for (int32_t i = 0; suite_name(i); i++)
+            fprintf(file, "--%s=%s\n", field->name, suite_name(i));
+    if (field->offset == offsetof(options, config))
+        config_file_list(file, field->name);
     if (field->kind != OPTION_CHOICE)
         return;
     for (const char *name = field->values; *name; name += strcspn(name, "|"), name += *name == '|')
-        fprintf(file, "--%s=%.*s ", field->name, (int)strcspn(name, "|"), name);
+        fprintf(file, "--%s=%.*s\n", field->name, (int)strcspn(name, "|"), name);
 }
 
 void options_words(FILE *file, int32_t command) {

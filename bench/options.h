@@ -64,18 +64,24 @@ bool options_set(options *o, const char *name, const char *value);
 /* Sets options from "--name=value --name ..."; settings are separated by single spaces. */
 bool options_apply(options *o, const char *settings);
 /* The options that were given, each once as "--name=value" with its value quoted for a shell, but
- * those about where results go and those whose names stand in `without`, a list that ends with NULL
- * or NULL itself. NULL: no memory. */
-const char *options_line(const options *o, const char *const *without);
+ * the backend, those about where results go and those that the settings `without` name. NULL: no
+ * memory. */
+const char *options_line(const options *o, const char *without);
+/* The command line of a shell that repeats a case on the opened backend: options given and
+ * settings. NULL where one of them is NULL, or no memory. */
+const char *options_command(const options *o, const char *command, const char *given,
+                            const char *settings);
 /* A word that a shell reads as this text; lives as long as the pool. NULL: no memory. */
 const char *options_quoted(pool *memory, const char *text);
 /* One line that says what rotates, by which rule, in which pairs, where and which way. */
 void options_describe(const options *o, FILE *file);
 /* Name of a dtype, as in "bf16". */
 const char *dtype_name(int32_t dtype);
+/* The name of the options' dtype, and whether the config left it open. */
+const char *options_dtype(const options *o);
 /* Prints the options that a command takes, in groups. */
 void options_help(FILE *file, int32_t command);
-/* Prints them as words that a shell may complete. */
+/* Prints them as words that a shell may complete, one a line. */
 void options_words(FILE *file, int32_t command);
 
 #endif

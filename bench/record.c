@@ -1,11 +1,14 @@
+#define _GNU_SOURCE
 #include "bench/record.h"
 
 #include "bench/environment.h"
 #include "bench/message.h"
+#include "bench/option_fields.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -64,14 +67,57 @@ void record_suite(record_list *list, const char *suite, bool complete) {
     set_member(list->document, "complete", cJSON_CreateBool(complete));
 }
 
-cJSON *record_add(record_list *list, const char *case_name, const char *kernel) {
+cJSON *record_add(record_list *list, const char *case_name, const char *command,
+                  const char *kernel) {
     cJSON *record = cJSON_CreateObject();
     cJSON_AddItemToArray(list->records, record);
     if (case_name)
         cJSON_AddStringToObject(record, "case", case_name);
+    if (command)
+        cJSON_AddStringToObject(record, "command", command);
     if (kernel)
         cJSON_AddStringToObject(record, "kernel", kernel);
     return record;
+}
+
+static void fill_rule(rope_desc *d) {
+    rope_desc exact = *d;
+    double inv_freq[ROPE_MAX_ROTARY_DIM / 2];
+    exact.angle_mode = ROPE_ANGLE_EXACT;
+    exact.table_dtype = exact.table_width = exact.out_of_range = 0;
+    if (d->rope_type != ROPE_TYPE_LONGROPE) /* which has two factors, by sequence */
+        (void)rope_frequencies(&exact, 0, inv_freq, ROPE_MAX_ROTARY_DIM / 2, &d->attention_factor);
+    if (d->rope_type == ROPE_TYPE_YARN && d->beta_fast == 0)
+        d->beta_fast = 32;
+    if (d->rope_type == ROPE_TYPE_YARN && d->beta_slow == 0)
+        d->beta_slow = 1;
+    if (d->rope_type == ROPE_TYPE_PROPORTIONAL && d->partial_rotary_factor == 0)
+        d->partial_rotary_factor = 1;
+    if (d->rope_type == ROPE_TYPE_DYNAMIC && d->sequence_length == 0)
+        d->sequence_length = d->max_position_embeddings;
+}
+
+/* Numbers of the frequency rule with its defaults, but the base; one that it does not read is 0 in
+ * every descriptor and stays out. */
+static void add_rule(cJSON *shape, const options *o) {
+    options full = *o;
+    cJSON *rule = cJSON_AddObjectToObject(shape, "rule");
+    fill_rule(&full.desc);
+    for (int32_t i = 0; i < option_field_count; i++) {
+        const option_field *field = &option_fields[i];
+        const void *member = (const char *)&full + field->offset;
+        double value = field->kind == OPTION_DOUBLE  ? *(const double *)member
+                       : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
+                                                     : 0;
+        char name[48];
+        if (value == 0 || strcmp(field->group, OPTION_FREQUENCIES) != 0 ||
+            field->offset == offsetof(options, desc.rope_theta))
+            continue;
+        snprintf(name, sizeof name, "%s", field->name);
+        for (char *c = name; (c = strchr(c, '-'));)
+            *c = '_';
+        cJSON_AddNumberToObject(rule, name, value);
+    }
 }
 
 /* What another program needs to run the case, with every default filled in. */
@@ -83,6 +129,8 @@ void record_shape(cJSON *record, const options *o) {
     static const char *const types[] = {"default",  "default", "linear",       "dynamic", "yarn",
                                         "longrope", "llama3",  "proportional", "inv_freq"};
     static const char *const launches[] = {"serial", "serial", "programmatic"};
+    static const char *const layouts[] = {"bshd", "bshd", "bhsd", "sbhd"};
+    static const char *const arithmetics[] = {"fp32", "fp32", "model-dtype"};
     const rope_desc *d = &o->desc;
     const struct {
         const char *name;
@@ -97,11 +145,15 @@ void record_shape(cJSON *record, const options *o) {
                    {"k_head_dim", d->k_head_dim ? d->k_head_dim : d->head_dim},
                    {"k_rotary_offset", d->k_head_dim ? d->k_rotary_offset : d->rotary_offset},
                    {"axes", d->axes ? d->axes : 1},
+                   {"position_offset", o->position_offset},
                    {"max_position", o->max_position}};
     cJSON *shape = cJSON_AddObjectToObject(record, "shape");
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         cJSON_AddNumberToObject(shape, numbers[i].name, (double)numbers[i].value);
     cJSON_AddStringToObject(shape, "dtype", dtype_name(d->dtype));
+    cJSON_AddBoolToObject(shape, "dtype_is_assumed", o->dtype_is_assumed);
+    cJSON_AddStringToObject(shape, "layout", layouts[o->layout]);
+    cJSON_AddStringToObject(shape, "arithmetic", arithmetics[d->arithmetic]);
     cJSON_AddStringToObject(shape, "pairing_in", pairings[d->pairing_in ? d->pairing_in : 1]);
     cJSON_AddStringToObject(shape, "pairing_out",
                             pairings[d->pairing_out  ? d->pairing_out
@@ -112,13 +164,27 @@ void record_shape(cJSON *record, const options *o) {
     cJSON_AddStringToObject(shape, "angle_mode", modes[d->angle_mode]);
     cJSON_AddStringToObject(shape, "rope_type", types[d->rope_type]);
     cJSON_AddNumberToObject(shape, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
+    add_rule(shape, o);
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
     cJSON_AddStringToObject(shape, "launch", launches[d->launch]);
 }
 
+/* Options that were given beside a suite's case, whose own replace them. */
+static const char *given_beside(const bench_case *c) {
+    char *own = NULL;
+    if (!c->suite)
+        return "";
+    if (asprintf(&own, "--suite= %s", c->settings) < 0)
+        return NULL;
+    const char *given = options_line(&c->o, own);
+    free(own);
+    return given;
+}
+
 cJSON *record_case(record_list *list, const bench_case *c) {
-    cJSON *record = record_add(list, c->settings, NULL);
+    const char *command = options_command(&c->o, "bench", given_beside(c), c->settings);
+    cJSON *record = record_add(list, c->settings, command, NULL);
     cJSON_AddStringToObject(record, "suite", c->suite ? c->suite : "");
     cJSON_AddStringToObject(record, "label", c->label ? c->label : "");
     cJSON_AddStringToObject(record, "cache", c->o.cache == CACHE_COLD ? "cold" : "warm");
@@ -206,9 +272,16 @@ static bool write_document(const record_list *list, FILE *file) {
     return fputs("\n]}\n", file) >= 0 && written;
 }
 
+/* Whether a path is written as it is: a device, a pipe, a socket, or a name of an open file. */
+static bool is_stream(const char *path) {
+    struct stat there;
+    bool opened = strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
+    return (opened ? lstat : stat)(path, &there) == 0 && !S_ISREG(there.st_mode);
+}
+
 /* The file that is written: a stream itself, else one that replaces --output when it is whole. */
 static bool name_scratch(const options *o, char scratch[PATH_BYTES]) {
-    bool stream = strncmp(o->output, "/dev/", 5) == 0;
+    bool stream = is_stream(o->output);
     snprintf(scratch, PATH_BYTES, stream ? "%s" : "%s.part", o->output);
     return stream;
 }
@@ -244,28 +317,36 @@ bool record_check_output(const options *o) {
 }
 
 /* Replaces the file at once, so that an interrupted tool leaves a whole one. */
+static bool write_output(const record_list *list, const options *o, const char *scratch,
+                         bool stream) {
+    FILE *file = fopen(scratch, "w");
+    bool written = file && write_document(list, file) && fflush(file) == 0 && !ferror(file);
+    int error = errno;
+    if (file && fclose(file) != 0 && written) {
+        written = false;
+        error = errno;
+    }
+    if (written && !stream && rename(scratch, o->output) != 0) {
+        written = false;
+        error = errno;
+    }
+    if (!written && file && !stream)
+        unlink(scratch);
+    return written || refuse_output(o, error);
+}
+
 bool record_save(const record_list *list, const options *o) {
     char scratch[PATH_BYTES];
-    if (!o->output)
-        return true;
-    bool stream = name_scratch(o, scratch);
-    FILE *file = fopen(scratch, "w");
-    bool written = file && write_document(list, file);
-    written = file && fclose(file) == 0 && written;
-    written = written && (stream || rename(scratch, o->output) == 0);
-    if (written)
-        return true;
-    refuse_output(o, errno);
-    if (file && !stream)
-        unlink(scratch);
-    return false;
+    return !o->output || name_scratch(o, scratch) || write_output(list, o, scratch, false);
 }
 
 bool record_end(record_list *list, const options *o) {
     cJSON *device = cJSON_GetObjectItem(list->document, "device");
     if (device)
         environment_add_clocks(device, "end");
-    bool written = record_save(list, o) && (!o->json || write_document(list, stdout));
+    char scratch[PATH_BYTES];
+    bool written = !o->output || write_output(list, o, scratch, name_scratch(o, scratch));
+    written = written && (!o->json || (write_document(list, stdout) && text_flush(stdout)));
     cJSON_Delete(list->document);
     return written;
 }

@@ -28,8 +28,10 @@ void record_rounds(record_list *list, int64_t rounds);
 /* States whether all cases of a suite were run; "" is that of cases outside suites. The document is
  * complete where every suite stated is, in this run or in those that it resumes. */
 void record_suite(record_list *list, const char *suite, bool complete);
-/* Adds an empty record with its case and kernel. */
-cJSON *record_add(record_list *list, const char *case_name, const char *kernel);
+/* Adds an empty record with its case, the command that repeats it and its kernel, each unless NULL.
+ */
+cJSON *record_add(record_list *list, const char *case_name, const char *command,
+                  const char *kernel);
 /* Adds the effective values of what was rotated. */
 void record_shape(cJSON *record, const options *o);
 /* Adds a record with a case's suite, label, settings and shape. */
@@ -42,7 +44,7 @@ void record_check(cJSON *record, const check_result *r);
 /* Whether --output can be written, to be known before anything is measured; false after a message.
  * Leaves what is there as it is. */
 bool record_check_output(const options *o);
-/* Writes what there is so far to --output; false after a message. */
+/* Writes what there is so far to --output, unless that is a stream; false after a message. */
 bool record_save(const record_list *list, const options *o);
 /* Writes the document to stdout with --json and to --output; false after a message. Releases it. */
 bool record_end(record_list *list, const options *o);

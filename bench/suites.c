@@ -186,10 +186,15 @@ static const suite *find_suite(const char *name) {
 static int32_t refuse_name(const char *name) {
     char names[256];
     size_t used = 0;
-    for (size_t i = 0; i < SUITES && used < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s, ", suites[i].name);
-    message("--suite is \"%.60s\"; allowed is %sall", name, names);
+    for (int32_t i = 0; suite_name(i) && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
+                                 suite_name(i));
+    message("--suite is \"%.60s\"; allowed is %s", name, names);
     return -1;
+}
+
+const char *suite_name(int32_t index) {
+    return index < (int32_t)SUITES ? suites[index].name : index == (int32_t)SUITES ? "all" : NULL;
 }
 
 const char *suite_headings(const char *name) {

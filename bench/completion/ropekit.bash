@@ -4,15 +4,12 @@ _ropekit() {
     local word=${typed##* }
     ((COMP_CWORD > 1)) && command=${COMP_WORDS[1]}
     [[ $command == help ]] && command=
-    case $word in
-    --config=* | --output=*) mapfile -t COMPREPLY < <(compgen -f -- "${word#*=}") ;;
-    *)
-        # shellcheck disable=SC2086 # no command is no word
-        mapfile -t COMPREPLY < <(compgen -W "$("$tool" words $command 2>/dev/null)" -- "$word")
-        # readline's word begins behind "="
-        [[ $word != *=* || $COMP_WORDBREAKS != *=* ]] || COMPREPLY=("${COMPREPLY[@]#*=}")
-        ;;
-    esac
+    # shellcheck disable=SC2086 # no command is no word
+    mapfile -t COMPREPLY < <(compgen -W "$("$tool" words $command 2>/dev/null)" -- "$word")
+    [[ $word != --config=* && $word != --output=* ]] ||
+        mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -P "${word%%=*}=" -- "${word#*=}")
+    # readline's word begins behind "="
+    [[ $word != *=* || $COMP_WORDBREAKS != *=* ]] || COMPREPLY=("${COMPREPLY[@]#*=}")
     [[ ${#COMPREPLY[@]} -ne 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace
 }
 complete -F _ropekit ropekit

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -323,8 +324,8 @@ def test_one_of_a_thing_is_not_many(tool_path):
     alone = said("bench", "--tokens=2", "--rounds=1", "--threads=1")
     assert ", 1 thread, median of 1 round\n" in alone
     assert ", 2 threads, median of 3 rounds\n" in said("bench", "--tokens=2", "--rounds=3", "--threads=2")
-    large = said("bench", "--suite=large", "--quick")
-    assert "left out 1 case whose tensors exceed 64.0 MiB\n" in large
+    large = run(tool_path, "bench", "--suite=large", "--quick", status=2)
+    assert "left out 1 case whose tensors exceed 64.0 MiB\n" in large.stderr
     assert " 2 query heads and 1 key head of " in said("demo", "--tokens=2", "--q-heads=2", "--k-heads=1")
     reduced = said("accuracy", "--tokens=1", "--head-dim=2", "--quick")
     assert ", 1 pair, 1 position a range, " in reduced
@@ -377,8 +378,22 @@ def test_a_step_of_the_demo_can_be_repeated(tool_path, options):
     assert [step["label"] for step in steps] == ["prefill", "decode"]
     assert steps[0]["case"] != steps[1]["case"]
     for step in steps:
-        (again,) = records("bench", *step["case"].split(), "--list")
+        (again,) = records(*shlex.split(step["command"])[1:], "--list")
         assert (again["shape"], again["cache"]) == (step["shape"], step["cache"])
+
+
+def test_the_command_of_a_case_repeats_it(tool_path):
+    def records(*arguments):
+        return json.loads(run(tool_path, *arguments, "--list", "--json").stdout)["records"]
+
+    cases = records("bench", "--suite=all", "--quick", "--seed=5", "--layout=bhsd")
+    assert len(cases) > 30
+    for case in cases:
+        words = shlex.split(case["command"])
+        assert words[0] == "ropekit" and "--seed=5" in words and not any("--suite" in w for w in words)
+        (again,) = records(*words[1:])
+        assert (again["shape"], again["cache"]) == (case["shape"], case["cache"])
+        assert sorted(shlex.split(again["command"])) == sorted(words)
 
 
 def test_wrong_output_is_not_timed(tool_path, tmp_path):
