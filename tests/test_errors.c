@@ -456,6 +456,58 @@ TEST(errors, packed_lengths_that_a_shard_does_not_divide) {
     check_packed_shard(ROPE_SHARD_ZIGZAG, 0, 8, 14, 0);
 }
 
+/* Whether token t of the result is that of a sequence that holds it, or what went in. */
+static int is_of_a_sequence(const error_call *call, const int64_t *boundary, int sequences, int t) {
+    enum { ROW = HEADS * DIM * 4 };
+    unsigned char found[ROW], expected[ROW];
+    char *in = call->memory + (size_t)t * ROW, *one = call->memory + 3 * PART;
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), found, in + PART, ROW));
+    int is_one = memcmp(found, call->before + (size_t)t * ROW, ROW) == 0;
+    for (int s = 0; s < sequences; s++) {
+        if (t < boundary[s] || t >= boundary[s + 1])
+            continue;
+        rope_args args = {.struct_size = sizeof args,
+                          .batch = 1,
+                          .tokens = 1,
+                          .q = {.in = in, .out = one, .heads = HEADS},
+                          .position_offset = t - boundary[s]};
+        CHECK_STATUS(ROPE_OK, rope_apply(call->plan, &args));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), expected, one, ROW));
+        is_one |= memcmp(found, expected, ROW) == 0;
+    }
+    return is_one;
+}
+
+/* The host sees them; a device does no harm. */
+TEST(errors, packed_boundaries_that_fall) {
+    static error_call call;
+    static unsigned char after[BYTES];
+    enum { SEQUENCES = 4, PACKED = BATCH * TOKENS };
+    const int64_t boundary[SEQUENCES + 1] = {-3, 6, 2, INT64_MAX, INT64_MIN};
+    rope_desc desc = plain_desc();
+    call_make(&call, &desc);
+    char *bounds = call.memory + 2 * PART;
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), bounds, boundary, sizeof boundary));
+    memcpy(call.before + 2 * PART, boundary, sizeof boundary);
+    rope_args args = call.args;
+    args.batch = 1;
+    args.tokens = PACKED;
+    args.k = (rope_tensor){0};
+    args.cu_seqlens = bounds;
+    args.sequences = SEQUENCES;
+    if (device_is_host()) {
+        check_call(&call, &args, ROPE_ERROR_INVALID_VALUE, "cu_seqlens", "cu_seqlens[2] is 2");
+    } else {
+        CHECK_STATUS(ROPE_OK, rope_apply(call.plan, &args));
+        CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, call.memory, BYTES));
+        memcpy(call.before + PART, after + PART, PART);
+        CHECK(memcmp(after, call.before, BYTES) == 0, "another tensor was written");
+        for (int t = 0; t < PACKED; t++)
+            CHECK(is_of_a_sequence(&call, boundary, SEQUENCES, t), "token %d", t);
+    }
+    call_free(&call);
+}
+
 /* Nothing to write: success, whatever the pointers. */
 TEST(errors, empty_tensors_succeed) {
     rope_desc desc = plain_desc();

@@ -108,6 +108,19 @@ static rope_status fail_sequence(const rope_position_map *map, int64_t s) {
                      map->shard == ROPE_SHARD_ZIGZAG ? ", an even number of them apart" : "");
 }
 
+static rope_status check_boundaries(const rope_position_map *map) {
+    for (int64_t s = 0; s < map->sequences; s++) {
+        int64_t begin = rope_index_at(map, map->cu_seqlens, s);
+        int64_t end = rope_index_at(map, map->cu_seqlens, s + 1);
+        if (end < begin)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "cu_seqlens[%lld] is %lld and cu_seqlens[%lld] is %lld; allowed is "
+                             "boundaries that do not fall",
+                             (long long)s, (long long)begin, (long long)s + 1, (long long)end);
+    }
+    return ROPE_OK;
+}
+
 static rope_status fail_position(const rope_problem *problem, const rope_call *call, int64_t batch,
                                  int64_t index) {
     rope_site site = rope_site_of(&call->position, batch, index);
@@ -134,6 +147,9 @@ static rope_status fail_position(const rope_problem *problem, const rope_call *c
 static rope_status check_positions(const rope_problem *problem, const rope_call *call) {
     int in_table =
         problem->angle_mode == ROPE_ANGLE_TABLE && problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    rope_status status = call->position.cu_seqlens ? check_boundaries(&call->position) : ROPE_OK;
+    if (status != ROPE_OK)
+        return status;
     if (!in_table && (problem->shard == ROPE_SHARD_NONE || !call->position.cu_seqlens))
         return ROPE_OK;
     for (int64_t b = 0; b < call->batch; b++)

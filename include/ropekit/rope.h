@@ -302,8 +302,12 @@ typedef struct rope_args {
                                        lengths, also where this rank holds a shard of each: then
                                        multiples of shard_size, for zigzag an even number of them
                                        apart; where they are not, ROPE_ERROR_INVALID_VALUE, or the
-                                       position flag for that sequence's tokens. Tokens outside
-                                       every sequence pass through. */
+                                       position flag for that sequence's tokens. A sequence may
+                                       begin before the first token and end past the last; tokens
+                                       outside every sequence pass through. Boundaries that fall are
+                                       ROPE_ERROR_INVALID_VALUE; an asynchronous backend does not
+                                       see it: a token is then of one of the sequences that hold it,
+                                       or passes through. */
     int64_t sequences;            /**< cu_seqlens: number of packed sequences, below 2^59. */
     const void *sequence_lengths; /**< longrope per sequence: total length of each. Required with
                                        position_ids; else NULL takes last position + 1. */

@@ -1,12 +1,22 @@
 #include "python/csrc/call.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 static _Thread_local char message[512];
 
-#define FAIL(...) (snprintf(message, sizeof message, __VA_ARGS__), (const char *)message)
+static _Thread_local rope_status failure; /* kind of what went wrong last */
+
+#define FAIL(...)                                                                                  \
+    (failure = ROPE_ERROR_INVALID_VALUE, snprintf(message, sizeof message, __VA_ARGS__),           \
+     (const char *)message)
+
+static const char *because(rope_status status, const char *error) {
+    failure = status;
+    return error;
+}
 
 enum { BATCH, TOKEN, HEAD, DIM };
 
@@ -41,22 +51,42 @@ static const char *check_device(const call *c, const tensor *t, const char *name
     return FAIL("%s is on another device than the first tensor; allowed is one device", name);
 }
 
-static const char *check_floating(const tensor *t, const char *name) {
-    if (!t->handle || (t->dtype >= ROPE_F32 && t->dtype <= ROPE_F64))
-        return NULL;
-    return FAIL("%s is %s; allowed is float32, float16, bfloat16 or float64", name,
-                tensor_dtype_name(t));
+static const char *check_rotated(const tensor *t, const char *name) {
+    if (t->dtype < ROPE_F32 || t->dtype > ROPE_F64)
+        return FAIL("%s is %s; allowed is float32, float16, bfloat16 or float64", name,
+                    tensor_dtype_name(t));
+    if (t->dims < dims_of(LAYOUT_THD))
+        return FAIL("%s has %" PRId64 " dimensions; allowed is 4, or 3 for layout thd", name,
+                    t->dims);
+    int64_t head_dim = t->sizes[t->dims - 1];
+    if (head_dim < 2 || head_dim > ROPE_MAX_HEAD_DIM)
+        return FAIL("%s has head_dim %" PRId64 "; allowed is 2..%d", name, head_dim,
+                    ROPE_MAX_HEAD_DIM);
+    return NULL;
 }
 
-static const char *check_index(const call *c, const tensor *t, const char *name, int32_t *dtype) {
-    if (!t->handle)
-        return NULL;
+/* Index tensors under the names that Python has for them. */
+enum { INDICES = 4 };
+static const struct {
+    size_t offset;
+    const char *name;
+} indices[INDICES] = {
+    {offsetof(call, position_ids), "positions"},
+    {offsetof(call, sequence_offsets), "sequence_offsets"},
+    {offsetof(call, cu_seqlens), "cu_seqlens"},
+    {offsetof(call, sequence_lengths), "sequence_lengths"},
+};
+
+static tensor *index_of(call *c, int i) {
+    return (tensor *)((char *)c + indices[i].offset);
+}
+
+static const char *check_index(const call *c, const tensor *t, const char *name) {
     if (t->dtype != ROPE_I32 && t->dtype != ROPE_I64)
         return FAIL("%s is %s; allowed is int32 or int64", name, tensor_dtype_name(t));
-    if (*dtype && *dtype != t->dtype)
-        return FAIL("%s is %s; allowed is one type for all index tensors", name,
-                    tensor_dtype_name(t));
-    *dtype = t->dtype;
+    if (t->dims >= TENSOR_DIMS)
+        return FAIL("%s has %" PRId64 " dimensions; allowed is at most %d", name, t->dims,
+                    TENSOR_DIMS - 1);
     return check_device(c, t, name);
 }
 
@@ -73,26 +103,27 @@ static const char *check_list(const tensor *t, const char *name, int64_t count) 
     return NULL;
 }
 
-static const char *check_indices(const call *c, int32_t *dtype) {
-    *dtype = 0;
-    const char *error = check_index(c, &c->position_ids, "positions", dtype);
-    if (!error)
-        error = check_index(c, &c->sequence_offsets, "sequence_offsets", dtype);
-    if (!error)
-        error = check_index(c, &c->cu_seqlens, "cu_seqlens", dtype);
-    if (!error)
-        error = check_index(c, &c->sequence_lengths, "sequence_lengths", dtype);
-    if (*dtype == 0)
-        *dtype = ROPE_I64;
-    return error;
+/* *dtype is the type of all, or 0 where they differ. */
+static const char *check_indices(call *c, int32_t *dtype) {
+    int narrow = 0, wide = 0;
+    for (int i = 0; i < INDICES; i++) {
+        const tensor *t = index_of(c, i);
+        const char *error = t->handle ? check_index(c, t, indices[i].name) : NULL;
+        if (error)
+            return error;
+        narrow |= t->handle && t->dtype == ROPE_I32;
+        wide |= t->handle && t->dtype == ROPE_I64;
+    }
+    *dtype = !narrow ? ROPE_I64 : !wide ? ROPE_I32 : 0;
+    return NULL;
 }
 
 static const char *check_pair(const call *c) {
     const tensor *q = &c->q, *k = &c->k;
-    const char *error = check_floating(q, "q");
+    const char *error = check_rotated(q, "q");
     if (error || !k->handle)
         return error;
-    error = check_floating(k, "k");
+    error = check_rotated(k, "k");
     if (!error && k->torch_dtype != q->torch_dtype)
         error = FAIL("k is %s and q is %s; allowed is one type", tensor_dtype_name(k),
                      tensor_dtype_name(q));
@@ -143,9 +174,7 @@ static const char *check_flag(const call *c) {
 /* ---- the library's call ---- */
 
 static int32_t head_dim(const tensor *t) {
-    return t->handle && t->dims > 0 && t->sizes[t->dims - 1] <= ROPE_MAX_HEAD_DIM
-               ? (int32_t)t->sizes[t->dims - 1]
-               : 0;
+    return t->handle ? (int32_t)t->sizes[t->dims - 1] : 0;
 }
 
 static const plan_entry *plan_of(const call *c, int32_t position_dtype, const char **error) {
@@ -162,7 +191,7 @@ static const plan_entry *plan_of(const call *c, int32_t position_dtype, const ch
         .accelerated = !tensor_on_cpu(&c->q),
         .device = tensor_on_cpu(&c->q) ? 0 : c->q.device,
     };
-    return plan_for(&key, error);
+    return plan_for(&key, error, &failure);
 }
 
 static const char *check_shape(const tensor *t, const char *name, int32_t layout,
@@ -178,13 +207,13 @@ static const char *check_shape(const tensor *t, const char *name, int32_t layout
     return NULL;
 }
 
-/* A result, or the tensor itself in place. An element that is all of `in`, as the gradient of a
- * sum, is first written to every place of the result. */
+/* A result, or the tensor itself in place. Copied to the result first: what is slower otherwise,
+ * and an element that is all of `in`, as the gradient of a sum. */
 static const char *put_tensor(const tensor *in, const tensor *out, int32_t layout,
                               rope_tensor *target) {
-    if (in != out && tensor_repeats(in)) {
+    if (in != out && (tensor_repeats(in) || tensor_wants_copy(out))) {
         if (aoti_torch_copy_(out->handle, in->handle, 1))
-            return "the tensor could not be copied";
+            return because(ROPE_ERROR_DEVICE, "the tensor could not be copied");
         in = out;
     }
     target->heads = size_along(in, layout, HEAD);
@@ -208,6 +237,8 @@ static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_
                     "%" PRId64 " axes, batch %" PRId64 " and %" PRId64 " tokens",
                     leading ? "axes, " : "", leading ? "axes, " : "", axes, args->batch,
                     args->tokens);
+    if (args->batch == 0 || args->tokens == 0) /* none to read */
+        return NULL;
     args->position_ids = tensor_read(ids);
     args->position_stride[0] = leading ? ids->strides[0] : 1;
     args->position_stride[1] = middle && ids->sizes[leading] > 1 ? ids->strides[leading] : 0;
@@ -220,9 +251,13 @@ static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_
 
 static const char *put_tables(const call *c, rope_args *args) {
     const tensor *cos = &c->cos;
+    if (!cos->handle)
+        return FAIL("cos and sin are not given; allowed with angle_mode table is both");
     if (cos->dims == 3 && cos->sizes[0] != 1 && cos->sizes[0] != args->batch)
         return FAIL("cos has batch %" PRId64 "; allowed is 1 or %" PRId64, cos->sizes[0],
                     args->batch);
+    if (cos->sizes[cos->dims - 2] == 0 && args->batch > 0 && args->tokens > 0)
+        return FAIL("cos has 0 rows; allowed is one for each position");
     args->cos = tensor_read(cos);
     args->sin = tensor_read(&c->sin);
     args->table_rows = cos->sizes[cos->dims - 2];
@@ -230,6 +265,12 @@ static const char *put_tables(const call *c, rope_args *args) {
     args->table_stride[1] = cos->strides[cos->dims - 2];
     args->table_stride[2] = cos->strides[cos->dims - 1];
     return NULL;
+}
+
+/* One number a sequence; without sequences any address will do that is not NULL. */
+static const void *read_list(const tensor *t, const rope_args *args) {
+    const void *data = t->handle ? tensor_read(t) : NULL;
+    return t->handle && !data ? args->cu_seqlens : data;
 }
 
 static const char *put_sequences(const call *c, rope_args *args) {
@@ -247,10 +288,8 @@ static const char *put_sequences(const call *c, rope_args *args) {
     const char *error = check_list(&c->sequence_offsets, "sequence_offsets", sequences);
     if (!error)
         error = check_list(&c->sequence_lengths, "sequence_lengths", sequences);
-    if (c->sequence_offsets.handle)
-        args->sequence_offsets = tensor_read(&c->sequence_offsets);
-    if (c->sequence_lengths.handle)
-        args->sequence_lengths = tensor_read(&c->sequence_lengths);
+    args->sequence_offsets = read_list(&c->sequence_offsets, args);
+    args->sequence_lengths = read_list(&c->sequence_lengths, args);
     return error;
 }
 
@@ -262,7 +301,7 @@ static const char *put_result(const call *c, const tensor *in, tensor *out, int3
     if (c->in_place)
         error = check_repeats(c, in, in == &c->k ? "k" : "q");
     else
-        error = tensor_like(in, out);
+        error = because(ROPE_ERROR_OUT_OF_MEMORY, tensor_like(in, out));
     return error ? error : put_tensor(in, c->in_place ? in : out, layout, target);
 }
 
@@ -284,18 +323,43 @@ static const char *fill(call *c, const plan_entry *entry, rope_args *args) {
         error = check_shape(&c->k, "k", layout, args);
     if (!error && c->position_ids.handle)
         error = put_positions(&c->position_ids, &entry->config.desc, args);
-    if (!error && c->cos.handle)
+    if (!error && entry->config.desc.angle_mode == ROPE_ANGLE_TABLE)
         error = put_tables(c, args);
     if (!error)
         error = put_sequences(c, args);
     if (!error && c->position_flag.handle)
         args->position_flag = tensor_write(&c->position_flag);
     if (!error && !tensor_on_cpu(&c->q))
-        error = tensor_stream(&c->q, &args->stream);
+        error = because(ROPE_ERROR_DEVICE, tensor_stream(&c->q, &args->stream));
     return error ? error : put_results(c, &entry->config, args);
 }
 
-const char *call_run(call *c) {
+static const char *run(call *c);
+
+/* The library takes index arrays of one type: of two, all become int64. */
+static const char *run_widened(call *c) {
+    call wide = *c;
+    AtenTensorHandle made[INDICES] = {NULL};
+    const char *error = NULL;
+    for (int i = 0; i < INDICES && !error; i++) {
+        tensor *t = index_of(&wide, i), widened = {0};
+        if (!t->handle || t->dtype == ROPE_I64)
+            continue;
+        error = because(ROPE_ERROR_OUT_OF_MEMORY, tensor_widen(t, &widened));
+        made[i] = widened.handle;
+        *t = widened;
+    }
+    if (!error)
+        error = run(&wide);
+    c->q_out = wide.q_out;
+    c->k_out = wide.k_out;
+    for (int i = 0; i < INDICES; i++)
+        if (made[i])
+            aoti_torch_delete_tensor_object(made[i]);
+    return error;
+}
+
+static const char *run(call *c) {
     int32_t position_dtype;
     const char *error = check_pair(c);
     if (!error)
@@ -304,14 +368,28 @@ const char *call_run(call *c) {
         error = check_tables(c);
     if (!error)
         error = check_flag(c);
+    if (!error && !position_dtype)
+        return run_widened(c);
     const plan_entry *entry = error ? NULL : plan_of(c, position_dtype, &error);
     if (!entry)
         return error;
     rope_args args = ROPE_ARGS_INIT;
     error = fill(c, entry, &args);
-    if (!error && rope_apply(entry->plan, &args) != ROPE_OK)
+    if (!error && (failure = rope_apply(entry->plan, &args)) != ROPE_OK)
         error = rope_last_error();
     return error;
+}
+
+static _Thread_local const char *last_error;
+
+const char *call_run(call *c) {
+    return last_error = run(c);
+}
+
+/* What call_run last returned to this thread, and the rope_status of that. */
+ROPE_API const char *ropekit_last_error(rope_status *status) {
+    *status = failure;
+    return last_error;
 }
 
 void call_release_results(const call *c) {

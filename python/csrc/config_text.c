@@ -22,21 +22,24 @@ typedef struct field {
     size_t offset; /* in config_text */
     field_kind kind;
     const char *values; /* names of an enumeration, from 1 on, or NULL */
+    int has_zero;       /* where 0 is a value; elsewhere it stands for none in a rope_desc */
 } field;
 
 #define ENUM(member, values)                                                                       \
-    { #member, offsetof(config_text, desc.member), KIND_INT32, values }
+    { #member, offsetof(config_text, desc.member), KIND_INT32, values, 0 }
 #define FIELD(member, kind)                                                                        \
-    { #member, offsetof(config_text, desc.member), kind, NULL }
+    { #member, offsetof(config_text, desc.member), kind, NULL, 0 }
+#define ZERO(member, kind)                                                                         \
+    { #member, offsetof(config_text, desc.member), kind, NULL, 1 }
 
 static const field fields[] = {
-    {"layout", offsetof(config_text, layout), KIND_INT32, "bshd bhsd sbhd thd"},
-    {"role", offsetof(config_text, role), KIND_INT32, "q k"},
+    {"layout", offsetof(config_text, layout), KIND_INT32, "bshd bhsd sbhd thd", 0},
+    {"role", offsetof(config_text, role), KIND_INT32, "q k", 0},
     FIELD(head_dim, KIND_INT32),
     FIELD(rotary_dim, KIND_INT32),
-    FIELD(rotary_offset, KIND_INT32),
+    ZERO(rotary_offset, KIND_INT32),
     FIELD(k_head_dim, KIND_INT32),
-    FIELD(k_rotary_offset, KIND_INT32),
+    ZERO(k_rotary_offset, KIND_INT32),
     ENUM(pairing_in, "half_split interleaved"),
     ENUM(pairing_out, "half_split interleaved"),
     ENUM(direction, "forward transpose inverse"),
@@ -57,10 +60,10 @@ static const field fields[] = {
     FIELD(short_mscale, KIND_REAL),
     FIELD(long_mscale, KIND_REAL),
     FIELD(xpos_scale_base, KIND_REAL),
-    FIELD(xpos_center, KIND_INT64),
+    ZERO(xpos_center, KIND_INT64),
     FIELD(original_max_position_embeddings, KIND_INT64),
     FIELD(max_position_embeddings, KIND_INT64),
-    FIELD(sequence_length, KIND_INT64),
+    ZERO(sequence_length, KIND_INT64),
     FIELD(short_factor, KIND_REALS),
     FIELD(long_factor, KIND_REALS),
     FIELD(inv_freq, KIND_REALS),
@@ -72,7 +75,7 @@ static const field fields[] = {
     FIELD(sections, KIND_SECTIONS),
     FIELD(pair_axis, KIND_AXES),
     ENUM(shard, "none contiguous zigzag"),
-    FIELD(shard_rank, KIND_INT32),
+    ZERO(shard_rank, KIND_INT32),
     FIELD(shard_size, KIND_INT32),
     ENUM(table_width, "half full"),
     ENUM(out_of_range, "error identity clamp"),
@@ -132,18 +135,30 @@ static int32_t read_list(char *text, double *values) {
     return count;
 }
 
+static int are_whole(const double *values, int32_t count, double most) {
+    for (int32_t i = 0; i < count; i++)
+        if (!(values[i] >= 0 && values[i] <= most && values[i] == (double)(int32_t)values[i]))
+            return 0;
+    return 1;
+}
+
 static int store_sections(rope_desc *desc, const double *values, int32_t count) {
-    for (int32_t i = 0; i < count && i < ROPE_MAX_AXES; i++)
-        desc->sections[i] = values[i] > 0 && values[i] <= INT32_MAX ? (int32_t)values[i] : -1;
-    return count <= ROPE_MAX_AXES;
+    if (count > ROPE_MAX_AXES || !are_whole(values, count, INT32_MAX))
+        return 0;
+    for (int32_t i = 0; i < count; i++)
+        desc->sections[i] = (int32_t)values[i];
+    return 1;
 }
 
 /* The axes of the pairs, in the room of the numbers they were read from. */
-static int store_axes(rope_desc *desc, double *values, int32_t count) {
+static int store_axes(config_text *config, double *values, int32_t count) {
     uint8_t *axes = (uint8_t *)values;
+    if (!are_whole(values, count, ROPE_MAX_AXES - 1))
+        return 0;
     for (int32_t i = 0; i < count; i++)
-        axes[i] = values[i] >= 0 && values[i] < ROPE_MAX_AXES ? (uint8_t)values[i] : UINT8_MAX;
-    desc->pair_axis = axes;
+        axes[i] = (uint8_t)values[i];
+    config->desc.pair_axis = axes;
+    config->axis_count = count;
     return 1;
 }
 
@@ -160,16 +175,16 @@ static int store_reals(rope_desc *desc, const double **member, const double *val
 static int store(const field *f, config_text *config, char *value, double **lists) {
     void *member = (char *)config + f->offset;
     if (f->kind == KIND_REAL)
-        return read_real(value, member);
+        return read_real(value, member) && (f->has_zero || *(double *)member != 0);
     if (f->kind == KIND_INT64)
-        return read_int(value, INT64_MAX, member);
+        return read_int(value, INT64_MAX, member) && (f->has_zero || *(int64_t *)member != 0);
     if (f->kind == KIND_NAME)
         return *(const char **)member = value, 1;
     if (f->kind == KIND_INT32) {
         int64_t number = f->values ? index_of(f->values, value) : 0;
         int ok = f->values ? number > 0 : read_int(value, INT32_MAX, &number);
         *(int32_t *)member = (int32_t)number;
-        return ok;
+        return ok && (f->has_zero || number != 0);
     }
     double *values = *lists;
     int32_t count = read_list(value, values);
@@ -177,14 +192,18 @@ static int store(const field *f, config_text *config, char *value, double **list
         return 0;
     *lists += count;
     return f->kind == KIND_SECTIONS ? store_sections(&config->desc, values, count)
-           : f->kind == KIND_AXES   ? store_axes(&config->desc, values, count)
+           : f->kind == KIND_AXES   ? store_axes(config, values, count)
                                     : store_reals(&config->desc, member, values, count);
 }
 
 static const char *expected(const field *f) {
-    static const char *const kinds[] = {
-        "a whole number of 32 bits", "a whole number of 64 bits",     "a number",
-        "at most 4 whole numbers",   "numbers, as many in each list", "axes"};
+    static const char *const kinds[] = {"a whole number of 32 bits",
+                                        "a whole number of 64 bits",
+                                        "a number",
+                                        "at most 4 whole numbers",
+                                        "numbers, as many in each list",
+                                        "an axis 0..3 for each pair",
+                                        "a name"};
     return f->values ? f->values : kinds[f->kind];
 }
 
@@ -197,8 +216,8 @@ static const char *parse_field(char *text, config_text *config, double **lists) 
         return message;
     }
     char *value = text + length + 1;
-    snprintf(message, sizeof message, "%s is \"%.60s\"; allowed is %s", f->name, value,
-             f->kind == KIND_NAME ? "a name" : expected(f));
+    snprintf(message, sizeof message, "%s is \"%.60s\"; allowed is %s%s", f->name, value,
+             expected(f), f->values || f->has_zero || f->kind > KIND_REAL ? "" : " but 0");
     return store(f, config, value, lists) ? NULL : message;
 }
 

@@ -21,9 +21,10 @@ typedef enum config_role { ROLE_Q = 1, ROLE_K = 2 } config_role;
 /* What a text says. dtype, device and what else the tensors tell are left to them. */
 typedef struct config_text {
     rope_desc desc;
-    int32_t layout; /* config_layout */
-    int32_t role;   /* config_role */
-    double *lists;  /* what desc points to */
+    int32_t layout;     /* config_layout */
+    int32_t role;       /* config_role */
+    int32_t axis_count; /* entries of desc.pair_axis */
+    double *lists;      /* what desc points to */
     char *strings;
 } config_text;
 

@@ -1,5 +1,5 @@
 /* What the Python package calls by name, beside libropekit's own functions. */
-#include "python/csrc/config_text.h"
+#include "python/csrc/plans.h"
 
 #include <string.h>
 
@@ -10,6 +10,11 @@ ROPE_API size_t ropekit_describe_config(rope_config *config, char *text, size_t 
     if (rope_config_finish(config, &desc, NULL) != ROPE_OK)
         return 0;
     return config_text_print(&desc, text, size);
+}
+
+/* What is wrong with a text whatever the tensors, valid until the thread's next call, or NULL. */
+ROPE_API const char *ropekit_check_text(const char *text) {
+    return plan_check(text, strlen(text));
 }
 
 /* rope_frequencies of a text, whose rotary_dim is 2 * count. Returns NULL or what is wrong, valid

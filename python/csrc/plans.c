@@ -11,6 +11,8 @@ static _Atomic(plan_entry *) buckets[BUCKETS];
 
 static _Thread_local char message[512];
 
+#define FAIL(...) (snprintf(message, sizeof message, __VA_ARGS__), (const char *)message)
+
 /* The numbers of a key, which follow its text. */
 static const unsigned char *numbers(const plan_key *key) {
     return (const unsigned char *)key + offsetof(plan_key, dtype);
@@ -46,9 +48,7 @@ static const plan_entry *find(const plan_entry *entry, const plan_key *key) {
 static const char *agree(const char *name, int32_t stated, int32_t found) {
     if (stated == 0 || found == 0 || stated == found)
         return NULL;
-    snprintf(message, sizeof message, "%s is %d in the configuration and %d in the tensor", name,
-             stated, found);
-    return message;
+    return FAIL("%s is %d in the configuration and %d in the tensor", name, stated, found);
 }
 
 /* One head_dim serves both, unless the configuration or the tensors say that k has its own. */
@@ -71,19 +71,29 @@ static const char *fill_heads(rope_desc *desc, const plan_key *key, int32_t role
 static const char *fill_table(rope_desc *desc, const plan_key *key) {
     if (!key->table_dtype)
         return NULL;
+    if (desc->angle_mode && desc->angle_mode != ROPE_ANGLE_TABLE)
+        return FAIL("cos and sin are given; allowed is neither unless angle_mode is table");
     int32_t whole = desc->rotary_dim ? desc->rotary_dim : desc->head_dim;
     desc->table_dtype = key->table_dtype;
-    if (desc->angle_mode == 0)
-        desc->angle_mode = ROPE_ANGLE_TABLE;
+    desc->angle_mode = ROPE_ANGLE_TABLE;
     if (desc->table_width == 0 && key->table_columns == whole)
         desc->table_width = ROPE_TABLE_FULL;
     int32_t needed = desc->table_width == ROPE_TABLE_FULL ? whole : whole / 2;
     int exact = desc->table_width == 0;
     if (exact ? key->table_columns == needed : key->table_columns >= needed)
         return NULL;
-    snprintf(message, sizeof message, "cos has rows of %d; allowed is %d or %d, for rotary_dim %d",
-             key->table_columns, whole / 2, whole, whole);
-    return message;
+    return FAIL("cos has rows of %d; allowed is %d or %d, for rotary_dim %d", key->table_columns,
+                whole / 2, whole, whole);
+}
+
+/* The library reads as many as there are pairs. */
+static const char *check_axes(const config_text *config) {
+    const rope_desc *desc = &config->desc;
+    int32_t pairs = (desc->rotary_dim ? desc->rotary_dim : desc->head_dim) / 2;
+    if (!desc->pair_axis || config->axis_count == pairs)
+        return NULL;
+    return FAIL("pair_axis has %d entries; allowed is %d (rotary_dim / 2)", config->axis_count,
+                pairs);
 }
 
 static const char *fill(config_text *config, const plan_key *key) {
@@ -93,7 +103,9 @@ static const char *fill(config_text *config, const plan_key *key) {
     desc->device = key->device;
     desc->backend = key->accelerated ? "cuda,hip" : "cpu";
     const char *error = fill_heads(desc, key, config->role);
-    return error ? error : fill_table(desc, key);
+    if (!error)
+        error = fill_table(desc, key);
+    return error ? error : check_axes(config);
 }
 
 static void discard(plan_entry *entry) {
@@ -102,7 +114,8 @@ static void discard(plan_entry *entry) {
     free(entry);
 }
 
-static plan_entry *make(const plan_key *key, const char **error) {
+/* An entry without its plan; *error where its text cannot be read. */
+static plan_entry *begin(const plan_key *key, const char **error) {
     plan_entry *entry = calloc(1, sizeof *entry + key->length);
     if (!entry) {
         *error = "no memory for a plan";
@@ -113,17 +126,61 @@ static plan_entry *make(const plan_key *key, const char **error) {
     entry->key = *key;
     entry->key.text = text;
     *error = config_text_parse(text, key->length, &entry->config);
+    return entry;
+}
+
+static const char *finish(plan_entry *entry, rope_status *status) {
+    const char *error = fill(&entry->config, &entry->key);
+    *status =
+        error ? ROPE_ERROR_INVALID_VALUE : rope_plan_create(&entry->config.desc, &entry->plan);
+    return *status == ROPE_OK || error ? error : rope_last_error();
+}
+
+static plan_entry *make(const plan_key *key, const char **error, rope_status *status) {
+    plan_entry *entry = begin(key, error);
+    *status = entry ? ROPE_ERROR_INVALID_VALUE : ROPE_ERROR_OUT_OF_MEMORY;
     if (!*error)
-        *error = fill(&entry->config, key);
-    if (!*error && rope_plan_create(&entry->config.desc, &entry->plan) != ROPE_OK)
-        *error = rope_last_error();
+        *error = finish(entry, status);
     if (!*error)
         return entry;
-    discard(entry);
+    if (entry)
+        discard(entry);
     return NULL;
 }
 
-const plan_entry *plan_for(const plan_key *key, const char **error) {
+/* Widths that the tensors would tell, by what the lists say of them. */
+static void suppose_widths(config_text *config) {
+    enum { ANY = 128 };
+    rope_desc *desc = &config->desc;
+    int64_t pairs = desc->factor_count ? desc->factor_count : config->axis_count;
+    for (int a = 0; a < ROPE_MAX_AXES && !desc->factor_count; a++)
+        pairs += desc->sections[a];
+    if (pairs == 0)
+        pairs = (desc->k_head_dim && desc->k_head_dim < ANY ? desc->k_head_dim : ANY) / 2;
+    if (desc->rotary_dim == 0 && desc->head_dim == 0)
+        desc->rotary_dim =
+            pairs < ROPE_MAX_ROTARY_DIM / 2 ? 2 * (int32_t)pairs : ROPE_MAX_ROTARY_DIM;
+    if (desc->head_dim == 0)
+        desc->head_dim = ROPE_MAX_HEAD_DIM;
+}
+
+const char *plan_check(const char *text, size_t length) {
+    const plan_key key = {
+        .text = text, .length = length, .dtype = ROPE_F32, .position_dtype = ROPE_I64};
+    rope_status status;
+    const char *error = NULL;
+    plan_entry *entry = begin(&key, &error);
+    if (!error) {
+        suppose_widths(&entry->config);
+        entry->config.desc.kernel = NULL; /* perhaps another device's */
+        error = finish(entry, &status);
+    }
+    if (entry)
+        discard(entry);
+    return error;
+}
+
+const plan_entry *plan_for(const plan_key *key, const char **error, rope_status *status) {
     uint64_t hash =
         mix(mix(UINT64_C(0xcbf29ce484222325), key->text, key->length), numbers(key), NUMBERS);
     _Atomic(plan_entry *) *bucket = &buckets[hash % BUCKETS];
@@ -131,7 +188,7 @@ const plan_entry *plan_for(const plan_key *key, const char **error) {
     const plan_entry *found = find(first, key);
     if (found)
         return found;
-    plan_entry *made = make(key, error);
+    plan_entry *made = make(key, error, status);
     if (!made)
         return NULL;
     /* Another thread may have made the same one: the first to be listed stays. */

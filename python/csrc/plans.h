@@ -26,7 +26,10 @@ typedef struct plan_entry {
 } plan_entry;
 
 /* Finds or makes a plan. Returns NULL where it cannot, and *error then says why until the thread's
- * next call. */
-const plan_entry *plan_for(const plan_key *key, const char **error);
+ * next call; *status is the library's, or ROPE_ERROR_INVALID_VALUE. */
+const plan_entry *plan_for(const plan_key *key, const char **error, rope_status *status);
+
+/* What is wrong with a text whatever the tensors, or NULL. */
+const char *plan_check(const char *text, size_t length);
 
 #endif

@@ -1,5 +1,7 @@
 #include "python/csrc/tensor.h"
 
+#include "python/csrc/pages.h"
+
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -75,19 +77,33 @@ static int is_dense(const tensor *t) {
     return 1;
 }
 
-const char *tensor_like(const tensor *t, tensor *made) {
+/* With the strides of t where they are dense, else contiguous. */
+static const char *make(const tensor *t, int dense, int32_t torch_dtype, tensor *made) {
     int64_t strides[TENSOR_DIMS], stride = 1;
     for (int64_t d = t->dims - 1; d >= 0; d--) {
         strides[d] = stride;
         stride *= t->sizes[d] > 1 ? t->sizes[d] : 1;
     }
     AtenTensorHandle handle;
-    if (aoti_torch_empty_strided(t->dims, t->sizes, is_dense(t) ? t->strides : strides,
-                                 t->torch_dtype, t->device_type, t->device, &handle))
+    if (aoti_torch_empty_strided(t->dims, t->sizes, dense ? t->strides : strides, torch_dtype,
+                                 t->device_type, t->device, &handle))
         return "no memory for the result";
     *made = *t;
     made->handle = handle;
     return put_shape(made);
+}
+
+const char *tensor_like(const tensor *t, tensor *made) {
+    return make(t, is_dense(t), t->torch_dtype, made);
+}
+
+const char *tensor_widen(const tensor *t, tensor *made) {
+    const char *error = make(t, 0, aoti_torch_dtype_int64(), made);
+    if (!error && aoti_torch_copy_(made->handle, t->handle, 1))
+        error = "an index tensor could not be copied";
+    made->dtype = ROPE_I64;
+    made->torch_dtype = aoti_torch_dtype_int64();
+    return error;
 }
 
 const void *tensor_read(const tensor *t) {
@@ -115,6 +131,13 @@ int tensor_same_shape(const tensor *a, const tensor *b) {
 
 int tensor_on_cpu(const tensor *t) {
     return t->device_type != aoti_torch_device_type_cuda();
+}
+
+int tensor_wants_copy(const tensor *t) {
+    int64_t bytes = t->dtype == ROPE_F64 ? 8 : t->dtype == ROPE_F32 ? 4 : 2;
+    for (int64_t d = 0; d < t->dims; d++)
+        bytes *= t->sizes[d];
+    return tensor_on_cpu(t) && pages_are_new_and_small(tensor_write(t), bytes);
 }
 
 /* In PyTorch's library for the device, which a build for the CPU alone does not have. */

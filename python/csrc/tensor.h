@@ -27,7 +27,11 @@ const char *tensor_dtype_name(const tensor *t);
  * memory is left out or shared, else contiguous. */
 const char *tensor_like(const tensor *t, tensor *made);
 
-/* Address of the first element. */
+/* The whole numbers of t, of TENSOR_DIMS dimensions at most, as int64 and contiguous. `made` owns
+ * its handle after an error too. */
+const char *tensor_widen(const tensor *t, tensor *made);
+
+/* Address of the first element; NULL where there is none. */
 const void *tensor_read(const tensor *t);
 void *tensor_write(const tensor *t);
 
@@ -37,6 +41,10 @@ int tensor_repeats(const tensor *t);
 
 int tensor_same_shape(const tensor *a, const tensor *b);
 int tensor_on_cpu(const tensor *t);
+
+/* Whether it, one of q's types, is better filled by a copy that is then rotated in place
+ * (python/csrc/pages.h). */
+int tensor_wants_copy(const tensor *t);
 
 /* The stream that PyTorch works on, on t's device, which is not the CPU. */
 const char *tensor_stream(const tensor *t, void **stream);
