@@ -28,7 +28,7 @@ const option_field option_fields[] = {
     TEXT("config", ALL, config, "FILE", "a config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
     FLAG("allow-unread", ALL, allow_unread,
-         "take a config with fields about RoPE that nothing reads"),
+         "warn of RoPE fields that nothing reads, not fail"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
            "element type [the config's or bf16, else f32]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
