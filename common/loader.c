@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const char prefix[] = "libropekit_", suffix[] = ".so";
 
@@ -87,8 +88,8 @@ static void tell_directory(const char *directory, const char *remark) {
 static int32_t scan_directory(const char *directory, rope_entry *entries, int32_t count,
                               int32_t room) {
     struct dirent **files;
-    tell_directory(directory, "");
     int found = scandir(directory, &files, is_plugin, alphasort);
+    tell_directory(directory, found < 0 ? " (no directory that can be read)" : "");
     for (int i = 0; i < found; i++) {
         if (count < room)
             count = add_plugin(directory, files[i]->d_name, entries, count);
@@ -120,9 +121,14 @@ static int own_directory(char *directory, size_t room) {
 }
 
 int rope_loader_path_is_valid(const char *path) {
-    for (const char *d = path; *d; d += strcspn(d, ":"), d += *d == ':')
-        if (*d != '/' && *d != ':')
+    char directory[PATH_MAX];
+    struct stat status;
+    for (size_t length; *path; path += length + (path[length] == ':')) {
+        length = strcspn(path, ":");
+        snprintf(directory, sizeof directory, "%.*s", (int)length, path);
+        if (length && (*path != '/' || stat(directory, &status) != 0 || !S_ISDIR(status.st_mode)))
             return 0;
+    }
     return 1;
 }
 

@@ -7,7 +7,7 @@
 /* Appends an entry for each plugin file of every directory to `count` entries, of which there is
  * room for `room`; a name found again is skipped. Opens none. Returns how many there are then. */
 int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t room);
-/* Whether every directory of a ROPE_PLUGIN_PATH is absolute. */
+/* Whether everything that a ROPE_PLUGIN_PATH names is a directory, by its absolute path. */
 int rope_loader_path_is_valid(const char *path);
 /* After the scan: its directories, as text. */
 const char *rope_loader_directories(void);

@@ -60,17 +60,18 @@ static int32_t priority_of(const rope_entry *entry) {
     return entry->backend ? entry->backend->priority : INT32_MIN;
 }
 
+/* The highest first, and equals as they were found. */
 static int by_priority(const void *a, const void *b) {
-    int32_t x = priority_of(*(const rope_entry *const *)a),
-            y = priority_of(*(const rope_entry *const *)b);
-    return (x < y) - (x > y);
+    const rope_entry *x = *(const rope_entry *const *)a, *y = *(const rope_entry *const *)b;
+    const int32_t of_x = priority_of(x), of_y = priority_of(y);
+    return of_x != of_y ? (of_x < of_y) - (of_x > of_y) : (x > y) - (x < y);
 }
 
 static void sort_all(void) {
     pthread_once(&found, find_all);
     for (int32_t i = 0; i < entry_count; i++)
         ordered[i] = open_entry(&entries[i]);
-    qsort(ordered, (size_t)entry_count, sizeof ordered[0], by_priority);
+    qsort(ordered, (size_t)entry_count, sizeof(const rope_entry *), by_priority);
 }
 
 int32_t rope_registry_count(void) {

@@ -17,18 +17,18 @@ static int any(const char *value) {
 static const rope_setting own[] = {
     {"ROPE_BACKEND", "backend of plans and devices that name none", "a backend", any},
     {"ROPE_PLUGIN_PATH", "where plugins are found before those beside libropekit.so",
-     "absolute directories with colons between them", rope_loader_path_is_valid},
+     "absolute paths of directories with colons between them", rope_loader_path_is_valid},
     {"ROPE_VERBOSE", "lines of the log", ROPE_LOG_LEVELS, rope_log_level_is_valid},
 };
 enum { OWN_COUNT = sizeof own / sizeof own[0] };
 
 /* The index-th of the library's own, then of opened backends; NULL past the last. */
 static const rope_setting *setting_at(int32_t index) {
-    if (index < 0 || index < OWN_COUNT)
-        return index < 0 ? NULL : &own[index];
-    index -= OWN_COUNT;
     const rope_backend *backend;
-    for (int32_t b = 0; (backend = rope_registry_opened(b)); b++) {
+    if (index >= 0 && index < OWN_COUNT)
+        return &own[index];
+    index -= OWN_COUNT;
+    for (int32_t b = 0; index >= 0 && (backend = rope_registry_opened(b)); b++) {
         if (index < backend->setting_count)
             return &backend->settings[index];
         index -= backend->setting_count;

@@ -4,6 +4,7 @@
  *     registry_probe open NAMES      the backend that NAMES ("-": NULL) choose, or why none
  *     registry_probe kernels NAMES   the kernels of its first device
  *     registry_probe plan NAMES      a plan's kernel, without a device before it, and the log
+ *     registry_probe threads NAMES   opens of several threads at once
  *     registry_probe variables NAMES each variable, with NAMES tried before
  *     registry_probe rotate NAMES    one plan: its kernel, and (1, 0) rotated by one radian
  *     registry_probe gather NAMES    a plan of the plugin's own operation: its kernel, and what it
@@ -11,6 +12,7 @@
  */
 #include "tests/plugin/gather.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,6 +80,30 @@ static int plans(const char *names) {
         puts(rope_plan_kernel(plan));
         rope_plan_destroy(plan);
     }
+    return 0;
+}
+
+static void *open_for_thread(void *names) {
+    rope_device *device = NULL;
+    rope_status status = rope_device_open(names, 0, &device);
+    int32_t count = rope_backend_count() + rope_variable_count();
+    rope_device_close(device);
+    return status == ROPE_OK && count > 0 ? names : NULL;
+}
+
+static int threads(const char *names) {
+    enum { THREADS = 8 };
+    pthread_t thread[THREADS];
+    int opened = 0;
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&thread[i], NULL, open_for_thread, (void *)(uintptr_t)names) != 0)
+            return 1;
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        pthread_join(thread[i], &result);
+        opened += result != NULL;
+    }
+    printf("opened by %d\n", opened);
     return 0;
 }
 
@@ -187,12 +213,13 @@ int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "list") == 0)
         return list();
     if (argc != 3) {
-        fprintf(stderr,
-                "usage: registry_probe list | open|kernels|rotate|gather|plan|variables NAMES\n");
+        fprintf(stderr, "usage: registry_probe list | "
+                        "open|kernels|rotate|gather|plan|threads|variables NAMES\n");
         return 2;
     }
     const char *names = strcmp(argv[2], "-") == 0 ? NULL : argv[2];
     return strcmp(argv[1], "plan") == 0        ? plans(names)
+           : strcmp(argv[1], "threads") == 0   ? threads(names)
            : strcmp(argv[1], "variables") == 0 ? variables(names)
                                                : open_device(argv[1], names);
 }

@@ -243,6 +243,12 @@ TEST(registry, only_what_is_asked_for_is_opened) {
     CHECK(!strstr(output, loud), "opened behind cpu: %s", output);
 }
 
+TEST(registry, many_threads_open_a_plugin_once) {
+    static const char loud[] = "the loud plugin is loaded";
+    PROBE(0, "threads", "loud,cpu", loud, "opened by 8", PLUGINS);
+    CHECK(!strstr(strstr(output, loud) + 1, loud), "opened twice: %s", output);
+}
+
 enum { FOLDER_SIZE = 32 };
 
 /* A folder of its own, for one file that poses as a plugin. */
@@ -358,6 +364,7 @@ TEST(registry, a_truncated_plugin_says_so) {
 TEST(registry, relative_plugin_paths_are_ignored) {
     PROBE(0, "list", NULL, "cpu|", "", "ROPE_PLUGIN_PATH=.:plugin:/nonexistent::");
     CHECK(!strstr(output, "test|"), "a plugin came from a relative path: %s", output);
-    PROBE(1, "open", "test", "no libropekit_test.so in plugin (not absolute: skipped)", "",
-          "ROPE_PLUGIN_PATH=plugin");
+    PROBE(1, "open", "test",
+          "no libropekit_test.so in plugin (not absolute: skipped), /nonexistent (no directory", "",
+          "ROPE_PLUGIN_PATH=plugin:/nonexistent");
 }

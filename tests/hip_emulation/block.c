@@ -32,7 +32,9 @@ int emulated_wave(void) {
     static int wave;
     if (!wave) {
         const char *given = getenv("HIP_EMULATION_WAVE");
-        wave = !given || strcmp(given, "64") == 0 ? 64 : strcmp(given, "32") == 0 ? 32 : 0;
+        wave = !given || !*given || strcmp(given, "64") == 0 ? 64
+               : strcmp(given, "32") == 0                    ? 32
+                                                             : 0;
         if (!wave) {
             fprintf(stderr, "HIP_EMULATION_WAVE is \"%s\"; allowed: 32, 64\n", given);
             exit(2);
