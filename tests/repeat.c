@@ -128,7 +128,6 @@ const char *test_failure(const char *condition, const char *format, ...) {
     append_variable(command, sizeof command, "ROPE_BACKEND");
     append_variable(command, sizeof command, "ROPE_CPU_ISA");
     append_variable(command, sizeof command, "ROPE_CPU_STREAM");
-    append_variable(command, sizeof command, "ROPE_CPU_WALK");
     append_variable(command, sizeof command, "OMP_NUM_THREADS");
     char which[64] = "";
     if (running_case >= 0)

@@ -149,13 +149,6 @@ TEST(registry, a_cpu_stream_that_is_no_size_is_an_error) {
     PROBE(1, "open", "cpu", "0 or more", "", "ROPE_CPU_STREAM=99999999999999999999");
 }
 
-TEST(registry, an_unknown_cpu_walk_is_an_error) {
-    PROBE(0, "rotate", "cpu", "0.540302 0.841471", "", "ROPE_CPU_WALK=intel");
-    PROBE(1, "open", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
-    PROBE(1, "plan", "cpu", "ROPE_CPU_WALK", "sideways", "ROPE_CPU_WALK=sideways");
-    PROBE(0, "plan", "cpu", "cpu:", "", "ROPE_CPU_WALK=");
-}
-
 /* One that decides nothing is told once, in the log of whoever asked for one. */
 TEST(registry, an_unknown_verbosity_is_told_once) {
     static const char text[] = "1 ROPE_VERBOSE is \"zzz\"; allowed is 0";

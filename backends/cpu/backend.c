@@ -3,9 +3,9 @@
 #include <ropekit/backend.h>
 
 #include "backends/cpu/features.h"
-#include "backends/cpu/kernel.h"
+#include "backends/cpu/membench.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/traffic.h"
+#include "backends/cpu/rope/kernel.h"
 #include "common/status.h"
 
 #include <stdio.h>
@@ -48,7 +48,7 @@ static const rope_candidate rotations[] = {
 enum { ROTATIONS = sizeof rotations / sizeof rotations[0] };
 
 static const rope_candidate_list rope_candidates = {sizeof(rope_candidate), rotations, ROTATIONS};
-static const rope_candidate_list *const lists[] = {&rope_candidates, &cpu_traffic_candidates};
+static const rope_candidate_list *const lists[] = {&rope_candidates, &cpu_membench_candidates};
 
 const cpu_kernel *cpu_kernel_allowed(void) {
     const rope_candidate *candidate = rotations;

@@ -37,7 +37,7 @@ static const struct {
 static cpu_isa present, allowed;
 static char setting_error[ROPE_REASON_SIZE];
 static int64_t cache_bytes;
-static cpu_walk walk;
+static cpu_prefetch_policy policy;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #if defined(__x86_64__)
@@ -90,55 +90,33 @@ static int64_t cache_at(int index) {
     return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
 }
 
-/* What was best where it was measured (docs/performance.md); zen4 is AMD before Zen 5. Processors
- * that are not named follow zen5, unmeasured. */
-static const struct {
-    const char *name;
-    cpu_walk walk;
-} walks[] = {
-    {"zen5", {.ahead = {6144, 8192}, .within = 2048, .quiet = 1, .touch = 2 << 20, .far = 12288}},
-    {"zen4", {.touch = 256 << 10, .far = 8192}},
-    {"intel", {.apart = 1, .ahead = {2048, 2048}, .within = 2048}},
-};
+/* What was best where it was measured (docs/performance.md). Processors that are not named here
+ * follow Zen 5, unmeasured. */
+static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192}, .split_loads = 2 << 20},
+                                 zen4 = {.split_loads = 256 << 10}, intel = {.ahead = {2048, 2048}};
 
-static const char *walk_of_this_processor(void) {
+static const cpu_prefetch_policy *policy_of_this_processor(void) {
 #if defined(__x86_64__)
     uint32_t a, maker, version, b, c, d;
     if (!__get_cpuid(0, &a, &maker, &c, &d) || !__get_cpuid(1, &version, &b, &c, &d))
-        return "zen5";
+        return &zen5;
     uint32_t family = (version >> 8 & 15) + (version >> 20 & 255);
     if (maker == signature_INTEL_ebx)
-        return "intel";
+        return &intel;
     if (maker == signature_AMD_ebx && family < 0x1a)
-        return "zen4";
+        return &zen4;
+#else
+    (void)zen4, (void)intel;
 #endif
-    return "zen5";
-}
-
-/* Index in walks, or -1. */
-static int find_walk(const char *name) {
-    for (size_t i = 0; i < sizeof walks / sizeof walks[0]; i++)
-        if (strcmp(name, walks[i].name) == 0)
-            return (int)i;
-    return -1;
-}
-
-static int is_walk(const char *name) {
-    return find_walk(name) >= 0;
-}
-
-static void read_walk(const char *name) {
-    const int64_t bytes = walk.cache_bytes;
-    walk = walks[find_walk(name)].walk;
-    walk.cache_bytes = bytes;
+    return &zen5;
 }
 
 /* An L3 beyond 64 MiB is one socket's, far from each core: streaming wins as soon as L2 is left. */
-static void detect_walk(void) {
+static void detect_policy(void) {
     const int64_t mib = 1 << 20, l2 = cache_at(2), l3 = cache_at(3);
     cache_bytes = l3 ? l3 : l2 ? l2 : 32 * mib;
-    read_walk(walk_of_this_processor());
-    walk.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
+    policy = *policy_of_this_processor();
+    policy.cache_bytes = l3 > 64 * mib && l2 ? 2 * l2 : cache_bytes;
 }
 
 /* Index in isas, or -1. */
@@ -166,21 +144,19 @@ static int is_stream(const char *text) {
 }
 
 static void read_stream(const char *text) {
-    walk.cache_bytes = strtoll(text, NULL, 10);
+    policy.cache_bytes = strtoll(text, NULL, 10);
 }
 
 const rope_setting cpu_settings[CPU_SETTINGS] = {
     {"ROPE_CPU_ISA", "highest instruction set of the CPU's kernels", ISA_NAMES, is_isa},
     {"ROPE_CPU_STREAM", "bytes from which calls on the CPU go around its cache",
      "a number of bytes, 0 or more", is_stream},
-    {"ROPE_CPU_WALK", "processor whose walk through memory the CPU's kernels take",
-     "zen5, zen4 or intel", is_walk},
 };
 
 static void fill(void) {
-    static void (*const read[CPU_SETTINGS])(const char *) = {read_isa, read_stream, read_walk};
+    static void (*const read[CPU_SETTINGS])(const char *) = {read_isa, read_stream};
     present = allowed = detect();
-    detect_walk();
+    detect_policy();
     for (int i = 0; i < CPU_SETTINGS; i++) {
         const char *value = getenv(cpu_settings[i].name);
         if (!value || !*value)
@@ -213,9 +189,9 @@ int64_t cpu_cache_bytes(void) {
     return cache_bytes;
 }
 
-const cpu_walk *cpu_walk_chosen(void) {
+const cpu_prefetch_policy *cpu_prefetch_policy_chosen(void) {
     pthread_once(&once, fill);
-    return &walk;
+    return &policy;
 }
 
 /* The value of a line of /proc/cpuinfo if it has that key. */

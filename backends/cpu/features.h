@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* The variables of the environment that all this depends on. */
-enum { CPU_SETTINGS = 3 };
+enum { CPU_SETTINGS = 2 };
 extern const rope_setting cpu_settings[CPU_SETTINGS];
 
 /* Instruction sets in ascending order within an architecture. */
@@ -25,18 +25,13 @@ cpu_isa cpu_isa_present(void);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
-/* How kernels walk memory, as was best where it was measured (docs/performance.md). */
-typedef struct cpu_walk {
+/* How memory is read, as was best where it was measured (docs/performance.md). */
+typedef struct cpu_prefetch_policy {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
-    int apart;           /* beyond the cache parts of a run go side by side */
-    int ahead[2];        /* bytes of heads fetched ahead beyond it: of f16 and bf16, of f32 */
-    int within;          /* the same of a call that the cache holds, or 0 */
-    int quiet; /* within: of windows of one block one thread fetches none, more only inputs */
-    int touch; /* least bytes a thread of a call that the cache holds whose lines of f32 are
-                  touched, as all are beyond it; 0: none are */
-    int far;   /* bytes ahead at which heads of 128 of f16 and bf16 are fetched to the L2 beyond
-                  the cache, or 0 */
-} cpu_walk;
+    int ahead[2];        /* bytes prefetched ahead beyond it: of f16 and bf16, of f32; 0: none */
+    int64_t split_loads; /* least bytes a thread of a call that the cache holds at which f32 is
+                            given the split-load hint, as all is beyond it; 0: none is */
+} cpu_prefetch_policy;
 
 /* What is wrong with a ROPE_CPU_ variable, or NULL. */
 const char *cpu_setting_error(void);
@@ -44,7 +39,7 @@ const char *cpu_setting_error(void);
 /* Bytes of the last-level cache. */
 int64_t cpu_cache_bytes(void);
 
-const cpu_walk *cpu_walk_chosen(void);
+const cpu_prefetch_policy *cpu_prefetch_policy_chosen(void);
 
 /* Model name, and on x86 family and model, into text; "unknown" where the system does not say. */
 void cpu_model_name(char *text, int size);

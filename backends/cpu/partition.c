@@ -1,8 +1,8 @@
 #include "backends/cpu/partition.h"
 
 #include "backends/cpu/features.h"
-#include "common/status.h"
 #include "common/math/token.h"
+#include "common/status.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
@@ -12,9 +12,6 @@
 
 /* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
 enum { BYTES_PER_THREAD = 512 * 1024 };
-
-/* Smaller calls are taken to find their memory in the cache. */
-enum { NEAR_BYTES = 256 * 1024 };
 
 /* The runtime ends the process where it cannot make a thread. */
 enum { MOST_THREADS = 1024 };
@@ -83,14 +80,13 @@ static void fill_slice(const rope_call *call, int64_t bytes, int index, int part
                        cpu_slice *slice) {
     int64_t tokens = call->batch * call->tokens;
     int by_heads = tokens < parts;
-    const cpu_walk *walk = cpu_walk_chosen();
+    const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
     slice->first_token = by_heads ? 0 : part(tokens, index, parts);
     slice->last_token = by_heads ? tokens : part(tokens, index + 1, parts);
-    slice->walk = walk;
-    slice->exceeds = bytes > walk->cache_bytes;
-    slice->near = bytes < NEAR_BYTES && !slice->exceeds;
-    slice->alone = parts == 1;
-    slice->touch = walk->touch && (bytes >= (int64_t)walk->touch * parts || slice->exceeds);
+    slice->policy = policy;
+    slice->exceeds = bytes > policy->cache_bytes;
+    slice->split_loads =
+        policy->split_loads && (bytes >= policy->split_loads * parts || slice->exceeds);
     for (int t = 0; t < 2; t++) {
         int64_t heads = call->tensor[t].heads;
         slice->first_head[t] = by_heads ? part(heads, index, parts) : 0;
@@ -159,11 +155,22 @@ static rope_status check_positions(const rope_problem *problem, const rope_call 
     return ROPE_OK;
 }
 
-rope_status cpu_rotate_call(const void *canonical, const void *opaque, const void *given,
+static void run_part(const cpu_kernel *kernel, const rope_problem *problem, const rope_call *call,
+                     int64_t bytes, int index, int parts) {
+    cpu_slice slice;
+    fill_slice(call, bytes, index, parts, &slice);
+    if (problem->dtype == ROPE_F64)
+        kernel->slice_f64(problem, call, &slice);
+    else if (kernel->slice)
+        kernel->slice(problem, call, &slice);
+    else
+        cpu_rope_drive(kernel, problem, call, &slice);
+}
+
+rope_status cpu_rotate_call(const void *canonical, const void *kernel, const void *given,
                             void *workspace, void *stream) {
     (void)workspace, (void)stream;
     const rope_problem *problem = canonical;
-    cpu_rotate_function rotate = ((const cpu_kernel *)opaque)->rotate[problem->dtype - ROPE_F32];
     const rope_call *call = given;
     rope_status status = check_positions(problem, call);
     if (status != ROPE_OK)
@@ -171,18 +178,12 @@ rope_status cpu_rotate_call(const void *canonical, const void *opaque, const voi
     int64_t bytes = bytes_of(problem, call);
     int parts = cpu_threads_for(bytes);
     if (parts == 1) {
-        cpu_slice slice;
-        fill_slice(call, bytes, 0, 1, &slice);
-        rotate(problem, call, &slice);
+        run_part(kernel, problem, call, bytes, 0, 1);
         return ROPE_OK;
     }
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
-    {
-        cpu_slice slice;
-        fill_slice(call, bytes, omp_get_thread_num(), omp_get_num_threads(), &slice);
-        rotate(problem, call, &slice);
-    }
+    run_part(kernel, problem, call, bytes, omp_get_thread_num(), omp_get_num_threads());
 #endif
     return ROPE_OK;
 }

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_CPU_PARTITION_H
 #define ROPEKIT_CPU_PARTITION_H
 
-#include "backends/cpu/kernel.h"
+#include "backends/cpu/rope/kernel.h"
 
 /* Runs a kernel over a whole call: the run of every candidate of "rope". */
 rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,

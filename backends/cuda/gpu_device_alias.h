@@ -37,8 +37,8 @@ static __device__ __forceinline__ void gpu_let_next_start(void) {
 #endif
 }
 
-/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/math/half.h
- * has it. */
+/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as
+ * common/math/half.h has it. */
 static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
     __half2 h;
     memcpy(&h, &word, sizeof h);

@@ -65,8 +65,8 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
 static __device__ __forceinline__ void gpu_wait_for_last(void) {}
 static __device__ __forceinline__ void gpu_let_next_start(void) {}
 
-/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as common/math/half.h
- * has it. */
+/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as
+ * common/math/half.h has it. */
 static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
     __half2 h;
     memcpy(&h, &word, sizeof h);

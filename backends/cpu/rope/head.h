@@ -1,21 +1,9 @@
 /* One head of a call: where it is, its elements, and copies of what does not rotate. */
-#ifndef ROPEKIT_CPU_HEAD_H
-#define ROPEKIT_CPU_HEAD_H
+#ifndef ROPEKIT_CPU_ROPE_HEAD_H
+#define ROPEKIT_CPU_ROPE_HEAD_H
 
-#include "backends/cpu/kernel.h"
-#include "common/math/half.h"
+#include "backends/cpu/rope/kernel.h"
 #include "common/math/layout.h"
-
-/* Kernels are specialized by inlining. Without optimization nothing is dropped after it, and frames
-   would be megabytes: there these are functions as any other. */
-#ifdef __OPTIMIZE__
-#define CPU_INLINE static inline __attribute__((always_inline))
-#else
-#define CPU_INLINE static inline
-#endif
-#define CPU_APART __attribute__((noinline))
-
-enum { CPU_MAX_PAIRS = ROPE_MAX_ROTARY_DIM / 2, CPU_ROW_PADDING = 16 };
 
 /* One head: its two addresses and what separates its elements. */
 typedef struct cpu_head {
@@ -23,24 +11,6 @@ typedef struct cpu_head {
     char *out;
     int64_t in_stride, out_stride; /* elements */
 } cpu_head;
-
-CPU_INLINE int cpu_dtype_size(int dtype) {
-    return dtype == ROPE_F64 ? 8 : dtype == ROPE_F32 ? 4 : 2;
-}
-
-CPU_INLINE float cpu_load(int dtype, const char *base, int64_t i) {
-    if (dtype == ROPE_F32)
-        return ((const float *)base)[i];
-    uint16_t h = ((const uint16_t *)base)[i];
-    return dtype == ROPE_BF16 ? rope_from_bf16(h) : rope_from_f16(h);
-}
-
-CPU_INLINE void cpu_store(int dtype, char *base, int64_t i, float x) {
-    if (dtype == ROPE_F32)
-        ((float *)base)[i] = x;
-    else
-        ((uint16_t *)base)[i] = dtype == ROPE_BF16 ? rope_to_bf16(x) : rope_to_f16(x);
-}
 
 static void cpu_copy_elements(int size, const cpu_head *head, int64_t from, int64_t to) {
     if (head->in == head->out || from >= to)
@@ -71,7 +41,7 @@ CPU_INLINE cpu_head cpu_window_of(const cpu_head *head, int size, int64_t offset
 }
 
 /* The window moves from one pairing to the other, element by element and bit by bit. */
-static void cpu_move_window(const rope_problem *p, int size, const cpu_head *window) {
+static CPU_NOINLINE void cpu_move_window(const rope_problem *p, int size, const cpu_head *window) {
     uint64_t elements[2 * CPU_MAX_PAIRS];
     for (int i = 0; i < 2 * p->pairs; i++)
         memcpy(&elements[i], window->in + i * window->in_stride * size, (size_t)size);
@@ -97,6 +67,40 @@ static void cpu_pass_heads(const rope_problem *p, const rope_call *call, int ten
         else
             cpu_move_window(p, size, &window);
         cpu_copy_elements(size, &head, offset + 2 * p->pairs, p->head_dim[tensor]);
+    }
+}
+
+/* A kernel that goes pair by pair: how it fills a token's row, of a type of its own, for q or k,
+ * and how it rotates a window by it. */
+typedef struct cpu_pairwise {
+    void (*fill)(const rope_problem *p, const rope_call *call, const rope_token *token, int tensor,
+                 void *row);
+    void (*rotate)(const rope_problem *p, void *row, const cpu_head *window);
+} cpu_pairwise;
+
+CPU_INLINE void cpu_rotate_pairwise(const cpu_pairwise *kernel, void *row, const rope_problem *p,
+                                    const rope_call *call, const cpu_slice *slice) {
+    const int size = cpu_dtype_size(p->dtype);
+    for (int64_t i = slice->first_token; i < slice->last_token; i++) {
+        const int64_t batch = i / call->tokens, index = i % call->tokens;
+        const rope_token token = rope_token_of(p, call, batch, index);
+        for (int t = 0; t < 2; t++) {
+            const int offset = p->rotary_offset[t];
+            if (call->tensor[t].heads == 0)
+                continue;
+            if (token.fate == ROPE_TOKEN_PASSES) {
+                cpu_pass_heads(p, call, t, batch, index, slice);
+                continue;
+            }
+            kernel->fill(p, call, &token, t, row);
+            for (int64_t h = slice->first_head[t]; h < slice->last_head[t]; h++) {
+                const cpu_head head = cpu_head_of(&call->tensor[t], size, batch, index, h);
+                const cpu_head window = cpu_window_of(&head, size, offset);
+                cpu_copy_elements(size, &head, 0, offset);
+                kernel->rotate(p, row, &window);
+                cpu_copy_elements(size, &head, offset + 2 * p->pairs, p->head_dim[t]);
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
  * The reference: double throughout, with libm's own argument reduction and functions. It shares the
  * description of tokens and layouts with the fast kernels, and none of their arithmetic.
  */
-#include "backends/cpu/head.h"
+#include "backends/cpu/rope/head.h"
 #include "common/math/token.h"
 
 /* cos and sin of t 2^-64 turns: the nearest quarter turn, and what is left of it in radians. */
@@ -60,8 +60,8 @@ static void store(int dtype, char *base, int64_t i, double x) {
         cpu_store(dtype, base, i, (float)x);
 }
 
-static void rotate_head(const rope_problem *p, const rope_coefficients64 *row,
-                        const cpu_head *head) {
+static void rotate_window(const rope_problem *p, void *coefficients, const cpu_head *head) {
+    const rope_coefficients64 *row = coefficients;
     double x1[CPU_MAX_PAIRS], x2[CPU_MAX_PAIRS];
     for (int i = 0; i < p->pairs; i++) {
         int64_t first = rope_first_of(p->pairing_in, i);
@@ -78,36 +78,19 @@ static void rotate_head(const rope_problem *p, const rope_coefficients64 *row,
     }
 }
 
-static void rotate_heads(const rope_problem *p, const rope_call *call, const rope_token *token,
-                         int tensor, int64_t batch, int64_t index, const cpu_slice *slice) {
-    rope_coefficients64 row[CPU_MAX_PAIRS];
+static void fill(const rope_problem *p, const rope_call *call, const rope_token *token, int tensor,
+                 void *row) {
     for (int i = 0; i < p->pairs; i++)
-        row[i] = p->angle_mode == ROPE_ANGLE_TABLE
-                     ? rope_coefficients64_of(p, call, token, i, tensor)
-                     : computed(p, token, i, tensor);
-    int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[tensor];
-    for (int64_t h = slice->first_head[tensor]; h < slice->last_head[tensor]; h++) {
-        cpu_head head = cpu_head_of(&call->tensor[tensor], size, batch, index, h);
-        cpu_head window = cpu_window_of(&head, size, offset);
-        cpu_copy_elements(size, &head, 0, offset);
-        rotate_head(p, row, &window);
-        cpu_copy_elements(size, &head, offset + 2 * p->pairs, p->head_dim[tensor]);
-    }
+        ((rope_coefficients64 *)row)[i] = p->angle_mode == ROPE_ANGLE_TABLE
+                                              ? rope_coefficients64_of(p, call, token, i, tensor)
+                                              : computed(p, token, i, tensor);
 }
 
 static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
-    for (int64_t i = slice->first_token; i < slice->last_token; i++) {
-        int64_t batch = i / call->tokens, index = i % call->tokens;
-        rope_token token = rope_token_of(p, call, batch, index);
-        for (int tensor = 0; tensor < 2; tensor++) {
-            if (call->tensor[tensor].heads == 0)
-                continue;
-            if (token.fate == ROPE_TOKEN_PASSES)
-                cpu_pass_heads(p, call, tensor, batch, index, slice);
-            else
-                rotate_heads(p, call, &token, tensor, batch, index, slice);
-        }
-    }
+    static const cpu_pairwise kernel = {fill, rotate_window};
+    rope_coefficients64 row[CPU_MAX_PAIRS];
+    cpu_rotate_pairwise(&kernel, row, p, call, slice);
 }
 
-const cpu_kernel cpu_kernel_reference = {CPU_ISA_SCALAR, {rotate, rotate, rotate, rotate}, NULL};
+const cpu_kernel cpu_kernel_reference = {
+    .needs = CPU_ISA_SCALAR, .slice = rotate, .slice_f64 = rotate};

@@ -1,0 +1,91 @@
+#include "backends/cpu/membench.h"
+
+#include "backends/cpu/partition.h"
+#include "backends/cpu/rope/kernel.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+static void copy_memory(char *target, const char *source, size_t bytes) {
+    memcpy(target, source, bytes);
+}
+
+#if defined(_OPENMP)
+static void run_part(cpu_membench_function function, const rope_traffic *t, size_t index,
+                     size_t parts) {
+    const size_t line = 64, lines = (t->bytes + line - 1) / line;
+    size_t first = lines * index / parts * line, last = lines * (index + 1) / parts * line;
+    if (last > t->bytes)
+        last = t->bytes;
+    const char *source = t->source ? (const char *)t->source + first : NULL;
+    if (last > first)
+        function((char *)t->target + first, source, last - first);
+}
+#endif
+
+static rope_status run(const void *problem, const void *kernel, const void *given, void *workspace,
+                       void *stream) {
+    (void)problem, (void)workspace, (void)stream;
+    const rope_traffic *t = given;
+    cpu_membench_function function = *(const cpu_membench_function *)kernel;
+    int parts = cpu_threads_for(2 * (int64_t)t->bytes);
+    if (parts == 1) {
+        function(t->target, t->source, t->bytes);
+        return ROPE_OK;
+    }
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(parts)
+    run_part(function, t, (size_t)omp_get_thread_num(), (size_t)omp_get_num_threads());
+#endif
+    return ROPE_OK;
+}
+
+static rope_status bind_memcpy(const rope_candidate *self, const void *problem, int32_t device,
+                               void **kernel, char *reason) {
+    static const cpu_membench_function function = copy_memory;
+    (void)self, (void)problem, (void)device, (void)reason;
+    *kernel = (void *)(uintptr_t)&function;
+    return ROPE_OK;
+}
+
+/* A candidate's data is the place of its function in a cpu_membench. */
+static rope_status bind_lines(const rope_candidate *self, const void *problem, int32_t device,
+                              void **kernel, char *reason) {
+    (void)problem, (void)device;
+    if (!cpu_kernel_allowed()->membench) {
+        snprintf(reason, ROPE_REASON_SIZE, "declined: the scalar kernel has no vectors");
+        return ROPE_DECLINED;
+    }
+    const char *functions = (const char *)cpu_kernel_allowed()->membench;
+    *kernel = (void *)(uintptr_t)(functions + *(const size_t *)self->data);
+    return ROPE_OK;
+}
+
+static const size_t at_copy = offsetof(cpu_membench, copy),
+                    at_stream = offsetof(cpu_membench, stream),
+                    at_stream_by_pages = offsetof(cpu_membench, stream_by_pages),
+                    at_update = offsetof(cpu_membench, update),
+                    at_update_by_pages = offsetof(cpu_membench, update_by_pages);
+
+#define MEMBENCH(what, label, prepare, place)                                                      \
+    {                                                                                              \
+        .operation = what, .version = ROPE_TRAFFIC_VERSION, .numerics = ROPE_BITWISE,              \
+        .name = label, .data = place, .bind = prepare, .run = run                                  \
+    }
+
+static const rope_candidate candidates[] = {
+    MEMBENCH("copy", "memcpy", bind_memcpy, NULL),
+    MEMBENCH("copy", "vector", bind_lines, &at_copy),
+    MEMBENCH("copy", "nontemporal", bind_lines, &at_stream),
+    MEMBENCH("copy", "nontemporal pages", bind_lines, &at_stream_by_pages),
+    MEMBENCH("update", "vector", bind_lines, &at_update),
+    MEMBENCH("update", "pages", bind_lines, &at_update_by_pages),
+};
+
+const rope_candidate_list cpu_membench_candidates = {sizeof(rope_candidate), candidates,
+                                                     sizeof candidates / sizeof candidates[0]};

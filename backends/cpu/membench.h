@@ -1,0 +1,17 @@
+/* Copy and read-modify-write of plain memory: the floors of this machine. */
+#ifndef ROPEKIT_CPU_MEMBENCH_H
+#define ROPEKIT_CPU_MEMBENCH_H
+
+#include <ropekit/backend.h>
+
+/* Copies source to target, or updates target; target and source may be any addresses. */
+typedef void (*cpu_membench_function)(char *target, const char *source, size_t bytes);
+
+typedef struct cpu_membench {
+    cpu_membench_function copy, stream, stream_by_pages, update, update_by_pages;
+} cpu_membench;
+
+/* Of the operations "copy" and "update". */
+extern const rope_candidate_list cpu_membench_candidates;
+
+#endif

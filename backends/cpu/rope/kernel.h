@@ -1,0 +1,120 @@
+/*
+ * What the driver asks of an instruction set: cos/sin rows, and the rotation of heads by them.
+ * Every instruction set gives the same bits.
+ */
+#ifndef ROPEKIT_CPU_ROPE_KERNEL_H
+#define ROPEKIT_CPU_ROPE_KERNEL_H
+
+#include "backends/cpu/features.h"
+#include "backends/cpu/membench.h"
+#include "backends/cpu/scalar.h"
+#include "common/math/token.h"
+
+enum { CPU_MAX_PAIRS = ROPE_MAX_ROTARY_DIM / 2, CPU_ROW_PADDING = 16 };
+
+/* Some tokens (batch * tokens + token) and some heads of each tensor: a thread's part of a call. */
+typedef struct cpu_slice {
+    int64_t first_token, last_token;
+    int64_t first_head[2], last_head[2];
+    const cpu_prefetch_policy *policy;
+    int exceeds;     /* the call exceeds the cache, which stores then go around */
+    int split_loads; /* the split-load hint is given */
+} cpu_slice;
+
+/* Lists of one token's coefficients, padded to whole vectors: c2 and s2 are the very lists of c1
+ * and s1 where these rotate both elements of a pair alike. */
+typedef struct cpu_cos_sin_row {
+    float *c1, *s1, *c2, *s2;
+} cpu_cos_sin_row;
+
+/* Memory of rows. */
+typedef struct cpu_row_buffer {
+    float lists[4 * CPU_MAX_PAIRS];
+} __attribute__((aligned(64))) cpu_row_buffer;
+
+/* Row i of those that a buffer has room for: one, and four up to a quarter of CPU_MAX_PAIRS. */
+CPU_INLINE cpu_cos_sin_row cpu_row_at(const rope_problem *p, cpu_row_buffer *buffer, int i) {
+    int full = p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL;
+    int list = (p->pairs + CPU_ROW_PADDING - 1) / CPU_ROW_PADDING * CPU_ROW_PADDING;
+    float *c1 = buffer->lists + 4 * i * list, *s1 = c1 + list;
+    cpu_cos_sin_row row = {c1, s1, full ? s1 + list : c1, full ? s1 + 2 * list : s1};
+    return row;
+}
+
+/* The windows of some heads of some tokens, elements side by side. Strides from head to head and
+ * steps from token to token are in bytes. */
+typedef struct cpu_heads {
+    const rope_problem *problem;
+    const char *in;
+    char *out;
+    int64_t count, in_stride, out_stride, in_step, out_step;
+    int64_t before, after;       /* bytes around the window that an out-of-place call copies */
+    int64_t in_ahead, out_ahead; /* from a head to that which is prefetched, or 0: none is */
+    int split_loads;
+    int stream;  /* stores go around the cache: addresses are multiples of a vector */
+    int by_head; /* one head of every token, then the next head */
+} cpu_heads;
+
+/* Heads of `tokens` tokens, each by its row. */
+typedef void (*cpu_rotate_heads)(const cpu_heads *heads, const cpu_cos_sin_row *rows, int tokens);
+
+/* Tokens of one head each at consecutive positions, without a row in memory. */
+typedef void (*cpu_rotate_single_head)(const cpu_heads *heads, int64_t position, int64_t tokens);
+
+enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_ANY };
+
+/* Whether the attention factor scales rows, or sin is negated. */
+CPU_INLINE int cpu_scales_rows(const rope_problem *p) {
+    return p->direction != ROPE_FORWARD || p->frequency_sets > 1 || p->set[0].attention_factor != 1;
+}
+
+/* The instances of one dtype; general is for what the others do not say: a pairing that changes,
+ * the arithmetic of the dtype itself, tables of full width. */
+typedef struct cpu_rope_instances {
+    cpu_rotate_heads rotate[2][3][2]; /* [interleaved][CPU_PAIRS_][stream] */
+    cpu_rotate_heads general;
+    cpu_rotate_single_head single[2][2]; /* [interleaved][stream] */
+} cpu_rope_instances;
+
+/* What of a kernel depends on no dtype. */
+typedef struct cpu_rope_rows {
+    int lanes; /* pairs of a vector */
+    /* Rows of some tokens from their angles, for q (tensor 0) or k (tensor 1). */
+    void (*compute)(const rope_problem *p, const rope_token *tokens, int count, int tensor,
+                    const cpu_cos_sin_row *rows);
+    /* The row of one token from the caller's tables. */
+    void (*read)(const rope_problem *p, const rope_call *call, const rope_token *token,
+                 const cpu_cos_sin_row *row);
+    void (*pass_through)(const cpu_heads *heads, int64_t window, int tokens);
+} cpu_rope_rows;
+
+typedef void (*cpu_rotate_slice)(const rope_problem *problem, const rope_call *call,
+                                 const cpu_slice *slice);
+
+typedef struct cpu_kernel {
+    cpu_isa needs;
+    cpu_rotate_slice slice; /* takes every call of 16 and 32 bits; NULL: the driver does */
+    cpu_rotate_slice slice_f64;
+    const cpu_rope_rows *rows;
+    const cpu_rope_instances *instances[3]; /* f32, f16, bf16: dtype - ROPE_F32 */
+    const cpu_membench *membench;           /* or NULL */
+} cpu_kernel;
+
+/* bf16 by AVX512_BF16, for the kernel that shares all else with avx512. */
+extern const cpu_rope_instances cpu_rope_native_bf16;
+
+extern const cpu_kernel cpu_kernel_scalar;
+extern const cpu_kernel cpu_kernel_avx2;
+extern const cpu_kernel cpu_kernel_avx512;
+extern const cpu_kernel cpu_kernel_avx512_bf16;
+extern const cpu_kernel cpu_kernel_neon;
+extern const cpu_kernel cpu_kernel_reference;
+
+/* The fastest that processor and ROPE_CPU_ISA allow. */
+const cpu_kernel *cpu_kernel_allowed(void);
+
+/* Rotates a slice of a call by a kernel's instances. */
+void cpu_rope_drive(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call,
+                    const cpu_slice *slice);
+
+#endif

@@ -1,0 +1,323 @@
+/* Windows of heads: loads, the rotation by a token's cos/sin row, and stores. */
+#ifndef ROPEKIT_CPU_ROPE_ROTATE_H
+#define ROPEKIT_CPU_ROPE_ROTATE_H
+
+#include "backends/cpu/rope/kernel.h"
+#include "backends/cpu/simd/element.h"
+
+/* What is known of heads when an instance is compiled. */
+typedef struct rope_kind {
+    int dtype, pairing_in, pairing_out;
+    int pairs;       /* 0: any number */
+    int stream;      /* stores go around the cache */
+    int model;       /* arithmetic of the dtype itself */
+    int parity;      /* of two vectors of pairs, one has the even ones */
+    int split_loads; /* lines of f32 are read in several places: the split-load hint */
+} rope_kind;
+
+/* The coefficients of a vector of pairs. */
+typedef struct rope_matrix {
+    simd_f32 c1, s1, c2, s2;
+} rope_matrix;
+
+CPU_INLINE rope_matrix rope_load_matrix(const cpu_cos_sin_row *row, int i) {
+    return (rope_matrix){simd_load_f(row->c1 + i), simd_load_f(row->s1 + i),
+                         simd_load_f(row->c2 + i), simd_load_f(row->s2 + i)};
+}
+
+/* rope_rotate of common/math/rotate.h, and rope_rotate_model, of which the store does the last
+ * rounding. */
+CPU_INLINE simd_pair rope_rotate_vector(rope_kind kind, simd_pair x, rope_matrix m) {
+    if (!kind.model)
+        return (simd_pair){simd_fma(x.x1, m.c1, -(x.x2 * m.s1)), simd_fma(x.x2, m.c2, x.x1 * m.s2)};
+    simd_f32 a = simd_round_to(kind.dtype, x.x1 * m.c1),
+             b = simd_round_to(kind.dtype, -x.x2 * m.s1),
+             c = simd_round_to(kind.dtype, x.x2 * m.c2), d = simd_round_to(kind.dtype, x.x1 * m.s2);
+    return (simd_pair){a + b, c + d};
+}
+
+/* An address to be prefetched, which may lie outside of any buffer. */
+CPU_INLINE const void *rope_beyond(const char *p, int64_t bytes) {
+    return (const void *)((uintptr_t)p + (uintptr_t)bytes);
+}
+
+/* Prefetches what lies ahead of a window. */
+CPU_INLINE void rope_prefetch(const cpu_heads *heads, int stream, const char *in, char *out,
+                              int64_t bytes) {
+    if (!heads->in_ahead)
+        return;
+    for (int64_t line = 0; line < bytes; line += 64) {
+        __builtin_prefetch(rope_beyond(in + line, heads->in_ahead), 0, 3);
+        if (!stream && heads->out_ahead)
+            __builtin_prefetch(rope_beyond(out + line, heads->out_ahead), 1, 3);
+    }
+}
+
+/* Keeps compilers from loading an element once for each of its two products, and from moving loads
+ * and stores across each other. */
+CPU_INLINE simd_f32 rope_in_register(simd_f32 x) {
+    __asm__ volatile("" : SIMD_REGISTER(x));
+    return x;
+}
+
+CPU_INLINE simd_pair rope_pair_in_register(simd_pair x) {
+    return (simd_pair){rope_in_register(x.x1), rope_in_register(x.x2)};
+}
+
+/* Reads a byte of each 16 of a vector but the last, before the vector is loaded: memory then serves
+ * Zen 4 and 5 faster, f32 by a twentieth to a fifth (docs/performance.md). */
+CPU_INLINE void rope_split_load(rope_kind kind, const char *vector) {
+    if (!kind.split_loads)
+        return;
+#pragma GCC unroll 3
+    for (int at = 0; at < 4 * SIMD_LANES - 16; at += 16)
+        simd_read_byte(vector + at);
+}
+
+/* One or two vectors of pairs from pair i on. */
+CPU_INLINE void rope_read(rope_kind kind, int count, const char *in, int i, int pairs,
+                          simd_pair *x) {
+    const int dtype = kind.dtype;
+    if (kind.parity) {
+        simd_pair first = simd_split_words(dtype, simd_load_u(in + 2 * i)),
+                  second = simd_split_words(dtype, simd_load_u(in + 2 * (i + pairs)));
+        first = rope_pair_in_register(first);
+        second = rope_pair_in_register(second);
+        x[0] = (simd_pair){first.x1, second.x1};
+        x[1] = (simd_pair){first.x2, second.x2};
+        return;
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++) {
+        const int at = i + v * SIMD_LANES;
+        if (kind.pairing_in == ROPE_PAIRING_HALF_SPLIT) {
+            rope_split_load(kind, in + 4 * at);
+            rope_split_load(kind, in + 4 * (at + pairs));
+        }
+        x[v] = rope_pair_in_register(simd_load_pairs(dtype, kind.pairing_in, in, at, pairs));
+    }
+}
+
+CPU_INLINE void rope_write(rope_kind kind, int count, char *out, int i, int pairs,
+                           const simd_pair *y) {
+    const int dtype = kind.dtype, size = cpu_dtype_size(dtype);
+    if (kind.parity) {
+        const simd_pair first = {y[0].x1, y[1].x1}, second = {y[0].x2, y[1].x2};
+        simd_narrow(ROPE_F32, kind.stream, out + i * size, (simd_f32)simd_join_words(dtype, first));
+        simd_narrow(ROPE_F32, kind.stream, out + (i + pairs) * size,
+                    (simd_f32)simd_join_words(dtype, second));
+        return;
+    }
+    if (count == 2 && kind.pairing_out == ROPE_PAIRING_HALF_SPLIT) {
+        simd_narrow_two(dtype, kind.stream, out + i * size, y[0].x1, y[1].x1);
+        simd_narrow_two(dtype, kind.stream, out + (i + pairs) * size, y[0].x2, y[1].x2);
+        return;
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++)
+        simd_store_pairs(dtype, kind.pairing_out, kind.stream, out, i + v * SIMD_LANES, pairs,
+                         y[v]);
+}
+
+CPU_INLINE void rope_rotate_vectors(rope_kind kind, int count, const char *in, char *out, int i,
+                                    int pairs, const cpu_cos_sin_row *row) {
+    simd_pair x[2];
+    rope_read(kind, count, in, i, pairs, x);
+#pragma GCC unroll 2
+    for (int v = 0; v < count; v++)
+        x[v] = rope_rotate_vector(kind, x[v], rope_load_matrix(row, i + v * SIMD_LANES));
+    rope_write(kind, count, out, i, pairs, x);
+}
+
+/* A window of less pairs than a vector has, in a copy that has as many. */
+static CPU_NOINLINE void rope_rotate_short(int dtype, int pairing_in, int pairing_out, int model,
+                                           int pairs, const char *in, char *out,
+                                           const cpu_cos_sin_row *row) {
+    const rope_kind kind = {
+        .dtype = dtype, .pairing_in = pairing_in, .pairing_out = pairing_out, .model = model};
+    char window[8 * SIMD_LANES] = {0};
+    const size_t half = (size_t)(pairs * cpu_dtype_size(kind.dtype));
+    const int64_t vector = SIMD_LANES * cpu_dtype_size(kind.dtype);
+    const int64_t from = kind.pairing_in == ROPE_PAIRING_HALF_SPLIT ? vector : (int64_t)half,
+                  to = kind.pairing_out == ROPE_PAIRING_HALF_SPLIT ? vector : (int64_t)half;
+    memcpy(window, in, half);
+    memcpy(window + from, in + half, half);
+    rope_rotate_vectors(kind, 1, window, window, 0, SIMD_LANES, row);
+    memcpy(out, window, half);
+    memcpy(out + half, window + to, half);
+}
+
+/* A window of any number of pairs by a row in memory. Two vectors at a time are read before either
+ * is written: in place, a load of a line for which an older store waits takes several times as
+ * long. What no vector is left for is in one that overlaps others: it is read before they are
+ * written. */
+CPU_INLINE void rope_rotate_any(rope_kind kind, int pairs, const char *in, char *out,
+                                const cpu_cos_sin_row *row) {
+    const int last = pairs - SIMD_LANES;
+    simd_pair rest = {{0}, {0}};
+    int i = 0;
+    if (last < 0) {
+        rope_rotate_short(kind.dtype, kind.pairing_in, kind.pairing_out, kind.model, pairs, in, out,
+                          row);
+        return;
+    }
+    if (pairs % SIMD_LANES)
+        rope_read(kind, 1, in, last, pairs, &rest);
+    for (; i + 2 * SIMD_LANES <= pairs; i += 2 * SIMD_LANES)
+        rope_rotate_vectors(kind, 2, in, out, i, pairs, row);
+    for (; i + SIMD_LANES <= pairs; i += SIMD_LANES)
+        rope_rotate_vectors(kind, 1, in, out, i, pairs, row);
+    if (i < pairs) {
+        rest = rope_rotate_vector(kind, rest, rope_load_matrix(row, last));
+        rope_write(kind, 1, out, last, pairs, &rest);
+    }
+}
+
+enum { ROPE_REGISTER_PAIRS = 64 }; /* most whose row is held in registers */
+
+/* One cos and sin for each pair, or for each element of neighbours that stay side by side, in the
+ * order of the vectors that are read. */
+typedef struct rope_register_row {
+    simd_f32 c[2 * ROPE_REGISTER_PAIRS / SIMD_LANES], s[2 * ROPE_REGISTER_PAIRS / SIMD_LANES];
+} rope_register_row;
+
+/* Neighbours but those of bfloat16, whose halves of words widen by a shift and a mask. */
+CPU_INLINE int rope_keeps_neighbours(rope_kind kind) {
+    return kind.pairing_in == ROPE_PAIRING_INTERLEAVED && kind.dtype != ROPE_BF16;
+}
+
+CPU_INLINE void rope_load_row(rope_kind kind, const cpu_cos_sin_row *from, rope_register_row *row) {
+#pragma GCC unroll 16
+    for (int v = 0; v * SIMD_LANES < kind.pairs; v++) {
+        const simd_f32 c = simd_load_f(from->c1 + v * SIMD_LANES),
+                       s = simd_load_f(from->s1 + v * SIMD_LANES);
+        if (rope_keeps_neighbours(kind)) {
+            row->c[2 * v] = simd_low(c, c);
+            row->s[2 * v] = simd_low(-s, s);
+            row->c[2 * v + 1] = simd_high(c, c);
+            row->s[2 * v + 1] = simd_high(-s, s);
+        } else {
+            row->c[v] = c;
+            row->s[v] = s;
+        }
+    }
+    if (!kind.parity)
+        return;
+#pragma GCC unroll 16
+    for (int v = 0; v * SIMD_LANES < kind.pairs; v += 2) {
+        const simd_f32 c = row->c[v], s = row->s[v];
+        row->c[v] = simd_even(c, row->c[v + 1]);
+        row->s[v] = simd_even(s, row->s[v + 1]);
+        row->c[v + 1] = simd_odd(c, row->c[v + 1]);
+        row->s[v + 1] = simd_odd(s, row->s[v + 1]);
+    }
+}
+
+/* A window by a row in registers. */
+CPU_INLINE void rope_rotate_pairs(rope_kind kind, const char *in, char *out,
+                                  const rope_register_row *row) {
+    const int count = SIMD_LANES >= 8 && kind.dtype != ROPE_F32 ? 2 : 1;
+#pragma GCC unroll 16
+    for (int v = 0; v * SIMD_LANES < kind.pairs; v += count) {
+        simd_pair x[2];
+        rope_read(kind, count, in, v * SIMD_LANES, kind.pairs, x);
+#pragma GCC unroll 2
+        for (int w = 0; w < count; w++) {
+            const int at = v + w;
+            rope_matrix m = {row->c[at], row->s[at], row->c[at], row->s[at]};
+            x[w] = rope_rotate_vector(kind, x[w], m);
+        }
+        rope_write(kind, count, out, v * SIMD_LANES, kind.pairs, x);
+    }
+}
+
+/* Neighbours that stay side by side: each element's other product is with its neighbour. */
+CPU_INLINE void rope_rotate_neighbours(rope_kind kind, const char *in, char *out,
+                                       const rope_register_row *row) {
+    const int bytes = SIMD_LANES * cpu_dtype_size(kind.dtype);
+#pragma GCC unroll 32
+    for (int v = 0; v * SIMD_LANES < 2 * kind.pairs; v += 2) {
+        simd_f32 x[2];
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; w++) {
+            rope_split_load(kind, in + (v + w) * bytes);
+            x[w] = rope_in_register(simd_widen(kind.dtype, in + (v + w) * bytes));
+        }
+#pragma GCC unroll 2
+        for (int w = 0; w < 2; w++)
+            x[w] = simd_fma(x[w], row->c[v + w], simd_swap(x[w]) * row->s[v + w]);
+        simd_narrow_two(kind.dtype, kind.stream, out + v * bytes, x[0], x[1]);
+    }
+}
+
+/* `count` heads of one token. */
+CPU_INLINE void rope_rotate_token(rope_kind kind, const cpu_heads *heads, int pairs, const char *in,
+                                  char *out, int64_t count, const cpu_cos_sin_row *from) {
+    const int64_t window = 2 * (int64_t)pairs * cpu_dtype_size(kind.dtype);
+    const cpu_cos_sin_row row = *from;
+    rope_register_row registers;
+    if (kind.pairs)
+        rope_load_row(kind, from, &registers);
+    for (int64_t h = 0; h < count; h++) {
+        rope_prefetch(heads, kind.stream, in, out, window);
+        if (!kind.pairs)
+            rope_rotate_any(kind, pairs, in, out, &row);
+        else if (rope_keeps_neighbours(kind))
+            rope_rotate_neighbours(kind, in, out, &registers);
+        else
+            rope_rotate_pairs(kind, in, out, &registers);
+        in += heads->in_stride;
+        out += heads->out_stride;
+    }
+}
+
+CPU_INLINE void rope_rotate_heads(rope_kind kind, const cpu_heads *heads,
+                                  const cpu_cos_sin_row *rows, int tokens) {
+    const cpu_heads frame = *heads; /* stores may alias what the pointers lead to */
+    const int pairs = kind.pairs ? kind.pairs : frame.problem->pairs;
+    const int64_t each = frame.by_head ? 1 : frame.count;
+    for (int64_t h = 0; h < frame.count; h += each)
+        for (int t = 0; t < tokens; t++)
+            rope_rotate_token(
+                kind, &frame, pairs, frame.in + t * frame.in_step + h * frame.in_stride,
+                frame.out + t * frame.out_step + h * frame.out_stride, each, &rows[t]);
+}
+
+/* One cos and sin for each pair, which stays where it is. */
+CPU_INLINE void rope_rotate_plain(rope_kind kind, const cpu_heads *heads,
+                                  const cpu_cos_sin_row *rows, int tokens) {
+    kind.parity = SIMD_PARITY && kind.pairing_in == ROPE_PAIRING_HALF_SPLIT &&
+                  kind.dtype == ROPE_BF16 && kind.pairs;
+    if (kind.dtype == ROPE_F32 && SIMD_LANES > 4 && heads->split_loads) {
+        kind.split_loads = 1;
+        rope_rotate_heads(kind, heads, rows, tokens);
+    } else {
+        rope_rotate_heads(kind, heads, rows, tokens);
+    }
+}
+
+/* Every arithmetic and pairing, decided head by head. A window whose pairing changes in place is
+ * first set aside. */
+CPU_INLINE void rope_rotate_general(int dtype, const cpu_heads *heads, const cpu_cos_sin_row *rows,
+                                    int tokens) {
+    const cpu_heads frame = *heads;
+    const rope_problem *p = frame.problem;
+    const rope_kind kind = {.dtype = dtype,
+                            .pairing_in = p->pairing_in,
+                            .pairing_out = p->pairing_out,
+                            .stream = frame.stream,
+                            .model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE};
+    const int64_t window = 2 * (int64_t)p->pairs * cpu_dtype_size(dtype);
+    char aside[2 * CPU_MAX_PAIRS * 4];
+    for (int t = 0; t < tokens; t++)
+        for (int64_t h = 0; h < frame.count; h++) {
+            const char *in = frame.in + t * frame.in_step + h * frame.in_stride;
+            char *out = frame.out + t * frame.out_step + h * frame.out_stride;
+            rope_prefetch(&frame, kind.stream, in, out, window);
+            if (in == out && p->pairing_in != p->pairing_out)
+                in = memcpy(aside, in, (size_t)window);
+            rope_rotate_any(kind, p->pairs, in, out, &rows[t]);
+        }
+}
+
+#endif

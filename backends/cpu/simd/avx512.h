@@ -1,0 +1,68 @@
+/* 16 lanes: what vector extensions of C cannot say. Needs AVX-512 F, BW, DQ and VL. */
+#ifndef ROPEKIT_CPU_SIMD_AVX512_H
+#define ROPEKIT_CPU_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+#define SIMD_LANES 16
+#define SIMD_REGISTER(x) "+v"(x)
+/* Index lists that part neighbours and join them again. */
+#define SIMD_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define SIMD_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define SIMD_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SIMD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define SIMD_MASKS
+#include "backends/cpu/simd/vector.h"
+
+typedef __mmask16 simd_mask;
+
+CPU_INLINE simd_mask simd_has_bit(simd_u32 u, uint32_t bit) {
+    return _mm512_test_epi32_mask((__m512i)u, _mm512_set1_epi32((int)bit));
+}
+
+CPU_INLINE simd_f32 simd_choose(simd_mask mask, simd_f32 a, simd_f32 b) {
+    return (simd_f32)_mm512_mask_blend_ps(mask, (__m512)b, (__m512)a);
+}
+
+CPU_INLINE simd_f32 simd_swap(simd_f32 x) {
+    return (simd_f32)_mm512_permute_ps((__m512)x, 0xb1);
+}
+
+/* Compilers do not find these conversions for vector extensions. */
+CPU_INLINE simd_u32 simd_words_of(simd_u16 h) {
+    return (simd_u32)_mm512_cvtepu16_epi32((__m256i)h);
+}
+
+CPU_INLINE simd_u16 simd_low_halves(simd_u32 u) {
+    return (simd_u16)_mm512_cvtepi32_epi16((__m512i)u);
+}
+
+CPU_INLINE simd_f32 simd_fma(simd_f32 a, simd_f32 b, simd_f32 c) {
+    return (simd_f32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+
+CPU_INLINE simd_f32 simd_from_f16(simd_u16 h) {
+    return (simd_f32)_mm512_cvtph_ps((__m256i)h);
+}
+
+CPU_INLINE simd_u16 simd_to_f16(simd_f32 x) {
+    return (simd_u16)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
+
+CPU_INLINE int simd_any(simd_u32 mask) {
+    return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+}
+
+CPU_INLINE void simd_stream_f(void *p, simd_f32 x) {
+    _mm512_stream_ps(p, (__m512)x);
+}
+
+CPU_INLINE void simd_stream_h(void *p, simd_u16 x) {
+    _mm256_stream_si256(p, (__m256i)x);
+}
+
+CPU_INLINE void simd_fence(void) {
+    _mm_sfence();
+}
+
+#endif

@@ -1,0 +1,128 @@
+/* Elements of each dtype in vectors of fp32, side by side or as neighbours. */
+#ifndef ROPEKIT_CPU_ELEMENT_SIMD_H
+#define ROPEKIT_CPU_ELEMENT_SIMD_H
+
+#include "backends/cpu/simd/vector.h"
+
+CPU_INLINE simd_f32 simd_from_bf16(simd_u16 h) {
+    return (simd_f32)(simd_words_of(h) << 16);
+}
+
+#if !defined(SIMD_TO_BF16_NATIVE)
+CPU_INLINE simd_u16 simd_to_bf16(simd_f32 x) {
+    return simd_low_halves(simd_bf16_words(x));
+}
+#endif
+
+/* rope_round_to. */
+CPU_INLINE simd_f32 simd_round_to(int dtype, simd_f32 x) {
+    if (dtype == ROPE_BF16)
+        return (simd_f32)(simd_bf16_words(x) << 16);
+    return dtype == ROPE_F16 ? simd_from_f16(simd_to_f16(x)) : x;
+}
+
+typedef struct simd_pair {
+    simd_f32 x1, x2;
+} simd_pair;
+
+CPU_INLINE simd_f32 simd_widen(int dtype, const char *p) {
+    if (dtype == ROPE_F32)
+        return simd_load_f(p);
+    return dtype == ROPE_BF16 ? simd_from_bf16(simd_load_h(p)) : simd_from_f16(simd_load_h(p));
+}
+
+CPU_INLINE void simd_narrow(int dtype, int stream, char *p, simd_f32 x) {
+    if (dtype == ROPE_F32) {
+        if (stream)
+            simd_stream_f(p, x);
+        else
+            simd_store_f(p, x);
+        return;
+    }
+    simd_u16 h = dtype == ROPE_BF16 ? simd_to_bf16(x) : simd_to_f16(x);
+    if (stream)
+        simd_stream_h(p, h);
+    else
+        simd_store_h(p, h);
+}
+
+/* Two neighbours of 16 bits are one word, the first in its low half. */
+CPU_INLINE simd_pair simd_split_words(int dtype, simd_u32 words) {
+    simd_pair x;
+    if (dtype == ROPE_BF16) {
+        x.x1 = (simd_f32)(words << 16);
+        x.x2 = (simd_f32)(words & 0xffff0000u);
+    } else {
+        x.x1 = simd_from_f16(simd_low_halves(words));
+        x.x2 = simd_from_f16(simd_low_halves(words >> 16));
+    }
+    return x;
+}
+
+#if !defined(SIMD_PARITY)
+#define SIMD_PARITY 0
+CPU_INLINE simd_u32 simd_neighbours_to_bf16(simd_f32 even, simd_f32 odd) {
+    return simd_bf16_words(even) | (simd_bf16_words(odd) << 16);
+}
+#endif
+
+CPU_INLINE simd_u32 simd_join_words(int dtype, simd_pair y) {
+    if (dtype == ROPE_BF16)
+        return simd_neighbours_to_bf16(y.x1, y.x2);
+    return simd_words_of(simd_to_f16(y.x1)) | (simd_words_of(simd_to_f16(y.x2)) << 16);
+}
+
+CPU_INLINE simd_pair simd_load_neighbours(int dtype, const char *p) {
+    if (dtype != ROPE_F32)
+        return simd_split_words(dtype, simd_load_u(p));
+    simd_f32 a = simd_load_f(p), b = simd_load_f(p + sizeof a);
+    simd_pair x = {simd_even(a, b), simd_odd(a, b)};
+    return x;
+}
+
+CPU_INLINE void simd_store_neighbours(int dtype, int stream, char *p, simd_pair y) {
+    if (dtype != ROPE_F32) {
+        simd_u32 words = simd_join_words(dtype, y);
+        if (stream)
+            simd_stream_f(p, (simd_f32)words);
+        else
+            simd_store_u(p, words);
+        return;
+    }
+    simd_narrow(dtype, stream, p, simd_low(y.x1, y.x2));
+    simd_narrow(dtype, stream, p + sizeof y.x1, simd_high(y.x1, y.x2));
+}
+
+CPU_INLINE simd_pair simd_load_pairs(int dtype, int pairing, const char *window, int i, int pairs) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED)
+        return simd_load_neighbours(dtype, window + 2 * i * size);
+    simd_pair x = {simd_widen(dtype, window + i * size),
+                   simd_widen(dtype, window + (i + pairs) * size)};
+    return x;
+}
+
+CPU_INLINE void simd_store_pairs(int dtype, int pairing, int stream, char *window, int i, int pairs,
+                                 simd_pair y) {
+    int size = cpu_dtype_size(dtype);
+    if (pairing == ROPE_PAIRING_INTERLEAVED) {
+        simd_store_neighbours(dtype, stream, window + 2 * i * size, y);
+        return;
+    }
+    simd_narrow(dtype, stream, window + i * size, y.x1);
+    simd_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
+}
+
+/* Two neighbouring vectors; vectors that round two at once say so. */
+CPU_INLINE void simd_narrow_two(int dtype, int stream, char *p, simd_f32 low, simd_f32 high) {
+#if defined(SIMD_TWO_TO_BF16)
+    if (dtype == ROPE_BF16) {
+        simd_narrow(ROPE_F32, stream, p, (simd_f32)simd_two_to_bf16(low, high));
+        return;
+    }
+#endif
+    simd_narrow(dtype, stream, p, low);
+    simd_narrow(dtype, stream, p + SIMD_LANES * cpu_dtype_size(dtype), high);
+}
+
+#endif
