@@ -196,7 +196,7 @@ void options_describe(const options *o, FILE *file) {
     fprintf(file, "%d elements rotate, rule ", d->rotary_dim ? d->rotary_dim : d->head_dim);
     print_choice(file, o, "rope-type");
     if (d->rope_type != ROPE_TYPE_INV_FREQ)
-        fprintf(file, ", theta %g", d->rope_theta > 0 ? d->rope_theta : 10000.0);
+        fprintf(file, ", theta %.10g", d->rope_theta > 0 ? d->rope_theta : 10000.0);
     fputs(", ", file);
     print_choice(file, o, "pairing-in");
     if (d->pairing_out && d->pairing_out != (d->pairing_in ? d->pairing_in : 1)) {

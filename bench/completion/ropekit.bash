@@ -6,8 +6,10 @@ _ropekit() {
     [[ $command == help ]] && command=
     # shellcheck disable=SC2086 # no command is no word
     mapfile -t COMPREPLY < <(compgen -W "$("$tool" words $command 2>/dev/null)" -- "$word")
-    [[ $word != --config=* && $word != --output=* ]] ||
+    if [[ $word == --config=* || $word == --output=* ]]; then
         mapfile -t -O ${#COMPREPLY[@]} COMPREPLY < <(compgen -f -P "${word%%=*}=" -- "${word#*=}")
+        compopt -o filenames
+    fi
     # readline's word begins behind "="
     [[ $word != *=* || $COMP_WORDBREAKS != *=* ]] || COMPREPLY=("${COMPREPLY[@]#*=}")
     [[ ${#COMPREPLY[@]} -ne 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace
