@@ -1,6 +1,6 @@
 # What the GPU backends share: the one kernel source and host code of common/gpu.
-set(ropekit_gpu_kernels bf16.cu f16.cu f32.cu f64.cu traffic.cu)
-set(ropekit_gpu_host backend.c device.c geometry.c grid.c lists.c operands.c plain.c rotate.c time.c traffic.c window.c)
+set(ropekit_gpu_kernels traffic.cu rope/bf16.cu rope/f16.cu rope/f32.cu rope/f64.cu)
+set(ropekit_gpu_host backend.c device.c time.c traffic.c rope/candidates.c rope/launch.c rope/lists.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 

@@ -18,9 +18,8 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return p;
 }
 
-/* A kernel's host symbol, and that of one which is launched to start early. */
+/* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
-#define GPU_EARLY_KERNEL(...) GPU_KERNEL(__VA_ARGS__)
 
 /* Waits until the launch ahead of this one on its stream has ended and its memory can be read,
  * where this one may start before; else nothing. */

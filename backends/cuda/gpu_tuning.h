@@ -5,15 +5,13 @@
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((SIZE) == 4 ? 2000 : 1500)
 #define GPU_DEEP_PAIRS 12000
-/* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
-#define GPU_LARGE_PAIRS(SIZE, PAIRS) ((SIZE) == 4 || (PAIRS) < 64 ? INT64_MAX : 70000)
 /* From so many on, window kernels without ids read a row of the caller's tables before q and k. */
 #define GPU_TABLE_AHEAD_PAIRS 20000
 /* Threads of a block of a geometry; SIZE is an element's. A device starts about one block a
  * nanosecond, and launches that start early wait for room in whole blocks. */
 #define GPU_THREADS(GEOMETRY, SIZE, EARLY)                                                         \
     (((GEOMETRY) == GPU_WIDE && ((SIZE) == 4 || (EARLY))) ||                                       \
-             ((GEOMETRY) == GPU_ALONE && (SIZE) == 4)                                              \
+             ((GEOMETRY) == GPU_SINGLE_HEAD && (SIZE) == 4)                                        \
          ? 256                                                                                     \
          : 128)
 #define GPU_GENERIC_THREADS 128
@@ -29,7 +27,7 @@
 #define GPU_BLOCKS_MOST 6
 #endif
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY)                                                           \
-    ((SIZE) == 4 || (GEOMETRY) == GPU_ALONE ? GPU_BLOCKS_MOST : 1)
+    ((SIZE) == 4 || (GEOMETRY) == GPU_SINGLE_HEAD ? GPU_BLOCKS_MOST : 1)
 #define GPU_WINDOW_BLOCKS GPU_BLOCKS_MOST
 #define GPU_VECTOR_BLOCKS 2
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes

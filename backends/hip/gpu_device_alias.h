@@ -57,9 +57,8 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return (const T *)segment;
 }
 
-/* A kernel's host symbol, and that of one which is launched to start early: HIP has none. */
+/* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
-#define GPU_EARLY_KERNEL(...) nullptr
 
 /* HIP starts no launch before the one ahead of it on its stream has ended. */
 static __device__ __forceinline__ void gpu_wait_for_last(void) {}

@@ -7,8 +7,6 @@
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((void)(SIZE), 2048)
 #define GPU_DEEP_PAIRS 8192
-/* From so many on, wide kernels that check are ahead of those for whole blocks; PAIRS a head. */
-#define GPU_LARGE_PAIRS(SIZE, PAIRS) ((void)(SIZE), (void)(PAIRS), INT64_MAX)
 /* From so many on, window kernels without ids read a row of the caller's tables before q and k. */
 #define GPU_TABLE_AHEAD_PAIRS 16384
 /* Threads of a block of a geometry. */

@@ -1,6 +1,6 @@
 /* The copy and update operations. */
+#include "common/gpu/traffic.h"
 #include "common/gpu/device.h"
-#include "common/gpu/kernels.h"
 #include "common/gpu/operations.h"
 
 #include <gpu_tuning.h>

@@ -1,7 +1,7 @@
 /* Copy and read-modify-write of plain memory: the floors of this device. */
 #include <gpu_device_alias.h>
 
-#include "common/gpu/kernels.h"
+#include "common/gpu/traffic.h"
 
 /* COUNT vectors of type T a thread, a block apart. */
 template <typename T, int COUNT>

@@ -15,7 +15,7 @@ typedef struct shape {
 static const shape shapes[] = {
     {"plain", ROPE_BF16, 1, 64, 3, 1, 64},    {"narrow", ROPE_BF16, 1, 512, 3, 1, 64},
     {"narrow", ROPE_F32, 1, 256, 3, 1, 128},  {"wide", ROPE_BF16, 1, 1024, 3, 1, 128},
-    {"wide", ROPE_F32, 1, 2048, 3, 1, 64},    {"alone", ROPE_F16, 1, 4096, 1, 0, 128},
+    {"wide", ROPE_F32, 1, 2048, 3, 1, 64},    {"single_head", ROPE_F16, 1, 4096, 1, 0, 128},
     {"narrow", ROPE_F16, 1, 512, 4, 2, 128},  {"wide", ROPE_BF16, 1, 1024, 4, 2, 128},
     {"deep", ROPE_BF16, 1, 1024, 8, 4, 128},  {"deep", ROPE_F32, 1, 512, 8, 4, 128},
     {"narrow", ROPE_BF16, 3, 384, 3, 1, 64},  {"wide", ROPE_BF16, 3, 2048, 3, 1, 64},

@@ -43,7 +43,7 @@ TEST(kernels, names_follow_the_descriptor) {
 
 TEST(kernels, each_on_request_gives_the_same_bits) {
     static const char *const names[] = {"plain",  "window", "vector", "generic",
-                                        "narrow", "wide",   "deep",   "alone"};
+                                        "narrow", "wide",   "deep",   "single_head"};
     static fixture f;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         fixture_open(&f, 0, FIXTURE_PLAIN);

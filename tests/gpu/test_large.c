@@ -15,9 +15,9 @@ typedef struct shape {
 } shape;
 
 static const shape shapes[] = {
-    {"narrow", ROPE_BF16, (1 << 24) + 5, 1},  {"wide", ROPE_BF16, (1 << 24) + 5, 1},
-    {"alone", ROPE_BF16, (1 << 24) + 5, 1},   {"generic", ROPE_BF16, (1 << 24) + 5, 1},
-    {"narrow", ROPE_F16, (1 << 15) + 8, 512}, {"deep", ROPE_BF16, (1 << 15) + 8, 512},
+    {"narrow", ROPE_BF16, (1 << 24) + 5, 1},      {"wide", ROPE_BF16, (1 << 24) + 5, 1},
+    {"single_head", ROPE_BF16, (1 << 24) + 5, 1}, {"generic", ROPE_BF16, (1 << 24) + 5, 1},
+    {"narrow", ROPE_F16, (1 << 15) + 8, 512},     {"deep", ROPE_BF16, (1 << 15) + 8, 512},
     {"wide", ROPE_F32, (1 << 15) + 8, 512},
 };
 

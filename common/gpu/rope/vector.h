@@ -1,8 +1,8 @@
 /* The vector kernel for every descriptor: blocks of units of a few tokens, a row for each token. */
-#ifndef ROPEKIT_GPU_HEADS_H
-#define ROPEKIT_GPU_HEADS_H
+#ifndef ROPEKIT_GPU_ROPE_VECTOR_H
+#define ROPEKIT_GPU_ROPE_VECTOR_H
 
-#include "common/gpu/outside.h"
+#include "common/gpu/rope/pass_through.h"
 
 /* The i-th row of the block. */
 template <int DTYPE> GPU_FN gpu_row<DTYPE> gpu_block_row(const rope_problem *p, void *rows, int i) {

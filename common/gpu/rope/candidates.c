@@ -1,31 +1,28 @@
-/* The rotate operation: its candidates, what they bind and how they run. */
+/* The operation "rope": its candidates, what they bind and how they run. */
 #include "common/gpu/device.h"
-#include "common/gpu/geometry.h"
-#include "common/gpu/lists.h"
-#include "common/gpu/operands.h"
 #include "common/gpu/operations.h"
-
-#include <gpu_tuning.h>
+#include "common/gpu/rope/launch.h"
+#include "common/gpu/rope/lists.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-static const gpu_rotate_kernels *kernels_of(int32_t dtype) {
+static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     switch (dtype) {
     case ROPE_F32:
-        return &gpu_kernels_f32;
+        return &gpu_rope_f32;
     case ROPE_F16:
-        return &gpu_kernels_f16;
+        return &gpu_rope_f16;
     case ROPE_BF16:
-        return &gpu_kernels_bf16;
+        return &gpu_rope_bf16;
     default:
-        return &gpu_kernels_f64;
+        return &gpu_rope_f64;
     }
 }
 
 /* Asking for a kernel loads it, so that a first run inside a capture loads nothing. *early: all may
  * start early. */
-static gpuError_t load_kernels(const gpu_rotate_kernels *kernels, int32_t *early) {
+static gpuError_t load_kernels(const gpu_rope_kernels *kernels, int32_t *early) {
     gpuFuncAttributes attributes;
     gpuError_t error = gpuSuccess;
     const void *const *all = (const void *const *)kernels;
@@ -55,9 +52,8 @@ static rope_status refuse(gpuError_t error, char *reason) {
 }
 
 /* Whether a dtype has a kernel of a geometry. */
-static int has_geometry(const gpu_rotate_kernels *kernels, int32_t geometry) {
-    return kernels->vector[geometry][0] ||
-           kernels->plain[geometry][0][GPU_WHOLE][GPU_PAIRS_KINDS - 1][0];
+static int has_geometry(const gpu_rope_kernels *kernels, int32_t geometry) {
+    return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE];
 }
 
 /* What a candidate's calls take: the first of plain, window and vector kernels that fits them, else
@@ -87,7 +83,7 @@ static rope_status probe(int32_t device, char *reason) {
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = gpuFuncGetAttributes(&attributes, gpu_kernels_f32.generic);
+        error = gpuFuncGetAttributes(&attributes, gpu_rope_f32.generic);
         gpu_leave(device, previous);
     }
     return error == gpuSuccess ? ROPE_OK : refuse(error, reason);
@@ -137,54 +133,6 @@ static void release(void *kernel) {
     free(bound);
 }
 
-static int32_t at_most(int64_t n, int32_t most) {
-    return n < most ? (int32_t)n : most;
-}
-
-/* In place with another pairing: the window is staged, a head at a time. */
-static int is_staged(const rope_problem *p, const rope_call *call) {
-    int in_place = 0;
-    for (int t = 0; t < 2; t++)
-        in_place |= call->tensor[t].heads && call->tensor[t].in == call->tensor[t].out;
-    return in_place && p->pairing_in != p->pairing_out;
-}
-
-/* Blocks of the generic kernel, which takes a call of any size with any number of them. */
-#ifndef GPU_GENERIC_X_MOST
-#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
-#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
-#endif
-
-static gpuError_t launch_generic(const gpu_bound *bound, const rope_call *call, void *stream) {
-    const rope_problem *p = &bound->problem;
-    int32_t staged = is_staged(p, call);
-    int64_t q = call->tensor[0].heads, k = call->tensor[1].heads, heads = q > k ? q : k;
-    int32_t whole = (p->pairs + GPU_GENERIC_LANES - 1) / GPU_GENERIC_LANES * GPU_GENERIC_LANES;
-    uint32_t lanes = (uint32_t)at_most(whole, GPU_GENERIC_THREADS), rows = 1;
-    if (!staged && heads > 1)
-        rows = (uint32_t)at_most(heads, (int32_t)(GPU_GENERIC_THREADS / lanes));
-    dim3 block = {lanes, rows, 1};
-    dim3 grid = {(uint32_t)at_most(call->batch * call->tokens, GPU_GENERIC_X_MOST),
-                 (uint32_t)at_most((heads + rows - 1) / rows, GPU_GENERIC_Y_MOST), 1};
-    void *arguments[] = {(void *)(uintptr_t)p, (void *)(uintptr_t)call, &staged};
-    return gpu_launch_kernel(bound->kernels->generic, grid, block, arguments,
-                             staged ? 2 * (size_t)p->pairs * (size_t)gpu_size_of(p) : 0, stream,
-                             bound->early);
-}
-
-static gpuError_t launch(const gpu_bound *bound, const rope_call *call, void *stream) {
-    gpu_launch chosen;
-    if (bound->geometry == GPU_GENERIC ||
-        (!gpu_plain_plan(bound, call, &chosen) && !gpu_window_plan(bound, call, &chosen) &&
-         !gpu_vector_plan(bound, call, &chosen)))
-        return launch_generic(bound, call, stream);
-    void *plain[] = {&chosen.plain}, *window[] = {&chosen.window};
-    void *vector[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call, &chosen.vector};
-    void **const arguments[] = {plain, window, vector};
-    return gpu_launch_kernel(chosen.kernel, chosen.grid, chosen.block, arguments[chosen.arguments],
-                             chosen.shared, stream, bound->early);
-}
-
 /* A pointer of a call under its name in rope_args. */
 typedef struct named_pointer {
     const char *name;
@@ -223,7 +171,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         if (!atomic_load_explicit(&bound->asked, memory_order_relaxed))
             status = check_memory(bound, call);
         if (status == ROPE_OK)
-            error = launch(bound, call, stream);
+            error = gpu_rope_launch(bound, call, stream);
         gpu_leave(bound->device, previous);
     }
     return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
@@ -245,7 +193,7 @@ static const rope_candidate candidates[] = {
     CANDIDATE("narrow", 1, GPU_NARROW, TRIED, TRIED),
     CANDIDATE("wide", 1, GPU_WIDE, TRIED, TRIED),
     CANDIDATE("deep", 1, GPU_DEEP, TRIED, TRIED),
-    CANDIDATE("alone", 1, GPU_ALONE, TRIED, TRIED),
+    CANDIDATE("single_head", 1, GPU_SINGLE_HEAD, TRIED, TRIED),
 };
 
 const rope_candidate_list gpu_rope_candidates = {sizeof(rope_candidate), candidates,

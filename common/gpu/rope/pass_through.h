@@ -1,8 +1,8 @@
 /* What a call out of place copies: the elements of a head outside its window. */
-#ifndef ROPEKIT_GPU_OUTSIDE_H
-#define ROPEKIT_GPU_OUTSIDE_H
+#ifndef ROPEKIT_GPU_ROPE_PASS_THROUGH_H
+#define ROPEKIT_GPU_ROPE_PASS_THROUGH_H
 
-#include "common/gpu/vector.h"
+#include "common/gpu/rope/fragment.h"
 
 /* What of a head lies outside the window, as far as this thread copies it: a few vectors at a time,
  * so that their loads are under way together. */

@@ -3,12 +3,12 @@
  * position a token, batch rows anywhere, what lies outside the window copied. As in plain.h each
  * thread has the coefficients of its pairs in registers.
  */
-#ifndef ROPEKIT_GPU_WINDOW_H
-#define ROPEKIT_GPU_WINDOW_H
+#ifndef ROPEKIT_GPU_ROPE_WINDOW_H
+#define ROPEKIT_GPU_ROPE_WINDOW_H
 
-#include "common/gpu/model.h"
-#include "common/gpu/outside.h"
-#include "common/gpu/plain.h"
+#include "common/gpu/rope/model_arithmetic.h"
+#include "common/gpu/rope/pass_through.h"
+#include "common/gpu/rope/plain.h"
 
 /* Bytes from a table to the row of a position, by the policy that may change the token's fate. */
 GPU_FN int64_t gpu_table_row(const gpu_window_call *call, int64_t position, int *fate) {
@@ -24,10 +24,9 @@ GPU_FN int64_t gpu_table_row(const gpu_window_call *call, int64_t position, int 
     return (int64_t)blockIdx.z * call->table_batch + row * call->table_row;
 }
 
-/* As rope_tabled() gives it for tables of one entry a pair, of fp32 or of q's dtype. */
-template <typename S, int ANGLES>
+/* As rope_tabled() gives it for tables of one entry a pair, of DTYPE. */
+template <typename S, int DTYPE>
 GPU_FN gpu_lane_row<S> gpu_table_entries(const gpu_window_call *call, int64_t at) {
-    constexpr int DTYPE = ANGLES == GPU_TABLE_F32 ? (int)ROPE_F32 : S::DTYPE;
     typedef typename gpu_element<DTYPE>::bits bits;
     bits c[S::V], s[S::V];
     gpu_load_list<S>((const bits *)(call->cos + at), call->pairs, c);
@@ -52,7 +51,8 @@ GPU_FN int gpu_window_row(const gpu_window_call *call, const uint64_t turns[S::V
     } else {
         const int64_t at = gpu_table_row(call, gpu_position(call, id), &fate);
         if (fate == ROPE_TOKEN_ROTATES)
-            *row = gpu_table_entries<S, ANGLES>(call, at);
+            *row = call->flags & GPU_CALL_TABLE_F32 ? gpu_table_entries<S, ROPE_F32>(call, at)
+                                                    : gpu_table_entries<S, S::DTYPE>(call, at);
     }
     return fate;
 }
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_WINDOW_BLOCKS)
     const int unit = first + (int)threadIdx.y;
     const int head = (tensor ? unit - call.q_units : unit) * shape::HEADS;
     const int count = has_token ? call.heads[tensor] - head : 0;
-    const gpu_plain_operand &o = call.operand[tensor];
+    const gpu_operand &o = call.operand[tensor];
     const char *in =
         o.in + z * call.in_batch[tensor] + (int64_t)index * o.in_token + (int64_t)head * o.in_head;
     char *out = o.out + z * call.out_batch[tensor] + (int64_t)index * o.out_token +

@@ -1,6 +1,6 @@
 /* What host code must know of the kernels. */
-#ifndef ROPEKIT_GPU_KERNELS_H
-#define ROPEKIT_GPU_KERNELS_H
+#ifndef ROPEKIT_GPU_ROPE_KERNELS_H
+#define ROPEKIT_GPU_ROPE_KERNELS_H
 
 #include <ropekit/backend.h>
 
@@ -8,12 +8,12 @@
 extern "C" {
 #endif
 
-/* How a kernel deals heads to threads; gpu_shape of vector.h has the numbers. */
+/* How a kernel deals heads to threads; gpu_shape of fragment.h has the numbers. */
 enum {
     GPU_NARROW = 0, /* two pairs of each of two heads: small calls, and small alignment */
     GPU_WIDE = 1, /* four pairs of each of two heads (f16, bf16) or of one (f32); f64: two of one */
     GPU_DEEP = 2, /* vectors of 8 bytes of each of four heads: plain calls of medium size */
-    GPU_ALONE = 3, /* vectors of 8 bytes of one head: plain calls of one head a token */
+    GPU_SINGLE_HEAD = 3, /* vectors of 8 bytes of one head: plain calls of one head a token */
     GPU_GEOMETRIES = 4
 };
 
@@ -27,7 +27,7 @@ enum {
 };
 
 /* Most threads of a block that a kernel is compiled for. */
-enum { GPU_PLAIN_THREADS = 256, GPU_VECTOR_THREADS = 384, GPU_TRAFFIC_THREADS = 256 };
+enum { GPU_PLAIN_THREADS = 256, GPU_VECTOR_THREADS = 384 };
 
 /* Most heads of a thread. */
 enum { GPU_HEADS_MOST = 4 };
@@ -70,11 +70,11 @@ typedef struct gpu_vector_call {
 } gpu_vector_call;
 
 /* q or k of a plain call, strides in bytes. */
-typedef struct gpu_plain_operand {
+typedef struct gpu_operand {
     const char *in; /* element 0 of the window of the first head */
     char *out;
     int32_t in_token, in_head, out_token, out_head;
-} gpu_plain_operand;
+} gpu_operand;
 
 /*
  * All that a plain kernel is given: two lines of 64 bytes behind the 16 that precede parameters,
@@ -92,7 +92,7 @@ typedef struct gpu_plain_call {
     uint16_t heads[2]; /* of q and k */
     uint16_t q_units;  /* as in gpu_operands, padded */
     uint16_t flags;    /* GPU_CALL_ */
-    gpu_plain_operand operand[2]; /* the first alone for GPU_ALONE */
+    gpu_operand operand[2]; /* the first alone for GPU_SINGLE_HEAD */
 } gpu_plain_call;
 
 #if defined(__cplusplus)
@@ -103,19 +103,20 @@ static_assert(sizeof(gpu_plain_call) == 112, "16 bytes less than two lines");
 enum {
     GPU_CALL_WIDE_IDS = 1, /* int64, else int32 */
     GPU_CALL_NEGATIVE = 2, /* transpose and inverse of angles */
-    GPU_CALL_AT_ONCE = 4,  /* one that starts early lets the next one start before it waits */
-    GPU_CALL_EARLY = 8,    /* starts early; a plain kernel knows it by itself */
+    GPU_CALL_EARLY = 4,    /* starts early, and lets the next one start */
+    GPU_CALL_AT_ONCE = 8,  /* before it waits */
     GPU_CALL_MODEL_DTYPE = 16,
     GPU_CALL_TABLE_AHEAD = 32, /* a row of the tables is read before q and k */
-    GPU_CALL_COPIES = 64       /* something outside a window */
+    GPU_CALL_COPIES = 64,      /* something outside a window */
+    GPU_CALL_TABLE_F32 = 128   /* tables are fp32, else of q's dtype */
 };
 
 /* Where a window kernel has cos and sin from: frequencies, or tables of one entry a pair. */
-enum { GPU_TURNS = 0, GPU_TABLE_F32 = 1, GPU_TABLE_SAME = 2 /* of q's dtype */, GPU_ANGLES = 3 };
+enum { GPU_TURNS = 0, GPU_TABLE = 1, GPU_ANGLES = 2 };
 
 /* What a window kernel is given; strides in bytes, *_batch from one z of the grid to the next. */
 typedef struct gpu_window_call {
-    gpu_plain_operand operand[2];
+    gpu_operand operand[2];
     const uint64_t *turns;
     const void *ids; /* or NULL */
     int64_t offset;
@@ -134,12 +135,10 @@ typedef struct gpu_window_call {
     int32_t before[2], after[2]; /* vectors of a head to copy on either side of the window */
 } gpu_window_call;
 
-/* Plain kernels for 32 and for 64 pairs know their number, those for any take it from the block. */
-enum { GPU_ANY_PAIRS = 0, GPU_PAIRS_STEP = 32, GPU_PAIRS_KINDS = 3 };
-
 /* Plain kernels for whole blocks check nothing: every thread has a row and as many heads as it
- * takes, rows lie along y alone, and GPU_ALONE has no ids. */
-enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
+ * takes, rows lie along y alone, and GPU_SINGLE_HEAD has no ids and does not start early. Of those
+ * that check, one knows its 32 pairs. */
+enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_CHECKED_32 = 2, GPU_BLOCK_KINDS = 3 };
 
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL.
@@ -150,31 +149,19 @@ enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_BLOCK_KINDS = 2 };
  *     (lanes, units, tokens), a lane for the pairs of a thread; dynamic shared memory of vector
  *     holds a row of coefficients for each token of the block
  *
- * All may be launched to start early, but of two plain ones the second alone.
+ * All may be launched to start early but those for whole blocks of single heads.
  */
-typedef struct gpu_rotate_kernels {
+typedef struct gpu_rope_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
     const void *window[GPU_GEOMETRIES][GPU_PAIRINGS][GPU_ANGLES];
-    /* of half-split and interleaved pairs; last, launched after or before the one ahead ends */
-    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][GPU_PAIRS_KINDS][2];
-} gpu_rotate_kernels;
+    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS]; /* no change of pairing */
+} gpu_rope_kernels;
 
-extern const gpu_rotate_kernels gpu_kernels_f32;
-extern const gpu_rotate_kernels gpu_kernels_f16;
-extern const gpu_rotate_kernels gpu_kernels_bf16;
-extern const gpu_rotate_kernels gpu_kernels_f64;
-
-/* Kernels of (target, source, bytes), each with a number of bytes a thread. */
-typedef struct gpu_traffic_kernel {
-    const void *aligned; /* target, source and bytes are multiples of 16 */
-    const void *bytewise;
-    int32_t bytes; /* a thread of the aligned kernel */
-} gpu_traffic_kernel;
-
-extern const gpu_traffic_kernel gpu_copy_vec16;
-extern const gpu_traffic_kernel gpu_copy_vec16x4;
-extern const gpu_traffic_kernel gpu_update_vec16;
+extern const gpu_rope_kernels gpu_rope_f32;
+extern const gpu_rope_kernels gpu_rope_f16;
+extern const gpu_rope_kernels gpu_rope_bf16;
+extern const gpu_rope_kernels gpu_rope_f64;
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,8 @@
 /* The model's arithmetic with one cos and sin a pair, of 16-bit numbers two an operation. */
-#ifndef ROPEKIT_GPU_MODEL_H
-#define ROPEKIT_GPU_MODEL_H
+#ifndef ROPEKIT_GPU_ROPE_MODEL_ARITHMETIC_H
+#define ROPEKIT_GPU_ROPE_MODEL_ARITHMETIC_H
 
-#include "common/gpu/vector.h"
+#include "common/gpu/rope/fragment.h"
 
 /* Rounded once, as fp32 products and sums that are then rounded to 16 bits: a product is exact in
  * fp32, and its digits are more than twice those of 16 bits, which makes two roundings of a sum

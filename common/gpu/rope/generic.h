@@ -2,11 +2,11 @@
  * Every descriptor, one pair a thread. Where the pairing changes in place a pair is not written
  * where it was read, so a block stages the window of one head in shared memory.
  */
-#ifndef ROPEKIT_GPU_GENERIC_H
-#define ROPEKIT_GPU_GENERIC_H
+#ifndef ROPEKIT_GPU_ROPE_GENERIC_H
+#define ROPEKIT_GPU_ROPE_GENERIC_H
 
 #include "common/gpu/element.h"
-#include "common/gpu/kernels.h"
+#include "common/gpu/rope/kernels.h"
 #include "common/math/layout.h"
 #include "common/math/token.h"
 

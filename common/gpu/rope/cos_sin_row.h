@@ -4,11 +4,11 @@
  * them read the row. So angles cost nothing beside a head's bytes, and every descriptor has one row
  * code.
  */
-#ifndef ROPEKIT_GPU_ROW_H
-#define ROPEKIT_GPU_ROW_H
+#ifndef ROPEKIT_GPU_ROPE_COS_SIN_ROW_H
+#define ROPEKIT_GPU_ROPE_COS_SIN_ROW_H
 
 #include "common/gpu/element.h"
-#include "common/gpu/kernels.h"
+#include "common/gpu/rope/kernels.h"
 #include "common/math/token.h"
 
 /* A row: one list where both elements of a pair share cos and sin, else one for each. */

@@ -6,12 +6,12 @@
  *   interleaved where the other side is half-split         a a a a b b b b . . . . . . . .
  * Every thread of a block has loaded before one stores, so a call in place may change the pairing.
  */
-#ifndef ROPEKIT_GPU_VECTOR_H
-#define ROPEKIT_GPU_VECTOR_H
+#ifndef ROPEKIT_GPU_ROPE_FRAGMENT_H
+#define ROPEKIT_GPU_ROPE_FRAGMENT_H
 
 #include "common/gpu/element.h"
-#include "common/gpu/kernels.h"
-#include "common/gpu/row.h"
+#include "common/gpu/rope/cos_sin_row.h"
+#include "common/gpu/rope/kernels.h"
 
 /* What is compiled into a kernel: V elements of a vector, HEADS of a thread. */
 template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {

@@ -1,6 +1,6 @@
 /* A problem whose lists lie on a device. */
-#ifndef ROPEKIT_GPU_LISTS_H
-#define ROPEKIT_GPU_LISTS_H
+#ifndef ROPEKIT_GPU_ROPE_LISTS_H
+#define ROPEKIT_GPU_ROPE_LISTS_H
 
 #include <gpu_alias.h>
 

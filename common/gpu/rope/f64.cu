@@ -1,4 +1,4 @@
-#include "common/gpu/instances.h"
+#include "common/gpu/rope/instances.h"
 
-const gpu_rotate_kernels gpu_kernels_f64 = {
+const gpu_rope_kernels gpu_rope_f64 = {
     GPU_KERNEL(gpu_generic<ROPE_F64>), {{}, GPU_VECTOR(ROPE_F64, GPU_WIDE)}, {}, {}};

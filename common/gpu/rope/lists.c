@@ -1,4 +1,4 @@
-#include "common/gpu/lists.h"
+#include "common/gpu/rope/lists.h"
 
 #include <stdlib.h>
 #include <string.h>
