@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -280,8 +282,9 @@ def _take_out(forward: _Forward) -> None:
 class Patch:
     """What `patch` did. `restore`, or leaving the `with` block, undoes it; `report` tells it."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module | ModuleType) -> None:
         self.report: list[str] = []
+        self._model = weakref.ref(model)
         self._serves = True  # until its block or restore
         self._functions: list[tuple[ModuleType, str, Any]] = []
         self._forwards: list[_Forward] = []
@@ -320,6 +323,7 @@ class Patch:
             _take_out(forward)
         self._functions, self._forwards = [], []
         self._serves = False
+        _active[:] = [patch for patch in _active if patch is not self]
 
     def __enter__(self) -> Patch:
         if not self._serves:
@@ -336,6 +340,43 @@ class Patch:
         self.restore()
 
 
+_active: list[Patch] = []  # in the order in which they were made
+
+
+def _resolve(model: object) -> nn.Module | ModuleType:
+    """What `patch` takes: a model, its class, a module of Transformers, or the name of one."""
+    if isinstance(model, str):
+        try:
+            return importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+        except ImportError as error:
+            raise RuntimeError(
+                f'model is "{model}", of which Transformers has no source file ({error}); allowed '
+                'is a model, its class, or a name as in "llama"'
+            ) from error
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        return sys.modules[model.__module__]
+    if isinstance(model, (nn.Module, ModuleType)):
+        return model
+    raise RuntimeError(
+        f"model is {type(model).__name__}; allowed is a model, its class, the module of its source "
+        'file or its name, as in "llama"'
+    )
+
+
+def unpatch(model: nn.Module | ModuleType | type[nn.Module] | str) -> None:
+    """Undoes every patch that was given this model."""
+    target = _resolve(model)
+    found = [patch for patch in _active if patch._model() is target]
+    if not found:
+        raise RuntimeError(f"{_name(target)} is not patched; allowed is what was given to patch")
+    for patch in reversed(found):
+        patch.restore()
+
+
+def _name(model: nn.Module | ModuleType) -> str:
+    return model.__name__ if isinstance(model, ModuleType) else type(model).__name__
+
+
 def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
     if isinstance(model, ModuleType):
         yield model
@@ -345,7 +386,7 @@ def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
 
 
 def patch(
-    model: nn.Module | ModuleType,
+    model: nn.Module | ModuleType | type[nn.Module] | str,
     angle_mode: Literal["table", "exact", "f32"] = "table",
     arithmetic: Literal["fp32", "model_dtype"] | None = None,
 ) -> Patch:
@@ -360,11 +401,13 @@ def patch(
     model alone.
 
     Args:
-        model: a model, or the module of its source file (angle_mode "table").
+        model: a model; or, for angle_mode "table", its class, the module of its source file or the
+            name of that, as in "llama".
 
     Returns:
-        a Patch, to restore or to use in a `with` statement.
+        a Patch, to restore or to use in a `with` statement; `unpatch(model)` undoes it as well.
     """
+    model = _resolve(model)
     if angle_mode not in ("table", "exact", "f32"):
         raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed is table, exact or f32')
     if arithmetic not in (None, "fp32", "model_dtype"):
@@ -375,12 +418,13 @@ def patch(
         )
     if isinstance(model, ModuleType) and angle_mode != "table":
         raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
-    done = Patch()
+    done = Patch(model)
     try:
         _apply(done, model, angle_mode, arithmetic or "fp32")
     except BaseException:
         done.restore()
         raise
+    _active.append(done)
     return done
 
 
@@ -391,7 +435,9 @@ def _apply(done: Patch, model: nn.Module | ModuleType, angle_mode: str, arithmet
                 done._replace(module, name)
     if not done._functions:
         raise RuntimeError(
-            f"no rotary function of a known form in {model}; allowed are {', '.join(NAMES)}"
+            f"{_name(model)} cannot be patched: its source file has no rotary function of a known "
+            f"form.\nSupported are models whose file has one of {', '.join(NAMES)}\n"
+            "with cos and sin, as those of Llama, Qwen3, Mistral, Gemma 3 and GPT-NeoX have."
         )
     if isinstance(model, ModuleType) or angle_mode == "table":
         return

@@ -452,3 +452,35 @@ def test_a_rotary_embedding_without_layer_types_in_its_dictionary() -> None:
         with ropekit.transformers.patch(model, "exact") as patch:
             close(model(ids).last_hidden_state, expected)
     assert len(patch.report) == 2
+
+
+def test_unpatch() -> None:
+    model = models.build("llama")
+    ropekit.transformers.patch(model)
+    ropekit.transformers.patch(model, "exact")
+    assert modeling_llama.apply_rotary_pos_emb is not rotary
+    ropekit.transformers.unpatch(model)
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+    assert "forward" not in model.model.rotary_emb.__dict__
+    with pytest.raises(RuntimeError, match="LlamaForCausalLM is not patched"):
+        ropekit.transformers.unpatch(model)
+
+
+@pytest.mark.parametrize("given", ["llama", transformers.LlamaForCausalLM, modeling_llama])
+def test_a_name_a_class_and_a_module_are_taken(given: Any) -> None:
+    patch = ropekit.transformers.patch(given)
+    assert modeling_llama.apply_rotary_pos_emb is not rotary
+    patch.restore()
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+    ropekit.transformers.patch(given)
+    ropekit.transformers.unpatch(given)
+    assert modeling_llama.apply_rotary_pos_emb is rotary
+
+
+def test_what_cannot_be_patched_is_named() -> None:
+    with pytest.raises(RuntimeError, match=r"Linear cannot be patched.*\nSupported.*\nwith"):
+        ropekit.transformers.patch(torch.nn.Linear(2, 2))
+    with pytest.raises(RuntimeError, match='"no_model", of which Transformers has no source'):
+        ropekit.transformers.patch("no_model")
+    with pytest.raises(RuntimeError, match="model is int; allowed is a model, its class"):
+        ropekit.transformers.patch(7)  # type: ignore[arg-type]
