@@ -92,8 +92,11 @@ static int64_t cache_at(int index) {
 
 /* What was best where it was measured (docs/performance.md). Processors that are not named here
  * follow Zen 5, unmeasured. */
-static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192}, .split_loads = 2 << 20},
-                                 zen4 = {.split_loads = 256 << 10}, intel = {.ahead = {2048, 2048}};
+static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192},
+                                         .within = 2048,
+                                         .split_loads = 2 << 20},
+                                 zen4 = {.split_loads = 256 << 10},
+                                 intel = {.ahead = {2048, 2048}, .within = 2048};
 
 static const cpu_prefetch_policy *policy_of_this_processor(void) {
 #if defined(__x86_64__)

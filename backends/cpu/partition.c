@@ -13,6 +13,9 @@
 /* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
 enum { BYTES_PER_THREAD = 512 * 1024 };
 
+/* Smaller calls are taken to find their memory in the cache. */
+enum { NEAR_BYTES = 256 * 1024 };
+
 /* The runtime ends the process where it cannot make a thread. */
 enum { MOST_THREADS = 1024 };
 
@@ -85,6 +88,7 @@ static void fill_slice(const rope_call *call, int64_t bytes, int index, int part
     slice->last_token = by_heads ? tokens : part(tokens, index + 1, parts);
     slice->policy = policy;
     slice->exceeds = bytes > policy->cache_bytes;
+    slice->near = bytes < NEAR_BYTES;
     slice->split_loads =
         policy->split_loads && (bytes >= policy->split_loads * parts || slice->exceeds);
     for (int t = 0; t < 2; t++) {

@@ -67,8 +67,13 @@ static int64_t ahead_of(int64_t bytes, int64_t head, int64_t heads, int64_t stri
     return heads > count ? stride * count : (int64_t)((uint64_t)step * (uint64_t)(count / heads));
 }
 
+/* Windows of 32 and 64 pairs that the cache holds lose by it, as do parts of heads. */
 static void set_prefetch(const cpu_slice *slice, int size, int64_t head, cpu_heads *h) {
-    const int64_t bytes = slice->exceeds ? slice->policy->ahead[size == 4] : 0;
+    const int pairs = h->problem->pairs, within = pairs != 32 && pairs != 64 && !slice->near &&
+                                                  head == 2 * (int64_t)pairs * size;
+    const int64_t bytes = slice->exceeds ? slice->policy->ahead[size == 4]
+                          : within       ? slice->policy->within
+                                         : 0;
     if (!bytes)
         return;
     h->in_ahead = ahead_of(bytes, head, h->count, h->in_stride, h->in_step);
@@ -90,7 +95,10 @@ static void begin_tensor(const run *r, int index, tensor *t) {
     const cpu_slice *slice = r->slice;
     const int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[index] * size;
     cpu_heads *h = &t->heads;
-    *t = (tensor){.rotate = NULL};
+    h->count = 0;
+    t->rotate = NULL;
+    t->stage = h->stream = 0;
+    h->before = h->after = h->in_ahead = h->out_ahead = 0;
     if (operand->heads == 0 || slice->first_head[index] >= slice->last_head[index])
         return;
     const cpu_head head = cpu_head_of(operand, size, r->batch, r->index, slice->first_head[index]);
@@ -157,7 +165,7 @@ static void rotate_tensor(const run *r, const tensor *t, const cpu_cos_sin_row *
 }
 
 /* Around the cache by way of the L1. */
-static void rotate_staged(const run *r, const tensor *t, int tokens) {
+static CPU_NOINLINE void rotate_staged(const run *r, const tensor *t, int tokens) {
     char stage[STAGE] __attribute__((aligned(64)));
     const cpu_heads *h = &t->heads;
     const int64_t head = h->out_stride, most = STAGE / head / HEADS * HEADS;
@@ -171,12 +179,12 @@ static void rotate_staged(const run *r, const tensor *t, int tokens) {
             part.heads.in = h->in + i * h->in_step + first * h->in_stride;
             part.heads.count = h->count - first < most ? h->count - first : most;
             rotate_tensor(r, &part, &r->row[i], 1);
-            r->kernel->membench->stream(out, stage, (size_t)(part.heads.count * head));
+            r->kernel->rows->stream(out, stage, part.heads.count * head);
         }
 }
 
 /* A head whose elements lie apart is rotated in a copy. */
-static void rotate_strided(const run *r, int index, const tensor *t, int tokens) {
+static CPU_NOINLINE void rotate_strided(const run *r, int index, const tensor *t, int tokens) {
     const rope_problem *p = r->problem;
     const int size = cpu_dtype_size(p->dtype), elements = 2 * p->pairs;
     const rope_operand *operand = &r->call->tensor[index];
@@ -216,7 +224,7 @@ static void rotate_tokens(run *r, int tokens) {
     }
 }
 
-static void pass_token(const run *r) {
+static CPU_NOINLINE void pass_token(const run *r) {
     for (int index = 0; index < 2; index++)
         if (r->call->tensor[index].heads)
             cpu_pass_heads(r->problem, r->call, index, r->batch, r->index, r->slice);

@@ -10,6 +10,6 @@
 #include "backends/cpu/simd/membench.h"
 
 static const cpu_rope_rows rope_rows = {SIMD_LANES, rope_compute_rows, rope_read_row,
-                                        rope_pass_through};
+                                        rope_pass_through, rope_stream};
 
 #endif

@@ -18,6 +18,7 @@ typedef struct cpu_slice {
     int64_t first_head[2], last_head[2];
     const cpu_prefetch_policy *policy;
     int exceeds;     /* the call exceeds the cache, which stores then go around */
+    int near;        /* the call is so small that nothing is prefetched */
     int split_loads; /* the split-load hint is given */
 } cpu_slice;
 
@@ -61,7 +62,7 @@ typedef void (*cpu_rotate_heads)(const cpu_heads *heads, const cpu_cos_sin_row *
 /* Tokens of one head each at consecutive positions, without a row in memory. */
 typedef void (*cpu_rotate_single_head)(const cpu_heads *heads, int64_t position, int64_t tokens);
 
-enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_ANY };
+enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_48, CPU_PAIRS_ANY, CPU_PAIRS };
 
 /* Whether the attention factor scales rows, or sin is negated. */
 CPU_INLINE int cpu_scales_rows(const rope_problem *p) {
@@ -71,7 +72,7 @@ CPU_INLINE int cpu_scales_rows(const rope_problem *p) {
 /* The instances of one dtype; general is for what the others do not say: a pairing that changes,
  * the arithmetic of the dtype itself, tables of full width. */
 typedef struct cpu_rope_instances {
-    cpu_rotate_heads rotate[2][3][2]; /* [interleaved][CPU_PAIRS_][stream] */
+    cpu_rotate_heads rotate[2][CPU_PAIRS][2]; /* [interleaved][CPU_PAIRS_][stream] */
     cpu_rotate_heads general;
     cpu_rotate_single_head single[2][2]; /* [interleaved][stream] */
 } cpu_rope_instances;
@@ -86,6 +87,8 @@ typedef struct cpu_rope_rows {
     void (*read)(const rope_problem *p, const rope_call *call, const rope_token *token,
                  const cpu_cos_sin_row *row);
     void (*pass_through)(const cpu_heads *heads, int64_t window, int tokens);
+    /* Whole lines around the cache; the driver fences. */
+    void (*stream)(char *target, const char *source, int64_t bytes);
 } cpu_rope_rows;
 
 typedef void (*cpu_rotate_slice)(const rope_problem *problem, const rope_call *call,

@@ -55,4 +55,9 @@ static void rope_pass_through(const cpu_heads *heads, int64_t window, int tokens
         rope_copy_around(&frame, 0, window, tokens);
 }
 
+static void rope_stream(char *target, const char *source, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 4 * SIMD_LANES)
+        simd_stream_f(target + i, simd_load_f(source + i));
+}
+
 #endif

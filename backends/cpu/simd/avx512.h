@@ -12,7 +12,28 @@
 #define SIMD_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define SIMD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #define SIMD_MASKS
+#define SIMD_SOME
 #include "backends/cpu/simd/vector.h"
+
+CPU_INLINE __mmask16 simd_first(int count) {
+    return (__mmask16)((1u << count) - 1);
+}
+
+CPU_INLINE simd_u32 simd_some_words(const void *p, int count) {
+    return (simd_u32)_mm512_maskz_loadu_epi32(simd_first(count), p);
+}
+
+CPU_INLINE simd_u16 simd_some_halves(const void *p, int count) {
+    return (simd_u16)_mm256_maskz_loadu_epi16(simd_first(count), p);
+}
+
+CPU_INLINE void simd_put_words(void *p, simd_u32 x, int count) {
+    _mm512_mask_storeu_epi32(p, simd_first(count), (__m512i)x);
+}
+
+CPU_INLINE void simd_put_halves(void *p, simd_u16 x, int count) {
+    _mm256_mask_storeu_epi16(p, simd_first(count), (__m256i)x);
+}
 
 typedef __mmask16 simd_mask;
 

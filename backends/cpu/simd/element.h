@@ -113,7 +113,53 @@ CPU_INLINE void simd_store_pairs(int dtype, int pairing, int stream, char *windo
     simd_narrow(dtype, stream, window + (i + pairs) * size, y.x2);
 }
 
-/* Two neighbouring vectors; vectors that round two at once say so. */
+CPU_INLINE simd_f32 simd_widen_some(int dtype, const char *p, int count) {
+    if (dtype == ROPE_F32)
+        return (simd_f32)simd_some_words(p, count);
+    const simd_u16 h = simd_some_halves(p, count);
+    return dtype == ROPE_BF16 ? simd_from_bf16(h) : simd_from_f16(h);
+}
+
+CPU_INLINE void simd_narrow_some(int dtype, char *p, simd_f32 x, int count) {
+    if (dtype == ROPE_F32)
+        simd_put_words(p, (simd_u32)x, count);
+    else
+        simd_put_halves(p, dtype == ROPE_BF16 ? simd_to_bf16(x) : simd_to_f16(x), count);
+}
+
+/* Bytes from the start of a window to pair i. */
+CPU_INLINE int64_t simd_pair_at(int dtype, int pairing, int i) {
+    return (int64_t)(pairing == ROPE_PAIRING_HALF_SPLIT ? i : 2 * i) * cpu_dtype_size(dtype);
+}
+
+/* `count` pairs, at most SIMD_LANES, from where the first one is. */
+CPU_INLINE simd_pair simd_load_some(int dtype, int pairing, const char *p, int pairs, int count) {
+    const int first = 2 * count < SIMD_LANES ? 2 * count : SIMD_LANES;
+    if (pairing == ROPE_PAIRING_HALF_SPLIT)
+        return (simd_pair){simd_widen_some(dtype, p, count),
+                           simd_widen_some(dtype, p + pairs * cpu_dtype_size(dtype), count)};
+    if (dtype != ROPE_F32)
+        return simd_split_words(dtype, simd_some_words(p, count));
+    const simd_f32 a = (simd_f32)simd_some_words(p, first),
+                   b = (simd_f32)simd_some_words(p + 4 * first, 2 * count - first);
+    return (simd_pair){simd_even(a, b), simd_odd(a, b)};
+}
+
+CPU_INLINE void simd_store_some(int dtype, int pairing, char *p, int pairs, int count,
+                                simd_pair y) {
+    const int first = 2 * count < SIMD_LANES ? 2 * count : SIMD_LANES;
+    if (pairing == ROPE_PAIRING_HALF_SPLIT) {
+        simd_narrow_some(dtype, p, y.x1, count);
+        simd_narrow_some(dtype, p + pairs * cpu_dtype_size(dtype), y.x2, count);
+    } else if (dtype != ROPE_F32) {
+        simd_put_words(p, simd_join_words(dtype, y), count);
+    } else {
+        simd_put_words(p, (simd_u32)simd_low(y.x1, y.x2), first);
+        simd_put_words(p + 4 * first, (simd_u32)simd_high(y.x1, y.x2), 2 * count - first);
+    }
+}
+
+/* Two neighbouring vectors; lanes that round two at once say so. */
 CPU_INLINE void simd_narrow_two(int dtype, int stream, char *p, simd_f32 low, simd_f32 high) {
 #if defined(SIMD_TWO_TO_BF16)
     if (dtype == ROPE_BF16) {

@@ -60,6 +60,29 @@ CPU_INLINE simd_f32 simd_set_f(float x) {
     return v;
 }
 
+#if !defined(SIMD_SOME)
+/* The first `count` lanes; what is loaded beyond them is zero. */
+CPU_INLINE simd_u32 simd_some_words(const void *p, int count) {
+    simd_u32 x = {0};
+    memcpy(&x, p, 4 * (size_t)count);
+    return x;
+}
+
+CPU_INLINE simd_u16 simd_some_halves(const void *p, int count) {
+    simd_u16 x = {0};
+    memcpy(&x, p, 2 * (size_t)count);
+    return x;
+}
+
+CPU_INLINE void simd_put_words(void *p, simd_u32 x, int count) {
+    memcpy(p, &x, 4 * (size_t)count);
+}
+
+CPU_INLINE void simd_put_halves(void *p, simd_u16 x, int count) {
+    memcpy(p, &x, 2 * (size_t)count);
+}
+#endif
+
 /* a where the mask is all ones, b where it is zero. */
 CPU_INLINE simd_u32 simd_select(simd_u32 mask, simd_u32 a, simd_u32 b) {
     return (a & mask) | (b & ~mask);
