@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import ropekit
 import torch
@@ -23,6 +24,8 @@ Call = Callable[[], object]
 def ours(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[str, Call]]:
     config = ropekit.Config(rope_theta=500000.0)
     yield "ropekit.apply", lambda: ropekit.apply(q, k, positions=ids, config=config)
+    path = str(Path(__file__).parents[1] / "examples" / "configs" / "llama-3.1-8b.json")
+    yield "ropekit.apply, config.json", lambda: ropekit.apply(q, k, positions=ids, config=path)
     yield "ropekit.apply, keywords", lambda: ropekit.apply(q, k, positions=ids, rope_theta=5e5)
     yield "ropekit.apply_", lambda: ropekit.apply_(q, k, positions=ids, config=config)
     leaf = q.detach().requires_grad_()

@@ -176,7 +176,7 @@ static rope_status check_longrope(const rope_desc *desc) {
 static rope_status check_attention(const rope_desc *desc) {
     if ((desc->mscale != 0) != (desc->mscale_all_dim != 0))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "mscale is %g and mscale_all_dim is %g; allowed is both > 0 or both 0",
+                         "mscale is %g and mscale_all_dim is %g; allowed is both, > 0, or neither",
                          desc->mscale, desc->mscale_all_dim);
     if (desc->attention_factor != 0 &&
         (desc->mscale != 0 || desc->short_mscale != 0 || desc->long_mscale != 0))
@@ -198,7 +198,7 @@ static rope_status check_rule(const rope_desc *desc) {
                          desc->rope_theta, rule_names[rule]);
     if (desc->partial_rotary_factor > 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "partial_rotary_factor is %g; allowed is 0..1, where 0 stands for 1",
+                         "partial_rotary_factor is %g; allowed is at most 1",
                          desc->partial_rotary_factor);
     if (rule == ROPE_TYPE_LLAMA3 && desc->high_freq_factor < desc->low_freq_factor)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,

@@ -143,7 +143,9 @@ static rope_status check_axes(rope_desc *desc) {
                          ROPE_MAX_AXES);
     int sectioned = desc->axis_layout != 0 && desc->axis_layout != ROPE_AXES_CUSTOM;
     if (desc->axes > 1 && desc->axis_layout == 0)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "axis_layout is 0; allowed is 1..4 with %d axes",
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "axis_layout is 0; allowed is chunked, interleaved, alternating or custom "
+                         "(1..4) with %d axes",
                          desc->axes);
     if (desc->axis_layout >= ROPE_AXES_INTERLEAVED && sectioned && desc->axes != 3)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
@@ -161,8 +163,8 @@ static rope_status check_axes(rope_desc *desc) {
     for (int32_t a = 0; a < ROPE_MAX_AXES; a++)
         if (desc->sections[a] != 0)
             return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "sections[%d] is %d; allowed is 0 with axis_layout %d", a,
-                             desc->sections[a], desc->axis_layout);
+                             "sections[%d] is %d; allowed is 0 without an axis_layout of sections",
+                             a, desc->sections[a]);
     return desc->axis_layout == ROPE_AXES_CUSTOM ? check_pair_axis(desc) : ROPE_OK;
 }
 
@@ -192,11 +194,13 @@ static rope_status check_positions(rope_desc *desc) {
 
 static rope_status check_tables(rope_desc *desc) {
     if (desc->angle_mode != ROPE_ANGLE_TABLE) {
-        if (desc->table_dtype || desc->table_width || desc->out_of_range)
-            return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "table_dtype is %d, table_width is %d, out_of_range is %d; allowed is "
-                             "0 unless angle_mode is table",
-                             desc->table_dtype, desc->table_width, desc->out_of_range);
+        static const char *const names[] = {"table_dtype", "table_width", "out_of_range"};
+        const int32_t values[] = {desc->table_dtype, desc->table_width, desc->out_of_range};
+        for (int i = 0; i < 3; i++)
+            if (values[i])
+                return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                 "%s is %d; allowed is 0 unless angle_mode is table", names[i],
+                                 values[i]);
         return ROPE_OK;
     }
     if (desc->axis_frequency == ROPE_AXIS_FREQUENCY_RESTART)

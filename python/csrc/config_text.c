@@ -201,7 +201,7 @@ static const char *expected(const field *f) {
                                         "a whole number of 64 bits",
                                         "a number",
                                         "at most 4 whole numbers",
-                                        "numbers, as many in each list",
+                                        "as many numbers in each list",
                                         "an axis 0..3 for each pair",
                                         "a name"};
     return f->values ? f->values : kinds[f->kind];
@@ -217,7 +217,7 @@ static const char *parse_field(char *text, config_text *config, double **lists) 
     }
     char *value = text + length + 1;
     snprintf(message, sizeof message, "%s is \"%.60s\"; allowed is %s%s", f->name, value,
-             expected(f), f->values || f->has_zero || f->kind > KIND_REAL ? "" : " but 0");
+             expected(f), f->values || f->has_zero || f->kind > KIND_REAL ? "" : " other than 0");
     return store(f, config, value, lists) ? NULL : message;
 }
 

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HUGE_PAGE = 2 << 20 };
+enum { HUGE_PAGE = PAGES_LEAST_BYTES / 2 };
 
 /* -1 where the system does not tell. */
 static int is_there(char *page, size_t size) {
@@ -12,8 +12,6 @@ static int is_there(char *page, size_t size) {
 }
 
 int pages_are_new_and_small(void *memory, int64_t bytes) {
-    if (bytes < 2 * HUGE_PAGE)
-        return 0;
     uintptr_t first = ((uintptr_t)memory + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
     uintptr_t end = ((uintptr_t)memory + (uintptr_t)bytes) & ~(uintptr_t)(HUGE_PAGE - 1);
     size_t size = (size_t)sysconf(_SC_PAGESIZE);

@@ -48,7 +48,8 @@ static const plan_entry *find(const plan_entry *entry, const plan_key *key) {
 static const char *agree(const char *name, int32_t stated, int32_t found) {
     if (stated == 0 || found == 0 || stated == found)
         return NULL;
-    return FAIL("%s is %d in the configuration and %d in the tensor", name, stated, found);
+    return FAIL("%s is %d and the tensor has %d; allowed is what the tensor has", name, stated,
+                found);
 }
 
 /* One head_dim serves both, unless the configuration or the tensors say that k has its own. */
@@ -90,7 +91,7 @@ static const char *fill_table(rope_desc *desc, const plan_key *key) {
 static const char *check_axes(const config_text *config) {
     const rope_desc *desc = &config->desc;
     int32_t pairs = (desc->rotary_dim ? desc->rotary_dim : desc->head_dim) / 2;
-    if (!desc->pair_axis || config->axis_count == pairs)
+    if (desc->axis_layout != ROPE_AXES_CUSTOM || !desc->pair_axis || config->axis_count == pairs)
         return NULL;
     return FAIL("pair_axis has %d entries; allowed is %d (rotary_dim / 2)", config->axis_count,
                 pairs);

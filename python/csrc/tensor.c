@@ -137,7 +137,8 @@ int tensor_wants_copy(const tensor *t) {
     int64_t bytes = t->dtype == ROPE_F64 ? 8 : t->dtype == ROPE_F32 ? 4 : 2;
     for (int64_t d = 0; d < t->dims; d++)
         bytes *= t->sizes[d];
-    return tensor_on_cpu(t) && pages_are_new_and_small(tensor_write(t), bytes);
+    return bytes >= PAGES_LEAST_BYTES && tensor_on_cpu(t) &&
+           pages_are_new_and_small(tensor_write(t), bytes);
 }
 
 /* In PyTorch's library for the device, which a build for the CPU alone does not have. */

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from functools import lru_cache
-from typing import Any, cast, overload
+from typing import Any, overload
 
-from torch import SymInt, Tensor, is_grad_enabled
+from torch import Tensor, is_grad_enabled
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
+from ropekit._errors import refuse, whole
 from ropekit._operators import (
     DIRECT,
     DIRECT_IN_PLACE,
@@ -30,7 +30,7 @@ from ropekit._operators import (
     recorded_outside,
 )
 from ropekit._undispatched import rotate_plain, rotate_plain_
-from ropekit.config import Config, Fields, merge
+from ropekit.config import Config, Fields, merge, text_of
 
 
 @lru_cache(maxsize=1024, typed=True)  # typed: 8 is not 8.0, nor 1 True
@@ -38,17 +38,17 @@ def _merge_cached(text: str, /, **fields: object) -> str:
     return merge(text, fields)
 
 
-def _text(config: object, fields: Any, role: str | None = None) -> str:
+def _text(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
     if isinstance(config, Config):
         text = config.text
     elif config is None:
         text = ""
-    elif is_compiling():
+    elif is_dynamo_compiling():
         raise RuntimeError(
             "config is read in a compiled function; allowed there is a ropekit.Config made outside"
         )
     else:
-        text = Config.from_transformers(config).text
+        text = text_of(config, x)
     if role:
         fields["role"] = role
     if not fields:
@@ -60,9 +60,10 @@ def _text(config: object, fields: Any, role: str | None = None) -> str:
         if isinstance(value, tuple):
             return merge(text, fields)
     try:
-        return _merge_cached(text, **fields)
-    except TypeError:
-        return merge(text, fields)
+        kept = _merge_cached(text, **fields)
+    except TypeError:  # of what has no hash, or is refused below
+        kept = None
+    return merge(text, fields) if kept is None else kept
 
 
 _NO_OFFSET = 0  # by identity: no 0.0, which is refused
@@ -112,9 +113,10 @@ def apply(
     Args:
         q, k: tensors in the order of `layout` ("bshd" unless given: batch, sequence, head, element;
             "thd" is packed), of any strides. k may have other heads than q.
-        positions: position ids, int32 or int64: [tokens], [batch, tokens] or, with several axes,
-            [axes, batch, tokens]. None counts from 0.
-        config: a Config, a Transformers configuration, a dict or the path of a config.json.
+        positions: position ids, int32 or int64 as every index tensor: [tokens], [batch, tokens] or,
+            with several axes, [axes, batch, tokens]. None counts from 0.
+        config: a Config, a Transformers configuration, a dict or the path of a config.json, which
+            is read again when the file has changed.
         position_offset: added to every position.
         sequence_offsets: one offset a sequence.
         cu_seqlens: boundaries of packed sequences, one more than there are sequences.
@@ -125,46 +127,30 @@ def apply(
 
     Returns:
         q and k rotated, or the one that was given.
+
+    Raises:
+        TypeError: what is no tensor, no number, no field or of another element type.
+        ValueError: a value, a shape or a device that does not fit.
+        RuntimeError: what the device or PyTorch refuses; from a compiled function, all of these.
     """
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
     result: Tensor | tuple[Tensor, Tensor]
     try:
         # What is called most often goes the fewest steps: a host waits for each.
         if few and q is not None and not is_dynamo_compiling() and forward_ad._current_level < 0:
-            text = config.text if type(config) is Config and not fields else _text(config, fields)
+            text = (
+                config.text if type(config) is Config and not fields else _text(config, fields, q)
+            )
             found = rotate_plain(q, k, text, positions, position_offset)
             if found is not None:
                 return found
         rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         tensors, text = _read(q, k, config, fields)
-        result = rotate(len(tensors), *tensors, text, positions, _whole(position_offset), *rest)
-    except (AttributeError, RuntimeError):
-        given = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
-        _check_kinds(q, k, positions, given)
-        raise
+        result = rotate(len(tensors), *tensors, text, positions, whole(position_offset), *rest)
+    except (AttributeError, RuntimeError) as error:
+        others = sequence_offsets, cu_seqlens, sequence_lengths, cos, sin
+        refuse(error, q, k, positions, position_offset, *others)
     return result
-
-
-def _check_kinds(q: object, k: object, positions: object, rest: tuple[object, ...]) -> None:
-    """Says what is no tensor or no offset, after a call has failed, which spares every other call
-    the time."""
-    names = "q k positions sequence_offsets cu_seqlens sequence_lengths cos sin position_flag"
-    for name, x in zip(names.split(), (q, k, positions, *rest[1:]), strict=False):
-        if x is not None and not isinstance(x, Tensor):
-            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
-    offset = _whole(cast("int", rest[0]))
-    if not -(2**63) <= offset < 2**63:
-        raise RuntimeError(f"position_offset is {offset}; allowed is a whole number of 64 bits")
-
-
-def _whole(offset: int) -> int:
-    """position_offset from whatever has an index; PyTorch would cut off a fraction of NumPy's."""
-    if isinstance(offset, (int, SymInt)):
-        return offset
-    try:
-        return operator.index(offset)
-    except TypeError:
-        raise TypeError(f"position_offset is {offset}; allowed is a whole number") from None
 
 
 def rotate(count: int, *arguments: Any) -> Any:
@@ -225,11 +211,13 @@ def apply_(
     traced = _is_traced()
     try:
         if few and q is not None and not traced:
-            text = config.text if type(config) is Config and not fields else _text(config, fields)
+            text = (
+                config.text if type(config) is Config and not fields else _text(config, fields, q)
+            )
             if rotate_plain_(q, k, text, positions, position_offset) is not None:
                 increment_version((q,) if k is None else (q, k))
                 return
-        position_offset = _whole(position_offset)
+        position_offset = whole(position_offset)
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
         check_tables((cos, sin))
@@ -242,9 +230,8 @@ def apply_(
             operators[len(tensors)](
                 *tensors, text, positions, position_offset, *rest[1:], position_flag
             )
-    except (AttributeError, RuntimeError):
-        _check_kinds(q, k, positions, (*rest, position_flag))
-        raise
+    except (AttributeError, RuntimeError) as error:
+        refuse(error, q, k, positions, *rest, position_flag)
     if not traced:
         increment_version(tensors if position_flag is None else (*tensors, position_flag))
 
@@ -256,11 +243,11 @@ def _read(
     if q is not None and k is not None:
         if isinstance(config, Config) and not fields:
             return (q, k), config.text
-        return (q, k), _text(config, fields)
+        return (q, k), _text(config, fields, q)
     one = k if q is None else q
     if one is None:
-        raise RuntimeError("q and k are None; allowed is one of them")
-    return (one,), _text(config, fields, "k" if q is None else None)
+        raise ValueError("q and k are None; allowed is one of them")
+    return (one,), _text(config, fields, one, "k" if q is None else None)
 
 
 def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:
@@ -272,7 +259,5 @@ def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Te
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
     if q.dim() == 4 and seq_len < q.shape[1]:  # else apply says what q has
-        raise RuntimeError(
-            f"seq_len is {seq_len}; allowed is {q.shape[1]}, the tokens of q, or more"
-        )
+        raise ValueError(f"seq_len is {seq_len}; allowed is {q.shape[1]}, the tokens of q, or more")
     return apply(q, k, pairing_in="interleaved", rope_theta=theta)

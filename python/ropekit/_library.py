@@ -1,11 +1,11 @@
-"""Loads libropekit_torch.so, which registers the kernels, and libropekit.so with it."""
+"""Loads libtorch_ropekit.so, which registers the kernels, and libropekit.so with it."""
 
 import ctypes
 from pathlib import Path
 
 import torch
 
-_PATH = Path(__file__).parent / "libropekit_torch.so"
+_PATH = Path(__file__).parent / "libtorch_ropekit.so"
 
 
 def _load() -> ctypes.CDLL:
@@ -18,6 +18,8 @@ def _load() -> ctypes.CDLL:
     for name, result, arguments in (
         ("rope_last_error", text, []),
         ("rope_version", text, []),
+        ("rope_backend_count", whole, []),
+        ("rope_backend_get", whole, [whole, pointer]),
         ("rope_config_create", whole, [pointer]),
         ("rope_config_destroy", None, [pointer]),
         ("rope_config_set_number", whole, [pointer, text, text, real]),
@@ -25,6 +27,8 @@ def _load() -> ctypes.CDLL:
         ("rope_config_set_list", whole, [pointer, text, text, pointer, whole]),
         ("rope_config_check", whole, [pointer]),
         ("rope_config_note", text, [pointer]),
+        ("ropekit_last_error", text, [pointer]),
+        ("ropekit_check_text", text, [text]),
         ("ropekit_describe_config", count, [pointer, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
     ):

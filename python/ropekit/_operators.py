@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ropekit._errors import ARGUMENTS, check_tensors
+from ropekit._fields import listed
 from ropekit._library import library
 from ropekit._undispatched import rotate_plain
 from ropekit.config import merge
@@ -74,49 +76,32 @@ def _fields(config: str) -> dict[str, str]:
 
 # Where batch and tokens stand in a tensor of each layout; thd has tokens alone.
 _PLACES = {"bshd": (0, 1), "bhsd": (0, 2), "sbhd": (1, 0), "thd": (0, 0)}
-_TYPES = {torch.float32, torch.float16, torch.bfloat16, torch.float64}
-_INDICES = ("positions", "sequence_offsets", "cu_seqlens", "sequence_lengths")
-_OPTIONAL = ("positions", "position_offset", *_INDICES[1:], "cos", "sin", "position_flag")
 
 
 def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> None:
     """What python/csrc/call.c checks of tensors that need not be there: one may be meta or fake."""
-    given = {"q": q, "k": k} | dict(zip(_OPTIONAL, rest, strict=False))
-    tensors = {name: x for name, x in given.items() if isinstance(x, Tensor)}
-    for name, x in tensors.items():
-        if x.device != q.device:
-            raise RuntimeError(
-                f"{name} is on {x.device} and q on {q.device}; allowed is one device"
-            )
-    _check_types(tensors)
-    layout = _fields(config).get("layout", "bshd")
+    fields = _fields(config)
+    names = ARGUMENTS if fields.get("role") != "k" else ("k", "q", *ARGUMENTS[2:])
+    given = zip(names, (q, k, *rest), strict=False)
+    tensors = {name: x for name, x in given if isinstance(x, Tensor)}
+    check_tensors(tensors)
+    layout = fields.get("layout", "bshd")
     if layout not in _PLACES:
-        raise RuntimeError(f'layout is "{layout}"; allowed is {", ".join(_PLACES)}')
+        allowed = listed([repr(name) for name in _PLACES])
+        raise ValueError(f"layout is {layout!r}; allowed is {allowed}")
     dims = 3 if layout == "thd" else 4
     for name in tensors.keys() & {"q", "k"}:
         if tensors[name].dim() != dims:
-            raise RuntimeError(
+            raise ValueError(
                 f"{name} has {tensors[name].dim()} dimensions; allowed is {dims}, for layout "
-                f"{layout}"
+                f"{layout!r}"
             )
     other = q if k is None else k
     for place in _PLACES[layout]:
-        torch._check(
+        torch._check_value(
             other.shape[place] == q.shape[place],
             lambda: "k has another batch or other tokens than q; allowed is that of q",
         )
-
-
-def _check_types(tensors: dict[str, Tensor]) -> None:
-    for names, types, text in (
-        (("q", "k"), _TYPES, "float32, float16, bfloat16 or float64"),
-        (_INDICES, {torch.int32, torch.int64}, "int32 or int64"),
-    ):
-        given = [name for name in names if name in tensors]
-        for name in given:
-            dtype = tensors[name].dtype
-            if dtype not in types or dtype != tensors[given[0]].dtype:
-                raise RuntimeError(f"{name} is {dtype}; allowed is {text}, one type for all")
 
 
 def _fake_rotate(q: Tensor, config: str, *rest: Any) -> Tensor:
@@ -155,7 +140,7 @@ def transposed(config: str) -> str:
     direction = fields.get("direction", "forward")
     if direction == "inverse":
         raise RuntimeError(
-            'direction is "inverse"; allowed with a gradient is forward or transpose'
+            "direction is 'inverse'; allowed with a gradient is 'forward' or 'transpose'"
         )
     pairing = fields.get("pairing_in", "half_split")
     return merge(

@@ -1,6 +1,7 @@
 """python -m ropekit.check: ropekit beside Transformers' own functions, on every device.
 
-For each frequency rule, type and range of positions it compares
+First come the backends: the file of each, and why it cannot be used. Then, for each frequency rule,
+type and range of positions, these are compared:
 
 - "tables": Transformers' cos and sin in its arithmetic, where every bit must agree;
 - "f32": angles as Transformers computes them, by ropekit;
@@ -14,6 +15,7 @@ element. Exits with 1 where one is past its bound.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib
 import importlib.util
 import sys
@@ -25,6 +27,7 @@ import torch
 from torch import Tensor
 
 import ropekit
+from ropekit._library import check, library
 from ropekit.config import Config
 from ropekit.transformers import NAMES, agrees, find_form
 
@@ -197,13 +200,39 @@ def functions(devices: list[str]) -> Iterator[tuple[str, bool]]:
                 yield f"{device:8} {family}.{name}", equal
 
 
+class _Info(ctypes.Structure):
+    """rope_backend_info of rope.h."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("origin", ctypes.c_char_p),
+        ("status", ctypes.c_int32),
+        ("reason", ctypes.c_char_p),
+        ("device_count", ctypes.c_int32),
+    )
+
+
+def backends() -> Iterator[str]:
+    """Each backend of the library: its name, its file, and why it cannot be used."""
+    for i in range(library.rope_backend_count()):
+        info = _Info(struct_size=ctypes.sizeof(_Info))
+        check(library.rope_backend_get(i, ctypes.byref(info)) == 0)
+        name, origin, reason = (x.decode() for x in (info.name, info.origin, info.reason))
+        yield f"{name:8} {origin}: {reason if info.status else 'can be used'}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Prints the table; 1 where a row failed."""
     parser = argparse.ArgumentParser(prog="python -m ropekit.check", description=__doc__)
+    parser.add_argument("--backends", action="store_true", help="the backends alone")
     parser.add_argument("--quick", action="store_true", help="one type and range for each rule")
     known = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     parser.add_argument("--device", action="append", help=f"one of {', '.join(known)}; default all")
     options = parser.parse_args(arguments)
+    print(*backends(), sep="\n")
+    if options.backends:
+        return 0
     if importlib.util.find_spec("transformers") is None:
         print("transformers is missing: pip install 'transformers>=5.16'", file=sys.stderr)
         return 1

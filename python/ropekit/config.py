@@ -4,111 +4,38 @@ from __future__ import annotations
 
 import ctypes
 import json
-import operator
+import math
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from numbers import Real
+from os import stat
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, cast
 
 import torch
-from torch import SymInt, Tensor
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
+from ropekit._errors import explain
+from ropekit._fields import Fields, merge
 from ropekit._library import check, library
 
-Pairing = Literal["half_split", "interleaved"]
+__all__ = ["Config", "Fields", "merge", "text_of"]
 
 
-class Fields(TypedDict, total=False):
-    """What is not given keeps the library's default; dtype and device are those of the tensors."""
-
-    layout: Literal["bshd", "bhsd", "sbhd", "thd"]
-    head_dim: int
-    rotary_dim: int
-    rotary_offset: int
-    k_head_dim: int
-    k_rotary_offset: int
-    pairing_in: Pairing
-    pairing_out: Pairing
-    direction: Literal["forward", "transpose", "inverse"]
-    angle_mode: Literal["exact", "f32", "table"]
-    arithmetic: Literal["fp32", "model_dtype"]
-    rope_type: Literal[
-        "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "inv_freq"
-    ]
-    rope_theta: float
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    beta_fast: float
-    beta_slow: float
-    mscale: float
-    mscale_all_dim: float
-    attention_factor: float
-    alpha: float
-    partial_rotary_factor: float
-    short_mscale: float
-    long_mscale: float
-    xpos_scale_base: float
-    xpos_center: int
-    original_max_position_embeddings: int
-    max_position_embeddings: int
-    sequence_length: int
-    short_factor: Sequence[float]
-    long_factor: Sequence[float]
-    inv_freq: Sequence[float]
-    truncate: Literal["on", "off"]
-    longrope_select: Literal["per_sequence", "static", "short", "long"]
-    axes: int
-    axis_layout: Literal["chunked", "interleaved", "alternating", "custom"]
-    axis_frequency: Literal["shared", "restart"]
-    sections: Sequence[int]
-    pair_axis: Sequence[int]
-    shard: Literal["none", "contiguous", "zigzag"]
-    shard_rank: int
-    shard_size: int
-    table_width: Literal["half", "full"]
-    out_of_range: Literal["error", "identity", "clamp"]
-    launch: Literal["serial", "programmatic"]
-    kernel: str
-
-
-def _number(value: object) -> str:
-    """As Python writes it. One that a graph leaves open is settled: the text is that of one."""
-    if isinstance(value, bool):
-        return repr(value)
-    if isinstance(value, (int, SymInt)):
-        return repr(operator.index(value))
-    if isinstance(value, float):
-        return repr(value.__float__())
-    # A tensor is refused: a text that is kept for it would outlive what it holds.
-    if hasattr(value, "__index__") and not isinstance(value, Tensor):
-        with suppress(TypeError):  # as of an array that holds no single whole number
-            return repr(operator.index(value))
-    return repr(float(value) if isinstance(value, Real) else value)
-
-
-def _write(name: str, value: object) -> str:
-    if isinstance(value, str):
-        text = value
-    elif isinstance(value, Sequence):
-        text = ",".join(_number(entry) for entry in value)
-    else:
-        text = _number(value)
-    if not text or " " in text:
-        if name not in Fields.__annotations__:
-            raise RuntimeError(f'there is no field "{name}"; allowed are those of ropekit.Fields')
-        raise RuntimeError(f'{name} is "{text}"; allowed is a number, a name or a list of numbers')
-    return f"{name}={text}"
-
-
-def merge(text: str, fields: Mapping[str, object]) -> str:
-    """The text of a configuration with some fields replaced; None takes a field away."""
-    kept = [part for part in text.split() if part.partition("=")[0] not in fields]
-    given = [_write(name, value) for name, value in fields.items() if value is not None]
-    return " ".join(kept + given)
+@lru_cache(maxsize=1024)
+def _checked(text: str) -> str:
+    """A text in which nothing is wrong, whatever the tensors."""
+    error = library.ropekit_check_text(text.encode())
+    if error:
+        words = explain(error.decode())
+        if " head_dim=" not in f" {text}":  # of which the library was told any
+            words = re.sub(r" \(head_dim [^)]*\)", "", words)
+        raise ValueError(words)
+    return text
 
 
 class Config:
@@ -118,7 +45,7 @@ class Config:
     text: str
 
     def __init__(self, **fields: Unpack[Fields]) -> None:
-        object.__setattr__(self, "text", merge("", fields))
+        object.__setattr__(self, "text", Config.from_text(merge("", fields)).text)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Config cannot change; use replace({name}=...)")
@@ -130,8 +57,8 @@ class Config:
     @classmethod
     def from_text(cls, text: str) -> Config:
         """The configuration whose `text` this is."""
-        config = cls()
-        object.__setattr__(config, "text", text)
+        config = cls.__new__(cls)
+        object.__setattr__(config, "text", text if is_dynamo_compiling() else _checked(text))
         return config
 
     @classmethod
@@ -147,9 +74,11 @@ class Config:
 
         layer_type names the kind of layer where a model has several, as in "sliding_attention".
         A configuration with a field that speaks of rope, rotary or theta and that nothing reads is
-        an error, with allow_unread a warning.
+        an error, with allow_unread a warning. Where it tells no width of a head, the field head_dim
+        does.
         """
-        return cls.from_text(merge(_describe(_as_dict(config), layer_type, allow_unread), fields))
+        text = _text(_as_dict(config), layer_type, fields.get("head_dim"), allow_unread)
+        return cls.from_text(merge(text, fields))
 
     def frequencies(self, rotary_dim: int, long: bool = False) -> tuple[list[float], float]:
         """Radians a position of each pair, and the attention factor; longrope has two sets."""
@@ -159,7 +88,7 @@ class Config:
             self.text.encode(), long, inv_freq, len(inv_freq), ctypes.byref(attention_factor)
         )
         if error:
-            raise RuntimeError(error.decode())
+            raise ValueError(explain(error.decode()))
         return list(inv_freq), attention_factor.value
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -175,24 +104,97 @@ class Config:
         return f"Config({self.text})"
 
 
+def text_of(config: object, x: Tensor) -> str:
+    """The text of what `apply` takes as config, for the heads of x where it tells no width.
+
+    A file is read once for each of its states: which it is, its size and when it was written.
+    """
+    if not isinstance(config, (str, Path)):
+        return _of_dict(_as_dict(config), _width(x))
+    try:
+        found = stat(config)
+    except OSError as error:
+        raise _unreadable(error, config) from None
+    state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+    return _of_file(config, state) or _of_file(config, state, _width(x))
+
+
+@lru_cache(maxsize=64)
+def _of_file(path: str | Path, _state: tuple[int, ...], head_dim: int | None = None) -> str:
+    """Empty where a width of heads is needed."""
+    root = _as_dict(path)
+    return _of_dict(root, head_dim) if head_dim is not None or _tells_width(root) else ""
+
+
+def _width(x: Tensor) -> int:
+    """What is out of range the operator refuses."""
+    return min(max(int(x.shape[-1]), 2), 65536) if x.dim() else 2
+
+
+def _of_dict(root: Mapping[str, Any], head_dim: int | None = None) -> str:
+    return Config.from_text(_text(root, None, head_dim)).text
+
+
+def _tells_width(root: Mapping[str, Any]) -> bool:
+    levels = (root, root.get("text_config"))
+    return any(
+        level.get(name) is not None
+        for level in levels
+        if isinstance(level, dict)
+        for name in ("head_dim", "hidden_size", "n_embd", "qk_rope_head_dim")
+    )
+
+
+def _text(
+    root: Mapping[str, Any],
+    layer_type: str | None,
+    head_dim: int | None,
+    allow_unread: bool = False,
+) -> str:
+    supposed = head_dim is not None and not _tells_width(root)
+    told = {**root, "head_dim": head_dim} if supposed else root
+    try:
+        text = _describe(told, layer_type, allow_unread)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from None
+    return merge(text, {"head_dim": None}) if supposed else text
+
+
+def _unreadable(error: OSError, path: str | Path) -> OSError:
+    text = f"config cannot be read ({error.strerror}); allowed is the path of a config.json"
+    return type(error)(error.errno, text, str(path))
+
+
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _parsed(text: str) -> object:
+    found = json.loads(text, parse_constant=_refuse_constant, parse_int=float)
+    json.dumps(found, ensure_ascii=False).encode()  # half of a UTF-16 pair is an error
+    if _ESCAPED_NUL.search(text):
+        raise ValueError("\\u0000 in a string")
+    return found
 
 
 def _as_dict(config: object) -> dict[str, Any]:
     if isinstance(config, (str, Path)):
         try:
-            text = Path(config).read_text(encoding="utf-8")
-            config = json.loads(text, parse_constant=_refuse_constant)
-        except (OSError, ValueError) as error:
-            raise RuntimeError(
-                f'config is "{config}", which cannot be read ({error}); allowed is the path of a '
-                "config.json"
-            ) from error
-    elif hasattr(config, "to_dict"):
+            found = _parsed(Path(config).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise _unreadable(error, config) from None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"config is {str(config)!r}, which holds no JSON ({error})") from None
+        if not isinstance(found, dict):
+            raise ValueError(f"config is {str(config)!r}, which holds no JSON object")
+        return found
+    if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, dict):
-        raise RuntimeError(
+        raise TypeError(
             f"config is {type(config).__name__}; allowed is a Config, a Transformers "
             "configuration, a dict or the path of a config.json"
         )
@@ -213,9 +215,10 @@ def _parameters(*levels: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_by_layer(parameters: Mapping[str, Any]) -> bool:
-    values = parameters.values()
-    return any(isinstance(value, dict) for value in values) and all(
-        value is None or isinstance(value, dict) for value in values
+    """Whether there is a dict for each layer type, None for layers without RoPE."""
+    return any(isinstance(value, dict) for value in parameters.values()) and all(
+        name not in ("rope_type", "type") and (value is None or isinstance(value, dict))
+        for name, value in parameters.items()
     )
 
 
@@ -239,19 +242,39 @@ def _rope_fields(
     yield from (("rope", str(name), value) for name, value in parameters.items())
 
 
+def _bytes(text: str) -> bytes:
+    """As the library takes a text, which ends at a NUL."""
+    try:
+        coded = text.encode()
+    except UnicodeEncodeError:
+        coded = b"\0"
+    if b"\0" in coded:
+        raise ValueError(f"{text!r} is in the config; allowed is Unicode text without a NUL")
+    return coded
+
+
+def _double(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # of an int
+        return math.inf if value > 0 else -math.inf
+
+
 def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
     """As bench/config_parse.c sets a field: what holds no numbers is an empty list where RoPE has a
     field of that name."""
-    where = (handle, scope.encode(), name.encode())
+    where = (handle, scope.encode(), _bytes(name))
     status = 0
     if isinstance(value, torch.dtype):
         value = str(value).removeprefix("torch.")
     if isinstance(value, str):
-        status = library.rope_config_set_string(*where, value.encode())
+        status = library.rope_config_set_string(*where, _bytes(value))
     elif isinstance(value, Real):
-        status = library.rope_config_set_number(*where, value)
-    elif isinstance(value, (list, tuple)) and all(isinstance(v, Real) for v in value):
-        numbers = (ctypes.c_double * len(value))(*value)
+        status = library.rope_config_set_number(*where, _double(value))
+    elif isinstance(value, (list, tuple)) and all(
+        isinstance(v, Real) and not isinstance(v, bool) for v in value
+    ):
+        numbers = (ctypes.c_double * len(value))(*map(_double, value))
         status = library.rope_config_set_list(*where, numbers, len(value))
     elif scope and value is not None:
         raise RuntimeError(

@@ -305,7 +305,7 @@ class Patch:
     def _set_angles(self, name: str, rotary: nn.Module, angle_mode: str, arithmetic: str) -> None:
         try:
             texts = _layer_texts(rotary, angle_mode, arithmetic)
-        except (RuntimeError, AttributeError) as error:
+        except (RuntimeError, ValueError, AttributeError) as error:
             self.report.append(f"{name}: the model's own cos and sin, because {error}")
             return
         forward = _Forward(rotary, texts, rotary.__dict__.get("forward"))

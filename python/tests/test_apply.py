@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import resource
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import ropekit
 import torch
@@ -60,10 +66,115 @@ def test_strides(view: object, device: str) -> None:
     assert torch.equal(x, kept)
 
 
+def faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def has_huge_pages(size: int) -> bool:
+    """Whether the system gives them now."""
+    before = faults()
+    with mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for page in range(0, size, mmap.PAGESIZE):
+            memory[page] = 1
+    return faults() - before < size // mmap.PAGESIZE // 4
+
+
+@pytest.fixture
+def _small_pages() -> Iterator[None]:
+    disable = 41  # PR_SET_THP_DISABLE
+    if ctypes.CDLL(None).prctl(disable, 1, 0, 0, 0):
+        pytest.skip("this system cannot refuse huge pages")
+    yield
+    ctypes.CDLL(None).prctl(disable, 0, 0, 0, 0)
+
+
+LARGE = 64 << 20  # past malloc's largest threshold for memory that it keeps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_large_result_comes_in_huge_pages(dtype: torch.dtype) -> None:
+    if not has_huge_pages(LARGE):
+        pytest.skip("the system gives no huge pages")
+    q = torch.randn(1, LARGE // (1024 * dtype.itemsize), 8, 128).to(dtype)
+    before = faults()
+    y = ropekit.apply(q)
+    assert faults() - before < LARGE // mmap.PAGESIZE // 4
+    ropekit.apply_(q)
+    assert torch.equal(y, q)
+
+
+@pytest.mark.usefixtures("_small_pages")
+def test_a_large_result_in_small_pages_is_copied_first() -> None:
+    q = torch.randn(1, LARGE // 4096, 8, 128)
+    k = torch.randn(1, 8, LARGE // 4096, 128).transpose(1, 2)
+    with torch.profiler.profile() as profile:
+        y, z = ropekit.apply(q, k)
+    assert sum(event.name == "aten::copy_" for event in profile.events()) == 2
+    ropekit.apply_(q, k)
+    assert torch.equal(y, q)
+    assert torch.equal(z, k)
+
+
 def test_result_keeps_dense_strides(device: str) -> None:
     x = torch.randn(2, 4, 5, 16, device=device).transpose(1, 2)
     assert ropekit.apply(x).stride() == x.stride()
     assert ropekit.apply(x[..., :8]).is_contiguous()
+
+
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "original_max_position_embeddings": 4,
+    "max_position_embeddings": 64,
+}
+AXES = {"axes": 3, "axis_layout": "chunked", "sections": [2, 3, 3]}
+EMPTY = [(0, 5, 4), (2, 0, 4), (2, 5, 0), (0, 0, 0)]  # batch, tokens, heads
+
+
+@pytest.mark.parametrize("sizes", EMPTY)
+def test_nothing_is_rotated_whatever_the_positions(
+    sizes: tuple[int, int, int], device: str
+) -> None:
+    batch, tokens, heads = sizes
+    q, k = (torch.randn(batch, tokens, n, 16, device=device) for n in (heads, 2 * heads))
+    ids = torch.arange(tokens, device=device)
+    rows, lengths = ids.expand(batch, -1), torch.full((batch,), 7, device=device)
+    bounds = torch.tensor([0, tokens], device=device)
+    table = torch.ones(tokens, 8, device=device)
+    ways: list[dict[str, Any]] = [
+        {},
+        {"positions": ids},
+        {"positions": rows.contiguous()},
+        {"positions": ids[None].int(), "sequence_offsets": lengths},
+        {"positions": rows.expand(3, -1, -1), **AXES},
+        {"positions": ids, "sequence_lengths": lengths, **LONGROPE},
+        {"positions": ids, "cos": table, "sin": table},
+    ]
+    for way in ways:
+        for x, y in zip((q, k), ropekit.apply(q, k, **way), strict=True):
+            assert (y.shape, y.dtype) == (x.shape, x.dtype)
+        assert ropekit.apply(None, k, **way).shape == k.shape
+        ropekit.apply_(q, k, **way)
+        leaf = q.clone().requires_grad_()
+        ropekit.apply(leaf, **way).sum().backward()
+        assert leaf.grad is not None and leaf.grad.shape == q.shape
+    for way in ({}, {"positions": ids}, {"positions": ids.int()}):
+        packed = torch.randn(tokens, heads, 16, device=device)
+        y = ropekit.apply(packed, layout="thd", cu_seqlens=bounds, **way)
+        assert y.shape == packed.shape
+    none = torch.empty(0, 4, 16, device=device)
+    assert ropekit.apply(none, layout="thd", cu_seqlens=bounds[:1]).shape == none.shape
+
+
+def test_tokens_of_no_sequence_pass(device: str) -> None:
+    q = torch.randn(5, 4, 16, device=device)
+    bounds, none = torch.zeros(1, dtype=torch.int64, device=device), torch.arange(0, device=device)
+    ids = torch.arange(5, device=device)
+    options = {"layout": "thd", "cu_seqlens": bounds, "sequence_offsets": none, "positions": ids}
+    assert torch.equal(ropekit.apply(q, **options), q)
+    assert torch.equal(ropekit.apply(q, sequence_lengths=none, **options, **LONGROPE), q)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -91,6 +202,70 @@ def test_packed_is_each_sequence_alone(device: str) -> None:
     for start, end in ((0, 2), (2, 9)):
         alone = ropekit.apply(q[None, start:end])[0]
         assert torch.equal(packed[start:end], alone)
+
+
+def test_index_tensors_of_two_types(device: str) -> None:
+    q, k = torch.randn(9, 4, 16, device=device), torch.randn(9, 2, 16, device=device)
+    wide = {
+        "positions": torch.arange(9, device=device) + 2**31 - 4,
+        "cu_seqlens": torch.tensor([0, 2, 2, 9], device=device),
+        "sequence_offsets": torch.tensor([0, 3, -5], device=device),
+        "sequence_lengths": torch.tensor([3, 9, 2], device=device),
+    }
+    options = {"layout": "thd", **LONGROPE}
+    expected = ropekit.apply(q, k, **wide, **options)
+    for name in ("cu_seqlens", "sequence_offsets", "sequence_lengths"):
+        mixed = {**wide, name: wide[name].int()}
+        for found, y in zip(ropekit.apply(q, k, **mixed, **options), expected, strict=True):
+            assert torch.equal(found, y)
+        x = q.clone()
+        ropekit.apply_(x, **mixed, **options)
+        assert torch.equal(x, expected[0])
+        leaf = q.clone().requires_grad_()
+        weight = torch.randn_like(q)
+        ropekit.apply(leaf, **mixed, **options).backward(weight)
+        turned = ropekit.apply(weight, **wide, direction="transpose", **options)
+        assert torch.equal(leaf.grad, turned)
+    few = {"positions": torch.arange(9, device=device).int()[None].expand(1, -1), "layout": "thd"}
+    few["sequence_offsets"] = torch.tensor([2], device=device)
+    assert torch.equal(ropekit.apply(q, **few), ropekit.apply(q, layout="thd", position_offset=2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_two_types_wait_for_nothing() -> None:
+    q, ids = torch.randn(1, 5, 4, 16, device="cuda"), torch.arange(5, device="cuda")
+    offsets = torch.tensor([3], device="cuda", dtype=torch.int32)
+    ropekit.apply(q, positions=ids, sequence_offsets=offsets)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = ropekit.apply(q, positions=ids, sequence_offsets=offsets)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found, ropekit.apply(q, position_offset=3))
+
+
+def test_boundaries_that_fall(device: str) -> None:
+    q = torch.randn(9, 4, 16, device=device)
+    bounds = torch.tensor([0, 6, 2, 9], device=device)
+    if device == "cpu":
+        with pytest.raises(ValueError, match=r"cu_seqlens\[1\] is 6 and cu_seqlens\[2\] is 2"):
+            ropekit.apply(q, layout="thd", cu_seqlens=bounds)
+        return
+    found = ropekit.apply(q, layout="thd", cu_seqlens=bounds)
+    of_first = ropekit.apply(q, layout="thd")
+    of_last = ropekit.apply(q, layout="thd", position_offset=-2)
+    assert torch.equal(found[:2], of_first[:2])
+    assert torch.equal(found[6:], of_last[6:])
+    for t in range(2, 6):
+        assert any(torch.equal(found[t], y[t]) for y in (of_first, of_last))
+
+
+def test_sequences_that_reach_past_the_tokens(device: str) -> None:
+    q = torch.randn(5, 4, 16, device=device)
+    bounds = torch.tensor([-3, 2, 99], device=device)
+    found = ropekit.apply(q, layout="thd", cu_seqlens=bounds)
+    assert torch.equal(found[:2], ropekit.apply(q[:2], layout="thd", position_offset=3))
+    assert torch.equal(found[2:], ropekit.apply(q[2:], layout="thd"))
 
 
 def test_tables_of_each_width_and_row(device: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 from fractions import Fraction
@@ -14,7 +15,8 @@ import numpy
 import pytest
 import ropekit
 import torch
-from ropekit.config import Fields
+from ropekit._library import library
+from ropekit.config import Fields, _of_file, merge
 
 ROOT = Path(__file__).parents[2]
 HEADER = ROOT / "include" / "ropekit" / "rope.h"
@@ -55,11 +57,9 @@ def values(name: str) -> list[object]:
     ("name", "value"), [(name, value) for name in HINTS for value in values(name)]
 )
 def test_every_field_is_read(name: str, value: object) -> None:
-    try:
-        ropekit.apply(torch.randn(1, 3, 2, 16), **{name: value})
-    except RuntimeError as error:  # refused for what it says, not for how it is written
-        assert "no field" not in str(error)
-        assert f'{name} is "' not in str(error)
+    error = (library.ropekit_check_text(merge("", {name: value}).encode()) or b"").decode()
+    assert "no field" not in error  # refused for what it says, not for how it is written
+    assert f'{name} is "' not in error
 
 
 def test_text_of_a_configuration() -> None:
@@ -84,15 +84,15 @@ def test_a_whole_number_is_what_has_an_index(whole: Any) -> None:
     x = torch.randn(1, 3, 2, 16)
     assert ropekit.Config(rotary_dim=whole).text == "rotary_dim=8"
     assert torch.equal(ropekit.apply(x, rotary_dim=whole), ropekit.apply(x, rotary_dim=8))
-    assert ropekit.Config(sections=[whole, 4]).text == "sections=8,4"
+    axes = ropekit.Config(axes=2, axis_layout="chunked", sections=[whole, 4])
+    assert axes.text.endswith(" sections=8,4")
 
 
 @pytest.mark.parametrize("real", [numpy.float32(0.25), numpy.float64(0.25), Fraction(1, 4)])
 def test_a_number_is_what_is_real(real: Any) -> None:
-    assert ropekit.Config(factor=real, long_factor=[real, 2]).text == (
-        "factor=0.25 long_factor=0.25,2"
-    )
-    with pytest.raises(RuntimeError, match="allowed is a whole number"):
+    config = ropekit.Config(rope_type="inv_freq", attention_factor=real, inv_freq=[real, 2])
+    assert config.text == "rope_type=inv_freq attention_factor=0.25 inv_freq=0.25,2"
+    with pytest.raises(TypeError, match="allowed is a whole number"):
         ropekit.apply(torch.randn(1, 3, 2, 16), rotary_dim=real)
 
 
@@ -133,11 +133,11 @@ def test_layer_types() -> None:
     assert "rope_theta=10000 " in sliding.text + " "
     by_layer = models.build("gemma3").config
     assert "factor=8" in ropekit.Config.from_transformers(by_layer, "full_attention").text
-    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is sliding_attention'):
+    with pytest.raises(ValueError, match='layer_type is "other"; allowed is sliding_attention'):
         ropekit.Config.from_transformers(by_layer, "other")
-    with pytest.raises(RuntimeError, match='layer_type is "other"; allowed is full_attention or'):
+    with pytest.raises(ValueError, match='layer_type is "other"; allowed is full_attention or'):
         ropekit.Config.from_transformers(gemma, "other")
-    with pytest.raises(RuntimeError, match='layer_type is "full_attention"; allowed is none'):
+    with pytest.raises(ValueError, match='layer_type is "full_attention"; allowed is none'):
         ropekit.Config.from_transformers(models.build("llama").config, "full_attention")
 
 
@@ -173,7 +173,7 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     ],
 )
 def test_refused_configurations(config: dict[str, Any], text: str) -> None:
-    with pytest.raises(RuntimeError, match=re.escape(text)):
+    with pytest.raises(ValueError, match=re.escape(text)):
         ropekit.apply(torch.randn(1, 1, 1, 8), config={"head_dim": 8, **config})
 
 
@@ -183,6 +183,66 @@ def test_what_rope_has_no_field_for_is_passed_over() -> None:
     for scaling in ({}, {"rope_type": None}, {"rope_type": "default", "type": None}):
         config = {**plain, **other, "rope_scaling": scaling, "torch_dtype": torch.float16}
         assert ropekit.Config.from_transformers(config) == ropekit.Config.from_transformers(plain)
+
+
+WIDTHLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {}),
+    ({"rope_theta": 500.0, "head_dim": None}, {"rope_theta": 500.0}),
+    ({"text_config": {"partial_rotary_factor": 0.5}}, {"rotary_dim": 8}),
+]
+
+
+@pytest.mark.parametrize(("config", "fields"), WIDTHLESS)
+def test_a_configuration_without_a_width_takes_that_of_the_heads(
+    config: dict[str, Any], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    q, k = torch.randn(1, 3, 2, 16), torch.randn(1, 3, 2, 16)
+    expected = ropekit.apply(q, k, **fields)
+    for given in (config, path, str(path)):
+        for x, y in zip(ropekit.apply(q, k, config=given), expected, strict=True):
+            assert torch.equal(x, y)
+        assert torch.equal(ropekit.apply(None, k, config=given), expected[1])
+        x = q.clone()
+        ropekit.apply_(x, config=given)
+        assert torch.equal(x, expected[0])
+        wide = torch.randn(1, 3, 2, 32)
+        share = {"rotary_dim": 16} if "rotary_dim" in fields else fields
+        assert torch.equal(ropekit.apply(wide, config=given), ropekit.apply(wide, **share))
+    made = ropekit.Config.from_transformers(config, head_dim=16)
+    assert torch.equal(ropekit.apply(q, config=made), expected[0])
+    with pytest.raises(ValueError, match="head_dim is not given; allowed is"):
+        ropekit.Config.from_transformers(config)
+
+
+def test_a_file_is_read_once_for_each_of_its_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: [read.append(text), loads(text)][1])
+    q = torch.randn(1, 3, 2, 8)
+    for folder, theta in (("a", 500), ("b", 700)):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "config.json"
+        path.write_text(json.dumps({"head_dim": 8, "rope_theta": theta}), encoding="utf-8")
+        os.utime(path, (1, 1))  # as of archives
+    for folder, theta in (("a", 500.0), ("b", 700.0)):
+        monkeypatch.chdir(tmp_path / folder)
+        for _ in range(3):
+            y = ropekit.apply(q, config="config.json")
+            assert torch.equal(y, ropekit.apply(q, rope_theta=theta))
+    assert len(read) == 2
+    Path("config.json").write_text('{"head_dim": 8, "rope_theta": 900}', encoding="utf-8")
+    for _ in range(3):
+        y = ropekit.apply(q, config="config.json")
+        assert torch.equal(y, ropekit.apply(q, rope_theta=900.0))
+    assert len(read) == 3
+    Path("config.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"allowed is the path of a config.json"):
+        ropekit.apply(q, config="config.json")
+    assert _of_file.cache_info().maxsize
 
 
 def test_version() -> None:

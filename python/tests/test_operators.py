@@ -208,6 +208,30 @@ def test_compiles_without_a_break(backend: str, dynamic: bool, device: str) -> N
             assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("sizes", [(0, 5, 4), (2, 0, 4), (2, 5, 0)])
+def test_compiles_for_empty_tensors_and_two_index_types(
+    sizes: tuple[int, int, int], device: str
+) -> None:
+    torch._dynamo.reset()
+    config = ropekit.Config()
+
+    def step(q: torch.Tensor, ids: torch.Tensor, offsets: torch.Tensor) -> Any:
+        y = ropekit.apply(q, positions=ids, sequence_offsets=offsets, config=config)
+        x = q.clone()
+        ropekit.apply_(x, positions=ids, config=config)
+        return x, y
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for batch, tokens, heads in (sizes, (2, 5, 4)):
+        q = torch.randn(batch, tokens, heads, 16, device=device)
+        arguments = (torch.arange(tokens, device=device), torch.arange(batch, device=device).int())
+        for found, expected in zip(compiled(q, *arguments), step(q, *arguments), strict=True):
+            assert torch.equal(found, expected)
+            assert found.stride() == expected.stride()
+        torch.library.opcheck(ops.rotate, (q, "", arguments[0], 0, arguments[1]))
+        torch.library.opcheck(ops.rotate_, (q, "", arguments[0], 0, arguments[1]))
+
+
 @pytest.mark.compiles
 def test_compiled_gradient(device: str) -> None:
     torch._dynamo.reset()
@@ -338,7 +362,7 @@ def test_vmap_refuses_in_place() -> None:
 def test_the_parts_of_a_nested_tensor_are_packed_sequences(device: str) -> None:
     parts = [torch.randn(tokens, 4, 16, device=device) for tokens in (3, 5)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(TypeError, match=r"q is torch.jagged; allowed is torch.strided"):
         ropekit.apply(nested)
     found = ropekit.apply(nested.values(), layout="thd", cu_seqlens=nested.offsets())
     assert torch.equal(found, torch.cat([ropekit.apply(x[None])[0] for x in parts]))

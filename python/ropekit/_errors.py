@@ -1,0 +1,161 @@
+"""Errors in the words of Python: what the library says of its fields, said of keywords and tensors.
+
+TypeError: what is no tensor, no number, or of another element type; ValueError: a value that does
+not fit; RuntimeError: the device and its backend, and what PyTorch forbids of a gradient.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import re
+from collections.abc import Mapping
+from typing import NoReturn, cast
+
+import torch
+from torch import SymInt, Tensor
+from torch.compiler import is_dynamo_compiling
+
+from ropekit._fields import NAMES, Fields, listed
+from ropekit._library import library
+
+_ROTATED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_WHOLE = (torch.int32, torch.int64)
+ARGUMENTS = (
+    *("q", "k", "positions", "position_offset", "sequence_offsets", "cu_seqlens"),
+    *("sequence_lengths", "cos", "sin", "position_flag"),
+)
+_INDICES = ("positions", "sequence_offsets", "cu_seqlens", "sequence_lengths")
+# rope_status of what no other argument mends: memory, no kernel, no backend, no device, the device.
+_NOT_OF_ARGUMENTS = {7, 8, 9, 10, 12}
+
+
+def check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses tensors of a call, by the names of its keywords, for what none can be."""
+    leader, first = next(iter(tensors.items()))
+    rotated = tensors.get("q", first)
+    for name, x in tensors.items():
+        allowed: tuple[torch.dtype, ...] = _WHOLE if name in _INDICES else _ROTATED
+        if name in ("k", "cos", "sin") and rotated.dtype in _ROTATED:
+            allowed = (rotated.dtype,) if name == "k" else (torch.float32, rotated.dtype)
+        elif name == "position_flag":
+            allowed = (torch.int32,)
+        if x.dtype not in allowed:
+            names = listed([str(dtype) for dtype in dict.fromkeys(allowed)])
+            like = ", the type of q" if name == "k" and "q" in tensors else ""
+            raise TypeError(f"{name} is {x.dtype}; allowed is {names}{like}")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} is {x.layout}; allowed is torch.strided")
+        if x.device != first.device:
+            raise ValueError(
+                f"{name} is on {x.device} and {leader} on {first.device}; allowed is one device"
+            )
+
+
+_ENUMS = "|".join(NAMES)
+# Numbers for which 0 stands for none; 0 is one of the others.
+_NUMBERS = "|".join(
+    Fields.__annotations__.keys()
+    - NAMES.keys()
+    - {"rotary_offset", "k_rotary_offset", "shard_rank", "xpos_center", "sequence_length", "kernel"}
+)
+
+
+def _name(found: re.Match[str]) -> str:
+    number = int(found[2])
+    return f"{found[1]} is {repr(NAMES[found[1]][number - 1]) if number else 'not given'}"
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2]}{found[3]!r}" if found[3] in NAMES[found[1]] else found[0]
+
+
+def _allowed(found: re.Match[str]) -> str:
+    names = "|".join(NAMES[found[1]])
+    return found[0].replace(found[2], re.sub(rf"(?<!')\b({names})\b", r"'\1'", found[2]))
+
+
+# What the library says, and what that is in Python.
+_WORDS = (
+    (r"\bposition_ids\b", "positions"),
+    (r"factor_count is 0; .* rope_type inv_freq", "inv_freq is NULL; allowed is a list of numbers"),
+    (
+        r"factor_count is 0; .* rope_type longrope",
+        "short_factor and long_factor are not given; allowed with rope_type longrope is both",
+    ),
+    (
+        r"factor_count is (\d+); allowed is (.*) = (\d+) with rope_type inv_freq",
+        r"inv_freq has \1 entries; allowed is \3 (\2)",
+    ),
+    (
+        r"factor_count is (\d+); allowed is (.*) = (\d+) with rope_type longrope",
+        r"short_factor and long_factor have \1 entries; allowed is \3 (\2)",
+    ),
+    (
+        r"q\.out is \S+ and k\.out is \S+: they overlap; .*",
+        "q and k overlap; allowed is tensors that do not",
+    ),
+    (
+        r"\b([qk])\.out_stride is (\[.*?\])",
+        r"\1 has the strides \2 over batch, token, head and element",
+    ),
+    (r"the descriptor has", "the config has"),
+    (r"(?<!allowed )\bis NULL\b(?! or)", "is not given"),
+    (r"\bNULL\b", "None"),
+    (r"allowed is 0(?= (with|without|unless|while|where)\b)", "allowed is None"),
+    (rf"^({_NUMBERS})( .* allowed is) 0 or", r"\1\2 None or"),
+    (r" other than 0$", " other than 0, or None"),
+    (r" \(1\.\.4\)", ""),
+    (r">= 0 and finite", "> 0 and finite"),
+    (rf"\b({_ENUMS}) is (\d+)\b", _name),
+    (rf"\b({_NUMBERS}) is 0(?![.\de])", r"\1 is not given"),
+    (rf"\b({_NUMBERS}) is \"(.*?)\"", r"\1 is \2"),
+    (rf"\b({_ENUMS})( is | )(\w+)", _quoted),
+    (rf"^({_ENUMS}) is .*; allowed is ((?:(?! unless| with| where).)*)", _allowed),
+    (r'"([^"]*)"', r"'\1'"),
+)
+
+
+def explain(text: str) -> str:
+    """An error of the library in the words of Python."""
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    return text
+
+
+def refuse(error: Exception, *arguments: object) -> NoReturn:
+    """Raises `error`, with which a call ended, as what it says of the call's arguments.
+
+    They are looked at here, after the call has failed, which spares every other call the time.
+    """
+    if is_dynamo_compiling():
+        raise error
+    given = {name: x for name, x in zip(ARGUMENTS, arguments, strict=False) if x is not None}
+    offset = whole(cast("int", given.pop("position_offset", 0)))
+    try:
+        for name, x in given.items():
+            if not isinstance(x, Tensor):
+                raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+        if not -(2**63) <= offset < 2**63:
+            raise ValueError(f"position_offset is {offset}; allowed is a whole number of 64 bits")
+        if given:
+            check_tensors(cast("dict[str, Tensor]", given))
+    except (TypeError, ValueError) as found:
+        raise found from None
+    status = ctypes.c_int32()
+    text = (library.ropekit_last_error(ctypes.byref(status)) or b"").decode()
+    if not text or not str(error).startswith(text):
+        raise error
+    kind = RuntimeError if status.value in _NOT_OF_ARGUMENTS else ValueError
+    words = explain(text)
+    raise kind(words if "q" in given else re.sub(r"^q\b", "k", words)) from None
+
+
+def whole(offset: int) -> int:
+    """position_offset from whatever has an index; PyTorch would cut off a fraction of NumPy's."""
+    if isinstance(offset, (int, SymInt)):
+        return offset
+    try:
+        return operator.index(offset)
+    except TypeError:
+        raise TypeError(f"position_offset is {offset}; allowed is a whole number") from None

@@ -1,0 +1,129 @@
+"""Fields of a configuration: what Python may give for each, and their text for the operators."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
+from typing import Literal, NoReturn, TypedDict, get_args, get_origin, get_type_hints
+
+from torch import SymInt, Tensor
+
+Pairing = Literal["half_split", "interleaved"]
+
+
+class Fields(TypedDict, total=False):
+    """What is not given keeps the library's default; dtype and device are those of the tensors."""
+
+    layout: Literal["bshd", "bhsd", "sbhd", "thd"]
+    head_dim: int
+    rotary_dim: int
+    rotary_offset: int
+    k_head_dim: int
+    k_rotary_offset: int
+    pairing_in: Pairing
+    pairing_out: Pairing
+    direction: Literal["forward", "transpose", "inverse"]
+    angle_mode: Literal["exact", "f32", "table"]
+    arithmetic: Literal["fp32", "model_dtype"]
+    rope_type: Literal[
+        "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "inv_freq"
+    ]
+    rope_theta: float
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    beta_fast: float
+    beta_slow: float
+    mscale: float
+    mscale_all_dim: float
+    attention_factor: float
+    alpha: float
+    partial_rotary_factor: float
+    short_mscale: float
+    long_mscale: float
+    xpos_scale_base: float
+    xpos_center: int
+    original_max_position_embeddings: int
+    max_position_embeddings: int
+    sequence_length: int
+    short_factor: Sequence[float]
+    long_factor: Sequence[float]
+    inv_freq: Sequence[float]
+    truncate: Literal["on", "off"]
+    longrope_select: Literal["per_sequence", "static", "short", "long"]
+    axes: int
+    axis_layout: Literal["chunked", "interleaved", "alternating", "custom"]
+    axis_frequency: Literal["shared", "restart"]
+    sections: Sequence[int]
+    pair_axis: Sequence[int]
+    shard: Literal["none", "contiguous", "zigzag"]
+    shard_rank: int
+    shard_size: int
+    table_width: Literal["half", "full"]
+    out_of_range: Literal["error", "identity", "clamp"]
+    launch: Literal["serial", "programmatic"]
+    kernel: str
+
+
+_KINDS = get_type_hints(Fields)
+# Enumerations by their fields; "role" is that of a lone tensor, which `apply` sets.
+NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k")} | {
+    name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
+}
+_LISTS = {name: get_args(kind)[0] for name, kind in _KINDS.items() if get_origin(kind) is Sequence}
+
+
+def listed(values: Sequence[str]) -> str:
+    """a, b or c."""
+    return " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+
+
+def _refuse(name: str, value: object, allowed: str, kind: type | None = None) -> NoReturn:
+    error = ValueError if kind and isinstance(value, kind) else TypeError
+    raise error(f"{name} is {value!r}; allowed is {allowed}")
+
+
+def _number(name: str, value: object, whole: bool) -> str:
+    """As Python writes it. One that a graph leaves open is settled: the text is that of one."""
+    if not isinstance(value, bool):
+        if isinstance(value, (int, SymInt)):
+            return repr(operator.index(value))
+        if not whole and isinstance(value, float):
+            return repr(value.__float__())
+        # A tensor is refused: a text that is kept for it would outlive what it holds.
+        if hasattr(value, "__index__") and not isinstance(value, Tensor):
+            with suppress(TypeError):  # as of an array that holds no single whole number
+                return repr(operator.index(value))
+        if not whole and isinstance(value, Real):
+            return repr(float(value))
+    _refuse(name, value, "a whole number" if whole else "a number")
+
+
+def _write(name: str, value: object) -> str:
+    if name in NAMES:
+        if not isinstance(value, str) or value not in NAMES[name]:
+            _refuse(name, value, listed([repr(known) for known in NAMES[name]]), str)
+        text = value
+    elif name in _LISTS:
+        if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+            _refuse(name, value, "a list of numbers", list)
+        whole = _LISTS[name] is int
+        text = ",".join(_number(f"{name}[{i}]", x, whole) for i, x in enumerate(value))
+    elif name == "kernel":
+        if not isinstance(value, str) or not value or " " in value:
+            _refuse(name, value, "the name of a kernel", str)
+        text = value
+    elif name in _KINDS:
+        text = _number(name, value, _KINDS[name] is int)
+    else:
+        raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields")
+    return f"{name}={text}"
+
+
+def merge(text: str, fields: Mapping[str, object]) -> str:
+    """The text of a configuration with some fields replaced; None takes a field away."""
+    kept = [part for part in text.split() if part.partition("=")[0] not in fields]
+    given = [_write(name, value) for name, value in fields.items() if value is not None]
+    return " ".join(kept + given)

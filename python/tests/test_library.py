@@ -1,0 +1,72 @@
+"""The libraries in the process: their backends, kernels and OpenMP runtime."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ropekit
+import torch
+from ropekit import check
+
+KERNELS = {
+    "x86_64": {"avx512_bf16", "avx512", "avx2", "scalar", "reference"},
+    "aarch64": {"neon", "scalar", "reference"},
+}
+
+
+def test_every_kernel_of_the_cpu_is_there() -> None:
+    q = torch.randn(1, 3, 2, 64)
+    with pytest.raises(ValueError, match="is None or any of") as caught:
+        ropekit.apply(q, kernel="none")
+    names = str(caught.value).rpartition(" any of ")[2].split(", ")
+    assert set(names) == KERNELS[platform.machine()]
+    tried = 0
+    for name in names:
+        try:
+            y = ropekit.apply(q, kernel=name)
+        except RuntimeError as error:  # this processor has it not
+            assert "every kernel declined" in str(error)
+            continue
+        if name != "reference":
+            assert torch.equal(y, ropekit.apply(q))
+        tried += 1
+    assert tried >= 2
+
+
+def test_openmp_is_that_of_pytorch() -> None:
+    """A second runtime would have a second team of threads."""
+    if not re.search("OpenMP", torch.__config__.parallel_info()):
+        pytest.skip("this PyTorch has another kind of threads")
+    q = torch.randn(1, 4096, 8, 128) + 1
+    ropekit.apply(q)
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    runtimes = set(re.findall(r"/\S*lib(?:gomp|iomp5|omp)[-.]\S*so\S*", maps))
+    assert len(runtimes) == 1, runtimes
+
+
+def listed(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "ropekit.check", "--backends"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_backends_are_told_with_their_reasons(tmp_path: Path) -> None:
+    (tmp_path / "libropekit_broken.so").write_text("no library", encoding="utf-8")
+    lines = listed(ROPE_PLUGIN_PATH=str(tmp_path)).splitlines()
+    assert "cpu      built in: can be used" in lines
+    broken = next(line for line in lines if line.startswith("broken"))
+    assert str(tmp_path / "libropekit_broken.so") in broken
+    assert not broken.endswith("can be used")
+    names = {line.split()[0] for line in check.backends()}
+    assert names <= {"cpu", "cuda", "hip"}
