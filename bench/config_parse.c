@@ -1,5 +1,7 @@
 #include "bench/config_file.h"
 
+#include "bench/json_scan.h"
+
 #include <cjson/cJSON.h>
 
 #include <stdarg.h>
@@ -114,11 +116,17 @@ static rope_status set_fields(const walk *w, const char *scope, const cJSON *obj
     return status;
 }
 
-/* Whether rope_parameters hold one object for each layer type. */
+/* Whether rope_parameters hold an object for each layer type, null for layers without RoPE. */
 static bool is_by_layer(const cJSON *parameters) {
+    bool found = false;
     const cJSON *item;
-    cJSON_ArrayForEach(item, parameters) if (!cJSON_IsObject(item)) return false;
-    return parameters->child != NULL;
+    cJSON_ArrayForEach(item, parameters) {
+        found |= cJSON_IsObject(item);
+        if (strcmp(item->string, "rope_type") == 0 || strcmp(item->string, "type") == 0 ||
+            (!cJSON_IsObject(item) && !cJSON_IsNull(item)))
+            return false;
+    }
+    return found;
 }
 
 static rope_status choose_layer(const walk *w, const cJSON *parameters, const cJSON **chosen) {
@@ -190,38 +198,21 @@ static rope_status walk_root(walk *w, const cJSON *root) {
     return status == ROPE_OK ? walk_rope(w, parameters) : status;
 }
 
-/* The first byte that no JSON has where it stands, as cJSON takes every byte to 32 for white space
- * and control characters within strings; length where there is none. */
-static size_t strange_byte(const char *text, size_t length) {
-    bool in_string = false;
-    for (size_t i = 0; i < length; i++) {
-        const unsigned char byte = (unsigned char)text[i];
-        if (byte < ' ' && (in_string || !strchr("\t\r\n", byte) || byte == 0))
-            return i;
-        if (byte > '~' && !in_string)
-            return i;
-        if (in_string && byte == '\\' && i + 1 < length && (unsigned char)text[i + 1] >= ' ')
-            i++;
-        else if (byte == '"')
-            in_string = !in_string;
-    }
-    return length;
-}
-
 rope_status config_file_parse(const char *text, size_t length, rope_config *config,
                               const char *layer_type, char *error) {
     walk w = {.config = config, .layer_type = layer_type, .error = error};
     const char *end = NULL;
-    const size_t strange = length <= CONFIG_FILE_MOST ? strange_byte(text, length) : 0;
+    const size_t strange = length <= CONFIG_FILE_MOST ? json_scan(text, length) : 0;
     cJSON *root = strange == length ? cJSON_ParseWithLengthOpts(text, length, &end, 0) : NULL;
     while (root && end < text + length && strchr(" \t\r\n", *end))
         end++;
     rope_status status;
     if (strange < length)
-        status = refuse(&w,
-                        "byte %zu of %zu is 0x%02x, which is not JSON there; allowed is UTF-8 text "
-                        "without a byte order mark",
-                        strange, length, (unsigned char)text[strange]);
+        status =
+            refuse(&w,
+                   "byte %zu of %zu is 0x%02x, which may not stand there; allowed is JSON in UTF-8 "
+                   "without a byte order mark and without \\u0000",
+                   strange, length, (unsigned char)text[strange]);
     else if (!root)
         status = refuse(&w, "byte %zu of %zu is not JSON; allowed is one object, at most %d deep",
                         end ? (size_t)(end - text) : 0, length, CJSON_NESTING_LIMIT);

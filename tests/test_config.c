@@ -134,7 +134,7 @@ TEST(config, ignored_fields) {
         {"", "vocab_size", 1, 0, 0, 0},
         {"", "compress_rope_theta", 10000, 0, 0, 0},
         {"", "no_rope_layer_interval", 4, 0, 0, 0},
-        {"", "use_mem_rope", 0, 0, 0, 0},
+        {"", "rotary_value", 0, 0, 0, 0},
         {"", "rope_theta", 10000, 0, 0, 0},
         {"rope", "rope_theta", 500000, 0, 0, 0},
         {"rope", "rope_type", 0, "linear", 0, 0},
@@ -218,6 +218,54 @@ TEST(config, a_model_that_is_not_known) {
     }
 }
 
+/* Names of fields in configurations that came with a model's own code. */
+TEST(config, names_of_other_libraries) {
+    static const golden_field fields[] = {
+        {"", "rope_pct", 0.25, 0, 0, 0},
+        {"", "rotary_emb_fraction", 0.5, 0, 0, 0},
+        {"", "rotary_embedding_base", 500, 0, 0, 0},
+        {"", "rotary_emb_interleaved", 1, 0, 0, 0},
+    };
+    for (int i = 0; i < 4; i++) {
+        rope_config *config = config_of(&fields[i], 1);
+        rope_desc desc = {.struct_size = sizeof desc};
+        CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 64));
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        CHECK_STATUS(ROPE_OK, rope_config_check(config));
+        const int interleaved = desc.pairing_in == ROPE_PAIRING_INTERLEAVED &&
+                                desc.pairing_out == ROPE_PAIRING_INTERLEAVED;
+        CHECK(desc.rotary_dim == (i < 2 ? 16 << i : 0) && desc.rope_theta == (i == 2 ? 500 : 0) &&
+                  interleaved == (i == 3),
+              "%s: rotary_dim %d, theta %g, pairing %d", fields[i].name, desc.rotary_dim,
+              desc.rope_theta, desc.pairing_in);
+        rope_config_destroy(config);
+    }
+}
+
+/* ModernBERT states a position_embedding_type that it does not read. */
+TEST(config, models_that_do_not_rotate) {
+    static const struct {
+        const char *model_type, *kind;
+        rope_status status;
+    } cases[] = {{"esm", "absolute", ROPE_ERROR_INVALID_VALUE},
+                 {"esm", "rotary", ROPE_OK},
+                 {"granitemoehybrid", "nope", ROPE_ERROR_INVALID_VALUE},
+                 {"granitemoehybrid", "rope", ROPE_OK},
+                 {"modernbert", "absolute", ROPE_OK},
+                 {"no_such_model", "alibi", ROPE_ERROR_INVALID_VALUE}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rope_config *config = new_config();
+        rope_desc desc = {.struct_size = sizeof desc};
+        CHECK_STATUS(ROPE_OK, rope_config_set_number(config, "", "head_dim", 64));
+        CHECK_STATUS(ROPE_OK,
+                     rope_config_set_string(config, "", "model_type", cases[i].model_type));
+        CHECK_STATUS(ROPE_OK,
+                     rope_config_set_string(config, "", "position_embedding_type", cases[i].kind));
+        CHECK_STATUS(cases[i].status, rope_config_finish(config, &desc, NULL));
+        rope_config_destroy(config);
+    }
+}
+
 TEST(config, models_ignore_little) {
     static const char *const silent[] = {"llama-3.1-8b", "qwen3-8b",    "deepseek-v3",
                                          "phi-3.5-mini", "gpt-oss-20b", "gpt-neox-20b",
@@ -250,7 +298,11 @@ static const struct refusal {
     {{"", "partial_rotary_factor", 1.5, 0, 0, 0}, "partial_rotary_factor"},
     {{"", "partial_rotary_factor", 0.001, 0, 0, 0}, "partial_rotary_factor"},
     {{"", "rope_interleave", 2, 0, 0, 0}, "rope_interleave"},
-    {{"", "rotary", 0, 0, 0, 0}, "rotary"},
+    {{"", "rotary", 0, 0, 0, 0}, "rotary is false; allowed is true"},
+    {{"", "use_rope", 0, 0, 0, 0}, "use_rope is false; allowed is true"},
+    {{"", "alibi", 1, 0, 0, 0}, "alibi is true; allowed is false"},
+    {{"", "alibi", 0, "yes", 0, 0}, "alibi is the string \"yes\"; allowed is true or false"},
+    {{"", "position_embeddings_type", 0, "relative_key", 0, 0}, "allowed is rotary or rope"},
     {{"", "torch_dtype", 0, "float8_e4m3fn", 0, 0}, "torch_dtype"},
     {{"", "max_position_embeddings", -1, 0, 0, 0}, "max_position_embeddings"},
     {{"", "max_position_embeddings", 1e300, 0, 0, 0}, "max_position_embeddings"},

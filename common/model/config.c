@@ -18,6 +18,7 @@ static int is_about_rope(const char *name) {
 /* Those, and what else of a model is read. */
 static int model_field_matters(const char *name) {
     static const char *const names[] = {
+        "alibi",
         "attention_head_dim",
         "d_model",
         "dtype",
@@ -37,6 +38,8 @@ static int model_field_matters(const char *name) {
         "num_attention_heads",
         "num_key_value_heads",
         "num_kv_heads",
+        "position_embedding_type",
+        "position_embeddings_type",
         "qk_nope_head_dim",
         "torch_dtype",
     };

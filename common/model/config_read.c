@@ -54,7 +54,7 @@ static const config_field *read_field(reading *r, int scope, const char *name, f
 
 /* A number under its names, best first, where it may stand and what it may be. */
 typedef struct number_spec {
-    const char *names[3];
+    const char *names[4];
     int scopes;
     double most;
     int whole, zero_is_absent;
@@ -85,7 +85,7 @@ static double checked(reading *r, const number_spec *spec, const config_field *f
 static double number(reading *r, const number_spec *spec) {
     const config_field *best = NULL;
     for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
-        for (int i = 0; i < 3 && spec->names[i] && (spec->scopes & scope); i++) {
+        for (int i = 0; i < 4 && spec->names[i] && (spec->scopes & scope); i++) {
             config_field *field = find(r, scope, spec->names[i]);
             if (!best)
                 best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
@@ -109,11 +109,16 @@ static double number(reading *r, const number_spec *spec) {
 #define WHOLE(most, ...)                                                                           \
     { {__VA_ARGS__}, SCOPE_MODEL, most, 1, 0 }
 
-static const number_spec rope_theta = REAL("rope_theta", "rotary_emb_base");
+static const number_spec rope_theta =
+    REAL("rope_theta", "rotary_emb_base", "rotary_embedding_base");
 static const number_spec global_theta = REAL("global_rope_theta");
 static const number_spec local_theta = REAL("rope_local_base_freq", "local_rope_theta");
 static const number_spec share = {
-    {"partial_rotary_factor", "rotary_pct"}, SCOPE_ROPE | SCOPE_MODEL, 1, 0, 0};
+    {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"},
+    SCOPE_ROPE | SCOPE_MODEL,
+    1,
+    0,
+    0};
 static const number_spec rotary_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "rotary_dim");
 static const number_spec head_dim =
     WHOLE(ROPE_MAX_HEAD_DIM, "head_dim", "attention_head_dim", "kv_channels");
@@ -160,7 +165,11 @@ static int states(const reading *r, const char *name) {
 static void refuse_model(reading *r) {
     static const struct {
         const char *model_type, *why;
-    } refused[] = {{"minimax_m3_vl", "states a rotary_dim that Transformers does not read"},
+    } refused[] = {{"clvp_encoder", "takes the part that rotates from projection_dim"},
+                   {"dinov3_vit", "turns by coordinates of patches"},
+                   {"eomt_dinov3", "turns by coordinates of patches"},
+                   {"sapiens2", "turns by coordinates of patches"},
+                   {"minimax_m3_vl", "states a rotary_dim that Transformers does not read"},
                    {"musicflamingo", "turns by time stamps in seconds"},
                    {"molmo2", "scales some layers alone (rope_scaling_layers)"}};
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
@@ -385,11 +394,61 @@ static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t 
     model->num_key_value_heads = 1;
 }
 
+static int is_known(const char *model_type) {
+    for (size_t i = 0; i < sizeof known_models / sizeof known_models[0]; i++)
+        if (strcmp(known_models[i], model_type) == 0)
+            return 1;
+    for (size_t i = 0; i < sizeof model_pairings / sizeof model_pairings[0]; i++)
+        if (strcmp(model_pairings[i].model_type, model_type) == 0)
+            return 1;
+    for (size_t i = 0; i < sizeof model_defaults / sizeof model_defaults[0]; i++)
+        if (strcmp(model_defaults[i].model_type, model_type) == 0)
+            return 1;
+    return 0;
+}
+
+/* Models that Transformers has pass over position_embedding_type, but for these. */
+static int reads_position_kind(const char *model_type) {
+    return !is_known(model_type) || strcmp(model_type, "esm") == 0 ||
+           strcmp(model_type, "granitemoehybrid") == 0;
+}
+
+static void read_position_kind(reading *r, const char *name) {
+    const config_field *kind = read_field(r, SCOPE_MODEL, name, FIELD_TEXT);
+    if (kind && strcmp(kind->text, "rotary") != 0 && strcmp(kind->text, "rope") != 0)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "%s is \"%s\"; allowed is rotary or rope, as nothing rotates "
+                              "otherwise",
+                              name, kind->text);
+}
+
+/* Fields that say that a model, or that this configuration of it, does not rotate. */
+static void read_switches(reading *r) {
+    static const struct {
+        const char *name;
+        int on;
+    } switches[] = {
+        {"alibi", 0},        /* Falcon */
+        {"rotary", 1},       /* GPT-J */
+        {"use_mem_rope", 1}, /* Zamba 2 */
+        {"use_rope", 1},
+        {"use_rotary_embedding", 1}, /* CLVP */
+        {"use_rotary_embeddings", 1},
+        {"use_rotary_position_embeddings", 1},
+    };
+    for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++)
+        if (flag(r, SCOPE_MODEL, switches[i].name, switches[i].on) != switches[i].on)
+            r->status =
+                rope_fail(ROPE_ERROR_INVALID_VALUE,
+                          "%s is %s; allowed is %s, as nothing rotates otherwise", switches[i].name,
+                          switches[i].on ? "false" : "true", switches[i].on ? "true" : "false");
+    read_position_kind(r, "position_embeddings_type");
+    if (reads_position_kind(r->model_type))
+        read_position_kind(r, "position_embedding_type");
+}
+
 static void read_window(reading *r, rope_desc *desc) {
     double part = number(r, &share);
-    if (!flag(r, SCOPE_MODEL, "rotary", 1)) /* GPT-J */
-        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
-                              "rotary is 0; allowed is 1, as without it nothing rotates");
     if (desc->rope_type == ROPE_TYPE_PROPORTIONAL) {
         desc->partial_rotary_factor = part;
         return;
@@ -434,6 +493,10 @@ static void read_pairing(reading *r, rope_desc *desc) {
             desc->pairing_in = model_pairings[i].in;
             desc->pairing_out = model_pairings[i].out;
         }
+    const int whole = flag(r, SCOPE_MODEL, "rotary_emb_interleaved", -1); /* NomicBert */
+    if (whole >= 0)
+        desc->pairing_in = desc->pairing_out =
+            whole ? ROPE_PAIRING_INTERLEAVED : ROPE_PAIRING_HALF_SPLIT;
     int interleave = flag(r, SCOPE_MODEL, "rope_interleave", -1);
     if (interleave < 0)
         return;
@@ -492,19 +555,6 @@ static void read_axes(reading *r, rope_desc *desc) {
     desc->sections[2] = width;
 }
 
-static int is_known(const char *model_type) {
-    for (size_t i = 0; i < sizeof known_models / sizeof known_models[0]; i++)
-        if (strcmp(known_models[i], model_type) == 0)
-            return 1;
-    for (size_t i = 0; i < sizeof model_pairings / sizeof model_pairings[0]; i++)
-        if (strcmp(model_pairings[i].model_type, model_type) == 0)
-            return 1;
-    for (size_t i = 0; i < sizeof model_defaults / sizeof model_defaults[0]; i++)
-        if (strcmp(model_defaults[i].model_type, model_type) == 0)
-            return 1;
-    return 0;
-}
-
 /* How the fields of a model were read that nobody compared with Transformers. */
 static void take_note(const reading *r, const rope_desc *desc) {
     char *note = r->config->note;
@@ -526,6 +576,7 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
         field->read = 0;
     read_model_type(&r);
     const double layer_theta = read_layer(&r);
+    read_switches(&r);
     read_dtype(&r, desc, model);
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);

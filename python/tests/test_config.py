@@ -166,8 +166,15 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
         ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type is ['yarn']; allowed is a number"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": ["8"]}}, "factor is ['8']; allowed is"),
         ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; allowed is a dict or None"),
+        ({"rope_scaling": {"rope_type": None, "type": {}}}, "type is {}; allowed is a number"),
         ({"rope_parameters": [1]}, "rope_parameters is [1]; allowed is a dict or None"),
         ({"rope_theta": ["1e4"]}, "rope_theta is a list"),
+        ({"rope_theta": 10**400}, "rope_theta is inf"),
+        ({"rope_theta": -(10**400)}, "rope_theta is -inf"),
+        ({"model_type": "lla\0ma"}, "allowed is Unicode text without a NUL"),
+        ({"model_type": "\ud800"}, "allowed is Unicode text without a NUL"),
+        ({"rope_scaling": {"mrope_section": [True]}}, "mrope_section is [True]; allowed is"),
+        ({"alibi": True}, "alibi is true; allowed is false"),
         ({"rope_theta": {"full": 1e4}}, "rope_theta is a list"),
         ({"rope_parameters": {"a": {}, "b": None}}, 'layer_type is "full_attention"; allowed is a'),
     ],
@@ -270,9 +277,31 @@ def test_older_configurations_of_layers_that_differ() -> None:
     assert "factor" not in ropekit.Config.from_transformers(olmo, "sliding_attention").text
 
 
-def test_json_is_strict(tmp_path: Path) -> None:
-    for text in ('{"head_dim": NaN}', '{"head_dim":\0 64}', '\ufeff{"head_dim": 64}'):
-        path = tmp_path / "config.json"
-        path.write_text(text)
-        with pytest.raises(RuntimeError, match="cannot be read"):
-            ropekit.Config.from_transformers(path)
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"head_dim": NaN}',
+        b'{"head_dim":\0 64}',
+        b'\xef\xbb\xbf{"head_dim": 64}',
+        b'{"head_dim": 64, "a": "\xff"}',
+        b'{"head_dim": 064}',
+        b'{"head_dim": 64, "a": "\\ud800"}',
+        b'{"head_dim": 64, "a": "\\u0000"}',
+        b'{"head_dim": 64, "a": ' + b"[" * 100000 + b"]" * 100000 + b"}",
+    ],
+    ids=lambda text: repr(text[:40]),
+)
+def test_json_is_strict(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match="holds no JSON"):
+        ropekit.Config.from_transformers(path)
+
+
+def test_json_is_read_as_the_tool_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"head_dim": 64, "a": "\\\\u0000", "b": ' + "9" * 5000 + "}")
+    assert "head_dim=64" in ropekit.Config.from_transformers(path).text
+    layers = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": None}
+    path.write_text(json.dumps({"head_dim": 64, "rope_parameters": layers}))
+    assert "rope_theta=1000000" in ropekit.Config.from_transformers(path).text

@@ -21,7 +21,30 @@ from transformers import PreTrainedConfig
 
 TABLE = Path(__file__).parent / "model_types.tsv"
 KNOWN = Path(__file__).parents[2] / "common" / "model" / "known_models.h"
+ROTARY = re.compile(r"\w*(Rotary|Rope)\w*Embedding\w*")
 HEADING = "model_type\tclass\tfields\tropekit"
+
+
+# What a class's own values leave out, or leave without a rotation that is one.
+VALUES: dict[str, dict[str, Any]] = {
+    "blt": {"hidden_size": 2048, "num_attention_heads": 16},
+    "esm": {"position_embedding_type": "rotary"},
+    "glm4_moe": {"num_attention_heads": 32},
+    "glm4v_moe_text": {"num_attention_heads": 32},
+    "seamless_m4t": {"position_embeddings_type": "rotary"},
+    "wav2vec2-bert": {"position_embeddings_type": "rotary"},
+    "wav2vec2-conformer": {"position_embeddings_type": "rotary"},
+    "zamba2": {"use_mem_rope": True},
+}
+
+
+# The configuration of a class that does not say it.
+CLASSES = {
+    "ClvpRotaryPositionalEmbedding": "ClvpEncoderConfig",
+    "SeamlessM4TConformerRotaryPositionalEmbedding": "SeamlessM4TConfig",
+    "Wav2Vec2BertRotaryPositionalEmbedding": "Wav2Vec2BertConfig",
+    "Wav2Vec2ConformerRotaryPositionalEmbedding": "Wav2Vec2ConformerConfig",
+}
 
 
 def note_fields(config: PreTrainedConfig, names: set[str]) -> PreTrainedConfig:
@@ -29,9 +52,10 @@ def note_fields(config: PreTrainedConfig, names: set[str]) -> PreTrainedConfig:
     own = type(config)
 
     def read(self: PreTrainedConfig, name: str) -> Any:
-        if name in own.__getattribute__(self, "__dict__") and not name.startswith("_"):
+        get: Any = own.__getattribute__
+        if name in get(self, "__dict__") and not name.startswith("_"):
             names.add(name)
-        return own.__getattribute__(self, name)
+        return get(self, name)
 
     config.__class__ = type(own.__name__, (own,), {"__getattribute__": read})
     return config
@@ -41,30 +65,27 @@ def embeddings() -> Iterator[tuple[type, type[PreTrainedConfig]]]:
     """Rotary embeddings that are made of a configuration, with its class."""
     root = Path(transformers.models.__path__[0])
     for path in sorted(root.glob("*/modeling_*.py")):
-        if "Rotary" not in path.read_text(encoding="utf-8"):
+        if not ROTARY.search(path.read_text(encoding="utf-8")):
             continue
         try:
             module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
         except ImportError:  # of a package that is not here
             continue
         for name, found in inspect.getmembers(module, inspect.isclass):
-            if "Rotary" not in name or found.__module__ != module.__name__:
+            if not ROTARY.fullmatch(name) or found.__module__ != module.__name__:
                 continue
             hint = inspect.signature(found.__init__).parameters.get("config")
-            if (
-                hint
-                and isinstance(hint.annotation, type)
-                and hasattr(hint.annotation, "model_type")
-            ):
-                yield found, hint.annotation
+            kind: Any = getattr(module, CLASSES.get(name, ""), hint and hint.annotation)
+            if hasattr(kind, "model_type"):
+                yield found, kind
 
 
 def judge(config: PreTrainedConfig, rotary: Any) -> str:
     """read, or why not: a refusal in the library's words."""
     if not any(name.endswith("inv_freq") for name in vars(rotary) | dict(rotary.named_buffers())):
         return "no frequencies of its own"
-    kinds = rotary.rope_type if isinstance(getattr(rotary, "rope_type", None), dict) else {None: 0}
-    for layer in kinds:
+    kinds = getattr(rotary, "rope_type", None)
+    for layer in kinds if kinds and isinstance(kinds, dict) else [None]:
         prefix = f"{layer}_" if layer else ""
         known = getattr(rotary, f"{prefix}inv_freq").double().flatten()
         try:
@@ -72,6 +93,9 @@ def judge(config: PreTrainedConfig, rotary: Any) -> str:
             found, factor = read.frequencies(2 * known.numel())
         except (RuntimeError, ValueError) as error:
             return f"refused: {error}"
+        texts = dict(part.partition("=")[::2] for part in read.text.split())
+        if int(texts.get("rotary_dim", texts["head_dim"])) != 2 * known.numel():
+            return "DIFFERS"
         mine = torch.tensor(found, dtype=torch.float64)
         if "axis_layout=alternating" in read.text:  # whose pairs Transformers orders by axis
             mine, known = mine.sort().values, known.sort().values
@@ -89,8 +113,9 @@ def rows() -> list[str]:
         for embedding, kind in embeddings():
             names: set[str] = set()
             try:
-                config = kind().get_text_config(decoder=True)
-                made = kind().get_text_config(decoder=True)
+                values = VALUES.get(kind.model_type, {})
+                config = kind(**values).get_text_config(decoder=True)
+                made = kind(**values).get_text_config(decoder=True)
                 rotary = embedding(note_fields(made, names))
                 verdict = judge(config, rotary)
             except (AttributeError, KeyError) as error:
