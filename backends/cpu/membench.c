@@ -4,7 +4,6 @@
 #include "backends/cpu/rope/kernel.h"
 
 #include <stddef.h>
-#include <stdio.h>
 #include <string.h>
 
 #if defined(_OPENMP)
@@ -14,6 +13,16 @@
 static void copy_memory(char *target, const char *source, size_t bytes) {
     memcpy(target, source, bytes);
 }
+
+static void update_memory(char *target, const char *source, size_t bytes) {
+    (void)source;
+    for (size_t i = 0; i < bytes; i++)
+        target[i] ^= 1;
+}
+
+/* Of a kernel without vectors. */
+static const cpu_membench membench_memory = {copy_memory, copy_memory, copy_memory, update_memory,
+                                             update_memory};
 
 #if defined(_OPENMP)
 static void run_part(cpu_membench_function function, const rope_traffic *t, size_t index,
@@ -56,12 +65,9 @@ static rope_status bind_memcpy(const rope_candidate *self, const void *problem, 
 /* A candidate's data is the place of its function in a cpu_membench. */
 static rope_status bind_lines(const rope_candidate *self, const void *problem, int32_t device,
                               void **kernel, char *reason) {
-    (void)problem, (void)device;
-    if (!cpu_kernel_allowed()->membench) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: the scalar kernel has no vectors");
-        return ROPE_DECLINED;
-    }
-    const char *functions = (const char *)cpu_kernel_allowed()->membench;
+    (void)problem, (void)device, (void)reason;
+    const cpu_membench *of_kernel = cpu_kernel_allowed()->membench;
+    const char *functions = (const char *)(of_kernel ? of_kernel : &membench_memory);
     *kernel = (void *)(uintptr_t)(functions + *(const size_t *)self->data);
     return ROPE_OK;
 }

@@ -78,9 +78,12 @@ def _allowed(found: re.Match[str]) -> str:
 # What the library says, and what that is in Python.
 _WORDS = (
     (r"\bposition_ids\b", "positions"),
-    (r"factor_count is 0; .* rope_type inv_freq", "inv_freq is NULL; allowed is a list of numbers"),
     (
-        r"factor_count is 0; .* rope_type longrope",
+        r"factor_count is .* > 0 with rope_type inv_freq",
+        "inv_freq is not given; allowed is a list of numbers",
+    ),
+    (
+        r"factor_count is .* > 0 with rope_type longrope",
         "short_factor and long_factor are not given; allowed with rope_type longrope is both",
     ),
     (

@@ -95,7 +95,7 @@ def test_a_run_around_the_cache_stands_beside_and_meets_nothing(run):
     around["records"][0]["bytes"] = 1 + one["device"]["cache_bytes"]
     assert verdicts(around, one) == verdicts(one)
     around["records"][0]["bytes"] = 1
-    around["host"]["settings"] = {"ROPE_CPU_ISA": "avx2"}
+    around["host"]["settings"] = {"ROPE_CPU_STREAM": "32"}
     assert verdicts(one, around) == verdicts(one)
 
 
