@@ -23,7 +23,7 @@ if(ROPEKIT_SANITIZE)
     list(APPEND ropekit_link_flags -fsanitize=${ROPEKIT_SANITIZE})
 endif()
 
-# Language, flags and the include path "room/file.h" of a target of ours.
+# Language, flags and the include path "folder/file.h" of a target of ours.
 function(ropekit_target target)
     set_target_properties(${target} PROPERTIES
         C_STANDARD 11 C_STANDARD_REQUIRED ON
