@@ -4,6 +4,7 @@
 
 #include "backends/cpu/features.h"
 #include "backends/cpu/membench.h"
+#include "backends/cpu/model_name.h"
 #include "backends/cpu/partition.h"
 #include "backends/cpu/rope/kernel.h"
 #include "common/status.h"

@@ -196,31 +196,3 @@ const cpu_prefetch_policy *cpu_prefetch_policy_chosen(void) {
     pthread_once(&once, fill);
     return &policy;
 }
-
-/* The value of a line of /proc/cpuinfo if it has that key. */
-static const char *cpu_line_value(char *line, const char *key) {
-    size_t length = strlen(key);
-    char *value = strchr(line, ':');
-    if (!value || strncmp(line, key, length) != 0 || (line[length] != '\t' && line[length] != ':'))
-        return NULL;
-    value[strcspn(value, "\n")] = 0;
-    return value + strspn(value, ": \t");
-}
-
-void cpu_model_name(char *text, int size) {
-    static const char *const keys[] = {"model name", "cpu family", "model"};
-    char found[3][96] = {"unknown"}, line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file && fgets(line, sizeof line, file) && line[0] != '\n')
-        for (int i = 0; i < 3; i++) {
-            const char *value = cpu_line_value(line, keys[i]);
-            if (value)
-                snprintf(found[i], sizeof found[i], "%s", value);
-        }
-    if (file)
-        fclose(file);
-    if (found[1][0] && found[2][0])
-        snprintf(text, (size_t)size, "%s (family %s, model %s)", found[0], found[1], found[2]);
-    else
-        snprintf(text, (size_t)size, "%s", found[0]);
-}

@@ -42,7 +42,4 @@ int64_t cpu_cache_bytes(void);
 
 const cpu_prefetch_policy *cpu_prefetch_policy_chosen(void);
 
-/* Model name, and on x86 family and model, into text; "unknown" where the system does not say. */
-void cpu_model_name(char *text, int size);
-
 #endif

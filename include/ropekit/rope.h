@@ -470,7 +470,7 @@ typedef struct rope_device rope_device;
 typedef struct rope_device_info {
     size_t struct_size;    /**< sizeof(rope_device_info), set by the caller. */
     const char *backend;   /**< The backend's name. */
-    char name[128];        /**< As in "AMD EPYC (family 26, model 2)" or "NVIDIA H100". */
+    char name[128];        /**< As in "AMD EPYC (Zen 5)" or "NVIDIA H100". */
     char features[128];    /**< What kernels choose by, as in "avx512 avx2 scalar" or "sm_90". */
     int64_t memory_bytes;  /**< Memory in all, 0 if unknown. */
     int64_t cache_bytes;   /**< Last-level cache, 0 if unknown. */

@@ -7,6 +7,8 @@ from importlib import resources
 
 import jsonschema
 
+from ropekit_bench.compact import expand
+
 
 class ResultsError(Exception):
     """A file that holds no results, with the reason."""
@@ -26,7 +28,8 @@ def check(document, name):
         raise ResultsError(f"{name}: {place}: {error.message[:300]}")
 
 
-def read(path):
+def load(path):
+    """What a file holds, checked."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -36,14 +39,22 @@ def read(path):
     return document
 
 
+def read(path):
+    """The document of a file, expanded where that is compact."""
+    return expand(load(path))
+
+
 def write(document, path):
-    """Writes one record a line and replaces the file at once. ResultsError where a number is not finite,
-    which JSON cannot say."""
+    """Writes one record a line, of a compact document without blanks, and replaces the file at once.
+    ResultsError where a number is not finite, which JSON cannot say."""
+    head = {k: v for k, v in document.items() if k != "records"}
+    separators = (",", ":") if "columns" in document else None
     try:
-        head = json.dumps({k: v for k, v in document.items() if k != "records"}, indent=1, allow_nan=False)
-        records = ",\n".join(json.dumps(r, allow_nan=False) for r in document["records"])
+        head = json.dumps(head, indent=1, allow_nan=False)
+        lines = [json.dumps(r, allow_nan=False, separators=separators) for r in document["records"]]
     except ValueError as error:
         raise ResultsError(f"{path}: {error}") from error
+    records = ",\n".join(lines)
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         file.write(f'{head[:-2]},\n "records": [\n{records}\n]}}\n')
     os.replace(f"{path}.part", path)

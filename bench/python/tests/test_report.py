@@ -545,7 +545,7 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    for name in ("README.md", "docs/performance.md", "docs/figures.md", "examples/minimal.c"):
+    for name in ("README.md", "docs/figures.md", "examples/minimal.c"):
         (tmp_path / name).touch()
 
     def run(*options, **environment):
@@ -570,7 +570,7 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
 def test_documents_are_left_alone_where_the_figure_cannot_be_drawn(update, tmp_path):
     (tmp_path / "without").mkdir()
     (tmp_path / "without/matplotlib.py").write_text("raise ModuleNotFoundError(name='matplotlib')")
-    text = "<!-- begin: goals -->\nolder\n<!-- end: goals -->\n"
+    text = "<!-- begin: overview -->\nolder\n<!-- end: overview -->\n"
     (tmp_path / "README.md").write_text(text)
     answer = update(PYTHONPATH=str(tmp_path / "without"))
     assert answer.returncode and "matplotlib is not installed, nothing was changed" in answer.stderr

@@ -58,6 +58,19 @@ rope_status rope_time(rope_device *device, rope_timing *t) {
 }
 """
 
+# A /proc/cpuinfo of the test's own.
+CPUINFO = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+FILE *fopen(const char *path, const char *mode) {
+    FILE *(*open)(const char *, const char *) = dlsym(RTLD_NEXT, "fopen");
+    return open(strcmp(path, "/proc/cpuinfo") == 0 ? getenv("CPUINFO") : path, mode);
+}
+"""
+
 
 def built(folder, text):
     """A library that stands before the tool's own."""
@@ -158,6 +171,20 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
     contiguous = found["prefill", "DeepSeek MLA, contiguous", "bf16"]
     assert [s["tokens"] for s in contiguous] == [8192, 32768]
     assert all(window(s) in strided and s["rotary_dim"] == s["head_dim"] for s in contiguous)
+
+
+@pytest.mark.parametrize(("maker", "family", "model", "name"), [
+    ("AuthenticAMD", 25, 17, "Zen 4"), ("AuthenticAMD", 26, 2, "Zen 5"), ("AuthenticAMD", 25, 33, "Zen 3"),
+    ("GenuineIntel", 6, 143, "Sapphire Rapids"), ("GenuineIntel", 6, 207, "Emerald Rapids"),
+    ("GenuineIntel", 26, 2, "family 26, model 2"), ("AuthenticAMD", 26, 255, "family 26, model 255"),
+    ("Another", 25, 17, "family 25, model 17")])  # fmt: skip
+def test_a_processor_is_named_by_its_microarchitecture(tool_path, tmp_path, maker, family, model, name):
+    path = tmp_path / "cpuinfo"
+    rows = {"vendor_id": maker, "cpu family": family, "model": model, "model name": "Brand"}
+    path.write_text("".join(f"{key}\t: {value}\n" for key, value in rows.items()) + "\nmodel name\t: no\n")
+    command = ["bench", "--suite=overhead", "--list", "--json"]
+    answer = run(tool_path, *command, LD_PRELOAD=built(tmp_path, CPUINFO), CPUINFO=str(path))
+    assert json.loads(answer.stdout)["device"]["name"] == f"Brand ({name})"
 
 
 def test_a_quick_run_has_fewer_cases_and_rounds(tool_path):
