@@ -43,7 +43,10 @@ static bool is_shipped_name(const char *name) {
     return !strchr(name, '/') && (length < 5 || strcmp(name + length - 5, ".json") != 0);
 }
 
-/* Reads a whole file of at most CONFIG_FILE_MOST bytes; NULL after a message. */
+/* Largest config.json that is read. */
+#define CONFIG_FILE_MOST ((size_t)1 << 20)
+
+/* Reads a whole file; NULL after a message. */
 static char *read_text(const char *path, size_t *length) {
     FILE *file = fopen(path, "rb");
     if (!file) {
@@ -65,19 +68,18 @@ static char *read_text(const char *path, size_t *length) {
     return NULL;
 }
 
-bool config_file_read(const char *name, rope_config *config, const char *layer_type) {
+rope_config *config_file_read(const char *name, const char *layer_type) {
     char path[PATH_MAX];
-    char error[CONFIG_ERROR_SIZE];
     if (!is_shipped_name(name) || access(name, R_OK) == 0 ||
         !locate_shipped(name, ".json", path, sizeof path))
         snprintf(path, sizeof path, "%s", name);
     size_t length;
     char *text = read_text(path, &length);
     if (!text)
-        return false;
-    rope_status status = config_file_parse(text, length, config, layer_type, error);
+        return NULL;
+    rope_config *config = NULL;
+    if (rope_config_parse(&config, text, length, layer_type) != ROPE_OK)
+        message("%s: %s", path, rope_last_error());
     free(text);
-    if (status != ROPE_OK)
-        message("%s: %s", path, error);
-    return status == ROPE_OK;
+    return config;
 }

@@ -97,12 +97,9 @@ static void report_ignored(const char *name, const rope_config *config) {
 }
 
 static bool read_config(options *o) {
-    rope_config *config = NULL;
-    if (!succeeded(rope_config_create(&config), "rope_config_create") ||
-        !pool_keep(o->pool, config, release_config))
-        return false;
+    rope_config *config = config_file_read(o->config, o->layer_type);
     rope_model model = {.struct_size = sizeof model};
-    if (!config_file_read(o->config, config, o->layer_type) ||
+    if (!config || !pool_keep(o->pool, config, release_config) ||
         !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
         return false;
     if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {

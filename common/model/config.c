@@ -3,6 +3,7 @@
 #include "common/ops/rope_descriptor.h"
 #include "common/status.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,7 @@ static int is_about_rope(const char *name) {
            strcmp(name, "original_max_position_embeddings") == 0;
 }
 
-/* Those, and what else of a model is read. */
-static int model_field_matters(const char *name) {
+int rope_config_takes(const char *name) {
     static const char *const names[] = {
         "alibi",
         "attention_head_dim",
@@ -26,7 +26,6 @@ static int model_field_matters(const char *name) {
         "head_dim",
         "hidden_size",
         "kv_channels",
-        "layer_type",
         "max_position_embeddings",
         "model_type",
         "multi_query",
@@ -57,7 +56,7 @@ static rope_status check_new(const rope_config *config, const config_field *fiel
     if (field->text && strlen(field->text) > ROPE_CONFIG_MAX_TEXT)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s has %zu characters; allowed is 0..%d",
                          field->name, strlen(field->text), ROPE_CONFIG_MAX_TEXT);
-    if (field->count < 0 || field->count > ROPE_MAX_ROTARY_DIM)
+    if (field->count > ROPE_MAX_ROTARY_DIM)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s has %d entries; allowed is 0..%d",
                          field->name, field->count, ROPE_MAX_ROTARY_DIM);
     if (config->count >= MAX_FIELDS)
@@ -67,7 +66,10 @@ static rope_status check_new(const rope_config *config, const config_field *fiel
     return ROPE_OK;
 }
 
-static rope_status append(rope_config *config, const config_field *field) {
+rope_status rope_config_add(rope_config *config, const config_field *field) {
+    rope_status status = check_new(config, field);
+    if (status != ROPE_OK)
+        return status;
     size_t list_bytes = (size_t)field->count * sizeof(double);
     size_t name_bytes = strlen(field->name) + 1;
     size_t text_bytes = field->text ? strlen(field->text) + 1 : 0;
@@ -91,35 +93,6 @@ static rope_status append(rope_config *config, const config_field *field) {
         config->first = made;
     config->last = made;
     config->count++;
-    config->finished = 0;
-    return ROPE_OK;
-}
-
-static rope_status set(rope_config *config, const char *scope, config_field field) {
-    if (!config || !scope || !field.name)
-        return rope_fail_null(!config ? "config" : !scope ? "scope" : "name");
-    field.scope = strcmp(scope, "rope") == 0 ? SCOPE_ROPE : SCOPE_MODEL;
-    if (field.scope == SCOPE_MODEL && scope[0] != '\0')
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "scope is \"%.40s\"; allowed is \"\" or \"rope\"", scope);
-    if ((field.kind == FIELD_TEXT && !field.text) ||
-        (field.kind == FIELD_LIST && !field.list && field.count > 0))
-        return rope_fail(ROPE_ERROR_NULL_POINTER,
-                         "the value of %.40s is NULL; allowed is a pointer that is not",
-                         field.name);
-    if (field.scope == SCOPE_MODEL && !model_field_matters(field.name))
-        return ROPE_OK;
-    rope_status status = check_new(config, &field);
-    return status == ROPE_OK ? append(config, &field) : status;
-}
-
-rope_status rope_config_create(rope_config **config) {
-    if (!config)
-        return rope_fail_null("config");
-    rope_config *made = calloc(1, sizeof *made);
-    if (!made)
-        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a configuration");
-    *config = made;
     return ROPE_OK;
 }
 
@@ -133,27 +106,13 @@ void rope_config_destroy(rope_config *config) {
     free(config);
 }
 
-rope_status rope_config_set_number(rope_config *config, const char *scope, const char *name,
-                                   double value) {
-    return set(config, scope, (config_field){.name = name, .kind = FIELD_NUMBER, .number = value});
-}
-
-rope_status rope_config_set_string(rope_config *config, const char *scope, const char *name,
-                                   const char *value) {
-    return set(config, scope, (config_field){.name = name, .kind = FIELD_TEXT, .text = value});
-}
-
-rope_status rope_config_set_list(rope_config *config, const char *scope, const char *name,
-                                 const double *values, int32_t count) {
-    return set(config, scope,
-               (config_field){.name = name, .kind = FIELD_LIST, .list = values, .count = count});
-}
-
 rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model) {
     if (!config || !desc)
         return rope_fail_null(config ? "desc" : "config");
     rope_desc made = {.struct_size = sizeof made}, full;
     rope_model shape = {.struct_size = sizeof shape};
+    if (desc->struct_size >= offsetof(rope_desc, head_dim) + sizeof desc->head_dim)
+        made.head_dim = desc->head_dim;
     rope_status status = rope_config_read(config, &made, &shape);
     if (status == ROPE_OK)
         status = rope_descriptor_read(&made, &full);

@@ -1,5 +1,4 @@
-/* A Hugging Face configuration as it was set, field by field, and what a descriptor takes from it.
- */
+/* The fields of a Hugging Face configuration, and what a descriptor takes from them. */
 #ifndef ROPEKIT_COMMON_CONFIG_FIELDS_H
 #define ROPEKIT_COMMON_CONFIG_FIELDS_H
 
@@ -11,7 +10,7 @@ enum { ROPE_CONFIG_MAX_TEXT = 128 };
 enum { SCOPE_MODEL = 1, SCOPE_ROPE = 2 };
 typedef enum field_kind { FIELD_NUMBER, FIELD_TEXT, FIELD_LIST } field_kind;
 
-/* A field as it was set; the last of a name counts, earlier ones live on for descriptors made. */
+/* The last of a name counts. FIELD_LIST without entries stands for what holds no numbers. */
 typedef struct config_field {
     struct config_field *next;
     int scope, read;
@@ -26,8 +25,15 @@ struct rope_config {
     config_field *first, *last;
     int32_t count;
     int finished;
+    char layer_type[ROPE_CONFIG_MAX_TEXT + 1]; /* empty: none was asked for, nor is there any */
+    int by_layer;   /* rope_parameters hold an object for each layer type */
     char note[256]; /* of the last rope_config_finish */
 };
+
+/* Whether anything depends on a model's field of that name. */
+int rope_config_takes(const char *name);
+/* Appends a copy of a field. */
+rope_status rope_config_add(rope_config *config, const config_field *field);
 
 /* The field that counts, or NULL. */
 static inline config_field *rope_config_find(const rope_config *config, int scope,
@@ -39,7 +45,8 @@ static inline config_field *rope_config_find(const rope_config *config, int scop
     return found;
 }
 
-/* Fills a descriptor and a model, which hold 0, and marks what it reads. */
+/* Fills a descriptor and a model, which hold 0 but for the head_dim of a config that states none,
+ * and marks what it reads. */
 rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model);
 
 #endif

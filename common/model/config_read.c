@@ -196,20 +196,20 @@ static void read_model_type(reading *r) {
  * layers take nothing from rope_parameters. Without layer_type the layer is a full one. Returns the
  * base of the layer, or 0 where that is rope_theta. */
 static double read_layer(reading *r) {
-    const config_field *layer = read_field(r, SCOPE_MODEL, "layer_type", FIELD_TEXT);
+    const char *layer = r->config->by_layer ? "" : r->config->layer_type;
     const double local = number(r, &local_theta), global = number(r, &global_theta);
     const int differ = local != 0 || global != 0 || strcmp(r->model_type, "olmo3") == 0;
-    if (layer && !differ)
-        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
-                              "layer_type is \"%.40s\"; allowed is none, as all layers are alike",
-                              layer->text);
-    else if (layer && strcmp(layer->text, "sliding_attention") == 0)
+    if (*layer && !differ)
+        r->status =
+            rope_fail(ROPE_ERROR_INVALID_VALUE,
+                      "layer_type is \"%.40s\"; allowed is none, as all layers are alike", layer);
+    else if (strcmp(layer, "sliding_attention") == 0)
         r->unscaled = 1;
-    else if (layer && strcmp(layer->text, "full_attention") != 0)
+    else if (*layer && strcmp(layer, "full_attention") != 0)
         r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
                               "layer_type is \"%.40s\"; allowed is full_attention or "
                               "sliding_attention",
-                              layer->text);
+                              layer);
     for (config_field *field = r->config->first; field && r->unscaled; field = field->next)
         field->read |= field->scope == SCOPE_ROPE;
     return r->unscaled && local != 0 ? local : global;
@@ -377,6 +377,12 @@ static void read_heads(reading *r, rope_model *model) {
     model->max_position_embeddings = (int64_t)number(r, &longest);
 }
 
+/* 0 leaves the width that the caller supposes. */
+static void state_width(rope_desc *desc, int32_t width) {
+    if (width != 0)
+        desc->head_dim = width;
+}
+
 /* Multi-head latent attention: q rotates its last elements, k has only those, once for all heads;
  * without qk_nope_head_dim (DeepSeek-V4) both rotate the last of head_dim. */
 static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t window) {
@@ -384,7 +390,7 @@ static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t 
     (void)number(r, &share); /* of the same window */
     desc->rotary_dim = window;
     if (nope == 0) {
-        desc->head_dim = (int32_t)number(r, &head_dim);
+        state_width(desc, (int32_t)number(r, &head_dim));
         desc->rotary_offset = desc->head_dim - window;
         return;
     }
@@ -464,10 +470,11 @@ static void read_window(reading *r, rope_desc *desc) {
 
 /* Full layers of Gemma 4 have wider heads than sliding ones. */
 static int32_t head_dim_of(reading *r) {
-    const config_field *layer = read_field(r, SCOPE_ROPE, "layer_type", FIELD_TEXT);
+    const rope_config *config = r->config;
+    const int is_full = config->by_layer && strcmp(config->layer_type, "full_attention") == 0;
     const int32_t usual = (int32_t)number(r, &head_dim),
                   full = (int32_t)number(r, &global_head_dim);
-    return full != 0 && layer && strcmp(layer->text, "full_attention") == 0 ? full : usual;
+    return full != 0 && is_full ? full : usual;
 }
 
 static void read_shape(reading *r, rope_desc *desc, rope_model *model) {
@@ -477,9 +484,10 @@ static void read_shape(reading *r, rope_desc *desc, rope_model *model) {
         read_latent(r, desc, model, window);
         return;
     }
-    desc->head_dim = head_dim_of(r);
-    if (desc->head_dim == 0 && model->num_attention_heads != 0)
-        desc->head_dim = (int32_t)((int64_t)number(r, &hidden_size) / model->num_attention_heads);
+    int32_t width = head_dim_of(r);
+    if (width == 0 && model->num_attention_heads != 0)
+        width = (int32_t)((int64_t)number(r, &hidden_size) / model->num_attention_heads);
+    state_width(desc, width);
     if (desc->head_dim == 0 && r->status == ROPE_OK)
         r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
                               "head_dim is not given; allowed is head_dim, or hidden_size and "

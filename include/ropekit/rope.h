@@ -390,10 +390,7 @@ ROPE_API rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, d
                                       int32_t count, double *attention_factor);
 
 /** @name Hugging Face configurations
- * A builder that takes the fields of a config.json under their own names and fills a descriptor.
- * Model fields are set in the scope "", those of rope_parameters or rope_scaling in the scope
- * "rope". Where full and sliding layers differ without an object for each, the field layer_type
- * says which is meant, as in "sliding_attention".
+ * What a config.json says, as a descriptor.
  * @{ */
 typedef struct rope_config rope_config;
 
@@ -406,32 +403,32 @@ typedef struct rope_model {
     int32_t states_dtype;            /**< 1: the config has a dtype; 0: the descriptor's is f32. */
 } rope_model;
 
-/** Makes an empty configuration.
- * @return ROPE_OK, NULL_POINTER or OUT_OF_MEMORY */
-ROPE_API rope_status rope_config_create(rope_config **config);
+/**
+ * Reads a config.json: JSON as RFC 8259 has it, of which the last of equal names counts.
+ * @param config      receives the configuration, which one thread at a time uses. Untouched on
+ * error
+ * @param json        its text in UTF-8, no longer needed afterwards
+ * @param length      bytes of json
+ * @param layer_type  which layers are meant where a model has several kinds, as in
+ *                    "sliding_attention"; NULL takes "full_attention"
+ * @return ROPE_OK, INVALID_VALUE, whose text names the byte or the field, NULL_POINTER or
+ * OUT_OF_MEMORY
+ */
+ROPE_API rope_status rope_config_parse(rope_config **config, const char *json, size_t length,
+                                       const char *layer_type);
 /** Destroys a configuration. NULL is allowed. */
 ROPE_API void rope_config_destroy(rope_config *config);
-/** Sets a number or a boolean (0 or 1). A model field that RoPE does not know is no error. One
- * thread at a time uses a configuration.
- * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or OUT_OF_MEMORY, as of the next two */
-ROPE_API rope_status rope_config_set_number(rope_config *config, const char *scope,
-                                            const char *name, double value);
-/** Sets a string (model_type, rope_type, torch_dtype). */
-ROPE_API rope_status rope_config_set_string(rope_config *config, const char *scope,
-                                            const char *name, const char *value);
-/** Sets a list of numbers (short_factor, long_factor, mrope_section), copied. */
-ROPE_API rope_status rope_config_set_list(rope_config *config, const char *scope, const char *name,
-                                          const double *values, int32_t count);
 /**
  * Fills a descriptor. Its pointers stay valid as long as the configuration.
- * @param config  the fields set so far
- * @param desc    receives the descriptor; set its struct_size first. Untouched on error
+ * @param config  what was read
+ * @param desc    receives the descriptor; set its struct_size first. Its head_dim, unless 0, is
+ * that of a configuration that states none. Untouched on error
  * @param model   receives the shapes, or NULL; set its struct_size first
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI
  */
 ROPE_API rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model *model);
-/** After rope_config_finish: the index-th field that was set and that nothing reads, or NULL past
- * the last. */
+/** After rope_config_finish: the index-th field that nothing reads of those that RoPE may depend
+ * on, or NULL past the last. */
 ROPE_API const char *rope_config_ignored(const rope_config *config, int32_t index);
 /** After rope_config_finish: how the fields of a model were read whose model_type is not known, or
  * NULL. Valid until the configuration is finished again or destroyed. */

@@ -1,6 +1,8 @@
+#define _GNU_SOURCE
 #include "python/csrc/config_text.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +88,17 @@ static const field fields[] = {
 enum { FIELD_COUNT = sizeof fields / sizeof fields[0] };
 
 static _Thread_local char message[512];
+
+/* Has this thread read and write numbers with a point. Returns its own locale, to be given back. */
+static locale_t use_point(void) {
+    locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+    return c ? uselocale(c) : c;
+}
+
+static void give_back(locale_t own) {
+    if (own)
+        freelocale(uselocale(own));
+}
 
 /* Length of the word that text begins with. */
 static size_t word(const char *text) {
@@ -232,12 +245,14 @@ const char *config_text_parse(const char *text, size_t length, config_text *conf
     config->strings[length] = '\0';
     double *lists = config->lists;
     const char *error = NULL;
+    const locale_t own = use_point();
     for (char *at = config->strings, *next; at && *at && !error; at = next) {
         next = strchr(at, ' ');
         if (next)
             *next++ = '\0';
         error = parse_field(at, config, &lists);
     }
+    give_back(own);
     return error;
 }
 
@@ -301,6 +316,7 @@ size_t config_text_print(const rope_desc *desc, char *text, size_t size) {
         4, 8, 8, sizeof desc->sections, sizeof(void *), sizeof(void *), sizeof(void *)};
     const config_text config = {.desc = *desc};
     writer w = {text, size, 0};
+    const locale_t own = use_point();
     for (int i = 0; i < FIELD_COUNT; i++) {
         const void *member = (const char *)&config + fields[i].offset;
         if (memcmp(member, zeros, sizes[fields[i].kind]) == 0)
@@ -308,5 +324,6 @@ size_t config_text_print(const rope_desc *desc, char *text, size_t size) {
         WRITE(&w, "%s%s=", w.used ? " " : "", fields[i].name);
         write_value(&w, &fields[i], desc, member);
     }
+    give_back(own);
     return w.used;
 }

@@ -3,12 +3,18 @@
 
 #include <string.h>
 
-/* Finishes a configuration and writes it as text, without dtype, which the tensors tell. Returns
- * the length of the whole text, or 0 on an error that rope_last_error() tells. */
-ROPE_API size_t ropekit_describe_config(rope_config *config, char *text, size_t size) {
+/* Finishes a configuration, of heads of head_dim where it states none and head_dim is not 0, and
+ * writes it as text, without dtype and such a head_dim, which the tensors tell. Returns the length
+ * of the whole text, or 0 on an error that rope_last_error() tells. */
+ROPE_API size_t ropekit_describe_config(rope_config *config, int32_t head_dim, char *text,
+                                        size_t size) {
     rope_desc desc = ROPE_DESC_INIT;
-    if (rope_config_finish(config, &desc, NULL) != ROPE_OK)
-        return 0;
+    if (rope_config_finish(config, &desc, NULL) != ROPE_OK) {
+        desc.head_dim = head_dim;
+        if (rope_config_finish(config, &desc, NULL) != ROPE_OK)
+            return 0;
+        desc.head_dim = 0;
+    }
     return config_text_print(&desc, text, size);
 }
 

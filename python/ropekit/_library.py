@@ -14,22 +14,19 @@ def _load() -> ctypes.CDLL:
     torch.ops.load_library(str(_PATH))
     library = ctypes.CDLL(str(_PATH))
     pointer, text, count = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    real, whole = ctypes.c_double, ctypes.c_int32
+    whole = ctypes.c_int32
     for name, result, arguments in (
         ("rope_last_error", text, []),
         ("rope_version", text, []),
         ("rope_backend_count", whole, []),
         ("rope_backend_get", whole, [whole, pointer]),
-        ("rope_config_create", whole, [pointer]),
+        ("rope_config_parse", whole, [pointer, text, count, text]),
         ("rope_config_destroy", None, [pointer]),
-        ("rope_config_set_number", whole, [pointer, text, text, real]),
-        ("rope_config_set_string", whole, [pointer, text, text, text]),
-        ("rope_config_set_list", whole, [pointer, text, text, pointer, whole]),
         ("rope_config_check", whole, [pointer]),
         ("rope_config_note", text, [pointer]),
         ("ropekit_last_error", text, [pointer]),
         ("ropekit_check_text", text, [text]),
-        ("ropekit_describe_config", count, [pointer, text, count]),
+        ("ropekit_describe_config", count, [pointer, whole, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
     ):
         function = getattr(library, name)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import operator
 import re
 import warnings
-from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from numbers import Real
 from os import stat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import explain
 from ropekit._fields import Fields, merge
-from ropekit._library import check, library
+from ropekit._library import library
 
 __all__ = ["Config", "Fields", "merge", "text_of"]
 
@@ -77,7 +76,9 @@ class Config:
         an error, with allow_unread a warning. Where it tells no width of a head, the field head_dim
         does.
         """
-        text = _text(_as_dict(config), layer_type, fields.get("head_dim"), allow_unread)
+        merge("", fields)  # refuses what is no field
+        width = operator.index(fields.get("head_dim") or 0)
+        text = _describe(config, width, layer_type, allow_unread)
         return cls.from_text(merge(text, fields))
 
     def frequencies(self, rotary_dim: int, long: bool = False) -> tuple[list[float], float]:
@@ -109,55 +110,21 @@ def text_of(config: object, x: Tensor) -> str:
 
     A file is read once for each of its states: which it is, its size and when it was written.
     """
+    # What is out of range the operator refuses.
+    head_dim = min(max(int(x.shape[-1]), 2), 65536) if x.dim() else 2
     if not isinstance(config, (str, Path)):
-        return _of_dict(_as_dict(config), _width(x))
+        return _checked(_describe(config, head_dim))
     try:
         found = stat(config)
     except OSError as error:
         raise _unreadable(error, config) from None
     state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
-    return _of_file(config, state) or _of_file(config, state, _width(x))
+    return _of_file(config, state, head_dim)
 
 
 @lru_cache(maxsize=64)
-def _of_file(path: str | Path, _state: tuple[int, ...], head_dim: int | None = None) -> str:
-    """Empty where a width of heads is needed."""
-    root = _as_dict(path)
-    return _of_dict(root, head_dim) if head_dim is not None or _tells_width(root) else ""
-
-
-def _width(x: Tensor) -> int:
-    """What is out of range the operator refuses."""
-    return min(max(int(x.shape[-1]), 2), 65536) if x.dim() else 2
-
-
-def _of_dict(root: Mapping[str, Any], head_dim: int | None = None) -> str:
-    return Config.from_text(_text(root, None, head_dim)).text
-
-
-def _tells_width(root: Mapping[str, Any]) -> bool:
-    levels = (root, root.get("text_config"))
-    return any(
-        level.get(name) is not None
-        for level in levels
-        if isinstance(level, dict)
-        for name in ("head_dim", "hidden_size", "n_embd", "qk_rope_head_dim")
-    )
-
-
-def _text(
-    root: Mapping[str, Any],
-    layer_type: str | None,
-    head_dim: int | None,
-    allow_unread: bool = False,
-) -> str:
-    supposed = head_dim is not None and not _tells_width(root)
-    told = {**root, "head_dim": head_dim} if supposed else root
-    try:
-        text = _describe(told, layer_type, allow_unread)
-    except RuntimeError as error:
-        raise ValueError(str(error)) from None
-    return merge(text, {"head_dim": None}) if supposed else text
+def _of_file(path: str | Path, _state: tuple[int, ...], head_dim: int) -> str:
+    return _checked(_describe(path, head_dim))
 
 
 def _unreadable(error: OSError, path: str | Path) -> OSError:
@@ -165,32 +132,25 @@ def _unreadable(error: OSError, path: str | Path) -> OSError:
     return type(error)(error.errno, text, str(path))
 
 
-_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+def _plain(value: object) -> object:
+    """The same in the types of JSON; of what has none its name, which stands for no number."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    return str(value).removeprefix("torch.")
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parsed(text: str) -> object:
-    found = json.loads(text, parse_constant=_refuse_constant, parse_int=float)
-    json.dumps(found, ensure_ascii=False).encode()  # half of a UTF-16 pair is an error
-    if _ESCAPED_NUL.search(text):
-        raise ValueError("\\u0000 in a string")
-    return found
-
-
-def _as_dict(config: object) -> dict[str, Any]:
+def _json(config: object) -> bytes:
     if isinstance(config, (str, Path)):
         try:
-            found = _parsed(Path(config).read_text(encoding="utf-8"))
+            return Path(config).read_bytes()
         except OSError as error:
             raise _unreadable(error, config) from None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"config is {str(config)!r}, which holds no JSON ({error})") from None
-        if not isinstance(found, dict):
-            raise ValueError(f"config is {str(config)!r}, which holds no JSON object")
-        return found
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, dict):
@@ -198,109 +158,40 @@ def _as_dict(config: object) -> dict[str, Any]:
             f"config is {type(config).__name__}; allowed is a Config, a Transformers "
             "configuration, a dict or the path of a config.json"
         )
-    return cast("dict[str, Any]", config)
-
-
-def _parameters(*levels: Mapping[str, Any]) -> Mapping[str, Any]:
-    """rope_scaling, or else rope_parameters, as in Transformers, of the first that has any."""
-    for level in levels:
-        for name in ("rope_scaling", "rope_parameters"):
-            found = level.get(name)
-            if found is None or found == {}:
-                continue
-            if not isinstance(found, dict):
-                raise RuntimeError(f"{name} is {found!r}; allowed is a dict or None")
-            return found
-    return {}
-
-
-def _is_by_layer(parameters: Mapping[str, Any]) -> bool:
-    """Whether there is a dict for each layer type, None for layers without RoPE."""
-    return any(isinstance(value, dict) for value in parameters.values()) and all(
-        name not in ("rope_type", "type") and (value is None or isinstance(value, dict))
-        for name, value in parameters.items()
-    )
-
-
-def _rope_fields(
-    root: Mapping[str, Any], layer_type: str | None
-) -> Iterator[tuple[str, str, object]]:
-    """Every field as (scope, name, value): the model's, then those of rope_parameters."""
-    text = root.get("text_config")
-    model = text if isinstance(text, dict) else root
-    parameters = _parameters(model, root)
-    for level in (root, model):
-        yield from (("", str(name), value) for name, value in level.items())
-    if _is_by_layer(parameters):
-        name = layer_type or "full_attention"
-        if not parameters.get(name):
-            raise RuntimeError(f'layer_type is "{name}"; allowed is {", ".join(parameters)}')
-        parameters = parameters[name]
-        yield ("rope", "layer_type", name)
-    elif layer_type:
-        yield ("", "layer_type", layer_type)
-    yield from (("rope", str(name), value) for name, value in parameters.items())
-
-
-def _bytes(text: str) -> bytes:
-    """As the library takes a text, which ends at a NUL."""
     try:
-        coded = text.encode()
-    except UnicodeEncodeError:
-        coded = b"\0"
-    if b"\0" in coded:
-        raise ValueError(f"{text!r} is in the config; allowed is Unicode text without a NUL")
-    return coded
+        return json.dumps(_plain(config)).encode()
+    except RecursionError:
+        raise ValueError("config holds itself; allowed is a dict that JSON can hold") from None
 
 
-def _double(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # of an int
-        return math.inf if value > 0 else -math.inf
+def _describe(
+    config: object, head_dim: int, layer_type: str | None = None, allow_unread: bool = False
+) -> str:
+    """The text of a configuration, which leaves out a head_dim that it does not state."""
+    where = f"config is {str(config)!r}: " if isinstance(config, (str, Path)) else ""
 
+    def last_error() -> str:
+        text: bytes = library.rope_last_error()
+        return where + text.decode(errors="replace")
 
-def _set(handle: ctypes.c_void_p, scope: str, name: str, value: object) -> bool:
-    """As bench/config_parse.c sets a field: what holds no numbers is an empty list where RoPE has a
-    field of that name."""
-    where = (handle, scope.encode(), _bytes(name))
-    status = 0
-    if isinstance(value, torch.dtype):
-        value = str(value).removeprefix("torch.")
-    if isinstance(value, str):
-        status = library.rope_config_set_string(*where, _bytes(value))
-    elif isinstance(value, Real):
-        status = library.rope_config_set_number(*where, _double(value))
-    elif isinstance(value, (list, tuple)) and all(
-        isinstance(v, Real) and not isinstance(v, bool) for v in value
-    ):
-        numbers = (ctypes.c_double * len(value))(*map(_double, value))
-        status = library.rope_config_set_list(*where, numbers, len(value))
-    elif scope and value is not None:
-        raise RuntimeError(
-            f"{name} is {value!r}; allowed is a number, a string or a list of numbers"
-        )
-    elif value is not None and name not in ("rope_parameters", "rope_scaling"):
-        status = library.rope_config_set_list(*where, None, 0)
-    return status == 0
-
-
-def _describe(root: Mapping[str, Any], layer_type: str | None, allow_unread: bool) -> str:
+    given = _json(config)
     handle = ctypes.c_void_p()
-    check(library.rope_config_create(ctypes.byref(handle)) == 0)
+    layer = layer_type.encode() if layer_type else None
+    if library.rope_config_parse(ctypes.byref(handle), given, len(given), layer) != 0:
+        raise ValueError(last_error())
     try:
-        for scope, name, value in _rope_fields(root, layer_type):
-            check(_set(handle, scope, name, value))
-        size = library.ropekit_describe_config(handle, None, 0)
-        check(size > 0)
+        size = library.ropekit_describe_config(handle, head_dim, None, 0)
+        if size == 0:
+            raise ValueError(last_error())
         note = library.rope_config_note(handle)
         if note:
-            warnings.warn(note.decode(), stacklevel=3)
+            warnings.warn(note.decode(errors="replace"), stacklevel=3)
         if library.rope_config_check(handle) != 0:
-            check(allow_unread)
-            warnings.warn(library.rope_last_error().decode(), stacklevel=3)
-        text = ctypes.create_string_buffer(size + 1)
-        library.ropekit_describe_config(handle, text, size + 1)
-        return text.value.decode()
+            if not allow_unread:
+                raise ValueError(last_error())
+            warnings.warn(last_error(), stacklevel=3)
+        found = ctypes.create_string_buffer(size + 1)
+        library.ropekit_describe_config(handle, head_dim, found, size + 1)
+        return found.value.decode()
     finally:
         library.rope_config_destroy(handle)

@@ -6,6 +6,9 @@ import json
 import os
 import pickle
 import re
+import shutil
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -163,18 +166,30 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
             'rope_type is "ntk"',
         ),
         ({"rope_scaling": {}, "rope_parameters": {"rope_type": "ntk"}}, 'rope_type is "ntk"'),
-        ({"rope_scaling": {"rope_type": ["yarn"]}}, "rope_type is ['yarn']; allowed is a number"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": ["8"]}}, "factor is ['8']; allowed is"),
-        ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; allowed is a dict or None"),
-        ({"rope_scaling": {"rope_type": None, "type": {}}}, "type is {}; allowed is a number"),
-        ({"rope_parameters": [1]}, "rope_parameters is [1]; allowed is a dict or None"),
+        ({"rope_scaling": {"rope_type": ["yarn"]}}, 'rope_type[0] is "yarn"; allowed is a number'),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": ["8"]}},
+            'factor[0] is "8"; allowed is a number',
+        ),
+        ({"rope_scaling": "yarn"}, 'rope_scaling is "yarn"; allowed is an object or null'),
+        (
+            {"rope_scaling": {"rope_type": None, "type": {}}},
+            "type is an object; allowed is a number",
+        ),
+        ({"rope_parameters": [1]}, "rope_parameters is a list; allowed is an object or null"),
         ({"rope_theta": ["1e4"]}, "rope_theta is a list"),
         ({"rope_theta": 10**400}, "rope_theta is inf"),
         ({"rope_theta": -(10**400)}, "rope_theta is -inf"),
-        ({"model_type": "lla\0ma"}, "allowed is Unicode text without a NUL"),
-        ({"model_type": "\ud800"}, "allowed is Unicode text without a NUL"),
-        ({"rope_scaling": {"mrope_section": [True]}}, "mrope_section is [True]; allowed is"),
+        ({"model_type": "lla\0ma"}, "for Unicode other than U+0000"),
+        ({"model_type": "\ud800"}, "byte 31 of 39 is"),
+        (
+            {"rope_scaling": {"mrope_section": [True]}},
+            "mrope_section[0] is true; allowed is a number",
+        ),
         ({"alibi": True}, "alibi is true; allowed is false"),
+        ({"rope_theta": float("nan")}, 'rope_theta is the string "nan"; allowed is a number'),
+        ({"rope_theta": float("inf")}, 'rope_theta is the string "inf"'),
+        ({"rope_scaling": {"mrope_section": {8}}}, 'mrope_section is the string "{8}"'),
         ({"rope_theta": {"full": 1e4}}, "rope_theta is a list"),
         ({"rope_parameters": {"a": {}, "b": None}}, 'layer_type is "full_attention"; allowed is a'),
     ],
@@ -187,6 +202,7 @@ def test_refused_configurations(config: dict[str, Any], text: str) -> None:
 def test_what_rope_has_no_field_for_is_passed_over() -> None:
     plain = {"head_dim": 8, "rope_theta": 5e5}
     other = {"text_config": 5, 1: 2, "architectures": ["A"], "id2label": {0: "a"}, "dtype": None}
+    other |= {"time_step_limit": (0.0, float("inf")), "note": {"a": float("nan"), "b": object()}}
     for scaling in ({}, {"rope_type": None}, {"rope_type": "default", "type": None}):
         config = {**plain, **other, "rope_scaling": scaling, "torch_dtype": torch.float16}
         assert ropekit.Config.from_transformers(config) == ropekit.Config.from_transformers(plain)
@@ -226,11 +242,9 @@ def test_a_configuration_without_a_width_takes_that_of_the_heads(
 def test_a_file_is_read_once_for_each_of_its_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[str] = []
-    loads = json.loads
-    monkeypatch.setattr(
-        json, "loads", lambda text, **how: [read.append(text), loads(text, **how)][1]
-    )
+    read: list[Path] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: [read.append(path), read_bytes(path)][1])
     q = torch.randn(1, 3, 2, 8)
     for folder, theta in (("a", 500), ("b", 700)):
         (tmp_path / folder).mkdir()
@@ -280,30 +294,74 @@ def test_older_configurations_of_layers_that_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "error"),
     [
-        b'{"head_dim": NaN}',
-        b'{"head_dim":\0 64}',
-        b'\xef\xbb\xbf{"head_dim": 64}',
-        b'{"head_dim": 64, "a": "\xff"}',
-        b'{"head_dim": 064}',
-        b'{"head_dim": 64, "a": "\\ud800"}',
-        b'{"head_dim": 64, "a": "\\u0000"}',
-        b'{"head_dim": 64, "a": ' + b"[" * 100000 + b"]" * 100000 + b"}",
+        (b"", "byte 0 of 0 is the end; allowed is a JSON value"),
+        (b'{"head_dim": NaN}', "byte 13 of 17 is 'N'; allowed is a JSON value"),
+        (b'{"head_dim":\0 64}', "byte 12 of 17 is 0x00"),
+        (b'\xef\xbb\xbf{"head_dim": 64}', "byte 0 of 19 is 0xef"),
+        (b'{"head_dim": 64, "a": "\xff"}', "byte 23 of 26 is 0xff"),
+        (b'{"head_dim": 64} ]', "byte 17 of 18 is ']'; allowed is nothing behind the value"),
+        (b"[" * 100000, "byte 100 of 100000 is '['; allowed is at most 100"),
+        (b'["head_dim"]', "the config is a list; allowed is an object"),
+        (b'{"head_dim": "\xc3\xa9"}', 'head_dim is the string "\xe9"; allowed is a number'),
     ],
     ids=lambda text: repr(text[:40]),
 )
-def test_json_is_strict(text: bytes, tmp_path: Path) -> None:
+def test_errors_name_the_file_and_the_byte(text: bytes, error: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(text)
-    with pytest.raises(ValueError, match="holds no JSON"):
+    with pytest.raises(ValueError, match=re.escape(f"config is {str(path)!r}: {error}")):
         ropekit.Config.from_transformers(path)
 
 
-def test_json_is_read_as_the_tool_reads_it(tmp_path: Path) -> None:
+def test_a_dictionary_that_holds_itself() -> None:
+    config: dict[str, Any] = {"head_dim": 64}
+    config["self"] = config
+    with pytest.raises(ValueError, match="config holds itself"):
+        ropekit.Config.from_transformers(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"head_dim": 64, "a": "\\\\u0000", "b": ' + "9" * 5000 + "}",
+        '{"head_dim": 0, "\\u0068ead_dim": 6.4e1}',
+    ],
+)
+def test_json_is_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text('{"head_dim": 64, "a": "\\\\u0000", "b": ' + "9" * 5000 + "}")
-    assert "head_dim=64" in ropekit.Config.from_transformers(path).text
-    layers = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": None}
-    path.write_text(json.dumps({"head_dim": 64, "rope_parameters": layers}))
-    assert "rope_theta=1000000" in ropekit.Config.from_transformers(path).text
+    path.write_text(text)
+    assert ropekit.Config.from_transformers(path).text.startswith("head_dim=64 ")
+    assert ropekit.Config.from_transformers({"head_dim": 64}).text.startswith("head_dim=64 ")
+
+
+# Run where numbers have a comma.
+COMMA = """
+import locale, sys, ropekit
+locale.setlocale(locale.LC_NUMERIC, "comma")
+assert locale.localeconv()["decimal_point"] == ","
+fields = {"rope_type": "inv_freq", "inv_freq": [0.5, 0.25], "attention_factor": 1.5}
+config = ropekit.Config.from_transformers(
+    {"head_dim": 64, "partial_rotary_factor": 0.5, "rope_theta": 2.5,
+     "rope_scaling": {"type": "linear", "factor": 1.5}})
+print(config.text, *config.frequencies(32)[0][:2], ropekit.Config(**fields).frequencies(4))
+"""
+
+
+def test_numbers_have_a_point_in_every_locale(tmp_path: Path) -> None:
+    made = ["localedef", "-i", "de_DE", "-f", "UTF-8", str(tmp_path / "comma")]
+    if not shutil.which("localedef") or subprocess.run(made, check=False).returncode:
+        pytest.skip("no locale with a comma")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMA],
+        env={**os.environ, "LOCPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    words = done.stdout.split()
+    assert "rotary_dim=32" in words
+    assert "rope_theta=2.5" in words
+    assert done.stdout.endswith("([0.5, 0.25], 1.5)\n")

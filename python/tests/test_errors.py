@@ -471,7 +471,7 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (IsADirectoryError, "config cannot be read", lambda: ropekit.Config.from_transformers("/")),
     (
         ValueError,
-        f"config is '{__file__}', which holds no JSON",
+        f"config is '{__file__}': byte 2 of",
         lambda: ropekit.apply(X, config=__file__),
     ),
     (
