@@ -3,14 +3,19 @@
 find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
     HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 
-# Machine code for every architecture of this list that the toolkit knows, PTX for the newest, unless
-# CMAKE_CUDA_ARCHITECTURES or CMake's variable of the environment says which.
+# Machine code for those of the GPUs of this machine, or of this list, that the toolkit knows, PTX for
+# the newest, unless CMAKE_CUDA_ARCHITECTURES or CMake's variable of the environment says which.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "" AND ROPEKIT_NVCC)
     execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
-    foreach(architecture IN ITEMS 75 80 86 89 90 100 120)
-        if(known MATCHES "compute_${architecture}\n")
-            list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
-            set(newest ${architecture})
+    foreach(list IN ITEMS "${ropekit_native_architectures}" "75;80;86;89;90;100;120")
+        foreach(architecture IN LISTS list)
+            if(known MATCHES "compute_${architecture}\n")
+                list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
+                set(newest ${architecture})
+            endif()
+        endforeach()
+        if(newest)
+            break()
         endif()
     endforeach()
     list(APPEND CMAKE_CUDA_ARCHITECTURES ${newest}-virtual)
