@@ -1,12 +1,13 @@
-"""The page in headless Chromium: light and dark, on a desk and at phone width."""
+"""The page and README's figure in headless Chromium: light and dark, on a desk and at phone width."""
 
 import os
 import re
 import shutil
 
 import pytest
-from conftest import measurement
+from conftest import ROOT, measurement
 
+from ropekit_bench import results
 from ropekit_bench.report import page
 from ropekit_bench.report.model import machines
 
@@ -39,6 +40,17 @@ CONTRAST = """
   });
 }
 """
+OPEN = "document.querySelectorAll('details').forEach((node) => { node.open = true; })"
+SCROLLERS = """[...document.querySelectorAll(".scroll")].filter((node) => node.scrollWidth > node.clientWidth)
+  .map((node) => node.innerText.slice(0, 80))"""
+# Legends that share a pixel with a figure.
+COVERED = """() => {
+  const boxes = (selector) => [...document.querySelectorAll(selector)]
+    .map((node) => node.getBoundingClientRect()).filter((box) => box.width);
+  const figures = boxes(".chart");
+  return boxes(".legend").filter((a) => figures.some((b) => a.left < b.right && b.left < a.right &&
+    a.top < b.bottom && b.top < a.bottom)).length;
+}"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -75,12 +87,14 @@ def test_page_reads_well(browser, html, scheme, width):
     tab.goto(html)
     assert asked == [html] and not troubles
     assert tab.evaluate(OVERFLOW) == 0, "the page itself must not scroll sideways"
-    for figure in tab.query_selector_all(".plots svg"):
+    tab.evaluate(OPEN)
+    assert tab.evaluate(OVERFLOW) == 0 and tab.evaluate(COVERED) == 0
+    for figure in tab.query_selector_all(".chart"):
         box = figure.bounding_box()
         assert 300 < box["width"] <= width and box["height"] > 150
     assert min(tab.evaluate(CONTRAST, "p, h1, h2, h3, li, th, td, summary, a")) > 4.5
-    assert min(tab.evaluate(CONTRAST, ".plots svg text")) > 4.5
-    assert min(tab.evaluate(CONTRAST, ".plots svg [id^=line2d] > path[style*='stroke-width: 2.2']")) > 3
+    assert min(tab.evaluate(CONTRAST, ".chart text")) > 4.5
+    assert min(tab.evaluate(CONTRAST, ".chart .line")) > 3
     tab.close()
 
 
@@ -89,10 +103,11 @@ def test_schemes_differ_and_marks_are_seen(browser, html):
     for scheme in ("light", "dark"):
         tab = browser.new_page(color_scheme=scheme)
         tab.goto(html)
+        tab.evaluate(OPEN)
         colours.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))
         won, lost = (tab.query_selector(f"td.{mark}") for mark in ("won", "lost"))
         assert won.is_visible() and lost.is_visible()
-        assert re.match("▼ NOT first", lost.inner_text())
+        assert re.match("▼ 0.", lost.inner_text())
         tab.close()
     assert len(colours) == 2
 
@@ -111,8 +126,9 @@ def test_the_verdict_is_seen_at_phone_width(browser, make, tmp_path):
     path.write_text(page.render(machines([make(records, "A device")])), encoding="utf-8")
     tab = browser.new_page(viewport={"width": 390, "height": 844})
     tab.goto(path.as_uri())
+    tab.evaluate(OPEN)
     boxes = [cell.bounding_box() for cell in tab.query_selector_all("td.lost")]
-    assert len(boxes) == 2
+    assert len(boxes) == 4  # where the call is not first, and among all cases
     assert all(box["x"] >= 0 and box["x"] + box["width"] <= 390 for box in boxes)
     assert tab.evaluate(OVERFLOW) == 0
     tab.close()
@@ -132,8 +148,55 @@ def test_why_a_peer_is_absent_is_read_without_scrolling_at_phone_width(browser, 
     for width in (390, 1280):
         tab = browser.new_page(viewport={"width": width, "height": 844})
         tab.goto(path.as_uri())
+        tab.evaluate(OPEN)
         cells = [tab.get_by_role("cell", name=text.strip()).first for text in (called, reason)]
         boxes = [cell.bounding_box() for cell in cells]
         assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
         assert min(box["width"] for box in boxes) > 130
         tab.close()
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The page of bench/results."""
+    path = tmp_path_factory.mktemp("kept") / "page.html"
+    files = sorted((ROOT / "bench/results").glob("*.json"))
+    path.write_text(page.render(machines([results.read(file) for file in files])), encoding="utf-8")
+    return path
+
+
+def test_the_page_of_our_results_is_small_and_nothing_scrolls_sideways(browser, kept):
+    assert kept.stat().st_size <= 1_500_000
+    tab = browser.new_page(viewport={"width": 1280, "height": 1000})
+    tab.goto(kept.as_uri())
+    for section in ("#floor", "#devices", "#behind"):
+        box = tab.query_selector(section).bounding_box()
+        assert box["y"] + min(box["height"], 300) < 1000, f"{section} is not on the opening screen"
+    assert not any(tab.evaluate("[...document.querySelectorAll('details')].map((node) => node.open)"))
+    tab.evaluate(OPEN)
+    assert tab.evaluate(OVERFLOW) == 0 and tab.evaluate(SCROLLERS) == [] and tab.evaluate(COVERED) == 0
+    tab.close()
+
+
+def test_a_cell_of_the_grid_opens_its_suite(browser, kept):
+    tab = browser.new_page(viewport={"width": 1280, "height": 1000})
+    tab.goto(kept.as_uri())
+    tab.click("#floor td a")
+    place = tab.query_selector("#floor td a").get_attribute("href")
+    assert tab.query_selector(f"[id='{place[1:]}']").bounding_box()["y"] < 1000
+    assert tab.query_selector(f"[id='{place[1:]}'] > summary").is_visible()
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_figure_of_the_readme_is_read_at_800_pixels(browser, scheme):
+    tab = browser.new_page(viewport={"width": 800, "height": 600}, color_scheme=scheme)
+    tab.goto((ROOT / "docs/bandwidth.svg").as_uri())
+    assert min(tab.evaluate(CONTRAST, "text")) > 4.5 and min(tab.evaluate(CONTRAST, ".line")) > 3
+    sizes = tab.evaluate(
+        "[...document.querySelectorAll('text')].map((t) => t.getBoundingClientRect().height)"
+    )
+    assert min(sizes) > 11
+    ends = tab.evaluate("[...document.querySelectorAll('text')].map((t) => t.getBoundingClientRect().right)")
+    assert max(ends) <= 800
+    tab.close()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from ropekit_bench import results
 from ropekit_bench.compact import compact
-from ropekit_bench.progress import progress
-from ropekit_bench.report import page, plots, summary
+from ropekit_bench.report import page, summary
 from ropekit_bench.report.model import machines
 
 
@@ -31,15 +30,10 @@ def main(arguments=None):
         if not found:
             raise results.ResultsError("no file holds results of a device")
         if options.html:
-            with (
-                open(options.html, "w", encoding="utf-8") as file,
-                progress(sum(map(plots.count, found))) as bar,
-            ):
-                file.write(page.render(found, bar.update))
+            Path(options.html).write_text(page.render(found), encoding="utf-8")
         text = summary.summary(found)
         if options.markdown:
-            with open(options.markdown, "w", encoding="utf-8") as file:
-                file.write(text)
+            Path(options.markdown).write_text(text, encoding="utf-8")
         else:
             print(text)
     except (results.ResultsError, OSError) as error:

@@ -1,7 +1,7 @@
 """What documents say, by machine, suite and case. Standard library alone, for scripts/update_documents."""
 
-import hashlib
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -143,13 +143,24 @@ class Machine:
         return self.documents[0]["device"]["backend"]
 
     @property
+    def threads(self):
+        return self.documents[0]["host"]["threads"]
+
+    @property
     def device(self):
-        """Its name without what tells it from others of that name."""
-        return title(self.documents[0])[0]
+        return device_name(self.documents[0])
+
+    @property
+    def short(self):
+        """The name without the maker where the microarchitecture says which device it is; whether a run is
+        quick, and so not for comparison."""
+        known = re.search(r"\((?!family)(.*)\)", self.device)
+        name = self.name.replace(self.device, known[1]) if known else self.name
+        return name + ", quick" * any(c.quick for suite in self.suites.values() for c in suite.cells)
 
     @property
     def has_peers(self):
-        return any(c.rival for suite in self.suites.values() for c in suite.ours)
+        return any(suite.contested for suite in self.suites.values())
 
     @cached_property
     def runs(self):
@@ -260,11 +271,16 @@ class Machine:
             )
 
 
+def device_name(document):
+    return re.sub(r"\((R|TM)\)| Processor", "", document["device"]["name"])
+
+
 def title(document):
     """Name of a machine, then what else makes it another one: said where names are the same."""
     device, host = document["device"], document["host"]
     threads = f"{host['threads']} thread{'s'[: host['threads'] > 1]}"
     rest = (
+        device["backend"],
         threads,
         f"host {host.get('cpu', 'unknown')}",
         f"driver {device.get('driver', 'unknown')}",
@@ -272,47 +288,34 @@ def title(document):
         device.get("features", "").split(" ")[0],
         ", ".join(f"{name}={value}" for name, value in host.get("settings", {}).items() if "ISA" not in name),
     )
-    where = device["backend"] + f", {threads}" * (device["backend"] == "cpu")
-    return f"{device['name']} ({where})", rest
+    return device_name(document) + f", {threads}" * (device["backend"] == "cpu"), rest
 
 
 def machines(documents):
-    """Documents by machine, in an order that does not depend on theirs."""
+    """Documents by machine, in an order that does not depend on theirs: GPUs, then CPUs."""
     found = {}
     for document in documents:
         if document.get("device") is not None:
             same = found.setdefault(title(document), [])
             if document not in same:
                 same.append(document)
-    names = Counter(name for name, _ in found)
-    differs = {
-        name: [i for i in range(6) if len({rest[i] for other, rest in found if other == name}) > 1]
-        for name in names
-    }
-    ordered = sorted(found.items(), key=lambda item: (item[0][0], max(d["time"] for d in item[1]), item[0]))
-    return [
-        Machine(", ".join([name[:-1], *(rest[i] for i in differs[name] if rest[i])]) + ")", same)
-        for (name, rest), same in ordered
-    ]
+    names = {name: [rest for other, rest in found if other == name] for name, _ in found}
+
+    def full_name(name, rest):
+        differs = [part for part, all_of_it in zip(rest, zip(*names[name], strict=True), strict=True)
+                   if part and len(set(all_of_it)) > 1]  # fmt: skip
+        return ", ".join([name, *differs])
+
+    def order(item):
+        (name, rest), same = item
+        device, threads = device_name(same[0]), same[0]["host"]["threads"]
+        return rest[0] == "cpu", device, threads, max(d["time"] for d in same), name, rest
+
+    return [Machine(full_name(*key), same) for key, same in sorted(found.items(), key=order)]
 
 
-def bandwidth_lines(machines):
-    """What docs/bandwidth.svg shows, by replay alone: (tokens, percent of the floor) by machine, that of each
-    device with the most threads."""
-    found, widest = {}, {}
-    as_shipped = [m for m in machines if not m.documents[0]["host"].get("settings")]
-    for machine in sorted(as_shipped, key=lambda m: m.documents[0]["host"]["threads"]):
-        widest[machine.documents[0]["device"]["name"]] = machine
-    for machine in widest.values():
-        suite = machine.suites.get("prefill", Suite("prefill"))
-        cells = [c for c in suite.ours if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16"]
-        points = [(c.shape["tokens"], suite.kernel(c)) for c in cells]
-        points = [(tokens, 100 * k[1]["ratio"]["median"]) for tokens, k in points if k and "replay" in k[0]]
-        if points:
-            found[machine.name] = points
-    return found
-
-
-def stamp(machines):
-    """What a figure of bandwidth_lines carries, so that it can be checked without being drawn again."""
-    return "data: " + hashlib.sha256(json.dumps(bandwidth_lines(machines)).encode()).hexdigest()
+def newest(machines):
+    """The latest machine with peers of each backend."""
+    compared = sorted((m for m in machines if m.has_peers), key=lambda m: m.runs[0]["time"])
+    chosen = {m.backend: m for m in compared}.values()
+    return [m for m in machines if m in chosen]

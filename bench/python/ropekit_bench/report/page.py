@@ -1,10 +1,39 @@
-"""The page: one self-contained HTML file."""
+"""The page: one self-contained HTML file, its opening screen first, all else folded."""
 
-from functools import partial
+from collections import Counter
 
 import jinja2
 
-from ropekit_bench.report import plots, summary, tables
+from ropekit_bench.report import plots, summary, svg, tables
+
+# Least share of the floor's speed for a shade of the grid, and the shade.
+SHADES = ((0.95, "a"), (0.85, "b"), (0.7, "c"), (0.5, "d"), (0, "e"))
+
+
+def shade(ratios):
+    median = summary.statistics.median(ratios)
+    return next(name for least, name in SHADES if median >= least)
+
+
+def spread(ratios):
+    return (
+        f"{100 * min(ratios):.0f} to {100 * max(ratios):.0f} % in {len(ratios)} case{'s'[: len(ratios) > 1]}"
+    )
+
+
+def bar(machine):
+    """(class, cases) of how the call stands beside the peers."""
+    count = Counter(c.standing for s in machine.suites.values() for c in s.contested)
+    look = {"first": "won", "level": "level", "unsettled": "unsettled", "lost": "lost", "missing": "lost"}
+    return [(look[standing], count[standing]) for standing in look if count[standing]]
+
+
+def lost(machine):
+    return [found for found in summary.behind(machine) if found[0] in ("lost", "missing")]
+
+
+def undecided(machine):
+    return [found for found in summary.behind(machine) if found[0] in ("level", "unsettled")]
 
 
 def implementations(machine):
@@ -17,26 +46,27 @@ def implementations(machine):
     ]
 
 
-def render(machines, drawn=lambda: None):
-    """The page of some machines; calls drawn() after each of the figures that plots.count() counts."""
+def render(machines):
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__, "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
+        lstrip_blocks=True,
     )
+    known = plots.looks(machines)
+    chart, entries = plots.devices(machines)
+    count = max(len(known), len(entries))
     return environment.get_template("page.html.j2").render(
         machines=machines,
-        suite_plots=partial(plots.suite_plots, drawn=drawn),
-        machine_plots=partial(plots.machine_plots, drawn=drawn),
-        rows=tables.rows,
-        peer_rows=tables.peer_rows,
-        tally=tables.tally,
-        measure=tables.measure,
-        declined=tables.declined,
-        wrong=tables.wrong,
-        tables_read=tables.tables_read,
-        not_first=summary.not_first,
-        error_rows=tables.error_rows,
-        implementations=implementations,
+        chart=chart,
+        entries=entries,
+        known=known,
+        style=svg.style(count),
+        definitions=svg.definitions(count),
+        key=svg.key,
+        page=globals(),
+        plots=plots,
+        summary=summary,
+        tables=tables,
     )

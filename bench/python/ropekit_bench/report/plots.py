@@ -1,254 +1,128 @@
-"""Figures of a machine as SVG that takes its text colour from the page."""
+"""What is drawn of machines: every figure against tokens, beside the copy of the same bytes."""
 
-import io
-import re
-from functools import partial
-from html import escape
+from ropekit_bench.report import svg
+from ropekit_bench.report.model import CALL, OURS, newest
+from ropekit_bench.report.tables import MEASURES, errors
 
-import matplotlib
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
-
-from ropekit_bench.report.model import BASELINE, OURS, bandwidth_lines, stamp
-from ropekit_bench.report.tables import error_name, errors
-
-matplotlib.use("svg")
-# Stands for the page's text colour until the SVG is written.
-INK = "#010203"
-# Ours first and strongest; all keep a contrast of 3 on white and on near-black.
-COLOURS = (
-    "#d9480f",
-    "#a65f00",
-    "#3b7dd8",
-    "#1b8f6b",
-    "#9b5fd0",
-    "#b8862b",
-    "#6f8f1f",
-    "#c0568f",
-    "#2f8f9d",
-    "#8a6d5a",
-    "#7b8794",
-    "#5c6bc0",
-)
-MARKERS = "osv^DPX<>ph*"
-LONG_NAME = 36  # characters of which two do not go side by side
-STYLE = {
-    "font.size": 8.5,
-    "svg.fonttype": "none",
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 7.5,
-    "lines.markersize": 4,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-}
+SHAPE = "Llama-3-8B: 32 query and 8 key heads of 128"
+PERCENT = ("tokens", "% of the copy's speed")
+COPY = "dashed: a copy of the same bytes"
 
 
-def to_svg(draw, title):
-    """Runs draw(axes) on a new figure; the SVG, sized to its container, or "" where draw had no data."""
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": title}):
-        figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-        axes = figure.add_subplot()
-        if not draw(axes):
-            return ""
-        axes.set_title(title, fontsize=9)
-        FigureCanvasSVG(figure)  # whose measures of text the layout takes
-        figure.get_layout_engine().execute(figure)
-        figure.set_layout_engine(None)  # for which savefig would draw the figure once more
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    svg = out.getvalue().replace(INK, "currentColor")
-    svg = re.sub(r' (?:width|height)="[0-9.]+pt"', "", svg[svg.index("<svg") :])
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(title)}" ', 1)
+def looks(machines):
+    """The class of every implementation of some machines, on every figure: ours first."""
+    found = {c for m in machines for s in m.suites.values() for cell in s.cells for c in cell.records}
+    found |= {name for m in machines for name, _ in errors(m)}
+    others = [i["implementation"] for m in machines for i in m.implementations]
+    order = dict.fromkeys([*OURS, *others, *sorted(found)])
+    return {name: f"s{i}" for i, name in enumerate(name for name in order if name in found)}
 
 
-def style(names):
-    """Colour, marker and width of each name; the same on every figure of a page."""
-    others = [n for n in names if n not in OURS]
-    order = [n for n in OURS if n in names] + others
-    looks = {}
-    for name in order:
-        index = OURS.index(name) if name in OURS else 2 + others.index(name) % (len(COLOURS) - 2)
-        looks[name] = {
-            "color": COLOURS[index],
-            "marker": MARKERS[index],
-            "linewidth": 2.2 if name in OURS else 1.1,
-            "zorder": 3 if name in OURS else 2,
-        }
-    return looks
+def legend(known, machine):
+    """(class, name) of the implementations of a machine."""
+    present = looks([machine])
+    return [(classes, name) for name, classes in known.items() if name in present]
 
 
-class Plain(LogFormatter):
-    """Labels the ticks that Matplotlib would, by plain numbers: its own are formulas, and to parse them takes
-    half of the time of a figure."""
-
-    def __call__(self, x, pos=None):
-        return f"{x:.9g}" if super().__call__(x, pos) else ""
-
-
-def set_plain(axis, base=10):
-    axis.set_major_formatter(Plain(base))
-    axis.set_minor_formatter(Plain(base))
+def prefill(machine):
+    """Cells of the shape at which devices are compared, and our kernel's timing of each."""
+    suite = machine.suites.get("prefill")
+    cells = [c for c in suite.ours if c.label == "Llama-3-8B" and c.shape["dtype"] == "bf16"] if suite else []
+    found = [(c, suite.kernel(c)) for c in cells]
+    return [(c, *kernel) for c, kernel in found if kernel and "replay" in kernel[0]]
 
 
-def finish(axes, label, log_y=False):
-    axes.set_xscale("log", base=2)
-    set_plain(axes.xaxis, 2)
-    if log_y:
-        axes.set_yscale("log")
-        set_plain(axes.yaxis)
-    else:
-        axes.set_ylim(bottom=0)
-    axes.set_xlabel("tokens")
-    axes.set_ylabel(label)
-    names = axes.get_legend_handles_labels()[1]
-    if names:
-        axes.legend(ncols=2 if max(map(len, names)) <= LONG_NAME else 1)
+def widest(machines):
+    """Of each device the run with the most threads, without settings, that has the shape of prefill()."""
+    found = {}
+    for machine in sorted(machines, key=lambda m: m.threads):
+        if prefill(machine) and not machine.documents[0]["host"].get("settings"):
+            found[machine.device] = machine
+    return [m for m in machines if found.get(m.device) is m]
 
 
-def lines(axes, cells, looks, value):
-    """A line for each implementation; whether any was drawn."""
-    drawn = False
-    for name, look in looks.items():
-        points = [(c.shape["tokens"], value(c, name)) for c in cells if name in c.records]
-        points = [(x, y) for x, y in points if y is not None]
-        if len(points) > 1:
-            axes.plot(*zip(*points, strict=True), label=name, **look)
-            drawn = True
-    return drawn
+def speed_rows(machines):
+    """The chart of devices() as a table: GB/s of the kernel, and of the copy."""
+    shown = widest(machines)
+    found = {}
+    for i, machine in enumerate(shown):
+        for cell, record, timing in prefill(machine):
+            text = f"{timing['gb_per_second']:.4g} ({record['floor']['gb_per_second']:.4g})"
+            found.setdefault(cell.shape["tokens"], ["-"] * len(shown))[i] = text
+    return [["T", *(m.short for m in shown)], *([str(t), *found[t]] for t in sorted(found))]
 
 
-# What is drawn of each group of cells.
-AGAINST_TOKENS = ("bandwidth", "of the floor", "speed-up")
+def devices(machines, size=(590, 375)):
+    """GB/s of every device at one shape, and the legend; "" where fewer than two cells were measured."""
+    series, names = [], []
+    for i, machine in enumerate(widest(machines)):
+        cells = prefill(machine)
+        lines = (("dashed ", [(c.shape["tokens"], r["floor"]["gb_per_second"]) for c, r, _ in cells]),
+                 ("", [(c.shape["tokens"], t["gb_per_second"]) for c, _, t in cells]))  # fmt: skip
+        series += [(f"{dashes}s{i}", points) for dashes, points in lines]
+        names.append((f"s{i}", machine.short))
+    if not any(len(points) > 1 for _, points in series):
+        return "", []
+    return svg.chart(f"{SHAPE}, bf16", series, size, ("tokens", f"GB/s; {COPY}"), log_y=True), names
+
+
+def of_copy(cells, known):
+    """A line for each implementation, ours on top: percent of the floor."""
+    found = []
+    for name, classes in reversed(known.items()):
+        held = [c for c in cells if name in c.records]
+        if len(held) > 1:
+            points = [(c.shape["tokens"], 100 * c.timing(name)["ratio"]["median"]) for c in held]
+            found.append((classes, points))
+    return found
 
 
 def groups(suite):
-    """Cells of a suite, all by replay or all eager, that differ in tokens alone, by title."""
+    """Cells of a suite, compared alike, that differ in tokens alone, by title."""
     found = {}
     for c in suite.cells:
-        title = ", ".join(
-            filter(
-                None, (suite.name, c.label, c.shape["dtype"], f"D {c.shape['head_dim']}", c.cache, c.measure)
-            )
-        )
-        found.setdefault(title, []).append(c)
+        parts = (c.label, c.shape["dtype"], f"D {c.shape['head_dim']}", c.cache, MEASURES[c.measure])
+        found.setdefault(", ".join(filter(None, parts)), []).append(c)
     return {title: cells for title, cells in found.items() if len(cells) > 2}
 
 
-def suite_plots(machine, suite, drawn=lambda: None):
-    """Bandwidth, percent of the floor and speed-up against tokens; calls drawn() after each."""
-
-    def bandwidth(axes, cells):
-        floor = [(c.shape["tokens"], next(iter(c.records.values()))["floor"]["gb_per_second"]) for c in cells]
-        axes.plot(*zip(*floor, strict=True), color=INK, linestyle="--", label="copy floor")
-        drawn = lines(axes, cells, looks, lambda c, n: c.timing(n)["gb_per_second"])
-        finish(axes, "GB/s")
-        return drawn
-
-    def percent(axes, cells):
-        axes.axhline(100, color=INK, linestyle="--", linewidth=1)
-        drawn = lines(axes, cells, looks, lambda c, n: 100 * c.timing(n)["ratio"]["median"])
-        finish(axes, "% of this device's copy floor")
-        return drawn
-
-    def speedup(axes, cells):
-        axes.axhline(1, color=INK, linestyle="--", linewidth=1)
-        drawn = lines(axes, [c for c in cells if BASELINE in c.records], looks, lambda c, n: c.speedup(n))
-        finish(axes, f"times {BASELINE}", log_y=True)
-        return drawn
-
-    looks, found = looks_of(machine), []
-    for title, cells in groups(suite).items():
-        for what, draw in zip(AGAINST_TOKENS, (bandwidth, percent, speedup), strict=True):
-            found.append(to_svg(partial(draw, cells=cells), f"{title}: {what}"))
-            drawn()
-    return [svg for svg in found if svg]
+def suite_plots(suite, known):
+    return [
+        svg.chart(title, of_copy(cells, known), (400, 270), PERCENT, reference=100)
+        for title, cells in groups(suite).items()
+    ]
 
 
-def error_plot(machine, looks):
+def error_plot(machine, known):
     """Error of cos and sin against position; angle modes of one implementation differ in their dashes."""
-
-    def draw(axes):
-        found = errors(machine)
-        for (name, mode), points in found.items():
-            axes.plot(
-                *zip(*sorted(points.items()), strict=True),
-                label=error_name(name, mode),
-                linestyle={"f32": "--", "table": ":"}.get(mode, "-"),
-                **looks[name],
-            )
-        finish(axes, "largest error of cos and sin", log_y=True)
-        axes.set_xlabel("positions below")
-        return bool(found)
-
-    return to_svg(draw, "error against position")
+    series = [
+        ("dashed " * (mode in ("f32", "table")) + known[name], sorted(points.items()))
+        for (name, mode), points in errors(machine).items()
+        if len(points) > 1 and all(points.values())
+    ]
+    labels = ("positions below", "largest error of cos and sin")
+    return svg.chart("accuracy", series, (400, 270), labels, log_y=True) if series else ""
 
 
-def host_plot(machine, looks):
-    """The host's time for one eager call of the smallest case, the one that most implementations ran."""
-    cells = [c for s in machine.suites.values() for c in s.cells]
-    cell = min(cells, key=lambda c: (c.shape["tokens"], -len(c.records)), default=None)
-
-    def draw(axes):
-        names = sorted(cell.records, key=lambda n: cell.records[n]["eager"]["host_seconds"], reverse=True)
-        for name in names:
-            value = 1e6 * cell.records[name]["eager"]["host_seconds"]
-            axes.plot([value], [name], marker="o", markersize=7, color=looks[name]["color"])
-        axes.set_xscale("log")
-        set_plain(axes.xaxis)
-        axes.set_xlabel(f"us of the host for one eager call, {cell.shape['tokens']} tokens")
-        return len(names) > 1
-
-    return to_svg(draw, "host cost") if cell else ""
-
-
-def looks_of(machine):
-    names = [n for s in machine.suites.values() for c in s.cells for n in c.records]
-    return style(list(dict.fromkeys(names + [name for name, _ in errors(machine)])))
-
-
-# What is drawn of each machine.
-MACHINE_PLOTS = (error_plot, host_plot)
-
-
-def machine_plots(machine, drawn=lambda: None):
-    """What belongs to no suite; calls drawn() after each."""
-    looks, found = looks_of(machine), []
-    for plot in MACHINE_PLOTS:
-        found.append(plot(machine, looks))
-        drawn()
-    return [svg for svg in found if svg]
-
-
-def count(machine):
-    """How often suite_plots and machine_plots call drawn()."""
-    return sum(len(groups(s)) for s in machine.suites.values()) * len(AGAINST_TOKENS) + len(MACHINE_PLOTS)
+def beside_peers(machine):
+    """Cells of the compared shape in the type that most implementations take."""
+    by_dtype = {}
+    for c in machine.suites["prefill"].cells if "prefill" in machine.suites else ():
+        if c.label == "Llama-3-8B":
+            by_dtype.setdefault(c.shape["dtype"], []).append(c)
+    kept = [by_dtype[dtype] for dtype in ("bf16", "f32", "f16") if dtype in by_dtype]
+    return max(kept, key=lambda cells: len({n for c in cells for n in c.records}), default=[])
 
 
 def standalone(machines):
-    """The figure of the README: percent of the floor against tokens, a line for each machine."""
-
-    def draw(axes):
-        axes.axhline(100, color=INK, linestyle="--", linewidth=1)
-        for index, (name, points) in enumerate(bandwidth_lines(machines).items()):
-            look = {"color": COLOURS[2 * index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
-            axes.plot(*zip(*points, strict=True), label=name, **look)
-        finish(axes, "% of copy bandwidth, replay")
-        return True
-
-    svg = to_svg(draw, "bf16, 32 query and 8 key heads of 128")
-    scheme = "svg{color:#1b1f24}@media(prefers-color-scheme:dark){svg{color:#e6e9ed}}"
-    return re.sub(r"(<svg [^>]*>)", rf"\1<!-- {stamp(machines)} --><style>{scheme}</style>", svg, count=1)
+    """The figure of the README: a machine of each backend beside its peers."""
+    known = {name: c for name, c in looks(machines).items() if name == CALL or name not in OURS}
+    panels, shown = [], set()
+    for machine in newest(machines):
+        cells = beside_peers(machine)
+        if len(cells) > 1:
+            title = f"{machine.short}, {cells[0].shape['dtype']}, {MEASURES[cells[0].measure]}"
+            place = (400 * len(panels), 24, 400, 330)
+            panels.append(svg.panel(title, of_copy(cells, known), place, PERCENT, reference=100))
+            shown |= {name for c in cells for name in c.records}
+    return svg.document(SHAPE, panels, [(c, name) for name, c in known.items() if name in shown])

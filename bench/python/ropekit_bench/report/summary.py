@@ -1,57 +1,98 @@
-"""What a run of every machine comes to, and all its tables, as Markdown."""
+"""What the runs of some machines come to, as Markdown: docs/figures.md, and README's table."""
 
 import statistics
+from collections import Counter
 
-from ropekit_bench.report.model import BASELINE, CALL
+from ropekit_bench.report import plots
+from ropekit_bench.report.model import BASELINE, CALL, newest
 from ropekit_bench.report.tables import (
-    BORROWED,
     NOT_FIRST,
-    bullets,
     cell_name,
     error_rows,
+    lead,
     markdown,
+    seconds,
     span,
-    suite_markdown,
-    tally,
+    wrong,
 )
 
-
-def beside_rival(cell):
-    return f"{cell.lead:.2f}x {cell.rival}" if cell.lead else f"{cell.rival} was"
-
-
-def not_first(machine):
-    """A line for each suite and standing of cells in which ours is not first."""
-    found = []
-    for suite in machine.suites.values():
-        for standing, words in NOT_FIRST.items():
-            cells = [c for c in suite.cells if c.standing == standing]
-            texts = [f"{cell_name(suite, c)} ({beside_rival(c)})" for c in cells]
-            found += [f"{suite.name}, {words} in {len(cells)}: {', '.join(texts)}"] * bool(cells)
-    return found
+SHARE = """Percent of the speed at which a copy moves the same bytes in the same round: the median of the
+cases of a suite, for the kernel alone."""
+MARKS = f"""▼ not first: slower than the peer by more than the copy differs from itself. ◇ unsettled: samples
+scatter too far to say. ≈ level: no farther apart than the copy from itself. Over naive: times the speed of
+{BASELINE}."""
 
 
-def overview(machine):
-    """A row for each suite."""
-    found = [["suite", "cases", "of floor", "beside peers", "over naive"]]
+def of_floor(suite):
+    """Ratios to the floor of our kernel, a case each."""
+    return [timing["ratio"]["median"] for _, timing in suite.kernels]
+
+
+def grid(machines):
+    """A row for each suite, a column for each machine: (ratios to the floor, cases that are not first)."""
+    names = list(dict.fromkeys(name for m in machines for name in m.suites))
+    found = [(name, [m.suites.get(name) for m in machines]) for name in names]
+    return [(name, [of_floor(s) if s else [] for s in suites]) for name, suites in found if any(suites)]
+
+
+def share(ratios):
+    return f"{100 * statistics.median(ratios):.0f} %" if ratios else "-"
+
+
+def grid_rows(machines):
+    return [
+        ["suite", *(m.short for m in machines)],
+        *([name, *map(share, columns)] for name, columns in grid(machines) if any(columns)),
+    ]
+
+
+def gains(suite):
+    return span([c.speedup(CALL) for c in suite.ours if c.speedup(CALL)], lambda gain: f"{gain:.1f}x")
+
+
+def over_naive(machine):
+    found = [c.speedup(CALL) for s in machine.suites.values() for c in s.ours if c.speedup(CALL)]
+    return f"{span(found, lambda gain: f'{gain:.1f}x')} {BASELINE}"
+
+
+def peers_rows(machine):
+    """A row for each suite that a peer runs."""
+    standings = ("first", *NOT_FIRST)
+    found = [["suite", "cases", "of copy", *("first", *(w.replace("NOT", "not") for w in NOT_FIRST.values())),
+              "over naive"]]  # fmt: skip
     for name, suite in machine.suites.items():
-        ratios = [timing["ratio"]["median"] for _, timing in suite.kernels]
-        ratio = f"{100 * statistics.median(ratios):.0f} %" if ratios else "-"
-        ratio += f" {BORROWED}" * suite.borrowed
-        gains = span([c.speedup(CALL) for c in suite.ours if c.speedup(CALL)], lambda gain: f"{gain:.1f}x")
-        found.append([name, str(len(suite.ours)), ratio, tally(suite), gains])
+        if suite.contested:
+            counts = [str(suite.count(s) or "-") for s in standings]
+            found.append([name, str(len(suite.contested)), share(of_floor(suite)), *counts, gains(suite)])
     return found
 
 
-def overview_markdown(machines):
-    """A table for each machine, then what headings and marks mean. One without peers is left to document()
-    where the same device was measured with them."""
-    compared = {m.device for m in machines if m.has_peers}
-    shown = [m for m in machines if m.has_peers or m.device not in compared]
-    text = "\n\n".join(f"**{m.name}**\n\n{markdown(overview(m))}" for m in shown)
-    text += f"\n\nOf floor: the median of a suite's cases. Over naive: beside {BASELINE}."
-    note = f"{BORROWED} kernels alone, of the tool's own run; the rest of the row eager calls, of the peers'."
-    return text + f" {note}" * (BORROWED in text)
+def behind(machine):
+    """(standing, suite, cell) of every cell in which ours is not first, the largest loss first."""
+    cells = [(s, c) for s in machine.suites.values() for c in s.cells if c.standing in NOT_FIRST]
+    order = list(NOT_FIRST)
+    return sorted(
+        ((c.standing, s, c) for s, c in cells), key=lambda found: (order.index(found[0]), found[2].lead or 0)
+    )
+
+
+def behind_row(standing, suite, cell):
+    ours = seconds(cell.seconds(CALL)) if cell.lead else "-"
+    theirs = seconds(cell.seconds(cell.rival))
+    return [NOT_FIRST[standing], suite.name, cell_name(suite, cell), lead(cell), cell.rival, ours, theirs]
+
+
+def behind_rows(machine):
+    heading = ["", "suite", "case", "speed", "of the best peer", "ropekit", "peer"]
+    return [heading, *(behind_row(*found) for found in behind(machine))]
+
+
+def standing_words(machine):
+    """How often ours is what beside the peers."""
+    cells = [c for s in machine.suites.values() for c in s.contested]
+    counts = Counter(c.standing for c in cells)
+    rest = [f"{words} in {counts[s]}" for s, words in NOT_FIRST.items() if counts[s]]
+    return ", ".join([f"first in {counts['first']} of {len(cells)} cases", *rest])
 
 
 def called(machine, implementation):
@@ -61,34 +102,69 @@ def called(machine, implementation):
     return "".join(kernels - {name}) if len(kernels) == 1 else ""
 
 
-def document(machines):
-    """Every suite of every machine, as Markdown."""
-    parts = []
+def peers_of(machine):
+    present = [f"{i['implementation']} {i['version']}" for i in machine.implementations if not i["reason"]]
+    absent = [f"{i['implementation']} ({i['reason']})" for i in machine.implementations if i["reason"]]
+    lines = [f"Measured: {', '.join(present)}."] * bool(present)
+    return lines + [f"Absent: {', '.join(absent)}."] * bool(absent)
+
+
+def overview_markdown(machines):
+    """README's table: suites of the newest machine with peers of each backend."""
+    shown = newest(machines)
+    names = list(dict.fromkeys(name for m in shown for name, s in m.suites.items() if s.contested))
+
+    def text(suite):
+        if not suite or not suite.contested:
+            return "-"
+        return f"{share(of_floor(suite))}, first in {suite.count('first')} of {len(suite.contested)}"
+
+    rows = [[name, *(text(m.suites.get(name)) for m in shown)] for name in names]
+    lines = [f"- {m.name}: {standing_words(m)}; {over_naive(m)}." for m in shown]
+    lines += [
+        "",
+        "Percent: the kernel alone, the median of a suite's cases. First: beside peers, on a CPU by calls.",
+    ]
+    return "\n".join([markdown([["suite", *(m.short for m in shown)], *rows]), "", *lines])
+
+
+def remarks(machine):
+    """Which runs gave way to which, and what was wrong."""
+    return [*machine.replaced, *(line for suite in machine.suites.values() for line in wrong(suite))]
+
+
+def run_rows(machines):
+    heading = ["device", "run", "ropekit", "built by", "driver"]
+    found = []
     for machine in machines:
-        parts.append(f"## {machine.name}\n")
         for title, facts in machine.facts:
-            parts.append(f"{title}: " + "; ".join(f"{k} {v}" for k, v in facts.items() if v) + "\n")
-        parts += [f"{sentence}\n" for sentence in machine.replaced]
-        absent = [f"{i['implementation']} ({i['reason']})" for i in machine.implementations if i["reason"]]
-        present = [
-            f"{i['implementation']} {i['version']}" + f" ({called(machine, i)})" * bool(called(machine, i))
-            for i in machine.implementations
-            if not i["reason"]
-        ]
-        if present:
-            parts.append("Measured: " + ", ".join(present) + ".\n")
-        if absent:
-            parts.append("Absent: " + ", ".join(absent) + ".\n")
-        behind = not_first(machine)
-        parts += [f"Where the call is not first:\n\n{bullets(behind)}"] * bool(behind)
-        parts += [suite_markdown(name, suite) for name, suite in machine.suites.items()]
-        if len(error_rows(machine)) > 1:
-            parts.append(
-                "### accuracy: largest error of cos and sin\n\n" + markdown(error_rows(machine)) + "\n"
-            )
-    return "\n".join(parts).strip()
+            built = ", ".join(filter(None, (facts["compiler"], facts["toolkit"])))
+            found.append([machine.name, title, facts["ropekit"], built, facts["driver"] or "-"])
+    return [heading, *found]
+
+
+def document(machines):
+    """Every figure that a reader looks for first; ropekit-report --html has the rest."""
+    compared = [m for m in machines if m.has_peers]
+    parts = [f"## How close to a copy\n\n{SHARE}\n\n{markdown(grid_rows(machines))}"]
+    if plots.widest(machines):
+        text = f"{plots.SHAPE}, by the kernel alone, in brackets the copy, at the most threads measured."
+        parts.append(f"## GB/s by device\n\n{text}\n\n{markdown(plots.speed_rows(machines))}")
+    if compared:
+        parts.append(f"## Beside peers\n\n{MARKS}")
+    for machine in compared:
+        parts.append(f"### {machine.name}: {standing_words(machine)}")
+        parts += peers_of(machine)
+        parts.append(markdown(peers_rows(machine)))
+        if behind(machine):
+            parts.append(f"Where the call is not first:\n\n{markdown(behind_rows(machine))}")
+    if len(error_rows(machines)) > 1:
+        parts.append(f"## Largest error of cos and sin\n\n{markdown(error_rows(machines))}")
+    parts.append(f"## Runs\n\n{markdown(run_rows(machines))}")
+    parts += [f"{m.name}: {line}" for m in machines for line in remarks(m)]
+    return "\n\n".join(parts)
 
 
 def summary(machines):
     """The Markdown summary of some machines."""
-    return f"# ropekit beside copies and peers\n\n{overview_markdown(machines)}\n\n{document(machines)}\n"
+    return f"# ropekit beside copies and peers\n\n{document(machines)}\n"

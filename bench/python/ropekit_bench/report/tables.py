@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from ropekit_bench.report.model import CALL, disagreement
+from ropekit_bench.report.model import CALL, OURS, disagreement
 
 BORROWED = "†"
 NOT_FIRST = {
@@ -11,6 +11,8 @@ NOT_FIRST = {
     "level": "≈ level",
     "unsettled": "◇ unsettled",
 }
+VERDICT = "beside the best peer"
+MEASURES = {"replay": "kernels alone", "eager": "calls"}
 WIDTH = 120  # of a terminal; Markdown divides what is wider
 
 
@@ -54,6 +56,11 @@ def verdict(cell):
     }[cell.standing]
 
 
+def lead(cell):
+    """Our speed as a multiple of the best peer's."""
+    return f"{cell.lead:.3f}x" if cell.lead else "-"
+
+
 def own_columns(suite):
     """What varies within a suite: heading and function of a cell."""
     columns = (
@@ -79,7 +86,7 @@ def beside_peers(suite):
     """Columns of the calls: heading and function of a cell."""
     found = []
     if suite.contested:
-        found.append(("beside the best peer", verdict))
+        found.append((VERDICT, verdict))
         if len({c.measure for c in suite.contested}) > 1:
             found.append(("compared by", lambda c: c.measure))
         if suite.borrowed:
@@ -101,7 +108,8 @@ def beside_floor(suite):
 
     def quartiles(timing):
         ratio = timing["ratio"]
-        return f"{100 * ratio['median']:.1f} % ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})"
+        ends = f" ({100 * ratio['low']:.1f}..{100 * ratio['high']:.1f})" if "low" in ratio else ""
+        return percent(ratio["median"]) + ends
 
     def of_kernel(text):
         return lambda c: text(*suite.kernel(c)) if suite.kernel(c) else "-"
@@ -113,6 +121,8 @@ def beside_floor(suite):
         ("of floor" + mark, of_kernel(lambda _, t: quartiles(t))),
         ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
     ]
+    if any("speedup" in r for r, _ in suite.kernels):
+        found.append(("over one thread", of_kernel(lambda r, _: f"{r['speedup']['median']:.2f}x")))
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):
         found.append(("tables", lambda c: size(c.records[CALL]["table_bytes"])))
     return found
@@ -134,25 +144,33 @@ def rows(suite, columns=None):
     ]
 
 
-def peer_rows(suite):
-    """A row for each implementation of each case: its times with percent of the floor, and the host's."""
+def peer_tables(suite):
+    """(title, rows) of what every implementation of each case took: by kernels, by calls, and of the host."""
     own = own_columns(suite)
+    names = dict.fromkeys([*OURS, *(name for c in suite.cells for name in c.records)])
+    names = [name for name in names if any(name in c.records for c in suite.cells)]
 
-    def timing(record, measure):
-        if measure not in record:
-            return "-"
-        t = record[measure]
-        return f"{seconds(t['seconds']['median'])}, {100 * t['ratio']['median']:.0f} %"
+    def table(text):
+        body = [[*(f(c) for _, f in own), *(text(c.records.get(n, {})) for n in names)] for c in suite.cells]
+        return [[*(heading for heading, _ in own), *names], *body]
 
-    return [
-        [*(heading for heading, _ in own), "implementation", "replay", "eager", "host", "tables"],
-        *(
-            [*(f(c) for _, f in own), name, timing(r, "replay"), timing(r, "eager"),
-             seconds(r["eager"]["host_seconds"]), size(r["table_bytes"])]
-            for c in suite.cells
-            for name, r in c.records.items()
-        ),
-    ]  # fmt: skip
+    def timing(measure):
+        def text(record):
+            if measure not in record:
+                return "-"
+            t = record[measure]
+            return f"{seconds(t['seconds']['median'])} {100 * t['ratio']['median']:.0f} %"
+
+        return table(text)
+
+    def host(record):
+        return seconds(record["eager"]["host_seconds"]) if record else "-"
+
+    records = [r for c in suite.cells for r in c.records.values()]
+    found = [("Kernels alone", timing("replay"))] * any("replay" in r for r in records)
+    found.append(("Calls", timing("eager")))
+    apart = any(r["eager"]["host_seconds"] != r["eager"]["seconds"]["median"] for r in records)
+    return found + [("The host's part of a call", table(host))] * apart
 
 
 def tables_read(suite):
@@ -220,17 +238,22 @@ def tally(suite):
 
 def measure(suite):
     """What is compared, and from which run the rest comes."""
-    names = {"replay": "kernels alone", "eager": "eager calls"}
-    text = " or ".join(names[m] for m in names if any(c.measure == m for c in suite.contested or suite.cells))
+    text = " or ".join(
+        MEASURES[m] for m in MEASURES if any(c.measure == m for c in suite.contested or suite.cells)
+    )
     return text + f", of the peers' run; {BORROWED} kernels alone, of the tool's own run" * suite.borrowed
 
 
+def fitting(suite, width):
+    """The table of a suite, its columns in two where one line of Markdown would be wider."""
+    whole = rows(suite)
+    if len(markdown(whole).partition("\n")[0]) <= width:
+        return [whole]
+    return [rows(suite, columns) for columns in parts(suite)]
+
+
 def divided(suite):
-    """The table of a suite, its columns in two where together they are too wide."""
-    whole = markdown(rows(suite))
-    if len(whole.partition("\n")[0]) <= WIDTH:
-        return whole
-    return "\n\n".join(markdown(rows(suite, columns)) for columns in parts(suite))
+    return "\n\n".join(map(markdown, fitting(suite, WIDTH)))
 
 
 def bullets(lines):
@@ -243,9 +266,13 @@ def suite_markdown(name, suite):
     return f"### {name}: {tally(suite)}{table}\n" + f"\n{lines}" * bool(lines)
 
 
-def error_rows(machine):
-    """Largest error of cos and sin below each number of positions."""
-    found = errors(machine)
+def error_rows(machines):
+    """Largest error of cos and sin below each number of positions, on any of some machines."""
+    found = {}
+    for machine in machines:
+        for key, points in errors(machine).items():
+            known = found.setdefault(key, {})
+            known |= {p: max(error, known.get(p, 0)) for p, error in points.items()}
     positions = sorted({p for points in found.values() for p in points})
     return [
         ["angles", *(f"below {p}" for p in positions)],
