@@ -58,8 +58,9 @@ typedef struct case_block {
 void case_make_block(test_case *c, uint64_t seed, int64_t index, const case_block *block);
 int64_t *case_block_ids(const test_case *c);
 
-/* One line: what differs from the defaults. */
-void case_print(const test_case *c, char *text, size_t room);
+/* Says which case runs and on which kernel (NULL: the chosen one), for a failure's text: one line
+ * of what differs from the defaults. */
+void case_describe(const test_case *c, const char *kernel);
 
 /* Where a call holds its pointers. */
 enum { CASE_POINTERS = 11 };

@@ -38,10 +38,7 @@ static void *cpu_outputs(const test_case *c, size_t *bytes) {
 
 static void check_kernel(const test_case *c, const char *kernel, const void *expected,
                          size_t bytes) {
-    char text[900], line[1000];
-    case_print(c, text, sizeof text);
-    snprintf(line, sizeof line, "kernel=%s %s", kernel ? kernel : "(chosen)", text);
-    test_describe(line);
+    case_describe(c, kernel);
     unsigned char *result = malloc(c->bytes);
     rope_status status = device_run(c, &c->desc, &c->args, 1, kernel, result);
     if (!kernel || status != ROPE_ERROR_UNSUPPORTED) {

@@ -5,7 +5,6 @@
 #include "tests/harness.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,10 +32,7 @@ static void check_pieces(const guard_case *g, const test_case *c, const unsigned
 static void check_guarded(const test_case *c, const char *kernel, const unsigned char *expected) {
     rope_desc desc = c->desc;
     rope_plan *plan = NULL;
-    char text[900], line[1000];
-    case_print(c, text, sizeof text);
-    snprintf(line, sizeof line, "kernel=%s %s", kernel, text);
-    test_describe(line);
+    case_describe(c, kernel);
 #ifndef ROPE_TEST_PLAIN
     fault_text = test_failure("no fault", "memory outside a buffer was touched");
 #endif

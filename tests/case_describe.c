@@ -1,5 +1,6 @@
 /* A case as one line. */
 #include "tests/cases.h"
+#include "tests/repeat.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -85,9 +86,11 @@ static void append_tensor(const char *name, const rope_tensor *t, char *text, si
            (long long)out[1], (long long)out[2], (long long)out[3]);
 }
 
-void case_print(const test_case *c, char *text, size_t room) {
+void case_describe(const test_case *c, const char *kernel) {
     const rope_args *a = &c->args;
-    text[0] = 0;
+    char text[1000];
+    const size_t room = sizeof text;
+    snprintf(text, room, "kernel=%s ", kernel ? kernel : "(chosen)");
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         append_field(&c->desc, &fields[i], text, room);
     append(text, room, "| batch=%lld tokens=%lld ", (long long)a->batch, (long long)a->tokens);
@@ -102,4 +105,5 @@ void case_print(const test_case *c, char *text, size_t room) {
                (long long)a->table_stride[0], (long long)a->table_stride[1],
                (long long)a->table_stride[2]);
     append(text, room, "%s", c->wild ? " wild" : "");
+    test_describe(text);
 }
