@@ -13,11 +13,16 @@ const char *device_backend(void) {
     return name && *name ? name : "cpu";
 }
 
+void device_choose(rope_desc *desc) {
+    desc->backend = device_backend();
+    desc->device = test_device();
+}
+
 rope_device *device_open(void) {
     static rope_device *device;
     if (device)
         return device;
-    rope_status status = rope_device_open(device_backend(), 0, &device);
+    rope_status status = rope_device_open(device_backend(), test_device(), &device);
     if (test_requires(device_backend()))
         CHECK_STATUS(ROPE_OK, status);
     if (status != ROPE_OK)
@@ -55,7 +60,7 @@ rope_status device_run(const test_case *c, const rope_desc *desc, const rope_arg
                        int32_t count, const char *kernel, unsigned char *result) {
     rope_device *device = device_open();
     rope_desc bound = *desc;
-    bound.backend = device_backend();
+    device_choose(&bound);
     bound.kernel = kernel;
     rope_plan *plan = NULL;
     rope_status status = rope_plan_create(&bound, &plan);

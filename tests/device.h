@@ -1,6 +1,6 @@
 /*
- * The device under test: that of ROPE_BACKEND, or of the CPU. Where it is missing a test is
- * skipped, or fails if ROPE_TEST_REQUIRE names the backend.
+ * The device under test: that of ROPE_BACKEND, or of the CPU, and of ROPE_TEST_DEVICE. Where it is
+ * missing a test is skipped, or fails if ROPE_TEST_REQUIRE names the backend.
  */
 #ifndef ROPEKIT_TESTS_DEVICE_H
 #define ROPEKIT_TESTS_DEVICE_H
@@ -9,6 +9,8 @@
 
 const char *device_backend(void);
 rope_device *device_open(void);
+/* A plan of the descriptor is then one of the device. */
+void device_choose(rope_desc *desc);
 /* 1 where device memory is host memory. */
 int device_is_host(void);
 

@@ -39,7 +39,8 @@ int64_t test_number(const char *name, int64_t otherwise) {
 }
 
 static int is_known(const char *entry) {
-    static const char *const names[] = {"SEED=", "CASES=", "CASE=", "EMULATED=", "REQUIRE="};
+    static const char *const names[] = {
+        "SEED=", "CASES=", "CASE=", "EMULATED=", "DEVICE=", "REQUIRE="};
     const size_t prefix = strlen("ROPE_TEST_");
     int known = strncmp(entry, "ROPE_TEST_", prefix) != 0;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && !known; i++)
@@ -53,8 +54,8 @@ uint64_t test_seed(void) {
     for (char **entry = environ; *entry; entry++)
         if (!is_known(*entry)) {
             fprintf(stderr,
-                    "%.60s is not known; allowed is ROPE_TEST_SEED, _CASES, _CASE, _EMULATED or "
-                    "_REQUIRE\n",
+                    "%.60s is not known; allowed is ROPE_TEST_SEED, _CASES, _CASE, _EMULATED, "
+                    "_DEVICE or _REQUIRE\n",
                     *entry);
             exit(2);
         }
@@ -62,7 +63,13 @@ uint64_t test_seed(void) {
     (void)test_number("ROPE_TEST_CASES", 0);
     (void)test_number("ROPE_TEST_CASE", 0);
     (void)test_number("ROPE_TEST_EMULATED", 0);
+    (void)test_device();
     return (uint64_t)test_number("ROPE_TEST_SEED", (int64_t)default_seed);
+}
+
+int32_t test_device(void) {
+    int64_t index = test_number("ROPE_TEST_DEVICE", 0);
+    return index < INT32_MAX ? (int32_t)index : INT32_MAX;
 }
 
 int64_t test_scaled(int64_t usual) {
@@ -126,6 +133,7 @@ const char *test_failure(const char *condition, const char *format, ...) {
     vsnprintf(detail, sizeof detail, format, list);
     va_end(list);
     append_variable(command, sizeof command, "ROPE_BACKEND");
+    append_variable(command, sizeof command, "ROPE_TEST_DEVICE");
     append_variable(command, sizeof command, "ROPE_CPU_ISA");
     append_variable(command, sizeof command, "ROPE_CPU_STREAM");
     append_variable(command, sizeof command, "OMP_NUM_THREADS");

@@ -12,6 +12,8 @@ uint64_t test_seed(void);
 /* A variable that is a whole number, 0 or more, or `otherwise` where it is not set or empty; ends
  * the process with 2 where it is anything else. */
 int64_t test_number(const char *name, int64_t otherwise);
+/* ROPE_TEST_DEVICE: index of the device under test; 0 where it is not set. */
+int32_t test_device(void);
 
 /* `usual` in the proportion that ROPE_TEST_CASES asks for; at least 1. */
 int64_t test_scaled(int64_t usual);

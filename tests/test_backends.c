@@ -387,13 +387,14 @@ static rope_status rotate_whole(const whole_case *w, const char *backend, const 
     const whole_memory m = memory_of(w);
     double factor[2][64];
     rope_desc desc = desc_of(w, backend, kernel, factor);
+    desc.device = strcmp(backend, "cpu") == 0 ? 0 : test_device();
     rope_plan *plan;
     rope_device *device;
     char *memory;
     rope_status status = rope_plan_create(&desc, &plan);
     if (status != ROPE_OK)
         return status;
-    CHECK_STATUS(ROPE_OK, rope_device_open(backend, 0, &device));
+    CHECK_STATUS(ROPE_OK, rope_device_open(backend, desc.device, &device));
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device, m.all, (void **)&memory));
     unsigned char *image = make_memory(w, &m, data);
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, image, m.all));

@@ -66,6 +66,7 @@ static rope_desc plain_desc(void) {
     return (rope_desc){.struct_size = sizeof(rope_desc),
                        .dtype = ROPE_F32,
                        .head_dim = 64,
+                       .device = test_device(),
                        .backend = device_backend()};
 }
 

@@ -341,7 +341,7 @@ static void rotate(const rope_desc *desc, const rope_args *call, const void *inp
     rope_plan *plan;
     rope_args args = *call;
     rope_desc where = *desc;
-    where.backend = device_backend();
+    device_choose(&where);
     CHECK_STATUS(ROPE_OK, rope_plan_create(&where, &plan));
     args.q.heads = 1;
     args.q.in = args.q.out = to_device(input, bytes);

@@ -36,7 +36,7 @@ static void check_guarded(const test_case *c, const char *kernel, const unsigned
 #ifndef ROPE_TEST_PLAIN
     fault_text = test_failure("no fault", "memory outside a buffer was touched");
 #endif
-    desc.backend = device_backend();
+    device_choose(&desc);
     desc.kernel = kernel;
     rope_status status = rope_plan_create(&desc, &plan);
     if (status == ROPE_ERROR_UNSUPPORTED)

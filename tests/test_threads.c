@@ -76,7 +76,7 @@ TEST(threads, one_plan_many_threads) {
     rope_plan *plan = NULL;
     case_make_block(&c, test_seed(), 1, &block);
     rope_desc desc = c.desc;
-    desc.backend = device_backend();
+    device_choose(&desc);
     device_open();
     unsigned char *expected = malloc(c.bytes);
     CHECK_STATUS(ROPE_OK, device_run(&c, &c.desc, &c.args, 1, NULL, expected));

@@ -72,15 +72,20 @@ static inline int gpu_starts_early(const struct cudaFuncAttributes *kernel) {
     return kernel->ptxVersion >= 90;
 }
 
-/* Whether memory is known to be none that a device reaches: the runtime does not have it, and the
- * device does not reach all that the host does. */
+/* Whether memory is known to be none that a device, the current one, reaches: another device's
+ * without peer access, or none of the runtime's where the device does not reach all of the host's.
+ */
 static inline int gpu_is_out_of_reach(int device, const void *pointer) {
     struct cudaPointerAttributes attributes;
     int reaches_host = 1;
-    return cudaDeviceGetAttribute(&reaches_host, cudaDevAttrPageableMemoryAccess, device) ==
+    if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess)
+        return 0;
+    if (attributes.type == cudaMemoryTypeDevice)
+        return attributes.device != device && !attributes.devicePointer;
+    return attributes.type == cudaMemoryTypeUnregistered &&
+           cudaDeviceGetAttribute(&reaches_host, cudaDevAttrPageableMemoryAccess, device) ==
                cudaSuccess &&
-           !reaches_host && cudaPointerGetAttributes(&attributes, pointer) == cudaSuccess &&
-           attributes.type == cudaMemoryTypeUnregistered;
+           !reaches_host;
 }
 
 /* early: by programmatic dependent launch. */

@@ -96,3 +96,44 @@ void fixture_check(fixture *f, gpuStream_t stream, const char *what) {
                                                sizeof f->out));
     CHECK(memcmp(f->out, f->expected, sizeof f->out) == 0, "%s: not the CPU's bits", what);
 }
+
+void fixture_require_two(void) {
+    int count = 0;
+    CHECK_GPU(gpuGetDeviceCount(&count));
+    if (count < 2 && !(test_requires(GPU_BACKEND_NAME) && test_device() > 0))
+        SKIP("one device");
+    CHECK(count >= 2, "there is %d device; ROPE_TEST_DEVICE is %d", count, test_device());
+}
+
+void fixture_pair_open(fixture_pair *p, int kind) {
+    fixture_open(&p->on[0], 0, kind);
+    fixture_require_two();
+    fixture_open(&p->on[1], 1, kind);
+    for (int i = 0; i < 2; i++) {
+        CHECK_STATUS(ROPE_OK, rope_plan_create(&p->on[i].desc, &p->plan[i]));
+        CHECK_GPU(gpuSetDevice(i));
+        CHECK_GPU(gpuStreamCreateWithFlags(&p->stream[i], gpuStreamNonBlocking));
+    }
+    CHECK_GPU(gpuSetDevice(0));
+}
+
+void fixture_pair_close(fixture_pair *p) {
+    for (int i = 0; i < 2; i++) {
+        CHECK_GPU(gpuStreamDestroy(p->stream[i]));
+        rope_plan_destroy(p->plan[i]);
+        fixture_close(&p->on[i]);
+    }
+    CHECK_GPU(gpuSetDevice(0));
+}
+
+rope_status fixture_pair_apply(const fixture_pair *p, int device) {
+    rope_args args = fixture_args(&p->on[device], p->stream[device]);
+    return rope_apply(p->plan[device], &args);
+}
+
+void fixture_check_current(int device, const char *behind) {
+    int current = -1;
+    CHECK_GPU(gpuGetDevice(&current));
+    CHECK(current == device, "the current device is %d, not %d, behind %s", current, device,
+          behind);
+}

@@ -1,7 +1,7 @@
 /*
  * What the tests of streams, graphs and devices share: a small call whose tensors and ids lie on a
- * GPU, and the CPU's result of the same call. Written in the names of <gpu_alias.h>, so that every
- * GPU backend compiles them.
+ * GPU, and the CPU's result of the same call; the same on two GPUs. Written in the names of
+ * <gpu_alias.h>, so that every GPU backend compiles them.
  */
 #ifndef ROPEKIT_TESTS_GPU_FIXTURE_H
 #define ROPEKIT_TESTS_GPU_FIXTURE_H
@@ -40,6 +40,23 @@ rope_args fixture_args(const fixture *f, gpuStream_t stream);
 void fixture_send_ids(const fixture *f, gpuStream_t stream);
 /* Brings back `out` when the stream has ended and compares. */
 void fixture_check(fixture *f, gpuStream_t stream, const char *what);
+
+/* Both of two devices, a plan of each and a stream that is not the default one. */
+typedef struct fixture_pair {
+    fixture on[2];
+    rope_plan *plan[2];
+    gpuStream_t stream[2];
+} fixture_pair;
+
+/* Skips the test where there is no second device, unless ROPE_TEST_REQUIRE names the backend and
+ * ROPE_TEST_DEVICE is 1 or more. */
+void fixture_require_two(void);
+void fixture_pair_open(fixture_pair *p, int kind);
+void fixture_pair_close(fixture_pair *p);
+/* Submits the call of a device's plan on its stream. */
+rope_status fixture_pair_apply(const fixture_pair *p, int device);
+/* Fails the test where another device is the thread's current one. */
+void fixture_check_current(int device, const char *behind);
 
 #define CHECK_GPU(call)                                                                            \
     do {                                                                                           \

@@ -84,12 +84,9 @@ __attribute__((constructor)) static void use_if_asked(void) {
 
 TEST(contexts, current_device_that_was_never_used_stays_so) {
     static fixture f;
-    int count = 0;
     fixture_open(&f, 0, FIXTURE_PLAIN);
     fixture_close(&f);
-    CHECK_GPU(gpuGetDeviceCount(&count));
-    if (count < 2)
-        SKIP("one device");
+    fixture_require_two();
     int outcome = system("ROPE_TEST_CONTEXTS=1 /proc/$PPID/exe");
     CHECK(WIFEXITED(outcome) && WEXITSTATUS(outcome) == 0, "step %d of use_device_1() failed",
           outcome >> 8);

@@ -1,4 +1,4 @@
-/* Two devices, whose memory is told apart where it is copied, and one queue. */
+/* Two devices, whose memory is told apart where it is copied. */
 #define _GNU_SOURCE
 #include "tests/hip_emulation/stream.h"
 
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* Few units, so that small calls take the kernels of large ones. */
-enum { DEVICES = 2, MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
+enum { MULTIPROCESSORS = 1, CACHE_BYTES = 1 << 20 };
 #define MEMORY_BYTES ((size_t)4 << 30)
 
 typedef struct allocation {
@@ -21,7 +21,7 @@ typedef struct allocation {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static allocation *allocations;
-static size_t used;
+static size_t used[EMULATED_DEVICES];
 static _Thread_local int current;
 
 void device_lock(void) {
@@ -58,7 +58,7 @@ const char *hipGetErrorString(hipError_t error) {
 }
 
 hipError_t hipGetDeviceCount(int *devices) {
-    *devices = DEVICES;
+    *devices = EMULATED_DEVICES;
     return hipSuccess;
 }
 
@@ -73,7 +73,7 @@ hipError_t hipGetDevice(int *device) {
 }
 
 static int is_device(int device) {
-    return device >= 0 && device < DEVICES;
+    return device >= 0 && device < EMULATED_DEVICES;
 }
 
 hipError_t hipSetDevice(int device) {
@@ -123,7 +123,7 @@ static int map_memory(allocation *a, size_t bytes) {
 hipError_t hipMalloc(void **pointer, size_t bytes) {
     allocation *a = NULL;
     device_lock();
-    if (bytes <= MEMORY_BYTES - used)
+    if (bytes <= MEMORY_BYTES - used[current])
         a = malloc(sizeof *a);
     if (a && !map_memory(a, bytes)) {
         free(a);
@@ -134,7 +134,7 @@ hipError_t hipMalloc(void **pointer, size_t bytes) {
         a->device = current;
         a->next = allocations;
         allocations = a;
-        used += bytes;
+        used[current] += bytes;
     }
     device_unlock();
     return a ? hipSuccess : hipErrorOutOfMemory;
@@ -154,14 +154,14 @@ hipError_t hipFree(void *pointer) {
     if (!pointer)
         return hipSuccess;
     device_lock();
-    hipError_t error = queue_run();
+    hipError_t error = queues_run();
     allocation **link = &allocations;
     while (*link && (*link)->memory != pointer)
         link = &(*link)->next;
     allocation *a = *link;
     if (a) {
         *link = a->next;
-        used -= a->bytes;
+        used[a->device] -= a->bytes;
         munmap(a->map, a->map_bytes);
         free(a);
     }

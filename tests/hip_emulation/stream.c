@@ -26,8 +26,7 @@ struct hipGraphExec {
     work_list list;
 };
 
-static struct ihipStream_t null_stream;
-static work_list queue;
+static work_list queues[EMULATED_DEVICES];
 static hipError_t failure;
 
 static int append(work_list *list, const work *item) {
@@ -68,12 +67,18 @@ static void clear(work_list *list) {
     list->first = list->last = NULL;
 }
 
+/* The default stream is one of the current device. */
+static int device_of(hipStream_t stream) {
+    int current = 0;
+    (void)hipGetDevice(&current);
+    return stream ? stream->device : current;
+}
+
 hipError_t stream_submit(hipStream_t stream, const work *item) {
-    hipStream_t given = stream ? stream : &null_stream;
+    work_list *list = stream && stream->capture ? stream->capture : &queues[device_of(stream)];
     if (failure != hipSuccess)
         return failure;
-    return append(given->capture ? given->capture : &queue, item) ? hipSuccess
-                                                                  : hipErrorOutOfMemory;
+    return append(list, item) ? hipSuccess : hipErrorOutOfMemory;
 }
 
 /* A line of HIP_EMULATION_LOG for the first time that a kernel is loaded or launched. */
@@ -106,28 +111,41 @@ static hipError_t run(const work *item) {
     return error;
 }
 
-hipError_t queue_run(void) {
-    for (const work *item = queue.first; item && failure == hipSuccess; item = item->next)
+static hipError_t queue_run(int device) {
+    for (const work *item = queues[device].first; item && failure == hipSuccess; item = item->next)
         failure = run(item);
-    clear(&queue);
+    clear(&queues[device]);
+    return failure;
+}
+
+hipError_t queues_run(void) {
+    for (int device = 0; device < EMULATED_DEVICES; device++)
+        (void)queue_run(device);
     return failure;
 }
 
 static hipError_t wait_for_all(void) {
     device_lock();
-    hipError_t error = queue_run();
+    hipError_t error = queues_run();
+    device_unlock();
+    return error;
+}
+
+static hipError_t wait_for(int device) {
+    device_lock();
+    hipError_t error = queue_run(device);
     device_unlock();
     return error;
 }
 
 hipError_t hipDeviceSynchronize(void) {
-    return wait_for_all();
+    return wait_for(device_of(NULL));
 }
 
 hipError_t hipStreamSynchronize(hipStream_t stream) {
     if (stream && stream->capture)
         return hipErrorStreamCaptureUnsupported;
-    return wait_for_all();
+    return wait_for(device_of(stream));
 }
 
 static hipError_t submit(hipStream_t stream, const work *item) {
@@ -172,18 +190,13 @@ static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
            (uint64_t)grid.y * block.y <= GRID_THREADS_MOST;
 }
 
-static int is_of_other_device(hipStream_t stream) {
-    int device;
-    return stream && hipGetDevice(&device) == hipSuccess && stream->device != device;
-}
-
 /* A kernel that nobody asked for would be loaded now, which a capture does not allow. */
 hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
                            size_t shared_bytes, hipStream_t stream) {
     emulated_kernel *known = (emulated_kernel *)(uintptr_t)kernel;
     if (!is_possible(grid, block, shared_bytes))
         return hipErrorInvalidConfiguration;
-    if (is_of_other_device(stream))
+    if (device_of(stream) != device_of(NULL))
         return hipErrorInvalidHandle;
     if (stream && stream->capture && !known->is_loaded)
         return hipErrorStreamCaptureUnsupported;
@@ -241,7 +254,7 @@ hipError_t hipGraphLaunch(hipGraphExec_t exec, hipStream_t stream) {
         return hipErrorStreamCaptureUnsupported;
     device_lock();
     hipError_t error = failure;
-    if (error == hipSuccess && !append_all(&queue, &exec->list))
+    if (error == hipSuccess && !append_all(&queues[device_of(stream)], &exec->list))
         error = hipErrorOutOfMemory;
     device_unlock();
     return error;

@@ -38,6 +38,27 @@ typedef struct shape {
     int near;           /* 32 bits hold strides in bytes from a thread's first head to its last */
 } shape;
 
+static shape shape_of(const gpu_bound *bound, const rope_call *call);
+/* Each plans the launch of its kernels, or gives 0 where they do not fit the call. */
+static int plan_plain(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
+static int plan_window(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
+static int plan_vector(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
+static void plan_generic(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
+
+gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *stream) {
+    const shape s = shape_of(bound, call);
+    launch l;
+    l.shared = 0;
+    if (bound->geometry == GPU_GENERIC ||
+        (!plan_plain(bound, call, &s, &l) && !plan_window(bound, call, &s, &l) &&
+         !plan_vector(bound, call, &s, &l)))
+        plan_generic(bound, call, &s, &l);
+    return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
+                             bound->early);
+}
+
+/* -- for all of them -- */
+
 static int64_t ceiling(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
@@ -599,16 +620,4 @@ static void plan_generic(const gpu_bound *bound, const rope_call *call, const sh
     l->arguments[0] = (void *)(uintptr_t)p;
     l->arguments[1] = (void *)(uintptr_t)call;
     l->arguments[2] = &l->staged;
-}
-
-gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *stream) {
-    const shape s = shape_of(bound, call);
-    launch l;
-    l.shared = 0;
-    if (bound->geometry == GPU_GENERIC ||
-        (!plan_plain(bound, call, &s, &l) && !plan_window(bound, call, &s, &l) &&
-         !plan_vector(bound, call, &s, &l)))
-        plan_generic(bound, call, &s, &l);
-    return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
-                             bound->early);
 }
