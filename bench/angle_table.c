@@ -19,6 +19,7 @@ bool angle_rule_take(rope_desc *desc, angle_rule *rule) {
     /* The frequency fields of rope_desc are its members from rope_type up to position_dtype. */
     size_t first = offsetof(rope_desc, rope_type);
     memset((char *)desc + first, 0, offsetof(rope_desc, position_dtype) - first);
+    desc->axis_frequency = 0;
     return true;
 }
 

@@ -21,12 +21,12 @@ static const char *const modes[] = {"exact", "f32", "table"};
 
 /* What the rows of the table share. */
 typedef struct accuracy {
-    options base; /* one head of the window alone, one axis, no shard */
+    options base; /* one head of the window alone, no shard, one axis unless frequencies restart */
     target t;
     angle_rule rule;
     oracle *truth;                  /* exact angles */
     int64_t count;                  /* positions tried in a range */
-    int64_t *positions;             /* of one range */
+    int64_t *positions;             /* of one range, once for each axis */
     double *cosine, *sine;          /* true values, count * pairs */
     double attention_factor;        /* of the rule */
     double angle_error, output_ulp; /* of one mode and range */
@@ -41,10 +41,12 @@ static void reduce_shape(options *o) {
     d->rotary_dim = d->head_dim;
     d->rotary_offset = d->k_head_dim = d->k_rotary_offset = 0;
     d->pairing_in = d->pairing_out = d->direction = d->arithmetic = 0;
-    d->axes = d->axis_layout = d->axis_frequency = 0;
     d->shard = d->shard_rank = d->shard_size = 0;
-    d->pair_axis = NULL;
-    memset(d->sections, 0, sizeof d->sections);
+    if (d->axis_frequency != ROPE_AXIS_FREQUENCY_RESTART) {
+        d->axes = d->axis_layout = d->axis_frequency = 0;
+        d->pair_axis = NULL;
+        memset(d->sections, 0, sizeof d->sections);
+    }
     if (d->rope_type == ROPE_TYPE_LONGROPE)
         d->longrope_select = ROPE_LONGROPE_LONG;
     o->batch = o->q_heads = 1;
@@ -76,10 +78,11 @@ static bool prepare(accuracy *a, options *o) {
     }
     a->attention_factor = oracle_attention_factor(a->truth, 0);
     size_t entries = (size_t)(a->count * a->rule.pairs);
-    a->positions = pool_alloc(o->pool, (size_t)a->count, sizeof *a->positions);
+    int64_t ids = a->count * (a->base.desc.axes ? a->base.desc.axes : 1);
+    a->positions = pool_alloc(o->pool, (size_t)ids, sizeof *a->positions);
     a->cosine = pool_alloc(o->pool, entries, sizeof *a->cosine);
     a->sine = pool_alloc(o->pool, entries, sizeof *a->sine);
-    a->base.positions = (index_list){a->positions, a->count};
+    a->base.positions = (index_list){a->positions, ids};
     if (!a->positions || !a->cosine || !a->sine)
         message("--tokens is %lld; allowed is what fits memory", (long long)a->count);
     return a->positions && a->cosine && a->sine;
@@ -96,6 +99,8 @@ static void draw_range(accuracy *a, int64_t range) {
         }
         progress_step(&a->bar, "true angles");
     }
+    for (int64_t i = a->count; i < a->base.positions.count; i++)
+        a->positions[i] = a->positions[i - a->count];
 }
 
 /* Distance between neighbouring numbers of dtype at a magnitude. */

@@ -117,6 +117,42 @@ TEST(oracle, rules_agree_with_the_library) {
     }
 }
 
+/* Multiplies what a rule reads by up to 2^900, or divides by it; or takes the least base of yarn.
+ */
+static void stretch(test_random *r, rope_desc *d) {
+    double *const fields[] = {&d->factor,          &d->rope_theta, &d->alpha,
+                              &d->beta_fast,       &d->beta_slow,  &d->low_freq_factor,
+                              &d->high_freq_factor};
+    for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++)
+        if (random_chance(r, 50))
+            *fields[f] = ldexp(*fields[f], (int)random_between(r, -900, 900));
+    if (d->rope_type == ROPE_TYPE_YARN && random_chance(r, 20))
+        d->rope_theta = 1 + 0x1p-52;
+}
+
+/* Every bit of a frequency that is a small part of another, where the library accepts it. */
+TEST(oracle, rules_agree_at_extremes) {
+    int tried = 0, accepted = 0;
+    for (int64_t i = -1; test_next(&i, 4000); tried++) {
+        static const case_wish wish = {.angle_mode = ROPE_ANGLE_EXACT};
+        test_case c;
+        char text[900];
+        case_make(&c, test_seed(), i, &wish);
+        stretch(&c.random, &c.desc);
+        case_print(&c, text, sizeof text);
+        test_describe(text);
+        double inv_freq[CASE_MAX_PAIRS];
+        int held = rope_frequencies(&c.desc, 0, inv_freq, CASE_MAX_PAIRS, NULL) == ROPE_OK;
+        oracle *o = held ? oracle_create(&c.desc) : NULL;
+        for (int32_t set = 0; o && set < oracle_sets(o); set++)
+            check_rule(&c, o, set);
+        oracle_destroy(o);
+        case_free(&c);
+        accepted += held;
+    }
+    CHECK(accepted * 4 >= tried, "%d of %d descriptors were accepted", accepted, tried);
+}
+
 /* A quarter turn: (1, 0) goes to (0, 1), and with the other pairing the window is read in pairs. */
 TEST(oracle, quarter_turn) {
     double quarter[2] = {M_PI / 2, M_PI / 2}, value[4], bound[4];

@@ -68,15 +68,16 @@ static void begin_yarn(rope_rule *rule) {
     if (rope_real_compare(low, high) == 0)
         high = rope_real_add(high, rope_real_ratio(1, 1000));
     rule->low = low;
+    rule->high = high;
     rule->per_unit = inverse(rope_real_subtract(high, low));
 }
 
 static void begin_llama3(rope_rule *rule) {
     const rope_desc *desc = rule->desc;
     rule->low = rope_real_of(desc->low_freq_factor);
+    rule->high = rope_real_of(desc->high_freq_factor);
     if (desc->high_freq_factor != desc->low_freq_factor)
-        rule->per_unit =
-            inverse(rope_real_subtract(rope_real_of(desc->high_freq_factor), rule->low));
+        rule->per_unit = inverse(rope_real_subtract(rule->high, rule->low));
 }
 
 static int takes_long(const rope_desc *desc, int32_t set) {
@@ -125,19 +126,23 @@ static rope_real next_power(rope_rule *rule) {
     return power;
 }
 
-/* omega + part (omega scale - omega), part kept within 0..1. */
-static rope_real blend(const rope_rule *rule, rope_real omega, rope_real part) {
+/* (above omega + below omega scale) per_unit, with above + below the length of the blend: a sum of
+ * two that are not negative, so that no scale, however small, is lost. */
+static rope_real blend(const rope_rule *rule, rope_real omega, rope_real above, rope_real below) {
+    rope_real kept = rope_real_multiply(above, rule->per_unit);
+    rope_real part = rope_real_multiply(below, rule->per_unit);
+    rope_real scaled = rope_real_multiply(omega, rule->scale);
     if (is_below(part, 0))
         return omega;
-    rope_real scaled = rope_real_multiply(omega, rule->scale);
-    if (!is_below(part, 1))
+    if (is_below(kept, 0))
         return scaled;
-    return rope_real_add(omega, rope_real_multiply(part, rope_real_subtract(scaled, omega)));
+    return rope_real_add(rope_real_multiply(kept, omega), rope_real_multiply(part, scaled));
 }
 
 static rope_real yarn(const rope_rule *rule, rope_real omega, int32_t pair) {
-    rope_real beyond = rope_real_subtract(integer(pair), rule->low);
-    return blend(rule, omega, rope_real_multiply(beyond, rule->per_unit));
+    rope_real at = integer(pair);
+    return blend(rule, omega, rope_real_subtract(rule->high, at),
+                 rope_real_subtract(at, rule->low));
 }
 
 /* Bands of Llama 3.1 by turns in the original length: many keep, few are divided, between blends;
@@ -150,8 +155,7 @@ static rope_real llama3(const rope_rule *rule, rope_real omega) {
         return rope_real_multiply(omega, rule->scale);
     if (rule->desc->high_freq_factor == rule->desc->low_freq_factor)
         return omega;
-    rope_real kept = rope_real_multiply(above, rule->per_unit);
-    return blend(rule, omega, rope_real_subtract(integer(1), kept));
+    return blend(rule, omega, above, rope_real_subtract(rule->high, turns));
 }
 
 /* int(partial_rotary_factor r / 2) in double, as Transformers counts them. */

@@ -11,13 +11,14 @@
 
 typedef struct rope_rule {
     const rope_desc *desc;
-    const double *list;      /* longrope's factors, or NULL */
-    int32_t pair;            /* that rope_rule_next gives */
-    int32_t axis, left;      /* with restart: the next section, and pairs left in this one */
-    rope_real log_base;      /* ln of what is raised to -2i/r */
-    rope_real ratio, power;  /* from a pair to the next, and of the next pair */
-    rope_real scale;         /* 1 / factor */
-    rope_real low, per_unit; /* yarn, llama3: where blending begins, and 1 / its length or 0 */
+    const double *list;     /* longrope's factors, or NULL */
+    int32_t pair;           /* that rope_rule_next gives */
+    int32_t axis, left;     /* with restart: the next section, and pairs left in this one */
+    rope_real log_base;     /* ln of what is raised to -2i/r */
+    rope_real ratio, power; /* from a pair to the next, and of the next pair */
+    rope_real scale;        /* 1 / factor */
+    rope_real low, high;    /* yarn, llama3: where blending begins and ends */
+    rope_real per_unit;     /* 1 / (high - low), or 0 where they are equal */
 } rope_rule;
 
 /*

@@ -29,7 +29,7 @@ static void plain(oracle *o, mpfr_t *omega) {
     }
 }
 
-/* theta * alpha^(r/(r-2)), or theta * (f s / L - (f - 1))^(r/(r-2)), as the base of plain(). */
+/* theta * alpha^(r/(r-2)), or theta * (1 + f (s - L) / L)^(r/(r-2)), as the base of plain(). */
 static void dynamic(oracle *o, mpfr_t *omega) {
     const rope_desc *d = &o->desc;
     mpfr_ptr scale = o->t[0], e = o->t[1], base = o->t[2];
@@ -37,12 +37,10 @@ static void dynamic(oracle *o, mpfr_t *omega) {
     if (d->alpha == 0) {
         int64_t longest = d->max_position_embeddings;
         int64_t s = d->sequence_length > longest ? d->sequence_length : longest;
-        mpfr_set_d(scale, d->factor, RN);
-        mpfr_mul_si(scale, scale, (long)s, RN);
+        mpfr_set_si(scale, (long)(s - longest), RN);
         mpfr_div_si(scale, scale, (long)longest, RN);
-        mpfr_set_d(e, d->factor, RN);
-        mpfr_sub_ui(e, e, 1, RN);
-        mpfr_sub(scale, scale, e, RN);
+        mpfr_mul_d(scale, scale, d->factor, RN);
+        mpfr_add_ui(scale, scale, 1, RN);
     }
     mpfr_set_si(e, d->rotary_dim, RN);
     mpfr_div_si(e, e, d->rotary_dim - 2, RN);
@@ -61,7 +59,8 @@ static void yarn_corner(const oracle *o, double beta, mpfr_t y) {
     mpfr_t t;
     mpfr_init2(t, ORACLE_BITS);
     mpfr_const_pi(t, RN);
-    mpfr_mul_d(t, t, 2 * beta, RN);
+    mpfr_mul_d(t, t, beta, RN);
+    mpfr_mul_ui(t, t, 2, RN);
     mpfr_si_div(y, (long)d->original_max_position_embeddings, t, RN);
     mpfr_log(y, y, RN);
     mpfr_mul_si(y, y, d->rotary_dim, RN);
@@ -72,9 +71,28 @@ static void yarn_corner(const oracle *o, double beta, mpfr_t y) {
     mpfr_clear(t);
 }
 
+/* omega becomes its mean with omega / factor, weighted by kept and part, of which at most one is
+ * outside 0 and their sum: it counts as 0 then. */
+static void blend(oracle *o, mpfr_t omega, mpfr_t kept, mpfr_t part) {
+    mpfr_ptr sum = o->t[4], scaled = o->t[5];
+    mpfr_add(sum, kept, part, RN);
+    int sign = mpfr_sgn(sum);
+    mpfr_div_d(scaled, omega, o->desc.factor, RN);
+    if (mpfr_sgn(part) * sign <= 0)
+        return;
+    if (mpfr_sgn(kept) * sign <= 0) {
+        mpfr_set(omega, scaled, RN);
+        return;
+    }
+    mpfr_mul(omega, omega, kept, RN);
+    mpfr_mul(scaled, scaled, part, RN);
+    mpfr_add(omega, omega, scaled, RN);
+    mpfr_div(omega, omega, sum, RN);
+}
+
 static void yarn(oracle *o, mpfr_t *omega) {
     const rope_desc *d = &o->desc;
-    mpfr_ptr low = o->t[0], high = o->t[1], ramp = o->t[2], scaled = o->t[3];
+    mpfr_ptr low = o->t[0], high = o->t[1], ramp = o->t[2], kept = o->t[3];
     yarn_corner(o, d->beta_fast, low);
     yarn_corner(o, d->beta_slow, high);
     if (d->truncate != ROPE_TRUNCATE_OFF) {
@@ -90,44 +108,28 @@ static void yarn(oracle *o, mpfr_t *omega) {
         mpfr_div_ui(ramp, ramp, 1000, RN);
         mpfr_add(high, high, ramp, RN);
     }
-    mpfr_sub(high, high, low, RN);
     for (int32_t i = 0; i < o->pairs; i++) {
         mpfr_si_sub(ramp, i, low, RN);
-        mpfr_div(ramp, ramp, high, RN);
-        if (mpfr_sgn(ramp) < 0)
-            mpfr_set_ui(ramp, 0, RN);
-        if (mpfr_cmp_ui(ramp, 1) > 0)
-            mpfr_set_ui(ramp, 1, RN);
-        mpfr_div_d(scaled, omega[i], d->factor, RN);
-        mpfr_sub(scaled, scaled, omega[i], RN);
-        mpfr_fma(omega[i], scaled, ramp, omega[i], RN);
+        mpfr_sub_si(kept, high, i, RN);
+        blend(o, omega[i], kept, ramp);
     }
 }
 
 /* Wavelengths below L/high keep, above L/low are scaled, between they are blended. */
 static void llama3(oracle *o, mpfr_t *omega) {
     const rope_desc *d = &o->desc;
-    mpfr_ptr turns = o->t[0], smooth = o->t[1], scaled = o->t[2];
+    mpfr_ptr turns = o->t[0], above = o->t[1], below = o->t[2];
     for (int32_t i = 0; i < o->pairs; i++) {
         mpfr_const_pi(turns, RN);
         mpfr_mul_ui(turns, turns, 2, RN);
         mpfr_div(turns, omega[i], turns, RN);
         mpfr_mul_si(turns, turns, (long)d->original_max_position_embeddings, RN);
-        if (mpfr_cmp_d(turns, d->high_freq_factor) > 0)
-            continue;
-        mpfr_div_d(scaled, omega[i], d->factor, RN);
-        if (mpfr_cmp_d(turns, d->low_freq_factor) < 0) {
-            mpfr_set(omega[i], scaled, RN);
-            continue;
-        }
-        if (d->high_freq_factor == d->low_freq_factor)
-            continue;
-        mpfr_sub_d(smooth, turns, d->low_freq_factor, RN);
-        mpfr_set_d(turns, d->high_freq_factor, RN);
-        mpfr_sub_d(turns, turns, d->low_freq_factor, RN);
-        mpfr_div(smooth, smooth, turns, RN);
-        mpfr_sub(omega[i], omega[i], scaled, RN);
-        mpfr_fma(omega[i], omega[i], smooth, scaled, RN);
+        mpfr_sub_d(above, turns, d->low_freq_factor, RN);
+        mpfr_d_sub(below, d->high_freq_factor, turns, RN);
+        if (d->high_freq_factor != d->low_freq_factor)
+            blend(o, omega[i], above, below);
+        else if (mpfr_sgn(above) < 0)
+            mpfr_div_d(omega[i], omega[i], d->factor, RN);
     }
 }
 
