@@ -6,6 +6,7 @@ from functools import cached_property
 
 import torch
 
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 TORCH_DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 # Elements drawn before the data repeat, tokens of a batch row that are compared, bytes of a page.
 PERIOD, SAMPLE, PAGE = 1 << 18, 16, 4096
@@ -26,6 +27,12 @@ def refusal(s):
     if not s["in_place"] and {rotary} != {s["head_dim"], s["k_head_dim"] or s["head_dim"]}:
         return "peers return the window alone, ropekit whole heads"
     return ""
+
+
+def tensor_bytes(s):
+    """Of q and k of a shape."""
+    heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
+    return s["batch"] * s["tokens"] * heads * ITEM_BYTES[s["dtype"]]
 
 
 def nbytes(tensors):
@@ -60,7 +67,7 @@ class Case:
         self.k_shape = (s["batch"], s["tokens"], s["k_heads"], s["k_head_dim"] or s["head_dim"])
         size = self.dtype.itemsize
         self.k_start = round_up(size * torch.Size(self.q_shape).numel(), 64)
-        self.tensor_bytes = size * (torch.Size(self.q_shape).numel() + torch.Size(self.k_shape).numel())
+        self.tensor_bytes = tensor_bytes(s)
         self.pitch = round_up(self.k_start + size * torch.Size(self.k_shape).numel(), PAGE)
         wanted = 2 * self.cache_bytes // self.pitch + 1  # of source alone: some rotate in place
         self.sets = min(wanted, SETS_MOST) if self.cold else 1

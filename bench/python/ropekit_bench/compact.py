@@ -14,6 +14,11 @@ CASE, MEASURED = ("suite", "label", "cache", "case", "shape"), ("bytes", "sets",
 DIGITS = 5
 
 
+def case_key(record):
+    """What tells a case from all others of a document."""
+    return record.get("suite"), record.get("case")
+
+
 def rounded(value):
     short = float(f"{value:.{DIGITS}g}")
     return int(short) if short == int(short) else short
@@ -117,7 +122,7 @@ def compact(document):
     cases, rest = {}, []
     for record in document["records"]:
         if "eager" in record or "reason" in record:
-            cases.setdefault((record["suite"], record["case"]), []).append(record)
+            cases.setdefault(case_key(record), []).append(record)
         else:
             rest.append(record)
     found, kernels, last = [], [], {"shape": {}}

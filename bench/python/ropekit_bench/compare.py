@@ -11,6 +11,15 @@ from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, 
 from ropekit_bench.library import RopeError
 
 
+def refused(listed, peer, reason):
+    return {**listed, "implementation": peer.name, "reason": reason[:300]}
+
+
+def speed(samples, nbytes):
+    seconds = summarize(samples)
+    return {"seconds": seconds, "gb_per_second": 1e-9 * nbytes / seconds["median"]}
+
+
 class DeviceLost(Exception):
     """A peer broke the device for the rest of the process; record says on which case."""
 
@@ -115,7 +124,7 @@ class Comparison:
 
     def decline(self, peer, listed, declined, error):
         reason = str(error) if isinstance(error, Declined) else f"{type(error).__name__}: {error}"
-        declined.append({**listed, "implementation": peer.name, "reason": reason[:300]})
+        declined.append(refused(listed, peer, reason))
         if not self.clock.works():
             raise DeviceLost(declined[-1]) from error
 
@@ -145,9 +154,7 @@ class Comparison:
         try:
             case, floor = self.make(listed)
         except (Declined, RopeError, torch.OutOfMemoryError) as error:
-            return [
-                {**listed, "implementation": peer.name, "reason": str(error)[:300]} for peer in self.peers
-            ]
+            return [refused(listed, peer, str(error)) for peer in self.peers]
         subjects = self.prepare(case, listed, declined, floor.runs)
         floors, controls = {}, []
         cursor = itertools.cycle(range(case.sets))
@@ -171,16 +178,10 @@ class Comparison:
         nbytes = 2 * case.floor_bytes
 
         def timing(samples):
-            ratios = [(a + b) / 2 / s for (a, b), s in zip(pairs, samples, strict=True)]
-            seconds = summarize(samples)
-            return {
-                "seconds": seconds,
-                "gb_per_second": 1e-9 * nbytes / seconds["median"],
-                "ratio": summarize(ratios),
-            }
+            ratios = [copy / s for copy, s in zip(copies, samples, strict=True)]
+            return {**speed(samples, nbytes), "ratio": summarize(ratios)}
 
-        samples = subject.samples
-        floor_seconds = summarize([(a + b) / 2 for a, b in pairs])
+        samples, copies = subject.samples, [(a + b) / 2 for a, b in pairs]
         record = {
             **listed,
             "implementation": subject.peer.name,
@@ -191,11 +192,7 @@ class Comparison:
             "rounds": self.rounds,
             "iterations": subject.runs,
             "eager": {**timing(samples["eager"]), "host_seconds": summarize(samples["host"])["median"]},
-            "floor": {
-                "seconds": floor_seconds,
-                "gb_per_second": 1e-9 * nbytes / floor_seconds["median"],
-                "kernel": floor.names[floor.candidate],
-            },
+            "floor": {**speed(copies, nbytes), "kernel": floor.names[floor.candidate]},
             "self_ratio": summarize(controls),
             "checked": subject.checked,
         }

@@ -5,11 +5,13 @@ import os
 import shutil
 import sys
 
+from tqdm import tqdm
+
 from ropekit_bench import angles, results
-from ropekit_bench.case import refusal
+from ropekit_bench.case import refusal, tensor_bytes
+from ropekit_bench.compact import case_key
 from ropekit_bench.peers import PEERS, Absent, Peer
-from ropekit_bench.progress import progress
-from ropekit_bench.report.model import Machine
+from ropekit_bench.report.model import Machine, counted
 from ropekit_bench.report.tables import size, suite_markdown
 from ropekit_bench.tool import Tool, ToolError
 
@@ -112,7 +114,7 @@ def measured(document):
     present = {line["implementation"] for line in document["implementations"] if not line["reason"]}
     held = {}
     for r in document["records"]:
-        held.setdefault((r.get("suite"), r["case"]), set()).add(r["implementation"])
+        held.setdefault(case_key(r), set()).add(r["implementation"])
     return {case for case, names in held.items() if present <= names}
 
 
@@ -121,7 +123,7 @@ def without_large(listed):
     small = [c for c in listed if tensor_bytes(c["shape"]) <= QUICK_BYTES]
     count = len(listed) - len(small)
     if count:
-        what = f"{count} case{'s'[: count > 1]} whose tensors exceed {size(QUICK_BYTES)}"
+        what = f"{counted(count, 'case')} whose tensors exceed {size(QUICK_BYTES)}"
         print(f"ropekit-peers: left out {what}", file=sys.stderr)
     return small
 
@@ -135,7 +137,7 @@ def cases(options, tool, document):
     listed = [c for c in listed if c["shape"].get("launch") != "programmatic"]  # of the tool alone
     if options.quick and tool.backend == "cpu":
         listed = without_large(listed)
-    left = [c for c in listed if (c["suite"], c["case"]) not in done]
+    left = [c for c in listed if case_key(c) not in done]
     document["suites"] |= {c["suite"]: True for c in listed} | {c["suite"]: False for c in left}
     return left
 
@@ -152,7 +154,7 @@ def ranges(options, document):
 
 def take_broken(document, case):
     """Takes the records of peers that broke the device on this case, in an earlier process."""
-    mine = [r for r in document["records"] if (r.get("suite"), r["case"]) == (case["suite"], case["case"])]
+    mine = [r for r in document["records"] if case_key(r) == case_key(case)]
     document["records"] = [r for r in document["records"] if r not in mine]
     return mine
 
@@ -166,10 +168,10 @@ def go_on(options, document, lost):
     os.execv(sys.executable, [sys.executable, "-m", "ropekit_bench.harness", *arguments, "--resume"])
 
 
-def tensor_bytes(s):
-    itemsize = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}[s["dtype"]]
-    heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
-    return s["batch"] * s["tokens"] * heads * itemsize
+def progress(total):
+    """A bar with the time left, by what share of the work took how long."""
+    layout = "{percentage:3.0f}%|{bar:28}| {elapsed}, {remaining} left{postfix}"
+    return tqdm(total=total, bar_format=layout, smoothing=0, disable=None)
 
 
 def weight(tool, case):

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from ropekit_bench.compact import case_key
+
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 OURS = (CALL, "ropekit.apply")
 BASELINE = "PyTorch naive"
@@ -127,6 +129,10 @@ class Suite:
         return len({key(c) for c in self.cells}) > 1
 
 
+def counted(number, noun):
+    return f"{number} {noun}{'s'[: number > 1]}"
+
+
 def run_name(document):
     return f"{document['command']}, {document['time']}"
 
@@ -151,12 +157,21 @@ class Machine:
         return device_name(self.documents[0])
 
     @property
-    def short(self):
-        """The name without the maker where the microarchitecture says which device it is; whether a run is
-        quick, and so not for comparison."""
+    def model(self):
+        """The device without its maker, where the microarchitecture says which it is."""
         known = re.search(r"\((?!family)(.*)\)", self.device)
-        name = self.name.replace(self.device, known[1]) if known else self.name
-        return name + ", quick" * any(c.quick for suite in self.suites.values() for c in suite.cells)
+        return known[1] if known else self.device
+
+    @property
+    def rest(self):
+        """What the name says beside the device; whether a run is quick, and so not for comparison."""
+        quick = any(c.quick for suite in self.suites.values() for c in suite.cells)
+        said = self.name.removeprefix(self.device).strip(", ")
+        return ", ".join(filter(None, (said, "quick" * quick)))
+
+    @property
+    def short(self):
+        return ", ".join(filter(None, (self.model, self.rest)))
 
     @property
     def has_peers(self):
@@ -181,7 +196,7 @@ class Machine:
         for document in self.runs:
             cells, declined = {}, {}
             for record in document["records"]:
-                key = (record.get("suite"), record.get("case"))
+                key = case_key(record)
                 if "reason" in record:
                     declined.setdefault(key, {})[record["implementation"]] = record["reason"]
                 elif record.get("refused"):
@@ -227,7 +242,7 @@ class Machine:
     def replaced(self):
         """A sentence for each run that gave way to another."""
         return [
-            f"{winner} replaces {count} record{'s'[: count > 1]} of {loser}."
+            f"{winner} replaces {counted(count, 'record')} of {loser}."
             for (winner, loser), count in self.merged[1].items()
         ]
 
@@ -278,7 +293,7 @@ def device_name(document):
 def title(document):
     """Name of a machine, then what else makes it another one: said where names are the same."""
     device, host = document["device"], document["host"]
-    threads = f"{host['threads']} thread{'s'[: host['threads'] > 1]}"
+    threads = counted(host["threads"], "thread")
     rest = (
         device["backend"],
         threads,

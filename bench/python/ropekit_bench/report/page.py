@@ -1,24 +1,29 @@
 """The page: one self-contained HTML file, its opening screen first, all else folded."""
 
 from collections import Counter
+from itertools import groupby
+from statistics import median
 
 import jinja2
 
 from ropekit_bench.report import plots, summary, svg, tables
+from ropekit_bench.report.model import counted
 
 # Least share of the floor's speed for a shade of the grid, and the shade.
 SHADES = ((0.95, "a"), (0.85, "b"), (0.7, "c"), (0.5, "d"), (0, "e"))
 
 
 def shade(ratios):
-    median = summary.statistics.median(ratios)
-    return next(name for least, name in SHADES if median >= least)
+    return next(name for least, name in SHADES if median(ratios) >= least)
+
+
+def devices(machines):
+    """(device, machines) of each device: they follow each other."""
+    return [(name, len(list(same))) for name, same in groupby(machines, key=lambda m: m.model)]
 
 
 def spread(ratios):
-    return (
-        f"{100 * min(ratios):.0f} to {100 * max(ratios):.0f} % in {len(ratios)} case{'s'[: len(ratios) > 1]}"
-    )
+    return f"{100 * min(ratios):.0f} to {100 * max(ratios):.0f} % in {counted(len(ratios), 'case')}"
 
 
 def bar(machine):
@@ -65,7 +70,13 @@ def render(machines):
         style=svg.style(count),
         definitions=svg.definitions(count),
         key=svg.key,
-        page=globals(),
+        devices=devices(machines),
+        shade=shade,
+        spread=spread,
+        bar=bar,
+        lost=lost,
+        undecided=undecided,
+        implementations=implementations,
         plots=plots,
         summary=summary,
         tables=tables,

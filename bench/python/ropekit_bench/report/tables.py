@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from ropekit_bench.report.model import CALL, OURS, disagreement
+from ropekit_bench.report.model import CALL, OURS, counted, disagreement
 
 BORROWED = "†"
 NOT_FIRST = {
@@ -186,7 +186,7 @@ def tables_read(suite):
 def declined(suite):
     """A line for each implementation and reason."""
     return [
-        f"{name} declined {count} case{'s'[: count > 1]}: {' '.join(reason.split())}"
+        f"{name} declined {counted(count, 'case')}: {' '.join(reason.split())}"
         for (name, reason), count in sorted(suite.declined.items())
     ]
 
