@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, measurement, refused
 
 from ropekit_bench import results
-from ropekit_bench.report import command, page, plots, summary, tables
+from ropekit_bench.report import command, page, plots, summary, svg, tables
 from ropekit_bench.report.model import machines
 
 TOKENS = (1024, 2048, 4096)
@@ -207,6 +207,14 @@ def test_a_point_lies_where_its_figure_is(make):
     rules = {t: float(at) - 4 for at, t in re.findall(r'y="([0-9.]+)" text-anchor="end">([0-9.]+)<', drawn)}
     height = (rules["0"] - rules["100"]) / 100
     assert [(rules["0"] - at) / height for at in y] == pytest.approx([50, 80, 100], abs=0.1)
+
+
+@pytest.mark.parametrize(("low", "high", "ticks"), [
+    (30, 90, [50]), (8, 30, [10, 20]), (15, 4300, [100, 1000]), (5e-8, 0.9, [1e-6, 1e-4, 1e-2])])  # fmt: skip
+def test_an_axis_of_decades_has_labels_within_its_ends(low, high, ticks):
+    found = svg.Axis([low, high], 100, 0, 10)
+    assert all(low <= t <= high for t in found.ticks) and found.ticks == pytest.approx(ticks)
+    assert (found(low), found(high)) == (100, 0)
 
 
 def test_an_implementation_has_one_look_on_every_figure(document):

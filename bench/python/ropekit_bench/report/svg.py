@@ -49,10 +49,14 @@ def short(value):
 
 
 def powers(low, high, base, most):
-    """Powers of base from low to high, so few that their labels fit."""
-    first, last = (math.floor(math.log(end, base) + 1e-9) for end in (low, high))
-    step = -(-(last - first + 1) // most)
-    return [base**e if e >= 0 else 1 / base**-e for e in range(first, last + 1, step)]
+    """Powers of base between low and high, so few that their labels fit; of 10 also 2 and 5 times a power
+    where there are hardly any."""
+    ends = [math.floor(math.log(end, base) + 1e-9) for end in (low, high)]
+    step = -(-(ends[1] - ends[0] + 1) // most)
+    found = [base**e if e >= 0 else 1 / base**-e for e in range(ends[0], ends[1] + 1, step)]
+    if base == 10 and ends[1] - ends[0] < 2:
+        found = [m * power for power in found for m in (1, 2, 5)]
+    return [value for value in found if 0.99 * low <= value <= high]
 
 
 def even(high, most=6):
@@ -69,7 +73,7 @@ class Axis:
         self.start, self.end, self.base = start, end, base
         if base:
             self.low, self.high = (math.log(v) for v in (min(values), max(values)))
-            self.ticks = [t for t in powers(min(values), max(values), base, most) if t >= 0.99 * min(values)]
+            self.ticks = powers(min(values), max(values), base, most)
         else:
             self.ticks = even(max(values))
             self.low, self.high = 0, self.ticks[-1]
