@@ -121,7 +121,7 @@ def compact(document):
         return document
     cases, rest = {}, []
     for record in document["records"]:
-        if "eager" in record or "reason" in record:
+        if "eager" in record or {"implementation", "reason"} <= set(record):
             cases.setdefault(case_key(record), []).append(record)
         else:
             rest.append(record)

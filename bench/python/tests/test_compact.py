@@ -2,6 +2,7 @@
 
 import copy
 import json
+import subprocess
 
 import pytest
 from conftest import measurement, refused
@@ -92,3 +93,11 @@ def test_the_schema_refuses_what_is_no_compact_file(raw, change):
     document = {k: v for k, v in {**compact(raw), **change}.items() if v is not None}
     with pytest.raises(results.ResultsError):
         results.check(document, "changed")
+
+
+@pytest.mark.parametrize("command", [["info"], ["accuracy", "--tokens=2"], ["verify", "--tokens=2"]])
+def test_records_that_are_no_measurements_stay_as_they_are(tool_path, command):
+    answer = subprocess.run([tool_path, *command, "--json"], capture_output=True, text=True, check=True)
+    document = json.loads(answer.stdout)
+    results.check(compact(document), "compact")
+    assert expand(compact(document)) == document

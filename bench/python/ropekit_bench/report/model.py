@@ -71,15 +71,6 @@ class Cell:
         return any(run and run["quick"] for run in (self.run, self.alone_run))
 
     @property
-    def suite(self):
-        return next(iter(self.records.values()))["suite"]
-
-    @property
-    def ended(self):
-        """Whether its run measured all of the suite."""
-        return self.run.get("suites", {}).get(self.suite, self.run.get("complete", True))
-
-    @property
     def a_a(self):
         """How far the floor disagreed with itself, beside our call and the rival: older files have an A/A of
         each record."""
