@@ -1,4 +1,5 @@
-/* The frequency rules: against Transformers, against their formulas, and against bad fields. */
+/* The frequency rules: against their formulas, and against bad fields; and how Transformers
+ * rotates. */
 #include "tests/device.h"
 #include "tests/goldens.h"
 #include "tests/harness.h"
@@ -7,35 +8,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { MAX_PAIRS = 512 };
-
-/*
- * Transformers works in fp32: a few roundings of each frequency, and where yarn and llama3 blend, a
- * rounding of the larger of two terms, which may be `factor` times the result.
- */
-static double tolerance(const rope_desc *desc, double value) {
-    double blend = desc->rope_type == ROPE_TYPE_YARN || desc->rope_type == ROPE_TYPE_LLAMA3
-                       ? 6e-8 * fmax(desc->factor, 1)
-                       : 0;
-    return (1e-6 + blend) * fabs(value);
-}
-
-TEST(frequency, transformers) {
-    for (size_t g = 0; g < sizeof golden_rules / sizeof golden_rules[0]; g++) {
-        const golden_frequency *golden = &golden_rules[g];
-        double inv_freq[MAX_PAIRS], factor;
-        CHECK_STATUS(ROPE_OK, rope_frequencies(&golden->desc, golden->long_set, inv_freq, MAX_PAIRS,
-                                               &factor));
-        CHECK(fabs(factor - golden->attention_factor) <= 1e-6 * golden->attention_factor,
-              "%s: attention factor %.9g, not %.9g", golden->name, factor,
-              golden->attention_factor);
-        for (int32_t i = 0; i < golden->count; i++)
-            CHECK(fabs(inv_freq[i] - golden->inv_freq[i]) <=
-                      tolerance(&golden->desc, golden->inv_freq[i]),
-                  "%s: pair %d: %.9g, not %.9g", golden->name, i, inv_freq[i],
-                  (double)golden->inv_freq[i]);
-    }
-}
+enum { MAX_PAIRS = 512, MAX_ROWS = 16, MAX_ENTRIES = 1024 };
 
 /* A descriptor of a rule with what the rule needs and no more. */
 static const double ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -345,7 +318,9 @@ static void rotate(const rope_desc *desc, const rope_args *call, const void *inp
     CHECK_STATUS(ROPE_OK, rope_plan_create(&where, &plan));
     args.q.heads = 1;
     args.q.in = args.q.out = to_device(input, bytes);
-    args.position_ids = to_device(call->position_ids, (size_t)args.tokens * sizeof(int64_t));
+    args.position_ids =
+        to_device(call->position_ids,
+                  (size_t)args.tokens * (size_t)(desc->axes ? desc->axes : 1) * sizeof(int64_t));
     args.cos = table_bytes ? to_device(call->cos, table_bytes) : NULL;
     args.sin = table_bytes ? to_device(call->sin, table_bytes) : NULL;
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
@@ -359,69 +334,108 @@ static void rotate(const rope_desc *desc, const rope_args *call, const void *inp
 }
 
 /* Pairs (1, 0) become (cos, sin). */
+static void check_cos_sin(const golden_frequency *golden, const int64_t *positions, int32_t count,
+                          const float *cosine, const float *sine) {
+    double inv_freq[MAX_PAIRS], factor = golden->attention_factor;
+    float pairs[2 * MAX_ENTRIES];
+    const int32_t n = golden->pairs;
+    for (int32_t i = 0; i < n; i++)
+        inv_freq[i] = golden->inv_freq[i];
+    for (int32_t i = 0; i < 2 * n * count; i++)
+        pairs[i] = (float)(i % 2 == 0);
+    rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 2 * n};
+    desc.pairing_in = ROPE_PAIRING_INTERLEAVED;
+    desc.angle_mode = ROPE_ANGLE_F32;
+    desc.rope_type = ROPE_TYPE_INV_FREQ;
+    desc.inv_freq = inv_freq;
+    desc.factor_count = n;
+    desc.attention_factor = factor;
+    rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = count};
+    args.position_ids = positions;
+    rotate(&desc, &args, pairs, pairs, sizeof(float) * (size_t)(2 * n * count), 0);
+    for (int32_t i = 0; i < n * count; i++)
+        CHECK(fabs(pairs[2 * i] - (double)cosine[i]) <= 1.2e-7 * factor &&
+                  fabs(pairs[2 * i + 1] - (double)sine[i]) <= 1.2e-7 * factor,
+              "%s: position %lld, pair %d: (%.9g, %.9g), not (%.9g, %.9g)", golden->name,
+              (long long)positions[i / n], i % n, (double)pairs[2 * i], (double)pairs[2 * i + 1],
+              (double)cosine[i], (double)sine[i]);
+}
+
 TEST(frequency, f32_angles_of_transformers) {
-    for (size_t g = 0; g < sizeof golden_cos_sins / sizeof golden_cos_sins[0]; g++) {
-        const golden_cos_sin *golden = &golden_cos_sins[g];
-        double inv_freq[MAX_PAIRS], factor = golden->frequency->attention_factor;
-        float pairs[MAX_PAIRS * 32];
-        int32_t n = golden->pairs;
-        for (int32_t i = 0; i < n; i++)
-            inv_freq[i] = golden->frequency->inv_freq[i];
-        for (int32_t i = 0; i < 2 * n * golden->positions; i++)
-            pairs[i] = (float)(i % 2 == 0);
-        rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 2 * n};
-        desc.pairing_in = ROPE_PAIRING_INTERLEAVED;
-        desc.angle_mode = ROPE_ANGLE_F32;
-        desc.rope_type = ROPE_TYPE_INV_FREQ;
-        desc.inv_freq = inv_freq;
-        desc.factor_count = n;
-        desc.attention_factor = factor;
-        rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = golden->positions};
-        args.position_ids = golden->position;
-        rotate(&desc, &args, pairs, pairs, sizeof(float) * (size_t)(2 * n * golden->positions), 0);
-        for (int32_t i = 0; i < n * golden->positions; i++)
-            CHECK(fabs(pairs[2 * i] - (double)golden->cosine[i]) <= 1.2e-7 * factor &&
-                      fabs(pairs[2 * i + 1] - (double)golden->sine[i]) <= 1.2e-7 * factor,
-                  "%s: position %lld, pair %d: (%.9g, %.9g), not (%.9g, %.9g)", golden->name,
-                  (long long)golden->position[i / n], i % n, (double)pairs[2 * i],
-                  (double)pairs[2 * i + 1], (double)golden->cosine[i], (double)golden->sine[i]);
+    const golden_row *row;
+    for (int g = 0; (row = golden_find("cos_sin", g)); g++) {
+        golden_frequency golden;
+        int64_t positions[MAX_ROWS];
+        float cosine[MAX_ENTRIES], sine[MAX_ENTRIES];
+        golden_frequency_of((*row)[1], &golden);
+        int32_t count = golden_numbers((*row)[2], positions, MAX_ROWS);
+        int32_t entries = golden_bits((*row)[3], 4, cosine, MAX_ENTRIES);
+        CHECK(entries == count * golden.pairs &&
+                  entries == golden_bits((*row)[4], 4, sine, MAX_ENTRIES),
+              "%s: %d cosines of %d positions", golden.name, entries, count);
+        check_cos_sin(&golden, positions, count, cosine, sine);
     }
 }
 
-/* Bit patterns as elements of a dtype. */
-static void pack(int32_t dtype, const uint32_t *bits, int32_t count, void *elements) {
-    for (int32_t i = 0; i < count; i++) {
-        if (dtype == ROPE_F32)
-            ((uint32_t *)elements)[i] = bits[i];
-        else
-            ((uint16_t *)elements)[i] = (uint16_t)bits[i];
+/* An axis alone turns the pairs that are its own. */
+TEST(frequency, axes_of_transformers) {
+    const golden_row *row;
+    for (int g = 0; (row = golden_find("axes", g)); g++) {
+        const char *axis_of = (*row)[4];
+        int64_t layout, sections[3];
+        const int32_t pairs = (int32_t)strlen(axis_of);
+        golden_numbers((*row)[2], &layout, 1);
+        golden_numbers((*row)[3], sections, 3);
+        rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 2 * pairs};
+        desc.pairing_in = ROPE_PAIRING_INTERLEAVED;
+        desc.axes = 3;
+        desc.axis_layout = (int32_t)layout;
+        for (int a = 0; a < 3; a++)
+            desc.sections[a] = (int32_t)sections[a];
+        for (int turned = 0; turned < 3; turned++) {
+            float x[2 * MAX_PAIRS] = {0};
+            int64_t ids[3] = {0};
+            ids[turned] = 3;
+            for (int32_t i = 0; i < pairs; i++)
+                x[2 * i] = 1;
+            rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = 1};
+            args.position_ids = ids;
+            rotate(&desc, &args, x, x, sizeof(float) * (size_t)(2 * pairs), 0);
+            for (int32_t i = 0; i < pairs; i++)
+                CHECK((x[2 * i + 1] != 0) == (axis_of[i] - '0' == turned),
+                      "%s: axis %d and pair %d of axis %c", (*row)[1], turned, i, axis_of[i]);
+        }
     }
 }
 
 TEST(frequency, eager_rotation_of_transformers) {
     static const int64_t rows[] = {0, 1, 2, 3};
-    for (size_t g = 0; g < sizeof golden_rotations / sizeof golden_rotations[0]; g++) {
-        const golden_rotation *golden = &golden_rotations[g];
-        int32_t count = golden->tokens * golden->head_dim;
-        size_t element = golden->dtype == ROPE_F32 ? 4 : 2, bytes = element * (size_t)count;
+    const golden_row *row;
+    for (int g = 0; (row = golden_find("rotation", g)); g++) {
+        int64_t kind[3]; /* dtype, pairing in, pairing out */
         uint32_t input[1024], want[1024], cosine[512], sine[512];
-        pack(golden->dtype, golden->input, count, input);
-        pack(golden->dtype, golden->output, count, want);
-        pack(golden->dtype, golden->cosine, count / 2, cosine);
-        pack(golden->dtype, golden->sine, count / 2, sine);
-        rope_desc desc = {.struct_size = sizeof desc, .dtype = golden->dtype};
-        desc.head_dim = golden->head_dim;
-        desc.pairing_in = golden->pairing_in;
-        desc.pairing_out = golden->pairing_out;
+        golden_numbers((*row)[2], kind, 3);
+        const int32_t element = kind[0] == ROPE_F32 ? 4 : 2;
+        const int32_t count = golden_bits((*row)[3], element, input, 1024);
+        CHECK(count == golden_bits((*row)[6], element, want, 1024) &&
+                  count == 2 * golden_bits((*row)[4], element, cosine, 512) &&
+                  count == 2 * golden_bits((*row)[5], element, sine, 512),
+              "%s: %d elements", (*row)[1], count);
+        rope_desc desc = {.struct_size = sizeof desc, .dtype = (int32_t)kind[0]};
+        desc.head_dim = count / 4;
+        desc.pairing_in = (int32_t)kind[1];
+        desc.pairing_out = (int32_t)kind[2];
         desc.angle_mode = ROPE_ANGLE_TABLE;
         desc.arithmetic = ROPE_ARITHMETIC_MODEL_DTYPE;
-        desc.table_dtype = golden->dtype;
-        rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = golden->tokens};
+        desc.table_dtype = desc.dtype;
+        rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = 4};
         args.position_ids = rows;
         args.cos = cosine;
         args.sin = sine;
-        args.table_rows = golden->tokens;
+        args.table_rows = args.tokens;
+        const size_t bytes = (size_t)(count * element);
         rotate(&desc, &args, input, input, bytes, bytes / 2);
-        CHECK(memcmp(input, want, bytes) == 0, "%s differs from eager PyTorch", golden->name);
+        CHECK(memcmp(input, want, bytes) == 0, "%s in dtype %d differs from eager PyTorch",
+              (*row)[1], desc.dtype);
     }
 }
