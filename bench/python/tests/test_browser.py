@@ -51,6 +51,11 @@ COVERED = """() => {
   return boxes(".legend").filter((a) => figures.some((b) => a.left < b.right && b.left < a.right &&
     a.top < b.bottom && b.top < a.bottom)).length;
 }"""
+# Words of figures that reach beyond their sides.
+CLIPPED = """[...document.querySelectorAll(".chart text")].filter((node) => {
+  const [a, b] = [node, node.closest("svg")].map((part) => part.getBoundingClientRect());
+  return a.left < b.left || a.right > b.right;
+}).map((node) => node.textContent)"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -175,6 +180,7 @@ def test_the_page_of_our_results_is_small_and_nothing_scrolls_sideways(browser, 
     assert not any(tab.evaluate("[...document.querySelectorAll('details')].map((node) => node.open)"))
     tab.evaluate(OPEN)
     assert tab.evaluate(OVERFLOW) == 0 and tab.evaluate(SCROLLERS) == [] and tab.evaluate(COVERED) == 0
+    assert tab.evaluate(CLIPPED) == []
     tab.close()
 
 

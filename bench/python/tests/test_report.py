@@ -180,7 +180,7 @@ def test_every_kind_of_figure_is_drawn(document):
     html = page.render(machines([document]))
     labels = re.findall(r'<svg class="chart" role="img" aria-label="([^"]*)"', html)
     case = "Llama-3-8B, bf16, D 128, cold, kernels alone"
-    assert labels == [f"{plots.SHAPE}, bf16", case, "accuracy"]
+    assert labels == [f"{plots.SHAPE}, bf16", case, "largest error of cos and sin"]
 
 
 def test_a_line_is_by_replay_or_eager_alone_and_the_figure_says_which(make):

@@ -100,8 +100,8 @@ def error_plot(machine, known):
         for (name, mode), points in errors(machine).items()
         if len(points) > 1 and all(points.values())
     ]
-    labels = ("positions below", "largest error of cos and sin")
-    return svg.chart("accuracy", series, (400, 270), labels, log_y=True) if series else ""
+    labels = ("positions below", "dashed: f32 angles and tables of them")
+    return svg.chart("largest error of cos and sin", series, (400, 270), labels, log_y=True) if series else ""
 
 
 def beside_peers(machine):

@@ -42,10 +42,11 @@ def definitions(count):
 
 
 def short(value):
-    """A tick's label: thousands of tokens as powers of two."""
-    if value >= 1024 and value % 1024 == 0:
-        return f"{value // 1024:g}K"
-    return f"{value:g}"
+    """A tick's label of a few characters: K and M of tokens are powers of two."""
+    for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
+        if value >= scale and value % scale == 0:
+            return f"{value // scale:g}{unit}"
+    return f"{value:g}" if value == 0 or value >= 0.01 else f"{value:.0e}".replace("e-0", "e-")
 
 
 def powers(low, high, base, most):
@@ -101,7 +102,7 @@ def panel(title, series, box, labels, log_y=False, reference=None):
     grid = "".join(f"M{x.start} {y(t):g}H{right}" for t in y.ticks)
     out.append(f'<path class="mesh" d="{grid}"/><path class="axis" d="M{x.start} {bottom}H{right}"/>')
     for t in y.ticks:
-        out.append(f'<text x="{x.start - 6}" y="{y(t) + 4:g}" text-anchor="end">{t:g}</text>')
+        out.append(f'<text x="{x.start - 6}" y="{y(t) + 4:g}" text-anchor="end">{short(t)}</text>')
     for t in x.ticks:
         out.append(f'<text x="{x(t):g}" y="{bottom + 16}" text-anchor="middle">{short(t)}</text>')
     out.append(
