@@ -451,71 +451,72 @@ TEST(config, pairings) {
 }
 
 /* What RFC 8259 does not have, and the first byte of it. */
+static const struct bad_json {
+    const char *text;
+    size_t length; /* 0: that of the text */
+    const char *error;
+} bad_jsons[] = {
+    {"", 0, "byte 0 of 0 is the end; allowed is a JSON value"},
+    {" \n", 0, "byte 2 of 2 is the end"},
+    {"[]", 0, "the config is a list; allowed is an object"},
+    {"7", 0, "the config is a single value; allowed is an object"},
+    {"\"a\"", 0, "the config is a single value"},
+    {"{\"a\": NaN}", 0, "byte 6 of 10 is 'N'; allowed is a JSON value"},
+    {"{\"a\": Infinity}", 0, "byte 6 of 15 is 'I'"},
+    {"{\"a\": nul}", 0, "byte 6 of 10 is 'n'"},
+    {"{\"a\": trueish}", 0, "byte 10 of 14 is 'i'; allowed is ',' or '}'"},
+    {"{\"a\": 064}", 0, "byte 7 of 10 is '6'; allowed is ',' or '}'"},
+    {"{\"a\": 64.}", 0, "byte 9 of 10 is '}'; allowed is a digit"},
+    {"{\"a\": .5}", 0, "byte 6 of 9 is '.'"},
+    {"{\"a\": +5}", 0, "byte 6 of 9 is '+'"},
+    {"{\"a\": -}", 0, "byte 7 of 8 is '}'; allowed is a digit"},
+    {"{\"a\": 1e}", 0, "byte 8 of 9 is '}'; allowed is a digit"},
+    {"{\"a\": 0x10}", 0, "byte 7 of 11 is 'x'"},
+    {"{\"a\": [1 2]}", 0, "byte 9 of 12 is '2'; allowed is ',' or ']'"},
+    {"{\"a\": [1,]}", 0, "byte 9 of 11 is ']'"},
+    {"{\"a\": [1}", 0, "byte 8 of 9 is '}'"},
+    {"{\"a\": 1,}", 0, "byte 8 of 9 is '}'; allowed is a name in quotes"},
+    {"{\"a\"; 1}", 0, "byte 4 of 8 is ';'; allowed is ':'"},
+    {"{a: 1}", 0, "byte 1 of 6 is 'a'; allowed is a name in quotes"},
+    {"{\"a\": 1", 0, "byte 7 of 7 is the end; allowed is ',' or '}'"},
+    {"{\"a\": \"b", 0, "byte 8 of 8 is the end; allowed is a string's character"},
+    {"{\"a", 0, "byte 3 of 3 is the end"},
+    {"{} {}", 0, "byte 3 of 5 is '{'; allowed is nothing behind the value"},
+    {"{}\v", 0, "byte 2 of 3 is 0x0b"},
+    {"{}\n\0", 4, "byte 3 of 4 is 0x00"},
+    {"{\0}", 3, "byte 1 of 3 is 0x00"},
+    {"{\"a\": \"\0\"}", 10, "byte 7 of 10 is 0x00"},
+    {"{\"a\": \"x\ny\"}", 0, "byte 8 of 12 is 0x0a"},
+    {"\357\273\277{}", 0, "byte 0 of 5 is 0xef"},
+    {"{\"a\": \"\377\"}", 0, "byte 7 of 10 is 0xff"},
+    {"{\"a\": \"\300\200\"}", 0, "byte 7 of 11 is 0xc0"},
+    {"{\"a\": \"\340\200\200\"}", 0, "byte 7 of 12 is 0xe0"},
+    {"{\"a\": \"\355\240\200\"}", 0, "byte 7 of 12 is 0xed"},
+    {"{\"a\": \"\364\220\200\200\"}", 0, "byte 7 of 13 is 0xf4"},
+    {"{\"a\": \"\303\"}", 0, "byte 7 of 10 is 0xc3"},
+    {"{\"a\": \"\360\237\230", 0, "byte 7 of 10 is 0xf0"},
+    {"{\"a\": \"\\u0000\"}", 0, "byte 7 of 15 is '\\'; allowed is an escape as in"},
+    {"{\"a\": \"\\ud800\"}", 0, "byte 7 of 15 is '\\'"},
+    {"{\"a\": \"\\ude00\\ud83d\"}", 0, "byte 7 of 21 is '\\'"},
+    {"{\"a\": \"\\ud83d\\u0041\"}", 0, "byte 7 of 21 is '\\'"},
+    {"{\"a\": \"\\u00\"}", 0, "byte 7 of 13 is '\\'"},
+    {"{\"a\": \"\\x41\"}", 0, "byte 7 of 13 is '\\'"},
+    {"{\"a\": \"\\", 0, "byte 7 of 8 is '\\'"},
+    {"{\"a\": \"\\\0\"}", 11, "byte 7 of 11 is '\\'"},
+};
+
 TEST(config, json_is_strict) {
-    static const struct {
-        const char *text;
-        size_t length; /* 0: that of the text */
-        const char *error;
-    } cases[] = {
-        {"", 0, "byte 0 of 0 is the end; allowed is a JSON value"},
-        {" \n", 0, "byte 2 of 2 is the end"},
-        {"[]", 0, "the config is a list; allowed is an object"},
-        {"7", 0, "the config is a single value; allowed is an object"},
-        {"\"a\"", 0, "the config is a single value"},
-        {"{\"a\": NaN}", 0, "byte 6 of 10 is 'N'; allowed is a JSON value"},
-        {"{\"a\": Infinity}", 0, "byte 6 of 15 is 'I'"},
-        {"{\"a\": nul}", 0, "byte 6 of 10 is 'n'"},
-        {"{\"a\": trueish}", 0, "byte 10 of 14 is 'i'; allowed is ',' or '}'"},
-        {"{\"a\": 064}", 0, "byte 7 of 10 is '6'; allowed is ',' or '}'"},
-        {"{\"a\": 64.}", 0, "byte 9 of 10 is '}'; allowed is a digit"},
-        {"{\"a\": .5}", 0, "byte 6 of 9 is '.'"},
-        {"{\"a\": +5}", 0, "byte 6 of 9 is '+'"},
-        {"{\"a\": -}", 0, "byte 7 of 8 is '}'; allowed is a digit"},
-        {"{\"a\": 1e}", 0, "byte 8 of 9 is '}'; allowed is a digit"},
-        {"{\"a\": 0x10}", 0, "byte 7 of 11 is 'x'"},
-        {"{\"a\": [1 2]}", 0, "byte 9 of 12 is '2'; allowed is ',' or ']'"},
-        {"{\"a\": [1,]}", 0, "byte 9 of 11 is ']'"},
-        {"{\"a\": [1}", 0, "byte 8 of 9 is '}'"},
-        {"{\"a\": 1,}", 0, "byte 8 of 9 is '}'; allowed is a name in quotes"},
-        {"{\"a\"; 1}", 0, "byte 4 of 8 is ';'; allowed is ':'"},
-        {"{a: 1}", 0, "byte 1 of 6 is 'a'; allowed is a name in quotes"},
-        {"{\"a\": 1", 0, "byte 7 of 7 is the end; allowed is ',' or '}'"},
-        {"{\"a\": \"b", 0, "byte 8 of 8 is the end; allowed is a string's character"},
-        {"{\"a", 0, "byte 3 of 3 is the end"},
-        {"{} {}", 0, "byte 3 of 5 is '{'; allowed is nothing behind the value"},
-        {"{}\v", 0, "byte 2 of 3 is 0x0b"},
-        {"{}\n\0", 4, "byte 3 of 4 is 0x00"},
-        {"{\0}", 3, "byte 1 of 3 is 0x00"},
-        {"{\"a\": \"\0\"}", 10, "byte 7 of 10 is 0x00"},
-        {"{\"a\": \"x\ny\"}", 0, "byte 8 of 12 is 0x0a"},
-        {"\357\273\277{}", 0, "byte 0 of 5 is 0xef"},
-        {"{\"a\": \"\377\"}", 0, "byte 7 of 10 is 0xff"},
-        {"{\"a\": \"\300\200\"}", 0, "byte 7 of 11 is 0xc0"},
-        {"{\"a\": \"\340\200\200\"}", 0, "byte 7 of 12 is 0xe0"},
-        {"{\"a\": \"\355\240\200\"}", 0, "byte 7 of 12 is 0xed"},
-        {"{\"a\": \"\364\220\200\200\"}", 0, "byte 7 of 13 is 0xf4"},
-        {"{\"a\": \"\303\"}", 0, "byte 7 of 10 is 0xc3"},
-        {"{\"a\": \"\360\237\230", 0, "byte 7 of 10 is 0xf0"},
-        {"{\"a\": \"\\u0000\"}", 0, "byte 7 of 15 is '\\'; allowed is an escape as in"},
-        {"{\"a\": \"\\ud800\"}", 0, "byte 7 of 15 is '\\'"},
-        {"{\"a\": \"\\ude00\\ud83d\"}", 0, "byte 7 of 21 is '\\'"},
-        {"{\"a\": \"\\ud83d\\u0041\"}", 0, "byte 7 of 21 is '\\'"},
-        {"{\"a\": \"\\u00\"}", 0, "byte 7 of 13 is '\\'"},
-        {"{\"a\": \"\\x41\"}", 0, "byte 7 of 13 is '\\'"},
-        {"{\"a\": \"\\", 0, "byte 7 of 8 is '\\'"},
-        {"{\"a\": \"\\\0\"}", 11, "byte 7 of 11 is '\\'"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const size_t length = cases[i].length ? cases[i].length : strlen(cases[i].text);
+    for (size_t i = 0; i < sizeof bad_jsons / sizeof bad_jsons[0]; i++) {
+        const struct bad_json *bad = &bad_jsons[i];
+        const size_t length = bad->length ? bad->length : strlen(bad->text);
         char *text = malloc(length ? length : 1); /* no byte behind it, as a sanitizer sees */
         rope_config *config = NULL;
         CHECK(text, "no memory");
-        memcpy(text, cases[i].text, length);
+        memcpy(text, bad->text, length);
         rope_status status = rope_config_parse(&config, text, length, NULL);
         free(text);
-        CHECK(status == ROPE_ERROR_INVALID_VALUE && !config, "%s is read", cases[i].text);
-        CHECK(strstr(rope_last_error(), cases[i].error), "%s: %s", cases[i].text,
-              rope_last_error());
+        CHECK(status == ROPE_ERROR_INVALID_VALUE && !config, "%s is read", bad->text);
+        CHECK(strstr(rope_last_error(), bad->error), "%s: %s", bad->text, rope_last_error());
     }
 }
 

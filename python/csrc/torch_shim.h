@@ -45,8 +45,6 @@ AOTITorchError torch_string_length(StringHandle handle, size_t *length);
 AOTITorchError torch_string_c_str(StringHandle handle, const char **data);
 AOTITorchError torch_delete_string(StringHandle handle);
 
-bool aoti_torch_grad_mode_is_enabled(void);
-int32_t aoti_torch_device_type_cpu(void);
 int32_t aoti_torch_device_type_cuda(void);
 int32_t aoti_torch_dtype_bfloat16(void);
 int32_t aoti_torch_dtype_float16(void);

@@ -29,7 +29,6 @@ from ropekit._operators import (
     is_tracing,
     recorded_outside,
 )
-from ropekit._undispatched import rotate_plain, rotate_plain_
 from ropekit.config import Config, Fields, merge, text_of
 
 
@@ -136,16 +135,15 @@ def apply(
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
     result: Tensor | tuple[Tensor, Tensor]
     try:
-        # What is called most often goes the fewest steps: a host waits for each.
-        if few and q is not None and not is_dynamo_compiling() and forward_ad._current_level < 0:
-            text = (
-                config.text if type(config) is Config and not fields else _text(config, fields, q)
-            )
-            found = rotate_plain(q, k, text, positions, position_offset)
-            if found is not None:
-                return found
-        rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         tensors, text = _read(q, k, config, fields)
+        # What is called most often goes the fewest steps: a host waits for each.
+        if few and not _needs_grad(*tensors) and not is_dynamo_compiling():
+            if positions is not None and position_offset is _NO_OFFSET:
+                result = IDS[len(tensors)](*tensors, text, positions)
+            else:
+                result = FEW[len(tensors)](*tensors, text, positions, whole(position_offset))
+            return result
+        rest = () if few else (sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
         result = rotate(len(tensors), *tensors, text, positions, whole(position_offset), *rest)
     except (AttributeError, RuntimeError) as error:
         others = sequence_offsets, cu_seqlens, sequence_lengths, cos, sin
@@ -160,13 +158,7 @@ def rotate(count: int, *arguments: Any) -> Any:
     """
     check_tables(arguments[count + 6 :])
     if not _needs_grad(*arguments[:count]):
-        if is_dynamo_compiling():
-            return NO_GRAD[count](*arguments)
-        if len(arguments) > count + 3:
-            return DIRECT[count](*arguments)
-        if arguments[-2] is not None and arguments[-1] is _NO_OFFSET:
-            return IDS[count](*arguments[:-1])
-        return FEW[count](*arguments)
+        return (NO_GRAD if is_dynamo_compiling() else DIRECT)[count](*arguments)
     if _is_traced() or is_tracing():
         return GRAD[count](*arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
@@ -210,13 +202,6 @@ def apply_(
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
     try:
-        if few and q is not None and not traced:
-            text = (
-                config.text if type(config) is Config and not fields else _text(config, fields, q)
-            )
-            if rotate_plain_(q, k, text, positions, position_offset) is not None:
-                increment_version((q,) if k is None else (q, k))
-                return
         position_offset = whole(position_offset)
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)

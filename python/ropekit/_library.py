@@ -38,12 +38,6 @@ def _load() -> ctypes.CDLL:
 library = _load()
 
 
-def check(ok: bool) -> None:
-    """Raises the library's last error unless ok."""
-    if not ok:
-        raise RuntimeError(library.rope_last_error().decode())
-
-
 def version() -> str:
     """Version of libropekit, as in "0.1.0"."""
     text: bytes = library.rope_version()

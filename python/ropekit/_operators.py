@@ -16,7 +16,6 @@ from torch.autograd import forward_ad
 from ropekit._errors import ARGUMENTS, check_tensors
 from ropekit._fields import listed
 from ropekit._library import library
-from ropekit._undispatched import rotate_plain
 from ropekit.config import merge
 
 _REST = (
@@ -165,11 +164,6 @@ class _Rotate(torch.autograd.Function):
         config, position_ids, position_offset, *others = arguments[count:]
         ctx.config, ctx.position_offset = transposed(config), position_offset
         ctx.save_for_backward(position_ids, *others)
-        found = None
-        if not others:
-            found = rotate_plain(*arguments[:count], *(None,) * (2 - count), *arguments[count:])
-        if found is not None:
-            return found
         return (DIRECT if others else FEW)[count](*arguments)
 
     @staticmethod

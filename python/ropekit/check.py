@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 import ropekit
-from ropekit._library import check, library
+from ropekit._library import library
 from ropekit.config import Config
 from ropekit.transformers import NAMES, agrees, find_form
 
@@ -217,7 +217,8 @@ def backends() -> Iterator[str]:
     """Each backend of the library: its name, its file, and why it cannot be used."""
     for i in range(library.rope_backend_count()):
         info = _Info(struct_size=ctypes.sizeof(_Info))
-        check(library.rope_backend_get(i, ctypes.byref(info)) == 0)
+        if library.rope_backend_get(i, ctypes.byref(info)) != 0:
+            raise RuntimeError(library.rope_last_error().decode())
         name, origin, reason = (x.decode() for x in (info.name, info.origin, info.reason))
         yield f"{name:8} {origin}: {reason if info.status else 'can be used'}"
 

@@ -110,21 +110,30 @@ def text_of(config: object, x: Tensor) -> str:
 
     A file is read once for each of its states: which it is, its size and when it was written.
     """
-    # What is out of range the operator refuses.
-    head_dim = min(max(int(x.shape[-1]), 2), 65536) if x.dim() else 2
     if not isinstance(config, (str, Path)):
-        return _checked(_describe(config, head_dim))
+        return _checked(_describe(config, _width(x)))
     try:
         found = stat(config)
     except OSError as error:
         raise _unreadable(error, config) from None
     state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
-    return _of_file(config, state, head_dim)
+    return _of_file(config, state) or _of_file(config, state, _width(x))
 
 
 @lru_cache(maxsize=64)
-def _of_file(path: str | Path, _state: tuple[int, ...], head_dim: int) -> str:
-    return _checked(_describe(path, head_dim))
+def _of_file(path: str | Path, _state: tuple[int, ...], head_dim: int = 0) -> str:
+    """Empty where it cannot be read without a width of heads."""
+    try:
+        return _checked(_describe(path, head_dim))
+    except ValueError:
+        if head_dim:
+            raise
+        return ""
+
+
+def _width(x: Tensor) -> int:
+    """What is out of range the operator refuses."""
+    return min(max(int(x.shape[-1]), 2), 65536) if x.dim() else 2
 
 
 def _unreadable(error: OSError, path: str | Path) -> OSError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -437,6 +439,57 @@ def test_functional_gradients_are_refused(device: str) -> None:
         y = ropekit.apply(q.requires_grad_())
         with pytest.raises(RuntimeError, match="jvp"):
             torch.autograd.grad(y, q, dual)
+
+
+def test_the_negative_bit_is_resolved() -> None:
+    (q, k), ids = pair("cpu"), torch.arange(5)
+    found = ropekit.apply(torch._neg_view(q), k, positions=torch._neg_view(-ids))
+    for x, y in zip(found, ropekit.apply(-q, k, positions=ids), strict=True):
+        assert torch.equal(x, y)
+
+
+def memory() -> int:
+    """Bytes that the process has in memory."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+def misaligned(x: torch.Tensor) -> torch.Tensor:
+    """Which is refused after results were made."""
+    bytes_ = torch.zeros(4 * x.numel() + 4, dtype=torch.uint8).numpy()
+    return torch.frombuffer(bytes_[1:-3], dtype=torch.float32).view(x.shape)
+
+
+CALLS: dict[str, Any] = {
+    "new": lambda q, k: ops.rotate_pair_no_grad.few(q, k, TEXT, None, 0),
+    "all": lambda q, k: ops.rotate_pair(q, k, TEXT, sequence_offsets=torch.arange(2)),
+    "two index types": lambda q, k: ops.rotate_pair(
+        q, k, TEXT, torch.arange(q.shape[1]).int(), sequence_offsets=torch.arange(2)
+    ),
+    "in place": lambda q, k: ops.rotate_pair_(q, k, TEXT),
+    "refused": lambda q, k: ops.rotate_pair_no_grad.few(misaligned(q), k, TEXT, None, 0),
+}
+
+
+@pytest.mark.parametrize("tokens, count", [(1, 6000), (512, 100)])  # handles, and results
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_leaks(name: str, tokens: int, count: int) -> None:
+    q, k = torch.randn(2, tokens, 4, 16), torch.randn(2, tokens, 2, 16)
+
+    def repeat() -> None:
+        for _ in range(count):
+            with suppress(RuntimeError) if name == "refused" else nullcontext():
+                CALLS[name](q, k)
+
+    repeat()
+    grown = []
+    for _ in range(3):  # what other threads do is not done in every round
+        before = q._use_count(), k._use_count(), memory()
+        repeat()
+        after = q._use_count(), k._use_count(), memory()
+        grown.append([abs(y - x) for x, y in zip(before, after, strict=True)])
+    *uses, size = map(min, zip(*grown, strict=True))
+    assert uses == [0, 0]
+    assert size < 1 << 18
 
 
 def test_threads_share_plans() -> None:
