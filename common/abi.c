@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-_Static_assert(sizeof(rope_desc) <= ROPE_MAX_STRUCT_SIZE / 4, "room for fields to come");
-
 /* The caller's struct_size, or 0 after an error. */
 static size_t size_of(const void *given, size_t full_size, const char *name) {
     size_t size;

@@ -157,7 +157,7 @@ static void gather_release(void *problem) {
 }
 
 /* "ab" in slot 5 and "cd" in slot 2 of pages of three rows. */
-static int gather(const char *names) {
+static int gather(rope_device *device, const char *names) {
     static const rope_operation operation = {.name = GATHER_NAME,
                                              .version = GATHER_VERSION,
                                              .call_size = sizeof(gather_call),
@@ -167,7 +167,8 @@ static int gather(const char *names) {
     const void *const pages[] = {page0, page1};
     const int64_t slots[] = {5, 2};
     char row[2], out[5] = "";
-    gather_problem problem = {.row_bytes = 2, .page_rows = 3}, wide = {.row_bytes = 1000};
+    int32_t bound = 0;
+    gather_problem problem = {2, 3, &bound}, wide = {1000, 3, &bound};
     gather_args args = {sizeof args, {pages, slots, 2, out}};
     const rope_choice choice = {.backend = names};
     rope_plan *plan = NULL, *none = NULL;
@@ -177,14 +178,24 @@ static int gather(const char *names) {
         status = rope_plan_workspace(plan, NULL, &bytes);
     if (status == ROPE_OK)
         status = rope_plan_apply(plan, &args, bytes <= sizeof row ? row : NULL);
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_KERNEL,
+                          .iterations = 2,
+                          .plan = plan,
+                          .args = &args,
+                          .args_count = 1,
+                          .workspace = row};
+    if (status == ROPE_OK)
+        status = rope_time(device, &timing);
     if (status != ROPE_OK)
         return fail(status);
     rope_args wrong = {.struct_size = sizeof wrong};
-    printf("%s %s, workspace %zu, class %d, rope_apply: %s", rope_plan_kernel(plan), out, bytes,
-           rope_plan_numerics(plan), rope_status_string(rope_apply(plan, &wrong)));
+    printf("%s %s, workspace %zu, class %d, rope_apply: %s, bound %d, %s", rope_plan_kernel(plan),
+           out, bytes, rope_plan_numerics(plan), rope_status_string(rope_apply(plan, &wrong)),
+           bound, timing.seconds > 0 ? "timed" : "not timed");
     rope_plan_destroy(plan);
     printf(", wide: %s", rope_status_string(rope_plan_make(&operation, &wide, &choice, &none)));
-    printf(" (%s), released %d\n", rope_last_error(), released);
+    printf(" (%s), bound %d, released %d\n", rope_last_error(), bound, released);
     return 0;
 }
 
@@ -202,7 +213,7 @@ static int open_device(const char *command, const char *names) {
     else if (strcmp(command, "rotate") == 0)
         result = rotate(device, names);
     else if (strcmp(command, "gather") == 0)
-        result = gather(names);
+        result = gather(device, names);
     else
         printf("ok %s\n", info.backend);
     rope_device_close(device);

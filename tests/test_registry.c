@@ -188,9 +188,10 @@ TEST(registry, a_plugin_is_found_and_used) {
  * probe's alone. */
 TEST(registry, an_operation_of_a_plugin) {
     PROBE(0, "gather", "test",
-          "test:by row abcd, workspace 2, class 1, rope_apply: ROPE_ERROR_INVALID_VALUE",
+          "test:by row abcd, workspace 2, class 1, rope_apply: ROPE_ERROR_INVALID_VALUE, bound 1, "
+          "timed",
           "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: test:by row row_bytes is 1000; "
-          "allowed is at most 256), released 2",
+          "allowed is at most 256), bound 0, released 2",
           PLUGINS);
     PROBE(1, "gather", "cpu", "ROPE_ERROR_UNSUPPORTED",
           "backend cpu has no kernel for the operation gather", PLUGINS);
@@ -203,6 +204,23 @@ TEST(registry, an_operation_of_another_version) {
     PROBE(1, "rotate", "older", "ROPE_ERROR_UNSUPPORTED",
           "declined: built for version 0 of rope; allowed is 1", PLUGINS);
     PROBE(0, "gather", "older", "older:by row abcd", "", PLUGINS);
+}
+
+/* One whose structs of backend.h are those of the day when the ABI's version began. */
+TEST(registry, a_plugin_from_before_later_operations) {
+    PROBE(0, "gather", "frozen",
+          "frozen:by page abcd, workspace 0, class 2, rope_apply: ROPE_ERROR_INVALID_VALUE, bound "
+          "1, timed",
+          "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: frozen:by page rows are wide), "
+          "bound 0, released 2",
+          PLUGINS);
+    PROBE(0, "list", NULL, beside("frozen|ROPE_OK|1|", "/plugin/libropekit_frozen.so|"), "cpu|",
+          PLUGINS);
+    PROBE(1, "rotate", "frozen", "backend frozen has no kernel for the operation rope", "",
+          PLUGINS);
+    PROBE(0, "variables", "frozen",
+          "ROPE_FROZEN|off|nothing|ROPE_FROZEN is \"off\"; allowed is on|", "", PLUGINS,
+          "ROPE_FROZEN=off");
 }
 
 TEST(registry, priority_decides_auto) {

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+_Static_assert(sizeof(rope_desc) <= ROPE_MAX_STRUCT_SIZE / 4, "room for fields to come");
+
 /* A field of small integers 1..last, where 0 takes the default; default 0 stays 0. */
 typedef struct choice_field {
     const char *name;

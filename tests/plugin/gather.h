@@ -1,6 +1,6 @@
 /*
  * An operation that the library has never heard of: rows gathered from pages, which no strides
- * describe. The plugin has its kernel, test_operation.c its arguments.
+ * describe. The plugins have its kernels, registry_probe.c its arguments.
  */
 #ifndef ROPEKIT_TESTS_PLUGIN_GATHER_H
 #define ROPEKIT_TESTS_PLUGIN_GATHER_H
@@ -12,6 +12,7 @@ enum { GATHER_VERSION = 3, GATHER_MAX_ROW = 256 };
 
 typedef struct gather_problem {
     int32_t row_bytes, page_rows;
+    int32_t *bound; /* kernels that are bound and not released */
 } gather_problem;
 
 typedef struct gather_call {

@@ -204,6 +204,18 @@ static rope_status gather_query(const rope_candidate *self, const void *problem,
     return ROPE_DECLINED;
 }
 
+static rope_status gather_bind(const rope_candidate *self, const void *problem, int32_t device,
+                               void **kernel, char *reason) {
+    (void)self, (void)device, (void)reason;
+    *kernel = ((const gather_problem *)problem)->bound;
+    ++*(int32_t *)*kernel;
+    return ROPE_OK;
+}
+
+static void gather_release(void *kernel) {
+    --*(int32_t *)kernel;
+}
+
 /* One row, on its way from its page to the output. */
 static rope_status gather_workspace(const void *problem, const void *kernel, const void *bounds,
                                     size_t *bytes) {
@@ -249,8 +261,10 @@ static const rope_candidate candidates[] = {
      .numerics = ROPE_BITWISE,
      .name = "by row",
      .query = gather_query,
+     .bind = gather_bind,
      .workspace = gather_workspace,
-     .run = gather_run},
+     .run = gather_run,
+     .release = gather_release},
 };
 static const rope_candidate_list list = {sizeof(rope_candidate), candidates,
                                          sizeof candidates / sizeof candidates[0]};
