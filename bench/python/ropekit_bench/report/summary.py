@@ -148,7 +148,7 @@ def document(machines):
     compared = [m for m in machines if m.has_peers]
     parts = [f"## How close to a copy\n\n{SHARE}\n\n{markdown(grid_rows(machines))}"]
     if plots.widest(machines):
-        text = f"{plots.SHAPE}, by the kernel alone, in brackets the copy, at the most threads measured."
+        text = f"{plots.SHAPE}, bf16, by the kernel alone, in brackets the copy; the most threads measured."
         parts.append(f"## GB/s by device\n\n{text}\n\n{markdown(plots.speed_rows(machines))}")
     if compared:
         parts.append(f"## Beside peers\n\n{MARKS}")
