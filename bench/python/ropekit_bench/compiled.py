@@ -4,6 +4,7 @@ on disk, where the run finds it.
 Inductor's keys hold a pickled memory format, and with it the first module of sys.modules that has a `torch`:
 these processes are spawned by importing what the run was started as, so that it is the same one."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -26,7 +27,7 @@ def distinct(peers, listed):
     found, shapes = {}, [case["shape"] for case in listed if not refusal(case["shape"])]
     for name in (peer.name for peer in peers if peer.compiles):
         for shape in shapes:
-            key = tuple(value for member, value in shape.items() if member not in DATA)
+            key = json.dumps([value for member, value in shape.items() if member not in DATA])
             found[name, key] = name, shape
     return list(found.values())
 
