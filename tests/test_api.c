@@ -29,15 +29,6 @@ const char *__tsan_default_options(void) {
 }
 #endif
 
-static rope_desc plain_desc(void) {
-    device_open();
-    return (rope_desc){.struct_size = sizeof(rope_desc),
-                       .dtype = ROPE_F32,
-                       .head_dim = 64,
-                       .device = test_device(),
-                       .backend = device_backend()};
-}
-
 TEST(api, version) {
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", ROPE_VERSION_MAJOR, ROPE_VERSION_MINOR,
@@ -78,7 +69,7 @@ TEST(api, struct_sizes) {
     } longer;
     rope_plan *plan = NULL;
     memset(&longer, 0, sizeof longer);
-    longer.desc = plain_desc();
+    longer.desc = device_desc();
     longer.desc.struct_size = sizeof longer;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&longer.desc, &plan));
     rope_plan_destroy(plan);
@@ -109,7 +100,7 @@ TEST(api, args_sizes) {
         rope_args args;
         unsigned char bytes[sizeof(rope_args) + 8];
     } longer;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
     memset(&longer, 0, sizeof longer);
@@ -125,7 +116,7 @@ TEST(api, args_sizes) {
 }
 
 TEST(api, plan_names_its_kernel) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     char prefix[64];
     CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
@@ -139,7 +130,7 @@ TEST(api, plan_names_its_kernel) {
 }
 
 TEST(api, a_forced_kernel_is_taken_or_an_error) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     const char *name;
     for (int k = 0; (name = device_kernel(k)); k++) {
@@ -238,7 +229,7 @@ TEST(api, device_memory) {
 }
 
 static void time_calls(rope_device *device, int32_t kind) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     void *memory = NULL;
     enum { BYTES = 4 * 2 * 64 * 4 };
@@ -344,7 +335,7 @@ static void count_line(void *user, int32_t level, const char *text) {
 
 TEST(api, log) {
     int lines[3] = {0};
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     setenv("ROPE_VERBOSE", "2", 1);
     rope_set_log(count_line, lines);
