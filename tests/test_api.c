@@ -2,6 +2,7 @@
 #include "tests/device.h"
 #include "tests/harness.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,7 +249,7 @@ static void time_calls(rope_device *device, int32_t kind) {
                           .args = &args,
                           .args_count = 1};
     CHECK_STATUS(ROPE_OK, rope_time(device, &timing));
-    CHECK(timing.seconds > 0 && timing.seconds < 1, "one run takes %g s", timing.seconds);
+    CHECK(timing.seconds > 0 && isfinite(timing.seconds), "one run takes %g s", timing.seconds);
     timing.iterations = 0;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_time(device, &timing));
     timing.iterations = 1;
