@@ -8,14 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Names must lead to a device, which is_valid alone cannot say. */
-static int any(const char *value) {
-    (void)value;
-    return 1;
-}
-
 static const rope_setting own[] = {
-    {"ROPE_BACKEND", "backend of plans and devices that name none", "a backend", any},
+    {"ROPE_BACKEND", "backend of plans and devices that name none", "a backend", NULL},
     {"ROPE_PLUGIN_PATH", "where plugins are found before those beside libropekit.so",
      "absolute paths of directories with colons between them", rope_loader_path_is_valid},
     {"ROPE_VERBOSE", "lines of the log", ROPE_LOG_LEVELS, rope_log_level_is_valid},
@@ -50,7 +44,7 @@ typedef struct texts {
 static rope_status check(const rope_setting *setting, const char *value, texts *t) {
     const rope_backend *backend;
     rope_status status = ROPE_OK;
-    if (setting == &own[0]) {
+    if (setting == &own[0]) { /* the names must lead to a device */
         status = rope_registry_choose(NULL, 0, &backend);
         if (status == ROPE_OK)
             snprintf(t->selects, sizeof t->selects, "%s: %s", setting->selects, backend->name);

@@ -28,7 +28,7 @@ void case_make_block(test_case *c, uint64_t seed, int64_t index, const case_bloc
     int64_t ids = block->tokens * ROPE_MAX_AXES;
     int64_t elements = block->tokens * block->heads * c->desc.head_dim;
     size_t at = (size_t)ids * sizeof(int64_t);
-    c->bytes = at + (size_t)(elements * case_dtype_size(block->dtype));
+    c->bytes = at + (size_t)(elements * oracle_dtype_size(block->dtype));
     c->arena = malloc(c->bytes);
     for (int64_t i = 0; i < ids; i++)
         case_block_ids(c)[i] = random_signed(&c->random, block->position_bits);

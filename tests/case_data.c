@@ -51,7 +51,7 @@ static uint64_t ordinary_bits(int32_t dtype, double x) {
 
 void case_fill_data(test_random *r, int wild, void *from, size_t bytes, int32_t dtype,
                     double scale) {
-    size_t size = (size_t)case_dtype_size(dtype);
+    size_t size = (size_t)oracle_dtype_size(dtype);
     for (size_t i = 0; i + size <= bytes; i += size) {
         uint64_t value = wild && random_chance(r, 4)
                              ? special_bits(r, dtype)

@@ -3,6 +3,7 @@
 #define ROPEKIT_TESTS_CASE_PARTS_H
 
 #include "tests/cases.h"
+#include "tests/oracle/oracle.h"
 
 void case_choose_desc(test_case *c, const case_wish *wish);
 

@@ -9,12 +9,6 @@ enum {
     CANARY = 0xa5
 };
 
-int64_t case_dtype_size(int32_t dtype) {
-    static const int64_t size[] = {[ROPE_F32] = 4, [ROPE_F16] = 2, [ROPE_BF16] = 2,
-                                   [ROPE_F64] = 8, [ROPE_I32] = 4, [ROPE_I64] = 8};
-    return size[dtype];
-}
-
 rope_tensor *case_tensor(rope_args *args, int32_t tensor) {
     return tensor ? &args->k : &args->q;
 }
@@ -190,7 +184,8 @@ static void choose_table(test_random *r, test_case *c, const case_wish *wish) {
         return;
     int32_t dtype = d->table_dtype ? d->table_dtype : ROPE_F32;
     int64_t width = case_rotary_dim(d) / (d->table_width == ROPE_TABLE_FULL ? 1 : 2);
-    int64_t size = case_dtype_size(dtype), whole = a->tokens * (d->shard_size ? d->shard_size : 1);
+    int64_t size = oracle_dtype_size(dtype),
+            whole = a->tokens * (d->shard_size ? d->shard_size : 1);
     int64_t needed = (a->cu_seqlens ? c->boundary[a->sequences] : whole) + 6;
     int loose = !wish->in_range && random_chance(r, d->out_of_range > 1 ? 60 : 15);
     a->table_rows =
@@ -254,7 +249,7 @@ static int64_t view_extent(const int64_t count[4], const int64_t stride[4], int6
 }
 
 static const void *reserve_view(test_case *c, const int64_t count[4], const int64_t stride[4]) {
-    int64_t below, size = case_dtype_size(c->desc.dtype);
+    int64_t below, size = oracle_dtype_size(c->desc.dtype);
     int64_t extent = view_extent(count, stride, &below);
     const char *base = reserve(c, extent * size, size);
     return base + below * size;
@@ -296,7 +291,7 @@ static void choose_view(test_random *r, test_case *c, int32_t tensor, const case
 /* q and k (and the v between or after them) as parts of each token's row in one buffer. */
 static void choose_fused(test_random *r, test_case *c, int in_place) {
     rope_args *a = &c->args;
-    int64_t size = case_dtype_size(c->desc.dtype);
+    int64_t size = oracle_dtype_size(c->desc.dtype);
     int64_t dim[2] = {case_head_dim(&c->desc, 0), case_head_dim(&c->desc, 1)};
     int64_t start = a->q.heads * dim[0] + random_between(r, 0, 8);
     int64_t row = start + a->k.heads * dim[1] + random_between(r, 0, 64);

@@ -69,8 +69,6 @@ void case_pointers(rope_args *args, const void **list[CASE_POINTERS]);
 /* Moves every pointer of a call by the distance from one base address to another. */
 void case_relocate(rope_args *args, const void *from, const void *to);
 
-/* Bytes of an element of any type. */
-int64_t case_dtype_size(int32_t dtype);
 /* q (0) or k (1). */
 rope_tensor *case_tensor(rope_args *args, int32_t tensor);
 int64_t case_head_dim(const rope_desc *desc, int32_t tensor);

@@ -23,7 +23,7 @@ static output_view output_of(const test_case *c, const rope_desc *desc, const ro
     int64_t in[4];
     oracle_strides(desc, args, tensor, in, v.stride);
     v.elements = v.count[0] * v.count[1] * v.count[2] * v.count[3];
-    v.size = (size_t)case_dtype_size(desc->dtype);
+    v.size = (size_t)oracle_dtype_size(desc->dtype);
     v.at = t->out ? (size_t)((const unsigned char *)t->out - c->arena) : 0;
     return v;
 }

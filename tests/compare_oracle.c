@@ -54,7 +54,7 @@ const char *compare_values(oracle *o, const test_case *c, const rope_desc *desc,
     int64_t k = args->batch * args->tokens * args->q.heads * case_head_dim(desc, 0);
     const char *wrong = refused(o, desc, args, 0, dense);
     if (!wrong)
-        wrong = refused(o, desc, args, 1, dense + k * case_dtype_size(desc->dtype));
+        wrong = refused(o, desc, args, 1, dense + k * oracle_dtype_size(desc->dtype));
     free(dense);
     return wrong;
 }

@@ -30,6 +30,13 @@ rope_device *device_open(void) {
     return device;
 }
 
+rope_desc device_desc(void) {
+    rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 64};
+    device_open(); /* skips where there is none */
+    device_choose(&desc);
+    return desc;
+}
+
 int device_is_host(void) {
     rope_device_info info = {.struct_size = sizeof info};
     CHECK_STATUS(ROPE_OK, rope_device_get(device_open(), &info));

@@ -11,6 +11,8 @@ const char *device_backend(void);
 rope_device *device_open(void);
 /* A plan of the descriptor is then one of the device. */
 void device_choose(rope_desc *desc);
+/* Heads of 64 fp32 elements on it. */
+rope_desc device_desc(void);
 /* 1 where device memory is host memory. */
 int device_is_host(void);
 

@@ -166,10 +166,11 @@ static int gather(rope_device *device, const char *names) {
     static const char page0[] = "0011cd", page1[] = "3344ab";
     const void *const pages[] = {page0, page1};
     const int64_t slots[] = {5, 2};
-    char row[2], out[5] = "";
+    char row[2], out[5] = "", timed[5] = "";
     int32_t bound = 0;
     gather_problem problem = {2, 3, &bound}, wide = {1000, 3, &bound};
-    gather_args args = {sizeof args, {pages, slots, 2, out}};
+    gather_args args = {sizeof args, {pages, slots, 2, out}}, again = args;
+    again.call.out = timed;
     const rope_choice choice = {.backend = names};
     rope_plan *plan = NULL, *none = NULL;
     size_t bytes = 0;
@@ -182,7 +183,7 @@ static int gather(rope_device *device, const char *names) {
                           .kind = ROPE_TIME_KERNEL,
                           .iterations = 2,
                           .plan = plan,
-                          .args = &args,
+                          .args = &again,
                           .args_count = 1,
                           .workspace = row};
     if (status == ROPE_OK)
@@ -190,9 +191,9 @@ static int gather(rope_device *device, const char *names) {
     if (status != ROPE_OK)
         return fail(status);
     rope_args wrong = {.struct_size = sizeof wrong};
-    printf("%s %s, workspace %zu, class %d, rope_apply: %s, bound %d, %s", rope_plan_kernel(plan),
-           out, bytes, rope_plan_numerics(plan), rope_status_string(rope_apply(plan, &wrong)),
-           bound, timing.seconds > 0 ? "timed" : "not timed");
+    printf("%s %s, timed %s, workspace %zu, class %d, rope_apply: %s, bound %d",
+           rope_plan_kernel(plan), out, timed, bytes, rope_plan_numerics(plan),
+           rope_status_string(rope_apply(plan, &wrong)), bound);
     rope_plan_destroy(plan);
     printf(", wide: %s", rope_status_string(rope_plan_make(&operation, &wide, &choice, &none)));
     printf(" (%s), bound %d, released %d\n", rope_last_error(), bound, released);

@@ -2,6 +2,7 @@
 #include "tests/device.h"
 #include "tests/harness.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,15 +29,6 @@ const char *__tsan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 #endif
-
-static rope_desc plain_desc(void) {
-    device_open();
-    return (rope_desc){.struct_size = sizeof(rope_desc),
-                       .dtype = ROPE_F32,
-                       .head_dim = 64,
-                       .device = test_device(),
-                       .backend = device_backend()};
-}
 
 TEST(api, version) {
     char text[32];
@@ -78,7 +70,7 @@ TEST(api, struct_sizes) {
     } longer;
     rope_plan *plan = NULL;
     memset(&longer, 0, sizeof longer);
-    longer.desc = plain_desc();
+    longer.desc = device_desc();
     longer.desc.struct_size = sizeof longer;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&longer.desc, &plan));
     rope_plan_destroy(plan);
@@ -109,7 +101,7 @@ TEST(api, args_sizes) {
         rope_args args;
         unsigned char bytes[sizeof(rope_args) + 8];
     } longer;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
     memset(&longer, 0, sizeof longer);
@@ -125,7 +117,7 @@ TEST(api, args_sizes) {
 }
 
 TEST(api, plan_names_its_kernel) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     char prefix[64];
     CHECK_STATUS(ROPE_OK, rope_plan_create(&desc, &plan));
@@ -139,7 +131,7 @@ TEST(api, plan_names_its_kernel) {
 }
 
 TEST(api, a_forced_kernel_is_taken_or_an_error) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     const char *name;
     for (int k = 0; (name = device_kernel(k)); k++) {
@@ -238,7 +230,7 @@ TEST(api, device_memory) {
 }
 
 static void time_calls(rope_device *device, int32_t kind) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     void *memory = NULL;
     enum { BYTES = 4 * 2 * 64 * 4 };
@@ -257,7 +249,7 @@ static void time_calls(rope_device *device, int32_t kind) {
                           .args = &args,
                           .args_count = 1};
     CHECK_STATUS(ROPE_OK, rope_time(device, &timing));
-    CHECK(timing.seconds > 0 && timing.seconds < 1, "one run takes %g s", timing.seconds);
+    CHECK(timing.seconds > 0 && isfinite(timing.seconds), "one run takes %g s", timing.seconds);
     timing.iterations = 0;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_time(device, &timing));
     timing.iterations = 1;
@@ -344,7 +336,7 @@ static void count_line(void *user, int32_t level, const char *text) {
 
 TEST(api, log) {
     int lines[3] = {0};
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     setenv("ROPE_VERBOSE", "2", 1);
     rope_set_log(count_line, lines);

@@ -81,10 +81,6 @@ typedef struct whole_case {
     int64_t batch, tokens, heads[2];
 } whole_case;
 
-static size_t size_of(int32_t dtype) {
-    return dtype == ROPE_F64 ? 8 : dtype == ROPE_F32 ? 4 : 2;
-}
-
 /* The first WHOLE_SHAPES have every dtype with every pairing: whole heads of 128 and of 64 with
  * exact angles, and windows with fp32 angles. */
 static whole_case make_whole(int64_t index) {
@@ -113,7 +109,8 @@ static whole_case make_whole(int64_t index) {
 
 /* Small calls of every kind that has GPU kernels of its own: pairs and heads, which ids, one batch
  * row or two, with gaps and without, started early or not. */
-static whole_case make_plain(int32_t index) {
+static whole_case make_plain(int64_t number) {
+    const int32_t index = (int32_t)number;
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int64_t heads[][2] = {{8, 4}, {3, 1}, {1, 0}, {0, 1}};
     static const int32_t ids[] = {0, ROPE_I32, ROPE_I64};
@@ -138,7 +135,8 @@ static whole_case make_plain(int32_t index) {
 }
 
 /* Heads so thin that a block has room for more tokens than it may have threads along z. */
-static whole_case make_thin(int32_t index) {
+static whole_case make_thin(int64_t number) {
+    const int32_t index = (int32_t)number;
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int64_t heads[][2] = {{1, 0}, {0, 1}, {2, 1}};
     static const int32_t ids[] = {0, ROPE_I32, ROPE_I64};
@@ -161,7 +159,8 @@ static whole_case make_thin(int32_t index) {
 
 /* Each dtype and pairing with exact angles, tables of fp32 and tables of its own dtype; by and by
  * everything else that a window kernel tells apart. */
-static whole_case make_window(int32_t index) {
+static whole_case make_window(int64_t number) {
+    const int32_t index = (int32_t)number;
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int64_t heads[][2] = {{8, 4}, {3, 0}};
     const int32_t angles = index / 12 % 3, kind = index / WINDOW_KINDS;
@@ -193,7 +192,8 @@ static whole_case make_window(int32_t index) {
 
 /* Windows of every number of pairs to MOST_PAIRS: alone in their heads or not, in place or not.
  * Calls of every eighth number are beyond the small ones. */
-static whole_case make_width(int32_t index) {
+static whole_case make_width(int64_t number) {
+    const int32_t index = (int32_t)number;
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     const int32_t window = 2 + 2 * (index % MOST_PAIRS), kind = index / MOST_PAIRS;
     const int32_t heads[] = {5, 3}, token_bytes = 2 * 2 * (heads[0] + heads[1]) * window;
@@ -214,7 +214,8 @@ static whole_case make_width(int32_t index) {
 
 /* Tokens of more heads than the CPU takes around the cache at once by way of the L1. Windows are
  * whole heads or part of them; 63 heads are whole lines, or go through the cache. */
-static whole_case make_many(int32_t index) {
+static whole_case make_many(int64_t number) {
+    const int32_t index = (int32_t)number;
     static const int32_t types[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     static const int32_t head_dims[] = {80, 136, 96}, windows[] = {80, 96, 24};
     const int32_t pairing = 1 + index / 3 % 2, shape = index / 6 % 3;
@@ -238,7 +239,8 @@ static int64_t rows_of(const whole_case *w) {
 
 /* Bytes of cos, which each batch row has its own of. */
 static size_t table_bytes(const whole_case *w) {
-    return (size_t)(w->batch * rows_of(w) * w->window / 2) * size_of(w->table_dtype);
+    return (size_t)(w->batch * rows_of(w) * w->window / 2) *
+           (size_t)oracle_dtype_size(w->table_dtype);
 }
 
 /* Ids of every token and of the gaps, behind the data. */
@@ -275,7 +277,7 @@ static rope_tensor tensor_of(const whole_case *w, int64_t heads, char *in, char 
 static size_t bytes_of(const whole_case *w, int64_t heads) {
     int64_t stride[4];
     put_strides(w, heads, w->gaps ? 16 : 0, stride);
-    return heads ? (size_t)(w->batch * stride[0]) * size_of(w->dtype) : 0;
+    return heads ? (size_t)(w->batch * stride[0]) * (size_t)oracle_dtype_size(w->dtype) : 0;
 }
 
 /* Any bits but the top one of each exponent: no NaN, no infinity. */
@@ -433,50 +435,35 @@ static void check_whole(const whole_case *w, int64_t index) {
     free(expected);
 }
 
-TEST(backends, whole_heads) {
+/* Cases of a kind, `step` apart; 0: each as it is numbered. */
+static void check_kind(whole_case (*make)(int64_t index), int64_t cases, int64_t step) {
     device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, WHOLE_CASES);) {
-        whole_case w = make_whole(i);
+    for (int64_t i = -1; test_next(&i, cases);) {
+        whole_case w = make(step ? i * step % cases : i);
         check_whole(&w, i);
     }
+}
+
+TEST(backends, whole_heads) {
+    check_kind(make_whole, WHOLE_CASES, 0);
 }
 
 TEST(backends, plain_calls) {
-    device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, PLAIN_CASES);) {
-        whole_case w = make_plain((int32_t)(i * PLAIN_STEP % PLAIN_CASES));
-        check_whole(&w, i);
-    }
+    check_kind(make_plain, PLAIN_CASES, PLAIN_STEP);
 }
 
 TEST(backends, windows) {
-    device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, WINDOW_CASES);) {
-        whole_case w = make_window((int32_t)(i * WINDOW_STEP % WINDOW_CASES));
-        check_whole(&w, i);
-    }
+    check_kind(make_window, WINDOW_CASES, WINDOW_STEP);
 }
 
 TEST(backends, every_width) {
-    device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, WIDTH_CASES);) {
-        whole_case w = make_width((int32_t)(i * WIDTH_STEP % WIDTH_CASES));
-        check_whole(&w, i);
-    }
+    check_kind(make_width, WIDTH_CASES, WIDTH_STEP);
 }
 
 TEST(backends, tokens_of_many_heads) {
-    device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, MANY_CASES);) {
-        whole_case w = make_many((int32_t)i);
-        check_whole(&w, i);
-    }
+    check_kind(make_many, MANY_CASES, 1);
 }
 
 TEST(backends, thin_heads) {
-    device_open(); /* skips where there is none */
-    for (int64_t i = -1; test_next(&i, THIN_CASES);) {
-        whole_case w = make_thin((int32_t)i);
-        check_whole(&w, i);
-    }
+    check_kind(make_thin, THIN_CASES, 1);
 }

@@ -102,8 +102,8 @@ static void fix_strides(const rope_desc *d, rope_args *a) {
 static rope_args batch_rows(const rope_desc *d, const rope_args *whole, int64_t first,
                             int64_t count) {
     rope_args a = *whole;
-    int64_t index = d->position_dtype == ROPE_I32 ? 4 : 8, size = case_dtype_size(d->dtype);
-    int64_t entry = case_dtype_size(d->table_dtype ? d->table_dtype : ROPE_F32);
+    int64_t index = d->position_dtype == ROPE_I32 ? 4 : 8, size = oracle_dtype_size(d->dtype);
+    int64_t entry = oracle_dtype_size(d->table_dtype ? d->table_dtype : ROPE_F32);
     fix_strides(d, &a);
     a.batch = count;
     for (int32_t i = 0; i < 2; i++) {
@@ -173,7 +173,7 @@ static void make_lone(test_case *c, int64_t index, int64_t tokens, int pairs) {
     memset(c, 0, sizeof *c);
     c->random = random_stream(0, index);
     size_t ids = (size_t)tokens * sizeof(int64_t);
-    c->bytes = ids + (size_t)(tokens * 2 * pairs * case_dtype_size(dtype));
+    c->bytes = ids + (size_t)(tokens * 2 * pairs * oracle_dtype_size(dtype));
     c->arena = malloc(c->bytes);
     for (size_t i = 0; i + 8 <= c->bytes; i += 8) {
         uint64_t bits = random_bits(&c->random);

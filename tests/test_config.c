@@ -284,12 +284,17 @@ static const struct refusal {
     {"'head_dim': 0", "", "head_dim"},
     {"'head_dim': 63.5", "", "head_dim"},
     {"'head_dim': 1e30", "", "head_dim"},
+    {"'head_dim': 1e999", "", "head_dim is inf"},
+    {"'head_dim': -64", "", "head_dim is -64"},
+    {"'text_config': {'head_dim': 0}", "", "head_dim is 0"},
+    {"'num_attention_heads': 1e18", "", "num_attention_heads is 1e+18"},
     {"'head_dim': '64'", "", "head_dim is the string \"64\"; allowed is a number"},
     {"'head_dim': [64, '64']", "", "head_dim is a list"},
     {"'head_dim': {'a': 64}", "", "head_dim is a list or an object"},
     {"'rope_theta': 0", "", "rope_theta"},
     {"'rope_theta': -5", "", "rope_theta"},
-    {"'rope_theta': 1e999", "", "rope_theta is inf"},
+    {"'rope_theta': -1e999", "", "rope_theta is -inf"},
+    {"'rope_theta': [1]", "", "rope_theta is a list"},
     {"'partial_rotary_factor': 0", "", "partial_rotary_factor"},
     {"'partial_rotary_factor': 1.5", "", "partial_rotary_factor"},
     {"'partial_rotary_factor': 0.001", "", "partial_rotary_factor"},
@@ -303,13 +308,18 @@ static const struct refusal {
     {"'max_position_embeddings': -1", "", "max_position_embeddings"},
     {"'max_position_embeddings': 1e300", "", "max_position_embeddings"},
     {"", "'factor': 0", "factor"},
-    {"", "'factor': 'x'", "factor"},
+    {"", "'factor': 1e999", "factor is inf"},
+    {"", "'factor': '2'", "factor is the string \"2\"; allowed is a number"},
     {"", "'attention_factor': 0", "attention_factor"},
     {"", "'beta_fast': -1", "beta_fast"},
     {"", "'rope_type': 'ntk-by-magic'", "yarn"},
-    {"", "'rope_type': 3", "rope_type"},
+    {"", "'rope_type': 3", "rope_type is the number 3; allowed is a string"},
     {"", "'original_max_position_embeddings': 0", "original_max_position_embeddings"},
     {"", "'truncate': 0.5", "truncate"},
+    {"", "'truncate': 'yes'", "truncate is the string \"yes\"; allowed is true or false"},
+    {"", "'rope_type': 'default', 'mrope_section': [16, 17]", "sum to 33"},
+    {"", "'rope_type': 'default', 'mrope_section': [8, 8, 8, 4, 4]", "mrope_section has 5 entries"},
+    {"", "'rope_type': 'default', 'mrope_section': [40, -8]", "mrope_section[1] is -8"},
 };
 
 TEST(config, refuses) {
@@ -349,12 +359,19 @@ TEST(config, a_descriptor_is_filled_no_further_than_it_reaches) {
 TEST(config, missing_fields) {
     static const struct {
         const char *json, *named;
-    } cases[] = {{"{}", "head_dim is not given"},
-                 {"{'hidden_size': 4096, 'rope_scaling': {'factor': 2}}", "head_dim is not given"},
-                 {"{'head_dim': 64, 'rope_scaling': {'rope_type': 'linear'}}", "factor"},
-                 {"{'head_dim': 64, 'max_position_embeddings': 64,"
-                  " 'rope_scaling': {'type': 'su', 'long_factor': [1]}}",
-                  "short_factor"}};
+    } cases[] = {
+        {"{}", "head_dim is not given"},
+        {"{'hidden_size': 4096, 'rope_scaling': {'factor': 2}}", "head_dim is not given"},
+        {"{'head_dim': 64, 'rope_scaling': {'rope_type': 'linear'}}", "factor is not given"},
+        {"{'head_dim': 64, 'rope_parameters': {'factor': 1},"
+         " 'rope_scaling': {'rope_type': 'linear', 'factor': -2}}",
+         "factor is -2"},
+        {"{'head_dim': 64, 'rope_scaling': {},"
+         " 'rope_parameters': {'rope_type': 'linear', 'factor': -3}}",
+         "factor is -3"},
+        {"{'head_dim': 64, 'max_position_embeddings': 64,"
+         " 'rope_scaling': {'type': 'su', 'long_factor': [1]}}",
+         "short_factor"}};
     rope_desc desc = {.struct_size = sizeof desc};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rope_config *config = config_of(cases[i].json);

@@ -61,15 +61,6 @@ static void check_text(const bad_field *bad) {
           rope_last_error());
 }
 
-static rope_desc plain_desc(void) {
-    device_open();
-    return (rope_desc){.struct_size = sizeof(rope_desc),
-                       .dtype = ROPE_F32,
-                       .head_dim = 64,
-                       .device = test_device(),
-                       .backend = device_backend()};
-}
-
 static rope_plan *plan_of(const rope_desc *desc) {
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_OK, rope_plan_create(desc, &plan));
@@ -96,7 +87,7 @@ static void check_desc(const rope_desc *base, const bad_field *list, size_t coun
     } while (0)
 
 TEST(errors, shape) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     CHECK_DESC(desc, BAD_DESC(dtype, KIND_I32, 0), BAD_DESC(dtype, KIND_I32, 99),
                BAD_DESC(dtype, KIND_I32, ROPE_I32), BAD_DESC(dtype, KIND_I32, -1),
                BAD_DESC(head_dim, KIND_I32, 0), BAD_DESC(head_dim, KIND_I32, -64),
@@ -115,7 +106,7 @@ TEST(errors, shape) {
 }
 
 TEST(errors, a_rotary_dim_for_an_odd_head) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     desc.head_dim = 65;
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
@@ -124,7 +115,7 @@ TEST(errors, a_rotary_dim_for_an_odd_head) {
 }
 
 TEST(errors, frequencies) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     CHECK_DESC(desc, BAD_DESC(rope_type, KIND_I32, 9), BAD_DESC(rope_type, KIND_I32, -1),
                BAD_DESC(rope_theta, KIND_REAL, -1), BAD_DESC(rope_theta, KIND_REAL, NAN),
                BAD_DESC(rope_theta, KIND_REAL, INFINITY), BAD_DESC(factor, KIND_REAL, 2),
@@ -139,7 +130,7 @@ TEST(errors, frequencies) {
     double list[32];
     for (int i = 0; i < 32; i++)
         list[i] = 1;
-    desc = plain_desc();
+    desc = device_desc();
     desc.rope_type = ROPE_TYPE_INV_FREQ;
     desc.inv_freq = list;
     desc.factor_count = 32;
@@ -152,7 +143,7 @@ TEST(errors, frequencies) {
 }
 
 TEST(errors, axes) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     CHECK_DESC(desc, BAD_DESC(axes, KIND_I32, -1), BAD_DESC(axes, KIND_I32, 5),
                BAD_DESC(axis_layout, KIND_I32, 5), BAD_DESC(axis_frequency, KIND_I32, 3),
                BAD_DESC(position_dtype, KIND_I32, ROPE_F32), BAD_DESC(shard, KIND_I32, 4),
@@ -180,7 +171,7 @@ TEST(errors, axes) {
 }
 
 TEST(errors, shard) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     desc.shard = ROPE_SHARD_ZIGZAG;
     desc.shard_size = 2;
     CHECK_DESC(desc, BAD_DESC(shard_size, KIND_I32, 0), BAD_DESC(shard_size, KIND_I32, -1),
@@ -188,7 +179,7 @@ TEST(errors, shard) {
 }
 
 TEST(errors, tables) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     CHECK_DESC(desc, BAD_DESC(table_width, KIND_I32, ROPE_TABLE_FULL),
                BAD_DESC(out_of_range, KIND_I32, ROPE_OUT_OF_RANGE_CLAMP));
     desc.angle_mode = ROPE_ANGLE_TABLE;
@@ -199,7 +190,7 @@ TEST(errors, tables) {
 }
 
 TEST(errors, null_arguments) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = NULL;
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_plan_create(NULL, &plan));
     CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_plan_create(&desc, NULL));
@@ -271,7 +262,7 @@ static void check_call(const error_call *call, const rope_args *args, rope_statu
 
 TEST(errors, call_sizes) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     call_make(&call, &desc);
     const rope_status invalid = ROPE_ERROR_INVALID_VALUE;
     BAD_CALL(call, invalid, "batch", "-1", a.batch = -1);
@@ -304,7 +295,7 @@ TEST(errors, call_sizes) {
 /* Fields that nothing would read, with and without elements to rotate. */
 TEST(errors, call_fields_that_nothing_reads) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     const rope_status invalid = ROPE_ERROR_INVALID_VALUE;
     call_make(&call, &desc);
     for (int empty = 0; empty < 2; empty++) {
@@ -323,7 +314,7 @@ TEST(errors, call_fields_that_nothing_reads) {
 
 TEST(errors, call_pointers) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     call_make(&call, &desc);
     char *m = call.memory;
     BAD_CALL(call, ROPE_ERROR_NULL_POINTER, "q.in", NULL, a.q.in = NULL);
@@ -343,7 +334,7 @@ TEST(errors, call_pointers) {
 
 TEST(errors, overlap) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     call_make(&call, &desc);
     char *m = call.memory;
     const rope_status overlap = ROPE_ERROR_OVERLAP;
@@ -366,7 +357,7 @@ TEST(errors, overlap) {
 
 TEST(errors, table_positions) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     desc.angle_mode = ROPE_ANGLE_TABLE;
     call_make(&call, &desc);
     call.args.cos = call.memory;
@@ -389,7 +380,7 @@ TEST(errors, table_positions) {
 
 TEST(errors, schemes_that_exclude_each_other) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     desc.shard = ROPE_SHARD_ZIGZAG;
     desc.shard_size = 2;
     call_make(&call, &desc);
@@ -401,7 +392,7 @@ TEST(errors, schemes_that_exclude_each_other) {
     double factors[32];
     for (int i = 0; i < 32; i++)
         factors[i] = 1 + i;
-    desc = plain_desc();
+    desc = device_desc();
     desc.rope_type = ROPE_TYPE_LONGROPE;
     desc.short_factor = desc.long_factor = factors;
     desc.factor_count = 32;
@@ -416,7 +407,7 @@ TEST(errors, schemes_that_exclude_each_other) {
 static void check_packed_shard(int32_t shard, int64_t first, int64_t second, int64_t last,
                                int32_t allowed) {
     static error_call call;
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     desc.shard = shard;
     desc.shard_size = 2;
     call_make(&call, &desc);
@@ -485,7 +476,7 @@ TEST(errors, packed_boundaries_that_fall) {
     static unsigned char after[BYTES];
     enum { SEQUENCES = 4, PACKED = BATCH * TOKENS };
     const int64_t boundary[SEQUENCES + 1] = {-3, 6, 2, INT64_MAX, INT64_MIN};
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     call_make(&call, &desc);
     char *bounds = call.memory + 2 * PART;
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), bounds, boundary, sizeof boundary));
@@ -511,7 +502,7 @@ TEST(errors, packed_boundaries_that_fall) {
 
 /* Nothing to write: success, whatever the pointers. */
 TEST(errors, empty_tensors_succeed) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     rope_plan *plan = plan_of(&desc);
     rope_args args = {.struct_size = sizeof args};
     CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
@@ -527,7 +518,7 @@ TEST(errors, empty_tensors_succeed) {
 
 /* A NaN or an infinity is seen in its own pair only. */
 TEST(errors, nan_stays_in_its_pair) {
-    rope_desc desc = plain_desc();
+    rope_desc desc = device_desc();
     const char *kernel;
     for (int k = 0; (kernel = device_kernel(k)); k++)
         for (int at = 0; at < DIM; at++) {

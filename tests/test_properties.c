@@ -104,18 +104,24 @@ TEST(properties, relative_position) {
     }
 }
 
-/* <R x, y> = <x, R' y>, where R' reads what R writes. */
+/* Forward with any pairings, and a direction that reads what it writes. */
+static void make_directions(test_case *c, int32_t direction, rope_desc *forward, rope_desc *back) {
+    *forward = c->desc;
+    forward->pairing_in = (int32_t)random_between(&c->random, 1, 2);
+    forward->pairing_out = (int32_t)random_between(&c->random, 1, 2);
+    *back = *forward;
+    back->direction = direction;
+    back->pairing_in = forward->pairing_out;
+    back->pairing_out = forward->pairing_in;
+}
+
+/* <R x, y> = <x, R' y>. */
 TEST(properties, transpose_is_the_adjoint) {
     for (int64_t i = -1; test_next(&i, CASES);) {
         test_case c;
         make(&c, i, ROPE_F64);
-        rope_desc forward = c.desc, transpose;
-        forward.pairing_in = (int32_t)random_between(&c.random, 1, 2);
-        forward.pairing_out = (int32_t)random_between(&c.random, 1, 2);
-        transpose = forward;
-        transpose.direction = ROPE_TRANSPOSE;
-        transpose.pairing_in = forward.pairing_out;
-        transpose.pairing_out = forward.pairing_in;
+        rope_desc forward, transpose;
+        make_directions(&c, ROPE_TRANSPOSE, &forward, &transpose);
         double *x = random_block(&c), *y = random_block(&c);
         double *rx = copy_block(&c, x), *ry = copy_block(&c, y);
         int64_t n = block_elements(&c);
@@ -136,13 +142,8 @@ TEST(properties, inverse_undoes_forward) {
     for (int64_t i = -1; test_next(&i, CASES);) {
         test_case c;
         make(&c, i, ROPE_F64);
-        rope_desc forward = c.desc, inverse;
-        forward.pairing_in = (int32_t)random_between(&c.random, 1, 2);
-        forward.pairing_out = (int32_t)random_between(&c.random, 1, 2);
-        inverse = forward;
-        inverse.direction = ROPE_INVERSE;
-        inverse.pairing_in = forward.pairing_out;
-        inverse.pairing_out = forward.pairing_in;
+        rope_desc forward, inverse;
+        make_directions(&c, ROPE_INVERSE, &forward, &inverse);
         double *x = random_block(&c), *y = copy_block(&c, x);
         apply(&c, &forward, y);
         apply(&c, &inverse, y);
@@ -190,7 +191,7 @@ static void check_same(const test_case *c, const rope_desc *desc, const rope_arg
     CHECK_STATUS(ROPE_OK, device_run(c, desc, args, 1, NULL, result));
     size_t at = (size_t)((unsigned char *)args->q.out - c->arena);
     size_t bytes = (size_t)(args->batch * args->tokens * args->q.heads * desc->head_dim *
-                            case_dtype_size(desc->dtype));
+                            oracle_dtype_size(desc->dtype));
     CHECK(memcmp(result + at, expected + at, bytes) == 0, "%s gives other bits", what);
     free(result);
 }
@@ -241,8 +242,8 @@ TEST(properties, packed_is_padded) {
         for (int s = 0; s < 4; s++) {
             rope_args one = c.args;
             one.tokens = bounds[s + 1] - first;
-            one.q.in = one.q.out = (char *)c.args.q.out +
-                                   first * HEADS * c.desc.head_dim * case_dtype_size(c.desc.dtype);
+            one.q.in = one.q.out = (char *)c.args.q.out + first * HEADS * c.desc.head_dim *
+                                                              oracle_dtype_size(c.desc.dtype);
             check_same(&c, &c.desc, &one, expected, "a sequence alone");
             first = bounds[s + 1];
         }
@@ -255,7 +256,7 @@ TEST(properties, packed_is_padded) {
 static void check_part(const test_case *c, int32_t shard, int32_t rank, int32_t size,
                        const int64_t first[2], int64_t count, const unsigned char *whole) {
     test_case part = *c;
-    int64_t row = HEADS * c->desc.head_dim * case_dtype_size(c->desc.dtype);
+    int64_t row = HEADS * c->desc.head_dim * oracle_dtype_size(c->desc.dtype);
     int64_t chunks = shard == ROPE_SHARD_ZIGZAG ? 2 : 1;
     size_t at = (size_t)((unsigned char *)c->args.q.out - c->arena);
     unsigned char *result = malloc(c->bytes);

@@ -187,12 +187,13 @@ TEST(registry, a_plugin_is_found_and_used) {
 /* The library knows operations by what a plan brings along: this one is the plugin's and the
  * probe's alone. */
 TEST(registry, an_operation_of_a_plugin) {
-    PROBE(0, "gather", "test",
-          "test:by row abcd, workspace 2, class 1, rope_apply: ROPE_ERROR_INVALID_VALUE, bound 1, "
-          "timed",
-          "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: test:by row row_bytes is 1000; "
-          "allowed is at most 256), bound 0, released 2",
-          PLUGINS);
+    PROBE(
+        0, "gather", "test",
+        "test:by row abcd, timed abcd, workspace 2, class 1, rope_apply: ROPE_ERROR_INVALID_VALUE, "
+        "bound 1",
+        "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: test:by row row_bytes is 1000; "
+        "allowed is at most 256), bound 0, released 2",
+        PLUGINS);
     PROBE(1, "gather", "cpu", "ROPE_ERROR_UNSUPPORTED",
           "backend cpu has no kernel for the operation gather", PLUGINS);
 }
@@ -209,8 +210,8 @@ TEST(registry, an_operation_of_another_version) {
 /* One whose structs of backend.h are those of the day when the ABI's version began. */
 TEST(registry, a_plugin_from_before_later_operations) {
     PROBE(0, "gather", "frozen",
-          "frozen:by page abcd, workspace 0, class 2, rope_apply: ROPE_ERROR_INVALID_VALUE, bound "
-          "1, timed",
+          "frozen:by page abcd, timed abcd, workspace 0, class 2, rope_apply: "
+          "ROPE_ERROR_INVALID_VALUE, bound 1",
           "wide: ROPE_ERROR_UNSUPPORTED (every kernel declined: frozen:by page rows are wide), "
           "bound 0, released 2",
           PLUGINS);

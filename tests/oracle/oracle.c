@@ -140,10 +140,6 @@ double oracle_attention_factor(const oracle *o, int32_t set) {
     return mpfr_get_d(o->list[set].factor, RN);
 }
 
-int32_t oracle_axis(const oracle *o, int32_t pair) {
-    return o->axis[pair];
-}
-
 void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double *sine) {
     mpfr_t a, s, c;
     mpfr_inits2(ORACLE_BITS, a, s, c, (mpfr_ptr)0);

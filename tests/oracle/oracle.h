@@ -25,8 +25,6 @@ int32_t oracle_sets(const oracle *o);
 /* Radians a position of a pair, by the rule in 256 bits, rounded to nearest. */
 double oracle_frequency(const oracle *o, int32_t set, int32_t pair);
 double oracle_attention_factor(const oracle *o, int32_t set);
-/* Axis whose position turns a pair. */
-int32_t oracle_axis(const oracle *o, int32_t pair);
 /* cos and sin that the angle mode promises at a position, before attention factor and direction,
  * rounded to nearest. */
 void oracle_cos_sin(oracle *o, int32_t set, int64_t position, int32_t pair, double *cosine,
