@@ -15,22 +15,25 @@ static fixture_pair pair;
 
 enum { ROUNDS = 50 };
 
-TEST(devices, one_thread_takes_both_in_turn) {
-    for (int kind = 0; kind < FIXTURE_KINDS; kind++) {
-        fixture_pair_open(&pair, kind);
-        for (int round = 0; round < ROUNDS; round++) {
-            const int current = round / 2 % 2, first = round % 2;
-            CHECK_GPU(gpuSetDevice(current));
-            STAYS(current, ROPE_OK, fixture_pair_apply(&pair, first));
-            STAYS(current, ROPE_OK, fixture_pair_apply(&pair, !first));
-        }
-        for (int device = 0; device < 2; device++) {
-            CHECK_GPU(gpuSetDevice(!device));
-            fixture_check(&pair.on[device], pair.stream[device], "in turn with another device");
-            fixture_check_current(!device, "its check");
-        }
-        fixture_pair_close(&pair);
+static void take_in_turn(int kind) {
+    fixture_pair_open(&pair, kind);
+    for (int round = 0; round < ROUNDS; round++) {
+        const int current = round / 2 % 2, first = round % 2;
+        CHECK_GPU(gpuSetDevice(current));
+        STAYS(current, ROPE_OK, fixture_pair_apply(&pair, first));
+        STAYS(current, ROPE_OK, fixture_pair_apply(&pair, !first));
     }
+    for (int device = 0; device < 2; device++) {
+        CHECK_GPU(gpuSetDevice(!device));
+        fixture_check(&pair.on[device], pair.stream[device], "in turn with another device");
+        fixture_check_current(!device, "its check");
+    }
+    fixture_pair_close(&pair);
+}
+
+TEST(devices, one_thread_takes_both_in_turn) {
+    for (int kind = 0; kind < FIXTURE_KINDS; kind++)
+        take_in_turn(kind);
 }
 
 /* A thread whose current device is not the one it works on. */
