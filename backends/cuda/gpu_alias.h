@@ -88,6 +88,18 @@ static inline int gpu_is_out_of_reach(int device, const void *pointer) {
            !reaches_host;
 }
 
+/* The device of a stream, or `device` where the runtime does not tell. A launch into a stream of
+ * another device runs there, beside memory of the plan's. */
+static inline int gpu_device_of_stream(cudaStream_t stream, int device) {
+#if CUDART_VERSION >= 12080
+    int found;
+    if (cudaStreamGetDevice(stream, &found) == cudaSuccess)
+        return found;
+#endif
+    (void)stream;
+    return device;
+}
+
 /* early: by programmatic dependent launch. */
 static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
                                             void **arguments, size_t shared, cudaStream_t stream,

@@ -79,6 +79,12 @@ static inline int gpu_is_out_of_reach(int device, const void *pointer) {
     return 0;
 }
 
+/* The device of a stream, or `device` where the runtime does not tell. */
+static inline int gpu_device_of_stream(hipStream_t stream, int device) {
+    const int found = hipGetStreamDeviceId(stream);
+    return found < 0 ? device : found;
+}
+
 static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
                                            void **arguments, size_t shared, hipStream_t stream,
                                            int early) {

@@ -320,7 +320,7 @@ typedef struct rope_args {
                                        backend sets it to 1 when it left out a token for its
                                        position. In pinned host memory the caller reads it behind
                                        an event of its own, without a copy. */
-    void *stream;                 /**< The backend's stream, or NULL for its default. */
+    void *stream; /**< The backend's stream, of the plan's device, or NULL for its default. */
 } rope_args;
 
 /** Initialiser of a rope_args: its size, and defaults for the rest. */

@@ -97,7 +97,7 @@ static void check_plan_calls(int device, int current) {
     STAYS(current, ROPE_OK, rope_plan_create(&desc, &plan));
     STAYS(current, ROPE_OK, rope_apply(plan, &args));
     args.stream = pair.stream[!device];
-    STAYS(current, ROPE_ERROR_DEVICE, rope_apply(plan, &args));
+    STAYS(current, ROPE_ERROR_INVALID_VALUE, rope_apply(plan, &args));
     args.tokens = -1;
     STAYS(current, ROPE_ERROR_INVALID_VALUE, rope_apply(plan, &args));
     rope_plan_destroy(plan);

@@ -210,6 +210,10 @@ hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arg
     return error;
 }
 
+int hipGetStreamDeviceId(hipStream_t stream) {
+    return device_of(stream);
+}
+
 hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned flags) {
     (void)flags;
     *stream = calloc(1, sizeof **stream);

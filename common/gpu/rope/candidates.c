@@ -42,6 +42,8 @@ static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
         error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
                                       bound->device);
     if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&bound->devices);
+    if (error == gpuSuccess)
         error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
     return error;
 }
@@ -160,6 +162,17 @@ static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
     return ROPE_OK;
 }
 
+/* Asked about where there is another device: such a launch is no error of every runtime. */
+static rope_status check_stream(const gpu_bound *bound, void *stream) {
+    const int device =
+        stream && bound->devices > 1 ? gpu_device_of_stream(stream, bound->device) : bound->device;
+    return device == bound->device
+               ? ROPE_OK
+               : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
+                                "stream is of %s device %d; allowed is one of device %d, or NULL",
+                                GPU_BACKEND_NAME, device, bound->device);
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
     (void)problem, (void)workspace;
@@ -168,7 +181,8 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     int previous;
     gpuError_t error = gpu_enter(bound->device, &previous);
     if (error == gpuSuccess) {
-        if (!atomic_load_explicit(&bound->asked, memory_order_relaxed))
+        status = check_stream(bound, stream);
+        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
             status = check_memory(bound, call);
         if (status == ROPE_OK)
             error = gpu_rope_launch(bound, call, stream);

@@ -16,6 +16,7 @@ typedef struct gpu_bound {
     void *lists;
     const gpu_rope_kernels *kernels;
     int32_t device;
+    int32_t devices; /* of the machine */
     int32_t multiprocessors;
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */

@@ -88,6 +88,7 @@ hipError_t hipHostFree(void *pointer);
 hipError_t hipMemcpyAsync(void *target, const void *source, size_t bytes, hipMemcpyKind kind,
                           hipStream_t stream);
 
+int hipGetStreamDeviceId(hipStream_t stream);
 hipError_t hipStreamCreateWithFlags(hipStream_t *stream, unsigned flags);
 hipError_t hipStreamSynchronize(hipStream_t stream);
 hipError_t hipStreamDestroy(hipStream_t stream);

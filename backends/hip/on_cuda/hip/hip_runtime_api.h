@@ -70,6 +70,11 @@ typedef struct hipDeviceProp_t {
     int warpSize;
 } hipDeviceProp_t;
 
+static inline int hipGetStreamDeviceId(hipStream_t stream) {
+    int device;
+    return cudaStreamGetDevice(stream, &device) == cudaSuccess ? device : -1;
+}
+
 static inline hipError_t hipGetDeviceProperties(hipDeviceProp_t *p, int device) {
     struct cudaDeviceProp cuda;
     hipError_t error = cudaGetDeviceProperties(&cuda, device);
