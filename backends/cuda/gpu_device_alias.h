@@ -21,6 +21,9 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 
+/* What is compiled for launches that start early; the second where no launch does. */
+#define GPU_FOR_EARLY(early, in_order) early
+
 /* Waits until the launch ahead of this one on its stream has ended and its memory can be read,
  * where this one may start before; else nothing. */
 static __device__ __forceinline__ void gpu_wait_for_last(void) {

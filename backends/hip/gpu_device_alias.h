@@ -61,6 +61,7 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
 
 /* HIP starts no launch before the one ahead of it on its stream has ended. */
+#define GPU_FOR_EARLY(early, in_order) in_order
 static __device__ __forceinline__ void gpu_wait_for_last(void) {}
 static __device__ __forceinline__ void gpu_let_next_start(void) {}
 

@@ -55,7 +55,7 @@ static rope_status refuse(gpuError_t error, char *reason) {
 
 /* Whether a dtype has a kernel of a geometry. */
 static int has_geometry(const gpu_rope_kernels *kernels, int32_t geometry) {
-    return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE];
+    return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE][0];
 }
 
 /* What a candidate's calls take: the first of plain, window and vector kernels that fits them, else

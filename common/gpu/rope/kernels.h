@@ -140,6 +140,9 @@ typedef struct gpu_window_call {
  * that check, one knows its 32 pairs. */
 enum { GPU_CHECKED = 0, GPU_WHOLE = 1, GPU_CHECKED_32 = 2, GPU_BLOCK_KINDS = 3 };
 
+/* Whether a plain kernel starts early: as the call's flag says, or never, or always. */
+enum { GPU_START_BY_FLAG = 0, GPU_START_IN_ORDER = 1, GPU_START_EARLY = 2 };
+
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL.
  *   generic (rope_problem, rope_call, int32_t staged): grid x strides over tokens and y over heads,
@@ -155,7 +158,8 @@ typedef struct gpu_rope_kernels {
     const void *generic;
     const void *vector[GPU_GEOMETRIES][GPU_PAIRINGS];
     const void *window[GPU_GEOMETRIES][GPU_PAIRINGS][GPU_ANGLES];
-    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS]; /* no change of pairing */
+    /* No change of pairing; [1] for launches that start early. */
+    const void *plain[GPU_GEOMETRIES][2][GPU_BLOCK_KINDS][2];
 } gpu_rope_kernels;
 
 extern const gpu_rope_kernels gpu_rope_f32;

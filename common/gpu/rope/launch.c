@@ -327,15 +327,16 @@ static int plan_plain_as(const gpu_bound *bound, const rope_call *call, const sh
                          int32_t geometry, launch *l) {
     const rope_problem *p = &bound->problem;
     const int32_t vector = vector_of(s->size, geometry);
-    const void *const *kernels = bound->kernels->plain[geometry][s->pairing];
-    const void *known = p->pairs == 32 ? kernels[GPU_CHECKED_32] : NULL;
-    const void *checked = known ? known : kernels[GPU_CHECKED];
-    const int starts = !bound->early || geometry != GPU_SINGLE_HEAD;
+    const void *const(*kernels)[2] = bound->kernels->plain[geometry][s->pairing];
+    const int early = bound->early != 0;
+    const void *known = p->pairs == 32 ? kernels[GPU_CHECKED_32][early] : NULL;
+    const void *checked = known ? known : kernels[GPU_CHECKED][early];
+    const int starts = !early || geometry != GPU_SINGLE_HEAD;
     if (!is_aligned(p, call, vector) || p->pairs / vector > GPU_PLAIN_THREADS ||
         (geometry == GPU_SINGLE_HEAD && !is_single_head(call)))
         return 0;
-    if (kernels[GPU_WHOLE] && starts && lay_out_whole(bound, call, s, geometry, l))
-        l->kernel = kernels[GPU_WHOLE];
+    if (kernels[GPU_WHOLE][early] && starts && lay_out_whole(bound, call, s, geometry, l))
+        l->kernel = kernels[GPU_WHOLE][early];
     else if (checked && lay_out_rows(bound, call, geometry, s->ids_in_line, l))
         l->kernel = checked;
     else

@@ -59,7 +59,7 @@ GPU_FN gpu_lane_row<S> gpu_exact_row(const CALL *call, const uint64_t turns[S::V
  * loads, or once the id is there. Whole blocks of single heads never start early: the flag costs
  * them up to 8 % (512 to 4096 rows of f32, H100).
  */
-template <int DTYPE, int PAIRING, int GEOMETRY, int BLOCKS>
+template <int DTYPE, int PAIRING, int GEOMETRY, int BLOCKS, int START>
 __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
                                   GPU_PLAIN_BLOCKS(DTYPE == ROPE_F32 ? 4 : 2, GEOMETRY))
     gpu_plain_kernel(GPU_PARAMETER gpu_plain_call call) {
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     constexpr bool HAS_IDS = !(WHOLE && SINGLE);
     constexpr bool BRANCH = !WHOLE && SINGLE;
     constexpr bool BEHIND_LOADS = GPU_LOADS_FIRST(GEOMETRY);
-    const bool early = HAS_IDS && call.flags & GPU_CALL_EARLY;
+    const bool early = HAS_IDS && (START == GPU_START_BY_FLAG ? (call.flags & GPU_CALL_EARLY) != 0
+                                                              : START == GPU_START_EARLY);
     const bool late = early && GPU_LETS_LATE(GEOMETRY);
     const int index = (int)(blockIdx.y * blockDim.z + threadIdx.z);
     const int n = WHOLE ? index : (int)blockIdx.z * call.slab + index;
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS,
     uint64_t turns[shape::V];
     gpu_vectors<shape> x[shape::HEADS];
     gpu_id id = {at, 0};
-    if (HAS_IDS && call.flags & GPU_CALL_AT_ONCE)
+    if (HAS_IDS && START != GPU_START_IN_ORDER && call.flags & GPU_CALL_AT_ONCE)
         gpu_let_next_start();
     if (!WHOLE && (index >= call.slab || n >= call.rows))
         return;
