@@ -88,12 +88,15 @@ static inline int gpu_is_out_of_reach(int device, const void *pointer) {
            !reaches_host;
 }
 
-/* The device of a stream, or `device` where the runtime does not tell. A launch into a stream of
- * another device runs there, beside memory of the plan's. */
+/* The device of a stream, or `device` where the runtime does not tell: to ask would end a capture.
+ * A launch into a stream of another device runs there, beside memory of the plan's. */
 static inline int gpu_device_of_stream(cudaStream_t stream, int device) {
 #if CUDART_VERSION >= 12080
+    enum cudaStreamCaptureStatus capture;
     int found;
-    if (cudaStreamGetDevice(stream, &found) == cudaSuccess)
+    if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+        capture == cudaStreamCaptureStatusNone &&
+        cudaStreamGetDevice(stream, &found) == cudaSuccess)
         return found;
 #endif
     (void)stream;

@@ -71,8 +71,13 @@ typedef struct hipDeviceProp_t {
 } hipDeviceProp_t;
 
 static inline int hipGetStreamDeviceId(hipStream_t stream) {
+    enum cudaStreamCaptureStatus capture;
     int device;
-    return cudaStreamGetDevice(stream, &device) == cudaSuccess ? device : -1;
+    return cudaStreamIsCapturing(stream, &capture) == cudaSuccess &&
+                   capture == cudaStreamCaptureStatusNone &&
+                   cudaStreamGetDevice(stream, &device) == cudaSuccess
+               ? device
+               : -1;
 }
 
 static inline hipError_t hipGetDeviceProperties(hipDeviceProp_t *p, int device) {
