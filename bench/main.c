@@ -1,4 +1,5 @@
 #include "bench/commands.h"
+#include "bench/completion.h"
 #include "bench/message.h"
 #include "bench/options.h"
 #include "bench/record.h"
@@ -69,7 +70,7 @@ static void print_help(const command *chosen) {
 /* What the shells' completion asks: commands, or the options of one. */
 static void print_words(const command *chosen) {
     if (chosen)
-        options_words(stdout, chosen->bit);
+        completion_words(stdout, chosen->bit);
     for (size_t i = 0; !chosen && i < command_count; i++)
         puts(commands[i].name);
     if (!chosen)

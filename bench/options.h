@@ -81,7 +81,5 @@ const char *dtype_name(int32_t dtype);
 const char *options_dtype(const options *o);
 /* Prints the options that a command takes, in groups. */
 void options_help(FILE *file, int32_t command);
-/* Prints them as words that a shell may complete, one a line. */
-void options_words(FILE *file, int32_t command);
 
 #endif

@@ -25,10 +25,10 @@ static int is_plugin(const struct dirent *file) {
 
 /* A plugin stays loaded until the process ends, as its backend's functions must. */
 static const rope_backend *load(const rope_host *host, const char *path, char *reason,
-                                size_t room) {
+                                size_t size) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        snprintf(reason, room, "%s", dlerror());
+        snprintf(reason, size, "%s", dlerror());
         return NULL;
     }
     void *symbol = dlsym(library, "rope_backend_entry");
@@ -36,11 +36,11 @@ static const rope_backend *load(const rope_host *host, const char *path, char *r
     memcpy(&entry, &symbol, sizeof entry);
     const rope_backend *backend = entry ? entry(host) : NULL;
     if (!entry)
-        snprintf(reason, room, "%s exports no rope_backend_entry", path);
+        snprintf(reason, size, "%s exports no rope_backend_entry", path);
     else if (!backend)
-        snprintf(reason, room, "%s does not serve backend ABI %d", path, ROPE_BACKEND_ABI);
+        snprintf(reason, size, "%s does not serve backend ABI %d", path, ROPE_BACKEND_ABI);
     else if (backend->abi != ROPE_BACKEND_ABI)
-        snprintf(reason, room, "%s has backend ABI %u; allowed is %d", path, backend->abi,
+        snprintf(reason, size, "%s has backend ABI %u; allowed is %d", path, backend->abi,
                  ROPE_BACKEND_ABI);
     else
         return backend;
@@ -86,12 +86,12 @@ static void tell_directory(const char *directory, const char *remark) {
 }
 
 static int32_t scan_directory(const char *directory, rope_entry *entries, int32_t count,
-                              int32_t room) {
+                              int32_t capacity) {
     struct dirent **files;
     int found = scandir(directory, &files, is_plugin, alphasort);
     tell_directory(directory, found < 0 ? " (no directory that can be read)" : "");
     for (int i = 0; i < found; i++) {
-        if (count < room)
+        if (count < capacity)
             count = add_plugin(directory, files[i]->d_name, entries, count);
         free(files[i]);
     }
@@ -101,9 +101,9 @@ static int32_t scan_directory(const char *directory, rope_entry *entries, int32_
 }
 
 /* The directory of libropekit.so; 0 in a program that holds the library itself. */
-static int own_directory(char *directory, size_t room) {
+static int own_directory(char *directory, size_t size) {
 #ifdef ROPE_STATIC
-    (void)directory, (void)room;
+    (void)directory, (void)size;
     return 0;
 #else
     Dl_info info;
@@ -112,7 +112,7 @@ static int own_directory(char *directory, size_t room) {
         return 0;
     const char *slash = strrchr(info.dli_fname, '/');
     size_t length = (size_t)(slash - info.dli_fname);
-    if (length == 0 || length >= room)
+    if (length == 0 || length >= size)
         return 0;
     memcpy(directory, info.dli_fname, length);
     directory[length] = 0;
@@ -136,12 +136,12 @@ const char *rope_loader_directories(void) {
     return directories[0] ? directories : "no directory";
 }
 
-int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t room) {
+int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t capacity) {
     const char *list = secure_getenv("ROPE_PLUGIN_PATH");
     char *copy = list ? strdup(list) : NULL, *rest = NULL;
     for (char *d = copy ? strtok_r(copy, ":", &rest) : NULL; d; d = strtok_r(NULL, ":", &rest))
         if (d[0] == '/') {
-            count = scan_directory(d, entries, count, room);
+            count = scan_directory(d, entries, count, capacity);
         } else {
             rope_log(ROPE_LOG_CHOICE, "ROPE_PLUGIN_PATH: \"%s\" is not absolute, skipped", d);
             tell_directory(d, " (not absolute: skipped)");
@@ -149,6 +149,6 @@ int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t room) {
     free(copy);
     char directory[PATH_MAX];
     if (own_directory(directory, sizeof directory))
-        count = scan_directory(directory, entries, count, room);
+        count = scan_directory(directory, entries, count, capacity);
     return count;
 }

@@ -20,13 +20,13 @@ static const rope_candidate *candidate_at(const rope_plan *plan, int32_t index) 
     return rope_candidate_of(plan->backend, plan->operation->name, index);
 }
 
-static void list_candidates(const rope_plan *plan, char *text, size_t room) {
+static void list_candidates(const rope_plan *plan, char *text, size_t size) {
     const rope_candidate *candidate;
     size_t used = 0;
     text[0] = 0;
-    for (int32_t i = 0; (candidate = candidate_at(plan, i)) && used < room; i++)
+    for (int32_t i = 0; (candidate = candidate_at(plan, i)) && used < size; i++)
         used +=
-            (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", candidate->name);
+            (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", candidate->name);
 }
 
 /* Those that are not asked, behind the one that accepted. */

@@ -84,17 +84,17 @@ const rope_entry *rope_registry_entry(int32_t index) {
 }
 
 /* Appends one line of a message that says what was tried. */
-static void append(char *text, size_t room, const char *name, const char *reason) {
+static void append(char *text, size_t size, const char *name, const char *reason) {
     size_t used = strlen(text);
-    snprintf(text + used, room - used, "%s%s: %s", used ? "; " : "", name, reason);
+    snprintf(text + used, size - used, "%s%s: %s", used ? "; " : "", name, reason);
 }
 
 /* ROPE_OK when the entry has the device; otherwise its status, with the reason appended. */
-static rope_status try_entry(const rope_entry *entry, int32_t device, char *text, size_t room) {
+static rope_status try_entry(const rope_entry *entry, int32_t device, char *text, size_t size) {
     char reason[ROPE_REASON_SIZE] = "";
     int32_t count = 0;
     if (!entry->backend) {
-        append(text, room, entry->name, entry->reason);
+        append(text, size, entry->name, entry->reason);
         return ROPE_ERROR_NO_BACKEND;
     }
     rope_status status = entry->backend->device_count(&count, reason);
@@ -107,7 +107,7 @@ static rope_status try_entry(const rope_entry *entry, int32_t device, char *text
             snprintf(reason, sizeof reason, "it has no device");
         status = ROPE_ERROR_NO_DEVICE;
     }
-    append(text, room, entry->name, reason);
+    append(text, size, entry->name, reason);
     return status;
 }
 
@@ -121,14 +121,14 @@ static const rope_entry *find(const char *name, size_t length) {
 }
 
 /* Appends that a name is not known, where its plugin was looked for, and the names that are. */
-static void append_unknown(char *text, size_t room, const char *name, int length) {
+static void append_unknown(char *text, size_t size, const char *name, int length) {
     char known[200] = "";
     for (int32_t i = 0; i < entry_count; i++) {
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, ", %s", entries[i].name);
     }
     size_t used = strlen(text);
-    snprintf(text + used, room - used,
+    snprintf(text + used, size - used,
              "%s%.*s: no libropekit_%.*s.so in %s (ROPE_PLUGIN_PATH, then beside libropekit.so): "
              "build it with that backend's toolkit present; allowed is auto%s",
              used ? "; " : "", length, name, length, name, rope_loader_directories(), known);

@@ -23,13 +23,13 @@ static config_field *find(const reading *r, int scope, const char *name) {
 }
 
 /* What a field holds, for a text that says what is wrong with it. */
-static void describe(const config_field *field, char *text, size_t room) {
+static void describe(const config_field *field, char *text, size_t size) {
     if (field->kind == FIELD_NUMBER)
-        snprintf(text, room, "the number %g", field->number);
+        snprintf(text, size, "the number %g", field->number);
     else if (field->kind == FIELD_TEXT)
-        snprintf(text, room, "the string \"%.60s\"", field->text);
+        snprintf(text, size, "the string \"%.60s\"", field->text);
     else
-        snprintf(text, room, "%s", field->count ? "a list of numbers" : "a list or an object");
+        snprintf(text, size, "%s", field->count ? "a list of numbers" : "a list or an object");
 }
 
 static void refuse_kind(reading *r, const config_field *field, const char *wanted) {
