@@ -9,9 +9,9 @@
 #ifndef ROPEKIT_GPU_ROPE_FRAGMENT_H
 #define ROPEKIT_GPU_ROPE_FRAGMENT_H
 
-#include "common/gpu/element.h"
 #include "common/gpu/rope/cos_sin_row.h"
 #include "common/gpu/rope/kernels.h"
+#include "common/gpu/rope/rotate.h"
 
 /* What is compiled into a kernel: V elements of a vector, HEADS of a thread. */
 template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {

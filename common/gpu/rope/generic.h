@@ -5,8 +5,8 @@
 #ifndef ROPEKIT_GPU_ROPE_GENERIC_H
 #define ROPEKIT_GPU_ROPE_GENERIC_H
 
-#include "common/gpu/element.h"
 #include "common/gpu/rope/kernels.h"
+#include "common/gpu/rope/rotate.h"
 #include "common/math/layout.h"
 #include "common/math/token.h"
 
