@@ -95,7 +95,9 @@ static int64_t cache_at(int index) {
 static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192},
                                          .within = 2048,
                                          .split_loads = 2 << 20},
-                                 zen4 = {.split_loads = 256 << 10},
+                                 zen4 = {.ahead = {8192, 0},
+                                         .into_l2 = 1,
+                                         .split_loads = 256 << 10},
                                  intel = {.ahead = {2048, 2048}, .within = 2048};
 
 static const cpu_prefetch_policy *policy_of_this_processor(void) {

@@ -29,7 +29,8 @@ cpu_isa cpu_isa_allowed(void);
 typedef struct cpu_prefetch_policy {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
     int ahead[2];        /* bytes prefetched ahead beyond it: of f16 and bf16, of f32; 0: none */
-    int within;          /* the same of a call that the cache holds */
+    int into_l2; /* beyond it only what is read, of several heads of 64 pairs, into the L2 */
+    int within;  /* the same of a call that the cache holds */
     int64_t split_loads; /* least bytes a thread of a call that the cache holds at which f32 is
                             given the split-load hint, as all is beyond it; 0: none is */
 } cpu_prefetch_policy;

@@ -1,4 +1,4 @@
-/* Copy and read-modify-write of plain memory: the floors of this machine. */
+/* Copy and read-modify-write of memory: the floors of this machine. */
 #ifndef ROPEKIT_CPU_MEMBENCH_H
 #define ROPEKIT_CPU_MEMBENCH_H
 

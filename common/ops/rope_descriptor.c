@@ -257,8 +257,3 @@ int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair) {
         return 0;
     }
 }
-
-int32_t rope_dtype_size(int32_t dtype) {
-    static const int32_t sizes[] = {0, 4, 2, 2, 8, 4, 8};
-    return sizes[dtype];
-}

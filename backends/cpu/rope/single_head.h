@@ -8,42 +8,42 @@
 /* Vectors of pairs that go together, of which 16-bit stores make one. */
 enum { ROPE_SINGLE_VECTORS = 2 };
 
-/* The phase of a vector of pairs from pair i on: of a position, or of the next one in a count of
- * positions, whose phases are sums. */
-CPU_INLINE simd_turns rope_single_phase(const uint64_t *list, int64_t position, simd_u64 *sums,
-                                        int i) {
-    if (!sums)
-        return simd_phase_at(list, position, i);
+/* The phase of a vector of pairs from pair i on: of a first position, or of the next one, a sum. */
+CPU_INLINE simd_turns rope_next_phase(const uint64_t *list, const int64_t *first, simd_u64 *sums,
+                                      int i) {
     sums += 2 * i / SIMD_LANES;
-    const simd_turns phase = {{sums[0], sums[1]}};
+    const simd_turns phase =
+        first ? simd_phase_at(list, *first, i) : (simd_turns){{sums[0], sums[1]}};
     for (int part = 0; part < 2; part++) {
         simd_u64 step;
         memcpy(&step, list + i + part * SIMD_LANES / 2, sizeof step);
-        sums[part] += step;
+        sums[part] = phase.part[part] + step;
     }
     return phase;
 }
 
 CPU_INLINE void rope_single_token(rope_kind kind, const cpu_heads *head, const uint64_t *list,
-                                  int64_t position, simd_u64 *sums, int pairs, const char *in,
+                                  const int64_t *first, simd_u64 *sums, int pairs, const char *in,
                                   char *out) {
+    int i = 0;
     rope_prefetch(head, kind.stream, in, out, 2 * (int64_t)pairs * cpu_dtype_size(kind.dtype));
 #pragma GCC unroll 2
-    for (int i = 0; i < pairs; i += ROPE_SINGLE_VECTORS * SIMD_LANES) {
+    do { /* the window has whole groups of vectors, and one at least */
         simd_cos_sin a[ROPE_SINGLE_VECTORS];
         simd_pair x[ROPE_SINGLE_VECTORS];
 #pragma GCC unroll 2
         for (int v = 0; v < ROPE_SINGLE_VECTORS; v += SIMD_GROUP) {
             simd_turns phase[SIMD_GROUP];
             SIMD_EACH(w, SIMD_GROUP)
-            phase[w] = rope_single_phase(list, position, sums, i + (v + w) * SIMD_LANES);
+            phase[w] = rope_next_phase(list, first, sums, i + (v + w) * SIMD_LANES);
             simd_cos_sin_turns(SIMD_GROUP, phase, a + v);
         }
         rope_read(kind, ROPE_SINGLE_VECTORS, in, i, pairs, x);
         SIMD_EACH(v, ROPE_SINGLE_VECTORS)
         x[v] = rope_rotate_vector(kind, x[v], (rope_matrix){a[v].c, a[v].s, a[v].c, a[v].s});
         rope_write(kind, ROPE_SINGLE_VECTORS, out, i, pairs, x);
-    }
+        i += ROPE_SINGLE_VECTORS * SIMD_LANES;
+    } while (i < pairs);
 }
 
 /* Tokens of one head each at consecutive positions. */
@@ -53,18 +53,10 @@ CPU_INLINE void rope_rotate_single(rope_kind kind, const cpu_heads *head, int64_
     const uint64_t *list = frame.problem->set[0].turns;
     const int pairs = frame.problem->pairs;
     simd_u64 sums[2 * CPU_MAX_PAIRS / SIMD_LANES];
-    if (tokens == 1) {
-        rope_single_token(kind, &frame, list, position, NULL, pairs, frame.in, frame.out);
-        return;
-    }
-    for (int i = 0; i < pairs; i += SIMD_LANES) {
-        const simd_turns phase = simd_phase_at(list, position, i);
-        memcpy(sums + 2 * i / SIMD_LANES, &phase, sizeof phase);
-    }
     const char *in = frame.in;
     char *out = frame.out;
     for (int64_t t = 0; t < tokens; t++) {
-        rope_single_token(kind, &frame, list, 0, sums, pairs, in, out);
+        rope_single_token(kind, &frame, list, t == 0 ? &position : NULL, sums, pairs, in, out);
         in += frame.in_step;
         out += frame.out_step;
     }

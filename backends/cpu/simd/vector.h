@@ -11,7 +11,7 @@ typedef int32_t simd_i32 __attribute__((vector_size(4 * SIMD_LANES)));
 typedef uint16_t simd_u16 __attribute__((vector_size(2 * SIMD_LANES)));
 typedef uint64_t simd_u64 __attribute__((vector_size(4 * SIMD_LANES)));
 
-/* 64 bits a lane: two vectors, since compilers take a longer one apart. */
+/* 64 bits a lane: two vectors, since compilers split a longer one. */
 typedef struct simd_turns {
     simd_u64 part[2];
 } simd_turns;
@@ -90,7 +90,7 @@ CPU_INLINE simd_u32 simd_select(simd_u32 mask, simd_u32 a, simd_u32 b) {
 
 /* The bits of rope_to_bf16, but for NaNs, in the low half of each word: to nearest even, by carry.
  * None reaches a NaN whose own low half is empty, as it is in all that comes of bfloat16
- * (table_lanes.h sees to tables). */
+ * (cos_sin_row.h sees to tables). */
 CPU_INLINE simd_u32 simd_bf16_words(simd_f32 x) {
     simd_u32 u = (simd_u32)x;
     return (u + ((u >> 16) & 1u) + 0x7fffu) >> 16;
