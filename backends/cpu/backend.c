@@ -1,4 +1,4 @@
-/* The CPU backend: its candidates, its memory and its clock. */
+/* The CPU backend: its operations, its memory and its clock. */
 #define _GNU_SOURCE
 #include <ropekit/backend.h>
 
@@ -15,48 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
-                         char *reason) {
-    (void)problem, (void)device;
-    const cpu_kernel *offered = self->data;
-    if (offered->needs > cpu_isa_allowed()) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: %s",
-                 offered->needs > cpu_isa_present() ? "not supported by this processor"
-                                                    : "above ROPE_CPU_ISA");
-        return ROPE_DECLINED;
-    }
-    return ROPE_OK;
-}
-
-#define ROTATE(label, kernel, forced)                                                              \
-    {                                                                                              \
-        .operation = "rope", .version = ROPE_ROPE_VERSION, .numerics = ROPE_BITWISE,               \
-        .name = label, .data = &(kernel), .on_request = (forced), .query = query,                  \
-        .run = cpu_rotate_call                                                                     \
-    }
-
-static const rope_candidate rotations[] = {
-#if defined(__x86_64__)
-    ROTATE("avx512_bf16", cpu_kernel_avx512_bf16, 0),
-    ROTATE("avx512", cpu_kernel_avx512, 0),
-    ROTATE("avx2", cpu_kernel_avx2, 0),
-#elif defined(__aarch64__)
-    ROTATE("neon", cpu_kernel_neon, 0),
-#endif
-    ROTATE("scalar", cpu_kernel_scalar, 0),
-    ROTATE("reference", cpu_kernel_reference, 1),
-};
-enum { ROTATIONS = sizeof rotations / sizeof rotations[0] };
-
-static const rope_candidate_list rope_candidates = {sizeof(rope_candidate), rotations, ROTATIONS};
-static const rope_candidate_list *const lists[] = {&rope_candidates, &cpu_membench_candidates};
-
-const cpu_kernel *cpu_kernel_allowed(void) {
-    const rope_candidate *candidate = rotations;
-    while (((const cpu_kernel *)candidate->data)->needs > cpu_isa_allowed())
-        candidate++;
-    return candidate->data;
-}
+static const rope_candidate_list *const lists[] = {&cpu_rope_candidates, &cpu_membench_candidates};
 
 static rope_status device_count(int32_t *count, char *reason) {
     const char *error = cpu_setting_error();
@@ -69,12 +28,13 @@ static rope_status device_count(int32_t *count, char *reason) {
 static rope_status device_info(int32_t device, rope_device_info *info) {
     size_t used = 0;
     cpu_model_name(info->name, sizeof info->name);
-    for (int i = 0; i < ROTATIONS; i++) {
+    for (int32_t i = 0; i < cpu_rope_candidates.count; i++) {
+        const rope_candidate *kernel = &cpu_rope_candidates.candidates[i];
         char reason[ROPE_REASON_SIZE];
-        if (rotations[i].on_request || query(&rotations[i], NULL, device, reason) != ROPE_OK)
+        if (kernel->on_request || kernel->query(kernel, NULL, device, reason) != ROPE_OK)
             continue;
         used += (size_t)snprintf(info->features + used, sizeof info->features - used, "%s%s",
-                                 used ? " " : "", rotations[i].name);
+                                 used ? " " : "", kernel->name);
     }
     info->memory_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
     info->cache_bytes = cpu_cache_bytes();
