@@ -1,17 +1,20 @@
-/* Dealing a call to threads. */
+/* Dealing work to threads. */
 #ifndef ROPEKIT_CPU_PARTITION_H
 #define ROPEKIT_CPU_PARTITION_H
 
-#include "backends/cpu/rope/kernel.h"
-
-/* Runs a kernel over a whole call: the run of every candidate of "rope". */
-rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,
-                            void *workspace, void *stream);
+#include <stdint.h>
 
 /* Threads that work of so many bytes, read and written, is worth. */
 int cpu_threads_for(int64_t bytes);
 
 /* Most threads a call may use. */
 int cpu_threads_most(void);
+
+/* Start of part `index` of `parts` of n, in order and without gaps. */
+static inline int64_t cpu_part(int64_t n, int index, int parts) {
+    if (parts == 1) /* without two divisions, which cost as much as a small call */
+        return index ? n : 0;
+    return n / parts * index + (n % parts < index ? n % parts : index);
+}
 
 #endif

@@ -35,7 +35,7 @@ rope_status rope_apply(const rope_plan *plan, const rope_args *args) {
     if (plan && plan->operation != &operation)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of rope",
                          plan->operation->name);
-    return rope_plan_apply(plan, args, NULL);
+    return plan ? rope_plan_apply_on(plan, args, NULL, NULL) : rope_fail_null("plan");
 }
 
 rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,

@@ -2,7 +2,12 @@
  * Goes through a slice of a call: reads tokens, fills their cos/sin rows, and hands their heads to
  * the instance that fits. Compiled once; vectors are in the instances alone.
  */
+#include "backends/cpu/partition.h"
 #include "backends/cpu/rope/head.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 
 enum {
     TOKENS = 4
@@ -287,16 +292,59 @@ static void rotate_run(run *r) {
     }
 }
 
-void cpu_rope_drive(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call,
-                    const cpu_slice *slice) {
+/* Smaller calls are taken to find their memory in the cache. */
+enum { NEAR_BYTES = 256 * 1024 };
+
+static int64_t elements_of(const rope_problem *problem, const rope_call *call, int tensor) {
+    const rope_operand *operand = &call->tensor[tensor];
+    int in_place = operand->in == operand->out;
+    int64_t row = in_place ? 2 * (int64_t)problem->pairs : problem->head_dim[tensor];
+    return call->batch * call->tokens * operand->heads * row;
+}
+
+static int64_t bytes_of(const rope_problem *problem, const rope_call *call) {
+    int64_t size = problem->dtype == ROPE_F64 ? 8 : problem->dtype == ROPE_F32 ? 4 : 2;
+    return 2 * size * (elements_of(problem, call, 0) + elements_of(problem, call, 1));
+}
+
+/* Contiguous tokens a thread; heads where there are fewer tokens than threads. Written where it is
+ * read: a copy of what was just written waits for the stores. */
+static void fill_slice(const rope_call *call, int64_t bytes, int index, int parts,
+                       cpu_slice *slice) {
+    int64_t tokens = call->batch * call->tokens;
+    int by_heads = tokens < parts;
+    const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
+    slice->first_token = by_heads ? 0 : cpu_part(tokens, index, parts);
+    slice->last_token = by_heads ? tokens : cpu_part(tokens, index + 1, parts);
+    slice->policy = policy;
+    slice->exceeds = bytes > policy->cache_bytes;
+    slice->near = bytes < NEAR_BYTES;
+    slice->split_loads =
+        policy->split_loads && (bytes >= policy->split_loads * parts || slice->exceeds);
+    for (int t = 0; t < 2; t++) {
+        int64_t heads = call->tensor[t].heads;
+        slice->first_head[t] = by_heads ? cpu_part(heads, index, parts) : 0;
+        slice->last_head[t] = by_heads ? cpu_part(heads, index + 1, parts) : heads;
+    }
+}
+
+/* A thread's part of a call. */
+static void rotate_slice(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call,
+                         int64_t bytes, int index, int parts) {
+    cpu_slice slice;
     run r;
-    int64_t left = slice->last_token - slice->first_token;
+    fill_slice(call, bytes, index, parts, &slice);
+    if (p->dtype == ROPE_F64 || kernel->slice) {
+        (p->dtype == ROPE_F64 ? kernel->slice_f64 : kernel->slice)(p, call, &slice);
+        return;
+    }
+    int64_t left = slice.last_token - slice.first_token;
     r.kernel = kernel;
     r.problem = p;
     r.call = call;
-    r.slice = slice;
+    r.slice = &slice;
     r.batch = 0;
-    r.index = slice->first_token;
+    r.index = slice.first_token;
     r.consecutive = is_consecutive(p, call);
     r.in_pairs = is_in_pairs(p);
     if (r.index >= call->tokens) {
@@ -309,7 +357,28 @@ void cpu_rope_drive(const cpu_kernel *kernel, const rope_problem *p, const rope_
         rotate_run(&r);
     }
 #if defined(__SSE2__)
-    if (slice->exceeds)
+    if (slice.exceeds)
         __builtin_ia32_sfence();
 #endif
+}
+
+rope_status cpu_rotate_call(const void *canonical, const void *kernel, const void *given,
+                            void *workspace, void *stream) {
+    (void)workspace, (void)stream;
+    const rope_problem *problem = canonical;
+    const rope_call *call = given;
+    rope_status status = cpu_check_positions(problem, call);
+    if (status != ROPE_OK)
+        return status;
+    int64_t bytes = bytes_of(problem, call);
+    int parts = cpu_threads_for(bytes);
+    if (parts == 1) {
+        rotate_slice(kernel, problem, call, bytes, 0, 1);
+        return ROPE_OK;
+    }
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(parts)
+    rotate_slice(kernel, problem, call, bytes, omp_get_thread_num(), omp_get_num_threads());
+#endif
+    return ROPE_OK;
 }

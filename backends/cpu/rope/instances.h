@@ -4,6 +4,7 @@
 
 #include "backends/cpu/rope/single_head.h"
 
+/* One cos and sin for each pair, which stays where it is. */
 #define ROPE_HEADS(name, d, pairing, count, around)                                                \
     static void name(const cpu_heads *heads, int tensors, const cpu_cos_sin_row *rows,             \
                      int tokens) {                                                                 \
@@ -12,7 +13,12 @@
                                 .pairing_out = pairing,                                            \
                                 .pairs = count,                                                    \
                                 .stream = around};                                                 \
-        rope_rotate_in_pairs(kind, heads, tensors, rows, tokens);                                  \
+        rope_kind split = kind;                                                                    \
+        split.split_loads = rope_may_split_loads(kind);                                            \
+        if (split.split_loads && rope_splits_loads(kind, heads))                                   \
+            rope_rotate_heads(split, heads, tensors, rows, tokens);                                \
+        else                                                                                       \
+            rope_rotate_heads(kind, heads, tensors, rows, tokens);                                 \
     }
 
 #define ROPE_SINGLE(name, d, pairing, around)                                                      \

@@ -119,8 +119,11 @@ extern const rope_candidate_list cpu_rope_candidates;
 /* The fastest that processor and ROPE_CPU_ISA allow. */
 const cpu_kernel *cpu_kernel_allowed(void);
 
-/* Rotates a slice of a call by a kernel's instances. */
-void cpu_rope_drive(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call,
-                    const cpu_slice *slice);
+/* The CPU looks at every position first, so that a failing call writes nothing. */
+rope_status cpu_check_positions(const rope_problem *problem, const rope_call *call);
+
+/* Runs a kernel over a whole call: the run of every candidate of "rope". */
+rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,
+                            void *workspace, void *stream);
 
 #endif

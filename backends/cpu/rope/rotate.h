@@ -417,16 +417,14 @@ CPU_INLINE void rope_rotate_heads(rope_kind kind, const cpu_heads *heads, int te
         }
 }
 
-/* One cos and sin for each pair, which stays where it is. The split-load hint is for windows that
- * go by blocks: parts of heads lost by it, whole heads around the cache gained 0 to 3 %. */
-CPU_INLINE void rope_rotate_in_pairs(rope_kind kind, const cpu_heads *heads, int tensors,
-                                     const cpu_cos_sin_row *rows, int tokens) {
-    rope_kind split = kind;
-    split.split_loads = kind.dtype == ROPE_F32 && SIMD_LANES > 4 && (kind.pairs || !kind.stream);
-    if (split.split_loads && heads->split_loads && (kind.pairs || rope_goes_by_blocks(kind, heads)))
-        rope_rotate_heads(split, heads, tensors, rows, tokens);
-    else
-        rope_rotate_heads(kind, heads, tensors, rows, tokens);
+/* The split-load hint is for windows that go by blocks: parts of heads lost by it, whole heads
+ * around the cache gained 0 to 3 %. */
+CPU_INLINE int rope_may_split_loads(rope_kind kind) {
+    return kind.dtype == ROPE_F32 && SIMD_LANES > 4 && (kind.pairs || !kind.stream);
+}
+
+CPU_INLINE int rope_splits_loads(rope_kind kind, const cpu_heads *heads) {
+    return heads->split_loads && (kind.pairs || rope_goes_by_blocks(kind, heads));
 }
 
 /* Every arithmetic and pairing, decided head by head. A window whose pairing changes in place is
