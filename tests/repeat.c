@@ -136,6 +136,7 @@ const char *test_failure(const char *condition, const char *format, ...) {
     append_variable(command, sizeof command, "ROPE_TEST_DEVICE");
     append_variable(command, sizeof command, "ROPE_CPU_ISA");
     append_variable(command, sizeof command, "ROPE_CPU_STREAM");
+    append_variable(command, sizeof command, "ROPE_CPU_STREAMS");
     append_variable(command, sizeof command, "OMP_NUM_THREADS");
     char which[64] = "";
     if (running_case >= 0)

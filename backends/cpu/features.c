@@ -94,11 +94,14 @@ static int64_t cache_at(int index) {
  * follow Zen 5, unmeasured. */
 static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192},
                                          .within = 2048,
-                                         .split_loads = 2 << 20},
+                                         .quiet = 1,
+                                         .split_loads = 2 << 20,
+                                         .streams = 1},
                                  zen4 = {.ahead = {8192, 0},
                                          .into_l2 = 1,
-                                         .split_loads = 256 << 10},
-                                 intel = {.ahead = {2048, 2048}, .within = 2048};
+                                         .split_loads = 256 << 10,
+                                         .streams = 1},
+                                 intel = {.ahead = {2048, 2048}, .within = 2048, .streams = 4};
 
 static const cpu_prefetch_policy *policy_of_this_processor(void) {
 #if defined(__x86_64__)
@@ -152,14 +155,24 @@ static void read_stream(const char *text) {
     policy.cache_bytes = strtoll(text, NULL, 10);
 }
 
+static int is_streams(const char *text) {
+    return strcmp(text, "1") == 0 || strcmp(text, "4") == 0;
+}
+
+static void read_streams(const char *text) {
+    policy.streams = *text - '0';
+}
+
 const rope_setting cpu_settings[CPU_SETTINGS] = {
     {"ROPE_CPU_ISA", "highest instruction set of the CPU's kernels", ISA_NAMES, is_isa},
     {"ROPE_CPU_STREAM", "bytes from which calls on the CPU go around its cache",
      "a number of bytes, 0 or more", is_stream},
+    {"ROPE_CPU_STREAMS", "parts of a thread's tokens that go around the cache side by side",
+     "1 or 4", is_streams},
 };
 
 static void fill(void) {
-    static void (*const read[CPU_SETTINGS])(const char *) = {read_isa, read_stream};
+    static void (*const read[CPU_SETTINGS])(const char *) = {read_isa, read_stream, read_streams};
     present = allowed = detect();
     detect_policy();
     for (int i = 0; i < CPU_SETTINGS; i++) {

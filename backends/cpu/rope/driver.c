@@ -21,6 +21,7 @@ typedef struct run {
     const rope_call *call;
     const cpu_slice *slice;
     int64_t batch, index, last;
+    int64_t spread;     /* from a token to the next of those that rotate together */
     int consecutive;    /* positions are the offset plus the index, and nothing else differs */
     int in_pairs;       /* one cos and sin rotate each pair where it is */
     cpu_heads heads[2]; /* of q and k, at the token that is next */
@@ -63,18 +64,20 @@ static int can_stage(const cpu_heads *h, int64_t head) {
 
 /* From a head to that which is prefetched: `bytes` ahead in whole heads, within a token where it
  * has as many, or to another token. */
-static int64_t ahead_of(int64_t bytes, int64_t head, int64_t heads, int64_t stride, int64_t step) {
+static int64_t ahead_of(int64_t bytes, int64_t head, int64_t heads, int64_t stride, int64_t step,
+                        int in_parts) {
     const int64_t count = bytes > head ? bytes / head : 1;
-    if (stride > step) /* one head of some tokens is followed by the same head of the next ones */
+    /* One head of some tokens is followed by the same head of the next ones. */
+    if (stride > step && !(in_parts && heads > 1))
         return (int64_t)((uint64_t)step * TOKENS);
     return heads > count ? stride * count : (int64_t)((uint64_t)step * (uint64_t)(count / heads));
 }
 
-static void set_prefetch(int64_t bytes, int64_t head, cpu_heads *h) {
+static void set_prefetch(int64_t bytes, int64_t head, int in_parts, cpu_heads *h) {
     if (!bytes)
         return;
-    h->in_ahead = ahead_of(bytes, head, h->count, h->in_stride, h->in_step);
-    h->out_ahead = ahead_of(bytes, head, h->count, h->out_stride, h->out_step);
+    h->in_ahead = ahead_of(bytes, head, h->count, h->in_stride, h->in_step, in_parts);
+    h->out_ahead = ahead_of(bytes, head, h->count, h->out_stride, h->out_step, in_parts);
 }
 
 /* How a call goes through memory that exceeds the cache. Into the L2 only several heads of 64 pairs
@@ -90,7 +93,19 @@ static void set_beyond_cache(run *r, int index, int size, int64_t head) {
     }
     h->into_l2 = policy->into_l2;
     if (!policy->into_l2 || (p->pairs == 64 && h->count > 1))
-        set_prefetch(policy->ahead[size == 4], head, h);
+        set_prefetch(policy->ahead[size == 4], head, policy->streams > 1, h);
+}
+
+/* How whole windows go through a cache that holds the call. */
+static void set_within_cache(run *r, cpu_heads *h, int64_t window) {
+    const cpu_prefetch_policy *policy = r->slice->policy;
+    const int quiet = policy->quiet && (r->problem->pairs == 32 || r->problem->pairs == 64),
+              alone = r->call->tensor[0].heads + r->call->tensor[1].heads == 1;
+    set_prefetch(policy->within, window, 0, h);
+    if (quiet)
+        h->out_ahead = 0;
+    if (quiet && alone)
+        h->in_ahead = 0;
 }
 
 static cpu_rotate_heads choose(const run *r, const cpu_heads *h) {
@@ -137,8 +152,8 @@ static void begin_tensor(run *r, int index) {
         return;
     if (slice->exceeds)
         set_beyond_cache(r, index, size, h->before + window + h->after);
-    else if (!slice->near && p->pairs != 32 && p->pairs != 64 && !(h->before | h->after))
-        set_prefetch(slice->policy->within, window, h); /* 32 and 64 pairs lost by it */
+    else if (!slice->near && !(h->before | h->after))
+        set_within_cache(r, h, window);
     r->rotate[index] = choose(r, h);
 }
 
@@ -147,10 +162,10 @@ static int read_tokens(run *r, int most) {
     for (int i = 0; i < most; i++) {
         if (r->consecutive) {
             r->token[i].set = 0;
-            r->token[i].at[0] = rope_sum(r->index + i, r->call->position.offset);
+            r->token[i].at[0] = rope_sum(r->index + i * r->spread, r->call->position.offset);
             continue;
         }
-        rope_token_read(r->problem, r->call, r->batch, r->index + i, &r->token[i]);
+        rope_token_read(r->problem, r->call, r->batch, r->index + i * r->spread, &r->token[i]);
         if (r->token[i].fate != ROPE_TOKEN_ROTATES)
             return i;
     }
@@ -198,7 +213,7 @@ static CPU_NOINLINE void rotate_strided(const run *r, int index, int tokens) {
     const cpu_rotate_heads rotate = choose(r, &copy);
     for (int i = 0; i < tokens; i++)
         for (int64_t h = r->slice->first_head[index]; h < r->slice->last_head[index]; h++) {
-            const cpu_head head = cpu_head_of(operand, size, r->batch, r->index + i, h);
+            const cpu_head head = cpu_head_of(operand, size, r->batch, r->index + i * r->spread, h);
             const cpu_head from = cpu_window_of(&head, size, p->rotary_offset[index]);
             const cpu_head gather = {from.in, window, from.in_stride, 1},
                            scatter = {window, from.out, 1, from.out_stride};
@@ -238,12 +253,14 @@ static CPU_NOINLINE void pass_token(const run *r) {
 }
 
 static void advance(run *r, int64_t tokens) {
+    const int size = cpu_dtype_size(r->problem->dtype);
     for (int index = 0; index < 2; index++) {
+        const rope_operand *operand = &r->call->tensor[index];
         cpu_heads *h = &r->heads[index];
         if (h->count == 0)
             continue;
-        h->in += tokens * h->in_step;
-        h->out += tokens * h->out_step;
+        h->in += tokens * operand->in_stride[1] * size;
+        h->out += tokens * operand->out_stride[1] * size;
     }
     r->index += tokens;
 }
@@ -269,27 +286,88 @@ static cpu_rotate_single_head choose_single(const run *r, int index) {
         ->single[p->pairing_in == ROPE_PAIRING_INTERLEAVED][h->stream];
 }
 
-static void rotate_run(run *r) {
-    begin_tensor(r, 0);
-    begin_tensor(r, 1);
-    r->together = is_together(r);
-    const int one = r->heads[0].count == 0;
-    const cpu_rotate_single_head single = choose_single(r, one);
-    const int by_head = (r->heads[0].count && r->heads[0].by_head) ||
-                        (r->heads[1].count && r->heads[1].by_head),
-              room = by_head && r->problem->pairs <= CPU_MAX_PAIRS / TOKENS ? TOKENS : 1;
+/* Tokens one after the other. */
+static void rotate_in_order(run *r, int room) {
     while (r->index < r->last) {
         const int64_t left = r->last - r->index;
         const int tokens = read_tokens(r, left < room ? (int)left : room);
-        int64_t done = tokens ? tokens : 1;
-        if (tokens && single)
-            single(&r->heads[one], r->token[0].at[0], done = r->consecutive ? left : 1);
-        else if (tokens)
+        if (tokens)
             rotate_tokens(r, tokens);
         else
             pass_token(r);
+        advance(r, tokens ? tokens : 1);
+    }
+}
+
+/* One head a token: all that are left at once where positions are consecutive. */
+static void rotate_single(run *r, cpu_rotate_single_head single, const cpu_heads *head,
+                          int streams) {
+    while (r->index < r->last) {
+        int64_t left = r->last - r->index, done = 1;
+        if (!read_tokens(r, 1))
+            pass_token(r);
+        else if (r->consecutive && left >= streams)
+            single(head, r->token[0].at[0], done = left / streams, streams), done *= streams;
+        else
+            single(head, r->token[0].at[0], done, 1);
         advance(r, done);
     }
+}
+
+/* Every token rotates: none lies outside a sequence or a table. */
+static int all_rotate(const run *r) {
+    const rope_problem *p = r->problem;
+    return !r->call->position.cu_seqlens &&
+           (p->angle_mode != ROPE_ANGLE_TABLE ||
+            (p->out_of_range != ROPE_OUT_OF_RANGE_IDENTITY && r->call->table_rows > 0));
+}
+
+/* Sets what separates the tokens that rotate together. */
+static void set_spread(run *r, int64_t spread) {
+    const int size = cpu_dtype_size(r->problem->dtype);
+    r->spread = spread;
+    for (int index = 0; index < 2; index++) {
+        const rope_operand *operand = &r->call->tensor[index];
+        r->heads[index].in_step = spread * operand->in_stride[1] * size;
+        r->heads[index].out_step = spread * operand->out_stride[1] * size;
+        r->heads[index].by_head = spread > 1 || operand->in_stride[2] > operand->in_stride[1];
+    }
+    r->together = is_together(r);
+}
+
+/* Equal parts of a run side by side: memory serves several streams faster than one (Intel). */
+static void rotate_parts(run *r) {
+    const int64_t spread = (r->last - r->index) / TOKENS, end = r->index + spread;
+    set_spread(r, spread);
+    while (r->index < end) {
+        read_tokens(r, TOKENS);
+        rotate_tokens(r, TOKENS);
+        advance(r, 1);
+    }
+    advance(r, (TOKENS - 1) * spread);
+    set_spread(r, 1);
+}
+
+static void rotate_run(run *r) {
+    r->spread = 1;
+    begin_tensor(r, 0);
+    begin_tensor(r, 1);
+    r->together = is_together(r);
+    const int one = r->heads[0].count == 0, fits = r->problem->pairs <= CPU_MAX_PAIRS / TOKENS,
+              streams = r->slice->exceeds && fits ? r->slice->policy->streams : 1;
+    const int by_head =
+        (r->heads[0].count && r->heads[0].by_head) || (r->heads[1].count && r->heads[1].by_head);
+    const cpu_rotate_single_head single = choose_single(r, one);
+    if (single && r->consecutive) {
+        rotate_single(r, single, &r->heads[one], streams);
+        return;
+    }
+    if (streams > 1 && all_rotate(r))
+        rotate_parts(r);
+    if (single)
+        rotate_single(r, single, &r->heads[one], 1);
+    else
+        rotate_in_order(r, by_head && fits ? TOKENS : 1);
 }
 
 /* Smaller calls are taken to find their memory in the cache. */

@@ -22,10 +22,10 @@
     }
 
 #define ROPE_SINGLE(name, d, pairing, around)                                                      \
-    static void name(const cpu_heads *head, int64_t position, int64_t tokens) {                    \
+    static void name(const cpu_heads *head, int64_t position, int64_t tokens, int streams) {       \
         const rope_kind kind = {                                                                   \
             .dtype = d, .pairing_in = pairing, .pairing_out = pairing, .stream = around};          \
-        rope_rotate_single(kind, head, position, tokens);                                          \
+        rope_rotate_single(kind, head, position, tokens, streams);                                 \
     }
 
 /* What each gains on Zen 4, in one run: 32 and 64 pairs around the cache a third to two fifths of

@@ -61,8 +61,10 @@ typedef struct cpu_heads {
 typedef void (*cpu_rotate_heads)(const cpu_heads *heads, int tensors, const cpu_cos_sin_row *rows,
                                  int tokens);
 
-/* Tokens of one head each at consecutive positions, without a row in memory. */
-typedef void (*cpu_rotate_single_head)(const cpu_heads *heads, int64_t position, int64_t tokens);
+/* Tokens of one head each at consecutive positions, without a row in memory: `tokens` of each of
+ * `streams` parts, which go side by side. */
+typedef void (*cpu_rotate_single_head)(const cpu_heads *heads, int64_t position, int64_t tokens,
+                                       int streams);
 
 enum { CPU_PAIRS_32, CPU_PAIRS_64, CPU_PAIRS_ANY, CPU_PAIRS };
 

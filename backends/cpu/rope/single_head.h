@@ -46,20 +46,22 @@ CPU_INLINE void rope_single_token(rope_kind kind, const cpu_heads *head, const u
     } while (i < pairs);
 }
 
-/* Tokens of one head each at consecutive positions. */
+/* Tokens of one head each at consecutive positions: `streams` parts, each of `tokens`, side by
+ * side.
+ */
 CPU_INLINE void rope_rotate_single(rope_kind kind, const cpu_heads *head, int64_t position,
-                                   int64_t tokens) {
+                                   int64_t tokens, int streams) {
     const cpu_heads frame = *head; /* stores may alias what the pointers lead to */
     const uint64_t *list = frame.problem->set[0].turns;
     const int pairs = frame.problem->pairs;
-    simd_u64 sums[2 * CPU_MAX_PAIRS / SIMD_LANES];
-    const char *in = frame.in;
-    char *out = frame.out;
-    for (int64_t t = 0; t < tokens; t++) {
-        rope_single_token(kind, &frame, list, t == 0 ? &position : NULL, sums, pairs, in, out);
-        in += frame.in_step;
-        out += frame.out_step;
-    }
+    simd_u64 sums[2 * CPU_MAX_PAIRS / SIMD_LANES]; /* of one stream, or of four with a quarter */
+    for (int64_t t = 0; t < tokens; t++)
+        for (int stream = 0; stream < streams; stream++) {
+            const int64_t index = stream * tokens + t, first = rope_sum(position, index);
+            rope_single_token(kind, &frame, list, t == 0 ? &first : NULL,
+                              sums + 2 * stream * pairs / SIMD_LANES, pairs,
+                              frame.in + index * frame.in_step, frame.out + index * frame.out_step);
+        }
 }
 
 #endif
