@@ -12,6 +12,7 @@
 #ifndef ROPEKIT_BACKEND_H
 #define ROPEKIT_BACKEND_H
 
+#include <ropekit/append.h>
 #include <ropekit/rope.h>
 
 #ifdef __cplusplus
@@ -115,6 +116,76 @@ typedef struct rope_call {
     int64_t table_stride[3];    /**< Over [batch, row, entry]. */
     int32_t *position_flag;     /**< As rope_args.position_flag. */
 } rope_call;
+/** @} */
+
+/** @name The operation "append"
+ * Its problem is a rope_append_problem, its call a rope_append_call.
+ * @{ */
+#define ROPE_APPEND_VERSION 1 /**< Of these structs. */
+
+/** Which tensor of a problem or a call. */
+enum { ROPE_APPEND_Q = 0, ROPE_APPEND_K = 1, ROPE_APPEND_V = 2, ROPE_APPEND_TENSORS = 3 };
+
+/** What is done with one tensor, defaults filled in. */
+typedef struct rope_append_steps {
+    int32_t head_dim;     /**< Elements of a head. */
+    int32_t rotates;      /**< 1: by rope_append_problem.rope. */
+    int32_t norm;         /**< ROPE_NORM_RMS, ROPE_NORM_LAYER or 0. */
+    int32_t norm_scope;   /**< ROPE_NORM_HEAD or ROPE_NORM_TOKEN. */
+    int32_t norm_offset;  /**< As rope_norm.offset. */
+    int32_t norm_dim;     /**< As rope_norm.dim, > 0 with a norm. */
+    int32_t weight;       /**< ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT or 0. */
+    int32_t weight_dtype; /**< ROPE_F32 or dtype. */
+    int32_t rounding;     /**< ROPE_NORM_ROUND_. */
+    float eps;            /**< As rope_norm.eps. */
+    float factor;         /**< 1 where there is none. */
+    int32_t store_dtype;  /**< Of q's out, of k's and v's cache. */
+    int32_t scale;        /**< ROPE_SCALE_ or 0. */
+    int32_t dim_block;    /**< Elements of a cached head that lie side by side. */
+} rope_append_steps;
+
+/** A checked descriptor with every default filled in. Host memory that lives as long as the plan.
+ */
+typedef struct rope_append_problem {
+    rope_problem rope; /**< dtype, positions, how q and k rotate; without a rotation `pairs` is 0
+                          and it has no lists. Attention factors are 1 with ROPE_SOURCE_CACHE. */
+    rope_append_steps steps[ROPE_APPEND_TENSORS];
+    int32_t cache;      /**< ROPE_CACHE_ or 0. */
+    int32_t k_source;   /**< ROPE_SOURCE_. */
+    int64_t page_size;  /**< > 0 with a cache. */
+    int64_t ring;       /**< 0: none. */
+    int32_t slot_wide;  /**< 1: slots are int64, 0: int32. */
+    int32_t table_wide; /**< 1: block_table is int64, 0: int32. */
+} rope_append_problem;
+
+/** q, k or v of a checked call. Strides in elements. */
+typedef struct rope_append_operand {
+    const void *in; /**< Element 0 of what is read; NULL with ROPE_SOURCE_CACHE. */
+    void *out;      /**< Element 0 of what is written, of dtype, q's of store_dtype; or NULL. */
+    int64_t heads;  /**< 0: absent. */
+    int64_t in_stride[4];    /**< Over [batch, token, head, dim]. */
+    int64_t out_stride[4];   /**< The same of out. */
+    const void *weight;      /**< Entry of element norm_offset of head 0, or NULL. */
+    int64_t weight_stride;   /**< From a head to the next, or 0. */
+    void *cache;             /**< Element 0 of page 0, or NULL. */
+    int64_t cache_stride[5]; /**< Over [page, slot, head, block, dim]. */
+    float *scale;            /**< Or NULL. */
+    int64_t scale_stride[3]; /**< Over [page, slot, head], of q [batch, token, head]; 0 where the
+                                  kind of scale does not vary. */
+} rope_append_operand;
+
+/** A checked call: every default filled in, at least one element to write. */
+typedef struct rope_append_call {
+    rope_call rope; /**< Without its tensors: batch, tokens, positions, tables, flag. */
+    rope_append_operand tensor[ROPE_APPEND_TENSORS];
+    int64_t pages;           /**< Of each cache. */
+    const void *slots;       /**< As rope_append_args.slots. */
+    int64_t slot_stride[2];  /**< Over [batch, token]. */
+    const void *block_table; /**< As rope_append_args.block_table. */
+    int64_t table_stride[2]; /**< Over [sequence, page]. */
+    int64_t table_pages;     /**< Of a sequence. */
+    const void *starts;      /**< As rope_append_args.cache_starts. */
+} rope_append_call;
 /** @} */
 
 /** @name The operations "copy" and "update"

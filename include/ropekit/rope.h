@@ -73,7 +73,18 @@ enum {
 };
 
 /** Element types. */
-enum { ROPE_F32 = 1, ROPE_F16 = 2, ROPE_BF16 = 3, ROPE_F64 = 4, ROPE_I32 = 5, ROPE_I64 = 6 };
+enum {
+    ROPE_F32 = 1,
+    ROPE_F16 = 2,
+    ROPE_BF16 = 3,
+    ROPE_F64 = 4,
+    ROPE_I32 = 5,
+    ROPE_I64 = 6,
+    ROPE_F8E4M3 = 7,     /**< OCP: largest 448, no infinity. */
+    ROPE_F8E5M2 = 8,     /**< OCP: largest 57344. */
+    ROPE_F8E4M3FNUZ = 9, /**< AMD's: largest 240, no infinity and no negative zero. */
+    ROPE_I8 = 10         /**< -128..127. */
+};
 
 /** Which elements of the rotary window form pair i, for r = rotary_dim. */
 enum {
