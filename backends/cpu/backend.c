@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <ropekit/backend.h>
 
+#include "backends/cpu/append/kernel.h"
 #include "backends/cpu/features.h"
 #include "backends/cpu/membench.h"
 #include "backends/cpu/model_name.h"
@@ -15,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const rope_candidate_list *const lists[] = {&cpu_rope_candidates, &cpu_membench_candidates};
+static const rope_candidate_list *const lists[] = {&cpu_rope_candidates, &cpu_append_candidates,
+                                                   &cpu_membench_candidates};
 
 static rope_status device_count(int32_t *count, char *reason) {
     const char *error = cpu_setting_error();

@@ -197,6 +197,14 @@ cpu_isa cpu_isa_allowed(void) {
     return allowed;
 }
 
+rope_status cpu_isa_query(cpu_isa needs, char *reason) {
+    if (needs <= cpu_isa_allowed())
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "declined: %s",
+             needs > cpu_isa_present() ? "not supported by this processor" : "above ROPE_CPU_ISA");
+    return ROPE_DECLINED;
+}
+
 const char *cpu_setting_error(void) {
     pthread_once(&once, fill);
     return setting_error[0] ? setting_error : NULL;

@@ -25,6 +25,10 @@ cpu_isa cpu_isa_present(void);
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 
+/* Whether a kernel that needs an instruction set may run: ROPE_OK, or ROPE_DECLINED with a reason.
+ */
+rope_status cpu_isa_query(cpu_isa needs, char *reason);
+
 /* How memory is read, as was best where it was measured (docs/performance.md). */
 typedef struct cpu_prefetch_policy {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */

@@ -7,27 +7,17 @@
 enum {
     ROPE_PLACE_NONE = 0,  /* the token is not cached */
     ROPE_PLACE_GIVEN = 1, /* it is, at page and slot */
-    ROPE_PLACE_FAILS = 2  /* it should be, and its page is not there */
+    ROPE_PLACE_INDEX = 2, /* its sequence has no page for its index */
+    ROPE_PLACE_PAGE = 3   /* the cache does not have its page */
 };
 
 typedef struct rope_place {
     int32_t status;
-    int64_t page, slot;
+    int64_t index, page, slot;
 } rope_place;
 
 ROPE_FN int64_t rope_index_of(int32_t wide, const void *array, int64_t i) {
     return wide ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
-}
-
-/* The page of the n-th of a sequence's pages, which the cache may not have. */
-ROPE_FN int64_t rope_page_of(const rope_append_problem *problem, const rope_append_call *call,
-                             int64_t sequence, int64_t n) {
-    if (problem->cache == ROPE_CACHE_SEQUENCE)
-        return n == 0 ? sequence : -1;
-    return n < call->table_pages
-               ? rope_index_of(problem->table_wide, call->block_table,
-                               sequence * call->table_stride[0] + n * call->table_stride[1])
-               : -1;
 }
 
 /* Index in the cache of a token of a sequence. */
@@ -37,31 +27,43 @@ ROPE_FN int64_t rope_cache_index(const rope_append_call *call, const rope_site *
                     call->starts ? rope_index_at(map, call->starts, site->sequence) : site->shift);
 }
 
+/* The page of an index of a sequence, which has one for it. */
+ROPE_FN int64_t rope_page_of(const rope_append_problem *problem, const rope_append_call *call,
+                             int64_t sequence, int64_t index) {
+    if (problem->cache == ROPE_CACHE_SEQUENCE)
+        return sequence;
+    return rope_index_of(problem->table_wide, call->block_table,
+                         sequence * call->table_stride[0] +
+                             index / problem->page_size * call->table_stride[1]);
+}
+
 ROPE_FN rope_place rope_place_of(const rope_append_problem *problem, const rope_append_call *call,
                                  const rope_site *site) {
-    rope_place place = {ROPE_PLACE_NONE, 0, 0};
-    int64_t n;
+    rope_place place = {ROPE_PLACE_NONE, 0, 0, 0};
     if (problem->cache == ROPE_CACHE_SLOTS) {
-        n = rope_index_of(problem->slot_wide, call->slots,
+        place.index =
+            rope_index_of(problem->slot_wide, call->slots,
                           site->batch * call->slot_stride[0] + site->token * call->slot_stride[1]);
-        if (n < 0)
+        if (place.index < 0)
             return place;
-        place.page = n / problem->page_size;
+        place.page = place.index / problem->page_size;
     } else {
-        if (problem->cache == 0 || site->sequence < 0)
+        const int64_t pages = problem->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
+        if (problem->cache == 0 || site->sequence < 0 ||
+            (problem->ring && rope_difference(site->length, site->index) > problem->ring))
             return place;
-        n = rope_cache_index(call, site);
-        if (problem->ring && rope_difference(site->length, site->index) > problem->ring)
+        place.index = rope_cache_index(call, site);
+        place.status = ROPE_PLACE_INDEX;
+        if (place.index < 0 || !site->divides)
             return place;
-        place.status = ROPE_PLACE_FAILS;
-        if (n < 0 || !site->divides)
+        if (problem->ring)
+            place.index %= problem->ring;
+        if (place.index / problem->page_size >= pages)
             return place;
-        n = problem->ring ? n % problem->ring : n;
-        place.page = rope_page_of(problem, call, site->sequence, n / problem->page_size);
+        place.page = rope_page_of(problem, call, site->sequence, place.index);
     }
-    place.slot = n % problem->page_size;
-    place.status =
-        place.page >= 0 && place.page < call->pages ? ROPE_PLACE_GIVEN : ROPE_PLACE_FAILS;
+    place.slot = place.index % problem->page_size;
+    place.status = place.page >= 0 && place.page < call->pages ? ROPE_PLACE_GIVEN : ROPE_PLACE_PAGE;
     return place;
 }
 

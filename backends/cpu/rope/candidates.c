@@ -3,19 +3,10 @@
 #include "backends/cpu/partition.h"
 #include "backends/cpu/rope/kernel.h"
 
-#include <stdio.h>
-
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
     (void)problem, (void)device;
-    const cpu_kernel *offered = self->data;
-    if (offered->needs > cpu_isa_allowed()) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: %s",
-                 offered->needs > cpu_isa_present() ? "not supported by this processor"
-                                                    : "above ROPE_CPU_ISA");
-        return ROPE_DECLINED;
-    }
-    return ROPE_OK;
+    return cpu_isa_query(((const cpu_kernel *)self->data)->needs, reason);
 }
 
 #define CANDIDATE(label, kernel, forced)                                                           \

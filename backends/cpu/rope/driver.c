@@ -39,11 +39,6 @@ static int is_consecutive(const rope_problem *p, const rope_call *call) {
            p->axes == 1 && p->frequency_sets == 1 && p->angle_mode != ROPE_ANGLE_TABLE;
 }
 
-static int is_in_pairs(const rope_problem *p) {
-    return p->pairing_in == p->pairing_out && p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE &&
-           !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
-}
-
 /* Streaming stores need aligned vectors. Three roundings for each result of 16 bits take as long as
  * they save. */
 static int can_stream(const rope_problem *p, const cpu_heads *h, int lanes) {
@@ -108,18 +103,6 @@ static void set_within_cache(run *r, cpu_heads *h, int64_t window) {
         h->in_ahead = 0;
 }
 
-static cpu_rotate_heads choose(const run *r, const cpu_heads *h) {
-    const rope_problem *p = r->problem;
-    const cpu_rope_instances *instances = r->kernel->instances[p->dtype - ROPE_F32];
-    const int size = h->before | h->after ? CPU_PAIRS_ANY
-                     : p->pairs == 64     ? CPU_PAIRS_64
-                     : p->pairs == 32     ? CPU_PAIRS_32
-                                          : CPU_PAIRS_ANY;
-    return r->in_pairs
-               ? instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][h->stream]
-               : instances->general;
-}
-
 /* A tensor at the first token of a run. */
 static void begin_tensor(run *r, int index) {
     const rope_problem *p = r->problem;
@@ -154,7 +137,7 @@ static void begin_tensor(run *r, int index) {
         set_beyond_cache(r, index, size, h->before + window + h->after);
     else if (!slice->near && !(h->before | h->after))
         set_within_cache(r, h, window);
-    r->rotate[index] = choose(r, h);
+    r->rotate[index] = cpu_choose_instance(r->kernel, r->in_pairs, h);
 }
 
 /* Reads some tokens, up to one that does not rotate; returns how many do. */
@@ -210,7 +193,7 @@ static CPU_NOINLINE void rotate_strided(const run *r, int index, int tokens) {
     const rope_operand *operand = &r->call->tensor[index];
     char window[2 * CPU_MAX_PAIRS * sizeof(float)];
     const cpu_heads copy = {.problem = p, .in = window, .out = window, .count = 1};
-    const cpu_rotate_heads rotate = choose(r, &copy);
+    const cpu_rotate_heads rotate = cpu_choose_instance(r->kernel, r->in_pairs, &copy);
     for (int i = 0; i < tokens; i++)
         for (int64_t h = r->slice->first_head[index]; h < r->slice->last_head[index]; h++) {
             const cpu_head head = cpu_head_of(operand, size, r->batch, r->index + i * r->spread, h);
@@ -424,7 +407,7 @@ static void rotate_slice(const cpu_kernel *kernel, const rope_problem *p, const 
     r.batch = 0;
     r.index = slice.first_token;
     r.consecutive = is_consecutive(p, call);
-    r.in_pairs = is_in_pairs(p);
+    r.in_pairs = cpu_rotates_in_pairs(p);
     if (r.index >= call->tokens) {
         r.batch = r.index / call->tokens;
         r.index %= call->tokens;

@@ -106,6 +106,25 @@ typedef struct cpu_kernel {
     const cpu_membench *membench;           /* or NULL */
 } cpu_kernel;
 
+/* One cos and sin rotate each pair where it is. */
+CPU_INLINE int cpu_rotates_in_pairs(const rope_problem *p) {
+    return p->pairing_in == p->pairing_out && p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE &&
+           !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
+}
+
+/* The instance for heads of a problem. */
+CPU_INLINE cpu_rotate_heads cpu_choose_instance(const cpu_kernel *kernel, int in_pairs,
+                                                const cpu_heads *h) {
+    const rope_problem *p = h->problem;
+    const cpu_rope_instances *instances = kernel->instances[p->dtype - ROPE_F32];
+    const int size = h->before | h->after ? CPU_PAIRS_ANY
+                     : p->pairs == 64     ? CPU_PAIRS_64
+                     : p->pairs == 32     ? CPU_PAIRS_32
+                                          : CPU_PAIRS_ANY;
+    return in_pairs ? instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][h->stream]
+                    : instances->general;
+}
+
 /* bf16 by AVX512_BF16, for the kernel that shares all else with avx512. */
 extern const cpu_rope_instances cpu_rope_native_bf16;
 

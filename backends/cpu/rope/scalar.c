@@ -47,5 +47,56 @@ static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice
     cpu_rotate_pairwise(&kernel, &r, p, call, slice);
 }
 
-const cpu_kernel cpu_kernel_scalar = {
-    .needs = CPU_ISA_SCALAR, .slice = rotate, .slice_f64 = cpu_rotate_f64};
+/* The same with a row that is given, for operations that rotate. */
+static void rotate_heads(const cpu_heads *heads, int tensors, const cpu_cos_sin_row *rows,
+                         int tokens) {
+    row r;
+    for (int n = 0; n < tensors; n++) {
+        const cpu_heads *h = &heads[n];
+        const rope_problem *p = h->problem;
+        const int size = cpu_dtype_size(p->dtype);
+        for (int t = 0; t < tokens; t++) {
+            for (int i = 0; i < p->pairs; i++)
+                r.pair[i] =
+                    (rope_coefficients){rows[t].c1[i], rows[t].s1[i], rows[t].c2[i], rows[t].s2[i]};
+            for (int64_t k = 0; k < h->count; k++) {
+                const cpu_head window = {h->in + t * h->in_step + k * h->in_stride,
+                                         h->out + t * h->out_step + k * h->out_stride, 1, 1};
+                const cpu_head head = {window.in - h->before, window.out - h->before, 1, 1};
+                const int64_t before = h->before / size, end = before + 2 * (int64_t)p->pairs;
+                cpu_copy_elements(size, &head, 0, before);
+                cpu_copy_elements(size, &head, end, end + h->after / size);
+                rotate_window(p, &r, &window);
+            }
+        }
+    }
+}
+
+static void put(const cpu_cos_sin_row *to, int i, rope_coefficients m) {
+    to->c1[i] = m.c1;
+    to->s1[i] = m.s1;
+    to->c2[i] = m.c2;
+    to->s2[i] = m.s2;
+}
+
+static void compute_rows(const rope_problem *p, const rope_token *tokens, int count, int tensor,
+                         const cpu_cos_sin_row *rows) {
+    for (int t = 0; t < count; t++)
+        for (int i = 0; i < p->pairs; i++)
+            put(&rows[t], i, rope_coefficients_of(p, NULL, &tokens[t], i, tensor));
+}
+
+static void read_row(const rope_problem *p, const rope_call *call, const rope_token *token,
+                     const cpu_cos_sin_row *to) {
+    for (int i = 0; i < p->pairs; i++)
+        put(to, i, rope_coefficients_of(p, call, token, i, 0));
+}
+
+static const cpu_rope_rows rows = {1, compute_rows, read_row, NULL};
+static const cpu_rope_instances instances = {.general = rotate_heads};
+
+const cpu_kernel cpu_kernel_scalar = {.needs = CPU_ISA_SCALAR,
+                                      .slice = rotate,
+                                      .slice_f64 = cpu_rotate_f64,
+                                      .rows = &rows,
+                                      .instances = {&instances, &instances, &instances}};

@@ -1,0 +1,8 @@
+#include "backends/cpu/simd/avx512.h"
+
+#include "backends/cpu/append/steps.h"
+
+const cpu_append_kernel cpu_append_avx512 = APPEND_KERNEL(CPU_ISA_AVX512, cpu_kernel_avx512);
+
+const cpu_append_kernel cpu_append_avx512_bf16 =
+    APPEND_KERNEL(CPU_ISA_AVX512_BF16, cpu_kernel_avx512_bf16);

@@ -1,0 +1,28 @@
+/* The operation "append": a candidate for each instruction set. */
+#include "backends/cpu/append/kernel.h"
+
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
+    (void)problem, (void)device;
+    return cpu_isa_query(((const cpu_append_kernel *)self->data)->needs, reason);
+}
+
+#define CANDIDATE(label, kernel)                                                                   \
+    {                                                                                              \
+        .operation = "append", .version = ROPE_APPEND_VERSION, .numerics = ROPE_BITWISE,           \
+        .name = label, .data = &(kernel), .query = query, .run = cpu_append_call                   \
+    }
+
+static const rope_candidate candidates[] = {
+#if defined(__x86_64__)
+    CANDIDATE("avx512_bf16", cpu_append_avx512_bf16),
+    CANDIDATE("avx512", cpu_append_avx512),
+    CANDIDATE("avx2", cpu_append_avx2),
+#elif defined(__aarch64__)
+    CANDIDATE("neon", cpu_append_neon),
+#endif
+    CANDIDATE("scalar", cpu_append_scalar),
+};
+
+const rope_candidate_list cpu_append_candidates = {sizeof(rope_candidate), candidates,
+                                                   sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,62 @@
+#include "backends/cpu/append/kernel.h"
+#include "common/math/cache.h"
+#include "common/status.h"
+
+static rope_status fail_place(const rope_append_problem *p, const rope_append_call *call,
+                              const rope_site *site, const rope_place *place) {
+    const int64_t pages = p->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
+    if (place->status == ROPE_PLACE_INDEX)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "the index in the cache of batch %lld, token %lld is %lld; allowed is "
+                         "0..%lld, for which its sequence has pages",
+                         (long long)site->batch, (long long)site->token, (long long)place->index,
+                         (long long)(pages * p->page_size - 1));
+    return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                     "the page of batch %lld, token %lld is %lld; allowed is 0..%lld (pages - 1)",
+                     (long long)site->batch, (long long)site->token, (long long)place->page,
+                     (long long)call->pages - 1);
+}
+
+/* Scales of one token that are read; place: where, for q its batch row and index. */
+static rope_status check_scales(const rope_append_problem *p, const rope_append_call *call, int t,
+                                int64_t page, int64_t slot) {
+    static const char *const names[] = {"q_scale", "k_cache.scale", "v_cache.scale"};
+    const rope_append_operand *o = &call->tensor[t];
+    const int kind = p->steps[t].scale,
+              written = kind == ROPE_SCALE_TOKEN_HEAD_MAX && p->k_source != ROPE_SOURCE_CACHE;
+    if (kind == 0 || written || o->heads == 0 || !o->scale)
+        return ROPE_OK;
+    for (int64_t h = 0; h < o->heads; h++) {
+        const float scale = o->scale[page * o->scale_stride[0] + slot * o->scale_stride[1] +
+                                     h * o->scale_stride[2]];
+        if (!(scale > 0 && scale <= 0x1.fffffep+127f))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "%s of head %lld is %g; allowed is > 0 and finite", names[t],
+                             (long long)h, (double)scale);
+        if (o->scale_stride[2] == 0)
+            break;
+    }
+    return ROPE_OK;
+}
+
+static rope_status check_token(const rope_append_problem *p, const rope_append_call *call,
+                               int64_t batch, int64_t index) {
+    const rope_site site = rope_site_of(&call->rope.position, batch, index);
+    const rope_place place = rope_place_of(p, call, &site);
+    rope_status status = check_scales(p, call, ROPE_APPEND_Q, batch, index);
+    if (status != ROPE_OK || place.status == ROPE_PLACE_NONE)
+        return status;
+    if (place.status != ROPE_PLACE_GIVEN)
+        return fail_place(p, call, &site, &place);
+    status = check_scales(p, call, ROPE_APPEND_K, place.page, place.slot);
+    return status == ROPE_OK ? check_scales(p, call, ROPE_APPEND_V, place.page, place.slot)
+                             : status;
+}
+
+rope_status cpu_append_check(const rope_append_problem *p, const rope_append_call *call) {
+    rope_status status = cpu_check_positions(&p->rope, &call->rope);
+    for (int64_t b = 0; b < call->rope.batch; b++)
+        for (int64_t t = 0; t < call->rope.tokens && status == ROPE_OK; t++)
+            status = check_token(p, call, b, t);
+    return status;
+}

@@ -1,0 +1,55 @@
+/*
+ * What an instruction set offers the operation "append": steps on elements that lie side by side.
+ * Rotations are those of rope/. Every instruction set gives the same bits.
+ */
+#ifndef ROPEKIT_CPU_APPEND_KERNEL_H
+#define ROPEKIT_CPU_APPEND_KERNEL_H
+
+#include "backends/cpu/rope/kernel.h"
+#include "common/math/norm.h"
+
+/* What a norm sums over elements x. */
+enum { CPU_SUM_SQUARES, CPU_SUM_ELEMENTS, CPU_SUM_DEVIATIONS };
+
+/* Elements whose node one call makes: a power of two. */
+enum { CPU_NORM_BLOCK = 64 };
+
+typedef struct cpu_append_kernel {
+    cpu_isa needs;
+    const cpu_kernel *rope;
+    /* Adds the nodes of n elements to a tree of blocks, of which only the last may be cut short. */
+    void (*add)(int sum, int dtype, const char *x, int64_t n, float mean, rope_norm_tree *blocks);
+    /* y: the norm_dim elements x, normalised; weight: NULL or theirs. May be in place. */
+    void (*normalize)(const rope_append_steps *s, int dtype, rope_norm_values v, const char *x,
+                      const char *weight, char *y);
+    /* y = x * factor. May be in place. */
+    void (*multiply)(int dtype, float factor, const char *x, char *y, int64_t n);
+    /* To store_dtype: of 8 bits by x / scale. */
+    void (*store)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
+    /* From store_dtype: of 8 bits by x * scale. */
+    void (*load)(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n);
+    /* The largest rope_finite_magnitude. */
+    uint32_t (*largest)(int dtype, const char *x, int64_t n);
+} cpu_append_kernel;
+
+extern const cpu_append_kernel cpu_append_scalar;
+extern const cpu_append_kernel cpu_append_avx2;
+extern const cpu_append_kernel cpu_append_avx512;
+extern const cpu_append_kernel cpu_append_avx512_bf16;
+extern const cpu_append_kernel cpu_append_neon;
+
+extern const rope_candidate_list cpu_append_candidates;
+
+/* Bytes of an element of a tensor or a cache. */
+CPU_INLINE int cpu_store_size(int dtype) {
+    return dtype >= ROPE_F8E4M3 ? 1 : cpu_dtype_size(dtype);
+}
+
+/* The CPU looks at every position, place and scale first, so that a failing call writes nothing. */
+rope_status cpu_append_check(const rope_append_problem *problem, const rope_append_call *call);
+
+/* Runs a kernel over a whole call: the run of every candidate of "append". */
+rope_status cpu_append_call(const void *problem, const void *kernel, const void *call,
+                            void *workspace, void *stream);
+
+#endif

@@ -1,0 +1,145 @@
+/*
+ * The steps of "append" on elements side by side, compiled by the file that includes this with its
+ * vectors. Elements that no vector is left for go one by one, without SIMD_LANES all do.
+ */
+#ifndef ROPEKIT_CPU_APPEND_STEPS_H
+#define ROPEKIT_CPU_APPEND_STEPS_H
+
+#include "backends/cpu/append/kernel.h"
+#include "common/math/fp8.h"
+
+#if defined(SIMD_LANES)
+#include "backends/cpu/append/vectors.h"
+#endif
+
+/* Node of elements i and i + 1; the last of an odd number stands alone. */
+CPU_INLINE float steps_node(int sum, int dtype, const char *x, int64_t i, int64_t n, float mean) {
+    float x0 = cpu_load(dtype, x, i), x1 = i + 1 < n ? cpu_load(dtype, x, i + 1) : 0;
+    if (sum == CPU_SUM_ELEMENTS)
+        return i + 1 < n ? x0 + x1 : x0;
+    if (sum == CPU_SUM_DEVIATIONS) {
+        x0 -= mean;
+        x1 = i + 1 < n ? x1 - mean : 0;
+    }
+    return rope_norm_squares(x0, x1);
+}
+
+CPU_INLINE void steps_add_as(int sum, int dtype, const char *x, int64_t n, float mean,
+                             rope_norm_tree *blocks) {
+    int64_t i = 0;
+#if defined(STEPS_VECTORS)
+    for (; i + CPU_NORM_BLOCK <= n; i += CPU_NORM_BLOCK)
+        rope_norm_add(blocks, vector_block(sum, dtype, x + i * cpu_dtype_size(dtype), mean));
+#endif
+    while (i < n) {
+        rope_norm_tree block = {.nodes = 0};
+        const int64_t end = i + CPU_NORM_BLOCK < n ? i + CPU_NORM_BLOCK : n;
+        for (; i < end; i += 2)
+            rope_norm_add(&block, steps_node(sum, dtype, x, i, n, mean));
+        rope_norm_add(blocks, rope_norm_sum(&block));
+    }
+}
+
+/* One copy of a step for each dtype. */
+#define STEPS_BY_DTYPE(call)                                                                       \
+    if (dtype == ROPE_F32) {                                                                       \
+        const int dtype_ = ROPE_F32;                                                               \
+        call;                                                                                      \
+    } else if (dtype == ROPE_BF16) {                                                               \
+        const int dtype_ = ROPE_BF16;                                                              \
+        call;                                                                                      \
+    } else {                                                                                       \
+        const int dtype_ = ROPE_F16;                                                               \
+        call;                                                                                      \
+    }
+
+static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
+                      rope_norm_tree *blocks) {
+    if (sum == CPU_SUM_SQUARES) {
+        STEPS_BY_DTYPE(steps_add_as(CPU_SUM_SQUARES, dtype_, x, n, mean, blocks))
+    } else {
+        STEPS_BY_DTYPE(steps_add_as(sum, dtype_, x, n, mean, blocks))
+    }
+}
+
+CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, rope_norm_values v,
+                                   const char *x, const char *weight, char *y) {
+    const rope_append_steps s = *steps; /* a copy, since stores may alias what pointers lead to */
+    int64_t i = 0;
+#if defined(STEPS_VECTORS)
+    i = vector_normalize(&s, dtype, v, x, weight, y);
+#endif
+    for (; i < s.norm_dim; i++) {
+        const float w = weight ? rope_norm_weight_of(&s, cpu_load(s.weight_dtype, weight, i)) : 1;
+        cpu_store(dtype, y, i, rope_normalized(&s, dtype, v, cpu_load(dtype, x, i), w));
+    }
+}
+
+static void steps_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
+                            const char *x, const char *weight, char *y) {
+    STEPS_BY_DTYPE(steps_normalize_as(s, dtype_, v, x, weight, y))
+}
+
+static void steps_multiply(int dtype, float factor, const char *x, char *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        cpu_store(dtype, y, i, cpu_load(dtype, x, i) * factor);
+}
+
+CPU_INLINE void steps_store_as(int dtype, int store_dtype, float scale, const char *x, char *y,
+                               int64_t n) {
+    int64_t i = 0;
+#if defined(STEPS_VECTORS)
+    i = vector_store(dtype, store_dtype, scale, x, y, n);
+#endif
+    for (; i < n; i++) {
+        const float value = cpu_load(dtype, x, i);
+        if (store_dtype < ROPE_F8E4M3)
+            cpu_store(store_dtype, y, i, value);
+        else
+            y[i] = (char)rope_to_8bit(store_dtype, value / scale);
+    }
+}
+
+static void steps_store(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n){
+    STEPS_BY_DTYPE(steps_store_as(dtype_, store_dtype, scale, x, y, n))}
+
+CPU_INLINE
+    void steps_load_as(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n) {
+    int64_t i = 0;
+#if defined(STEPS_VECTORS)
+    i = vector_load(dtype, store_dtype, scale, x, y, n);
+#endif
+    for (; i < n; i++)
+        cpu_store(dtype, y, i,
+                  store_dtype < ROPE_F8E4M3 ? cpu_load(store_dtype, x, i)
+                                            : rope_from_8bit(store_dtype, (uint8_t)x[i]) * scale);
+}
+
+static void steps_load(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n){
+    STEPS_BY_DTYPE(steps_load_as(dtype_, store_dtype, scale, x, y, n))}
+
+CPU_INLINE uint32_t steps_largest_as(int dtype, const char *x, int64_t n) {
+    uint32_t largest = 0;
+    int64_t i = 0;
+#if defined(STEPS_VECTORS)
+    i = vector_largest(dtype, x, n, &largest);
+#endif
+    for (; i < n; i++) {
+        const uint32_t magnitude = rope_finite_magnitude(cpu_load(dtype, x, i));
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
+static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
+    STEPS_BY_DTYPE(return steps_largest_as(dtype_, x, n))
+}
+
+#define APPEND_KERNEL(isa, rope_kernel)                                                            \
+    {                                                                                              \
+        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .normalize = steps_normalize,    \
+        .multiply = steps_multiply, .store = steps_store, .load = steps_load,                      \
+        .largest = steps_largest                                                                   \
+    }
+
+#endif

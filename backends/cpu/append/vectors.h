@@ -1,0 +1,193 @@
+/* Whole vectors of the steps of "append"; each returns how many elements it did. */
+#ifndef ROPEKIT_CPU_APPEND_VECTORS_H
+#define ROPEKIT_CPU_APPEND_VECTORS_H
+
+#include "backends/cpu/simd/element.h"
+#include "common/math/fp8.h"
+
+#define STEPS_VECTORS
+
+typedef uint8_t simd_u8 __attribute__((vector_size(SIMD_LANES)));
+
+/* The node of CPU_NORM_BLOCK elements: nodes of neighbours, vector by vector, then within one. */
+CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
+    enum { VECTORS = CPU_NORM_BLOCK / 2 / SIMD_LANES };
+    simd_f32 node[VECTORS];
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; v++) {
+        simd_pair pair =
+            simd_load_neighbours(dtype, x + 2 * v * SIMD_LANES * cpu_dtype_size(dtype));
+        if (sum == CPU_SUM_DEVIATIONS) {
+            pair.x1 -= simd_set_f(mean);
+            pair.x2 -= simd_set_f(mean);
+        }
+        node[v] = sum == CPU_SUM_ELEMENTS ? pair.x1 + pair.x2
+                                          : simd_fma(pair.x2, pair.x2, pair.x1 * pair.x1);
+    }
+#pragma GCC unroll 3
+    for (int count = VECTORS; count > 1; count /= 2)
+#pragma GCC unroll 4
+        for (int v = 0; v < count / 2; v++)
+            node[v] =
+                simd_even(node[2 * v], node[2 * v + 1]) + simd_odd(node[2 * v], node[2 * v + 1]);
+#pragma GCC unroll 4
+    for (int lanes = SIMD_LANES; lanes > 1; lanes /= 2)
+        node[0] = simd_even(node[0], node[0]) + simd_odd(node[0], node[0]);
+    return node[0][0];
+}
+
+/* x where it is a number, else a NaN whose low half is empty: for simd_bf16_words. */
+CPU_INLINE simd_f32 vector_quiet(simd_f32 x) {
+    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
+    const simd_u32 nan = (simd_u32)(x != x), quiet = (simd_u32){0} + 0x7fc00000u;
+    return (simd_f32)simd_select(nan, quiet, (simd_u32)x);
+}
+
+/* Rounds to dtype whatever x is, but keeps no NaN's bits. */
+CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
+    simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? vector_quiet(x) : x);
+}
+
+CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
+                                    const char *x, const char *weight, char *y) {
+    const int size = cpu_dtype_size(dtype), wide = s->weight_dtype == ROPE_F32;
+    const simd_f32 mean = simd_set_f(v.mean), reciprocal = simd_set_f(v.reciprocal),
+                   one = simd_set_f(s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? 1 : 0);
+    int64_t i = 0;
+    for (; i + SIMD_LANES <= s->norm_dim; i += SIMD_LANES) {
+        simd_f32 a = simd_widen(dtype, x + i * size);
+        if (s->norm == ROPE_NORM_LAYER)
+            a = a - mean;
+        a = a * reciprocal;
+        if (s->weight) {
+            simd_f32 w = wide ? simd_load_f(weight + i * 4) : simd_widen(dtype, weight + i * size);
+            if (s->rounding == ROPE_NORM_ROUND_TWICE)
+                a = simd_round_to(dtype, a);
+            if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
+                w = one + w;
+            a = a * w;
+        }
+        vector_put(dtype, y + i * size, a);
+    }
+    return i;
+}
+
+/* rope_to_f8, the bits of lanes in their low byte. */
+CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
+    const rope_f8_format f = rope_f8_format_of(store_dtype);
+    const int shift = 23 - f.mantissa;
+    const uint32_t base = (uint32_t)(127 - f.bias) << 23,
+                   magic = (uint32_t)(127 + 24 - f.bias - f.mantissa) << 23;
+    const simd_u32 u = (simd_u32)x & 0x7fffffffu, sign = (simd_u32)x >> 24 & 0x80u;
+    const simd_u32 small = (simd_u32)((simd_f32)u + (simd_f32)((simd_u32){0} + magic)) - magic,
+                   whole = (u - base + (1u << (shift - 1)) - 1 + (u >> shift & 1u)) >> shift;
+    const simd_i32 is_small =
+        (simd_i32)u<(int32_t)(base + (1u << 23)), is_nan = (simd_i32)u> 0x7f800000;
+    simd_u32 code = simd_select((simd_u32)is_small, small, whole);
+    code = simd_select((simd_u32)((simd_i32)code > (int32_t)f.largest), (simd_u32){0} + f.largest,
+                       code);
+    if (f.signed_zero)
+        code |= sign;
+    else
+        code |= sign & (simd_u32)(code != 0);
+    return simd_select((simd_u32)is_nan, (simd_u32){0} + f.nan, code);
+}
+
+/* rope_to_i8: adding 1.5 * 2^23 puts units at the last bit of the sum. */
+CPU_INLINE simd_u32 vector_to_i8(simd_f32 x) {
+    const simd_f32 low = simd_set_f(-128), high = simd_set_f(127);
+    x = (simd_f32)simd_select((simd_u32)(x < low), (simd_u32)low, (simd_u32)x);
+    x = (simd_f32)simd_select((simd_u32)(x > high), (simd_u32)high, (simd_u32)x);
+    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
+    return (simd_u32)(x + simd_set_f(0x1.8p+23f)) & (simd_u32)(x == x);
+}
+
+CPU_INLINE int64_t vector_store(int dtype, int store_dtype, float scale, const char *x, char *y,
+                                int64_t n) {
+    const int size = cpu_dtype_size(dtype);
+    int64_t i = 0;
+    if (store_dtype < ROPE_F8E4M3) {
+        for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
+            const simd_f32 a = simd_widen(dtype, x + i * size);
+            if (store_dtype == ROPE_F32)
+                simd_store_f(y + i * 4, a);
+            else if (store_dtype == ROPE_BF16)
+                vector_put(ROPE_BF16, y + i * 2, a);
+            else
+                vector_put(ROPE_F16, y + i * 2, a);
+        }
+        return i;
+    }
+    const simd_f32 divisor = simd_set_f(scale);
+    for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
+        const simd_f32 a = simd_widen(dtype, x + i * size) / divisor;
+        const simd_u32 codes = store_dtype == ROPE_F8E4M3   ? vector_to_f8(ROPE_F8E4M3, a)
+                               : store_dtype == ROPE_F8E5M2 ? vector_to_f8(ROPE_F8E5M2, a)
+                               : store_dtype == ROPE_I8     ? vector_to_i8(a)
+                                                            : vector_to_f8(ROPE_F8E4M3FNUZ, a);
+        const simd_u8 bytes = __builtin_convertvector(codes, simd_u8);
+        memcpy(y + i, &bytes, sizeof bytes);
+    }
+    return i;
+}
+
+/* rope_from_f8 of the codes in lanes. */
+CPU_INLINE simd_f32 vector_from_f8(int store_dtype, simd_u32 h) {
+    const rope_f8_format f = rope_f8_format_of(store_dtype);
+    const simd_u32 code = h & 0x7fu, sign = (h & 0x80u) << 24;
+    const uint32_t unit = (uint32_t)(127 + 1 - f.bias - f.mantissa) << 23;
+    const simd_f32 units =
+        __builtin_convertvector((simd_i32)code, simd_f32) * (simd_f32)((simd_u32){0} + unit);
+    const simd_u32 whole = (code << (23 - f.mantissa)) + ((uint32_t)(127 - f.bias) << 23),
+                   is_small = (simd_u32)(code >> f.mantissa == 0),
+                   is_nan = f.signed_zero ? (simd_u32)((simd_i32)code > (int32_t)f.largest)
+                                          : (simd_u32)(h == f.nan);
+    simd_u32 x = simd_select(is_small, (simd_u32)units, whole) | sign;
+    x = simd_select(is_nan, (simd_u32){0} + 0x7fc00000u, x);
+    if (store_dtype == ROPE_F8E5M2)
+        x = simd_select((simd_u32)(code == 0x7cu), 0x7f800000u | sign, x);
+    return (simd_f32)x;
+}
+
+CPU_INLINE simd_f32 vector_from_8bit(int store_dtype, const char *x) {
+    simd_u8 bytes;
+    memcpy(&bytes, x, sizeof bytes);
+    const simd_u32 h = __builtin_convertvector(bytes, simd_u32);
+    if (store_dtype == ROPE_I8)
+        return __builtin_convertvector((simd_i32)(h << 24) >> 24, simd_f32);
+    return store_dtype == ROPE_F8E4M3   ? vector_from_f8(ROPE_F8E4M3, h)
+           : store_dtype == ROPE_F8E5M2 ? vector_from_f8(ROPE_F8E5M2, h)
+                                        : vector_from_f8(ROPE_F8E4M3FNUZ, h);
+}
+
+CPU_INLINE int64_t vector_load(int dtype, int store_dtype, float scale, const char *x, char *y,
+                               int64_t n) {
+    const int size = cpu_dtype_size(dtype);
+    const simd_f32 scales = simd_set_f(scale);
+    int64_t i = 0;
+    for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
+        const simd_f32 a = store_dtype == ROPE_F32    ? simd_load_f(x + i * 4)
+                           : store_dtype == ROPE_BF16 ? simd_widen(ROPE_BF16, x + i * 2)
+                           : store_dtype == ROPE_F16
+                               ? simd_widen(ROPE_F16, x + i * 2)
+                               : vector_from_8bit(store_dtype, x + i) * scales;
+        vector_put(dtype, y + i * size, a);
+    }
+    return i;
+}
+
+CPU_INLINE int64_t vector_largest(int dtype, const char *x, int64_t n, uint32_t *largest) {
+    simd_u32 most = {0};
+    int64_t i = 0;
+    for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
+        const simd_u32 u = (simd_u32)simd_widen(dtype, x + i * cpu_dtype_size(dtype)) & 0x7fffffffu;
+        const simd_u32 finite = (simd_u32)((simd_i32)u < 0x7f800000),
+                       above = (simd_u32)((simd_i32)u > (simd_i32)most);
+        most = simd_select(finite & above, u, most);
+    }
+    for (int lane = 0; lane < SIMD_LANES; lane++)
+        *largest = most[lane] > *largest ? most[lane] : *largest;
+    return i;
+}
+
+#endif
