@@ -1,0 +1,66 @@
+/* The sums of norms: over a head, or over all heads of a token. */
+#include "backends/cpu/append/walk.h"
+
+static void add(const append_walk *w, int sum, const char *x, int64_t n, float mean,
+                rope_norm_tree *tree) {
+    w->kernel->add(sum, w->problem->rope.dtype, x, n, mean, tree);
+}
+
+static float sum_of(const append_walk *w, int sum, const char *x, int64_t n, float mean) {
+    rope_norm_tree tree;
+    tree.nodes = 0;
+    add(w, sum, x, n, mean, &tree);
+    return rope_norm_sum(&tree);
+}
+
+rope_norm_values append_head_values(const append_walk *w, const rope_append_steps *s,
+                                    const char *x) {
+    rope_norm_values v = {0, 0};
+    int sum = CPU_SUM_SQUARES;
+    if (s->norm == ROPE_NORM_LAYER) {
+        v.mean = rope_norm_mean(sum_of(w, CPU_SUM_ELEMENTS, x, s->norm_dim, 0), s->norm_dim);
+        sum = CPU_SUM_DEVIATIONS;
+    }
+    v.reciprocal =
+        rope_norm_reciprocal(sum_of(w, sum, x, s->norm_dim, v.mean), s->norm_dim, s->eps);
+    return v;
+}
+
+/* A sum over all heads of a token: blocks may span heads, so they are filled one after the other.
+ */
+static float token_sum(const append_walk *w, const append_part *all, int sum, float mean) {
+    const rope_append_operand *o = all->operand;
+    const rope_append_steps *s = all->steps;
+    char block[CPU_NORM_BLOCK * sizeof(float)];
+    int64_t held = 0;
+    rope_norm_tree tree;
+    tree.nodes = 0;
+    for (int64_t h = 0; h < o->heads; h++) {
+        const char *x = append_in_of(w, all, h) + s->norm_offset * o->in_stride[3] * w->size;
+        if (held == 0 && o->in_stride[3] == 1 && s->norm_dim % CPU_NORM_BLOCK == 0) {
+            add(w, sum, x, s->norm_dim, mean, &tree);
+            continue;
+        }
+        for (int64_t i = 0; i < s->norm_dim; i++) {
+            memcpy(block + held++ * w->size, x + i * o->in_stride[3] * w->size, (size_t)w->size);
+            if (held == CPU_NORM_BLOCK)
+                add(w, sum, block, held, mean, &tree), held = 0;
+        }
+    }
+    if (held)
+        add(w, sum, block, held, mean, &tree);
+    return rope_norm_sum(&tree);
+}
+
+rope_norm_values append_token_values(const append_walk *w, const append_part *all) {
+    const rope_append_steps *s = all->steps;
+    const int64_t n = all->operand->heads * s->norm_dim;
+    rope_norm_values v = {0, 0};
+    if (s->norm == ROPE_NORM_LAYER)
+        v.mean = rope_norm_mean(token_sum(w, all, CPU_SUM_ELEMENTS, 0), n);
+    v.reciprocal = rope_norm_reciprocal(
+        token_sum(w, all, s->norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES,
+                  v.mean),
+        n, s->eps);
+    return v;
+}
