@@ -13,17 +13,29 @@ static float sum_of(const append_walk *w, int sum, const char *x, int64_t n, flo
     return rope_norm_sum(&tree);
 }
 
-rope_norm_values append_head_values(const append_walk *w, const rope_append_steps *s,
-                                    const char *x) {
-    rope_norm_values v = {0, 0};
-    int sum = CPU_SUM_SQUARES;
-    if (s->norm == ROPE_NORM_LAYER) {
-        v.mean = rope_norm_mean(sum_of(w, CPU_SUM_ELEMENTS, x, s->norm_dim, 0), s->norm_dim);
-        sum = CPU_SUM_DEVIATIONS;
+/* Sums of lists of n elements each. */
+static void sum_lists(const append_walk *w, int sum, const char *const x[CPU_NORM_LISTS], int64_t n,
+                      const float *mean, float *sums) {
+    const int together = (n & (n - 1)) == 0 && n >= CPU_NORM_BLOCK && n <= CPU_NORM_LONGEST;
+    if (together)
+        w->kernel->sums(sum, w->problem->rope.dtype, x, n, mean, sums);
+    for (int list = 0; list < CPU_NORM_LISTS && !together; list++)
+        sums[list] = sum_of(w, sum, x[list], n, mean[list]);
+}
+
+void append_head_values(const append_walk *w, const rope_append_steps *s,
+                        const char *const x[CPU_NORM_LISTS], rope_norm_values *values) {
+    const int layer = s->norm == ROPE_NORM_LAYER;
+    float mean[CPU_NORM_LISTS] = {0}, sums[CPU_NORM_LISTS];
+    if (layer) {
+        sum_lists(w, CPU_SUM_ELEMENTS, x, s->norm_dim, mean, sums);
+        for (int list = 0; list < CPU_NORM_LISTS; list++)
+            mean[list] = rope_norm_mean(sums[list], s->norm_dim);
     }
-    v.reciprocal =
-        rope_norm_reciprocal(sum_of(w, sum, x, s->norm_dim, v.mean), s->norm_dim, s->eps);
-    return v;
+    sum_lists(w, layer ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, x, s->norm_dim, mean, sums);
+    for (int list = 0; list < CPU_NORM_LISTS; list++)
+        values[list] =
+            (rope_norm_values){mean[list], rope_norm_reciprocal(sums[list], s->norm_dim, s->eps)};
 }
 
 /* A sum over all heads of a token: blocks may span heads, so they are filled one after the other.

@@ -62,9 +62,31 @@ static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
     }
 }
 
-CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, rope_norm_values v,
+CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
+                              const float *mean, float *sums) {
+#if defined(STEPS_VECTORS)
+    vector_sums(sum, dtype, x, n, mean, sums);
+#else
+    for (int list = 0; list < CPU_NORM_LISTS; list++) {
+        rope_norm_tree blocks;
+        blocks.nodes = 0;
+        steps_add_as(sum, dtype, x[list], n, mean[list], &blocks);
+        sums[list] = rope_norm_sum(&blocks);
+    }
+#endif
+}
+
+static void steps_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
+                       const float *mean, float *sums) {
+    if (sum == CPU_SUM_SQUARES) {
+        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, n, mean, sums))
+    } else {
+        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, n, mean, sums))
+    }
+}
+
+CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, rope_norm_values v,
                                    const char *x, const char *weight, char *y) {
-    const rope_append_steps s = *steps; /* a copy, since stores may alias what pointers lead to */
     int64_t i = 0;
 #if defined(STEPS_VECTORS)
     i = vector_normalize(&s, dtype, v, x, weight, y);
@@ -72,6 +94,25 @@ CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, ro
     for (; i < s.norm_dim; i++) {
         const float w = weight ? rope_norm_weight_of(&s, cpu_load(s.weight_dtype, weight, i)) : 1;
         cpu_store(dtype, y, i, rope_normalized(&s, dtype, v, cpu_load(dtype, x, i), w));
+    }
+}
+
+/* The norms of Llama and Qwen, and of Gemma, have loops of their own. */
+CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, rope_norm_values v,
+                                   const char *x, const char *weight, char *y) {
+    rope_append_steps s = *steps; /* a copy, since stores may alias what pointers lead to */
+    const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
+    if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
+        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
+        s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
+        steps_normalize_by(s, dtype, v, x, weight, y);
+    } else if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
+               s.rounding == ROPE_NORM_ROUND_ONCE) {
+        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
+        s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
+        steps_normalize_by(s, dtype, v, x, weight, y);
+    } else {
+        steps_normalize_by(s, dtype, v, x, weight, y);
     }
 }
 
@@ -137,9 +178,9 @@ static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
 
 #define APPEND_KERNEL(isa, rope_kernel)                                                            \
     {                                                                                              \
-        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .normalize = steps_normalize,    \
-        .multiply = steps_multiply, .store = steps_store, .load = steps_load,                      \
-        .largest = steps_largest                                                                   \
+        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .sums = steps_sums,              \
+        .normalize = steps_normalize, .multiply = steps_multiply, .store = steps_store,            \
+        .load = steps_load, .largest = steps_largest                                               \
     }
 
 #endif

@@ -9,30 +9,65 @@
 
 typedef uint8_t simd_u8 __attribute__((vector_size(SIMD_LANES)));
 
-/* The node of CPU_NORM_BLOCK elements: nodes of neighbours, vector by vector, then within one. */
+/* Nodes of neighbours: those of 2 * SIMD_LANES elements, and of two vectors of nodes. */
+CPU_INLINE simd_f32 vector_node(int sum, int dtype, const char *x, simd_f32 mean) {
+    simd_pair pair = simd_load_neighbours(dtype, x);
+    if (sum == CPU_SUM_ELEMENTS)
+        return pair.x1 + pair.x2;
+    if (sum == CPU_SUM_DEVIATIONS) {
+        pair.x1 -= mean;
+        pair.x2 -= mean;
+    }
+    return simd_fma(pair.x2, pair.x2, pair.x1 * pair.x1);
+}
+
+CPU_INLINE simd_f32 vector_level(simd_f32 a, simd_f32 b) {
+    return simd_even(a, b) + simd_odd(a, b);
+}
+
+/* Lists of n elements each, one after the other in a list of nodes: n is a power of two and at most
+ * CPU_NORM_LONGEST. Levels join within a list up to its sum. */
+CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
+                            const float *mean, float *sums) {
+    const int step = 2 * SIMD_LANES * cpu_dtype_size(dtype);
+    simd_f32 node[CPU_NORM_LISTS * CPU_NORM_LONGEST / 4 / SIMD_LANES];
+    int count = 0;
+    for (int list = 0; list < CPU_NORM_LISTS; list++) {
+        const simd_f32 m = simd_set_f(mean[list]);
+        for (int64_t i = 0; i < n / 2; i += 2 * SIMD_LANES, count++) {
+            const char *at = x[list] + i * 2 * cpu_dtype_size(dtype);
+            node[count] =
+                vector_level(vector_node(sum, dtype, at, m), vector_node(sum, dtype, at + step, m));
+        }
+    }
+    for (int64_t width = n / 4; width > 1; width /= 2) {
+        if (count == 1) {
+            node[0] = vector_level(node[0], node[0]);
+            continue;
+        }
+        count /= 2;
+        for (int v = 0; v < count; v++)
+            node[v] = vector_level(node[2 * v], node[2 * v + 1]);
+    }
+    memcpy(sums, &node[0], CPU_NORM_LISTS * sizeof *sums);
+}
+
+/* The node of CPU_NORM_BLOCK elements. */
 CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
     enum { VECTORS = CPU_NORM_BLOCK / 2 / SIMD_LANES };
     simd_f32 node[VECTORS];
 #pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; v++) {
-        simd_pair pair =
-            simd_load_neighbours(dtype, x + 2 * v * SIMD_LANES * cpu_dtype_size(dtype));
-        if (sum == CPU_SUM_DEVIATIONS) {
-            pair.x1 -= simd_set_f(mean);
-            pair.x2 -= simd_set_f(mean);
-        }
-        node[v] = sum == CPU_SUM_ELEMENTS ? pair.x1 + pair.x2
-                                          : simd_fma(pair.x2, pair.x2, pair.x1 * pair.x1);
-    }
+    for (int v = 0; v < VECTORS; v++)
+        node[v] = vector_node(sum, dtype, x + 2 * v * SIMD_LANES * cpu_dtype_size(dtype),
+                              simd_set_f(mean));
 #pragma GCC unroll 3
     for (int count = VECTORS; count > 1; count /= 2)
 #pragma GCC unroll 4
         for (int v = 0; v < count / 2; v++)
-            node[v] =
-                simd_even(node[2 * v], node[2 * v + 1]) + simd_odd(node[2 * v], node[2 * v + 1]);
+            node[v] = vector_level(node[2 * v], node[2 * v + 1]);
 #pragma GCC unroll 4
     for (int lanes = SIMD_LANES; lanes > 1; lanes /= 2)
-        node[0] = simd_even(node[0], node[0]) + simd_odd(node[0], node[0]);
+        node[0] = vector_level(node[0], node[0]);
     return node[0][0];
 }
 
@@ -48,27 +83,34 @@ CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
     simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? vector_quiet(x) : x);
 }
 
+CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rope_norm_values v,
+                                      const char *x, const char *weight, int64_t i) {
+    const int size = cpu_dtype_size(dtype), wide = s->weight_dtype == ROPE_F32;
+    simd_f32 a = simd_widen(dtype, x + i * size);
+    if (s->norm == ROPE_NORM_LAYER)
+        a = a - simd_set_f(v.mean);
+    a = a * simd_set_f(v.reciprocal);
+    if (s->weight == 0)
+        return a;
+    simd_f32 w = wide ? simd_load_f(weight + i * 4) : simd_widen(dtype, weight + i * size);
+    if (s->rounding == ROPE_NORM_ROUND_TWICE)
+        a = simd_round_to(dtype, a);
+    if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
+        w = simd_set_f(1) + w;
+    a = a * w;
+    return wide && dtype == ROPE_BF16 ? vector_quiet(a) : a;
+}
+
+/* Of NaNs fp32 weights alone may have bits that simd_bf16_words does not expect. */
 CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
                                     const char *x, const char *weight, char *y) {
-    const int size = cpu_dtype_size(dtype), wide = s->weight_dtype == ROPE_F32;
-    const simd_f32 mean = simd_set_f(v.mean), reciprocal = simd_set_f(v.reciprocal),
-                   one = simd_set_f(s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? 1 : 0);
+    const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
-    for (; i + SIMD_LANES <= s->norm_dim; i += SIMD_LANES) {
-        simd_f32 a = simd_widen(dtype, x + i * size);
-        if (s->norm == ROPE_NORM_LAYER)
-            a = a - mean;
-        a = a * reciprocal;
-        if (s->weight) {
-            simd_f32 w = wide ? simd_load_f(weight + i * 4) : simd_widen(dtype, weight + i * size);
-            if (s->rounding == ROPE_NORM_ROUND_TWICE)
-                a = simd_round_to(dtype, a);
-            if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
-                w = one + w;
-            a = a * w;
-        }
-        vector_put(dtype, y + i * size, a);
-    }
+    for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES)
+        simd_narrow_two(dtype, 0, y + i * size, vector_normalized(s, dtype, v, x, weight, i),
+                        vector_normalized(s, dtype, v, x, weight, i + SIMD_LANES));
+    for (; i + SIMD_LANES <= s->norm_dim; i += SIMD_LANES)
+        simd_narrow(dtype, 0, y + i * size, vector_normalized(s, dtype, v, x, weight, i));
     return i;
 }
 

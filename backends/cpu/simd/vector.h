@@ -54,10 +54,7 @@ CPU_INLINE void simd_store_h(void *p, simd_u16 x) {
 }
 
 CPU_INLINE simd_f32 simd_set_f(float x) {
-    simd_f32 v;
-    for (int i = 0; i < SIMD_LANES; i++)
-        v[i] = x;
-    return v;
+    return x - (simd_f32){0}; /* -0 as well */
 }
 
 #if !defined(SIMD_SOME)
