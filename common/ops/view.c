@@ -1,6 +1,6 @@
 #include "common/ops/view.h"
 
-/* `dims` is a constant, for the compiler to unroll the loop. */
+/* A constant `dims` lets the compiler unroll the loop. */
 static inline int place(rope_span *span, const void *base, int dims) {
     int64_t below = 0, above = span->element;
     for (int d = 0; d < dims; d++) {
@@ -17,7 +17,7 @@ static inline int place(rope_span *span, const void *base, int dims) {
 }
 
 int rope_span_place(rope_span *span, const void *base) {
-    return span->dims == 4 ? place(span, base, 4) : place(span, base, ROPE_SPAN_DIMS);
+    return span->dims == 4 ? place(span, base, 4) : place(span, base, span->dims);
 }
 
 static int64_t magnitude(int64_t x) {
