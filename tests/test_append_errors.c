@@ -88,7 +88,7 @@ TEST(append_errors, norm) {
                BAD(v.norm.offset, KIND_I32, 32), BAD(k.norm.dim, KIND_I32, -2),
                BAD(k.norm.dim, KIND_I32, 65), BAD(v.norm.dim, KIND_I32, 33),
                BAD(k.norm.weight, KIND_I32, 3), BAD(k.norm.weight, KIND_I32, -1),
-               BAD(q.norm.weight_dtype, KIND_I32, 3), BAD(q.norm.eps, KIND_REAL, -1),
+               BAD(q.norm.weight_dtype, KIND_I32, 1), BAD(q.norm.eps, KIND_REAL, -1),
                BAD(q.norm.eps, KIND_REAL, NAN), BAD(k.norm.eps, KIND_REAL, INFINITY),
                BAD(v.norm.eps, KIND_REAL, 1e300));
     desc.q.norm.offset = 8;
@@ -521,7 +521,7 @@ TEST(append_errors, cache_strides) {
              STRIDE(a.v_cache.stride, 512, 128, 63, 64, 1));
     BAD_CALL(call, overflow, "k_cache.stride", "4611686018427387904",
              STRIDE(a.k_cache.stride, INT64_C(1) << 62, 128, 64, 8, 1));
-    BAD_CALL(call, overflow, "v_cache.stride", "9223372036854775807", a.pages = INT64_MAX);
+    BAD_CALL(call, overflow, "k_cache.stride", "9223372036854775807", a.pages = INT64_MAX);
     call_free(&call);
     desc.page_size = INT64_MAX;
     call_make(&call, &desc);

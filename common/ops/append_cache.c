@@ -202,10 +202,10 @@ rope_status rope_append_cache_read(const rope_append_problem *problem, const rop
     region[0].name = region[1].name = NULL;
     if (!given->data && problem->k_source == ROPE_SOURCE_TENSOR)
         return ROPE_OK;
-    if (args->pages < 1)
+    rope_status status = rope_pointer_check(name, "data", given->data, element);
+    if (status == ROPE_OK && args->pages < 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "pages is %lld; allowed is > 0 with a cache",
                          (long long)args->pages);
-    rope_status status = rope_pointer_check(name, "data", given->data, element);
     if (status == ROPE_OK)
         status = read_cache_strides(name, given, steps, problem->page_size, o);
     if (status != ROPE_OK)

@@ -171,11 +171,10 @@ static rope_status check_norm_weight(const char *part, rope_norm *norm, int32_t 
         check_choice(part, ".norm.weight", &norm->weight, ROPE_NORM_ONE_PLUS_WEIGHT, 0);
     if (status != ROPE_OK)
         return status;
-    if (norm->weight == 0 && (norm->weight_dtype || norm->rounding))
+    if (norm->weight == 0 && norm->weight_dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.weight_dtype is %d and rounding is %d; allowed is 0 without "
-                         "norm.weight",
-                         part, norm->weight_dtype, norm->rounding);
+                         "%s.norm.weight_dtype is %d; allowed is 0 without norm.weight", part,
+                         norm->weight_dtype);
     if (norm->weight_dtype == 0)
         norm->weight_dtype = dtype;
     if (norm->weight_dtype != ROPE_F32 && norm->weight_dtype != dtype)
