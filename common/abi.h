@@ -10,6 +10,13 @@
  */
 rope_status rope_abi_read(void *full, size_t full_size, const void *given, const char *name);
 
+/*
+ * The same of a struct whose second member is such a struct too, of inner_full_size bytes here:
+ * what follows it begins where the caller's, which may be of another size, ends.
+ */
+rope_status rope_abi_read_embedding(void *full, size_t full_size, size_t inner_full_size,
+                                    const void *given, const char *name, const char *inner_name);
+
 /* The opposite: copies as much of `full` as the caller's struct holds, its size member excepted. */
 rope_status rope_abi_write(void *given, const void *full, size_t full_size, const char *name);
 

@@ -101,8 +101,8 @@ int main(void) {
               failed(rope_device_alloc(device, sizeof decoded, &layers), "alloc") ||
               failed(rope_device_alloc(device, sizeof(step), &steps), "alloc") ||
               failed(make_plan(&plan), "plan") ||
-              run(device, plan, layers, steps, decoded, PROMPT) ||
-              run(device, plan, layers, steps, at_once, TOKENS);
+              run(device, plan, (layer *)layers, (step *)steps, decoded, PROMPT) ||
+              run(device, plan, (layer *)layers, (step *)steps, at_once, TOKENS);
     if (!bad && memcmp(decoded, at_once, sizeof decoded) != 0) {
         fprintf(stderr, "token by token is not what one call gives\n");
         bad = 1;

@@ -1,4 +1,5 @@
 /* Bad input: each gives its status and a text with field and value, and changes nothing. */
+#include "tests/bad_field.h"
 #include "tests/device.h"
 #include "tests/harness.h"
 
@@ -7,59 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum field_kind { KIND_I32, KIND_I64, KIND_REAL, KIND_NULL } field_kind;
-
-/* A field, a value that is not allowed, and what comes of it. */
-typedef struct bad_field {
-    const char *name;
-    size_t offset;
-    double value;
-    field_kind kind;
-    rope_status status;
-} bad_field;
-
 #define BAD_DESC(field, kind, value)                                                               \
     { #field, offsetof(rope_desc, field), value, kind, ROPE_ERROR_INVALID_VALUE }
-
-static void set_i32(char *at, double value) {
-    int32_t x = (int32_t)value;
-    memcpy(at, &x, sizeof x);
-}
-
-static void set_i64(char *at, double value) {
-    int64_t x = (int64_t)value;
-    memcpy(at, &x, sizeof x);
-}
-
-static void set_field(void *record, const bad_field *bad) {
-    char *at = (char *)record + bad->offset;
-    if (bad->kind == KIND_I32)
-        set_i32(at, bad->value);
-    else if (bad->kind == KIND_I64)
-        set_i64(at, bad->value);
-    else if (bad->kind == KIND_REAL)
-        memcpy(at, &bad->value, sizeof bad->value);
-    else
-        memset(at, 0, sizeof(void *));
-}
-
-static void value_text(const bad_field *bad, char *text, size_t room) {
-    if (bad->kind == KIND_REAL)
-        snprintf(text, room, "%g", bad->value);
-    else
-        snprintf(text, room, "%lld", (long long)bad->value);
-}
-
-static void check_text(const bad_field *bad) {
-    char value[32];
-    value_text(bad, value, sizeof value);
-    CHECK(strstr(rope_last_error(), bad->name), "the text does not name %s: %s", bad->name,
-          rope_last_error());
-    CHECK(bad->kind == KIND_NULL || strstr(rope_last_error(), value),
-          "the text does not give %s's value %s: %s", bad->name, value, rope_last_error());
-    CHECK(strstr(rope_last_error(), "allowed"), "the text does not say what is allowed: %s",
-          rope_last_error());
-}
 
 static rope_plan *plan_of(const rope_desc *desc) {
     rope_plan *plan = NULL;
@@ -72,11 +22,11 @@ static void check_desc(const rope_desc *base, const bad_field *list, size_t coun
     for (size_t i = 0; i < count; i++) {
         rope_desc desc = *base;
         rope_plan *untouched = (rope_plan *)&desc, *plan = untouched;
-        set_field(&desc, &list[i]);
+        bad_field_set(&desc, &list[i]);
         test_describe(list[i].name);
         CHECK_STATUS(list[i].status, rope_plan_create(&desc, &plan));
         CHECK(plan == untouched, "a failed rope_plan_create wrote its result");
-        check_text(&list[i]);
+        bad_field_check(&list[i]);
     }
 }
 
@@ -242,12 +192,7 @@ static void check_call(const error_call *call, const rope_args *args, rope_statu
     static unsigned char after[BYTES];
     test_describe(field);
     CHECK_STATUS(status, rope_apply(call->plan, args));
-    CHECK(strstr(rope_last_error(), field), "the text does not name %s: %s", field,
-          rope_last_error());
-    CHECK(!value || strstr(rope_last_error(), value), "the text does not give the value %s: %s",
-          value, rope_last_error());
-    CHECK(strstr(rope_last_error(), "allowed"), "the text does not say what is allowed: %s",
-          rope_last_error());
+    bad_text_check(field, value);
     CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, call->memory, BYTES));
     CHECK(memcmp(after, call->before, BYTES) == 0, "a call that failed wrote something");
 }

@@ -40,6 +40,8 @@ ROPE_FN int64_t rope_page_of(const rope_append_problem *problem, const rope_appe
 ROPE_FN rope_place rope_place_of(const rope_append_problem *problem, const rope_append_call *call,
                                  const rope_site *site) {
     rope_place place = {ROPE_PLACE_NONE, 0, 0, 0};
+    if (call->pages == 0)
+        return place;
     if (problem->cache == ROPE_CACHE_SLOTS) {
         place.index =
             rope_index_of(problem->slot_wide, call->slots,
@@ -49,7 +51,7 @@ ROPE_FN rope_place rope_place_of(const rope_append_problem *problem, const rope_
         place.page = place.index / problem->page_size;
     } else {
         const int64_t pages = problem->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
-        if (problem->cache == 0 || site->sequence < 0 ||
+        if (site->sequence < 0 ||
             (problem->ring && rope_difference(site->length, site->index) > problem->ring))
             return place;
         place.index = rope_cache_index(call, site);

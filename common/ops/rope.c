@@ -24,7 +24,7 @@ rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
     rope_problem *problem;
     rope_status status = rope_descriptor_read(desc, &full);
     if (status == ROPE_OK)
-        status = rope_problem_create(&full, &problem);
+        status = rope_problem_create(&full, sizeof *problem, &problem);
     if (status != ROPE_OK)
         return status;
     const rope_choice choice = {full.backend, full.device, full.kernel};

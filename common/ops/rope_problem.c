@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-/* One block: the problem, then every list of every set, each of `padded` entries, widest elements
- * first. */
+/* One block: the struct that begins with the problem, then every list of every set, each of
+ * `padded` entries, widest elements first. */
 typedef struct list_block {
     rope_problem *problem;
     uint64_t *turns[2], *top[2], *low[2];
@@ -18,8 +18,8 @@ typedef struct list_block {
     uint8_t *pair_axis;
 } list_block;
 
-static int carve(list_block *block, int32_t padded) {
-    const size_t n = (size_t)padded, head = (sizeof(rope_problem) + 63) / 64 * 64;
+static int carve(list_block *block, size_t size, int32_t padded) {
+    const size_t n = (size_t)padded, head = (size + 63) / 64 * 64;
     char *memory =
         aligned_alloc(64, head + (n * (2 * 3 * 8 + 8 + 2 * 8 + 2 * 4 + 1) + 63) / 64 * 64);
     if (!memory)
@@ -88,14 +88,16 @@ static void copy_fields(const rope_desc *desc, rope_problem *problem) {
     };
 }
 
-rope_status rope_problem_create(const rope_desc *desc, rope_problem **made) {
+rope_status rope_problem_create(const rope_desc *desc, size_t size, rope_problem **made) {
     int32_t pairs = desc->rotary_dim / 2;
     int32_t padded = (pairs + ROPE_PAIR_PADDING - 1) / ROPE_PAIR_PADDING * ROPE_PAIR_PADDING;
     list_block block;
-    if (!carve(&block, padded))
+    if (!carve(&block, size, padded))
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the lists of %d pairs", pairs);
-    rope_problem *problem = block.problem;
+    rope_problem *problem = *made = block.problem;
     copy_fields(desc, problem);
+    if (pairs == 0)
+        return ROPE_OK;
     for (int32_t i = 0; i < padded; i++)
         block.pair_axis[i] = (uint8_t)(i < pairs ? rope_descriptor_axis(desc, i) : 0);
     problem->pair_axis = block.pair_axis;
@@ -110,6 +112,5 @@ rope_status rope_problem_create(const rope_desc *desc, rope_problem **made) {
             block.xpos_rate[i] = 0;
         problem->xpos_rate = block.xpos_rate;
     }
-    *made = problem;
     return ROPE_OK;
 }

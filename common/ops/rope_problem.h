@@ -8,8 +8,9 @@
  */
 enum { ROPE_PAIR_PADDING = 16 };
 
-/* *problem receives one block of memory, to be freed, that holds the problem and all that it points
- * to. desc is checked. */
-rope_status rope_problem_create(const rope_desc *desc, rope_problem **problem);
+/* *problem receives one block of memory, to be freed: a struct of `size` bytes that begins with the
+ * problem, whose rest is not set, and all that the problem points to. desc is checked; with a
+ * rotary_dim of 0 there are no lists. */
+rope_status rope_problem_create(const rope_desc *desc, size_t size, rope_problem **problem);
 
 #endif

@@ -1,8 +1,9 @@
 #include "common/ops/view.h"
 
-int rope_span_place(rope_span *span, const void *base) {
+/* A constant `dims` lets the compiler unroll the loop. */
+static inline int place(rope_span *span, const void *base, int dims) {
     int64_t below = 0, above = span->element;
-    for (int d = 0; d < 4; d++) {
+    for (int d = 0; d < dims; d++) {
         int64_t bytes, reach;
         if (__builtin_mul_overflow(span->stride[d], span->element, &bytes) ||
             __builtin_mul_overflow(bytes, span->count[d] - 1, &reach) ||
@@ -15,14 +16,18 @@ int rope_span_place(rope_span *span, const void *base) {
            !__builtin_add_overflow(address, (uint64_t)above, &span->high);
 }
 
+int rope_span_place(rope_span *span, const void *base) {
+    return span->dims == 4 ? place(span, base, 4) : place(span, base, span->dims);
+}
+
 static int64_t magnitude(int64_t x) {
     return x < 0 ? -x : x;
 }
 
 int rope_span_aliases(const rope_span *span) {
-    int64_t stride[4], reach[4];
+    int64_t stride[ROPE_SPAN_DIMS], reach[ROPE_SPAN_DIMS];
     int n = 0;
-    for (int d = 3; d >= 0; d--) {
+    for (int d = span->dims - 1; d >= 0; d--) {
         if (span->count[d] == 1)
             continue;
         int64_t s = magnitude(span->stride[d]);
@@ -44,7 +49,7 @@ int rope_span_aliases(const rope_span *span) {
 }
 
 int rope_span_same_order(const rope_span *a, const rope_span *b) {
-    for (int d = 0; d < 4; d++)
+    for (int d = 0; d < a->dims; d++)
         if (a->count[d] > 1 && a->stride[d] != b->stride[d])
             return 0;
     return 1;
@@ -53,7 +58,7 @@ int rope_span_same_order(const rope_span *a, const rope_span *b) {
 /* Bytes that the dimensions which are no multiple of `modulus` reach over. */
 static int64_t reach_modulo(const rope_span *span, int64_t modulus) {
     int64_t reach = span->element;
-    for (int d = 0; d < 4; d++)
+    for (int d = 0; d < span->dims; d++)
         if (span->stride[d] * span->element % modulus != 0)
             reach += magnitude(span->stride[d]) * span->element * (span->count[d] - 1);
     return reach;
@@ -69,7 +74,7 @@ static int disjoint_modulo(const rope_span *a, const rope_span *b, int64_t modul
 int rope_span_interleaved(const rope_span *a, const rope_span *b) {
     const rope_span *both[2] = {a, b};
     for (int i = 0; i < 2; i++)
-        for (int d = 0; d < 4; d++) {
+        for (int d = 0; d < both[i]->dims; d++) {
             int64_t modulus = magnitude(both[i]->stride[d]) * both[i]->element;
             if (both[i]->count[d] > 1 && modulus > 0 && disjoint_modulo(a, b, modulus))
                 return 1;

@@ -4,8 +4,12 @@
 
 #include <stdint.h>
 
-/* The bytes of a strided view of 4 dimensions, none of them empty. Its lists are the caller's. */
+/* Most dimensions of a view: those of a cache. */
+enum { ROPE_SPAN_DIMS = 5 };
+
+/* The bytes of a strided view, none of its dimensions empty. Its lists are the caller's. */
 typedef struct rope_span {
+    int dims;
     const int64_t *count, *stride; /* elements */
     int64_t element;               /* bytes */
     uint64_t low;                  /* address of the first byte */

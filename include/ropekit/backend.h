@@ -178,7 +178,7 @@ typedef struct rope_append_operand {
 typedef struct rope_append_call {
     rope_call rope; /**< Without its tensors: batch, tokens, positions, tables, flag. */
     rope_append_operand tensor[ROPE_APPEND_TENSORS];
-    int64_t pages;           /**< Of each cache. */
+    int64_t pages;           /**< Of each cache; 0: this call has none, and no slots and table. */
     const void *slots;       /**< As rope_append_args.slots. */
     int64_t slot_stride[2];  /**< Over [batch, token]. */
     const void *block_table; /**< As rope_append_args.block_table. */

@@ -1,0 +1,281 @@
+#include "common/ops/append_call.h"
+
+#include "common/abi.h"
+#include "common/ops/append_cache.h"
+#include "common/ops/positions.h"
+#include "common/ops/tensor.h"
+#include "common/status.h"
+
+#include <string.h>
+
+static const char *const names[] = {"q", "k", "v"};
+static const char *const in_names[] = {"q.in", "k.in", "v.in"};
+static const char *const out_names[] = {"q.out", "k.out", "v.out"};
+static const char *const weight_names[] = {"q_weight", "k_weight", "v_weight"};
+
+/* What one tensor reads and writes. */
+typedef struct tensor_regions {
+    rope_tensor_spans spans; /* unset where it is read from the cache */
+    rope_region stored[2];   /* cache and scale */
+} tensor_regions;
+
+static const rope_tensor *tensor_of(const rope_append_args *args, int which) {
+    return which == ROPE_APPEND_Q   ? &args->rope.q
+           : which == ROPE_APPEND_K ? &args->rope.k
+                                    : &args->v;
+}
+
+static const rope_norm_weight *weight_of(const rope_append_args *args, int which) {
+    return which == ROPE_APPEND_Q   ? &args->q_weight
+           : which == ROPE_APPEND_K ? &args->k_weight
+                                    : &args->v_weight;
+}
+
+/* --- what nothing reads --- */
+
+static rope_status check_tensor_unread(const rope_append_problem *problem,
+                                       const rope_append_args *args, int which) {
+    const rope_tensor *t = tensor_of(args, which);
+    const int64_t *s = t->out_stride;
+    if (problem->k_source == ROPE_SOURCE_CACHE) {
+        if (which != ROPE_APPEND_K && t->heads)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "%s.heads is %lld; allowed is 0 where k_source is ROPE_SOURCE_CACHE",
+                             names[which], (long long)t->heads);
+        if (which == ROPE_APPEND_K &&
+            (t->in || t->out || !rope_all_zero(t->in_stride, 4) || !rope_all_zero(s, 4)))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "k.in is %p, k.out is %p and their strides begin with %lld and %lld; "
+                             "allowed is NULL and 0 where k_source is ROPE_SOURCE_CACHE",
+                             t->in, t->out, (long long)t->in_stride[0], (long long)s[0]);
+        return ROPE_OK;
+    }
+    if (which != ROPE_APPEND_Q && t->heads && !t->out && !rope_all_zero(s, 4))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%s.out_stride is [%lld, %lld, %lld, %lld]; allowed is 0 while %s.out is "
+                         "NULL",
+                         names[which], (long long)s[0], (long long)s[1], (long long)s[2],
+                         (long long)s[3], names[which]);
+    return ROPE_OK;
+}
+
+static rope_status check_weight_unread(const rope_append_problem *problem,
+                                       const rope_append_args *args, int which) {
+    const rope_norm_weight *w = weight_of(args, which);
+    if (problem->steps[which].weight == 0 && (w->data || w->head_stride))
+        return rope_fail(
+            ROPE_ERROR_INVALID_VALUE,
+            "%s.data is %p and %s.head_stride is %lld; allowed is NULL and 0 where the "
+            "descriptor has no weight",
+            weight_names[which], w->data, weight_names[which], (long long)w->head_stride);
+    return ROPE_OK;
+}
+
+/* Without a rotation positions serve the cache alone. */
+static rope_status check_positions_unread(const rope_append_problem *problem,
+                                          const rope_append_args *args) {
+    const rope_args *rope = &args->rope;
+    const int cached = args->k_cache.data || args->v_cache.data,
+              by_index = cached && problem->cache != ROPE_CACHE_SLOTS && !args->cache_starts;
+    if (problem->rope.pairs)
+        return ROPE_OK;
+    if (rope->position_ids)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "position_ids is %p; allowed is NULL where rotation is ROPE_ROTATION_OFF",
+                         rope->position_ids);
+    if (!by_index && (rope->position_offset || rope->sequence_offsets))
+        return rope_fail(
+            ROPE_ERROR_INVALID_VALUE,
+            "position_offset is %lld and sequence_offsets is %p; allowed is 0 and NULL "
+            "where neither a rotation nor the cache takes its index from them",
+            (long long)rope->position_offset, rope->sequence_offsets);
+    return ROPE_OK;
+}
+
+static rope_status check_unread(const rope_append_problem *problem, const rope_append_args *args) {
+    rope_status status = ROPE_OK;
+    for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
+        status = check_tensor_unread(problem, args, t);
+        if (status == ROPE_OK)
+            status = check_weight_unread(problem, args, t);
+    }
+    if (status == ROPE_OK)
+        status = rope_append_cache_unread(problem, args);
+    if (status == ROPE_OK)
+        status = rope_append_mapping_check(problem, args);
+    return status == ROPE_OK ? check_positions_unread(problem, args) : status;
+}
+
+/* --- tensors --- */
+
+static rope_status read_heads_alone(const rope_append_problem *problem,
+                                    const rope_append_args *args, rope_append_operand *o) {
+    const rope_args *rope = &args->rope;
+    int64_t elements;
+    if (rope->k.heads < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "k.heads is %lld; allowed is >= 0",
+                         (long long)rope->k.heads);
+    o->heads = rope->batch && rope->tokens ? rope->k.heads : 0;
+    return rope_sizes_check(rope, rope->k.heads, problem->steps[ROPE_APPEND_K].head_dim, "k",
+                            &elements);
+}
+
+static rope_status read_views(const rope_append_problem *problem, const rope_append_args *args,
+                              int which, rope_append_operand *o, rope_tensor_spans *spans) {
+    const rope_append_steps *steps = &problem->steps[which];
+    const rope_tensor *given = tensor_of(args, which);
+    const int32_t in = rope_dtype_size(problem->rope.dtype),
+                  out = which == ROPE_APPEND_Q ? rope_dtype_size(steps->store_dtype) : in;
+    const int stored = (which == ROPE_APPEND_K && args->k_cache.data) ||
+                       (which == ROPE_APPEND_V && args->v_cache.data);
+    const rope_tensor_form form = {names[which], steps->head_dim, in, out, stored};
+    if (given->heads > 0 && given->in && given->in == given->out && in != out)
+        return rope_fail(ROPE_ERROR_OVERLAP,
+                         "q.out is q.in, %p; allowed is that only where q.store_dtype has the size "
+                         "of dtype",
+                         given->in);
+    rope_operand views = {0};
+    rope_status status = rope_tensor_read(&args->rope, given, &form, &views, spans);
+    if (status != ROPE_OK || views.heads == 0)
+        return status;
+    o->in = views.in;
+    o->out = views.out;
+    o->heads = views.heads;
+    memcpy(o->in_stride, views.in_stride, sizeof o->in_stride);
+    memcpy(o->out_stride, views.out_stride, sizeof o->out_stride);
+    spans->in.stride = o->in_stride;
+    spans->out.stride = o->out_stride;
+    return ROPE_OK;
+}
+
+static rope_status read_weight(const rope_append_problem *problem, const rope_append_args *args,
+                               int which, rope_append_operand *o) {
+    const rope_append_steps *steps = &problem->steps[which];
+    const rope_norm_weight *given = weight_of(args, which);
+    if (steps->weight == 0)
+        return ROPE_OK;
+    const int32_t element = rope_dtype_size(steps->weight_dtype);
+    o->weight = given->data;
+    o->weight_stride = given->head_stride == 0 && steps->norm_scope == ROPE_NORM_TOKEN
+                           ? steps->norm_dim
+                           : given->head_stride;
+    rope_status status = rope_pointer_check(weight_names[which], "data", given->data, element);
+    if (status != ROPE_OK)
+        return status;
+    const int64_t count[] = {o->heads, steps->norm_dim, 1, 1},
+                  stride[] = {o->weight_stride, 1, 0, 0};
+    rope_span span = {4, count, stride, element, 0, 0};
+    if (!rope_span_place(&span, given->data))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "%s.head_stride is %lld; allowed is what stays within 64-bit addresses "
+                         "with %lld heads",
+                         weight_names[which], (long long)o->weight_stride, (long long)o->heads);
+    return ROPE_OK;
+}
+
+static rope_status read_tensor(const rope_append_problem *problem, const rope_append_args *args,
+                               int which, rope_append_operand *o, tensor_regions *regions) {
+    const int from_cache = problem->k_source == ROPE_SOURCE_CACHE;
+    rope_status status = ROPE_OK;
+    if (!from_cache)
+        status = read_views(problem, args, which, o, &regions->spans);
+    else if (which == ROPE_APPEND_K)
+        status = read_heads_alone(problem, args, o);
+    if (status != ROPE_OK || o->heads == 0)
+        return status;
+    regions->stored[0].name = regions->stored[1].name = NULL;
+    status = which == ROPE_APPEND_Q
+                 ? rope_append_q_scale_read(problem, args, o, &regions->stored[1])
+                 : rope_append_cache_read(problem, args, which, o, regions->stored);
+    return status == ROPE_OK ? read_weight(problem, args, which, o) : status;
+}
+
+/* --- overlap --- */
+
+enum { MOST_REGIONS = 4 * ROPE_APPEND_TENSORS };
+
+typedef struct region_list {
+    struct {
+        const char *name;
+        int written;
+        const rope_span *span;
+    } at[MOST_REGIONS];
+    int count;
+} region_list;
+
+static void add(region_list *list, const char *name, int written, const rope_span *span) {
+    const int n = list->count++;
+    list->at[n].name = name;
+    list->at[n].written = written;
+    list->at[n].span = span;
+}
+
+static void add_tensor(region_list *list, const rope_append_operand *o, int which,
+                       const tensor_regions *regions) {
+    if (o->out)
+        add(list, out_names[which], 1, &regions->spans.out);
+    if (o->in && !regions->spans.in_place)
+        add(list, in_names[which], 0, &regions->spans.in);
+    for (int i = 0; i < 2; i++)
+        if (regions->stored[i].name)
+            add(list, regions->stored[i].name, regions->stored[i].written,
+                &regions->stored[i].span);
+}
+
+/* A tensor's own in and out were compared with its strides. */
+static rope_status check_overlap(const rope_append_call *call,
+                                 const tensor_regions regions[ROPE_APPEND_TENSORS]) {
+    region_list list;
+    list.count = 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
+        if (call->tensor[t].heads)
+            add_tensor(&list, &call->tensor[t], t, &regions[t]);
+    for (int i = 0; i < list.count; i++)
+        for (int j = 0; j < i; j++)
+            if ((list.at[i].written || list.at[j].written) &&
+                !rope_span_disjoint(list.at[i].span, list.at[j].span))
+                return rope_fail(ROPE_ERROR_OVERLAP,
+                                 "%s is %#llx and %s is %#llx: they overlap; allowed is disjoint "
+                                 "views",
+                                 list.at[j].name, (unsigned long long)list.at[j].span->low,
+                                 list.at[i].name, (unsigned long long)list.at[i].span->low);
+    return ROPE_OK;
+}
+
+/* --- a call --- */
+
+static rope_status read_all(const rope_append_problem *problem, const rope_append_args *args,
+                            rope_append_call *call, int *empty) {
+    tensor_regions regions[ROPE_APPEND_TENSORS];
+    int cached = 0;
+    memset(call, 0, sizeof *call);
+    rope_status status = rope_extent_check(&args->rope);
+    if (status == ROPE_OK)
+        status = check_unread(problem, args);
+    *empty = 1;
+    for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
+        status = read_tensor(problem, args, t, &call->tensor[t], &regions[t]);
+        *empty &= call->tensor[t].heads == 0;
+        cached |= call->tensor[t].cache != NULL;
+    }
+    if (status == ROPE_OK)
+        status = rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope);
+    if (status == ROPE_OK && cached)
+        status = rope_append_mapping_read(problem, args, call);
+    return status == ROPE_OK ? check_overlap(call, regions) : status;
+}
+
+rope_status rope_append_call_read(const void *problem, const void *given, void *call, void **stream,
+                                  int *empty) {
+    const rope_append_args *args = given;
+    rope_append_args full;
+    if (!args || args->struct_size != sizeof *args || args->rope.struct_size != sizeof args->rope) {
+        rope_status status = rope_abi_read_embedding(&full, sizeof full, sizeof full.rope, given,
+                                                     "rope_append_args", "rope_args");
+        if (status != ROPE_OK)
+            return status;
+        args = &full;
+    }
+    *stream = args->rope.stream;
+    return read_all(problem, args, call, empty);
+}
