@@ -538,8 +538,13 @@ def test_an_operator_raises_what_pytorch_makes_of_an_error() -> None:
 
 
 IN_PLACE: list[tuple[str, Callable[[torch.Tensor], object]]] = [
-    ("q requires a gradient", lambda x: ropekit.apply_(x.requires_grad_())),
-    ("q requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
+    ("q is a leaf that requires a gradient", lambda x: ropekit.apply_(x.requires_grad_())),
+    ("q is a leaf", lambda x: ropekit.apply_(x.requires_grad_().view(x.shape))),
+    (
+        "q is a view made by a function of several results",
+        lambda x: ropekit.apply_((x.requires_grad_() * 1).chunk(2)[0]),
+    ),
+    ("a tensor requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
     ("cos or sin requires", lambda x: ropekit.apply_(x, cos=TABLE, sin=LEAF_TABLE)),
     (
         "cos or sin requires",
