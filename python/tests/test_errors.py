@@ -332,11 +332,19 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     ),
     (
         ValueError,
-        "positions does not fit; allowed is [tokens] or [batch, tokens]",
+        "positions has the shape [4]; allowed is [tokens] or [batch, tokens]",
         lambda: ropekit.apply(X, positions=INT[:4]),
     ),
-    (ValueError, "positions does not fit", lambda: ropekit.apply(X, positions=INT.expand(3, 5))),
-    (ValueError, "positions does not fit", lambda: ropekit.apply(X[:, :0], positions=INT[:4])),
+    (
+        ValueError,
+        "positions has the shape [3, 5]",
+        lambda: ropekit.apply(X, positions=INT.expand(3, 5)),
+    ),
+    (
+        ValueError,
+        "positions has the shape [4]",
+        lambda: ropekit.apply(X[:, :0], positions=INT[:4]),
+    ),
     (
         ValueError,
         "positions has 4 dimensions; allowed is at most 3",
