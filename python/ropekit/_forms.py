@@ -229,10 +229,8 @@ _LAYOUTS = {
 }
 
 
-def _layout(x: Tensor | None, rows: Tensor, is_ids: bool, unsqueeze_dim: int) -> str | None:
+def _layout(x: Tensor, rows: Tensor, is_ids: bool, unsqueeze_dim: int) -> str | None:
     """The layout of x, whose heads are where a table gets one more dimension; None: another."""
-    if x is None:
-        return None
     # Of position ids, which stand for a table [batch, tokens, columns], tokens come last.
     dims, tokens = (3, -1) if is_ids else (rows.dim(), -2)
     heads = unsqueeze_dim if unsqueeze_dim < 0 else unsqueeze_dim - dims - 1
@@ -260,23 +258,24 @@ def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Call
     unsqueeze_dim = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in names else -2
     complex_name = _complex_name(parameters)
 
+    first = next(iter(forms.values()))  # which angles need, however a device rounds tables
+
     def apply_rotary_pos_emb(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         tensors: list[Any] = [given.get(name) for name in tensor_names]
-        form = form_on(forms, tensors[0].device) if tensors[0] is not None else None
-        layout = None
-        if form and form.complex_layout:
-            cos, sin = _parts(given[complex_name], tensors[0], form.complex_layout)
-            dim = -2 if form.complex_layout == "bshd" else -3
-        elif not complex_name:
-            cos, sin = given["cos"], given["sin"]
-            dim = given.get("unsqueeze_dim", unsqueeze_dim)
-        if form:
-            layouts = {_layout(x, cos, isinstance(sin, Angles), dim) for x in tensors}
-            layout = layouts.pop() if len(layouts) == 1 else None
-        if form and layout:
-            return _rotate(form, layout, tensors, cos, sin)
-        if any(isinstance(x, Angles) for x in given.values()):
+        has_angles = any(isinstance(x, Angles) for x in given.values())
+        if all(x is not None for x in tensors):
+            form = first if has_angles else form_on(forms, tensors[0].device)
+            if form and form.complex_layout:
+                cos, sin = _parts(given[complex_name], tensors[0], form.complex_layout)
+                dim = -2 if form.complex_layout == "bshd" else -3
+            elif form:
+                cos, sin = given["cos"], given["sin"]
+                dim = given.get("unsqueeze_dim", unsqueeze_dim)
+            layouts = {_layout(x, cos, has_angles, dim) if form else None for x in tensors}
+            if form and len(layouts) == 1 and (layout := layouts.pop()):
+                return _rotate(form, layout, tensors, cos, sin)
+        if has_angles:
             raise RuntimeError(
                 f"{original.__name__} has no layout for its tensors; allowed for this model is "
                 'angle_mode "table"'

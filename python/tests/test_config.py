@@ -276,8 +276,8 @@ def test_a_file_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.Mo
     path.write_text('{"head_dim": 8}', encoding="utf-8")
     looks: list[object] = []
     monkeypatch.setattr("ropekit.config.stat", lambda path: [looks.append(path), os.stat(path)][1])
-    monkeypatch.setattr("ropekit.config.monotonic", lambda: now)
     for now in (1.0, 1.0 + SECONDS / 2, 1.0 + SECONDS):
+        monkeypatch.setattr("ropekit.config.monotonic", lambda now=now: now)
         for _ in range(9):
             ropekit.apply(q, config=path)
     assert len(looks) == 2

@@ -48,9 +48,13 @@ def test_logits_keep_every_bit(name: str, device: str) -> None:
         with torch.no_grad(), Count() as count:
             expected = model(**inputs).logits
             assert count.calls == 0
-            with ropekit.transformers.patch(model):
+            with ropekit.transformers.patch(model) as patch:
                 found = model(**inputs).logits
-            assert count.calls >= 2
+            # A device whose complex products round in another way keeps the original function.
+            kinds = ", any device: ", f", {device} device: "
+            served = any(kind in line for kind in kinds for line in patch.report)
+            assert served or device == "cuda"
+            assert count.calls >= 2 or not served
             calls = count.calls
             assert torch.equal(model(**inputs).logits, expected)
             assert count.calls == calls
