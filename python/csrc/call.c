@@ -370,7 +370,7 @@ static const char *run_widened(call *c) {
 }
 
 static const char *run(call *c) {
-    int32_t position_dtype;
+    int32_t position_dtype = 0;
     const char *error = check_pair(c);
     if (!error)
         error = check_indices(c, &position_dtype);
