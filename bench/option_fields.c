@@ -8,6 +8,8 @@
 #define DESCRIBED (COMMAND_INFO | COMMAND_VERIFY | COMMAND_ACCURACY | COMMAND_BENCH | COMMAND_DEMO)
 #define CALLED (COMMAND_VERIFY | COMMAND_BENCH)
 #define RANGE32 INT32_MIN, INT32_MAX
+#define COUNT32 1, INT32_MAX /* of fields whose 0 means "not given" */
+#define COUNT64 1, INT64_MAX
 #define SIZES 0, INT32_MAX
 #define ANY64 INT64_MIN, INT64_MAX
 
@@ -15,8 +17,10 @@
     { name, OPTION_##kind, commands, offsetof(options, member), values, __VA_ARGS__, GROUP }
 #define CHOICE(name, commands, member, values, help)                                               \
     FIELD(name, CHOICE, commands, member, values, 0, 0, help)
-#define INT32(name, member, help) FIELD(name, INT32, DESCRIBED, desc.member, "N", RANGE32, help)
-#define INT64(name, member, help) FIELD(name, INT64, DESCRIBED, desc.member, "N", ANY64, help)
+#define INT32(name, member, range, help)                                                           \
+    FIELD(name, INT32, DESCRIBED, desc.member, "N", range, help)
+#define INT64(name, member, range, help)                                                           \
+    FIELD(name, INT64, DESCRIBED, desc.member, "N", range, help)
 #define REAL(name, member, help) FIELD(name, DOUBLE, DESCRIBED, desc.member, "X", 0, 0, help)
 #define FLAG(name, commands, member, help) FIELD(name, FLAG, commands, member, NULL, 0, 0, help)
 #define TEXT(name, commands, member, word, help)                                                   \
@@ -35,7 +39,7 @@ const option_field option_fields[] = {
     FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
     FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
     FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
-    INT32("head-dim", head_dim, "elements of a head [128]"),
+    INT32("head-dim", head_dim, RANGE32, "elements of a head [128]"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
     FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO, quick,
          "fewer rounds, positions and sizes"),
@@ -45,10 +49,10 @@ const option_field option_fields[] = {
 
 #undef GROUP
 #define GROUP "Tensors"
-    INT32("rotary-dim", rotary_dim, "elements that rotate"),
-    INT32("rotary-offset", rotary_offset, "first element that rotates"),
-    INT32("k-head-dim", k_head_dim, "k's head_dim where it differs"),
-    INT32("k-rotary-offset", k_rotary_offset, "first element of k that rotates"),
+    INT32("rotary-dim", rotary_dim, COUNT32, "elements that rotate"),
+    INT32("rotary-offset", rotary_offset, RANGE32, "first element that rotates"),
+    INT32("k-head-dim", k_head_dim, COUNT32, "k's head_dim where it differs"),
+    INT32("k-rotary-offset", k_rotary_offset, RANGE32, "first element of k that rotates"),
     CHOICE("pairing-in", DESCRIBED, desc.pairing_in, "half-split|interleaved", "pairs read"),
     CHOICE("pairing-out", DESCRIBED, desc.pairing_out, "half-split|interleaved", "pairs written"),
     CHOICE("layout", CALLED, layout, "bshd|bhsd|sbhd", "order of batch, token, head and dim"),
@@ -79,12 +83,12 @@ const option_field option_fields[] = {
            "longrope"),
     CHOICE("truncate", DESCRIBED, desc.truncate, "on|off", "yarn"),
     FIELD("inv-freq", FACTORS, DESCRIBED, desc.inv_freq, "X,X,...", 0, 0, "radians a position"),
-    INT64("original-max-position-embeddings", original_max_position_embeddings,
+    INT64("original-max-position-embeddings", original_max_position_embeddings, COUNT64,
           "yarn, longrope, llama3"),
-    INT64("max-position-embeddings", max_position_embeddings, "dynamic, longrope"),
-    INT64("sequence-length", sequence_length, "dynamic"),
+    INT64("max-position-embeddings", max_position_embeddings, COUNT64, "dynamic, longrope"),
+    INT64("sequence-length", sequence_length, COUNT64, "dynamic"),
     REAL("xpos-scale-base", xpos_scale_base, "XPos on"),
-    INT64("xpos-center", xpos_center, "position where XPos scales by 1"),
+    INT64("xpos-center", xpos_center, ANY64, "position where XPos scales by 1"),
 
 #undef GROUP
 #define GROUP "Positions"
@@ -99,7 +103,7 @@ const option_field option_fields[] = {
           "position offset of each sequence"),
     FIELD("sequence-lengths", INDICES, CALLED, sequence_lengths, "N,N,...", 0, 0,
           "length of each sequence: longrope"),
-    INT32("axes", axes, "position axes"),
+    INT32("axes", axes, COUNT32, "position axes"),
     CHOICE("axis-layout", DESCRIBED, desc.axis_layout, "chunked|interleaved|alternating|custom",
            "how pairs are dealt to axes"),
     CHOICE("axis-frequency", DESCRIBED, desc.axis_frequency, "shared|restart",
@@ -107,8 +111,8 @@ const option_field option_fields[] = {
     FIELD("sections", SECTIONS, DESCRIBED, desc.sections, "N,N,...", 0, 0, "pairs of each axis"),
     FIELD("pair-axis", BYTES, DESCRIBED, desc.pair_axis, "N,N,...", 0, 0, "axis of each pair"),
     CHOICE("shard", DESCRIBED, desc.shard, "none|contiguous|zigzag", "context parallelism"),
-    INT32("shard-rank", shard_rank, "this rank"),
-    INT32("shard-size", shard_size, "ranks"),
+    INT32("shard-rank", shard_rank, RANGE32, "this rank"),
+    INT32("shard-size", shard_size, COUNT32, "ranks"),
 
 #undef GROUP
 #define GROUP "Angles and tables"

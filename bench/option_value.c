@@ -52,10 +52,12 @@ static bool store_choice(const option_field *field, const char *text, int32_t *t
     }
 }
 
+/* 0 would mean "not given". */
 static bool store_double(const option_field *field, const char *text, double *target) {
     char *end;
     *target = strtod(text, &end);
-    return (end != text && *end == '\0') || refuse(field, text, "a number");
+    return (end != text && *end == '\0' && *target != 0) ||
+           refuse(field, text, "a number other than 0");
 }
 
 /* Entries of a comma list, at least 1. */

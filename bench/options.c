@@ -22,7 +22,7 @@ static const option_field *find_field(const char *name, size_t length) {
     return NULL;
 }
 
-bool options_set(options *o, const char *name, const char *value) {
+static bool set(options *o, const char *name, const char *value) {
     const option_field *field = find_field(name, strlen(name));
     if (!field)
         message("--%s is no option", name);
@@ -37,7 +37,7 @@ bool options_apply(options *o, const char *settings) {
         char *value = strchr(word, '=');
         if (value)
             *value++ = '\0';
-        if (!options_set(o, word + 2, value))
+        if (!set(o, word + 2, value))
             return false;
     }
     return copy != NULL;

@@ -59,8 +59,6 @@ typedef struct options {
 /* Parses a command's arguments over the defaults, a --config file first; argv[0] is the command.
  * Returns false after a message on stderr. */
 bool options_parse(options *o, int argc, char **argv);
-/* Sets one option by name, as "--name=value" would; text is for messages only. */
-bool options_set(options *o, const char *name, const char *value);
 /* Sets options from "--name=value --name ..."; settings are separated by single spaces. */
 bool options_apply(options *o, const char *settings);
 /* The options that were given, each once as "--name=value" with its value quoted for a shell, but

@@ -42,6 +42,9 @@ static const rope_backend *load(const rope_host *host, const char *path, char *r
     else if (backend->abi != ROPE_BACKEND_ABI)
         snprintf(reason, size, "%s has backend ABI %u; allowed is %d", path, backend->abi,
                  ROPE_BACKEND_ABI);
+    else if (backend->struct_size < sizeof *backend)
+        snprintf(reason, size, "%s has a rope_backend of %zu bytes; allowed is %zu or more", path,
+                 backend->struct_size, sizeof *backend);
     else
         return backend;
     dlclose(library);

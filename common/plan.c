@@ -56,6 +56,10 @@ static rope_status try_candidate(rope_plan *plan, const rope_candidate *candidat
     return status;
 }
 
+static const char *accepted(const rope_candidate *candidate) {
+    return candidate->numerics == ROPE_BITWISE ? "accepted, bitwise" : "accepted, bounded";
+}
+
 /* A forced name must exist and accept; otherwise the first that accepts wins. */
 static rope_status choose_kernel(rope_plan *plan, const char *forced) {
     const rope_candidate *candidate;
@@ -64,7 +68,7 @@ static rope_status choose_kernel(rope_plan *plan, const char *forced) {
             continue;
         char reason[ROPE_REASON_SIZE] = "";
         rope_status status = try_candidate(plan, candidate, reason);
-        report(plan, candidate->name, status == ROPE_OK ? "accepted" : reason);
+        report(plan, candidate->name, status == ROPE_OK ? accepted(candidate) : reason);
         if (status == ROPE_OK) {
             snprintf(plan->name, sizeof plan->name, "%s:%s", plan->backend->name, candidate->name);
             if (!forced)

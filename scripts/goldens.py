@@ -3,6 +3,7 @@
 
 Needs scripts/requirements-goldens.txt. With --check, compares with the file that is there.
 """
+
 import argparse
 import json
 import os
@@ -71,8 +72,13 @@ def synthetic(name, kind, head_dim=128, longest=4096, sequence_length=0, long_se
 
 
 def synthetic_goldens():
-    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-              "original_max_position_embeddings": 8192, "rope_theta": 500000.0}
+    llama3 = {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+    }
     yarn = {"factor": 4.0, "original_max_position_embeddings": 32768, "rope_theta": 1000000.0}
     deep = {"factor": 40.0, "original_max_position_embeddings": 4096}
     longrope = {"short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": 4096}
@@ -92,49 +98,97 @@ def synthetic_goldens():
         ("dynamic one past", "dynamic", {"factor": 4.0, "sequence_length": 4097}),
         ("dynamic far past", "dynamic", {"factor": 4.0, "sequence_length": 131072}),
         ("dynamic d 4", "dynamic", {"factor": 2.0, "head_dim": 4, "sequence_length": 8192}),
-        ("dynamic partial 0.5", "dynamic", {"factor": 2.0, "partial_rotary_factor": 0.5, "sequence_length": 10000}),
+        (
+            "dynamic partial 0.5",
+            "dynamic",
+            {"factor": 2.0, "partial_rotary_factor": 0.5, "sequence_length": 10000},
+        ),
         ("dynamic alpha", "dynamic", {"alpha": 1000.0, "factor": 1.0}),
         ("yarn", "yarn", yarn),
         ("yarn truncate", "yarn", {**yarn, "truncate": True}),
         ("yarn no truncate", "yarn", {**yarn, "truncate": False}),
-        ("yarn gpt-oss", "yarn", {"head_dim": 64, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
-                                  "truncate": False, "original_max_position_embeddings": 4096,
-                                  "rope_theta": 150000.0}),
-        ("yarn gpt-oss truncated", "yarn", {"head_dim": 64, "factor": 32.0, "truncate": True,
-                                            "original_max_position_embeddings": 4096, "rope_theta": 150000.0}),
-        ("yarn deepseek", "yarn", {"head_dim": 64, **deep, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
-                                   "mscale_all_dim": 1.0}),
+        (
+            "yarn gpt-oss",
+            "yarn",
+            {
+                "head_dim": 64,
+                "factor": 32.0,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "truncate": False,
+                "original_max_position_embeddings": 4096,
+                "rope_theta": 150000.0,
+            },
+        ),
+        (
+            "yarn gpt-oss truncated",
+            "yarn",
+            {
+                "head_dim": 64,
+                "factor": 32.0,
+                "truncate": True,
+                "original_max_position_embeddings": 4096,
+                "rope_theta": 150000.0,
+            },
+        ),
+        (
+            "yarn deepseek",
+            "yarn",
+            {"head_dim": 64, **deep, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+        ),
         ("yarn mscale 0.707", "yarn", {"head_dim": 64, **deep, "mscale": 0.707, "mscale_all_dim": 1.0}),
         ("yarn mscale alone", "yarn", {**deep, "mscale": 1.0}),
         ("yarn mscale 0", "yarn", {**deep, "mscale": 0.0, "mscale_all_dim": 1.0}),
         ("yarn mscale_all_dim alone", "yarn", {**deep, "mscale_all_dim": 1.0}),
         ("yarn attention_factor", "yarn", {**deep, "attention_factor": 1.25}),
-        ("yarn attention_factor over mscale", "yarn", {**deep, "attention_factor": 1.25, "mscale": 1.0,
-                                                       "mscale_all_dim": 0.5}),
+        (
+            "yarn attention_factor over mscale",
+            "yarn",
+            {**deep, "attention_factor": 1.25, "mscale": 1.0, "mscale_all_dim": 0.5},
+        ),
         ("yarn factor 1", "yarn", {**yarn, "factor": 1.0}),
         ("yarn beta 0", "yarn", {**yarn, "beta_fast": 0, "beta_slow": 0}),
         ("yarn beta 16 2", "yarn", {**yarn, "beta_fast": 16.0, "beta_slow": 2.0}),
-        ("yarn equal ends", "yarn", {**deep, "beta_fast": 4000.0, "beta_slow": 1000.0,
-                                     "original_max_position_embeddings": 64}),
-        ("yarn factor from lengths", "yarn", {"factor": None, "original_max_position_embeddings": 4096,
-                                              "longest": 32768}),
+        (
+            "yarn equal ends",
+            "yarn",
+            {**deep, "beta_fast": 4000.0, "beta_slow": 1000.0, "original_max_position_embeddings": 64},
+        ),
+        (
+            "yarn factor from lengths",
+            "yarn",
+            {"factor": None, "original_max_position_embeddings": 4096, "longest": 32768},
+        ),
         ("yarn partial 0.5", "yarn", {**yarn, "partial_rotary_factor": 0.5}),
         ("longrope short", "longrope", {"head_dim": 64, "longest": 131072, **longrope}),
         ("longrope long", "longrope", {"head_dim": 64, "longest": 131072, "long_set": 1, **longrope}),
         ("longrope factor", "longrope", {"head_dim": 64, "factor": 16.0, **longrope}),
         ("longrope factor 1", "longrope", {"head_dim": 64, **longrope}),
-        ("longrope attention_factor", "longrope", {"head_dim": 64, "attention_factor": 1.5, "long_set": 1, **longrope}),
-        ("longrope partial 0.5", "longrope", {"head_dim": 128, "longest": 131072, "partial_rotary_factor": 0.5,
-                                              **longrope}),
+        (
+            "longrope attention_factor",
+            "longrope",
+            {"head_dim": 64, "attention_factor": 1.5, "long_set": 1, **longrope},
+        ),
+        (
+            "longrope partial 0.5",
+            "longrope",
+            {"head_dim": 128, "longest": 131072, "partial_rotary_factor": 0.5, **longrope},
+        ),
         ("llama3", "llama3", {"longest": 131072, **llama3}),
         ("llama3 factor 32", "llama3", {"longest": 131072, "head_dim": 64, **llama3, "factor": 32.0}),
-        ("llama3 narrow band", "llama3", {"longest": 131072, **llama3, "low_freq_factor": 3.0,
-                                          "high_freq_factor": 3.5}),
+        (
+            "llama3 narrow band",
+            "llama3",
+            {"longest": 131072, **llama3, "low_freq_factor": 3.0, "high_freq_factor": 3.5},
+        ),
         ("llama3 nothing long", "llama3", {"longest": 131072, "head_dim": 16, **llama3, "rope_theta": 10.0}),
         ("llama3 partial 0.5", "llama3", {"longest": 131072, **llama3, "partial_rotary_factor": 0.5}),
         ("proportional", "proportional", {"rope_theta": 1000000.0}),
-        ("proportional 0.25", "proportional", {"head_dim": 512, "rope_theta": 1000000.0,
-                                               "partial_rotary_factor": 0.25}),
+        (
+            "proportional 0.25",
+            "proportional",
+            {"head_dim": 512, "rope_theta": 1000000.0, "partial_rotary_factor": 0.25},
+        ),
         ("proportional 0.3", "proportional", {"partial_rotary_factor": 0.3}),
         ("proportional factor", "proportional", {"partial_rotary_factor": 0.5, "factor": 8.0}),
     ]
@@ -144,10 +198,14 @@ def synthetic_goldens():
 def model_goldens():
     """The models of examples/configs with their own rotary embedding."""
     embeddings = {
-        "llama": llama.LlamaRotaryEmbedding, "qwen3": qwen3.Qwen3RotaryEmbedding,
-        "deepseek_v3": deepseek_v3.DeepseekV3RotaryEmbedding, "phi3": phi3.Phi3RotaryEmbedding,
-        "gpt_oss": gpt_oss.GptOssRotaryEmbedding, "gemma3_text": gemma3.Gemma3RotaryEmbedding,
-        "gpt_neox": gpt_neox.GPTNeoXRotaryEmbedding, "qwen2_vl_text": qwen2_vl.Qwen2VLRotaryEmbedding,
+        "llama": llama.LlamaRotaryEmbedding,
+        "qwen3": qwen3.Qwen3RotaryEmbedding,
+        "deepseek_v3": deepseek_v3.DeepseekV3RotaryEmbedding,
+        "phi3": phi3.Phi3RotaryEmbedding,
+        "gpt_oss": gpt_oss.GptOssRotaryEmbedding,
+        "gemma3_text": gemma3.Gemma3RotaryEmbedding,
+        "gpt_neox": gpt_neox.GPTNeoXRotaryEmbedding,
+        "qwen2_vl_text": qwen2_vl.Qwen2VLRotaryEmbedding,
         "qwen3_vl_text": qwen3_vl.Qwen3VLTextRotaryEmbedding,
     }
     for path in sorted((ROOT / "examples" / "configs").glob("*.json")):
@@ -162,11 +220,13 @@ def model_goldens():
         yield frequency(name, name, getattr(embedding, prefix + "inv_freq"), factor)
         if config.model_type == "phi3":
             length = config.original_max_position_embeddings + 1
-            yield frequency(name + " long", name, *ROPE_INIT_FUNCTIONS["longrope"](config, seq_len=length), long_set=1)
+            yield frequency(
+                name + " long", name, *ROPE_INIT_FUNCTIONS["longrope"](config, seq_len=length), long_set=1
+            )
 
 
 def axes_goldens():
-    """The axis of each pair: each frequency is replaced by its axis, and the model's own code arranges them."""
+    """The axis of each pair: each frequency is replaced by its axis; the model's own code arranges them."""
     models = [
         ("qwen2_vl", CHUNKED, qwen2_vl.Qwen2VLRotaryEmbedding, [16, 24, 24], [0, 1, 2]),
         ("qwen3_vl", INTERLEAVED_AXES, qwen3_vl.Qwen3VLTextRotaryEmbedding, [24, 20, 20], [0, 1, 2]),
@@ -182,17 +242,22 @@ def axes_goldens():
 
 
 def cos_sin_goldens():
-    """Transformers' own forward pass, whose angle is an fp32 product: rows of cos and of sin, one a position."""
+    """Transformers' own forward pass, whose angle is an fp32 product: a row of cos and sin a position."""
     positions = [0, 1, 4095, 131071, 1048575, 16777216]
-    for name, kind in (("gpt-oss-20b", gpt_oss.GptOssRotaryEmbedding), ("llama-3.1-8b", llama.LlamaRotaryEmbedding)):
-        config = AutoConfig.for_model(**json.loads((ROOT / "examples" / "configs" / f"{name}.json").read_text()))
+    for name, kind in (
+        ("gpt-oss-20b", gpt_oss.GptOssRotaryEmbedding),
+        ("llama-3.1-8b", llama.LlamaRotaryEmbedding),
+    ):
+        config = AutoConfig.for_model(
+            **json.loads((ROOT / "examples" / "configs" / f"{name}.json").read_text())
+        )
         both = kind(config)(torch.zeros(1), torch.tensor([positions]))
         yield ["cos_sin", name, numbers(positions), *(bits(x[0, :, : config.head_dim // 2]) for x in both)]
 
 
 def rotation_goldens():
-    """The models' eager apply_rotary_pos_emb on normal, tiny and large inputs: input, cos and sin of half width,
-    output."""
+    """The models' eager apply_rotary_pos_emb on normal, tiny and large inputs: input, cos and sin of half
+    width, output."""
     torch.manual_seed(20)
     width, positions = 32, torch.tensor([[0, 1, 977, 131071]])
     base = torch.randn(1, 1, positions.numel(), width, dtype=torch.float64)
@@ -205,9 +270,18 @@ def rotation_goldens():
         step = x.transpose(1, 2)
         results = [
             ("llama", HALF_SPLIT, HALF_SPLIT, llama.apply_rotary_pos_emb(x, x, cosine, sine)[0]),
-            ("deepseek_v3", INTERLEAVED, HALF_SPLIT,
-             deepseek_v3.apply_rotary_pos_emb_interleave(x, x, cosine, sine)[0]),
-            ("gptj", INTERLEAVED, INTERLEAVED, gptj.apply_rotary_pos_emb(step, half[1], half[0]).transpose(1, 2)),
+            (
+                "deepseek_v3",
+                INTERLEAVED,
+                HALF_SPLIT,
+                deepseek_v3.apply_rotary_pos_emb_interleave(x, x, cosine, sine)[0],
+            ),
+            (
+                "gptj",
+                INTERLEAVED,
+                INTERLEAVED,
+                gptj.apply_rotary_pos_emb(step, half[1], half[0]).transpose(1, 2),
+            ),
         ]
         for name, before, after, y in results:
             yield ["rotation", name, numbers((number, before, after)), *map(bits, (x, *half, y))]
@@ -218,13 +292,27 @@ def generate():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     rows = [
-        ["scripts/goldens.py", f"transformers {transformers.__version__}", f"torch {torch.__version__.split('+')[0]}"],
-        *synthetic_goldens(), *model_goldens(), *axes_goldens(), *cos_sin_goldens(), *rotation_goldens(),
+        [
+            "scripts/goldens.py",
+            f"transformers {transformers.__version__}",
+            f"torch {torch.__version__.split('+')[0]}",
+        ],
+        *synthetic_goldens(),
+        *model_goldens(),
+        *axes_goldens(),
+        *cos_sin_goldens(),
+        *rotation_goldens(),
     ]
     text, before = "", [""] * COLUMNS
     for row in rows:
         row = [str(cell) for cell in row] + [""] * (COLUMNS - len(row))
-        text += row[0] + "".join("\t=" if len(x) > 1 and x == y else f"\t{x}" for x, y in zip(row[1:], before[1:])) + "\n"
+        text += (
+            row[0]
+            + "".join(
+                "\t=" if len(x) > 1 and x == y else f"\t{x}" for x, y in zip(row[1:], before[1:], strict=True)
+            )
+            + "\n"
+        )
         before = row
     return text
 

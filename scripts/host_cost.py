@@ -37,7 +37,7 @@ def peers(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple
     heads_first = q.transpose(1, 2), k.transpose(1, 2)
     yield "torch.empty_like, twice", lambda: (torch.empty_like(q), torch.empty_like(k))
     try:
-        from transformers.models.llama.modeling_llama import (  # noqa: PLC0415
+        from transformers.models.llama.modeling_llama import (
             apply_rotary_pos_emb,
         )
 
@@ -45,14 +45,14 @@ def peers(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple
     except ImportError:
         pass
     try:
-        from liger_kernel.transformers.rope import liger_rotary_pos_emb  # noqa: PLC0415
+        from liger_kernel.transformers.rope import liger_rotary_pos_emb
 
         if q.is_cuda:
             yield "Liger", lambda: liger_rotary_pos_emb(*heads_first, table, table)
     except ImportError:
         pass
     try:
-        from flashinfer.rope import apply_rope_pos_ids_inplace  # noqa: PLC0415
+        from flashinfer.rope import apply_rope_pos_ids_inplace
 
         flat = q.flatten(0, 1), k.flatten(0, 1), ids.flatten()
         yield "FlashInfer, in place", lambda: apply_rope_pos_ids_inplace(*flat)

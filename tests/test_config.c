@@ -145,23 +145,26 @@ TEST(config, axes_of_transformers) {
 TEST(config, ignored_fields) {
     rope_config *config = config_of(
         "{'head_dim': 64, 'vocab_size': 1, 'compress_rope_theta': 10000, 'rope_theta': 10000,"
-        " 'no_rope_layer_interval': 4, 'rotary_value': 0, 'rope_parameters': {"
-        "'rope_theta': 500000, 'rope_type': 'linear', 'factor': 2, 'mscale': 1,"
+        " 'no_rope_layer_interval': 4, 'rotary_value': 0, 'RoPE_base': 7, 'rope_more': {'a': 1},"
+        " 'rope_parameters': {'rope_theta': 500000, 'rope_type': 'linear', 'factor': 2, 'mscale': "
+        "1,"
         " 'attention_factor': 2, 'no_such_field': 3}}");
     rope_desc desc = {.struct_size = sizeof desc};
     CHECK(!rope_config_ignored(config, 0), "ignored before rope_config_finish");
     CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
     CHECK(desc.rope_theta == 500000 && desc.attention_factor == 0 && desc.mscale == 0,
           "theta %g, attention_factor %g", desc.rope_theta, desc.attention_factor);
-    static const char *const names[] = {"compress_rope_theta", "rope_theta", "mscale",
-                                        "attention_factor", "no_such_field"};
-    for (int i = 0; i < 5; i++)
+    static const char *const names[] = {"compress_rope_theta", "rope_theta", "RoPE_base",
+                                        "rope_more",           "mscale",     "attention_factor",
+                                        "no_such_field"};
+    for (int i = 0; i < 7; i++)
         CHECK(ignores(config, names[i]), "%s is not reported", names[i]);
-    CHECK(!rope_config_ignored(config, 5), "%s is reported", rope_config_ignored(config, 5));
+    CHECK(!rope_config_ignored(config, 7), "%s is reported", rope_config_ignored(config, 7));
     CHECK(!rope_config_ignored(config, -1), "an ignored field at -1");
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_config_check(config));
-    CHECK(strstr(rope_last_error(), "reads compress_rope_theta, rope_theta, which"), "%s",
-          rope_last_error());
+    CHECK(strstr(rope_last_error(),
+                 "reads compress_rope_theta, rope_theta, RoPE_base, rope_more, which"),
+          "%s", rope_last_error());
     rope_config_destroy(config);
 }
 
@@ -292,6 +295,7 @@ static const struct refusal {
     {"'head_dim': [64, '64']", "", "head_dim is a list"},
     {"'head_dim': {'a': 64}", "", "head_dim is a list or an object"},
     {"'rope_theta': 0", "", "rope_theta"},
+    {"'rope_theta': true", "", "rope_theta is true; allowed is a number"},
     {"'rope_theta': -5", "", "rope_theta"},
     {"'rope_theta': -1e999", "", "rope_theta is -inf"},
     {"'rope_theta': [1]", "", "rope_theta is a list"},
@@ -314,6 +318,7 @@ static const struct refusal {
     {"", "'beta_fast': -1", "beta_fast"},
     {"", "'rope_type': 'ntk-by-magic'", "yarn"},
     {"", "'rope_type': 3", "rope_type is the number 3; allowed is a string"},
+    {"", "'rope_type': false", "rope_type is false; allowed is a string"},
     {"", "'original_max_position_embeddings': 0", "original_max_position_embeddings"},
     {"", "'truncate': 0.5", "truncate"},
     {"", "'truncate': 'yes'", "truncate is the string \"yes\"; allowed is true or false"},
@@ -463,6 +468,21 @@ TEST(config, pairings) {
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK(desc.pairing_in == p->in && desc.pairing_out == p->out, "%s: pairing %d to %d",
               p->model_type, desc.pairing_in, desc.pairing_out);
+        rope_config_destroy(config);
+    }
+}
+
+TEST(config, a_model_that_turns_the_other_way) {
+    static const struct {
+        const char *model_type;
+        int32_t direction;
+    } models[] = {{"llama", 0}, {"nanochat", ROPE_TRANSPOSE}};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        rope_config *config = config_of_type(models[i].model_type, "");
+        rope_desc desc = {.struct_size = sizeof desc};
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        CHECK(desc.direction == models[i].direction, "%s: direction is %d", models[i].model_type,
+              desc.direction);
         rope_config_destroy(config);
     }
 }

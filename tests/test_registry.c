@@ -234,6 +234,7 @@ TEST(registry, priority_decides_auto) {
 
 TEST(registry, broken_plugins_say_why) {
     PROBE(0, "list", NULL, "abi|ROPE_ERROR_NO_BACKEND|0|", "ABI 99", PLUGINS);
+    PROBE(0, "list", NULL, "short|ROPE_ERROR_NO_BACKEND|0|", "rope_backend of 8 bytes", PLUGINS);
     PROBE(0, "list", NULL, "bare|ROPE_ERROR_NO_BACKEND|0|", "rope_backend_entry", PLUGINS);
     PROBE(0, "list", NULL, "text|ROPE_ERROR_NO_BACKEND|0|", "libropekit_text.so", PLUGINS);
     PROBE(0, "list", NULL, "absent|ROPE_ERROR_NO_DEVICE|0|", "never has a device", PLUGINS);

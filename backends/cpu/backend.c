@@ -2,12 +2,10 @@
 #define _GNU_SOURCE
 #include <ropekit/backend.h>
 
-#include "backends/cpu/append/kernel.h"
+#include "backends/cpu/candidate_lists.h"
 #include "backends/cpu/features.h"
-#include "backends/cpu/membench.h"
 #include "backends/cpu/model_name.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/rope/kernel.h"
 #include "common/status.h"
 
 #include <stdio.h>

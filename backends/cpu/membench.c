@@ -1,7 +1,7 @@
 #include "backends/cpu/membench.h"
 
+#include "backends/cpu/candidate_lists.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/rope/kernel.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static rope_status bind_memcpy(const rope_candidate *self, const void *problem, 
 static rope_status bind_lines(const rope_candidate *self, const void *problem, int32_t device,
                               void **kernel, char *reason) {
     (void)problem, (void)device, (void)reason;
-    const cpu_membench *of_kernel = cpu_kernel_allowed()->membench;
+    const cpu_membench *of_kernel = cpu_membench_allowed();
     const char *functions = (const char *)(of_kernel ? of_kernel : &membench_memory);
     *kernel = (void *)(uintptr_t)(functions + *(const size_t *)self->data);
     return ROPE_OK;

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_CPU_MEMBENCH_H
 #define ROPEKIT_CPU_MEMBENCH_H
 
-#include <ropekit/backend.h>
+#include <stddef.h>
 
 /* Copies source to target, or updates target; target and source may be any addresses. */
 typedef void (*cpu_membench_function)(char *target, const char *source, size_t bytes);
@@ -11,7 +11,7 @@ typedef struct cpu_membench {
     cpu_membench_function copy, stream, stream_by_pages, update, update_by_pages;
 } cpu_membench;
 
-/* Of the operations "copy" and "update". */
-extern const rope_candidate_list cpu_membench_candidates;
+/* Of the highest instruction set that kernels may use; NULL where it has no vectors. */
+const cpu_membench *cpu_membench_allowed(void);
 
 #endif

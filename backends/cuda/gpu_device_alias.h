@@ -6,6 +6,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include "common/gpu/f16_pair.h"
+
 /* A kernel's parameter, read where it lies: gpu_parameter<T, types before it>(p) points to p, and
  * gpu_reread(p) is p. HIP tells its compiler more. */
 #define GPU_PARAMETER const __grid_constant__
@@ -39,21 +41,7 @@ static __device__ __forceinline__ void gpu_let_next_start(void) {
 #endif
 }
 
-/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as
- * common/math/half.h has it. */
-static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
-    __half2 h;
-    memcpy(&h, &word, sizeof h);
-    return __half22float2(h);
-}
-
-static __device__ __forceinline__ unsigned gpu_join_f16(float low, float high) {
-    __half2 h = __floats2half2_rn(low, high);
-    unsigned word;
-    memcpy(&word, &h, sizeof word);
-    return word;
-}
-
+/* Two bf16 numbers, as f16_pair.h has f16. */
 static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) {
     __nv_bfloat162 h = __floats2bfloat162_rn(low, high);
     unsigned word;

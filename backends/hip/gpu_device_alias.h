@@ -18,6 +18,7 @@
 #define memcpy __builtin_memcpy
 #endif
 
+#include "common/gpu/f16_pair.h"
 #include "common/math/half.h"
 
 /* The address space of a kernel's parameters. */
@@ -65,21 +66,7 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
 static __device__ __forceinline__ void gpu_wait_for_last(void) {}
 static __device__ __forceinline__ void gpu_let_next_start(void) {}
 
-/* Two 16-bit numbers of a word, the first in its low half; every one but a NaN as
- * common/math/half.h has it. */
-static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
-    __half2 h;
-    memcpy(&h, &word, sizeof h);
-    return __half22float2(h);
-}
-
-static __device__ __forceinline__ unsigned gpu_join_f16(float low, float high) {
-    __half2 h = __floats2half2_rn(low, high);
-    unsigned word;
-    memcpy(&word, &h, sizeof word);
-    return word;
-}
-
+/* Two bf16 numbers, as f16_pair.h has f16. */
 static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) {
     return rope_to_bf16(low) | (unsigned)rope_to_bf16(high) << 16;
 }

@@ -1,7 +1,7 @@
 #include "common/gpu/backend.h"
 
+#include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
-#include "common/gpu/operations.h"
 
 const rope_host *gpu_host;
 

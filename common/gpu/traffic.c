@@ -1,7 +1,7 @@
 /* The copy and update operations. */
 #include "common/gpu/traffic.h"
+#include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
-#include "common/gpu/operations.h"
 
 #include <gpu_tuning.h>
 

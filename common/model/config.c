@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "common/abi.h"
 #include "common/model/config_fields.h"
 #include "common/ops/rope_descriptor.h"
@@ -10,10 +11,13 @@
 
 enum { MAX_FIELDS = 1024 };
 
+static int speaks_of_rope(const char *name) {
+    return strcasestr(name, "rope") || strcasestr(name, "rotary") || strcasestr(name, "theta");
+}
+
 /* Model fields that are about RoPE alone: reported where nothing reads them. */
 static int is_about_rope(const char *name) {
-    return strstr(name, "rope") || strstr(name, "rotary") || strstr(name, "theta") ||
-           strcmp(name, "original_max_position_embeddings") == 0;
+    return speaks_of_rope(name) || strcmp(name, "original_max_position_embeddings") == 0;
 }
 
 int rope_config_takes(const char *name) {
@@ -126,7 +130,7 @@ rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model 
 static int says_nothing(const config_field *field) {
     return strcmp(field->name, "no_rope_layers") == 0 ||
            strcmp(field->name, "no_rope_layer_interval") == 0 ||
-           (field->scope == SCOPE_MODEL && field->kind == FIELD_NUMBER && field->number == 0);
+           (field->scope == SCOPE_MODEL && field->kind <= FIELD_FLAG && field->number == 0);
 }
 
 const char *rope_config_ignored(const rope_config *config, int32_t index) {
@@ -147,7 +151,7 @@ rope_status rope_config_check(const rope_config *config) {
     if (!config)
         return rope_fail_null("config");
     for (int32_t i = 0; (name = rope_config_ignored(config, i)) && used < sizeof names; i++)
-        if (strstr(name, "rope") || strstr(name, "rotary") || strstr(name, "theta"))
+        if (speaks_of_rope(name))
             used +=
                 (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", name);
     return used ? rope_fail(ROPE_ERROR_INVALID_VALUE,

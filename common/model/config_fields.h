@@ -8,9 +8,10 @@
 
 enum { ROPE_CONFIG_MAX_TEXT = 128 };
 enum { SCOPE_MODEL = 1, SCOPE_ROPE = 2 };
-typedef enum field_kind { FIELD_NUMBER, FIELD_TEXT, FIELD_LIST } field_kind;
+typedef enum field_kind { FIELD_NUMBER, FIELD_FLAG, FIELD_TEXT, FIELD_LIST } field_kind;
 
-/* The last of a name counts. FIELD_LIST without entries stands for what holds no numbers. */
+/* The last of a name counts. FIELD_FLAG has the number 0 or 1; FIELD_LIST without entries stands
+ * for what holds no numbers. */
 typedef struct config_field {
     struct config_field *next;
     int scope, read;

@@ -112,7 +112,7 @@ static rope_status add_field(const walk *w, int scope, json_entry entry) {
         field.text = w->text;
         rope_json_string(entry.value, w->text);
     } else {
-        field.kind = FIELD_NUMBER;
+        field.kind = type == JSON_NUMBER ? FIELD_NUMBER : FIELD_FLAG;
         field.number = type == JSON_NUMBER ? rope_json_number(entry.value) : type == JSON_TRUE;
     }
     return rope_config_add(w->config, &field);

@@ -24,7 +24,9 @@ static config_field *find(const reading *r, int scope, const char *name) {
 
 /* What a field holds, for a text that says what is wrong with it. */
 static void describe(const config_field *field, char *text, size_t size) {
-    if (field->kind == FIELD_NUMBER)
+    if (field->kind == FIELD_FLAG)
+        snprintf(text, size, field->number != 0 ? "true" : "false");
+    else if (field->kind == FIELD_NUMBER)
         snprintf(text, size, "the number %g", field->number);
     else if (field->kind == FIELD_TEXT)
         snprintf(text, size, "the string \"%.60s\"", field->text);
@@ -41,7 +43,8 @@ static void refuse_kind(reading *r, const config_field *field, const char *wante
 
 /* A field of a kind, or NULL; marks it as read. */
 static const config_field *read_field(reading *r, int scope, const char *name, field_kind kind) {
-    static const char *const kinds[] = {"a number", "a string", "a list of numbers"};
+    static const char *const kinds[] = {"a number", "true or false", "a string",
+                                        "a list of numbers"};
     config_field *field = find(r, scope, name);
     if (!field || r->status != ROPE_OK)
         return NULL;
@@ -150,7 +153,7 @@ static int flag(reading *r, int scope, const char *name, int absent) {
     if (!field || r->status != ROPE_OK)
         return absent;
     field->read = 1;
-    if (field->kind != FIELD_NUMBER || (field->number != 0 && field->number != 1))
+    if (field->kind > FIELD_FLAG || (field->number != 0 && field->number != 1))
         refuse_kind(r, field, "true or false");
     return field->number != 0;
 }
@@ -168,7 +171,9 @@ static void refuse_model(reading *r) {
     } refused[] = {{"clvp_encoder", "takes the part that rotates from projection_dim"},
                    {"dinov3_vit", "turns by coordinates of patches"},
                    {"eomt_dinov3", "turns by coordinates of patches"},
+                   {"lightglue", "turns by coordinates of keypoints"},
                    {"sapiens2", "turns by coordinates of patches"},
+                   {"vjepa2", "turns by coordinates of patches"},
                    {"minimax_m3_vl", "states a rotary_dim that Transformers does not read"},
                    {"musicflamingo", "turns by time stamps in seconds"},
                    {"molmo2", "scales some layers alone (rope_scaling_layers)"}};
@@ -512,6 +517,12 @@ static void read_pairing(reading *r, rope_desc *desc) {
     desc->pairing_out = ROPE_PAIRING_HALF_SPLIT;
 }
 
+/* NanoChat turns the other way. */
+static void read_direction(const reading *r, rope_desc *desc) {
+    if (strcmp(r->model_type, "nanochat") == 0)
+        desc->direction = ROPE_TRANSPOSE;
+}
+
 static const model_axes *axes_of(const reading *r) {
     for (size_t i = 0; i < sizeof model_axis_layouts / sizeof model_axis_layouts[0]; i++)
         if (strcmp(model_axis_layouts[i].model_type, r->model_type) == 0)
@@ -589,6 +600,7 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);
     read_pairing(&r, desc);
+    read_direction(&r, desc);
     read_rule(&r, desc, layer_theta, model->max_position_embeddings);
     read_axes(&r, desc);
     take_note(&r, desc);

@@ -263,7 +263,7 @@ typedef struct rope_setting {
 typedef struct rope_backend {
     uint32_t abi;                            /**< ROPE_BACKEND_ABI. */
     int32_t priority;                        /**< "auto" tries the highest first; the CPU has 0. */
-    size_t struct_size;                      /**< sizeof(rope_backend). */
+    size_t struct_size;                      /**< sizeof(rope_backend), or more. */
     const char *name;                        /**< As in "cpu". */
     const rope_candidate_list *const *lists; /**< One for each operation, or for several. */
     int32_t list_count;                      /**< Of lists. */

@@ -376,8 +376,9 @@ ROPE_API void rope_plan_destroy(rope_plan *plan);
 ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
 
 /** One line for each candidate: its name and "accepted", why it declined, "not needed" where one
- * ahead of it accepted, or "on request" where rope_desc.kernel must name it. Valid as
- *  long as the plan. NULL for a NULL plan. */
+ * ahead of it accepted, or "on request" where rope_desc.kernel must name it. Behind "accepted"
+ * stands what the kernel promises: "bitwise", the bits of every other such kernel, or "bounded", an
+ * error within the operation's bound. Valid as long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_report(const rope_plan *plan);
 
 /**

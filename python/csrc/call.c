@@ -224,19 +224,29 @@ static const char *put_tensor(const tensor *in, const tensor *out, int32_t layou
     return NULL;
 }
 
+/* The sizes of t, as "2, 5". */
+static const char *shape_of(const tensor *t, char text[128]) {
+    size_t used = 0;
+    text[0] = 0;
+    for (int64_t i = 0; i < t->dims && used < 100; i++)
+        used += (size_t)snprintf(text + used, 128 - used, "%s%" PRId64, i ? ", " : "", t->sizes[i]);
+    return text;
+}
+
 /* Positions [axes, batch, tokens]: axes only where there are several, batch only where it differs.
  */
 static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_args *args) {
     int64_t axes = desc->axes > 1 ? desc->axes : 1;
     int64_t leading = axes > 1, middle = ids->dims - leading - 1;
     int64_t last = ids->dims - 1;
+    char shape[128];
     if (middle < 0 || middle > 1 || ids->sizes[last] != args->tokens ||
         (leading && ids->sizes[0] != axes) ||
         (middle && ids->sizes[leading] != args->batch && ids->sizes[leading] != 1))
-        return FAIL("positions does not fit; allowed is [%stokens] or [%sbatch, tokens] with "
+        return FAIL("positions has the shape [%s]; allowed is [%stokens] or [%sbatch, tokens] with "
                     "%" PRId64 " axes, batch %" PRId64 " and %" PRId64 " tokens",
-                    leading ? "axes, " : "", leading ? "axes, " : "", axes, args->batch,
-                    args->tokens);
+                    shape_of(ids, shape), leading ? "axes, " : "", leading ? "axes, " : "", axes,
+                    args->batch, args->tokens);
     if (args->batch == 0 || args->tokens == 0) /* none to read */
         return NULL;
     args->position_ids = tensor_read(ids);
@@ -360,7 +370,7 @@ static const char *run_widened(call *c) {
 }
 
 static const char *run(call *c) {
-    int32_t position_dtype;
+    int32_t position_dtype = 0;
     const char *error = check_pair(c);
     if (!error)
         error = check_indices(c, &position_dtype);

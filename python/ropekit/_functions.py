@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, overload
 
-from torch import Tensor, is_grad_enabled
+from torch import Tensor, is_grad_enabled, no_grad
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
@@ -22,11 +22,14 @@ from ropekit._operators import (
     IN_PLACE,
     NO_GRAD,
     are_transforms_active,
+    check_recorded,
     check_tables,
     check_written,
     increment_version,
     is_derived,
     is_tracing,
+    record_in_place,
+    recorded,
     recorded_outside,
 )
 from ropekit.config import Config, Fields, merge, text_of
@@ -137,7 +140,7 @@ def apply(
     try:
         tensors, text = _read(q, k, config, fields)
         # What is called most often goes the fewest steps: a host waits for each.
-        if few and not _needs_grad(*tensors) and not is_dynamo_compiling():
+        if few and not needs_grad(*tensors) and not is_dynamo_compiling():
             if positions is not None and position_offset is _NO_OFFSET:
                 result = IDS[len(tensors)](*tensors, text, positions)
             else:
@@ -157,10 +160,12 @@ def rotate(count: int, *arguments: Any) -> Any:
     Its arguments after position_offset may be left out.
     """
     check_tables(arguments[count + 6 :])
-    if not _needs_grad(*arguments[:count]):
+    if not needs_grad(*arguments[:count]):
         return (NO_GRAD if is_dynamo_compiling() else DIRECT)[count](*arguments)
-    if _is_traced() or is_tracing():
+    if is_compiling() or is_tracing():
         return GRAD[count](*arguments)
+    if are_transforms_active():
+        return recorded(count, *arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
     return recorded_outside(count, *arguments)
 
@@ -170,10 +175,11 @@ def _is_traced() -> bool:
     return is_compiling() or are_transforms_active()
 
 
-def _needs_grad(q: Tensor, k: Tensor | None = None) -> bool:
-    if not is_grad_enabled():
-        return False
-    return q.requires_grad or (k is not None and k.requires_grad) or is_derived()
+def needs_grad(q: Tensor, k: Tensor | None = None) -> bool:
+    """Whether derivatives are taken, backward or forward."""
+    if is_derived():
+        return True
+    return is_grad_enabled() and (q.requires_grad or (k is not None and k.requires_grad))
 
 
 def apply_(
@@ -194,10 +200,9 @@ def apply_(
     """Rotates q and k, or the one that is given, in place. Arguments as of `apply`.
 
     position_flag is one int32 on the tensors' device: a GPU sets it to 1 when it left out a token
-    whose position lies outside the caller's table. Tensors that require a gradient are refused.
+    whose position lies outside the caller's table. Gradients flow through the rotation, as they do
+    through PyTorch's functions in place: into views of one tensor too, and not into a leaf.
     """
-    if forward_ad._current_level >= 0:
-        raise RuntimeError("a forward-mode derivative is being taken; allowed is apply")
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is position_flag is None
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)
     traced = _is_traced()
@@ -206,6 +211,9 @@ def apply_(
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
         check_tables((cos, sin))
+        if needs_grad(*tensors):
+            _write_derived(tensors, text, positions, *rest, position_flag)
+            return
         if few and not traced and positions is not None and position_offset is _NO_OFFSET:
             IDS_IN_PLACE[len(tensors)](*tensors, text, positions)
         elif few and not traced:
@@ -219,6 +227,30 @@ def apply_(
         refuse(error, q, k, positions, *rest, position_flag)
     if not traced:
         increment_version(tensors if position_flag is None else (*tensors, position_flag))
+
+
+def _write_derived(tensors: tuple[Tensor, ...], text: str, *rest: Any) -> None:
+    """apply_ where derivatives are taken."""
+    if _is_traced() or is_tracing() or forward_ad._current_level >= 0:
+        if rest[-1] is not None:
+            raise RuntimeError(
+                "position_flag is given; allowed in a compiled function, under a transform and for "
+                "a forward-mode derivative is None where a derivative is taken"
+            )
+        found = rotate(len(tensors), *tensors, text, *rest[:-1])
+        for x, y in zip(tensors, (found,) if len(tensors) == 1 else found, strict=True):
+            x.copy_(y)
+        return
+    check_recorded(tensors)
+    with no_grad():
+        DIRECT_IN_PLACE[len(tensors)](*tensors, text, *rest)
+    uncounted = [x for x in tensors if not x.requires_grad]
+    increment_version(uncounted if rest[-1] is None else [*uncounted, rest[-1]])
+    # A function each, as autograd takes a view in place of one that has one result.
+    texts = (text,) if len(tensors) == 1 else (text, _merge_cached(text, role="k"))
+    for x, own in zip(tensors, texts, strict=True):
+        if x.requires_grad:
+            record_in_place(x, own, *rest[:-1])
 
 
 def _read(

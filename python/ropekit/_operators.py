@@ -156,26 +156,106 @@ class _Rotate(torch.autograd.Function):
     """rotate and rotate_pair: `count` tensors, then the arguments from config on.
 
     Written out because the function that torch.library.register_autograd makes costs the host many
-    times as much; like that one it serves no torch.func transform, for want of setup_context.
+    times as much, and serves no transform of torch.func.
     """
 
     @staticmethod
-    def forward(ctx: Any, count: int, *arguments: Any) -> Any:
-        config, position_ids, position_offset, *others = arguments[count:]
-        ctx.config, ctx.position_offset = transposed(config), position_offset
-        ctx.save_for_backward(position_ids, *others)
-        return (DIRECT if others else FEW)[count](*arguments)
+    def forward(count: int, *arguments: Any) -> Any:
+        return (DIRECT if len(arguments) > count + 3 else FEW)[count](*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _keep(ctx, inputs[inputs[0] + 1 :])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        position_ids, *others = ctx.saved_tensors
-        count = len(grads)
-        rotate = (GRAD if torch.is_grad_enabled() or is_derived() else NO_GRAD)[count]
-        found = rotate(*grads, ctx.config, position_ids, ctx.position_offset, *others)
-        return (None, *(found if count == 2 else (found,)), *(None,) * (3 + len(others)))
+        found = _again(ctx, transposed(ctx.config), grads)
+        return (None, *found, *(None,) * ctx.rest)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+        found = _again(ctx, ctx.config, tangents[: -ctx.rest])
+        return found if len(found) == 2 else found[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, count: int, *arguments: Any) -> Any:
+        tensors, rest = arguments[:count], arguments[count:]
+        dims, size = in_dims[1:], info.batch_size
+        if any(dim is not None for dim in dims[count:]):
+            parts = [recorded(count, *_part(arguments, dims, i)) for i in range(size)]
+            found = (
+                [torch.stack(x) for x in zip(*parts, strict=True)]
+                if count == 2
+                else [torch.stack(parts)]
+            )
+            place = 0
+        else:  # more heads turn alike
+            place = _HEADS[_fields(rest[0]).get("layout", "bshd")]
+            folded = (_fold(x, dim, place, size) for x, dim in zip(tensors, dims, strict=False))
+            many = recorded(count, *folded, *rest)
+            found = [x.unflatten(place, (size, -1)) for x in (many if count == 2 else (many,))]
+        return (tuple(found), (place, place)) if count == 2 else (found[0], place)
+
+
+def _keep(ctx: Any, rest: tuple[Any, ...]) -> None:
+    """What a derivative needs of the arguments from config on."""
+    ctx.config, position_ids, ctx.position_offset, *others = rest
+    ctx.rest = len(rest)
+    ctx.save_for_backward(position_ids, *others)
+    ctx.save_for_forward(position_ids, *others)
+    if any(ctx.needs_input_grad):
+        transposed(ctx.config)  # which is refused here, not in the backward pass
+
+
+def _again(ctx: Any, config: str, tensors: Any) -> tuple[Tensor, ...]:
+    """Rotates as the call that ctx is of, by another configuration."""
+    position_ids, *others = ctx.saved_tensors
+    count = len(tensors)
+    arguments = (*tensors, config, position_ids, ctx.position_offset, *others)
+    if are_transforms_active():
+        found = recorded(count, *arguments)
+    else:
+        found = (GRAD if torch.is_grad_enabled() or is_derived() else NO_GRAD)[count](*arguments)
+    return found if count == 2 else (found,)
+
+
+_HEADS = {"bshd": 2, "bhsd": 1, "sbhd": 2, "thd": 1}
+
+
+def _fold(x: Tensor, dim: int | None, place: int, size: int) -> Tensor:
+    """x with what is mapped among its heads."""
+    if dim is None:
+        x = x.unsqueeze(place).expand(*x.shape[:place], size, *x.shape[place:])
+    else:
+        x = x.movedim(dim, place)
+    return x.flatten(place, place + 1)
+
+
+def _part(arguments: Any, dims: Any, i: int) -> Any:
+    given = zip(arguments, dims, strict=True)
+    return [x if dim is None else x.select(dim, i) for x, dim in given]
+
+
+class _RotatedInPlace(torch.autograd.Function):
+    """One tensor that rotate_ or rotate_pair_ has written, then the arguments from config on."""
+
+    @staticmethod
+    def forward(q: Tensor, *rest: Any) -> Tensor:
+        return q
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_dirty(inputs[0])
+        _keep(ctx, inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        found = _again(ctx, transposed(ctx.config), (grad,))
+        return (*found, *(None,) * ctx.rest)
 
 
 recorded: Any = _Rotate.apply
+record_in_place: Any = _RotatedInPlace.apply
 # The same less what a transform of torch.func needs, and two calls of Python for each argument.
 _record: Any = super(torch.autograd.Function, _Rotate).apply
 
@@ -213,14 +293,31 @@ def is_derived() -> bool:
     return forward_ad._current_level >= 0 or are_transforms_active()
 
 
+def check_recorded(tensors: tuple[Tensor, ...]) -> None:
+    """Refuses what autograd refuses to be written in place, which it says after the fact."""
+    for name, x in zip(("q", "k"), tensors, strict=False):
+        base = x._base if x._base is not None else x
+        if not x.requires_grad:
+            continue
+        if base.is_leaf and base.requires_grad:
+            raise RuntimeError(
+                f"{name} is a leaf that requires a gradient, or a view of one; allowed in place is "
+                "what was computed"
+            )
+        made = torch._C._autograd._get_creation_meta(x) if x._is_view() else None
+        if made not in (None, torch._C._autograd.CreationMeta.DEFAULT):
+            raise RuntimeError(
+                f"{name} is a view made by a function of several results, as unbind, or without "
+                "gradients; allowed in place is another, as of indexing"
+            )
+
+
 def check_written(q: Tensor | None, k: Tensor | None) -> None:
     """Refuses a tensor that cannot be written in place."""
     has_bits = not torch.compiler.is_dynamo_compiling()
     for name, x in (("q", q), ("k", k)):
         if x is None:
             continue
-        if x.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError(f"{name} requires a gradient; allowed in place is one without")
         if has_bits and x.is_neg():
             raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
         if has_bits and x.is_inference() and not torch.is_inference_mode_enabled():
@@ -234,6 +331,11 @@ def _counted(count: int) -> Any:
     """Counts a write in place, from which autograd knows that what it saved has changed."""
 
     def rotate(keyset: Any, *arguments: Any) -> None:
+        if torch.is_grad_enabled() and any(x.requires_grad for x in arguments[:count]):
+            raise RuntimeError(
+                "a tensor requires a gradient; allowed for this operator are those that do not, "
+                "and for ropekit.apply_ all that are no leaf"
+            )
         check_written(arguments[0], arguments[1] if count == 2 else None)
         check_tables(arguments[count + 6 : count + 8])
         below = keyset & torch._C._after_ADInplaceOrView_keyset

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 import ropekit
+from ropekit._forms import NAMES, agrees, find_forms, form_on
 from ropekit._library import library
 from ropekit.config import Config
-from ropekit.transformers import NAMES, agrees, find_form
 
 HEAD_DIM, HEADS, KV_HEADS, TOKENS = 64, 8, 2, 64
 STARTS = (0, 4096, 131072 - TOKENS)
@@ -43,6 +43,9 @@ FAMILIES = (
     "gptj",
     "phi3",
     "deepseek_v3",
+    "deepseek_v2",
+    "llama4",
+    "nanochat",
     "gpt_oss",
     "qwen2_vl",
     "qwen3_vl",
@@ -185,19 +188,22 @@ def grid(devices: list[str], quick: bool) -> Iterator[Row]:
 
 
 def functions(devices: list[str]) -> Iterator[tuple[str, bool]]:
-    """Each rotary function of the models that the tests run, and whether every bit agrees."""
+    """Each rotary function of the models that the tests run, on each device on which it is
+    replaced, and whether every bit agrees."""
     for family in FAMILIES:
         module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
         for name in NAMES:
             original = getattr(module, name, None)
             if original is None:
                 continue
-            form = find_form(original)
+            forms = find_forms(original)
             for device in devices:
-                equal = form is not None and all(
-                    agrees(original, form, dtype, device) for dtype in DTYPES
-                )
-                yield f"{device:8} {family}.{name}", equal
+                form = form_on(forms, device)
+                if form or not forms:
+                    equal = form is not None and all(
+                        agrees(original, form, dtype, device) for dtype in DTYPES
+                    )
+                    yield f"{device:8} {family}.{name}", equal
 
 
 class _Info(ctypes.Structure):

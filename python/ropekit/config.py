@@ -10,8 +10,9 @@ import re
 import warnings
 from functools import lru_cache
 from numbers import Real
-from os import stat
+from os import getcwd, stat
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from torch import Tensor
@@ -112,12 +113,32 @@ def text_of(config: object, x: Tensor) -> str:
     """
     if not isinstance(config, (str, Path)):
         return _checked(_describe(config, _width(x)))
-    try:
-        found = stat(config)
-    except OSError as error:
-        raise _unreadable(error, config) from None
-    state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+    state = _state(config)
     return _of_file(config, state) or _of_file(config, state, _width(x))
+
+
+SECONDS = 0.1  # for which a file is taken to be as it was: a stat costs 1 to 2 us
+_states: dict[
+    tuple[str, str], tuple[float, tuple[int, ...]]
+] = {}  # when to look again, and what was
+
+
+def _state(path: str | Path) -> tuple[int, ...]:
+    name = str(path)
+    key = name, "" if name.startswith("/") else getcwd()
+    known = _states.get(key)
+    now = monotonic()
+    if known and now < known[0]:
+        return known[1]
+    try:
+        found = stat(path)
+    except OSError as error:
+        raise _unreadable(error, path) from None
+    if len(_states) >= 64:
+        _states.clear()
+    state = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev)
+    _states[key] = now + SECONDS, state
+    return state
 
 
 @lru_cache(maxsize=64)

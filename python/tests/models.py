@@ -95,6 +95,18 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64},
     ),
     "deepseek_v3": ("DeepseekV3ForCausalLM", MLA | {"rope_parameters": YARN}),
+    "deepseek_v2": ("DeepseekV2ForCausalLM", MLA | {"rope_parameters": YARN}),
+    "llama4": (
+        "Llama4ForCausalLM",
+        {
+            "head_dim": 16,
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 4,
+            "attention_chunk_size": 64,
+            "rope_parameters": LLAMA3,
+        },
+    ),
+    "nanochat": ("NanoChatForCausalLM", {"rope_parameters": LLAMA3}),
     "gpt_oss": (
         "GptOssForCausalLM",
         {
@@ -117,11 +129,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 # How many layers show each kind that a family has, where it has more than one.
-KINDS = {"gemma3": 2, "deepseek_v3": 2, "gpt_oss": 2}
+KINDS = {"gemma3": 2, "deepseek_v2": 2, "deepseek_v3": 2, "gpt_oss": 2}
 
 
 def build(
-    name: str, dtype: torch.dtype = torch.bfloat16, device: str = "cpu", layers: int = 2
+    name: str,
+    dtype: torch.dtype = torch.bfloat16,
+    device: str = "cpu",
+    layers: int = 2,
 ) -> Any:
     """The model in eager attention, its weights from a fixed seed."""
     class_name, fields = MODELS[name]

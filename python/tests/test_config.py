@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -19,7 +20,7 @@ import pytest
 import ropekit
 import torch
 from ropekit._library import library
-from ropekit.config import Fields, _of_file, merge
+from ropekit.config import SECONDS, Fields, _of_file, merge
 
 ROOT = Path(__file__).parents[2]
 HEADER = ROOT / "include" / "ropekit" / "rope.h"
@@ -258,14 +259,28 @@ def test_a_file_is_read_once_for_each_of_its_states(
             assert torch.equal(y, ropekit.apply(q, rope_theta=theta))
     assert len(read) == 2
     Path("config.json").write_text('{"head_dim": 8, "rope_theta": 900}', encoding="utf-8")
+    time.sleep(SECONDS)
     for _ in range(3):
         y = ropekit.apply(q, config="config.json")
         assert torch.equal(y, ropekit.apply(q, rope_theta=900.0))
     assert len(read) == 3
     Path("config.json").unlink()
+    time.sleep(SECONDS)
     with pytest.raises(FileNotFoundError, match=r"allowed is the path of a config.json"):
         ropekit.apply(q, config="config.json")
     assert _of_file.cache_info().maxsize
+
+
+def test_a_file_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, q = tmp_path / "config.json", torch.randn(1, 3, 2, 8)
+    path.write_text('{"head_dim": 8}', encoding="utf-8")
+    looks: list[object] = []
+    monkeypatch.setattr("ropekit.config.stat", lambda path: [looks.append(path), os.stat(path)][1])
+    for now in (1.0, 1.0 + SECONDS / 2, 1.0 + SECONDS):
+        monkeypatch.setattr("ropekit.config.monotonic", lambda now=now: now)
+        for _ in range(9):
+            ropekit.apply(q, config=path)
+    assert len(looks) == 2
 
 
 def test_version() -> None:

@@ -332,11 +332,19 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     ),
     (
         ValueError,
-        "positions does not fit; allowed is [tokens] or [batch, tokens]",
+        "positions has the shape [4]; allowed is [tokens] or [batch, tokens]",
         lambda: ropekit.apply(X, positions=INT[:4]),
     ),
-    (ValueError, "positions does not fit", lambda: ropekit.apply(X, positions=INT.expand(3, 5))),
-    (ValueError, "positions does not fit", lambda: ropekit.apply(X[:, :0], positions=INT[:4])),
+    (
+        ValueError,
+        "positions has the shape [3, 5]",
+        lambda: ropekit.apply(X, positions=INT.expand(3, 5)),
+    ),
+    (
+        ValueError,
+        "positions has the shape [4]",
+        lambda: ropekit.apply(X[:, :0], positions=INT[:4]),
+    ),
     (
         ValueError,
         "positions has 4 dimensions; allowed is at most 3",
@@ -538,8 +546,13 @@ def test_an_operator_raises_what_pytorch_makes_of_an_error() -> None:
 
 
 IN_PLACE: list[tuple[str, Callable[[torch.Tensor], object]]] = [
-    ("q requires a gradient", lambda x: ropekit.apply_(x.requires_grad_())),
-    ("q requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
+    ("q is a leaf that requires a gradient", lambda x: ropekit.apply_(x.requires_grad_())),
+    ("q is a leaf", lambda x: ropekit.apply_(x.requires_grad_().view(x.shape))),
+    (
+        "q is a view made by a function of several results",
+        lambda x: ropekit.apply_((x.requires_grad_() * 1).chunk(2)[0]),
+    ),
+    ("a tensor requires a gradient", lambda x: torch.ops.ropekit.rotate_(x.requires_grad_(), "")),
     ("cos or sin requires", lambda x: ropekit.apply_(x, cos=TABLE, sin=LEAF_TABLE)),
     (
         "cos or sin requires",

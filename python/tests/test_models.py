@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import transformers
 import transformers.models
 from ropekit import Config
 from transformers import PreTrainedConfig
@@ -126,6 +128,18 @@ def rows() -> list[str]:
     return list(found)
 
 
+# Models that rotate by functions, without a class of their own for the frequencies.
+BY_FUNCTIONS = {
+    "codegen": "",
+    "gptj": "",
+    "lightglue": "coordinates of keypoints",
+    "roformer": "",
+    "vjepa2": "coordinates of patches",
+}
+# Those whose function nothing calls.
+NO_ROTATION = {"jamba", "nemotron_asr_streaming", "nemotron_h", "parakeet"}
+
+
 def header(table: list[str]) -> str:
     """The models that are read, as the library's list of those it knows."""
     read = {row.split("\t")[0] for row in table if row.endswith("\tread")}
@@ -145,6 +159,23 @@ def test_the_table_is_that_of_transformers() -> None:
     assert found == TABLE.read_text(encoding="utf-8").splitlines()
     assert not [row for row in found if "DIFFERS" in row]
     assert sum(row.endswith("\tread") for row in found) > 150
+
+
+def test_models_that_rotate_by_functions_are_read_or_refused() -> None:
+    root, found = Path(transformers.models.__path__[0]), set()
+    for path in root.glob("*/modeling_*.py"):
+        text = path.read_text(encoding="utf-8")
+        has_class = re.search(rf"\nclass {ROTARY.pattern}", text)
+        if re.search(r"\n *def \w*(rotary|rotate)_\w*", text) and not has_class:
+            found.add(path.stem.removeprefix("modeling_"))
+    assert found == BY_FUNCTIONS.keys() | NO_ROTATION
+    for name, refusal in BY_FUNCTIONS.items():
+        config = transformers.AutoConfig.for_model(name)
+        if refusal:
+            with pytest.raises(ValueError, match=refusal):
+                Config.from_transformers(config)
+        else:
+            Config.from_transformers(config)  # without a warning, which is an error here
 
 
 if __name__ == "__main__":

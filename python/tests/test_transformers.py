@@ -14,6 +14,7 @@ import transformers
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.cohere import modeling_cohere
+from transformers.models.esm import modeling_esm
 from transformers.models.llama import modeling_llama
 from transformers.models.olmo2 import modeling_olmo2
 
@@ -21,8 +22,6 @@ rotary = modeling_llama.apply_rotary_pos_emb
 FAMILIES = list(reversed(models.MODELS))  # what takes longest is begun first
 # Rotation in one rounding where eager PyTorch has three: a few units in the last place of a logit.
 RELATIVE_BOUND = 2e-6
-# One rounding to bfloat16 where eager PyTorch has one for each product: two neighbours' distance.
-AUTOCAST_BOUND = 2.0**-7
 STATIC = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static"}
 
 
@@ -49,9 +48,13 @@ def test_logits_keep_every_bit(name: str, device: str) -> None:
         with torch.no_grad(), Count() as count:
             expected = model(**inputs).logits
             assert count.calls == 0
-            with ropekit.transformers.patch(model):
+            with ropekit.transformers.patch(model) as patch:
                 found = model(**inputs).logits
-            assert count.calls >= 2
+            # A device whose complex products round in another way keeps the original function.
+            kinds = ", any device: ", f", {device} device: "
+            served = any(kind in line for kind in kinds for line in patch.report)
+            assert served or device == "cuda"
+            assert count.calls >= 2 or not served
             calls = count.calls
             assert torch.equal(model(**inputs).logits, expected)
             assert count.calls == calls
@@ -84,9 +87,13 @@ def test_logits_with_angles_of_the_configuration(name: str, angle_mode: str, dev
 
 
 def gradients(
-    name: str, device: str, angle_mode: Any, autocast: bool = False
+    name: str,
+    device: str,
+    angle_mode: Any,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
 ) -> dict[str, torch.Tensor]:
-    model, inputs = models.build(name, torch.float32, device), models.inputs(name, device)
+    model, inputs = models.build(name, dtype, device), models.inputs(name, device)
     patch = ropekit.transformers.patch(model, angle_mode) if angle_mode else None
     with torch.autocast(device, torch.bfloat16, enabled=autocast):
         loss = model(**inputs, labels=inputs["input_ids"]).loss
@@ -106,29 +113,36 @@ def within(bound: float, found: dict[str, torch.Tensor], expected: dict[str, tor
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_training_step(name: str, device: str) -> None:
-    plain = gradients(name, device, None)
-    within(0, gradients(name, device, "table"), plain)
+    for dtype in (torch.bfloat16, torch.float32):
+        plain = gradients(name, device, None, dtype)
+        within(0, gradients(name, device, "table", dtype), plain)
     within(1e-5, gradients(name, device, "exact"), plain)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_training_step_under_autocast(name: str, device: str) -> None:
     plain = gradients(name, device, None, autocast=True)
-    within(AUTOCAST_BOUND, gradients(name, device, "table", autocast=True), plain)
+    within(0, gradients(name, device, "table", autocast=True), plain)
 
 
-def test_autocast_gradient_is_rounded_once(device: str) -> None:
-    x = torch.randn(2, 2, 4, 7, 16, device=device, dtype=torch.bfloat16)
-    angles = torch.randn(2, 7, 8, device=device).repeat(1, 1, 2)
-    leaf, weight = x.requires_grad_(), torch.randn_like(x, dtype=torch.float32)
+def test_a_gradient_rounds_where_eager_pytorch_does(device: str) -> None:
+    x = torch.randn(2, 2, 4, 7, 16, device=device, dtype=torch.bfloat16).requires_grad_()
+    angles, weight = torch.randn(2, 7, 8, device=device).repeat(1, 1, 2), torch.randn_like(x)
 
-    def gradient(q: Any) -> torch.Tensor:
-        rotated = modeling_llama.apply_rotary_pos_emb(q[0], q[1], angles.cos(), angles.sin())
-        return torch.autograd.grad(torch.stack(rotated), leaf, weight)[0]
+    def gradient(module: Any) -> torch.Tensor:
+        found = module.apply_rotary_pos_emb(x[0], x[1], angles.cos(), angles.sin())
+        return torch.autograd.grad(torch.stack(found), x, weight.to(found[0].dtype))[0]
 
-    expected = gradient(leaf.float())
-    with ropekit.transformers.patch(modeling_llama):
-        assert torch.equal(gradient(leaf), expected)
+    for module, rounds_products in (
+        (modeling_llama, True),
+        (modeling_esm, True),
+        (modeling_cohere, False),
+    ):
+        expected = gradient(module)
+        with ropekit.transformers.patch(module):
+            form = module.apply_rotary_pos_emb.forms["any"]
+            assert form.rounds_products == rounds_products
+            assert torch.equal(gradient(module), expected)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -200,7 +214,7 @@ def test_decoding_compiled_by_transformers(name: str, device: str) -> None:
         with ropekit.transformers.patch(model, angle_mode):
             found = model.generate(**inputs, **STATIC, compile_config=compiled)
         assert torch.equal(found, expected)
-        assert counters["stats"]["unique_graphs"] >= 1
+        assert counters["stats"]["unique_graphs"] > 0 or name == "llama4"  # as without the patch
 
 
 def test_longrope_turns_long_with_the_batch(device: str) -> None:
@@ -290,8 +304,8 @@ def test_refuses_what_has_no_rotary_function() -> None:
     assert modeling_llama.apply_rotary_pos_emb is original
 
 
-def mirrored(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-    return rotary(q, k, cos, -sin, unsqueeze_dim)
+def diverging(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
+    return rotary(q, k, cos, sin, unsqueeze_dim)[0], rotary(q, k, cos, -sin, unsqueeze_dim)[1]
 
 
 def at_the_end(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
@@ -300,7 +314,7 @@ def at_the_end(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> An
     return tuple(torch.cat((x[..., :start], y), -1) for x, y in zip(parts, found, strict=True))
 
 
-@pytest.mark.parametrize("other", [mirrored, at_the_end])
+@pytest.mark.parametrize("other", [diverging, at_the_end])
 def test_refuses_a_function_that_rotates_otherwise(
     other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,7 +332,7 @@ def small(*shape: int) -> torch.Tensor:
 def test_results_have_the_type_of_the_original(module: Any, wide: bool) -> None:
     q, k = small(2, 4, 7, 16), small(2, 2, 7, 16)
     angles = torch.randn(2, 7, 8)
-    form = ropekit.transformers.find_form(module.apply_rotary_pos_emb)
+    form = ropekit._forms.find_form(module.apply_rotary_pos_emb)
     tables = [form.table(x).to(torch.float32 if wide else q.dtype) for x in (angles, angles.sin())]
     expected = module.apply_rotary_pos_emb(q, k, *tables)
     with ropekit.transformers.patch(module), Count() as count:
@@ -373,7 +387,7 @@ def test_a_tensor_that_is_not_given_goes_to_the_original(monkeypatch: pytest.Mon
 
 def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def other(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 0) -> Any:
-        return mirrored(q, k, cos, sin, unsqueeze_dim)
+        return diverging(q, k, cos, sin, unsqueeze_dim)
 
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
     with pytest.raises(RuntimeError, match="no rotary function of a known form"):
@@ -382,10 +396,10 @@ def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.Monke
 
 def test_a_function_put_in_place_of_the_patch_stays() -> None:
     patch = ropekit.transformers.patch(modeling_llama)
-    modeling_llama.apply_rotary_pos_emb = mirrored
+    modeling_llama.apply_rotary_pos_emb = diverging
     try:
         patch.restore()
-        assert modeling_llama.apply_rotary_pos_emb is mirrored
+        assert modeling_llama.apply_rotary_pos_emb is diverging
     finally:
         modeling_llama.apply_rotary_pos_emb = rotary
 

@@ -1,8 +1,8 @@
 /*
  * A backend that lives outside the tree: host memory of its own, one kernel for the simplest
  * rotation, and one for an operation that the library has never heard of (gather.h). PLUGIN_NAME
- * names it; PLUGIN_ABI, PLUGIN_DEVICES, PLUGIN_ROPE_VERSION and PLUGIN_LOUD make
- * the others.
+ * names it; PLUGIN_ABI, PLUGIN_SIZE, PLUGIN_DEVICES, PLUGIN_ROPE_VERSION and PLUGIN_LOUD make the
+ * others.
  */
 #include "tests/plugin/gather.h"
 
@@ -13,6 +13,9 @@
 
 #ifndef PLUGIN_ABI
 #define PLUGIN_ABI ROPE_BACKEND_ABI
+#endif
+#ifndef PLUGIN_SIZE
+#define PLUGIN_SIZE sizeof(rope_backend)
 #endif
 #ifndef PLUGIN_DEVICES
 #define PLUGIN_DEVICES 1
@@ -273,7 +276,7 @@ static const rope_candidate_list *const lists[] = {&list};
 static const rope_backend backend = {
     .abi = PLUGIN_ABI,
     .priority = PLUGIN_PRIORITY,
-    .struct_size = sizeof backend,
+    .struct_size = PLUGIN_SIZE,
     .name = PLUGIN_NAME,
     .lists = lists,
     .list_count = 1,

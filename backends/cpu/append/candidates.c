@@ -1,5 +1,6 @@
 /* The operation "append": a candidate for each instruction set. */
 #include "backends/cpu/append/kernel.h"
+#include "backends/cpu/candidate_lists.h"
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {

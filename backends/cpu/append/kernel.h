@@ -45,8 +45,6 @@ extern const cpu_append_kernel cpu_append_avx512;
 extern const cpu_append_kernel cpu_append_avx512_bf16;
 extern const cpu_append_kernel cpu_append_neon;
 
-extern const rope_candidate_list cpu_append_candidates;
-
 /* Bytes of an element of a tensor or a cache. */
 CPU_INLINE int cpu_store_size(int dtype) {
     return dtype >= ROPE_F8E4M3 ? 1 : cpu_dtype_size(dtype);

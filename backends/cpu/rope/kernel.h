@@ -135,11 +135,6 @@ extern const cpu_kernel cpu_kernel_avx512_bf16;
 extern const cpu_kernel cpu_kernel_neon;
 extern const cpu_kernel cpu_kernel_reference;
 
-extern const rope_candidate_list cpu_rope_candidates;
-
-/* The fastest that processor and ROPE_CPU_ISA allow. */
-const cpu_kernel *cpu_kernel_allowed(void);
-
 /* The CPU looks at every position first, so that a failing call writes nothing. */
 rope_status cpu_check_positions(const rope_problem *problem, const rope_call *call);
 

@@ -61,7 +61,7 @@ def test_lost_cells_are_marked_as_plainly_as_won_ones(document):
 def test_no_figure_stands_without_its_floor(document):
     for suite in machines([document])[0].suites.values():
         heading, *rows = tables.rows(suite)
-        for name in ("floor GB/s", "of floor", "A/A", "eager", "host"):
+        for name in ("copy GB/s", "of copy", "A/A", "eager", "host"):
             assert all(row[heading.index(name)] for row in rows)
 
 
@@ -69,7 +69,7 @@ def test_the_floor_of_a_row_is_that_of_its_record(document):
     for index, record in enumerate(document["records"]):
         record["floor"]["gb_per_second"] = 7.0 + index
     suite = machines([document])[0].suites["prefill"]
-    assert (column(suite, "floor GB/s"), column(suite, "GB/s")) == (["7", "10", "13"], ["0.001"] * 3)
+    assert (column(suite, "copy GB/s"), column(suite, "GB/s")) == (["7", "10", "13"], ["0.001"] * 3)
 
 
 def test_speedup_is_over_pytorch_naive(document):
@@ -94,7 +94,7 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     for record in together["records"]:
         del record["replay"]
     heading, row = tables.rows(machines([together, alone])[0].suites["prefill"])
-    assert row[heading.index("of floor †")].startswith("50.0 %")
+    assert row[heading.index("of copy †")].startswith("50.0 %")
     assert row[heading.index("eager")] == "4 us"
     assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
     found = machines([together, alone])
@@ -369,7 +369,7 @@ def test_a_column_that_adds_nothing_is_left_out_and_without_peers_the_floor_come
     for record in records:
         record["eager"]["host_seconds"] = record["eager"]["seconds"]["median"]
     heading, *_ = tables.rows(machines([make(records)])[0].suites["prefill"])
-    assert heading == [name, "ropekit", "GB/s", "floor GB/s", "of floor", "A/A", "eager"]
+    assert heading == [name, "ropekit", "GB/s", "copy GB/s", "of copy", "A/A", "eager"]
 
 
 def test_bytes_have_a_unit_that_leaves_few_digits():

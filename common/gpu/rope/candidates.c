@@ -1,6 +1,6 @@
 /* The operation "rope": its candidates, what they bind and how they run. */
+#include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
-#include "common/gpu/operations.h"
 #include "common/gpu/rope/launch.h"
 #include "common/gpu/rope/lists.h"
 

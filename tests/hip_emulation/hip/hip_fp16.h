@@ -1,4 +1,4 @@
-/* What the HIP backend uses of HIP's half precision, computed by another road than the library's.
+/* What the HIP backend uses of HIP's half precision, computed otherwise than in the library.
  */
 #ifndef ROPEKIT_HIP_EMULATION_FP16_H
 #define ROPEKIT_HIP_EMULATION_FP16_H

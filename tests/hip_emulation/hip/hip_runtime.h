@@ -35,10 +35,6 @@ static inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
     return {x, y, z, w};
 }
 
-static inline uint32_t __umulhi(uint32_t a, uint32_t b) {
-    return (uint32_t)((uint64_t)a * b >> 32);
-}
-
 extern "C" dim3 threadIdx, blockIdx, blockDim, gridDim;
 #define warpSize emulated_wave()
 

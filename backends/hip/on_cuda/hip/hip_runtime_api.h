@@ -60,7 +60,7 @@
 #define hipFuncGetAttributes cudaFuncGetAttributes
 #define hipLaunchKernel cudaLaunchKernel
 
-/* The device says what it is and by which road it was reached. */
+/* The name says that HIP's calls are CUDA's here. */
 typedef struct hipDeviceProp_t {
     char name[256];
     char gcnArchName[256];

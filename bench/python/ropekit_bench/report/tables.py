@@ -117,8 +117,8 @@ def beside_floor(suite):
     found = [
         ("ropekit" + mark, of_kernel(lambda r, t: seconds(t["seconds"]["median"]))),
         ("GB/s" + mark, of_kernel(lambda r, t: f"{t['gb_per_second']:.4g}")),
-        ("floor GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
-        ("of floor" + mark, of_kernel(lambda _, t: quartiles(t))),
+        ("copy GB/s" + mark, of_kernel(lambda r, t: f"{r['floor']['gb_per_second']:.4g}")),
+        ("of copy" + mark, of_kernel(lambda _, t: quartiles(t))),
         ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
     ]
     if any("speedup" in r for r, _ in suite.kernels):

@@ -1,6 +1,6 @@
 /* The backend's candidates. */
-#ifndef ROPEKIT_GPU_OPERATIONS_H
-#define ROPEKIT_GPU_OPERATIONS_H
+#ifndef ROPEKIT_GPU_CANDIDATE_LISTS_H
+#define ROPEKIT_GPU_CANDIDATE_LISTS_H
 
 #include <ropekit/backend.h>
 

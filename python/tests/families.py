@@ -1,0 +1,165 @@
+"""Every model file of Transformers with a rotary function, in families.tsv: what `patch` replaces,
+and whether a small model of it keeps every bit of its result and of each parameter's gradient.
+
+`python python/tests/families.py` writes the table anew.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ropekit.transformers
+import torch
+import transformers
+from ropekit._forms import NAMES, find_forms
+
+TABLE = Path(__file__).parent / "families.tsv"
+HEADING = "family\tmodel\tvariant\treplaced\tevery bit of result and gradients"
+ROOT = Path(transformers.models.__path__[0])
+MOST = 20_000_000  # parameters
+SMALL: dict[str, Any] = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+} | dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2)
+SMALL |= dict.fromkeys(("hidden_size", "d_model", "n_embd"), 64)
+SMALL |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads"), 4)
+SMALL |= dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size"), 96)
+SMALL |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32)
+SMALL |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
+SMALL |= dict.fromkeys(("moe_num_experts", "num_key_value_heads"), 4)
+SMALL |= dict.fromkeys(("num_experts_per_tok", "moe_k", "top_k_experts"), 2)
+SMALL |= dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace", "n_shared_experts"), 1)
+SMALL |= dict.fromkeys(("q_lora_rank", "kv_lora_rank"), 32)
+SMALL |= dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim"), 16)
+SMALL |= {"vocab_size": 97, "max_position_embeddings": 256, "sliding_window": 8, "rotary_dim": 8}
+SMALL |= {"position_embedding_type": "rotary", "mamba_chunk_size": 8, "chunk_size": 8}
+SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+# What else some models want; None leaves a field out.
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"head_dim": None},
+    {"hidden_size": None, "d_model": None},
+    {"rope_parameters": SECTIONS},
+)
+MODES = [
+    (dtype, attention, autocast)
+    for dtype in (torch.float32, torch.bfloat16)
+    for attention in ("eager", "sdpa")
+    for autocast in (False, True)
+    if not (autocast and dtype == torch.bfloat16)
+]
+KINDS = (
+    "ForCausalLM",
+    "ForMaskedLM",
+    "LMHeadModel",
+    "TextModel",
+    "ForConditionalGeneration",
+    "Model",
+)
+
+
+def modules() -> Iterator[ModuleType]:
+    for path in sorted(ROOT.glob("*/modeling_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if any(f"\ndef {name}(" in text for name in NAMES):
+            yield importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+
+
+def functions(module: ModuleType) -> Iterator[Any]:
+    for name in NAMES:
+        function = getattr(module, name, None)
+        if function is not None and function.__module__ == module.__name__:
+            yield function
+
+
+def classes(module: ModuleType) -> list[Any]:
+    """The module's models, what reads text first."""
+    found = [
+        (kind, name, item)
+        for name, item in vars(module).items()
+        for kind in range(len(KINDS))
+        if name.endswith(KINDS[kind])
+        and inspect.isclass(item)
+        and issubclass(item, transformers.PreTrainedModel)
+        and item.__module__ == module.__name__
+        and not name.endswith("PreTrainedModel")
+    ]
+    return list(dict.fromkeys(item for _, _, item in sorted(found, key=lambda row: row[:2])))
+
+
+def make(model_class: Any, variant: dict[str, Any], dtype: torch.dtype, attention: str) -> Any:
+    """A model with few parameters, from a fixed seed."""
+    kind = model_class.config_class
+    known = set(inspect.signature(kind.__init__).parameters)
+    known |= {name for base in kind.__mro__ for name in inspect.get_annotations(base)}
+    known -= set(getattr(kind, "attribute_map", {}))
+    fields = {name: x for name, x in (SMALL | variant).items() if name in known and x is not None}
+    config = kind(**copy.deepcopy(fields))
+    with torch.device("meta"):
+        model = model_class._from_config(config, dtype=dtype, attn_implementation=attention)
+    if sum(x.numel() for x in model.parameters()) > MOST:
+        raise ValueError("too many parameters")
+    torch.manual_seed(0)
+    model = model_class._from_config(config, dtype=dtype, attn_implementation=attention)
+    return model.eval()
+
+
+def run(model: Any, autocast: bool = False) -> dict[str, torch.Tensor]:
+    """The result for fixed tokens, and the gradient of every parameter."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 80, (2, 24), generator=generator)
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
+    found.float().backward(torch.randn(found.shape, generator=generator))
+    grads = {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
+    return {"": found.detach()} | grads
+
+
+def recipe(module: ModuleType) -> tuple[str, str]:
+    """The name of a class of the module, and the variant, of which a model can be made and run."""
+    for model_class in classes(module):
+        for index, variant in enumerate(VARIANTS):
+            with suppress(Exception):  # whatever the model misses
+                run(make(model_class, variant, torch.float32, "eager"))
+                return model_class.__name__, str(index)
+    return "-", "-"
+
+
+def compare(model_class: Any, variant: int) -> Iterator[str]:
+    """Every mode in which the model runs by itself, and what differs in it."""
+    for dtype, attention, autocast in MODES:
+        try:
+            model = make(model_class, VARIANTS[variant], dtype, attention)
+            expected = run(model, autocast)
+        except Exception:
+            continue
+        with ropekit.transformers.patch(model):
+            found = run(model, autocast)
+        differ = [name for name, x in expected.items() if not torch.equal(x, found[name])]
+        mode = "autocast" if autocast else str(dtype).removeprefix("torch.")
+        yield f"{mode}/{attention}" + (f" DIFFERS in {' '.join(differ)}" if differ else "")
+
+
+def row(module: ModuleType, made: tuple[str, str] | None = None) -> str:
+    """The line of the table, of a model that is known to run or of one that is looked for."""
+    replaced = [f.__name__ for f in functions(module) if find_forms(f)]
+    name, variant = made or (recipe(module) if replaced else ("-", "-"))
+    modes = "-" if name == "-" else ", ".join(compare(getattr(module, name), int(variant)))
+    family = module.__name__.rpartition("modeling_")[2]
+    return "\t".join((family, name, variant, " ".join(replaced) or "-", modes))
+
+
+if __name__ == "__main__":
+    rows = [HEADING, *(row(module) for module in modules())]
+    TABLE.write_text("\n".join(rows) + "\n", encoding="utf-8")
