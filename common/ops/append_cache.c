@@ -243,19 +243,25 @@ static rope_status check_cache_unread(const rope_append_problem *problem, int wh
     return ROPE_OK;
 }
 
+static rope_status check_scale_unread(const rope_append_problem *problem, int which,
+                                      const rope_scale *scale, int cached) {
+    const int none = problem->steps[which].scale == 0;
+    if ((none || !cached) && (scale->data || !rope_all_zero(scale->stride, 3)))
+        return fail_scale(scale_names[which], scale,
+                          none ? "NULL and 0 where the descriptor has no scale"
+                               : "NULL and 0 while the cache's data is NULL");
+    return ROPE_OK;
+}
+
 rope_status rope_append_cache_unread(const rope_append_problem *problem,
                                      const rope_append_args *args) {
-    const rope_cache *caches[] = {NULL, &args->k_cache, &args->v_cache};
-    const rope_scale *scales[] = {&args->q_scale, &args->k_cache.scale, &args->v_cache.scale};
-    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
-        rope_status status = caches[t] ? check_cache_unread(problem, t, caches[t]) : ROPE_OK;
-        if (status != ROPE_OK)
-            return status;
-        const int none = problem->steps[t].scale == 0, apart = caches[t] && !caches[t]->data;
-        if ((none || apart) && (scales[t]->data || !rope_all_zero(scales[t]->stride, 3)))
-            return fail_scale(scale_names[t], scales[t],
-                              none ? "NULL and 0 where the descriptor has no scale"
-                                   : "NULL and 0 while the cache's data is NULL");
+    const rope_cache *caches[] = {&args->k_cache, &args->v_cache};
+    rope_status status = check_scale_unread(problem, ROPE_APPEND_Q, &args->q_scale, 1);
+    for (int i = 0; i < 2 && status == ROPE_OK; i++) {
+        const int which = ROPE_APPEND_K + i;
+        status = check_cache_unread(problem, which, caches[i]);
+        if (status == ROPE_OK)
+            status = check_scale_unread(problem, which, &caches[i]->scale, caches[i]->data != NULL);
     }
-    return ROPE_OK;
+    return status;
 }

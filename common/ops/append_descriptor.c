@@ -247,7 +247,7 @@ static rope_status check_index_dtype(const char *name, int32_t *dtype, int is_re
 static rope_status check_dim_block(const char *name, int32_t *block, int32_t head_dim) {
     if (*block == 0)
         *block = head_dim;
-    if (*block < 0 || head_dim % *block != 0)
+    if (*block < 1 || head_dim % *block != 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "%s is %d; allowed is 0 or a divisor of the head's %d elements", name,
                          *block, head_dim);
