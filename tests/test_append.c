@@ -1,6 +1,5 @@
 /* Generated cases of rope_append on every kernel: values against the oracle, bits of every other
- * kernel of the CPU against the chosen one's, no other byte written, and what a call that fails
- * leaves. */
+ * kernel against the chosen one's, no other byte written, and what a call that fails leaves. */
 #include "tests/append_compare.h"
 #include "tests/device.h"
 #include "tests/harness.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 500, REFERENCE_CASES = 150 };
+enum { CASES = 500 };
 
 /* The ranges of one token of a tensor. */
 typedef struct token_ranges {
@@ -140,12 +139,12 @@ static int check_kernel(const append_case *c, const append_writes *w, const char
     return status == ROPE_OK;
 }
 
-/* Bits of the CPU's other kernels, and of the contract in plain C where nothing rotates. */
+/* Bits of the device's other kernels, and of the contract in plain C where nothing rotates. */
 static void check_bits(const append_case *c, const append_writes *w, const unsigned char *expected,
                        unsigned char *result) {
     const char *kernel;
     size_t bytes = c->base.bytes;
-    for (int k = 0; device_is_host() && (kernel = device_kernel_of("append", k)); k++)
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
         CHECK(!check_kernel(c, w, kernel, result) || memcmp(expected, result, bytes) == 0,
               "other bits than the chosen kernel's");
     if (c->desc.rotation != ROPE_ROTATION_OFF || w->places_fail || w->scales_fail)
@@ -171,13 +170,6 @@ static void check_every_kernel(const append_case *c, const append_writes *w, ora
     if (ran)
         check_bits(c, w, expected, result);
     free(expected);
-    free(result);
-}
-
-static void check_reference(const append_case *c, const append_writes *w, oracle_append *o) {
-    unsigned char *result = malloc(c->base.bytes);
-    if (check_kernel(c, w, "reference", result))
-        check_oracle(c, o, result);
     free(result);
 }
 
@@ -210,10 +202,4 @@ static void for_each_case(uint64_t seed, int64_t cases, check *checks) {
 
 TEST(append, every_kernel) {
     for_each_case(test_seed(), CASES, check_every_kernel);
-}
-
-TEST(append, reference_kernel) {
-    if (!device_is_host())
-        SKIP("the reference kernel is the CPU's");
-    for_each_case(test_seed() + 1, REFERENCE_CASES, check_reference);
 }

@@ -57,6 +57,39 @@ static void for_each_case(uint64_t seed, append_wish wish, int64_t cases, check_
     }
 }
 
+/* The arena after the CPU's scalar kernel, on host memory. */
+static unsigned char *scalar_arena(const append_case *c, const append_writes *w) {
+    unsigned char *result = malloc(c->base.bytes);
+    rope_append_desc desc = c->desc;
+    rope_append_args args = c->args;
+    rope_plan *plan = NULL;
+    desc.rope.backend = "cpu";
+    desc.rope.kernel = "scalar";
+    memcpy(result, c->base.arena, c->base.bytes);
+    append_relocate(&args, c->base.arena, result);
+    CHECK_STATUS(ROPE_OK, rope_append_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_append(plan, &args));
+    rope_plan_destroy(plan);
+    append_canonical(w, result);
+    return result;
+}
+
+static void check_kernels(append_case *c, const append_writes *w, const unsigned char *expected) {
+    const char *kernel;
+    unsigned char *scalar = scalar_arena(c, w);
+    CHECK(memcmp(scalar, expected, c->base.bytes) == 0,
+          "other bits than the CPU's scalar kernel's");
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++) {
+        append_describe(c, kernel);
+        check_same(c, w, &c->args, 1, kernel, scalar, "beside the CPU's scalar kernel");
+    }
+    free(scalar);
+}
+
+TEST(append_bits, every_kernel) {
+    for_each_case(test_seed() + 5, (append_wish){0}, 2 * CASES, check_kernels);
+}
+
 static void check_threads(append_case *c, const append_writes *w, const unsigned char *expected) {
     static const int counts[] = {1, 2, 3, 7};
     for (int i = 0; i < 4; i++) {
