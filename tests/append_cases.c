@@ -221,6 +221,8 @@ static void choose_view(test_random *r, append_case *c, int32_t tensor, const ap
         case_choose_strides(r, count, t->in_stride);
         if (!in_place && !wish->out_of_place && random_chance(r, 8))
             t->in_stride[random_between(r, 0, 2)] = 0;
+        if (random_chance(r, 6))
+            t->in_stride[1] = -t->in_stride[1];
     }
     t->in = case_reserve_view(&c->base, oracle_dtype_size(dtype), count,
                               given_in ? t->in_stride : plain);
@@ -233,6 +235,8 @@ static void choose_view(test_random *r, append_case *c, int32_t tensor, const ap
     }
     if (given_out)
         case_choose_strides(r, count, t->out_stride);
+    if (given_out && random_chance(r, 6))
+        t->out_stride[0] = -t->out_stride[0];
     t->out = (void *)(uintptr_t)case_reserve_view(&c->base, oracle_dtype_size(out_dtype), count,
                                                   given_out ? t->out_stride : plain);
 }
@@ -611,11 +615,27 @@ static void break_place(test_random *r, append_case *c) {
     }
 }
 
+/* The first head of the first token: zeros, or the least subnormals of dtype. */
+static void fill_quiet_head(test_random *r, append_case *c, int32_t tensor) {
+    const rope_args *a = &c->base.args;
+    rope_tensor *t = tensor_of(c, tensor);
+    int64_t step = t->in_stride[3] ? t->in_stride[3] : 1;
+    double least = random_chance(r, 50) ? 0 : c->base.desc.dtype == ROPE_F16 ? 0x1p-24 : 0x1p-133;
+    if (!t->in || a->batch * a->tokens * t->heads == 0)
+        return;
+    for (int64_t i = 0; i < head_dim(c, tensor); i++)
+        oracle_store(c->base.desc.dtype, (void *)(uintptr_t)t->in, i * step,
+                     i % 2 ? least : -least);
+}
+
 static void fill(append_case *c, const append_wish *wish) {
     test_random *r = &c->base.random;
     case_wish rope = {.in_range = wish->in_range};
     case_fill_tensors(&c->base);
     case_fill_table(&c->base);
+    for (int32_t i = Q; i <= V; i++)
+        if (random_chance(r, 10))
+            fill_quiet_head(r, c, i);
     fill_keys(c);
     fill_weights(c);
     case_fill_positions(&c->base, &rope);

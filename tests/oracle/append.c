@@ -73,18 +73,23 @@ static oracle_range round_range(int32_t dtype, oracle_range r) {
     return range_of(oracle_round(dtype, low), oracle_round(dtype, high));
 }
 
-/* The product of two ranges, rounded; one of them finite numbers. */
+static int may_be_zero(const oracle_range *r) {
+    return r->low <= 0 && r->high >= 0;
+}
+
+static int may_be_infinite(const oracle_range *r) {
+    return isinf(r->low) || isinf(r->high);
+}
+
+/* The product of two ranges, rounded. */
 static oracle_range product(int32_t dtype, oracle_range a, oracle_range b) {
     if (a.kind != ORACLE_WITHIN || b.kind != ORACLE_WITHIN)
         return a.kind > b.kind ? a : b;
+    if ((may_be_zero(&a) && may_be_infinite(&b)) || (may_be_zero(&b) && may_be_infinite(&a)))
+        return anything;
     double p[4] = {a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high};
-    double low = p[0], high = p[0];
-    for (int i = 0; i < 4; i++) {
-        if (isnan(p[i]))
-            return anything;
-        low = fmin(low, p[i]);
-        high = fmax(high, p[i]);
-    }
+    double low = fmin(fmin(p[0], p[1]), fmin(p[2], p[3]));
+    double high = fmax(fmax(p[0], p[1]), fmax(p[2], p[3]));
     return round_range(dtype, range_of(low, high));
 }
 
