@@ -405,3 +405,47 @@ TEST(append_cache, a_ring_keeps_the_last_tokens) {
             check_ring(ROPE_CACHE_SEQUENCE, at_once[i], kernel);
         }
 }
+
+/* Heads whose scale has a rule of its own: no finite element but zeros, and the least numbers. */
+static void check_scales(int32_t dtype, const char *kernel) {
+    enum { HEADS = 6, DIM = 16 };
+    static const float first[HEADS] = {0, NAN, -INFINITY, 0x1p-149F, 3, -5};
+    static const float rest[HEADS] = {-0.0F, INFINITY, 0, 0x1p-149F, -INFINITY, NAN};
+    const float largest = (float)oracle_round(dtype, 1e30);
+    const float wanted[HEADS] = {1, 1, 1, 0x1p-126F, 3 / largest, 5 / largest};
+    append_case c;
+    size_t start[3];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){HEADS * DIM * 4, HEADS * DIM, HEADS * 4}, 3, start);
+    float *in = (float *)(void *)arena;
+    for (int i = 0; i < HEADS * DIM; i++)
+        in[i] = i % DIM ? rest[i / DIM] : first[i / DIM];
+    c.desc.rope.dtype = ROPE_F32;
+    c.desc.rope.head_dim = DIM;
+    c.desc.rotation = ROPE_ROTATION_OFF;
+    c.desc.cache = ROPE_CACHE_SEQUENCE;
+    c.desc.page_size = 1;
+    c.desc.v.store_dtype = dtype;
+    c.desc.v.scale = ROPE_SCALE_TOKEN_HEAD_MAX;
+    c.args.rope.batch = c.args.rope.tokens = c.args.pages = 1;
+    c.args.v = (rope_tensor){.in = in, .heads = HEADS};
+    c.args.v_cache = (rope_cache){.data = arena + start[1], .scale = {.data = arena + start[2]}};
+    if (run_into(&c, kernel))
+        for (int h = 0; h < HEADS; h++) {
+            float got = ((float *)(void *)(arena + start[2]))[h];
+            int code = arena[start[1] + (size_t)(h * DIM)];
+            int expected = nearest_code(dtype, (double)(first[h] / wanted[h]));
+            CHECK(got == wanted[h], "%s: type %d, head %d has the scale %a, not %a", kernel, dtype,
+                  h, (double)got, (double)wanted[h]);
+            CHECK(code == expected, "%s: type %d, head %d begins with %#x, not %#x", kernel, dtype,
+                  h, (unsigned)code, (unsigned)expected);
+        }
+    append_free(&c);
+}
+
+TEST(append_cache, scales_of_a_head) {
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
+        for (int i = 0; i < 4; i++)
+            check_scales(small_types[i], kernel);
+}
