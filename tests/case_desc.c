@@ -11,14 +11,17 @@ static int32_t even_up_to(test_random *r, int64_t most) {
     return (int32_t)(2 * random_between(r, 0, most / 2));
 }
 
-static void choose_shape(test_random *r, rope_desc *d) {
+static void choose_shape(test_random *r, rope_desc *d, const case_wish *wish) {
     static const int32_t dtypes[] = {ROPE_F32,  ROPE_F32,  ROPE_F16, ROPE_F16,
                                      ROPE_BF16, ROPE_BF16, ROPE_F64};
     static const int32_t dims[] = {2,  4,  6,   7,   34,  64,  64,  72,
                                    80, 96, 100, 128, 128, 192, 256, 576};
-    d->dtype = one_of(r, dtypes, 7);
-    d->head_dim = one_of(r, dims, 16);
-    if (d->head_dim % 2 || random_chance(r, 40)) {
+    d->dtype = one_of(r, dtypes, wish->single ? 6 : 7);
+    d->head_dim = wish->latent ? 576 : one_of(r, dims, 16);
+    if (wish->latent) {
+        d->rotary_dim = 64;
+        d->rotary_offset = 512;
+    } else if (d->head_dim % 2 || random_chance(r, 40)) {
         d->rotary_dim = even_up_to(r, d->head_dim - 2) + 2;
         d->rotary_offset = even_up_to(r, d->head_dim - d->rotary_dim);
     }
@@ -190,7 +193,7 @@ static void choose_shard(test_random *r, rope_desc *d) {
 }
 
 void case_choose_desc(test_case *c, const case_wish *wish) {
-    choose_shape(&c->random, &c->desc);
+    choose_shape(&c->random, &c->desc, wish);
     choose_angle(&c->random, &c->desc, wish);
     choose_rule(&c->random, c, wish);
     choose_axes(&c->random, c, wish);

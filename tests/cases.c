@@ -21,9 +21,7 @@ int64_t case_rotary_dim(const rope_desc *desc) {
     return desc->rotary_dim ? desc->rotary_dim : desc->head_dim;
 }
 
-/* Reserves bytes at a multiple of the alignment, and of no more where that can be had, after a gap.
- * Until the arena exists a pointer holds its offset. */
-static const void *reserve(test_case *c, int64_t bytes, int64_t alignment) {
+const void *case_reserve(test_case *c, int64_t bytes, int64_t alignment) {
     int64_t offset = (int64_t)c->bytes + random_between(&c->random, 1, 200);
     offset = (offset + alignment - 1) / alignment * alignment;
     c->piece[c->pieces++] = (case_piece){(size_t)offset, (size_t)bytes, (size_t)alignment};
@@ -70,10 +68,11 @@ static void choose_packed(test_random *r, test_case *c, int64_t budget) {
         c->boundary[s + 1] = c->boundary[s] + unit * random_between(r, 0, most);
     a->batch = 1;
     a->tokens = c->boundary[a->sequences] / size + (random_chance(r, 70) ? 0 : 2);
-    a->cu_seqlens = reserve(c, (a->sequences + 1) * index_size(&c->desc), index_size(&c->desc));
+    a->cu_seqlens =
+        case_reserve(c, (a->sequences + 1) * index_size(&c->desc), index_size(&c->desc));
 }
 
-static void choose_tokens(test_random *r, test_case *c) {
+void case_choose_tokens(test_random *r, test_case *c) {
     rope_args *a = &c->args;
     int64_t pairs = case_rotary_dim(&c->desc) / 2;
     int64_t widest = case_head_dim(&c->desc, 0) > case_head_dim(&c->desc, 1)
@@ -115,10 +114,11 @@ static void reserve_ids(test_random *r, test_case *c) {
         a->position_stride[0] = a->tokens;
         count = axes * a->tokens;
     }
-    a->position_ids = reserve(c, (count * step + 1) * index_size(&c->desc), index_size(&c->desc));
+    a->position_ids =
+        case_reserve(c, (count * step + 1) * index_size(&c->desc), index_size(&c->desc));
 }
 
-static void choose_positions(test_random *r, test_case *c) {
+void case_choose_positions(test_random *r, test_case *c) {
     rope_desc *d = &c->desc;
     rope_args *a = &c->args;
     int sets = d->rope_type == ROPE_TYPE_LONGROPE && d->longrope_select <= 1;
@@ -126,24 +126,24 @@ static void choose_positions(test_random *r, test_case *c) {
     if (d->shard <= ROPE_SHARD_NONE && random_chance(r, d->axes > 1 ? 90 : 50))
         reserve_ids(r, c);
     if (random_chance(r, 40))
-        a->sequence_offsets = reserve(c, (sequences + 1) * index_size(d), index_size(d));
+        a->sequence_offsets = case_reserve(c, (sequences + 1) * index_size(d), index_size(d));
     if (sets && (a->position_ids || random_chance(r, 50)))
-        a->sequence_lengths = reserve(c, (sequences + 1) * index_size(d), index_size(d));
+        a->sequence_lengths = case_reserve(c, (sequences + 1) * index_size(d), index_size(d));
     if (random_chance(r, 60) || d->angle_mode == ROPE_ANGLE_TABLE)
         a->position_offset = random_signed(r, position_bits(r, d));
     if (d->angle_mode == ROPE_ANGLE_TABLE)
         a->position_offset = random_between(r, 0, 3);
 }
 
-static void store_index(const test_case *c, const void *array, int64_t i, int64_t value) {
+void case_store_index(int32_t dtype, const void *array, int64_t i, int64_t value) {
     int32_t narrow = (int32_t)value;
-    if (index_size(&c->desc) == 4)
+    if (dtype == ROPE_I32)
         memcpy((char *)(uintptr_t)array + 4 * i, &narrow, sizeof narrow);
     else
         memcpy((char *)(uintptr_t)array + 8 * i, &value, sizeof value);
 }
 
-static size_t piece_bytes(const test_case *c, const void *at) {
+size_t case_piece_bytes(const test_case *c, const void *at) {
     for (int32_t i = 0; i < c->pieces; i++)
         if (c->arena + c->piece[i].offset == at)
             return c->piece[i].bytes;
@@ -152,14 +152,15 @@ static size_t piece_bytes(const test_case *c, const void *at) {
 
 /* The array's piece, filled to its end, gaps between strided entries included. */
 static void fill_indices(test_case *c, const void *array, int64_t low, int64_t high, int bits) {
-    int64_t count = (int64_t)piece_bytes(c, array) / index_size(&c->desc);
+    int64_t count = (int64_t)case_piece_bytes(c, array) / index_size(&c->desc);
     int most = index_size(&c->desc) == 4 && bits > 30 ? 30 : bits;
     for (int64_t i = 0; i < count; i++)
-        store_index(c, array, i,
-                    bits ? random_signed(&c->random, most) : random_between(&c->random, low, high));
+        case_store_index(c->desc.position_dtype, array, i,
+                         bits ? random_signed(&c->random, most)
+                              : random_between(&c->random, low, high));
 }
 
-static void fill_positions(test_case *c, const case_wish *wish) {
+void case_fill_positions(test_case *c, const case_wish *wish) {
     rope_desc *d = &c->desc;
     rope_args *a = &c->args;
     int tabled = d->angle_mode == ROPE_ANGLE_TABLE;
@@ -174,10 +175,10 @@ static void fill_positions(test_case *c, const case_wish *wish) {
     if (a->sequence_lengths)
         fill_indices(c, a->sequence_lengths, 0, 2 * d->original_max_position_embeddings, 0);
     for (int64_t s = 0; a->cu_seqlens && s <= a->sequences; s++)
-        store_index(c, a->cu_seqlens, s, c->boundary[s]);
+        case_store_index(c->desc.position_dtype, a->cu_seqlens, s, c->boundary[s]);
 }
 
-static void choose_table(test_random *r, test_case *c, const case_wish *wish) {
+void case_choose_table(test_random *r, test_case *c, const case_wish *wish) {
     rope_desc *d = &c->desc;
     rope_args *a = &c->args;
     if (d->angle_mode != ROPE_ANGLE_TABLE)
@@ -209,8 +210,8 @@ static void choose_table(test_random *r, test_case *c, const case_wish *wish) {
         break;
     }
     int64_t total = row * (batches * a->table_rows + 1);
-    a->cos = reserve(c, total * size, size);
-    a->sin = sine ? (const char *)a->cos + sine * size : reserve(c, total * size, size);
+    a->cos = case_reserve(c, total * size, size);
+    a->sin = sine ? (const char *)a->cos + sine * size : case_reserve(c, total * size, size);
     if (batches == 1 && entry == 1 && row == width)
         return;
     a->table_stride[0] = batches > 1 ? a->table_rows * row : 0;
@@ -218,8 +219,7 @@ static void choose_table(test_random *r, test_case *c, const case_wish *wish) {
     a->table_stride[2] = entry;
 }
 
-/* Strides of a permutation of [batch, token, head], padded and perhaps spread over the head too. */
-static int64_t choose_strides(test_random *r, const int64_t count[4], int64_t stride[4]) {
+int64_t case_choose_strides(test_random *r, const int64_t count[4], int64_t stride[4]) {
     static const int32_t orders[3][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}};
     const int32_t *order = orders[random_between(r, 0, 2)];
     int padded = random_chance(r, 50);
@@ -248,10 +248,11 @@ static int64_t view_extent(const int64_t count[4], const int64_t stride[4], int6
     return high - low;
 }
 
-static const void *reserve_view(test_case *c, const int64_t count[4], const int64_t stride[4]) {
-    int64_t below, size = oracle_dtype_size(c->desc.dtype);
+const void *case_reserve_view(test_case *c, int64_t size, const int64_t count[4],
+                              const int64_t stride[4]) {
+    int64_t below;
     int64_t extent = view_extent(count, stride, &below);
-    const char *base = reserve(c, extent * size, size);
+    const char *base = case_reserve(c, extent * size, size);
     return base + below * size;
 }
 
@@ -265,27 +266,28 @@ static void maybe_broadcast(test_random *r, int64_t stride[4]) {
 static void choose_view(test_random *r, test_case *c, int32_t tensor, const case_wish *wish) {
     rope_args *a = &c->args;
     rope_tensor *t = case_tensor(a, tensor);
-    int64_t dim = case_head_dim(&c->desc, tensor);
+    int64_t dim = case_head_dim(&c->desc, tensor), size = oracle_dtype_size(c->desc.dtype);
     int64_t count[4] = {a->batch, a->tokens, t->heads, dim};
     int64_t plain[4] = {a->tokens * t->heads * dim, t->heads * dim, dim, 1};
     int in_place = !wish->out_of_place && random_chance(r, 45);
     int explicit_in = random_chance(r, 70), explicit_out = random_chance(r, 60);
     if (explicit_in) {
-        choose_strides(r, count, t->in_stride);
+        case_choose_strides(r, count, t->in_stride);
         if (!in_place && !wish->out_of_place)
             maybe_broadcast(r, t->in_stride);
     }
-    t->in = reserve_view(c, count, explicit_in ? t->in_stride : plain);
+    t->in = case_reserve_view(c, size, count, explicit_in ? t->in_stride : plain);
     if (in_place) {
         t->out = (void *)(uintptr_t)t->in;
         memcpy(t->out_stride, t->in_stride, random_chance(r, 50) ? sizeof t->out_stride : 0);
         return;
     }
     if (explicit_out)
-        choose_strides(r, count, t->out_stride);
+        case_choose_strides(r, count, t->out_stride);
     if (explicit_out && random_chance(r, 6))
         t->out_stride[0] = -t->out_stride[0];
-    t->out = (void *)(uintptr_t)reserve_view(c, count, explicit_out ? t->out_stride : plain);
+    t->out =
+        (void *)(uintptr_t)case_reserve_view(c, size, count, explicit_out ? t->out_stride : plain);
 }
 
 /* q and k (and the v between or after them) as parts of each token's row in one buffer. */
@@ -296,8 +298,8 @@ static void choose_fused(test_random *r, test_case *c, int in_place) {
     int64_t start = a->q.heads * dim[0] + random_between(r, 0, 8);
     int64_t row = start + a->k.heads * dim[1] + random_between(r, 0, 64);
     int64_t total = row * a->tokens * a->batch;
-    const char *in = reserve(c, total * size, size);
-    const char *out = in_place ? in : reserve(c, total * size, size);
+    const char *in = case_reserve(c, total * size, size);
+    const char *out = in_place ? in : case_reserve(c, total * size, size);
     for (int32_t i = 0; i < 2; i++) {
         rope_tensor *t = case_tensor(a, i);
         int64_t stride[4] = {a->tokens * row, row, dim[i], 1};
@@ -327,7 +329,7 @@ static void choose_tensors(test_random *r, test_case *c, const case_wish *wish) 
             choose_view(r, c, i, wish);
 }
 
-static void fill_tensors(test_case *c) {
+void case_fill_tensors(test_case *c) {
     double scale = random_chance(&c->random, 80) ? 4 : 1000;
     for (int32_t i = 0; i < c->pieces; i++)
         case_fill_data(&c->random, c->wild, c->arena + c->piece[i].offset, c->piece[i].bytes,
@@ -335,12 +337,19 @@ static void fill_tensors(test_case *c) {
 }
 
 /* sin lies within the piece of cos, or has its own. */
-static void fill_table(test_case *c) {
+void case_fill_table(test_case *c) {
     const void *part[2] = {c->args.cos, c->args.sin};
     int32_t dtype = c->desc.table_dtype ? c->desc.table_dtype : ROPE_F32;
     for (int i = 0; i < 2 && part[i]; i++)
-        case_fill_data(&c->random, 0, (void *)(uintptr_t)part[i], piece_bytes(c, part[i]), dtype,
-                       1);
+        case_fill_data(&c->random, 0, (void *)(uintptr_t)part[i], case_piece_bytes(c, part[i]),
+                       dtype, 1);
+}
+
+void case_make_arena(test_case *c) {
+    c->bytes = (c->bytes + 200 + 63) / 64 * 64;
+    c->arena = aligned_alloc(64, c->bytes);
+    memset(c->arena, CANARY, c->bytes);
+    case_relocate(&c->args, NULL, c->arena);
 }
 
 void case_make(test_case *c, uint64_t seed, int64_t index, const case_wish *wish) {
@@ -354,19 +363,16 @@ void case_make(test_case *c, uint64_t seed, int64_t index, const case_wish *wish
     test_random *r = &c->random;
     c->wild = !wish->tame && random_chance(r, 30);
     case_choose_desc(c, wish);
-    choose_tokens(r, c);
-    choose_positions(r, c);
+    case_choose_tokens(r, c);
+    case_choose_positions(r, c);
     choose_tensors(r, c, wish);
-    choose_table(r, c, wish);
+    case_choose_table(r, c, wish);
     if (random_chance(r, 20))
-        c->args.position_flag = (int32_t *)(uintptr_t)reserve(c, 4, 4);
-    c->bytes = (c->bytes + 200 + 63) / 64 * 64;
-    c->arena = aligned_alloc(64, c->bytes);
-    memset(c->arena, CANARY, c->bytes);
-    case_relocate(&c->args, NULL, c->arena);
-    fill_tensors(c);
-    fill_table(c);
-    fill_positions(c, wish);
+        c->args.position_flag = (int32_t *)(uintptr_t)case_reserve(c, 4, 4);
+    case_make_arena(c);
+    case_fill_tensors(c);
+    case_fill_table(c);
+    case_fill_positions(c, wish);
     if (c->args.position_flag)
         *c->args.position_flag = 0;
 }

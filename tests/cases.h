@@ -11,7 +11,7 @@
 #include <ropekit/rope.h>
 #include <stddef.h>
 
-enum { CASE_MAX_PAIRS = 288, CASE_MAX_PIECES = 12, CASE_MAX_SEQUENCES = 6 };
+enum { CASE_MAX_PAIRS = 288, CASE_MAX_PIECES = 32, CASE_MAX_SEQUENCES = 6 };
 
 /* A part of the arena that the call reads or writes; between pieces there are gaps. */
 typedef struct case_piece {
@@ -41,6 +41,8 @@ typedef struct case_wish {
     int32_t out_of_place; /* 1: input and output apart, and no input is broadcast */
     int32_t tame;         /* 1: data is finite and of ordinary size */
     int32_t in_range;     /* 1: no token is out of a table's range */
+    int32_t single;       /* 1: dtype is not ROPE_F64 */
+    int32_t latent;       /* 1: heads of 512 elements and a window of 64 behind them (MLA) */
 } case_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */
@@ -73,5 +75,13 @@ void case_relocate(rope_args *args, const void *from, const void *to);
 rope_tensor *case_tensor(rope_args *args, int32_t tensor);
 int64_t case_head_dim(const rope_desc *desc, int32_t tensor);
 int64_t case_rotary_dim(const rope_desc *desc);
+
+/* A pointer, or NULL, moved by elements of a size. */
+const void *case_advance(const void *p, int64_t elements, int64_t size);
+/* Writes out the strides that depend on a call's size. */
+void case_fix_strides(const rope_desc *desc, rope_args *args);
+/* Rows first..first+count-1 of a call. */
+rope_args case_batch_rows(const rope_desc *desc, const rope_args *whole, int64_t first,
+                          int64_t count);
 
 #endif

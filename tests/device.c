@@ -43,20 +43,42 @@ int device_is_host(void) {
     return strcmp(info.backend, "cpu") == 0;
 }
 
-const char *device_kernel(int32_t index) {
+const char *device_kernel_of(const char *operation, int32_t index) {
     const char *name;
-    for (int32_t i = 0; (name = rope_device_kernel(device_open(), "rope", i)); i++)
+    for (int32_t i = 0; (name = rope_device_kernel(device_open(), operation, i)); i++)
         if (strcmp(name, "reference") != 0 && index-- == 0)
             return name;
     return NULL;
 }
 
-static rope_status run_calls(const rope_plan *plan, const test_case *c, const rope_args *args,
-                             int32_t count, void *memory) {
-    for (int32_t i = 0; i < count; i++) {
-        rope_args moved = args[i];
+const char *device_kernel(int32_t index) {
+    return device_kernel_of("rope", index);
+}
+
+rope_status device_with_copy(const test_case *c, device_work *work, const void *state,
+                             unsigned char *result) {
+    rope_device *device = device_open();
+    void *memory = NULL;
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, c->bytes, &memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, c->arena, c->bytes));
+    rope_status status = work(state, c, memory);
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, result, memory, c->bytes));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
+    return status;
+}
+
+typedef struct rope_calls {
+    const rope_plan *plan;
+    const rope_args *args;
+    int32_t count;
+} rope_calls;
+
+static rope_status run_calls(const void *state, const test_case *c, void *memory) {
+    const rope_calls *calls = state;
+    for (int32_t i = 0; i < calls->count; i++) {
+        rope_args moved = calls->args[i];
         case_relocate(&moved, c->arena, memory);
-        rope_status status = rope_apply(plan, &moved);
+        rope_status status = rope_apply(calls->plan, &moved);
         if (status != ROPE_OK)
             return status;
     }
@@ -65,20 +87,16 @@ static rope_status run_calls(const rope_plan *plan, const test_case *c, const ro
 
 rope_status device_run(const test_case *c, const rope_desc *desc, const rope_args *args,
                        int32_t count, const char *kernel, unsigned char *result) {
-    rope_device *device = device_open();
     rope_desc bound = *desc;
+    device_open(); /* skips where there is none */
     device_choose(&bound);
     bound.kernel = kernel;
     rope_plan *plan = NULL;
     rope_status status = rope_plan_create(&bound, &plan);
     if (status != ROPE_OK)
         return status;
-    void *memory = NULL;
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, c->bytes, &memory));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, c->arena, c->bytes));
-    status = run_calls(plan, c, args, count, memory);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, result, memory, c->bytes));
-    CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
+    rope_calls calls = {plan, args, count};
+    status = device_with_copy(c, run_calls, &calls, result);
     rope_plan_destroy(plan);
     return status;
 }

@@ -16,8 +16,16 @@ rope_desc device_desc(void);
 /* 1 where device memory is host memory. */
 int device_is_host(void);
 
-/* The index-th kernel of the device, "reference" and NULL past the last. */
+/* The index-th kernel of the device for an operation, "reference" left out, and NULL past the last;
+ * device_kernel: of the operation "rope". */
+const char *device_kernel_of(const char *operation, int32_t index);
 const char *device_kernel(int32_t index);
+
+/* What is done with a copy of a case's arena in device memory. */
+typedef rope_status device_work(const void *state, const test_case *c, void *memory);
+/* Has it done, and brings the arena back in `result`. */
+rope_status device_with_copy(const test_case *c, device_work *work, const void *state,
+                             unsigned char *result);
 
 /*
  * Runs `count` calls of one plan on a copy of a case's arena in device memory and brings the arena

@@ -1,6 +1,9 @@
 #define _GNU_SOURCE
 #include "tests/guard.h"
 
+#include "tests/harness.h"
+
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,7 +32,6 @@ static void move_pointer(const guard_case *g, const test_case *c, const void **p
 }
 
 int guard_make(guard_case *g, const test_case *c, guard_side side) {
-    const void **list[CASE_POINTERS];
     memset(g, 0, sizeof *g);
     for (int32_t i = 0; i < c->pieces; i++) {
         const case_piece *piece = &c->piece[i];
@@ -39,16 +41,42 @@ int guard_make(guard_case *g, const test_case *c, guard_side side) {
         }
         memcpy(g->block[i].at, c->arena + piece->offset, piece->bytes);
     }
-    g->args = c->args;
-    case_pointers(&g->args, list);
-    for (int i = 0; i < CASE_POINTERS; i++)
+    return 1;
+}
+
+void guard_move(const guard_case *g, const test_case *c, const void **const *list, int32_t count) {
+    for (int32_t i = 0; i < count; i++)
         if (*list[i])
             move_pointer(g, c, list[i]);
-    return 1;
 }
 
 void guard_free(guard_case *g, const test_case *c) {
     for (int32_t i = 0; i < c->pieces; i++)
         if (g->block[i].map)
             munmap(g->block[i].map, g->block[i].map_bytes);
+}
+
+#ifndef ROPE_TEST_PLAIN
+static const char *fault_text = "";
+
+static void on_fault(int number) {
+    if (write(STDERR_FILENO, fault_text, strlen(fault_text)) < 0)
+        _exit(2);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+#endif
+
+void guard_name_fault(void) {
+#ifndef ROPE_TEST_PLAIN
+    fault_text = test_failure("no fault", "memory outside a buffer was touched");
+    signal(SIGSEGV, on_fault);
+    signal(SIGBUS, on_fault);
+#endif
+}
+
+void guard_check(const guard_case *g, const test_case *c, const unsigned char *expected) {
+    for (int32_t i = 0; i < c->pieces; i++)
+        CHECK(memcmp(g->block[i].at, expected + c->piece[i].offset, c->piece[i].bytes) == 0,
+              "piece %d differs from that of the same call elsewhere", i);
 }

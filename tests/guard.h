@@ -13,14 +13,20 @@ typedef struct guard_block {
     unsigned char *at;
 } guard_block;
 
-/* The pieces of a case, each in memory of its own, and a call that points into them. */
+/* The pieces of a case, each in memory of its own. */
 typedef struct guard_case {
     guard_block block[CASE_MAX_PIECES];
-    rope_args args;
 } guard_case;
 
 /* Returns 0 where the system has no memory for it. */
 int guard_make(guard_case *g, const test_case *c, guard_side side);
+/* Moves pointers into the arena, or NULL, to where their pieces lie. */
+void guard_move(const guard_case *g, const test_case *c, const void **const *list, int32_t count);
 void guard_free(guard_case *g, const test_case *c);
+
+/* Has a fault from here on say what repeats the running case, before it ends the process. */
+void guard_name_fault(void);
+/* That the pieces are those of an arena. */
+void guard_check(const guard_case *g, const test_case *c, const unsigned char *expected);
 
 #endif

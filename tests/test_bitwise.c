@@ -78,53 +78,12 @@ TEST(bitwise, separate_q_and_k) {
     for_each_case(&wish, CASES, check_separate);
 }
 
-static const void *advance(const void *p, int64_t elements, int64_t size) {
-    return p ? (const char *)p + elements * size : NULL;
-}
-
-/* Writes out the strides that depend on a call's size. */
-static void fix_strides(const rope_desc *d, rope_args *a) {
-    for (int32_t i = 0; i < 2; i++) {
-        int64_t in[4], out[4];
-        oracle_strides(d, a, i, in, out);
-        memcpy(case_tensor(a, i)->in_stride, in, sizeof in);
-        memcpy(case_tensor(a, i)->out_stride, out, sizeof out);
-    }
-    int64_t *ids = a->position_stride;
-    if (a->position_ids && ids[0] == 0 && ids[1] == 0 && ids[2] == 0) {
-        ids[0] = a->batch * a->tokens;
-        ids[1] = a->tokens;
-        ids[2] = 1;
-    }
-}
-
-/* Rows first..first+count-1 of a call. */
-static rope_args batch_rows(const rope_desc *d, const rope_args *whole, int64_t first,
-                            int64_t count) {
-    rope_args a = *whole;
-    int64_t index = d->position_dtype == ROPE_I32 ? 4 : 8, size = oracle_dtype_size(d->dtype);
-    int64_t entry = oracle_dtype_size(d->table_dtype ? d->table_dtype : ROPE_F32);
-    fix_strides(d, &a);
-    a.batch = count;
-    for (int32_t i = 0; i < 2; i++) {
-        rope_tensor *t = case_tensor(&a, i);
-        t->in = advance(t->in, first * t->in_stride[0], size);
-        t->out = (void *)(uintptr_t)advance(t->out, first * t->out_stride[0], size);
-    }
-    a.position_ids = advance(a.position_ids, first * a.position_stride[1], index);
-    a.sequence_offsets = advance(a.sequence_offsets, first, index);
-    a.sequence_lengths = advance(a.sequence_lengths, first, index);
-    a.cos = advance(a.cos, first * a.table_stride[0], entry);
-    a.sin = advance(a.sin, first * a.table_stride[0], entry);
-    return a;
-}
-
 static void check_split(test_case *c, const void *expected, size_t bytes) {
     if (c->args.cu_seqlens || c->args.batch < 2)
         return;
     int64_t cut = random_between(&c->random, 1, c->args.batch - 1);
-    rope_args calls[2] = {batch_rows(&c->desc, &c->args, 0, cut),
-                          batch_rows(&c->desc, &c->args, cut, c->args.batch - cut)};
+    rope_args calls[2] = {case_batch_rows(&c->desc, &c->args, 0, cut),
+                          case_batch_rows(&c->desc, &c->args, cut, c->args.batch - cut)};
     check_same(c, &c->args, calls, 2, NULL, expected, bytes, "a batch in two calls");
 }
 
@@ -147,7 +106,7 @@ static int may_write_back(const rope_desc *d, const rope_args *a) {
 
 static void check_in_place(test_case *c, const void *expected, size_t bytes) {
     rope_args a = c->args;
-    fix_strides(&c->desc, &a);
+    case_fix_strides(&c->desc, &a);
     if (!may_write_back(&c->desc, &a))
         return;
     for (int32_t i = 0; i < 2; i++) {

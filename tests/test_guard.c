@@ -4,38 +4,15 @@
 #include "tests/guard.h"
 #include "tests/harness.h"
 
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 enum { CASES = 400 };
-
-#ifndef ROPE_TEST_PLAIN
-static const char *fault_text = "";
-
-/* A fault ends the process, so what repeats it is said first. */
-static void on_fault(int number) {
-    if (write(STDERR_FILENO, fault_text, strlen(fault_text)) < 0)
-        _exit(2);
-    signal(number, SIG_DFL);
-    raise(number);
-}
-#endif
-
-static void check_pieces(const guard_case *g, const test_case *c, const unsigned char *expected) {
-    for (int32_t i = 0; i < c->pieces; i++)
-        CHECK(memcmp(g->block[i].at, expected + c->piece[i].offset, c->piece[i].bytes) == 0,
-              "piece %d differs from that of the same call elsewhere", i);
-}
 
 static void check_guarded(const test_case *c, const char *kernel, const unsigned char *expected) {
     rope_desc desc = c->desc;
     rope_plan *plan = NULL;
     case_describe(c, kernel);
-#ifndef ROPE_TEST_PLAIN
-    fault_text = test_failure("no fault", "memory outside a buffer was touched");
-#endif
+    guard_name_fault();
     device_choose(&desc);
     desc.kernel = kernel;
     rope_status status = rope_plan_create(&desc, &plan);
@@ -44,10 +21,14 @@ static void check_guarded(const test_case *c, const char *kernel, const unsigned
     CHECK_STATUS(ROPE_OK, status);
     for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
         guard_case g;
+        rope_args args = c->args;
+        const void **list[CASE_POINTERS];
         CHECK(guard_make(&g, c, side), "no memory between guard pages");
-        CHECK_STATUS(ROPE_OK, rope_apply(plan, &g.args));
+        case_pointers(&args, list);
+        guard_move(&g, c, list, CASE_POINTERS);
+        CHECK_STATUS(ROPE_OK, rope_apply(plan, &args));
         CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
-        check_pieces(&g, c, expected);
+        guard_check(&g, c, expected);
         guard_free(&g, c);
     }
     rope_plan_destroy(plan);
@@ -57,10 +38,6 @@ TEST(guard, every_buffer_between_pages_that_fault) {
     static const case_wish wish = {.in_range = 1, .tame = 1};
     if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
         SKIP("guard pages are host memory");
-#ifndef ROPE_TEST_PLAIN
-    signal(SIGSEGV, on_fault);
-    signal(SIGBUS, on_fault);
-#endif
     for (int64_t i = -1; test_next(&i, CASES);) {
         test_case c;
         const char *kernel;

@@ -158,74 +158,61 @@ static void pair_elements(int32_t pairing, int32_t pair, int32_t pairs, int32_t 
     element[1] = interleaved ? 2 * pair + 1 : pair + pairs;
 }
 
+/* A number that the library has within an error. */
+typedef struct inexact {
+    double at, error;
+} inexact;
+
 /*
- * y = a x + b z where the library's a and b are off by at most ea and eb. fp32 arithmetic rounds
- * the product b z, the fused sum and the store; model arithmetic, and double, both products and the
- * sum. A value of double is itself rounded here.
+ * y = a x + b z where the library's a, b, x and z are off by at most their errors. fp32 arithmetic
+ * rounds the product b z, the fused sum and the store; model arithmetic, and double, both products
+ * and the sum. A value of double is itself rounded here. Returns the error without that of a store
+ * in a type that is not the arithmetic's.
  */
-static void combine(oracle *o, mpfr_t a, double ea, double x, mpfr_t b, double eb, double z,
-                    double *value, double *bound) {
+static double combine(oracle *o, mpfr_t a, double ea, inexact x, mpfr_t b, double eb, inexact z,
+                      double *value, double *bound) {
     const rope_desc *d = &o->desc;
     const oracle_format *store = oracle_format_of(d->dtype);
     int model = d->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE;
     const oracle_format *work = model || d->dtype == ROPE_F64 ? store : oracle_format_of(ROPE_F32);
     mpfr_ptr first = o->t[0], second = o->t[1];
-    mpfr_mul_d(first, a, x, RN);
-    mpfr_mul_d(second, b, z, RN);
-    double p = fabs(mpfr_get_d(first, RN)) + fabs(x) * ea;
-    double q = fabs(mpfr_get_d(second, RN)) + fabs(z) * eb;
-    double largest_entry = fmax(fabs(mpfr_get_d(a, RN)) + ea, fabs(mpfr_get_d(b, RN)) + eb);
+    mpfr_mul_d(first, a, x.at, RN);
+    mpfr_mul_d(second, b, z.at, RN);
+    double wa = fabs(mpfr_get_d(a, RN)) + ea, wb = fabs(mpfr_get_d(b, RN)) + eb;
+    double lost_x = fabs(x.at) * ea + wa * x.error, lost_z = fabs(z.at) * eb + wb * z.error;
+    double p = fabs(mpfr_get_d(first, RN)) + lost_x;
+    double q = fabs(mpfr_get_d(second, RN)) + lost_z;
     mpfr_add(first, first, second, RN);
     *value = mpfr_get_d(first, RN);
-    double error = fabs(x) * ea + fabs(z) * eb + work->unit * q + work->tiny;
+    double error = lost_x + lost_z + work->unit * q + work->tiny;
     if (model || d->dtype == ROPE_F64)
         error += work->unit * p + work->tiny;
     if (d->dtype == ROPE_F64)
         error += work->unit * fabs(*value);
     error += work->unit * (fabs(*value) + error) + work->tiny;
+    double before = error * (1 + 0x1p-20);
     if (work != store)
         error += store->unit * (fabs(*value) + error) + store->tiny;
     *bound = error * (1 + 0x1p-20);
     double limit = work->largest * (1 - work->unit);
-    if (q + work->unit * q >= limit || largest_entry >= limit || (model && p >= limit))
+    if (q + work->unit * q >= limit || fmax(wa, wb) >= limit || (model && p >= limit))
         *bound = INFINITY;
-    if (!isfinite(x) || !isfinite(z)) {
+    if (!isfinite(x.at) || !isfinite(z.at)) {
         *value = NAN;
         *bound = 1;
     }
+    return before;
 }
 
-/* One head of a tensor as it is read: its window's element i is at[i * stride]. */
-typedef struct oracle_window {
-    const void *in;
-    int64_t at, stride;
-} oracle_window;
-
-static double window_load(const oracle *o, const oracle_window *window, int32_t i) {
-    return oracle_load(o->desc.dtype, window->in, window->at + i * window->stride);
-}
-
-static void rotate_pair(oracle *o, oracle_matrix *matrix, int32_t pair, const oracle_window *window,
-                        double *value, double *bound) {
-    int32_t in[2], out[2];
-    pair_elements(o->desc.pairing_in, pair, o->pairs, in);
-    pair_elements(o->desc.pairing_out, pair, o->pairs, out);
-    double x1 = window_load(o, window, in[0]), x2 = window_load(o, window, in[1]);
+/* Both elements of a pair; `before` as combine returns it. */
+static void rotate_pair(oracle *o, oracle_matrix *matrix, const inexact x[2], double value[2],
+                        double bound[2], double before[2]) {
     mpfr_neg(matrix->m[1], matrix->m[1], RN);
-    combine(o, matrix->m[0], matrix->error[0], x1, matrix->m[1], matrix->error[1], x2,
-            &value[out[0]], &bound[out[0]]);
+    before[0] = combine(o, matrix->m[0], matrix->error[0], x[0], matrix->m[1], matrix->error[1],
+                        x[1], &value[0], &bound[0]);
     mpfr_neg(matrix->m[1], matrix->m[1], RN);
-    combine(o, matrix->m[2], matrix->error[2], x2, matrix->m[3], matrix->error[3], x1,
-            &value[out[1]], &bound[out[1]]);
-}
-
-/* A token that does not turn still goes from one pairing to the other. */
-static void pass_pair(const oracle *o, int32_t pair, const oracle_window *window, double *value) {
-    int32_t in[2], out[2];
-    pair_elements(o->desc.pairing_in, pair, o->pairs, in);
-    pair_elements(o->desc.pairing_out, pair, o->pairs, out);
-    for (int j = 0; j < 2; j++)
-        value[out[j]] = window_load(o, window, in[j]);
+    before[1] = combine(o, matrix->m[2], matrix->error[2], x[1], matrix->m[3], matrix->error[3],
+                        x[0], &value[1], &bound[1]);
 }
 
 static void load_heads(const oracle *o, const rope_tensor *t, int64_t at, const int64_t *stride,
@@ -235,34 +222,134 @@ static void load_heads(const oracle *o, const rope_tensor *t, int64_t at, const 
             oracle_load(o->desc.dtype, t->in, at + i / dim * stride[2] + i % dim * stride[3]);
 }
 
+/* The pair of a head as it is read, at[0..1] within it, and where it goes, at[2..3]. */
+static void pair_places(const oracle *o, int32_t tensor, int32_t pair, int32_t at[4]) {
+    int32_t first = tensor ? o->desc.k_rotary_offset : o->desc.rotary_offset;
+    pair_elements(o->desc.pairing_in, pair, o->pairs, at);
+    pair_elements(o->desc.pairing_out, pair, o->pairs, at + 2);
+    for (int i = 0; i < 4; i++)
+        at[i] += first;
+}
+
+/* One pair of every head, from `in` to value and bound; a token that does not turn still goes from
+ * one pairing to the other. */
+static void rotate_heads(oracle *o, oracle_matrix *matrix, const int32_t at[4], int64_t heads,
+                         int64_t dim, const double *in, double *value, double *bound) {
+    for (int64_t h = 0; h < heads; h++, in += dim, value += dim, bound += dim) {
+        double y[2] = {in[at[0]], in[at[1]]}, e[2] = {0, 0}, before[2];
+        const inexact x[2] = {{y[0], 0}, {y[1], 0}};
+        if (matrix)
+            rotate_pair(o, matrix, x, y, e, before);
+        for (int j = 0; j < 2; j++) {
+            value[at[2 + j]] = y[j];
+            bound[at[2 + j]] = e[j];
+        }
+    }
+}
+
+static void matrix_init(oracle_matrix *matrix) {
+    for (int i = 0; i < 4; i++)
+        mpfr_init2(matrix->m[i], ORACLE_BITS);
+}
+
+static void matrix_clear(oracle_matrix *matrix) {
+    for (int i = 0; i < 4; i++)
+        mpfr_clear(matrix->m[i]);
+}
+
 void oracle_rotate(oracle *o, const rope_args *args, int32_t tensor, int64_t batch, int64_t token,
                    double *value, double *bound) {
     const rope_tensor *t = tensor ? &args->k : &args->q;
     int64_t in[4], out[4], dim = tensor ? o->desc.k_head_dim : o->desc.head_dim;
-    int64_t first = tensor ? o->desc.k_rotary_offset : o->desc.rotary_offset;
     oracle_token site = oracle_locate(o, args, batch, token);
     oracle_strides(&o->desc, args, tensor, in, out);
-    int64_t at = batch * in[0] + token * in[1];
-    load_heads(o, t, at, in, dim, value);
+    load_heads(o, t, batch * in[0] + token * in[1], in, dim, value);
     for (int64_t i = 0; i < t->heads * dim; i++)
         bound[i] = site.fate == ORACLE_FAILS ? INFINITY : 0;
+    size_t bytes = (size_t)(t->heads * dim) * sizeof *value;
+    double *x = malloc(bytes + 1);
+    memcpy(x, value, bytes);
     oracle_matrix matrix;
-    for (int i = 0; i < 4; i++)
-        mpfr_init2(matrix.m[i], ORACLE_BITS);
+    matrix_init(&matrix);
     for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_FAILS; i++) {
+        int turns = site.fate == ORACLE_ROTATES;
+        int32_t at[4];
+        pair_places(o, tensor, i, at);
+        if (turns)
+            oracle_matrix_of(o, args, &site, batch, i, tensor, &matrix);
+        rotate_heads(o, turns ? &matrix : NULL, at, t->heads, dim, x, value, bound);
+    }
+    matrix_clear(&matrix);
+    free(x);
+}
+
+/* The kind of a number computed from two. */
+static int32_t kind_of_pair(const oracle_range x[2]) {
+    int32_t worst = x[0].kind > x[1].kind ? x[0].kind : x[1].kind;
+    for (int j = 0; j < 2; j++)
+        if (x[j].kind == ORACLE_WITHIN && !(isfinite(x[j].low) && isfinite(x[j].high))) {
+            int32_t kind = x[j].low == x[j].high ? ORACLE_NOT_FINITE : ORACLE_ANY;
+            worst = worst > kind ? worst : kind;
+        }
+    return worst == ORACLE_NAN ? ORACLE_NOT_FINITE : worst;
+}
+
+static void turn_ranges(oracle *o, oracle_matrix *matrix, const oracle_range in[2],
+                        oracle_range out[2]) {
+    int32_t kind = kind_of_pair(in);
+    double value[2] = {0}, bound[2] = {0}, before[2] = {0};
+    inexact x[2];
+    for (int j = 0; j < 2; j++) {
+        x[j].at = in[j].low + (in[j].high - in[j].low) / 2;
+        x[j].error = (in[j].high - in[j].low) / 2 * (1 + 0x1p-40);
+    }
+    if (kind == ORACLE_WITHIN)
+        rotate_pair(o, matrix, x, value, bound, before);
+    for (int j = 0; j < 2; j++) {
+        out[j].kind = kind == ORACLE_WITHIN && !isfinite(bound[j]) ? ORACLE_ANY : kind;
+        out[j].low = oracle_round(o->desc.dtype, value[j] - before[j]);
+        out[j].high = oracle_round(o->desc.dtype, value[j] + before[j]);
+    }
+}
+
+void oracle_rotate_ranges(oracle *o, const rope_args *args, int32_t tensor, int64_t batch,
+                          int64_t token, int64_t heads, oracle_range *x) {
+    int64_t dim = tensor ? o->desc.k_head_dim : o->desc.head_dim;
+    oracle_token site = oracle_locate(o, args, batch, token);
+    size_t bytes = (size_t)(heads * dim) * sizeof *x;
+    oracle_range *from = malloc(bytes + 1);
+    memcpy(from, x, bytes);
+    oracle_matrix matrix;
+    matrix_init(&matrix);
+    for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_FAILS; i++) {
+        int32_t at[4];
+        pair_places(o, tensor, i, at);
         if (site.fate == ORACLE_ROTATES)
             oracle_matrix_of(o, args, &site, batch, i, tensor, &matrix);
-        for (int64_t h = 0; h < t->heads; h++) {
-            oracle_window window = {t->in, at + h * in[2] + first * in[3], in[3]};
-            double *to = value + h * dim + first;
+        for (int64_t h = 0; h < heads; h++) {
+            const oracle_range in[2] = {from[h * dim + at[0]], from[h * dim + at[1]]};
+            oracle_range y[2] = {in[0], in[1]};
             if (site.fate == ORACLE_ROTATES)
-                rotate_pair(o, &matrix, i, &window, to, bound + h * dim + first);
-            else
-                pass_pair(o, i, &window, to);
+                turn_ranges(o, &matrix, in, y);
+            x[h * dim + at[2]] = y[0];
+            x[h * dim + at[3]] = y[1];
         }
     }
-    for (int i = 0; i < 4; i++)
-        mpfr_clear(matrix.m[i]);
+    matrix_clear(&matrix);
+    free(from);
+}
+
+int oracle_in_range(double got, const oracle_range *range) {
+    switch (range->kind) {
+    case ORACLE_ANY:
+        return 1;
+    case ORACLE_NAN:
+        return isnan(got);
+    case ORACLE_NOT_FINITE:
+        return !isfinite(got);
+    default:
+        return got >= range->low && got <= range->high;
+    }
 }
 
 void oracle_apply(oracle *o, const rope_args *args, int32_t tensor, double *value, double *bound) {

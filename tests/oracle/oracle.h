@@ -53,16 +53,35 @@ void oracle_apply(oracle *o, const rope_args *args, int32_t tensor, double *valu
 /* Whether a result keeps the contract; beyond the largest number of dtype that is an infinity. */
 int oracle_accepts(int32_t dtype, double got, double value, double bound);
 
-/* Element `index` of an array of ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64. */
+/* What a number may be. */
+enum {
+    ORACLE_WITHIN = 0,     /* low..high */
+    ORACLE_NAN = 1,        /* a NaN */
+    ORACLE_NOT_FINITE = 2, /* a NaN or an infinity */
+    ORACLE_ANY = 3
+};
+typedef struct oracle_range {
+    int32_t kind;
+    double low, high;
+} oracle_range;
+
+/* Takes the heads of a token of q or k, numbers of dtype, to what their rotation may be, rounded to
+ * dtype; the token must not fail. */
+void oracle_rotate_ranges(oracle *o, const rope_args *args, int32_t tensor, int64_t batch,
+                          int64_t token, int64_t heads, oracle_range *x);
+int oracle_in_range(double got, const oracle_range *range);
+
+/* Element `index` of an array of floating numbers or of ROPE_I8. */
 double oracle_load(int32_t dtype, const void *array, int64_t index);
 /* Stores x rounded to nearest even; x must be a float for the 16-bit types to match fp32 chains. */
 void oracle_store(int32_t dtype, void *array, int64_t index, double x);
-/* x rounded to nearest even to a number of dtype. */
+/* x rounded to nearest even to a number of dtype; one of 8 bits saturates, and of ROPE_I8 a NaN is
+ * 0. */
 double oracle_round(int32_t dtype, double x);
 /* Element strides over [batch, token, head, dim] that a tensor of a call stands for. */
 void oracle_strides(const rope_desc *desc, const rope_args *args, int32_t tensor, int64_t in[4],
                     int64_t out[4]);
-/* Bytes of an element of any of ROPE_F32..ROPE_I64. */
+/* Bytes of an element of any of ROPE_F32..ROPE_I8. */
 int64_t oracle_dtype_size(int32_t dtype);
 
 #endif

@@ -10,6 +10,10 @@ static const oracle_format formats[] = {
     [ROPE_F16] = {11, -24, 0x1p-11, 0x1p-25, 65504.0},
     [ROPE_BF16] = {8, -133, 0x1p-8, 0x1p-134, 0x1.fep127},
     [ROPE_F64] = {53, -1074, 0x1p-53, 0x1p-1074, 0x1.fffffffffffffp1023},
+    [ROPE_F8E4M3] = {4, -9, 0x1p-4, 0x1p-10, 448},
+    [ROPE_F8E5M2] = {3, -16, 0x1p-3, 0x1p-17, 57344},
+    [ROPE_F8E4M3FNUZ] = {4, -10, 0x1p-4, 0x1p-11, 240},
+    [ROPE_I8] = {0, 0, 0, 0.5, 127},
 };
 
 const oracle_format *oracle_format_of(int32_t dtype) {
@@ -24,13 +28,36 @@ int64_t oracle_dtype_size(int32_t dtype) {
     case ROPE_F16:
     case ROPE_BF16:
         return 2;
+    case ROPE_F8E4M3:
+    case ROPE_F8E5M2:
+    case ROPE_F8E4M3FNUZ:
+    case ROPE_I8:
+        return 1;
     default:
         return 8;
     }
 }
 
+/* 8 bits saturate. */
+static double round_to_8bit(int32_t dtype, double x) {
+    const oracle_format *format = &formats[dtype];
+    if (isnan(x))
+        return dtype == ROPE_I8 ? 0 : x;
+    if (dtype == ROPE_I8)
+        return rint(fmin(fmax(x, -128), 127));
+    int exponent;
+    (void)frexp(x, &exponent);
+    int unit =
+        exponent - format->precision < format->least ? format->least : exponent - format->precision;
+    if (fabs(x) > 2 * format->largest)
+        return copysign(format->largest, x);
+    return copysign(fmin(ldexp(rint(ldexp(fabs(x), -unit)), unit), format->largest), x);
+}
+
 double oracle_round(int32_t dtype, double x) {
     const oracle_format *format = &formats[dtype];
+    if (oracle_dtype_size(dtype) == 1)
+        return round_to_8bit(dtype, x);
     if (dtype == ROPE_F64 || x == 0 || !isfinite(x))
         return x;
     int exponent;
@@ -42,7 +69,15 @@ double oracle_round(int32_t dtype, double x) {
     return fabs(y) > format->largest ? copysign(INFINITY, x) : y;
 }
 
-/* Sign, exponent and significand of a number of a 16-bit format with that many significand bits. */
+/* Exponent and significand of a finite number >= 0 of a format with that many significand bits. */
+static int encode_magnitude(double x, int bits, int least) {
+    if (x < ldexp(1, least + bits))
+        return (int)ldexp(x, -least);
+    int exponent;
+    double fraction = frexp(x, &exponent) * 2 - 1;
+    return (exponent - (least + bits)) << bits | (int)ldexp(fraction, bits);
+}
+
 static uint16_t encode(double x, int bits, int least) {
     uint16_t sign = signbit(x) ? 0x8000 : 0;
     uint16_t infinity = (uint16_t)(0x7fff >> bits << bits);
@@ -50,21 +85,47 @@ static uint16_t encode(double x, int bits, int least) {
         return (uint16_t)(sign | infinity | 1u << (bits - 1));
     if (isinf(x))
         return sign | infinity;
-    x = fabs(x);
-    if (x < ldexp(1, least + bits))
-        return (uint16_t)(sign | (uint16_t)ldexp(x, -least));
-    int exponent;
-    double fraction = frexp(x, &exponent) * 2 - 1;
-    int biased = exponent - (least + bits);
-    return (uint16_t)(sign | (biased << bits) | (int)ldexp(fraction, bits));
+    return (uint16_t)(sign | encode_magnitude(fabs(x), bits, least));
+}
+
+static double decode_magnitude(int code, int bits, int least) {
+    int biased = code >> bits, significand = code & ((1 << bits) - 1);
+    return biased == 0 ? ldexp(significand, least)
+                       : ldexp(significand + (1 << bits), least + biased - 1);
 }
 
 static double decode(uint16_t h, int bits, int least) {
-    int biased = (h & 0x7fff) >> bits, significand = h & ((1 << bits) - 1);
-    double x = biased == 0x7fff >> bits ? (significand ? NAN : INFINITY)
-               : biased == 0            ? ldexp(significand, least)
-                                        : ldexp(significand + (1 << bits), least + biased - 1);
+    int magnitude = h & 0x7fff, infinity = 0x7fff >> bits << bits;
+    double x = magnitude > infinity    ? NAN
+               : magnitude == infinity ? INFINITY
+                                       : decode_magnitude(magnitude, bits, least);
     return h & 0x8000 ? -x : x;
+}
+
+/* x is a number of the type. NaNs have one code. */
+static uint8_t encode_8bit(int32_t dtype, double x) {
+    const oracle_format *format = &formats[dtype];
+    if (dtype == ROPE_I8)
+        return (uint8_t)(int8_t)x;
+    if (isnan(x))
+        return dtype == ROPE_F8E4M3FNUZ ? 0x80 : 0x7f;
+    if (x == 0 && dtype == ROPE_F8E4M3FNUZ)
+        return 0;
+    int code = encode_magnitude(fabs(x), format->precision - 1, format->least);
+    return (uint8_t)(code | (signbit(x) ? 0x80 : 0));
+}
+
+/* E5M2 is the upper half of a binary16. */
+static double decode_8bit(int32_t dtype, uint8_t h) {
+    const oracle_format *format = &formats[dtype];
+    if (dtype == ROPE_I8)
+        return h < 128 ? h : h - 256;
+    if (dtype == ROPE_F8E5M2)
+        return decode((uint16_t)(h << 8), 10, formats[ROPE_F16].least);
+    if (dtype == ROPE_F8E4M3FNUZ ? h == 0x80 : (h & 0x7f) == 0x7f)
+        return NAN;
+    double x = decode_magnitude(h & 0x7f, format->precision - 1, format->least);
+    return h & 0x80 ? -x : x;
 }
 
 double oracle_load(int32_t dtype, const void *array, int64_t index) {
@@ -72,6 +133,8 @@ double oracle_load(int32_t dtype, const void *array, int64_t index) {
     double d;
     float f;
     uint16_t h;
+    if (oracle_dtype_size(dtype) == 1)
+        return decode_8bit(dtype, *(const uint8_t *)at);
     switch (dtype) {
     case ROPE_F64:
         memcpy(&d, at, sizeof d);
@@ -89,6 +152,10 @@ void oracle_store(int32_t dtype, void *array, int64_t index, double x) {
     char *at = (char *)array + index * oracle_dtype_size(dtype);
     float f = (float)x;
     uint16_t h;
+    if (oracle_dtype_size(dtype) == 1) {
+        *(uint8_t *)at = encode_8bit(dtype, oracle_round(dtype, x));
+        return;
+    }
     switch (dtype) {
     case ROPE_F64:
         memcpy(at, &x, sizeof x);
