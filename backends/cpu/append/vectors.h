@@ -144,33 +144,68 @@ CPU_INLINE simd_u32 vector_to_i8(simd_f32 x) {
     return (simd_u32)(x + simd_set_f(0x1.8p+23f)) & (simd_u32)(x == x);
 }
 
-CPU_INLINE int64_t vector_store(int dtype, int store_dtype, float scale, const char *x, char *y,
-                                int64_t n) {
-    const int size = cpu_dtype_size(dtype);
+/* x / scale as far as 8 bits tell it from another number, for a scale within 2^-60..2^60. Each
+ * fused step takes q nearer to the quotient: the first to within an ulp, and the second rounds it
+ * correctly (Markstein) where the quotient is 2^-20 or more; below, every format has 0. A q whose
+ * remainder may not be finite saturates as it is. */
+CPU_INLINE simd_f32 vector_divided(simd_f32 x, simd_f32 scale, simd_f32 reciprocal) {
+    const simd_f32 first = x * reciprocal;
+    const simd_i32 small = (simd_i32)((simd_u32)first & 0x7fffffffu) < 0x4e800000; /* 2^30 */
+    simd_f32 q = simd_fma(-simd_fma(first, scale, -x), reciprocal, first);
+    q = simd_fma(-simd_fma(q, scale, -x), reciprocal, q);
+    return (simd_f32)simd_select((simd_u32)small, (simd_u32)q, (simd_u32)first);
+}
+
+CPU_INLINE simd_u32 vector_to_8bit(int store_dtype, simd_f32 x) {
+    return store_dtype == ROPE_F8E4M3   ? vector_to_f8(ROPE_F8E4M3, x)
+           : store_dtype == ROPE_F8E5M2 ? vector_to_f8(ROPE_F8E5M2, x)
+           : store_dtype == ROPE_I8     ? vector_to_i8(x)
+                                        : vector_to_f8(ROPE_F8E4M3FNUZ, x);
+}
+
+CPU_INLINE int64_t vector_store_8bit(int dtype, int store_dtype, float scale, const char *x,
+                                     char *y, int64_t n) {
+    const int fast = scale >= 0x1p-60f && scale <= 0x1p60f;
+    const simd_f32 divisor = simd_set_f(scale), reciprocal = simd_set_f(1 / scale);
     int64_t i = 0;
-    if (store_dtype < ROPE_F8E4M3) {
-        for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
-            const simd_f32 a = simd_widen(dtype, x + i * size);
-            if (store_dtype == ROPE_F32)
-                simd_store_f(y + i * 4, a);
-            else if (store_dtype == ROPE_BF16)
-                vector_put(ROPE_BF16, y + i * 2, a);
-            else
-                vector_put(ROPE_F16, y + i * 2, a);
-        }
-        return i;
-    }
-    const simd_f32 divisor = simd_set_f(scale);
     for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
-        const simd_f32 a = simd_widen(dtype, x + i * size) / divisor;
-        const simd_u32 codes = store_dtype == ROPE_F8E4M3   ? vector_to_f8(ROPE_F8E4M3, a)
-                               : store_dtype == ROPE_F8E5M2 ? vector_to_f8(ROPE_F8E5M2, a)
-                               : store_dtype == ROPE_I8     ? vector_to_i8(a)
-                                                            : vector_to_f8(ROPE_F8E4M3FNUZ, a);
+        const simd_f32 a = simd_widen(dtype, x + i * cpu_dtype_size(dtype));
+        const simd_u32 codes = vector_to_8bit(
+            store_dtype, fast ? vector_divided(a, divisor, reciprocal) : a / divisor);
         const simd_u8 bytes = __builtin_convertvector(codes, simd_u8);
         memcpy(y + i, &bytes, sizeof bytes);
     }
     return i;
+}
+
+CPU_INLINE int64_t vector_store_whole(int dtype, int store_dtype, const char *x, char *y,
+                                      int64_t n) {
+    int64_t i = 0;
+    for (; i + SIMD_LANES <= n; i += SIMD_LANES)
+        vector_put(store_dtype, y + i * cpu_dtype_size(store_dtype),
+                   simd_widen(dtype, x + i * cpu_dtype_size(dtype)));
+    return i;
+}
+
+/* One loop for each type. */
+CPU_INLINE int64_t vector_store(int dtype, int store_dtype, float scale, const char *x, char *y,
+                                int64_t n) {
+    switch (store_dtype) {
+    case ROPE_F32:
+        return vector_store_whole(dtype, ROPE_F32, x, y, n);
+    case ROPE_F16:
+        return vector_store_whole(dtype, ROPE_F16, x, y, n);
+    case ROPE_BF16:
+        return vector_store_whole(dtype, ROPE_BF16, x, y, n);
+    case ROPE_F8E4M3:
+        return vector_store_8bit(dtype, ROPE_F8E4M3, scale, x, y, n);
+    case ROPE_F8E5M2:
+        return vector_store_8bit(dtype, ROPE_F8E5M2, scale, x, y, n);
+    case ROPE_I8:
+        return vector_store_8bit(dtype, ROPE_I8, scale, x, y, n);
+    default:
+        return vector_store_8bit(dtype, ROPE_F8E4M3FNUZ, scale, x, y, n);
+    }
 }
 
 /* rope_from_f8 of the codes in lanes. */
