@@ -273,6 +273,34 @@ def check_tables(tables: tuple[Tensor | None, ...]) -> None:
             raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
 
 
+class _Constant(torch.autograd.Function):
+    """A table, into which no derivative flows: one that a transform takes further out, of which the
+    table itself does not tell, is refused when it is taken."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table: Tensor) -> Tensor:
+        return table.view_as(table)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("cos or sin has a tangent; allowed are tables without one")
+
+
+def constants(tables: tuple[Tensor | None, ...]) -> Iterator[Tensor | None]:
+    """The tables of a call under a transform or with tangents."""
+    return (None if table is None else _Constant.apply(table) for table in tables)
+
+
 def _rotate(q: Tensor, *rest: Any) -> Any:
     return recorded(1, q, *_filled(rest))
 
