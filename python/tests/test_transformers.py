@@ -394,6 +394,26 @@ def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.Monke
         ropekit.transformers.patch(modeling_llama)
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_tables_with_a_gradient_go_to_the_model_itself(trained: bool) -> None:
+    q, k = (torch.randn(1, 2, 5, 8, requires_grad=trained) for _ in range(2))
+    table = torch.randn(1, 5, 8, requires_grad=True)
+
+    def gradient() -> torch.Tensor:
+        found = modeling_llama.apply_rotary_pos_emb(q, k, table, table)
+        return torch.autograd.grad(found[0].square().sum(), table)[0]
+
+    expected = gradient()
+    with ropekit.transformers.patch(modeling_llama):
+        assert torch.equal(gradient(), expected)
+        with pytest.raises(RuntimeError, match="cos or sin has a tangent"):
+            torch.func.jvp(
+                lambda c: modeling_llama.apply_rotary_pos_emb(q.detach(), k.detach(), c, c),
+                (expected,),
+                (expected,),
+            )
+
+
 def test_a_function_put_in_place_of_the_patch_stays() -> None:
     patch = ropekit.transformers.patch(modeling_llama)
     modeling_llama.apply_rotary_pos_emb = diverging
