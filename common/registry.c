@@ -128,10 +128,15 @@ static void append_unknown(char *text, size_t size, const char *name, int length
         snprintf(known + used, sizeof known - used, ", %s", entries[i].name);
     }
     size_t used = strlen(text);
-    snprintf(text + used, size - used,
-             "%s%.*s: no libropekit_%.*s.so in %s (ROPE_PLUGIN_PATH, then beside libropekit.so): "
-             "build it with that backend's toolkit present; allowed is auto%s",
-             used ? "; " : "", length, name, length, name, rope_loader_directories(), known);
+    if (length == 0)
+        snprintf(text + used, size - used, "%sa name is empty; allowed is auto%s", used ? "; " : "",
+                 known);
+    else
+        snprintf(
+            text + used, size - used,
+            "%s%.*s: no libropekit_%.*s.so in %s (ROPE_PLUGIN_PATH, then beside libropekit.so): "
+            "build it with that backend's toolkit present; allowed is auto%s",
+            used ? "; " : "", length, name, length, name, rope_loader_directories(), known);
 }
 
 static rope_status choose_auto(int32_t device, const rope_backend **backend) {
@@ -153,12 +158,14 @@ rope_status rope_registry_choose(const char *names, int32_t device, const rope_b
         names = getenv("ROPE_BACKEND");
         field = "ROPE_BACKEND";
     }
-    if (!names || !*names || strcmp(names, "auto") == 0)
+    if (!names || !*names)
         return choose_auto(device, backend);
     char text[640] = "";
     rope_status status = ROPE_ERROR_NO_BACKEND;
     for (const char *name = names; *name;) {
         size_t length = strcspn(name, ",");
+        if (length == 4 && strncmp(name, "auto", 4) == 0)
+            return choose_auto(device, backend);
         const rope_entry *entry = find(name, length);
         if (entry) {
             status = try_entry(entry, device, text, sizeof text);

@@ -115,6 +115,7 @@ TEST(registry, a_missing_backend_is_an_error) {
     PROBE(1, "open", "nonesuch", "ROPE_ERROR_NO_BACKEND", "nonesuch", "ROPE_VERBOSE=0");
     PROBE(1, "open", "-", "ROPE_ERROR_NO_BACKEND", "ROPE_BACKEND", "ROPE_BACKEND=nonesuch");
     PROBE(1, "open", "-", "nonesuch", "cpu", "ROPE_BACKEND=nonesuch,other");
+    PROBE(1, "open", ",", "a name is empty", "allowed is auto, cpu", "ROPE_VERBOSE=0");
     PROBE(1, "open", "CPU", "ROPE_ERROR_NO_BACKEND", "CPU", "ROPE_VERBOSE=0");
     PROBE(1, "open", "nonesuch", beside("no libropekit_nonesuch.so in ", "/plugin"), "allowed is",
           PLUGINS);
@@ -230,6 +231,8 @@ TEST(registry, priority_decides_auto) {
                *test = strstr(output, "test|");
     CHECK(absent < cpu && cpu < test, "order of auto: %s", output);
     PROBE(0, "open", "auto", "ok cpu", "", PLUGINS);
+    PROBE(0, "open", "auto,test", "ok cpu", "", PLUGINS); /* in a list too */
+    PROBE(0, "open", "nonesuch,auto", "ok cpu", "", PLUGINS);
 }
 
 TEST(registry, broken_plugins_say_why) {

@@ -244,7 +244,7 @@ static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_
         (leading && ids->sizes[0] != axes) ||
         (middle && ids->sizes[leading] != args->batch && ids->sizes[leading] != 1))
         return FAIL("positions has the shape [%s]; allowed is [%stokens] or [%sbatch, tokens] with "
-                    "%" PRId64 " axes, batch %" PRId64 " and %" PRId64 " tokens",
+                    "axes %" PRId64 ", batch %" PRId64 " and tokens %" PRId64,
                     shape_of(ids, shape), leading ? "axes, " : "", leading ? "axes, " : "", axes,
                     args->batch, args->tokens);
     if (args->batch == 0 || args->tokens == 0) /* none to read */

@@ -161,4 +161,4 @@ def whole(offset: int) -> int:
     try:
         return operator.index(offset)
     except TypeError:
-        raise TypeError(f"position_offset is {offset}; allowed is a whole number") from None
+        raise TypeError(f"position_offset is {offset!r}; allowed is a whole number") from None

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ropekit._functions import needs_grad, rotate
+from ropekit._operators import constants, is_derived
 
 NAMES = (
     "apply_rotary_pos_emb",
@@ -213,7 +214,8 @@ def _rotate(form: Form, layout: str, tensors: list[Tensor], cos: Any, sin: Any) 
         wide = torch.float32 if form.upcast else torch.promote_types(own, cos.dtype)
         cos, sin = cos.to(wide), sin.to(wide)
         if needs_grad(*tensors) and not is_compiling():
-            rotated = _recorded(form, layout, cos, sin, *tensors)
+            tables = constants((cos, sin)) if is_derived() else (cos, sin)
+            rotated = _recorded(form, layout, *tables, *tensors)
         else:
             rotated = _by_tables(form, layout, cos, sin, tensors)
     return rotated[0] if len(tensors) == 1 else tuple(rotated)
@@ -251,7 +253,7 @@ def _parts(table: Any, x: Tensor, layout: str) -> tuple[Any, Any]:
 
 def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Callable[..., Any]:
     """The function that rotates by the form for its tensors' device, and by the original where
-    there is none, or a call's tables do not belong to its tokens."""
+    there is none, or a call's tables do not belong to its tokens or require a gradient."""
     parameters = inspect.signature(original).parameters
     names = tuple(parameters)
     tensor_names = _tensor_names(parameters)
@@ -272,9 +274,10 @@ def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Call
             elif form:
                 cos, sin = given["cos"], given["sin"]
                 dim = given.get("unsqueeze_dim", unsqueeze_dim)
-            layouts = {_layout(x, cos, has_angles, dim) if form else None for x in tensors}
-            if form and len(layouts) == 1 and (layout := layouts.pop()):
-                return _rotate(form, layout, tensors, cos, sin)
+            if form and (has_angles or not (cos.requires_grad or sin.requires_grad)):
+                layouts = {_layout(x, cos, has_angles, dim) for x in tensors}
+                if len(layouts) == 1 and (layout := layouts.pop()):
+                    return _rotate(form, layout, tensors, cos, sin)
         if has_angles:
             raise RuntimeError(
                 f"{original.__name__} has no layout for its tensors; allowed for this model is "

@@ -25,6 +25,7 @@ from ropekit._operators import (
     check_recorded,
     check_tables,
     check_written,
+    constants,
     increment_version,
     is_derived,
     is_tracing,
@@ -164,6 +165,8 @@ def rotate(count: int, *arguments: Any) -> Any:
         return (NO_GRAD if is_dynamo_compiling() else DIRECT)[count](*arguments)
     if is_compiling() or is_tracing():
         return GRAD[count](*arguments)
+    if is_derived():
+        arguments = (*arguments[: count + 6], *constants(arguments[count + 6 :]))
     if are_transforms_active():
         return recorded(count, *arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.

@@ -6,6 +6,7 @@ the tensors is the text of a Config.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -273,6 +274,37 @@ def check_tables(tables: tuple[Tensor | None, ...]) -> None:
             raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
 
 
+class _Constant(torch.autograd.Function):
+    """A table, into which no derivative flows: one that a transform takes further out, of which the
+    table itself does not tell, is refused when it is taken."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(table: Tensor) -> Tensor:
+        return table.view_as(table)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("cos or sin requires a gradient; allowed are tables without one")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("cos or sin has a tangent; allowed are tables without one")
+
+
+_constant: Any = _Constant.apply
+
+
+def constants(tables: tuple[Tensor | None, ...]) -> Iterator[Tensor | None]:
+    """The tables of a call under a transform or with tangents."""
+    return (None if table is None else _constant(table) for table in tables)
+
+
 def _rotate(q: Tensor, *rest: Any) -> Any:
     return recorded(1, q, *_filled(rest))
 
@@ -284,6 +316,8 @@ def _rotate_pair(q: Tensor, k: Tensor, *rest: Any) -> Any:
 def _filled(rest: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments from config on, with the defaults that a dispatcher leaves out."""
     check_tables(rest[6:8])
+    if forward_ad._current_level >= 0:
+        rest = (*rest[:6], *constants(rest[6:]))
     return rest + (None, 0, None, None, None, None, None)[len(rest) - 1 :]
 
 

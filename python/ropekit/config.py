@@ -7,6 +7,7 @@ import json
 import math
 import operator
 import re
+import sys
 import warnings
 from functools import lru_cache
 from numbers import Real
@@ -194,6 +195,14 @@ def _json(config: object) -> bytes:
         raise ValueError("config holds itself; allowed is a dict that JSON can hold") from None
 
 
+def _warn(text: str) -> None:
+    """A warning of the line outside this package that led here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back and frame.f_globals.get("__package__") == __package__:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
+
+
 def _describe(
     config: object, head_dim: int, layer_type: str | None = None, allow_unread: bool = False
 ) -> str:
@@ -215,11 +224,11 @@ def _describe(
             raise ValueError(last_error())
         note = library.rope_config_note(handle)
         if note:
-            warnings.warn(note.decode(errors="replace"), stacklevel=3)
+            _warn(note.decode(errors="replace"))
         if library.rope_config_check(handle) != 0:
             if not allow_unread:
-                raise ValueError(last_error())
-            warnings.warn(last_error(), stacklevel=3)
+                raise ValueError(f"{last_error()} (Config.from_transformers, allow_unread=True)")
+            _warn(last_error())
         found = ctypes.create_string_buffer(size + 1)
         library.ropekit_describe_config(handle, head_dim, found, size + 1)
         return found.value.decode()

@@ -166,7 +166,7 @@ def _resolve(model: object) -> nn.Module | ModuleType:
         try:
             return importlib.import_module(f"transformers.models.{model}.modeling_{model}")
         except ImportError as error:
-            raise RuntimeError(
+            raise ValueError(
                 f'model is "{model}", of which Transformers has no source file ({error}); allowed '
                 'is a model, its class, or a name as in "llama"'
             ) from error
@@ -174,7 +174,7 @@ def _resolve(model: object) -> nn.Module | ModuleType:
         return sys.modules[model.__module__]
     if isinstance(model, (nn.Module, ModuleType)):
         return model
-    raise RuntimeError(
+    raise TypeError(
         f"model is {type(model).__name__}; allowed is a model, its class, the module of its source "
         'file or its name, as in "llama"'
     )
@@ -185,13 +185,15 @@ def unpatch(model: nn.Module | ModuleType | type[nn.Module] | str) -> None:
     target = _resolve(model)
     found = [patch for patch in _active if patch._model() is target]
     if not found:
-        raise RuntimeError(f"{_name(target)} is not patched; allowed is what was given to patch")
+        raise RuntimeError(f"{_name(model)} is not patched; allowed is what was given to patch")
     for patch in reversed(found):
         patch.restore()
 
 
-def _name(model: nn.Module | ModuleType) -> str:
-    return model.__name__ if isinstance(model, ModuleType) else type(model).__name__
+def _name(model: nn.Module | ModuleType | type[nn.Module] | str) -> str:
+    if isinstance(model, (ModuleType, type)):
+        return model.__name__
+    return model if isinstance(model, str) else type(model).__name__
 
 
 def _sources(model: nn.Module | ModuleType) -> Iterator[ModuleType]:
@@ -224,20 +226,26 @@ def patch(
     Returns:
         a Patch, to restore or to use in a `with` statement; `unpatch(model)` undoes it as well.
     """
-    model = _resolve(model)
+    given, model = model, _resolve(model)
     if angle_mode not in ("table", "exact", "f32"):
-        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed is table, exact or f32')
+        raise ValueError(f'angle_mode is "{angle_mode}"; allowed is table, exact or f32')
     if arithmetic not in (None, "fp32", "model_dtype"):
-        raise RuntimeError(f'arithmetic is "{arithmetic}"; allowed is fp32 or model_dtype')
+        raise ValueError(f'arithmetic is "{arithmetic}"; allowed is fp32 or model_dtype')
     if angle_mode == "table" and arithmetic:
-        raise RuntimeError(
+        raise ValueError(
             f'arithmetic is "{arithmetic}"; allowed with angle_mode "table" is the model\'s own'
         )
     if isinstance(model, ModuleType) and angle_mode != "table":
-        raise RuntimeError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
+        raise ValueError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
     done = Patch(model)
     try:
         _apply(done, model, angle_mode, arithmetic or "fp32")
+        if not done._functions:
+            raise ValueError(
+                f"{_name(given)} cannot be patched: its source file has no rotary function of a "
+                f"known form.\nSupported are models whose file has one of {', '.join(NAMES)}\n"
+                "with cos and sin or complex numbers, as of Llama, Gemma 3, GPT-NeoX or Llama 4."
+            )
     except BaseException:
         done.restore()
         raise
@@ -250,12 +258,6 @@ def _apply(done: Patch, model: nn.Module | ModuleType, angle_mode: str, arithmet
         for name in NAMES:
             if callable(getattr(module, name, None)):
                 done._replace(module, name)
-    if not done._functions:
-        raise RuntimeError(
-            f"{_name(model)} cannot be patched: its source file has no rotary function of a known "
-            f"form.\nSupported are models whose file has one of {', '.join(NAMES)}\n"
-            "with cos and sin or with complex numbers, as of Llama, Gemma 3, GPT-NeoX or Llama 4."
-        )
     if isinstance(model, ModuleType) or angle_mode == "table":
         return
     for name, part in model.named_modules():

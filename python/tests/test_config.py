@@ -291,11 +291,19 @@ def test_version() -> None:
 
 def test_fields_that_nothing_reads() -> None:
     config = {"head_dim": 64, "compress_rope_theta": 160000.0}
-    with pytest.raises(ValueError, match="nothing reads compress_rope_theta"):
+    with pytest.raises(ValueError, match=r"nothing reads compress_rope_theta.*allow_unread=True"):
         ropekit.Config.from_transformers(config)
     with pytest.warns(UserWarning, match="nothing reads compress_rope_theta"):
         found = ropekit.Config.from_transformers(config, allow_unread=True)
     assert "head_dim=64" in found.text
+
+
+def test_a_warning_is_of_the_line_that_called() -> None:
+    q, config = torch.zeros(1, 1, 1, 64), {"head_dim": 64, "model_type": "no_model"}
+    with pytest.warns(UserWarning, match="no_model") as warned:
+        ropekit.apply(q, config=config)
+        ropekit.Config.from_transformers(config)
+    assert [x.filename for x in warned] == [__file__] * 2
 
 
 def test_older_configurations_of_layers_that_differ() -> None:

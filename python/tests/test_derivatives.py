@@ -36,6 +36,47 @@ def test_grad_and_jvp(device: str) -> None:
     assert equal(*jacobians)
 
 
+def test_no_derivative_flows_into_tables() -> None:
+    q, t = torch.randn(2, 2, 5, 4, 16)
+    c, u = torch.randn(2, 5, 8)
+
+    def rotate(q: Tensor, c: Tensor) -> Tensor:
+        return ropekit.apply(q, cos=c, sin=c + 1)
+
+    def of_tables(c: Tensor) -> Tensor:
+        return rotate(q, c)
+
+    def written(c: Tensor) -> Tensor:
+        y = q.clone()
+        ropekit.apply_(y, cos=c, sin=c)
+        return y
+
+    def inner_jvp(c: Tensor) -> Tensor:
+        return torch.func.jvp(lambda q: rotate(q, c), (q,), (t,))[1]
+
+    def inner_grad(c: Tensor) -> Tensor:
+        return torch.func.grad(lambda q: rotate(q, c).square().sum())(q)
+
+    for function in (of_tables, written, inner_jvp):
+        with pytest.raises(RuntimeError, match="cos or sin has a tangent; allowed are tables"):
+            torch.func.jvp(function, (c,), (u,))
+        with pytest.raises(RuntimeError, match="cos or sin requires a gradient; allowed are"):
+            torch.func.grad(lambda c, f=function: f(c).sum())(c)
+    with pytest.raises(RuntimeError, match="cos or sin requires a gradient; allowed are tables"):
+        torch.func.grad(lambda c: inner_grad(c).sum())(c)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(c, u)
+        for function in (
+            of_tables,
+            lambda c: torch.ops.ropekit.rotate(q, "", None, 0, None, None, None, c, c),
+        ):
+            with pytest.raises(RuntimeError, match="cos or sin has a tangent; allowed are tables"):
+                function(dual)
+    # Of q, with tables that stand still, every derivative is there.
+    assert equal(inner_jvp(c), rotate(t, c))
+    assert equal(torch.func.vmap(inner_jvp)(torch.stack([c, u]))[1], rotate(t, u))
+
+
 def test_inverse_has_derivatives_forward_alone() -> None:
     q, t = torch.randn(2, 1, 3, 2, 8)
 

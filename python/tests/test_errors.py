@@ -332,7 +332,8 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     ),
     (
         ValueError,
-        "positions has the shape [4]; allowed is [tokens] or [batch, tokens]",
+        "positions has the shape [4]; allowed is [tokens] or [batch, tokens] with axes 1, batch 2 "
+        "and tokens 5",
         lambda: ropekit.apply(X, positions=INT[:4]),
     ),
     (
@@ -655,9 +656,10 @@ def test_refuses_to_write_an_inference_tensor_outside_inference_mode(name: str) 
         ("positions is list; allowed is a tensor", lambda: ropekit.apply(X, positions=[0, 1])),
         ("cos is list; allowed is a tensor", lambda: ropekit.apply_(X.clone(), cos=[1], sin=TABLE)),
         ("position_flag is int; allowed", lambda: ropekit.apply_(X.clone(), position_flag=1)),
+        ("position_offset is '1'; allowed", lambda: ropekit.apply(X, position_offset="1")),
         ("position_offset is 1.5; allowed", lambda: ropekit.apply(X, position_offset=1.5)),
-        ("position_offset is 3.5; allowed", lambda: ropekit.apply(X, position_offset=PART)),
-        ("position_offset is 3.5; allowed", lambda: ropekit.apply_(X, position_offset=PART)),
+        ("position_offset is np.float32(3.5)", lambda: ropekit.apply(X, position_offset=PART)),
+        ("position_offset is np.float32(3.5)", lambda: ropekit.apply_(X, position_offset=PART)),
         ("position_offset is tensor([0, 1", lambda: ropekit.apply(X, position_offset=INT)),
         ("q is NoneType; allowed is a tensor", lambda: ropekit.rope(None, None, 5)),
         ("k is NoneType; allowed is a tensor", lambda: ropekit.rope(X, None, 5)),

@@ -289,9 +289,9 @@ def test_a_copy_keeps_its_own_angles(copied: Any, has_own: bool) -> None:
 
 
 def test_refuses_what_has_no_rotary_function() -> None:
-    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+    with pytest.raises(ValueError, match="no rotary function of a known form"):
         ropekit.transformers.patch(torch.nn.Linear(2, 2))
-    with pytest.raises(RuntimeError, match='angle_mode is "exact"; allowed for a module'):
+    with pytest.raises(ValueError, match='angle_mode is "exact"; allowed for a module'):
         ropekit.transformers.patch(modeling_llama, "exact")
     model, original = models.build("llama"), modeling_llama.apply_rotary_pos_emb
     for options, text in (
@@ -299,7 +299,7 @@ def test_refuses_what_has_no_rotary_function() -> None:
         ({"angle_mode": "f32", "arithmetic": "bogus"}, 'arithmetic is "bogus"; allowed is fp32'),
         ({"arithmetic": "model_dtype"}, 'allowed with angle_mode "table" is the model\'s own'),
     ):
-        with pytest.raises(RuntimeError, match=text):
+        with pytest.raises(ValueError, match=text):
             ropekit.transformers.patch(model, **options)
     assert modeling_llama.apply_rotary_pos_emb is original
 
@@ -319,7 +319,7 @@ def test_refuses_a_function_that_rotates_otherwise(
     other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
-    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+    with pytest.raises(ValueError, match="no rotary function of a known form"):
         ropekit.transformers.patch(modeling_llama)
 
 
@@ -390,8 +390,28 @@ def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.Monke
         return diverging(q, k, cos, sin, unsqueeze_dim)
 
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
-    with pytest.raises(RuntimeError, match="no rotary function of a known form"):
+    with pytest.raises(ValueError, match="no rotary function of a known form"):
         ropekit.transformers.patch(modeling_llama)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_tables_with_a_gradient_go_to_the_model_itself(trained: bool) -> None:
+    q, k = (torch.randn(1, 2, 5, 8, requires_grad=trained) for _ in range(2))
+    table = torch.randn(1, 5, 8, requires_grad=True)
+
+    def gradient() -> torch.Tensor:
+        found = modeling_llama.apply_rotary_pos_emb(q, k, table, table)
+        return torch.autograd.grad(found[0].square().sum(), table)[0]
+
+    expected = gradient()
+    with ropekit.transformers.patch(modeling_llama):
+        assert torch.equal(gradient(), expected)
+        with pytest.raises(RuntimeError, match="cos or sin has a tangent"):
+            torch.func.jvp(
+                lambda c: modeling_llama.apply_rotary_pos_emb(q.detach(), k.detach(), c, c),
+                (expected,),
+                (expected,),
+            )
 
 
 def test_a_function_put_in_place_of_the_patch_stays() -> None:
@@ -492,9 +512,13 @@ def test_a_name_a_class_and_a_module_are_taken(given: Any) -> None:
 
 
 def test_what_cannot_be_patched_is_named() -> None:
-    with pytest.raises(RuntimeError, match=r"Linear cannot be patched.*\nSupported.*\nwith"):
-        ropekit.transformers.patch(torch.nn.Linear(2, 2))
-    with pytest.raises(RuntimeError, match='"no_model", of which Transformers has no source'):
+    linear = torch.nn.Linear(2, 2)
+    for given, name in ((linear, "Linear"), (torch.nn.Linear, "Linear"), ("bert", "bert")):
+        with pytest.raises(ValueError, match=rf"^{name} cannot be patched.*\nSupported.*\nwith"):
+            ropekit.transformers.patch(given)
+    with pytest.raises(ValueError, match='"no_model", of which Transformers has no source'):
         ropekit.transformers.patch("no_model")
-    with pytest.raises(RuntimeError, match="model is int; allowed is a model, its class"):
+    with pytest.raises(TypeError, match="model is int; allowed is a model, its class"):
         ropekit.transformers.patch(7)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"^LlamaForCausalLM is not patched"):
+        ropekit.transformers.unpatch(transformers.LlamaForCausalLM)
