@@ -53,9 +53,8 @@ static rope_status read_list(const char *name, const void *data, const int64_t g
     rope_status status = rope_pointer_check("", name, data, element);
     if (status != ROPE_OK || outer == 0)
         return status;
-    int64_t count[ROPE_SPAN_DIMS] = {outer, inner, 1, 1, 1};
-    int64_t reach[ROPE_SPAN_DIMS] = {stride[0], stride[1], 0, 0, 0};
-    rope_span span = {.dims = 4, .count = count, .stride = reach, .element = element};
+    const int64_t count[2] = {outer, inner};
+    rope_span span = {.dims = 2, .count = count, .stride = stride, .element = element};
     if (!rope_span_place(&span, data))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "the stride of %s is [%lld, %lld]; allowed is what stays within 64-bit "

@@ -162,9 +162,8 @@ static rope_status read_weight(const rope_append_problem *problem, const rope_ap
     rope_status status = rope_pointer_check(weight_names[which], "data", given->data, element);
     if (status != ROPE_OK)
         return status;
-    const int64_t count[] = {o->heads, steps->norm_dim, 1, 1},
-                  stride[] = {o->weight_stride, 1, 0, 0};
-    rope_span span = {4, count, stride, element, 0, 0};
+    const int64_t count[2] = {o->heads, steps->norm_dim}, stride[2] = {o->weight_stride, 1};
+    rope_span span = {.dims = 2, .count = count, .stride = stride, .element = element};
     if (!rope_span_place(&span, given->data))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s.head_stride is %lld; allowed is what stays within 64-bit addresses "
