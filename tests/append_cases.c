@@ -163,6 +163,10 @@ static void choose_positions(test_random *r, append_case *c) {
     rope_args *a = &c->base.args;
     int rotates = c->desc.rotation != ROPE_ROTATION_OFF;
     case_choose_tokens(r, &c->base);
+    if (!a->cu_seqlens && random_chance(r, 10)) { /* a few tokens of many heads */
+        a->batch = random_between(r, 1, 2);
+        a->tokens = 1;
+    }
     if (a->batch * a->tokens > SITE_BUDGET && !a->cu_seqlens)
         a->tokens = SITE_BUDGET / a->batch;
     if (c->base.desc.shard == ROPE_SHARD_ZIGZAG && !a->cu_seqlens)
@@ -191,8 +195,8 @@ static void choose_heads(test_random *r, append_case *c) {
     int64_t sites = a->batch * a->tokens > 0 ? a->batch * a->tokens : 1;
     int32_t needed = moves_keys(c) ? K : (int32_t)random_between(r, c->desc.cache ? K : Q, V);
     for (int32_t i = Q; i <= V; i++) {
-        int64_t most = ELEMENT_BUDGET / (sites * head_dim(c, i));
-        most = most < 1 ? 1 : most > 8 ? 8 : most;
+        int64_t most = ELEMENT_BUDGET / (sites * head_dim(c, i)), cap = sites < 3 ? 48 : 8;
+        most = most < 1 ? 1 : most > cap ? cap : most;
         int absent = i != needed && (moves_keys(c) || random_chance(r, 15));
         tensor_of(c, i)->heads = absent ? 0 : random_between(r, 1, most);
     }
@@ -586,33 +590,49 @@ static void fill_scales(test_random *r, append_case *c, int32_t tensor, int faul
         scale[last] = bad_scale(r);
 }
 
+static void break_slot(test_random *r, append_case *c, int64_t i) {
+    const int64_t *given = c->args.slot_stride, tokens = c->args.rope.tokens;
+    int64_t row = given[0] ? given[0] : tokens, step = given[1] ? given[1] : 1;
+    case_store_index(index_dtype(c, c->desc.slot_dtype), c->args.slots,
+                     i / tokens * row + i % tokens * step,
+                     random_chance(r, 50) ? c->args.pages * c->desc.page_size : INT32_MAX);
+}
+
+/* Every page of a sequence. */
+static void break_pages(test_random *r, append_case *c, int64_t sequence) {
+    const int64_t *given = c->args.table_stride;
+    int64_t row = given[0] ? given[0] : c->args.table_pages, step = given[1] ? given[1] : 1;
+    int64_t bad = random_chance(r, 50) ? c->args.pages : random_chance(r, 50) ? -1 : INT32_MAX;
+    for (int64_t p = 0; p < c->args.table_pages; p++)
+        case_store_index(index_dtype(c, c->desc.table_dtype), c->args.block_table,
+                         sequence * row + p * step, bad);
+}
+
+/* Sequences begin where their pages end, or elsewhere outside. */
+static void break_starts(test_random *r, append_case *c) {
+    int64_t pages = c->desc.cache == ROPE_CACHE_TABLE ? c->args.table_pages : 1;
+    int64_t end = pages * c->desc.page_size;
+    for (int64_t s = 0; s < sequence_count(c); s++) {
+        int64_t bad = random_chance(r, 60)   ? end - random_between(r, 0, 2)
+                      : random_chance(r, 50) ? -random_between(r, 1, 1000000)
+                                             : INT32_MAX;
+        case_store_index(c->base.desc.position_dtype, c->args.cache_starts, s, bad);
+    }
+}
+
 /* An index that leads nowhere, for a token that has a place. */
 static void break_place(test_random *r, append_case *c) {
-    const rope_args *a = &c->args.rope;
-    int64_t i = a->batch * a->tokens > 0 ? random_between(r, 0, a->batch * a->tokens - 1) : -1;
-    if (i < 0 || oracle_append_place(&c->desc, &c->args, i / a->tokens, i % a->tokens).fate !=
-                     ORACLE_PLACE_GIVEN)
+    int64_t sites = c->args.rope.batch * c->args.rope.tokens;
+    int64_t i = sites > 0 ? random_between(r, 0, sites - 1) : -1;
+    if (i < 0 || place_of(c, K, i).fate != ORACLE_PLACE_GIVEN)
         return;
-    int64_t pages = c->args.pages, size = c->desc.page_size;
-    if (c->desc.cache == ROPE_CACHE_SLOTS) {
-        const int64_t *given = c->args.slot_stride;
-        int64_t row = given[0] ? given[0] : a->tokens, step = given[1] ? given[1] : 1;
-        case_store_index(index_dtype(c, c->desc.slot_dtype), c->args.slots,
-                         i / a->tokens * row + i % a->tokens * step,
-                         random_chance(r, 50) ? pages * size : INT32_MAX);
-    } else if (c->desc.cache == ROPE_CACHE_TABLE) {
-        const int64_t *given = c->args.table_stride;
-        int64_t row = given[0] ? given[0] : c->args.table_pages, step = given[1] ? given[1] : 1;
-        int64_t bad = random_chance(r, 50) ? pages : random_chance(r, 50) ? -1 : INT32_MAX;
-        for (int64_t p = 0; p < c->args.table_pages; p++)
-            case_store_index(
-                index_dtype(c, c->desc.table_dtype), c->args.block_table,
-                (a->cu_seqlens ? sequence_count(c) - 1 : i / a->tokens) * row + p * step, bad);
-    } else if (c->args.cache_starts) {
-        for (int64_t s = 0; s < sequence_count(c); s++)
-            case_store_index(c->base.desc.position_dtype, c->args.cache_starts, s,
-                             random_chance(r, 50) ? -1000000 : INT32_MAX);
-    }
+    if (c->desc.cache == ROPE_CACHE_SLOTS)
+        break_slot(r, c, i);
+    else if (c->args.cache_starts && random_chance(r, 60))
+        break_starts(r, c);
+    else if (c->desc.cache == ROPE_CACHE_TABLE)
+        break_pages(r, c,
+                    c->args.rope.cu_seqlens ? sequence_count(c) - 1 : i / c->args.rope.tokens);
 }
 
 /* The first head of the first token: zeros, or the least subnormals of dtype. */

@@ -449,3 +449,78 @@ TEST(append_cache, scales_of_a_head) {
         for (int i = 0; i < 4; i++)
             check_scales(small_types[i], kernel);
 }
+
+/* One token of v and the place that its indices give; `page` of the table's last entry. */
+typedef struct placed {
+    int32_t kind;
+    int64_t index, page;
+    int there;
+} placed;
+
+enum { PLACE_PAGES = 3, PLACE_SIZE = 4, TABLE_PAGES = 2 };
+
+static void check_place(const placed *p, int32_t index_type, const char *kernel) {
+    append_case c;
+    size_t start[5];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){16, PLACE_PAGES * PLACE_SIZE * 16, 32, 8, 4}, 5, start);
+    memset(arena, 0, 16);
+    const int64_t table[4] = {0, p->page, 0, 0}; /* beyond it lie pages, too */
+    for (int i = 0; i < 4; i++)
+        case_store_index(index_type, arena + start[2], i, table[i]);
+    case_store_index(index_type, arena + start[3], 0, p->index);
+    memset(arena + start[4], 0, 4);
+    c.desc.rope.dtype = ROPE_F32;
+    c.desc.rope.head_dim = 4;
+    c.desc.rope.position_dtype = index_type;
+    c.desc.rotation = ROPE_ROTATION_OFF;
+    c.desc.cache = p->kind;
+    c.desc.page_size = PLACE_SIZE;
+    c.args.rope.batch = c.args.rope.tokens = 1;
+    c.args.rope.position_flag = (int32_t *)(void *)(arena + start[4]);
+    c.args.pages = PLACE_PAGES;
+    c.args.v = (rope_tensor){.in = arena, .heads = 1};
+    c.args.v_cache.data = arena + start[1];
+    if (p->kind == ROPE_CACHE_SLOTS)
+        c.args.slots = arena + start[3];
+    else
+        c.args.cache_starts = arena + start[3];
+    if (p->kind == ROPE_CACHE_TABLE) {
+        c.args.block_table = arena + start[2];
+        c.args.table_pages = TABLE_PAGES;
+    }
+    unsigned char *result = malloc(c.base.bytes);
+    rope_status status = append_run(&c, &c.desc, &c.args, 1, kernel, result);
+    rope_status wanted = p->there || !device_is_host() ? ROPE_OK : ROPE_ERROR_POSITION_RANGE;
+    CHECK(status == wanted, "%s: cache %d, index %lld, page %lld: %s", kernel, p->kind,
+          (long long)p->index, (long long)p->page, rope_status_string(status));
+    int written = memcmp(result + start[1], arena + start[1], start[2] - start[1]) != 0;
+    CHECK(written == p->there, "%s: cache %d, index %lld, page %lld: the cache is%s written",
+          kernel, p->kind, (long long)p->index, (long long)p->page, p->there ? " not" : "");
+    CHECK(device_is_host() || result[start[4]] == !p->there, "%s: the flag is %d", kernel,
+          result[start[4]]);
+    free(result);
+    append_free(&c);
+}
+
+TEST(append_cache, places_that_are_not_there) {
+    static const placed list[] = {
+        {ROPE_CACHE_SLOTS, PLACE_PAGES * PLACE_SIZE - 1, 0, 1},
+        {ROPE_CACHE_SLOTS, PLACE_PAGES * PLACE_SIZE, 0, 0},
+        {ROPE_CACHE_SLOTS, INT32_MAX, 0, 0},
+        {ROPE_CACHE_TABLE, TABLE_PAGES * PLACE_SIZE - 1, 2, 1},
+        {ROPE_CACHE_TABLE, TABLE_PAGES * PLACE_SIZE, 2, 0},
+        {ROPE_CACHE_TABLE, -1, 2, 0},
+        {ROPE_CACHE_TABLE, PLACE_SIZE, PLACE_PAGES, 0},
+        {ROPE_CACHE_TABLE, PLACE_SIZE, -1, 0},
+        {ROPE_CACHE_TABLE, PLACE_SIZE - 1, -1, 1},
+        {ROPE_CACHE_SEQUENCE, PLACE_SIZE - 1, 0, 1},
+        {ROPE_CACHE_SEQUENCE, PLACE_SIZE, 0, 0},
+        {ROPE_CACHE_SEQUENCE, -1, 0, 0},
+    };
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
+        for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
+            for (int32_t type = ROPE_I32; type <= ROPE_I64; type++)
+                check_place(&list[i], type, kernel);
+}
