@@ -1,0 +1,3 @@
+#include "common/gpu/append/generic.h"
+
+const gpu_append_kernels gpu_append_f16 = {GPU_KERNEL(gpu_append_generic<ROPE_F16>)};
