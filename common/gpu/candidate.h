@@ -1,4 +1,5 @@
-/* What candidates of every operation need: loaded kernels, memory and streams that fit the device. */
+/* What candidates of every operation need: loaded kernels, memory and streams that fit the device.
+ */
 #ifndef ROPEKIT_GPU_CANDIDATE_H
 #define ROPEKIT_GPU_CANDIDATE_H
 

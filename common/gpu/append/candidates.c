@@ -5,6 +5,7 @@
 #include "common/gpu/operations.h"
 #include "common/gpu/rope/lists.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const gpu_append_kernels *kernels_of(int32_t dtype) {
@@ -15,8 +16,13 @@ static const gpu_append_kernels *kernels_of(int32_t dtype) {
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
-    (void)self;
-    return problem ? ROPE_OK : gpu_kernel_probe(gpu_append_f32.generic, device, reason);
+    if (!problem)
+        return gpu_kernel_probe(gpu_append_f32.generic, device, reason);
+    const char *declined = self->data ? gpu_append_vector_declines(problem) : NULL;
+    if (!declined)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    return ROPE_DECLINED;
 }
 
 static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *problem) {
@@ -36,12 +42,12 @@ static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *probl
 
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
                         void **kernel, char *reason) {
-    (void)self;
     const rope_append_problem *problem = canonical;
     gpu_append_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->rope.dtype);
+    bound->vector = self->data != NULL;
     bound->device = device;
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
@@ -70,8 +76,10 @@ typedef struct names {
 } names;
 
 static rope_status check_tensor(int32_t device, const rope_append_operand *o, const names *names) {
-    const gpu_named_pointer given[] = {{names->in, o->in},         {names->out, o->out},
-                                       {names->weight, o->weight}, {names->cache, o->cache},
+    const gpu_named_pointer given[] = {{names->in, o->in},
+                                       {names->out, o->out},
+                                       {names->weight, o->weight},
+                                       {names->cache, o->cache},
                                        {names->scale, o->scale}};
     return o->heads ? gpu_check_pointers(device, given, sizeof given / sizeof given[0]) : ROPE_OK;
 }
@@ -84,8 +92,8 @@ static rope_status check_memory(gpu_append_bound *bound, const rope_append_call 
         {"v.in", "v.out", "v_weight", "v_cache", "v_cache.scale"}};
     const rope_append_problem *p = &bound->problem;
     const rope_position_map *map = &call->rope.position;
-    const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE,
-              tabled = p->cache == ROPE_CACHE_TABLE, slots = p->cache == ROPE_CACHE_SLOTS;
+    const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE, tabled = p->cache == ROPE_CACHE_TABLE,
+              slots = p->cache == ROPE_CACHE_SLOTS;
     const gpu_named_pointer given[] = {
         {"position_ids", map->ids},
         {"sequence_offsets", map->offsets},
@@ -124,16 +132,17 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "appending", bound->device);
 }
 
-static const rope_candidate candidates[] = {
-    {.operation = "append",
-     .version = ROPE_APPEND_VERSION,
-     .numerics = ROPE_BITWISE,
-     .name = "generic",
-     .query = query,
-     .bind = bind,
-     .run = run,
-     .release = release},
-};
+/* takes: what its calls take, the first of vector and generic kernel that fits them. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "append", .version = ROPE_APPEND_VERSION, .numerics = ROPE_BITWISE,           \
+        .name = label, .data = (takes), .query = query, .bind = bind, .run = run,                  \
+        .release = release                                                                         \
+    }
+
+static const char vector[] = "vector";
+
+static const rope_candidate candidates[] = {CANDIDATE(vector, vector), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_append_candidates = {sizeof(rope_candidate), candidates,
                                                    sizeof candidates / sizeof candidates[0]};

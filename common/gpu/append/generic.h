@@ -40,9 +40,9 @@ template <int DTYPE> GPU_FN float gpu_input(const gpu_append_head &h, int64_t he
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_append_operand *o = h.operand;
     const rope_site *site = &h.token->site;
-    return gpu_widen<DTYPE>(((const bits *)o->in)[site->batch * o->in_stride[0] +
-                                                  site->token * o->in_stride[1] +
-                                                  head * o->in_stride[2] + i * o->in_stride[3]]);
+    return gpu_widen<DTYPE>(
+        ((const bits *)o->in)[site->batch * o->in_stride[0] + site->token * o->in_stride[1] +
+                              head * o->in_stride[2] + i * o->in_stride[3]]);
 }
 
 /* An element of the list that has one norm. */
@@ -176,8 +176,8 @@ GPU_FN float gpu_scale_to_store(const gpu_append_head &h, uint32_t largest) {
     float *scale = gpu_scale_of(h.operand, h.tensor, &h.token->site, &h.token->place, h.head);
     if (h.steps->scale != ROPE_SCALE_TOKEN_HEAD_MAX)
         return *scale;
-    const float made = rope_scale_of_largest(
-        h.steps->store_dtype, gpu_largest_of_block((uint32_t *)h.nodes, largest));
+    const float made = rope_scale_of_largest(h.steps->store_dtype,
+                                             gpu_largest_of_block((uint32_t *)h.nodes, largest));
     if (threadIdx.x == 0)
         *scale = made;
     return made;
@@ -186,8 +186,8 @@ GPU_FN float gpu_scale_to_store(const gpu_append_head &h, uint32_t largest) {
 GPU_FN void gpu_store_out(const gpu_append_head &h, int32_t dtype, float scale) {
     const rope_append_operand *o = h.operand;
     const rope_site *site = &h.token->site;
-    const int64_t first = site->batch * o->out_stride[0] + site->token * o->out_stride[1] +
-                          h.head * o->out_stride[2];
+    const int64_t first =
+        site->batch * o->out_stride[0] + site->token * o->out_stride[1] + h.head * o->out_stride[2];
     for (int i = (int)threadIdx.x; i < h.steps->head_dim; i += (int)blockDim.x)
         gpu_to_stored(dtype, o->out, first + i * o->out_stride[3], h.x[i], scale);
 }
@@ -214,10 +214,9 @@ template <int DTYPE> GPU_FN void gpu_store_head(const gpu_append_head &h, uint32
 template <int DTYPE> GPU_FN bool gpu_load_head(const gpu_append_head &h) {
     const rope_append_steps *s = h.steps;
     const bool cache = !h.operand->in;
-    const float scale =
-        cache && s->scale
-            ? *gpu_scale_of(h.operand, h.tensor, &h.token->site, &h.token->place, h.head)
-            : 1;
+    const float scale = cache && s->scale ? *gpu_scale_of(h.operand, h.tensor, &h.token->site,
+                                                          &h.token->place, h.head)
+                                          : 1;
     if (!gpu_is_scale(scale)) {
         if (threadIdx.x == 0)
             gpu_append_flag(h.call);
@@ -231,9 +230,9 @@ template <int DTYPE> GPU_FN bool gpu_load_head(const gpu_append_head &h) {
     return true;
 }
 
-/* One head; v: of its token. The next one's elements are loaded when all threads have stored this one's. */
-template <int DTYPE>
-GPU_FN void gpu_append_one(const gpu_append_head &h, rope_norm_values v) {
+/* One head; v: of its token. The next one's elements are loaded when all threads have stored this
+ * one's. */
+template <int DTYPE> GPU_FN void gpu_append_one(const gpu_append_head &h, rope_norm_values v) {
     const rope_append_steps *s = h.steps;
     if (!gpu_load_head<DTYPE>(h))
         return;
@@ -297,8 +296,7 @@ __global__ void __launch_bounds__(GPU_APPEND_GENERIC_THREADS, 1)
         if (token.token.fate != ROPE_TOKEN_FAILS)
             for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
                 gpu_append_heads<DTYPE>({gpu_reread(&p), gpu_reread(&call), &token, &p.steps[t],
-                                         &call.tensor[t], t, 0, room, room + dim,
-                                         room + 2 * dim});
+                                         &call.tensor[t], t, 0, room, room + dim, room + 2 * dim});
         __syncthreads();
     }
 }

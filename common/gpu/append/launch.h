@@ -13,6 +13,7 @@ typedef struct gpu_append_bound {
     rope_append_problem problem; /* its lists lie on the device */
     void *lists;
     const gpu_append_kernels *kernels;
+    int32_t vector; /* calls may take a vector kernel */
     int32_t device;
     int32_t devices; /* of the machine */
     int32_t multiprocessors;
@@ -20,7 +21,11 @@ typedef struct gpu_append_bound {
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_append_bound;
 
-/* One launch for q, k and v. */
+/* Why no call of this problem takes a vector kernel; NULL where some may. */
+const char *gpu_append_vector_declines(const rope_append_problem *problem);
+
+/* One launch for q, k and v, of a vector kernel where one fits the call, else of the generic one.
+ */
 gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_call *call,
                              void *stream);
 
