@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include "common/gpu/f16_pair.h"
+#include "common/math/fp8.h"
 
 /* A kernel's parameter, read where it lies: gpu_parameter<T, types before it>(p) points to p, and
  * gpu_reread(p) is p. HIP tells its compiler more. */
@@ -48,6 +49,24 @@ static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) 
     memcpy(&word, &h, sizeof word);
     return word;
 }
+
+/* Two numbers in 8 bits each, the first in the low byte, as common/math/fp8.h has them. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define GPU_JOIN_F8(name, dtype, instruction)                                                      \
+    static __device__ __forceinline__ unsigned name(float low, float high) {                       \
+        unsigned short pair;                                                                       \
+        asm(instruction " %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));                        \
+        return pair;                                                                               \
+    }
+#else
+#define GPU_JOIN_F8(name, dtype, instruction)                                                      \
+    static __device__ __forceinline__ unsigned name(float low, float high) {                       \
+        return rope_to_f8(dtype, low) | (unsigned)rope_to_f8(dtype, high) << 8;                    \
+    }
+#endif
+GPU_JOIN_F8(gpu_join_e4m3, ROPE_F8E4M3, "cvt.rn.satfinite.e4m3x2.f32")
+GPU_JOIN_F8(gpu_join_e5m2, ROPE_F8E5M2, "cvt.rn.satfinite.e5m2x2.f32")
+#undef GPU_JOIN_F8
 
 /* Two 16-bit numbers of a word times, and plus, two others, rounded once; none is fused. */
 #define GPU_PACKED(name, type, operation)                                                          \

@@ -19,6 +19,7 @@
 #endif
 
 #include "common/gpu/f16_pair.h"
+#include "common/math/fp8.h"
 #include "common/math/half.h"
 
 /* The address space of a kernel's parameters. */
@@ -69,6 +70,15 @@ static __device__ __forceinline__ void gpu_let_next_start(void) {}
 /* Two bf16 numbers, as f16_pair.h has f16. */
 static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) {
     return rope_to_bf16(low) | (unsigned)rope_to_bf16(high) << 16;
+}
+
+/* Two numbers in 8 bits each, the first in the low byte. */
+static __device__ __forceinline__ unsigned gpu_join_e4m3(float low, float high) {
+    return rope_to_f8(ROPE_F8E4M3, low) | (unsigned)rope_to_f8(ROPE_F8E4M3, high) << 8;
+}
+
+static __device__ __forceinline__ unsigned gpu_join_e5m2(float low, float high) {
+    return rope_to_f8(ROPE_F8E5M2, low) | (unsigned)rope_to_f8(ROPE_F8E5M2, high) << 8;
 }
 
 /* Two 16-bit numbers of a word times, and plus, two others, rounded once. */

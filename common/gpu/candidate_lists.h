@@ -5,6 +5,7 @@
 #include <ropekit/backend.h>
 
 extern const rope_candidate_list gpu_rope_candidates;
+extern const rope_candidate_list gpu_append_candidates;
 extern const rope_candidate_list gpu_traffic_candidates; /* "copy" and "update" */
 
 #endif

@@ -1,4 +1,5 @@
 /* The operation "rope": its candidates, what they bind and how they run. */
+#include "common/gpu/candidate.h"
 #include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
 #include "common/gpu/rope/launch.h"
@@ -20,23 +21,9 @@ static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     }
 }
 
-/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. *early: all may
- * start early. */
-static gpuError_t load_kernels(const gpu_rope_kernels *kernels, int32_t *early) {
-    gpuFuncAttributes attributes;
-    gpuError_t error = gpuSuccess;
-    const void *const *all = (const void *const *)kernels;
-    *early = 1;
-    for (size_t i = 0; i < sizeof *kernels / sizeof *all && error == gpuSuccess; i++)
-        if (all[i]) {
-            error = gpuFuncGetAttributes(&attributes, all[i]);
-            *early &= error == gpuSuccess && gpu_starts_early(&attributes);
-        }
-    return error;
-}
-
 static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
-    gpuError_t error = load_kernels(bound->kernels, &bound->early);
+    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
+                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
     bound->early &= problem->launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
@@ -46,11 +33,6 @@ static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
     if (error == gpuSuccess)
         error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
     return error;
-}
-
-static rope_status refuse(gpuError_t error, char *reason) {
-    snprintf(reason, ROPE_REASON_SIZE, "%s", gpuGetErrorString(error));
-    return gpu_status(error);
 }
 
 /* Whether a dtype has a kernel of a geometry. */
@@ -79,22 +61,10 @@ static const char *declines(const rope_problem *problem, const choice *chosen) {
     return gpu_vector_declines(problem);
 }
 
-/* Whether the device can run kernels of ours at all. */
-static rope_status probe(int32_t device, char *reason) {
-    gpuFuncAttributes attributes;
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = gpuFuncGetAttributes(&attributes, gpu_rope_f32.generic);
-        gpu_leave(device, previous);
-    }
-    return error == gpuSuccess ? ROPE_OK : refuse(error, reason);
-}
-
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
     if (!problem)
-        return probe(device, reason);
+        return gpu_kernel_probe(gpu_rope_f32.generic, device, reason);
     const char *declined = declines(problem, self->data);
     if (!declined)
         return ROPE_OK;
@@ -108,7 +78,7 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     const choice *chosen = self->data;
     gpu_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
-        return refuse(gpuErrorMemoryAllocation, reason);
+        return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->dtype);
     bound->device = device;
     bound->geometry = chosen->geometry;
@@ -122,7 +92,7 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     }
     if (error != gpuSuccess) {
         free(bound);
-        return refuse(error, reason);
+        return gpu_refuse(error, reason);
     }
     *kernel = bound;
     return ROPE_OK;
@@ -135,17 +105,11 @@ static void release(void *kernel) {
     free(bound);
 }
 
-/* A pointer of a call under its name in rope_args. */
-typedef struct named_pointer {
-    const char *name;
-    const void *pointer; /* or NULL */
-} named_pointer;
-
 /* A plan's first call alone is asked about: an answer takes as long as a launch. */
 static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
     const int table = bound->problem.angle_mode == ROPE_ANGLE_TABLE;
-    const named_pointer given[] = {
+    const gpu_named_pointer given[] = {
         {"q.in", q->heads ? q->in : NULL},         {"q.out", q->heads ? q->out : NULL},
         {"k.in", k->heads ? k->in : NULL},         {"k.out", k->heads ? k->out : NULL},
         {"position_ids", call->position.ids},      {"sequence_offsets", call->position.offsets},
@@ -153,24 +117,11 @@ static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
         {"cos", table ? call->cos : NULL},         {"sin", table ? call->sin : NULL},
         {"position_flag", call->position_flag},
     };
-    for (size_t i = 0; i < sizeof given / sizeof given[0]; i++)
-        if (given[i].pointer && gpu_is_out_of_reach(bound->device, given[i].pointer))
-            return gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
-                                  "%s is %p; allowed is memory that %s device %d reaches",
-                                  given[i].name, given[i].pointer, GPU_BACKEND_NAME, bound->device);
-    atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
-    return ROPE_OK;
-}
-
-/* Asked about where there is another device: such a launch is no error of every runtime. */
-static rope_status check_stream(const gpu_bound *bound, void *stream) {
-    const int device =
-        stream && bound->devices > 1 ? gpu_device_of_stream(stream, bound->device) : bound->device;
-    return device == bound->device
-               ? ROPE_OK
-               : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
-                                "stream is of %s device %d; allowed is one of device %d, or NULL",
-                                GPU_BACKEND_NAME, device, bound->device);
+    const rope_status status =
+        gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    if (status == ROPE_OK)
+        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+    return status;
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
@@ -181,7 +132,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     int previous;
     gpuError_t error = gpu_enter(bound->device, &previous);
     if (error == gpuSuccess) {
-        status = check_stream(bound, stream);
+        status = gpu_check_stream(bound->device, bound->devices, stream);
         if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
             status = check_memory(bound, call);
         if (status == ROPE_OK)

@@ -1,0 +1,148 @@
+/* The operation "append": its candidates, what they bind and how they run. */
+#include "common/gpu/append/launch.h"
+#include "common/gpu/candidate.h"
+#include "common/gpu/device.h"
+#include "common/gpu/operations.h"
+#include "common/gpu/rope/lists.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const gpu_append_kernels *kernels_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_append_f32
+           : dtype == ROPE_F16 ? &gpu_append_f16
+                               : &gpu_append_bf16;
+}
+
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
+    if (!problem)
+        return gpu_kernel_probe(gpu_append_f32.generic, device, reason);
+    const char *declined = self->data ? gpu_append_vector_declines(problem) : NULL;
+    if (!declined)
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    return ROPE_DECLINED;
+}
+
+static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *problem) {
+    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
+                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
+    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    bound->problem = *problem;
+    if (error == gpuSuccess)
+        error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
+                                      bound->device);
+    if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&bound->devices);
+    if (error == gpuSuccess)
+        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
+    return error;
+}
+
+static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
+                        void **kernel, char *reason) {
+    const rope_append_problem *problem = canonical;
+    gpu_append_bound *bound = calloc(1, sizeof *bound);
+    if (!bound)
+        return gpu_refuse(gpuErrorMemoryAllocation, reason);
+    bound->kernels = kernels_of(problem->rope.dtype);
+    bound->vector = self->data != NULL;
+    bound->device = device;
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = fill(bound, problem);
+        gpu_leave(device, previous);
+    }
+    if (error != gpuSuccess) {
+        free(bound);
+        return gpu_refuse(error, reason);
+    }
+    *kernel = bound;
+    return ROPE_OK;
+}
+
+static void release(void *kernel) {
+    gpu_append_bound *bound = kernel;
+    if (bound)
+        (void)gpu_free(bound->device, bound->lists);
+    free(bound);
+}
+
+/* Names in rope_append_args of a tensor's pointers. */
+typedef struct names {
+    const char *in, *out, *weight, *cache, *scale;
+} names;
+
+static rope_status check_tensor(int32_t device, const rope_append_operand *o, const names *names) {
+    const gpu_named_pointer given[] = {{names->in, o->in},
+                                       {names->out, o->out},
+                                       {names->weight, o->weight},
+                                       {names->cache, o->cache},
+                                       {names->scale, o->scale}};
+    return o->heads ? gpu_check_pointers(device, given, sizeof given / sizeof given[0]) : ROPE_OK;
+}
+
+/* A plan's first call alone is asked about: an answer takes as long as a launch. */
+static rope_status check_memory(gpu_append_bound *bound, const rope_append_call *call) {
+    static const names of[ROPE_APPEND_TENSORS] = {
+        {"q.in", "q.out", "q_weight", "", "q_scale"},
+        {"k.in", "k.out", "k_weight", "k_cache", "k_cache.scale"},
+        {"v.in", "v.out", "v_weight", "v_cache", "v_cache.scale"}};
+    const rope_append_problem *p = &bound->problem;
+    const rope_position_map *map = &call->rope.position;
+    const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE, tabled = p->cache == ROPE_CACHE_TABLE,
+              slots = p->cache == ROPE_CACHE_SLOTS;
+    const gpu_named_pointer given[] = {
+        {"position_ids", map->ids},
+        {"sequence_offsets", map->offsets},
+        {"cu_seqlens", map->cu_seqlens},
+        {"sequence_lengths", map->lengths},
+        {"cos", table ? call->rope.cos : NULL},
+        {"sin", table ? call->rope.sin : NULL},
+        {"position_flag", call->rope.position_flag},
+        {"slots", slots ? call->slots : NULL},
+        {"block_table", tabled ? call->block_table : NULL},
+        {"cache_starts", call->starts},
+    };
+    rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++)
+        status = check_tensor(bound->device, &call->tensor[t], &of[t]);
+    if (status == ROPE_OK)
+        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+    return status;
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    (void)problem, (void)workspace;
+    gpu_append_bound *bound = (gpu_append_bound *)(uintptr_t)kernel;
+    rope_status status = ROPE_OK;
+    int previous;
+    gpuError_t error = gpu_enter(bound->device, &previous);
+    if (error == gpuSuccess) {
+        status = gpu_check_stream(bound->device, bound->devices, stream);
+        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
+            status = check_memory(bound, call);
+        if (status == ROPE_OK)
+            error = gpu_append_launch(bound, call, stream);
+        gpu_leave(bound->device, previous);
+    }
+    return error == gpuSuccess ? status : gpu_fail(error, "appending", bound->device);
+}
+
+/* takes: what its calls take, the first of vector and generic kernel that fits them. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "append", .version = ROPE_APPEND_VERSION, .numerics = ROPE_BITWISE,           \
+        .name = label, .data = (takes), .query = query, .bind = bind, .run = run,                  \
+        .release = release                                                                         \
+    }
+
+static const char vector[] = "vector";
+
+static const rope_candidate candidates[] = {CANDIDATE(vector, vector), CANDIDATE("generic", NULL)};
+
+const rope_candidate_list gpu_append_candidates = {sizeof(rope_candidate), candidates,
+                                                   sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,372 @@
+/*
+ * From a call of "append" to its launch: kernel, grid, block and parameters. The vector kernel is
+ * taken where strides, addresses and size fit it, else the generic one.
+ */
+#include "common/gpu/append/launch.h"
+
+#include <gpu_tuning.h>
+
+/* Dynamic shared memory of a block, which every device has. */
+enum { SHARED_MOST = 46 << 10 };
+
+typedef struct launch {
+    const void *kernel;
+    dim3 grid, block;
+    size_t shared;      /* bytes of dynamic shared memory */
+    void *arguments[3]; /* of the kernel, some in what follows */
+    gpu_append_vectors vectors;
+} launch;
+
+/* Plans a launch, or gives 0 where the kernel does not fit the call. */
+static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
+static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
+
+gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_call *call,
+                             void *stream) {
+    launch l;
+    if (!bound->vector || !plan_vector(bound, call, &l))
+        plan_generic(bound, call, &l);
+    return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
+                             bound->early);
+}
+
+static int64_t ceiling(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+static int64_t at_most(int64_t n, int64_t most) {
+    return n < most ? n : most;
+}
+
+static int32_t size_of(int32_t dtype) {
+    return dtype >= ROPE_F8E4M3 ? 1 : dtype == ROPE_F32 ? 4 : 2;
+}
+
+/* -- vector: what of a problem it takes -- */
+
+static const char *declines_norm(const rope_append_steps *s) {
+    if (s->norm == 0)
+        return NULL;
+    if (s->norm_scope != ROPE_NORM_HEAD)
+        return "declined: a norm is over all heads of a token";
+    if ((s->norm_offset | s->norm_dim) % GPU_APPEND_V)
+        return "declined: offset or dim of a norm is no multiple of 8";
+    return s->norm_dim > GPU_APPEND_V * GPU_APPEND_NODES * GPU_APPEND_SUMS
+               ? "declined: dim of a norm exceeds 512"
+               : NULL;
+}
+
+static const char *declines_steps(const rope_append_steps *s) {
+    if (s->head_dim % GPU_APPEND_V)
+        return "declined: a head_dim is no multiple of 8";
+    if (s->dim_block != s->head_dim &&
+        (s->dim_block % GPU_APPEND_V || (s->dim_block & (s->dim_block - 1))))
+        return "declined: a dim_block is neither head_dim nor a power of two from 8 on";
+    return declines_norm(s);
+}
+
+const char *gpu_append_vector_declines(const rope_append_problem *p) {
+    const rope_problem *r = &p->rope;
+    const char *declined = NULL;
+    if (r->dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    if (p->k_source == ROPE_SOURCE_CACHE)
+        return "declined: k_source is cache";
+    if (r->pairs % GPU_APPEND_V)
+        return "declined: rotary_dim is no multiple of 16";
+    if (r->pairs && (r->rotary_offset[0] | r->rotary_offset[1]) % GPU_APPEND_V)
+        return "declined: a rotary_offset is no multiple of 8";
+    if (r->pairs && r->angle_mode == ROPE_ANGLE_TABLE && r->table_width != ROPE_TABLE_HALF)
+        return "declined: table_width is full";
+    for (int t = 0; t < ROPE_APPEND_TENSORS && !declined; t++)
+        declined = declines_steps(&p->steps[t]);
+    return declined;
+}
+
+/* -- vector: what of a call it takes -- */
+
+/* Strides that count, over `count` dimensions of these sizes. */
+static uint64_t strides_used(const int64_t *stride, const int64_t *size, int count) {
+    uint64_t used = 0;
+    for (int i = 0; i < count; i++)
+        used |= size[i] > 1 ? (uint64_t)stride[i] : 0;
+    return used;
+}
+
+/* Whether vectors lie at multiples of their size, 16 bytes at most. */
+static int is_aligned(const void *pointer, uint64_t strides, int32_t dtype) {
+    const uint64_t bytes = GPU_APPEND_V * (uint64_t)size_of(dtype);
+    return strides % GPU_APPEND_V == 0 && (uintptr_t)pointer % (bytes > 16 ? 16 : bytes) == 0;
+}
+
+static int has_vectors(const rope_append_problem *p, const rope_append_call *call, int t) {
+    const rope_append_operand *o = &call->tensor[t];
+    const rope_append_steps *s = &p->steps[t];
+    const int32_t dtype = p->rope.dtype, out = t == ROPE_APPEND_Q ? s->store_dtype : dtype;
+    const int64_t heads[] = {call->rope.batch, call->rope.tokens, o->heads},
+                  places[] = {call->pages, p->page_size, o->heads, s->head_dim / s->dim_block};
+    if (o->in_stride[3] != 1 || !is_aligned(o->in, strides_used(o->in_stride, heads, 3), dtype))
+        return 0;
+    if (o->out &&
+        (o->out_stride[3] != 1 || !is_aligned(o->out, strides_used(o->out_stride, heads, 3), out)))
+        return 0;
+    if (o->cache &&
+        (o->cache_stride[4] != 1 ||
+         !is_aligned(o->cache, strides_used(o->cache_stride, places, 4), s->store_dtype)))
+        return 0;
+    return !s->norm || !s->weight ||
+           is_aligned(o->weight, o->heads > 1 ? (uint64_t)o->weight_stride : 0, s->weight_dtype);
+}
+
+/* -- vector: parameters -- */
+
+static uint16_t log2_of(int32_t n) {
+    uint16_t log = 0;
+    while (n > 1 << log)
+        log++;
+    return log;
+}
+
+/* How the threads of a block share a head, and how many heads and tokens it has. */
+static void deal_heads(const rope_append_problem *p, int t, int threads, int thread_heads,
+                       int64_t rows, gpu_append_tensor *v) {
+    const rope_append_steps *s = &p->steps[t];
+    const int32_t lane = 2 * GPU_APPEND_V, width = s->rotates ? 2 * p->rope.pairs : 0,
+                  rest = s->head_dim - width;
+    v->width = (uint16_t)width;
+    v->window = (uint16_t)(s->rotates ? p->rope.rotary_offset[t] : 0);
+    v->window_lanes = (uint16_t)(width / lane);
+    v->rest = (uint16_t)rest;
+    v->rest_lanes = (uint16_t)ceiling(rest, lane);
+    v->lanes = (uint16_t)(v->window_lanes + v->rest_lanes);
+    v->sums = (uint16_t)(s->norm ? ceiling(s->norm_dim, GPU_APPEND_V * GPU_APPEND_NODES) : 0);
+    v->units = (uint16_t)(threads / v->lanes);
+    v->thread_heads = (uint16_t)at_most(thread_heads, v->heads);
+    const int64_t heads = ceiling(v->heads, v->thread_heads);
+    v->head_blocks = (int32_t)ceiling(heads, v->units);
+    v->block_heads = (uint16_t)ceiling(heads, v->head_blocks);
+    v->block_tokens =
+        (uint16_t)at_most(at_most(v->units / v->block_heads, GPU_APPEND_TOKENS), rows);
+    v->per_lane = (uint32_t)((1 << 20) / v->lanes + 1);
+    v->per_head = (uint32_t)((1 << 20) / v->block_heads + 1);
+}
+
+/* From a token to the next in units of `size`, and what a batch row adds to its tokens' strides. */
+static int64_t token_stride(const rope_append_call *call, const int64_t *stride, int64_t size,
+                            int64_t *batch) {
+    const int64_t tokens = call->rope.tokens;
+    *batch = 0;
+    if (tokens == 1)
+        return call->rope.batch > 1 ? stride[0] * size : 0;
+    if (call->rope.batch > 1)
+        *batch = (stride[0] - tokens * stride[1]) * size;
+    return stride[1] * size;
+}
+
+/* A stride of a dimension of `count` entries; *near becomes 0 where 32 bits do not hold it. */
+static int32_t near_stride(int64_t stride, int64_t count, int *near) {
+    if (count <= 1)
+        return 0;
+    *near &= stride <= INT32_MAX && stride >= -INT32_MAX;
+    return (int32_t)stride;
+}
+
+static void fill_store(const rope_append_problem *p, const rope_append_operand *o,
+                       const rope_append_steps *s, int *near, gpu_append_tensor *v) {
+    const int64_t size = size_of(s->store_dtype);
+    v->store = o->cache;
+    v->store_page = o->cache_stride[0] * size;
+    v->store_slot = near_stride(o->cache_stride[1] * size, p->page_size, near);
+    v->store_head = near_stride(o->cache_stride[2] * size, o->heads, near);
+    v->scale_page = o->scale_stride[0];
+    v->scale_slot = near_stride(o->scale_stride[1], p->page_size, near);
+    if (s->dim_block == s->head_dim)
+        return;
+    v->block_shift = log2_of(s->dim_block);
+    v->store_block = near_stride(o->cache_stride[3] * size, 2, near);
+}
+
+/* Parameters of a tensor; 0 where its strides are too far. */
+static int fill_tensor(const rope_append_problem *p, const rope_append_call *call, int t,
+                       gpu_append_tensor *v) {
+    const rope_append_operand *o = &call->tensor[t];
+    const rope_append_steps *s = &p->steps[t];
+    const int64_t size = size_of(p->rope.dtype), rows = call->rope.batch * call->rope.tokens;
+    const int64_t stored = size_of(s->store_dtype);
+    int near = 1;
+    v->heads = (int32_t)o->heads;
+    v->steps = *s;
+    v->in = o->in;
+    v->weight = o->weight;
+    v->scale = o->scale;
+    v->in_token = near_stride(token_stride(call, o->in_stride, size, &v->in_batch), rows, &near);
+    v->in_head = near_stride(o->in_stride[2] * size, o->heads, &near);
+    v->weight_head = near_stride(o->weight_stride * size_of(s->weight_dtype), o->heads, &near);
+    v->scale_head = near_stride(o->scale_stride[2], o->heads, &near);
+    v->block_shift = 30; /* no head has as many elements */
+    if (t != ROPE_APPEND_Q) {
+        v->out = o->out;
+        v->out_token =
+            near_stride(token_stride(call, o->out_stride, size, &v->out_batch), rows, &near);
+        v->out_head = near_stride(o->out_stride[2] * size, o->heads, &near);
+        fill_store(p, o, s, &near, v);
+        return near;
+    }
+    v->store = o->out;
+    v->store_slot =
+        near_stride(token_stride(call, o->out_stride, stored, &v->store_page), rows, &near);
+    v->store_head = near_stride(o->out_stride[2] * stored, o->heads, &near);
+    v->scale_slot =
+        near_stride(token_stride(call, o->scale_stride, 1, &v->scale_page), rows, &near);
+    return near;
+}
+
+/* Whether entries of a list over [batch, token] follow each other. */
+static int is_in_line(const rope_append_call *call, const int64_t *stride) {
+    return (call->rope.tokens == 1 || stride[1] == 1) &&
+           (call->rope.batch == 1 || stride[0] == call->rope.tokens);
+}
+
+/* Exact angles of one rule, where a batch row is a sequence and a token has one position. */
+static int is_exact(const rope_append_problem *p, const rope_append_call *call) {
+    const rope_problem *r = &p->rope;
+    const rope_position_map *map = &call->rope.position;
+    return r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->shard == ROPE_SHARD_NONE &&
+           !r->xpos_rate && r->frequency_sets < 2 && !map->cu_seqlens && !map->offsets &&
+           (!map->ids || is_in_line(call, map->id_stride + 1));
+}
+
+static int32_t flags_of(const rope_append_problem *p, const rope_append_call *call) {
+    const int rows = call->rope.batch > 1 && call->rope.tokens > 1,
+              slots = p->cache == ROPE_CACHE_SLOTS && is_in_line(call, call->slot_stride),
+              alone = !call->tensor[ROPE_APPEND_K].heads && !call->tensor[ROPE_APPEND_V].heads;
+    return (rows ? GPU_APPEND_ROWS : 0) | (is_exact(p, call) ? GPU_APPEND_EXACT : 0) |
+           (slots ? GPU_APPEND_SLOTS : 0) | (alone && p->cache ? GPU_APPEND_PLACES : 0) |
+           (p->rope.arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? GPU_APPEND_MODEL_DTYPE : 0) |
+           (p->rope.direction != ROPE_FORWARD ? GPU_APPEND_NEGATIVE : 0) |
+           (call->rope.position.wide ? GPU_APPEND_WIDE_IDS : 0) |
+           (p->slot_wide ? GPU_APPEND_WIDE_SLOTS : 0);
+}
+
+static void fill_call(const rope_append_problem *p, const rope_append_call *call,
+                      gpu_append_vectors *v) {
+    const rope_problem *r = &p->rope;
+    v->flags = flags_of(p, call);
+    v->rows = (int32_t)(call->rope.batch * call->rope.tokens);
+    v->tokens = (int32_t)call->rope.tokens;
+    v->pairs = r->pairs;
+    v->turns = r->set[0].turns;
+    v->ids = call->rope.position.ids;
+    v->offset = call->rope.position.offset;
+    v->slots = call->slots;
+    v->page_size = p->page_size;
+    v->pages = call->pages;
+    v->factor = (float)r->set[0].attention_factor;
+    v->per_pair = r->pairs ? (uint32_t)((1 << 22) / r->pairs + 1) : 0;
+}
+
+/* Rows, nodes and magnitudes of a block, in floats. */
+static void share_memory(int threads, launch *l) {
+    int32_t rows = 0, nodes = 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
+        const gpu_append_tensor *v = &l->vectors.tensor[t];
+        if (!v->heads)
+            continue;
+        const int32_t row = v->block_tokens * v->width,
+                      node = v->sums ? v->thread_heads * v->units * GPU_APPEND_NODE_STRIDE(v->sums)
+                                     : 0;
+        rows = row > rows ? row : rows;
+        nodes = node > nodes ? node : nodes;
+    }
+    l->vectors.nodes = rows;
+    l->vectors.largest = rows + nodes;
+    l->shared = (size_t)(rows + nodes + GPU_APPEND_HEADS * threads) * sizeof(float);
+}
+
+static int32_t pairing_of(const rope_problem *p) {
+    if (p->pairing_in == p->pairing_out)
+        return p->pairing_in == ROPE_PAIRING_INTERLEAVED ? GPU_INTERLEAVED : GPU_HALF_SPLIT;
+    return p->pairing_out == ROPE_PAIRING_INTERLEAVED ? GPU_TO_INTERLEAVED : GPU_TO_HALF_SPLIT;
+}
+
+/* Threads that a call has for one head each, for every multiprocessor. */
+static int64_t threads_each(const gpu_append_bound *bound, const rope_append_call *call) {
+    int64_t lanes = 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
+        lanes += call->tensor[t].heads * bound->problem.steps[t].head_dim / (2 * GPU_APPEND_V);
+    return call->rope.batch * call->rope.tokens * lanes / bound->multiprocessors;
+}
+
+/* Blocks of q, then k's, then v's; negative where a tensor does not fit. */
+static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_call *call,
+                               int threads, int thread_heads, gpu_append_vectors *vectors) {
+    const int64_t rows = call->rope.batch * call->rope.tokens;
+    int64_t blocks = 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
+        gpu_append_tensor *v = &vectors->tensor[t];
+        if (t != ROPE_APPEND_Q)
+            vectors->first_block[t - 1] = (int32_t)blocks;
+        if (call->tensor[t].heads == 0)
+            continue;
+        if (call->tensor[t].heads > INT32_MAX / 2 ||
+            p->steps[t].head_dim > 2 * GPU_APPEND_V * threads || !has_vectors(p, call, t) ||
+            !fill_tensor(p, call, t, v))
+            return -1;
+        deal_heads(p, t, threads, thread_heads, rows, v);
+        blocks += ceiling(rows, v->block_tokens) * v->head_blocks;
+        if (blocks > GPU_GRID_X_MOST)
+            return -1;
+    }
+    return blocks;
+}
+
+static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    const int64_t each = threads_each(bound, call);
+    const int threads = GPU_APPEND_THREADS_FOR(each), heads = GPU_APPEND_HEADS_FOR(each);
+    if (call->rope.tokens > INT32_MAX / 2 / call->rope.batch)
+        return 0;
+    l->vectors = (gpu_append_vectors){.rows = 0};
+    const int64_t blocks = lay_out_tensors(p, call, threads, heads, &l->vectors);
+    if (blocks < 0)
+        return 0;
+    fill_call(p, call, &l->vectors);
+    share_memory(threads, l);
+    if (l->shared > SHARED_MOST)
+        return 0;
+    l->kernel = bound->kernels->vector[pairing_of(&p->rope)];
+    l->grid = (dim3){(uint32_t)blocks, 1, 1};
+    l->block = (dim3){(uint32_t)threads, 1, 1};
+    l->arguments[0] = &l->vectors;
+    l->arguments[1] = (void *)(uintptr_t)p;
+    l->arguments[2] = (void *)(uintptr_t)call;
+    return 1;
+}
+
+/* -- generic -- */
+
+/* Blocks of the generic kernel, which takes a call of any size with any number of them. */
+#ifndef GPU_GENERIC_X_MOST
+#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
+#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
+#endif
+
+static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    int64_t heads = 1, dim = 0;
+    int of_token = 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
+        if (!call->tensor[t].heads)
+            continue;
+        heads = call->tensor[t].heads > heads ? call->tensor[t].heads : heads;
+        dim = p->steps[t].head_dim > dim ? p->steps[t].head_dim : dim;
+        of_token |= p->steps[t].norm && p->steps[t].norm_scope == ROPE_NORM_TOKEN;
+    }
+    l->kernel = bound->kernels->generic;
+    l->block = (dim3){GPU_APPEND_GENERIC_THREADS, 1, 1};
+    l->grid = (dim3){(uint32_t)at_most(call->rope.batch * call->rope.tokens, GPU_GENERIC_X_MOST),
+                     of_token ? 1 : (uint32_t)at_most(heads, GPU_GENERIC_Y_MOST), 1};
+    l->shared = (2 * (size_t)dim + GPU_APPEND_SEGMENT) * sizeof(float);
+    l->arguments[0] = (void *)(uintptr_t)p;
+    l->arguments[1] = (void *)(uintptr_t)call;
+}

@@ -1,0 +1,33 @@
+/* What candidates of every operation need: loaded kernels, memory and streams that fit the device.
+ */
+#ifndef ROPEKIT_GPU_CANDIDATE_H
+#define ROPEKIT_GPU_CANDIDATE_H
+
+#include <gpu_alias.h>
+
+#include <ropekit/backend.h>
+
+/* The status of an error, with its text as the reason. */
+rope_status gpu_refuse(gpuError_t error, char *reason);
+
+/* Whether a device can run a kernel of ours. */
+rope_status gpu_kernel_probe(const void *kernel, int32_t device, char *reason);
+
+/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. Of `count`
+ * kernels NULL are passed over. *early: all may start early. */
+gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *early);
+
+/* A pointer of a call under its name in the arguments. */
+typedef struct gpu_named_pointer {
+    const char *name;
+    const void *pointer; /* or NULL */
+} gpu_named_pointer;
+
+/* Refuses memory that a device is known not to reach, by name. */
+rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, size_t count);
+
+/* Refuses a stream of another of the machine's `devices`: such a launch is no error of every
+ * runtime. */
+rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream);
+
+#endif
