@@ -61,9 +61,9 @@ CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
         node[v] = vector_node(sum, dtype, x + 2 * v * SIMD_LANES * cpu_dtype_size(dtype),
                               simd_set_f(mean));
 #pragma GCC unroll 3
-    for (int count = VECTORS; count > 1; count /= 2)
+    for (int count = VECTORS / 2; count > 0; count /= 2)
 #pragma GCC unroll 4
-        for (int v = 0; v < count / 2; v++)
+        for (int v = 0; v < count; v++)
             node[v] = vector_level(node[2 * v], node[2 * v + 1]);
 #pragma GCC unroll 4
     for (int lanes = SIMD_LANES; lanes > 1; lanes /= 2)
