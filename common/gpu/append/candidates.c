@@ -1,8 +1,8 @@
 /* The operation "append": its candidates, what they bind and how they run. */
 #include "common/gpu/append/launch.h"
 #include "common/gpu/candidate.h"
+#include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
-#include "common/gpu/operations.h"
 #include "common/gpu/rope/lists.h"
 
 #include <stdio.h>
