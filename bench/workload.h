@@ -49,8 +49,8 @@ bool workload_in_place(const options *o);
 /* What workloads of every operation share. */
 #define WORKLOAD_LINE ((size_t)64) /* tensors begin at cache lines, sets at pages */
 #define WORKLOAD_PAGE ((size_t)4096)
-#define WORKLOAD_UNWRITTEN 0xff /* byte of outputs that nobody has written: a NaN in most dtypes   \
-                                 */
+/* Byte of outputs that nobody has written: a NaN in most dtypes. */
+#define WORKLOAD_UNWRITTEN 0xff
 static inline size_t workload_round_up(size_t bytes, size_t unit) {
     return (bytes + unit - 1) / unit * unit;
 }
