@@ -22,7 +22,7 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
         return;
     }
     fprintf(file,
-            "failed: %s %s; the worst is %s[batch %lld, token %lld, "
+            "failed: %s %s; the %s is %s[batch %lld, token %lld, "
             "head %lld, dim %lld] = %.17g, %s %.17g\n",
             format_amount(r->refused, "element").text, differs ? "differ" : "outside their bound",
             tensors[r->tensor], (long long)r->batch, (long long)r->token, (long long)r->head,
