@@ -423,6 +423,7 @@ static rope_append_args step_on(const workload *w, int step, int64_t set) {
         return a;
     a.rope.position_offset = 0;
     a.rope.position_ids = a.rope.sequence_offsets = a.rope.sequence_lengths = NULL;
+    memset(a.rope.position_stride, 0, sizeof a.rope.position_stride);
     a.rope.cos = a.rope.sin = NULL;
     a.rope.table_rows = 0;
     if (step == STEP_STORE) {
@@ -509,6 +510,15 @@ static bool create_memory(workload *w, append_state *s) {
     return true;
 }
 
+/* All keys move by the position offset. */
+static bool place_distance(workload *w, append_state *s) {
+    static const int64_t none[ROPE_MAX_AXES] = {0};
+    if (!moves(s->o) || s->args.rope.position_ids)
+        return true;
+    s->args.rope.position_stride[0] = 1;
+    return staging_copy(&w->memory, none, sizeof none, &s->args.rope.position_ids);
+}
+
 static bool create_call(workload *w, append_state *s) {
     const options *o = s->o;
     rope_append_args made = ROPE_APPEND_ARGS_INIT;
@@ -518,7 +528,7 @@ static bool create_call(workload *w, append_state *s) {
     s->args.rope.position_offset = o->position_offset;
     w->host = s->args.rope;
     if (!placement_create(&w->memory, o, &w->desc, &w->host, &s->args.rope) ||
-        !place_weight(w, s, APPEND_Q, &s->args.q_weight) ||
+        !place_distance(w, s) || !place_weight(w, s, APPEND_Q, &s->args.q_weight) ||
         !place_weight(w, s, APPEND_K, &s->args.k_weight) ||
         !place_weight(w, s, APPEND_V, &s->args.v_weight) || !place_cache(w, s))
         return false;

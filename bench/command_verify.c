@@ -22,11 +22,12 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
         return;
     }
     fprintf(file,
-            "failed: %s %s; the %s is %s[batch %lld, token %lld, "
-            "head %lld, dim %lld] = %.17g, %s %.17g\n",
+            "failed: %s %s; the %s is %s[batch %lld, token %lld, head %lld, dim %lld] = %.17g, "
+            "%s %.17g\n",
             format_amount(r->refused, "element").text, differs ? "differ" : "outside their bound",
-            tensors[r->tensor], (long long)r->batch, (long long)r->token, (long long)r->head,
-            (long long)r->dim, r->got, differs ? "the steps give" : "the oracle has", r->value);
+            differs ? "first" : "worst", tensors[r->tensor], (long long)r->batch,
+            (long long)r->token, (long long)r->head, (long long)r->dim, r->got,
+            differs ? "the steps give" : "the oracle has", r->value);
 }
 
 static int report(const options *o, const target *t, const char *kernel, const check_result *r) {
