@@ -1,5 +1,6 @@
 #include "bench/check.h"
 
+#include "bench/append_check.h"
 #include "bench/message.h"
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
@@ -28,8 +29,8 @@ static void compare(checker *c, int32_t tensor, int64_t batch, int64_t token, in
     double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
     if (worst < r->worst || (r->elements > 1 && worst == r->worst))
         return;
-    *r = (check_result){r->elements, r->refused, r->max_error, worst, bound, got,
-                        value,       tensor,     batch,        token, head,  dim};
+    *r = (check_result){r->elements, r->refused, r->steps, r->max_error, worst, bound, got,
+                        value,       tensor,     batch,    token,        head,  dim};
 }
 
 static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token) {
@@ -95,11 +96,44 @@ static int64_t draw_sample(const options *o, int64_t *tokens) {
     return count;
 }
 
-bool check_sample(workload *w, const rope_plan *plan, const options *o, progress *bar,
-                  check_result *result) {
+static bool check_rope(workload *w, const options *o, bool whole, progress *bar,
+                       check_result *result) {
     int64_t tokens[CHECK_SAMPLE];
     int64_t count = draw_sample(o, tokens);
-    return succeeded(rope_apply(plan, &w->sets[0]), "rope_apply") &&
-           succeeded(rope_device_synchronize(w->device), "rope_apply") && workload_fetch(w) &&
-           check_workload(w, tokens, count, bar, result);
+    return workload_run(w, 0) && workload_fetch(w) &&
+           check_workload(w, whole ? NULL : tokens, count, bar, result);
+}
+
+/* The rotation of append's shape by rope_apply, of a sample's tokens where not `whole`. */
+static bool check_rotation(const workload *w, const options *o, bool whole, progress *bar,
+                           check_result *result) {
+    workload rope;
+    options alone = *o;
+    alone.append = false;
+    alone.appends.k_source = 0;
+    if (o->appends.k_source == ROPE_SOURCE_CACHE)
+        alone.q_heads = 0;
+    if (!whole && alone.tokens > CHECK_SAMPLE && !alone.cu_seqlens.count)
+        alone.tokens = CHECK_SAMPLE;
+    bool checked = workload_create(&rope, &alone, w->device, 1) &&
+                   check_rope(&rope, &alone, whole, bar, result);
+    workload_destroy(&rope);
+    return checked;
+}
+
+bool check_call(workload *w, const options *o, bool whole, progress *bar, check_result *result) {
+    if (!o->append)
+        return check_rope(w, o, whole, bar, result);
+    check_result rotation = {0};
+    if (!append_check(w, result))
+        return false;
+    result->steps = result->elements;
+    if (result->refused || o->appends.rotation == ROPE_ROTATION_OFF || o->q_heads + o->k_heads == 0)
+        return true;
+    if (!check_rotation(w, o, whole, bar, &rotation))
+        return false;
+    rotation.elements += result->steps;
+    rotation.steps = result->steps;
+    *result = rotation;
+    return true;
 }

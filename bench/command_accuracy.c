@@ -151,21 +151,17 @@ static bool load_unit_vectors(workload *w, int32_t pairs) {
 
 static bool run_kernel(accuracy *a, const options *o, bool unit_vectors) {
     workload w;
-    rope_plan *plan = NULL;
-    bool done = target_plan(o, &plan) && workload_create(&w, o, a->t.device, 1);
-    done = done && (!unit_vectors || load_unit_vectors(&w, a->rule.pairs)) &&
-           succeeded(rope_apply(plan, &w.sets[0]), "rope_apply") &&
-           succeeded(rope_device_synchronize(w.device), "rope_apply") && workload_fetch(&w);
+    bool done = workload_create(&w, o, a->t.device, 1) &&
+                (!unit_vectors || load_unit_vectors(&w, a->rule.pairs)) && workload_run(&w, 0) &&
+                workload_fetch(&w);
     if (done) {
-        snprintf(a->kernel, sizeof a->kernel, "%s", rope_plan_kernel(plan));
+        snprintf(a->kernel, sizeof a->kernel, "%s", workload_kernel(&w));
         if (unit_vectors)
             compare_angles(a, &w);
         else
             compare_outputs(a, &w);
     }
-    if (plan)
-        workload_destroy(&w);
-    rope_plan_destroy(plan);
+    workload_destroy(&w);
     return done;
 }
 

@@ -59,12 +59,12 @@ static void select_cases(bench_run *run, const options *o) {
 }
 
 /* Checks the output, then times; what is wrong is not timed. */
-static bool work(bench_run *run, const bench_case *c, workload *w, const rope_plan *plan) {
+static bool work(bench_run *run, const bench_case *c, workload *w) {
     check_result checked;
     measurement m;
     progress silent = {.total = 1};
-    const char *kernel = rope_plan_kernel(plan);
-    if (!check_sample(w, plan, &c->o, &silent, &checked))
+    const char *kernel = workload_kernel(w);
+    if (!check_call(w, &c->o, false, &silent, &checked))
         return false;
     run->checked += checked.elements;
     run->refused += checked.refused;
@@ -77,7 +77,7 @@ static bool work(bench_run *run, const bench_case *c, workload *w, const rope_pl
         return record_save(&run->list, &c->o);
     }
     run->bar.weight = weight(c);
-    if (!measure_run(w, plan, c->o.rounds, &run->bar, c->settings, &m))
+    if (!measure_run(w, c->o.rounds, &run->bar, c->settings, &m))
         return false;
     if (interrupted() && c->suite) /* fewer rounds than --resume would take */
         return true;
@@ -88,22 +88,18 @@ static bool work(bench_run *run, const bench_case *c, workload *w, const rope_pl
 
 static bool run_case(bench_run *run, const bench_case *c) {
     workload w;
-    rope_plan *plan = NULL;
-    if (!target_plan(&c->o, &plan))
-        return false;
     int64_t sets = measure_sets(&c->o, &run->t.info, workload_tensor_bytes(&c->o));
-    bool done = workload_create(&w, &c->o, run->t.device, sets) && work(run, c, &w, plan);
+    bool done = workload_create(&w, &c->o, run->t.device, sets) && work(run, c, &w);
     workload_destroy(&w);
-    rope_plan_destroy(plan);
     return done;
 }
 
 /* Prints the table so far where the next case belongs to another suite; false where it cannot. */
-static bool turn_page(bench_run *run, const char *suite) {
-    if (!suite || strcmp(run->table.suite, suite) == 0)
+static bool turn_page(bench_run *run, const bench_case *next) {
+    if (!next->suite || strcmp(run->table.suite, next->suite) == 0)
         return true;
     suite_table_end(&run->table, run->file);
-    suite_table_begin(&run->table, suite);
+    suite_table_begin(&run->table, next);
     return text_flush(run->file);
 }
 
@@ -115,9 +111,9 @@ static bool measure_cases(bench_run *run) {
     for (int32_t i = 0; i < run->count; i++)
         steps += weight(&run->cases[i]) * measure_steps(run->cases[i].o.rounds);
     progress_begin(&run->bar, steps);
-    suite_table_begin(&run->table, run->count ? run->cases[0].suite : NULL);
+    suite_table_begin(&run->table, run->count ? run->cases : NULL);
     for (int32_t i = 0; i < run->count && done && !interrupted(); i++) {
-        done = turn_page(run, run->cases[i].suite) && run_case(run, &run->cases[i]);
+        done = turn_page(run, &run->cases[i]) && run_case(run, &run->cases[i]);
         ended += done && !interrupted();
     }
     progress_end(&run->bar);
@@ -162,6 +158,10 @@ static bool list_cases(bench_run *run, options *o) {
         message(
             "--config is \"%.60s\"; allowed is none with --suite, whose cases state their shapes",
             o->config);
+        return false;
+    }
+    if (o->suite && o->append) {
+        message("--append is given; allowed is none with --suite, whose cases state it");
         return false;
     }
     if (o->tokens < 0)

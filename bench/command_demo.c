@@ -47,23 +47,21 @@ static const char *step_options(const demo_step *s) {
 }
 
 /* Rotates once and compares, then times. */
-static bool work(demo_step *s, workload *w, const rope_plan *plan, progress *bar) {
+static bool work(demo_step *s, workload *w, progress *bar) {
     s->bytes = 2.0 * (double)w->floor_bytes;
-    return check_sample(w, plan, &s->o, bar, &s->checked) &&
-           measure_run(w, plan, rounds_of(&s->o), bar, s->name, &s->m);
+    return check_call(w, &s->o, false, bar, &s->checked) &&
+           measure_run(w, rounds_of(&s->o), bar, s->name, &s->m);
 }
 
 static bool run_step(demo_step *s, const target *t, progress *bar, record_list *list) {
     workload w;
-    rope_plan *plan = NULL;
     const char *repeats = step_options(s);
-    if (!repeats || !target_plan(&s->o, &plan))
+    if (!repeats)
         return false;
-    snprintf(s->kernel, sizeof s->kernel, "%s", rope_plan_kernel(plan));
     int64_t sets = measure_sets(&s->o, &t->info, workload_tensor_bytes(&s->o));
-    bool done =
-        workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, plan, bar);
+    bool done = workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, bar);
     if (done) {
+        snprintf(s->kernel, sizeof s->kernel, "%s", workload_kernel(&w));
         bench_case c = {NULL, s->name, repeats, s->o};
         record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
         record_check(
@@ -71,7 +69,6 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
             &s->checked);
     }
     workload_destroy(&w);
-    rope_plan_destroy(plan);
     return done;
 }
 

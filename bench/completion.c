@@ -14,7 +14,7 @@ static void print_words(FILE *file, const option_field *field) {
             fprintf(file, "--%s=%s\n", field->name, suite_name(i));
     if (field->offset == offsetof(options, config))
         config_file_list(file, field->name);
-    if (field->kind != OPTION_CHOICE)
+    if (field->kind != OPTION_CHOICE && field->kind != OPTION_DTYPE)
         return;
     for (const char *name = field->values; *name; name += strcspn(name, "|"), name += *name == '|')
         fprintf(file, "--%s=%.*s\n", field->name, (int)strcspn(name, "|"), name);

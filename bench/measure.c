@@ -23,12 +23,13 @@
 /* Samples of one round. */
 typedef struct round_samples {
     double kernel, apply, host, launch, alone;
+    double steps, steps_apply, steps_host;
     double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
 typedef struct meter {
     const workload *w;
-    const rope_plan *plan;
+    const workload_call *call;
     int32_t floor_kind; /* ROPE_TIME_COPY or ROPE_TIME_UPDATE */
     int32_t floors;
     int32_t threads; /* of the CPU's kernels; 0: of none */
@@ -40,7 +41,7 @@ typedef struct meter {
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes) {
     if (o->cache != CACHE_COLD || tensor_bytes == 0)
         return 1;
-    size_t set = tensor_bytes * (o->in_place ? 1 : 2);
+    size_t set = tensor_bytes * (workload_in_place(o) ? 1 : 2);
     size_t wanted = 2 * (size_t)info->cache_bytes;
     if (info->memory_bytes > 0 && wanted > (size_t)info->memory_bytes / 4)
         wanted = (size_t)info->memory_bytes / 4;
@@ -69,8 +70,8 @@ static bool time_runs(meter *m, int64_t iterations, rope_timing *timing) {
         m->first = 0;
     size_t start = (size_t)m->first * w->pitch;
     timing->iterations = iterations;
-    timing->plan = m->plan;
-    timing->args = &w->sets[m->first];
+    timing->plan = m->call->plan;
+    timing->args = (const char *)m->call->sets + m->call->size * (size_t)m->first;
     timing->args_count = m->count;
     timing->target = (char *)w->target + start;
     timing->source = w->source ? (char *)w->source + start : NULL;
@@ -137,11 +138,33 @@ static bool look_alone(meter *m, double *seconds) {
     return looked;
 }
 
-static bool one_round(meter *m, round_samples *s) {
-    double seconds, host;
+static bool look_at_call(meter *m, round_samples *s) {
+    double host;
+    return look(m, of_kernel, &s->kernel, &host) && look(m, of_apply, &s->apply, &s->host);
+}
+
+static bool look_at_steps(meter *m, round_samples *s) {
+    bool looked = true;
+    s->steps = s->steps_apply = s->steps_host = 0;
+    for (int32_t i = 1; looked && i < m->w->timed_count; i++) {
+        double kernel, apply, host, unused;
+        m->call = &m->w->calls[i];
+        looked = look(m, of_kernel, &kernel, &unused) && look(m, of_apply, &apply, &host);
+        if (looked) {
+            s->steps += kernel;
+            s->steps_apply += apply;
+            s->steps_host += host;
+        }
+    }
+    m->call = &m->w->calls[0];
+    return looked;
+}
+
+static bool one_round(meter *m, round_samples *s, bool steps_first) {
+    double seconds;
     rope_timing launch = {.kind = m->floor_kind};
-    return floors(m, s, 0) && look(m, of_kernel, &s->kernel, &host) &&
-           look(m, of_apply, &s->apply, &s->host) && look(m, launch, &seconds, &s->launch) &&
+    return floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) && look_at_call(m, s) &&
+           look(m, launch, &seconds, &s->launch) && (steps_first || look_at_steps(m, s)) &&
            floors(m, s, 1) && look_alone(m, &s->alone);
 }
 
@@ -167,7 +190,13 @@ enum {
     OF_KERNEL_RATIO,
     OF_APPLY_RATIO,
     OF_SELF_RATIO,
-    OF_SPEEDUP
+    OF_SPEEDUP,
+    OF_STEPS,
+    OF_STEPS_APPLY,
+    OF_STEPS_HOST,
+    OF_STEPS_RATIO,
+    OF_STEPS_APPLY_RATIO,
+    OF_GAIN
 };
 
 static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
@@ -183,7 +212,13 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
                                 mean / s[r].kernel,
                                 mean / s[r].apply,
                                 pair[0] / pair[1],
-                                s[r].alone / s[r].kernel};
+                                s[r].alone / s[r].kernel,
+                                s[r].steps,
+                                s[r].steps_apply,
+                                s[r].steps_host,
+                                mean / s[r].steps,
+                                mean / s[r].steps_apply,
+                                s[r].steps / s[r].kernel};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -213,11 +248,19 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .rounds = rounds,
         .iterations = m->iterations,
     };
+    if (m->w->timed_count == 1)
+        return;
+    out->steps = over_rounds(s, rounds, best, OF_STEPS);
+    out->steps_apply = over_rounds(s, rounds, best, OF_STEPS_APPLY);
+    out->steps_ratio = over_rounds(s, rounds, best, OF_STEPS_RATIO);
+    out->steps_apply_ratio = over_rounds(s, rounds, best, OF_STEPS_APPLY_RATIO);
+    out->gain = over_rounds(s, rounds, best, OF_GAIN);
+    out->steps_host = over_rounds(s, rounds, best, OF_STEPS_HOST).median;
 }
 
-bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progress *bar,
-                 const char *label, measurement *out) {
-    meter m = {.w = w, .plan = plan};
+bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
+                 measurement *out) {
+    meter m = {.w = w, .call = &w->calls[0]};
     rope_device_info info = {.struct_size = sizeof info};
     if (!succeeded(rope_device_get(w->device, &info), "device"))
         return false;
@@ -230,10 +273,11 @@ bool measure_run(const workload *w, const rope_plan *plan, int64_t rounds, progr
         rounds = ROUNDS_MOST;
     round_samples *samples = calloc((size_t)rounds, sizeof *samples);
     round_samples warm_up;
-    bool ready = samples && calibrate(&m) && one_round(&m, &warm_up);
+    bool ready = samples && calibrate(&m) && one_round(&m, &warm_up, false);
     int64_t done = 0;
     while (ready && done < rounds && !interrupted()) {
-        ready = one_round(&m, &samples[done++]);
+        ready = one_round(&m, &samples[done], done % 2);
+        done++;
         progress_step(bar, label);
     }
     if (ready && done > 0)

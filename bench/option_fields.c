@@ -7,6 +7,7 @@
 #define ALL 31
 #define DESCRIBED (COMMAND_INFO | COMMAND_VERIFY | COMMAND_ACCURACY | COMMAND_BENCH | COMMAND_DEMO)
 #define CALLED (COMMAND_VERIFY | COMMAND_BENCH)
+#define APPENDED (CALLED | COMMAND_DEMO)
 #define RANGE32 INT32_MIN, INT32_MAX
 #define COUNT32 1, INT32_MAX /* of fields whose 0 means "not given" */
 #define COUNT64 1, INT64_MAX
@@ -26,12 +27,37 @@
 #define TEXT(name, commands, member, word, help)                                                   \
     FIELD(name, TEXT, commands, member, word, 0, 0, help)
 
+/* What is done with q, k or v, as rope_append_part names it. */
+#define PART(part)                                                                                 \
+    CHOICE(#part "-norm-type", APPENDED, appends.part.norm.type, "rms|layer", "norm of " #part),   \
+        CHOICE(#part "-norm-scope", APPENDED, appends.part.norm.scope, "head|token",               \
+               "elements of one norm"),                                                            \
+        FIELD(#part "-norm-offset", INT32, APPENDED, appends.part.norm.offset, "N", RANGE32,       \
+              "first element of a head that is normalised"),                                       \
+        FIELD(#part "-norm-dim", INT32, APPENDED, appends.part.norm.dim, "N", COUNT32,             \
+              "elements of a head that are"),                                                      \
+        CHOICE(#part "-norm-weight", APPENDED, appends.part.norm.weight, "weight|one-plus-weight", \
+               "factor of a normalised element"),                                                  \
+        CHOICE(#part "-norm-weight-dtype", APPENDED, appends.part.norm.weight_dtype,               \
+               "f32|f16|bf16", "type of weights [dtype]"),                                         \
+        CHOICE(#part "-norm-rounding", APPENDED, appends.part.norm.rounding, "once|twice",         \
+               "behind the weight, or ahead of it too"),                                           \
+        FIELD(#part "-norm-eps", DOUBLE, APPENDED, appends.part.norm.eps, "X", 0, 0,               \
+              "added to the mean square"),                                                         \
+        FIELD(#part "-factor", DOUBLE, APPENDED, appends.part.factor, "X", 0, 0,                   \
+              "multiplies " #part " last"),                                                        \
+        FIELD(#part "-store-dtype", DTYPE, APPENDED, appends.part.store_dtype,                     \
+              "f32|f16|bf16|f8e4m3|f8e5m2|f8e4m3fnuz|i8", 0, 0, "as stored [dtype]"),              \
+        CHOICE(#part "-scale", APPENDED, appends.part.scale,                                       \
+               "tensor|head|token-head|token-head-max", "scale of what has 8 bits")
+
 const option_field option_fields[] = {
 #define GROUP "Most used"
     FLAG("help", ALL, help, "print this text"),
     TEXT("config", ALL, config, "FILE", "a config.json, or the name of a shipped one"),
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
     FLAG("allow-unread", ALL, allow_unread, "warn of RoPE fields that nothing reads, not fail"),
+    FLAG("append", APPENDED, append, "normalise, rotate and cache in one call"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
            "element type [the config's or bf16, else f32]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
@@ -122,6 +148,31 @@ const option_field option_fields[] = {
     FIELD("table-rows", INT64, CALLED, table_rows, "N", SIZES, "rows of the caller's tables"),
     CHOICE("out-of-range", DESCRIBED, desc.out_of_range, "error|identity|clamp",
            "angle mode table"),
+
+#undef GROUP
+#define GROUP OPTION_APPEND
+    PART(q),
+    PART(k),
+    PART(v),
+    CHOICE("rotation", APPENDED, appends.rotation, "on|off", "whether q and k rotate"),
+    FIELD("v-heads", INT64, APPENDED, v_heads, "N", SIZES, "heads of v [those of k]"),
+    FIELD("v-head-dim", INT32, APPENDED, appends.v_head_dim, "N", COUNT32, "v's head_dim"),
+    CHOICE("kv-cache", APPENDED, appends.cache, "slots|table|sequence",
+           "where k and v are cached [not]"),
+    CHOICE("k-source", APPENDED, appends.k_source, "tensor|cache",
+           "cache: keys rotate where they are"),
+    FIELD("page-size", INT64, APPENDED, appends.page_size, "N", COUNT64,
+          "tokens of a page [16; sequence: all]"),
+    CHOICE("page-layout", APPENDED, page_layout, "nhd|hnd", "order of slot, head and dim"),
+    FIELD("ring", INT64, APPENDED, appends.ring, "N", COUNT64,
+          "tokens that a sequence keeps: table, sequence"),
+    FIELD("slot-dtype", CHOICE, APPENDED, appends.slot_dtype, "i32|i64", ROPE_I32 - 1, 0,
+          "type of slots [position-dtype]"),
+    FIELD("block-table-dtype", CHOICE, APPENDED, appends.table_dtype, "i32|i64", ROPE_I32 - 1, 0,
+          "type of block tables [position-dtype]"),
+    FIELD("k-dim-block", INT32, APPENDED, appends.k_dim_block, "N", COUNT32,
+          "elements of k side by side in a page [all]"),
+    FIELD("v-dim-block", INT32, APPENDED, appends.v_dim_block, "N", COUNT32, "the same of v"),
 
 #undef GROUP
 #define GROUP "Choice of kernel"

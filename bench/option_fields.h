@@ -9,6 +9,7 @@
 typedef enum option_kind {
     OPTION_FLAG,     /* bool */
     OPTION_CHOICE,   /* int32_t, least + 1 + index in values */
+    OPTION_DTYPE,    /* int32_t, one of the names in values */
     OPTION_INT32,    /* int32_t within least..most */
     OPTION_INT64,    /* int64_t within least..most */
     OPTION_DOUBLE,   /* double */
@@ -31,6 +32,8 @@ typedef struct option_field {
 
 /* The group of what the frequency rule reads. */
 #define OPTION_FREQUENCIES "Frequencies"
+/* The group of what the operation "append" alone reads. */
+#define OPTION_APPEND "Append"
 
 extern const option_field option_fields[];
 extern const int32_t option_field_count;

@@ -52,6 +52,15 @@ static bool store_choice(const option_field *field, const char *text, int32_t *t
     }
 }
 
+static bool store_dtype(const option_field *field, const char *text, int32_t *target) {
+    int32_t choice;
+    if (!store_choice(field, text, &choice))
+        return false;
+    for (*target = 1; strcmp(dtype_name(*target), text) != 0;)
+        ++*target;
+    return true;
+}
+
 /* 0 would mean "not given". */
 static bool store_double(const option_field *field, const char *text, double *target) {
     char *end;
@@ -150,6 +159,8 @@ bool option_store(options *o, const option_field *field, const char *value) {
     switch (field->kind) {
     case OPTION_CHOICE:
         return store_choice(field, value, target);
+    case OPTION_DTYPE:
+        return store_dtype(field, value, target);
     case OPTION_INT32:
     case OPTION_INT64:
         return store_integer(field, value, target);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FIELDS_MOST 128
+#define FIELDS_MOST 192
 /* What getopt_long returns for the option of field 0; above every character. */
 #define FIRST_OPTION 1000
 
@@ -130,7 +130,8 @@ static void fill_defaults(options *o) {
 }
 
 const char *dtype_name(int32_t dtype) {
-    static const char *const names[] = {"none", "f32", "f16", "bf16", "f64", "i32", "i64"};
+    static const char *const names[] = {"none", "f32",    "f16",    "bf16",       "f64", "i32",
+                                        "i64",  "f8e4m3", "f8e5m2", "f8e4m3fnuz", "i8"};
     return names[dtype];
 }
 
@@ -242,9 +243,20 @@ const char *options_command(const options *o, const char *command, const char *g
     return pool_keep(o->pool, text, free);
 }
 
+/* What only another operation would read is refused. */
+static bool check_operation(const options *o) {
+    for (int32_t i = 0; i < option_field_count && !o->append; i++)
+        if (o->value[i] && strcmp(option_fields[i].group, OPTION_APPEND) == 0) {
+            message("--%s is \"%.60s\"; allowed is none without --append", option_fields[i].name,
+                    o->value[i]);
+            return false;
+        }
+    return true;
+}
+
 bool options_parse(options *o, int argc, char **argv) {
     o->desc = (rope_desc){.struct_size = sizeof o->desc};
-    o->tokens = o->q_heads = o->k_heads = -1;
+    o->tokens = o->q_heads = o->k_heads = o->v_heads = -1;
     o->value = pool_alloc(o->pool, (size_t)option_field_count, sizeof *o->value);
     if (!o->value) {
         message("no memory for the options");
@@ -270,7 +282,7 @@ bool options_parse(options *o, int argc, char **argv) {
         return false;
     if (o->value[find_field("dtype", 5) - option_fields])
         o->dtype_is_assumed = false;
-    return true;
+    return check_operation(o);
 }
 
 /* Column of an option's text in --help, whose lines have 80 at most. */

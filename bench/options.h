@@ -4,7 +4,7 @@
 
 #include "bench/pool.h"
 
-#include <ropekit/rope.h>
+#include <ropekit/append.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,6 +24,7 @@ enum { EXIT_OK = 0, EXIT_CHECK_FAILED = 1, EXIT_ENVIRONMENT = 2 };
 enum { LAYOUT_BSHD = 1, LAYOUT_BHSD = 2, LAYOUT_SBHD = 3 };
 enum { IDS_NONE = 1, IDS_SEQUENTIAL = 2, IDS_RANDOM = 3 };
 enum { CACHE_WARM = 1, CACHE_COLD = 2 };
+enum { PAGES_NHD = 1, PAGES_HND = 2 };
 
 /* Index arrays of a call, converted to position_dtype when they reach the device. */
 typedef struct index_list {
@@ -37,8 +38,11 @@ typedef struct options {
     pool *pool;      /* owns lists and the configuration behind desc */
 
     rope_desc desc;
+    bool append;              /* the operation "append", else "rope" */
+    rope_append_desc appends; /* its descriptor, but for rope, which is desc */
+    int32_t page_layout;      /* PAGES_ */
     int64_t batch;
-    int64_t tokens, q_heads, k_heads; /* -1: not given */
+    int64_t tokens, q_heads, k_heads, v_heads; /* -1: not given */
     int64_t position_offset;
     int64_t max_position; /* largest random id */
     int64_t table_rows;

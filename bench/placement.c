@@ -13,17 +13,16 @@ typedef struct placement {
     rope_args *host, *device;
 } placement;
 
-/* Places index values as position_dtype; count 0 leaves both pointers NULL. */
-static bool place_indices(const placement *p, const char *name, const int64_t *values,
-                          int64_t count, const void **host, const void **device) {
+bool placement_indices(staging *memory, int32_t dtype, const char *name, const int64_t *values,
+                       int64_t count, const void **host, const void **device) {
     if (count == 0)
         return true;
-    bool narrow = p->desc->position_dtype == ROPE_I32;
+    bool narrow = dtype == ROPE_I32;
     size_t size = narrow ? sizeof(int32_t) : sizeof(int64_t);
-    void *array = staging_host(p->memory, name, count, size);
+    void *array = staging_host(memory, name, count, size);
     for (int64_t i = 0; array && i < count; i++) {
         if (narrow && values[i] != (int32_t)values[i]) {
-            message("%s hold %lld; allowed with position_dtype i32 is -2^31..2^31 - 1", name,
+            message("%s hold %lld; allowed with i32 is -2^31..2^31 - 1", name,
                     (long long)values[i]);
             return false;
         }
@@ -33,7 +32,12 @@ static bool place_indices(const placement *p, const char *name, const int64_t *v
             ((int64_t *)array)[i] = values[i];
     }
     *host = array;
-    return array && staging_copy(p->memory, array, size * (size_t)count, device);
+    return array && staging_copy(memory, array, size * (size_t)count, device);
+}
+
+static bool place_indices(const placement *p, const char *name, const int64_t *values,
+                          int64_t count, const void **host, const void **device) {
+    return placement_indices(p->memory, p->desc->position_dtype, name, values, count, host, device);
 }
 
 static bool place_ids(const placement *p) {

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "bench/record.h"
 
+#include "bench/append_workload.h"
 #include "bench/environment.h"
 #include "bench/message.h"
 #include "bench/option_fields.h"
@@ -120,6 +121,46 @@ static void add_rule(cJSON *shape, const options *o) {
     }
 }
 
+/* The name of a choice, which is not the last. */
+static void add_choice(cJSON *object, const char *name, const option_field *field, int32_t value) {
+    char text[32];
+    const char *at = field->values;
+    for (value -= (int32_t)field->least; value > 1; value--)
+        at += strcspn(at, "|") + 1;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(at, "|"), at);
+    cJSON_AddStringToObject(object, name, text);
+}
+
+/* What the operation does beside the rotation, by the names of options; what is 0 stays out. */
+static void add_append(cJSON *shape, const options *o) {
+    options full = *o;
+    cJSON *append = cJSON_AddObjectToObject(shape, "append");
+    full.v_heads = append_heads(o, APPEND_V);
+    if (full.appends.cache)
+        full.appends.page_size = append_page_size(o);
+    for (int32_t i = 0; i < option_field_count; i++) {
+        const option_field *field = &option_fields[i];
+        const void *member = (const char *)&full + field->offset;
+        char name[48];
+        if (strcmp(field->group, OPTION_APPEND) != 0)
+            continue;
+        snprintf(name, sizeof name, "%s", field->name);
+        for (char *c = name; (c = strchr(c, '-'));)
+            *c = '_';
+        const double number = field->kind == OPTION_DOUBLE  ? *(const double *)member
+                              : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
+                                                            : *(const int32_t *)member;
+        if (number == 0)
+            continue;
+        if (field->kind == OPTION_CHOICE)
+            add_choice(append, name, field, *(const int32_t *)member);
+        else if (field->kind == OPTION_DTYPE)
+            cJSON_AddStringToObject(append, name, dtype_name(*(const int32_t *)member));
+        else
+            cJSON_AddNumberToObject(append, name, number);
+    }
+}
+
 /* What another program needs to run the case, with every default filled in. */
 void record_shape(cJSON *record, const options *o) {
     static const char *const pairings[] = {"", "half-split", "interleaved"};
@@ -168,6 +209,9 @@ void record_shape(cJSON *record, const options *o) {
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
     cJSON_AddStringToObject(shape, "launch", launches[d->launch]);
+    cJSON_AddStringToObject(shape, "operation", o->append ? "append" : "rope");
+    if (o->append)
+        add_append(shape, o);
 }
 
 /* Options that were given beside a suite's case, whose own replace them. */
@@ -216,36 +260,67 @@ static void add_checked(cJSON *record, const check_result *r) {
     cJSON_AddNumberToObject(checked, "worst", r->worst);
 }
 
-void record_measurement(record_list *list, const bench_case *c, const char *kernel,
-                        const workload *w, const measurement *m, const check_result *checked) {
-    double bytes = 2.0 * (double)w->floor_bytes;
+static cJSON *add_case_figures(record_list *list, const bench_case *c, const char *implementation,
+                               const char *kernel, const workload *w, const measurement *m) {
     cJSON *record = record_case(list, c);
-    cJSON_AddStringToObject(record, "implementation", "ropekit");
+    cJSON_AddStringToObject(record, "implementation", implementation);
     cJSON_AddStringToObject(record, "kernel", kernel);
-    cJSON_AddNumberToObject(record, "bytes", bytes);
+    cJSON_AddNumberToObject(record, "bytes", 2.0 * (double)w->floor_bytes);
     cJSON_AddNumberToObject(record, "table_bytes", (double)measure_table_bytes(w, &c->o));
     cJSON_AddNumberToObject(record, "sets", (double)w->set_count);
     cJSON_AddNumberToObject(record, "rounds", (double)m->rounds);
     cJSON_AddNumberToObject(record, "iterations", (double)m->iterations);
-    add_timing(record, "replay", &m->kernel, &m->kernel_ratio, bytes);
-    cJSON *eager = add_timing(record, "eager", &m->apply, &m->apply_ratio, bytes);
-    cJSON_AddNumberToObject(eager, "host_seconds", m->host_seconds);
+    return record;
+}
+
+static void add_floor(cJSON *record, const measurement *m, double bytes) {
     cJSON *floor = add_timing(record, "floor", &m->floor, NULL, bytes);
     cJSON_AddStringToObject(floor, "kernel", m->floor_kernel);
     cJSON_AddNumberToObject(floor, "host_seconds", m->launch_seconds);
     add_summary(record, "self_ratio", &m->self_ratio);
-    if (m->speedup.median > 0)
-        add_summary(record, "speedup", &m->speedup);
+}
+
+/* The steps that do the same are an implementation of their own. */
+static void add_steps(record_list *list, const bench_case *c, const workload *w,
+                      const measurement *m, const check_result *checked) {
+    char kernels[256] = "";
+    const double bytes = 2.0 * (double)w->floor_bytes;
+    size_t used = 0;
+    for (int32_t i = 1; i < w->timed_count && used < sizeof kernels; i++)
+        used +=
+            (size_t)snprintf(kernels + used, sizeof kernels - used, "%s%s: %s", i > 1 ? ", " : "",
+                             w->calls[i].name, rope_plan_kernel(w->calls[i].plan));
+    cJSON *record = add_case_figures(list, c, "ropekit, step after step", kernels, w, m);
+    add_timing(record, "replay", &m->steps, &m->steps_ratio, bytes);
+    cJSON *eager = add_timing(record, "eager", &m->steps_apply, &m->steps_apply_ratio, bytes);
+    cJSON_AddNumberToObject(eager, "host_seconds", m->steps_host);
+    add_floor(record, m, bytes);
     add_checked(record, checked);
 }
 
+void record_measurement(record_list *list, const bench_case *c, const char *kernel,
+                        const workload *w, const measurement *m, const check_result *checked) {
+    const double bytes = 2.0 * (double)w->floor_bytes;
+    cJSON *record = add_case_figures(list, c, "ropekit", kernel, w, m);
+    add_timing(record, "replay", &m->kernel, &m->kernel_ratio, bytes);
+    cJSON *eager = add_timing(record, "eager", &m->apply, &m->apply_ratio, bytes);
+    cJSON_AddNumberToObject(eager, "host_seconds", m->host_seconds);
+    add_floor(record, m, bytes);
+    if (m->speedup.median > 0)
+        add_summary(record, "speedup", &m->speedup);
+    add_checked(record, checked);
+    if (m->gain.median > 0)
+        add_steps(list, c, w, m, checked);
+}
+
 void record_check(cJSON *record, const check_result *r) {
+    static const char *const tensors[] = {"q", "k", "v"};
     cJSON_AddNumberToObject(record, "elements", (double)r->elements);
     cJSON_AddNumberToObject(record, "refused", (double)r->refused);
     cJSON_AddNumberToObject(record, "max_error", r->max_error);
     cJSON_AddNumberToObject(record, "worst", r->worst);
     cJSON_AddNumberToObject(record, "bound", r->bound);
-    cJSON_AddStringToObject(record, "tensor", r->tensor ? "k" : "q");
+    cJSON_AddStringToObject(record, "tensor", tensors[r->tensor]);
     cJSON_AddNumberToObject(record, "batch", (double)r->batch);
     cJSON_AddNumberToObject(record, "token", (double)r->token);
     cJSON_AddNumberToObject(record, "head", (double)r->head);

@@ -25,17 +25,17 @@ static bool is(const suite_table *s, const char *suite) {
     return s->suite && strcmp(s->suite, suite) == 0;
 }
 
-void suite_table_begin(suite_table *s, const char *suite) {
+void suite_table_begin(suite_table *s, const bench_case *first) {
     char headings[192] = "", heading[32];
     size_t used = 0;
-    *s = (suite_table){.suite = suite};
+    *s = (suite_table){.suite = first ? first->suite : NULL, .append = first && first->o.append};
     const char *own = own_headings(s);
     for (int i = 0; i < OWN; i++)
         if (next_heading(&own, heading, sizeof heading))
             used += (size_t)snprintf(headings + used, sizeof headings - used, "%s|", heading);
-    snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%s*kernel",
+    snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%s%s*kernel",
              is(s, "rules") ? "of the first|tables|" : "",
-             is(s, "overhead") ? "above a copy's|" : "");
+             is(s, "overhead") ? "above a copy's|" : "", s->append ? "steps|" : "");
     table_begin(&s->t, headings);
 }
 
@@ -76,6 +76,10 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     table_cell(t, "%s", format_seconds(m->host_seconds).text);
     if (is(s, "overhead"))
         table_cell(t, "%s", format_seconds(m->host_seconds - m->launch_seconds).text);
+    if (s->append && m->gain.median > 0)
+        table_cell(t, "%.2fx", m->gain.median);
+    else if (s->append)
+        table_cell(t, "-");
     table_cell(t, "%s", kernel);
     s->most = m->speedup.median > s->most ? m->speedup.median : s->most;
     s->least = m->speedup.median < s->least || !s->rows ? m->speedup.median : s->least;
@@ -89,6 +93,10 @@ void suite_table_end(suite_table *s, FILE *file) {
         table_print(&s->t, file);
         fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
                 100 * s->worst_repeat);
+        if (s->append)
+            fprintf(file,
+                    "steps: norm, rope_apply and store one after the other take as many times "
+                    "as long\n");
         if (s->most > 0)
             fprintf(file, "one thread takes %.3g to %.3g times as long as %d\n", s->least, s->most,
                     target_threads());

@@ -22,6 +22,7 @@ static const suite suites[] = {
     {"heads", "model|T|D|dtype"},
     {"rules", "rule|||"},
     {"overhead", "heads|||dtype"},
+    {"append", "case|T||"},
     {SUITE_ACCURACY, NULL},
 };
 #define SUITES (sizeof suites / sizeof suites[0])
@@ -44,6 +45,20 @@ typedef struct suite_row {
     "--k-head-dim=64 --pairing-in=interleaved"
 /* As many bytes as the windows of MLA, side by side. */
 #define MLA_CONTIGUOUS "--in-place --q-heads=128 --k-heads=1 --head-dim=64 --pairing-in=interleaved"
+/* Qwen3's norms of q and k. */
+#define RMS(part)                                                                                  \
+    " --" part "-norm-type=rms --" part "-norm-weight=weight --" part                              \
+    "-norm-rounding=twice --" part "-norm-eps=1e-6"
+#define QWEN3_8B "--q-heads=32 --k-heads=8 --head-dim=128 --rope-theta=1000000" RMS("q") RMS("k")
+#define SLOTS " --append --kv-cache=slots"
+#define FP8 " --k-store-dtype=f8e4m3 --v-store-dtype=f8e4m3 --k-scale=tensor --v-scale=tensor"
+/* The latent, normalised, and the rotated part of the key in one row of a page. */
+#define MLA_ROW                                                                                    \
+    "--in-place --q-heads=128 --k-heads=1 --v-heads=0 --head-dim=192 --rotary-dim=64 "             \
+    "--rotary-offset=128 --k-head-dim=576 --k-rotary-offset=512 --pairing-in=interleaved "         \
+    "--pairing-out=half-split --k-norm-dim=512" RMS("k")
+/* A context of 128K tokens is shifted. */
+#define MOVED "--q-heads=0 --k-heads=8 --head-dim=128 --k-source=cache --position-offset=-256"
 #define ONE_HEAD "--q-heads=1 --k-heads=0"
 #define THREE "bf16 f32 f16"
 #define PROMPTS "1 16 128 1024 2048 4096 8192 16384"
@@ -79,6 +94,13 @@ typedef struct suite_row {
 #define HEADS(model, settings)                                                                     \
     {"heads", model, settings " --cache=warm", "8", "f32 bf16", false}, {                          \
         "heads", model, settings " --cache=cold", "4096", "f32 bf16", false                        \
+    }
+#define APPEND(name, settings, tokens)                                                             \
+    { "append", name, settings SLOTS " --cache=cold", tokens, "bf16", false }
+#define APPEND_DECODE(name, settings, gpu_only)                                                    \
+    {                                                                                              \
+        "append", name, settings SLOTS " --position-ids=random --cache=warm", "1 8 64 256",        \
+            "bf16", gpu_only                                                                       \
     }
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
@@ -140,6 +162,18 @@ static const suite_row rows[] = {
          " --angle-mode=table --table-dtype=bf16 --arithmetic=model-dtype"),
     {"overhead", "1", ONE_HEAD " --head-dim=64 --cache=warm", "1", "f32 bf16", false},
     {"overhead", "32 + 8", LLAMA " --cache=warm", "1", "f32 bf16 f16", false},
+    APPEND("Llama-3-8B", LLAMA, "1 2048 4096 16384"),
+    APPEND("Llama-3-8B, fp8", LLAMA FP8, "1 2048 4096 16384"),
+    APPEND("Qwen3-8B", QWEN3_8B, "1 2048 4096 16384"),
+    APPEND("Qwen3-8B, fp8", QWEN3_8B FP8, "1 2048 4096 16384"),
+    APPEND("DeepSeek-V3 MLA", MLA_ROW, "1 2048 4096 16384"),
+    APPEND_DECODE("Llama-3-8B, decode", LLAMA, false),
+    APPEND_DECODE("Qwen3-8B, decode", QWEN3_8B, false),
+    APPEND_DECODE("Qwen3-8B, fp8, decode", QWEN3_8B FP8, false),
+    APPEND_DECODE("DeepSeek-V3 MLA, decode", MLA_ROW, false),
+    APPEND_DECODE("Qwen3-8B, decode, programmatic", QWEN3_8B " --launch=programmatic", true),
+    APPEND("keys moved", MOVED, "131072"),
+    APPEND("keys moved, fp8", MOVED " --k-store-dtype=f8e4m3 --k-scale=tensor", "131072"),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

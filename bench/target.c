@@ -55,14 +55,17 @@ void target_close(target *t) {
     rope_device_close(t->device);
 }
 
+bool target_desc(const options *o, rope_desc *desc) {
+    *desc = o->desc;
+    if (desc->angle_mode != ROPE_ANGLE_TABLE)
+        return true;
+    angle_rule *rule = malloc(sizeof *rule);
+    bool taken = rule && angle_rule_take(desc, rule);
+    free(rule);
+    return taken;
+}
+
 bool target_plan(const options *o, rope_plan **plan) {
-    rope_desc desc = o->desc;
-    angle_rule *rule = NULL;
-    bool ready = true;
-    if (desc.angle_mode == ROPE_ANGLE_TABLE) {
-        rule = malloc(sizeof *rule);
-        ready = rule && angle_rule_take(&desc, rule);
-        free(rule);
-    }
-    return ready && succeeded(rope_plan_create(&desc, plan), "plan");
+    rope_desc desc;
+    return target_desc(o, &desc) && succeeded(rope_plan_create(&desc, plan), "plan");
 }

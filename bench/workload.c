@@ -1,8 +1,10 @@
 #include "bench/workload.h"
 
+#include "bench/append_workload.h"
 #include "bench/message.h"
 #include "bench/placement.h"
 #include "bench/random.h"
+#include "bench/target.h"
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
@@ -10,16 +12,9 @@
 
 /* Elements drawn before the data repeat. */
 #define DATA_PERIOD ((size_t)1 << 18)
-/* Start of k in a set, and of a set: whole cache lines, whole pages. */
-#define LINE ((size_t)64)
-#define PAGE ((size_t)4096)
 /* Least slabs of one workload: data, results and what workload_fetch brings, and the device's two.
  */
 #define SLABS 5
-
-static size_t round_up(size_t bytes, size_t unit) {
-    return (bytes + unit - 1) / unit * unit;
-}
 
 static int64_t head_dim(const options *o, int tensor) {
     return tensor == 1 && o->desc.k_head_dim ? o->desc.k_head_dim : o->desc.head_dim;
@@ -29,32 +24,43 @@ static int64_t heads(const options *o, int tensor) {
     return tensor ? o->k_heads : o->q_heads;
 }
 
-/* Elements of q or k, saturated where they would not fit a size. */
-static size_t elements(const options *o, int tensor) {
-    unsigned __int128 count = 1;
-    int64_t sizes[] = {o->batch, o->tokens, heads(o, tensor), head_dim(o, tensor)};
-    for (int i = 0; i < 4; i++) {
-        count *= (unsigned __int128)sizes[i];
-        if (count > (unsigned __int128)1 << 48)
-            count = (unsigned __int128)1 << 48;
+size_t workload_count(const int64_t *sizes, int32_t count) {
+    unsigned __int128 product = 1;
+    for (int32_t i = 0; i < count; i++) {
+        product *= (unsigned __int128)sizes[i];
+        if (product > (unsigned __int128)1 << 48)
+            product = (unsigned __int128)1 << 48;
     }
-    return (size_t)count;
+    return (size_t)product;
+}
+
+static size_t elements(const options *o, int tensor) {
+    int64_t sizes[] = {o->batch, o->tokens, heads(o, tensor), head_dim(o, tensor)};
+    return workload_count(sizes, 4);
 }
 
 static size_t k_start(const options *o) {
-    return round_up(elements(o, 0) * (size_t)oracle_dtype_size(o->desc.dtype), LINE);
+    return workload_round_up(elements(o, 0) * (size_t)oracle_dtype_size(o->desc.dtype),
+                             WORKLOAD_LINE);
+}
+
+bool workload_in_place(const options *o) {
+    return o->in_place || o->appends.k_source == ROPE_SOURCE_CACHE;
 }
 
 size_t workload_tensor_bytes(const options *o) {
+    if (o->append)
+        return append_tensor_bytes(o);
     return (elements(o, 0) + elements(o, 1)) * (size_t)oracle_dtype_size(o->desc.dtype);
 }
 
 static size_t slab_bytes(const options *o) {
-    return round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype), PAGE);
+    return workload_round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype),
+                             WORKLOAD_PAGE);
 }
 
-static void set_strides(const options *o, int tensor, int64_t stride[4]) {
-    int64_t d = head_dim(o, tensor), h = heads(o, tensor), t = o->tokens, b = o->batch;
+void workload_strides(const options *o, int64_t h, int64_t d, int64_t stride[4]) {
+    int64_t t = o->tokens, b = o->batch;
     int64_t bshd[] = {t * h * d, h * d, d, 1};
     int64_t bhsd[] = {h * t * d, d, t * d, 1};
     int64_t sbhd[] = {h * d, b * h * d, d, 1};
@@ -72,12 +78,12 @@ static void set_tensors(rope_args *args, const options *o, const char *source, c
         tensors[i]->heads = heads(o, i);
         tensors[i]->in = heads(o, i) ? source + start : NULL;
         tensors[i]->out = heads(o, i) ? target + start : NULL;
-        set_strides(o, i, tensors[i]->in_stride);
-        set_strides(o, i, tensors[i]->out_stride);
+        workload_strides(o, heads(o, i), head_dim(o, i), tensors[i]->in_stride);
+        workload_strides(o, heads(o, i), head_dim(o, i), tensors[i]->out_stride);
     }
 }
 
-static void fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
+void workload_fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
     uint64_t state = (uint64_t)seed;
     size_t size = (size_t)oracle_dtype_size(dtype);
     size_t period = bytes / size < DATA_PERIOD ? bytes / size : DATA_PERIOD;
@@ -98,19 +104,16 @@ static size_t window_bytes(const options *o, int tensor) {
            (size_t)oracle_dtype_size(o->desc.dtype);
 }
 
-/* Byte of outputs that nobody has written: a NaN in every dtype. */
-#define UNWRITTEN 0xff
-
 static bool create_host(workload *w, const options *o, char **data, char **unwritten) {
     if (!staging_fits("tensors on host and device", SLABS, w->pitch))
         return false;
     *data = staging_host(&w->memory, "tensors", 1, w->pitch);
     char *result = *unwritten = staging_host(&w->memory, "tensors", 1, w->pitch);
-    w->sets = staging_host(&w->memory, "calls", w->set_count, sizeof *w->sets);
-    if (!*data || !result || !w->sets)
+    w->calls[0].sets = staging_host(&w->memory, "calls", w->set_count, sizeof(rope_args));
+    if (!*data || !result || !w->calls[0].sets)
         return false;
-    fill(o->desc.dtype, *data, w->pitch, o->seed);
-    memset(result, UNWRITTEN, w->pitch);
+    workload_fill(o->desc.dtype, *data, w->pitch, o->seed);
+    memset(result, WORKLOAD_UNWRITTEN, w->pitch);
     w->host = (rope_args){.struct_size = sizeof w->host, .batch = o->batch, .tokens = o->tokens};
     w->host.position_offset = o->position_offset;
     set_tensors(&w->host, o, *data, o->in_place ? *data : result);
@@ -134,25 +137,44 @@ static bool create_device(workload *w, const options *o, const char *data, const
     return true;
 }
 
-bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
+static bool create_rope(workload *w, const options *o) {
     char *data, *unwritten;
-    *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
-    w->memory.device = device;
+    w->calls[0].size = sizeof(rope_args);
+    w->call_count = w->timed_count = 1;
     w->tensor_bytes = workload_tensor_bytes(o);
     w->floor_bytes = o->in_place ? window_bytes(o, 0) + window_bytes(o, 1) : w->tensor_bytes;
     w->pitch = slab_bytes(o);
-    if (!create_host(w, o, &data, &unwritten) || !create_device(w, o, data, unwritten))
+    if (!target_plan(o, &w->calls[0].plan) || !create_host(w, o, &data, &unwritten) ||
+        !create_device(w, o, data, unwritten))
         return false;
-    rope_args args = w->host;
+    rope_args args = w->host, *sets = w->calls[0].sets;
     if (!placement_create(&w->memory, o, &w->desc, &w->host, &args))
         return false;
-    for (int64_t i = 0; i < sets; i++) {
+    for (int64_t i = 0; i < w->set_count; i++) {
         size_t start = (size_t)i * w->pitch;
         char *target = (char *)w->target + start;
-        w->sets[i] = args;
-        set_tensors(&w->sets[i], o, o->in_place ? target : (char *)w->source + start, target);
+        sets[i] = args;
+        set_tensors(&sets[i], o, o->in_place ? target : (char *)w->source + start, target);
     }
     return true;
+}
+
+bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
+    *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
+    w->memory.device = device;
+    return o->append ? append_create(w, o) : create_rope(w, o);
+}
+
+bool workload_run(const workload *w, int32_t call) {
+    const workload_call *c = &w->calls[call];
+    const bool append = c->size == sizeof(rope_append_args);
+    const char *name = append ? "rope_append" : "rope_apply";
+    return succeeded(append ? rope_append(c->plan, c->sets) : rope_apply(c->plan, c->sets), name) &&
+           succeeded(rope_device_synchronize(w->device), name);
+}
+
+const char *workload_kernel(const workload *w) {
+    return rope_plan_kernel(w->calls[0].plan);
 }
 
 /* In place, the host's input must survive for the oracle, so outputs get memory of their own. */
@@ -162,7 +184,8 @@ bool workload_fetch(workload *w) {
                               "copy from the device"))
         return false;
     rope_tensor *host[] = {&w->host.q, &w->host.k};
-    const rope_tensor *set[] = {&w->sets[0].q, &w->sets[0].k};
+    const rope_args *first = w->calls[0].sets;
+    const rope_tensor *set[] = {&first->q, &first->k};
     for (int i = 0; i < 2; i++)
         if (host[i]->heads)
             host[i]->out = result + ((char *)set[i]->out - (char *)w->target);
@@ -170,5 +193,8 @@ bool workload_fetch(workload *w) {
 }
 
 void workload_destroy(workload *w) {
+    for (int32_t i = 0; i < w->call_count; i++)
+        rope_plan_destroy(w->calls[i].plan);
+    w->call_count = 0;
     staging_release(&w->memory);
 }

@@ -128,13 +128,17 @@ def without_large(listed):
     return small
 
 
+def of_tool_alone(shape):
+    return shape.get("launch") == "programmatic" or shape.get("operation", "rope") != "rope"
+
+
 def cases(options, tool, document):
     """What is left to measure; states which suites it belongs to."""
     done = measured(document)
     if options.suite == "accuracy":
         return []
     listed = tool.list(options.suite, options.quick)["records"]
-    listed = [c for c in listed if c["shape"].get("launch") != "programmatic"]  # of the tool alone
+    listed = [c for c in listed if not of_tool_alone(c["shape"])]
     if options.quick and tool.backend == "cpu":
         listed = without_large(listed)
     left = [c for c in listed if case_key(c) not in done]

@@ -309,10 +309,11 @@ def test_harness_resumes_and_lists_the_absent(tool_path, tmp_path, capsys):
     assert again["seed"] == 1 and again["complete"]
 
 
-def test_launches_that_start_early_are_left_to_the_tool(tool):
+@pytest.mark.parametrize("member", [{"launch": "programmatic"}, {"operation": "append"}])
+def test_what_peers_do_not_do_is_left_to_the_tool(tool, member):
     options = harness.parse(["--output=none"])
     listed = tool.list("overhead", False)["records"]
-    early = {**listed[0], "shape": {**listed[0]["shape"], "launch": "programmatic"}, "suite": "programmatic"}
+    early = {**listed[0], "shape": {**listed[0]["shape"], **member}, "suite": "another"}
     document = {"records": [], "suites": {}, "implementations": []}
     lists = SimpleNamespace(header=tool.header, list=lambda *_: {"records": [*listed, early]})
     assert harness.cases(options, lists, document) == listed

@@ -17,7 +17,7 @@ from ropekit_bench.report.model import machines
 from ropekit_bench.tool import Tool
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
-SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic"}
+SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic", "append"}
 
 # Gives the tool's device another backend's name and much memory.
 GPU = """
@@ -146,6 +146,9 @@ def test_suites_hold_the_cases_they_promise(tool):
         for dtype in ("f32", "bf16")
     }
     assert {c["shape"]["rope_type"] for c in cases["rules"]} >= {"default", "yarn", "longrope", "llama3"}
+    assert {c["shape"]["operation"] for c in cases["append"]} == {"append"}
+    stored = {c["shape"]["append"].get("k_store_dtype", "as dtype") for c in cases["append"]}
+    assert stored == {"as dtype", "f8e4m3"}
     assert len(tool.list("all", False)["records"]) == sum(map(len, cases.values()))
 
 
@@ -157,9 +160,12 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
     found = {}
     for c in document["records"]:
         found.setdefault((c["suite"], c["label"], c["shape"]["dtype"]), []).append(c["shape"])
-        assert c["shape"]["launch"] == ("programmatic" if c["suite"] == "programmatic" else "serial")
+        early = "programmatic" in (c["suite"], c["label"].split(", ")[-1])
+        assert c["shape"]["launch"] == ("programmatic" if early else "serial")
     early = found["programmatic", "Llama-3-8B", "bf16"]
     assert early == [{**s, "launch": "programmatic"} for s in found["decode", "Llama-3-8B", "bf16"]]
+    early = found["append", "Qwen3-8B, decode, programmatic", "bf16"]
+    assert early == [{**s, "launch": "programmatic"} for s in found["append", "Qwen3-8B, decode", "bf16"]]
     whole = [s["tokens"] for s in found["in-place", "whole", "bf16"]]
     assert sorted(whole) == [16, 2048, 8192, 16384, 32768, 131072]
 
@@ -210,6 +216,38 @@ def test_a_record_stands_beside_the_fastest_copy_of_its_own_rounds(tool_path, tm
     assert record["speedup"]["median"] == pytest.approx(2)
     assert record["replay"]["gb_per_second"] == pytest.approx(1e-9 * record["bytes"] / 1e-3)
     assert record["floor"]["gb_per_second"] == pytest.approx(1e-9 * record["bytes"] / 5e-4)
+
+
+def test_steps_that_do_the_same_are_an_implementation_of_their_own(tool_path, tmp_path):
+    norm = ["--append", "--kv-cache=slots", "--q-norm-type=rms", "--tokens=2", "--dtype=bf16"]
+    command = ["bench", *norm, "--rounds=3", "--threads=2", "--json"]
+    document = json.loads(run(tool_path, *command, LD_PRELOAD=built(tmp_path, CLOCK)).stdout)
+    results.check(document, "stdout")
+    whole, steps = document["records"]
+    assert [r["implementation"] for r in (whole, steps)] == ["ropekit", "ropekit, step after step"]
+    assert re.fullmatch("norm: cpu:.*, rotation: cpu:.*, store: cpu:.*", steps["kernel"])
+    assert [steps[n]["seconds"]["median"] for n in ("replay", "eager")] == pytest.approx([3e-3, 6e-3])
+    assert [steps[n]["ratio"]["median"] for n in ("replay", "eager")] == pytest.approx([1 / 6, 1 / 12])
+    assert all(whole[n] == steps[n] for n in ("bytes", "floor", "self_ratio", "checked", "case"))
+    # in and out of q, and of k and v with their cache, each element once
+    assert whole["bytes"] == 2 * 2 * 2 * 128 * (32 + 8 + 8)
+    stated = {"q_norm_type": "rms", "v_heads": 8, "kv_cache": "slots", "page_size": 16}
+    assert whole["shape"]["append"] == stated
+
+
+@pytest.mark.parametrize(("settings", "each"), [
+    ("--k-store-dtype=f8e4m3 --v-store-dtype=i8", 128 * (32 * 4 + 8 * 3 + 8 * 3)),
+    ("--k-store-dtype=f8e4m3 --k-scale=token-head-max", 128 * (32 * 4 + 8 * 3 + 8 * 4) + 8 * 4),
+    ("--in-place --rotary-dim=64", 64 * 32 * 4 + 128 * 16 * 4),
+    ("--q-heads=0 --k-source=cache --rotary-dim=64", 64 * 8 * 4),
+    ("--q-heads=0 --k-source=cache --k-store-dtype=i8 --k-scale=token-head-max", (128 + 4) * 8 * 2),
+])  # fmt: skip
+def test_bytes_of_append_are_those_that_must_move(tool_path, settings, each):
+    shape = ["--append", "--kv-cache=slots", "--tokens=16", "--dtype=bf16"]
+    command = ["bench", *shape, *settings.split(), "--rounds=1", "--threads=1", "--json"]
+    document = json.loads(run(tool_path, *command).stdout)
+    assert {r["bytes"] for r in document["records"]} == {16 * each}
+    assert len(document["records"]) == (1 if "--k-source=cache" in settings else 2)
 
 
 def test_a_case_is_kept_with_all_its_rounds_or_not_at_all(tool_path, tmp_path):
