@@ -99,8 +99,8 @@ static void check_threads(append_case *c, const append_writes *w, const unsigned
 }
 
 TEST(append_bits, every_thread_count) {
-    if (!device_threads(2))
-        SKIP("the library does not run on OpenMP");
+    if (!device_is_host() || !device_threads(2))
+        SKIP("the backend does not run on OpenMP");
     for_each_case(test_seed(), (append_wish){0}, CASES / 3, check_threads);
 }
 
@@ -140,8 +140,8 @@ static void make_large(append_case *c, int64_t index) {
 }
 
 TEST(append_bits, threads_of_a_large_call) {
-    if (!device_threads(2))
-        SKIP("the library does not run on OpenMP");
+    if (!device_is_host() || !device_threads(2))
+        SKIP("the backend does not run on OpenMP");
     for (int64_t i = -1; test_next(&i, 3);) {
         append_case c;
         make_large(&c, i);

@@ -338,7 +338,7 @@ TEST(append_cache, keys_move_there_and_back) {
     static const int32_t dtypes[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     int64_t seed = 0;
     for (int i = 0; i < 3; i++)
-        for (int round = 0; round < 4; round++) {
+        for (int64_t round = 0; round < test_scaled(4); round++) {
             for (int32_t store = ROPE_F32; store <= ROPE_BF16; store++)
                 check_moves(dtypes[i], store, 0, seed++);
             for (int j = 0; j < 4; j++)
