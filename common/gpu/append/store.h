@@ -7,11 +7,11 @@
 #include "common/math/fp8.h"
 
 /*
- * x / scale as far as 8 bits tell it from another number; reciprocal is 1 / scale rounded, and scale
- * within 2^-60..2^60. Each fused step takes q nearer to the quotient: the first to within an ulp,
- * and the second rounds it correctly (Markstein) where the quotient is 2^-20 or more, so that no
- * product loses digits. Below, every format has 0 with q's sign, which a first of 0 has and a step
- * may lose. A first that is too large for a finite remainder saturates as it is.
+ * x / scale as far as 8 bits tell it from another number; reciprocal is 1 / scale rounded, and
+ * scale within 2^-60..2^60. Each fused step takes q nearer to the quotient: the first to within an
+ * ulp, and the second rounds it correctly (Markstein) where the quotient is 2^-20 or more, so that
+ * no product loses digits. Below, every format has 0 with q's sign, which a first of 0 has and a
+ * step may lose. A first that is too large for a finite remainder saturates as it is.
  */
 GPU_FN float gpu_divided(float x, float scale, float reciprocal) {
     const float first = x * reciprocal, magnitude = fabsf(first);
