@@ -188,6 +188,33 @@ static void print_choice(FILE *file, const options *o, const char *name) {
     fprintf(file, "%.*s", (int)strcspn(at, "|"), at);
 }
 
+/* What becomes of q, k or v: norm, rotation, and the type that is stored. */
+static void describe_part(const options *o, char tensor, const rope_append_part *part, FILE *file) {
+    const bool cached = o->appends.cache && tensor != 'q';
+    char norm[] = {tensor, '-', 'n', 'o', 'r', 'm', '-', 't', 'y', 'p', 'e', '\0'};
+    fprintf(file, "%s%c:", tensor == 'q' || o->appends.k_source == ROPE_SOURCE_CACHE ? "" : "; ",
+            tensor);
+    if (part->norm.type) {
+        fputc(' ', file);
+        print_choice(file, o, norm);
+        fputs(" norm", file);
+    }
+    if (tensor != 'v' && o->appends.rotation != ROPE_ROTATION_OFF)
+        fprintf(file, "%s rotation", part->norm.type ? "," : "");
+    fprintf(file, " to %s%s", cached ? "a cache in " : "",
+            dtype_name(part->store_dtype ? part->store_dtype : o->desc.dtype));
+}
+
+static void describe_append(const options *o, FILE *file) {
+    const bool moves = o->appends.k_source == ROPE_SOURCE_CACHE;
+    if (!moves)
+        describe_part(o, 'q', &o->appends.q, file);
+    describe_part(o, 'k', &o->appends.k, file);
+    if (!moves)
+        describe_part(o, 'v', &o->appends.v, file);
+    fputc('\n', file);
+}
+
 void options_describe(const options *o, FILE *file) {
     const rope_desc *d = &o->desc;
     fprintf(file, "%d elements rotate, rule ", d->rotary_dim ? d->rotary_dim : d->head_dim);
@@ -209,6 +236,8 @@ void options_describe(const options *o, FILE *file) {
     }
     print_choice(file, o, "direction");
     fputc('\n', file);
+    if (o->append)
+        describe_append(o, file);
 }
 
 const char *options_line(const options *o, const char *without) {
