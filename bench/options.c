@@ -99,8 +99,10 @@ static bool read_config(options *o) {
     rope_config *config = config_file_read(o->config, o->layer_type);
     rope_model model = {.struct_size = sizeof model};
     if (!config || !pool_keep(o->pool, config, release_config) ||
-        !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
+        !succeeded(rope_config_finish(config, &o->desc, &model), o->config) ||
+        !succeeded(rope_append_config_norm(config, &o->appends.q.norm), o->config))
         return false;
+    o->appends.k.norm = o->appends.q.norm;
     if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
         message("%s: %s (--allow-unread)", o->config, rope_last_error());
         return false;
@@ -311,6 +313,8 @@ bool options_parse(options *o, int argc, char **argv) {
         return false;
     if (o->value[find_field("dtype", 5) - option_fields])
         o->dtype_is_assumed = false;
+    if (o->appends.k_source == ROPE_SOURCE_CACHE && o->config) /* its keys are normalised already */
+        o->appends.q.norm = o->appends.k.norm = (rope_norm){0};
     return check_operation(o);
 }
 
