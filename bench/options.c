@@ -99,8 +99,10 @@ static bool read_config(options *o) {
     rope_config *config = config_file_read(o->config, o->layer_type);
     rope_model model = {.struct_size = sizeof model};
     if (!config || !pool_keep(o->pool, config, release_config) ||
-        !succeeded(rope_config_finish(config, &o->desc, &model), o->config))
+        !succeeded(rope_config_finish(config, &o->desc, &model), o->config) ||
+        !succeeded(rope_append_config_norm(config, &o->appends.q.norm), o->config))
         return false;
+    o->appends.k.norm = o->appends.q.norm;
     if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
         message("%s: %s (--allow-unread)", o->config, rope_last_error());
         return false;
@@ -188,6 +190,33 @@ static void print_choice(FILE *file, const options *o, const char *name) {
     fprintf(file, "%.*s", (int)strcspn(at, "|"), at);
 }
 
+/* What becomes of q, k or v: norm, rotation, and the type that is stored. */
+static void describe_part(const options *o, char tensor, const rope_append_part *part, FILE *file) {
+    const bool cached = o->appends.cache && tensor != 'q';
+    char norm[] = {tensor, '-', 'n', 'o', 'r', 'm', '-', 't', 'y', 'p', 'e', '\0'};
+    fprintf(file, "%s%c:", tensor == 'q' || o->appends.k_source == ROPE_SOURCE_CACHE ? "" : "; ",
+            tensor);
+    if (part->norm.type) {
+        fputc(' ', file);
+        print_choice(file, o, norm);
+        fputs(" norm", file);
+    }
+    if (tensor != 'v' && o->appends.rotation != ROPE_ROTATION_OFF)
+        fprintf(file, "%s rotation", part->norm.type ? "," : "");
+    fprintf(file, " to %s%s", cached ? "a cache in " : "",
+            dtype_name(part->store_dtype ? part->store_dtype : o->desc.dtype));
+}
+
+static void describe_append(const options *o, FILE *file) {
+    const bool moves = o->appends.k_source == ROPE_SOURCE_CACHE;
+    if (!moves)
+        describe_part(o, 'q', &o->appends.q, file);
+    describe_part(o, 'k', &o->appends.k, file);
+    if (!moves)
+        describe_part(o, 'v', &o->appends.v, file);
+    fputc('\n', file);
+}
+
 void options_describe(const options *o, FILE *file) {
     const rope_desc *d = &o->desc;
     fprintf(file, "%d elements rotate, rule ", d->rotary_dim ? d->rotary_dim : d->head_dim);
@@ -209,6 +238,8 @@ void options_describe(const options *o, FILE *file) {
     }
     print_choice(file, o, "direction");
     fputc('\n', file);
+    if (o->append)
+        describe_append(o, file);
 }
 
 const char *options_line(const options *o, const char *without) {
@@ -282,6 +313,8 @@ bool options_parse(options *o, int argc, char **argv) {
         return false;
     if (o->value[find_field("dtype", 5) - option_fields])
         o->dtype_is_assumed = false;
+    if (o->appends.k_source == ROPE_SOURCE_CACHE && o->config) /* its keys are normalised already */
+        o->appends.q.norm = o->appends.k.norm = (rope_norm){0};
     return check_operation(o);
 }
 

@@ -75,7 +75,8 @@ const char *options_command(const options *o, const char *command, const char *g
                             const char *settings);
 /* A word that a shell reads as this text; lives as long as the pool. NULL: no memory. */
 const char *options_quoted(pool *memory, const char *text);
-/* One line that says what rotates, by which rule, in which pairs, where and which way. */
+/* A line that says what rotates, by which rule, in which pairs, where and which way; of append one
+ * more, what becomes of q, k and v. */
 void options_describe(const options *o, FILE *file);
 /* Name of a dtype, as in "bf16". */
 const char *dtype_name(int32_t dtype);

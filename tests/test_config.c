@@ -3,6 +3,8 @@
 #include "tests/goldens.h"
 #include "tests/harness.h"
 
+#include <ropekit/append.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -625,6 +627,46 @@ TEST(config, values_that_rope_parameters_cannot_have) {
         CHECK(strstr(rope_last_error(), cases[i].error), "%s: %s", cases[i].json,
               rope_last_error());
     }
+}
+
+TEST(config, norms_of_q_and_k) {
+    static const struct {
+        const char *json;
+        rope_norm norm;
+    } cases[] = {
+        {"{'model_type': 'qwen3', 'head_dim': 64, 'rms_norm_eps': 1e-05}",
+         {ROPE_NORM_RMS, ROPE_NORM_HEAD, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_TWICE, 1e-5}},
+        {"{'model_type': 'qwen3_vl', 'text_config': {'model_type': 'qwen3_vl_text'}}",
+         {ROPE_NORM_RMS, ROPE_NORM_HEAD, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_TWICE, 1e-6}},
+        {"{'model_type': 'gemma3_text'}",
+         {ROPE_NORM_RMS, ROPE_NORM_HEAD, 0, 0, ROPE_NORM_ONE_PLUS_WEIGHT, 0, ROPE_NORM_ROUND_ONCE,
+          1e-6}},
+        {"{'model_type': 'olmo2'}",
+         {ROPE_NORM_RMS, ROPE_NORM_TOKEN, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_ONCE, 1e-5}},
+        {"{'model_type': 'llama', 'rms_norm_eps': 1e-05}", {0}},
+        {"{'head_dim': 64}", {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rope_config *config = config_of(cases[i].json);
+        rope_norm norm = {.type = 7};
+        CHECK_STATUS(ROPE_OK, rope_append_config_norm(config, &norm));
+        const rope_norm *want = &cases[i].norm;
+        CHECK(norm.type == want->type && norm.scope == want->scope && norm.offset == 0 &&
+                  norm.dim == 0 && norm.weight == want->weight && norm.weight_dtype == 0 &&
+                  norm.rounding == want->rounding && norm.eps == want->eps,
+              "%s: type %d, scope %d, weight %d, rounding %d, eps %g", cases[i].json, norm.type,
+              norm.scope, norm.weight, norm.rounding, norm.eps);
+        rope_config_destroy(config);
+    }
+    rope_config *config = config_of("{'model_type': 'qwen3', 'rms_norm_eps': 'small'}");
+    rope_norm norm = {.type = 7};
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_append_config_norm(config, &norm));
+    CHECK(strstr(rope_last_error(), "rms_norm_eps is the string \"small\"; allowed is a number") &&
+              norm.type == 7,
+          "%s", rope_last_error());
+    CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_append_config_norm(NULL, &norm));
+    CHECK_STATUS(ROPE_ERROR_NULL_POINTER, rope_append_config_norm(config, NULL));
+    rope_config_destroy(config);
 }
 
 TEST(config, parameters_that_are_null_are_of_all_layers) {

@@ -44,6 +44,7 @@ int rope_config_takes(const char *name) {
         "position_embedding_type",
         "position_embeddings_type",
         "qk_nope_head_dim",
+        "rms_norm_eps",
         "torch_dtype",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -124,6 +125,16 @@ rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model 
     if (status == ROPE_OK && model)
         status = rope_abi_write(model, &shape, sizeof shape, "rope_model");
     return status == ROPE_OK ? rope_abi_write(desc, &made, sizeof made, "rope_desc") : status;
+}
+
+rope_status rope_append_config_norm(rope_config *config, rope_norm *norm) {
+    rope_norm made = {0};
+    if (!config || !norm)
+        return rope_fail_null(config ? "norm" : "config");
+    rope_status status = rope_config_read_norm(config, &made);
+    if (status == ROPE_OK)
+        *norm = made;
+    return status;
 }
 
 /* Which layers rotate is the caller's to know, and a switch that is off says nothing. */

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_CONFIG_FIELDS_H
 #define ROPEKIT_COMMON_CONFIG_FIELDS_H
 
-#include <ropekit/rope.h>
+#include <ropekit/append.h>
 
 #include <string.h>
 
@@ -49,5 +49,7 @@ static inline config_field *rope_config_find(const rope_config *config, int scop
 /* Fills a descriptor and a model, which hold 0 but for the head_dim of a config that states none,
  * and marks what it reads. */
 rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model);
+/* Fills a norm, which holds 0, with that of q and k where the model_type's is known. */
+rope_status rope_config_read_norm(rope_config *config, rope_norm *norm);
 
 #endif

@@ -5,7 +5,7 @@
 #ifndef ROPEKIT_COMMON_CONFIG_MODELS_H
 #define ROPEKIT_COMMON_CONFIG_MODELS_H
 
-#include <ropekit/rope.h>
+#include <ropekit/append.h>
 
 /* Pairs as the model's attention reads and writes them. */
 typedef struct model_pairing {
@@ -75,6 +75,22 @@ static const model_axes model_axis_layouts[] = {
     {"qwen3_vl_moe", ROPE_AXES_INTERLEAVED, {24, 20, 20}},
 };
 
+/* Root mean square norms of q and k. */
+typedef struct model_norm {
+    const char *model_type;
+    int32_t scope, weight, rounding;
+} model_norm;
+
+#define QWEN3_NORM ROPE_NORM_HEAD, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_TWICE
+#define GEMMA3_NORM ROPE_NORM_HEAD, ROPE_NORM_ONE_PLUS_WEIGHT, ROPE_NORM_ROUND_ONCE
+#define OLMO2_NORM ROPE_NORM_TOKEN, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_ONCE
+
+static const model_norm model_norms[] = {
+    {"gemma3", GEMMA3_NORM},      {"olmo2", OLMO2_NORM},     {"olmo3", OLMO2_NORM},
+    {"qwen3", QWEN3_NORM},        {"qwen3_moe", QWEN3_NORM}, {"qwen3_vl", QWEN3_NORM},
+    {"qwen3_vl_moe", QWEN3_NORM},
+};
+
 /* Values of fields that a config may leave out. */
 typedef struct model_default {
     const char *model_type, *name;
@@ -108,6 +124,7 @@ static const model_default model_defaults[] = {
     {"gemma3", "num_attention_heads", 8},
     {"gemma3", "num_key_value_heads", 4},
     {"gemma3", "max_position_embeddings", 131072},
+    {"gemma3", "rms_norm_eps", 1e-6},
     {"gemma4", "global_head_dim", 512},
     {"gemma4_unified", "global_head_dim", 512},
     {"glm", "partial_rotary_factor", 0.5},
@@ -132,14 +149,20 @@ static const model_default model_defaults[] = {
     {"moonshine", "partial_rotary_factor", 0.9},
     {"nemotron", "partial_rotary_factor", 0.5},
     {"nomic_bert", "rope_theta", 1000},
+    {"olmo2", "rms_norm_eps", 1e-5},
+    {"olmo3", "rms_norm_eps", 1e-5},
     {"olmo3", "rope_theta", 500000},
     {"persimmon", "partial_rotary_factor", 0.5},
     {"phi", "partial_rotary_factor", 0.5},
+    {"qwen3", "rms_norm_eps", 1e-6},
     {"qwen3_5", "partial_rotary_factor", 0.25},
     {"qwen3_5_moe", "partial_rotary_factor", 0.25},
+    {"qwen3_moe", "rms_norm_eps", 1e-6},
     {"qwen3_next", "partial_rotary_factor", 0.25},
     {"qwen3_omni_moe", "rope_theta", 1000000},
+    {"qwen3_vl", "rms_norm_eps", 1e-6},
     {"qwen3_vl", "rope_theta", 500000},
+    {"qwen3_vl_moe", "rms_norm_eps", 1e-6},
     {"qwen3_vl_moe", "rope_theta", 500000},
     {"recurrent_gemma", "partial_rotary_factor", 0.5},
     {"smollm3", "rope_theta", 2000000},

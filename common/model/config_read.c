@@ -146,6 +146,7 @@ static const number_spec beta_fast = RULE_OPTION("beta_fast");
 static const number_spec beta_slow = RULE_OPTION("beta_slow");
 static const number_spec mscale = RULE_OPTION("mscale");
 static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
+static const number_spec norm_eps = {{"rms_norm_eps"}, SCOPE_MODEL, FLT_MAX, 0, 0};
 
 /* A boolean, or `absent`. */
 static int flag(reading *r, int scope, const char *name, int absent) {
@@ -604,5 +605,18 @@ rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *m
     read_rule(&r, desc, layer_theta, model->max_position_embeddings);
     read_axes(&r, desc);
     take_note(&r, desc);
+    return r.status;
+}
+
+rope_status rope_config_read_norm(rope_config *config, rope_norm *norm) {
+    reading r = {.config = config};
+    read_model_type(&r);
+    for (size_t i = 0; i < sizeof model_norms / sizeof model_norms[0]; i++)
+        if (strcmp(model_norms[i].model_type, r.model_type) == 0)
+            *norm = (rope_norm){.type = ROPE_NORM_RMS,
+                                .scope = model_norms[i].scope,
+                                .weight = model_norms[i].weight,
+                                .rounding = model_norms[i].rounding,
+                                .eps = number(&r, &norm_eps)};
     return r.status;
 }
