@@ -127,12 +127,19 @@ static uint16_t log2_of(int32_t n) {
     return log;
 }
 
+/* In place, where nothing but the rotation changes a head, what lies around its window stays. */
+static int leaves_rest(const rope_append_problem *p, const rope_append_operand *o, int t) {
+    const rope_append_steps *s = &p->steps[t];
+    return o->in == o->out && !o->cache && s->rotates && !s->norm && s->factor == 1 &&
+           (t != ROPE_APPEND_Q || s->store_dtype == p->rope.dtype);
+}
+
 /* How the threads of a block share a head, and how many heads and tokens it has. */
-static void deal_heads(const rope_append_problem *p, int t, int threads, int thread_heads,
-                       int64_t rows, gpu_append_tensor *v) {
+static void deal_heads(const rope_append_problem *p, const rope_append_operand *o, int t,
+                       int threads, int thread_heads, int64_t rows, gpu_append_tensor *v) {
     const rope_append_steps *s = &p->steps[t];
     const int32_t lane = 2 * GPU_APPEND_V, width = s->rotates ? 2 * p->rope.pairs : 0,
-                  rest = s->head_dim - width;
+                  rest = leaves_rest(p, o, t) ? 0 : s->head_dim - width;
     v->width = (uint16_t)width;
     v->window = (uint16_t)(s->rotates ? p->rope.rotary_offset[t] : 0);
     v->window_lanes = (uint16_t)(width / lane);
@@ -312,7 +319,7 @@ static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_c
             p->steps[t].head_dim > 2 * GPU_APPEND_V * threads || !has_vectors(p, call, t) ||
             !fill_tensor(p, call, t, v))
             return -1;
-        deal_heads(p, t, threads, thread_heads, rows, v);
+        deal_heads(p, &call->tensor[t], t, threads, thread_heads, rows, v);
         blocks += ceiling(rows, v->block_tokens) * v->head_blocks;
         if (blocks > GPU_GRID_X_MOST)
             return -1;
