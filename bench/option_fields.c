@@ -65,7 +65,7 @@ const option_field option_fields[] = {
     FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
     FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
     FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
-    INT32("head-dim", head_dim, RANGE32, "elements of a head [128]"),
+    INT32("head-dim", head_dim, COUNT32, "elements of a head [128]"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
     FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO, quick,
          "fewer rounds, positions and sizes"),

@@ -3,7 +3,6 @@
 
 #include "bench/config_file.h"
 #include "bench/message.h"
-#include "bench/option_fields.h"
 #include "bench/option_value.h"
 
 #include <getopt.h>
@@ -180,14 +179,18 @@ const char *options_quoted(pool *memory, const char *text) {
     return pool_keep(memory, quoted, free);
 }
 
-/* The name of a choice, the first where none was made. */
-static void print_choice(FILE *file, const options *o, const char *name) {
-    const option_field *field = find_field(name, strlen(name));
+void options_choice(const options *o, const option_field *field, char text[OPTIONS_CHOICE_BYTES]) {
     int32_t chosen = *(const int32_t *)(const void *)((const char *)o + field->offset);
     const char *at = field->values;
     for (chosen -= (int32_t)field->least; chosen > 1; chosen--)
         at += strcspn(at, "|") + 1;
-    fprintf(file, "%.*s", (int)strcspn(at, "|"), at);
+    snprintf(text, OPTIONS_CHOICE_BYTES, "%.*s", (int)strcspn(at, "|"), at);
+}
+
+static void print_choice(FILE *file, const options *o, const char *name) {
+    char text[OPTIONS_CHOICE_BYTES];
+    options_choice(o, find_field(name, strlen(name)), text);
+    fputs(text, file);
 }
 
 /* What becomes of q, k or v: norm, rotation, and the type that is stored. */

@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_BENCH_OPTIONS_H
 #define ROPEKIT_BENCH_OPTIONS_H
 
+#include "bench/option_fields.h"
 #include "bench/pool.h"
 
 #include <ropekit/append.h>
@@ -78,6 +79,9 @@ const char *options_quoted(pool *memory, const char *text);
 /* A line that says what rotates, by which rule, in which pairs, where and which way; of append one
  * more, what becomes of q, k and v. */
 void options_describe(const options *o, FILE *file);
+/* The name of a choice, the first where none was made. */
+enum { OPTIONS_CHOICE_BYTES = 24 };
+void options_choice(const options *o, const option_field *field, char text[OPTIONS_CHOICE_BYTES]);
 /* Name of a dtype, as in "bf16". */
 const char *dtype_name(int32_t dtype);
 /* The name of the options' dtype, and whether the config left it open. */

@@ -4,7 +4,6 @@
 #include "bench/append_workload.h"
 #include "bench/environment.h"
 #include "bench/message.h"
-#include "bench/option_fields.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -96,39 +95,66 @@ static void fill_rule(rope_desc *d) {
         d->partial_rotary_factor = 1;
     if (d->rope_type == ROPE_TYPE_DYNAMIC && d->sequence_length == 0)
         d->sequence_length = d->max_position_embeddings;
+    if (d->rope_type == ROPE_TYPE_YARN && d->truncate == 0)
+        d->truncate = ROPE_TRUNCATE_ON;
+    if (d->rope_type == ROPE_TYPE_LONGROPE && d->longrope_select == 0)
+        d->longrope_select = ROPE_LONGROPE_PER_SEQUENCE;
 }
 
-/* Numbers of the frequency rule with its defaults, but the base; one that it does not read is 0 in
- * every descriptor and stays out. */
-static void add_rule(cJSON *shape, const options *o) {
-    options full = *o;
+/* A member under an option's name. */
+static char *member_name(const option_field *field, char name[48]) {
+    snprintf(name, 48, "%s", field->name);
+    for (char *c = name; (c = strchr(c, '-'));)
+        *c = '_';
+    return name;
+}
+
+static void add_choice(cJSON *object, const options *o, const option_field *field) {
+    char choice[OPTIONS_CHOICE_BYTES], name[48];
+    options_choice(o, field, choice);
+    cJSON_AddStringToObject(object, member_name(field, name), choice);
+}
+
+/* What the rule reads beside its base; the rest is 0 in every descriptor and stays out. */
+static void add_rule(cJSON *rule, const options *o, const option_field *field) {
+    const void *member = (const char *)o + field->offset;
+    double value = 0;
+    char name[48];
+    if (field->kind == OPTION_FACTORS) {
+        const double *list = *(const double *const *)member;
+        if (list)
+            cJSON_AddItemToObject(rule, member_name(field, name),
+                                  cJSON_CreateDoubleArray(list, o->desc.factor_count));
+        return;
+    }
+    if (field->kind == OPTION_CHOICE && *(const int32_t *)member != 0)
+        add_choice(rule, o, field);
+    if (field->kind == OPTION_DOUBLE)
+        value = *(const double *)member;
+    if (field->kind == OPTION_INT64)
+        value = (double)*(const int64_t *)member;
+    if (value != 0)
+        cJSON_AddNumberToObject(rule, member_name(field, name), value);
+}
+
+/* Choices, the rule, and how pairs are dealt to several axes. */
+static void add_fields(cJSON *shape, const options *o) {
+    static const char choices[] = " layout arithmetic pairing-in pairing-out direction position-ids"
+                                  " angle-mode rope-type launch ";
     cJSON *rule = cJSON_AddObjectToObject(shape, "rule");
-    fill_rule(&full.desc);
     for (int32_t i = 0; i < option_field_count; i++) {
         const option_field *field = &option_fields[i];
-        const void *member = (const char *)&full + field->offset;
-        double value = field->kind == OPTION_DOUBLE  ? *(const double *)member
-                       : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
-                                                     : 0;
-        char name[48];
-        if (value == 0 || strcmp(field->group, OPTION_FREQUENCIES) != 0 ||
-            field->offset == offsetof(options, desc.rope_theta))
-            continue;
-        snprintf(name, sizeof name, "%s", field->name);
-        for (char *c = name; (c = strchr(c, '-'));)
-            *c = '_';
-        cJSON_AddNumberToObject(rule, name, value);
+        char word[48];
+        snprintf(word, sizeof word, " %s ", field->name);
+        if (strstr(choices, word) || (o->desc.axes > 1 && strncmp(field->name, "axis-", 5) == 0))
+            add_choice(shape, o, field);
+        else if (strcmp(field->group, OPTION_FREQUENCIES) == 0 &&
+                 field->offset != offsetof(options, desc.rope_theta))
+            add_rule(rule, o, field);
     }
-}
-
-/* The name of a choice, which is not the last. */
-static void add_choice(cJSON *object, const char *name, const option_field *field, int32_t value) {
-    char text[32];
-    const char *at = field->values;
-    for (value -= (int32_t)field->least; value > 1; value--)
-        at += strcspn(at, "|") + 1;
-    snprintf(text, sizeof text, "%.*s", (int)strcspn(at, "|"), at);
-    cJSON_AddStringToObject(object, name, text);
+    if (o->desc.axes > 1)
+        cJSON_AddItemToObject(shape, "sections",
+                              cJSON_CreateIntArray(o->desc.sections, o->desc.axes));
 }
 
 /* What the operation does beside the rotation, by the names of options; what is 0 stays out. */
@@ -144,35 +170,28 @@ static void add_append(cJSON *shape, const options *o) {
         char name[48];
         if (strcmp(field->group, OPTION_APPEND) != 0)
             continue;
-        snprintf(name, sizeof name, "%s", field->name);
-        for (char *c = name; (c = strchr(c, '-'));)
-            *c = '_';
         const double number = field->kind == OPTION_DOUBLE  ? *(const double *)member
                               : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
                                                             : *(const int32_t *)member;
         if (number == 0)
             continue;
         if (field->kind == OPTION_CHOICE)
-            add_choice(append, name, field, *(const int32_t *)member);
+            add_choice(append, &full, field);
         else if (field->kind == OPTION_DTYPE)
-            cJSON_AddStringToObject(append, name, dtype_name(*(const int32_t *)member));
+            cJSON_AddStringToObject(append, member_name(field, name),
+                                    dtype_name(*(const int32_t *)member));
         else
-            cJSON_AddNumberToObject(append, name, number);
+            cJSON_AddNumberToObject(append, member_name(field, name), number);
     }
 }
 
 /* What another program needs to run the case, with every default filled in. */
 void record_shape(cJSON *record, const options *o) {
-    static const char *const pairings[] = {"", "half-split", "interleaved"};
-    static const char *const directions[] = {"forward", "forward", "transpose", "inverse"};
-    static const char *const ids[] = {"none", "none", "sequential", "random"};
-    static const char *const modes[] = {"exact", "exact", "f32", "table"};
-    static const char *const types[] = {"default",  "default", "linear",       "dynamic", "yarn",
-                                        "longrope", "llama3",  "proportional", "inv_freq"};
-    static const char *const launches[] = {"serial", "serial", "programmatic"};
-    static const char *const layouts[] = {"bshd", "bshd", "bhsd", "sbhd"};
-    static const char *const arithmetics[] = {"fp32", "fp32", "model-dtype"};
-    const rope_desc *d = &o->desc;
+    options full = *o;
+    rope_desc *d = &full.desc;
+    if (d->pairing_out == 0)
+        d->pairing_out = d->pairing_in;
+    fill_rule(d);
     const struct {
         const char *name;
         int64_t value;
@@ -193,22 +212,10 @@ void record_shape(cJSON *record, const options *o) {
         cJSON_AddNumberToObject(shape, numbers[i].name, (double)numbers[i].value);
     cJSON_AddStringToObject(shape, "dtype", dtype_name(d->dtype));
     cJSON_AddBoolToObject(shape, "dtype_is_assumed", o->dtype_is_assumed);
-    cJSON_AddStringToObject(shape, "layout", layouts[o->layout]);
-    cJSON_AddStringToObject(shape, "arithmetic", arithmetics[d->arithmetic]);
-    cJSON_AddStringToObject(shape, "pairing_in", pairings[d->pairing_in ? d->pairing_in : 1]);
-    cJSON_AddStringToObject(shape, "pairing_out",
-                            pairings[d->pairing_out  ? d->pairing_out
-                                     : d->pairing_in ? d->pairing_in
-                                                     : 1]);
-    cJSON_AddStringToObject(shape, "direction", directions[d->direction]);
-    cJSON_AddStringToObject(shape, "position_ids", ids[o->position_ids]);
-    cJSON_AddStringToObject(shape, "angle_mode", modes[d->angle_mode]);
-    cJSON_AddStringToObject(shape, "rope_type", types[d->rope_type]);
     cJSON_AddNumberToObject(shape, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
-    add_rule(shape, o);
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
-    cJSON_AddStringToObject(shape, "launch", launches[d->launch]);
+    add_fields(shape, &full);
     cJSON_AddStringToObject(shape, "operation", o->append ? "append" : "rope");
     if (o->append)
         add_append(shape, o);

@@ -466,7 +466,7 @@ static void choose_stores(test_random *r, append_case *c) {
 }
 
 static int64_t *shuffled(test_random *r, int64_t count) {
-    int64_t *list = malloc((size_t)(count + 1) * sizeof *list);
+    int64_t *list = calloc((size_t)count + 1, sizeof *list);
     for (int64_t i = 0; i < count; i++)
         list[i] = i;
     for (int64_t i = count - 1; i > 0; i--) {

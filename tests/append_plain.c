@@ -69,7 +69,7 @@ static float weight_at(const oracle_tensor *t, int64_t head, int64_t i) {
 static void normalise_heads(const oracle_tensor *t, int32_t dtype, float *x, int64_t first,
                             int64_t heads) {
     int64_t m = t->norm_dim, n = heads * m, offset = t->part->norm.offset;
-    float *list = malloc((size_t)n * sizeof *list), *w = malloc((size_t)n * sizeof *w);
+    float *list = calloc((size_t)n + 1, sizeof *list), *w = calloc((size_t)n + 1, sizeof *w);
     for (int64_t i = 0; i < n; i++) {
         list[i] = x[(first + i / m) * t->dim + offset + i % m];
         w[i] = weight_at(t, first + i / m, i % m);
@@ -138,7 +138,7 @@ static void append_token(const rope_append_desc *desc, const rope_append_args *a
                          int64_t batch, int64_t token) {
     oracle_tensor t = oracle_append_tensor(desc, args, tensor);
     oracle_place place = oracle_append_place(desc, args, batch, token);
-    float *x = malloc((size_t)(t.heads * t.dim) * sizeof *x + 1);
+    float *x = calloc((size_t)(t.heads * t.dim) + 1, sizeof *x);
     for (int64_t i = 0; i < t.heads * t.dim; i++)
         x[i] = (float)oracle_load(desc->rope.dtype, t.t->in,
                                   batch * t.in[0] + token * t.in[1] + i / t.dim * t.in[2] +

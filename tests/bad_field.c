@@ -27,8 +27,11 @@ void bad_field_set(void *record, const bad_field *bad) {
         memset(at, 0, sizeof(void *));
 }
 
+/* A field that is 0 was not given. */
 static void value_text(const bad_field *bad, char *text, size_t room) {
-    if (bad->kind == KIND_REAL)
+    if (bad->value == 0)
+        snprintf(text, room, "not given");
+    else if (bad->kind == KIND_REAL)
         snprintf(text, room, "%g", bad->value);
     else
         snprintf(text, room, "%lld", (long long)bad->value);

@@ -154,6 +154,66 @@ TEST(append_bits, threads_of_a_large_call) {
     }
 }
 
+/* Heads of 16 bits that lie side by side, as engines have them. */
+static void make_plain(append_case *c, int32_t dtype, int32_t pairing_in, int32_t pairing_out) {
+    enum {
+        TOKENS = 5,
+        Q_HEADS = 3,
+        DIM = 64,
+        Q = TOKENS * Q_HEADS * DIM * 2,
+        K = TOKENS * DIM * 2
+    };
+    memset(c, 0, sizeof *c);
+    c->base.bytes = 2 * Q + 4 * K + TOKENS * 8;
+    c->base.arena = aligned_alloc(64, (c->base.bytes + 63) / 64 * 64);
+    c->base.random = random_stream(test_seed(), dtype);
+    c->desc.struct_size = sizeof c->desc;
+    c->args.struct_size = sizeof c->args;
+    c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
+                               .dtype = dtype,
+                               .head_dim = DIM,
+                               .pairing_in = pairing_in,
+                               .pairing_out = pairing_out};
+    c->desc.cache = ROPE_CACHE_SLOTS;
+    c->desc.page_size = TOKENS;
+    c->args.rope = (rope_args){.struct_size = sizeof c->args.rope, .batch = 1, .tokens = TOKENS};
+    unsigned char *at = c->base.arena;
+    c->args.rope.q = (rope_tensor){.in = at, .out = at + Q, .heads = Q_HEADS};
+    c->args.rope.k = (rope_tensor){.in = at + 2 * Q, .heads = 1};
+    c->args.v = (rope_tensor){.in = at + 2 * Q + K, .heads = 1};
+    c->args.k_cache.data = at + 2 * Q + 2 * K;
+    c->args.v_cache.data = at + 2 * Q + 3 * K;
+    c->args.pages = 1;
+    c->args.slots = at + 2 * Q + 4 * K;
+    for (size_t i = 0; i + 2 <= 2 * Q + 4 * K; i += 2) {
+        uint16_t x = (uint16_t)(0x3c00 + random_between(&c->base.random, 0, 0x2ff));
+        memcpy(at + i, &x, sizeof x);
+    }
+    for (int64_t t = 0; t < TOKENS; t++) {
+        int64_t slot = TOKENS - 1 - t;
+        memcpy(at + 2 * Q + 4 * K + 8 * (size_t)t, &slot, sizeof slot);
+    }
+}
+
+static void check_plain(int32_t dtype, int32_t pairing_in, int32_t pairing_out) {
+    append_case c;
+    make_plain(&c, dtype, pairing_in, pairing_out);
+    append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
+    unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
+    check_kernels(&c, &w, expected);
+    free(expected);
+    append_writes_free(&w);
+    append_free(&c);
+}
+
+/* Every kernel that takes whole vectors is launched. */
+TEST(append_bits, plain_calls) {
+    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++)
+        for (int32_t in = ROPE_PAIRING_HALF_SPLIT; in <= ROPE_PAIRING_INTERLEAVED; in++)
+            for (int32_t out = ROPE_PAIRING_HALF_SPLIT; out <= ROPE_PAIRING_INTERLEAVED; out++)
+                check_plain(dtype, in, out);
+}
+
 static void advance_scale(rope_scale *scale, const oracle_tensor *t, int64_t first) {
     scale->data = (void *)(uintptr_t)case_advance(scale->data, first * t->scale_stride[0], 4);
 }

@@ -30,10 +30,9 @@
     ((SIZE) == 4 || (GEOMETRY) == GPU_SINGLE_HEAD ? GPU_BLOCKS_MOST : 1)
 #define GPU_WINDOW_BLOCKS GPU_BLOCKS_MOST
 #define GPU_VECTOR_BLOCKS 2
-#define GPU_APPEND_BLOCKS 3
-/* Threads of a block, and heads of a thread, of a call that has so many threads a multiprocessor
- * where each takes one head. */
-#define GPU_APPEND_THREADS_FOR(each) ((each) < 1024 ? 128 : 256)
+#define GPU_APPEND_THREADS 128
+#define GPU_APPEND_BLOCKS 7
+/* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
  * take longer than its angles. */

@@ -23,10 +23,9 @@
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY) 1
 #define GPU_WINDOW_BLOCKS 1
 #define GPU_VECTOR_BLOCKS 1
+#define GPU_APPEND_THREADS 256
 #define GPU_APPEND_BLOCKS 1
-/* Threads of a block, and heads of a thread, of a call that has so many threads a multiprocessor
- * where each takes one head. */
-#define GPU_APPEND_THREADS_FOR(each) ((each) < 1024 ? 128 : 256)
+/* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false

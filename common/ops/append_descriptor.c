@@ -256,6 +256,9 @@ static rope_status check_dim_block(const char *name, int32_t *block, int32_t hea
 
 static rope_status check_cache(rope_append_desc *desc) {
     const int32_t kind = desc->cache;
+    if (desc->page_size == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "page_size is not given; allowed is > 0 with a cache");
     if (desc->page_size < 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "page_size is %lld; allowed is > 0 with a cache",
                          (long long)desc->page_size);

@@ -61,18 +61,23 @@ static rope_status check_window(const char *name, int32_t offset, int32_t rotary
 }
 
 static rope_status check_shape(rope_desc *desc) {
+    static const char dtypes[] = "ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 (1..4)";
+    if (desc->dtype == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is not given; allowed is %s", dtypes);
     if (desc->dtype < ROPE_F32 || desc->dtype > ROPE_F64)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "dtype is %d; allowed is ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 (1..4)",
-                         desc->dtype);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is %d; allowed is %s", desc->dtype,
+                         dtypes);
+    if (desc->head_dim == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is not given; allowed is 2..%d",
+                         ROPE_MAX_HEAD_DIM);
     if (desc->head_dim < 2 || desc->head_dim > ROPE_MAX_HEAD_DIM)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 2..%d",
                          desc->head_dim, ROPE_MAX_HEAD_DIM);
     int32_t most = desc->head_dim < ROPE_MAX_ROTARY_DIM ? desc->head_dim & ~1 : ROPE_MAX_ROTARY_DIM;
     if (desc->rotary_dim == 0 && desc->head_dim != most)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "rotary_dim is 0, which stands for head_dim (%d); allowed is an even "
-                         "number in 2..%d",
+                         "rotary_dim is not given, which stands for head_dim (%d); allowed is an "
+                         "even number in 2..%d",
                          desc->head_dim, most);
     if (desc->rotary_dim == 0)
         desc->rotary_dim = desc->head_dim;
@@ -146,8 +151,8 @@ static rope_status check_axes(rope_desc *desc) {
     int sectioned = desc->axis_layout != 0 && desc->axis_layout != ROPE_AXES_CUSTOM;
     if (desc->axes > 1 && desc->axis_layout == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "axis_layout is 0; allowed is chunked, interleaved, alternating or custom "
-                         "(1..4) with %d axes",
+                         "axis_layout is not given; allowed is chunked, interleaved, alternating "
+                         "or custom (1..4) with %d axes",
                          desc->axes);
     if (desc->axis_layout >= ROPE_AXES_INTERLEAVED && sectioned && desc->axes != 3)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
@@ -185,7 +190,10 @@ static rope_status check_positions(rope_desc *desc) {
         desc->shard_size = 1;
         return ROPE_OK;
     }
-    if (desc->shard_size < 1)
+    if (desc->shard_size == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "shard_size is not given; allowed is > 0 with shard");
+    if (desc->shard_size < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard_size is %d; allowed is > 0",
                          desc->shard_size);
     if (desc->shard_rank < 0 || desc->shard_rank >= desc->shard_size)

@@ -216,8 +216,8 @@ static inline rope_append_args rope_append_args_init() {
 ROPE_API rope_status rope_append_plan_create(const rope_append_desc *desc, rope_plan **plan);
 
 /**
- * The norm of q and k by a configuration's model_type: Qwen3, Gemma 3, OLMo 2, OLMo 3 and those that
- * have their attention. Its type is 0 for any other, whether or not the model has one.
+ * The norm of q and k by a configuration's model_type: Qwen3, Gemma 3, OLMo 2, OLMo 3 and those
+ * that have their attention. Its type is 0 for any other, whether or not the model has one.
  * @param config  what was read
  * @param norm    receives the norm. Untouched on error
  * @return ROPE_OK, INVALID_VALUE or NULL_POINTER

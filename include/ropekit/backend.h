@@ -149,13 +149,13 @@ typedef struct rope_append_steps {
 typedef struct rope_append_problem {
     rope_problem rope; /**< dtype, positions, how q and k rotate; without a rotation `pairs` is 0
                           and it has no lists. Attention factors are 1 with ROPE_SOURCE_CACHE. */
-    rope_append_steps steps[ROPE_APPEND_TENSORS];
-    int32_t cache;      /**< ROPE_CACHE_ or 0. */
-    int32_t k_source;   /**< ROPE_SOURCE_. */
-    int64_t page_size;  /**< > 0 with a cache. */
-    int64_t ring;       /**< 0: none. */
-    int32_t slot_wide;  /**< 1: slots are int64, 0: int32. */
-    int32_t table_wide; /**< 1: block_table is int64, 0: int32. */
+    rope_append_steps steps[ROPE_APPEND_TENSORS]; /**< Of q, k and v. */
+    int32_t cache;                                /**< ROPE_CACHE_ or 0. */
+    int32_t k_source;                             /**< ROPE_SOURCE_. */
+    int64_t page_size;                            /**< > 0 with a cache. */
+    int64_t ring;                                 /**< 0: none. */
+    int32_t slot_wide;                            /**< 1: slots are int64, 0: int32. */
+    int32_t table_wide;                           /**< 1: block_table is int64, 0: int32. */
 } rope_append_problem;
 
 /** q, k or v of a checked call. Strides in elements. */
@@ -177,7 +177,7 @@ typedef struct rope_append_operand {
 /** A checked call: every default filled in, at least one element to write. */
 typedef struct rope_append_call {
     rope_call rope; /**< Without its tensors: batch, tokens, positions, tables, flag. */
-    rope_append_operand tensor[ROPE_APPEND_TENSORS];
+    rope_append_operand tensor[ROPE_APPEND_TENSORS]; /**< q, k and v; some may be absent. */
     int64_t pages;           /**< Of each cache; 0: this call has none, and no slots and table. */
     const void *slots;       /**< As rope_append_args.slots. */
     int64_t slot_stride[2];  /**< Over [batch, token]. */

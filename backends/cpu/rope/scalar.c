@@ -83,7 +83,9 @@ static void compute_rows(const rope_problem *p, const rope_token *tokens, int co
                          const cpu_cos_sin_row *rows) {
     for (int t = 0; t < count; t++)
         for (int i = 0; i < p->pairs; i++)
-            put(&rows[t], i, rope_coefficients_of(p, NULL, &tokens[t], i, tensor));
+            put(&rows[t], i,
+                rope_computed(p, tokens[t].set, i, tokens[t].at[p->axes > 1 ? p->pair_axis[i] : 0],
+                              tensor));
 }
 
 static void read_row(const rope_problem *p, const rope_call *call, const rope_token *token,

@@ -12,10 +12,9 @@ extern "C" {
  * memory sums: a power of two. */
 enum { GPU_APPEND_GENERIC_THREADS = 128, GPU_APPEND_SEGMENT = 1024 };
 
-/* Of the vector kernel: threads of a block, and blocks of a multiprocessor for which it is given
- * registers; elements of a vector; most tokens of a block, and most heads of a thread; nodes, one
- * of each vector, that a norm sums in one go, and most such sums. */
-enum { GPU_APPEND_THREADS = 256, GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };
+/* Of the vector kernel: elements of a vector; most tokens of a block, and most heads of a thread;
+ * nodes, one of each vector, that a norm sums in one go, and most such sums. */
+enum { GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };
 enum { GPU_APPEND_NODES = 16, GPU_APPEND_SUMS = 4 };
 
 /*

@@ -330,7 +330,7 @@ static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_c
 static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
     const rope_append_problem *p = &bound->problem;
     const int64_t each = threads_each(bound, call);
-    const int threads = GPU_APPEND_THREADS_FOR(each), heads = GPU_APPEND_HEADS_FOR(each);
+    const int threads = GPU_APPEND_THREADS, heads = GPU_APPEND_HEADS_FOR(each);
     if (call->rope.tokens > INT32_MAX / 2 / call->rope.batch)
         return 0;
     l->vectors = (gpu_append_vectors){.rows = 0};
