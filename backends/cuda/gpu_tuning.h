@@ -31,7 +31,12 @@
 #define GPU_WINDOW_BLOCKS GPU_BLOCKS_MOST
 #define GPU_VECTOR_BLOCKS 2
 #define GPU_APPEND_THREADS 128
+/* 72 registers a thread; others than sm_90 would spill, or were not measured. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
 #define GPU_APPEND_BLOCKS 7
+#else
+#define GPU_APPEND_BLOCKS 6
+#endif
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
