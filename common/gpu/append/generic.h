@@ -25,12 +25,19 @@ struct gpu_append_head {
     const rope_append_problem *problem;
     const rope_append_call *call;
     gpu_append_token *token;
-    const rope_append_steps *steps;
-    const rope_append_operand *operand;
     int tensor;
     int64_t head;
     float *x, *window, *nodes;
 };
+
+/* The head's tensor in problem and call, read anew where it is used: kept, it would spill. */
+GPU_FN const rope_append_steps *gpu_steps(const gpu_append_head &h) {
+    return gpu_reread(&h.problem->steps[h.tensor]);
+}
+
+GPU_FN const rope_append_operand *gpu_tensor(const gpu_append_head &h) {
+    return gpu_reread(&h.call->tensor[h.tensor]);
+}
 
 template <int DTYPE> GPU_FN float gpu_rounded(float x) {
     return gpu_widen<DTYPE>(gpu_narrow<DTYPE>(x));
@@ -38,24 +45,25 @@ template <int DTYPE> GPU_FN float gpu_rounded(float x) {
 
 template <int DTYPE> GPU_FN float gpu_input(const gpu_append_head &h, int64_t head, int64_t i) {
     typedef typename gpu_element<DTYPE>::bits bits;
-    const rope_append_operand *o = h.operand;
+    const rope_append_operand *o = gpu_tensor(h);
     const rope_site *site = &h.token->site;
     return gpu_widen<DTYPE>(
         ((const bits *)o->in)[site->batch * o->in_stride[0] + site->token * o->in_stride[1] +
                               head * o->in_stride[2] + i * o->in_stride[3]]);
 }
 
-/* An element of the list that has one norm. */
-template <int DTYPE> GPU_FN float gpu_normed(const gpu_append_head &h, int64_t i) {
-    const rope_append_steps *s = h.steps;
-    if (s->norm_scope == ROPE_NORM_HEAD)
+/* An element of the list that has one norm: of a head, which is in shared memory, or of a token. */
+template <int DTYPE, bool HEAD> GPU_FN float gpu_normed(const gpu_append_head &h, int64_t i) {
+    const rope_append_steps *s = gpu_steps(h);
+    if constexpr (HEAD)
         return h.x[s->norm_offset + i];
     return gpu_input<DTYPE>(h, i / s->norm_dim, s->norm_offset + i % s->norm_dim);
 }
 
-template <int DTYPE>
+template <int DTYPE, bool HEAD>
 GPU_FN float gpu_node(const gpu_append_head &h, int sum, float mean, int64_t i, int64_t n) {
-    float x0 = gpu_normed<DTYPE>(h, i), x1 = i + 1 < n ? gpu_normed<DTYPE>(h, i + 1) : 0;
+    float x0 = gpu_normed<DTYPE, HEAD>(h, i),
+          x1 = i + 1 < n ? gpu_normed<DTYPE, HEAD>(h, i + 1) : 0;
     if (sum == GPU_SUM_ELEMENTS)
         return i + 1 < n ? x0 + x1 : x0;
     if (sum == GPU_SUM_DEVIATIONS) {
@@ -66,7 +74,7 @@ GPU_FN float gpu_node(const gpu_append_head &h, int sum, float mean, int64_t i, 
 }
 
 /* The sum of n elements: the nodes of a segment level by level, the segments by thread 0. */
-template <int DTYPE>
+template <int DTYPE, bool HEAD>
 GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
     const int thread = (int)threadIdx.x, threads = (int)blockDim.x;
     const int64_t count = (n + 1) / 2;
@@ -77,7 +85,7 @@ GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
         const int held =
             count - first < GPU_APPEND_SEGMENT ? (int)(count - first) : (int)GPU_APPEND_SEGMENT;
         for (int j = thread; j < held; j += threads)
-            h.nodes[j] = gpu_node<DTYPE>(h, sum, mean, 2 * (first + j), n);
+            h.nodes[j] = gpu_node<DTYPE, HEAD>(h, sum, mean, 2 * (first + j), n);
         for (int step = 1; step < held; step *= 2) {
             __syncthreads();
             for (int j = thread * 2 * step; j + step < held; j += threads * 2 * step)
@@ -95,25 +103,27 @@ GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
     return result;
 }
 
-template <int DTYPE> GPU_FN rope_norm_values gpu_values_of(const gpu_append_head &h) {
-    const rope_append_steps *s = h.steps;
-    const int64_t n = s->norm_dim * (s->norm_scope == ROPE_NORM_HEAD ? 1 : h.operand->heads);
+template <int DTYPE, bool HEAD> GPU_FN rope_norm_values gpu_values_of(const gpu_append_head &h) {
+    const rope_append_steps *s = gpu_steps(h);
+    const int64_t n = s->norm_dim * (HEAD ? 1 : gpu_tensor(h)->heads);
     const bool layer = s->norm == ROPE_NORM_LAYER;
     rope_norm_values v = {0, 0};
     if (layer)
-        v.mean = rope_norm_mean(gpu_sum<DTYPE>(h, GPU_SUM_ELEMENTS, 0, n), n);
+        v.mean = rope_norm_mean(gpu_sum<DTYPE, HEAD>(h, GPU_SUM_ELEMENTS, 0, n), n);
     v.reciprocal = rope_norm_reciprocal(
-        gpu_sum<DTYPE>(h, layer ? GPU_SUM_DEVIATIONS : GPU_SUM_SQUARES, v.mean, n), n, s->eps);
+        gpu_sum<DTYPE, HEAD>(h, layer ? GPU_SUM_DEVIATIONS : GPU_SUM_SQUARES, v.mean, n), n,
+        s->eps);
     return v;
 }
 
 template <int DTYPE> GPU_FN void gpu_normalize(const gpu_append_head &h, rope_norm_values v) {
-    const rope_append_steps *s = h.steps;
-    const int64_t weight = h.head * h.operand->weight_stride;
+    const rope_append_steps *s = gpu_steps(h);
+    const int64_t weight = h.head * gpu_tensor(h)->weight_stride;
     for (int i = (int)threadIdx.x; i < s->norm_dim; i += (int)blockDim.x) {
         float w = 1;
         if (s->weight)
-            w = rope_norm_weight_of(s, gpu_entry(s->weight_dtype, h.operand->weight, weight + i));
+            w = rope_norm_weight_of(s,
+                                    gpu_entry(s->weight_dtype, gpu_tensor(h)->weight, weight + i));
         float *x = h.x + s->norm_offset + i;
         *x = gpu_rounded<DTYPE>(rope_normalized(s, DTYPE, v, *x, w));
     }
@@ -121,14 +131,14 @@ template <int DTYPE> GPU_FN void gpu_normalize(const gpu_append_head &h, rope_no
 
 /* From x to window; a token that does not rotate changes its pairing all the same. */
 template <int DTYPE> GPU_FN void gpu_rotate_staged(const gpu_append_head &h) {
-    const rope_problem *p = &h.problem->rope;
+    const rope_problem *p = gpu_reread(&h.problem->rope);
     const float *in = h.x + p->rotary_offset[h.tensor];
     for (int i = (int)threadIdx.x; i < p->pairs; i += (int)blockDim.x) {
         rope_pair x = {in[rope_first_of(p->pairing_in, i)],
                        in[rope_second_of(p->pairing_in, i, p->pairs)]};
         if (h.token->token.fate == ROPE_TOKEN_ROTATES) {
             const rope_coefficients m =
-                rope_coefficients_of(p, &h.call->rope, &h.token->token, i, h.tensor);
+                rope_coefficients_of(p, gpu_reread(&h.call->rope), &h.token->token, i, h.tensor);
             x = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(x, m)
                                                              : rope_rotate(x, m);
             x.x1 = gpu_rounded<DTYPE>(x.x1);
@@ -142,7 +152,7 @@ template <int DTYPE> GPU_FN void gpu_rotate_staged(const gpu_append_head &h) {
 /* x with the window and the factor in it, each element by the thread that stores it; the largest
  * finite magnitude of the thread's. */
 template <int DTYPE> GPU_FN uint32_t gpu_gather_steps(const gpu_append_head &h) {
-    const rope_append_steps *s = h.steps;
+    const rope_append_steps *s = gpu_steps(h);
     const int offset = s->rotates ? h.problem->rope.rotary_offset[h.tensor] : 0,
               width = s->rotates ? 2 * h.problem->rope.pairs : 0;
     uint32_t largest = 0;
@@ -171,12 +181,12 @@ GPU_FN uint32_t gpu_largest_of_block(uint32_t *room, uint32_t largest) {
 /* The scale of a head to store, written where it is asked for; not a scale where one is given that
  * is none. */
 GPU_FN float gpu_scale_to_store(const gpu_append_head &h, uint32_t largest) {
-    if (h.steps->scale == 0)
+    if (gpu_steps(h)->scale == 0)
         return 1;
-    float *scale = gpu_scale_of(h.operand, h.tensor, &h.token->site, &h.token->place, h.head);
-    if (h.steps->scale != ROPE_SCALE_TOKEN_HEAD_MAX)
+    float *scale = gpu_scale_of(gpu_tensor(h), h.tensor, &h.token->site, &h.token->place, h.head);
+    if (gpu_steps(h)->scale != ROPE_SCALE_TOKEN_HEAD_MAX)
         return *scale;
-    const float made = rope_scale_of_largest(h.steps->store_dtype,
+    const float made = rope_scale_of_largest(gpu_steps(h)->store_dtype,
                                              gpu_largest_of_block((uint32_t *)h.nodes, largest));
     if (threadIdx.x == 0)
         *scale = made;
@@ -184,48 +194,50 @@ GPU_FN float gpu_scale_to_store(const gpu_append_head &h, uint32_t largest) {
 }
 
 GPU_FN void gpu_store_out(const gpu_append_head &h, int32_t dtype, float scale) {
-    const rope_append_operand *o = h.operand;
+    const rope_append_operand *o = gpu_tensor(h);
     const rope_site *site = &h.token->site;
     const int64_t first =
         site->batch * o->out_stride[0] + site->token * o->out_stride[1] + h.head * o->out_stride[2];
-    for (int i = (int)threadIdx.x; i < h.steps->head_dim; i += (int)blockDim.x)
+    for (int i = (int)threadIdx.x; i < gpu_steps(h)->head_dim; i += (int)blockDim.x)
         gpu_to_stored(dtype, o->out, first + i * o->out_stride[3], h.x[i], scale);
 }
 
 GPU_FN void gpu_store_cached(const gpu_append_head &h, float scale) {
-    for (int i = (int)threadIdx.x; i < h.steps->head_dim; i += (int)blockDim.x)
-        gpu_to_stored(h.steps->store_dtype, h.operand->cache,
-                      rope_cache_at(h.operand, h.steps, &h.token->place, h.head, i), h.x[i], scale);
+    for (int i = (int)threadIdx.x; i < gpu_steps(h)->head_dim; i += (int)blockDim.x)
+        gpu_to_stored(gpu_steps(h)->store_dtype, gpu_tensor(h)->cache,
+                      rope_cache_at(gpu_tensor(h), gpu_steps(h), &h.token->place, h.head, i),
+                      h.x[i], scale);
 }
 
 template <int DTYPE> GPU_FN void gpu_store_head(const gpu_append_head &h, uint32_t largest) {
-    const bool q = h.tensor == ROPE_APPEND_Q, cached = gpu_is_cached(h.operand, &h.token->place);
+    const bool q = h.tensor == ROPE_APPEND_Q,
+               cached = gpu_is_cached(gpu_tensor(h), &h.token->place);
     const float scale = q || cached ? gpu_scale_to_store(h, largest) : 1;
     const bool stores = gpu_is_scale(scale);
     if (!stores && threadIdx.x == 0)
-        gpu_append_flag(h.call);
-    if (h.operand->out && (!q || stores))
-        gpu_store_out(h, q ? h.steps->store_dtype : DTYPE, scale);
+        gpu_append_flag(gpu_reread(h.call));
+    if (gpu_tensor(h)->out && (!q || stores))
+        gpu_store_out(h, q ? gpu_steps(h)->store_dtype : DTYPE, scale);
     if (cached && stores)
         gpu_store_cached(h, scale);
 }
 
 /* Elements of a head from the caller's tensor, or from the cache; false where its scale is none. */
 template <int DTYPE> GPU_FN bool gpu_load_head(const gpu_append_head &h) {
-    const rope_append_steps *s = h.steps;
-    const bool cache = !h.operand->in;
-    const float scale = cache && s->scale ? *gpu_scale_of(h.operand, h.tensor, &h.token->site,
+    const rope_append_steps *s = gpu_steps(h);
+    const bool cache = !gpu_tensor(h)->in;
+    const float scale = cache && s->scale ? *gpu_scale_of(gpu_tensor(h), h.tensor, &h.token->site,
                                                           &h.token->place, h.head)
                                           : 1;
     if (!gpu_is_scale(scale)) {
         if (threadIdx.x == 0)
-            gpu_append_flag(h.call);
+            gpu_append_flag(gpu_reread(h.call));
         return false;
     }
     for (int i = (int)threadIdx.x; i < s->head_dim; i += (int)blockDim.x)
         h.x[i] = cache ? gpu_rounded<DTYPE>(gpu_from_stored(
-                             s->store_dtype, h.operand->cache,
-                             rope_cache_at(h.operand, s, &h.token->place, h.head, i), scale))
+                             s->store_dtype, gpu_tensor(h)->cache,
+                             rope_cache_at(gpu_tensor(h), s, &h.token->place, h.head, i), scale))
                        : gpu_input<DTYPE>(h, h.head, i);
     return true;
 }
@@ -233,13 +245,13 @@ template <int DTYPE> GPU_FN bool gpu_load_head(const gpu_append_head &h) {
 /* One head; v: of its token. The next one's elements are loaded when all threads have stored this
  * one's. */
 template <int DTYPE> GPU_FN void gpu_append_one(const gpu_append_head &h, rope_norm_values v) {
-    const rope_append_steps *s = h.steps;
+    const rope_append_steps *s = gpu_steps(h);
     if (!gpu_load_head<DTYPE>(h))
         return;
     __syncthreads();
     if (s->norm) {
         if (s->norm_scope == ROPE_NORM_HEAD)
-            v = gpu_values_of<DTYPE>(h);
+            v = gpu_values_of<DTYPE, true>(h);
         gpu_normalize<DTYPE>(h, v);
         __syncthreads();
     }
@@ -252,13 +264,14 @@ template <int DTYPE> GPU_FN void gpu_append_one(const gpu_append_head &h, rope_n
 }
 
 template <int DTYPE> GPU_FN void gpu_append_heads(gpu_append_head h) {
-    const rope_append_steps *s = h.steps;
-    if (!h.operand->heads || !(h.operand->out || gpu_is_cached(h.operand, &h.token->place)))
+    const rope_append_steps *s = gpu_steps(h);
+    if (!gpu_tensor(h)->heads ||
+        !(gpu_tensor(h)->out || gpu_is_cached(gpu_tensor(h), &h.token->place)))
         return;
     rope_norm_values v = {0, 0};
     if (s->norm && s->norm_scope == ROPE_NORM_TOKEN)
-        v = gpu_values_of<DTYPE>(h);
-    for (h.head = blockIdx.y; h.head < h.operand->heads; h.head += gridDim.y)
+        v = gpu_values_of<DTYPE, false>(h);
+    for (h.head = blockIdx.y; h.head < gpu_tensor(h)->heads; h.head += gridDim.y)
         gpu_append_one<DTYPE>(h, v);
 }
 
@@ -295,8 +308,8 @@ __global__ void __launch_bounds__(GPU_APPEND_GENERIC_THREADS, 1)
         __syncthreads();
         if (token.token.fate != ROPE_TOKEN_FAILS)
             for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
-                gpu_append_heads<DTYPE>({gpu_reread(&p), gpu_reread(&call), &token, &p.steps[t],
-                                         &call.tensor[t], t, 0, room, room + dim, room + 2 * dim});
+                gpu_append_heads<DTYPE>(
+                    {&p, &call, &token, t, 0, room, room + dim, room + 2 * dim});
         __syncthreads();
     }
 }
