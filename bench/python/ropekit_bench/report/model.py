@@ -9,7 +9,8 @@ from functools import cached_property
 from ropekit_bench.compact import case_key
 
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
-OURS = (CALL, "ropekit.apply")
+STEPS = "ropekit, step after step"  # append's norm, rotation and store, each a call
+OURS = (CALL, "ropekit.apply", STEPS)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 

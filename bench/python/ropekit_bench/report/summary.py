@@ -4,7 +4,7 @@ import statistics
 from collections import Counter
 
 from ropekit_bench.report import plots
-from ropekit_bench.report.model import BASELINE, CALL, newest
+from ropekit_bench.report.model import BASELINE, CALL, STEPS, newest
 from ropekit_bench.report.tables import (
     NOT_FIRST,
     cell_name,
@@ -126,6 +126,31 @@ def overview_markdown(machines):
         "Percent: the kernel alone, the median of a suite's cases. First: beside peers, on a CPU by calls.",
     ]
     return "\n".join([markdown([["suite", *(m.short for m in shown)], *rows]), "", *lines])
+
+
+def of_one_pass(cell):
+    """How near to a copy one call is, and how much faster than the steps apart."""
+    record = cell.records[CALL]
+    timing = record.get("replay", record["eager"])
+    apart = cell.records.get(STEPS)
+    faster = f", {cell.seconds(STEPS) / cell.seconds(CALL):.2f}x" if apart else ""
+    return f"{100 * timing['ratio']['median']:.0f} %{faster}"
+
+
+def append_markdown(machines):
+    """docs/append.md's table: a row for each case of the suite, a column for each machine."""
+    shown = [m for m in machines if "append" in m.suites]
+    if not shown:
+        return "No run is in bench/results."
+    cells = [
+        {(c.label, c.shape["tokens"], c.cache): of_one_pass(c) for c in m.suites["append"].ours} for m in shown
+    ]
+    keys = list(dict.fromkeys(key for of_machine in cells for key in of_machine))
+    rows = [
+        [label, str(tokens), cache, *(of_machine.get((label, tokens, cache), "-") for of_machine in cells)]
+        for label, tokens, cache in keys
+    ]
+    return markdown([["case", "tokens", "cache", *(m.short for m in shown)], *rows])
 
 
 def remarks(machine):
