@@ -1,6 +1,6 @@
 #include "bench/append_check.h"
 
-#include "bench/append_workload.h"
+#include "bench/append_steps.h"
 #include "bench/message.h"
 #include "tests/oracle/oracle.h"
 

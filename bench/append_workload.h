@@ -1,10 +1,9 @@
-/* A set of the operation "append": descriptor, layout, and the steps that do the same apart. */
+/* A set of the operation "append": descriptor, layout, where its tokens are cached. */
 #ifndef ROPEKIT_BENCH_APPEND_WORKLOAD_H
 #define ROPEKIT_BENCH_APPEND_WORKLOAD_H
 
+#include "bench/append_shape.h"
 #include "bench/workload.h"
-
-enum { APPEND_Q, APPEND_K, APPEND_V, APPEND_TENSORS };
 
 /* An array in a set: of inputs, of what is written, or of what steps hand on. */
 typedef struct append_array {
@@ -26,20 +25,12 @@ typedef struct append_state {
 } append_state;
 
 bool append_create(workload *w, const options *o);
-/* Bytes that a call has to read and those that it has to write, their mean. */
-size_t append_tensor_bytes(const options *o);
-/* Writes the image over set 0, and runs the steps on it; false after a message. */
+/* Writes the image over set 0; false after a message. */
 bool append_restore(const workload *w);
-bool append_run_steps(const workload *w);
 
-/* Element i of an array of any type. */
-double append_decode(int32_t dtype, const char *array, int64_t i);
-
-/* With every default of the tool filled in. */
-int64_t append_heads(const options *o, int tensor);
-int64_t append_head_dim(const options *o, int tensor);
-int64_t append_page_size(const options *o);
-/* Whether a tensor has a cache. */
-bool append_is_cached(const options *o, int tensor);
+/* q, k or v of a call, and a call's tensor as the options lay it out, over memory of its own. */
+rope_tensor *append_tensor_of(rope_append_args *args, int tensor);
+void append_set_tensor(const options *o, rope_append_args *args, int tensor, const char *in,
+                       char *out);
 
 #endif
