@@ -1,0 +1,152 @@
+/* A captured call of "append" reads positions, places and scales that are there when it is
+ * replayed. */
+#include "tests/gpu/fixture.h"
+#include "tests/required.h"
+
+#include <ropekit/append.h>
+
+#include <string.h>
+
+enum { TOKENS = 13, SEQUENCES = 2, Q = 4, K = 2, DIM = 64, PAGES = 9, PAGE = 4, TABLE = 4 };
+
+/* All that a call reads and writes, in one piece. */
+typedef struct append_memory {
+    uint16_t q[TOKENS * Q * DIM], k[TOKENS * K * DIM], v[TOKENS * K * DIM], weight[DIM];
+    uint16_t k_cache[PAGES * PAGE * K * DIM];
+    uint8_t v_cache[PAGES * PAGE * K * DIM];
+    uint16_t out[TOKENS * Q * DIM];
+    int64_t ids[TOKENS], slots[TOKENS], table[SEQUENCES * TABLE], starts[SEQUENCES];
+    int64_t boundaries[SEQUENCES + 1];
+    float scale[2];
+} append_memory;
+
+static rope_append_desc describe(const char *kernel, int32_t cache) {
+    const rope_norm norm = {.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT, .eps = 1e-6};
+    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
+    desc.rope.backend = GPU_BACKEND_NAME;
+    desc.rope.kernel = kernel;
+    desc.rope.dtype = ROPE_BF16;
+    desc.rope.head_dim = DIM;
+    desc.rope.rope_theta = 10000;
+    desc.rope.position_dtype = ROPE_I64;
+    desc.q.norm = desc.k.norm = norm;
+    desc.v.store_dtype = ROPE_F8E4M3;
+    desc.v.scale = ROPE_SCALE_HEAD;
+    desc.cache = cache;
+    desc.page_size = PAGE;
+    return desc;
+}
+
+static rope_append_args args_on(append_memory *m, int32_t cache) {
+    rope_append_args a = ROPE_APPEND_ARGS_INIT;
+    a.rope.batch = 1;
+    a.rope.tokens = TOKENS;
+    a.rope.q = (rope_tensor){.in = m->q, .out = m->out, .heads = Q};
+    a.rope.k = (rope_tensor){.in = m->k, .heads = K};
+    a.v = (rope_tensor){.in = m->v, .heads = K};
+    a.rope.position_ids = m->ids;
+    a.q_weight.data = a.k_weight.data = m->weight;
+    a.k_cache.data = m->k_cache;
+    a.v_cache = (rope_cache){.data = m->v_cache, .scale = {.data = m->scale}};
+    a.pages = PAGES;
+    if (cache == ROPE_CACHE_SLOTS) {
+        a.slots = m->slots;
+        return a;
+    }
+    a.rope.cu_seqlens = m->boundaries;
+    a.rope.sequences = SEQUENCES;
+    a.block_table = m->table;
+    a.table_pages = TABLE;
+    a.cache_starts = m->starts;
+    return a;
+}
+
+/* Other places, positions, boundaries and scales in every round; the cache as it was. */
+static void fill_round(append_memory *m, int round) {
+    for (int i = 0; i < TOKENS; i++) {
+        m->ids[i] = (i * 7919ll + round * 104729ll) % 131072;
+        m->slots[i] = (i + round) % 5 == 0 ? -1 : (i * 5 + 3 * round) % (PAGES * PAGE);
+    }
+    for (int i = 0; i < SEQUENCES * TABLE; i++)
+        m->table[i] = (i + round) % PAGES;
+    m->boundaries[1] = 3 + round;
+    m->boundaries[2] = TOKENS;
+    m->starts[0] = round % 3;
+    m->starts[1] = 1;
+    m->scale[0] = 0.25f + (float)round;
+    m->scale[1] = 0.5f;
+    memset(m->k_cache, 0x11, sizeof m->k_cache + sizeof m->v_cache + sizeof m->out);
+}
+
+static void fill_inputs(append_memory *m) {
+    uint16_t *first = m->q;
+    memset(m, 0, sizeof *m);
+    for (size_t i = 0; i < sizeof m->q / 2 + sizeof m->k + sizeof m->weight / 2; i++)
+        first[i] = (uint16_t)(0x3f00 + i * 2654435761u % 0x200); /* 0.5 to 2 */
+}
+
+static void run_on_cpu(const append_memory *given, append_memory *expected, int32_t cache) {
+    rope_append_desc desc = describe(NULL, cache);
+    rope_plan *plan = NULL;
+    desc.rope.backend = "cpu";
+    *expected = *given;
+    CHECK_STATUS(ROPE_OK, rope_append_plan_create(&desc, &plan));
+    const rope_append_args args = args_on(expected, cache);
+    CHECK_STATUS(ROPE_OK, rope_append(plan, &args));
+    rope_plan_destroy(plan);
+}
+
+static void replay_rounds(gpuGraphExec_t exec, gpuStream_t stream, append_memory *device,
+                          int32_t cache, const char *kernel) {
+    static append_memory given, expected, got;
+    fill_inputs(&given);
+    for (int round = 1; round <= 5; round++) {
+        fill_round(&given, round);
+        run_on_cpu(&given, &expected, cache);
+        CHECK_GPU(gpuMemcpyAsync(device, &given, sizeof given, gpuMemcpyHostToDevice, stream));
+        CHECK_GPU(gpuGraphLaunch(exec, stream));
+        CHECK_GPU(gpuMemcpyAsync(&got, device, sizeof got, gpuMemcpyDeviceToHost, stream));
+        CHECK_GPU(gpuStreamSynchronize(stream));
+        CHECK(memcmp(&got, &expected, sizeof got) == 0,
+              "%s, cache %d: round %d differs from the CPU", kernel, cache, round);
+    }
+}
+
+static void replay(const char *kernel, int32_t cache) {
+    const rope_append_desc desc = describe(kernel, cache);
+    rope_device *device;
+    rope_plan *plan = NULL;
+    void *memory;
+    gpuStream_t stream;
+    gpuGraph_t graph;
+    gpuGraphExec_t exec;
+    rope_status status = rope_device_open(GPU_BACKEND_NAME, 0, &device);
+    if (!test_requires(GPU_BACKEND_NAME) && status != ROPE_OK)
+        SKIP("%s", rope_last_error());
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_STATUS(ROPE_OK, rope_append_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, sizeof(append_memory), &memory));
+    CHECK_GPU(gpuStreamCreateWithFlags(&stream, gpuStreamNonBlocking));
+    rope_append_args args = args_on(memory, cache);
+    args.rope.stream = stream;
+    CHECK_GPU(gpuStreamBeginCapture(stream, gpuStreamCaptureModeThreadLocal));
+    status = rope_append(plan, &args);
+    CHECK_GPU(gpuStreamEndCapture(stream, &graph));
+    CHECK_STATUS(ROPE_OK, status);
+    CHECK_GPU(gpuGraphInstantiate(&exec, graph));
+    replay_rounds(exec, stream, memory, cache, kernel);
+    CHECK_GPU(gpuGraphExecDestroy(exec));
+    CHECK_GPU(gpuGraphDestroy(graph));
+    CHECK_GPU(gpuStreamDestroy(stream));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
+    rope_plan_destroy(plan);
+    rope_device_close(device);
+}
+
+TEST(streams, append_graphs_replay_with_other_places) {
+    static const char *const kernels[] = {"vector", "generic"};
+    for (int i = 0; i < 2; i++) {
+        replay(kernels[i], ROPE_CACHE_SLOTS);
+        replay(kernels[i], ROPE_CACHE_TABLE);
+    }
+}
