@@ -328,6 +328,8 @@ static const char *put_cache(const append_call *c, int part, int64_t heads, int6
         return error;
     const int64_t over[3] = {t->sizes[0], t->sizes[1], heads};
     target->data = tensor_write(t);
+    if (!target->data) /* no heads, or no pages */
+        return NULL;
     target->stride[0] = t->strides[0];
     target->stride[1] = t->strides[1];
     target->stride[2] = t->dims == 3 ? 0 : t->strides[2];
@@ -372,7 +374,7 @@ static const char *put_caches(const append_call *c, rope_append_args *args,
     const char *error = put_cache(c, PART_K, heads[PART_K], head_dim_of(c, PART_K), &args->k_cache);
     if (!error)
         error = put_cache(c, PART_V, heads[PART_V], head_dim_of(c, PART_V), &args->v_cache);
-    if (error || !cache_kind(c))
+    if (error || (!args->k_cache.data && !args->v_cache.data))
         return error;
     if (k->handle && v->handle && (k->sizes[0] != v->sizes[0] || k->sizes[1] != v->sizes[1]))
         return fail("v_cache has %" PRId64 " pages of %" PRId64 " slots; allowed is those of "

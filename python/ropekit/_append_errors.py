@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from ropekit._errors import INDICES, check_tensors, refuse
+from ropekit._errors import INDICES, check_tensors, explain, refuse
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _STORED = (
@@ -65,10 +65,19 @@ _WORDS = (
         r"\1_weight or \1_norm_weight is given; allowed is None without \1_norm_type",
     ),
     (r"\b([qkv])_weight\.data is NULL", r"\1_weight is not given"),
-    (r"\b([qkv])\.(norm\.)?(\w+)(?= is)", lambda m: f"{m[1]}_{'norm_' if m[2] else ''}{m[3]}"),
-    (r"\b([kv]_cache)\.scale", lambda m: f"{m[1][0]}_scale"),
+    (r"\b([qkv])\.scale is \d", r"\1_scale is given"),
+    (r"\bq\.store_dtype\b", "q_out"),
+    (r"\b([kv])\.store_dtype\b", r"\1_cache"),
+    (r"\b([qkv])\.norm\.(\w+)", r"\1_norm_\2"),
+    (r"\b([qkv])\.factor\b", r"\1_factor"),
     (r"\bnorm\.(\w+)", r"norm_\1"),
-    (r"\b(\w+_(?:cache|scale|weight))\.(?:data|stride) is", r"\1 is"),
+    (
+        r"(\w+)(?:\.in|\.out)? is 0x\w+ and (\w+)(?:\.in|\.out)? is 0x\w+: they overlap; .*",
+        r"\1 and \2 overlap; allowed is tensors that do not",
+    ),
+    (r"\b([kv])_cache\.scale\b", r"\1_scale"),
+    (r"\b(\w+_(?:cache|scale))\.stride is (\[.*?\])", r"\1 has the strides \2"),
+    (r"\b(\w+_(?:cache|scale|weight))\.data\b", r"\1"),
 )
 
 
@@ -84,6 +93,6 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
     def words(text: str) -> str:
         for pattern, replacement in _WORDS:
             text = re.sub(pattern, replacement, text)
-        return text
+        return explain(text)
 
     refuse(error, given, arguments[-1], check_append, words)

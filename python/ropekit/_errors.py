@@ -122,7 +122,7 @@ _WORDS = (
     (rf"^({_NUMBERS})( .* allowed is) 0 or", r"\1\2 None or"),
     (r" other than 0$", " other than 0, or None"),
     (r" \(1\.\.4\)", ""),
-    (r">= 0 and finite", "> 0 and finite"),
+    (r">= 0 and finite(?! in fp32)", "> 0 and finite"),
     (rf"\b({_ENUMS}) is (\d+)\b", _name),
     (rf"\b({_NUMBERS}) is 0(?![.\de])", r"\1 is not given"),
     (rf"\b({_NUMBERS}) is \"(.*?)\"", r"\1 is \2"),
@@ -145,7 +145,7 @@ def refuse_call(error: Exception, *arguments: object) -> NoReturn:
     offset = cast("int", given.pop("position_offset", 0))
 
     def words(text: str) -> str:
-        return text if "q" in given else re.sub(r"^q\b", "k", text)
+        return explain(text) if "q" in given else re.sub(r"^q\b", "k", explain(text))
 
     refuse(error, given, offset, check_rotated, words)
 
@@ -179,7 +179,7 @@ def refuse(
     if not text or not str(error).startswith(text):
         raise error
     kind = RuntimeError if status.value in _NOT_OF_ARGUMENTS else ValueError
-    raise kind(words(explain(text))) from None
+    raise kind(words(text)) from None
 
 
 def whole(offset: int) -> int:
