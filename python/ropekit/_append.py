@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
 from ropekit._append_errors import ARGUMENTS, WRITTEN, check_append, refuse_append
@@ -22,6 +22,7 @@ from ropekit._operators import (
 )
 
 CacheLayout = Literal["nhd", "hnd", "vllm"]
+_NO_OFFSET = 0  # by identity, as of `apply`
 
 
 def _argument(name: str) -> str:
@@ -52,8 +53,6 @@ def _written(arguments: Any) -> dict[str, Tensor]:
 
 
 def _check_grad(arguments: Any) -> None:
-    if not torch.is_grad_enabled():
-        return
     for name, x in zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False):
         if isinstance(x, Tensor) and x.requires_grad:
             raise RuntimeError(
@@ -63,7 +62,8 @@ def _check_grad(arguments: Any) -> None:
 
 
 def _counted(keyset: Any, *arguments: Any) -> None:
-    _check_grad(arguments)
+    if torch.is_grad_enabled():
+        _check_grad(arguments)
     written = _written(arguments)
     check_may_write(written)
     below = keyset & torch._C._after_ADInplaceOrView_keyset
@@ -76,24 +76,27 @@ _OPERATOR = torch.ops.ropekit.append.default
 _DIRECT: Any = torch.ops.ropekit.append_no_grad.default._op
 
 
-def _pages(x: Tensor | None, name: str, layout: str) -> Tensor | None:
-    """A cache, or the scales of its tokens, as [page, slot, head, ...]."""
-    if layout not in ("nhd", "hnd", "vllm"):
+def _pages(x: Tensor | None, part: str, layout: str) -> Tensor | None:
+    """A cache as [page, slot, head, element], or with blocks of elements."""
+    if layout not in ("hnd", "vllm"):
         allowed = listed(["'nhd'", "'hnd'", "'vllm'"])
         raise ValueError(f"cache_layout is {layout!r}; allowed is {allowed}")
-    if x is None or layout == "nhd":
+    if x is None:
         return x
     dims = x.dim()
-    if "scale" in name:
-        return x.transpose(1, 2) if dims == 3 else x
-    if layout == "vllm" and (dims == 4 or (dims == 5 and name == "k_cache")):
+    if layout == "vllm" and (dims == 4 or (dims == 5 and part == "k")):
         return x.permute(0, 3, 1, 2) if dims == 4 else x.permute(0, 3, 1, 2, 4)
     if layout == "hnd" and dims == 4:
         return x.transpose(1, 2)
     allowed = "4, or 5 of k_cache" if layout == "vllm" else "4"
     raise ValueError(
-        f"{name} has {dims} dimensions; allowed is {allowed}, for cache_layout {layout!r}"
+        f"{part}_cache has {dims} dimensions; allowed is {allowed}, for cache_layout {layout!r}"
     )
+
+
+def _scales(x: Tensor | None) -> Tensor | None:
+    """Scales of [page, head, slot] as [page, slot, head]."""
+    return x.transpose(1, 2) if x is not None and x.dim() == 3 else x
 
 
 class Options(LayerFields, total=False):
@@ -211,58 +214,53 @@ def append(
     """
     if q is not None and q_out is None:
         q_out = torch.empty_like(q)
-    lead = next((x for x in (q, k, v, q_out, k_out, v_out, k_cache) if x is not None), None)
-    if lead is None:
-        raise ValueError("q, k and v are None; allowed is one of them at least")
+    if cache_layout != "nhd":
+        k_cache, v_cache = (_pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
+        k_scale, v_scale, k_scale_out, v_scale_out = (
+            _scales(x) for x in (k_scale, v_scale, k_scale_out, v_scale_out)
+        )
     # A result in place is given once, as what is read and written.
-    rest: Any = (
-        q_out,
-        k_out,
-        v_out,
-        _pages(k_cache, "k_cache", cache_layout),
-        _pages(v_cache, "v_cache", cache_layout),
-        slots,
-        positions,
-        q_weight,
-        k_weight,
-        v_weight,
-        q_scale,
-        _pages(k_scale, "k_scale", cache_layout),
-        _pages(v_scale, "v_scale", cache_layout),
-        block_table,
-        cache_starts,
-        q_scale_out,
-        _pages(k_scale_out, "k_scale_out", cache_layout),
-        _pages(v_scale_out, "v_scale_out", cache_layout),
-        sequence_offsets,
-        cu_seqlens,
-        sequence_lengths,
-        cos,
-        sin,
-        position_flag,
-        whole(position_offset),
-    )
-    tensors = (
+    tensors: Any = (
         None if q is q_out else q,
         None if k is k_out else k,
         None if v is v_out else v,
     )
-    arguments = (*tensors, text_for(config, fields, lead), *rest)
-    _call(arguments)
+    results = q_out, k_out, v_out, k_cache, v_cache
+    lead = next((x for x in (q, k, v, *results) if x is not None), None)
+    if lead is None:
+        raise ValueError("q, k and v are None; allowed is one of them at least")
+    arguments = (*tensors, text_for(config, fields, lead), *results, slots, positions)
+    weights = q_weight, k_weight, v_weight, q_scale, k_scale, v_scale
+    # PyTorch takes its time over each argument, so that what is last and not given stays out.
+    usual = block_table is cache_starts is q_scale_out is k_scale_out is v_scale_out is None
+    usual = usual and sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
+    if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
+        scales = q_scale_out, k_scale_out, v_scale_out
+        sequences = sequence_offsets, cu_seqlens, sequence_lengths
+        rest = (block_table, cache_starts, *scales, *sequences, cos, sin, position_flag)
+        _call(
+            (*arguments, *weights, *rest, whole(position_offset)),
+            (*results, *scales, position_flag),
+        )
+    elif any(x is not None for x in weights):
+        _call((*arguments, *weights), results)
+    else:
+        _call(arguments, results)
     return q_out
 
 
-def _call(arguments: Any) -> None:
+def _call(arguments: Any, results: Any) -> None:
+    written = [x for x in results if x is not None]
     try:
         if is_compiling() or are_transforms_active():
             _OPERATOR(*arguments)
             return
-        _check_grad(arguments)
-        written = _written(arguments)
-        check_may_write(written)
+        if torch.is_grad_enabled():
+            _check_grad(arguments)
+        for x in written:
+            if x.is_neg() or x.is_inference():
+                check_may_write(_written(arguments))
         _DIRECT(*arguments)
     except (AttributeError, RuntimeError) as error:
-        if is_dynamo_compiling():
-            raise
         refuse_append(error, arguments)
-    increment_version(list(written.values()))
+    increment_version(written)

@@ -83,8 +83,9 @@ _WORDS = (
 
 def refuse_append(error: Exception, arguments: Any) -> NoReturn:
     """Raises `error`, with which a call ended, as what it says of the call's arguments."""
-    given = dict(zip(ARGUMENTS, (*arguments[:3], *arguments[4:-1]), strict=False))
-    given = {name: x for name, x in given.items() if x is not None}
+    named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
+    given = {name: x for name, x in named if x is not None}
+    offset = arguments[-1] if len(arguments) > len(ARGUMENTS) + 1 else 0
     # A result in place stands for its tensor.
     for name in "qkv":
         if name not in given and f"{name}_out" in given:
@@ -95,4 +96,4 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
             text = re.sub(pattern, replacement, text)
         return explain(text)
 
-    refuse(error, given, arguments[-1], check_append, words)
+    refuse(error, given, offset, check_append, words)
