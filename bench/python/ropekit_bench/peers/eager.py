@@ -92,17 +92,16 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        self.kernel = name
+        self.kernel = self.name = name
         self.is_naive = name.endswith("naive")
         self.function = naive if self.is_naive else cached
-        self.append, self.move = append, move
+        self.prepared = lambda function: function
         if is_compiled(name):
             self.kernel = f"torch.compile({self.function.__name__}, dynamic=False)"
             torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
             torch._functorch.config.donated_buffer = False  # a backward is timed again and again
             self.function = torch.compile(self.function, dynamic=False)
-            self.append = torch.compile(append, dynamic=False)
-            self.move = torch.compile(move, dynamic=False)
+            self.prepared = lambda function: torch.compile(function, dynamic=False)
 
     def prepare(self, case):
         constants = (
@@ -125,12 +124,15 @@ class adapter:
         calls = [(case.tensors(i), case.caches(i)) for i in range(case.sets)]
         if case.moves:
             fixed = case.slots, case.scale, cos, sin, case.interleaved, case.dtype
-            return lambda slot: self.move(calls[slot][1][0], *fixed)
+            moved = self.prepared(move)
+            return lambda slot: moved(calls[slot][1][0], *fixed)
         fixed = case.slots, case.scale, cos, sin, offsets, case.interleaved
+        self.kernel = f"{self.name}: norm, rotation, indexed store"
+        called = self.prepared(append)
 
         def run(slot):
             tensors, caches = calls[slot]
-            return self.append(tensors, case.weights, caches, *fixed)
+            return called(tensors, case.weights, caches, *fixed)
 
         return run
 
