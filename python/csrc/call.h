@@ -2,16 +2,15 @@
 #ifndef ROPEKIT_PYTHON_CALL_H
 #define ROPEKIT_PYTHON_CALL_H
 
+#include "python/csrc/inputs.h"
 #include "python/csrc/plans.h"
-#include "python/csrc/tensor.h"
 
-/* Names as in rope_args. q_out and k_out are q and k where they are written in place. */
+/* q_out and k_out are q and k where they are written in place. */
 typedef struct call {
     const char *text;
     size_t text_length;
     tensor q, k, q_out, k_out; /* a lone tensor is q, whatever its role */
-    int64_t position_offset;
-    tensor position_ids, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin, position_flag;
+    inputs inputs;
     int in_place;
 } call;
 

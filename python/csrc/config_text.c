@@ -27,16 +27,25 @@ typedef struct field {
     int has_zero;       /* where 0 is a value; elsewhere it stands for none in a rope_desc */
 } field;
 
-#define ENUM(member, values)                                                                       \
-    { #member, offsetof(config_text, desc.member), KIND_INT32, values, 0 }
-#define FIELD(member, kind)                                                                        \
-    { #member, offsetof(config_text, desc.member), kind, NULL, 0 }
-#define ZERO(member, kind)                                                                         \
-    { #member, offsetof(config_text, desc.member), kind, NULL, 1 }
+#define NAMED(name, member, kind, values, zero)                                                    \
+    { name, offsetof(config_text, member), kind, values, zero }
+#define ENUM(member, values) NAMED(#member, desc.member, KIND_INT32, values, 0)
+#define FIELD(member, kind) NAMED(#member, desc.member, kind, NULL, 0)
+#define ZERO(member, kind) NAMED(#member, desc.member, kind, NULL, 1)
+#define NORM(prefix, member)                                                                       \
+    NAMED(prefix "type", member.type, KIND_INT32, "rms layer", 0),                                 \
+        NAMED(prefix "scope", member.scope, KIND_INT32, "head token", 0),                          \
+        NAMED(prefix "offset", member.offset, KIND_INT32, NULL, 1),                                \
+        NAMED(prefix "dim", member.dim, KIND_INT32, NULL, 0),                                      \
+        NAMED(prefix "weight", member.weight, KIND_INT32, "weight one_plus_weight", 0),            \
+        NAMED(prefix "rounding", member.rounding, KIND_INT32, "once twice", 0),                    \
+        NAMED(prefix "eps", member.eps, KIND_REAL, NULL, 1)
+#define PART(prefix, member)                                                                       \
+    NORM(prefix "norm_", member.norm), NAMED(prefix "factor", member.factor, KIND_REAL, NULL, 0)
 
 static const field fields[] = {
-    {"layout", offsetof(config_text, layout), KIND_INT32, "bshd bhsd sbhd thd", 0},
-    {"role", offsetof(config_text, role), KIND_INT32, "q k", 0},
+    NAMED("layout", layout, KIND_INT32, "bshd bhsd sbhd thd", 0),
+    NAMED("role", role, KIND_INT32, "q k", 0),
     FIELD(head_dim, KIND_INT32),
     FIELD(rotary_dim, KIND_INT32),
     ZERO(rotary_offset, KIND_INT32),
@@ -83,6 +92,13 @@ static const field fields[] = {
     ENUM(out_of_range, "error identity clamp"),
     ENUM(launch, "serial programmatic"),
     FIELD(kernel, KIND_NAME),
+    NORM("norm_", norm),
+    PART("q_", append.q),
+    PART("k_", append.k),
+    PART("v_", append.v),
+    NAMED("rotation", append.rotation, KIND_INT32, "on off", 0),
+    NAMED("ring", append.ring, KIND_INT64, NULL, 0),
+    NAMED("dtype", append.rope.dtype, KIND_INT32, "float32 float16 bfloat16", 0),
 };
 
 enum { FIELD_COUNT = sizeof fields / sizeof fields[0] };
@@ -235,8 +251,8 @@ static const char *parse_field(char *text, config_text *config, double **lists) 
 }
 
 const char *config_text_parse(const char *text, size_t length, config_text *config) {
-    *config = (config_text){
-        .desc = {.struct_size = sizeof(rope_desc)}, .layout = LAYOUT_BSHD, .role = ROLE_Q};
+    *config =
+        (config_text){.desc = ROPE_DESC_INIT, .append = ROPE_APPEND_DESC_INIT, .role = ROLE_Q};
     config->strings = malloc(length + 1);
     config->lists = calloc(length + 1, sizeof(double));
     if (!config->strings || !config->lists)
@@ -310,11 +326,11 @@ static void write_value(writer *w, const field *f, const rope_desc *desc, const 
     }
 }
 
-size_t config_text_print(const rope_desc *desc, char *text, size_t size) {
+size_t config_text_print(const rope_desc *desc, const rope_norm *norm, char *text, size_t size) {
     static const char zeros[sizeof(rope_desc)];
     static const size_t sizes[] = {
         4, 8, 8, sizeof desc->sections, sizeof(void *), sizeof(void *), sizeof(void *)};
-    const config_text config = {.desc = *desc};
+    const config_text config = {.desc = *desc, .norm = *norm};
     writer w = {text, size, 0};
     const locale_t own = use_point();
     for (int i = 0; i < FIELD_COUNT; i++) {

@@ -1,11 +1,12 @@
 /*
  * A descriptor as text, "name=value" fields divided by spaces: what a graph of PyTorch can hold and
- * save. Names and values are those of rope_desc, enumerations by name, lists divided by commas.
+ * save. Names and values are those of rope_desc and rope_append_desc, where a part's have its
+ * letter ahead of them, as in q_norm_type; enumerations by name, lists divided by commas.
  */
 #ifndef ROPEKIT_PYTHON_CONFIG_TEXT_H
 #define ROPEKIT_PYTHON_CONFIG_TEXT_H
 
-#include <ropekit/rope.h>
+#include <ropekit/append.h>
 
 /* Order of a tensor's dimensions; thd is packed, without a batch. */
 typedef enum config_layout {
@@ -21,10 +22,12 @@ typedef enum config_role { ROLE_Q = 1, ROLE_K = 2 } config_role;
 /* What a text says. dtype, device and what else the tensors tell are left to them. */
 typedef struct config_text {
     rope_desc desc;
-    int32_t layout;     /* config_layout */
-    int32_t role;       /* config_role */
-    int32_t axis_count; /* entries of desc.pair_axis */
-    double *lists;      /* what desc points to */
+    rope_append_desc append; /* without its rope, but for dtype */
+    rope_norm norm;          /* of q and k, where theirs does not say */
+    int32_t layout;          /* config_layout; 0: not given */
+    int32_t role;            /* config_role */
+    int32_t axis_count;      /* entries of desc.pair_axis */
+    double *lists;           /* what desc points to */
     char *strings;
 } config_text;
 
@@ -33,8 +36,8 @@ typedef struct config_text {
 const char *config_text_parse(const char *text, size_t length, config_text *config);
 void config_text_release(config_text *config);
 
-/* Writes a descriptor as text that ends in a zero. Returns its length without it, whatever size is.
- */
-size_t config_text_print(const rope_desc *desc, char *text, size_t size);
+/* Writes how q and k are rotated and normalised as text that ends in a zero. Returns its length
+ * without it, whatever size is. */
+size_t config_text_print(const rope_desc *desc, const rope_norm *norm, char *text, size_t size);
 
 #endif

@@ -4,8 +4,8 @@
 #include <string.h>
 
 /* Finishes a configuration, of heads of head_dim where it states none and head_dim is not 0, and
- * writes it as text, without dtype and such a head_dim, which the tensors tell. Returns the length
- * of the whole text, or 0 on an error that rope_last_error() tells. */
+ * writes it and its norm as text, without dtype and such a head_dim, which the tensors tell.
+ * Returns the length of the whole text, or 0 on an error that rope_last_error() tells. */
 ROPE_API size_t ropekit_describe_config(rope_config *config, int32_t head_dim, char *text,
                                         size_t size) {
     rope_desc desc = ROPE_DESC_INIT;
@@ -15,7 +15,10 @@ ROPE_API size_t ropekit_describe_config(rope_config *config, int32_t head_dim, c
             return 0;
         desc.head_dim = 0;
     }
-    return config_text_print(&desc, text, size);
+    rope_norm norm;
+    if (rope_append_config_norm(config, &norm) != ROPE_OK)
+        return 0;
+    return config_text_print(&desc, &norm, text, size);
 }
 
 /* What is wrong with a text whatever the tensors, valid until the thread's next call, or NULL. */

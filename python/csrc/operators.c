@@ -3,7 +3,9 @@
  * in python/ropekit/_operators.py. A boxed kernel owns what the stack holds and leaves its results
  * there.
  */
+#include "python/csrc/append.h"
 #include "python/csrc/call.h"
+#include "python/csrc/failure.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -35,9 +37,10 @@ static const char *take_optional(StableIValue value, tensor *t) {
 /* Arguments in the order of the schemas. Every one is taken, also after an error. */
 static const char *take_all(const StableIValue *stack, uint64_t count, int pair, call *c,
                             StringHandle *text) {
+    inputs *in = &c->inputs;
     tensor *const optional[] = {
-        &c->sequence_offsets, &c->cu_seqlens, &c->sequence_lengths, &c->cos, &c->sin,
-        &c->position_flag};
+        &in->sequence_offsets, &in->cu_seqlens, &in->sequence_lengths, &in->cos, &in->sin,
+        &in->position_flag};
     const char *error = take(*stack++, &c->q), *other;
     if (pair && (other = take(*stack++, &c->k)))
         error = other;
@@ -45,40 +48,58 @@ static const char *take_all(const StableIValue *stack, uint64_t count, int pair,
     uint64_t rest = count - 2 - (uint64_t)pair;
     int ids_alone = rest == 1;
     other =
-        ids_alone ? take(*stack++, &c->position_ids) : take_optional(*stack++, &c->position_ids);
+        ids_alone ? take(*stack++, &in->position_ids) : take_optional(*stack++, &in->position_ids);
     if (other)
         error = other;
     if (ids_alone)
         return error;
-    memcpy(&c->position_offset, stack++, sizeof c->position_offset);
+    memcpy(&in->position_offset, stack++, sizeof in->position_offset);
     for (uint64_t i = 0; i < rest - 2; i++)
         if ((other = take_optional(*stack++, optional[i])))
             error = other;
     return error;
 }
 
-static void release(const call *c) {
-    const tensor *const all[] = {
-        &c->q,   &c->k,   &c->position_ids,     &c->sequence_offsets, &c->cu_seqlens,
-        &c->cos, &c->sin, &c->sequence_lengths, &c->position_flag};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i]->handle)
-            aoti_torch_delete_tensor_object(all[i]->handle);
+static void release(const tensor *t, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (t[i].handle)
+            aoti_torch_delete_tensor_object(t[i].handle);
+}
+
+static void release_inputs(const inputs *in) {
+    const tensor all[] = {in->position_ids, in->sequence_offsets,
+                          in->cu_seqlens,   in->sequence_lengths,
+                          in->cache_starts, in->cos,
+                          in->sin,          in->position_flag};
+    release(all, sizeof all / sizeof all[0]);
+}
+
+static const char *read_text(StringHandle handle, const char **text, size_t *length) {
+    return torch_string_c_str(handle, text) || torch_string_length(handle, length)
+               ? fail_last(fail("the configuration is no string"))
+               : NULL;
+}
+
+/* Raises what an operator ends with, unless NULL. */
+static void end(const char *error) {
+    aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
 }
 
 static void run(StableIValue *stack, uint64_t count, int pair, int in_place) {
     call c = {.in_place = in_place};
     StringHandle text;
     const char *error = take_all(stack, count, pair, &c, &text);
-    if (!error && (torch_string_c_str(text, &c.text) || torch_string_length(text, &c.text_length)))
-        error = "the configuration is no string";
+    if (!error)
+        error = read_text(text, &c.text, &c.text_length);
     if (!error)
         error = call_run(&c);
     torch_delete_string(text);
-    release(&c);
+    release(&c.q, 1);
+    release(&c.k, 1);
+    release_inputs(&c.inputs);
     if (error)
         call_release_results(&c);
-    aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
+    end(error);
     if (in_place)
         return;
     stack[0] = (uintptr_t)c.q_out.handle;
@@ -106,6 +127,59 @@ static void rotate_pair_in_place(StableIValue *stack, uint64_t inputs, uint64_t 
     run(stack, inputs, 1, 1);
 }
 
+/* In the order of the schema, whose config is NULL here and position_offset the last. */
+static void append(StableIValue *stack, uint64_t inputs_count, uint64_t outputs) {
+    append_call c = {0};
+    inputs *in = &c.inputs;
+    tensor *const order[] = {&c.in[PART_Q],
+                             &c.in[PART_K],
+                             &c.in[PART_V],
+                             NULL,
+                             &c.out[PART_Q],
+                             &c.out[PART_K],
+                             &c.out[PART_V],
+                             &c.cache[PART_K],
+                             &c.cache[PART_V],
+                             &c.slots,
+                             &in->position_ids,
+                             &c.weight[PART_Q],
+                             &c.weight[PART_K],
+                             &c.weight[PART_V],
+                             &c.scale[PART_Q],
+                             &c.scale[PART_K],
+                             &c.scale[PART_V],
+                             &c.block_table,
+                             &in->cache_starts,
+                             &c.scale_out[PART_Q],
+                             &c.scale_out[PART_K],
+                             &c.scale_out[PART_V],
+                             &in->sequence_offsets,
+                             &in->cu_seqlens,
+                             &in->sequence_lengths,
+                             &in->cos,
+                             &in->sin,
+                             &in->position_flag};
+    enum { TENSORS = sizeof order / sizeof order[0] };
+    StringHandle text = NULL;
+    const char *error = NULL, *other;
+    (void)inputs_count, (void)outputs;
+    for (int i = 0; i < TENSORS; i++)
+        if (!order[i])
+            text = (StringHandle)(uintptr_t)stack[i];
+        else if ((other = take_optional(stack[i], order[i])))
+            error = other;
+    memcpy(&in->position_offset, &stack[TENSORS], sizeof in->position_offset);
+    if (!error)
+        error = read_text(text, &c.text, &c.text_length);
+    if (!error)
+        error = append_run(&c);
+    torch_delete_string(text);
+    for (int i = 0; i < TENSORS; i++)
+        if (order[i])
+            release(order[i], 1);
+    end(error);
+}
+
 static const struct {
     const char *name;
     void (*kernel)(StableIValue *, uint64_t, uint64_t);
@@ -126,6 +200,8 @@ static const struct {
     {"rotate_pair_no_grad.ids", rotate_pair},
     {"rotate_no_grad_.ids", rotate_in_place},
     {"rotate_pair_no_grad_.ids", rotate_pair_in_place},
+    {"append", append},
+    {"append_no_grad", append},
 };
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */

@@ -4,6 +4,7 @@
 #define ROPEKIT_PYTHON_PLANS_H
 
 #include "python/csrc/config_text.h"
+#include "python/csrc/tensor.h"
 
 /* What the tensors of a call tell beside its text. All of it counts, so no byte is left unset. */
 typedef struct plan_key {
@@ -16,6 +17,16 @@ typedef struct plan_key {
     int32_t table_columns;  /* entries of a row of them */
     int32_t accelerated;    /* 0: the backend cpu */
     int32_t device;
+    int32_t append; /* 0: a plan that rotates, and the rest is 0; else one of append */
+    int32_t v_head_dim;
+    int32_t store_dtype[3];  /* of q's result, of k's and v's cache; 0: none */
+    int32_t scale[3];        /* ROPE_SCALE_ */
+    int32_t weight_dtype[3]; /* 0 without a weight */
+    int32_t cache;           /* ROPE_CACHE_ */
+    int32_t index_dtype;     /* of slots or the block table */
+    int32_t dim_block[2];    /* of k's and v's cache */
+    int32_t k_source;        /* ROPE_SOURCE_ */
+    int64_t page_size;
 } plan_key;
 
 typedef struct plan_entry {
@@ -25,9 +36,12 @@ typedef struct plan_entry {
     rope_plan *plan;
 } plan_entry;
 
+/* What the lead of the tensors tells, and a table of cos where its handle is not NULL. */
+void plan_key_put(plan_key *key, const tensor *lead, const tensor *cos);
+
 /* Finds or makes a plan. Returns NULL where it cannot, and *error then says why until the thread's
- * next call; *status is the library's, or ROPE_ERROR_INVALID_VALUE. */
-const plan_entry *plan_for(const plan_key *key, const char **error, rope_status *status);
+ * next call. */
+const plan_entry *plan_for(const plan_key *key, const char **error);
 
 /* What is wrong with a text whatever the tensors, or NULL. */
 const char *plan_check(const char *text, size_t length);

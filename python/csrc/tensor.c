@@ -20,9 +20,12 @@ static const element elements[] = {
     {aoti_torch_dtype_int64, "int64", ROPE_I64},
     {aoti_torch_dtype_int32, "int32", ROPE_I32},
     {aoti_torch_dtype_int16, "int16", 0},
-    {aoti_torch_dtype_int8, "int8", 0},
+    {aoti_torch_dtype_int8, "int8", ROPE_I8},
     {aoti_torch_dtype_uint8, "uint8", 0},
     {aoti_torch_dtype_bool, "bool", 0},
+    {aoti_torch_dtype_float8_e4m3fn, "float8_e4m3fn", ROPE_F8E4M3},
+    {aoti_torch_dtype_float8_e5m2, "float8_e5m2", ROPE_F8E5M2},
+    {aoti_torch_dtype_float8_e4m3fnuz, "float8_e4m3fnuz", ROPE_F8E4M3FNUZ},
 };
 
 static const element *element_of(int32_t number) {

@@ -6,7 +6,7 @@
 
 #include <ropekit/rope.h>
 
-enum { TENSOR_DIMS = 4 };
+enum { TENSOR_DIMS = 4 }; /* of one that is made or widened */
 
 typedef struct tensor {
     AtenTensorHandle handle; /* owned; NULL: absent, and the rest is unset */

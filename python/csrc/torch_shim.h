@@ -56,6 +56,9 @@ int32_t aoti_torch_dtype_int16(void);
 int32_t aoti_torch_dtype_int32(void);
 int32_t aoti_torch_dtype_int64(void);
 int32_t aoti_torch_dtype_bool(void);
+int32_t aoti_torch_dtype_float8_e4m3fn(void);
+int32_t aoti_torch_dtype_float8_e5m2(void);
+int32_t aoti_torch_dtype_float8_e4m3fnuz(void);
 
 /* Raises msg as a Python RuntimeError: it unwinds the C frames above it. */
 void aoti_torch_check(bool cond, const char *func, const char *file, uint32_t line,

@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn, cast
 
 import torch
 from torch import SymInt, Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ropekit._fields import NAMES, Fields, listed
+from ropekit._fields import NAMES, LayerFields, listed
 from ropekit._library import library
 
 _ROTATED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -25,24 +25,21 @@ ARGUMENTS = (
     *("q", "k", "positions", "position_offset", "sequence_offsets", "cu_seqlens"),
     *("sequence_lengths", "cos", "sin", "position_flag"),
 )
-_INDICES = ("positions", "sequence_offsets", "cu_seqlens", "sequence_lengths")
+INDICES = ("positions", "sequence_offsets", "cu_seqlens", "sequence_lengths")
 # rope_status of what no other argument mends: memory, no kernel, no backend, no device, the device.
 _NOT_OF_ARGUMENTS = {7, 8, 9, 10, 12}
 
 
-def check_tensors(tensors: Mapping[str, Tensor]) -> None:
+def check_tensors(
+    tensors: Mapping[str, Tensor], allowed_of: Callable[[str], tuple[torch.dtype, ...]]
+) -> None:
     """Refuses tensors of a call, by the names of its keywords, for what none can be."""
     leader, first = next(iter(tensors.items()))
-    rotated = tensors.get("q", first)
     for name, x in tensors.items():
-        allowed: tuple[torch.dtype, ...] = _WHOLE if name in _INDICES else _ROTATED
-        if name in ("k", "cos", "sin") and rotated.dtype in _ROTATED:
-            allowed = (rotated.dtype,) if name == "k" else (torch.float32, rotated.dtype)
-        elif name == "position_flag":
-            allowed = (torch.int32,)
+        allowed = allowed_of(name)
         if x.dtype not in allowed:
             names = listed([str(dtype) for dtype in dict.fromkeys(allowed)])
-            like = ", the type of q" if name == "k" and "q" in tensors else ""
+            like = f", the type of {leader}" if name in ("k", "v") and name != leader else ""
             raise TypeError(f"{name} is {x.dtype}; allowed is {names}{like}")
         if x.layout != torch.strided:
             raise TypeError(f"{name} is {x.layout}; allowed is torch.strided")
@@ -52,10 +49,26 @@ def check_tensors(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
+def check_rotated(tensors: Mapping[str, Tensor]) -> None:
+    """check_tensors for `apply`."""
+    rotated = tensors.get("q", next(iter(tensors.values()))).dtype
+
+    def allowed(name: str) -> tuple[torch.dtype, ...]:
+        if name in INDICES:
+            return _WHOLE
+        if name == "position_flag":
+            return (torch.int32,)
+        if name in ("k", "cos", "sin") and rotated in _ROTATED:
+            return (rotated,) if name == "k" else (torch.float32, rotated)
+        return _ROTATED
+
+    check_tensors(tensors, allowed)
+
+
 _ENUMS = "|".join(NAMES)
 # Numbers for which 0 stands for none; 0 is one of the others.
 _NUMBERS = "|".join(
-    Fields.__annotations__.keys()
+    LayerFields.__annotations__.keys()
     - NAMES.keys()
     - {"rotary_offset", "k_rotary_offset", "shard_rank", "xpos_center", "sequence_length", "kernel"}
 )
@@ -109,7 +122,7 @@ _WORDS = (
     (rf"^({_NUMBERS})( .* allowed is) 0 or", r"\1\2 None or"),
     (r" other than 0$", " other than 0, or None"),
     (r" \(1\.\.4\)", ""),
-    (r">= 0 and finite", "> 0 and finite"),
+    (r">= 0 and finite(?! in fp32)", "> 0 and finite"),
     (rf"\b({_ENUMS}) is (\d+)\b", _name),
     (rf"\b({_NUMBERS}) is 0(?![.\de])", r"\1 is not given"),
     (rf"\b({_NUMBERS}) is \"(.*?)\"", r"\1 is \2"),
@@ -126,15 +139,31 @@ def explain(text: str) -> str:
     return text
 
 
-def refuse(error: Exception, *arguments: object) -> NoReturn:
+def refuse_call(error: Exception, *arguments: object) -> NoReturn:
+    """`refuse` for `apply` and `apply_`."""
+    given = {name: x for name, x in zip(ARGUMENTS, arguments, strict=False) if x is not None}
+    offset = cast("int", given.pop("position_offset", 0))
+
+    def words(text: str) -> str:
+        return explain(text) if "q" in given else re.sub(r"^q\b", "k", explain(text))
+
+    refuse(error, given, offset, check_rotated, words)
+
+
+def refuse(
+    error: Exception,
+    given: Mapping[str, object],
+    offset: int,
+    check: Callable[[Mapping[str, Tensor]], None],
+    words: Callable[[str], str],
+) -> NoReturn:
     """Raises `error`, with which a call ended, as what it says of the call's arguments.
 
     They are looked at here, after the call has failed, which spares every other call the time.
     """
     if is_dynamo_compiling():
         raise error
-    given = {name: x for name, x in zip(ARGUMENTS, arguments, strict=False) if x is not None}
-    offset = whole(cast("int", given.pop("position_offset", 0)))
+    offset = whole(offset)
     try:
         for name, x in given.items():
             if not isinstance(x, Tensor):
@@ -142,7 +171,7 @@ def refuse(error: Exception, *arguments: object) -> NoReturn:
         if not -(2**63) <= offset < 2**63:
             raise ValueError(f"position_offset is {offset}; allowed is a whole number of 64 bits")
         if given:
-            check_tensors(cast("dict[str, Tensor]", given))
+            check(cast("dict[str, Tensor]", given))
     except (TypeError, ValueError) as found:
         raise found from None
     status = ctypes.c_int32()
@@ -150,8 +179,7 @@ def refuse(error: Exception, *arguments: object) -> NoReturn:
     if not text or not str(error).startswith(text):
         raise error
     kind = RuntimeError if status.value in _NOT_OF_ARGUMENTS else ValueError
-    words = explain(text)
-    raise kind(words if "q" in given else re.sub(r"^q\b", "k", words)) from None
+    raise kind(words(text)) from None
 
 
 def whole(offset: int) -> int:

@@ -8,9 +8,14 @@ from contextlib import suppress
 from numbers import Real
 from typing import Literal, NoReturn, TypedDict, get_args, get_origin, get_type_hints
 
+import torch
 from torch import SymInt, Tensor
 
 Pairing = Literal["half_split", "interleaved"]
+Norm = Literal["rms", "layer"]
+NormScope = Literal["head", "token"]
+NormWeight = Literal["weight", "one_plus_weight"]
+NormRounding = Literal["once", "twice"]
 
 
 class Fields(TypedDict, total=False):
@@ -67,7 +72,51 @@ class Fields(TypedDict, total=False):
     kernel: str
 
 
-_KINDS = get_type_hints(Fields)
+class LayerFields(Fields, total=False):
+    """Those of `append` too: norms, factors and the cache of a layer.
+
+    norm_ is of q and k; q_norm_, k_norm_ and v_norm_ go before it.
+    """
+
+    norm_type: Norm
+    norm_scope: NormScope
+    norm_offset: int
+    norm_dim: int
+    norm_weight: NormWeight
+    norm_rounding: NormRounding
+    norm_eps: float
+    q_norm_type: Norm
+    q_norm_scope: NormScope
+    q_norm_offset: int
+    q_norm_dim: int
+    q_norm_weight: NormWeight
+    q_norm_rounding: NormRounding
+    q_norm_eps: float
+    q_factor: float
+    k_norm_type: Norm
+    k_norm_scope: NormScope
+    k_norm_offset: int
+    k_norm_dim: int
+    k_norm_weight: NormWeight
+    k_norm_rounding: NormRounding
+    k_norm_eps: float
+    k_factor: float
+    v_norm_type: Norm
+    v_norm_scope: NormScope
+    v_norm_offset: int
+    v_norm_dim: int
+    v_norm_weight: NormWeight
+    v_norm_rounding: NormRounding
+    v_norm_eps: float
+    v_factor: float
+    rotation: Literal["on", "off"]
+    ring: int
+    dtype: torch.dtype
+
+
+_KINDS = get_type_hints(LayerFields)
+LAYER_ONLY = frozenset(LayerFields.__annotations__.keys() - Fields.__annotations__.keys())
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Enumerations by their fields; "role" is that of a lone tensor, which `apply` sets.
 NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k")} | {
     name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
@@ -115,6 +164,11 @@ def _write(name: str, value: object) -> str:
         if not isinstance(value, str) or not value or " " in value:
             _refuse(name, value, "the name of a kernel", str)
         text = value
+    elif name == "dtype":
+        if value not in _DTYPES:
+            allowed = listed([str(dtype) for dtype in _DTYPES])
+            _refuse(name, value, allowed, torch.dtype)
+        text = str(value).removeprefix("torch.")
     elif name in _KINDS:
         text = _number(name, value, _KINDS[name] is int)
     else:

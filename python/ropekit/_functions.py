@@ -10,7 +10,8 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
-from ropekit._errors import refuse, whole
+from ropekit._errors import refuse_call, whole
+from ropekit._fields import LAYER_ONLY
 from ropekit._operators import (
     DIRECT,
     DIRECT_IN_PLACE,
@@ -41,7 +42,8 @@ def _merge_cached(text: str, /, **fields: object) -> str:
     return merge(text, fields)
 
 
-def _text(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
+def text_for(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
+    """The text of a configuration and of fields that go before it."""
     if isinstance(config, Config):
         text = config.text
     elif config is None:
@@ -151,7 +153,7 @@ def apply(
         result = rotate(len(tensors), *tensors, text, positions, whole(position_offset), *rest)
     except (AttributeError, RuntimeError) as error:
         others = sequence_offsets, cu_seqlens, sequence_lengths, cos, sin
-        refuse(error, q, k, positions, position_offset, *others)
+        refuse_call(error, q, k, positions, position_offset, *others)
     return result
 
 
@@ -227,7 +229,7 @@ def apply_(
                 *tensors, text, positions, position_offset, *rest[1:], position_flag
             )
     except (AttributeError, RuntimeError) as error:
-        refuse(error, q, k, positions, *rest, position_flag)
+        refuse_call(error, q, k, positions, *rest, position_flag)
     if not traced:
         increment_version(tensors if position_flag is None else (*tensors, position_flag))
 
@@ -263,11 +265,18 @@ def _read(
     if q is not None and k is not None:
         if isinstance(config, Config) and not fields:
             return (q, k), config.text
-        return (q, k), _text(config, fields, q)
+        return (q, k), _rotation_text(config, fields, q)
     one = k if q is None else q
     if one is None:
         raise ValueError("q and k are None; allowed is one of them")
-    return (one,), _text(config, fields, one, "k" if q is None else None)
+    return (one,), _rotation_text(config, fields, one, "k" if q is None else None)
+
+
+def _rotation_text(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
+    if not LAYER_ONLY.isdisjoint(fields):
+        name = next(name for name in fields if name in LAYER_ONLY)
+        raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.append")
+    return text_for(config, fields, x, role)
 
 
 def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ropekit._errors import ARGUMENTS, check_tensors
+from ropekit._errors import ARGUMENTS, check_rotated
 from ropekit._fields import listed
 from ropekit._library import library
 from ropekit.config import merge
@@ -57,10 +57,14 @@ is_tracing = torch._C._is_tracing  # by torch.jit.trace
 
 assert library  # loaded first: its kernels belong to these schemas
 _definitions = torch.library.Library("ropekit", "DEF")
-for _name, _schema in _SCHEMAS.items():
-    _definitions.define(
-        _name + _schema, tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-    )
+implement: Any = _definitions.impl
+
+
+def define(name: str, schema: str, fake: Any) -> None:
+    """An operator, whose kernels are compiled, with its fake kernel."""
+    tags = torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout
+    _definitions.define(name + schema, tags=tags)
+    torch.library.register_fake(f"ropekit::{name}", fake)
 
 
 def _empty_like(x: Tensor) -> Tensor:
@@ -84,7 +88,7 @@ def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> N
     names = ARGUMENTS if fields.get("role") != "k" else ("k", "q", *ARGUMENTS[2:])
     given = zip(names, (q, k, *rest), strict=False)
     tensors = {name: x for name, x in given if isinstance(x, Tensor)}
-    check_tensors(tensors)
+    check_rotated(tensors)
     layout = fields.get("layout", "bshd")
     if layout not in _PLACES:
         allowed = listed([repr(name) for name in _PLACES])
@@ -128,9 +132,8 @@ _FAKES: dict[str, Any] = {
     "rotate_": _fake_rotate_,
     "rotate_pair_": _fake_rotate_pair_,
 }
-for _name in _SCHEMAS:
-    _kind = _name.partition(".")[0].replace("_no_grad", "")
-    torch.library.register_fake(f"ropekit::{_name}", _FAKES[_kind])
+for _name, _schema in _SCHEMAS.items():
+    define(_name, _schema, _FAKES[_name.partition(".")[0].replace("_no_grad", "")])
 
 
 @lru_cache(maxsize=1024)
@@ -348,10 +351,13 @@ def check_recorded(tensors: tuple[Tensor, ...]) -> None:
 
 def check_written(q: Tensor | None, k: Tensor | None) -> None:
     """Refuses a tensor that cannot be written in place."""
+    check_may_write({name: x for name, x in (("q", q), ("k", k)) if x is not None})
+
+
+def check_may_write(tensors: dict[str, Tensor]) -> None:
+    """check_written of any tensors, by their names."""
     has_bits = not torch.compiler.is_dynamo_compiling()
-    for name, x in (("q", q), ("k", k)):
-        if x is None:
-            continue
+    for name, x in tensors.items():
         if has_bits and x.is_neg():
             raise RuntimeError(f"{name} has the negative bit; allowed in place is x.resolve_neg()")
         if has_bits and x.is_inference() and not torch.is_inference_mode_enabled():
@@ -398,7 +404,7 @@ def _direct(name: str, overload: str) -> Any:
 DIRECT, DIRECT_IN_PLACE = _direct("no_grad", "default"), _direct("no_grad_", "default")
 FEW, FEW_IN_PLACE = _direct("no_grad", "few"), _direct("no_grad_", "few")
 IDS, IDS_IN_PLACE = _direct("no_grad", "ids"), _direct("no_grad_", "ids")
-_definitions.impl("rotate", _rotate, "Autograd")
-_definitions.impl("rotate_pair", _rotate_pair, "Autograd")
-_definitions.impl("rotate_", _counted(1), "ADInplaceOrView", with_keyset=True)
-_definitions.impl("rotate_pair_", _counted(2), "ADInplaceOrView", with_keyset=True)
+implement("rotate", _rotate, "Autograd")
+implement("rotate_pair", _rotate_pair, "Autograd")
+implement("rotate_", _counted(1), "ADInplaceOrView", with_keyset=True)
+implement("rotate_pair_", _counted(2), "ADInplaceOrView", with_keyset=True)

@@ -21,10 +21,10 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import explain
-from ropekit._fields import Fields, merge
+from ropekit._fields import Fields, LayerFields, merge
 from ropekit._library import library
 
-__all__ = ["Config", "Fields", "merge", "text_of"]
+__all__ = ["Config", "Fields", "LayerFields", "merge", "text_of"]
 
 
 @lru_cache(maxsize=1024)
@@ -45,13 +45,13 @@ class Config:
     __slots__ = ("text",)
     text: str
 
-    def __init__(self, **fields: Unpack[Fields]) -> None:
+    def __init__(self, **fields: Unpack[LayerFields]) -> None:
         object.__setattr__(self, "text", Config.from_text(merge("", fields)).text)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Config cannot change; use replace({name}=...)")
 
-    def replace(self, **fields: Unpack[Fields]) -> Config:
+    def replace(self, **fields: Unpack[LayerFields]) -> Config:
         """The same configuration with other values; None gives back the default."""
         return Config.from_text(merge(self.text, fields))
 
@@ -69,7 +69,7 @@ class Config:
         layer_type: str | None = None,
         *,
         allow_unread: bool = False,
-        **fields: Unpack[Fields],
+        **fields: Unpack[LayerFields],
     ) -> Config:
         """What a Transformers configuration, a dict or a config.json says.
 

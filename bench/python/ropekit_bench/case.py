@@ -30,8 +30,9 @@ def refusal(s):
 
 
 def tensor_bytes(s):
-    """Of q and k of a shape."""
+    """Of q and k of a shape, and of append's v."""
     heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
+    heads += s.get("append", {}).get("v_heads", 0) * s["head_dim"]
     return s["batch"] * s["tokens"] * heads * ITEM_BYTES[s["dtype"]]
 
 
@@ -74,9 +75,14 @@ class Case:
         self._fill()
 
     @property
+    def in_place(self):
+        """Whether an update, not a copy, moves as many bytes."""
+        return self.shape["in_place"]
+
+    @property
     def floor_bytes(self):
         """Bytes that a copy, or in place an update, of the same elements writes."""
-        if not self.shape["in_place"]:
+        if not self.in_place:
             return self.tensor_bytes
         heads = self.shape["q_heads"] + self.shape["k_heads"]
         return self.dtype.itemsize * self.rotary_dim * heads * self.shape["batch"] * self.shape["tokens"]

@@ -6,7 +6,8 @@ import math
 import torch
 
 from ropekit_bench import clock as clocks
-from ropekit_bench.case import Case, Declined
+from ropekit_bench.append_case import make_case
+from ropekit_bench.case import Declined
 from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
 from ropekit_bench.library import RopeError
 
@@ -75,7 +76,7 @@ class Floor:
 
     def __init__(self, device, case, replays):
         self.device, self.case = device, case
-        self.names = device.kernels("update" if case.shape["in_place"] else "copy")
+        self.names = device.kernels("update" if case.in_place else "copy")
         self.runs, self.candidate, self.first = 1, 0, 0
         self.looks = 1 if replays else 2  # a graph has so many runs that what precedes them does not matter
         seconds, most = (REPLAY_SECONDS, REPLAY_RUNS_MOST) if replays else (LOOK_SECONDS, RUNS_MOST)
@@ -100,7 +101,7 @@ class Floor:
             self.first = 0
         start = self.first * case.pitch
         self.first += count
-        source = None if case.shape["in_place"] else case.source.data_ptr() + start
+        source = None if case.in_place else case.source.data_ptr() + start
         return self.device.traffic(
             self.candidate,
             self.runs,
@@ -143,7 +144,7 @@ class Comparison:
         """The case and its floor."""
         device = self.tool.header["device"]
         torch.compiler.reset()  # as in a new process: code of other shapes would be tried in every call
-        case = Case(
+        case = make_case(
             listed["shape"], self.torch_device, device["cache_bytes"], self.seed, listed["cache"] == "cold"
         )
         return case, Floor(self.device, case, self.clock.replays)

@@ -14,8 +14,8 @@ from contextlib import suppress
 import torch
 from tqdm import tqdm
 
-from ropekit_bench.case import Case, refusal
-from ropekit_bench.peers import eager
+from ropekit_bench.append_case import case_refusal, make_case
+from ropekit_bench.peers import eager, prepare
 
 PROCESSES_MOST = 16
 # Members of a shape on which the code does not depend.
@@ -24,7 +24,7 @@ DATA = ("in_place", "launch", "max_position", "position_ids", "rope_theta")
 
 def distinct(peers, listed):
     """(implementation, shape), one for each code."""
-    found, shapes = {}, [case["shape"] for case in listed if not refusal(case["shape"])]
+    found, shapes = {}, [case["shape"] for case in listed if not case_refusal(case["shape"])]
     for name in (peer.name for peer in peers if peer.compiles):
         for shape in shapes:
             key = json.dumps([value for member, value in shape.items() if member not in DATA])
@@ -45,7 +45,8 @@ def begin(threads):
 def compile_one(name, shape, device):
     torch.compiler.reset()
     with suppress(Exception):  # the run declines the case, with the reason
-        eager.adapter(name, None).prepare(Case(shape, torch.device(device), 0, 0, False))(0)
+        case = make_case(shape, torch.device(device), 0, 0, False)
+        prepare(eager.adapter(name, None), case)(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

@@ -8,7 +8,8 @@ import sys
 from tqdm import tqdm
 
 from ropekit_bench import angles, results
-from ropekit_bench.case import refusal, tensor_bytes
+from ropekit_bench.append_case import case_refusal
+from ropekit_bench.case import tensor_bytes
 from ropekit_bench.compact import case_key
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import Machine, counted
@@ -129,7 +130,7 @@ def without_large(listed):
 
 
 def of_tool_alone(shape):
-    return shape.get("launch") == "programmatic" or shape.get("operation", "rope") != "rope"
+    return shape.get("launch") == "programmatic"
 
 
 def cases(options, tool, document):
@@ -180,7 +181,7 @@ def progress(total):
 
 def weight(tool, case):
     """Of a case in the progress bar: its set-up and looks, and the bytes that take as long as these."""
-    if refusal(case["shape"]):
+    if case_refusal(case["shape"]):
         return 0
     alike = 16 << 20 if tool.backend == "cpu" else 2 << 30
     return 1 + tensor_bytes(case["shape"]) / alike

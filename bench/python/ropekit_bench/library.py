@@ -1,38 +1,39 @@
 """libropekit through ctypes: rope_apply on the caller's memory, and the copies beside which it is timed.
 
-Structures are those of <ropekit/rope.h>. Of rope_desc only the leading fields are declared; struct_size
-says so, and the library takes the rest as defaults."""
+Structures are those of <ropekit/rope.h>."""
 
 import ctypes
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 
-DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4}
+DTYPES = {"f32": 1, "f16": 2, "bf16": 3, "f64": 4, "f8e4m3": 7}
 PAIRINGS = {"half-split": 1, "interleaved": 2}
 DIRECTIONS = {"forward": 1, "transpose": 2, "inverse": 3}
 COPY, UPDATE = 3, 4
 
 
+def several(kind, *names):
+    return tuple((name, kind) for name in names)
+
+
 class Desc(Structure):
     _fields_ = (
         ("struct_size", c_size_t),
-        *(
-            (name, c_int32)
-            for name in (
-                "dtype",
-                "head_dim",
-                "rotary_dim",
-                "rotary_offset",
-                "k_head_dim",
-                "k_rotary_offset",
-                "pairing_in",
-                "pairing_out",
-                "direction",
-                "angle_mode",
-                "arithmetic",
-                "rope_type",
-            )
-        ),
-        ("rope_theta", c_double),
+        *several(c_int32, "dtype", "head_dim", "rotary_dim", "rotary_offset", "k_head_dim"),
+        *several(c_int32, "k_rotary_offset", "pairing_in", "pairing_out", "direction", "angle_mode"),
+        *several(c_int32, "arithmetic", "rope_type"),
+        *several(c_double, "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast"),
+        *several(c_double, "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "alpha"),
+        *several(c_double, "partial_rotary_factor", "short_mscale", "long_mscale", "xpos_scale_base"),
+        *several(c_int64, "xpos_center", "original_max_position_embeddings", "max_position_embeddings"),
+        ("sequence_length", c_int64),
+        *several(c_void_p, "short_factor", "long_factor", "inv_freq"),
+        *several(c_int32, "factor_count", "truncate", "longrope_select", "position_dtype", "axes"),
+        *several(c_int32, "axis_layout", "axis_frequency"),
+        ("sections", c_int32 * 4),
+        ("pair_axis", c_void_p),
+        *several(c_int32, "shard", "shard_rank", "shard_size", "table_dtype", "table_width"),
+        *several(c_int32, "out_of_range", "device", "launch"),
+        *several(c_char_p, "backend", "kernel"),
     )
 
 
@@ -117,27 +118,36 @@ class Library:
         return Device(self, backend, index)
 
 
+def describe(shape):
+    """The descriptor of a case's shape."""
+    desc = Desc(
+        struct_size=ctypes.sizeof(Desc),
+        dtype=DTYPES[shape["dtype"]],
+        pairing_in=PAIRINGS[shape["pairing_in"]],
+        pairing_out=PAIRINGS[shape["pairing_out"]],
+        direction=DIRECTIONS[shape["direction"]],
+        rope_theta=shape["rope_theta"],
+    )
+    for name in ("head_dim", "rotary_dim", "rotary_offset", "k_head_dim", "k_rotary_offset"):
+        setattr(desc, name, shape[name])
+    return desc
+
+
 class Plan:
     """A plan of a case's shape; the backend is that of ROPE_BACKEND."""
 
     def __init__(self, library, shape):
-        desc = Desc(
-            struct_size=ctypes.sizeof(Desc),
-            dtype=DTYPES[shape["dtype"]],
-            pairing_in=PAIRINGS[shape["pairing_in"]],
-            pairing_out=PAIRINGS[shape["pairing_out"]],
-            direction=DIRECTIONS[shape["direction"]],
-            rope_theta=shape["rope_theta"],
-        )
-        for name in ("head_dim", "rotary_dim", "rotary_offset", "k_head_dim", "k_rotary_offset"):
-            setattr(desc, name, shape[name])
         self.library, self.handle = library, c_void_p()
-        library.succeed(library.c.rope_plan_create(byref(desc), byref(self.handle)))
+        self.apply = library.c.rope_apply
+        self.create(shape)
         self.kernel = library.c.rope_plan_kernel(self.handle).decode()
+
+    def create(self, shape):
+        self.library.succeed(self.library.c.rope_plan_create(byref(describe(shape)), byref(self.handle)))
 
     def call(self, args):
         """A function that applies the plan to args; it keeps both."""
-        apply, handle, pointer = self.library.c.rope_apply, self.handle, byref(args)
+        apply, handle, pointer = self.apply, self.handle, byref(args)
 
         def run():
             status = apply(handle, pointer)

@@ -3,18 +3,22 @@
 import importlib
 import importlib.metadata
 
+from ropekit_bench.append_case import AppendCase
 from ropekit_bench.case import Declined
 
 # name: module, published package (None: its own version), backends
 PEERS = {
     "ropekit": ("capi", None, ("cpu", "cuda", "hip")),
     "ropekit.apply": ("operator", "ropekit", ("cpu", "cuda", "hip")),
+    "ropekit.append": ("append_operator", "ropekit", ("cpu", "cuda", "hip")),
+    "ropekit steps": ("append_operator", "ropekit", ("cpu", "cuda", "hip")),
     "PyTorch naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
     "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
+    "FlashInfer fused": ("flashinfer", "flashinfer-python", ("cuda",)),
     "flash-attn": ("flash_attn", "flash-attn", ("cuda", "hip")),
     "Transformer Engine": ("transformer_engine", "transformer-engine", ("cuda",)),
     "vLLM": ("vllm", "vllm", ("cuda", "hip")),
@@ -33,8 +37,16 @@ class Absent(Exception):
     """A peer that cannot run here, with the reason."""
 
 
+def prepare(adapter, case):
+    """What an adapter offers for the case's operation."""
+    name = "prepare_append" if isinstance(case, AppendCase) else "prepare"
+    require(hasattr(adapter, name), f"has no {'append' if name != 'prepare' else 'rotation alone'}")
+    return getattr(adapter, name)(case)
+
+
 class Peer:
-    """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set. From then on
+    """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set; for append
+    run(slot) -> q, which also writes the set's pages. From then on
     the adapter's kernel names what runs, and table_bytes are those of the rows of cos and sin, or of angles,
     that the call is given for its positions."""
 
@@ -57,7 +69,7 @@ class Peer:
         return is_compiled(self.name)
 
     def prepare(self, case):
-        return self.adapter.prepare(case)
+        return prepare(self.adapter, case)
 
 
 def require(condition, reason):

@@ -1,11 +1,12 @@
-"""ropekit itself: rope_apply through ctypes, on torch's stream."""
+"""ropekit itself: rope_apply and rope_append through ctypes, on torch's stream."""
 
 import ctypes
 
 import torch
 
+from ropekit_bench.append_library import AppendPlan, arguments
 from ropekit_bench.case import Declined
-from ropekit_bench.library import Args, RopeError, Tensor
+from ropekit_bench.library import Args, Plan, RopeError, Tensor
 
 
 def tensor(source, target):
@@ -28,13 +29,27 @@ class adapter:
     def __init__(self, name, tool):
         self.library = tool.library
 
-    def prepare(self, case):
+    def plan(self, kind, case):
         try:
-            plan = self.library.plan(case.shape)
+            plan = kind(self.library, case.shape)
         except RopeError as error:
             raise Declined(str(error)) from error
         self.kernel = plan.kernel
-        stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+        return plan, torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+
+    def prepare_append(self, case):
+        plan, stream = self.plan(AppendPlan, case)
+        calls = [plan.call(arguments(case, slot, stream)) for slot in range(case.sets)]
+        results = [None if case.moves else case.q_out(slot) for slot in range(case.sets)]
+
+        def run(slot):
+            calls[slot]()
+            return results[slot]
+
+        return run
+
+    def prepare(self, case):
+        plan, stream = self.plan(Plan, case)
         ids = case.positions if case.shape["position_ids"] != "none" else None
         calls, outputs = [], []
         for slot in range(case.sets):

@@ -1,11 +1,13 @@
-"""Rotation as a PyTorch user writes it: naive makes cos and sin in every call, cached keeps them."""
+"""Rotation, and append, as a PyTorch user writes it: naive makes cos and sin in every call, cached keeps
+them."""
 
 import torch
 import torch._dynamo
 import torch._functorch.config
 
+from ropekit_bench.append_case import NORM
 from ropekit_bench.case import nbytes
-from ropekit_bench.peers import is_compiled
+from ropekit_bench.peers import is_compiled, require
 
 
 def turn(x, interleaved):
@@ -35,18 +37,71 @@ def naive(q, k, positions, inv_freq, interleaved):
     return cached(q, k, *make_table(positions, inv_freq, interleaved, q.dtype), interleaved)
 
 
+def norm(x, weight):
+    """Llama's RMS norm of the first elements of each head."""
+    part = x[..., : len(weight)].float()
+    part = part * torch.rsqrt(part.square().mean(-1, keepdim=True) + NORM["eps"])
+    found = weight * part.to(x.dtype)
+    return found if len(weight) == x.shape[-1] else torch.cat((found, x[..., len(weight) :]), -1)
+
+
+def window(x, offset, cos, sin, interleaved):
+    """Rotates a part of each head."""
+    end = offset + cos.shape[-1]
+    turned = rotate(x[..., offset:end], cos, sin, interleaved)
+    if turned.shape == x.shape:
+        return turned
+    return torch.cat((x[..., :offset], turned, x[..., end:]), -1)
+
+
+def put(cache, x, slots, scale):
+    """x of each token to its slot, in the cache's type; PyTorch scatters bytes, no fp8."""
+    rows = cache.flatten(0, 1)
+    if cache.dtype.itemsize > 1:
+        rows[slots] = x.to(cache.dtype)
+    else:
+        largest = torch.finfo(cache.dtype).max
+        x = (x.float() / scale).clamp(-largest, largest).to(cache.dtype)
+        rows.view(torch.uint8)[slots] = x.view(torch.uint8)
+
+
+def append(tensors, weights, caches, slots, scale, cos, sin, offsets, interleaved):
+    """Norm, rotation and store; q's result."""
+    q, k, v = tensors
+    for i, weight in enumerate(weights):
+        if weight is not None:
+            q, k = (norm(q, weight), k) if i == 0 else (q, norm(k, weight))
+    q, k = (window(x, offset, cos, sin, interleaved) for x, offset in zip((q, k), offsets, strict=True))
+    put(caches[0], k, slots, scale)
+    if v is not None:
+        put(caches[1], v, slots, scale)
+    return q
+
+
+def move(cache, slots, scale, cos, sin, interleaved, dtype):
+    """Keys rotated in their pages."""
+    rows = cache.flatten(0, 1)
+    if cache.dtype.itemsize > 1:
+        k = rows[slots]
+    else:
+        k = rows.view(torch.uint8)[slots].view(cache.dtype).to(dtype) * scale.to(dtype)
+    put(cache, rotate(k, cos, sin, interleaved), slots, scale)
+
+
 class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        self.kernel = name
+        self.kernel = self.name = name
         self.is_naive = name.endswith("naive")
         self.function = naive if self.is_naive else cached
+        self.prepared = lambda function: function
         if is_compiled(name):
             self.kernel = f"torch.compile({self.function.__name__}, dynamic=False)"
             torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
             torch._functorch.config.donated_buffer = False  # a backward is timed again and again
             self.function = torch.compile(self.function, dynamic=False)
+            self.prepared = lambda function: torch.compile(function, dynamic=False)
 
     def prepare(self, case):
         constants = (
@@ -59,6 +114,27 @@ class adapter:
         if case.backward:
             return self.prepare_backward(case, constants)
         return lambda slot: function(*inputs[slot], *constants, interleaved)
+
+    def prepare_append(self, case):
+        require(not self.is_naive, "appends with cached tables alone")
+        tables = make_table(case.positions, case.inv_freq, case.interleaved, case.dtype)
+        cos, sin = (t.flatten(0, 1) for t in tables)
+        self.table_bytes, s = nbytes((cos, sin)), case.shape
+        offsets = s["rotary_offset"], s["k_rotary_offset" if s["k_head_dim"] else "rotary_offset"]
+        calls = [(case.tensors(i), case.caches(i)) for i in range(case.sets)]
+        if case.moves:
+            fixed = case.slots, case.scale, cos, sin, case.interleaved, case.dtype
+            moved = self.prepared(move)
+            return lambda slot: moved(calls[slot][1][0], *fixed)
+        fixed = case.slots, case.scale, cos, sin, offsets, case.interleaved
+        self.kernel = f"{self.name}: norm, rotation, indexed store"
+        called = self.prepared(append)
+
+        def run(slot):
+            tensors, caches = calls[slot]
+            return called(tensors, case.weights, caches, *fixed)
+
+        return run
 
     def prepare_backward(self, case, constants):
         """autograd.grad of a forward that ran before; the gradients are the case's tensors."""

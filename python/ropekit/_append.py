@@ -1,0 +1,266 @@
+"""append: norm, rotation and the cache's write as one operator, torch.ops.ropekit.append."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from typing_extensions import Unpack
+
+from ropekit._append_errors import ARGUMENTS, WRITTEN, check_append, refuse_append
+from ropekit._errors import whole
+from ropekit._fields import LayerFields, listed
+from ropekit._functions import text_for
+from ropekit._operators import (
+    are_transforms_active,
+    check_may_write,
+    define,
+    implement,
+    increment_version,
+)
+
+CacheLayout = Literal["nhd", "hnd", "vllm"]
+_NO_OFFSET = 0  # by identity, as of `apply`
+
+
+def _argument(name: str) -> str:
+    letter = "abcdefghij"[WRITTEN.index(name)] if name in WRITTEN else ""
+    return f"Tensor{f'({letter}!)' if letter else ''}? {name}"
+
+
+# In the order of python/csrc/operators.c; what is given alone as q_out is read and written there.
+_TENSORS, _REST = ARGUMENTS[:3], ARGUMENTS[3:]
+_SCHEMA = (
+    f"({', '.join(map(_argument, _TENSORS))}, str config, "
+    f"{', '.join(f'{_argument(name)}=None' for name in _REST)}, SymInt position_offset=0) -> ()"
+)
+
+
+def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
+    given = zip(ARGUMENTS, (q, k, v, *rest), strict=False)
+    check_append({name: x for name, x in given if isinstance(x, Tensor)})
+
+
+for _name in ("append", "append_no_grad"):  # the second for a caller that counts what is written
+    define(_name, _SCHEMA, _fake)
+
+
+def _written(arguments: Any) -> dict[str, Tensor]:
+    given = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
+    return {name: x for name, x in given if x is not None and name in WRITTEN}
+
+
+def _check_grad(arguments: Any) -> None:
+    for name, x in zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False):
+        if isinstance(x, Tensor) and x.requires_grad:
+            raise RuntimeError(
+                f"{name} requires a gradient; allowed is a call within torch.no_grad(), or tensors "
+                "that do not"
+            )
+
+
+def _counted(keyset: Any, *arguments: Any) -> None:
+    if torch.is_grad_enabled():
+        _check_grad(arguments)
+    written = _written(arguments)
+    check_may_write(written)
+    below = keyset & torch._C._after_ADInplaceOrView_keyset
+    _OPERATOR.redispatch(below, *arguments)
+    increment_version(list(written.values()))
+
+
+implement("append", _counted, "ADInplaceOrView", with_keyset=True)
+_OPERATOR = torch.ops.ropekit.append.default
+_DIRECT: Any = torch.ops.ropekit.append_no_grad.default._op
+
+
+def _pages(x: Tensor | None, part: str, layout: str) -> Tensor | None:
+    """A cache as [page, slot, head, element], or with blocks of elements."""
+    if layout not in ("hnd", "vllm"):
+        allowed = listed(["'nhd'", "'hnd'", "'vllm'"])
+        raise ValueError(f"cache_layout is {layout!r}; allowed is {allowed}")
+    if x is None:
+        return x
+    dims = x.dim()
+    if layout == "vllm" and (dims == 4 or (dims == 5 and part == "k")):
+        return x.permute(0, 3, 1, 2) if dims == 4 else x.permute(0, 3, 1, 2, 4)
+    if layout == "hnd" and dims == 4:
+        return x.transpose(1, 2)
+    allowed = "4, or 5 of k_cache" if layout == "vllm" else "4"
+    raise ValueError(
+        f"{part}_cache has {dims} dimensions; allowed is {allowed}, for cache_layout {layout!r}"
+    )
+
+
+def _scales(x: Tensor | None) -> Tensor | None:
+    """Scales of [page, head, slot] as [page, slot, head]."""
+    return x.transpose(1, 2) if x is not None and x.dim() == 3 else x
+
+
+class Options(LayerFields, total=False):
+    """Keywords of `append`."""
+
+    k_cache: Tensor | None
+    v_cache: Tensor | None
+    slots: Tensor | None
+    block_table: Tensor | None
+    cache_starts: Tensor | None
+    cache_layout: CacheLayout
+    positions: Tensor | None
+    config: object
+    q_weight: Tensor | None
+    k_weight: Tensor | None
+    v_weight: Tensor | None
+    q_scale: Tensor | None
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    q_scale_out: Tensor | None
+    k_scale_out: Tensor | None
+    v_scale_out: Tensor | None
+    q_out: Tensor | None
+    k_out: Tensor | None
+    v_out: Tensor | None
+    position_offset: int
+    sequence_offsets: Tensor | None
+    cu_seqlens: Tensor | None
+    sequence_lengths: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+    position_flag: Tensor | None
+
+
+@overload
+def append(
+    q: Tensor, k: Tensor | None = None, v: Tensor | None = None, **options: Unpack[Options]
+) -> Tensor: ...
+
+
+@overload
+def append(
+    q: None = None, k: Tensor | None = None, v: Tensor | None = None, **options: Unpack[Options]
+) -> None: ...
+
+
+def append(
+    q: Tensor | None = None,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    k_cache: Tensor | None = None,
+    v_cache: Tensor | None = None,
+    slots: Tensor | None = None,
+    block_table: Tensor | None = None,
+    cache_starts: Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    positions: Tensor | None = None,
+    config: object = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    v_weight: Tensor | None = None,
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    q_scale_out: Tensor | None = None,
+    k_scale_out: Tensor | None = None,
+    v_scale_out: Tensor | None = None,
+    q_out: Tensor | None = None,
+    k_out: Tensor | None = None,
+    v_out: Tensor | None = None,
+    position_offset: int = 0,
+    sequence_offsets: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    sequence_lengths: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    position_flag: Tensor | None = None,
+    **fields: Unpack[LayerFields],
+) -> Tensor | None:
+    """Normalises q and k, rotates them, and writes k and v into their caches.
+
+    Args:
+        q, k, v: each may be None. Three dimensions are [tokens, heads, elements], four those of
+            `layout`, "bshd" unless given. Without q, k and v the keys in k_cache are rotated
+            in place by `positions`.
+        k_cache, v_cache: pages in the order of `cache_layout`, in dtype, float32, float16,
+            bfloat16, a float8 or int8. "nhd" is [page, slot, head, element], or without heads
+            [page, slot, element]; "hnd" is [page, head, slot, element]; "vllm" is
+            [page, head, element / x, slot, x] of k and [page, head, element, slot].
+        slots: int32 or int64, [tokens] or [batch, tokens]: page * page size + slot; -1 leaves a
+            token out.
+        block_table: [sequences, pages]: the pages of each sequence. With neither of them a page
+            holds a sequence.
+        cache_starts: index in its sequence of the first token of each, for a block table or
+            sequences; else what position_offset and sequence_offsets give.
+        positions, config, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
+            sin: as of `apply`.
+        q_weight, k_weight, v_weight: of the norms that `config` or `fields` name: [elements] or
+            [heads, elements].
+        q_scale, k_scale, v_scale: float32, of results of 8 bits: one number, [heads] or one a
+            token and head, [page, slot, head] in the order of the cache.
+        q_scale_out, k_scale_out, v_scale_out: such scales of tokens and heads, that are computed
+            and written.
+        q_out, k_out, v_out: where results go too, q itself for one in place. q_out may be of
+            8 bits. Without a cache k and v need one.
+        position_flag: as of `apply_`; it also tells of a token that has no place.
+        fields: any field of a Config; it goes before that of `config`.
+
+    Returns:
+        q_out, a new tensor where that is not given; None without q.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as `apply` does; nothing is written then.
+    """
+    if q is not None and q_out is None:
+        q_out = torch.empty_like(q)
+    if cache_layout != "nhd":
+        k_cache, v_cache = (_pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
+        k_scale, v_scale, k_scale_out, v_scale_out = (
+            _scales(x) for x in (k_scale, v_scale, k_scale_out, v_scale_out)
+        )
+    # A result in place is given once, as what is read and written.
+    tensors: Any = (
+        None if q is q_out else q,
+        None if k is k_out else k,
+        None if v is v_out else v,
+    )
+    results = q_out, k_out, v_out, k_cache, v_cache
+    lead = next((x for x in (q, k, v, *results) if x is not None), None)
+    if lead is None:
+        raise ValueError("q, k and v are None; allowed is one of them at least")
+    arguments = (*tensors, text_for(config, fields, lead), *results, slots, positions)
+    weights = q_weight, k_weight, v_weight, q_scale, k_scale, v_scale
+    # PyTorch takes its time over each argument, so that what is last and not given stays out.
+    usual = block_table is cache_starts is q_scale_out is k_scale_out is v_scale_out is None
+    usual = usual and sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
+    if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
+        scales = q_scale_out, k_scale_out, v_scale_out
+        sequences = sequence_offsets, cu_seqlens, sequence_lengths
+        rest = (block_table, cache_starts, *scales, *sequences, cos, sin, position_flag)
+        _call(
+            (*arguments, *weights, *rest, whole(position_offset)),
+            (*results, *scales, position_flag),
+        )
+    elif any(x is not None for x in weights):
+        _call((*arguments, *weights), results)
+    else:
+        _call(arguments, results)
+    return q_out
+
+
+def _call(arguments: Any, results: Any) -> None:
+    written = [x for x in results if x is not None]
+    try:
+        if is_compiling() or are_transforms_active():
+            _OPERATOR(*arguments)
+            return
+        if torch.is_grad_enabled():
+            _check_grad(arguments)
+        for x in written:
+            if x.is_neg() or x.is_inference():
+                check_may_write(_written(arguments))
+        _DIRECT(*arguments)
+    except (AttributeError, RuntimeError) as error:
+        refuse_append(error, arguments)
+    increment_version(written)

@@ -1,0 +1,99 @@
+"""What is wrong with the arguments of append, in the words of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ropekit._errors import INDICES, check_tensors, explain, refuse
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_STORED = (
+    *_FLOATS,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.int8,
+)
+# Of the operator less config, which comes fourth, and position_offset, the last.
+ARGUMENTS = (
+    *("q", "k", "v", "q_out", "k_out", "v_out", "k_cache", "v_cache", "slots", "positions"),
+    *("q_weight", "k_weight", "v_weight", "q_scale", "k_scale", "v_scale"),
+    *("block_table", "cache_starts", "q_scale_out", "k_scale_out", "v_scale_out"),
+    *("sequence_offsets", "cu_seqlens", "sequence_lengths", "cos", "sin", "position_flag"),
+)
+WRITTEN = (
+    *("q_out", "k_out", "v_out", "k_cache", "v_cache"),
+    *("q_scale_out", "k_scale_out", "v_scale_out", "position_flag"),
+)
+
+_FIXED = (
+    dict.fromkeys((*INDICES, "slots", "block_table", "cache_starts"), (torch.int32, torch.int64))
+    | {name: (torch.float32,) for name in ARGUMENTS if "scale" in name}
+    | {"position_flag": (torch.int32,)}
+)
+
+
+def check_append(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses tensors of a call, by the names of its keywords, for what none can be."""
+    if not tensors:
+        return
+    leader = next(iter(tensors))
+    own = tensors[leader].dtype
+
+    def allowed(name: str) -> tuple[torch.dtype, ...]:
+        if name in _FIXED:
+            return _FIXED[name]
+        if name in ("k_cache", "v_cache") or (name == "q_out" and name != leader):
+            return _STORED
+        if name == leader or own not in _FLOATS:
+            return _FLOATS
+        weighs = "weight" in name or name in ("cos", "sin")
+        return (torch.float32, own) if weighs else (own,)
+
+    check_tensors(tensors, allowed)
+
+
+# What the library says of append, and what that is in Python.
+_WORDS = (
+    (
+        r"\b([qkv])\.norm\.weight is .*; allowed is 0 without norm\.type",
+        r"\1_weight or \1_norm_weight is given; allowed is None without \1_norm_type",
+    ),
+    (r"\b([qkv])_weight\.data is NULL", r"\1_weight is not given"),
+    (r"\b([qkv])\.scale is \d", r"\1_scale is given"),
+    (r"\bq\.store_dtype\b", "q_out"),
+    (r"\b([kv])\.store_dtype\b", r"\1_cache"),
+    (r"\b([qkv])\.norm\.(\w+)", r"\1_norm_\2"),
+    (r"\b([qkv])\.factor\b", r"\1_factor"),
+    (r"\bnorm\.(\w+)", r"norm_\1"),
+    (
+        r"(\w+)(?:\.in|\.out)? is 0x\w+ and (\w+)(?:\.in|\.out)? is 0x\w+: they overlap; .*",
+        r"\1 and \2 overlap; allowed is tensors that do not",
+    ),
+    (r"\b([kv])_cache\.scale\b", r"\1_scale"),
+    (r"\b(\w+_(?:cache|scale))\.stride is (\[.*?\])", r"\1 has the strides \2"),
+    (r"\b(\w+_(?:cache|scale|weight))\.data\b", r"\1"),
+)
+
+
+def refuse_append(error: Exception, arguments: Any) -> NoReturn:
+    """Raises `error`, with which a call ended, as what it says of the call's arguments."""
+    named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
+    given = {name: x for name, x in named if x is not None}
+    offset = arguments[-1] if len(arguments) > len(ARGUMENTS) + 1 else 0
+    # A result in place stands for its tensor.
+    for name in "qkv":
+        if name not in given and f"{name}_out" in given:
+            given = {name: given.pop(f"{name}_out"), **given}
+
+    def words(text: str) -> str:
+        for pattern, replacement in _WORDS:
+            text = re.sub(pattern, replacement, text)
+        return explain(text)
+
+    refuse(error, given, offset, check_append, words)
