@@ -10,8 +10,8 @@ from ropekit_bench.case import Declined
 PEERS = {
     "ropekit": ("capi", None, ("cpu", "cuda", "hip")),
     "ropekit.apply": ("operator", "ropekit", ("cpu", "cuda", "hip")),
-    "ropekit.append": ("append_operator", "ropekit", ("cpu", "cuda", "hip")),
-    "ropekit steps": ("append_operator", "ropekit", ("cpu", "cuda", "hip")),
+    "ropekit.append": ("append_operator", None, ("cpu", "cuda", "hip")),
+    "ropekit steps": ("append_operator", None, ("cpu", "cuda", "hip")),
     "PyTorch naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),

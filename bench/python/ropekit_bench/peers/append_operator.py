@@ -10,6 +10,8 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
+        if ropekit.__version__ != tool.version:
+            raise ImportError(f"the package is {ropekit.__version__} and the tool {tool.version}")
         self.kernel = "ropekit.append" if name == "ropekit.append" else "ropekit.append, a call for each step"
         self.in_steps = name != "ropekit.append"
 
