@@ -62,63 +62,101 @@ static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
     }
 }
 
-CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                              const float *mean, float *sums) {
+/* Sums of the heads from x on. */
+CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int count,
+                              int64_t n, const float *mean, float *sums) {
 #if defined(STEPS_VECTORS)
-    vector_sums(sum, dtype, x, n, mean, sums);
-#else
-    for (int list = 0; list < CPU_NORM_LISTS; list++) {
+    if ((n & (n - 1)) == 0 && n >= CPU_NORM_BLOCK && n <= CPU_NORM_LONGEST) {
+        vector_sums(sum, dtype, x, count > 2 ? CPU_NORM_LISTS : count, n, mean, sums);
+        return;
+    }
+#endif
+    for (int list = 0; list < count; list++) {
         rope_norm_tree blocks;
         blocks.nodes = 0;
         steps_add_as(sum, dtype, x[list], n, mean[list], &blocks);
         sums[list] = rope_norm_sum(&blocks);
     }
-#endif
 }
 
-static void steps_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                       const float *mean, float *sums) {
+static CPU_NOINLINE void steps_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS],
+                                    int count, int64_t n, const float *mean, float *sums) {
     if (sum == CPU_SUM_SQUARES) {
-        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, n, mean, sums))
+        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, count, n, mean, sums))
     } else {
-        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, n, mean, sums))
+        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, count, n, mean, sums))
     }
 }
 
-CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, rope_norm_values v,
-                                   const char *x, const char *weight, char *y) {
-    int64_t i = 0;
+/* The values of `count` heads from `first` on, CPU_NORM_LISTS at most. */
+CPU_INLINE void steps_head_values(const rope_append_steps *s, int dtype, const cpu_norm_heads *h,
+                                  int64_t first, int count, rope_norm_values *values) {
+    const char *x[CPU_NORM_LISTS];
+    float mean[CPU_NORM_LISTS] = {0}, sums[CPU_NORM_LISTS];
+    for (int i = 0; i < CPU_NORM_LISTS; i++)
+        x[i] = h->x + (first + (i < count ? i : 0)) * h->x_stride;
+    if (s->norm == ROPE_NORM_LAYER) {
+        steps_sums(CPU_SUM_ELEMENTS, dtype, x, count, s->norm_dim, mean, sums);
+        for (int i = 0; i < count; i++)
+            mean[i] = rope_norm_mean(sums[i], s->norm_dim);
+    }
+    steps_sums(s->norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, x, count,
+               s->norm_dim, mean, sums);
+    for (int i = 0; i < count; i++)
+        values[i] =
+            (rope_norm_values){mean[i], rope_norm_reciprocal(sums[i], s->norm_dim, s->eps)};
+}
+
+CPU_INLINE float steps_weight(const rope_append_steps *s, const cpu_norm_heads *h, int64_t head,
+                              int64_t i) {
+    return rope_norm_weight_of(s,
+                               cpu_load(s->weight_dtype, h->weight + head * h->weight_stride, i));
+}
+
+CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_norm_heads *heads) {
+    const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
+    rope_norm_values values[CPU_NORM_LISTS];
+    for (int64_t first = 0; first < h.count; first += CPU_NORM_LISTS) {
+        const int count = h.count - first < CPU_NORM_LISTS ? (int)(h.count - first) : CPU_NORM_LISTS;
+        int64_t done = 0;
+        for (int n = 0; n < count && h.values; n++)
+            values[n] = *h.values;
+        if (!h.values)
+            steps_head_values(&s, dtype, &h, first, count, values);
 #if defined(STEPS_VECTORS)
-    i = vector_normalize(&s, dtype, v, x, weight, y);
+        done = vector_normalize(&s, dtype, &h, values, first, count);
 #endif
-    for (; i < s.norm_dim; i++) {
-        const float w = weight ? rope_norm_weight_of(&s, cpu_load(s.weight_dtype, weight, i)) : 1;
-        cpu_store(dtype, y, i, rope_normalized(&s, dtype, v, cpu_load(dtype, x, i), w));
+        for (int n = 0; n < count; n++)
+            for (int64_t i = done; i < s.norm_dim; i++) {
+                const float w = s.weight ? steps_weight(&s, &h, first + n, i) : 1,
+                            x = cpu_load(dtype, h.x + (first + n) * h.x_stride, i);
+                cpu_store(dtype, h.y + (first + n) * h.y_stride, i,
+                          rope_normalized(&s, dtype, values[n], x, w));
+            }
     }
 }
 
 /* The norms of Llama and Qwen, and of Gemma, have loops of their own. */
-CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, rope_norm_values v,
-                                   const char *x, const char *weight, char *y) {
-    rope_append_steps s = *steps; /* a copy, since stores may alias what pointers lead to */
+CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype,
+                                   const cpu_norm_heads *heads) {
+    rope_append_steps s = *steps;
     const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
     if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
-        steps_normalize_by(s, dtype, v, x, weight, y);
+        steps_normalize_by(s, dtype, heads);
     } else if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
                s.rounding == ROPE_NORM_ROUND_ONCE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
-        steps_normalize_by(s, dtype, v, x, weight, y);
+        steps_normalize_by(s, dtype, heads);
     } else {
-        steps_normalize_by(s, dtype, v, x, weight, y);
+        steps_normalize_by(s, dtype, heads);
     }
 }
 
-static void steps_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                            const char *x, const char *weight, char *y) {
-    STEPS_BY_DTYPE(steps_normalize_as(s, dtype_, v, x, weight, y))
+static void steps_normalize(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads) {
+    STEPS_BY_DTYPE(steps_normalize_as(s, dtype_, heads))
 }
 
 static void steps_multiply(int dtype, float factor, const char *x, char *y, int64_t n) {
@@ -178,7 +216,7 @@ static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
 
 #define APPEND_KERNEL(isa, rope_kernel)                                                            \
     {                                                                                              \
-        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .sums = steps_sums,              \
+        .needs = (isa), .rope = &(rope_kernel), .add = steps_add,                                  \
         .normalize = steps_normalize, .multiply = steps_multiply, .store = steps_store,            \
         .load = steps_load, .largest = steps_largest                                               \
     }

@@ -57,10 +57,8 @@ CPU_INLINE const char *append_in_of(const append_walk *w, const append_part *par
                w->size;
 }
 
-/* The values of the norm of a token, or of heads whose normalised elements begin at x. */
+/* The values of the norm of a token. */
 rope_norm_values append_token_values(const append_walk *w, const append_part *all);
-void append_head_values(const append_walk *w, const rope_append_steps *s,
-                        const char *const x[CPU_NORM_LISTS], rope_norm_values *values);
 
 /* Takes one tensor of the token through its steps. */
 void append_run_tensor(append_walk *w, int tensor);
