@@ -14,8 +14,8 @@ enum { CPU_SUM_SQUARES, CPU_SUM_ELEMENTS, CPU_SUM_DEVIATIONS };
 /* Elements whose node one call makes: a power of two. */
 enum { CPU_NORM_BLOCK = 64 };
 
-/* Heads that are summed together, of a power of two of elements each, and normalised together. */
-enum { CPU_NORM_LISTS = 4, CPU_NORM_LONGEST = 512 };
+/* Heads that are summed side by side: in one tree if they have a power of two of elements. */
+enum { CPU_NORM_HEADS = 16, CPU_NORM_LONGEST = 512 };
 
 /* The norm_dim elements x of some heads become y, which may be x. Strides are bytes. */
 typedef struct cpu_norm_heads {

@@ -62,25 +62,28 @@ static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
     }
 }
 
-/* Sums of the heads from x on. */
-CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int count,
+CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
                               int64_t n, const float *mean, float *sums) {
 #if defined(STEPS_VECTORS)
     if ((n & (n - 1)) == 0 && n >= CPU_NORM_BLOCK && n <= CPU_NORM_LONGEST) {
-        vector_sums(sum, dtype, x, count > 2 ? CPU_NORM_LISTS : count, n, mean, sums);
+        vector_sums(sum, dtype, x, count, n, mean, sums);
         return;
     }
 #endif
-    for (int list = 0; list < count; list++) {
+    for (int i = 0; i < count; i++) {
         rope_norm_tree blocks;
         blocks.nodes = 0;
-        steps_add_as(sum, dtype, x[list], n, mean[list], &blocks);
-        sums[list] = rope_norm_sum(&blocks);
+        steps_add_as(sum, dtype, x[i], n, mean[i], &blocks);
+        sums[i] = rope_norm_sum(&blocks);
     }
 }
 
-static CPU_NOINLINE void steps_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS],
+/* The sums of `count` heads from `first` on, CPU_NORM_HEADS at most. */
+static CPU_NOINLINE void steps_sums(int sum, int dtype, const cpu_norm_heads *h, int64_t first,
                                     int count, int64_t n, const float *mean, float *sums) {
+    const char *x[CPU_NORM_HEADS];
+    for (int i = 0; i < CPU_NORM_HEADS; i++)
+        x[i] = h->x + (first + (i < count ? i : 0)) * h->x_stride;
     if (sum == CPU_SUM_SQUARES) {
         STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, count, n, mean, sums))
     } else {
@@ -88,51 +91,54 @@ static CPU_NOINLINE void steps_sums(int sum, int dtype, const char *const x[CPU_
     }
 }
 
-/* The values of `count` heads from `first` on, CPU_NORM_LISTS at most. */
-CPU_INLINE void steps_head_values(const rope_append_steps *s, int dtype, const cpu_norm_heads *h,
-                                  int64_t first, int count, rope_norm_values *values) {
-    const char *x[CPU_NORM_LISTS];
-    float mean[CPU_NORM_LISTS] = {0}, sums[CPU_NORM_LISTS];
-    for (int i = 0; i < CPU_NORM_LISTS; i++)
-        x[i] = h->x + (first + (i < count ? i : 0)) * h->x_stride;
-    if (s->norm == ROPE_NORM_LAYER) {
-        steps_sums(CPU_SUM_ELEMENTS, dtype, x, count, s->norm_dim, mean, sums);
-        for (int i = 0; i < count; i++)
-            mean[i] = rope_norm_mean(sums[i], s->norm_dim);
-    }
-    steps_sums(s->norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, x, count,
-               s->norm_dim, mean, sums);
-    for (int i = 0; i < count; i++)
-        values[i] =
-            (rope_norm_values){mean[i], rope_norm_reciprocal(sums[i], s->norm_dim, s->eps)};
+/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
+CPU_INLINE void steps_reciprocals(float *sums, int64_t n, float eps) {
+#if defined(STEPS_VECTORS)
+    vector_reciprocals(sums, n, eps);
+#else
+    for (int i = 0; i < CPU_NORM_HEADS; i++)
+        sums[i] = rope_norm_reciprocal(sums[i], n, eps);
+#endif
 }
 
-CPU_INLINE float steps_weight(const rope_append_steps *s, const cpu_norm_heads *h, int64_t head,
-                              int64_t i) {
-    return rope_norm_weight_of(s,
-                               cpu_load(s->weight_dtype, h->weight + head * h->weight_stride, i));
+CPU_INLINE float steps_weight(const rope_append_steps *s, const char *weight, int64_t i) {
+    return rope_norm_weight_of(s, cpu_load(s->weight_dtype, weight, i));
 }
 
+/* All sums of some heads go ahead of their elements: one alone waits for its own results. */
 CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_norm_heads *heads) {
     const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
-    rope_norm_values values[CPU_NORM_LISTS];
-    for (int64_t first = 0; first < h.count; first += CPU_NORM_LISTS) {
-        const int count = h.count - first < CPU_NORM_LISTS ? (int)(h.count - first) : CPU_NORM_LISTS;
-        int64_t done = 0;
-        for (int n = 0; n < count && h.values; n++)
-            values[n] = *h.values;
-        if (!h.values)
-            steps_head_values(&s, dtype, &h, first, count, values);
+    const int64_t dim = s.norm_dim;
+    float mean[CPU_NORM_HEADS] = {0}, r[CPU_NORM_HEADS] = {0};
 #if defined(STEPS_VECTORS)
-        done = vector_normalize(&s, dtype, &h, values, first, count);
+    float weights[ROPE_MAX_APPEND_HEAD_DIM];
 #endif
-        for (int n = 0; n < count; n++)
-            for (int64_t i = done; i < s.norm_dim; i++) {
-                const float w = s.weight ? steps_weight(&s, &h, first + n, i) : 1,
-                            x = cpu_load(dtype, h.x + (first + n) * h.x_stride, i);
-                cpu_store(dtype, h.y + (first + n) * h.y_stride, i,
-                          rope_normalized(&s, dtype, values[n], x, w));
-            }
+    for (int64_t n = 0; n < h.count; n++) {
+        const int at = (int)(n % CPU_NORM_HEADS),
+                  left = (int)(h.count - n < CPU_NORM_HEADS ? h.count - n : CPU_NORM_HEADS);
+        if (at == 0 && !h.values) {
+            if (s.norm == ROPE_NORM_LAYER)
+                steps_sums(CPU_SUM_ELEMENTS, dtype, &h, n, left, dim, mean, r);
+            for (int i = 0; i < left && s.norm == ROPE_NORM_LAYER; i++)
+                mean[i] = rope_norm_mean(r[i], dim);
+            steps_sums(s.norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, &h,
+                       n, left, dim, mean, r);
+            steps_reciprocals(r, dim, s.eps);
+        }
+        const rope_norm_values v = h.values ? *h.values : (rope_norm_values){mean[at], r[at]};
+        const char *x = h.x + n * h.x_stride,
+                   *weight = s.weight ? h.weight + n * h.weight_stride : NULL;
+        char *y = h.y + n * h.y_stride;
+        int64_t i = 0;
+#if defined(STEPS_VECTORS)
+        if (s.weight && (n == 0 || h.weight_stride))
+            vector_weights(&s, dtype, weight, weights);
+        i = vector_normalize(&s, dtype, v, x, weights, y);
+#endif
+        for (; i < dim; i++)
+            cpu_store(dtype, y, i,
+                      rope_normalized(&s, dtype, v, cpu_load(dtype, x, i),
+                                      s.weight ? steps_weight(&s, weight, i) : 1));
     }
 }
 

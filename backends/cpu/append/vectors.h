@@ -25,26 +25,52 @@ CPU_INLINE simd_f32 vector_level(simd_f32 a, simd_f32 b) {
     return simd_even(a, b) + simd_odd(a, b);
 }
 
-/* Sums of `lists` lists, a power of two, of n elements each: n is one, too, and at most
- * CPU_NORM_LONGEST. Their nodes are one list, of which levels join neighbours, three at a time as
- * long as there are eight vectors, until each list is one node. */
-CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int lists,
-                            int64_t n, const float *mean, float *sums) {
-    simd_f32 node[CPU_NORM_LISTS * CPU_NORM_LONGEST / 2 / SIMD_LANES];
+/* Nodes of sixteen neighbours in lists of n elements; a list has `each` of the eight vectors of nodes
+ * that go side by side. Returns how many vectors they are. */
+CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x[CPU_NORM_HEADS],
+                               int lists, int64_t n, const float *mean, simd_f32 *node) {
     int count = 0;
-    int64_t width = n / 2;
-    for (int list = 0; list < lists; list++) {
-        const simd_f32 m = simd_set_f(mean[list]);
-        for (int64_t i = 0; i < n; i += 2 * SIMD_LANES)
-            node[count++] = vector_node(sum, dtype, x[list] + i * cpu_dtype_size(dtype), m);
+    for (int list = 0; list < lists; list += 8 / each)
+        for (int64_t i = 0; i < n; i += 2 * SIMD_LANES * each) {
+            simd_f32 eight[8];
+#pragma GCC unroll 8
+            for (int v = 0; v < 8; v++)
+                eight[v] = vector_node(
+                    sum, dtype,
+                    x[list + v / each] + (i + v % each * 2 * SIMD_LANES) * cpu_dtype_size(dtype),
+                    simd_set_f(mean[list + v / each]));
+            node[count++] = simd_add_eights(eight);
+        }
+    return count;
+}
+
+/* Sums of lists of n elements each, a power of two: their nodes are one list, of which levels join
+ * neighbours until each list is one node. */
+CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
+                            int64_t n, const float *mean, float *sums) {
+    const int64_t vectors = n / 2 / SIMD_LANES;
+    simd_f32 node[CPU_NORM_HEADS * CPU_NORM_LONGEST / 16 / SIMD_LANES + 8];
+    int lists = vectors >= 8 ? 1 : (int)(8 / vectors), nodes;
+    node[0] = simd_set_f(0);
+    while (lists < count)
+        lists *= 2;
+    if (vectors >= 8)
+        nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
+    else if (vectors == 4)
+        nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
+    else
+        nodes = vector_sixteens(2, sum, dtype, x, lists, n, mean, node);
+    int64_t width = n / 16;
+    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
+        for (int v = nodes; v < 8; v++)
+            node[v] = node[0];
+        for (int v = 0; v < nodes; v += 8)
+            node[v / 8] = simd_add_eights(&node[v]);
     }
-    for (; width >= 8 && count >= 8; width /= 8, count /= 8)
-        for (int v = 0; v < count / 8; v++)
-            node[v] = simd_add_eights(&node[8 * v]);
-    for (; width > 1; width /= 2, count = count > 1 ? count / 2 : 1)
-        for (int v = 0; v < (count + 1) / 2; v++)
-            node[v] = vector_level(node[2 * v], node[count > 1 ? 2 * v + 1 : 0]);
-    memcpy(sums, &node[0], (size_t)lists * sizeof *sums);
+    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
+        for (int v = 0; v < nodes; v += 2)
+            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+    memcpy(sums, node, (size_t)count * sizeof *sums);
 }
 
 /* The node of CPU_NORM_BLOCK elements. */
@@ -94,18 +120,24 @@ CPU_INLINE void vector_store_two(int dtype, char *p, simd_pair y) {
         simd_narrow_two(dtype, 0, p, y.x1, y.x2);
 }
 
-/* fp32 weights of bf16, in its order. Of NaNs they alone may have bits that simd_bf16_words does
- * not expect. */
-CPU_INLINE simd_pair vector_weights(const rope_append_steps *s, int dtype, const char *weight,
-                                    int64_t i) {
-    simd_pair w = s->weight_dtype != ROPE_F32 ? vector_load_two(dtype, weight + i * cpu_dtype_size(dtype))
-                  : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, weight + 4 * i)
-                                       : vector_load_two(ROPE_F32, weight + 4 * i);
-    if (s->weight_dtype == ROPE_F32 && dtype == ROPE_BF16)
-        w = (simd_pair){vector_quiet(w.x1), vector_quiet(w.x2)};
-    if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
-        w = (simd_pair){simd_set_f(1) + w.x1, simd_set_f(1) + w.x2};
-    return w;
+/* rope_norm_weight_of in fp32, in the order of vector_load_two. Of NaNs fp32 weights alone may have
+ * bits that simd_bf16_words does not expect. */
+CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, const char *weight,
+                               float *weights) {
+    const int wide = s->weight_dtype == ROPE_F32, size = wide ? 4 : cpu_dtype_size(dtype);
+    const simd_f32 one = simd_set_f(s->weight == ROPE_NORM_ONE_PLUS_WEIGHT);
+    for (int64_t i = 0; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
+        const char *at = weight + i * size;
+        simd_pair w = !wide                ? vector_load_two(dtype, at)
+                      : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, at)
+                                           : vector_load_two(ROPE_F32, at);
+        if (wide && dtype == ROPE_BF16)
+            w = (simd_pair){vector_quiet(w.x1), vector_quiet(w.x2)};
+        if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
+            w = (simd_pair){one + w.x1, one + w.x2};
+        simd_store_f(weights + i, w.x1);
+        simd_store_f(weights + i + SIMD_LANES, w.x2);
+    }
 }
 
 CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rope_norm_values v,
@@ -118,25 +150,27 @@ CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rop
     return (s->rounding == ROPE_NORM_ROUND_TWICE ? simd_round_to(dtype, x) : x) * w;
 }
 
-/* Heads go side by side: the weights of a pair of vectors serve all that have the same. */
-CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, const cpu_norm_heads *h,
-                                    const rope_norm_values *values, int64_t first, int count) {
-    const int64_t size = cpu_dtype_size(dtype);
-    const char *x = h->x + first * h->x_stride;
-    char *y = h->y + first * h->y_stride;
+CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
+                                    const char *x, const float *weights, char *y) {
+    const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
+#pragma GCC unroll 2
     for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
-        simd_pair w = {{0}, {0}};
-        for (int n = 0; n < count; n++) {
-            const simd_pair a = vector_load_two(dtype, x + n * h->x_stride + i * size);
-            if (s->weight && (n == 0 || h->weight_stride))
-                w = vector_weights(s, dtype, h->weight + (first + n) * h->weight_stride, i);
-            vector_store_two(dtype, y + n * h->y_stride + i * size,
-                             (simd_pair){vector_normalized(s, dtype, values[n], a.x1, w.x1),
-                                         vector_normalized(s, dtype, values[n], a.x2, w.x2)});
-        }
+        const simd_pair a = vector_load_two(dtype, x + i * size);
+        const simd_f32 w1 = simd_load_f(weights + i), w2 = simd_load_f(weights + i + SIMD_LANES);
+        vector_store_two(dtype, y + i * size,
+                         (simd_pair){vector_normalized(s, dtype, v, a.x1, w1),
+                                     vector_normalized(s, dtype, v, a.x2, w2)});
     }
     return i;
+}
+
+/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
+CPU_INLINE void vector_reciprocals(float *sums, int64_t n, float eps) {
+    for (int i = 0; i < CPU_NORM_HEADS; i += SIMD_LANES) {
+        const simd_f32 mean = (simd_load_f(sums + i) + simd_set_f(0)) / simd_set_f((float)n);
+        simd_store_f(sums + i, simd_set_f(1) / simd_sqrt(mean + simd_set_f(eps)));
+    }
 }
 
 /* rope_to_f8, the bits of lanes in their low byte. Adding 2^23 of the units that x has in the

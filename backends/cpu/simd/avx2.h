@@ -82,6 +82,10 @@ CPU_INLINE simd_u32 simd_neighbours_to_bf16(simd_f32 even, simd_f32 odd) {
     return (simd_u32)_mm256_add_epi16(kept, _mm256_srli_epi16(above, 15));
 }
 
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)_mm256_sqrt_ps((__m256)x);
+}
+
 /* The lesser of x and a limit; a NaN stays. */
 CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
     return (simd_f32)_mm256_min_ps((__m256)limit, (__m256)x);

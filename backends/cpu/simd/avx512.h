@@ -58,6 +58,10 @@ CPU_INLINE simd_u16 simd_low_halves(simd_u32 u) {
     return (simd_u16)_mm512_cvtepi32_epi16((__m512i)u);
 }
 
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)_mm512_sqrt_ps((__m512)x);
+}
+
 /* The lesser of x and a limit; a NaN stays. */
 CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
     return (simd_f32)_mm512_min_ps((__m512)limit, (__m512)x);

@@ -26,6 +26,10 @@ CPU_INLINE simd_u16 simd_low_halves(simd_u32 u) {
     return (simd_u16)vmovn_u32((uint32x4_t)u);
 }
 
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)vsqrtq_f32((float32x4_t)x);
+}
+
 /* The lesser of x and a limit; a NaN stays. */
 CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
     return (simd_f32)vminq_f32((float32x4_t)x, (float32x4_t)limit);
