@@ -66,6 +66,8 @@ static void load_cached(append_walk *w, const append_part *part) {
 static append_heads read_heads(append_walk *w, const append_part *part) {
     const rope_append_operand *o = part->operand;
     const append_heads staged = {w->stage, append_head_bytes(w, part)};
+    if (!o->in && caches_whole(part) && part->steps->store_dtype == w->problem->rope.dtype)
+        return (append_heads){cache_of(w, part, part->first), o->cache_stride[2] * w->size};
     if (!o->in) {
         load_cached(w, part);
         return staged;
@@ -90,7 +92,8 @@ static void normalize_heads(const append_walk *w, const append_part *part,
                         .x_stride = from.stride,
                         .y_stride = to.stride,
                         .count = part->count,
-                        .values = of_token};
+                        .values = of_token,
+                        .ahead = w->ahead};
     if (part->operand->weight) {
         h.weight_stride = part->operand->weight_stride * cpu_dtype_size(s->weight_dtype);
         h.weight = (const char *)part->operand->weight + part->first * h.weight_stride;
@@ -157,6 +160,8 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
                    .before = apart ? offset : 0,
                    .after = apart ? after : 0};
     h.stream = to.data != w->stage && w->in_pairs && can_stream(w, &h);
+    h.in_ahead = from.data == w->stage ? 0 : w->ahead;
+    h.into_l2 = 1;
     fill_row(w, part->tensor);
     const cpu_rope_instances *scalar = w->kernel->rope->instances[p->dtype - ROPE_F32];
     const cpu_rotate_heads rotate = w->kernel->rope->rows->lanes > 1
@@ -228,13 +233,16 @@ static void store_out(const append_walk *w, const append_part *part, append_head
               size = cpu_store_size(store_dtype);
     const int64_t stride = part->operand->out_stride[3];
     char row[APPEND_STAGE];
+    if (store_dtype == dtype && stride == 1 && from.data == out_of(w, part, part->first, size) &&
+        from.stride == part->operand->out_stride[2] * size)
+        return;
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
         char *to = out_of(w, part, head, size);
         if (store_dtype != dtype)
             store_row(w, part, head, x, stride == 1 ? to : row);
-        else if (stride == 1 && x != to)
+        else if (stride == 1)
             copy_bytes(w, to, x, (int64_t)s->head_dim * size);
         if (stride == 1)
             continue;

@@ -22,6 +22,7 @@ typedef struct cpu_norm_heads {
     const char *x, *weight;
     char *y;
     int64_t x_stride, weight_stride, y_stride, count;
+    int64_t ahead;                  /* bytes from an x to what is prefetched with it, or 0 */
     const rope_norm_values *values; /* of the token, or NULL: each head has its own */
 } cpu_norm_heads;
 

@@ -133,7 +133,7 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
 #if defined(STEPS_VECTORS)
         if (s.weight && (n == 0 || h.weight_stride))
             vector_weights(&s, dtype, weight, weights);
-        i = vector_normalize(&s, dtype, v, x, weights, y);
+        i = vector_normalize(&s, dtype, v, x, weights, y, h.ahead);
 #endif
         for (; i < dim; i++)
             cpu_store(dtype, y, i,

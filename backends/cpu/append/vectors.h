@@ -151,12 +151,15 @@ CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rop
 }
 
 CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                                    const char *x, const float *weights, char *y) {
+                                    const char *x, const float *weights, char *y,
+                                    int64_t ahead) {
     const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
 #pragma GCC unroll 2
     for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
         const simd_pair a = vector_load_two(dtype, x + i * size);
+        if (ahead && i * size % 64 == 0)
+            __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)(ahead + i * size)), 0, 2);
         const simd_f32 w1 = simd_load_f(weights + i), w2 = simd_load_f(weights + i + SIMD_LANES);
         vector_store_two(dtype, y + i * size,
                          (simd_pair){vector_normalized(s, dtype, v, a.x1, w1),
