@@ -65,7 +65,7 @@ static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
 CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
                               int64_t n, const float *mean, float *sums) {
 #if defined(STEPS_VECTORS)
-    if ((n & (n - 1)) == 0 && n >= CPU_NORM_BLOCK && n <= CPU_NORM_LONGEST) {
+    if ((n & (n - 1)) == 0 && n >= 8 * SIMD_LANES && n <= CPU_NORM_LONGEST) {
         vector_sums(sum, dtype, x, count, n, mean, sums);
         return;
     }
@@ -146,19 +146,23 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
 CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype,
                                    const cpu_norm_heads *heads) {
     rope_append_steps s = *steps;
+#if defined(STEPS_VECTORS)
     const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
     if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
         steps_normalize_by(s, dtype, heads);
-    } else if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
-               s.rounding == ROPE_NORM_ROUND_ONCE) {
+        return;
+    }
+    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
+        s.rounding == ROPE_NORM_ROUND_ONCE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
         steps_normalize_by(s, dtype, heads);
-    } else {
-        steps_normalize_by(s, dtype, heads);
+        return;
     }
+#endif
+    steps_normalize_by(s, dtype, heads);
 }
 
 static void steps_normalize(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads) {

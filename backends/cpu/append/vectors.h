@@ -44,22 +44,20 @@ CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x
     return count;
 }
 
-/* Sums of lists of n elements each, a power of two: their nodes are one list, of which levels join
+/* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes are one list, of which levels join
  * neighbours until each list is one node. */
 CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
                             int64_t n, const float *mean, float *sums) {
     const int64_t vectors = n / 2 / SIMD_LANES;
     simd_f32 node[CPU_NORM_HEADS * CPU_NORM_LONGEST / 16 / SIMD_LANES + 8];
-    int lists = vectors >= 8 ? 1 : (int)(8 / vectors), nodes;
+    int lists = vectors >= 8 ? 1 : 2, nodes;
     node[0] = simd_set_f(0);
     while (lists < count)
         lists *= 2;
     if (vectors >= 8)
         nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
-    else if (vectors == 4)
-        nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
     else
-        nodes = vector_sixteens(2, sum, dtype, x, lists, n, mean, node);
+        nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
     int64_t width = n / 16;
     for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
         for (int v = nodes; v < 8; v++)
@@ -177,8 +175,9 @@ CPU_INLINE void vector_reciprocals(float *sums, int64_t n, float eps) {
 }
 
 /* rope_to_f8, the bits of lanes in their low byte. Adding 2^23 of the units that x has in the
- * format puts the unit at the last bit of the sum: the code is what was added, in units, above that
- * of the power of two, or of the least normal number, below x. A NaN's is beyond every other. */
+ * format, 2^shift of the power of two below x or of the least normal number, puts the unit at the
+ * last bit of the sum: above that of what was added it has x in units. A NaN's code comes out beyond
+ * every other. */
 CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
     const rope_f8_format f = rope_f8_format_of(store_dtype);
     const int shift = 23 - f.mantissa;
@@ -186,13 +185,12 @@ CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
     const simd_f32 a = simd_min_f((simd_f32)((simd_u32)x & 0x7fffffffu),
                                   simd_set_f(rope_8bit_largest(store_dtype)));
     const simd_u32 power = simd_max_i((simd_u32)a & 0x7f800000u, (simd_u32){0} + base);
-    const simd_f32 large = (simd_f32)power * simd_set_f((float)(1 << shift));
-    simd_u32 code = (simd_u32)(a + large) - (simd_u32)large + ((power >> shift) - (base >> shift)),
-             sign = (simd_u32)x >> 24 & 0x80u;
-    code = simd_min_u(code, (simd_u32){0} + f.nan);
-    if (f.signed_zero)
-        return code | (sign & (simd_u32)(code != f.nan));
-    return code | (sign & (simd_u32)(code != 0));
+    const simd_f32 sum = simd_fma((simd_f32)power, simd_set_f((float)(1 << shift)), a);
+    const simd_u32 units = (simd_u32)sum - power + ((power >> shift) - (base >> shift) - ((uint32_t)shift << 23)),
+                   code = simd_min_u(units, (simd_u32){0} + f.nan),
+                   sign = (simd_u32)x >> 24 & 0x80u;
+    const simd_i32 has_sign = f.signed_zero ? (simd_i32)code < (int32_t)f.nan : (simd_i32)code > 0;
+    return code | (sign & (simd_u32)has_sign);
 }
 
 /* rope_to_i8: adding 1.5 * 2^23 puts units at the last bit of the sum. */
