@@ -154,8 +154,7 @@ CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype,
         steps_normalize_by(s, dtype, heads);
         return;
     }
-    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
-        s.rounding == ROPE_NORM_ROUND_ONCE) {
+    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT && s.rounding == ROPE_NORM_ROUND_ONCE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
         steps_normalize_by(s, dtype, heads);
@@ -226,9 +225,9 @@ static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
 
 #define APPEND_KERNEL(isa, rope_kernel)                                                            \
     {                                                                                              \
-        .needs = (isa), .rope = &(rope_kernel), .add = steps_add,                                  \
-        .normalize = steps_normalize, .multiply = steps_multiply, .store = steps_store,            \
-        .load = steps_load, .largest = steps_largest                                               \
+        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .normalize = steps_normalize,    \
+        .multiply = steps_multiply, .store = steps_store, .load = steps_load,                      \
+        .largest = steps_largest                                                                   \
     }
 
 #endif

@@ -25,8 +25,8 @@ CPU_INLINE simd_f32 vector_level(simd_f32 a, simd_f32 b) {
     return simd_even(a, b) + simd_odd(a, b);
 }
 
-/* Nodes of sixteen neighbours in lists of n elements; a list has `each` of the eight vectors of nodes
- * that go side by side. Returns how many vectors they are. */
+/* Nodes of sixteen neighbours in lists of n elements; a list has `each` of the eight vectors of
+ * nodes that go side by side. Returns how many vectors they are. */
 CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x[CPU_NORM_HEADS],
                                int lists, int64_t n, const float *mean, simd_f32 *node) {
     int count = 0;
@@ -35,17 +35,17 @@ CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x
             simd_f32 eight[8];
 #pragma GCC unroll 8
             for (int v = 0; v < 8; v++)
-                eight[v] = vector_node(
-                    sum, dtype,
-                    x[list + v / each] + (i + v % each * 2 * SIMD_LANES) * cpu_dtype_size(dtype),
-                    simd_set_f(mean[list + v / each]));
+                eight[v] = vector_node(sum, dtype,
+                                       x[list + v / each] +
+                                           (i + v % each * 2 * SIMD_LANES) * cpu_dtype_size(dtype),
+                                       simd_set_f(mean[list + v / each]));
             node[count++] = simd_add_eights(eight);
         }
     return count;
 }
 
-/* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes are one list, of which levels join
- * neighbours until each list is one node. */
+/* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes
+ * are one list, of which levels join neighbours until each list is one node. */
 CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
                             int64_t n, const float *mean, float *sums) {
     const int64_t vectors = n / 2 / SIMD_LANES;
@@ -149,8 +149,7 @@ CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rop
 }
 
 CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                                    const char *x, const float *weights, char *y,
-                                    int64_t ahead) {
+                                    const char *x, const float *weights, char *y, int64_t ahead) {
     const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
 #pragma GCC unroll 2
@@ -176,8 +175,8 @@ CPU_INLINE void vector_reciprocals(float *sums, int64_t n, float eps) {
 
 /* rope_to_f8, the bits of lanes in their low byte. Adding 2^23 of the units that x has in the
  * format, 2^shift of the power of two below x or of the least normal number, puts the unit at the
- * last bit of the sum: above that of what was added it has x in units. A NaN's code comes out beyond
- * every other. */
+ * last bit of the sum: above that of what was added it has x in units. A NaN's code comes out
+ * beyond every other. */
 CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
     const rope_f8_format f = rope_f8_format_of(store_dtype);
     const int shift = 23 - f.mantissa;
@@ -186,7 +185,8 @@ CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
                                   simd_set_f(rope_8bit_largest(store_dtype)));
     const simd_u32 power = simd_max_i((simd_u32)a & 0x7f800000u, (simd_u32){0} + base);
     const simd_f32 sum = simd_fma((simd_f32)power, simd_set_f((float)(1 << shift)), a);
-    const simd_u32 units = (simd_u32)sum - power + ((power >> shift) - (base >> shift) - ((uint32_t)shift << 23)),
+    const simd_u32 units = (simd_u32)sum - power +
+                           ((power >> shift) - (base >> shift) - ((uint32_t)shift << 23)),
                    code = simd_min_u(units, (simd_u32){0} + f.nan),
                    sign = (simd_u32)x >> 24 & 0x80u;
     const simd_i32 has_sign = f.signed_zero ? (simd_i32)code < (int32_t)f.nan : (simd_i32)code > 0;
@@ -208,8 +208,8 @@ CPU_INLINE simd_u32 vector_to_8bit(int store_dtype, simd_f32 x) {
 }
 
 /* x * 1 / scale where that is x / scale: for powers of two. */
-CPU_INLINE int64_t vector_store_by(int exact, int dtype, int store_dtype, float scale, const char *x,
-                                   char *y, int64_t n) {
+CPU_INLINE int64_t vector_store_by(int exact, int dtype, int store_dtype, float scale,
+                                   const char *x, char *y, int64_t n) {
     const simd_f32 by = simd_set_f(exact ? 1 / scale : scale);
     int64_t i = 0;
     for (; i + 2 * SIMD_LANES <= n; i += 2 * SIMD_LANES) {

@@ -14,9 +14,9 @@ typedef struct append_walk {
     const cpu_append_kernel *kernel;
     const rope_append_problem *problem;
     const rope_append_call *call;
-    int size;     /* bytes of an element of dtype */
-    int in_pairs; /* cpu_rotates_in_pairs */
-    int exceeds;  /* the call exceeds the cache, which stores then go around */
+    int size;      /* bytes of an element of dtype */
+    int in_pairs;  /* cpu_rotates_in_pairs */
+    int exceeds;   /* the call exceeds the cache, which stores then go around */
     int64_t ahead; /* bytes from what is read to what is prefetched, or 0 */
     int64_t batch, index;
     rope_token token;
