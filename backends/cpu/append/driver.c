@@ -46,6 +46,7 @@ static void run_part(const cpu_append_kernel *kernel, const rope_append_problem 
     w.in_pairs = cpu_rotates_in_pairs(&p->rope);
     w.exceeds = bytes > policy->cache_bytes;
     w.ahead = w.exceeds ? policy->ahead[w.size == 4] : 0;
+    w.into_l2 = policy->into_l2;
     w.token.fate = ROPE_TOKEN_PASSES;
     run_tokens(&w, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)

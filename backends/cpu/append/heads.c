@@ -93,7 +93,7 @@ static void normalize_heads(const append_walk *w, const append_part *part,
                         .y_stride = to.stride,
                         .count = part->count,
                         .values = of_token,
-                        .ahead = w->ahead};
+                        .ahead = from.data == w->stage ? 0 : w->ahead};
     if (part->operand->weight) {
         h.weight_stride = part->operand->weight_stride * cpu_dtype_size(s->weight_dtype);
         h.weight = (const char *)part->operand->weight + part->first * h.weight_stride;
@@ -161,7 +161,7 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
                    .after = apart ? after : 0};
     h.stream = to.data != w->stage && w->in_pairs && can_stream(w, &h);
     h.in_ahead = from.data == w->stage ? 0 : w->ahead;
-    h.into_l2 = 1;
+    h.into_l2 = w->into_l2;
     fill_row(w, part->tensor);
     const cpu_rope_instances *scalar = w->kernel->rope->instances[p->dtype - ROPE_F32];
     const cpu_rotate_heads rotate = w->kernel->rope->rows->lanes > 1

@@ -18,6 +18,7 @@ typedef struct append_walk {
     int in_pairs;  /* cpu_rotates_in_pairs */
     int exceeds;   /* the call exceeds the cache, which stores then go around */
     int64_t ahead; /* bytes from what is read to what is prefetched, or 0 */
+    int into_l2;   /* and no nearer */
     int64_t batch, index;
     rope_token token;
     rope_place place;
