@@ -214,6 +214,42 @@ TEST(append_bits, plain_calls) {
                 check_plain(dtype, in, out);
 }
 
+/* Heads that are normalised side by side, by sums that kernels take in other pieces. */
+static void check_norms(int32_t dtype, int32_t type, int32_t dim, int64_t heads) {
+    append_case c;
+    const size_t bytes = (size_t)heads * (size_t)dim * (dtype == ROPE_F32 ? 4 : 2);
+    memset(&c, 0, sizeof c);
+    c.base.bytes = 2 * bytes;
+    c.base.arena = aligned_alloc(64, (c.base.bytes + 63) / 64 * 64);
+    c.base.random = random_stream(test_seed(), dim * 64 + heads);
+    c.desc.struct_size = sizeof c.desc;
+    c.args.struct_size = sizeof c.args;
+    c.desc.rope = (rope_desc){.struct_size = sizeof c.desc.rope, .dtype = dtype, .head_dim = dim};
+    c.desc.rotation = ROPE_ROTATION_OFF;
+    c.desc.q.norm = (rope_norm){.type = type, .eps = 1e-6};
+    c.args.rope = (rope_args){.struct_size = sizeof c.args.rope, .batch = 1, .tokens = 1};
+    c.args.rope.q = (rope_tensor){.in = c.base.arena, .out = c.base.arena + bytes, .heads = heads};
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint16_t x = (uint16_t)(0x3c00 + random_between(&c.base.random, 0, 0x2ff));
+        memcpy(c.base.arena + i, &x, sizeof x);
+    }
+    append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
+    unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
+    check_kernels(&c, &w, expected);
+    free(expected);
+    append_writes_free(&w);
+    append_free(&c);
+}
+
+TEST(append_bits, norms_of_heads) {
+    static const int64_t heads[] = {1, 2, 3, 7, 16, 17, 33};
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int32_t type = ROPE_NORM_RMS; type <= ROPE_NORM_LAYER; type++)
+            for (int32_t dim = 32; dim <= 1024; dim *= 2)
+                for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+                    check_norms(dtype, type, dim, heads[i]);
+}
+
 static void advance_scale(rope_scale *scale, const oracle_tensor *t, int64_t first) {
     scale->data = (void *)(uintptr_t)case_advance(scale->data, first * t->scale_stride[0], 4);
 }

@@ -7,6 +7,7 @@
 #include "tests/oracle/append_layout.h"
 #include "tests/oracle/oracle.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,9 +72,9 @@ enum { MOST_BOUNDARIES = 256 * 8 + 64, BOUNDARY_DIM = 64 };
 
 /* Every number of the type, what lies halfway to the next, and their neighbours in fp32. */
 static int64_t boundaries(int32_t dtype, float *x) {
-    static const float more[] = {0.0F,   -0.0F,   INFINITY,  -INFINITY,  NAN,
-                                 1e-45F, -1e-45F, 0x1p-126F, -0x1p-126F, 1e38F,
-                                 -1e38F, 464.0F,  248.0F,    61440.0F};
+    static const float more[] = {0.0F,  -0.0F,  INFINITY, -INFINITY, NAN,
+                                 -NAN,  1e-45F, -1e-45F,  0x1p-126F, -0x1p-126F,
+                                 1e38F, -1e38F, 464.0F,   248.0F,    61440.0F};
     int64_t count = 0;
     for (int code = 0; code < 256; code++) {
         double y = decoded(dtype, code), next = decoded(dtype, (code + 1) & 0xff);
@@ -95,14 +96,18 @@ static int64_t boundaries(int32_t dtype, float *x) {
     return count;
 }
 
-static void check_conversions(int32_t dtype, const char *kernel) {
+static void check_conversions(int32_t dtype, float scale, const char *kernel) {
     static float x[MOST_BOUNDARIES];
     append_case c;
     int64_t count = boundaries(dtype, x);
     int64_t tokens = (count + BOUNDARY_DIM - 1) / BOUNDARY_DIM;
-    size_t elements = (size_t)(tokens * BOUNDARY_DIM), start[2];
-    unsigned char *arena = make_arena(&c, (size_t[]){elements * 4, elements}, 2, start);
+    size_t elements = (size_t)(tokens * BOUNDARY_DIM), start[3];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){elements * 4, elements, sizeof scale}, 3, start);
+    for (int64_t i = 0; i < count; i++)
+        x[i] *= scale;
     memset(arena, 0, elements * 4);
+    memcpy(arena + start[2], &scale, sizeof scale);
     memcpy(arena, x, (size_t)count * 4);
     c.desc.rope.dtype = ROPE_F32;
     c.desc.rope.head_dim = BOUNDARY_DIM;
@@ -113,22 +118,29 @@ static void check_conversions(int32_t dtype, const char *kernel) {
     c.args.rope.batch = 1;
     c.args.rope.tokens = tokens;
     c.args.v = (rope_tensor){.in = arena, .heads = 1};
+    c.desc.v.scale = ROPE_SCALE_TENSOR;
     c.args.v_cache.data = arena + start[1];
+    c.args.v_cache.scale.data = arena + start[2];
     c.args.pages = 1;
     if (run_into(&c, kernel))
         for (int64_t i = 0; i < count; i++) {
-            int got = c.base.arena[start[1] + (size_t)i], wanted = nearest_code(dtype, x[i]);
-            CHECK(got == wanted, "%s: type %d of %a is %#x, not %#x", kernel, dtype, (double)x[i],
-                  (unsigned)got, (unsigned)wanted);
+            int got = c.base.arena[start[1] + (size_t)i],
+                wanted = nearest_code(dtype, x[i] / scale);
+            CHECK(got == wanted, "%s: type %d of %a / %a is %#x, not %#x", kernel, dtype,
+                  (double)x[i], (double)scale, (unsigned)got, (unsigned)wanted);
         }
     append_free(&c);
 }
 
+/* By scales that are powers of two and others, up to the largest and down to the least. */
 TEST(append_cache, eight_bits_are_the_nearest) {
+    static const float scales[] = {1,        0x1p-5F, 3,         0.1F,      0x1p126F,
+                                   0x1p127F, FLT_MAX, 0x1p-126F, 0x1p-127F, 0x1p-149F};
     const char *kernel;
     for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
         for (int i = 0; i < 4; i++)
-            check_conversions(small_types[i], kernel);
+            for (size_t j = 0; j < sizeof scales / sizeof scales[0]; j++)
+                check_conversions(small_types[i], scales[j], kernel);
 }
 
 /* A few of each format by hand: largest, least, least normal, infinity and NaN. */

@@ -37,13 +37,16 @@ static int64_t bytes_of(const rope_append_problem *p, const rope_append_call *ca
 static void run_part(const cpu_append_kernel *kernel, const rope_append_problem *p,
                      const rope_append_call *call, int64_t bytes, int index, int parts) {
     const int64_t tokens = call->rope.batch * call->rope.tokens;
+    const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
     append_walk w;
     w.kernel = kernel;
     w.problem = p;
     w.call = call;
     w.size = cpu_dtype_size(p->rope.dtype);
     w.in_pairs = cpu_rotates_in_pairs(&p->rope);
-    w.exceeds = bytes > cpu_prefetch_policy_chosen()->cache_bytes;
+    w.exceeds = bytes > policy->cache_bytes;
+    w.ahead = w.exceeds ? policy->ahead[w.size == 4] : 0;
+    w.into_l2 = policy->into_l2;
     w.token.fate = ROPE_TOKEN_PASSES;
     run_tokens(&w, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)

@@ -66,6 +66,8 @@ static void load_cached(append_walk *w, const append_part *part) {
 static append_heads read_heads(append_walk *w, const append_part *part) {
     const rope_append_operand *o = part->operand;
     const append_heads staged = {w->stage, append_head_bytes(w, part)};
+    if (!o->in && caches_whole(part) && part->steps->store_dtype == w->problem->rope.dtype)
+        return (append_heads){cache_of(w, part, part->first), o->cache_stride[2] * w->size};
     if (!o->in) {
         load_cached(w, part);
         return staged;
@@ -80,36 +82,28 @@ static append_heads read_heads(append_walk *w, const append_part *part) {
     return staged;
 }
 
-static void normalize_head(const append_walk *w, const append_part *part, int64_t n,
-                           rope_norm_values values, const char *x, char *y) {
-    const rope_append_steps *s = part->steps;
-    const int64_t start = (int64_t)s->norm_offset * w->size,
-                  end = start + (int64_t)s->norm_dim * w->size;
-    const char *weight = part->operand->weight;
-    if (weight)
-        weight +=
-            (part->first + n) * part->operand->weight_stride * cpu_dtype_size(s->weight_dtype);
-    if (x != y) {
-        memcpy(y, x, (size_t)start);
-        memcpy(y + end, x + end, (size_t)(append_head_bytes(w, part) - end));
-    }
-    w->kernel->normalize(s, w->problem->rope.dtype, values, x + start, weight, y + start);
-}
-
 static void normalize_heads(const append_walk *w, const append_part *part,
                             const rope_norm_values *of_token, append_heads from, append_target to) {
-    const int64_t start = (int64_t)part->steps->norm_offset * w->size, last = part->count - 1;
-    rope_norm_values values[CPU_NORM_LISTS];
-    for (int64_t first = 0; first <= last; first += CPU_NORM_LISTS) {
-        const char *x[CPU_NORM_LISTS];
-        for (int i = 0; i < CPU_NORM_LISTS; i++)
-            x[i] = from.data + start + (first + i < last ? first + i : last) * from.stride;
-        if (!of_token)
-            append_head_values(w, part->steps, x, values);
-        for (int i = 0; i < CPU_NORM_LISTS && first + i <= last; i++)
-            normalize_head(w, part, first + i, of_token ? *of_token : values[i], x[i] - start,
-                           to.data + (first + i) * to.stride);
+    const rope_append_steps *s = part->steps;
+    const int64_t start = (int64_t)s->norm_offset * w->size,
+                  end = start + (int64_t)s->norm_dim * w->size, bytes = append_head_bytes(w, part);
+    cpu_norm_heads h = {.x = from.data + start,
+                        .y = to.data + start,
+                        .x_stride = from.stride,
+                        .y_stride = to.stride,
+                        .count = part->count,
+                        .values = of_token,
+                        .ahead = from.data == w->stage ? 0 : w->ahead};
+    if (part->operand->weight) {
+        h.weight_stride = part->operand->weight_stride * cpu_dtype_size(s->weight_dtype);
+        h.weight = (const char *)part->operand->weight + part->first * h.weight_stride;
     }
+    for (int64_t n = 0; n < part->count && from.data != to.data && s->norm_dim < s->head_dim; n++) {
+        memcpy(to.data + n * to.stride, from.data + n * from.stride, (size_t)start);
+        memcpy(to.data + n * to.stride + end, from.data + n * from.stride + end,
+               (size_t)(bytes - end));
+    }
+    w->kernel->normalize(s, w->problem->rope.dtype, &h);
 }
 
 static void fill_row(append_walk *w, int tensor) {
@@ -166,6 +160,8 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
                    .before = apart ? offset : 0,
                    .after = apart ? after : 0};
     h.stream = to.data != w->stage && w->in_pairs && can_stream(w, &h);
+    h.in_ahead = from.data == w->stage ? 0 : w->ahead;
+    h.into_l2 = w->into_l2;
     fill_row(w, part->tensor);
     const cpu_rope_instances *scalar = w->kernel->rope->instances[p->dtype - ROPE_F32];
     const cpu_rotate_heads rotate = w->kernel->rope->rows->lanes > 1
@@ -237,13 +233,16 @@ static void store_out(const append_walk *w, const append_part *part, append_head
               size = cpu_store_size(store_dtype);
     const int64_t stride = part->operand->out_stride[3];
     char row[APPEND_STAGE];
+    if (store_dtype == dtype && stride == 1 && from.data == out_of(w, part, part->first, size) &&
+        from.stride == part->operand->out_stride[2] * size)
+        return;
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
         char *to = out_of(w, part, head, size);
         if (store_dtype != dtype)
             store_row(w, part, head, x, stride == 1 ? to : row);
-        else if (stride == 1 && x != to)
+        else if (stride == 1)
             copy_bytes(w, to, x, (int64_t)s->head_dim * size);
         if (stride == 1)
             continue;

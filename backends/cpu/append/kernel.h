@@ -14,21 +14,24 @@ enum { CPU_SUM_SQUARES, CPU_SUM_ELEMENTS, CPU_SUM_DEVIATIONS };
 /* Elements whose node one call makes: a power of two. */
 enum { CPU_NORM_BLOCK = 64 };
 
-/* Lists that are summed together, of a power of two of elements each. */
-enum { CPU_NORM_LISTS = 4, CPU_NORM_LONGEST = 512 };
+/* Heads that are summed side by side: in one tree if they have a power of two of elements. */
+enum { CPU_NORM_HEADS = 16, CPU_NORM_LONGEST = 512 };
+
+/* The norm_dim elements x of some heads become y, which may be x. Strides are bytes. */
+typedef struct cpu_norm_heads {
+    const char *x, *weight;
+    char *y;
+    int64_t x_stride, weight_stride, y_stride, count;
+    int64_t ahead;                  /* bytes from an x to what is prefetched with it, or 0 */
+    const rope_norm_values *values; /* of the token, or NULL: each head has its own */
+} cpu_norm_heads;
 
 typedef struct cpu_append_kernel {
     cpu_isa needs;
     const cpu_kernel *rope;
     /* Adds the nodes of n elements to a tree of blocks, of which only the last may be cut short. */
     void (*add)(int sum, int dtype, const char *x, int64_t n, float mean, rope_norm_tree *blocks);
-    /* The sums of CPU_NORM_LISTS lists of n elements, CPU_NORM_BLOCK..CPU_NORM_LONGEST, a power of
-     * two. */
-    void (*sums)(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                 const float *mean, float *sums);
-    /* y: the norm_dim elements x, normalised; weight: NULL or theirs. May be in place. */
-    void (*normalize)(const rope_append_steps *s, int dtype, rope_norm_values v, const char *x,
-                      const char *weight, char *y);
+    void (*normalize)(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads);
     /* y = x * factor. May be in place. */
     void (*multiply)(int dtype, float factor, const char *x, char *y, int64_t n);
     /* To store_dtype: of 8 bits by x / scale. */

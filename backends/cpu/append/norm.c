@@ -1,41 +1,9 @@
-/* The sums of norms: over a head, or over all heads of a token. */
+/* The values of a norm over all heads of a token. */
 #include "backends/cpu/append/walk.h"
 
 static void add(const append_walk *w, int sum, const char *x, int64_t n, float mean,
                 rope_norm_tree *tree) {
     w->kernel->add(sum, w->problem->rope.dtype, x, n, mean, tree);
-}
-
-static float sum_of(const append_walk *w, int sum, const char *x, int64_t n, float mean) {
-    rope_norm_tree tree;
-    tree.nodes = 0;
-    add(w, sum, x, n, mean, &tree);
-    return rope_norm_sum(&tree);
-}
-
-/* Sums of lists of n elements each. */
-static void sum_lists(const append_walk *w, int sum, const char *const x[CPU_NORM_LISTS], int64_t n,
-                      const float *mean, float *sums) {
-    const int together = (n & (n - 1)) == 0 && n >= CPU_NORM_BLOCK && n <= CPU_NORM_LONGEST;
-    if (together)
-        w->kernel->sums(sum, w->problem->rope.dtype, x, n, mean, sums);
-    for (int list = 0; list < CPU_NORM_LISTS && !together; list++)
-        sums[list] = sum_of(w, sum, x[list], n, mean[list]);
-}
-
-void append_head_values(const append_walk *w, const rope_append_steps *s,
-                        const char *const x[CPU_NORM_LISTS], rope_norm_values *values) {
-    const int layer = s->norm == ROPE_NORM_LAYER;
-    float mean[CPU_NORM_LISTS] = {0}, sums[CPU_NORM_LISTS];
-    if (layer) {
-        sum_lists(w, CPU_SUM_ELEMENTS, x, s->norm_dim, mean, sums);
-        for (int list = 0; list < CPU_NORM_LISTS; list++)
-            mean[list] = rope_norm_mean(sums[list], s->norm_dim);
-    }
-    sum_lists(w, layer ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, x, s->norm_dim, mean, sums);
-    for (int list = 0; list < CPU_NORM_LISTS; list++)
-        values[list] =
-            (rope_norm_values){mean[list], rope_norm_reciprocal(sums[list], s->norm_dim, s->eps)};
 }
 
 /* A sum over all heads of a token: blocks may span heads, so they are filled one after the other.

@@ -62,63 +62,110 @@ static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
     }
 }
 
-CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                              const float *mean, float *sums) {
+CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
+                              int64_t n, const float *mean, float *sums) {
 #if defined(STEPS_VECTORS)
-    vector_sums(sum, dtype, x, n, mean, sums);
-#else
-    for (int list = 0; list < CPU_NORM_LISTS; list++) {
+    if ((n & (n - 1)) == 0 && n >= 8 * SIMD_LANES && n <= CPU_NORM_LONGEST) {
+        vector_sums(sum, dtype, x, count, n, mean, sums);
+        return;
+    }
+#endif
+    for (int i = 0; i < count; i++) {
         rope_norm_tree blocks;
         blocks.nodes = 0;
-        steps_add_as(sum, dtype, x[list], n, mean[list], &blocks);
-        sums[list] = rope_norm_sum(&blocks);
+        steps_add_as(sum, dtype, x[i], n, mean[i], &blocks);
+        sums[i] = rope_norm_sum(&blocks);
     }
-#endif
 }
 
-static void steps_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                       const float *mean, float *sums) {
+/* The sums of `count` heads from `first` on, CPU_NORM_HEADS at most. */
+static CPU_NOINLINE void steps_sums(int sum, int dtype, const cpu_norm_heads *h, int64_t first,
+                                    int count, int64_t n, const float *mean, float *sums) {
+    const char *x[CPU_NORM_HEADS];
+    for (int i = 0; i < CPU_NORM_HEADS; i++)
+        x[i] = h->x + (first + (i < count ? i : 0)) * h->x_stride;
     if (sum == CPU_SUM_SQUARES) {
-        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, n, mean, sums))
+        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, count, n, mean, sums))
     } else {
-        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, n, mean, sums))
+        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, count, n, mean, sums))
     }
 }
 
-CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, rope_norm_values v,
-                                   const char *x, const char *weight, char *y) {
-    int64_t i = 0;
+/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
+CPU_INLINE void steps_reciprocals(float *sums, int64_t n, float eps) {
 #if defined(STEPS_VECTORS)
-    i = vector_normalize(&s, dtype, v, x, weight, y);
+    vector_reciprocals(sums, n, eps);
+#else
+    for (int i = 0; i < CPU_NORM_HEADS; i++)
+        sums[i] = rope_norm_reciprocal(sums[i], n, eps);
 #endif
-    for (; i < s.norm_dim; i++) {
-        const float w = weight ? rope_norm_weight_of(&s, cpu_load(s.weight_dtype, weight, i)) : 1;
-        cpu_store(dtype, y, i, rope_normalized(&s, dtype, v, cpu_load(dtype, x, i), w));
+}
+
+CPU_INLINE float steps_weight(const rope_append_steps *s, const char *weight, int64_t i) {
+    return rope_norm_weight_of(s, cpu_load(s->weight_dtype, weight, i));
+}
+
+/* All sums of some heads go ahead of their elements: one alone waits for its own results. */
+CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_norm_heads *heads) {
+    const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
+    const int64_t dim = s.norm_dim;
+    float mean[CPU_NORM_HEADS] = {0}, r[CPU_NORM_HEADS] = {0};
+#if defined(STEPS_VECTORS)
+    float weights[ROPE_MAX_APPEND_HEAD_DIM];
+#endif
+    for (int64_t n = 0; n < h.count; n++) {
+        const int at = (int)(n % CPU_NORM_HEADS),
+                  left = (int)(h.count - n < CPU_NORM_HEADS ? h.count - n : CPU_NORM_HEADS);
+        if (at == 0 && !h.values) {
+            if (s.norm == ROPE_NORM_LAYER)
+                steps_sums(CPU_SUM_ELEMENTS, dtype, &h, n, left, dim, mean, r);
+            for (int i = 0; i < left && s.norm == ROPE_NORM_LAYER; i++)
+                mean[i] = rope_norm_mean(r[i], dim);
+            steps_sums(s.norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, &h,
+                       n, left, dim, mean, r);
+            steps_reciprocals(r, dim, s.eps);
+        }
+        const rope_norm_values v = h.values ? *h.values : (rope_norm_values){mean[at], r[at]};
+        const char *x = h.x + n * h.x_stride,
+                   *weight = s.weight ? h.weight + n * h.weight_stride : NULL;
+        char *y = h.y + n * h.y_stride;
+        int64_t i = 0;
+#if defined(STEPS_VECTORS)
+        if (s.weight && (n == 0 || h.weight_stride))
+            vector_weights(&s, dtype, weight, weights);
+        i = vector_normalize(&s, dtype, v, x, weights, y, h.ahead);
+#endif
+        for (; i < dim; i++)
+            cpu_store(dtype, y, i,
+                      rope_normalized(&s, dtype, v, cpu_load(dtype, x, i),
+                                      s.weight ? steps_weight(&s, weight, i) : 1));
     }
 }
 
 /* The norms of Llama and Qwen, and of Gemma, have loops of their own. */
-CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype, rope_norm_values v,
-                                   const char *x, const char *weight, char *y) {
-    rope_append_steps s = *steps; /* a copy, since stores may alias what pointers lead to */
+CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype,
+                                   const cpu_norm_heads *heads) {
+    rope_append_steps s = *steps;
+#if defined(STEPS_VECTORS)
     const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
     if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
-        steps_normalize_by(s, dtype, v, x, weight, y);
-    } else if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT &&
-               s.rounding == ROPE_NORM_ROUND_ONCE) {
+        steps_normalize_by(s, dtype, heads);
+        return;
+    }
+    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT && s.rounding == ROPE_NORM_ROUND_ONCE) {
         s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
         s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
-        steps_normalize_by(s, dtype, v, x, weight, y);
-    } else {
-        steps_normalize_by(s, dtype, v, x, weight, y);
+        steps_normalize_by(s, dtype, heads);
+        return;
     }
+#endif
+    steps_normalize_by(s, dtype, heads);
 }
 
-static void steps_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                            const char *x, const char *weight, char *y) {
-    STEPS_BY_DTYPE(steps_normalize_as(s, dtype_, v, x, weight, y))
+static void steps_normalize(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads) {
+    STEPS_BY_DTYPE(steps_normalize_as(s, dtype_, heads))
 }
 
 static void steps_multiply(int dtype, float factor, const char *x, char *y, int64_t n) {
@@ -178,9 +225,9 @@ static uint32_t steps_largest(int dtype, const char *x, int64_t n) {
 
 #define APPEND_KERNEL(isa, rope_kernel)                                                            \
     {                                                                                              \
-        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .sums = steps_sums,              \
-        .normalize = steps_normalize, .multiply = steps_multiply, .store = steps_store,            \
-        .load = steps_load, .largest = steps_largest                                               \
+        .needs = (isa), .rope = &(rope_kernel), .add = steps_add, .normalize = steps_normalize,    \
+        .multiply = steps_multiply, .store = steps_store, .load = steps_load,                      \
+        .largest = steps_largest                                                                   \
     }
 
 #endif

@@ -7,9 +7,9 @@
 
 #define STEPS_VECTORS
 
-typedef uint8_t simd_u8 __attribute__((vector_size(SIMD_LANES)));
+typedef int16_t simd_i16 __attribute__((vector_size(2 * SIMD_LANES)));
 
-/* Nodes of neighbours: those of 2 * SIMD_LANES elements, and of two vectors of nodes. */
+/* Nodes of the neighbours among 2 * SIMD_LANES elements. */
 CPU_INLINE simd_f32 vector_node(int sum, int dtype, const char *x, simd_f32 mean) {
     simd_pair pair = simd_load_neighbours(dtype, x);
     if (sum == CPU_SUM_ELEMENTS)
@@ -25,31 +25,50 @@ CPU_INLINE simd_f32 vector_level(simd_f32 a, simd_f32 b) {
     return simd_even(a, b) + simd_odd(a, b);
 }
 
-/* Lists of n elements each, one after the other in a list of nodes: n is a power of two and at most
- * CPU_NORM_LONGEST. Levels join within a list up to its sum. */
-CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_LISTS], int64_t n,
-                            const float *mean, float *sums) {
-    const int step = 2 * SIMD_LANES * cpu_dtype_size(dtype);
-    simd_f32 node[CPU_NORM_LISTS * CPU_NORM_LONGEST / 4 / SIMD_LANES];
+/* Nodes of sixteen neighbours in lists of n elements; a list has `each` of the eight vectors of
+ * nodes that go side by side. Returns how many vectors they are. */
+CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x[CPU_NORM_HEADS],
+                               int lists, int64_t n, const float *mean, simd_f32 *node) {
     int count = 0;
-    for (int list = 0; list < CPU_NORM_LISTS; list++) {
-        const simd_f32 m = simd_set_f(mean[list]);
-        for (int64_t i = 0; i < n / 2; i += 2 * SIMD_LANES, count++) {
-            const char *at = x[list] + i * 2 * cpu_dtype_size(dtype);
-            node[count] =
-                vector_level(vector_node(sum, dtype, at, m), vector_node(sum, dtype, at + step, m));
+    for (int list = 0; list < lists; list += 8 / each)
+        for (int64_t i = 0; i < n; i += 2 * SIMD_LANES * each) {
+            simd_f32 eight[8];
+#pragma GCC unroll 8
+            for (int v = 0; v < 8; v++)
+                eight[v] = vector_node(sum, dtype,
+                                       x[list + v / each] +
+                                           (i + v % each * 2 * SIMD_LANES) * cpu_dtype_size(dtype),
+                                       simd_set_f(mean[list + v / each]));
+            node[count++] = simd_add_eights(eight);
         }
+    return count;
+}
+
+/* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes
+ * are one list, of which levels join neighbours until each list is one node. */
+CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
+                            int64_t n, const float *mean, float *sums) {
+    const int64_t vectors = n / 2 / SIMD_LANES;
+    simd_f32 node[CPU_NORM_HEADS * CPU_NORM_LONGEST / 16 / SIMD_LANES + 8];
+    int lists = vectors >= 8 ? 1 : 2, nodes;
+    node[0] = simd_set_f(0);
+    while (lists < count)
+        lists *= 2;
+    if (vectors >= 8)
+        nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
+    else
+        nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
+    int64_t width = n / 16;
+    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
+        for (int v = nodes; v < 8; v++)
+            node[v] = node[0];
+        for (int v = 0; v < nodes; v += 8)
+            node[v / 8] = simd_add_eights(&node[v]);
     }
-    for (int64_t width = n / 4; width > 1; width /= 2) {
-        if (count == 1) {
-            node[0] = vector_level(node[0], node[0]);
-            continue;
-        }
-        count /= 2;
-        for (int v = 0; v < count; v++)
-            node[v] = vector_level(node[2 * v], node[2 * v + 1]);
-    }
-    memcpy(sums, &node[0], CPU_NORM_LISTS * sizeof *sums);
+    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
+        for (int v = 0; v < nodes; v += 2)
+            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+    memcpy(sums, node, (size_t)count * sizeof *sums);
 }
 
 /* The node of CPU_NORM_BLOCK elements. */
@@ -83,77 +102,102 @@ CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
     simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? vector_quiet(x) : x);
 }
 
-CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rope_norm_values v,
-                                      const char *x, const char *weight, int64_t i) {
-    const int size = cpu_dtype_size(dtype), wide = s->weight_dtype == ROPE_F32;
-    simd_f32 a = simd_widen(dtype, x + i * size);
-    if (s->norm == ROPE_NORM_LAYER)
-        a = a - simd_set_f(v.mean);
-    a = a * simd_set_f(v.reciprocal);
-    if (s->weight == 0)
-        return a;
-    simd_f32 w = wide ? simd_load_f(weight + i * 4) : simd_widen(dtype, weight + i * size);
-    if (s->rounding == ROPE_NORM_ROUND_TWICE)
-        a = simd_round_to(dtype, a);
-    if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
-        w = simd_set_f(1) + w;
-    a = a * w;
-    return wide && dtype == ROPE_BF16 ? vector_quiet(a) : a;
+/* Two vectors of elements in the order in which dtype widens at the least cost: bf16 has the even
+ * ones and the odd ones, others one half after the other. */
+CPU_INLINE simd_pair vector_load_two(int dtype, const char *p) {
+    if (dtype == ROPE_BF16)
+        return simd_load_neighbours(dtype, p);
+    return (simd_pair){simd_widen(dtype, p),
+                       simd_widen(dtype, p + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
-/* Of NaNs fp32 weights alone may have bits that simd_bf16_words does not expect. */
+CPU_INLINE void vector_store_two(int dtype, char *p, simd_pair y) {
+    if (dtype == ROPE_BF16)
+        simd_store_neighbours(dtype, 0, p, y);
+    else
+        simd_narrow_two(dtype, 0, p, y.x1, y.x2);
+}
+
+/* rope_norm_weight_of in fp32, in the order of vector_load_two. Of NaNs fp32 weights alone may have
+ * bits that simd_bf16_words does not expect. */
+CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, const char *weight,
+                               float *weights) {
+    const int wide = s->weight_dtype == ROPE_F32, size = wide ? 4 : cpu_dtype_size(dtype);
+    const simd_f32 one = simd_set_f(s->weight == ROPE_NORM_ONE_PLUS_WEIGHT);
+    for (int64_t i = 0; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
+        const char *at = weight + i * size;
+        simd_pair w = !wide                ? vector_load_two(dtype, at)
+                      : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, at)
+                                           : vector_load_two(ROPE_F32, at);
+        if (wide && dtype == ROPE_BF16)
+            w = (simd_pair){vector_quiet(w.x1), vector_quiet(w.x2)};
+        if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
+            w = (simd_pair){one + w.x1, one + w.x2};
+        simd_store_f(weights + i, w.x1);
+        simd_store_f(weights + i + SIMD_LANES, w.x2);
+    }
+}
+
+CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rope_norm_values v,
+                                      simd_f32 x, simd_f32 w) {
+    if (s->norm == ROPE_NORM_LAYER)
+        x = x - simd_set_f(v.mean);
+    x = x * simd_set_f(v.reciprocal);
+    if (s->weight == 0)
+        return x;
+    return (s->rounding == ROPE_NORM_ROUND_TWICE ? simd_round_to(dtype, x) : x) * w;
+}
+
 CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                                    const char *x, const char *weight, char *y) {
+                                    const char *x, const float *weights, char *y, int64_t ahead) {
     const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
-    for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES)
-        simd_narrow_two(dtype, 0, y + i * size, vector_normalized(s, dtype, v, x, weight, i),
-                        vector_normalized(s, dtype, v, x, weight, i + SIMD_LANES));
-    for (; i + SIMD_LANES <= s->norm_dim; i += SIMD_LANES)
-        simd_narrow(dtype, 0, y + i * size, vector_normalized(s, dtype, v, x, weight, i));
+#pragma GCC unroll 2
+    for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
+        const simd_pair a = vector_load_two(dtype, x + i * size);
+        if (ahead && i * size % 64 == 0)
+            __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)(ahead + i * size)), 0, 2);
+        const simd_f32 w1 = simd_load_f(weights + i), w2 = simd_load_f(weights + i + SIMD_LANES);
+        vector_store_two(dtype, y + i * size,
+                         (simd_pair){vector_normalized(s, dtype, v, a.x1, w1),
+                                     vector_normalized(s, dtype, v, a.x2, w2)});
+    }
     return i;
 }
 
-/* rope_to_f8, the bits of lanes in their low byte. */
+/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
+CPU_INLINE void vector_reciprocals(float *sums, int64_t n, float eps) {
+    for (int i = 0; i < CPU_NORM_HEADS; i += SIMD_LANES) {
+        const simd_f32 mean = (simd_load_f(sums + i) + simd_set_f(0)) / simd_set_f((float)n);
+        simd_store_f(sums + i, simd_set_f(1) / simd_sqrt(mean + simd_set_f(eps)));
+    }
+}
+
+/* rope_to_f8, the bits of lanes in their low byte. Adding 2^23 of the units that x has in the
+ * format, 2^shift of the power of two below x or of the least normal number, puts the unit at the
+ * last bit of the sum: above that of what was added it has x in units. A NaN's code comes out
+ * beyond every other. */
 CPU_INLINE simd_u32 vector_to_f8(int store_dtype, simd_f32 x) {
     const rope_f8_format f = rope_f8_format_of(store_dtype);
     const int shift = 23 - f.mantissa;
-    const uint32_t base = (uint32_t)(127 - f.bias) << 23,
-                   magic = (uint32_t)(127 + 24 - f.bias - f.mantissa) << 23;
-    const simd_u32 u = (simd_u32)x & 0x7fffffffu, sign = (simd_u32)x >> 24 & 0x80u;
-    const simd_u32 small = (simd_u32)((simd_f32)u + (simd_f32)((simd_u32){0} + magic)) - magic,
-                   whole = (u - base + (1u << (shift - 1)) - 1 + (u >> shift & 1u)) >> shift;
-    const simd_i32 is_small =
-        (simd_i32)u<(int32_t)(base + (1u << 23)), is_nan = (simd_i32)u> 0x7f800000;
-    simd_u32 code = simd_select((simd_u32)is_small, small, whole);
-    code = simd_select((simd_u32)((simd_i32)code > (int32_t)f.largest), (simd_u32){0} + f.largest,
-                       code);
-    if (f.signed_zero)
-        code |= sign;
-    else
-        code |= sign & (simd_u32)(code != 0);
-    return simd_select((simd_u32)is_nan, (simd_u32){0} + f.nan, code);
+    const uint32_t base = (uint32_t)(127 + 1 - f.bias) << 23;
+    const simd_f32 a = simd_min_f((simd_f32)((simd_u32)x & 0x7fffffffu),
+                                  simd_set_f(rope_8bit_largest(store_dtype)));
+    const simd_u32 power = simd_max_i((simd_u32)a & 0x7f800000u, (simd_u32){0} + base);
+    const simd_f32 sum = simd_fma((simd_f32)power, simd_set_f((float)(1 << shift)), a);
+    const simd_u32 units = (simd_u32)sum - power +
+                           ((power >> shift) - (base >> shift) - ((uint32_t)shift << 23)),
+                   code = simd_min_u(units, (simd_u32){0} + f.nan),
+                   sign = (simd_u32)x >> 24 & 0x80u;
+    const simd_i32 has_sign = f.signed_zero ? (simd_i32)code < (int32_t)f.nan : (simd_i32)code > 0;
+    return code | (sign & (simd_u32)has_sign);
 }
 
 /* rope_to_i8: adding 1.5 * 2^23 puts units at the last bit of the sum. */
 CPU_INLINE simd_u32 vector_to_i8(simd_f32 x) {
-    const simd_f32 low = simd_set_f(-128), high = simd_set_f(127);
-    x = (simd_f32)simd_select((simd_u32)(x < low), (simd_u32)low, (simd_u32)x);
-    x = (simd_f32)simd_select((simd_u32)(x > high), (simd_u32)high, (simd_u32)x);
+    const simd_f32 a = -simd_min_f(-simd_min_f(x, simd_set_f(127)), simd_set_f(128));
     /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
-    return (simd_u32)(x + simd_set_f(0x1.8p+23f)) & (simd_u32)(x == x);
-}
-
-/* x / scale as far as 8 bits tell it from another number, for a scale within 2^-60..2^60. Each
- * fused step takes q nearer to the quotient: the first to within an ulp, and the second rounds it
- * correctly (Markstein) where the quotient is 2^-20 or more; below, every format has 0. A q whose
- * remainder may not be finite saturates as it is. */
-CPU_INLINE simd_f32 vector_divided(simd_f32 x, simd_f32 scale, simd_f32 reciprocal) {
-    const simd_f32 first = x * reciprocal;
-    const simd_i32 small = (simd_i32)((simd_u32)first & 0x7fffffffu) < 0x4e800000; /* 2^30 */
-    simd_f32 q = simd_fma(-simd_fma(first, scale, -x), reciprocal, first);
-    q = simd_fma(-simd_fma(q, scale, -x), reciprocal, q);
-    return (simd_f32)simd_select((simd_u32)small, (simd_u32)q, (simd_u32)first);
+    return (simd_u32)(a + simd_set_f(0x1.8p+23f)) & (simd_u32)(x == x) & 0xffu;
 }
 
 CPU_INLINE simd_u32 vector_to_8bit(int store_dtype, simd_f32 x) {
@@ -163,19 +207,26 @@ CPU_INLINE simd_u32 vector_to_8bit(int store_dtype, simd_f32 x) {
                                         : vector_to_f8(ROPE_F8E4M3FNUZ, x);
 }
 
-CPU_INLINE int64_t vector_store_8bit(int dtype, int store_dtype, float scale, const char *x,
-                                     char *y, int64_t n) {
-    const int fast = scale >= 0x1p-60f && scale <= 0x1p60f;
-    const simd_f32 divisor = simd_set_f(scale), reciprocal = simd_set_f(1 / scale);
+/* x * 1 / scale where that is x / scale: for powers of two. */
+CPU_INLINE int64_t vector_store_by(int exact, int dtype, int store_dtype, float scale,
+                                   const char *x, char *y, int64_t n) {
+    const simd_f32 by = simd_set_f(exact ? 1 / scale : scale);
     int64_t i = 0;
-    for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
-        const simd_f32 a = simd_widen(dtype, x + i * cpu_dtype_size(dtype));
-        const simd_u32 codes = vector_to_8bit(
-            store_dtype, fast ? vector_divided(a, divisor, reciprocal) : a / divisor);
-        const simd_u8 bytes = __builtin_convertvector(codes, simd_u8);
-        memcpy(y + i, &bytes, sizeof bytes);
+    for (; i + 2 * SIMD_LANES <= n; i += 2 * SIMD_LANES) {
+        const simd_pair a = simd_load_neighbours(dtype, x + i * cpu_dtype_size(dtype));
+        const simd_u32 even = vector_to_8bit(store_dtype, exact ? a.x1 * by : a.x1 / by),
+                       odd = vector_to_8bit(store_dtype, exact ? a.x2 * by : a.x2 / by);
+        simd_store_h(y + i, simd_low_halves(even | odd << 8));
     }
     return i;
+}
+
+CPU_INLINE int64_t vector_store_8bit(int dtype, int store_dtype, float scale, const char *x,
+                                     char *y, int64_t n) {
+    const int exact =
+        (rope_float_bits(scale) & 0x7fffffu) == 0 && scale >= 0x1p-126f && scale <= 0x1p126f;
+    return exact ? vector_store_by(1, dtype, store_dtype, scale, x, y, n)
+                 : vector_store_by(0, dtype, store_dtype, scale, x, y, n);
 }
 
 CPU_INLINE int64_t vector_store_whole(int dtype, int store_dtype, const char *x, char *y,
@@ -208,49 +259,57 @@ CPU_INLINE int64_t vector_store(int dtype, int store_dtype, float scale, const c
     }
 }
 
-/* rope_from_f8 of the codes in lanes. */
-CPU_INLINE simd_f32 vector_from_f8(int store_dtype, simd_u32 h) {
-    const rope_f8_format f = rope_f8_format_of(store_dtype);
-    const simd_u32 code = h & 0x7fu, sign = (h & 0x80u) << 24;
-    const uint32_t unit = (uint32_t)(127 + 1 - f.bias - f.mantissa) << 23;
-    const simd_f32 units =
-        __builtin_convertvector((simd_i32)code, simd_f32) * (simd_f32)((simd_u32){0} + unit);
-    const simd_u32 whole = (code << (23 - f.mantissa)) + ((uint32_t)(127 - f.bias) << 23),
-                   is_small = (simd_u32)(code >> f.mantissa == 0),
-                   is_nan = f.signed_zero ? (simd_u32)((simd_i32)code > (int32_t)f.largest)
-                                          : (simd_u32)(h == f.nan);
-    simd_u32 x = simd_select(is_small, (simd_u32)units, whole) | sign;
-    x = simd_select(is_nan, (simd_u32){0} + 0x7fc00000u, x);
+/* rope_from_f8 of codes in the high bytes of lanes, as f16, which has them all but for a power of
+ * two; e5m2 is its upper half. A NaN's low bits are empty: for simd_bf16_words. */
+CPU_INLINE simd_f32 vector_from_f8(int store_dtype, simd_u16 high) {
     if (store_dtype == ROPE_F8E5M2)
-        x = simd_select((simd_u32)(code == 0x7cu), 0x7f800000u | sign, x);
-    return (simd_f32)x;
+        return simd_from_f16(high);
+    const rope_f8_format f = rope_f8_format_of(store_dtype);
+    const simd_u16 code = f.signed_zero ? high & 0x7fff : high,
+                   nan = (simd_u16)(code == (uint16_t)(f.nan << 8));
+    const simd_u16 half = (simd_u16)((simd_i16)high >> 1 & (int16_t)0xbf80) | (nan & 0x7e00);
+    return simd_from_f16(half) * simd_set_f((float)(1 << (15 - f.bias)));
 }
 
-CPU_INLINE simd_f32 vector_from_8bit(int store_dtype, const char *x) {
-    simd_u8 bytes;
-    memcpy(&bytes, x, sizeof bytes);
-    const simd_u32 h = __builtin_convertvector(bytes, simd_u32);
+CPU_INLINE simd_f32 vector_from_8bit(int store_dtype, simd_u16 high) {
     if (store_dtype == ROPE_I8)
-        return __builtin_convertvector((simd_i32)(h << 24) >> 24, simd_f32);
-    return store_dtype == ROPE_F8E4M3   ? vector_from_f8(ROPE_F8E4M3, h)
-           : store_dtype == ROPE_F8E5M2 ? vector_from_f8(ROPE_F8E5M2, h)
-                                        : vector_from_f8(ROPE_F8E4M3FNUZ, h);
+        return __builtin_convertvector((simd_i32)(simd_words_of(high) << 16) >> 24, simd_f32);
+    return store_dtype == ROPE_F8E4M3   ? vector_from_f8(ROPE_F8E4M3, high)
+           : store_dtype == ROPE_F8E5M2 ? vector_from_f8(ROPE_F8E5M2, high)
+                                        : vector_from_f8(ROPE_F8E4M3FNUZ, high);
+}
+
+CPU_INLINE int64_t vector_load_8bit(int dtype, int store_dtype, float scale, const char *x, char *y,
+                                    int64_t n) {
+    const simd_f32 scales = simd_set_f(scale);
+    int64_t i = 0;
+    for (; i + 2 * SIMD_LANES <= n; i += 2 * SIMD_LANES) {
+        const simd_u16 two = simd_load_h(x + i);
+        const simd_pair a = {vector_from_8bit(store_dtype, two << 8) * scales,
+                             vector_from_8bit(store_dtype, two & 0xff00) * scales};
+        simd_store_neighbours(dtype, 0, y + i * cpu_dtype_size(dtype), a);
+    }
+    return i;
 }
 
 CPU_INLINE int64_t vector_load(int dtype, int store_dtype, float scale, const char *x, char *y,
                                int64_t n) {
-    const int size = cpu_dtype_size(dtype);
-    const simd_f32 scales = simd_set_f(scale);
-    int64_t i = 0;
-    for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
-        const simd_f32 a = store_dtype == ROPE_F32    ? simd_load_f(x + i * 4)
-                           : store_dtype == ROPE_BF16 ? simd_widen(ROPE_BF16, x + i * 2)
-                           : store_dtype == ROPE_F16
-                               ? simd_widen(ROPE_F16, x + i * 2)
-                               : vector_from_8bit(store_dtype, x + i) * scales;
-        vector_put(dtype, y + i * size, a);
+    switch (store_dtype) {
+    case ROPE_F8E4M3:
+        return vector_load_8bit(dtype, ROPE_F8E4M3, scale, x, y, n);
+    case ROPE_F8E5M2:
+        return vector_load_8bit(dtype, ROPE_F8E5M2, scale, x, y, n);
+    case ROPE_F8E4M3FNUZ:
+        return vector_load_8bit(dtype, ROPE_F8E4M3FNUZ, scale, x, y, n);
+    case ROPE_I8:
+        return vector_load_8bit(dtype, ROPE_I8, scale, x, y, n);
+    case ROPE_F32:
+        return vector_store_whole(ROPE_F32, dtype, x, y, n);
+    case ROPE_F16:
+        return vector_store_whole(ROPE_F16, dtype, x, y, n);
+    default:
+        return vector_store_whole(ROPE_BF16, dtype, x, y, n);
     }
-    return i;
 }
 
 CPU_INLINE int64_t vector_largest(int dtype, const char *x, int64_t n, uint32_t *largest) {
@@ -258,9 +317,7 @@ CPU_INLINE int64_t vector_largest(int dtype, const char *x, int64_t n, uint32_t 
     int64_t i = 0;
     for (; i + SIMD_LANES <= n; i += SIMD_LANES) {
         const simd_u32 u = (simd_u32)simd_widen(dtype, x + i * cpu_dtype_size(dtype)) & 0x7fffffffu;
-        const simd_u32 finite = (simd_u32)((simd_i32)u < 0x7f800000),
-                       above = (simd_u32)((simd_i32)u > (simd_i32)most);
-        most = simd_select(finite & above, u, most);
+        most = simd_max_i(most, u & (simd_u32)((simd_i32)u < 0x7f800000));
     }
     for (int lane = 0; lane < SIMD_LANES; lane++)
         *largest = most[lane] > *largest ? most[lane] : *largest;

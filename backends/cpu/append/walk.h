@@ -14,9 +14,11 @@ typedef struct append_walk {
     const cpu_append_kernel *kernel;
     const rope_append_problem *problem;
     const rope_append_call *call;
-    int size;     /* bytes of an element of dtype */
-    int in_pairs; /* cpu_rotates_in_pairs */
-    int exceeds;  /* the call exceeds the cache, which stores then go around */
+    int size;      /* bytes of an element of dtype */
+    int in_pairs;  /* cpu_rotates_in_pairs */
+    int exceeds;   /* the call exceeds the cache, which stores then go around */
+    int64_t ahead; /* bytes from what is read to what is prefetched, or 0 */
+    int into_l2;   /* and no nearer */
     int64_t batch, index;
     rope_token token;
     rope_place place;
@@ -57,10 +59,8 @@ CPU_INLINE const char *append_in_of(const append_walk *w, const append_part *par
                w->size;
 }
 
-/* The values of the norm of a token, or of heads whose normalised elements begin at x. */
+/* The values of the norm of a token. */
 rope_norm_values append_token_values(const append_walk *w, const append_part *all);
-void append_head_values(const append_walk *w, const rope_append_steps *s,
-                        const char *const x[CPU_NORM_LISTS], rope_norm_values *values);
 
 /* Takes one tensor of the token through its steps. */
 void append_run_tensor(append_walk *w, int tensor);

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define SIMD_LANES 8
+#define SIMD_ADD_EIGHTS
 #define SIMD_REGISTER(x) "+x"(x)
 #include "backends/cpu/simd/vector.h"
 
@@ -17,6 +18,24 @@ CPU_INLINE simd_f32 simd_even(simd_f32 a, simd_f32 b) {
 CPU_INLINE simd_f32 simd_odd(simd_f32 a, simd_f32 b) {
     __m256d mixed = (__m256d)_mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd);
     return (simd_f32)_mm256_permute4x64_pd(mixed, 0xd8);
+}
+
+/* Sums of neighbours in each half: those of a, then those of b. */
+CPU_INLINE __m256 simd_add_in_halves(simd_f32 a, simd_f32 b) {
+    return _mm256_add_ps(_mm256_shuffle_ps((__m256)a, (__m256)b, 0x88),
+                         _mm256_shuffle_ps((__m256)a, (__m256)b, 0xdd));
+}
+
+/* Sums of eight neighbours each, as a balanced tree, of eight vectors: after two levels a half has
+ * those of four from that half of four vectors, and the third joins the halves. */
+CPU_INLINE simd_f32 simd_add_eights(const simd_f32 x[8]) {
+    __m256 four[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++)
+        four[i] = simd_add_in_halves((simd_f32)simd_add_in_halves(x[4 * i], x[4 * i + 1]),
+                                     (simd_f32)simd_add_in_halves(x[4 * i + 2], x[4 * i + 3]));
+    return (simd_f32)_mm256_add_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20),
+                                   _mm256_permute2f128_ps(four[0], four[1], 0x31));
 }
 
 CPU_INLINE simd_f32 simd_low(simd_f32 a, simd_f32 b) {
@@ -61,6 +80,24 @@ CPU_INLINE simd_u32 simd_neighbours_to_bf16(simd_f32 even, simd_f32 odd) {
     __m256i dropped = _mm256_blend_epi16(e, _mm256_slli_epi32(o, 16), 0xaa);
     __m256i above = _mm256_subs_epu16(dropped, _mm256_andnot_si256(kept, one));
     return (simd_u32)_mm256_add_epi16(kept, _mm256_srli_epi16(above, 15));
+}
+
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)_mm256_sqrt_ps((__m256)x);
+}
+
+/* The lesser of x and a limit; a NaN stays. */
+CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
+    return (simd_f32)_mm256_min_ps((__m256)limit, (__m256)x);
+}
+
+CPU_INLINE simd_u32 simd_min_u(simd_u32 a, simd_u32 b) {
+    return (simd_u32)_mm256_min_epu32((__m256i)a, (__m256i)b);
+}
+
+/* Of words below 2^31. */
+CPU_INLINE simd_u32 simd_max_i(simd_u32 a, simd_u32 b) {
+    return (simd_u32)_mm256_max_epi32((__m256i)a, (__m256i)b);
 }
 
 CPU_INLINE simd_f32 simd_fma(simd_f32 a, simd_f32 b, simd_f32 c) {

@@ -58,6 +58,24 @@ CPU_INLINE simd_u16 simd_low_halves(simd_u32 u) {
     return (simd_u16)_mm512_cvtepi32_epi16((__m512i)u);
 }
 
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)_mm512_sqrt_ps((__m512)x);
+}
+
+/* The lesser of x and a limit; a NaN stays. */
+CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
+    return (simd_f32)_mm512_min_ps((__m512)limit, (__m512)x);
+}
+
+CPU_INLINE simd_u32 simd_min_u(simd_u32 a, simd_u32 b) {
+    return (simd_u32)_mm512_min_epu32((__m512i)a, (__m512i)b);
+}
+
+/* Of words below 2^31. */
+CPU_INLINE simd_u32 simd_max_i(simd_u32 a, simd_u32 b) {
+    return (simd_u32)_mm512_max_epi32((__m512i)a, (__m512i)b);
+}
+
 CPU_INLINE simd_f32 simd_fma(simd_f32 a, simd_f32 b, simd_f32 c) {
     return (simd_f32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }

@@ -26,6 +26,24 @@ CPU_INLINE simd_u16 simd_low_halves(simd_u32 u) {
     return (simd_u16)vmovn_u32((uint32x4_t)u);
 }
 
+CPU_INLINE simd_f32 simd_sqrt(simd_f32 x) {
+    return (simd_f32)vsqrtq_f32((float32x4_t)x);
+}
+
+/* The lesser of x and a limit; a NaN stays. */
+CPU_INLINE simd_f32 simd_min_f(simd_f32 x, simd_f32 limit) {
+    return (simd_f32)vminq_f32((float32x4_t)x, (float32x4_t)limit);
+}
+
+CPU_INLINE simd_u32 simd_min_u(simd_u32 a, simd_u32 b) {
+    return (simd_u32)vminq_u32((uint32x4_t)a, (uint32x4_t)b);
+}
+
+/* Of words below 2^31. */
+CPU_INLINE simd_u32 simd_max_i(simd_u32 a, simd_u32 b) {
+    return (simd_u32)vmaxq_u32((uint32x4_t)a, (uint32x4_t)b);
+}
+
 CPU_INLINE simd_f32 simd_fma(simd_f32 a, simd_f32 b, simd_f32 c) {
     return (simd_f32)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 }

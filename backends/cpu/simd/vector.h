@@ -125,4 +125,18 @@ CPU_INLINE simd_f32 simd_high(simd_f32 a, simd_f32 b) {
 }
 #endif
 
+#if !defined(SIMD_ADD_EIGHTS)
+/* Sums of eight neighbours each, as a balanced tree, of eight vectors. */
+CPU_INLINE simd_f32 simd_add_eights(const simd_f32 x[8]) {
+    simd_f32 sum[8];
+    memcpy(sum, x, sizeof sum);
+#pragma GCC unroll 3
+    for (int count = 4; count > 0; count /= 2)
+#pragma GCC unroll 4
+        for (int v = 0; v < count; v++)
+            sum[v] = simd_even(sum[2 * v], sum[2 * v + 1]) + simd_odd(sum[2 * v], sum[2 * v + 1]);
+    return sum[0];
+}
+#endif
+
 #endif
