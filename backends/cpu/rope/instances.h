@@ -28,9 +28,10 @@
         rope_rotate_single(kind, head, position, tokens, streams);                                 \
     }
 
-/* What each gains on Zen 4, in one run: 32 and 64 pairs around the cache a third to two fifths of
- * the time of 16-bit heads of 64 pairs, within it up to a twelfth for f32 and 1 to 2 % otherwise;
- * single heads half of the time of a row in memory. */
+/* rotate_f32_half_split_32_cached and so on: dtype, pairing, pairs, stores. What each gains on Zen
+ * 4, in one run: 32 and 64 pairs around the cache a third to two fifths of the time of 16-bit heads
+ * of 64 pairs, within it up to a twelfth for f32 and 1 to 2 % otherwise; single heads half of the
+ * time of a row in memory. */
 #define ROPE_PAIRING(name, d, pairing)                                                             \
     ROPE_HEADS(name##_32_cached, d, pairing, 32, 0)                                                \
     ROPE_HEADS(name##_32_stream, d, pairing, 32, 1)                                                \
