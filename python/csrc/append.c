@@ -4,7 +4,7 @@
 #include "python/csrc/layout.h"
 
 #include <inttypes.h>
-#include <string.h>
+#include <stdio.h>
 
 static const char *const names[] = {"q", "k", "v"};
 static const char *const out_names[] = {"q_out", "k_out", "v_out"};
@@ -286,13 +286,26 @@ static const char *put_weight(const append_call *c, int part, const rope_norm *n
     return NULL;
 }
 
+static const char *fail_scale_shape(const append_call *c, int part, const int64_t over[3],
+                                    const int32_t dims[3]) {
+    const char *one = c->scale_out[part].handle ? "" : "one number, one a head or ";
+    char shape[128], allowed[128] = "";
+    size_t used = 0;
+    for (int d = 0; d < 3; d++)
+        for (int i = 0; i < 3; i++)
+            if (dims[i] == d)
+                used += (size_t)snprintf(allowed + used, sizeof allowed - used, "%s%" PRId64,
+                                         d ? ", " : "", over[i]);
+    return fail("%s has the shape [%s]; allowed is %s[%s], one a token and head",
+                scale_name(c, part), shape_of(scale_of(c, part), shape), one, allowed);
+}
+
 /* over: sizes of [page, slot, head], or of q's [batch, token, head], with their dimensions in the
  * scale, -1 where it has none. */
 static const char *put_scale(const append_call *c, int part, const int64_t over[3],
                              const int32_t dims[3], rope_scale *target) {
     const tensor *t = scale_of(c, part);
     const int32_t kind = scale_kind(c, part);
-    char shape[128];
     int64_t expected = 0;
     if (!t)
         return NULL;
@@ -309,12 +322,7 @@ static const char *put_scale(const append_call *c, int part, const int64_t over[
     }
     if (fits && (kind == ROPE_SCALE_HEAD || t->dims == expected))
         return NULL;
-    return fail("%s has the shape [%s]; allowed is %s%s[%" PRId64 ", %" PRId64 ", %" PRId64
-                "], %s, token and head",
-                scale_name(c, part), shape_of(t, shape),
-                kind == ROPE_SCALE_TOKEN_HEAD_MAX ? "" : "one number, one a head or ",
-                expected == 2 ? "less its 1 of " : "", over[0], over[1], over[2],
-                part == PART_Q ? "batch" : "page");
+    return fail_scale_shape(c, part, over, dims);
 }
 
 static const char *put_cache(const append_call *c, int part, int64_t heads, int64_t head_dim,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -154,7 +155,7 @@ def test_layouts_of_tokens(layout: str, device: str) -> None:
     q_out = ropekit.append(
         *(t.permute(order) for t in (q, k, v)),
         **{"layout": layout, "k_cache": found[0], "v_cache": found[1]},
-        **{"slots": slots.view(2, TOKENS), "position_offset": 3},
+        **{"slots": slots if layout == "bhsd" else slots.view(2, TOKENS), "position_offset": 3},
     )
     flat = caches_of(k[0])
     ids = torch.arange(3, 3 + TOKENS, device=device).repeat(2)
@@ -167,6 +168,35 @@ def test_layouts_of_tokens(layout: str, device: str) -> None:
     assert torch.equal(q_out, wanted.view(q.shape).permute(order))
     assert torch.equal(found[0], flat[0])
     assert torch.equal(found[1], flat[1])
+
+
+def test_a_layer_without_rotation(device: str) -> None:
+    """Of a model whose other layers rotate, as its configuration says; Gemma 4 normalises v."""
+    _, k, v = tokens_of(device)
+    config = ropekit.Config(**QWEN, rope_type="linear", factor=4.0, rope_theta=5e5)
+    k_cache, v_cache = caches_of(k)
+    places = {"k_cache": k_cache, "v_cache": v_cache, "slots": slots_of(device)}
+    ropekit.append(None, k, v, rotation="off", v_norm_type="rms", config=config, **places)
+    wanted = caches_of(k)
+    for cache, x, eps in zip(wanted, (k, v), (1e-6, 0.0), strict=True):
+        scatter(cache, x * (x.square().mean(-1, keepdim=True) + eps).rsqrt(), places["slots"])
+    torch.testing.assert_close([k_cache, v_cache], wanted)
+
+
+def test_scales_in_the_order_of_the_cache(device: str) -> None:
+    _, k, _ = tokens_of(device)
+    cache, slots = caches_of(k, torch.int8)[0], slots_of(device)
+    scales = torch.rand(PAGES, SIZE, KV, device=device) + 0.1
+    hnd, places = cache.transpose(1, 2).contiguous(), {"slots": slots, "rotation": "off"}
+    ropekit.append(None, k, k_cache=cache, k_scale=scales, **places)
+    turned = scales.transpose(1, 2).contiguous()
+    ropekit.append(None, k, k_cache=hnd, k_scale=turned, cache_layout="hnd", **places)
+    assert torch.equal(hnd.transpose(1, 2), cache)
+    written = torch.ones_like(turned)
+    ropekit.append(None, k, k_cache=hnd, k_scale_out=written, cache_layout="hnd", **places)
+    ropekit.append(None, k, k_cache=cache, k_scale_out=scales.fill_(1), **places)
+    assert torch.equal(written.transpose(1, 2), scales)
+    assert torch.equal(hnd.transpose(1, 2), cache)
 
 
 @pytest.mark.parametrize("kept", EIGHT)
@@ -556,6 +586,23 @@ def test_empty_calls(name: str, device: str) -> None:
     )
     assert found is not None
     assert found.shape == q.shape
+
+
+@pytest.mark.parametrize("name", ["appends", "two index types", "refused"])
+def test_no_handle_leaks(name: str) -> None:
+    q, k, v = tokens_of("cpu")
+    k_cache, v_cache = caches_of(k)
+    options: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "slots": slots_of("cpu")}
+    if name == "two index types":
+        options |= {"positions": torch.arange(TOKENS).int(), "cu_seqlens": torch.tensor([0, 7])}
+    elif name == "refused":
+        options["slots"] = torch.full((TOKENS,), PAGES * SIZE)
+    tensors = q, k, v, *(x for x in options.values())
+    before = [x._use_count() for x in tensors]
+    for _ in range(100):
+        with pytest.raises(ValueError, match="page") if name == "refused" else nullcontext():
+            ropekit.append(q, k, v, **options)
+    assert [x._use_count() for x in tensors] == before
 
 
 # ---- errors ----
