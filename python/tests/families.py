@@ -1,5 +1,7 @@
 """Every model file of Transformers with a rotary function, in families.tsv: what `patch` replaces,
 and whether a small model of it keeps every bit of its result and of each parameter's gradient.
+Rotated tensors are made contiguous in both runs: ours keep the order of q and k in memory, where
+torch.cat does not, and a matrix product adds in an order that follows it.
 
 `python python/tests/families.py` writes the table anew.
 """
@@ -9,8 +11,8 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -126,6 +128,27 @@ def run(model: Any, autocast: bool = False) -> dict[str, torch.Tensor]:
     return {"": found.detach()} | grads
 
 
+def _contiguous(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run_it(*args: Any, **kwargs: Any) -> Any:
+        found = function(*args, **kwargs)
+        return (
+            tuple(x.contiguous() for x in found) if isinstance(found, tuple) else found.contiguous()
+        )
+
+    return run_it
+
+
+@contextmanager
+def contiguous_results(module: ModuleType) -> Iterator[None]:
+    """The module's rotary functions with contiguous results."""
+    found = {name: getattr(module, name) for name in NAMES if hasattr(module, name)}
+    vars(module).update({name: _contiguous(function) for name, function in found.items()})
+    try:
+        yield
+    finally:
+        vars(module).update(found)
+
+
 def recipe(module: ModuleType) -> tuple[str, str]:
     """The name of a class of the module, and the variant, of which a model can be made and run."""
     for model_class in classes(module):
@@ -138,13 +161,15 @@ def recipe(module: ModuleType) -> tuple[str, str]:
 
 def compare(model_class: Any, variant: int) -> Iterator[str]:
     """Every mode in which the model runs by itself, and what differs in it."""
+    module = importlib.import_module(model_class.__module__)
     for dtype, attention, autocast in MODES:
         try:
             model = make(model_class, VARIANTS[variant], dtype, attention)
-            expected = run(model, autocast)
+            with contiguous_results(module):
+                expected = run(model, autocast)
         except Exception:
             continue
-        with ropekit.transformers.patch(model):
+        with ropekit.transformers.patch(model), contiguous_results(module):
             found = run(model, autocast)
         differ = [name for name, x in expected.items() if not torch.equal(x, found[name])]
         mode = "autocast" if autocast else str(dtype).removeprefix("torch.")
