@@ -142,9 +142,8 @@ def append_markdown(machines):
     shown = [m for m in machines if "append" in m.suites]
     if not shown:
         return "No run is in bench/results."
-    cells = [
-        {(c.label, c.shape["tokens"], c.cache): of_one_pass(c) for c in m.suites["append"].ours} for m in shown
-    ]
+    suites = [m.suites["append"].ours for m in shown]
+    cells = [{(c.label, c.shape["tokens"], c.cache): of_one_pass(c) for c in ours} for ours in suites]
     keys = list(dict.fromkeys(key for of_machine in cells for key in of_machine))
     rows = [
         [label, str(tokens), cache, *(of_machine.get((label, tokens, cache), "-") for of_machine in cells)]
