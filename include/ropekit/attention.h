@@ -201,6 +201,60 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
  */
 ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args);
 
+/** How partial results of rope_attention are joined. Set struct_size and zero the rest, then fill
+ * what matters. */
+typedef struct rope_attention_merge_desc {
+    size_t struct_size;  /**< sizeof(rope_attention_merge_desc). */
+    int32_t dtype;       /**< ROPE_F32, ROPE_F16 or ROPE_BF16, of in and out. */
+    int32_t head_dim;    /**< Elements of a head of in and out, 1..ROPE_MAX_ATTENTION_HEAD_DIM. */
+    const char *backend; /**< As rope_desc.backend. */
+    int32_t device;      /**< As rope_desc.device. */
+    const char *kernel;  /**< As rope_desc.kernel. */
+} rope_attention_merge_desc;
+
+/**
+ * Partial results of the same queries over parts of the keys that have none in common:
+ *
+ *     lse = log(sum of exp(in_lse[p])),  out = sum of exp(in_lse[p] - lse) * in[p]
+ *
+ * in the order of the parts. A part whose lse is -infinity counts for nothing, whatever its
+ * elements are; where all are, out is 0. At most one part has the sinks.
+ */
+typedef struct rope_attention_merge_args {
+    size_t struct_size;       /**< sizeof(rope_attention_merge_args). */
+    int64_t parts;            /**< > 0. */
+    int64_t batch;            /**< >= 0. */
+    int64_t tokens;           /**< >= 0. */
+    int64_t heads;            /**< >= 0. */
+    const void *in;           /**< Element 0 of part 0. */
+    int64_t in_stride[5];     /**< Elements over [part, batch, token, head, dim]. All 0:
+                                   contiguous. */
+    const float *in_lse;      /**< Of part 0. */
+    int64_t in_lse_stride[4]; /**< Elements over [part, batch, token, head]. All 0: contiguous. */
+    rope_attention_out out;   /**< [batch, tokens, heads, head_dim]; may be part 0. */
+    float *lse;               /**< [batch, token, head], or NULL. */
+    int64_t lse_stride[3];    /**< Elements over [batch, token, head]. All 0: contiguous. */
+    void *stream;             /**< As rope_args.stream. */
+} rope_attention_merge_args;
+
+/**
+ * Checks a descriptor, chooses a backend and binds a kernel, as rope_plan_create does.
+ * @param desc  copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return what rope_plan_create returns
+ */
+ROPE_API rope_status rope_attention_merge_plan_create(const rope_attention_merge_desc *desc,
+                                                      rope_plan **plan);
+
+/**
+ * Joins partial results. Allocates nothing and does not wait for a device.
+ * @param plan  of rope_attention_merge_plan_create
+ * @param args  what is written is disjoint from everything else, but for out and part 0
+ * @return what rope_apply returns, without POSITION_RANGE; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_attention_merge(const rope_plan *plan,
+                                          const rope_attention_merge_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -246,6 +246,31 @@ typedef struct rope_attention_call {
 } rope_attention_call;
 /** @} */
 
+/** @name The operation "attention_merge"
+ * Its problem is a rope_attention_merge_problem, its call a rope_attention_merge_call.
+ * @{ */
+#define ROPE_ATTENTION_MERGE_VERSION 1 /**< Of these structs. */
+
+/** A checked descriptor. */
+typedef struct rope_attention_merge_problem {
+    int32_t dtype;    /**< ROPE_F32, ROPE_F16 or ROPE_BF16. */
+    int32_t head_dim; /**< Of in and out. */
+} rope_attention_merge_problem;
+
+/** A checked call: at least one element to write. */
+typedef struct rope_attention_merge_call {
+    int64_t parts, batch, tokens, heads;
+    const void *in;
+    int64_t in_stride[5]; /**< Over [part, batch, token, head, dim]. */
+    const float *in_lse;
+    int64_t in_lse_stride[4]; /**< Over [part, batch, token, head]. */
+    void *out;
+    int64_t out_stride[4]; /**< Over [batch, token, head, dim]. */
+    float *lse;            /**< Or NULL. */
+    int64_t lse_stride[3]; /**< Over [batch, token, head]. */
+} rope_attention_merge_call;
+/** @} */
+
 /** @name The operations "copy" and "update"
  * The floors beside which kernels are timed. They have no problem (NULL); their call is a
  * rope_traffic.
