@@ -44,16 +44,21 @@ ROPE_FN void rope_token_begin(const rope_problem *problem, const rope_call *call
 }
 
 /* Fills a token where it lies, so that a GPU may keep it where a pair can index its positions. */
-ROPE_FN void rope_token_read(const rope_problem *problem, const rope_call *call, int64_t batch,
-                             int64_t index, rope_token *token) {
-    rope_site site = rope_site_of(&call->position, batch, index);
-    rope_token_begin(problem, call, &site, token);
+ROPE_FN void rope_token_at(const rope_problem *problem, const rope_call *call,
+                           const rope_site *site, rope_token *token) {
+    rope_token_begin(problem, call, site, token);
     for (int axis = 0; axis < problem->axes; axis++)
-        token->at[axis] = rope_position_of(&call->position, &site, axis);
+        token->at[axis] = rope_position_of(&call->position, site, axis);
     if (problem->angle_mode != ROPE_ANGLE_TABLE || token->fate != ROPE_TOKEN_ROTATES)
         return;
     for (int axis = 0; axis < problem->axes; axis++)
-        token->at[axis] = rope_token_row(problem, call, batch, token->at[axis], &token->fate);
+        token->at[axis] = rope_token_row(problem, call, site->batch, token->at[axis], &token->fate);
+}
+
+ROPE_FN void rope_token_read(const rope_problem *problem, const rope_call *call, int64_t batch,
+                             int64_t index, rope_token *token) {
+    const rope_site site = rope_site_of(&call->position, batch, index);
+    rope_token_at(problem, call, &site, token);
 }
 
 ROPE_FN rope_token rope_token_of(const rope_problem *problem, const rope_call *call, int64_t batch,

@@ -2,17 +2,9 @@
 #ifndef ROPEKIT_COMMON_APPEND_CACHE_H
 #define ROPEKIT_COMMON_APPEND_CACHE_H
 
-#include "common/ops/view.h"
+#include "common/ops/regions.h"
 
 #include <ropekit/backend.h>
-
-/* A view that lies apart from what the call writes, or is written itself. */
-typedef struct rope_region {
-    const char *name; /* NULL: absent */
-    int written;
-    int64_t count[ROPE_SPAN_DIMS];
-    rope_span span;
-} rope_region;
 
 /* Slots, table, starts and pages of args, where a cache is given. */
 rope_status rope_append_mapping_check(const rope_append_problem *problem,

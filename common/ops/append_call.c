@@ -191,54 +191,25 @@ static rope_status read_tensor(const rope_append_problem *problem, const rope_ap
 
 /* --- overlap --- */
 
-enum { MOST_REGIONS = 4 * ROPE_APPEND_TENSORS };
-
-typedef struct region_list {
-    struct {
-        const char *name;
-        int written;
-        const rope_span *span;
-    } at[MOST_REGIONS];
-    int count;
-} region_list;
-
-static void add(region_list *list, const char *name, int written, const rope_span *span) {
-    const int n = list->count++;
-    list->at[n].name = name;
-    list->at[n].written = written;
-    list->at[n].span = span;
-}
-
-static void add_tensor(region_list *list, const rope_append_operand *o, int which,
+static void add_tensor(rope_regions *list, const rope_append_operand *o, int which,
                        const tensor_regions *regions) {
     if (o->out)
-        add(list, out_names[which], 1, &regions->spans.out);
+        rope_regions_add(list, out_names[which], 1, &regions->spans.out);
     if (o->in && !regions->spans.in_place)
-        add(list, in_names[which], 0, &regions->spans.in);
+        rope_regions_add(list, in_names[which], 0, &regions->spans.in);
     for (int i = 0; i < 2; i++)
-        if (regions->stored[i].name)
-            add(list, regions->stored[i].name, regions->stored[i].written,
-                &regions->stored[i].span);
+        rope_regions_add_region(list, &regions->stored[i]);
 }
 
 /* A tensor's own in and out were compared with its strides. */
 static rope_status check_overlap(const rope_append_call *call,
                                  const tensor_regions regions[ROPE_APPEND_TENSORS]) {
-    region_list list;
+    rope_regions list;
     list.count = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->tensor[t].heads)
             add_tensor(&list, &call->tensor[t], t, &regions[t]);
-    for (int i = 0; i < list.count; i++)
-        for (int j = 0; j < i; j++)
-            if ((list.at[i].written || list.at[j].written) &&
-                !rope_span_disjoint(list.at[i].span, list.at[j].span))
-                return rope_fail(ROPE_ERROR_OVERLAP,
-                                 "%s is %#llx and %s is %#llx: they overlap; allowed is disjoint "
-                                 "views",
-                                 list.at[j].name, (unsigned long long)list.at[j].span->low,
-                                 list.at[i].name, (unsigned long long)list.at[i].span->low);
-    return ROPE_OK;
+    return rope_regions_check(&list);
 }
 
 /* --- a call --- */

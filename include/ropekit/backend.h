@@ -13,6 +13,7 @@
 #define ROPEKIT_BACKEND_H
 
 #include <ropekit/append.h>
+#include <ropekit/attention.h>
 #include <ropekit/rope.h>
 
 #ifdef __cplusplus
@@ -186,6 +187,88 @@ typedef struct rope_append_call {
     int64_t table_pages;     /**< Of a sequence. */
     const void *starts;      /**< As rope_append_args.cache_starts. */
 } rope_append_call;
+/** @} */
+
+/** @name The operation "attention"
+ * Its problem is a rope_attention_problem, its call a rope_attention_call, its bounds
+ * rope_attention_bounds.
+ * @{ */
+#define ROPE_ATTENTION_VERSION 1 /**< Of these structs. */
+
+/** A checked descriptor with every default filled in. Host memory that lives as long as the plan.
+ */
+typedef struct rope_attention_problem {
+    rope_problem rope; /**< dtype, positions, how q and k rotate; where nothing rotates `pairs` is 0
+                            and it has no lists. */
+    int32_t head_dim;  /**< Of q and k. */
+    int32_t v_head_dim; /**< Of v and out. */
+    int32_t rotates[2]; /**< 1: q, k. */
+    int32_t mask;       /**< ROPE_MASK_. */
+    int32_t sink_dtype; /**< ROPE_F32, dtype or 0. */
+    float scale;        /**< > 0. */
+    float soft_cap;     /**< 0: none. */
+    int64_t window;     /**< INT64_MAX: none, also of the next two. */
+    int64_t window_right;
+    int64_t chunk;
+    int32_t cache;      /**< ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE or 0. */
+    int32_t table_wide; /**< 1: block_table is int64, 0: int32. */
+    int64_t page_size;  /**< > 0 with a cache. */
+    int64_t ring;       /**< 0: none. */
+    rope_append_steps
+        k; /**< Of the cache: head_dim, store_dtype, scale, dim_block; nothing else. */
+    rope_append_steps v; /**< The same. */
+} rope_attention_problem;
+
+/** A checked call: every default filled in, at least one element of out to write. */
+typedef struct rope_attention_call {
+    rope_call rope; /**< Of the queries: batch, tokens, tensor[0], positions without what
+                         a query's index among its keys adds, tables, flag. tensor[1] is
+                         unset. */
+    rope_position_map k_position; /**< Of the keys. */
+    rope_append_operand k;        /**< in or cache, out, heads; no weight. */
+    rope_append_operand v;        /**< in or cache, heads; nothing else. */
+    void *out;                    /**< Element 0. */
+    int64_t out_stride[4];        /**< Over [batch, token, head, dim]. */
+    float *lse;                   /**< Or NULL. */
+    int64_t lse_stride[3];        /**< Over [batch, token, head]. */
+    int64_t k_tokens;             /**< Keys of a row; with a cache the most of a sequence. */
+    const void *q_lengths;        /**< Or NULL. */
+    const void *k_lengths;        /**< Or NULL: k_tokens, or by k_position.cu_seqlens. */
+    const void *sinks;            /**< Or NULL. */
+    const uint32_t *tree_bits;    /**< Or NULL. */
+    int64_t tree_stride[2];       /**< Words over [batch, token]. */
+    int64_t tree_keys;            /**< 0 without a tree. */
+    int64_t pages;                /**< 0 without a cache. */
+    const void *block_table;      /**< As rope_attention_args.block_table. */
+    int64_t table_stride[2];      /**< Over [sequence, page]. */
+    int64_t table_pages;          /**< Pages of a sequence: 1 with ROPE_CACHE_SEQUENCE. */
+    size_t workspace_bytes;       /**< Given. */
+} rope_attention_call;
+/** @} */
+
+/** @name The operation "attention_merge"
+ * Its problem is a rope_attention_merge_problem, its call a rope_attention_merge_call.
+ * @{ */
+#define ROPE_ATTENTION_MERGE_VERSION 1 /**< Of these structs. */
+
+/** A checked descriptor. */
+typedef struct rope_attention_merge_problem {
+    int32_t dtype;    /**< ROPE_F32, ROPE_F16 or ROPE_BF16. */
+    int32_t head_dim; /**< Of in and out. */
+} rope_attention_merge_problem;
+
+/** A checked call: at least one element to write. */
+typedef struct rope_attention_merge_call {
+    int64_t parts, batch, tokens, heads;
+    const void *in;
+    int64_t in_stride[5]; /**< Over [part, batch, token, head, dim]. */
+    const float *in_lse;
+    int64_t in_lse_stride[4]; /**< Over [part, batch, token, head]. */
+    void *out;
+    int64_t out_stride[4]; /**< Over [batch, token, head, dim]. */
+    float *lse;            /**< Or NULL. */
+    int64_t lse_stride[3]; /**< Over [batch, token, head]. */
+} rope_attention_merge_call;
 /** @} */
 
 /** @name The operations "copy" and "update"

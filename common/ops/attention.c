@@ -1,0 +1,85 @@
+/* The operation "attention": its plans, its calls and their workspace. */
+#include "common/abi.h"
+#include "common/ops/attention_call.h"
+#include "common/ops/attention_descriptor.h"
+#include "common/ops/attention_problem.h"
+#include "common/plan.h"
+#include "common/status.h"
+
+#include <stdlib.h>
+
+static const rope_operation operation = {.name = "attention",
+                                         .version = ROPE_ATTENTION_VERSION,
+                                         .call_size = sizeof(rope_attention_call),
+                                         .read = rope_attention_call_read,
+                                         .release = free};
+
+_Static_assert(sizeof(rope_attention_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
+
+static rope_status check_plan(const rope_plan *plan) {
+    if (!plan)
+        return rope_fail_null("plan");
+    if (plan->operation != &operation)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of attention",
+                         plan->operation->name);
+    return ROPE_OK;
+}
+
+rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan) {
+    if (!plan)
+        return rope_fail_null("plan");
+    rope_attention_desc full;
+    rope_attention_problem *problem;
+    rope_status status = rope_attention_descriptor_read(desc, &full);
+    if (status == ROPE_OK)
+        status = rope_attention_problem_create(&full, &problem);
+    if (status != ROPE_OK)
+        return status;
+    const rope_choice choice = {full.rope.backend, full.rope.device, full.rope.kernel};
+    return rope_plan_make(&operation, problem, &choice, plan);
+}
+
+static rope_status check_bound(const char *name, int64_t bound) {
+    return bound >= 0 ? ROPE_OK
+                      : rope_fail(ROPE_ERROR_INVALID_VALUE, "bounds.%s is %lld; allowed is >= 0",
+                                  name, (long long)bound);
+}
+
+static rope_status check_bounds(const rope_attention_bounds *b) {
+    const struct {
+        const char *name;
+        int64_t value;
+    } fields[] = {{"batch", b->batch},         {"tokens", b->tokens},   {"k_tokens", b->k_tokens},
+                  {"sequences", b->sequences}, {"q_heads", b->q_heads}, {"k_heads", b->k_heads}};
+    rope_status status = ROPE_OK;
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && status == ROPE_OK; i++)
+        status = check_bound(fields[i].name, fields[i].value);
+    return status;
+}
+
+rope_status rope_attention_workspace(const rope_plan *plan, const rope_attention_bounds *given,
+                                     size_t *bytes) {
+    rope_attention_bounds bounds;
+    rope_status status = check_plan(plan);
+    if (status == ROPE_OK && !bytes)
+        return rope_fail_null("bytes");
+    if (status == ROPE_OK)
+        status = rope_abi_read(&bounds, sizeof bounds, given, "rope_attention_bounds");
+    if (status == ROPE_OK)
+        status = check_bounds(&bounds);
+    size_t made = 0;
+    if (status == ROPE_OK)
+        status = rope_plan_workspace(plan, &bounds, &made);
+    if (status == ROPE_OK)
+        *bytes = made;
+    return status;
+}
+
+rope_status rope_attention(const rope_plan *plan, const rope_attention_args *given) {
+    rope_attention_args full;
+    rope_status status = check_plan(plan);
+    if (status != ROPE_OK)
+        return status;
+    const rope_attention_args *args = rope_attention_args_read(given, &full, &status);
+    return args ? rope_plan_apply_on(plan, args, args->workspace, NULL) : status;
+}

@@ -1,0 +1,231 @@
+#include "common/ops/attention_call.h"
+
+#include "common/abi.h"
+#include "common/ops/attention_keys.h"
+#include "common/ops/cache.h"
+#include "common/ops/positions.h"
+#include "common/status.h"
+
+#include <string.h>
+
+/* What a call reads and writes. */
+typedef struct call_regions {
+    rope_tensor_spans q;
+    rope_region out, lse;
+    rope_key_regions keys;
+} call_regions;
+
+/* --- what nothing reads --- */
+
+/* Without a rotation positions serve nothing. */
+static rope_status check_rotation_unread(const rope_attention_problem *problem,
+                                         const rope_attention_args *args) {
+    const rope_args *rope = &args->rope;
+    if (problem->rotates[0])
+        return ROPE_OK;
+    if (rope->q.out)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "q.out is %p; allowed is NULL where queries do not rotate", rope->q.out);
+    if (rope->position_ids || rope->sequence_offsets || rope->position_offset)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "position_ids is %p, sequence_offsets is %p and position_offset is %lld; "
+                         "allowed is NULL and 0 where rotation is ROPE_ATTENTION_ROTATE_NONE",
+                         rope->position_ids, rope->sequence_offsets,
+                         (long long)rope->position_offset);
+    return ROPE_OK;
+}
+
+/* --- what is written --- */
+
+static rope_status place_written(const char *name, const int64_t *stride, const void *data,
+                                 int32_t element, rope_region *region) {
+    region->name = name;
+    region->written = 1;
+    rope_status status = rope_pointer_check("", name, data, element);
+    if (status != ROPE_OK)
+        return status;
+    if (!rope_span_place(&region->span, data))
+        return rope_fail(
+            ROPE_ERROR_OVERFLOW,
+            "the stride of %s is [%lld, %lld, %lld, ...]; allowed is what stays within "
+            "64-bit addresses",
+            name, (long long)stride[0], (long long)stride[1], (long long)stride[2]);
+    if (rope_span_aliases(&region->span))
+        return rope_fail(
+            ROPE_ERROR_OVERLAP,
+            "the stride of %s is [%lld, %lld, %lld, ...] and may give two elements one "
+            "address; allowed is strides that clear the dimensions below them",
+            name, (long long)stride[0], (long long)stride[1], (long long)stride[2]);
+    return ROPE_OK;
+}
+
+static void fill_contiguous(const int64_t *given, const int64_t *count, int dims, int64_t *stride) {
+    const int zero = rope_all_zero(given, dims);
+    int64_t contiguous = 1;
+    for (int d = dims - 1; d >= 0; d--) {
+        stride[d] = zero ? contiguous : given[d];
+        contiguous *= count[d];
+    }
+}
+
+static rope_status read_out(const rope_attention_problem *problem, const rope_attention_args *args,
+                            rope_attention_call *call, rope_region *region) {
+    const int32_t element = rope_dtype_size(problem->rope.dtype);
+    const int64_t count[4] = {args->rope.batch, args->rope.tokens, args->rope.q.heads,
+                              problem->v_head_dim};
+    int64_t elements;
+    rope_status status =
+        rope_sizes_check(&args->rope, args->rope.q.heads, problem->v_head_dim, "out", &elements);
+    if (status != ROPE_OK)
+        return status;
+    memcpy(region->count, count, sizeof count);
+    fill_contiguous(args->out.stride, count, 4, call->out_stride);
+    region->span = (rope_span){4, region->count, call->out_stride, element, 0, 0};
+    call->out = args->out.data;
+    return place_written("out.data", call->out_stride, call->out, element, region);
+}
+
+static rope_status read_lse(const rope_attention_args *args, rope_attention_call *call,
+                            rope_region *region) {
+    const int64_t count[3] = {args->rope.batch, args->rope.tokens, args->rope.q.heads};
+    region->name = NULL;
+    if (!args->lse && !rope_all_zero(args->lse_stride, 3))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "lse_stride is [%lld, %lld, %lld]; allowed is 0 while lse is NULL",
+                         (long long)args->lse_stride[0], (long long)args->lse_stride[1],
+                         (long long)args->lse_stride[2]);
+    if (!args->lse)
+        return ROPE_OK;
+    memcpy(region->count, count, sizeof count);
+    fill_contiguous(args->lse_stride, count, 3, call->lse_stride);
+    region->span = (rope_span){3, region->count, call->lse_stride, 4, 0, 0};
+    call->lse = args->lse;
+    return place_written("lse", call->lse_stride, call->lse, 4, region);
+}
+
+/* --- masks --- */
+
+static rope_status read_sinks(const rope_attention_problem *problem,
+                              const rope_attention_args *args, rope_attention_call *call) {
+    call->sinks = args->sinks;
+    if (problem->sink_dtype)
+        return rope_pointer_check("", "sinks", args->sinks, rope_dtype_size(problem->sink_dtype));
+    if (args->sinks)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "sinks is %p; allowed is NULL where sink_dtype is 0", args->sinks);
+    return ROPE_OK;
+}
+
+static rope_status read_tree(const rope_attention_problem *problem, const rope_attention_args *args,
+                             rope_attention_call *call) {
+    const int tree = problem->mask == ROPE_MASK_TREE;
+    if (!tree && (args->tree_bits || args->tree_keys || !rope_all_zero(args->tree_stride, 2)))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "tree_bits is %p and tree_keys is %lld; allowed is NULL and 0 unless mask "
+                         "is ROPE_MASK_TREE",
+                         args->tree_bits, (long long)args->tree_keys);
+    if (!tree)
+        return ROPE_OK;
+    if (args->tree_keys < 1)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "tree_keys is %lld; allowed is > 0 where mask is ROPE_MASK_TREE",
+                         (long long)args->tree_keys);
+    const int64_t words = (args->tree_keys - 1) / 32 + 1, tokens = args->rope.tokens;
+    const int zero = rope_all_zero(args->tree_stride, 2);
+    const int64_t count[3] = {args->rope.batch, tokens, words};
+    int64_t stride[3] = {args->tree_stride[0], args->tree_stride[1], 1}, row;
+    if (zero && __builtin_mul_overflow(tokens, words, &row))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "tree_keys is %lld; allowed is what stays within 64-bit addresses with "
+                         "tokens %lld",
+                         (long long)args->tree_keys, (long long)tokens);
+    if (zero)
+        stride[0] = row, stride[1] = words;
+    rope_status status = rope_pointer_check("", "tree_bits", args->tree_bits, 4);
+    rope_span span = {.dims = 3, .count = count, .stride = stride, .element = 4};
+    if (status == ROPE_OK && !rope_span_place(&span, args->tree_bits))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "tree_stride is [%lld, %lld]; allowed is what stays within 64-bit "
+                         "addresses",
+                         (long long)stride[0], (long long)stride[1]);
+    call->tree_bits = args->tree_bits;
+    call->tree_keys = args->tree_keys;
+    call->tree_stride[0] = stride[0];
+    call->tree_stride[1] = stride[1];
+    return status;
+}
+
+/* --- a call --- */
+
+static rope_status read_queries(const rope_attention_problem *problem,
+                                const rope_attention_args *args, rope_attention_call *call,
+                                call_regions *regions, int *empty) {
+    const int32_t element = rope_dtype_size(problem->rope.dtype);
+    const rope_tensor_form form = {"q", problem->head_dim, element, element, 1};
+    rope_status status = rope_extent_check(&args->rope);
+    if (status == ROPE_OK)
+        status = check_rotation_unread(problem, args);
+    if (status == ROPE_OK)
+        status =
+            rope_tensor_read(&args->rope, &args->rope.q, &form, &call->rope.tensor[0], &regions->q);
+    *empty = call->rope.tensor[0].heads == 0;
+    return status == ROPE_OK ? rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope)
+                             : status;
+}
+
+static rope_status check_overlap(const rope_attention_call *call, const call_regions *regions) {
+    rope_regions list;
+    list.count = 0;
+    rope_regions_add_region(&list, &regions->out);
+    rope_regions_add_region(&list, &regions->lse);
+    if (call->rope.tensor[0].out)
+        rope_regions_add(&list, "q.out", 1, &regions->q.out);
+    if (!regions->q.in_place)
+        rope_regions_add(&list, "q.in", 0, &regions->q.in);
+    rope_attention_keys_regions(call, &regions->keys, &list);
+    return rope_regions_check(&list);
+}
+
+static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
+                            rope_attention_call *call, int *empty) {
+    call_regions regions;
+    memset(call, 0, sizeof *call);
+    rope_status status = read_queries(problem, args, call, &regions, empty);
+    if (status != ROPE_OK || *empty)
+        return status;
+    status = rope_attention_keys_read(problem, args, call, &regions.keys);
+    if (status == ROPE_OK)
+        status = read_out(problem, args, call, &regions.out);
+    if (status == ROPE_OK)
+        status = read_lse(args, call, &regions.lse);
+    if (status == ROPE_OK)
+        status = read_sinks(problem, args, call);
+    if (status == ROPE_OK)
+        status = read_tree(problem, args, call);
+    if (status == ROPE_OK)
+        status = check_overlap(call, &regions);
+    call->workspace_bytes = args->workspace_bytes;
+    return status;
+}
+
+const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,
+                                                    rope_status *status) {
+    const rope_attention_args *args = given;
+    *status = ROPE_OK;
+    if (args && args->struct_size == sizeof *args && args->rope.struct_size == sizeof args->rope)
+        return args;
+    *status = rope_abi_read_embedding(full, sizeof *full, sizeof full->rope, given,
+                                      "rope_attention_args", "rope_args");
+    return *status == ROPE_OK ? full : NULL;
+}
+
+rope_status rope_attention_call_read(const void *problem, const void *given, void *call,
+                                     void **stream, int *empty) {
+    rope_attention_args full;
+    rope_status status;
+    const rope_attention_args *args = rope_attention_args_read(given, &full, &status);
+    if (!args)
+        return status;
+    *stream = args->rope.stream;
+    return read_all(problem, args, call, empty);
+}

@@ -1,0 +1,11 @@
+/* From a checked descriptor of "attention" to its problem. */
+#ifndef ROPEKIT_COMMON_ATTENTION_PROBLEM_H
+#define ROPEKIT_COMMON_ATTENTION_PROBLEM_H
+
+#include <ropekit/backend.h>
+
+/* Makes a problem that free() releases. */
+rope_status rope_attention_problem_create(const rope_attention_desc *desc,
+                                          rope_attention_problem **problem);
+
+#endif

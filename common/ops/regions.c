@@ -1,0 +1,28 @@
+#include "common/ops/regions.h"
+
+#include "common/status.h"
+
+void rope_regions_add(rope_regions *list, const char *name, int written, const rope_span *span) {
+    const int n = list->count++;
+    list->at[n].name = name;
+    list->at[n].written = written;
+    list->at[n].span = span;
+}
+
+void rope_regions_add_region(rope_regions *list, const rope_region *region) {
+    if (region->name)
+        rope_regions_add(list, region->name, region->written, &region->span);
+}
+
+rope_status rope_regions_check(const rope_regions *list) {
+    for (int i = 0; i < list->count; i++)
+        for (int j = 0; j < i; j++)
+            if ((list->at[i].written || list->at[j].written) &&
+                !rope_span_disjoint(list->at[i].span, list->at[j].span))
+                return rope_fail(ROPE_ERROR_OVERLAP,
+                                 "%s is %#llx and %s is %#llx: they overlap; allowed is disjoint "
+                                 "views",
+                                 list->at[j].name, (unsigned long long)list->at[j].span->low,
+                                 list->at[i].name, (unsigned long long)list->at[i].span->low);
+    return ROPE_OK;
+}

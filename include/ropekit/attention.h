@@ -1,0 +1,261 @@
+/**
+ * @file attention.h
+ * @brief Attention from unrotated queries and keys: the rotation is inside.
+ *
+ * For each query token i and head h of a sequence,
+ *
+ *     s[j]   = cap(scale * <rotated q[i], rotated k[j]>)    over the keys j that the mask lets it
+ * see lse    = log(exp(sink) + sum of exp(s[j])) out[i] = sum of exp(s[j] - lse) * v[j]
+ *
+ * where cap(x) is soft_cap * tanh(x / soft_cap), or x, and without a sink its term is 0. Rotated
+ * elements are those that rope_apply writes, so a call gives the bits of the same kernel without
+ * rotation on rope_apply's results. A query that sees no key has out 0 and lse -infinity (log of
+ * its sink with one). Head h reads the keys of head h * k.heads / q.heads.
+ *
+ * Results are bounded, not bitwise equal between kernels: docs/numerics.md. They are the same bits
+ * from call to call, and a query's depend on its own row, keys and lengths alone. docs/attention.md
+ * draws layouts and masks. Conventions are those of rope.h and append.h.
+ */
+#ifndef ROPEKIT_ATTENTION_H
+#define ROPEKIT_ATTENTION_H
+
+#include <ropekit/append.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** @name Limits
+ * @{ */
+#define ROPE_MAX_ATTENTION_HEAD_DIM 576 /**< Largest head_dim of q, k and v here. */
+/** @} */
+
+/** What a call rotates. */
+enum {
+    ROPE_ATTENTION_ROTATE_QK = 1,  /**< Queries and keys. Default. */
+    ROPE_ATTENTION_ROTATE_Q = 2,   /**< Queries; keys were rotated when they were cached. */
+    ROPE_ATTENTION_ROTATE_NONE = 3 /**< Nothing: what only a rotation would read stays 0. */
+};
+
+/** Which keys a query sees. With n keys and m queries in a sequence, query i has index n - m + i
+ * among the keys; a window and chunks narrow what the mask leaves. */
+enum {
+    ROPE_MASK_CAUSAL = 1, /**< Those up to its own index. Default. */
+    ROPE_MASK_FULL = 2,   /**< All. */
+    ROPE_MASK_TREE = 3    /**< All but the last tree_keys; of those, the ones whose bit is set. */
+};
+
+/** A cached tensor. All 0: of dtype. */
+typedef struct rope_attention_store {
+    int32_t dtype;     /**< As rope_append_part.store_dtype. An element x of 8 bits stands for
+                            x * scale, rounded to rope.dtype like those of other types. */
+    int32_t scale;     /**< As rope_append_part.scale; TOKEN_HEAD_MAX reads as TOKEN_HEAD does. */
+    int32_t dim_block; /**< As rope_append_desc.k_dim_block. */
+} rope_attention_store;
+
+/** A kind of layer. Set struct_size and zero the rest (ROPE_ATTENTION_DESC_INIT), then fill what
+ * matters. */
+typedef struct rope_attention_desc {
+    size_t struct_size; /**< sizeof(rope_attention_desc). */
+    rope_desc rope;     /**< Its struct_size, dtype (not ROPE_F64), head_dim, of q and k alike; how
+                             they rotate; choice of backend and kernel. No shard. */
+    int32_t rotation;   /**< ROPE_ATTENTION_ROTATE_. */
+    int32_t v_head_dim; /**< 0: head_dim. */
+    int32_t mask;       /**< ROPE_MASK_. */
+    int32_t sink_dtype; /**< ROPE_F32 or dtype: each head of q has a sink. 0: none. */
+    double scale;       /**< > 0. 0: 1 / sqrt(head_dim). */
+    double soft_cap;    /**< > 0. 0: none. */
+    int64_t window;     /**< Keys up to its own that a query sees, as Transformers'
+                             sliding_window. 0: all. */
+    int64_t window_right; /**< Keys after its own, with ROPE_MASK_FULL. 0: all. */
+    int64_t chunk;        /**< A query sees keys whose index has the same quotient by this
+                               (Llama 4). 0: all. */
+
+    /* the cache of k and v */
+    int32_t cache;          /**< ROPE_CACHE_TABLE or ROPE_CACHE_SEQUENCE. 0: k.in and v.in. */
+    int32_t table_dtype;    /**< ROPE_I32 or ROPE_I64 of block_table. 0: as position_dtype. */
+    int64_t page_size;      /**< Tokens of a page, > 0 with a cache. */
+    int64_t ring;           /**< > 0: a sequence has its last `ring` keys, that of index n at n
+                                 modulo ring. */
+    rope_attention_store k; /**< Of the cache. */
+    rope_attention_store v; /**< Of the cache. */
+} rope_attention_desc;
+
+/** Initialiser of a rope_attention_desc: its sizes, and defaults for the rest. */
+#if defined(__cplusplus)
+#define ROPE_ATTENTION_DESC_INIT rope_attention_desc_init()
+static inline rope_attention_desc rope_attention_desc_init() {
+    rope_attention_desc made = rope_attention_desc();
+    made.struct_size = sizeof made;
+    made.rope.struct_size = sizeof made.rope;
+    return made;
+}
+#else
+#define ROPE_ATTENTION_DESC_INIT                                                                   \
+    { .struct_size = sizeof(rope_attention_desc), .rope = ROPE_DESC_INIT }
+#endif
+
+/** What is written. */
+typedef struct rope_attention_out {
+    void *data;        /**< Element 0, of dtype. */
+    int64_t stride[4]; /**< Elements over [batch, token, head, dim]. All 0: contiguous. */
+} rope_attention_out;
+
+/**
+ * One call. A sequence is a batch row, or one of cu_seqlens. Its keys are k_lengths of it, else the
+ * row's k_tokens, or what k_cu_seqlens says. A query's position is its index among the keys, and a
+ * key's is its index, plus rope.position_offset and sequence_offsets; or ids, for each of both.
+ * Lengths below 0, beyond the row or beyond the pages that the sequence has, boundaries that fall
+ * and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an asynchronous backend leaves the
+ * sequence out and sets rope.position_flag. Queries outside every sequence are left out.
+ */
+typedef struct rope_attention_args {
+    size_t struct_size;     /**< sizeof(rope_attention_args). */
+    rope_args rope;         /**< Its struct_size; batch and tokens of the queries; q.in; k.in unless
+                                 there is a cache, of k.heads either way; positions of the queries,
+                                 tables, flag and stream. q.out and k.out: NULL, or what receives them
+                                 rotated. */
+    rope_tensor v;          /**< in: values, NULL with a cache; out NULL; as many heads as k. */
+    rope_attention_out out; /**< [batch, tokens, q.heads, v_head_dim]. */
+    float *lse;             /**< [batch, token, head], natural logarithm; or NULL. */
+    int64_t lse_stride[3];  /**< Elements over [batch, token, head]. All 0: contiguous. */
+    int64_t k_tokens;       /**< Keys of a batch row of k.in and v. 0: tokens. With a cache the
+                                 most keys of a sequence. */
+    const void *q_lengths;  /**< Queries of each batch row, of position_dtype. NULL: tokens. */
+    const void *k_lengths;  /**< Keys of each sequence, of position_dtype. */
+    const void *k_cu_seqlens;   /**< Boundaries of the sequences' keys in k.in and v, whose batch is
+                                     then 1. Required with rope.cu_seqlens and without a cache. */
+    const void *k_position_ids; /**< As rope.position_ids, of the keys; required with them where
+                                     keys rotate. */
+    int64_t k_position_stride[3]; /**< k_position_ids: elements over [axis, batch, key]. All 0:
+                                       contiguous. */
+    const void *sinks;            /**< One a head of q, of sink_dtype. */
+    const void *tree_bits;        /**< ROPE_MASK_TREE: 32-bit words of each query; key j of the last
+                                       tree_keys is bit j % 32 of word j / 32. */
+    int64_t tree_stride[2];       /**< tree_bits: words over [batch, token]. All 0: contiguous. */
+    int64_t tree_keys;            /**< ROPE_MASK_TREE: > 0; a sequence with fewer keys has the last
+                                       of these bits. */
+    rope_cache k_cache;           /**< As in rope_append_args; only read. */
+    rope_cache v_cache;           /**< As in rope_append_args; may share elements with k_cache. */
+    int64_t pages;                /**< As in rope_append_args. */
+    const void *block_table;      /**< As in rope_append_args. */
+    int64_t table_stride[2];      /**< As in rope_append_args. */
+    int64_t table_pages;          /**< As in rope_append_args. */
+    void *workspace; /**< Device memory, 256-byte aligned, one call's at a time; or NULL where
+                          rope_attention_workspace says 0. */
+    size_t workspace_bytes; /**< Of workspace: as many as rope_attention_workspace says, or more. */
+} rope_attention_args;
+
+/** Initialiser of a rope_attention_args: its sizes, and defaults for the rest. */
+#if defined(__cplusplus)
+#define ROPE_ATTENTION_ARGS_INIT rope_attention_args_init()
+static inline rope_attention_args rope_attention_args_init() {
+    rope_attention_args made = rope_attention_args();
+    made.struct_size = sizeof made;
+    made.rope.struct_size = sizeof made.rope;
+    return made;
+}
+#else
+#define ROPE_ATTENTION_ARGS_INIT                                                                   \
+    { .struct_size = sizeof(rope_attention_args), .rope = ROPE_ARGS_INIT }
+#endif
+
+/** The largest call that a workspace serves. */
+typedef struct rope_attention_bounds {
+    size_t struct_size; /**< sizeof(rope_attention_bounds). */
+    int64_t batch;      /**< Batch rows; 1 with cu_seqlens. */
+    int64_t tokens;     /**< Queries of a row. */
+    int64_t k_tokens;   /**< As rope_attention_args.k_tokens. */
+    int64_t sequences;  /**< Of cu_seqlens. 0: none. */
+    int64_t q_heads;    /**< Of q. */
+    int64_t k_heads;    /**< Of k and v. */
+} rope_attention_bounds;
+
+/**
+ * Checks a descriptor, chooses a backend and binds a kernel, as rope_plan_create does.
+ * @param desc  copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return what rope_plan_create returns
+ */
+ROPE_API rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan);
+
+/**
+ * Bytes of workspace that every call within bounds needs: rotated keys that no k.out receives,
+ * partial results.
+ * @param plan    of rope_attention_plan_create
+ * @param bounds  the largest sizes
+ * @param bytes   receives the bytes; untouched on error
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW or ABI
+ */
+ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
+                                              const rope_attention_bounds *bounds, size_t *bytes);
+
+/**
+ * Rotates and attends. Allocates nothing, takes no lock, reads no environment and does not wait for
+ * a device; lengths, tables, positions, scales and bits may change in device memory between replays
+ * of a graph.
+ * @param plan  of rope_attention_plan_create
+ * @param args  what is written is disjoint from everything else, but that q.out and k.out may be
+ *              their in
+ * @return what rope_apply returns; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args);
+
+/** How partial results of rope_attention are joined. Set struct_size and zero the rest, then fill
+ * what matters. */
+typedef struct rope_attention_merge_desc {
+    size_t struct_size;  /**< sizeof(rope_attention_merge_desc). */
+    int32_t dtype;       /**< ROPE_F32, ROPE_F16 or ROPE_BF16, of in and out. */
+    int32_t head_dim;    /**< Elements of a head of in and out, 1..ROPE_MAX_ATTENTION_HEAD_DIM. */
+    const char *backend; /**< As rope_desc.backend. */
+    int32_t device;      /**< As rope_desc.device. */
+    const char *kernel;  /**< As rope_desc.kernel. */
+} rope_attention_merge_desc;
+
+/**
+ * Partial results of the same queries over parts of the keys that have none in common:
+ *
+ *     lse = log(sum of exp(in_lse[p])),  out = sum of exp(in_lse[p] - lse) * in[p]
+ *
+ * in the order of the parts. A part whose lse is -infinity counts for nothing, whatever its
+ * elements are; where all are, out is 0. At most one part has the sinks.
+ */
+typedef struct rope_attention_merge_args {
+    size_t struct_size;       /**< sizeof(rope_attention_merge_args). */
+    int64_t parts;            /**< > 0. */
+    int64_t batch;            /**< >= 0. */
+    int64_t tokens;           /**< >= 0. */
+    int64_t heads;            /**< >= 0. */
+    const void *in;           /**< Element 0 of part 0. */
+    int64_t in_stride[5];     /**< Elements over [part, batch, token, head, dim]. All 0:
+                                   contiguous. */
+    const float *in_lse;      /**< Of part 0. */
+    int64_t in_lse_stride[4]; /**< Elements over [part, batch, token, head]. All 0: contiguous. */
+    rope_attention_out out;   /**< [batch, tokens, heads, head_dim]; may be part 0. */
+    float *lse;               /**< [batch, token, head], or NULL. */
+    int64_t lse_stride[3];    /**< Elements over [batch, token, head]. All 0: contiguous. */
+    void *stream;             /**< As rope_args.stream. */
+} rope_attention_merge_args;
+
+/**
+ * Checks a descriptor, chooses a backend and binds a kernel, as rope_plan_create does.
+ * @param desc  copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return what rope_plan_create returns
+ */
+ROPE_API rope_status rope_attention_merge_plan_create(const rope_attention_merge_desc *desc,
+                                                      rope_plan **plan);
+
+/**
+ * Joins partial results. Allocates nothing and does not wait for a device.
+ * @param plan  of rope_attention_merge_plan_create
+ * @param args  what is written is disjoint from everything else, but for out and part 0
+ * @return what rope_apply returns, without POSITION_RANGE; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_attention_merge(const rope_plan *plan,
+                                          const rope_attention_merge_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
