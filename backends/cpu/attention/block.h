@@ -78,6 +78,14 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
     }
 }
 
+/* Part `index` of `parts` of the rows that are read next. */
+CPU_INLINE void read_ahead(const cpu_attention_block *b, int index, int parts) {
+    const int end = b->ahead_count * (index + 1) / parts;
+    for (int i = b->ahead_count * index / parts; i < end; i++)
+        for (int at = 0; at < b->ahead_bytes; at += 64)
+            __builtin_prefetch(b->ahead[i] + at, 0, 2);
+}
+
 /* --- products --- */
 
 /* `count` rows by a panel of keys. */
@@ -205,6 +213,7 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
+        read_ahead(b, key / PANEL, KEYS / PANEL);
         if (b->dtype == ROPE_F32)
             pack_keys(ROPE_F32, rows, left, b->head_dim, b->panel);
         else if (b->dtype == ROPE_BF16)
@@ -328,12 +337,12 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
 /* Few rows read values where they are; for more they are packed once. */
 enum { FEW_ROWS = 8 };
 
-CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int count, int begin,
+CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int count,
                            const char *const *rows, int64_t at) {
     const value_source v = {b->panel, rows, at * cpu_dtype_size(dtype)};
     int packed = b->rows > FEW_ROWS || count < PANEL;
     if (packed)
-        pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
+        pack_values(dtype, rows, b->from, b->to, (int)at, count, b->panel);
     for (int r = 0, n; r < b->rows; r += n) {
         n = group_of(b->rows - r);
         const group_range g = range_of(b, r, n);
@@ -350,22 +359,22 @@ CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int c
                                               b->o_stride, o, g.partial))
         }
         if (odd && !packed)
-            pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
+            pack_values(dtype, rows, b->from, b->to, (int)at, count, b->panel);
         if (odd)
             add_seen_values(b, r, n, g, b->panel, d);
     }
 }
 
-static void block_values(const cpu_attention_block *b, int first, int count, int begin,
-                         const char *const *v) {
+static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
     for (int d = first; d < first + count; d += PANEL) {
         const int left = first + count - d;
+        read_ahead(b, d / PANEL, (b->v_head_dim - 1) / PANEL + 1);
         if (b->dtype == ROPE_F32)
-            add_values(ROPE_F32, b, d, left, begin, v, d - first);
+            add_values(ROPE_F32, b, d, left, v, d - first);
         else if (b->dtype == ROPE_BF16)
-            add_values(ROPE_BF16, b, d, left, begin, v, d - first);
+            add_values(ROPE_BF16, b, d, left, v, d - first);
         else
-            add_values(ROPE_F16, b, d, left, begin, v, d - first);
+            add_values(ROPE_F16, b, d, left, v, d - first);
     }
 }
 
