@@ -78,12 +78,16 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
     }
 }
 
-/* Part `index` of `parts` of the rows that are read next. */
-CPU_INLINE void read_ahead(const cpu_attention_block *b, int index, int parts) {
-    const int end = b->ahead_count * (index + 1) / parts;
-    for (int i = b->ahead_count * index / parts; i < end; i++)
-        for (int at = 0; at < b->ahead_bytes; at += 64)
-            __builtin_prefetch(b->ahead[i] + at, 0, 2);
+/* Reads row i of a list, or beyond its end that of the list which is read next. */
+CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int end,
+                           int bytes) {
+    const char *row;
+    if (i >= end + b->ahead_count)
+        return;
+    row = i < end ? rows[i] : b->ahead[i - end];
+    bytes = i < end ? bytes : b->ahead_bytes;
+    for (int at = 0; at < bytes; at += 64)
+        __builtin_prefetch(row + at, 0, 2);
 }
 
 /* --- products --- */
@@ -123,16 +127,11 @@ CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k
     return simd_load_f(v->panel + k * PANEL + part * SIMD_LANES);
 }
 
-/* `count` rows by keys from..to - 1, PANEL elements of their values, added to o. Returns whether a
- * sum is not finite. */
-CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
-                               const value_source *v, const float *rescale, int o_stride, float *o,
-                               int keep) {
-    simd_f32 sum[GROUP][2];
-    simd_u32 odd = {0};
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        sum[r][0] = sum[r][1] = (simd_f32){0};
+typedef simd_f32 group_sum[GROUP][2];
+
+/* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */
+CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
+                                const value_source *v, group_sum sum) {
     for (int k = from; k < to; k++) {
         const simd_f32 low = value_of(dtype, direct, v, k, 0),
                        high = value_of(dtype, direct, v, k, 1);
@@ -143,21 +142,41 @@ CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p,
             sum[r][1] = simd_fma(x, high, sum[r][1]);
         }
     }
-    if (keep) {
+}
+
+/* Whether all is finite. */
+CPU_INLINE int is_finite(int count, group_sum sum) {
+    simd_u32 odd = {0};
 #pragma GCC unroll 12
-        for (int r = 0; r < count; r++)
-            for (int part = 0; part < 2; part++)
-                odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
-        if (simd_any(odd))
-            return 1;
-    }
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
+    return !simd_any(odd);
+}
+
+CPU_INLINE void load_sums(int count, const float *from, int64_t stride, group_sum sum) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            sum[r][part] =
+                from ? simd_load_f(from + r * stride + part * SIMD_LANES) : (simd_f32){0};
+}
+
+CPU_INLINE void store_sums(int count, group_sum sum, float *to, int64_t stride) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            simd_store_f(to + r * stride + part * SIMD_LANES, sum[r][part]);
+}
+
+/* Joins a block's sums to o. */
+CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float *o, int o_stride) {
 #pragma GCC unroll 12
     for (int r = 0; r < count; r++)
         for (int part = 0; part < 2; part++) {
             float *at = o + r * o_stride + part * SIMD_LANES;
             simd_store_f(at, simd_fma(simd_load_f(at), simd_set_f(rescale[r]), sum[r][part]));
         }
-    return 0;
 }
 
 /* --- scores --- */
@@ -213,7 +232,8 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
-        read_ahead(b, key / PANEL, KEYS / PANEL);
+        for (int i = 0; i < PANEL; i++)
+            read_ahead(b, rows, PANEL + i, left, b->head_dim * cpu_dtype_size(b->dtype));
         if (b->dtype == ROPE_F32)
             pack_keys(ROPE_F32, rows, left, b->head_dim, b->panel);
         else if (b->dtype == ROPE_BF16)
@@ -334,48 +354,102 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
     }
 }
 
-/* Few rows read values where they are; for more they are packed once. */
-enum { FEW_ROWS = 8 };
-
-CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int count,
-                           const char *const *rows, int64_t at) {
-    const value_source v = {b->panel, rows, at * cpu_dtype_size(dtype)};
-    int packed = b->rows > FEW_ROWS || count < PANEL;
-    if (packed)
-        pack_values(dtype, rows, b->from, b->to, (int)at, count, b->panel);
+/* Dimensions d.. of a head, PANEL or fewer, of many rows: they are packed once. */
+CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int d, int count,
+                             const char *const *rows, int at) {
+    const value_source v = {.panel = b->panel};
+    pack_values(dtype, rows, b->from, b->to, at, count, b->panel);
     for (int r = 0, n; r < b->rows; r += n) {
         n = group_of(b->rows - r);
         const group_range g = range_of(b, r, n);
-        const float *p = b->scores + r * KEYS;
-        float *o = b->o + r * b->o_stride + d;
-        int odd = 0;
-        if (g.from >= g.to)
-            continue;
-        if (packed) {
-            BY_COUNT(n, odd = multiply_values(dtype, 0, n_, p, g.from, g.to, &v, b->rescale + r,
-                                              b->o_stride, o, g.partial))
-        } else {
-            BY_COUNT(n, odd = multiply_values(dtype, 1, n_, p, g.from, g.to, &v, b->rescale + r,
-                                              b->o_stride, o, g.partial))
-        }
-        if (odd && !packed)
-            pack_values(dtype, rows, b->from, b->to, (int)at, count, b->panel);
-        if (odd)
+        int adds = g.from < g.to;
+        BY_COUNT(n, {
+            group_sum sum;
+            load_sums(n_, NULL, 0, sum);
+            multiply_values(ROPE_F32, 0, n_, b->scores + r * KEYS, g.from, g.to, &v, sum);
+            adds = adds && (!g.partial || is_finite(n_, sum));
+            if (adds)
+                join_sums(n_, sum, b->rescale + r, b->o + r * b->o_stride + d, b->o_stride);
+        })
+        if (!adds && g.from < g.to)
             add_seen_values(b, r, n, g, b->panel, d);
     }
 }
 
-static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
-    for (int d = first; d < first + count; d += PANEL) {
-        const int left = first + count - d;
-        read_ahead(b, d / PANEL, (b->v_head_dim - 1) / PANEL + 1);
-        if (b->dtype == ROPE_F32)
-            add_values(ROPE_F32, b, d, left, v, d - first);
-        else if (b->dtype == ROPE_BF16)
-            add_values(ROPE_BF16, b, d, left, v, d - first);
-        else
-            add_values(ROPE_F16, b, d, left, v, d - first);
+/* Few rows read values where they are, some keys at a time: a row of values is then read once and
+ * whole. */
+enum { FEW_ROWS = 8, FEW_KEYS = 8 };
+
+/* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
+CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
+                        const char *const *rows) {
+    value_source v = {.rows = rows};
+    for (int r = 0, n; r < b->rows; r += n) {
+        n = group_of(b->rows - r);
+        const group_range g = range_of(b, r, n);
+        const int from = g.from > key ? g.from : key,
+                  to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS;
+        for (int d = 0; d < count && from < to; d += PANEL) {
+            float *part = b->panel + r * b->o_stride + d;
+            v.at = (int64_t)d * cpu_dtype_size(dtype);
+            BY_COUNT(n, {
+                group_sum sum;
+                load_sums(n_, part, b->o_stride, sum);
+                multiply_values(dtype, 1, n_, b->scores + r * KEYS, from, to, &v, sum);
+                store_sums(n_, sum, part, b->o_stride);
+            })
+        }
     }
+}
+
+static void join_few(const cpu_attention_block *b, int first, int count, const char *const *rows) {
+    float panel[KEYS * PANEL];
+    for (int r = 0; r < b->rows; r++) {
+        const group_range g = range_of(b, r, 1);
+        for (int d = 0; d < count && g.from < g.to; d += PANEL) {
+            group_sum sum;
+            load_sums(1, b->panel + r * b->o_stride + d, 0, sum);
+            if (is_finite(1, sum)) {
+                join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
+                continue;
+            }
+            pack_values(b->dtype, rows, b->from, b->to, d, PANEL, panel);
+            add_seen_values(b, r, 1, g, panel, first + d);
+        }
+    }
+}
+
+/* PANELs of dimensions of few rows. */
+CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, int count,
+                           const char *const *rows) {
+    const int bytes = count * cpu_dtype_size(dtype);
+    memset(b->panel, 0, (size_t)(b->rows * b->o_stride) * sizeof(float));
+    for (int key = b->from; key < b->to; key += FEW_KEYS) {
+        for (int i = 0; i < FEW_KEYS; i++)
+            read_ahead(b, rows, key + 2 * FEW_KEYS + i, b->to, bytes);
+        add_few(dtype, b, key, count, rows);
+    }
+    join_few(b, first, count, rows);
+}
+
+CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int first, int count,
+                           const char *const *v) {
+    int d = 0;
+    if (b->rows <= FEW_ROWS && count >= PANEL) {
+        d = count / PANEL * PANEL;
+        add_to_few(dtype, b, first, d, v);
+    }
+    for (; d < count; d += PANEL)
+        pack_and_add(dtype, b, first + d, count - d, v, d);
+}
+
+static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
+    if (b->dtype == ROPE_F32)
+        add_values(ROPE_F32, b, first, count, v);
+    else if (b->dtype == ROPE_BF16)
+        add_values(ROPE_BF16, b, first, count, v);
+    else
+        add_values(ROPE_F16, b, first, count, v);
 }
 
 /* --- rows of results --- */

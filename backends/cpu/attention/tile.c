@@ -23,9 +23,9 @@ typedef struct tile_state {
 } tile_state;
 
 static int64_t panel_bytes(const attention_walk *w) {
-    const int64_t longest =
-        w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim : CPU_ATTENTION_BLOCK;
-    return longest * CPU_ATTENTION_PAD * (int64_t)sizeof(float);
+    const int q = w->problem->head_dim, v = w->problem->v_head_dim, longer = q > v ? q : v;
+    return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
+           (int64_t)sizeof(float);
 }
 
 int64_t attention_tile_rows(const attention_walk *w) {
