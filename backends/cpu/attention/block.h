@@ -42,30 +42,32 @@ CPU_INLINE void pack_square(int dtype, const char *const *rows, int count, int64
     }
 }
 
-CPU_INLINE void pack_half(int dtype, const char *const *rows, int count, int dim, float *to) {
+CPU_INLINE void pack_half(int dtype, const char *const *rows, int count, int64_t at, int dim,
+                          float *to) {
     const int size = cpu_dtype_size(dtype), in_word = 4 / size, words = dim / in_word;
     int i = 0;
     for (; i + SIMD_LANES <= words && count >= SIMD_LANES; i += SIMD_LANES)
-        pack_square(dtype, rows, SIMD_LANES, i * 4, SIMD_LANES, to + i * in_word * PANEL);
+        pack_square(dtype, rows, SIMD_LANES, at + i * 4, SIMD_LANES, to + i * in_word * PANEL);
     for (int left; i < words; i += left) {
         left = words - i < SIMD_LANES ? words - i : SIMD_LANES;
-        pack_square(dtype, rows, count, i * 4, left, to + i * in_word * PANEL);
+        pack_square(dtype, rows, count, at + i * 4, left, to + i * in_word * PANEL);
     }
     for (int d = words * in_word; d < dim; d++)
         for (int k = 0; k < SIMD_LANES; k++)
-            to[d * PANEL + k] = k < count ? cpu_load(dtype, rows[k], d) : 0;
+            to[d * PANEL + k] = k < count ? cpu_load(dtype, rows[k] + at, d) : 0;
 }
 
-CPU_INLINE void pack_keys(int dtype, const char *const *rows, int count, int dim, float *panel) {
-    pack_half(dtype, rows, count, dim, panel);
-    pack_half(dtype, rows + SIMD_LANES, count - SIMD_LANES, dim, panel + SIMD_LANES);
+/* Elements from `at` bytes on of `count` keys, or more. */
+CPU_INLINE void pack_keys(int dtype, const char *const *rows, int count, int64_t at, int dim,
+                          float *panel) {
+    pack_half(dtype, rows, count, at, dim, panel);
+    pack_half(dtype, rows + SIMD_LANES, count - SIMD_LANES, at, dim, panel + SIMD_LANES);
 }
 
-/* PANEL elements of keys, or fewer, from d on. */
-CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to, int d, int count,
-                            float *panel) {
-    const int64_t at = (int64_t)d * cpu_dtype_size(dtype),
-                  next = at + SIMD_LANES * cpu_dtype_size(dtype);
+/* PANEL elements of keys, or fewer, from `at` bytes on. */
+CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to, int64_t at,
+                            int count, float *panel) {
+    const int64_t next = at + SIMD_LANES * cpu_dtype_size(dtype);
     const int low = count < SIMD_LANES ? count : SIMD_LANES, high = count - low;
     for (int k = from; k < to; k++) {
         const int whole = count >= PANEL;
@@ -78,16 +80,19 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
     }
 }
 
-/* Reads row i of a list, or beyond its end that of the list which is read next. */
+/* Reads row i of a list of K (which 0) or V, or beyond its end that of the list which is read next.
+ */
 CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int end,
-                           int bytes) {
-    const char *row;
+                           int which) {
     if (i >= end + b->ahead_count)
         return;
-    row = i < end ? rows[i] : b->ahead[i - end];
-    bytes = i < end ? bytes : b->ahead_bytes;
-    for (int at = 0; at < bytes; at += 64)
-        __builtin_prefetch(row + at, 0, 2);
+    const int here = i < end, size = cpu_dtype_size(b->dtype),
+              bytes = here ? (which ? b->v_head_dim : b->head_dim) * size : b->ahead_bytes;
+    const int64_t step = here ? b->step[which] : b->ahead_step;
+    const char *row = here ? rows[i] : b->ahead[i - end];
+    for (int r = 0; r < b->rows; r += b->of_head, row += step)
+        for (int at = 0; at < bytes; at += 64)
+            __builtin_prefetch(row + at, 0, 2);
 }
 
 /* --- products --- */
@@ -181,9 +186,10 @@ CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float 
 
 /* --- scores --- */
 
-/* Rows of a group that is left of `rows`: a count that has an instance. */
-CPU_INLINE int group_of(int rows) {
-    return rows >= GROUP ? GROUP : rows >= 6 ? 6 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+/* Rows of the group that begins at one: a count that has an instance, of one head of k. */
+CPU_INLINE int group_of(const cpu_attention_block *b, int row) {
+    const int left = b->of_head - row % b->of_head;
+    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 /* The keys that rows of a group see: of all, and whether some row sees fewer. */
@@ -228,26 +234,32 @@ CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count
     }                                                                                              \
     }
 
+CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
+                           const char *const *rows) {
+    for (int r = 0, n; r < b->rows; r += n) {
+        n = group_of(b, r);
+        const group_range g = range_of(b, r, n);
+        if (r % b->of_head == 0)
+            pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
+        if (g.to <= key || g.from >= key + PANEL)
+            continue;
+        BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
+                                  b->scores + r * KEYS + key))
+    }
+}
+
 static void block_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
         for (int i = 0; i < PANEL; i++)
-            read_ahead(b, rows, PANEL + i, left, b->head_dim * cpu_dtype_size(b->dtype));
+            read_ahead(b, rows, PANEL + i, left, 0);
         if (b->dtype == ROPE_F32)
-            pack_keys(ROPE_F32, rows, left, b->head_dim, b->panel);
+            add_scores(ROPE_F32, b, key, left, rows);
         else if (b->dtype == ROPE_BF16)
-            pack_keys(ROPE_BF16, rows, left, b->head_dim, b->panel);
+            add_scores(ROPE_BF16, b, key, left, rows);
         else
-            pack_keys(ROPE_F16, rows, left, b->head_dim, b->panel);
-        for (int r = 0, n; r < b->rows; r += n) {
-            n = group_of(b->rows - r);
-            const group_range g = range_of(b, r, n);
-            if (g.to <= key || g.from >= key + PANEL)
-                continue;
-            BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
-                                      b->scores + r * KEYS + key))
-        }
+            add_scores(ROPE_F16, b, key, left, rows);
     }
 }
 
@@ -317,7 +329,7 @@ static void weigh_row(const cpu_attention_block *b, int row, int from, int to, f
 
 static void block_weights(const cpu_attention_block *b) {
     for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b->rows - r);
+        n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         const int from = g.from / SIMD_LANES * SIMD_LANES,
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
@@ -354,13 +366,13 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
     }
 }
 
-/* Dimensions d.. of a head, PANEL or fewer, of many rows: they are packed once. */
-CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int d, int count,
-                             const char *const *rows, int at) {
+/* Dimensions d.. of a head, PANEL or fewer, of rows that begin at one. */
+CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int row, int d, int count,
+                             const char *const *rows, int64_t at) {
     const value_source v = {.panel = b->panel};
     pack_values(dtype, rows, b->from, b->to, at, count, b->panel);
-    for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b->rows - r);
+    for (int r = row, n; r < row + b->of_head; r += n) {
+        n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         int adds = g.from < g.to;
         BY_COUNT(n, {
@@ -378,20 +390,20 @@ CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int d, int
 
 /* Few rows read values where they are, some keys at a time: a row of values is then read once and
  * whole. */
-enum { FEW_ROWS = 8, FEW_KEYS = 8 };
+enum { FEW_KEYS = 8 };
 
 /* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
     value_source v = {.rows = rows};
     for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b->rows - r);
+        n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         const int from = g.from > key ? g.from : key,
                   to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS;
         for (int d = 0; d < count && from < to; d += PANEL) {
             float *part = b->panel + r * b->o_stride + d;
-            v.at = (int64_t)d * cpu_dtype_size(dtype);
+            v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
             BY_COUNT(n, {
                 group_sum sum;
                 load_sums(n_, part, b->o_stride, sum);
@@ -413,7 +425,9 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
                 join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
                 continue;
             }
-            pack_values(b->dtype, rows, b->from, b->to, d, PANEL, panel);
+            pack_values(b->dtype, rows, b->from, b->to,
+                        r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(b->dtype), PANEL,
+                        panel);
             add_seen_values(b, r, 1, g, panel, first + d);
         }
     }
@@ -422,11 +436,10 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
 /* PANELs of dimensions of few rows. */
 CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, int count,
                            const char *const *rows) {
-    const int bytes = count * cpu_dtype_size(dtype);
     memset(b->panel, 0, (size_t)(b->rows * b->o_stride) * sizeof(float));
     for (int key = b->from; key < b->to; key += FEW_KEYS) {
         for (int i = 0; i < FEW_KEYS; i++)
-            read_ahead(b, rows, key + 2 * FEW_KEYS + i, b->to, bytes);
+            read_ahead(b, rows, key + 2 * FEW_KEYS + i, b->to, 1);
         add_few(dtype, b, key, count, rows);
     }
     join_few(b, first, count, rows);
@@ -435,12 +448,14 @@ CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, i
 CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int first, int count,
                            const char *const *v) {
     int d = 0;
-    if (b->rows <= FEW_ROWS && count >= PANEL) {
+    if (b->of_head <= CPU_ATTENTION_FEW && b->rows <= CPU_ATTENTION_PAD && count >= PANEL) {
         d = count / PANEL * PANEL;
         add_to_few(dtype, b, first, d, v);
     }
     for (; d < count; d += PANEL)
-        pack_and_add(dtype, b, first + d, count - d, v, d);
+        for (int r = 0; r < b->rows; r += b->of_head)
+            pack_and_add(dtype, b, r, first + d, count - d, v,
+                         r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype));
 }
 
 static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
