@@ -80,19 +80,21 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
     }
 }
 
-/* Reads row i of a list of K (which 0) or V, or beyond its end that of the list which is read next.
- */
-CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int end,
-                           int which) {
-    if (i >= end + b->ahead_count)
-        return;
-    const int here = i < end, size = cpu_dtype_size(b->dtype),
-              bytes = here ? (which ? b->v_head_dim : b->head_dim) * size : b->ahead_bytes;
-    const int64_t step = here ? b->step[which] : b->ahead_step;
-    const char *row = here ? rows[i] : b->ahead[i - end];
-    for (int r = 0; r < b->rows; r += b->of_head, row += step)
-        for (int at = 0; at < bytes; at += 64)
-            __builtin_prefetch(row + at, 0, 2);
+/* Reads the share that a head of the tile has in rows i..i + count - 1 of a list of K (which 0) or
+ * V, beyond its end of the list which is read next. */
+CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int count,
+                           int end, int which, int row) {
+    const int head = row / b->of_head, heads = b->rows / b->of_head, last = end + b->ahead_count,
+              to = i + count * (head + 1) / heads;
+    for (i += count * head / heads; i < to && i < last; i++) {
+        const int here = i < end, size = cpu_dtype_size(b->dtype),
+                  bytes = here ? (which ? b->v_head_dim : b->head_dim) * size : b->ahead_bytes;
+        const int64_t step = here ? b->step[which] : b->ahead_step;
+        const char *at = here ? rows[i] : b->ahead[i - end];
+        for (int h = 0; h < heads; h++, at += step)
+            for (int line = 0; line < bytes; line += 64)
+                __builtin_prefetch(at + line, 0, 2);
+    }
 }
 
 /* --- products --- */
@@ -239,8 +241,10 @@ CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int
     for (int r = 0, n; r < b->rows; r += n) {
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
-        if (r % b->of_head == 0)
+        if (r % b->of_head == 0) {
+            read_ahead(b, rows, PANEL, PANEL, count, 0, r);
             pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
+        }
         if (g.to <= key || g.from >= key + PANEL)
             continue;
         BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
@@ -252,8 +256,6 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
-        for (int i = 0; i < PANEL; i++)
-            read_ahead(b, rows, PANEL + i, left, 0);
         if (b->dtype == ROPE_F32)
             add_scores(ROPE_F32, b, key, left, rows);
         else if (b->dtype == ROPE_BF16)
@@ -397,6 +399,8 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
                         const char *const *rows) {
     value_source v = {.rows = rows};
     for (int r = 0, n; r < b->rows; r += n) {
+        if (r % b->of_head == 0)
+            read_ahead(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r);
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         const int from = g.from > key ? g.from : key,
@@ -438,8 +442,6 @@ CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, i
                            const char *const *rows) {
     memset(b->panel, 0, (size_t)(b->rows * b->o_stride) * sizeof(float));
     for (int key = b->from; key < b->to; key += FEW_KEYS) {
-        for (int i = 0; i < FEW_KEYS; i++)
-            read_ahead(b, rows, key + 2 * FEW_KEYS + i, b->to, 1);
         add_few(dtype, b, key, count, rows);
     }
     join_few(b, first, count, rows);
