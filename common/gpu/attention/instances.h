@@ -1,0 +1,15 @@
+/* The kernels of a dtype, as gpu_attention_kernels lists them. */
+#ifndef ROPEKIT_GPU_ATTENTION_INSTANCES_H
+#define ROPEKIT_GPU_ATTENTION_INSTANCES_H
+
+#include "common/gpu/attention/generic.h"
+
+#define GPU_ATTENTION_KERNELS(DTYPE)                                                               \
+    {                                                                                              \
+        GPU_KERNEL(gpu_attention_check<DTYPE>),                                                    \
+            {GPU_KERNEL(gpu_attention_rotate<DTYPE, 0>),                                           \
+             GPU_KERNEL(gpu_attention_rotate<DTYPE, 1>)},                                          \
+            GPU_KERNEL(gpu_attention_generic<DTYPE>)                                               \
+    }
+
+#endif
