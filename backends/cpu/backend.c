@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 static const rope_candidate_list *const lists[] = {&cpu_rope_candidates, &cpu_append_candidates,
+                                                   &cpu_attention_candidates,
                                                    &cpu_membench_candidates};
 
 static rope_status device_count(int32_t *count, char *reason) {

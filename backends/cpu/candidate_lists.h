@@ -5,6 +5,7 @@
 #include <ropekit/backend.h>
 
 extern const rope_candidate_list cpu_append_candidates;
+extern const rope_candidate_list cpu_attention_candidates;
 extern const rope_candidate_list cpu_rope_candidates;
 extern const rope_candidate_list cpu_membench_candidates; /* "copy" and "update" */
 

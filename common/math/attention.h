@@ -5,8 +5,8 @@
 #include "common/math/cache.h"
 #include "common/math/token.h"
 
-/* Queries are tokens q_first.. of batch row q_row, keys the same of k_row; with a cache keys have
- * no row and k_first is 0. */
+/* Queries are tokens q_first.. of batch row q_row, keys the same of k_row; with a cache a sequence's
+ * keys are a row of their own, whose tokens k_first is 0 of. */
 typedef struct rope_attention_sequence {
     int64_t index; /* which one */
     int64_t q_row, q_first, q_count;
@@ -53,8 +53,10 @@ ROPE_FN rope_attention_sequence rope_attention_sequence_of(const rope_attention_
     const rope_position_map *q = &call->rope.position, *k = &call->k_position;
     rope_attention_sequence s = {index, index, 0, q->tokens, index, 0, call->k_tokens, 0};
     int valid = 1;
+    if (k->cu_seqlens)
+        s.k_row = 0;
     if (q->cu_seqlens) {
-        s.q_row = s.k_row = 0;
+        s.q_row = 0;
         valid = rope_attention_segment(q, index, &s.q_first, &s.q_count);
     } else if (call->q_lengths) {
         s.q_count = rope_index_at(q, call->q_lengths, index);
@@ -128,25 +130,45 @@ ROPE_FN rope_place rope_key_place(const rope_attention_problem *problem,
     return place;
 }
 
-/* The token of query i of a sequence, as a rotation reads it. */
-ROPE_FN void rope_query_token(const rope_attention_problem *problem,
-                              const rope_attention_call *call, const rope_attention_sequence *s,
-                              int64_t i, rope_token *token) {
+/* Where query i of a sequence stands among its positions, and key j; keys: the call with its keys'
+ * positions. */
+ROPE_FN rope_site rope_query_site(const rope_attention_call *call, const rope_attention_sequence *s,
+                                  int64_t i) {
     rope_site site = rope_site_of(&call->rope.position, s->q_row, s->q_first + i);
     site.sequence = s->index;
     site.index = rope_query_index(s, i);
     site.length = s->k_count;
-    rope_token_at(&problem->rope, &call->rope, &site, token);
+    return site;
 }
 
-/* The token of key j; keys: the call with its keys' positions. */
-ROPE_FN void rope_key_token(const rope_attention_problem *problem, const rope_call *keys,
-                            const rope_attention_sequence *s, int64_t j, rope_token *token) {
+ROPE_FN rope_site rope_key_site(const rope_call *keys, const rope_attention_sequence *s,
+                                int64_t j) {
     rope_site site = rope_site_of(&keys->position, s->k_row, s->k_first + j);
     site.sequence = s->index;
     site.index = j;
     site.length = s->k_count;
-    rope_token_at(&problem->rope, keys, &site, token);
+    return site;
+}
+
+/* The token of query i of a sequence, as a rotation reads it. */
+ROPE_FN void rope_query_token(const rope_attention_problem *problem,
+                              const rope_attention_call *call, const rope_attention_sequence *s,
+                              int64_t i, rope_token *token) {
+    const rope_site site = rope_query_site(call, s, i);
+    rope_token_at(&problem->rope, &call->rope, &site, token);
+}
+
+/* The token of key j: its ids are of its own row, its table of its queries' one. */
+ROPE_FN void rope_key_token(const rope_attention_problem *problem, const rope_call *keys,
+                            const rope_attention_sequence *s, int64_t j, rope_token *token) {
+    const rope_problem *p = &problem->rope;
+    const rope_site site = rope_key_site(keys, s, j);
+    rope_token_begin(p, keys, &site, token);
+    for (int axis = 0; axis < p->axes; axis++) {
+        token->at[axis] = rope_position_of(&keys->position, &site, axis);
+        if (p->angle_mode == ROPE_ANGLE_TABLE)
+            token->at[axis] = rope_token_row(p, keys, s->q_row, token->at[axis], &token->fate);
+    }
 }
 
 #endif

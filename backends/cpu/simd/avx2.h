@@ -29,6 +29,26 @@ CPU_INLINE simd_f32 simd_high(simd_f32 a, simd_f32 b) {
     return (simd_f32)_mm256_permute2f128_ps(low, _mm256_unpackhi_ps((__m256)a, (__m256)b), 0x31);
 }
 
+/* Half of the shuffles that simd_low and simd_high would take. */
+#define SIMD_TRANSPOSE
+CPU_INLINE void simd_transpose(simd_u32 *x) {
+    __m256d pair[8], quad[8];
+    for (int i = 0; i < 8; i += 2) {
+        const __m256 a = (__m256)x[i], b = (__m256)x[i + 1];
+        pair[i] = (__m256d)_mm256_unpacklo_ps(a, b);
+        pair[i + 1] = (__m256d)_mm256_unpackhi_ps(a, b);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int j = 0; j < 2; j++) {
+            quad[i + 2 * j] = _mm256_unpacklo_pd(pair[i + j], pair[i + 2 + j]);
+            quad[i + 2 * j + 1] = _mm256_unpackhi_pd(pair[i + j], pair[i + 2 + j]);
+        }
+    for (int i = 0; i < 4; i++) {
+        x[i] = (simd_u32)_mm256_permute2f128_pd(quad[i], quad[i + 4], 0x20);
+        x[i + 4] = (simd_u32)_mm256_permute2f128_pd(quad[i], quad[i + 4], 0x31);
+    }
+}
+
 CPU_INLINE simd_f32 simd_swap(simd_f32 x) {
     return (simd_f32)_mm256_permute_ps((__m256)x, 0xb1);
 }

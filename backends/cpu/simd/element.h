@@ -4,6 +4,23 @@
 
 #include "backends/cpu/simd/vector.h"
 
+#if !defined(SIMD_TRANSPOSE)
+/* As many vectors as lanes: lane i of vector j becomes lane j of vector i. Each round joins the
+ * lanes of vectors that lie half of them apart. */
+CPU_INLINE void simd_transpose(simd_u32 *x) {
+    for (int rounds = SIMD_LANES; rounds > 1; rounds /= 2) {
+        simd_f32 y[SIMD_LANES];
+        for (int i = 0; i < SIMD_LANES / 2; i++) {
+            const simd_f32 a = (simd_f32)x[i], b = (simd_f32)x[i + SIMD_LANES / 2];
+            y[2 * i] = simd_low(a, b);
+            y[2 * i + 1] = simd_high(a, b);
+        }
+        for (int i = 0; i < SIMD_LANES; i++)
+            x[i] = (simd_u32)y[i];
+    }
+}
+#endif
+
 CPU_INLINE simd_f32 simd_from_bf16(simd_u16 h) {
     return (simd_f32)(simd_words_of(h) << 16);
 }

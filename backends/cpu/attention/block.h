@@ -1,0 +1,399 @@
+/*
+ * A block of keys and the rows that see them, compiled by the file that includes this with its
+ * vectors: scores, weights, sums of values.
+ */
+#ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
+#define ROPEKIT_CPU_ATTENTION_BLOCK_H
+
+#include "backends/cpu/attention/exp2.h"
+#include "backends/cpu/attention/kernel.h"
+#include "backends/cpu/simd/element.h"
+
+#include <math.h>
+
+/* Two vectors by as many rows as accumulators leave registers for. */
+enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6, KEYS = CPU_ATTENTION_BLOCK };
+
+_Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
+
+/* --- panels: element d of key or dimension n at [d][n] --- */
+
+CPU_INLINE simd_u32 pack_words(const char *row, int words) {
+    return words == SIMD_LANES ? simd_load_u(row) : simd_some_words(row, words);
+}
+
+/* Some words of as many keys as a vector has lanes. */
+CPU_INLINE void pack_square(int dtype, const char *const *rows, int count, int64_t at, int words,
+                            float *to) {
+    simd_u32 x[SIMD_LANES];
+    for (int k = 0; k < SIMD_LANES; k++)
+        x[k] = k < count ? pack_words(rows[k] + at, words) : (simd_u32){0};
+    simd_transpose(x);
+    for (int i = 0; i < SIMD_LANES; i++) {
+        if (i >= words)
+            return;
+        if (dtype == ROPE_F32) {
+            simd_store_u(to + i * PANEL, x[i]);
+            continue;
+        }
+        const simd_pair pair = simd_split_words(dtype, x[i]);
+        simd_store_f(to + 2 * i * PANEL, pair.x1);
+        simd_store_f(to + (2 * i + 1) * PANEL, pair.x2);
+    }
+}
+
+CPU_INLINE void pack_half(int dtype, const char *const *rows, int count, int dim, float *to) {
+    const int size = cpu_dtype_size(dtype), in_word = 4 / size, words = dim / in_word;
+    int i = 0;
+    for (; i + SIMD_LANES <= words && count >= SIMD_LANES; i += SIMD_LANES)
+        pack_square(dtype, rows, SIMD_LANES, i * 4, SIMD_LANES, to + i * in_word * PANEL);
+    for (int left; i < words; i += left) {
+        left = words - i < SIMD_LANES ? words - i : SIMD_LANES;
+        pack_square(dtype, rows, count, i * 4, left, to + i * in_word * PANEL);
+    }
+    for (int d = words * in_word; d < dim; d++)
+        for (int k = 0; k < SIMD_LANES; k++)
+            to[d * PANEL + k] = k < count ? cpu_load(dtype, rows[k], d) : 0;
+}
+
+CPU_INLINE void pack_keys(int dtype, const char *const *rows, int count, int dim, float *panel) {
+    pack_half(dtype, rows, count, dim, panel);
+    pack_half(dtype, rows + SIMD_LANES, count - SIMD_LANES, dim, panel + SIMD_LANES);
+}
+
+/* PANEL elements of keys, or fewer, from d on. */
+CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to, int d, int count,
+                            float *panel) {
+    const int64_t at = (int64_t)d * cpu_dtype_size(dtype),
+                  next = at + SIMD_LANES * cpu_dtype_size(dtype);
+    const int low = count < SIMD_LANES ? count : SIMD_LANES, high = count - low;
+    for (int k = from; k < to; k++) {
+        const int whole = count >= PANEL;
+        simd_store_f(panel + k * PANEL, whole ? simd_widen(dtype, rows[k] + at)
+                                              : simd_widen_some(dtype, rows[k] + at, low));
+        simd_store_f(panel + k * PANEL + SIMD_LANES,
+                     whole ? simd_widen(dtype, rows[k] + next)
+                     : high > 0 ? simd_widen_some(dtype, rows[k] + next, high)
+                                : (simd_f32){0});
+    }
+}
+
+/* --- products --- */
+
+/* `count` rows by a panel of keys. */
+CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s) {
+    simd_f32 sum[GROUP][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        sum[r][0] = sum[r][1] = (simd_f32){0};
+    for (int d = 0; d < dim; d++, panel += PANEL) {
+        const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
+#pragma GCC unroll 12
+        for (int r = 0; r < count; r++) {
+            const simd_f32 x = simd_set_f(q[r * dim + d]);
+            sum[r][0] = simd_fma(x, low, sum[r][0]);
+            sum[r][1] = simd_fma(x, high, sum[r][1]);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++) {
+        simd_store_f(s + r * KEYS, sum[r][0]);
+        simd_store_f(s + r * KEYS + SIMD_LANES, sum[r][1]);
+    }
+}
+
+/* Where values are read: a panel, or rows of dtype from `at` bytes on. */
+typedef struct value_source {
+    const float *panel;
+    const char *const *rows;
+    int64_t at;
+} value_source;
+
+CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k, int part) {
+    if (direct)
+        return simd_widen(dtype, v->rows[k] + v->at + part * SIMD_LANES * cpu_dtype_size(dtype));
+    return simd_load_f(v->panel + k * PANEL + part * SIMD_LANES);
+}
+
+/* `count` rows by keys from..to - 1, PANEL elements of their values, added to o. Returns whether a
+ * sum is not finite. */
+CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
+                               const value_source *v, const float *rescale, int o_stride,
+                               float *o, int keep) {
+    simd_f32 sum[GROUP][2];
+    simd_u32 odd = {0};
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        sum[r][0] = sum[r][1] = (simd_f32){0};
+    for (int k = from; k < to; k++) {
+        const simd_f32 low = value_of(dtype, direct, v, k, 0),
+                       high = value_of(dtype, direct, v, k, 1);
+#pragma GCC unroll 12
+        for (int r = 0; r < count; r++) {
+            const simd_f32 x = simd_set_f(p[r * KEYS + k]);
+            sum[r][0] = simd_fma(x, low, sum[r][0]);
+            sum[r][1] = simd_fma(x, high, sum[r][1]);
+        }
+    }
+    if (keep) {
+#pragma GCC unroll 12
+        for (int r = 0; r < count; r++)
+            for (int part = 0; part < 2; part++)
+                odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
+        if (simd_any(odd))
+            return 1;
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++) {
+            float *at = o + r * o_stride + part * SIMD_LANES;
+            simd_store_f(at, simd_fma(simd_load_f(at), simd_set_f(rescale[r]), sum[r][part]));
+        }
+    return 0;
+}
+
+/* --- scores --- */
+
+/* Rows of a group that is left of `rows`: a count that has an instance. */
+CPU_INLINE int group_of(int rows) {
+    return rows >= GROUP ? GROUP : rows >= 6 ? 6 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+}
+
+/* The keys that rows of a group see: of all, and whether some row sees fewer. */
+typedef struct group_range {
+    int from, to, partial;
+} group_range;
+
+CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count) {
+    group_range g = {KEYS, 0, b->seen != NULL};
+    for (int r = row; r < row + count; r++) {
+        if (b->first[r] >= b->last[r])
+            continue;
+        g.from = b->first[r] < g.from ? b->first[r] : g.from;
+        g.to = b->last[r] > g.to ? b->last[r] : g.to;
+    }
+    for (int r = row; r < row + count; r++)
+        g.partial |= b->first[r] != g.from || b->last[r] != g.to;
+    return g;
+}
+
+#define BY_COUNT(count, call)                                                                      \
+    switch (count) {                                                                               \
+    case 1: {                                                                                      \
+        enum { n_ = 1 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 2: {                                                                                      \
+        enum { n_ = 2 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 4: {                                                                                      \
+        enum { n_ = 4 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 6: {                                                                                      \
+        enum { n_ = 6 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    default: {                                                                                     \
+        enum { n_ = GROUP };                                                                       \
+        call;                                                                                      \
+    }                                                                                              \
+    }
+
+static void block_scores(const cpu_attention_block *b, int first, int count,
+                         const char *const *k) {
+    for (int key = first; key < first + count; key += PANEL) {
+        const char *const *rows = k + (key - first);
+        const int left = first + count - key;
+        if (b->dtype == ROPE_F32)
+            pack_keys(ROPE_F32, rows, left, b->head_dim, b->panel);
+        else if (b->dtype == ROPE_BF16)
+            pack_keys(ROPE_BF16, rows, left, b->head_dim, b->panel);
+        else
+            pack_keys(ROPE_F16, rows, left, b->head_dim, b->panel);
+        for (int r = 0, n; r < b->rows; r += n) {
+            n = group_of(b->rows - r);
+            const group_range g = range_of(b, r, n);
+            if (g.to <= key || g.from >= key + PANEL)
+                continue;
+            BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
+                                      b->scores + r * KEYS + key))
+        }
+    }
+}
+
+/* --- weights --- */
+
+CPU_INLINE float largest_lane(simd_f32 x) {
+    float most = x[0];
+    for (int i = 1; i < SIMD_LANES; i++)
+        most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+CPU_INLINE float sum_of_lanes(simd_f32 x) {
+    float part[SIMD_LANES];
+    simd_store_f(part, x);
+    for (int width = SIMD_LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            part[i] += part[i + width];
+    return part[0];
+}
+
+/* Caps scores and hides those of keys that the row does not see; returns the largest. */
+static float mask_row(const cpu_attention_block *b, int row, int from, int to) {
+    float *s = b->scores + row * KEYS;
+    simd_i32 key = {0};
+    simd_f32 most = simd_set_f(-INFINITY);
+    for (int i = 0; i < SIMD_LANES; i++)
+        key[i] = i + from;
+    for (int k = from; k < to; k += SIMD_LANES, key += SIMD_LANES) {
+        simd_f32 x = simd_load_f(s + k);
+        if (b->cap != 0)
+            x = attention_tanh(x * simd_set_f(b->to_cap)) * simd_set_f(b->cap);
+        simd_i32 sees = (key >= b->first[row]) & (key < b->last[row]);
+        for (int i = 0; i < SIMD_LANES && b->seen; i++)
+            sees[i] &= -(int32_t)(b->seen[row][(k + i) / 32] >> (k + i) % 32 & 1);
+        x = attention_where(sees, x, simd_set_f(-INFINITY));
+        most = attention_where(x > most, x, most);
+        simd_store_f(s + k, x);
+    }
+    return largest_lane(most);
+}
+
+static float largest_score(const float *s, int from, int to) {
+    simd_f32 most = simd_set_f(-INFINITY);
+    for (int k = from; k < to; k += SIMD_LANES) {
+        const simd_f32 x = simd_load_f(s + k);
+        most = attention_where(x > most, x, most);
+    }
+    return largest_lane(most);
+}
+
+static void weigh_row(const cpu_attention_block *b, int row, int from, int to, float most) {
+    float *s = b->scores + row * KEYS;
+    const float scaled = most * b->factor, max = scaled > b->max[row] ? scaled : b->max[row],
+                base = max == -INFINITY ? 0 : max;
+    const simd_f32 factor = simd_set_f(b->factor), less = simd_set_f(-base);
+    simd_f32 sum = {0};
+    for (int k = from; k < to; k += SIMD_LANES) {
+        const simd_f32 p = attention_exp2(simd_fma(simd_load_f(s + k), factor, less));
+        simd_store_f(s + k, p);
+        sum += p;
+    }
+    b->rescale[row] = attention_exp2(simd_set_f(b->max[row] - base))[0];
+    b->max[row] = max;
+    b->sum[row] = b->sum[row] * b->rescale[row] + sum_of_lanes(sum);
+}
+
+static void block_weights(const cpu_attention_block *b) {
+    for (int r = 0, n; r < b->rows; r += n) {
+        n = group_of(b->rows - r);
+        const group_range g = range_of(b, r, n);
+        const int from = g.from / SIMD_LANES * SIMD_LANES,
+                  to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
+        for (int row = r; row < r + n && g.from < g.to; row++) {
+            const int masks = g.partial || from != g.from || to != g.to || b->cap != 0;
+            weigh_row(b, row, from, to,
+                      masks ? mask_row(b, row, from, to)
+                            : largest_score(b->scores + row * KEYS, from, to));
+        }
+    }
+}
+
+/* --- values --- */
+
+CPU_INLINE int sees(const cpu_attention_block *b, int row, int key) {
+    return key >= b->first[row] && key < b->last[row] &&
+           (!b->seen || (b->seen[row][key / 32] >> key % 32 & 1));
+}
+
+/* The same chain over the keys that a row sees alone: 0 * infinity is not 0. */
+static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, int n,
+                                         group_range g, const float *panel, int d) {
+    for (int r = row; r < row + n; r++) {
+        simd_f32 sum[2] = {{0}, {0}};
+        for (int part = 0; part < 2; part++) {
+            float *at = b->o + r * b->o_stride + d + part * SIMD_LANES;
+            for (int k = g.from; k < g.to; k++)
+                if (sees(b, r, k))
+                    sum[part] = simd_fma(simd_set_f(b->scores[r * KEYS + k]),
+                                         simd_load_f(panel + k * PANEL + part * SIMD_LANES),
+                                         sum[part]);
+            simd_store_f(at, simd_fma(simd_load_f(at), simd_set_f(b->rescale[r]), sum[part]));
+        }
+    }
+}
+
+/* Few rows read values where they are; for more they are packed once. */
+enum { FEW_ROWS = 8 };
+
+CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int count, int begin,
+                           const char *const *rows, int64_t at) {
+    const value_source v = {b->panel, rows, at * cpu_dtype_size(dtype)};
+    int packed = b->rows > FEW_ROWS || count < PANEL;
+    if (packed)
+        pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
+    for (int r = 0, n; r < b->rows; r += n) {
+        n = group_of(b->rows - r);
+        const group_range g = range_of(b, r, n);
+        const float *p = b->scores + r * KEYS;
+        float *o = b->o + r * b->o_stride + d;
+        int odd = 0;
+        if (g.from >= g.to)
+            continue;
+        if (packed) {
+            BY_COUNT(n, odd = multiply_values(dtype, 0, n_, p, g.from, g.to, &v, b->rescale + r,
+                                              b->o_stride, o, g.partial))
+        } else {
+            BY_COUNT(n, odd = multiply_values(dtype, 1, n_, p, g.from, g.to, &v, b->rescale + r,
+                                              b->o_stride, o, g.partial))
+        }
+        if (odd && !packed)
+            pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
+        if (odd)
+            add_seen_values(b, r, n, g, b->panel, d);
+    }
+}
+
+static void block_values(const cpu_attention_block *b, int first, int count, int begin,
+                         const char *const *v) {
+    for (int d = first; d < first + count; d += PANEL) {
+        const int left = first + count - d;
+        if (b->dtype == ROPE_F32)
+            add_values(ROPE_F32, b, d, left, begin, v, d - first);
+        else if (b->dtype == ROPE_BF16)
+            add_values(ROPE_BF16, b, d, left, begin, v, d - first);
+        else
+            add_values(ROPE_F16, b, d, left, begin, v, d - first);
+    }
+}
+
+/* --- rows of results --- */
+
+static void block_join(float *total, float *total_max, float *total_sum, const float *o, float max,
+                       float sum, int n) {
+    const float most = max > *total_max ? max : *total_max, base = most == -INFINITY ? 0 : most;
+    const simd_f32 keep = attention_exp2(simd_set_f(*total_max - base)),
+                   add = attention_exp2(simd_set_f(max - base));
+    for (int i = 0; i < n; i += SIMD_LANES)
+        simd_store_f(total + i,
+                     simd_fma(simd_load_f(total + i), keep, simd_load_f(o + i) * add));
+    *total_max = most;
+    *total_sum = *total_sum * keep[0] + sum * add[0];
+}
+
+static void block_scale(float *o, float factor, int n) {
+    for (int i = 0; i < n; i += SIMD_LANES)
+        simd_store_f(o + i, (simd_load_f(o + i) + simd_set_f(0)) * simd_set_f(factor));
+}
+
+#define ATTENTION_KERNEL(isa, append_kernel)                                                       \
+    {                                                                                              \
+        .needs = (isa), .append = &(append_kernel), .panel = PANEL, .scores = block_scores,        \
+        .weights = block_weights, .values = block_values, .join = block_join,                      \
+        .scale = block_scale                                                                       \
+    }
+
+#endif

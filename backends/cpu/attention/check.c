@@ -1,0 +1,133 @@
+/* Looks at every value in device memory that a call depends on. */
+#include "backends/cpu/attention/walk.h"
+#include "common/status.h"
+
+static rope_status fail_boundaries(const char *name, const rope_position_map *map, int64_t n) {
+    return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                     "%s[%lld] is %lld and %s[%lld] is %lld; allowed is 0..%lld, not falling", name,
+                     (long long)n, (long long)rope_index_at(map, map->cu_seqlens, n), name,
+                     (long long)n + 1, (long long)rope_index_at(map, map->cu_seqlens, n + 1),
+                     (long long)map->tokens);
+}
+
+static rope_status fail_lengths(const rope_attention_problem *p, const rope_attention_call *call,
+                                int64_t n) {
+    const rope_position_map *q = &call->rope.position, *k = &call->k_position;
+    int64_t first, count;
+    if (q->cu_seqlens && !rope_attention_segment(q, n, &first, &count))
+        return fail_boundaries("cu_seqlens", q, n);
+    if (k->cu_seqlens && !rope_attention_segment(k, n, &first, &count))
+        return fail_boundaries("k_cu_seqlens", k, n);
+    if (!q->cu_seqlens && call->q_lengths) {
+        count = rope_index_at(q, call->q_lengths, n);
+        if (count < 0 || count > q->tokens)
+            return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                             "q_lengths[%lld] is %lld; allowed is 0..%lld (tokens)", (long long)n,
+                             (long long)count, (long long)q->tokens);
+    }
+    return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                     "k_lengths[%lld] is %lld; allowed is 0..%lld%s", (long long)n,
+                     (long long)rope_index_at(k, call->k_lengths, n),
+                     (long long)rope_attention_capacity(p, call),
+                     p->ring ? ", or any that is > 0 where that is ring or more" : "");
+}
+
+/* --- positions --- */
+
+static rope_status fail_position(const rope_attention_problem *p, const rope_call *call,
+                                 const char *what, const rope_attention_sequence *s, int64_t i,
+                                 rope_site site) {
+    int64_t position = 0;
+    for (int axis = 0; axis < p->rope.axes; axis++) {
+        position = rope_position_of(&call->position, &site, axis);
+        if (position < 0 || position >= call->table_rows)
+            break;
+    }
+    return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                     "the position of %s %lld of sequence %lld is %lld; allowed is below table_rows "
+                     "(%lld)",
+                     what, (long long)i, (long long)s->index, (long long)position,
+                     (long long)call->table_rows);
+}
+
+static rope_status check_positions(const rope_attention_problem *p, const rope_attention_call *call,
+                                   const rope_call *keys, const rope_attention_sequence *s,
+                                   rope_key_range used) {
+    rope_token token;
+    const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+                      p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    for (int64_t i = 0; i < s->q_count && table && p->rotates[0]; i++) {
+        rope_query_token(p, call, s, i, &token);
+        if (token.fate == ROPE_TOKEN_FAILS)
+            return fail_position(p, &call->rope, "query", s, i, rope_query_site(call, s, i));
+    }
+    for (int64_t j = used.first; j < used.last && table && p->rotates[1]; j++) {
+        rope_key_token(p, keys, s, j, &token);
+        if (token.fate == ROPE_TOKEN_FAILS)
+            return fail_position(p, keys, "key", s, j, rope_key_site(keys, s, j));
+    }
+    return ROPE_OK;
+}
+
+/* --- pages and scales --- */
+
+static rope_status check_scale(const char *name, const rope_append_operand *o,
+                               const rope_append_steps *steps, const rope_place *place) {
+    for (int64_t h = 0; h < o->heads && steps->scale; h++) {
+        const float scale = o->scale[place->page * o->scale_stride[0] +
+                                     place->slot * o->scale_stride[1] + h * o->scale_stride[2]];
+        if (!(scale > 0 && scale <= 0x1.fffffep+127f))
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "%s of head %lld is %g; allowed is > 0 and finite", name, (long long)h,
+                             (double)scale);
+        if (o->scale_stride[2] == 0)
+            break;
+    }
+    return ROPE_OK;
+}
+
+static int varies(const rope_append_operand *o, const rope_append_steps *steps) {
+    return steps->scale && (o->scale_stride[0] | o->scale_stride[1]) != 0;
+}
+
+static rope_status check_cached(const rope_attention_problem *p, const rope_attention_call *call,
+                                const rope_attention_sequence *s, rope_key_range used) {
+    const int each = varies(&call->k, &p->k) | varies(&call->v, &p->v);
+    for (int64_t j = used.first, run; j < used.last; j += run) {
+        rope_place place = rope_key_place(p, call, s, j);
+        run = attention_run(p, j, place.slot, used.last - j);
+        if (place.status != ROPE_PLACE_GIVEN)
+            return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                             "the page of key %lld of sequence %lld is %lld; allowed is 0..%lld "
+                             "(pages - 1)",
+                             (long long)j, (long long)s->index, (long long)place.page,
+                             (long long)call->pages - 1);
+        for (int64_t i = 0; i < (each ? run : j == used.first); i++, place.slot++) {
+            rope_status status = check_scale("k_cache.scale", &call->k, &p->k, &place);
+            if (status == ROPE_OK)
+                status = check_scale("v_cache.scale", &call->v, &p->v, &place);
+            if (status != ROPE_OK)
+                return status;
+        }
+    }
+    return ROPE_OK;
+}
+
+rope_status cpu_attention_check(const rope_attention_problem *p, const rope_attention_call *call) {
+    rope_call keys = call->rope;
+    keys.position = call->k_position;
+    rope_status status = ROPE_OK;
+    for (int64_t n = 0; n < rope_attention_sequences(call) && status == ROPE_OK; n++) {
+        const rope_attention_sequence s = rope_attention_sequence_of(p, call, n);
+        if (s.fails)
+            return fail_lengths(p, call, n);
+        rope_key_range used = attention_keys_used(p, &s);
+        if (p->cache)
+            status = check_cached(p, call, &s, used);
+        if (call->k.out)
+            used = (rope_key_range){0, s.k_count};
+        if (status == ROPE_OK)
+            status = check_positions(p, call, &keys, &s, used);
+    }
+    return status;
+}

@@ -1,0 +1,160 @@
+/* A call: what is rotated first, then its tiles, which threads take one after the other. */
+#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/partition.h"
+#include "common/status.h"
+
+#include <math.h>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+/* --- the end of a row --- */
+
+static double sink_of(const attention_walk *w, int64_t head) {
+    const int dtype = w->problem->sink_dtype;
+    return dtype ? (double)cpu_load(dtype, w->call->sinks, head) : -INFINITY;
+}
+
+void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row, float max,
+                      float sum, float *o) {
+    const rope_attention_call *call = w->call;
+    const int dtype = w->problem->rope.dtype, n = w->problem->v_head_dim;
+    const int64_t token = tile->s.q_first + attention_query_of(w, tile, row),
+                  head = attention_head_of(w, tile, row), batch = tile->s.q_row;
+    const double ln2 = 0x1.62e42fefa39efp-1, sink = sink_of(w, head), most = (double)max * ln2;
+    double inverse = 1 / (double)sum, lse = most;
+    if (sink != -INFINITY) { /* its term joins by the larger of both exponents */
+        const double top = sink > most ? sink : most,
+                     all = (double)sum * exp(most - top) + exp(sink - top);
+        inverse = exp(most - top) / all;
+        lse = top + log(all);
+    } else if (call->lse && sum != 0) {
+        lse = most + log((double)sum);
+    }
+    if (sum == 0)
+        inverse = 0;
+    w->kernel->scale(o, (float)inverse, cpu_attention_padded(n));
+    if (call->lse)
+        call->lse[batch * call->lse_stride[0] + token * call->lse_stride[1] +
+                  head * call->lse_stride[2]] = (float)lse;
+    const int64_t *stride = call->out_stride;
+    char *out = (char *)call->out +
+                (batch * stride[0] + token * stride[1] + head * stride[2]) * w->size;
+    if (stride[3] == 1) {
+        w->kernel->append->store(ROPE_F32, dtype, 1, (const char *)o, out, n);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        cpu_store(dtype, out, i * stride[3], o[i]);
+}
+
+/* --- tasks --- */
+
+/* Task n: with splits those of one number are together, else tiles of a head, the last first. */
+static void run_task(attention_walk *w, int64_t n) {
+    attention_tile tile;
+    const int64_t tiles = (w->most_rows - 1) / w->rows + 1, all = tiles * w->sequences * w->call->k.heads;
+    const int64_t split = w->split ? n / all : -1, index = w->split ? n % all : n;
+    tile.s = rope_attention_sequence_of(w->problem, w->call, index / tiles / w->call->k.heads);
+    tile.head = index / tiles % w->call->k.heads;
+    const int64_t rows = tile.s.q_count * w->group, of_sequence = (rows + w->rows - 1) / w->rows;
+    if (index % tiles >= of_sequence)
+        return;
+    tile.first = (of_sequence - 1 - index % tiles) * w->rows;
+    tile.count = rows - tile.first < w->rows ? rows - tile.first : w->rows;
+    const int64_t first = rope_query_index(&tile.s, attention_query_of(w, &tile, 0)),
+                  last = rope_query_index(&tile.s, attention_query_of(w, &tile, tile.count - 1));
+    tile.seen.first = rope_keys_seen(w->problem, &tile.s, first).first;
+    tile.seen.last = rope_keys_seen(w->problem, &tile.s, last).last;
+    if (w->kernel->attend)
+        w->kernel->attend(w, &tile);
+    else
+        attention_tile_attend(w, &tile, split);
+}
+
+static void begin_tasks(attention_walk *w) {
+    w->next = 0;
+    if (w->split)
+        memset(w->space.done, 0, w->space.bytes - (size_t)((char *)w->space.done - w->space.begin));
+}
+
+static void run_tasks(attention_walk *w) {
+    const int64_t tiles = w->most_rows ? (w->most_rows - 1) / w->rows + 1 : 0,
+                  splits = w->split ? (w->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
+                  tasks = tiles * w->sequences * w->call->k.heads * splits;
+    for (int64_t n; (n = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < tasks;)
+        run_task(w, n);
+}
+
+/* --- a call --- */
+
+/* Multiplications; a thread is worth as many as bytes. */
+static int64_t work_of(const attention_walk *w) {
+    const double work = (double)w->sequences * (double)w->call->k.heads * (double)w->most_rows *
+                        (double)w->most_keys *
+                        (double)(w->problem->head_dim + w->problem->v_head_dim);
+    return work < 0x1p62 ? (int64_t)work : INT64_MAX;
+}
+
+static void fill_walk(attention_walk *w, const rope_attention_problem *p,
+                      const rope_attention_call *call) {
+    w->problem = p;
+    w->call = call;
+    w->keys = call->rope;
+    w->keys.position = call->k_position;
+    w->size = cpu_dtype_size(p->rope.dtype);
+    w->group = call->rope.tensor[0].heads / call->k.heads;
+    w->rows = attention_tile_rows(w);
+    w->sequences = rope_attention_sequences(call);
+    w->most_rows = w->most_keys = 0;
+    for (int64_t n = 0; n < w->sequences; n++) {
+        const rope_attention_sequence s = rope_attention_sequence_of(p, call, n);
+        const int64_t rows = s.q_count * w->group, keys = rope_attention_kept(p, s.k_count);
+        w->most_rows = rows > w->most_rows ? rows : w->most_rows;
+        w->most_keys = keys > w->most_keys ? keys : w->most_keys;
+    }
+}
+
+static rope_status check_workspace(const rope_attention_call *call, const attention_space *space,
+                                   const void *workspace) {
+    if (space->bytes > call->workspace_bytes)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
+                         space->bytes);
+    return space->bytes && !workspace ? rope_fail_null("workspace") : ROPE_OK;
+}
+
+rope_status cpu_attention_call(const void *problem, const void *kernel, const void *given,
+                               void *workspace, void *stream) {
+    (void)stream;
+    const rope_attention_call *call = given;
+    attention_walk w;
+    w.kernel = kernel;
+    w.space = attention_space_of(problem, call, workspace);
+    rope_status status = check_workspace(call, &w.space, workspace);
+    if (status == ROPE_OK)
+        status = cpu_attention_check(problem, call);
+    if (status != ROPE_OK)
+        return status;
+    fill_walk(&w, problem, call);
+    const int parts = cpu_threads_for(work_of(&w));
+    const int64_t tiles = w.most_rows ? ((w.most_rows - 1) / w.rows + 1) * w.sequences * call->k.heads : 0;
+    w.split = w.space.totals && !w.kernel->attend && parts > 1 && tiles < 4 * parts &&
+              w.most_keys > CPU_ATTENTION_SPLIT;
+    begin_tasks(&w);
+    if (parts == 1) {
+        attention_rotate_first(&w, 0, 1);
+        run_tasks(&w);
+        return ROPE_OK;
+    }
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(parts)
+    {
+        attention_rotate_first(&w, omp_get_thread_num(), omp_get_num_threads());
+#pragma omp barrier
+        run_tasks(&w);
+    }
+#endif
+    return ROPE_OK;
+}

@@ -1,0 +1,93 @@
+/*
+ * What an instruction set offers the operation "attention", and what its kernels share.
+ *
+ * Order of arithmetic, which no schedule changes: keys go in blocks of CPU_ATTENTION_BLOCK and blocks
+ * in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is one chain
+ * over head_dim, a block's part of a result one chain over its keys, and blocks join in order
+ * within a split, splits in order within a row. So a row's bits depend on its own query and keys.
+ */
+#ifndef ROPEKIT_CPU_ATTENTION_KERNEL_H
+#define ROPEKIT_CPU_ATTENTION_KERNEL_H
+
+#include "backends/cpu/append/kernel.h"
+#include "common/math/attention.h"
+
+enum {
+    CPU_ATTENTION_BLOCK = 128,  /* keys whose scores are held at once */
+    CPU_ATTENTION_SPLIT = 1024, /* keys of a task where a tile is several threads' */
+    CPU_ATTENTION_ROWS = 96,    /* most rows of a tile: heads of queries that share a head of keys */
+    CPU_ATTENTION_PAD = 32      /* rows of results are padded to a multiple of this */
+};
+
+/* Keys of a block, and the rows of a tile that see them. */
+typedef struct cpu_attention_block {
+    int dtype, head_dim, v_head_dim;
+    int o_stride;      /* v_head_dim, padded */
+    int rows;          /* of the tile */
+    int keys;          /* of the block: those from key 0 to the last that a row sees */
+    float factor;      /* from scores to powers of 2 */
+    float cap, to_cap; /* scores become cap * tanh(score * to_cap); cap 0: none */
+    const float *q;    /* [rows][head_dim] */
+    float *scores;     /* [rows][CPU_ATTENTION_BLOCK]; then weights */
+    float *o;          /* [rows][o_stride]: sums of weight * value */
+    float *max, *sum;  /* [rows]: largest score as a power of 2, and sum of weights */
+    float *rescale;    /* [rows]: of o, by a block's new max */
+    float *panel;      /* CPU_ATTENTION_PANEL elements */
+    int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
+    const uint32_t (*seen)[CPU_ATTENTION_BLOCK / 32]; /* [rows]: bits of keys, or NULL: all */
+} cpu_attention_block;
+
+/* Elements of a panel: 32 keys of the longest head. */
+enum { CPU_ATTENTION_PANEL = 32 * ROPE_MAX_ATTENTION_HEAD_DIM };
+
+CPU_INLINE int cpu_attention_padded(int dim) {
+    return (dim + CPU_ATTENTION_PAD - 1) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;
+}
+
+struct attention_walk;
+struct attention_tile;
+
+typedef struct cpu_attention_kernel {
+    cpu_isa needs;
+    const cpu_append_kernel *append; /* conversions, and rotations of rope */
+    int panel;                       /* keys of a panel */
+    /* Scores of keys first..first + count - 1 of a block, first a multiple of panel; k: their
+     * elements of dtype, side by side. */
+    void (*scores)(const cpu_attention_block *b, int first, int count, const char *const *k);
+    /* From scores to weights. */
+    void (*weights)(const cpu_attention_block *b);
+    /* Adds weights * values of elements first..first + count - 1 of a head, first a multiple of
+     * CPU_ATTENTION_PAD; v: element `first` of each key from `begin` on. */
+    void (*values)(const cpu_attention_block *b, int first, int count, int begin,
+                   const char *const *v);
+    /* Joins o, of max and sum, to total, of total_max and total_sum: n elements. */
+    void (*join)(float *total, float *total_max, float *total_sum, const float *o, float max,
+                 float sum, int n);
+    /* o = (o + 0) * factor: a zero's sign would depend on keys that have no weight. */
+    void (*scale)(float *o, float factor, int n);
+    /* A whole tile in another way; NULL: by the functions above. */
+    void (*attend)(const struct attention_walk *w, const struct attention_tile *tile);
+    /* Rotates heads in another way; NULL: by append->rope. */
+    void (*rotate)(const rope_problem *p, const rope_call *call, const rope_token *token,
+                   int tensor, const char *in, char *out);
+} cpu_attention_kernel;
+
+extern const cpu_attention_kernel cpu_attention_scalar;
+extern const cpu_attention_kernel cpu_attention_avx2;
+extern const cpu_attention_kernel cpu_attention_avx512;
+extern const cpu_attention_kernel cpu_attention_avx512_bf16;
+extern const cpu_attention_kernel cpu_attention_neon;
+extern const cpu_attention_kernel cpu_attention_reference;
+
+/* Device values of a call, all of them before anything is written. */
+rope_status cpu_attention_check(const rope_attention_problem *problem,
+                                const rope_attention_call *call);
+
+rope_status cpu_attention_workspace(const void *problem, const void *kernel, const void *bounds,
+                                    size_t *bytes);
+
+/* Runs a kernel over a whole call: the run of every candidate of "attention". */
+rope_status cpu_attention_call(const void *problem, const void *kernel, const void *call,
+                               void *workspace, void *stream);
+
+#endif

@@ -1,0 +1,113 @@
+/* Where keys and values are read: views, pages, or keys that this call rotated. */
+#include "backends/cpu/attention/walk.h"
+
+rope_key_range attention_keys_used(const rope_attention_problem *problem,
+                                   const rope_attention_sequence *s) {
+    if (s->q_count == 0)
+        return (rope_key_range){0, 0};
+    const rope_key_range from = rope_keys_seen(problem, s, rope_query_index(s, 0)),
+                         to = rope_keys_seen(problem, s, rope_query_index(s, s->q_count - 1));
+    return (rope_key_range){from.first, to.last > from.first ? to.last : from.first};
+}
+
+/* A view's elements of a head. */
+static attention_source view_of(const attention_walk *w, const void *data, const int64_t *stride,
+                                int64_t row, int64_t first, int64_t head) {
+    attention_source from = {.token = stride[1] * w->size, .element = stride[3] * w->size};
+    from.base =
+        (const char *)data + (row * stride[0] + first * stride[1] + head * stride[2]) * w->size;
+    from.staged = stride[3] != 1;
+    return from;
+}
+
+static attention_source cached_of(const attention_walk *w, const rope_append_operand *o,
+                                  const rope_append_steps *steps) {
+    const int whole = steps->dim_block == steps->head_dim && o->cache_stride[4] == 1;
+    return (attention_source){.operand = o,
+                              .steps = steps,
+                              .staged = !whole || steps->store_dtype != w->problem->rope.dtype};
+}
+
+attention_source attention_source_of(const attention_walk *w, const rope_attention_sequence *s,
+                                     int64_t head, int which) {
+    const rope_attention_call *call = w->call;
+    const rope_append_operand *o = which ? &call->v : &call->k;
+    if (!which && w->problem->rotates[1] && !o->out)
+        return (attention_source){
+            .base = attention_kept_key(w, s->k_row, head, s->k_first),
+            .token = (int64_t)w->problem->head_dim * w->size,
+        };
+    if (w->problem->cache)
+        return cached_of(w, o, which ? &w->problem->v : &w->problem->k);
+    if (!which && w->problem->rotates[1])
+        return view_of(w, o->out, o->out_stride, s->k_row, s->k_first, head);
+    return view_of(w, o->in, o->in_stride, s->k_row, s->k_first, head);
+}
+
+/* n elements of a cached head of a key, in dtype. */
+static void load_cached(const attention_walk *w, const attention_source *from,
+                        const rope_place *place, int64_t head, int first, int n, char *to) {
+    const rope_append_operand *o = from->operand;
+    const rope_append_steps *steps = from->steps;
+    const int size = cpu_store_size(steps->store_dtype), dtype = w->problem->rope.dtype,
+              same = steps->store_dtype == dtype;
+    const char *at = (const char *)o->cache;
+    char row[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)], *gathered = same ? to : row;
+    if (steps->dim_block == steps->head_dim && o->cache_stride[4] == 1)
+        gathered = (char *)(uintptr_t)(at + rope_cache_at(o, steps, place, head, first) * size);
+    else
+        for (int i = 0; i < n; i++)
+            memcpy(gathered + i * size, at + rope_cache_at(o, steps, place, head, first + i) * size,
+                   (size_t)size);
+    if (same)
+        return;
+    const float scale = steps->scale ? o->scale[place->page * o->scale_stride[0] +
+                                                place->slot * o->scale_stride[1] +
+                                                head * o->scale_stride[2]]
+                                     : 1;
+    w->kernel->append->load(dtype, steps->store_dtype, scale, gathered, to, n);
+}
+
+int64_t attention_run(const rope_attention_problem *p, int64_t key, int64_t slot, int64_t count) {
+    const int64_t page = p->page_size - slot, ring = p->ring ? p->ring - key % p->ring : INT64_MAX,
+                  run = page < ring ? page : ring;
+    return run < count ? run : count;
+}
+
+static void cached_rows(const attention_walk *w, const attention_source *from,
+                        const rope_attention_sequence *s, int64_t head, int64_t key, int count,
+                        int first, int n, char *stage, const char **rows) {
+    const rope_append_operand *o = from->operand;
+    const int64_t bytes = (int64_t)n * w->size;
+    for (int done = 0; done < count;) {
+        rope_place place = rope_key_place(w->problem, w->call, s, key + done);
+        const int64_t run = attention_run(w->problem, key + done, place.slot, count - done);
+        const char *at = (const char *)o->cache +
+                         rope_cache_at(o, from->steps, &place, head, first) * w->size;
+        for (int64_t i = 0; i < run; i++, place.slot++, done++) {
+            rows[done] = from->staged ? stage + done * bytes
+                                      : at + i * o->cache_stride[1] * w->size;
+            if (from->staged)
+                load_cached(w, from, &place, head, first, n, stage + done * bytes);
+        }
+    }
+}
+
+void attention_rows(const attention_walk *w, const attention_source *from,
+                    const rope_attention_sequence *s, int64_t head, int64_t key, int count,
+                    int first, int n, char *stage, const char **rows) {
+    if (from->operand) {
+        cached_rows(w, from, s, head, key, count, first, n, stage, rows);
+        return;
+    }
+    const char *at = from->base + key * from->token + first * (from->staged ? from->element : w->size);
+    for (int i = 0; i < count; i++, at += from->token) {
+        rows[i] = at;
+        if (!from->staged)
+            continue;
+        char *to = stage + (int64_t)i * n * w->size;
+        for (int e = 0; e < n; e++)
+            memcpy(to + e * w->size, at + e * from->element, (size_t)w->size);
+        rows[i] = to;
+    }
+}

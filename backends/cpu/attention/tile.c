@@ -1,0 +1,226 @@
+/* A tile: rows of queries that share a head of keys, from block to block of its keys. */
+#include "backends/cpu/attention/walk.h"
+
+#include <math.h>
+#include <sched.h>
+
+/* Memory of a tile is in three frames, each below what compilers are told to refuse. */
+enum { FRAME = 120 * 1024, STAGE = 64 * 1024 };
+
+typedef struct tile_state {
+    const attention_walk *w;
+    const attention_tile *tile;
+    cpu_attention_block block;
+    rope_key_range seen[CPU_ATTENTION_ROWS]; /* of each row */
+    float max[CPU_ATTENTION_ROWS], sum[CPU_ATTENTION_ROWS], rescale[CPU_ATTENTION_ROWS];
+    float total_max[CPU_ATTENTION_ROWS], total_sum[CPU_ATTENTION_ROWS];
+    float *total;
+    uint32_t bits[CPU_ATTENTION_ROWS][CPU_ATTENTION_BLOCK / 32];
+    attention_source source[2];
+} tile_state;
+
+static int64_t panel_bytes(const attention_walk *w) {
+    const int64_t longest = w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim
+                                                                       : CPU_ATTENTION_BLOCK;
+    return longest * CPU_ATTENTION_PAD * (int64_t)sizeof(float);
+}
+
+int64_t attention_tile_rows(const attention_walk *w) {
+    const int64_t q = (w->problem->head_dim + CPU_ATTENTION_BLOCK) * (int64_t)sizeof(float),
+                  o = 2 * cpu_attention_padded(w->problem->v_head_dim) * (int64_t)sizeof(float),
+                  of_q = (FRAME - panel_bytes(w)) / q, of_o = FRAME / o,
+                  rows = of_q < of_o ? of_q : of_o;
+    return rows < CPU_ATTENTION_ROWS ? rows : CPU_ATTENTION_ROWS;
+}
+
+/* --- a block --- */
+
+/* Keys of the block at key `begin` that rows see: the first of any, and in the block the ends. */
+static int begin_block(tile_state *t, int64_t begin) {
+    cpu_attention_block *b = &t->block;
+    int first = CPU_ATTENTION_BLOCK;
+    b->keys = 0;
+    for (int r = 0; r < b->rows; r++) {
+        const int64_t from = t->seen[r].first - begin, to = t->seen[r].last - begin;
+        b->first[r] = (int16_t)(from < 0 ? 0 : from);
+        b->last[r] = (int16_t)(to > CPU_ATTENTION_BLOCK ? CPU_ATTENTION_BLOCK : to);
+        if (from >= CPU_ATTENTION_BLOCK || b->last[r] <= b->first[r])
+            b->first[r] = b->last[r] = 0;
+        else if (b->first[r] < first)
+            first = b->first[r];
+        b->keys = b->last[r] > b->keys ? b->last[r] : b->keys;
+    }
+    return first;
+}
+
+/* The tree's bits of a block, where it has any. */
+static void read_tree(tile_state *t, int64_t begin) {
+    const rope_attention_sequence *s = &t->tile->s;
+    cpu_attention_block *b = &t->block;
+    b->seen = NULL;
+    if (t->w->problem->mask != ROPE_MASK_TREE || begin + b->keys <= s->k_count - t->w->call->tree_keys)
+        return;
+    b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32])t->bits;
+    for (int r = 0; r < b->rows; r++) {
+        const int64_t i = attention_query_of(t->w, t->tile, r);
+        memset(t->bits[r], 0, sizeof t->bits[r]);
+        for (int k = b->first[r]; k < b->last[r]; k++)
+            t->bits[r][k / 32] |= (uint32_t)rope_tree_sees(t->w->call, s, i, begin + k) << k % 32;
+    }
+}
+
+static void run_block(tile_state *t, int64_t begin, char *stage) {
+    const attention_walk *w = t->w;
+    cpu_attention_block *b = &t->block;
+    const char *rows[CPU_ATTENTION_BLOCK] = {0};
+    const int first = begin_block(t, begin), panel = w->kernel->panel, last = b->keys;
+    const int whole = first / panel * panel, dim = b->head_dim;
+    if (first >= last)
+        return;
+    read_tree(t, begin);
+    int step = last - whole;
+    if (t->source[0].staged && step * dim * w->size > STAGE)
+        step = STAGE / (dim * w->size) / panel * panel;
+    for (int k = whole, count; k < last; k += count) {
+        const int skipped = k < first ? first - k : 0;
+        count = last - k < step ? last - k : step;
+        attention_rows(w, &t->source[0], &t->tile->s, t->tile->head, begin + k + skipped,
+                       count - skipped, 0, dim, stage, rows + skipped);
+        for (int i = 0; i < skipped; i++)
+            rows[i] = rows[skipped];
+        w->kernel->scores(b, k, count, rows);
+    }
+    w->kernel->weights(b);
+    step = b->v_head_dim;
+    if (t->source[1].staged && (last - first) * step * w->size > STAGE)
+        step = STAGE / ((last - first) * w->size) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;
+    for (int d = 0, count; d < b->v_head_dim; d += count) {
+        count = b->v_head_dim - d < step ? b->v_head_dim - d : step;
+        attention_rows(w, &t->source[1], &t->tile->s, t->tile->head, begin + first, last - first, d,
+                       count, stage, rows + first);
+        w->kernel->values(b, d, count, first, rows);
+    }
+}
+
+/* --- a split --- */
+
+static void begin_rows(tile_state *t) {
+    for (int r = 0; r < t->block.rows; r++) {
+        t->max[r] = -INFINITY;
+        t->sum[r] = 0;
+    }
+    memset(t->block.o, 0, (size_t)(t->block.rows * t->block.o_stride) * sizeof(float));
+}
+
+static CPU_NOINLINE void run_split(tile_state *t, int64_t split) {
+    char stage[STAGE] __attribute__((aligned(64)));
+    const rope_key_range seen = t->tile->seen;
+    const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
+    begin_rows(t);
+    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last; k += CPU_ATTENTION_BLOCK)
+        if (k + CPU_ATTENTION_BLOCK > seen.first)
+            run_block(t, k, stage);
+}
+
+/* One thread goes through all splits. */
+static void run_all(tile_state *t, int64_t first, int64_t last) {
+    const cpu_attention_block *b = &t->block;
+    run_split(t, first);
+    if (last - first > 1) {
+        memcpy(t->total, b->o, (size_t)(b->rows * b->o_stride) * sizeof(float));
+        memcpy(t->total_max, t->max, sizeof t->max);
+        memcpy(t->total_sum, t->sum, sizeof t->sum);
+    }
+    for (int64_t split = first + 1; split < last; split++) {
+        run_split(t, split);
+        for (int r = 0; r < b->rows; r++)
+            t->w->kernel->join(t->total + r * b->o_stride, &t->total_max[r], &t->total_sum[r],
+                               b->o + r * b->o_stride, t->max[r], t->sum[r], b->o_stride);
+    }
+    const int joined = last - first > 1;
+    for (int r = 0; r < b->rows; r++)
+        attention_finish(t->w, t->tile, r, joined ? t->total_max[r] : t->max[r],
+                         joined ? t->total_sum[r] : t->sum[r],
+                         (joined ? t->total : b->o) + r * b->o_stride);
+}
+
+/* Splits of a tile join in order, each by the thread that has it once the one before is done. */
+static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
+    const attention_walk *w = t->w;
+    const cpu_attention_block *b = &t->block;
+    const int64_t heads = w->call->rope.tensor[0].heads, length = b->o_stride + 2;
+    int64_t at[CPU_ATTENTION_ROWS];
+    for (int r = 0; r < b->rows; r++)
+        at[r] = (t->tile->s.q_row * w->call->rope.tokens + t->tile->s.q_first +
+                 attention_query_of(w, t->tile, r)) * heads + attention_head_of(w, t->tile, r);
+    int32_t *done = &w->space.done[at[0]];
+    run_split(t, split);
+    for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)
+        if (++spins % 64 == 0)
+            sched_yield();
+    for (int r = 0; r < b->rows; r++) {
+        float *total = w->space.totals + at[r] * length, *max = total + b->o_stride, *sum = max + 1;
+        const float *o = b->o + r * b->o_stride;
+        if (split == first) {
+            memcpy(total, o, (size_t)b->o_stride * sizeof *o);
+            *max = t->max[r];
+            *sum = t->sum[r];
+        } else {
+            w->kernel->join(total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
+        }
+        if (split == last - 1)
+            attention_finish(w, t->tile, r, *max, *sum, total);
+    }
+    __atomic_store_n(done, (int32_t)(split - first + 1), __ATOMIC_RELEASE);
+}
+
+/* --- a tile --- */
+
+static CPU_NOINLINE void run_results(tile_state *t, int64_t split) {
+    float results[FRAME / sizeof(float)] __attribute__((aligned(64)));
+    const attention_tile *tile = t->tile;
+    t->block.o = results;
+    t->total = results + t->block.rows * t->block.o_stride;
+    const int empty = tile->seen.first >= tile->seen.last;
+    const int64_t first = empty ? 0 : tile->seen.first / CPU_ATTENTION_SPLIT,
+                  last = empty ? 1 : (tile->seen.last - 1) / CPU_ATTENTION_SPLIT + 1;
+    if (split < 0)
+        run_all(t, first, last);
+    else if (first + split < last)
+        run_one(t, first + split, first, last);
+}
+
+static void fill_block(tile_state *t, float *memory) {
+    const rope_attention_problem *p = t->w->problem;
+    cpu_attention_block *b = &t->block;
+    const float log2e = 0x1.715476p+0f;
+    b->dtype = p->rope.dtype;
+    b->head_dim = p->head_dim;
+    b->v_head_dim = p->v_head_dim;
+    b->o_stride = cpu_attention_padded(p->v_head_dim);
+    b->rows = (int)t->tile->count;
+    b->cap = p->soft_cap;
+    b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
+    b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
+    b->panel = memory;
+    b->q = memory + panel_bytes(t->w) / (int64_t)sizeof(float);
+    b->scores = memory + panel_bytes(t->w) / (int64_t)sizeof(float) + b->rows * b->head_dim;
+    b->max = t->max;
+    b->sum = t->sum;
+    b->rescale = t->rescale;
+}
+
+void attention_tile_attend(const attention_walk *w, const attention_tile *tile, int64_t split) {
+    float memory[FRAME / sizeof(float)] __attribute__((aligned(64)));
+    tile_state t;
+    t.w = w;
+    t.tile = tile;
+    fill_block(&t, memory);
+    for (int r = 0; r < t.block.rows; r++)
+        t.seen[r] = rope_keys_seen(w->problem, &tile->s,
+                                   rope_query_index(&tile->s, attention_query_of(w, tile, r)));
+    for (int which = 0; which < 2; which++)
+        t.source[which] = attention_source_of(w, &tile->s, tile->head, which);
+    attention_queries(w, tile, (char *)memory, memory + (t.block.q - memory));
+    run_results(&t, split);
+}

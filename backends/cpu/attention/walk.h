@@ -1,0 +1,107 @@
+/* A call of "attention" as its threads share it, and a tile of it. */
+#ifndef ROPEKIT_CPU_ATTENTION_WALK_H
+#define ROPEKIT_CPU_ATTENTION_WALK_H
+
+#include "backends/cpu/attention/kernel.h"
+
+/* Where a workspace has what; NULL: nowhere. */
+typedef struct attention_space {
+    char *begin;
+    char *keys;    /* [row][head of k][key][head_dim], of dtype, rotated */
+    float *totals; /* [row of q][token][head of q][o_stride + 2] */
+    int32_t *done; /* [row of q][token][head of q]: splits joined of the tile that begins there */
+    size_t bytes;  /* of all */
+} attention_space;
+
+typedef struct attention_walk {
+    const cpu_attention_kernel *kernel;
+    const rope_attention_problem *problem;
+    const rope_attention_call *call;
+    rope_call keys; /* call->rope with the keys' positions */
+    attention_space space;
+    int size;          /* bytes of an element of dtype */
+    int64_t group;     /* heads of q of a head of k */
+    int64_t rows;      /* most of a tile */
+    int64_t sequences;
+    int64_t most_rows; /* of a sequence and a head of k */
+    int64_t most_keys; /* of a sequence */
+    int split;         /* a task is a split of a tile */
+    int64_t next;      /* task that no thread has taken */
+} attention_walk;
+
+/* Rows first..first + count - 1 of a head of k of a sequence: row n is query n / group. */
+typedef struct attention_tile {
+    rope_attention_sequence s;
+    int64_t head; /* of k */
+    int64_t first, count;
+    rope_key_range seen; /* keys that any row may see */
+} attention_tile;
+
+/* K (which 0) or V (1) of a head. */
+typedef struct attention_source {
+    const rope_append_operand *operand;
+    const rope_append_steps *steps; /* of the cache; NULL: none */
+    const char *base;               /* element 0 of key 0; without a cache */
+    int64_t token, element;         /* strides in bytes; without a cache */
+    int staged;                     /* elements do not lie side by side, or are of another type */
+    int which;
+} attention_source;
+
+/* From a row of a tile to its query and its head. */
+CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t, int64_t row) {
+    return (t->first + row) / w->group;
+}
+
+CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_tile *t, int64_t row) {
+    return t->head * w->group + (t->first + row) % w->group;
+}
+
+/* Where rotated keys of a head are in the workspace. */
+CPU_INLINE char *attention_kept_key(const attention_walk *w, int64_t row, int64_t head, int64_t key) {
+    return w->space.keys + ((row * w->call->k.heads + head) * w->call->k_tokens + key) *
+                               w->problem->head_dim * w->size;
+}
+
+/* Keys that some query of a sequence may see. */
+rope_key_range attention_keys_used(const rope_attention_problem *problem,
+                                   const rope_attention_sequence *s);
+
+attention_space attention_space_of(const rope_attention_problem *problem,
+                                   const rope_attention_call *call, void *workspace);
+
+/* K or V of a head of a sequence, rotated where that is asked. */
+attention_source attention_source_of(const attention_walk *w, const rope_attention_sequence *s,
+                                     int64_t head, int which);
+
+/* Of `count` keys from `key` on, at a slot, those that follow each other in one page. */
+int64_t attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
+                      int64_t count);
+
+/* Where elements first.. of keys key..key + count - 1 are, of dtype; n elements of each are put
+ * into stage where they are not so in memory. */
+void attention_rows(const attention_walk *w, const attention_source *from,
+                    const rope_attention_sequence *s, int64_t head, int64_t key, int count,
+                    int first, int n, char *stage, const char **rows);
+
+/* Rotates heads of a token, elements side by side, strides in bytes; in may be out. */
+void attention_rotate(const attention_walk *w, const rope_call *call, const rope_token *token,
+                      int tensor, const char *in, int64_t in_stride, char *out, int64_t out_stride,
+                      int64_t heads);
+
+/* One thread's part of what is rotated before a tile reads it. */
+void attention_rotate_first(const attention_walk *w, int index, int parts);
+
+/* Rows of q of a tile as fp32, rotated where that is asked; stage: of CPU_ATTENTION_PANEL fp32. */
+void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, float *q);
+
+/* Ends a row: out and lse from its sums. */
+void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row,
+                      float max, float sum, float *o);
+
+/* Most rows of a tile: what its memory has room for. */
+int64_t attention_tile_rows(const attention_walk *w);
+
+/* A tile of all its keys, or where split is not below 0 a split's share of them. */
+void attention_tile_attend(const attention_walk *w, const attention_tile *tile, int64_t split);
+
+#endif

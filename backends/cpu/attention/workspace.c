@@ -1,0 +1,90 @@
+/* What a workspace of "attention" holds. */
+#include "backends/cpu/attention/walk.h"
+#include "common/status.h"
+
+/* More rows than this are as many tasks as threads need without splits. */
+enum { SPLIT_ROWS = 4096, ALIGNMENT = 256 };
+
+typedef struct extent {
+    int64_t q_tokens, q_heads, k_rows, k_tokens, k_heads; /* q_tokens: of all rows */
+    int kept;                                             /* rotated keys */
+} extent;
+
+static int add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
+           __builtin_mul_overflow(product, d, &product) ||
+           __builtin_add_overflow(product, ALIGNMENT - 1, &product) ||
+           __builtin_add_overflow(*bytes, product / ALIGNMENT * ALIGNMENT, bytes);
+}
+
+/* Bytes from the workspace's begin to each part and to its end; 0 where they overflow. */
+static int measure(const rope_attention_problem *p, const extent *e, int64_t at[4]) {
+    const int64_t stride = cpu_attention_padded(p->v_head_dim);
+    int64_t rows, bytes = 0;
+    if (__builtin_mul_overflow(e->q_tokens, e->q_heads, &rows) || rows > SPLIT_ROWS)
+        rows = SPLIT_ROWS;
+    if (e->k_tokens <= CPU_ATTENTION_SPLIT)
+        rows = 0;
+    at[0] = 0;
+    if (e->kept && add(&bytes, e->k_rows, e->k_tokens, e->k_heads,
+                       (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype)))
+        return 0;
+    at[1] = bytes;
+    if (add(&bytes, rows, stride + 2, 4, 1))
+        return 0;
+    at[2] = bytes;
+    if (add(&bytes, rows, 4, 1, 1))
+        return 0;
+    at[3] = bytes;
+    return 1;
+}
+
+rope_status cpu_attention_workspace(const void *problem, const void *kernel, const void *given,
+                                    size_t *bytes) {
+    (void)kernel;
+    const rope_attention_problem *p = problem;
+    const rope_attention_bounds *b = given;
+    const int64_t rows = p->cache && b->sequences ? b->sequences : b->batch;
+    const extent e = {.q_heads = b->q_heads,
+                      .k_rows = rows,
+                      .k_tokens = b->k_tokens ? b->k_tokens : b->tokens,
+                      .k_heads = b->k_heads,
+                      .kept = p->rotates[1]};
+    extent all = e;
+    int64_t at[4];
+    if (__builtin_mul_overflow(b->batch, b->tokens, &all.q_tokens))
+        all.q_tokens = SPLIT_ROWS;
+    if (!measure(p, &all, at))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "bounds.k_tokens is %lld with %lld rows and k_heads %lld; allowed is what "
+                         "stays within 64-bit addresses",
+                         (long long)e.k_tokens, (long long)rows, (long long)b->k_heads);
+    *bytes = (size_t)at[3];
+    return ROPE_OK;
+}
+
+attention_space attention_space_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                   void *workspace) {
+    const int64_t rows = p->cache ? rope_attention_sequences(call) : call->rope.batch;
+    const extent e = {.q_heads = call->rope.tensor[0].heads,
+                      .q_tokens = call->rope.batch * call->rope.tokens,
+                      .k_rows = rows,
+                      .k_tokens = call->k_tokens,
+                      .k_heads = call->k.heads,
+                      .kept = p->rotates[1] && !call->k.out};
+    extent own = e;
+    int64_t at[4];
+    attention_space space = {.bytes = SIZE_MAX};
+    if (e.q_tokens > SPLIT_ROWS / e.q_heads)
+        own.q_tokens = 0;
+    if (!measure(p, &own, at))
+        return space;
+    space.bytes = (size_t)at[3];
+    space.keys = space.begin = (char *)workspace;
+    if (at[2] != at[1]) {
+        space.totals = (float *)(void *)((char *)workspace + at[1]);
+        space.done = (int32_t *)(void *)((char *)workspace + at[2]);
+    }
+    return space;
+}
