@@ -88,7 +88,7 @@ ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
         seen.last = index + 1;
     else if (index < s->k_count - 1 - problem->window_right)
         seen.last = rope_sum(index, problem->window_right) + 1;
-    if (seen.first < rope_difference(index, problem->window - 1))
+    if (index >= problem->window)
         seen.first = index - problem->window + 1;
     if (problem->chunk < INT64_MAX) {
         const int64_t turn = index < 0 ? (index + 1) / problem->chunk - 1 : index / problem->chunk;

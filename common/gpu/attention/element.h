@@ -12,6 +12,12 @@ struct gpu_attention_head {
     float scale;
 };
 
+/* Where a rotated key lies among those of its row. */
+GPU_FN int64_t gpu_rotated_key(const rope_attention_problem *p, const rope_attention_sequence *s,
+                               int64_t j) {
+    return s->k_first + (p->ring ? j % p->ring : j);
+}
+
 /* Rotated elements are read where they were written. */
 GPU_FN bool gpu_is_cached(const rope_append_operand *o) {
     return !o->out && !o->in;
@@ -36,7 +42,8 @@ GPU_FN gpu_attention_head gpu_attention_head_of(
     if (gpu_is_cached(o))
         return gpu_cached_head(p, call, o, steps, s, j, head);
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
-    return {s->k_row * stride[0] + (s->k_first + j) * stride[1] + head * stride[2], 1};
+    const int64_t key = o->out ? gpu_rotated_key(p, s, j) : s->k_first + j;
+    return {s->k_row * stride[0] + key * stride[1] + head * stride[2], 1};
 }
 
 /* Element i of a head of a cache, as an element of dtype. */

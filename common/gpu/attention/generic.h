@@ -65,10 +65,11 @@ GPU_FN void gpu_generic_queries(const rope_attention_problem *p, const rope_atte
 template <int DTYPE>
 GPU_FN void gpu_generic_products(const rope_attention_problem *p, const rope_attention_call *call,
                                  const gpu_generic_block *b, gpu_generic_memory m, int first,
-                                 int keys, float product[GPU_GENERIC_ROWS]) {
+                                 int begin, int end, float product[GPU_GENERIC_ROWS]) {
     const int depth =
         p->head_dim - first < GPU_GENERIC_DEPTH ? p->head_dim - first : (int)GPU_GENERIC_DEPTH;
-    for (int e = (int)threadIdx.x; e < keys * GPU_GENERIC_DEPTH; e += GPU_ATTENTION_THREADS) {
+    for (int e = begin * GPU_GENERIC_DEPTH + (int)threadIdx.x; e < end * GPU_GENERIC_DEPTH;
+         e += GPU_ATTENTION_THREADS) {
         const int key = e / GPU_GENERIC_DEPTH, i = e % GPU_GENERIC_DEPTH;
         if (i < depth)
             m.stage[key * (GPU_GENERIC_DEPTH + 1) + i] = gpu_attention_element<DTYPE>(
@@ -76,7 +77,7 @@ GPU_FN void gpu_generic_products(const rope_attention_problem *p, const rope_att
     }
     __syncthreads();
     const float *key = m.stage + threadIdx.x * (GPU_GENERIC_DEPTH + 1);
-    if ((int)threadIdx.x < keys)
+    if ((int)threadIdx.x >= begin && (int)threadIdx.x < end)
         for (int i = 0; i < depth; i++) {
             const float *query = m.queries + (first + i) * GPU_GENERIC_ROWS, x = key[i];
 #pragma unroll
@@ -137,7 +138,7 @@ GPU_FN void gpu_generic_weigh(gpu_generic_block *b, gpu_generic_memory m,
 /* Adds the values of keys that a row sees, by their weights, to the thread's columns. */
 template <int DTYPE>
 GPU_FN void gpu_generic_add(const rope_attention_problem *p, const rope_attention_call *call,
-                            const gpu_generic_block *b, gpu_generic_memory m, int keys,
+                            const gpu_generic_block *b, gpu_generic_memory m, int begin, int end,
                             float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
 #pragma unroll
     for (int c = 0; c < GPU_GENERIC_COLUMNS; c++) {
@@ -147,7 +148,7 @@ GPU_FN void gpu_generic_add(const rope_attention_problem *p, const rope_attentio
 #pragma unroll
         for (int r = 0; r < GPU_GENERIC_ROWS; r++)
             out[c][r] *= b->kept[r];
-        for (int key = 0; key < keys; key++) {
+        for (int key = begin; key < end; key++) {
             const float x = gpu_attention_element<DTYPE>(&gpu_reread(call)->v, &gpu_reread(p)->v,
                                                          b->values[key], column);
             const float *weight = m.weights + key * GPU_GENERIC_ROWS;
@@ -159,15 +160,15 @@ GPU_FN void gpu_generic_add(const rope_attention_problem *p, const rope_attentio
     __syncthreads();
 }
 
-/* One tile of keys, from `first` on. */
+/* One tile of keys, from `first` on, of which begin..end - 1 are there. */
 template <int DTYPE>
 GPU_FN void gpu_generic_tile(const rope_attention_problem *p, const rope_attention_call *call,
-                             gpu_generic_block *b, gpu_generic_memory m, int64_t first, int keys,
-                             float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
+                             gpu_generic_block *b, gpu_generic_memory m, int64_t first, int begin,
+                             int end, float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
     const int thread = (int)threadIdx.x;
     float logit[GPU_GENERIC_ROWS] = {};
     uint32_t sees = 0;
-    if (thread < keys) {
+    if (thread >= begin && thread < end) {
         b->keys[thread] = gpu_attention_head_of(p, call, &call->k, &p->k, &b->tile.s,
                                                 first + thread, b->key_head);
         b->values[thread] = gpu_attention_head_of(p, call, &call->v, &p->v, &b->tile.s,
@@ -175,16 +176,17 @@ GPU_FN void gpu_generic_tile(const rope_attention_problem *p, const rope_attenti
     }
     __syncthreads();
     for (int i = 0; i < gpu_reread(p)->head_dim; i += GPU_GENERIC_DEPTH)
-        gpu_generic_products<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, i, keys, logit);
+        gpu_generic_products<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, i, begin, end, logit);
 #pragma unroll
     for (int r = 0; r < GPU_GENERIC_ROWS; r++) {
-        if (thread < keys && gpu_attention_sees(gpu_reread(p), gpu_reread(call), &b->tile.s,
-                                                &b->rows[r], first + thread))
+        if (thread >= begin && thread < end &&
+            gpu_attention_sees(gpu_reread(p), gpu_reread(call), &b->tile.s, &b->rows[r],
+                               first + thread))
             sees |= 1u << r;
         logit[r] = sees >> r & 1 ? gpu_attention_logit(gpu_reread(p), logit[r]) : -INFINITY;
     }
     gpu_generic_weigh(b, m, logit, sees);
-    gpu_generic_add<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, keys, out);
+    gpu_generic_add<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, begin, end, out);
 }
 
 template <int DTYPE>
@@ -229,9 +231,9 @@ GPU_FN void gpu_generic_attend(const rope_attention_problem *p, const rope_atten
     const rope_key_range all = gpu_attention_seen(b->rows, GPU_GENERIC_ROWS);
     for (int64_t first = all.first / GPU_GENERIC_KEYS * GPU_GENERIC_KEYS; first < all.last;
          first += GPU_GENERIC_KEYS) {
-        /* Keys before the first that is seen may be of a ring that lacks them. */
-        const int64_t left = b->tile.s.k_count - first;
+        const int64_t left = all.last - first, before = all.first - first;
         gpu_generic_tile<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, first,
+                                before > 0 ? (int)before : 0,
                                 left < GPU_GENERIC_KEYS ? (int)left : (int)GPU_GENERIC_KEYS, out);
     }
     gpu_generic_store<DTYPE>(gpu_reread(p), gpu_reread(call), b, out);

@@ -28,6 +28,7 @@ struct gpu_attention_tokens {
     gpu_attention_tile tile;
     rope_token token[GPU_ATTENTION_TOKENS];
     int64_t out[GPU_ATTENTION_TOKENS]; /* element 0 of head 0 */
+    int64_t first;                     /* of the sequence's */
     int32_t count;
 };
 
@@ -36,18 +37,22 @@ GPU_FN void gpu_attention_tokens_read(const rope_attention_problem *p,
                                       const rope_attention_call *call, const rope_call *rope,
                                       gpu_attention_tokens *t) {
     const rope_attention_sequence *s = &t->tile.s;
-    const int64_t count = TENSOR ? s->k_count : s->q_count, left = count - t->tile.first;
+    const int64_t left = gpu_rows_of<TENSOR>(p, call, s, 1) - t->tile.first;
     const int n = (int)threadIdx.x;
-    if (n == 0)
+    if (n == 0) {
+        t->first = t->tile.first + (TENSOR ? gpu_keys_rotated(p, call, s).first : 0);
         t->count = left < 0                      ? 0
                    : left < GPU_ATTENTION_TOKENS ? (int32_t)left
                                                  : (int32_t)GPU_ATTENTION_TOKENS;
-    if (n >= GPU_ATTENTION_TOKENS || n >= left)
+    }
+    __syncthreads();
+    if (n >= t->count)
         return;
-    const int64_t i = t->tile.first + n;
+    const int64_t i = t->first + n;
     if (TENSOR) {
         rope_key_token(p, rope, s, i, &t->token[n]);
-        t->out[n] = s->k_row * call->k.out_stride[0] + (s->k_first + i) * call->k.out_stride[1];
+        t->out[n] =
+            s->k_row * call->k.out_stride[0] + gpu_rotated_key(p, s, i) * call->k.out_stride[1];
     } else {
         const int64_t *stride = call->rope.tensor[0].out_stride;
         rope_query_token(p, call, s, i, &t->token[n]);
@@ -83,7 +88,7 @@ GPU_FN void gpu_attention_rotate_heads(const rope_attention_problem *p,
     const int dim = p->head_dim, pairs = p->rope.pairs, from = p->rope.rotary_offset[TENSOR];
     for (int e = (int)threadIdx.x; e < t->count * dim; e += GPU_ATTENTION_THREADS)
         x[e] = gpu_given_element<DTYPE, TENSOR>(gpu_reread(p), gpu_reread(call), &t->tile.s,
-                                                t->tile.first + e / dim, head, e % dim);
+                                                t->first + e / dim, head, e % dim);
     __syncthreads();
     const int64_t *stride = TENSOR ? call->k.out_stride : call->rope.tensor[0].out_stride;
     bits *out = (bits *)(TENSOR ? call->k.out : call->rope.tensor[0].out) + head * stride[2];
@@ -156,8 +161,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
             fails = 0;
         __syncthreads();
         const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n);
+        const rope_key_range rotated = gpu_keys_rotated(gpu_reread(&p), gpu_reread(&call), &s);
         if (!s.fails)
-            for (int64_t j = threadIdx.x; j < s.k_count; j += GPU_ATTENTION_THREADS) {
+            for (int64_t j = rotated.first + threadIdx.x; j < rotated.last;
+                 j += GPU_ATTENTION_THREADS) {
                 rope_key_token(gpu_reread(&p), gpu_reread(&keys), &s, j, &token[threadIdx.x]);
                 if (token[threadIdx.x].fate == ROPE_TOKEN_FAILS)
                     fails = 1;

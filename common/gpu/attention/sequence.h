@@ -23,9 +23,32 @@ GPU_FN int64_t gpu_attention_group(const rope_attention_call *call) {
     return call->rope.tensor[0].heads / call->k.heads;
 }
 
-/* Rows of a sequence: queries times `each` of tensor 0, keys of tensor 1. */
-template <int TENSOR> GPU_FN int64_t gpu_rows_of(const rope_attention_sequence *s, int64_t each) {
-    return TENSOR ? s->k_count : s->q_count * each;
+/* Keys that some query of a sequence may see. */
+GPU_FN rope_key_range gpu_keys_used(const rope_attention_problem *p,
+                                    const rope_attention_sequence *s) {
+    rope_key_range used = {0, 0};
+    if (s->q_count > 0) {
+        used.first = rope_keys_seen(p, s, rope_query_index(s, 0)).first;
+        used.last = rope_keys_seen(p, s, rope_query_index(s, s->q_count - 1)).last;
+    }
+    return used;
+}
+
+/* Keys that rotate: all where the caller asked for them, else those that are used. */
+GPU_FN rope_key_range gpu_keys_rotated(const rope_attention_problem *p,
+                                       const rope_attention_call *call,
+                                       const rope_attention_sequence *s) {
+    return call->k.cache ? gpu_keys_used(p, s) : rope_key_range{0, s->k_count};
+}
+
+/* Rows of a sequence: queries times `each` of tensor 0, keys that rotate of tensor 1. */
+template <int TENSOR>
+GPU_FN int64_t gpu_rows_of(const rope_attention_problem *p, const rope_attention_call *call,
+                           const rope_attention_sequence *s, int64_t each) {
+    if (TENSOR == 0)
+        return s->q_count * each;
+    const rope_key_range keys = gpu_keys_rotated(p, call, s);
+    return keys.first < keys.last ? keys.last - keys.first : 0;
 }
 
 /* One of the sequences by boundaries: tiles are counted through, GPU_ATTENTION_THREADS sequences at
@@ -46,7 +69,8 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
             if (s.fails)
                 gpu_attention_flag(gpu_reread(call));
             else
-                mine = (gpu_rows_of<TENSOR>(&s, each) + rows - 1) / rows;
+                mine = (gpu_rows_of<TENSOR>(gpu_reread(p), gpu_reread(call), &s, each) + rows - 1) /
+                       rows;
         }
         sums[thread] = mine;
         __syncthreads();
@@ -81,20 +105,33 @@ GPU_FN void gpu_attention_find_padded(const rope_attention_problem *p,
     tile->found = 1;
 }
 
-/* Whether every page of the keys that a sequence has is one of the cache's; of all threads. */
+/* Whether slots first..first + count - 1 of a ring, or of none, are in first..last - 1. */
+GPU_FN bool gpu_slots_meet(int64_t ring, rope_key_range slots, int64_t first, int64_t count) {
+    return (first < slots.last && slots.first < first + count) ||
+           (ring && first - ring + count > slots.first && first - ring < slots.last);
+}
+
+/* Whether every page of the keys that a sequence uses is one of the cache's; of all threads. */
 GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
                                     const rope_attention_call *call,
                                     const rope_attention_sequence *s) {
-    const int64_t kept = rope_attention_kept(p, s->k_count), size = p->page_size;
+    const rope_key_range used = gpu_keys_used(p, s);
+    if (used.first >= used.last)
+        return true;
+    if (p->cache == ROPE_CACHE_SEQUENCE)
+        return s->index < call->pages;
+    const int64_t size = p->page_size, count = used.last - used.first,
+                  first = p->ring ? used.first % p->ring : used.first,
+                  end = p->ring && first + count > p->ring ? p->ring : first + count;
     bool valid = true;
-    for (int64_t page = threadIdx.x; page * size < kept; page += GPU_ATTENTION_THREADS) {
-        const int64_t at =
-            p->cache == ROPE_CACHE_TABLE
-                ? rope_index_of(p->table_wide, call->block_table,
-                                s->index * call->table_stride[0] + page * call->table_stride[1])
-                : s->index;
-        valid &= at >= 0 && at < call->pages;
-    }
+    for (int64_t page = (p->ring ? 0 : first / size) + threadIdx.x; page * size < end;
+         page += GPU_ATTENTION_THREADS)
+        if (gpu_slots_meet(p->ring, {page * size, page * size + size}, first, count)) {
+            const int64_t at =
+                rope_index_of(p->table_wide, call->block_table,
+                              s->index * call->table_stride[0] + page * call->table_stride[1]);
+            valid &= at >= 0 && at < call->pages;
+        }
     return valid;
 }
 
