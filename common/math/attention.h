@@ -5,8 +5,8 @@
 #include "common/math/cache.h"
 #include "common/math/token.h"
 
-/* Queries are tokens q_first.. of batch row q_row, keys the same of k_row; with a cache a sequence's
- * keys are a row of their own, whose tokens k_first is 0 of. */
+/* Queries are tokens q_first.. of batch row q_row, keys the same of k_row; with a cache a
+ * sequence's keys are a row of their own, whose tokens k_first is 0 of. */
 typedef struct rope_attention_sequence {
     int64_t index; /* which one */
     int64_t q_row, q_first, q_count;

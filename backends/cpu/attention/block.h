@@ -72,7 +72,7 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
         simd_store_f(panel + k * PANEL, whole ? simd_widen(dtype, rows[k] + at)
                                               : simd_widen_some(dtype, rows[k] + at, low));
         simd_store_f(panel + k * PANEL + SIMD_LANES,
-                     whole ? simd_widen(dtype, rows[k] + next)
+                     whole      ? simd_widen(dtype, rows[k] + next)
                      : high > 0 ? simd_widen_some(dtype, rows[k] + next, high)
                                 : (simd_f32){0});
     }
@@ -118,8 +118,8 @@ CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k
 /* `count` rows by keys from..to - 1, PANEL elements of their values, added to o. Returns whether a
  * sum is not finite. */
 CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
-                               const value_source *v, const float *rescale, int o_stride,
-                               float *o, int keep) {
+                               const value_source *v, const float *rescale, int o_stride, float *o,
+                               int keep) {
     simd_f32 sum[GROUP][2];
     simd_u32 odd = {0};
 #pragma GCC unroll 12
@@ -201,8 +201,7 @@ CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count
     }                                                                                              \
     }
 
-static void block_scores(const cpu_attention_block *b, int first, int count,
-                         const char *const *k) {
+static void block_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
@@ -318,9 +317,9 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
             float *at = b->o + r * b->o_stride + d + part * SIMD_LANES;
             for (int k = g.from; k < g.to; k++)
                 if (sees(b, r, k))
-                    sum[part] = simd_fma(simd_set_f(b->scores[r * KEYS + k]),
-                                         simd_load_f(panel + k * PANEL + part * SIMD_LANES),
-                                         sum[part]);
+                    sum[part] =
+                        simd_fma(simd_set_f(b->scores[r * KEYS + k]),
+                                 simd_load_f(panel + k * PANEL + part * SIMD_LANES), sum[part]);
             simd_store_f(at, simd_fma(simd_load_f(at), simd_set_f(b->rescale[r]), sum[part]));
         }
     }
@@ -378,8 +377,7 @@ static void block_join(float *total, float *total_max, float *total_sum, const f
     const simd_f32 keep = attention_exp2(simd_set_f(*total_max - base)),
                    add = attention_exp2(simd_set_f(max - base));
     for (int i = 0; i < n; i += SIMD_LANES)
-        simd_store_f(total + i,
-                     simd_fma(simd_load_f(total + i), keep, simd_load_f(o + i) * add));
+        simd_store_f(total + i, simd_fma(simd_load_f(total + i), keep, simd_load_f(o + i) * add));
     *total_max = most;
     *total_sum = *total_sum * keep[0] + sum * add[0];
 }
@@ -392,8 +390,7 @@ static void block_scale(float *o, float factor, int n) {
 #define ATTENTION_KERNEL(isa, append_kernel)                                                       \
     {                                                                                              \
         .needs = (isa), .append = &(append_kernel), .panel = PANEL, .scores = block_scores,        \
-        .weights = block_weights, .values = block_values, .join = block_join,                      \
-        .scale = block_scale                                                                       \
+        .weights = block_weights, .values = block_values, .join = block_join, .scale = block_scale \
     }
 
 #endif

@@ -25,9 +25,8 @@ static rope_status fail_lengths(const rope_attention_problem *p, const rope_atte
                              "q_lengths[%lld] is %lld; allowed is 0..%lld (tokens)", (long long)n,
                              (long long)count, (long long)q->tokens);
     }
-    return rope_fail(ROPE_ERROR_POSITION_RANGE,
-                     "k_lengths[%lld] is %lld; allowed is 0..%lld%s", (long long)n,
-                     (long long)rope_index_at(k, call->k_lengths, n),
+    return rope_fail(ROPE_ERROR_POSITION_RANGE, "k_lengths[%lld] is %lld; allowed is 0..%lld%s",
+                     (long long)n, (long long)rope_index_at(k, call->k_lengths, n),
                      (long long)rope_attention_capacity(p, call),
                      p->ring ? ", or any that is > 0 where that is ring or more" : "");
 }
@@ -43,19 +42,19 @@ static rope_status fail_position(const rope_attention_problem *p, const rope_cal
         if (position < 0 || position >= call->table_rows)
             break;
     }
-    return rope_fail(ROPE_ERROR_POSITION_RANGE,
-                     "the position of %s %lld of sequence %lld is %lld; allowed is below table_rows "
-                     "(%lld)",
-                     what, (long long)i, (long long)s->index, (long long)position,
-                     (long long)call->table_rows);
+    return rope_fail(
+        ROPE_ERROR_POSITION_RANGE,
+        "the position of %s %lld of sequence %lld is %lld; allowed is below table_rows "
+        "(%lld)",
+        what, (long long)i, (long long)s->index, (long long)position, (long long)call->table_rows);
 }
 
 static rope_status check_positions(const rope_attention_problem *p, const rope_attention_call *call,
                                    const rope_call *keys, const rope_attention_sequence *s,
                                    rope_key_range used) {
     rope_token token;
-    const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE &&
-                      p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    const int table =
+        p->rope.angle_mode == ROPE_ANGLE_TABLE && p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
     for (int64_t i = 0; i < s->q_count && table && p->rotates[0]; i++) {
         rope_query_token(p, call, s, i, &token);
         if (token.fate == ROPE_TOKEN_FAILS)

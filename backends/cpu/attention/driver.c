@@ -39,8 +39,8 @@ void attention_finish(const attention_walk *w, const attention_tile *tile, int64
         call->lse[batch * call->lse_stride[0] + token * call->lse_stride[1] +
                   head * call->lse_stride[2]] = (float)lse;
     const int64_t *stride = call->out_stride;
-    char *out = (char *)call->out +
-                (batch * stride[0] + token * stride[1] + head * stride[2]) * w->size;
+    char *out =
+        (char *)call->out + (batch * stride[0] + token * stride[1] + head * stride[2]) * w->size;
     if (stride[3] == 1) {
         w->kernel->append->store(ROPE_F32, dtype, 1, (const char *)o, out, n);
         return;
@@ -54,7 +54,8 @@ void attention_finish(const attention_walk *w, const attention_tile *tile, int64
 /* Task n: with splits those of one number are together, else tiles of a head, the last first. */
 static void run_task(attention_walk *w, int64_t n) {
     attention_tile tile;
-    const int64_t tiles = (w->most_rows - 1) / w->rows + 1, all = tiles * w->sequences * w->call->k.heads;
+    const int64_t tiles = (w->most_rows - 1) / w->rows + 1,
+                  all = tiles * w->sequences * w->call->k.heads;
     const int64_t split = w->split ? n / all : -1, index = w->split ? n % all : n;
     tile.s = rope_attention_sequence_of(w->problem, w->call, index / tiles / w->call->k.heads);
     tile.head = index / tiles % w->call->k.heads;
@@ -139,7 +140,8 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
         return status;
     fill_walk(&w, problem, call);
     const int parts = cpu_threads_for(work_of(&w));
-    const int64_t tiles = w.most_rows ? ((w.most_rows - 1) / w.rows + 1) * w.sequences * call->k.heads : 0;
+    const int64_t tiles =
+        w.most_rows ? ((w.most_rows - 1) / w.rows + 1) * w.sequences * call->k.heads : 0;
     w.split = w.space.totals && !w.kernel->attend && parts > 1 && tiles < 4 * parts &&
               w.most_keys > CPU_ATTENTION_SPLIT;
     begin_tasks(&w);

@@ -1,9 +1,9 @@
 /*
  * What an instruction set offers the operation "attention", and what its kernels share.
  *
- * Order of arithmetic, which no schedule changes: keys go in blocks of CPU_ATTENTION_BLOCK and blocks
- * in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is one chain
- * over head_dim, a block's part of a result one chain over its keys, and blocks join in order
+ * Order of arithmetic, which no schedule changes: keys go in blocks of CPU_ATTENTION_BLOCK and
+ * blocks in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is one
+ * chain over head_dim, a block's part of a result one chain over its keys, and blocks join in order
  * within a split, splits in order within a row. So a row's bits depend on its own query and keys.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_KERNEL_H
@@ -15,8 +15,8 @@
 enum {
     CPU_ATTENTION_BLOCK = 128,  /* keys whose scores are held at once */
     CPU_ATTENTION_SPLIT = 1024, /* keys of a task where a tile is several threads' */
-    CPU_ATTENTION_ROWS = 96,    /* most rows of a tile: heads of queries that share a head of keys */
-    CPU_ATTENTION_PAD = 32      /* rows of results are padded to a multiple of this */
+    CPU_ATTENTION_ROWS = 96, /* most rows of a tile: heads of queries that share a head of keys */
+    CPU_ATTENTION_PAD = 32   /* rows of results are padded to a multiple of this */
 };
 
 /* Keys of a block, and the rows of a tile that see them. */
@@ -32,13 +32,10 @@ typedef struct cpu_attention_block {
     float *o;          /* [rows][o_stride]: sums of weight * value */
     float *max, *sum;  /* [rows]: largest score as a power of 2, and sum of weights */
     float *rescale;    /* [rows]: of o, by a block's new max */
-    float *panel;      /* CPU_ATTENTION_PANEL elements */
+    float *panel;      /* CPU_ATTENTION_PAD keys, or as many values of a block's keys */
     int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
     const uint32_t (*seen)[CPU_ATTENTION_BLOCK / 32]; /* [rows]: bits of keys, or NULL: all */
 } cpu_attention_block;
-
-/* Elements of a panel: 32 keys of the longest head. */
-enum { CPU_ATTENTION_PANEL = 32 * ROPE_MAX_ATTENTION_HEAD_DIM };
 
 CPU_INLINE int cpu_attention_padded(int dim) {
     return (dim + CPU_ATTENTION_PAD - 1) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;

@@ -52,20 +52,22 @@ static void load_cached(const attention_walk *w, const attention_source *from,
     const int size = cpu_store_size(steps->store_dtype), dtype = w->problem->rope.dtype,
               same = steps->store_dtype == dtype;
     const char *at = (const char *)o->cache;
-    char row[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)], *gathered = same ? to : row;
+    char row[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    const char *elements = same ? to : row;
     if (steps->dim_block == steps->head_dim && o->cache_stride[4] == 1)
-        gathered = (char *)(uintptr_t)(at + rope_cache_at(o, steps, place, head, first) * size);
-    else
-        for (int i = 0; i < n; i++)
-            memcpy(gathered + i * size, at + rope_cache_at(o, steps, place, head, first + i) * size,
-                   (size_t)size);
+        elements = at + rope_cache_at(o, steps, place, head, first) * size;
+    for (int i = 0; i < n && (elements == to || elements == row); i++)
+        memcpy((same ? to : row) + i * size,
+               at + rope_cache_at(o, steps, place, head, first + i) * size, (size_t)size);
+    if (same && elements != to)
+        memcpy(to, elements, (size_t)(n * size));
     if (same)
         return;
-    const float scale = steps->scale ? o->scale[place->page * o->scale_stride[0] +
-                                                place->slot * o->scale_stride[1] +
-                                                head * o->scale_stride[2]]
-                                     : 1;
-    w->kernel->append->load(dtype, steps->store_dtype, scale, gathered, to, n);
+    const float scale = steps->scale
+                            ? o->scale[place->page * o->scale_stride[0] +
+                                       place->slot * o->scale_stride[1] + head * o->scale_stride[2]]
+                            : 1;
+    w->kernel->append->load(dtype, steps->store_dtype, scale, elements, to, n);
 }
 
 int64_t attention_run(const rope_attention_problem *p, int64_t key, int64_t slot, int64_t count) {
@@ -82,11 +84,11 @@ static void cached_rows(const attention_walk *w, const attention_source *from,
     for (int done = 0; done < count;) {
         rope_place place = rope_key_place(w->problem, w->call, s, key + done);
         const int64_t run = attention_run(w->problem, key + done, place.slot, count - done);
-        const char *at = (const char *)o->cache +
-                         rope_cache_at(o, from->steps, &place, head, first) * w->size;
+        const char *at =
+            (const char *)o->cache + rope_cache_at(o, from->steps, &place, head, first) * w->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
-            rows[done] = from->staged ? stage + done * bytes
-                                      : at + i * o->cache_stride[1] * w->size;
+            rows[done] =
+                from->staged ? stage + done * bytes : at + i * o->cache_stride[1] * w->size;
             if (from->staged)
                 load_cached(w, from, &place, head, first, n, stage + done * bytes);
         }
@@ -100,7 +102,8 @@ void attention_rows(const attention_walk *w, const attention_source *from,
         cached_rows(w, from, s, head, key, count, first, n, stage, rows);
         return;
     }
-    const char *at = from->base + key * from->token + first * (from->staged ? from->element : w->size);
+    const char *at =
+        from->base + key * from->token + first * (from->staged ? from->element : w->size);
     for (int i = 0; i < count; i++, at += from->token) {
         rows[i] = at;
         if (!from->staged)

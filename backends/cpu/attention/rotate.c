@@ -5,7 +5,8 @@
 
 /* A token outside every table: a window changes its pairing all the same. */
 static void pass_head(const rope_problem *p, int size, int tensor, const char *in, char *out) {
-    const cpu_head head = {in, out, 1, 1}, window = cpu_window_of(&head, size, p->rotary_offset[tensor]);
+    const cpu_head head = {in, out, 1, 1},
+                   window = cpu_window_of(&head, size, p->rotary_offset[tensor]);
     cpu_copy_elements(size, &head, 0, p->head_dim[tensor]);
     if (p->pairing_in != p->pairing_out)
         cpu_move_window(p, size, &window);
@@ -72,13 +73,15 @@ static void rotate_key(const attention_walk *w, const rope_attention_sequence *s
     const int64_t bytes = (int64_t)w->problem->head_dim * w->size,
                   kept[4] = {0, 0, w->call->k_tokens * w->problem->head_dim, 1};
     const int64_t *stride = o->out ? o->out_stride : kept;
-    char *out = o->out ? (char *)o->out + (s->k_row * stride[0] + (s->k_first + key) * stride[1]) * w->size
-                       : attention_kept_key(w, s->k_row, 0, s->k_first + key);
+    char *out =
+        o->out ? (char *)o->out + (s->k_row * stride[0] + (s->k_first + key) * stride[1]) * w->size
+               : attention_kept_key(w, s->k_row, 0, s->k_first + key);
     rope_token token;
     rope_key_token(w->problem, &w->keys, s, key, &token);
     if (o->in) {
-        const char *in = (const char *)o->in +
-                         (s->k_row * o->in_stride[0] + (s->k_first + key) * o->in_stride[1]) * w->size;
+        const char *in =
+            (const char *)o->in +
+            (s->k_row * o->in_stride[0] + (s->k_first + key) * o->in_stride[1]) * w->size;
         rotate_view(w, &w->keys, &token, 1, in, o->in_stride, out, stride, o->heads);
         return;
     }
@@ -88,7 +91,8 @@ static void rotate_key(const attention_walk *w, const rope_attention_sequence *s
         for (int64_t i = 0; i < count; i++) {
             attention_source from = {.operand = o, .steps = &w->problem->k, .staged = 1};
             const char *row;
-            attention_rows(w, &from, s, h + i, key, 1, 0, w->problem->head_dim, stage + i * bytes, &row);
+            attention_rows(w, &from, s, h + i, key, 1, 0, w->problem->head_dim, stage + i * bytes,
+                           &row);
             if (row != stage + i * bytes)
                 memcpy(stage + i * bytes, row, (size_t)bytes);
         }
@@ -111,8 +115,8 @@ void attention_rotate_first(const attention_walk *w, int index, int parts) {
     const int keys = w->problem->rotates[1], queries = w->call->rope.tensor[0].out != NULL;
     for (int64_t n = 0; n < w->sequences && (keys || queries); n++) {
         const rope_attention_sequence s = rope_attention_sequence_of(w->problem, w->call, n);
-        const rope_key_range used = w->call->k.out ? (rope_key_range){0, s.k_count}
-                                                   : attention_keys_used(w->problem, &s);
+        const rope_key_range used =
+            w->call->k.out ? (rope_key_range){0, s.k_count} : attention_keys_used(w->problem, &s);
         const int64_t count = keys ? used.last - used.first : 0;
         for (int64_t i = cpu_part(count, index, parts); i < cpu_part(count, index + 1, parts); i++)
             rotate_key(w, &s, used.first + i);
@@ -139,12 +143,13 @@ static void read_query(const attention_walk *w, const attention_tile *t, const r
         const cpu_head gather = {in + h * step, stage + h * bytes, stride[3], 1};
         if (!turns && !plain)
             cpu_copy_elements(w->size, &gather, 0, dim);
-        w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, (char *)(q + h * dim), dim);
+        w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, (char *)(q + h * dim),
+                                dim);
     }
 }
 
 void attention_queries(const attention_walk *w, const attention_tile *t, char *stage, float *q) {
-    const int64_t most = CPU_ATTENTION_PANEL / w->problem->head_dim;
+    const int64_t most = CPU_ATTENTION_PAD;
     for (int64_t row = 0, count; row < t->count; row += count) {
         const int64_t i = attention_query_of(w, t, row), head = attention_head_of(w, t, row),
                       left = w->group - (t->first + row) % w->group;

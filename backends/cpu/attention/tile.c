@@ -20,8 +20,8 @@ typedef struct tile_state {
 } tile_state;
 
 static int64_t panel_bytes(const attention_walk *w) {
-    const int64_t longest = w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim
-                                                                       : CPU_ATTENTION_BLOCK;
+    const int64_t longest =
+        w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim : CPU_ATTENTION_BLOCK;
     return longest * CPU_ATTENTION_PAD * (int64_t)sizeof(float);
 }
 
@@ -58,9 +58,10 @@ static void read_tree(tile_state *t, int64_t begin) {
     const rope_attention_sequence *s = &t->tile->s;
     cpu_attention_block *b = &t->block;
     b->seen = NULL;
-    if (t->w->problem->mask != ROPE_MASK_TREE || begin + b->keys <= s->k_count - t->w->call->tree_keys)
+    if (t->w->problem->mask != ROPE_MASK_TREE ||
+        begin + b->keys <= s->k_count - t->w->call->tree_keys)
         return;
-    b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32])t->bits;
+    b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32]) t->bits;
     for (int r = 0; r < b->rows; r++) {
         const int64_t i = attention_query_of(t->w, t->tile, r);
         memset(t->bits[r], 0, sizeof t->bits[r]);
@@ -117,7 +118,8 @@ static CPU_NOINLINE void run_split(tile_state *t, int64_t split) {
     const rope_key_range seen = t->tile->seen;
     const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
     begin_rows(t);
-    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last; k += CPU_ATTENTION_BLOCK)
+    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last;
+         k += CPU_ATTENTION_BLOCK)
         if (k + CPU_ATTENTION_BLOCK > seen.first)
             run_block(t, k, stage);
 }
@@ -152,7 +154,9 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
     int64_t at[CPU_ATTENTION_ROWS];
     for (int r = 0; r < b->rows; r++)
         at[r] = (t->tile->s.q_row * w->call->rope.tokens + t->tile->s.q_first +
-                 attention_query_of(w, t->tile, r)) * heads + attention_head_of(w, t->tile, r);
+                 attention_query_of(w, t->tile, r)) *
+                    heads +
+                attention_head_of(w, t->tile, r);
     int32_t *done = &w->space.done[at[0]];
     run_split(t, split);
     for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)

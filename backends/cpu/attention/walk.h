@@ -19,9 +19,9 @@ typedef struct attention_walk {
     const rope_attention_call *call;
     rope_call keys; /* call->rope with the keys' positions */
     attention_space space;
-    int size;          /* bytes of an element of dtype */
-    int64_t group;     /* heads of q of a head of k */
-    int64_t rows;      /* most of a tile */
+    int size;      /* bytes of an element of dtype */
+    int64_t group; /* heads of q of a head of k */
+    int64_t rows;  /* most of a tile */
     int64_t sequences;
     int64_t most_rows; /* of a sequence and a head of k */
     int64_t most_keys; /* of a sequence */
@@ -48,16 +48,19 @@ typedef struct attention_source {
 } attention_source;
 
 /* From a row of a tile to its query and its head. */
-CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t, int64_t row) {
+CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t,
+                                      int64_t row) {
     return (t->first + row) / w->group;
 }
 
-CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_tile *t, int64_t row) {
+CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_tile *t,
+                                     int64_t row) {
     return t->head * w->group + (t->first + row) % w->group;
 }
 
 /* Where rotated keys of a head are in the workspace. */
-CPU_INLINE char *attention_kept_key(const attention_walk *w, int64_t row, int64_t head, int64_t key) {
+CPU_INLINE char *attention_kept_key(const attention_walk *w, int64_t row, int64_t head,
+                                    int64_t key) {
     return w->space.keys + ((row * w->call->k.heads + head) * w->call->k_tokens + key) *
                                w->problem->head_dim * w->size;
 }
@@ -91,12 +94,12 @@ void attention_rotate(const attention_walk *w, const rope_call *call, const rope
 /* One thread's part of what is rotated before a tile reads it. */
 void attention_rotate_first(const attention_walk *w, int index, int parts);
 
-/* Rows of q of a tile as fp32, rotated where that is asked; stage: of CPU_ATTENTION_PANEL fp32. */
+/* Rows of q of a tile as fp32, rotated where that is asked; stage: CPU_ATTENTION_PAD of them. */
 void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, float *q);
 
 /* Ends a row: out and lse from its sums. */
-void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row,
-                      float max, float sum, float *o);
+void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row, float max,
+                      float sum, float *o);
 
 /* Most rows of a tile: what its memory has room for. */
 int64_t attention_tile_rows(const attention_walk *w);

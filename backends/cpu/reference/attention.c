@@ -30,7 +30,8 @@ static double score_of(const row *r, int64_t key) {
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
     const char *k;
     double s = 0;
-    attention_rows(r->w, &r->source[0], &r->tile.s, r->tile.head, key, 1, 0, p->head_dim, stage, &k);
+    attention_rows(r->w, &r->source[0], &r->tile.s, r->tile.head, key, 1, 0, p->head_dim, stage,
+                   &k);
     for (int i = 0; i < p->head_dim; i++)
         s += (double)r->q[i] * element(r, k, i);
     s *= (double)p->scale;
@@ -63,7 +64,8 @@ static void attend_row(row *r) {
     const int sink_dtype = r->w->problem->sink_dtype;
     double most = -INFINITY, sum = 0;
     if (sink_dtype) {
-        most = (double)cpu_load(sink_dtype, r->w->call->sinks, attention_head_of(r->w, &r->tile, 0));
+        most =
+            (double)cpu_load(sink_dtype, r->w->call->sinks, attention_head_of(r->w, &r->tile, 0));
         sum = most == -INFINITY ? 0 : exp(most - most);
     }
     const double sink = most;
@@ -85,7 +87,7 @@ static void attend_row(row *r) {
 }
 
 static void attend(const attention_walk *w, const attention_tile *tile) {
-    float stage[CPU_ATTENTION_PANEL / 4];
+    float stage[CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM];
     row r;
     r.w = w;
     for (int which = 0; which < 2; which++)
