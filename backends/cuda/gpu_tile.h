@@ -21,18 +21,27 @@ GPU_FN float gpu_exp2(float x) {
     return y;
 }
 
+/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
+GPU_FN int gpu_anew(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+GPU_FN float gpu_reciprocal(float x) {
+    return __frcp_rn(x);
+}
+
 GPU_FN float gpu_shuffle_xor(float x, int mask) {
     return __shfl_xor_sync(0xffffffffu, x, mask);
 }
 
-GPU_FN float gpu_shuffle(float x, int lane) {
-    return __shfl_sync(0xffffffffu, x, lane);
+GPU_FN bool gpu_any(bool holds) {
+    return __any_sync(0xffffffffu, holds);
 }
 
 #if GPU_HAS_TILES
 /* c += a b of 16 x 8 by 16: fragments as PTX lays out mma.m16n8k16. */
-template <int DTYPE>
-GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
     if constexpr (DTYPE == ROPE_BF16)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
             "{%8,%9}, {%0,%1,%2,%3};"

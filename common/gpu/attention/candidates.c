@@ -6,6 +6,7 @@
 #include "common/gpu/device.h"
 #include "common/gpu/rope/lists.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const gpu_attention_kernels *kernels_of(int32_t dtype) {
@@ -14,15 +15,37 @@ static const gpu_attention_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_bf16;
 }
 
-static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
-    (void)self;
-    return problem ? ROPE_OK : gpu_kernel_probe(gpu_attention_f32.generic, device, reason);
+    const rope_attention_problem *problem = canonical;
+    int32_t tiles, most;
+    if (!problem)
+        return gpu_kernel_probe(gpu_attention_f32.generic, device, reason);
+    if (!self->data)
+        return ROPE_OK;
+    const char *declined = gpu_tiles_decline(problem, kernels_of(problem->rope.dtype), &tiles);
+    const int32_t shared = gpu_tiles_shared(problem->head_dim, problem->v_head_dim);
+    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
+    if (error != gpuSuccess)
+        return gpu_refuse(error, reason);
+    if (!declined && most >= shared)
+        return ROPE_OK;
+    if (declined)
+        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    else
+        snprintf(reason, ROPE_REASON_SIZE,
+                 "declined: matrix instructions and %d bytes of shared memory are needed, the "
+                 "device has %d",
+                 shared, most);
+    return ROPE_DECLINED;
 }
 
 static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
     gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
                                         sizeof *bound->kernels / sizeof(void *), &bound->early);
+    if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
+        error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
+                                 gpu_tiles_shared(problem->head_dim, problem->v_head_dim));
     bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     bound->problem = *problem;
     if (error == gpuSuccess)
@@ -34,13 +57,15 @@ static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem 
 
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
                         void **kernel, char *reason) {
-    (void)self;
     const rope_attention_problem *problem = canonical;
     gpu_attention_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->rope.dtype);
     bound->device = device;
+    bound->tiles = GPU_GENERIC;
+    if (self->data)
+        (void)gpu_tiles_decline(problem, bound->kernels, &bound->tiles);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
@@ -128,14 +153,17 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
 }
 
-#define CANDIDATE(label)                                                                           \
+/* takes: tiles, or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
-        .name = label, .query = query, .bind = bind, .workspace = gpu_attention_workspace,         \
-        .run = run, .release = release                                                             \
+        .name = label, .data = (takes), .query = query, .bind = bind,                              \
+        .workspace = gpu_attention_workspace, .run = run, .release = release                       \
     }
 
-static const rope_candidate candidates[] = {CANDIDATE("generic")};
+static const char tiles[] = "tiles";
+
+static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

@@ -16,6 +16,15 @@ enum { GPU_ATTENTION_THREADS = 128, GPU_ATTENTION_TOKENS = 8 };
  * time. */
 enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENERIC_DEPTH = 32 };
 
+/* Of the kernels of tiles: rows of a block, keys of a tile. */
+enum { GPU_TILE_ROWS = 128, GPU_TILE_KEYS = 32 };
+
+/* head_dim of q, k and v that they are compiled for. */
+enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
+
+/* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side. */
+enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8 };
+
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
  * and k.out, where they are not NULL, hold what rotates already, and take (rope_attention_problem,
@@ -25,11 +34,13 @@ enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENER
  *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
  *     holds GPU_ATTENTION_TOKENS heads in fp32
  *   generic: grid y strides over key heads; dynamic shared memory as gpu_generic_shared() says
+ *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
  */
 typedef struct gpu_attention_kernels {
     const void *check;
     const void *rotate[2];
     const void *generic;
+    const void *tiles[GPU_TILE_DIMS];
 } gpu_attention_kernels;
 
 /* Floats of the generic kernel's dynamic shared memory: queries, room where they are rotated and
@@ -42,6 +53,11 @@ static inline int32_t gpu_generic_stage(int32_t head_dim) {
 
 static inline int32_t gpu_generic_shared(int32_t head_dim) {
     return GPU_GENERIC_ROWS * (head_dim + GPU_GENERIC_KEYS) + gpu_generic_stage(head_dim);
+}
+
+/* Bytes: queries, two tiles of keys and two of values. */
+static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
+    return 2 * (GPU_TILE_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

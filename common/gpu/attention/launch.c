@@ -32,6 +32,10 @@ static uint32_t at_most(int64_t n, int64_t most) {
     return (uint32_t)(n < most ? n : most);
 }
 
+static size_t at_least(size_t n, size_t least) {
+    return n > least ? n : least;
+}
+
 /* Tiles of `rows` rows that all sequences together have at most; `packed` of `most` rows in all,
  * else each of as many. */
 static int64_t tiles_of(int64_t sequences, int packed, int64_t most, int64_t rows) {
@@ -68,10 +72,12 @@ static gpuError_t rotate(launches *l, int tensor) {
     if (tensor)
         tokens.position = call->k_position;
     void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &tokens, &l->failed};
-    return launch(l, l->bound->kernels->rotate[tensor], tiles,
-                  tensor ? call->k.heads : call->rope.tensor[0].heads,
-                  GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
-                  arguments);
+    return launch(
+        l, l->bound->kernels->rotate[tensor], tiles,
+        tensor ? call->k.heads : call->rope.tensor[0].heads,
+        at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
+                 GPU_ATTENTION_THREADS * sizeof(int64_t)),
+        arguments);
 }
 
 static gpuError_t check(launches *l) {
@@ -81,18 +87,86 @@ static gpuError_t check(launches *l) {
     return launch(l, l->bound->kernels->check, rope_attention_sequences(&l->call), 1, 0, arguments);
 }
 
+/* --- tiles --- */
+
+static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
+
+const char *gpu_tiles_decline(const rope_attention_problem *p, const gpu_attention_kernels *kernels,
+                              int32_t *tiles) {
+    *tiles = 0;
+    if (p->rope.dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
+        ++*tiles;
+    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
+        return "declined: head_dim and v_head_dim are not both 64 or 128";
+    return kernels->tiles[*tiles] ? NULL : "declined: no matrix instructions are compiled here";
+}
+
+/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `unit` at a
+ * time, and lie within 2^35 of the first. */
+static int moves(const void *pointer, const int64_t *stride, const int64_t *size, int count,
+                 int64_t unit) {
+    int64_t reach = 0;
+    for (int d = 0; d < count; d++) {
+        if (size[d] <= 1)
+            continue;
+        if (stride[d] < 0 || stride[d] % unit || stride[d] > (INT64_C(1) << 35) / size[d])
+            return 0;
+        reach += (size[d] - 1) * stride[d];
+    }
+    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)(2 * unit) == 0;
+}
+
+static int moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
+                      int64_t heads, int64_t unit) {
+    const int64_t size[3] = {batch, tokens, heads};
+    return stride[3] == 1 && moves(pointer, stride, size, 3, unit);
+}
+
+static int moves_operand(const rope_attention_problem *p, const rope_append_steps *steps,
+                         const rope_attention_call *call, const rope_append_operand *o) {
+    const int64_t size[3] = {call->pages, p->page_size, o->heads};
+    if (o->out)
+        return moves_head(o->out, o->out_stride,
+                          p->cache ? rope_attention_sequences(call) : call->rope.batch,
+                          call->k_tokens, o->heads, 8);
+    if (o->in)
+        return moves_head(o->in, o->in_stride, call->rope.batch, call->k_tokens, o->heads, 8);
+    return steps->store_dtype == p->rope.dtype && steps->dim_block == steps->head_dim &&
+           o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 8);
+}
+
+static int32_t fits_of(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_operand *q = &call->rope.tensor[0];
+    const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
+    return (moves_head(q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, batch,
+                       tokens, q->heads, 8)
+                ? GPU_TILE_Q
+                : 0) |
+           (moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
+           (moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
+           (moves_head(call->out, call->out_stride, batch, tokens, q->heads, 2) ? GPU_TILE_OUT : 0);
+}
+
 /* --- what attends --- */
 
 static gpuError_t attend(launches *l) {
+    const gpu_attention_bound *bound = l->bound;
     const rope_attention_call *call = &l->call;
+    const rope_attention_problem *p = &bound->problem;
+    const int generic = bound->tiles == GPU_GENERIC;
     const int64_t group = call->rope.tensor[0].heads / call->k.heads;
     const int64_t tiles =
         tiles_of(rope_attention_sequences(call), call->rope.position.cu_seqlens != NULL,
-                 call->rope.tokens * group, GPU_GENERIC_ROWS);
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &l->failed};
-    return launch(l, l->bound->kernels->generic, tiles, call->k.heads,
-                  (size_t)gpu_generic_shared(l->bound->problem.head_dim) * sizeof(float),
-                  arguments);
+                 call->rope.tokens * group, generic ? GPU_GENERIC_ROWS : GPU_TILE_ROWS);
+    int32_t fits = generic ? 0 : fits_of(p, call);
+    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
+    if (generic)
+        return launch(l, bound->kernels->generic, tiles, call->k.heads,
+                      (size_t)gpu_generic_shared(p->head_dim) * sizeof(float), arguments);
+    return launch(l, bound->kernels->tiles[bound->tiles], tiles, call->k.heads,
+                  (size_t)gpu_tiles_shared(p->head_dim, p->v_head_dim), arguments);
 }
 
 gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,

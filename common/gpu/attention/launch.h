@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "common/gpu/attention/kernels.h"
+#include "common/gpu/rope/launch.h"
 
 /* What bind makes and run is given. */
 typedef struct gpu_attention_bound {
@@ -15,9 +16,14 @@ typedef struct gpu_attention_bound {
     const gpu_attention_kernels *kernels;
     int32_t device;
     int32_t devices;  /* of the machine */
+    int32_t tiles;    /* of GPU_TILE_DIMS; or GPU_GENERIC */
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_attention_bound;
+
+/* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */
+const char *gpu_tiles_decline(const rope_attention_problem *problem,
+                              const gpu_attention_kernels *kernels, int32_t *tiles);
 
 /* Whether a key may have no position. */
 int gpu_attention_may_fail(const rope_attention_problem *problem);

@@ -52,12 +52,14 @@ GPU_FN int64_t gpu_rows_of(const rope_attention_problem *p, const rope_attention
 }
 
 /* One of the sequences by boundaries: tiles are counted through, GPU_ATTENTION_THREADS sequences at
- * a time. Sequences that are out of range have none and are flagged. */
+ * a time, with dynamic shared memory for as many int64_t. Sequences that are out of range have none
+ * and are flagged. */
 template <int TENSOR>
 GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
                                       const rope_attention_call *call, int64_t n, int64_t each,
                                       int rows, gpu_attention_tile *tile) {
-    __shared__ int64_t sums[GPU_ATTENTION_THREADS];
+    extern __shared__ uint4 memory[];
+    int64_t *sums = (int64_t *)(void *)memory;
     const int thread = (int)threadIdx.x;
     const int64_t sequences = rope_attention_sequences(gpu_reread(call));
     int64_t before = 0;

@@ -70,8 +70,8 @@ rope_status gpu_attention_check_workspace(const rope_attention_problem *problem,
                               "workspace is NULL; allowed is %zu bytes of device memory",
                               room.bytes);
     if ((uintptr_t)workspace % ALIGNMENT)
-        return gpu_host->fail(ROPE_ERROR_MISALIGNED,
-                              "workspace is %p; allowed is a multiple of %d", workspace, ALIGNMENT);
+        return gpu_host->fail(ROPE_ERROR_MISALIGNED, "workspace is %p; allowed is a multiple of %d",
+                              workspace, ALIGNMENT);
     return call->workspace_bytes >= room.bytes
                ? ROPE_OK
                : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,

@@ -1,5 +1,5 @@
-/* CUDA's matrix instructions from the layouts that PTX publishes, for 32 lanes of the emulated wave,
- * and copies that are done at once. */
+/* CUDA's matrix instructions from the layouts that PTX publishes, for 32 lanes of the emulated
+ * wave, and copies that are done at once. */
 #ifndef ROPEKIT_HIP_EMULATION_TILE_H
 #define ROPEKIT_HIP_EMULATION_TILE_H
 
@@ -9,12 +9,20 @@ static inline float gpu_exp2(float x) {
     return std::exp2(x);
 }
 
+static inline int gpu_anew(int x) {
+    return x;
+}
+
+static inline float gpu_reciprocal(float x) {
+    return 1 / x;
+}
+
 static inline float gpu_shuffle_xor(float x, int mask) {
     return __shfl_xor(x, mask, 32);
 }
 
-static inline float gpu_shuffle(float x, int lane) {
-    return __shfl(x, lane, 32);
+static inline bool gpu_any(bool holds) {
+    return __ballot(holds) >> (threadIdx.x % 64 / 32 * 32 % warpSize) & 0xffffffffu;
 }
 
 /* What each thread of a block hands to its warp: one exchange is read while the next is written. */
@@ -69,8 +77,7 @@ template <bool TRANSPOSED> static inline void emulated_load(uint32_t r[4], const
                       x = TRANSPOSED ? lane / 4 : 2 * (lane % 4) + i;
             const uint32_t *at = all[8 * m + y].word;
             uint16_t element;
-            std::memcpy(&element,
-                        (const char *)(uintptr_t)(at[0] | (uint64_t)at[1] << 32) + 2 * x,
+            std::memcpy(&element, (const char *)(uintptr_t)(at[0] | (uint64_t)at[1] << 32) + 2 * x,
                         sizeof element);
             word |= (uint32_t)element << (16 * i);
         }
