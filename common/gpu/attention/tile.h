@@ -17,7 +17,7 @@ struct gpu_tile_block {
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     uint32_t keys[2][GPU_TILE_KEYS], values[2][GPU_TILE_KEYS]; /* in 16 bytes from element 0 */
     rope_key_range seen, common;                               /* by some row, by all */
-    int64_t base;
+    int64_t base, next;                                        /* next: kept in no register */
 };
 
 /* A block's call. */
@@ -654,7 +654,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
     gpu_let_next_start();
     for (int64_t n = blockIdx.x;
          gpu_attention_find<0>(&p, &call, failed, n, gpu_attention_group(&call), ROWS, &b.tile);
-         n += gridDim.x) {
+         n = b.next) {
+        if (threadIdx.x == 0)
+            b.next = n + gridDim.x;
+        __syncthreads();
         if (!b.tile.valid || b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
             continue;
         for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads; head += (int32_t)gridDim.y) {
