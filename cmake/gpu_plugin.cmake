@@ -1,8 +1,11 @@
 # What the GPU backends share: the one kernel source and host code of common/gpu.
 set(ropekit_gpu_kernels traffic.cu rope/bf16.cu rope/f16.cu rope/f32.cu rope/f64.cu
-    append/bf16.cu append/f16.cu append/f32.cu attention/merge.cu)
+    append/bf16.cu append/f16.cu append/f32.cu
+    attention/bf16.cu attention/f16.cu attention/f32.cu attention/merge.cu)
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
-    rope/lists.c append/candidates.c append/launch.c attention/merge.c)
+    rope/lists.c append/candidates.c append/launch.c
+    attention/candidates.c attention/launch.c attention/merge.c
+    attention/workspace.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 

@@ -120,6 +120,23 @@ static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
+/* Bytes of shared memory of a block that kernels of matrix instructions may have; 0 where the device
+ * lacks those that they take. */
+static inline cudaError_t gpu_tile_memory(int device, int *bytes) {
+    int major;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess)
+        *bytes = major < 8 ? 0 : *bytes > 2048 ? *bytes - 2048 : 0; /* of a block beside them */
+    return error;
+}
+
+/* Lets launches of a kernel ask for so many bytes of dynamic shared memory. */
+static inline cudaError_t gpu_allow_shared(const void *kernel, int bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 /* The last-level cache. */
 #define GPU_CACHE_BYTES(properties) (properties)->l2CacheSize
 

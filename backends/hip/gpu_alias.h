@@ -92,6 +92,18 @@ static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 b
     return hipLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
+/* Bytes of shared memory of a block that kernels of matrix instructions may have. */
+static inline hipError_t gpu_tile_memory(int device, int *bytes) {
+    (void)device;
+    *bytes = 64 << 10;
+    return hipSuccess;
+}
+
+static inline hipError_t gpu_allow_shared(const void *kernel, int bytes) {
+    (void)kernel, (void)bytes;
+    return hipSuccess;
+}
+
 /* The last-level cache: no property tells of the Infinity Cache behind the L2, of which no
  * processor has more than 256 MiB. */
 #define GPU_CACHE_BYTES(properties)                                                                \

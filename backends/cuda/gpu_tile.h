@@ -1,0 +1,84 @@
+/* Matrix instructions of a warp and copies behind its back: PTX from sm_80 on. */
+#ifndef ROPEKIT_CUDA_GPU_TILE_H
+#define ROPEKIT_CUDA_GPU_TILE_H
+
+#include "common/gpu/element.h"
+
+/* Whether this compilation has them. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define GPU_HAS_TILES 1
+#else
+#define GPU_HAS_TILES 0
+#endif
+
+GPU_FN unsigned gpu_shared_address(const void *p) {
+    return (unsigned)__cvta_generic_to_shared(p);
+}
+
+GPU_FN float gpu_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
+GPU_FN int gpu_anew(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+GPU_FN float gpu_reciprocal(float x) {
+    return __frcp_rn(x);
+}
+
+GPU_FN float gpu_shuffle_xor(float x, int mask) {
+    return __shfl_xor_sync(0xffffffffu, x, mask);
+}
+
+GPU_FN bool gpu_any(bool holds) {
+    return __any_sync(0xffffffffu, holds);
+}
+
+#if GPU_HAS_TILES
+/* c += a b of 16 x 8 by 16: fragments as PTX lays out mma.m16n8k16. */
+template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    if constexpr (DTYPE == ROPE_BF16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+            "{%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Four 8 x 8 matrices of 16-bit elements, whose rows lanes 8 i..8 i + 7 point to. */
+GPU_FN void gpu_load_matrices(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(gpu_shared_address(row))
+                 : "memory");
+}
+
+GPU_FN void gpu_load_transposed(uint32_t r[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(gpu_shared_address(row))
+                 : "memory");
+}
+
+/* 16 bytes to shared memory, or zeros, by the next gpu_copies_wait. */
+GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(to)),
+                 "l"(from), "r"(there ? 16 : 0)
+                 : "memory");
+}
+
+GPU_FN void gpu_copies_wait(void) {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+#endif
+
+#endif

@@ -1,0 +1,169 @@
+/* The operation "attention": its candidates, what they bind and how they run. */
+#include "common/gpu/attention/launch.h"
+#include "common/gpu/attention/workspace.h"
+#include "common/gpu/candidate.h"
+#include "common/gpu/candidate_lists.h"
+#include "common/gpu/device.h"
+#include "common/gpu/rope/lists.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const gpu_attention_kernels *kernels_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_attention_f32
+           : dtype == ROPE_F16 ? &gpu_attention_f16
+                               : &gpu_attention_bf16;
+}
+
+static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
+                         char *reason) {
+    const rope_attention_problem *problem = canonical;
+    int32_t tiles, most;
+    if (!problem)
+        return gpu_kernel_probe(gpu_attention_f32.generic, device, reason);
+    if (!self->data)
+        return ROPE_OK;
+    const char *declined = gpu_tiles_decline(problem, kernels_of(problem->rope.dtype), &tiles);
+    const int32_t shared = gpu_tiles_shared(problem->head_dim, problem->v_head_dim);
+    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
+    if (error != gpuSuccess)
+        return gpu_refuse(error, reason);
+    if (!declined && most >= shared)
+        return ROPE_OK;
+    if (declined)
+        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    else
+        snprintf(reason, ROPE_REASON_SIZE,
+                 "declined: matrix instructions and %d bytes of shared memory are needed, the "
+                 "device has %d",
+                 shared, most);
+    return ROPE_DECLINED;
+}
+
+static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
+    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
+                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
+    if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
+        error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
+                                 gpu_tiles_shared(problem->head_dim, problem->v_head_dim));
+    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    bound->problem = *problem;
+    if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&bound->devices);
+    if (error == gpuSuccess)
+        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
+    return error;
+}
+
+static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
+                        void **kernel, char *reason) {
+    const rope_attention_problem *problem = canonical;
+    gpu_attention_bound *bound = calloc(1, sizeof *bound);
+    if (!bound)
+        return gpu_refuse(gpuErrorMemoryAllocation, reason);
+    bound->kernels = kernels_of(problem->rope.dtype);
+    bound->device = device;
+    bound->tiles = GPU_GENERIC;
+    if (self->data)
+        (void)gpu_tiles_decline(problem, bound->kernels, &bound->tiles);
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = fill(bound, problem);
+        gpu_leave(device, previous);
+    }
+    if (error != gpuSuccess) {
+        free(bound);
+        return gpu_refuse(error, reason);
+    }
+    *kernel = bound;
+    return ROPE_OK;
+}
+
+static void release(void *kernel) {
+    gpu_attention_bound *bound = kernel;
+    if (bound)
+        (void)gpu_free(bound->device, bound->lists);
+    free(bound);
+}
+
+static rope_status check_lists(gpu_attention_bound *bound, const rope_attention_call *call) {
+    const rope_position_map *q = &call->rope.position, *k = &call->k_position;
+    const int table = bound->problem.rope.angle_mode == ROPE_ANGLE_TABLE;
+    const gpu_named_pointer given[] = {
+        {"position_ids", q->ids},
+        {"sequence_offsets", q->offsets},
+        {"cu_seqlens", q->cu_seqlens},
+        {"sequence_lengths", q->lengths},
+        {"cos", table ? call->rope.cos : NULL},
+        {"sin", table ? call->rope.sin : NULL},
+        {"position_flag", call->rope.position_flag},
+        {"q_lengths", call->q_lengths},
+        {"k_lengths", call->k_lengths},
+        {"k_cu_seqlens", k->cu_seqlens},
+        {"k_position_ids", k->ids},
+        {"sinks", call->sinks},
+        {"tree_bits", call->tree_bits},
+        {"block_table", call->block_table},
+    };
+    return gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+}
+
+/* A plan's first call alone is asked about: an answer takes as long as a launch. */
+static rope_status check_memory(gpu_attention_bound *bound, const rope_attention_call *call,
+                                const void *workspace) {
+    const gpu_named_pointer given[] = {
+        {"q.in", call->rope.tensor[0].in},
+        {"q.out", call->rope.tensor[0].out},
+        {"k.in", call->k.in},
+        {"k.out", call->k.out},
+        {"v.in", call->v.in},
+        {"k_cache", call->k.cache},
+        {"k_cache.scale", call->k.scale},
+        {"v_cache", call->v.cache},
+        {"v_cache.scale", call->v.scale},
+        {"out.data", call->out},
+        {"lse", call->lse},
+        {"workspace", call->workspace_bytes ? workspace : NULL},
+    };
+    rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    if (status == ROPE_OK)
+        status = check_lists(bound, call);
+    if (status == ROPE_OK)
+        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+    return status;
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    gpu_attention_bound *bound = (gpu_attention_bound *)(uintptr_t)kernel;
+    rope_status status = gpu_attention_check_workspace(problem, call, workspace);
+    if (status != ROPE_OK)
+        return status;
+    int previous;
+    gpuError_t error = gpu_enter(bound->device, &previous);
+    if (error == gpuSuccess) {
+        status = gpu_check_stream(bound->device, bound->devices, stream);
+        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
+            status = check_memory(bound, call, workspace);
+        if (status == ROPE_OK)
+            error = gpu_attention_launch(bound, call, workspace, stream);
+        gpu_leave(bound->device, previous);
+    }
+    return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
+}
+
+/* takes: tiles, or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
+        .name = label, .data = (takes), .query = query, .bind = bind,                              \
+        .workspace = gpu_attention_workspace, .run = run, .release = release                       \
+    }
+
+static const char tiles[] = "tiles";
+
+static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
+
+const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
+                                                      sizeof candidates / sizeof candidates[0]};

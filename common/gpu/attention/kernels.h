@@ -1,0 +1,70 @@
+/* What host code must know of the kernels of "attention". */
+#ifndef ROPEKIT_GPU_ATTENTION_KERNELS_H
+#define ROPEKIT_GPU_ATTENTION_KERNELS_H
+
+#include "common/gpu/rope/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Threads of a block of every kernel here, tokens of a block that rotates. */
+enum { GPU_ATTENTION_THREADS = 128, GPU_ATTENTION_TOKENS = 8 };
+
+/* Of the generic kernel: rows of a block, which are the queries of one key head in the order
+ * [query, head]; keys of a tile, one a thread; elements of a head of which scores are summed at a
+ * time. */
+enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENERIC_DEPTH = 32 };
+
+/* Of the kernels of tiles: rows of a block, keys of a tile. */
+enum { GPU_TILE_ROWS = 128, GPU_TILE_KEYS = 32 };
+
+/* head_dim of q, k and v that they are compiled for. */
+enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
+
+/* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side. */
+enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8 };
+
+/*
+ * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
+ * and k.out, where they are not NULL, hold what rotates already, and take (rope_attention_problem,
+ * rope_attention_call, int32_t *failed): failed, or NULL, has an entry of each sequence, 1 where a
+ * key of it has no position. Grid x strides over tiles of sequences.
+ *   check: grid x over sequences; fills failed
+ *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
+ *     holds GPU_ATTENTION_TOKENS heads in fp32
+ *   generic: grid y strides over key heads; dynamic shared memory as gpu_generic_shared() says
+ *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
+ */
+typedef struct gpu_attention_kernels {
+    const void *check;
+    const void *rotate[2];
+    const void *generic;
+    const void *tiles[GPU_TILE_DIMS];
+} gpu_attention_kernels;
+
+/* Floats of the generic kernel's dynamic shared memory: queries, room where they are rotated and
+ * where a tile's elements lie, and weights. */
+static inline int32_t gpu_generic_stage(int32_t head_dim) {
+    const int32_t queries = GPU_GENERIC_ROWS * head_dim,
+                  keys = GPU_GENERIC_KEYS * (GPU_GENERIC_DEPTH + 1);
+    return queries > keys ? queries : keys;
+}
+
+static inline int32_t gpu_generic_shared(int32_t head_dim) {
+    return GPU_GENERIC_ROWS * (head_dim + GPU_GENERIC_KEYS) + gpu_generic_stage(head_dim);
+}
+
+/* Bytes: queries, two tiles of keys and two of values. */
+static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
+    return 2 * (GPU_TILE_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
+}
+
+extern const gpu_attention_kernels gpu_attention_f32;
+extern const gpu_attention_kernels gpu_attention_f16;
+extern const gpu_attention_kernels gpu_attention_bf16;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,192 @@
+/*
+ * From a call of "attention" to its launches: what has no position, what rotates ahead of time,
+ * what attends. Keys are rotated once each; queries where q.out asks for them, else by the kernel
+ * that attends.
+ */
+#include "common/gpu/attention/launch.h"
+
+#include "common/gpu/attention/workspace.h"
+#include "common/math/attention.h"
+
+#include <gpu_tuning.h>
+
+/* Blocks of a grid that takes a call of any size with any number of them. */
+#ifndef GPU_GENERIC_X_MOST
+#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
+#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
+#endif
+
+typedef struct launches {
+    const gpu_attention_bound *bound;
+    void *stream;
+    rope_attention_call call; /* with out where keys lie rotated */
+    int32_t *failed;          /* or NULL */
+} launches;
+
+int gpu_attention_may_fail(const rope_attention_problem *p) {
+    return p->rotates[1] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+           p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+}
+
+static uint32_t at_most(int64_t n, int64_t most) {
+    return (uint32_t)(n < most ? n : most);
+}
+
+static size_t at_least(size_t n, size_t least) {
+    return n > least ? n : least;
+}
+
+/* Tiles of `rows` rows that all sequences together have at most; `packed` of `most` rows in all,
+ * else each of as many. */
+static int64_t tiles_of(int64_t sequences, int packed, int64_t most, int64_t rows) {
+    const int64_t tiles = (most + rows - 1) / rows;
+    return packed ? tiles + sequences : tiles * sequences;
+}
+
+static gpuError_t launch(const launches *l, const void *kernel, int64_t x, int64_t y, size_t shared,
+                         void **arguments) {
+    const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},
+               block = {GPU_ATTENTION_THREADS, 1, 1};
+    return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, l->bound->early);
+}
+
+/* --- what runs ahead --- */
+
+static void room_for_keys(const rope_attention_problem *p, const gpu_attention_room *room,
+                          char *workspace, rope_attention_call *call) {
+    call->k.out = workspace + room->keys;
+    call->k.out_stride[3] = 1;
+    call->k.out_stride[2] = p->head_dim;
+    call->k.out_stride[1] = call->k.heads * call->k.out_stride[2];
+    call->k.out_stride[0] = call->k_tokens * call->k.out_stride[1];
+}
+
+static gpuError_t rotate(launches *l, int tensor) {
+    const rope_attention_call *call = &l->call;
+    const int packed =
+        tensor ? call->k_position.cu_seqlens != NULL : call->rope.position.cu_seqlens != NULL;
+    const int64_t tiles =
+        tiles_of(rope_attention_sequences(call), packed,
+                 tensor ? call->k_tokens : call->rope.tokens, GPU_ATTENTION_TOKENS);
+    rope_call tokens = call->rope;
+    if (tensor)
+        tokens.position = call->k_position;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &tokens, &l->failed};
+    return launch(
+        l, l->bound->kernels->rotate[tensor], tiles,
+        tensor ? call->k.heads : call->rope.tensor[0].heads,
+        at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
+                 GPU_ATTENTION_THREADS * sizeof(int64_t)),
+        arguments);
+}
+
+static gpuError_t check(launches *l) {
+    rope_call keys = l->call.rope;
+    keys.position = l->call.k_position;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &keys, &l->failed};
+    return launch(l, l->bound->kernels->check, rope_attention_sequences(&l->call), 1, 0, arguments);
+}
+
+/* --- tiles --- */
+
+static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
+
+const char *gpu_tiles_decline(const rope_attention_problem *p, const gpu_attention_kernels *kernels,
+                              int32_t *tiles) {
+    *tiles = 0;
+    if (p->rope.dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
+        ++*tiles;
+    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
+        return "declined: head_dim and v_head_dim are not both 64 or 128";
+    return kernels->tiles[*tiles] ? NULL : "declined: no matrix instructions are compiled here";
+}
+
+/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `unit` at a
+ * time, and lie within 2^35 of the first. */
+static int moves(const void *pointer, const int64_t *stride, const int64_t *size, int count,
+                 int64_t unit) {
+    int64_t reach = 0;
+    for (int d = 0; d < count; d++) {
+        if (size[d] <= 1)
+            continue;
+        if (stride[d] < 0 || stride[d] % unit || stride[d] > (INT64_C(1) << 35) / size[d])
+            return 0;
+        reach += (size[d] - 1) * stride[d];
+    }
+    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)(2 * unit) == 0;
+}
+
+static int moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
+                      int64_t heads, int64_t unit) {
+    const int64_t size[3] = {batch, tokens, heads};
+    return stride[3] == 1 && moves(pointer, stride, size, 3, unit);
+}
+
+static int moves_operand(const rope_attention_problem *p, const rope_append_steps *steps,
+                         const rope_attention_call *call, const rope_append_operand *o) {
+    const int64_t size[3] = {call->pages, p->page_size, o->heads};
+    if (o->out)
+        return moves_head(o->out, o->out_stride,
+                          p->cache ? rope_attention_sequences(call) : call->rope.batch,
+                          call->k_tokens, o->heads, 8);
+    if (o->in)
+        return moves_head(o->in, o->in_stride, call->rope.batch, call->k_tokens, o->heads, 8);
+    return steps->store_dtype == p->rope.dtype && steps->dim_block == steps->head_dim &&
+           o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 8);
+}
+
+static int32_t fits_of(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_operand *q = &call->rope.tensor[0];
+    const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
+    return (moves_head(q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, batch,
+                       tokens, q->heads, 8)
+                ? GPU_TILE_Q
+                : 0) |
+           (moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
+           (moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
+           (moves_head(call->out, call->out_stride, batch, tokens, q->heads, 2) ? GPU_TILE_OUT : 0);
+}
+
+/* --- what attends --- */
+
+static gpuError_t attend(launches *l) {
+    const gpu_attention_bound *bound = l->bound;
+    const rope_attention_call *call = &l->call;
+    const rope_attention_problem *p = &bound->problem;
+    const int generic = bound->tiles == GPU_GENERIC;
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads;
+    const int64_t tiles =
+        tiles_of(rope_attention_sequences(call), call->rope.position.cu_seqlens != NULL,
+                 call->rope.tokens * group, generic ? GPU_GENERIC_ROWS : GPU_TILE_ROWS);
+    int32_t fits = generic ? 0 : fits_of(p, call);
+    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
+    if (generic)
+        return launch(l, bound->kernels->generic, tiles, call->k.heads,
+                      (size_t)gpu_generic_shared(p->head_dim) * sizeof(float), arguments);
+    return launch(l, bound->kernels->tiles[bound->tiles], tiles, call->k.heads,
+                  (size_t)gpu_tiles_shared(p->head_dim, p->v_head_dim), arguments);
+}
+
+gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,
+                                void *workspace, void *stream) {
+    const rope_attention_problem *p = &bound->problem;
+    const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, call);
+    launches l = {bound, stream, *call, NULL};
+    gpu_attention_room room;
+    gpuError_t error = gpuSuccess;
+    if (!gpu_attention_room_of(p, &sizes, call->k.out != NULL, &room))
+        return gpuErrorMemoryAllocation;
+    if (gpu_attention_may_fail(p)) {
+        l.failed = (int32_t *)(void *)((char *)workspace + room.failed);
+        error = check(&l);
+    }
+    if (p->rotates[1] && !call->k.out)
+        room_for_keys(p, &room, workspace, &l.call);
+    if (error == gpuSuccess && p->rotates[1])
+        error = rotate(&l, 1);
+    if (error == gpuSuccess && call->rope.tensor[0].out)
+        error = rotate(&l, 0);
+    return error == gpuSuccess ? attend(&l) : error;
+}

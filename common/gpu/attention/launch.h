@@ -1,0 +1,35 @@
+/* A problem of "attention" bound to a device, and the launches of its calls. */
+#ifndef ROPEKIT_GPU_ATTENTION_LAUNCH_H
+#define ROPEKIT_GPU_ATTENTION_LAUNCH_H
+
+#include <gpu_alias.h>
+
+#include <stdatomic.h>
+
+#include "common/gpu/attention/kernels.h"
+#include "common/gpu/rope/launch.h"
+
+/* What bind makes and run is given. */
+typedef struct gpu_attention_bound {
+    rope_attention_problem problem; /* its lists lie on the device */
+    void *lists;
+    const gpu_attention_kernels *kernels;
+    int32_t device;
+    int32_t devices;  /* of the machine */
+    int32_t tiles;    /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t early;    /* launches may begin before the one ahead of them has ended */
+    atomic_int asked; /* the runtime was asked about a call's memory */
+} gpu_attention_bound;
+
+/* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */
+const char *gpu_tiles_decline(const rope_attention_problem *problem,
+                              const gpu_attention_kernels *kernels, int32_t *tiles);
+
+/* Whether a key may have no position. */
+int gpu_attention_may_fail(const rope_attention_problem *problem);
+
+/* Launches what rotates ahead, then what attends. */
+gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,
+                                void *workspace, void *stream);
+
+#endif

@@ -1,0 +1,672 @@
+/*
+ * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp MT times
+ * 16 of them, and walks over tiles of KEYS keys, of which the next is copied to shared memory while
+ * one is worked on. Tiles begin at multiples of KEYS, and one that a row does not see leaves it as
+ * it is, so a row's bits do not depend on its neighbours.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_TILE_H
+#define ROPEKIT_GPU_ATTENTION_TILE_H
+
+#include "common/gpu/attention/rows.h"
+
+#include <gpu_tile.h>
+
+/* What threads of a block share, beside queries, two tiles of keys and two of values. */
+struct gpu_tile_block {
+    gpu_attention_tile tile;
+    int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
+    uint32_t keys[2][GPU_TILE_KEYS], values[2][GPU_TILE_KEYS]; /* in 16 bytes from element 0 */
+    rope_key_range seen, common;                               /* by some row, by all */
+    int64_t base, next;                                        /* next: kept in no register */
+};
+
+/* A block's call. */
+struct gpu_tile_call {
+    const rope_attention_problem *p;
+    const rope_attention_call *call;
+    gpu_tile_block *b;
+    char *queries, *stage; /* in shared memory */
+    int32_t key_head;
+    int32_t fits; /* GPU_TILE_ */
+};
+
+/* A thread's rows: largest logit in units of log 2, sums of its own columns, and elements of out.
+ */
+template <int DV, int MT> struct gpu_tile_rows {
+    float largest[MT][2], sum[MT][2];
+    float out[MT][DV / 8][4];
+};
+
+GPU_FN int gpu_lane(void) {
+    return gpu_anew((int)threadIdx.x) % 32;
+}
+
+template <int MT> GPU_FN int gpu_warp_row(void) {
+    return gpu_anew((int)threadIdx.x) / 32 * 16 * MT;
+}
+
+/* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
+template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
+    return row * (D * 2) + (chunk ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
+}
+
+template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int i) {
+    return (uint16_t *)(tile + gpu_swizzled<D>(row, i / 8)) + i % 8;
+}
+
+#if GPU_HAS_TILES
+/* --- queries --- */
+
+/* Row `row` of the block as one of its sequence's. */
+GPU_FN bool gpu_tile_query(const gpu_tile_call &t, int row, int64_t *query, int64_t *head) {
+    const int64_t group = gpu_attention_group(t.call), n = t.b->tile.first + row;
+    *query = n / group;
+    *head = t.key_head * group + n % group;
+    return *query < t.b->tile.s.q_count;
+}
+
+template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
+    const rope_operand *o = &t.call->rope.tensor[0];
+    const int64_t *stride = o->out ? o->out_stride : o->in_stride;
+    const rope_attention_sequence *s = &t.b->tile.s;
+    const char *from = (const char *)(o->out ? o->out : o->in) +
+                       2 * (s->q_row * stride[0] + s->q_first * stride[1]);
+    int64_t query, head;
+#pragma unroll 4
+    for (int e = (int)threadIdx.x; e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
+        const int row = e / (D / 8), chunk = e % (D / 8);
+        const bool there = gpu_tile_query(t, row, &query, &head);
+        const int64_t at = there ? query * stride[1] + head * stride[2] : 0;
+        gpu_copy_async(t.queries + gpu_swizzled<D>(row, chunk), from + 2 * at + 16 * chunk, there);
+    }
+}
+
+template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gpu_tile_call &t) {
+    int64_t query, head;
+    for (int e = (int)threadIdx.x; e < ROWS * D; e += GPU_ATTENTION_THREADS) {
+        const bool there = gpu_tile_query(t, e / D, &query, &head);
+        *gpu_swizzled_element<D>(t.queries, e / D, e % D) =
+            gpu_narrow<DTYPE>(there ? gpu_query_element<DTYPE>(&gpu_reread(t.call)->rope.tensor[0],
+                                                               &t.b->tile.s, query, head, e % D)
+                                    : 0);
+    }
+}
+
+/* Rotates queries where they lie. Coefficients of a pair serve all heads of a query; tokens: room
+ * for one of each query. */
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) {
+    const rope_problem *p = &t.p->rope;
+    const int64_t group = gpu_attention_group(t.call), query0 = t.b->tile.first / group,
+                  to = (t.b->tile.first + ROWS - 1) / group;
+    const int count = (int)((to < t.b->tile.s.q_count ? to + 1 : t.b->tile.s.q_count) - query0);
+    for (int n = (int)threadIdx.x; n < count; n += GPU_ATTENTION_THREADS)
+        rope_query_token(t.p, t.call, &t.b->tile.s, query0 + n, &tokens[n]);
+    __syncthreads();
+    const int pairs = p->pairs;
+    const bool moves = p->pairing_in != p->pairing_out;
+    for (int e = (int)threadIdx.x; e < count * pairs; e += GPU_ATTENTION_THREADS) {
+        const rope_token *token = &tokens[e / pairs];
+        const int i = e % pairs, from = p->rotary_offset[0];
+        if (token->fate != ROPE_TOKEN_ROTATES && !moves)
+            continue;
+        rope_coefficients m = {1, 0, 1, 0};
+        if (token->fate == ROPE_TOKEN_ROTATES)
+            m = rope_coefficients_of(p, &t.call->rope, token, i, 0);
+        const int64_t row0 = (query0 + e / pairs) * group - t.b->tile.first;
+        for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < ROWS; g++) {
+            const int row = (int)(row0 + g), first = from + rope_first_of(p->pairing_in, i),
+                      second = from + rope_second_of(p->pairing_in, i, pairs);
+            rope_pair x;
+            if (moves) {
+                const rope_operand *o = &t.call->rope.tensor[0];
+                const int64_t head = t.key_head * group + g, query = query0 + e / pairs;
+                x.x1 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, first);
+                x.x2 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, second);
+            } else {
+                x.x1 = gpu_widen<DTYPE>(*gpu_swizzled_element<D>(t.queries, row, first));
+                x.x2 = gpu_widen<DTYPE>(*gpu_swizzled_element<D>(t.queries, row, second));
+            }
+            if (token->fate == ROPE_TOKEN_ROTATES)
+                x = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(x, m)
+                                                                 : rope_rotate(x, m);
+            const uint32_t two = gpu_join<DTYPE>(x.x1, x.x2);
+            *gpu_swizzled_element<D>(t.queries, row, from + rope_first_of(p->pairing_out, i)) =
+                (uint16_t)two;
+            *gpu_swizzled_element<D>(t.queries, row,
+                                     from + rope_second_of(p->pairing_out, i, pairs)) =
+                (uint16_t)(two >> 16);
+        }
+    }
+}
+
+/* --- keys that rows see --- */
+
+GPU_FN int32_t gpu_tile_near(int64_t key, int64_t base) {
+    const int64_t n = key - base;
+    return (int32_t)(n < -1 ? -1 : n > INT32_MAX ? INT32_MAX : n);
+}
+
+/* Whether a query may have no position. */
+GPU_FN bool gpu_queries_may_fail(const rope_attention_problem *p) {
+    return p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+           p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+}
+
+/* What is seen does not fall from a query to the next. A query that has no position sees nothing,
+ * and is left out. */
+template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
+    gpu_tile_block *b = t.b;
+    const rope_attention_sequence *s = &b->tile.s;
+    const int64_t group = gpu_attention_group(t.call), from = b->tile.first / group;
+    int64_t to = (b->tile.first + ROWS - 1) / group;
+    to = to < s->q_count ? to : s->q_count - 1;
+    const rope_key_range before = rope_keys_seen(t.p, s, rope_query_index(s, from)),
+                         after = rope_keys_seen(t.p, s, rope_query_index(s, to));
+    const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
+    if (threadIdx.x == 0) {
+        b->seen = {before.first, after.last};
+        b->common = {after.first, before.last};
+        b->base = base;
+    }
+    for (int row = (int)threadIdx.x; row < ROWS; row += GPU_ATTENTION_THREADS) {
+        const int64_t query = (b->tile.first + row) / group;
+        const rope_key_range seen = rope_keys_seen(
+            t.p, s, rope_query_index(s, query < s->q_count ? query : s->q_count - 1));
+        b->first[row] = gpu_tile_near(seen.first, base);
+        b->last[row] = gpu_tile_near(seen.last, base);
+        if (!gpu_queries_may_fail(t.p) || query >= s->q_count)
+            continue;
+        rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
+        rope_query_token(t.p, t.call, s, query, token);
+        if (token->fate == ROPE_TOKEN_FAILS) {
+            b->first[row] = INT32_MAX;
+            gpu_attention_flag(t.call);
+        }
+    }
+}
+
+/* --- keys and values --- */
+
+/* Where the heads of a tile's keys, from `first` of the block's on, begin; those of keys that no
+ * row sees are 0.
+ */
+GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first, int stage) {
+    const int n = (int)threadIdx.x % GPU_TILE_KEYS;
+    const int64_t key = t.b->base + first + n;
+    if ((int)threadIdx.x >= 2 * GPU_TILE_KEYS)
+        return;
+    const bool value = (int)threadIdx.x >= GPU_TILE_KEYS;
+    const rope_append_operand *o = value ? &t.call->v : &t.call->k;
+    uint32_t at = 0;
+    if (key >= t.b->seen.first && key < t.b->seen.last)
+        at = (uint32_t)(gpu_attention_head_of(t.p, t.call, o, value ? &t.p->v : &t.p->k,
+                                              &t.b->tile.s, key, t.key_head)
+                            .at /
+                        8);
+    (value ? t.b->values : t.b->keys)[stage][n] = at;
+}
+
+/* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
+template <int D>
+GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
+                          const uint32_t *places, int first, char *to) {
+    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache);
+    const int before = gpu_tile_near(t.b->seen.first, t.b->base + first),
+              end = gpu_tile_near(t.b->seen.last, t.b->base + first);
+#pragma unroll
+    for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
+        const int n = e * GPU_ATTENTION_THREADS + (int)threadIdx.x, row = n / (D / 8),
+                  chunk = n % (D / 8);
+        gpu_copy_async(to + gpu_swizzled<D>(row, chunk), from + 16 * ((int64_t)places[row] + chunk),
+                       row >= before && row < end);
+    }
+}
+
+/* The same of elements that do not lie side by side, or are of another type. */
+template <int DTYPE, int D>
+GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to) {
+    const int64_t first = t.b->base + from;
+    for (int row = (int)threadIdx.x / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
+        const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
+        const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
+        const bool there = first + row >= t.b->seen.first && first + row < t.b->seen.last;
+        gpu_attention_head h = {0, 1};
+        if (there)
+            h = gpu_attention_head_of(t.p, t.call, o, s, &t.b->tile.s, first + row, t.key_head);
+        for (int i = gpu_lane(); i < D; i += 32)
+            *gpu_swizzled_element<D>(to, row, i) =
+                there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, s, h, i))
+                      : (uint16_t)0;
+    }
+}
+
+/* Bytes of a tile of keys and one of values. */
+template <int D, int DV> GPU_FN constexpr int gpu_stage_bytes(void) {
+    return GPU_TILE_KEYS * (D + DV) * 2;
+}
+
+template <int DTYPE, int D, int DV>
+GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int first, int stage) {
+    char *keys = t.stage + stage * gpu_stage_bytes<D, DV>(), *values = keys + GPU_TILE_KEYS * D * 2;
+    if (t.fits & GPU_TILE_K)
+        gpu_tile_copy<D>(t, &t.call->k, t.b->keys[stage], first, keys);
+    else
+        gpu_tile_read<DTYPE, D>(t, 0, first, keys);
+    if (t.fits & GPU_TILE_V)
+        gpu_tile_copy<DV>(t, &t.call->v, t.b->values[stage], first, values);
+    else
+        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
+}
+
+/* --- a tile --- */
+
+/* Whether all rows see all keys of a tile, the same ones, or each its own. */
+enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART };
+
+GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, int first) {
+    const gpu_tile_block *b = t.b;
+    if (t.p->mask == ROPE_MASK_TREE)
+        return GPU_TILE_APART;
+    if (b->base + first >= b->common.first && b->base + first + GPU_TILE_KEYS <= b->common.last)
+        return GPU_TILE_WHOLE;
+    return b->seen.first == b->common.first && b->seen.last == b->common.last ? GPU_TILE_ALIKE
+                                                                              : GPU_TILE_APART;
+}
+
+template <int DTYPE, int D, int MT>
+GPU_FN void gpu_tile_products(const char *queries, const char *keys,
+                              float s[MT][GPU_TILE_KEYS / 8][4]) {
+    const int lane = gpu_lane(), row0 = gpu_warp_row<MT>();
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+            s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+            gpu_load_matrices(
+                a[m], queries + gpu_swizzled<D>(row0 + 16 * m + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+        for (int n = 0; n < GPU_TILE_KEYS / 16; n++) {
+            uint32_t b[4];
+            gpu_load_matrices(
+                b, keys + gpu_swizzled<D>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                gpu_mma<DTYPE>(s[m][2 * n], a[m], b);
+                gpu_mma<DTYPE>(s[m][2 * n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+/* cap * tanh(x / cap) of x = scale * s. */
+template <int MT>
+GPU_FN void gpu_tile_cap(float scale, float cap, float s[MT][GPU_TILE_KEYS / 8][4]) {
+    const float twice = 2 * 1.44269504f * scale / cap;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float power = gpu_exp2(s[m][n][e] * twice);
+                s[m][n][e] = fmaf(-2 * cap, gpu_reciprocal(power + 1), cap);
+            }
+}
+
+/* Bits first.. of a row's words, 1 before bit 0. */
+GPU_FN uint64_t gpu_tree_bits(const uint32_t *words, int64_t count, int64_t first) {
+    uint32_t w[3];
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        const int64_t n = (first >> 5) + i;
+        w[i] = n < 0 ? 0xffffffffu : n < count ? words[n] : 0;
+    }
+    const int shift = (int)(first & 31);
+    const uint64_t low = w[0] | (uint64_t)w[1] << 32;
+    return shift ? low >> shift | (uint64_t)w[2] << (64 - shift) : low;
+}
+
+/* Which keys of a tile a row sees; first: the tile's, from the block's base on. */
+GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
+    const int from = t.b->first[row] - first, to = t.b->last[row] - first;
+    const uint64_t before = from <= 0    ? 0
+                            : from >= 64 ? ~UINT64_C(0)
+                                         : (UINT64_C(1) << from) - 1,
+                   upto = to <= 0    ? 0
+                          : to >= 64 ? ~UINT64_C(0)
+                                     : (UINT64_C(1) << to) - 1;
+    const int64_t n = (t.b->tile.first + row) / gpu_attention_group(t.call);
+    const rope_attention_sequence *q = &t.b->tile.s;
+    uint64_t sees = upto & ~before;
+    if (t.p->mask == ROPE_MASK_TREE && n < q->q_count)
+        sees &= gpu_tree_bits(t.call->tree_bits + q->q_row * t.call->tree_stride[0] +
+                                  (q->q_first + n) * t.call->tree_stride[1],
+                              (t.call->tree_keys + 31) / 32,
+                              t.b->base + first - q->k_count + t.call->tree_keys);
+    return sees;
+}
+
+/* -infinity for keys that a row does not see. */
+template <int MT>
+GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first, float s[MT][GPU_TILE_KEYS / 8][4]) {
+    const int lane = gpu_lane();
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = gpu_warp_row<MT>() + 16 * m + 8 * h + lane / 4;
+            const uint64_t sees = gpu_tile_sees(t, row, first) >> (lane % 4 * 2);
+#pragma unroll
+            for (int c = 0; c < GPU_TILE_KEYS / 8; c++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (!(sees >> (8 * c + e) & 1))
+                        s[m][c][2 * h + e] = -INFINITY;
+        }
+}
+
+/* From products to weights; unit: log2 of e times what a product is multiplied by. */
+template <int DV, int MT>
+GPU_FN void gpu_tile_weigh(float unit, float s[MT][GPU_TILE_KEYS / 8][4],
+                           gpu_tile_rows<DV, MT> &rows) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float most = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+                most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
+            most = fmaxf(most, gpu_shuffle_xor(most, 1));
+            most = fmaxf(most, gpu_shuffle_xor(most, 2)) * unit;
+            const float before = rows.largest[m][h], now = fmaxf(before, most),
+                        base = now == -INFINITY ? 0 : now, kept = gpu_exp2(before - base);
+            rows.largest[m][h] = now;
+            float sum = rows.sum[m][h] * kept;
+#pragma unroll
+            for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+#pragma unroll
+                for (int e = 2 * h; e < 2 * h + 2; e++) {
+                    s[m][n][e] = gpu_exp2(fmaf(s[m][n][e], unit, -base));
+                    sum += s[m][n][e];
+                }
+            rows.sum[m][h] = sum;
+            if (gpu_any(kept != 1)) {
+#pragma unroll
+                for (int n = 0; n < DV / 8; n++) {
+                    rows.out[m][n][2 * h] *= kept;
+                    rows.out[m][n][2 * h + 1] *= kept;
+                }
+            }
+        }
+}
+
+/* Weights as the left operand of products with values, 16 keys of them. */
+template <int DTYPE, int MT>
+GPU_FN void gpu_tile_weights(const float s[MT][GPU_TILE_KEYS / 8][4], int k, uint32_t a[MT][4]) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[m][i] =
+                gpu_join<DTYPE>(s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
+/* 16 keys by 16 elements of values as the right operand. */
+template <int DV> GPU_FN void gpu_tile_values(const char *values, int k, int n, uint32_t b[4]) {
+    const int lane = gpu_lane();
+    gpu_load_transposed(b, values + gpu_swizzled<DV>(16 * k + lane % 16, 2 * n + lane / 16));
+}
+
+template <int DTYPE, int DV, int MT>
+GPU_FN void gpu_tile_add(const char *values, const float s[MT][GPU_TILE_KEYS / 8][4],
+                         gpu_tile_rows<DV, MT> &rows) {
+#pragma unroll
+    for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+        uint32_t a[MT][4], b[4];
+        gpu_tile_weights<DTYPE, MT>(s, k, a);
+#pragma unroll
+        for (int n = 0; n < DV / 16; n++) {
+            gpu_tile_values<DV>(values, k, n, b);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                gpu_mma<DTYPE>(rows.out[m][2 * n], a[m], b);
+                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+/* --- values that are not finite, which rows that do not see them may not meet --- */
+
+/* Of two elements those that are, as all bits of each. */
+template <int DTYPE> GPU_FN uint32_t gpu_specials(uint32_t two) {
+    const uint32_t exponent = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u;
+    return ((two & exponent) == exponent ? 0xffffu : 0u) |
+           ((two >> 16 & exponent) == exponent ? 0xffff0000u : 0u);
+}
+
+/* Of two elements, 1 for NaN and for an infinity of a sign. */
+template <int DTYPE> GPU_FN uint32_t gpu_infinities(uint32_t two, uint32_t sign) {
+    const uint32_t exponent = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u,
+                   one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
+    uint32_t ones = 0;
+#pragma unroll
+    for (int shift = 0; shift < 32; shift += 16) {
+        const uint32_t x = two >> shift & 0xffffu;
+        if ((x & exponent) == exponent && x != (exponent | (sign ^ 0x8000u)))
+            ones |= one << shift;
+    }
+    return ones;
+}
+
+template <int DTYPE, int DV> GPU_FN bool gpu_tile_has_special(const char *values) {
+    uint32_t found = 0, b[4];
+    for (int k = 0; k < GPU_TILE_KEYS / 16; k++)
+#pragma unroll 2
+        for (int n = 0; n < DV / 16; n++) {
+            gpu_tile_values<DV>(values, k, n, b);
+            found |= gpu_specials<DTYPE>(b[0]) | gpu_specials<DTYPE>(b[1]) |
+                     gpu_specials<DTYPE>(b[2]) | gpu_specials<DTYPE>(b[3]);
+        }
+    return gpu_any(found != 0);
+}
+
+/* As gpu_tile_add, but for rows whose weight of such a value is 0: how many of each sign a row has
+ * is a product of its own. */
+template <int DTYPE, int DV, int MT>
+GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_KEYS / 8][4],
+                                 gpu_tile_rows<DV, MT> &rows) {
+    const uint32_t one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
+#pragma unroll
+    for (int half = 0; half < DV / 8; half++) {
+        float count[MT][2][4] = {};
+#pragma unroll
+        for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+            uint32_t a[MT][4], b[4], finite[2], infinite[2][2];
+            gpu_tile_weights<DTYPE, MT>(s, k, a);
+            gpu_tile_values<DV>(values, k, half / 2, b);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint32_t two = b[half % 2 * 2 + i];
+                finite[i] = two & ~gpu_specials<DTYPE>(two);
+                infinite[0][i] = gpu_infinities<DTYPE>(two, 0);
+                infinite[1][i] = gpu_infinities<DTYPE>(two, 0x8000u);
+            }
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                gpu_mma<DTYPE>(rows.out[m][half], a[m], finite);
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    a[m][i] =
+                        ((a[m][i] & 0x7fffu) ? one : 0) | ((a[m][i] & 0x7fff0000u) ? one << 16 : 0);
+                gpu_mma<DTYPE>(count[m][0], a[m], infinite[0]);
+                gpu_mma<DTYPE>(count[m][1], a[m], infinite[1]);
+            }
+        }
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                if (count[m][0][e] > 0)
+                    rows.out[m][half][e] += INFINITY;
+                if (count[m][1][e] > 0)
+                    rows.out[m][half][e] -= INFINITY;
+            }
+    }
+}
+
+/* --- a block --- */
+
+/* One tile that lies in shared memory, from key `first` of the block's on. */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, const char *keys,
+                            gpu_tile_rows<DV, MT> &rows) {
+    const char *values = keys + GPU_TILE_KEYS * D * 2;
+    float s[MT][GPU_TILE_KEYS / 8][4];
+    const int32_t state = gpu_tile_state(t, first);
+    const float scale = t.p->scale, cap = t.p->soft_cap;
+    gpu_tile_products<DTYPE, D, MT>(t.queries, keys, s);
+    if (cap > 0)
+        gpu_tile_cap<MT>(scale, cap, s);
+    if (state != GPU_TILE_WHOLE)
+        gpu_tile_mask<MT>(t, first, s);
+    gpu_tile_weigh<DV, MT>(1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+    if (state == GPU_TILE_APART && gpu_tile_has_special<DTYPE, DV>(values))
+        gpu_tile_add_special<DTYPE, DV, MT>(values, s, rows);
+    else
+        gpu_tile_add<DTYPE, DV, MT>(values, s, rows);
+}
+
+/* Ends a row, one of a thread's; `sum` is of the whole row. */
+template <int DTYPE, int DV, int MT>
+GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, float sum,
+                           const gpu_tile_rows<DV, MT> &rows) {
+    const int lane = gpu_lane(), row = gpu_warp_row<MT>() + 16 * m + 8 * h + lane / 4;
+    const rope_attention_sequence *s = &t.b->tile.s;
+    int64_t query, head;
+    if (!gpu_tile_query(t, row, &query, &head) || t.b->first[row] == INT32_MAX)
+        return;
+    float largest = rows.largest[m][h], kept = 1;
+    if (t.p->sink_dtype) {
+        float one;
+        const float sink = 1.44269504f * gpu_attention_sink(t.p, t.call, head, &one),
+                    now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
+        kept = gpu_exp2(largest - base);
+        sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
+        largest = now;
+    }
+    const float factor = sum == 0 ? 0 : kept / sum;
+    const int64_t *stride = t.call->out_stride;
+    uint16_t *out = (uint16_t *)t.call->out + s->q_row * stride[0] +
+                    (s->q_first + query) * stride[1] + head * stride[2];
+#pragma unroll
+    for (int n = 0; n < DV / 8; n++) {
+        const int i = 8 * n + lane % 4 * 2;
+        uint32_t two =
+            gpu_join<DTYPE>(rows.out[m][n][2 * h] * factor, rows.out[m][n][2 * h + 1] * factor);
+        two = sum == 0 ? 0 : two;
+        if (t.fits & GPU_TILE_OUT) {
+            *(uint32_t *)(out + i) = two;
+        } else {
+            out[i * stride[3]] = (uint16_t)two;
+            out[(i + 1) * stride[3]] = (uint16_t)(two >> 16);
+        }
+    }
+    stride = t.call->lse_stride;
+    if (t.call->lse && lane % 4 == 0)
+        t.call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
+            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+}
+
+template <int DTYPE, int DV, int MT>
+GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, MT> &rows) {
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = rows.sum[m][h];
+            sum += gpu_shuffle_xor(sum, 1);
+            sum += gpu_shuffle_xor(sum, 2);
+            gpu_tile_store<DTYPE, DV, MT>(t, m, h, sum, rows);
+        }
+}
+
+/* All rows of a block. */
+template <int DTYPE, int D, int DV, int MT> GPU_FN void gpu_tile_block_attend(gpu_tile_call &t) {
+    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
+    if (t.fits & GPU_TILE_Q)
+        gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
+    else
+        gpu_tile_read_queries<DTYPE, D, ROWS>(t);
+    gpu_tile_see<ROWS>(t);
+    __syncthreads();
+    const int last =
+        t.b->seen.first < t.b->seen.last ? gpu_tile_near(t.b->seen.last, t.b->base) : 0;
+    gpu_tile_place(t, 0, 0);
+    __syncthreads();
+    gpu_tile_fetch<DTYPE, D, DV>(t, 0, 0);
+    gpu_tile_place(t, GPU_TILE_KEYS, 1);
+    gpu_copies_wait();
+    __syncthreads();
+    if (gpu_rotates_queries(t.p, t.call))
+        gpu_tile_rotate_queries<DTYPE, D, ROWS>(
+            t, (rope_token *)(void *)(t.stage + gpu_stage_bytes<D, DV>()));
+    gpu_tile_rows<DV, MT> rows = {};
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+        rows.largest[m][0] = rows.largest[m][1] = -INFINITY;
+    for (int first = 0; first < last; first += GPU_TILE_KEYS) {
+        const int stage = first / GPU_TILE_KEYS % 2;
+        gpu_copies_wait();
+        __syncthreads();
+        if (first + GPU_TILE_KEYS < last)
+            gpu_tile_fetch<DTYPE, D, DV>(t, first + GPU_TILE_KEYS, stage ^ 1);
+        gpu_tile_place(t, first + 2 * GPU_TILE_KEYS, stage);
+        gpu_tile_attend<DTYPE, D, DV, MT>(t, first, t.stage + stage * gpu_stage_bytes<D, DV>(),
+                                          rows);
+    }
+    gpu_tile_finish<DTYPE, DV, MT>(t, rows);
+    __syncthreads();
+}
+
+#endif
+
+template <int DTYPE, int D, int DV, int MT>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
+    gpu_attention_tiles(GPU_PARAMETER rope_attention_problem problem,
+                        GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                        int32_t fits) {
+#if GPU_HAS_TILES
+    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+    const rope_attention_call &call =
+        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
+    extern __shared__ uint4 memory[];
+    __shared__ gpu_tile_block b;
+    gpu_wait_for_last();
+    gpu_let_next_start();
+    for (int64_t n = blockIdx.x;
+         gpu_attention_find<0>(&p, &call, failed, n, gpu_attention_group(&call), ROWS, &b.tile);
+         n = b.next) {
+        if (threadIdx.x == 0)
+            b.next = n + gridDim.x;
+        __syncthreads();
+        if (!b.tile.valid || b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
+            continue;
+        for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads; head += (int32_t)gridDim.y) {
+            gpu_tile_call t = {&p,   &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
+                               head, fits};
+            gpu_tile_block_attend<DTYPE, D, DV, MT>(t);
+        }
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,80 @@
+#include "common/gpu/attention/workspace.h"
+
+#include "common/gpu/attention/launch.h"
+#include "common/gpu/device.h"
+#include "common/math/attention.h"
+
+enum { ALIGNMENT = 256 };
+
+/* Appends a part of n0 * n1 * n2 * n3 elements; 0 where bytes overflow. */
+static int append(const int64_t n[4], size_t element, size_t *bytes, size_t *begin) {
+    size_t part = element;
+    *begin = *bytes;
+    for (int i = 0; i < 4; i++)
+        if (__builtin_mul_overflow(part, (size_t)n[i], &part))
+            return 0;
+    return !__builtin_add_overflow(*bytes, part, bytes) &&
+           !__builtin_add_overflow(*bytes, (ALIGNMENT - *bytes % ALIGNMENT) % ALIGNMENT, bytes);
+}
+
+gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem,
+                                           const rope_attention_call *call) {
+    const int64_t sequences = rope_attention_sequences(call);
+    return (gpu_attention_sizes){sequences, problem->cache ? sequences : call->rope.batch,
+                                 call->k_tokens, call->k.heads};
+}
+
+int gpu_attention_room_of(const rope_attention_problem *problem, const gpu_attention_sizes *sizes,
+                          int has_k_out, gpu_attention_room *room) {
+    const int64_t failed = gpu_attention_may_fail(problem) ? sizes->sequences : 0,
+                  rows = problem->rotates[1] && !has_k_out ? sizes->k_rows : 0;
+    const size_t element = problem->rope.dtype == ROPE_F32 ? 4 : 2;
+    room->bytes = 0;
+    return append((const int64_t[]){failed, 1, 1, 1}, sizeof(int32_t), &room->bytes,
+                  &room->failed) &&
+           append((const int64_t[]){rows, sizes->k_tokens, sizes->k_heads, problem->head_dim},
+                  element, &room->bytes, &room->keys);
+}
+
+rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,
+                                    size_t *bytes) {
+    (void)kernel;
+    const rope_attention_problem *problem = canonical;
+    const rope_attention_bounds *b = given;
+    const int64_t sequences = b->sequences ? b->sequences : b->batch;
+    const gpu_attention_sizes sizes = {sequences, problem->cache ? sequences : b->batch,
+                                       b->k_tokens ? b->k_tokens : b->tokens, b->k_heads};
+    gpu_attention_room room;
+    if (!gpu_attention_room_of(problem, &sizes, 0, &room))
+        return gpu_host->fail(ROPE_ERROR_OVERFLOW,
+                              "bounds of %lld rows, %lld keys and %lld heads overflow; allowed is "
+                              "a workspace below 2^64 bytes",
+                              (long long)sizes.k_rows, (long long)sizes.k_tokens,
+                              (long long)sizes.k_heads);
+    *bytes = room.bytes;
+    return ROPE_OK;
+}
+
+rope_status gpu_attention_check_workspace(const rope_attention_problem *problem,
+                                          const rope_attention_call *call, const void *workspace) {
+    const gpu_attention_sizes sizes = gpu_attention_sizes_of(problem, call);
+    gpu_attention_room room;
+    if (!gpu_attention_room_of(problem, &sizes, call->k.out != NULL, &room))
+        return gpu_host->fail(ROPE_ERROR_OVERFLOW,
+                              "k_tokens is %lld; allowed is a workspace below 2^64 bytes",
+                              (long long)call->k_tokens);
+    if (room.bytes == 0)
+        return ROPE_OK;
+    if (!workspace)
+        return gpu_host->fail(ROPE_ERROR_NULL_POINTER,
+                              "workspace is NULL; allowed is %zu bytes of device memory",
+                              room.bytes);
+    if ((uintptr_t)workspace % ALIGNMENT)
+        return gpu_host->fail(ROPE_ERROR_MISALIGNED, "workspace is %p; allowed is a multiple of %d",
+                              workspace, ALIGNMENT);
+    return call->workspace_bytes >= room.bytes
+               ? ROPE_OK
+               : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
+                                "workspace_bytes is %zu; allowed is >= %zu", call->workspace_bytes,
+                                room.bytes);
+}
