@@ -4,6 +4,10 @@
 
 #include "common/gpu/rope/kernels.h"
 
+#ifndef GPU_APPEND_MIXED
+#define GPU_APPEND_MIXED 1
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -80,6 +84,7 @@ typedef struct gpu_append_vectors {
     float factor;      /* attention factor */
     uint32_t per_pair; /* 2^22 / pairs, rounded up */
     int32_t nodes, largest;
+    uint32_t others; /* blocks of k and v among all, times 2^31, rounded up */
     gpu_append_tensor tensor[ROPE_APPEND_TENSORS];
 } gpu_append_vectors;
 

@@ -137,11 +137,11 @@ static int leaves_rest(const rope_append_problem *p, const rope_append_operand *
            (t != ROPE_APPEND_Q || s->store_dtype == p->rope.dtype);
 }
 
-/* Whether a norm takes whole heads of whole windows, or of none, whose threads are 4 to 32, a power
+/* Whether an RMS norm takes whole heads of whole windows, or of none, whose threads are 4 to 32, a power
  * of two, so that a warp has all of a head's. */
 static int sums_by_shuffles(const rope_append_steps *s, const gpu_append_tensor *v) {
     const int32_t lanes = v->lanes;
-    return GPU_APPEND_SHUFFLES && s->norm && s->norm_dim == s->head_dim &&
+    return GPU_APPEND_SHUFFLES && s->norm == ROPE_NORM_RMS && s->norm_dim == s->head_dim &&
            lanes * 2 * GPU_APPEND_V == s->head_dim && lanes >= 4 && lanes <= 32 &&
            !(lanes & (lanes - 1)) && (lanes == v->window_lanes || lanes == v->rest_lanes);
 }
@@ -359,6 +359,7 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     if (blocks < 0)
         return 0;
     fill_call(p, call, &l->vectors);
+    l->vectors.others = (uint32_t)ceiling((blocks - l->vectors.first_block[0]) << 31, blocks);
     share_memory(threads, l);
     if (l->shared > SHARED_MOST)
         return 0;

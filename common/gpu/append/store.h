@@ -18,12 +18,10 @@ GPU_FN gpu_scale gpu_scale_from(float scale) {
 }
 
 /*
- * x / scale as far as 8 bits tell it from another number, x times s.up before. The first product is
- * within two ulps of the quotient, and a fused step (Markstein) is wrong by 2^-22 of an ulp before it
- * rounds. A number half an ulp from one that 8 bits round at, of nine digits or fewer, is no quotient
- * of 11 digits by 24, and none is so near one (tests/test_append_cache.c). Below 2^-20 every format
- * has 0 with x's sign, which the order of signs keeps; beyond 2^30 it saturates, and a finite first
- * lets an infinity do so.
+ * x / scale as 8 bits see it, of an x that was multiplied by s.up. One fused step (Markstein) rounds
+ * the quotient correctly: tried with every significand of 11 digits over every one of 24. That holds
+ * where no product loses digits, from 2^-20 on. Below, every format has 0 with x's sign, which the
+ * order of signs keeps; beyond 2^30 it saturates, and a finite first lets an infinity do so.
  */
 GPU_FN float gpu_divided(float x, gpu_scale s) {
     const float first = fminf(fmaxf(x * s.reciprocal, -0x1p30f), 0x1p30f);

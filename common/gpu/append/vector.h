@@ -277,21 +277,20 @@ GPU_FN float gpu_halve(float first, float second, int bit) {
     return (odd ? second : first) + gpu_shuffle_xor(odd ? first : second, bit);
 }
 
-/* The same among the threads of a warp, where a head has 4 to 32 of them: each sums a part of one of
- * its two heads, then all have the sum of one, and get the other's value from a neighbour. Sums are
- * those of neighbours, in the order of shared memory. */
+/* The reciprocals of an RMS norm among the threads of a warp, where a head has 4 to 32 of them: each
+ * sums a part of one of its two heads, then all have the sum of one, and get the other's value from
+ * a neighbour. Sums are those of neighbours, in the order of shared memory. */
 template <typename S>
-GPU_FN void gpu_shuffle_values(int what, const gpu_append_tensor &v,
+GPU_FN void gpu_shuffle_values(const gpu_append_tensor &v,
                                const gpu_vectors<S> x[GPU_APPEND_HEADS],
-                               const float mean[GPU_APPEND_HEADS],
                                float values[GPU_APPEND_HEADS]) {
     constexpr bool ADJACENT = S::JOINED_IN && !S::JOINED_OUT;
     constexpr int HEAD = ADJACENT ? 1 : 2; /* the bit of a lane that says which head it sums */
     float a[GPU_APPEND_HEADS], b[GPU_APPEND_HEADS];
 #pragma unroll
     for (int h = 0; h < GPU_APPEND_HEADS; h++) {
-        a[h] = gpu_vector_node<S::DTYPE>(what, x[h].a, mean[h]);
-        b[h] = gpu_vector_node<S::DTYPE>(what, x[h].b, mean[h]);
+        a[h] = gpu_vector_node<S::DTYPE>(GPU_NODE_SQUARES, x[h].a, 0);
+        b[h] = gpu_vector_node<S::DTYPE>(GPU_NODE_SQUARES, x[h].b, 0);
     }
     float sum = ADJACENT ? gpu_halve(a[0] + b[0], a[1] + b[1], 1)
                          : gpu_halve(gpu_halve(a[0], b[0], 1), gpu_halve(a[1], b[1], 1), 2);
@@ -300,7 +299,8 @@ GPU_FN void gpu_shuffle_values(int what, const gpu_append_tensor &v,
         sum = sum + gpu_shuffle_xor(sum, bit);
     if (!ADJACENT)
         sum = sum + gpu_shuffle_xor(sum, 1);
-    const float mine = gpu_value_of(what, &v.steps, sum), other = gpu_shuffle_xor(mine, HEAD);
+    const float mine = rope_norm_reciprocal(sum, v.steps.norm_dim, v.steps.eps),
+                other = gpu_shuffle_xor(mine, HEAD);
     values[0] = threadIdx.x & HEAD ? other : mine;
     values[1] = threadIdx.x & HEAD ? mine : other;
 }
@@ -310,20 +310,17 @@ template <typename S>
 GPU_FN void gpu_norm_values(const gpu_append_tensor &v, const gpu_append_unit &u,
                             const gpu_vectors<S> x[GPU_APPEND_HEADS], float *nodes,
                             float mean[GPU_APPEND_HEADS], float reciprocal[GPU_APPEND_HEADS]) {
-    int what = v.steps.norm == ROPE_NORM_LAYER ? GPU_NODE_ELEMENTS : GPU_NODE_SQUARES;
-#pragma unroll 1
-    for (;;) {
-        if (v.shuffles)
-            gpu_shuffle_values<S>(what, v, x, mean, reciprocal);
-        else
-            gpu_meet_for_values<S>(what, v, u, x, nodes, mean, reciprocal);
-        if (what != GPU_NODE_ELEMENTS)
-            return;
-        what = GPU_NODE_DEVIATIONS;
-        mean[0] = reciprocal[0];
-        mean[1] = reciprocal[1];
+    const bool layer = v.steps.norm == ROPE_NORM_LAYER;
+    if (v.shuffles) {
+        gpu_shuffle_values<S>(v, x, reciprocal);
+        return;
+    }
+    if (layer) {
+        gpu_meet_for_values<S>(GPU_NODE_ELEMENTS, v, u, x, nodes, mean, mean);
         __syncthreads();
     }
+    gpu_meet_for_values<S>(layer ? GPU_NODE_DEVIATIONS : GPU_NODE_SQUARES, v, u, x, nodes, mean,
+                           reciprocal);
 }
 
 /* Weights of a vector as they multiply. */
@@ -595,9 +592,20 @@ GPU_FN int gpu_load_stored(const rope_append_call *call, const gpu_append_tensor
 /* The tensor of a block, which becomes its index among the tensor's. */
 GPU_FN int gpu_tensor_of(const gpu_append_vectors &vectors, int *block) {
     const int q = vectors.first_block[0], k = vectors.first_block[1];
+#if GPU_APPEND_MIXED
+    const uint64_t before = (uint64_t)(uint32_t)*block * vectors.others;
+    const int other = (int)(before >> 31), next = (int)((before + vectors.others) >> 31);
+    if (next == other) {
+        *block -= other;
+        return ROPE_APPEND_Q;
+    }
+    *block = other < k - q ? other : other - (k - q);
+    return other < k - q ? ROPE_APPEND_K : ROPE_APPEND_V;
+#else
     const int tensor = *block >= k ? ROPE_APPEND_V : *block >= q ? ROPE_APPEND_K : ROPE_APPEND_Q;
     *block -= *block >= k ? k : *block >= q ? q : 0;
     return tensor;
+#endif
 }
 
 /* The steps of a thread's heads go through one copy of the code, one head after the other. */
