@@ -31,7 +31,7 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
     if (!bound->vector || !plan_vector(bound, call, &l))
         plan_generic(bound, call, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
-                             bound->early);
+                             bound->on.early);
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
@@ -322,7 +322,7 @@ static int64_t threads_each(const gpu_append_bound *bound, const rope_append_cal
     int64_t lanes = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         lanes += call->tensor[t].heads * bound->problem.steps[t].head_dim / (2 * GPU_APPEND_V);
-    return call->rope.batch * call->rope.tokens * lanes / bound->multiprocessors;
+    return call->rope.batch * call->rope.tokens * lanes / bound->on.multiprocessors;
 }
 
 /* Blocks of q, then k's, then v's; negative where a tensor does not fit. */
