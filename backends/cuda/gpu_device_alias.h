@@ -68,6 +68,29 @@ GPU_JOIN_F8(gpu_join_e4m3, ROPE_F8E4M3, "cvt.rn.satfinite.e4m3x2.f32")
 GPU_JOIN_F8(gpu_join_e5m2, ROPE_F8E5M2, "cvt.rn.satfinite.e5m2x2.f32")
 #undef GPU_JOIN_F8
 
+/* The numbers of the two low bytes of a word, the first in the low one. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define GPU_SPLIT_F8(name, dtype, instruction)                                                     \
+    static __device__ __forceinline__ float2 name(unsigned word) {                                 \
+        unsigned halves;                                                                           \
+        asm(instruction " %0, %1;" : "=r"(halves) : "h"((unsigned short)word));                    \
+        return gpu_split_f16(halves);                                                              \
+    }
+#else
+#define GPU_SPLIT_F8(name, dtype, instruction)                                                     \
+    static __device__ __forceinline__ float2 name(unsigned word) {                                 \
+        return {rope_from_f8(dtype, (uint8_t)word), rope_from_f8(dtype, (uint8_t)(word >> 8))};    \
+    }
+#endif
+GPU_SPLIT_F8(gpu_split_e4m3, ROPE_F8E4M3, "cvt.rn.f16x2.e4m3x2")
+GPU_SPLIT_F8(gpu_split_e5m2, ROPE_F8E5M2, "cvt.rn.f16x2.e5m2x2")
+#undef GPU_SPLIT_F8
+
+/* A value of the thread whose lane differs by these bits, below 32; all of a warp's threads ask. */
+template <typename T> static __device__ __forceinline__ T gpu_shuffle_xor(T value, int bits) {
+    return __shfl_xor_sync(0xffffffffu, value, bits);
+}
+
 /* Two 16-bit numbers of a word times, and plus, two others, rounded once; none is fused. */
 #define GPU_PACKED(name, type, operation)                                                          \
     static __device__ __forceinline__ unsigned name(unsigned a, unsigned b) {                      \

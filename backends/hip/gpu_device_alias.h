@@ -81,6 +81,26 @@ static __device__ __forceinline__ unsigned gpu_join_e5m2(float low, float high) 
     return rope_to_f8(ROPE_F8E5M2, low) | (unsigned)rope_to_f8(ROPE_F8E5M2, high) << 8;
 }
 
+/* The numbers of the two low bytes of a word, the first in the low one. */
+static __device__ __forceinline__ float2 gpu_split_e4m3(unsigned word) {
+    return {rope_from_f8(ROPE_F8E4M3, (uint8_t)word),
+            rope_from_f8(ROPE_F8E4M3, (uint8_t)(word >> 8))};
+}
+
+static __device__ __forceinline__ float2 gpu_split_e5m2(unsigned word) {
+    return {rope_from_f8(ROPE_F8E5M2, (uint8_t)word),
+            rope_from_f8(ROPE_F8E5M2, (uint8_t)(word >> 8))};
+}
+
+/* A value of the thread whose lane differs by these bits, below 32; all of a wave's threads ask. */
+template <typename T> static __device__ __forceinline__ T gpu_shuffle_xor(T value, int bits) {
+#ifdef __CUDACC__
+    return __shfl_xor_sync(0xffffffffu, value, bits);
+#else
+    return __shfl_xor(value, bits);
+#endif
+}
+
 /* Two 16-bit numbers of a word times, and plus, two others, rounded once. */
 static __device__ __forceinline__ unsigned gpu_multiply_f16(unsigned a, unsigned b) {
     const float2 x = gpu_split_f16(a), y = gpu_split_f16(b);

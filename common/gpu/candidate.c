@@ -20,14 +20,19 @@ rope_status gpu_kernel_probe(const void *kernel, int32_t device, char *reason) {
     return error == gpuSuccess ? ROPE_OK : gpu_refuse(error, reason);
 }
 
-gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *early) {
+gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
+                    const void *const *kernels, size_t count) {
     gpuFuncAttributes attributes;
-    gpuError_t error = gpuSuccess;
-    *early = 1;
+    gpuError_t error = gpuDeviceGetAttribute(&binding->multiprocessors,
+                                             gpuDevAttrMultiprocessorCount, device);
+    if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&binding->devices);
+    binding->device = device;
+    binding->early = launch == ROPE_LAUNCH_PROGRAMMATIC;
     for (size_t i = 0; i < count && error == gpuSuccess; i++)
         if (kernels[i]) {
             error = gpuFuncGetAttributes(&attributes, kernels[i]);
-            *early &= error == gpuSuccess && gpu_starts_early(&attributes);
+            binding->early &= error == gpuSuccess && gpu_starts_early(&attributes);
         }
     return error;
 }
@@ -41,11 +46,39 @@ rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, s
     return ROPE_OK;
 }
 
-rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream) {
-    const int found = stream && devices > 1 ? gpu_device_of_stream(stream, device) : device;
+static rope_status check_stream(const gpu_binding *binding, void *stream) {
+    const int32_t device = binding->device;
+    const int found =
+        stream && binding->devices > 1 ? gpu_device_of_stream(stream, device) : device;
     return found == device
                ? ROPE_OK
                : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
                                 "stream is of %s device %d; allowed is one of device %d, or NULL",
                                 GPU_BACKEND_NAME, found, device);
+}
+
+static rope_status check_memory(const gpu_operation *operation, gpu_binding *binding,
+                                const void *call) {
+    if (atomic_load_explicit(&binding->asked, memory_order_relaxed))
+        return ROPE_OK;
+    const rope_status status = operation->check_memory(binding, call);
+    if (status == ROPE_OK)
+        atomic_store_explicit(&binding->asked, 1, memory_order_relaxed);
+    return status;
+}
+
+rope_status gpu_run(const gpu_operation *operation, gpu_binding *binding, const void *call,
+                    void *stream) {
+    rope_status status = ROPE_OK;
+    int previous;
+    gpuError_t error = gpu_enter(binding->device, &previous);
+    if (error == gpuSuccess) {
+        status = check_stream(binding, stream);
+        if (status == ROPE_OK)
+            status = check_memory(operation, binding, call);
+        if (status == ROPE_OK)
+            error = operation->launch(binding, call, stream);
+        gpu_leave(binding->device, previous);
+    }
+    return error == gpuSuccess ? status : gpu_fail(error, operation->doing, binding->device);
 }

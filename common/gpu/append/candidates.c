@@ -25,19 +25,15 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return ROPE_DECLINED;
 }
 
-static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *problem) {
-    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
-                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
-    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *problem,
+                       int32_t device) {
+    const gpuError_t error =
+        gpu_bind(&bound->on, device, problem->rope.launch, (const void *const *)bound->kernels,
+                 sizeof *bound->kernels / sizeof(void *));
     bound->problem = *problem;
-    if (error == gpuSuccess)
-        error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
-                                      bound->device);
-    if (error == gpuSuccess)
-        error = gpuGetDeviceCount(&bound->devices);
-    if (error == gpuSuccess)
-        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
-    return error;
+    return error == gpuSuccess
+               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
+               : error;
 }
 
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
@@ -48,11 +44,10 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->rope.dtype);
     bound->vector = self->data != NULL;
-    bound->device = device;
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = fill(bound, problem);
+        error = fill(bound, problem, device);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
@@ -66,7 +61,7 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
 static void release(void *kernel) {
     gpu_append_bound *bound = kernel;
     if (bound)
-        (void)gpu_free(bound->device, bound->lists);
+        (void)gpu_free(bound->on.device, bound->lists);
     free(bound);
 }
 
@@ -84,13 +79,13 @@ static rope_status check_tensor(int32_t device, const rope_append_operand *o, co
     return o->heads ? gpu_check_pointers(device, given, sizeof given / sizeof given[0]) : ROPE_OK;
 }
 
-/* A plan's first call alone is asked about: an answer takes as long as a launch. */
-static rope_status check_memory(gpu_append_bound *bound, const rope_append_call *call) {
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
     static const names of[ROPE_APPEND_TENSORS] = {
         {"q.in", "q.out", "q_weight", "", "q_scale"},
         {"k.in", "k.out", "k_weight", "k_cache", "k_cache.scale"},
         {"v.in", "v.out", "v_weight", "v_cache", "v_cache.scale"}};
-    const rope_append_problem *p = &bound->problem;
+    const rope_append_problem *p = &((const gpu_append_bound *)binding)->problem;
+    const rope_append_call *call = checked;
     const rope_position_map *map = &call->rope.position;
     const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE, tabled = p->cache == ROPE_CACHE_TABLE,
               slots = p->cache == ROPE_CACHE_SLOTS;
@@ -106,30 +101,21 @@ static rope_status check_memory(gpu_append_bound *bound, const rope_append_call 
         {"block_table", tabled ? call->block_table : NULL},
         {"cache_starts", call->starts},
     };
-    rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    rope_status status = gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
     for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++)
-        status = check_tensor(bound->device, &call->tensor[t], &of[t]);
-    if (status == ROPE_OK)
-        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+        status = check_tensor(binding->device, &call->tensor[t], &of[t]);
     return status;
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *call, void *stream) {
+    return gpu_append_launch((const gpu_append_bound *)binding, call, stream);
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
+    static const gpu_operation operation = {"appending", check_memory, launch};
     (void)problem, (void)workspace;
-    gpu_append_bound *bound = (gpu_append_bound *)(uintptr_t)kernel;
-    rope_status status = ROPE_OK;
-    int previous;
-    gpuError_t error = gpu_enter(bound->device, &previous);
-    if (error == gpuSuccess) {
-        status = gpu_check_stream(bound->device, bound->devices, stream);
-        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
-            status = check_memory(bound, call);
-        if (status == ROPE_OK)
-            error = gpu_append_launch(bound, call, stream);
-        gpu_leave(bound->device, previous);
-    }
-    return error == gpuSuccess ? status : gpu_fail(error, "appending", bound->device);
+    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
 
 /* takes: what its calls take, the first of vector and generic kernel that fits them. */

@@ -4,6 +4,10 @@
 
 #include "common/gpu/rope/kernels.h"
 
+#ifndef GPU_APPEND_MIXED
+#define GPU_APPEND_MIXED 1
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -24,7 +28,7 @@ enum { GPU_APPEND_NODES = 16, GPU_APPEND_SUMS = 4 };
  * of the rest of the head, a vector of either half.
  */
 typedef struct gpu_append_tensor {
-    const char *in;             /* element 0 */
+    const char *in;             /* element 0; NULL: what store holds */
     char *store;                /* of q its out, of k and v the cache: in store_dtype, or NULL */
     char *out;                  /* of k and v in dtype, or NULL */
     int32_t heads, head_blocks; /* of all; blocks that share tokens: */
@@ -38,8 +42,10 @@ typedef struct gpu_append_tensor {
     int64_t store_page; /* of q from a batch row to the next, beyond store_slot ... */
     int32_t store_slot; /* ... for each of its tokens */
     int32_t store_head, store_block;
-    uint16_t block_shift; /* log2 of the elements of a block of store */
-    uint16_t sums;        /* of a norm: vectors, GPU_APPEND_NODES at a time */
+    uint8_t block_shift; /* log2 of the elements of a block of store */
+    uint8_t sums;        /* of a norm: vectors, GPU_APPEND_NODES at a time */
+    uint8_t shuffles;    /* threads of a head sum its nodes among themselves */
+    uint8_t packed;      /* RMS, rounded to dtype ahead of weights of dtype: two elements a product */
     rope_append_steps steps;
     const char *weight;
     float *scale;
@@ -58,7 +64,8 @@ enum {
     GPU_APPEND_NEGATIVE = 16, /* transpose and inverse of angles */
     GPU_APPEND_WIDE_IDS = 32, /* int64, else int32 */
     GPU_APPEND_WIDE_SLOTS = 64,
-    GPU_APPEND_PLACES = 128 /* q asks for places, since neither k nor v does */
+    GPU_APPEND_PLACES = 128, /* q asks for places, since neither k nor v does */
+    GPU_APPEND_ONE_ID = 256  /* of all tokens */
 };
 
 /* What a vector kernel is given; problem and call behind it are read where its flags say that more
@@ -77,6 +84,7 @@ typedef struct gpu_append_vectors {
     float factor;      /* attention factor */
     uint32_t per_pair; /* 2^22 / pairs, rounded up */
     int32_t nodes, largest;
+    uint32_t others; /* blocks of k and v among all, times 2^31, rounded up */
     gpu_append_tensor tensor[ROPE_APPEND_TENSORS];
 } gpu_append_vectors;
 

@@ -6,6 +6,10 @@
 
 #include <gpu_tuning.h>
 
+#ifndef GPU_APPEND_SHUFFLES
+#define GPU_APPEND_SHUFFLES 1
+#endif
+
 /* Dynamic shared memory of a block, which every device has. */
 enum { SHARED_MOST = 46 << 10 };
 
@@ -27,7 +31,7 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
     if (!bound->vector || !plan_vector(bound, call, &l))
         plan_generic(bound, call, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
-                             bound->early);
+                             bound->on.early);
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
@@ -70,8 +74,6 @@ const char *gpu_append_vector_declines(const rope_append_problem *p) {
     const char *declined = NULL;
     if (r->dtype == ROPE_F32)
         return "declined: dtype is f32";
-    if (p->k_source == ROPE_SOURCE_CACHE)
-        return "declined: k_source is cache";
     if (r->pairs % GPU_APPEND_V)
         return "declined: rotary_dim is no multiple of 16";
     if (r->pairs && (r->rotary_offset[0] | r->rotary_offset[1]) % GPU_APPEND_V)
@@ -105,7 +107,8 @@ static int has_vectors(const rope_append_problem *p, const rope_append_call *cal
     const int32_t dtype = p->rope.dtype, out = t == ROPE_APPEND_Q ? s->store_dtype : dtype;
     const int64_t heads[] = {call->rope.batch, call->rope.tokens, o->heads},
                   places[] = {call->pages, p->page_size, o->heads, s->head_dim / s->dim_block};
-    if (o->in_stride[3] != 1 || !is_aligned(o->in, strides_used(o->in_stride, heads, 3), dtype))
+    if (o->in &&
+        (o->in_stride[3] != 1 || !is_aligned(o->in, strides_used(o->in_stride, heads, 3), dtype)))
         return 0;
     if (o->out &&
         (o->out_stride[3] != 1 || !is_aligned(o->out, strides_used(o->out_stride, heads, 3), out)))
@@ -120,8 +123,8 @@ static int has_vectors(const rope_append_problem *p, const rope_append_call *cal
 
 /* -- vector: parameters -- */
 
-static uint16_t log2_of(int32_t n) {
-    uint16_t log = 0;
+static uint8_t log2_of(int32_t n) {
+    uint8_t log = 0;
     while (n > 1 << log)
         log++;
     return log;
@@ -132,6 +135,15 @@ static int leaves_rest(const rope_append_problem *p, const rope_append_operand *
     const rope_append_steps *s = &p->steps[t];
     return o->in == o->out && !o->cache && s->rotates && !s->norm && s->factor == 1 &&
            (t != ROPE_APPEND_Q || s->store_dtype == p->rope.dtype);
+}
+
+/* Whether an RMS norm takes whole heads of whole windows, or of none, whose threads are 4 to 32, a power
+ * of two, so that a warp has all of a head's. */
+static int sums_by_shuffles(const rope_append_steps *s, const gpu_append_tensor *v) {
+    const int32_t lanes = v->lanes;
+    return GPU_APPEND_SHUFFLES && s->norm == ROPE_NORM_RMS && s->norm_dim == s->head_dim &&
+           lanes * 2 * GPU_APPEND_V == s->head_dim && lanes >= 4 && lanes <= 32 &&
+           !(lanes & (lanes - 1)) && (lanes == v->window_lanes || lanes == v->rest_lanes);
 }
 
 /* How the threads of a block share a head, and how many heads and tokens it has. */
@@ -146,7 +158,10 @@ static void deal_heads(const rope_append_problem *p, const rope_append_operand *
     v->rest = (uint16_t)rest;
     v->rest_lanes = (uint16_t)ceiling(rest, lane);
     v->lanes = (uint16_t)(v->window_lanes + v->rest_lanes);
-    v->sums = (uint16_t)(s->norm ? ceiling(s->norm_dim, GPU_APPEND_V * GPU_APPEND_NODES) : 0);
+    v->sums = (uint8_t)(s->norm ? ceiling(s->norm_dim, GPU_APPEND_V * GPU_APPEND_NODES) : 0);
+    v->packed = s->norm == ROPE_NORM_RMS && s->weight == ROPE_NORM_WEIGHT &&
+                s->weight_dtype == p->rope.dtype && s->rounding == ROPE_NORM_ROUND_TWICE;
+    v->shuffles = sums_by_shuffles(s, v);
     v->units = (uint16_t)(threads / v->lanes);
     v->thread_heads = (uint16_t)at_most(thread_heads, v->heads);
     const int64_t heads = ceiling(v->heads, v->thread_heads);
@@ -234,13 +249,18 @@ static int is_in_line(const rope_append_call *call, const int64_t *stride) {
            (call->rope.batch == 1 || stride[0] == call->rope.tokens);
 }
 
+/* An entry of its ids serves every token. */
+static int has_one_id(const rope_position_map *map) {
+    return map->ids && map->id_stride[1] == 0 && map->id_stride[2] == 0;
+}
+
 /* Exact angles of one rule, where a batch row is a sequence and a token has one position. */
 static int is_exact(const rope_append_problem *p, const rope_append_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
     return r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->shard == ROPE_SHARD_NONE &&
            !r->xpos_rate && r->frequency_sets < 2 && !map->cu_seqlens && !map->offsets &&
-           (!map->ids || is_in_line(call, map->id_stride + 1));
+           (!map->ids || has_one_id(map) || is_in_line(call, map->id_stride + 1));
 }
 
 static int32_t flags_of(const rope_append_problem *p, const rope_append_call *call) {
@@ -252,6 +272,7 @@ static int32_t flags_of(const rope_append_problem *p, const rope_append_call *ca
            (p->rope.arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? GPU_APPEND_MODEL_DTYPE : 0) |
            (p->rope.direction != ROPE_FORWARD ? GPU_APPEND_NEGATIVE : 0) |
            (call->rope.position.wide ? GPU_APPEND_WIDE_IDS : 0) |
+           (has_one_id(&call->rope.position) ? GPU_APPEND_ONE_ID : 0) |
            (p->slot_wide ? GPU_APPEND_WIDE_SLOTS : 0);
 }
 
@@ -301,7 +322,7 @@ static int64_t threads_each(const gpu_append_bound *bound, const rope_append_cal
     int64_t lanes = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         lanes += call->tensor[t].heads * bound->problem.steps[t].head_dim / (2 * GPU_APPEND_V);
-    return call->rope.batch * call->rope.tokens * lanes / bound->multiprocessors;
+    return call->rope.batch * call->rope.tokens * lanes / bound->on.multiprocessors;
 }
 
 /* Blocks of q, then k's, then v's; negative where a tensor does not fit. */
@@ -338,6 +359,7 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     if (blocks < 0)
         return 0;
     fill_call(p, call, &l->vectors);
+    l->vectors.others = (uint32_t)ceiling((blocks - l->vectors.first_block[0]) << 31, blocks);
     share_memory(threads, l);
     if (l->shared > SHARED_MOST)
         return 0;

@@ -1,4 +1,4 @@
-/* From vectors of 16-bit elements to store_dtype. */
+/* From vectors of 16-bit elements to store_dtype, and back. */
 #ifndef ROPEKIT_GPU_APPEND_STORE_H
 #define ROPEKIT_GPU_APPEND_STORE_H
 
@@ -6,22 +6,26 @@
 #include "common/gpu/element.h"
 #include "common/math/fp8.h"
 
-/*
- * x / scale as far as 8 bits tell it from another number; reciprocal is 1 / scale rounded, and
- * scale within 2^-60..2^60. Each fused step takes q nearer to the quotient: the first to within an
- * ulp, and the second rounds it correctly (Markstein) where the quotient is 2^-20 or more, so that
- * no product loses digits. Below, every format has 0 with q's sign, which a first of 0 has and a
- * step may lose. A first that is too large for a finite remainder saturates as it is.
- */
-GPU_FN float gpu_divided(float x, float scale, float reciprocal) {
-    const float first = x * reciprocal, magnitude = fabsf(first);
-    float q = fmaf(fmaf(-first, scale, x), reciprocal, first);
-    q = fmaf(fmaf(-q, scale, x), reciprocal, q);
-    return magnitude > 0 && magnitude < 0x1p30f ? q : first;
+/* A scale as quotients are made of it: times a power of two, `up`, that brings it within
+ * 2^-60..2^60, and its reciprocal, rounded. */
+struct gpu_scale {
+    float by, reciprocal, up;
+};
+
+GPU_FN gpu_scale gpu_scale_from(float scale) {
+    const float up = scale > 0x1p60f ? 0x1p-100f : scale < 0x1p-60f ? 0x1p100f : 1.0f;
+    return {scale * up, 1.0f / (scale * up), up};
 }
 
-GPU_FN bool gpu_divides_fast(float scale) {
-    return scale >= 0x1p-60f && scale <= 0x1p60f;
+/*
+ * x / scale as 8 bits see it, of an x that was multiplied by s.up. One fused step (Markstein) rounds
+ * the quotient correctly: tried with every significand of 11 digits over every one of 24. That holds
+ * where no product loses digits, from 2^-20 on. Below, every format has 0 with x's sign, which the
+ * order of signs keeps; beyond 2^30 it saturates, and a finite first lets an infinity do so.
+ */
+GPU_FN float gpu_divided(float x, gpu_scale s) {
+    const float first = fminf(fmaxf(x * s.reciprocal, -0x1p30f), 0x1p30f);
+    return fmaf(-fmaf(first, s.by, -x), s.reciprocal, first);
 }
 
 /* rope_to_i8 of four numbers: adding 1.5 * 2^23 puts units at the last bit of the sum. */
@@ -34,6 +38,15 @@ GPU_FN uint32_t gpu_four_i8(const float q[4]) {
         word |= (rope_float_bits(x + 12582912.0f) & 0xffu) << (8 * i);
     }
     return word;
+}
+
+/* The numbers of a word's two low bytes. */
+GPU_FN float2 gpu_split_8bit(int32_t dtype, uint32_t word) {
+    if (dtype == ROPE_F8E4M3)
+        return gpu_split_e4m3(word);
+    if (dtype == ROPE_F8E5M2)
+        return gpu_split_e5m2(word);
+    return {rope_from_8bit(dtype, (uint8_t)word), rope_from_8bit(dtype, (uint8_t)(word >> 8))};
 }
 
 GPU_FN uint32_t gpu_four_8bit(int32_t dtype, const float q[4]) {
@@ -51,30 +64,28 @@ GPU_FN uint32_t gpu_four_8bit(int32_t dtype, const float q[4]) {
 }
 
 template <int DTYPE>
-GPU_FN uint2 gpu_quantize(int32_t dtype, const gpu_vector<DTYPE, GPU_APPEND_V> &x, float scale,
-                          float reciprocal) {
+GPU_FN uint2 gpu_quantize(int32_t dtype, const gpu_vector<DTYPE, GPU_APPEND_V> &x, gpu_scale s) {
     float q[GPU_APPEND_V];
     gpu_unpack<DTYPE, GPU_APPEND_V>(x, q);
-    if (gpu_divides_fast(scale)) {
+    if (s.up != 1)
 #pragma unroll
         for (int i = 0; i < GPU_APPEND_V; i++)
-            q[i] = gpu_divided(q[i], scale, reciprocal);
-    } else {
+            q[i] = q[i] * s.up;
 #pragma unroll
-        for (int i = 0; i < GPU_APPEND_V; i++)
-            q[i] = q[i] / scale;
-    }
+    for (int i = 0; i < GPU_APPEND_V; i++)
+        q[i] = gpu_divided(q[i], s);
     return {gpu_four_8bit(dtype, q), gpu_four_8bit(dtype, q + 4)};
 }
 
-/* One vector to an address of store_dtype. */
+/* --- a vector at an address of store_dtype --- */
+
 template <int DTYPE>
-GPU_FN void gpu_store_vector_as(int32_t dtype, char *to, float scale, float reciprocal,
+GPU_FN void gpu_store_vector_as(int32_t dtype, char *to, gpu_scale scale,
                                 const gpu_vector<DTYPE, GPU_APPEND_V> &x) {
     constexpr int OTHER = DTYPE == ROPE_BF16 ? ROPE_F16 : ROPE_BF16;
     float y[GPU_APPEND_V];
     if (dtype >= ROPE_F8E4M3) {
-        *(uint2 *)to = gpu_quantize<DTYPE>(dtype, x, scale, reciprocal);
+        *(uint2 *)to = gpu_quantize<DTYPE>(dtype, x, scale);
         return;
     }
     gpu_unpack<DTYPE, GPU_APPEND_V>(x, y);
@@ -86,25 +97,62 @@ GPU_FN void gpu_store_vector_as(int32_t dtype, char *to, float scale, float reci
     }
 }
 
-/* Two vectors of a head, from elements a and b of it on; blocks of 1 << shift elements lie `block`
- * bytes apart. */
+/* 8 bits stay as they are, in the first two words. */
 template <int DTYPE>
-GPU_FN void gpu_store_as(int32_t dtype, char *head, int64_t block, int shift, float scale, int a,
-                         int b, bool second, gpu_vector<DTYPE, GPU_APPEND_V> x,
+GPU_FN gpu_vector<DTYPE, GPU_APPEND_V> gpu_load_vector_as(int32_t dtype, const char *from) {
+    constexpr int OTHER = DTYPE == ROPE_BF16 ? ROPE_F16 : ROPE_BF16;
+    float y[GPU_APPEND_V];
+    if (dtype >= ROPE_F8E4M3) {
+        const uint2 raw = *(const uint2 *)from;
+        return {{raw.x, raw.y, 0, 0}};
+    }
+    if (dtype == DTYPE)
+        return gpu_load<DTYPE, GPU_APPEND_V>(from);
+    if (dtype == OTHER) {
+        gpu_unpack<OTHER, GPU_APPEND_V>(gpu_load<OTHER, GPU_APPEND_V>(from), y);
+    } else {
+        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from), y);
+        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from + 16), y + 4);
+    }
+    return gpu_pack<DTYPE, GPU_APPEND_V>(y);
+}
+
+/* The numbers that a vector's 8 bits stand for. */
+template <int DTYPE>
+GPU_FN gpu_vector<DTYPE, GPU_APPEND_V> gpu_dequantize(int32_t dtype, float scale,
+                                                      const gpu_vector<DTYPE, GPU_APPEND_V> &raw) {
+    float y[GPU_APPEND_V];
+#pragma unroll
+    for (int i = 0; i < GPU_APPEND_V; i += 2) {
+        const float2 two = gpu_split_8bit(dtype, raw.word[i / 4] >> (i % 4 * 8));
+        y[i] = two.x * scale;
+        y[i + 1] = two.y * scale;
+    }
+    return gpu_pack<DTYPE, GPU_APPEND_V>(y);
+}
+
+/* Bytes from a head's first element to its i-th; blocks of 1 << shift elements lie `block` bytes
+ * apart. */
+GPU_FN int64_t gpu_element_at(int32_t dtype, int64_t block, int shift, int i) {
+    const int size = dtype >= ROPE_F8E4M3 ? 1 : dtype == ROPE_F32 ? 4 : 2;
+    return (i >> shift) * block + (i & ((1 << shift) - 1)) * size;
+}
+
+/* Two vectors of a head to where they lie. */
+template <int DTYPE>
+GPU_FN void gpu_store_as(int32_t dtype, char *to, char *next, float scale, bool second,
+                         gpu_vector<DTYPE, GPU_APPEND_V> x,
                          const gpu_vector<DTYPE, GPU_APPEND_V> &y) {
-    const int size = dtype >= ROPE_F8E4M3 ? 1 : dtype == ROPE_F32 ? 4 : 2, mask = (1 << shift) - 1;
-    char *to = head + (a >> shift) * block + (a & mask) * size;
-    char *next = head + (b >> shift) * block + (b & mask) * size;
     if (dtype == DTYPE) {
         gpu_store<DTYPE, GPU_APPEND_V>(to, x);
         if (second)
             gpu_store<DTYPE, GPU_APPEND_V>(next, y);
         return;
     }
-    const float reciprocal = 1.0f / scale;
+    const gpu_scale s = gpu_scale_from(scale);
 #pragma unroll 1
     for (int i = 0; i < (second ? 2 : 1); i++) { /* one copy of the code */
-        gpu_store_vector_as<DTYPE>(dtype, to, scale, reciprocal, x);
+        gpu_store_vector_as<DTYPE>(dtype, to, s, x);
         x = y;
         to = next;
     }

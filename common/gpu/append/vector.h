@@ -30,34 +30,45 @@ struct gpu_append_site {
 };
 
 /* A thread's `count` heads, block_heads apart, and the elements of one where its two vectors begin,
- * as read and as written. */
+ * as read. */
 struct gpu_append_unit {
     int token, unit, lane, head, count;
     bool window, second; /* vectors are the window's; there is a second */
-    int in[2], out[2];
+    int in[2];
 };
+
+/* Where vectors of a window begin on a side. */
+template <typename S, bool JOINED>
+GPU_FN void gpu_place_window(const gpu_append_tensor &v, int lane, int at[2]) {
+    const bool adjacent = JOINED && S::JOINED_IN != S::JOINED_OUT;
+    at[0] = v.window + lane * S::V * (adjacent ? 2 : 1);
+    at[1] = at[0] + (adjacent ? S::V : v.width / 2);
+}
 
 template <typename S>
 GPU_FN void gpu_place_vectors(const gpu_append_tensor &v, gpu_append_unit *u) {
-    constexpr bool CHANGES = S::JOINED_IN != S::JOINED_OUT;
     const int rest = u->lane - v.window_lanes;
     u->window = rest < 0;
     u->second = true;
     if (u->window) {
-        const int near = v.window + u->lane * S::V, joined = near + u->lane * S::V;
-        const bool joined_in = CHANGES && S::JOINED_IN, joined_out = CHANGES && S::JOINED_OUT;
-        u->in[0] = joined_in ? joined : near;
-        u->in[1] = joined_in ? joined + S::V : near + v.width / 2;
-        u->out[0] = joined_out ? joined : near;
-        u->out[1] = joined_out ? joined + S::V : near + v.width / 2;
+        gpu_place_window<S, S::JOINED_IN>(v, u->lane, u->in);
         return;
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int at = (rest + i * v.rest_lanes) * S::V;
-        u->in[i] = u->out[i] = at < v.window ? at : at + v.width;
+        u->in[i] = at < v.window ? at : at + v.width;
         u->second = at < v.rest;
     }
+}
+
+/* Where a thread's vectors begin as written. */
+template <typename S>
+GPU_FN void gpu_written_at(const gpu_append_tensor &v, const gpu_append_unit &u, int out[2]) {
+    out[0] = u.in[0];
+    out[1] = u.in[1];
+    if (S::JOINED_IN != S::JOINED_OUT && u.window)
+        gpu_place_window<S, S::JOINED_OUT>(v, u.lane, out);
 }
 
 template <typename S>
@@ -145,7 +156,9 @@ GPU_FN void gpu_exact_entry(const gpu_append_vectors &call, int n, int pair, gpu
     int batch, index;
     gpu_split_row(call, n, &batch, &index);
     const int64_t position =
-        rope_sum(call.ids ? rope_index_of(call.flags & GPU_APPEND_WIDE_IDS, call.ids, n) : index,
+        rope_sum(call.ids ? rope_index_of(call.flags & GPU_APPEND_WIDE_IDS, call.ids,
+                                          call.flags & GPU_APPEND_ONE_ID ? 0 : n)
+                          : index,
                  call.offset);
     const rope_cos_sin a = rope_cos_sin_turns((uint64_t)position * call.turns[pair]);
     row.c1[pair] = a.c * call.factor;
@@ -175,15 +188,22 @@ GPU_FN void gpu_fill_block(const gpu_append_vectors &vectors, const rope_append_
 
 /* --- norm --- */
 
-/* The node of a vector: of squares of what is left of the mean, or of elements. */
+/* What a norm sums over: elements, squares, or squares of what is left of the mean. */
+enum { GPU_NODE_ELEMENTS, GPU_NODE_SQUARES, GPU_NODE_DEVIATIONS };
+
+/* The node of a vector. */
 template <int DTYPE>
-GPU_FN float gpu_vector_node(const gpu_vector<DTYPE, GPU_APPEND_V> &x, bool elements, float mean) {
-    float node[4];
+GPU_FN float gpu_vector_node(int what, const gpu_vector<DTYPE, GPU_APPEND_V> &x, float mean) {
+    float y[GPU_APPEND_V], node[4];
+    gpu_unpack<DTYPE, GPU_APPEND_V>(x, y);
+    if (what == GPU_NODE_DEVIATIONS)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 two = gpu_split<DTYPE>(x.word[i]);
-        node[i] = elements ? two.x + two.y : rope_norm_squares(two.x - mean, two.y - mean);
-    }
+        for (int i = 0; i < GPU_APPEND_V; i++)
+            y[i] = y[i] - mean;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        node[i] = what == GPU_NODE_ELEMENTS ? y[2 * i] + y[2 * i + 1]
+                                            : rope_norm_squares(y[2 * i], y[2 * i + 1]);
     return (node[0] + node[1]) + (node[2] + node[3]);
 }
 
@@ -207,57 +227,100 @@ GPU_FN float gpu_sum_nodes(const float *nodes, int sums) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+/* What a sum is there for: the mean, or the reciprocal of a root. */
+GPU_FN float gpu_value_of(int what, const rope_append_steps *s, float sum) {
+    return what == GPU_NODE_ELEMENTS ? rope_norm_mean(sum, s->norm_dim)
+                                     : rope_norm_reciprocal(sum, s->norm_dim, s->eps);
+}
+
 /* Puts a head's nodes into its part of shared memory. */
 template <typename S>
-GPU_FN void gpu_put_nodes(const gpu_append_tensor &v, const gpu_append_unit &u,
-                          const gpu_vectors<S> &x, bool elements, float mean, float *nodes) {
+GPU_FN void gpu_put_nodes(int what, const gpu_append_tensor &v, const gpu_append_unit &u,
+                          const gpu_vectors<S> &x, float mean, float *nodes) {
     const int offset = v.steps.norm_offset, dim = v.steps.norm_dim, a = u.in[0] - offset,
               b = u.in[1] - offset;
     if ((unsigned)a < (unsigned)dim)
-        nodes[a / S::V] = gpu_vector_node<S::DTYPE>(x.a, elements, mean);
+        nodes[a / S::V] = gpu_vector_node<S::DTYPE>(what, x.a, mean);
     if (u.second && (unsigned)b < (unsigned)dim)
-        nodes[b / S::V] = gpu_vector_node<S::DTYPE>(x.b, elements, mean);
+        nodes[b / S::V] = gpu_vector_node<S::DTYPE>(what, x.b, mean);
     for (int i = dim / S::V + u.lane; i < v.sums * GPU_APPEND_NODES; i += v.lanes)
         nodes[i] = 0;
 }
 
-/* Sums over each head. Every thread of the block comes here. */
+/* The value of each head: a thread a head sums what its threads put into shared memory. Every thread
+ * of the block comes here. */
 template <typename S>
-GPU_FN void gpu_head_sums(const gpu_append_tensor &v, const gpu_append_unit &u,
-                          const gpu_vectors<S> x[GPU_APPEND_HEADS], bool elements, float *nodes,
-                          const rope_norm_values values[GPU_APPEND_HEADS],
-                          float sum[GPU_APPEND_HEADS]) {
+GPU_FN void gpu_meet_for_values(int what, const gpu_append_tensor &v, const gpu_append_unit &u,
+                                const gpu_vectors<S> x[GPU_APPEND_HEADS], float *nodes,
+                                const float mean[GPU_APPEND_HEADS],
+                                float values[GPU_APPEND_HEADS]) {
     const int stride = GPU_APPEND_NODE_STRIDE(v.sums);
-    nodes += u.unit * stride;
 #pragma unroll
     for (int h = 0; h < GPU_APPEND_HEADS; h++)
         if (h < u.count)
-            gpu_put_nodes<S>(v, u, x[h], elements, values[h].mean, nodes + h * v.units * stride);
+            gpu_put_nodes<S>(what, v, u, x[h], mean[h], nodes + (u.unit + h * v.units) * stride);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < v.units * v.thread_heads; i += (int)blockDim.x)
+        nodes[i * stride] =
+            gpu_value_of(what, &v.steps, gpu_sum_nodes(nodes + i * stride, v.sums));
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < GPU_APPEND_HEADS; h++)
         if (h < u.count)
-            sum[h] = gpu_sum_nodes(nodes + h * v.units * stride, v.sums);
+            values[h] = nodes[(u.unit + h * v.units) * stride];
 }
 
-/* The same; the block has met. */
+/* One of two numbers, the second where the lane has this bit, and what the thread whose lane differs
+ * by it has of the same, summed. */
+GPU_FN float gpu_halve(float first, float second, int bit) {
+    const bool odd = threadIdx.x & bit;
+    return (odd ? second : first) + gpu_shuffle_xor(odd ? first : second, bit);
+}
+
+/* The reciprocals of an RMS norm among the threads of a warp, where a head has 4 to 32 of them: each
+ * sums a part of one of its two heads, then all have the sum of one, and get the other's value from
+ * a neighbour. Sums are those of neighbours, in the order of shared memory. */
 template <typename S>
-GPU_FN void gpu_head_values(const gpu_append_tensor &v, const gpu_append_unit &u,
-                            const gpu_vectors<S> x[GPU_APPEND_HEADS], float *nodes,
-                            rope_norm_values values[GPU_APPEND_HEADS]) {
-    const int n = v.steps.norm_dim;
-    float sum[GPU_APPEND_HEADS] = {};
-    if (v.steps.norm == ROPE_NORM_LAYER) {
-        gpu_head_sums<S>(v, u, x, true, nodes, values, sum);
+GPU_FN void gpu_shuffle_values(const gpu_append_tensor &v,
+                               const gpu_vectors<S> x[GPU_APPEND_HEADS],
+                               float values[GPU_APPEND_HEADS]) {
+    constexpr bool ADJACENT = S::JOINED_IN && !S::JOINED_OUT;
+    constexpr int HEAD = ADJACENT ? 1 : 2; /* the bit of a lane that says which head it sums */
+    float a[GPU_APPEND_HEADS], b[GPU_APPEND_HEADS];
 #pragma unroll
-        for (int h = 0; h < GPU_APPEND_HEADS; h++)
-            values[h].mean = rope_norm_mean(sum[h], n);
+    for (int h = 0; h < GPU_APPEND_HEADS; h++) {
+        a[h] = gpu_vector_node<S::DTYPE>(GPU_NODE_SQUARES, x[h].a, 0);
+        b[h] = gpu_vector_node<S::DTYPE>(GPU_NODE_SQUARES, x[h].b, 0);
+    }
+    float sum = ADJACENT ? gpu_halve(a[0] + b[0], a[1] + b[1], 1)
+                         : gpu_halve(gpu_halve(a[0], b[0], 1), gpu_halve(a[1], b[1], 1), 2);
+#pragma unroll 1
+    for (int bit = 2 * HEAD; bit < v.lanes; bit *= 2)
+        sum = sum + gpu_shuffle_xor(sum, bit);
+    if (!ADJACENT)
+        sum = sum + gpu_shuffle_xor(sum, 1);
+    const float mine = rope_norm_reciprocal(sum, v.steps.norm_dim, v.steps.eps),
+                other = gpu_shuffle_xor(mine, HEAD);
+    values[0] = threadIdx.x & HEAD ? other : mine;
+    values[1] = threadIdx.x & HEAD ? mine : other;
+}
+
+/* The mean of each head, of a norm that has one, and the reciprocal. */
+template <typename S>
+GPU_FN void gpu_norm_values(const gpu_append_tensor &v, const gpu_append_unit &u,
+                            const gpu_vectors<S> x[GPU_APPEND_HEADS], float *nodes,
+                            float mean[GPU_APPEND_HEADS], float reciprocal[GPU_APPEND_HEADS]) {
+    const bool layer = v.steps.norm == ROPE_NORM_LAYER;
+    if (v.shuffles) {
+        gpu_shuffle_values<S>(v, x, reciprocal);
+        return;
+    }
+    if (layer) {
+        gpu_meet_for_values<S>(GPU_NODE_ELEMENTS, v, u, x, nodes, mean, mean);
         __syncthreads();
     }
-    gpu_head_sums<S>(v, u, x, false, nodes, values, sum);
-#pragma unroll
-    for (int h = 0; h < GPU_APPEND_HEADS; h++)
-        values[h].reciprocal = rope_norm_reciprocal(sum[h], n, v.steps.eps);
+    gpu_meet_for_values<S>(layer ? GPU_NODE_DEVIATIONS : GPU_NODE_SQUARES, v, u, x, nodes, mean,
+                           reciprocal);
 }
 
 /* Weights of a vector as they multiply. */
@@ -297,15 +360,37 @@ GPU_FN void gpu_normalize_vector(const rope_append_steps *s, rope_norm_values v,
     x = gpu_pack<DTYPE, GPU_APPEND_V>(y);
 }
 
+/* The same where v.packed. */
+template <int DTYPE>
+GPU_FN void gpu_normalize_packed(float reciprocal, const char *weight,
+                                 gpu_vector<DTYPE, GPU_APPEND_V> &x) {
+    const gpu_vector<DTYPE, GPU_APPEND_V> w = gpu_load<DTYPE, GPU_APPEND_V>(weight);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = gpu_split<DTYPE>(x.word[i]);
+        x.word[i] = gpu_multiply<DTYPE>(gpu_join<DTYPE>(two.x * reciprocal, two.y * reciprocal),
+                                        w.word[i]);
+    }
+}
+
 template <typename S>
 GPU_FN void gpu_normalize_head(const gpu_append_tensor &v, const gpu_append_unit &u, int head,
                                rope_norm_values values, gpu_vectors<S> &x) {
     const rope_append_steps *s = &v.steps;
     const char *weight = v.weight + (int64_t)head * v.weight_head;
     const int a = u.in[0] - s->norm_offset, b = u.in[1] - s->norm_offset;
-    if ((unsigned)a < (unsigned)s->norm_dim)
+    const bool first = (unsigned)a < (unsigned)s->norm_dim,
+               second = u.second && (unsigned)b < (unsigned)s->norm_dim;
+    if (v.packed) {
+        if (first)
+            gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + a * 2, x.a);
+        if (second)
+            gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + b * 2, x.b);
+        return;
+    }
+    if (first)
         gpu_normalize_vector<S::DTYPE>(s, values, weight, a, x.a);
-    if (u.second && (unsigned)b < (unsigned)s->norm_dim)
+    if (second)
         gpu_normalize_vector<S::DTYPE>(s, values, weight, b, x.b);
 }
 
@@ -394,6 +479,15 @@ GPU_FN void gpu_run_steps(const gpu_append_vectors &call, const gpu_append_tenso
     }
 }
 
+/* Where a head lies in store, and bytes from there to its i-th element. */
+GPU_FN char *gpu_stored_head(const gpu_append_tensor &v, const gpu_append_site &site, int head) {
+    return v.store + site.store + (int64_t)head * v.store_head;
+}
+
+GPU_FN int64_t gpu_stored_at(const gpu_append_tensor &v, int i) {
+    return gpu_element_at(v.steps.store_dtype, v.store_block, v.block_shift, i);
+}
+
 /* The scale of a head; not one where one is given that is none. */
 GPU_FN float gpu_store_scale(const gpu_append_tensor &v, const gpu_append_unit &u, int head,
                              const gpu_append_site &site, const uint32_t *room) {
@@ -413,19 +507,21 @@ template <typename S>
 GPU_FN void gpu_store_head(const rope_append_call *call, const gpu_append_tensor &v,
                            const gpu_append_unit &u, int head, const gpu_append_site &site,
                            const uint32_t *room, const gpu_vectors<S> &x) {
+    int at[2];
+    gpu_written_at<S>(v, u, at);
     if (v.out) {
         char *out = v.out + site.out + (int64_t)head * v.out_head;
-        gpu_store<S::DTYPE, S::V>(out + u.out[0] * 2, x.a);
+        gpu_store<S::DTYPE, S::V>(out + at[0] * 2, x.a);
         if (u.second)
-            gpu_store<S::DTYPE, S::V>(out + u.out[1] * 2, x.b);
+            gpu_store<S::DTYPE, S::V>(out + at[1] * 2, x.b);
     }
     if (!v.store || !site.stored)
         return;
     const float scale = gpu_store_scale(v, u, head, site, room);
+    char *to = gpu_stored_head(v, site, head);
     if (gpu_is_scale(scale))
-        gpu_store_as<S::DTYPE>(v.steps.store_dtype,
-                               v.store + site.store + (int64_t)head * v.store_head, v.store_block,
-                               v.block_shift, scale, u.out[0], u.out[1], u.second, x.a, x.b);
+        gpu_store_as<S::DTYPE>(v.steps.store_dtype, to + gpu_stored_at(v, at[0]),
+                               to + gpu_stored_at(v, at[1]), scale, u.second, x.a, x.b);
     else
         gpu_append_flag(call);
 }
@@ -446,12 +542,70 @@ GPU_FN void gpu_load_tensor(const gpu_append_vectors &call, const gpu_append_ten
     }
 }
 
+/* What 8 bits stand for, in two heads' vectors; one copy of the code. */
+template <typename S>
+GPU_FN void gpu_dequantize_heads(int32_t dtype, float scale[GPU_APPEND_HEADS],
+                                 gpu_vectors<S> x[GPU_APPEND_HEADS]) {
+#pragma unroll 1
+    for (int i = 0; i < 2 * GPU_APPEND_HEADS; i++) {
+        const gpu_vector<S::DTYPE, S::V> made =
+            gpu_dequantize<S::DTYPE>(dtype, scale[0], x[0].a);
+        x[0].a = x[0].b;
+        x[0].b = x[1].a;
+        x[1].a = x[1].b;
+        x[1].b = made;
+        if (i & 1)
+            gpu_turn(scale);
+    }
+}
+
+/* The same of the heads that store has of a token, which becomes none where it has no place.
+ * Returns a bit for each head whose scale is none. */
+template <typename S>
+GPU_FN int gpu_load_stored(const rope_append_call *call, const gpu_append_tensor &v,
+                           const gpu_append_site &site, gpu_append_unit *u,
+                           gpu_vectors<S> x[GPU_APPEND_HEADS]) {
+    const int32_t dtype = v.steps.store_dtype;
+    const int64_t a = gpu_stored_at(v, u->in[0]), b = gpu_stored_at(v, u->in[1]);
+    float scale[GPU_APPEND_HEADS] = {1, 1};
+    int lost = 0;
+    u->count = site.stored ? u->count : 0;
+#pragma unroll
+    for (int h = 0; h < GPU_APPEND_HEADS; h++) {
+        const int head = u->head + h * v.block_heads;
+        const char *from = gpu_stored_head(v, site, head);
+        if (h < u->count)
+            x[h].a = gpu_load_vector_as<S::DTYPE>(dtype, from + a);
+        if (h < u->count && u->second)
+            x[h].b = gpu_load_vector_as<S::DTYPE>(dtype, from + b);
+        if (h < u->count && v.steps.scale)
+            scale[h] = v.scale[site.scale + (int64_t)head * v.scale_head];
+        lost |= gpu_is_scale(scale[h]) ? 0 : 1 << h;
+    }
+    if (lost)
+        gpu_append_flag(call);
+    if (dtype >= ROPE_F8E4M3)
+        gpu_dequantize_heads<S>(dtype, scale, x);
+    return lost;
+}
+
 /* The tensor of a block, which becomes its index among the tensor's. */
 GPU_FN int gpu_tensor_of(const gpu_append_vectors &vectors, int *block) {
     const int q = vectors.first_block[0], k = vectors.first_block[1];
+#if GPU_APPEND_MIXED
+    const uint64_t before = (uint64_t)(uint32_t)*block * vectors.others;
+    const int other = (int)(before >> 31), next = (int)((before + vectors.others) >> 31);
+    if (next == other) {
+        *block -= other;
+        return ROPE_APPEND_Q;
+    }
+    *block = other < k - q ? other : other - (k - q);
+    return other < k - q ? ROPE_APPEND_K : ROPE_APPEND_V;
+#else
     const int tensor = *block >= k ? ROPE_APPEND_V : *block >= q ? ROPE_APPEND_K : ROPE_APPEND_Q;
     *block -= *block >= k ? k : *block >= q ? q : 0;
     return tensor;
+#endif
 }
 
 /* The steps of a thread's heads go through one copy of the code, one head after the other. */
@@ -474,38 +628,46 @@ __global__ void __launch_bounds__(GPU_APPEND_THREADS, GPU_APPEND_BLOCKS)
     const gpu_append_tensor &v = vectors.tensor[tensor];
     const int token_block = v.head_blocks == 1 ? block : block / v.head_blocks;
     const int first = token_block * v.block_tokens, left = vectors.rows - first;
-    const gpu_append_unit u =
+    gpu_append_unit u =
         gpu_append_unit_of<shape>(v, block - token_block * v.head_blocks, left);
     gpu_vectors<shape> x[GPU_APPEND_HEADS] = {};
-    rope_norm_values values[GPU_APPEND_HEADS] = {};
+    float mean[GPU_APPEND_HEADS] = {}, reciprocal[GPU_APPEND_HEADS] = {};
+    int lost = 0;
     gpu_wait_for_last();
-    gpu_load_tensor<shape>(vectors, v, u, first + u.token, x);
+    if (v.in)
+        gpu_load_tensor<shape>(vectors, v, u, first + u.token, x);
     gpu_let_next_start();
     gpu_fill_block<DTYPE>(vectors, &p, &call, v, tensor, first,
                           left < v.block_tokens ? left : v.block_tokens, sites, memory);
+    if (!v.in) {
+        __syncthreads();
+        lost = gpu_load_stored<shape>(&call, v, sites[u.count ? u.token : 0], &u, x);
+    }
     if (v.steps.norm)
-        gpu_head_values<shape>(v, u, x, nodes, values);
-    else
+        gpu_norm_values<shape>(v, u, x, nodes, mean, reciprocal);
+    if (!v.steps.norm || v.shuffles)
         __syncthreads();
     const gpu_append_site site = sites[u.count ? u.token : 0];
     const int count = site.status == ROPE_TOKEN_FAILS ? 0 : u.count;
 #pragma unroll 1
     for (int h = 0; h < count; h++) {
-        gpu_run_steps<shape>(vectors, v, u, u.head + h * v.block_heads, values[0], site.status,
-                             memory, x[0]);
+        gpu_run_steps<shape>(vectors, v, u, u.head + h * v.block_heads, {mean[0], reciprocal[0]},
+                             site.status, memory, x[0]);
         if (v.steps.scale == ROPE_SCALE_TOKEN_HEAD_MAX)
             room[h * blockDim.x + threadIdx.x] = gpu_thread_largest<shape>(u, x[0]);
         if (count > 1) {
             gpu_turn(x);
-            gpu_turn(values);
+            gpu_turn(mean);
+            gpu_turn(reciprocal);
         }
     }
     if (v.steps.scale == ROPE_SCALE_TOKEN_HEAD_MAX)
         __syncthreads();
 #pragma unroll 1
     for (int h = 0; h < count; h++) {
-        gpu_store_head<shape>(&call, v, u, u.head + h * v.block_heads, site, room + h * blockDim.x,
-                              x[0]);
+        if (!(lost >> h & 1))
+            gpu_store_head<shape>(&call, v, u, u.head + h * v.block_heads, site,
+                                  room + h * blockDim.x, x[0]);
         x[0] = x[1];
     }
 }

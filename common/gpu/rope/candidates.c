@@ -21,18 +21,11 @@ static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     }
 }
 
-static gpuError_t fill(gpu_bound *bound, const rope_problem *problem) {
-    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
-                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
-    bound->early &= problem->launch == ROPE_LAUNCH_PROGRAMMATIC;
-    if (error == gpuSuccess)
-        error = gpuDeviceGetAttribute(&bound->multiprocessors, gpuDevAttrMultiprocessorCount,
-                                      bound->device);
-    if (error == gpuSuccess)
-        error = gpuGetDeviceCount(&bound->devices);
-    if (error == gpuSuccess)
-        error = gpu_lists_copy(problem, &bound->problem, &bound->lists);
-    return error;
+static gpuError_t fill(gpu_bound *bound, const rope_problem *problem, int32_t device) {
+    const gpuError_t error =
+        gpu_bind(&bound->on, device, problem->launch, (const void *const *)bound->kernels,
+                 sizeof *bound->kernels / sizeof(void *));
+    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->lists) : error;
 }
 
 /* Whether a dtype has a kernel of a geometry. */
@@ -80,14 +73,13 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->dtype);
-    bound->device = device;
     bound->geometry = chosen->geometry;
     bound->plain = chosen->plain && !gpu_plain_declines(problem);
     bound->window = chosen->window && !gpu_window_declines(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = fill(bound, problem);
+        error = fill(bound, problem, device);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
@@ -101,15 +93,15 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
 static void release(void *kernel) {
     gpu_bound *bound = kernel;
     if (bound)
-        (void)gpu_free(bound->device, bound->lists);
+        (void)gpu_free(bound->on.device, bound->lists);
     free(bound);
 }
 
-/* A plan's first call alone is asked about: an answer takes as long as a launch. */
-static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
+static rope_status check_memory(const gpu_binding *binding, const void *given) {
+    const rope_call *call = given;
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    const int table = bound->problem.angle_mode == ROPE_ANGLE_TABLE;
-    const gpu_named_pointer given[] = {
+    const int table = ((const gpu_bound *)binding)->problem.angle_mode == ROPE_ANGLE_TABLE;
+    const gpu_named_pointer pointers[] = {
         {"q.in", q->heads ? q->in : NULL},         {"q.out", q->heads ? q->out : NULL},
         {"k.in", k->heads ? k->in : NULL},         {"k.out", k->heads ? k->out : NULL},
         {"position_ids", call->position.ids},      {"sequence_offsets", call->position.offsets},
@@ -117,29 +109,18 @@ static rope_status check_memory(gpu_bound *bound, const rope_call *call) {
         {"cos", table ? call->cos : NULL},         {"sin", table ? call->sin : NULL},
         {"position_flag", call->position_flag},
     };
-    const rope_status status =
-        gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
-    if (status == ROPE_OK)
-        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
-    return status;
+    return gpu_check_pointers(binding->device, pointers, sizeof pointers / sizeof pointers[0]);
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *call, void *stream) {
+    return gpu_rope_launch((const gpu_bound *)binding, call, stream);
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
+    static const gpu_operation operation = {"rotating", check_memory, launch};
     (void)problem, (void)workspace;
-    gpu_bound *bound = (gpu_bound *)(uintptr_t)kernel;
-    rope_status status = ROPE_OK;
-    int previous;
-    gpuError_t error = gpu_enter(bound->device, &previous);
-    if (error == gpuSuccess) {
-        status = gpu_check_stream(bound->device, bound->devices, stream);
-        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
-            status = check_memory(bound, call);
-        if (status == ROPE_OK)
-            error = gpu_rope_launch(bound, call, stream);
-        gpu_leave(bound->device, previous);
-    }
-    return error == gpuSuccess ? status : gpu_fail(error, "rotating", bound->device);
+    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
 
 #define CANDIDATE(label, forced, ...)                                                              \

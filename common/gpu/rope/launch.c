@@ -54,7 +54,7 @@ gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *
          !plan_vector(bound, call, &s, &l)))
         plan_generic(bound, call, &s, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
-                             bound->early);
+                             bound->on.early);
 }
 
 /* -- for all of them -- */
@@ -117,7 +117,7 @@ static shape shape_of(const gpu_bound *bound, const rope_call *call) {
                .set = set_of(p, map),
                .tokens_in_line = 1,
                .near = 1};
-    s.pairs_each = s.rows * heads * p->pairs / bound->multiprocessors;
+    s.pairs_each = s.rows * heads * p->pairs / bound->on.multiprocessors;
     s.ids_in_line = call->batch == 1 || (map->ids && map->id_stride[1] == call->tokens);
     s.one_position = !map->cu_seqlens && !map->offsets && s.set >= 0 &&
                      (!map->ids || call->tokens == 1 || map->id_stride[2] == 1);
@@ -176,7 +176,7 @@ static gpu_operand operand_of(const rope_problem *p, const rope_call *call, int 
 static int32_t flags_of(const gpu_bound *bound, const rope_call *call) {
     return (call->position.ids && call->position.wide ? GPU_CALL_WIDE_IDS : 0) |
            (bound->problem.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
-           (bound->early ? GPU_CALL_EARLY : 0);
+           (bound->on.early ? GPU_CALL_EARLY : 0);
 }
 
 /* Units of a block that has one tensor: as many as leave at most an eighth of the threads idle. */
@@ -212,7 +212,7 @@ static int lay_out_rows(const gpu_bound *bound, const rope_call *call, int32_t g
     const uint32_t most = GPU_UNITS_THREADS / lanes;
     int64_t q = ceiling(call->tensor[0].heads, each), k = ceiling(call->tensor[1].heads, each);
     const uint32_t units = units_apart(q, k, most ? most : 1);
-    const uint32_t room = GPU_THREADS(geometry, size, bound->early) / (lanes * units);
+    const uint32_t room = GPU_THREADS(geometry, size, bound->on.early) / (lanes * units);
     q = ceiling(q, units) * units;
     l->block = (dim3){lanes, units, rows_of_block(room, rows)};
     const int64_t blocks = ceiling(rows, l->block.z);
@@ -287,7 +287,7 @@ static int lay_out_whole(const gpu_bound *bound, const rope_call *call, const sh
         (geometry == GPU_SINGLE_HEAD && call->position.ids))
         return 0;
     const uint32_t units = divisor(q, k, 1, GPU_WHOLE_THREADS(geometry, s->size) / lanes);
-    const uint32_t room = GPU_THREADS(geometry, s->size, bound->early) / (lanes * units);
+    const uint32_t room = GPU_THREADS(geometry, s->size, bound->on.early) / (lanes * units);
     const uint32_t wanted = rows_of_block(room, s->rows);
     l->block = (dim3){lanes, units, divisor(s->rows, 0, (wanted + 1) / 2, wanted)};
     const int64_t blocks = s->rows / l->block.z;
@@ -303,7 +303,7 @@ static void fill_plain(const gpu_bound *bound, const rope_call *call, const shap
     const int first = geometry == GPU_SINGLE_HEAD && !call->tensor[0].heads; /* k in q's place */
     const rope_frequency_set *set = &p->set[s->set];
     /* Every block has a multiprocessor of its own, and room is left for the next launch's. */
-    const int small = (int64_t)l->grid.x * l->grid.y * l->grid.z <= bound->multiprocessors;
+    const int small = (int64_t)l->grid.x * l->grid.y * l->grid.z <= bound->on.multiprocessors;
     l->plain = (gpu_plain_call){
         .turns = set->turns,
         .ids = call->position.ids,
@@ -313,7 +313,7 @@ static void fill_plain(const gpu_bound *bound, const rope_call *call, const shap
         .restart = s->ids_in_line ? 0 : l->slab,
         .factor = (float)set->attention_factor,
         .q_units = (uint16_t)l->q_units,
-        .flags = (uint16_t)(flags_of(bound, call) | (bound->early && small ? GPU_CALL_AT_ONCE : 0)),
+        .flags = (uint16_t)(flags_of(bound, call) | (bound->on.early && small ? GPU_CALL_AT_ONCE : 0)),
     };
     for (int i = 0; i < 2; i++) {
         const int t = i ^ first;
@@ -328,7 +328,7 @@ static int plan_plain_as(const gpu_bound *bound, const rope_call *call, const sh
     const rope_problem *p = &bound->problem;
     const int32_t vector = vector_of(s->size, geometry);
     const void *const(*kernels)[2] = bound->kernels->plain[geometry][s->pairing];
-    const int early = bound->early != 0;
+    const int early = bound->on.early != 0;
     const void *known = p->pairs == 32 ? kernels[GPU_CHECKED_32][early] : NULL;
     const void *checked = known ? known : kernels[GPU_CHECKED][early];
     const int starts = !early || geometry != GPU_SINGLE_HEAD;
@@ -509,7 +509,7 @@ static size_t row_bytes(const rope_problem *p) {
 /* Tokens of a thread: several where enough blocks are left and their rows fit. */
 static uint32_t tokens_of_thread(const gpu_bound *bound, int64_t blocks, uint32_t slices) {
     uint32_t most = GPU_TOKENS_MOST;
-    while (most > 1 && (blocks / most < GPU_BLOCKS_ENOUGH * bound->multiprocessors ||
+    while (most > 1 && (blocks / most < GPU_BLOCKS_ENOUGH * bound->on.multiprocessors ||
                         most * slices * row_bytes(&bound->problem) > SHARED_MOST))
         most /= 2;
     return most;
@@ -526,7 +526,7 @@ static int lay_out_vector(const gpu_bound *bound, const rope_call *call, const s
         return 0;
     const uint32_t most = GPU_VECTOR_THREADS / lanes;
     const uint32_t units = p->xpos_rate ? units_apart(q, k, most) : units_together(q + k, most);
-    const uint32_t room = GPU_THREADS(geometry, s->size, bound->early) / (lanes * units);
+    const uint32_t room = GPU_THREADS(geometry, s->size, bound->on.early) / (lanes * units);
     const uint32_t slices =
         (uint32_t)at_most(s->rows, at_most(room ? room : 1, GPU_ROWS_MOST / GPU_TOKENS_MOST));
     if (p->xpos_rate)

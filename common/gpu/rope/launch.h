@@ -2,27 +2,20 @@
 #ifndef ROPEKIT_GPU_ROPE_LAUNCH_H
 #define ROPEKIT_GPU_ROPE_LAUNCH_H
 
-#include <gpu_alias.h>
-
-#include <stdatomic.h>
-
+#include "common/gpu/candidate.h"
 #include "common/gpu/rope/kernels.h"
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
 /* What bind makes and run is given. */
 typedef struct gpu_bound {
+    gpu_binding on;
     rope_problem problem; /* its lists lie on the device */
     void *lists;
     const gpu_rope_kernels *kernels;
-    int32_t device;
-    int32_t devices; /* of the machine */
-    int32_t multiprocessors;
-    int32_t early;    /* launches may begin before the one ahead of them has ended */
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
     int32_t plain;    /* calls may take a plain kernel */
     int32_t window;   /* or a window kernel */
-    atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_bound;
 
 /* Why no call of this problem takes a plain, a window or a vector kernel; NULL where some may. */
