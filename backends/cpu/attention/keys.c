@@ -36,7 +36,7 @@ attention_source attention_source_of(const attention_walk *w, const rope_attenti
     const rope_append_operand *o = which ? &call->v : &call->k;
     if (!which && w->problem->rotates[1] && !o->out)
         return (attention_source){
-            .base = attention_kept_key(w, s->k_row, head, s->k_first),
+            .base = attention_kept_key(w, s, head, 0),
             .token = (int64_t)w->problem->head_dim * w->size,
             .head = call->k_tokens * w->problem->head_dim * w->size,
         };

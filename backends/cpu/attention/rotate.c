@@ -75,7 +75,7 @@ static void rotate_key(const attention_walk *w, const rope_attention_sequence *s
     const int64_t *stride = o->out ? o->out_stride : kept;
     char *out =
         o->out ? (char *)o->out + (s->k_row * stride[0] + (s->k_first + key) * stride[1]) * w->size
-               : attention_kept_key(w, s->k_row, 0, s->k_first + key);
+               : attention_kept_key(w, s, 0, key);
     rope_token token;
     rope_key_token(w->problem, &w->keys, s, key, &token);
     if (o->in) {

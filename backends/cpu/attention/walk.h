@@ -62,9 +62,11 @@ CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_ti
 }
 
 /* Where rotated keys of a head are in the workspace. */
-CPU_INLINE char *attention_kept_key(const attention_walk *w, int64_t row, int64_t head,
-                                    int64_t key) {
-    return w->space.keys + ((row * w->call->k.heads + head) * w->call->k_tokens + key) *
+CPU_INLINE char *attention_kept_key(const attention_walk *w, const rope_attention_sequence *s,
+                                    int64_t head, int64_t key) {
+    const int64_t dropped = s->k_count - rope_attention_kept(w->problem, s->k_count);
+    return w->space.keys + ((s->k_row * w->call->k.heads + head) * w->call->k_tokens + s->k_first +
+                            key - dropped) *
                                w->problem->head_dim * w->size;
 }
 
