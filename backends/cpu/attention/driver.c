@@ -142,7 +142,7 @@ static void choose_tasks(attention_walk *w, int parts) {
     if (w->kernel->attend || w->most_rows > CPU_ATTENTION_FEW || !w->most_rows ||
         !heads_together(w))
         return;
-    w->heads = CPU_ATTENTION_PAD / w->most_rows;
+    w->heads = (w->rows < CPU_ATTENTION_PAD ? w->rows : CPU_ATTENTION_PAD) / w->most_rows;
     w->heads = w->heads < heads ? w->heads : heads;
     w->split = w->space.totals && parts > 1 && splits > 1;
     const int64_t of_head = tiles * (w->split ? splits : 1);
