@@ -150,11 +150,12 @@ static void read_query(const attention_walk *w, const attention_tile *t, const r
 
 void attention_queries(const attention_walk *w, const attention_tile *t, char *stage, float *q) {
     const int64_t most = CPU_ATTENTION_PAD;
-    for (int64_t row = 0, count; row < t->count; row += count) {
+    for (int64_t row = 0, count; row < t->count * t->heads; row += count) {
         const int64_t i = attention_query_of(w, t, row), head = attention_head_of(w, t, row),
-                      left = w->group - (t->first + row) % w->group;
+                      of_query = w->group - (t->first + row % t->count) % w->group,
+                      of_head = t->count - row % t->count;
         rope_token token;
-        count = t->count - row < left ? t->count - row : left;
+        count = of_head < of_query ? of_head : of_query;
         count = count < most ? count : most;
         if (w->problem->rotates[0])
             rope_query_token(w->problem, w->call, &t->s, i, &token);

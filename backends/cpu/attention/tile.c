@@ -23,9 +23,9 @@ typedef struct tile_state {
 } tile_state;
 
 static int64_t panel_bytes(const attention_walk *w) {
-    const int64_t longest =
-        w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim : CPU_ATTENTION_BLOCK;
-    return longest * CPU_ATTENTION_PAD * (int64_t)sizeof(float);
+    const int q = w->problem->head_dim, v = w->problem->v_head_dim, longer = q > v ? q : v;
+    return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
+           (int64_t)sizeof(float);
 }
 
 int64_t attention_tile_rows(const attention_walk *w) {
@@ -89,6 +89,7 @@ static void read_ahead(tile_state *t, int which, int64_t begin) {
     b->ahead = t->rows[which] + in_block(t->tile->seen.first - begin);
     b->ahead_count = t->count[which];
     b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->w->size;
+    b->ahead_step = b->step[which];
 }
 
 /* Keys, or elements of values, that a stage has room for. */
@@ -243,7 +244,8 @@ static void fill_block(tile_state *t, float *memory) {
     b->head_dim = p->head_dim;
     b->v_head_dim = p->v_head_dim;
     b->o_stride = cpu_attention_padded(p->v_head_dim);
-    b->rows = (int)t->tile->count;
+    b->of_head = (int)t->tile->count;
+    b->rows = (int)(t->tile->count * t->tile->heads);
     b->cap = p->soft_cap;
     b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
     b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
@@ -265,8 +267,10 @@ void attention_tile_attend(const attention_walk *w, const attention_tile *tile, 
     for (int r = 0; r < t.block.rows; r++)
         t.seen[r] = rope_keys_seen(w->problem, &tile->s,
                                    rope_query_index(&tile->s, attention_query_of(w, tile, r)));
-    for (int which = 0; which < 2; which++)
+    for (int which = 0; which < 2; which++) {
         t.source[which] = attention_source_of(w, &tile->s, tile->head, which);
+        t.block.step[which] = t.source[which].head;
+    }
     attention_queries(w, tile, (char *)memory, memory + (t.block.q - memory));
     run_results(&t, split);
 }
