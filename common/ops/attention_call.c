@@ -121,9 +121,10 @@ static rope_status read_tree(const rope_attention_problem *problem, const rope_a
     const int tree = problem->mask == ROPE_MASK_TREE;
     if (!tree && (args->tree_bits || args->tree_keys || !rope_all_zero(args->tree_stride, 2)))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "tree_bits is %p and tree_keys is %lld; allowed is NULL and 0 unless mask "
-                         "is ROPE_MASK_TREE",
-                         args->tree_bits, (long long)args->tree_keys);
+                         "tree_bits is %p, tree_keys is %lld and tree_stride is [%lld, %lld]; "
+                         "allowed is NULL and 0 unless mask is ROPE_MASK_TREE",
+                         args->tree_bits, (long long)args->tree_keys,
+                         (long long)args->tree_stride[0], (long long)args->tree_stride[1]);
     if (!tree)
         return ROPE_OK;
     if (args->tree_keys < 1)
@@ -145,9 +146,9 @@ static rope_status read_tree(const rope_attention_problem *problem, const rope_a
     rope_span span = {.dims = 3, .count = count, .stride = stride, .element = 4};
     if (status == ROPE_OK && !rope_span_place(&span, args->tree_bits))
         return rope_fail(ROPE_ERROR_OVERFLOW,
-                         "tree_stride is [%lld, %lld]; allowed is what stays within 64-bit "
-                         "addresses",
-                         (long long)stride[0], (long long)stride[1]);
+                         "tree_stride is [%lld, %lld] and tree_keys is %lld; allowed is what stays "
+                         "within 64-bit addresses",
+                         (long long)stride[0], (long long)stride[1], (long long)args->tree_keys);
     call->tree_bits = args->tree_bits;
     call->tree_keys = args->tree_keys;
     call->tree_stride[0] = stride[0];
@@ -156,6 +157,11 @@ static rope_status read_tree(const rope_attention_problem *problem, const rope_a
 }
 
 /* --- a call --- */
+
+static rope_status read_workspace(const rope_attention_args *args, rope_attention_call *call) {
+    call->workspace_bytes = args->workspace_bytes;
+    return args->workspace ? rope_pointer_check("", "workspace", args->workspace, 256) : ROPE_OK;
+}
 
 static rope_status read_queries(const rope_attention_problem *problem,
                                 const rope_attention_args *args, rope_attention_call *call,
@@ -203,9 +209,8 @@ static rope_status read_all(const rope_attention_problem *problem, const rope_at
     if (status == ROPE_OK)
         status = read_tree(problem, args, call);
     if (status == ROPE_OK)
-        status = check_overlap(call, &regions);
-    call->workspace_bytes = args->workspace_bytes;
-    return status;
+        status = read_workspace(args, call);
+    return status == ROPE_OK ? check_overlap(call, &regions) : status;
 }
 
 const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,

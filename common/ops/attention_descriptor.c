@@ -102,7 +102,10 @@ static rope_status check_cache(rope_attention_desc *desc) {
             ROPE_ERROR_INVALID_VALUE,
             "cache is %d; allowed is 0, ROPE_CACHE_TABLE (2) or ROPE_CACHE_SEQUENCE (3)",
             desc->cache);
-    if (desc->page_size < 1)
+    if (desc->page_size == 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "page_size is not given; allowed is > 0 with a cache");
+    if (desc->page_size < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "page_size is %lld; allowed is > 0 with a cache",
                          (long long)desc->page_size);
     rope_status status = check_length("ring", desc->ring);

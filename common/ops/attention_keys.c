@@ -11,6 +11,47 @@ static rope_status fail_cached(const char *what, const void *pointer, int needs_
                      pointer, needs_cache ? "without" : "with");
 }
 
+static rope_status check_strides_unread(const char *name, const char *field, const int64_t *s,
+                                        const char *where) {
+    if (rope_all_zero(s, 4))
+        return ROPE_OK;
+    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s.%s is [%lld, %lld, %lld, %lld]; allowed is 0 %s",
+                     name, field, (long long)s[0], (long long)s[1], (long long)s[2],
+                     (long long)s[3], where);
+}
+
+/* Strides of views that are not given. */
+static rope_status check_views_unread(const rope_attention_problem *problem,
+                                      const rope_attention_args *args) {
+    static const char *const names[3] = {"q", "k", "v"};
+    const rope_tensor *views[3] = {&args->rope.q, &args->rope.k, &args->v};
+    rope_status status = ROPE_OK;
+    for (int i = 0; i < 3 && status == ROPE_OK; i++) {
+        if (!views[i]->out)
+            status = check_strides_unread(names[i], "out_stride", views[i]->out_stride,
+                                          "while out is NULL");
+        if (status == ROPE_OK && i && problem->cache)
+            status =
+                check_strides_unread(names[i], "in_stride", views[i]->in_stride, "with a cache");
+    }
+    return status;
+}
+
+/* Strides of a cache without one, and a scale that the descriptor does not have. */
+static rope_status check_cache_unread(const char *name, const char *scale_name, int cached,
+                                      int32_t scaled, const rope_cache *cache) {
+    const int64_t *s = cache->stride;
+    if (!cached && !rope_all_zero(s, 5))
+        return rope_fail(
+            ROPE_ERROR_INVALID_VALUE,
+            "%s.stride is [%lld, %lld, %lld, %lld, %lld]; allowed is 0 without a cache", name,
+            (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)s[4]);
+    if (!scaled && (cache->scale.data || !rope_all_zero(cache->scale.stride, 3)))
+        return rope_scale_fail(scale_name, &cache->scale,
+                               "NULL and 0 where the descriptor has no scale");
+    return ROPE_OK;
+}
+
 static rope_status check_caches_unread(const rope_attention_problem *problem,
                                        const rope_attention_args *args) {
     const int pages = problem->cache != 0, table = problem->cache == ROPE_CACHE_TABLE;
@@ -25,15 +66,21 @@ static rope_status check_caches_unread(const rope_attention_problem *problem,
                          (long long)args->pages);
     if (!table && (args->block_table || args->table_pages || !rope_all_zero(args->table_stride, 2)))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "block_table is %p and table_pages is %lld; allowed is NULL and 0 unless "
-                         "cache is ROPE_CACHE_TABLE",
-                         args->block_table, (long long)args->table_pages);
+                         "block_table is %p, table_pages is %lld and table_stride is [%lld, %lld]; "
+                         "allowed is NULL and 0 unless cache is ROPE_CACHE_TABLE",
+                         args->block_table, (long long)args->table_pages,
+                         (long long)args->table_stride[0], (long long)args->table_stride[1]);
     if (args->v.out)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "v.out is %p; allowed is NULL", args->v.out);
     if (args->rope.k.out && (pages || !problem->rotates[1]))
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "k.out is %p; allowed is NULL %s",
                          args->rope.k.out, pages ? "with a cache" : "where keys do not rotate");
-    return ROPE_OK;
+    rope_status status =
+        check_cache_unread("k_cache", "k_cache.scale", pages, problem->k.scale, &args->k_cache);
+    if (status == ROPE_OK)
+        status =
+            check_cache_unread("v_cache", "v_cache.scale", pages, problem->v.scale, &args->v_cache);
+    return status;
 }
 
 static rope_status check_lengths(const rope_attention_problem *problem,
@@ -232,6 +279,8 @@ rope_status rope_attention_keys_read(const rope_attention_problem *problem,
                                      const rope_attention_args *args, rope_attention_call *call,
                                      rope_key_regions *regions) {
     rope_status status = check_caches_unread(problem, args);
+    if (status == ROPE_OK)
+        status = check_views_unread(problem, args);
     if (status == ROPE_OK)
         status = check_lengths(problem, args);
     if (status == ROPE_OK)
