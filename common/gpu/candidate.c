@@ -20,20 +20,28 @@ rope_status gpu_kernel_probe(const void *kernel, int32_t device, char *reason) {
     return error == gpuSuccess ? ROPE_OK : gpu_refuse(error, reason);
 }
 
-gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
-                    const void *const *kernels, size_t count) {
+gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *early) {
     gpuFuncAttributes attributes;
-    gpuError_t error = gpuDeviceGetAttribute(&binding->multiprocessors,
-                                             gpuDevAttrMultiprocessorCount, device);
-    if (error == gpuSuccess)
-        error = gpuGetDeviceCount(&binding->devices);
-    binding->device = device;
-    binding->early = launch == ROPE_LAUNCH_PROGRAMMATIC;
+    gpuError_t error = gpuSuccess;
+    *early = 1;
     for (size_t i = 0; i < count && error == gpuSuccess; i++)
         if (kernels[i]) {
             error = gpuFuncGetAttributes(&attributes, kernels[i]);
-            binding->early &= error == gpuSuccess && gpu_starts_early(&attributes);
+            *early &= error == gpuSuccess && gpu_starts_early(&attributes);
         }
+    return error;
+}
+
+gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
+                    const void *const *kernels, size_t count) {
+    binding->device = device;
+    gpuError_t error =
+        gpuDeviceGetAttribute(&binding->multiprocessors, gpuDevAttrMultiprocessorCount, device);
+    if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&binding->devices);
+    if (error == gpuSuccess)
+        error = gpu_kernels_load(kernels, count, &binding->early);
+    binding->early &= launch == ROPE_LAUNCH_PROGRAMMATIC;
     return error;
 }
 
@@ -46,10 +54,8 @@ rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, s
     return ROPE_OK;
 }
 
-static rope_status check_stream(const gpu_binding *binding, void *stream) {
-    const int32_t device = binding->device;
-    const int found =
-        stream && binding->devices > 1 ? gpu_device_of_stream(stream, device) : device;
+rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream) {
+    const int found = stream && devices > 1 ? gpu_device_of_stream(stream, device) : device;
     return found == device
                ? ROPE_OK
                : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
@@ -73,7 +79,7 @@ rope_status gpu_run(const gpu_operation *operation, gpu_binding *binding, const 
     int previous;
     gpuError_t error = gpu_enter(binding->device, &previous);
     if (error == gpuSuccess) {
-        status = check_stream(binding, stream);
+        status = gpu_check_stream(binding->device, binding->devices, stream);
         if (status == ROPE_OK)
             status = check_memory(operation, binding, call);
         if (status == ROPE_OK)

@@ -15,6 +15,10 @@ rope_status gpu_refuse(gpuError_t error, char *reason);
 /* Whether a device can run a kernel of ours. */
 rope_status gpu_kernel_probe(const void *kernel, int32_t device, char *reason);
 
+/* Asking for a kernel loads it, so that a first run inside a capture loads nothing. Of `count`
+ * kernels NULL are passed over. *early: all may start early. */
+gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *early);
+
 /* What a plan of every operation is bound to; the first member of what bind makes. */
 typedef struct gpu_binding {
     int32_t device;
@@ -24,8 +28,7 @@ typedef struct gpu_binding {
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_binding;
 
-/* Binds to the current device; `launch` is ROPE_LAUNCH_. Loads `count` kernels, of which NULL are
- * passed over, so that a first run inside a capture loads nothing. */
+/* Binds to the current device; `launch` is ROPE_LAUNCH_. Loads `count` kernels. */
 gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
                     const void *const *kernels, size_t count);
 
@@ -38,6 +41,10 @@ typedef struct gpu_named_pointer {
 /* Refuses memory that a device is known not to reach, by name. */
 rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, size_t count);
 
+/* Refuses a stream of another of the machine's `devices`: such a launch is no error of every
+ * runtime. */
+rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream);
+
 /* What runs an operation's calls. */
 typedef struct gpu_operation {
     const char *doing; /* as errors name it */
@@ -46,8 +53,7 @@ typedef struct gpu_operation {
 } gpu_operation;
 
 /* Runs a call. Its memory is asked about in a plan's first call alone: an answer takes as long as a
- * launch. A stream of another of the machine's devices is refused: such a launch is no error of
- * every runtime. */
+ * launch. */
 rope_status gpu_run(const gpu_operation *operation, gpu_binding *binding, const void *call,
                     void *stream);
 
