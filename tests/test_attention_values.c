@@ -68,6 +68,7 @@ typedef void check_case(const attention_case *c, const unsigned char *result, co
 
 /* Runs every kernel, the reference too. */
 static void check_kernels(const attention_case *c, check_case *check, const void *state) {
+    attention_required();
     unsigned char *result = malloc(c->base.bytes);
     const char *kernel = "";
     for (int k = 0; kernel; k++) {
@@ -170,6 +171,7 @@ static void fill_random(attention_case *c, int64_t keys, int64_t queries) {
 /* Keys first..last - 1 hold what is no number; queries from..to - 1 do not see them. */
 static void check_leaks(attention_case *c, int64_t first, int64_t last, int64_t from, int64_t to) {
     static const double odd[] = {NAN, INFINITY, -INFINITY};
+    attention_required();
     for (int kind = 0; kind < 3; kind++)
         for (int in_values = 0; in_values < 2; in_values++) {
             attention_case other;
