@@ -268,3 +268,50 @@ TEST(attention_values, subnormal_values) {
         attention_free(&c);
     }
 }
+
+/* A drawing of docs/attention.md: which of 6 keys each of 4 queries sees. */
+typedef struct drawing {
+    int32_t mask;
+    int64_t window, window_right, chunk;
+    const char *seen[4];
+} drawing;
+
+/* Values are rows of the unit matrix and scores equal, so that out is a row of the mask. */
+static void check_drawing(const attention_case *c, const unsigned char *result, const void *state) {
+    const drawing *d = state;
+    for (int64_t i = 0; i < 4 * HEADS; i++) {
+        const row r = row_of(c, result, i / HEADS, i % HEADS);
+        for (int64_t k = 0; k < 6; k++)
+            CHECK((r.out[k] > 0) == (d->seen[i / HEADS][k] == '#'),
+                  "mask %d: query %lld has weight %g for key %lld", d->mask, (long long)(i / HEADS),
+                  r.out[k], (long long)k);
+    }
+}
+
+TEST(attention_values, masks_as_drawn) {
+    static const drawing drawings[] = {
+        {ROPE_MASK_CAUSAL, 0, 0, 0, {"###...", "####..", "#####.", "######"}},
+        {ROPE_MASK_FULL, 0, 0, 0, {"######", "######", "######", "######"}},
+        {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}},
+        {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}},
+        {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}},
+        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}},
+    };
+    static const uint32_t bits[4] = {1, 3, 5, 10};
+    for (size_t n = 0; n < sizeof drawings / sizeof drawings[0]; n++) {
+        attention_case c;
+        make(&c, ROPE_F32, 4, 6);
+        for (int64_t k = 0; k < 6; k++)
+            set(&c, c.args.v.in, k, k, 1);
+        c.desc.mask = drawings[n].mask;
+        c.desc.window = drawings[n].window;
+        c.desc.window_right = drawings[n].window_right;
+        c.desc.chunk = drawings[n].chunk;
+        if (c.desc.mask == ROPE_MASK_TREE) {
+            c.args.tree_bits = memcpy(c.base.arena, bits, sizeof bits);
+            c.args.tree_keys = 4;
+        }
+        check_kernels(&c, check_drawing, &drawings[n]);
+        attention_free(&c);
+    }
+}
