@@ -11,6 +11,11 @@
 
 /* --- runs --- */
 
+void attention_required(void) {
+    if (!device_kernel_of("attention", 0))
+        SKIP("%s has no kernel for attention", device_backend());
+}
+
 rope_attention_bounds attention_bounds(const attention_case *c) {
     const rope_attention_args *a = &c->args;
     const oracle_attention o = attention_oracle(c);

@@ -17,6 +17,8 @@ typedef struct attention_dense {
 void attention_dense_make(attention_dense *d, const attention_case *c, const char *kernel);
 void attention_dense_free(attention_dense *d);
 
+/* Skips the test where the device has no kernel for it. */
+void attention_required(void);
 /* As device_run, with as much workspace as rope_attention_workspace says. */
 rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result);
 /* The largest sizes of the case. */

@@ -198,6 +198,7 @@ typedef void check(const expectation *e, unsigned char *result);
 
 /* For each case: what is expected of it, rotated by a kernel of the CPU, then a check. */
 static void for_each_case(uint64_t seed, int64_t cases, const char *rotation, check *checks) {
+    attention_required();
     for (int64_t i = -1; test_next(&i, cases);) {
         attention_case c;
         expectation e;

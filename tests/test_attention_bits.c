@@ -29,6 +29,7 @@ typedef void check_case(const attention_case *c, const char *kernel, const unsig
 /* For each case in range and each kernel: the arena after, then a check that compares with it. */
 static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
     static const attention_wish wish = {.in_range = 1};
+    attention_required();
     for (int64_t i = -1; test_next(&i, cases);) {
         attention_case c;
         const char *kernel;
@@ -176,6 +177,7 @@ static void make_large(attention_case *c, int64_t index) {
 TEST(attention_bits, every_thread_count) {
     if (!device_is_host() || !device_threads(2))
         SKIP("the backend does not run on OpenMP");
+    attention_required();
     for (int64_t i = -1; test_next(&i, 4);) {
         attention_case c;
         const char *kernel;

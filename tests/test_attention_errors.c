@@ -1,10 +1,9 @@
 /* Bad input of "attention": each gives its status and a text with field and value, and changes
  * nothing. */
+#include "tests/attention_compare.h"
 #include "tests/bad_field.h"
 #include "tests/device.h"
 #include "tests/harness.h"
-
-#include <ropekit/attention.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,6 +30,7 @@ enum {
 
 static rope_attention_desc attention_desc(void) {
     rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    attention_required();
     desc.rope = device_desc();
     desc.rope.dtype = ROPE_BF16;
     return desc;

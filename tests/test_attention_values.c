@@ -68,6 +68,7 @@ typedef void check_case(const attention_case *c, const unsigned char *result, co
 
 /* Runs every kernel, the reference too. */
 static void check_kernels(const attention_case *c, check_case *check, const void *state) {
+    attention_required();
     unsigned char *result = malloc(c->base.bytes);
     const char *kernel = "";
     for (int k = 0; kernel; k++) {
@@ -170,6 +171,7 @@ static void fill_random(attention_case *c, int64_t keys, int64_t queries) {
 /* Keys first..last - 1 hold what is no number; queries from..to - 1 do not see them. */
 static void check_leaks(attention_case *c, int64_t first, int64_t last, int64_t from, int64_t to) {
     static const double odd[] = {NAN, INFINITY, -INFINITY};
+    attention_required();
     for (int kind = 0; kind < 3; kind++)
         for (int in_values = 0; in_values < 2; in_values++) {
             attention_case other;
@@ -263,6 +265,53 @@ TEST(attention_values, subnormal_values) {
         for (int64_t k = 0; k < 4; k++)
             set_head(&c, c.args.v.in, k, least);
         check_kernels(&c, check_constant, &least);
+        attention_free(&c);
+    }
+}
+
+/* A drawing of docs/attention.md: which of 6 keys each of 4 queries sees. */
+typedef struct drawing {
+    int32_t mask;
+    int64_t window, window_right, chunk;
+    const char *seen[4];
+} drawing;
+
+/* Values are rows of the unit matrix and scores equal, so that out is a row of the mask. */
+static void check_drawing(const attention_case *c, const unsigned char *result, const void *state) {
+    const drawing *d = state;
+    for (int64_t i = 0; i < 4 * HEADS; i++) {
+        const row r = row_of(c, result, i / HEADS, i % HEADS);
+        for (int64_t k = 0; k < 6; k++)
+            CHECK((r.out[k] > 0) == (d->seen[i / HEADS][k] == '#'),
+                  "mask %d: query %lld has weight %g for key %lld", d->mask, (long long)(i / HEADS),
+                  r.out[k], (long long)k);
+    }
+}
+
+TEST(attention_values, masks_as_drawn) {
+    static const drawing drawings[] = {
+        {ROPE_MASK_CAUSAL, 0, 0, 0, {"###...", "####..", "#####.", "######"}},
+        {ROPE_MASK_FULL, 0, 0, 0, {"######", "######", "######", "######"}},
+        {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}},
+        {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}},
+        {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}},
+        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}},
+    };
+    static const uint32_t bits[4] = {1, 3, 5, 10};
+    for (size_t n = 0; n < sizeof drawings / sizeof drawings[0]; n++) {
+        attention_case c;
+        make(&c, ROPE_F32, 4, 6);
+        for (int64_t k = 0; k < 6; k++)
+            set(&c, c.args.v.in, k, k, 1);
+        c.desc.mask = drawings[n].mask;
+        c.desc.window = drawings[n].window;
+        c.desc.window_right = drawings[n].window_right;
+        c.desc.chunk = drawings[n].chunk;
+        if (c.desc.mask == ROPE_MASK_TREE) {
+            c.args.tree_bits = memcpy(c.base.arena, bits, sizeof bits);
+            c.args.tree_keys = 4;
+        }
+        check_kernels(&c, check_drawing, &drawings[n]);
         attention_free(&c);
     }
 }

@@ -65,9 +65,9 @@ CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_ti
 CPU_INLINE char *attention_kept_key(const attention_walk *w, const rope_attention_sequence *s,
                                     int64_t head, int64_t key) {
     const int64_t dropped = s->k_count - rope_attention_kept(w->problem, s->k_count);
-    return w->space.keys + ((s->k_row * w->call->k.heads + head) * w->call->k_tokens + s->k_first +
-                            key - dropped) *
-                               w->problem->head_dim * w->size;
+    return w->space.keys +
+           ((s->k_row * w->call->k.heads + head) * w->call->k_tokens + s->k_first + key - dropped) *
+               w->problem->head_dim * w->size;
 }
 
 /* Keys that some query of a sequence may see. */
