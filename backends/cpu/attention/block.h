@@ -42,30 +42,32 @@ CPU_INLINE void pack_square(int dtype, const char *const *rows, int count, int64
     }
 }
 
-CPU_INLINE void pack_half(int dtype, const char *const *rows, int count, int dim, float *to) {
+CPU_INLINE void pack_half(int dtype, const char *const *rows, int count, int64_t at, int dim,
+                          float *to) {
     const int size = cpu_dtype_size(dtype), in_word = 4 / size, words = dim / in_word;
     int i = 0;
     for (; i + SIMD_LANES <= words && count >= SIMD_LANES; i += SIMD_LANES)
-        pack_square(dtype, rows, SIMD_LANES, i * 4, SIMD_LANES, to + i * in_word * PANEL);
+        pack_square(dtype, rows, SIMD_LANES, at + i * 4, SIMD_LANES, to + i * in_word * PANEL);
     for (int left; i < words; i += left) {
         left = words - i < SIMD_LANES ? words - i : SIMD_LANES;
-        pack_square(dtype, rows, count, i * 4, left, to + i * in_word * PANEL);
+        pack_square(dtype, rows, count, at + i * 4, left, to + i * in_word * PANEL);
     }
     for (int d = words * in_word; d < dim; d++)
         for (int k = 0; k < SIMD_LANES; k++)
-            to[d * PANEL + k] = k < count ? cpu_load(dtype, rows[k], d) : 0;
+            to[d * PANEL + k] = k < count ? cpu_load(dtype, rows[k] + at, d) : 0;
 }
 
-CPU_INLINE void pack_keys(int dtype, const char *const *rows, int count, int dim, float *panel) {
-    pack_half(dtype, rows, count, dim, panel);
-    pack_half(dtype, rows + SIMD_LANES, count - SIMD_LANES, dim, panel + SIMD_LANES);
+/* Elements from `at` bytes on of `count` keys, or more. */
+CPU_INLINE void pack_keys(int dtype, const char *const *rows, int count, int64_t at, int dim,
+                          float *panel) {
+    pack_half(dtype, rows, count, at, dim, panel);
+    pack_half(dtype, rows + SIMD_LANES, count - SIMD_LANES, at, dim, panel + SIMD_LANES);
 }
 
-/* PANEL elements of keys, or fewer, from d on. */
-CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to, int d, int count,
-                            float *panel) {
-    const int64_t at = (int64_t)d * cpu_dtype_size(dtype),
-                  next = at + SIMD_LANES * cpu_dtype_size(dtype);
+/* PANEL elements of keys, or fewer, from `at` bytes on. */
+CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to, int64_t at,
+                            int count, float *panel) {
+    const int64_t next = at + SIMD_LANES * cpu_dtype_size(dtype);
     const int low = count < SIMD_LANES ? count : SIMD_LANES, high = count - low;
     for (int k = from; k < to; k++) {
         const int whole = count >= PANEL;
@@ -75,6 +77,23 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
                      whole      ? simd_widen(dtype, rows[k] + next)
                      : high > 0 ? simd_widen_some(dtype, rows[k] + next, high)
                                 : (simd_f32){0});
+    }
+}
+
+/* Reads the share that a head of the tile has in rows i..i + count - 1 of a list of K (which 0) or
+ * V, beyond its end of the list which is read next. */
+CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int count,
+                           int end, int which, int row) {
+    const int head = row / b->of_head, heads = b->rows / b->of_head, last = end + b->ahead_count,
+              to = i + count * (head + 1) / heads;
+    for (i += count * head / heads; i < to && i < last; i++) {
+        const int here = i < end, size = cpu_dtype_size(b->dtype),
+                  bytes = here ? (which ? b->v_head_dim : b->head_dim) * size : b->ahead_bytes;
+        const int64_t step = here ? b->step[which] : b->ahead_step;
+        const char *at = here ? rows[i] : b->ahead[i - end];
+        for (int h = 0; h < heads; h++, at += step)
+            for (int line = 0; line < bytes; line += 64)
+                __builtin_prefetch(at + line, 0, 2);
     }
 }
 
@@ -115,16 +134,11 @@ CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k
     return simd_load_f(v->panel + k * PANEL + part * SIMD_LANES);
 }
 
-/* `count` rows by keys from..to - 1, PANEL elements of their values, added to o. Returns whether a
- * sum is not finite. */
-CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
-                               const value_source *v, const float *rescale, int o_stride, float *o,
-                               int keep) {
-    simd_f32 sum[GROUP][2];
-    simd_u32 odd = {0};
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        sum[r][0] = sum[r][1] = (simd_f32){0};
+typedef simd_f32 group_sum[GROUP][2];
+
+/* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */
+CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
+                                const value_source *v, group_sum sum) {
     for (int k = from; k < to; k++) {
         const simd_f32 low = value_of(dtype, direct, v, k, 0),
                        high = value_of(dtype, direct, v, k, 1);
@@ -135,28 +149,49 @@ CPU_INLINE int multiply_values(int dtype, int direct, int count, const float *p,
             sum[r][1] = simd_fma(x, high, sum[r][1]);
         }
     }
-    if (keep) {
+}
+
+/* Whether all is finite. */
+CPU_INLINE int is_finite(int count, group_sum sum) {
+    simd_u32 odd = {0};
 #pragma GCC unroll 12
-        for (int r = 0; r < count; r++)
-            for (int part = 0; part < 2; part++)
-                odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
-        if (simd_any(odd))
-            return 1;
-    }
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
+    return !simd_any(odd);
+}
+
+CPU_INLINE void load_sums(int count, const float *from, int64_t stride, group_sum sum) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            sum[r][part] =
+                from ? simd_load_f(from + r * stride + part * SIMD_LANES) : (simd_f32){0};
+}
+
+CPU_INLINE void store_sums(int count, group_sum sum, float *to, int64_t stride) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++)
+            simd_store_f(to + r * stride + part * SIMD_LANES, sum[r][part]);
+}
+
+/* Joins a block's sums to o. */
+CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float *o, int o_stride) {
 #pragma GCC unroll 12
     for (int r = 0; r < count; r++)
         for (int part = 0; part < 2; part++) {
             float *at = o + r * o_stride + part * SIMD_LANES;
             simd_store_f(at, simd_fma(simd_load_f(at), simd_set_f(rescale[r]), sum[r][part]));
         }
-    return 0;
 }
 
 /* --- scores --- */
 
-/* Rows of a group that is left of `rows`: a count that has an instance. */
-CPU_INLINE int group_of(int rows) {
-    return rows >= GROUP ? GROUP : rows >= 6 ? 6 : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+/* Rows of the group that begins at one: a count that has an instance, of one head of k. */
+CPU_INLINE int group_of(const cpu_attention_block *b, int row) {
+    const int left = b->of_head - row % b->of_head;
+    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
 /* The keys that rows of a group see: of all, and whether some row sees fewer. */
@@ -201,24 +236,32 @@ CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count
     }                                                                                              \
     }
 
+CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
+                           const char *const *rows) {
+    for (int r = 0, n; r < b->rows; r += n) {
+        n = group_of(b, r);
+        const group_range g = range_of(b, r, n);
+        if (r % b->of_head == 0) {
+            read_ahead(b, rows, PANEL, PANEL, count, 0, r);
+            pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
+        }
+        if (g.to <= key || g.from >= key + PANEL)
+            continue;
+        BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
+                                  b->scores + r * KEYS + key))
+    }
+}
+
 static void block_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
     for (int key = first; key < first + count; key += PANEL) {
         const char *const *rows = k + (key - first);
         const int left = first + count - key;
         if (b->dtype == ROPE_F32)
-            pack_keys(ROPE_F32, rows, left, b->head_dim, b->panel);
+            add_scores(ROPE_F32, b, key, left, rows);
         else if (b->dtype == ROPE_BF16)
-            pack_keys(ROPE_BF16, rows, left, b->head_dim, b->panel);
+            add_scores(ROPE_BF16, b, key, left, rows);
         else
-            pack_keys(ROPE_F16, rows, left, b->head_dim, b->panel);
-        for (int r = 0, n; r < b->rows; r += n) {
-            n = group_of(b->rows - r);
-            const group_range g = range_of(b, r, n);
-            if (g.to <= key || g.from >= key + PANEL)
-                continue;
-            BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
-                                      b->scores + r * KEYS + key))
-        }
+            add_scores(ROPE_F16, b, key, left, rows);
     }
 }
 
@@ -288,7 +331,7 @@ static void weigh_row(const cpu_attention_block *b, int row, int from, int to, f
 
 static void block_weights(const cpu_attention_block *b) {
     for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b->rows - r);
+        n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         const int from = g.from / SIMD_LANES * SIMD_LANES,
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
@@ -325,48 +368,105 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
     }
 }
 
-/* Few rows read values where they are; for more they are packed once. */
-enum { FEW_ROWS = 8 };
-
-CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int d, int count, int begin,
-                           const char *const *rows, int64_t at) {
-    const value_source v = {b->panel, rows, at * cpu_dtype_size(dtype)};
-    int packed = b->rows > FEW_ROWS || count < PANEL;
-    if (packed)
-        pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
-    for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b->rows - r);
+/* Dimensions d.. of a head, PANEL or fewer, of rows that begin at one. */
+CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int row, int d, int count,
+                             const char *const *rows, int64_t at) {
+    const value_source v = {.panel = b->panel};
+    pack_values(dtype, rows, b->from, b->to, at, count, b->panel);
+    for (int r = row, n; r < row + b->of_head; r += n) {
+        n = group_of(b, r);
         const group_range g = range_of(b, r, n);
-        const float *p = b->scores + r * KEYS;
-        float *o = b->o + r * b->o_stride + d;
-        int odd = 0;
-        if (g.from >= g.to)
-            continue;
-        if (packed) {
-            BY_COUNT(n, odd = multiply_values(dtype, 0, n_, p, g.from, g.to, &v, b->rescale + r,
-                                              b->o_stride, o, g.partial))
-        } else {
-            BY_COUNT(n, odd = multiply_values(dtype, 1, n_, p, g.from, g.to, &v, b->rescale + r,
-                                              b->o_stride, o, g.partial))
-        }
-        if (odd && !packed)
-            pack_values(dtype, rows, begin, b->keys, (int)at, count, b->panel);
-        if (odd)
+        int adds = g.from < g.to;
+        BY_COUNT(n, {
+            group_sum sum;
+            load_sums(n_, NULL, 0, sum);
+            multiply_values(ROPE_F32, 0, n_, b->scores + r * KEYS, g.from, g.to, &v, sum);
+            adds = adds && (!g.partial || is_finite(n_, sum));
+            if (adds)
+                join_sums(n_, sum, b->rescale + r, b->o + r * b->o_stride + d, b->o_stride);
+        })
+        if (!adds && g.from < g.to)
             add_seen_values(b, r, n, g, b->panel, d);
     }
 }
 
-static void block_values(const cpu_attention_block *b, int first, int count, int begin,
-                         const char *const *v) {
-    for (int d = first; d < first + count; d += PANEL) {
-        const int left = first + count - d;
-        if (b->dtype == ROPE_F32)
-            add_values(ROPE_F32, b, d, left, begin, v, d - first);
-        else if (b->dtype == ROPE_BF16)
-            add_values(ROPE_BF16, b, d, left, begin, v, d - first);
-        else
-            add_values(ROPE_F16, b, d, left, begin, v, d - first);
+/* Few rows read values where they are, some keys at a time: a row of values is then read once and
+ * whole. */
+enum { FEW_KEYS = 8 };
+
+/* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
+CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
+                        const char *const *rows) {
+    value_source v = {.rows = rows};
+    for (int r = 0, n; r < b->rows; r += n) {
+        if (r % b->of_head == 0)
+            read_ahead(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r);
+        n = group_of(b, r);
+        const group_range g = range_of(b, r, n);
+        const int from = g.from > key ? g.from : key,
+                  to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS;
+        for (int d = 0; d < count && from < to; d += PANEL) {
+            float *part = b->panel + r * b->o_stride + d;
+            v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
+            BY_COUNT(n, {
+                group_sum sum;
+                load_sums(n_, part, b->o_stride, sum);
+                multiply_values(dtype, 1, n_, b->scores + r * KEYS, from, to, &v, sum);
+                store_sums(n_, sum, part, b->o_stride);
+            })
+        }
     }
+}
+
+static void join_few(const cpu_attention_block *b, int first, int count, const char *const *rows) {
+    float panel[KEYS * PANEL];
+    for (int r = 0; r < b->rows; r++) {
+        const group_range g = range_of(b, r, 1);
+        for (int d = 0; d < count && g.from < g.to; d += PANEL) {
+            group_sum sum;
+            load_sums(1, b->panel + r * b->o_stride + d, 0, sum);
+            if (is_finite(1, sum)) {
+                join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
+                continue;
+            }
+            pack_values(b->dtype, rows, b->from, b->to,
+                        r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(b->dtype), PANEL,
+                        panel);
+            add_seen_values(b, r, 1, g, panel, first + d);
+        }
+    }
+}
+
+/* PANELs of dimensions of few rows. */
+CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, int count,
+                           const char *const *rows) {
+    memset(b->panel, 0, (size_t)(b->rows * b->o_stride) * sizeof(float));
+    for (int key = b->from; key < b->to; key += FEW_KEYS) {
+        add_few(dtype, b, key, count, rows);
+    }
+    join_few(b, first, count, rows);
+}
+
+CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int first, int count,
+                           const char *const *v) {
+    int d = 0;
+    if (b->of_head <= CPU_ATTENTION_FEW && b->rows <= CPU_ATTENTION_PAD && count >= PANEL) {
+        d = count / PANEL * PANEL;
+        add_to_few(dtype, b, first, d, v);
+    }
+    for (; d < count; d += PANEL)
+        for (int r = 0; r < b->rows; r += b->of_head)
+            pack_and_add(dtype, b, r, first + d, count - d, v,
+                         r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype));
+}
+
+static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
+    if (b->dtype == ROPE_F32)
+        add_values(ROPE_F32, b, first, count, v);
+    else if (b->dtype == ROPE_BF16)
+        add_values(ROPE_BF16, b, first, count, v);
+    else
+        add_values(ROPE_F16, b, first, count, v);
 }
 
 /* --- rows of results --- */

@@ -55,10 +55,11 @@ void attention_finish(const attention_walk *w, const attention_tile *tile, int64
 static void run_task(attention_walk *w, int64_t n) {
     attention_tile tile;
     const int64_t tiles = (w->most_rows - 1) / w->rows + 1,
-                  all = tiles * w->sequences * w->call->k.heads;
+                  parts = (w->call->k.heads - 1) / w->heads + 1, all = tiles * w->sequences * parts;
     const int64_t split = w->split ? n / all : -1, index = w->split ? n % all : n;
-    tile.s = rope_attention_sequence_of(w->problem, w->call, index / tiles / w->call->k.heads);
-    tile.head = index / tiles % w->call->k.heads;
+    tile.s = rope_attention_sequence_of(w->problem, w->call, index / tiles / parts);
+    tile.head = index / tiles % parts * w->heads;
+    tile.heads = w->call->k.heads - tile.head < w->heads ? w->call->k.heads - tile.head : w->heads;
     const int64_t rows = tile.s.q_count * w->group, of_sequence = (rows + w->rows - 1) / w->rows;
     if (index % tiles >= of_sequence)
         return;
@@ -83,7 +84,8 @@ static void begin_tasks(attention_walk *w) {
 static void run_tasks(attention_walk *w) {
     const int64_t tiles = w->most_rows ? (w->most_rows - 1) / w->rows + 1 : 0,
                   splits = w->split ? (w->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
-                  tasks = tiles * w->sequences * w->call->k.heads * splits;
+                  parts = (w->call->k.heads - 1) / w->heads + 1,
+                  tasks = tiles * w->sequences * parts * splits;
     for (int64_t n; (n = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < tasks;)
         run_task(w, n);
 }
@@ -117,6 +119,37 @@ static void fill_walk(attention_walk *w, const rope_attention_problem *p,
     }
 }
 
+/* Whether the heads of a key lie side by side, to be read together. */
+static int heads_together(const attention_walk *w) {
+    const rope_attention_sequence s = rope_attention_sequence_of(w->problem, w->call, 0);
+    for (int which = 0; which < 2; which++) {
+        const attention_source from = attention_source_of(w, &s, 0, which);
+        const int64_t token = from.operand ? from.operand->cache_stride[1] * w->size : from.token;
+        if (from.staged || from.head > token)
+            return 0;
+    }
+    return 1;
+}
+
+/* What a task is: enough of them for all threads, and no smaller. */
+static void choose_tasks(attention_walk *w, int parts) {
+    const int64_t heads = w->call->k.heads, enough = 4 * (int64_t)parts,
+                  tiles = w->sequences * ((w->most_rows + w->rows - 1) / w->rows),
+                  splits = (w->most_keys - 1) / CPU_ATTENTION_SPLIT + 1;
+    w->heads = 1;
+    w->split =
+        w->space.totals && !w->kernel->attend && parts > 1 && splits > 1 && tiles * heads < enough;
+    if (w->kernel->attend || w->most_rows > CPU_ATTENTION_FEW || !w->most_rows ||
+        !heads_together(w))
+        return;
+    w->heads = (w->rows < CPU_ATTENTION_PAD ? w->rows : CPU_ATTENTION_PAD) / w->most_rows;
+    w->heads = w->heads < heads ? w->heads : heads;
+    w->split = w->space.totals && parts > 1 && splits > 1;
+    const int64_t of_head = tiles * (w->split ? splits : 1);
+    while (w->heads > 1 && parts > 1 && of_head * ((heads - 1) / w->heads + 1) < enough)
+        w->heads = (w->heads + 1) / 2;
+}
+
 static rope_status check_workspace(const rope_attention_call *call, const attention_space *space,
                                    const void *workspace) {
     if (space->bytes > call->workspace_bytes)
@@ -140,10 +173,7 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
         return status;
     fill_walk(&w, problem, call);
     const int parts = cpu_threads_for(work_of(&w));
-    const int64_t tiles =
-        w.most_rows ? ((w.most_rows - 1) / w.rows + 1) * w.sequences * call->k.heads : 0;
-    w.split = w.space.totals && !w.kernel->attend && parts > 1 && tiles < 4 * parts &&
-              w.most_keys > CPU_ATTENTION_SPLIT;
+    choose_tasks(&w, parts);
     begin_tasks(&w);
     if (parts == 1) {
         attention_rotate_first(&w, 0, 1);

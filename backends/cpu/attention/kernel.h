@@ -13,18 +13,21 @@
 #include "common/math/attention.h"
 
 enum {
-    CPU_ATTENTION_BLOCK = 128,  /* keys whose scores are held at once */
-    CPU_ATTENTION_SPLIT = 1024, /* keys of a task where a tile is several threads' */
-    CPU_ATTENTION_ROWS = 96, /* most rows of a tile: heads of queries that share a head of keys */
-    CPU_ATTENTION_PAD = 32   /* rows of results are padded to a multiple of this */
+    CPU_ATTENTION_BLOCK = 128, /* keys whose scores are held at once */
+    CPU_ATTENTION_SPLIT = 512, /* keys of a task where a tile is several threads' */
+    CPU_ATTENTION_ROWS = 96,   /* most rows of a tile: heads of queries that share a head of keys */
+    CPU_ATTENTION_FEW = 8,     /* most rows of a head for which values are not packed */
+    CPU_ATTENTION_PAD = 32 /* rows of results are padded to a multiple of this; most rows of a tile
+                              of several heads */
 };
 
 /* Keys of a block, and the rows of a tile that see them. */
 typedef struct cpu_attention_block {
     int dtype, head_dim, v_head_dim;
     int o_stride;      /* v_head_dim, padded */
-    int rows;          /* of the tile */
-    int keys;          /* of the block: those from key 0 to the last that a row sees */
+    int rows, of_head; /* of the tile, and of each of its heads of k */
+    int64_t step[2];   /* bytes from a head to the next in rows of K and V */
+    int from, to;      /* keys of the block that some row sees */
     float factor;      /* from scores to powers of 2 */
     float cap, to_cap; /* scores become cap * tanh(score * to_cap); cap 0: none */
     const float *q;    /* [rows][head_dim] */
@@ -34,6 +37,9 @@ typedef struct cpu_attention_block {
     float *rescale;    /* [rows]: of o, by a block's new max */
     float *panel;      /* CPU_ATTENTION_PAD keys, or as many values of a block's keys */
     int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
+    const char *const *ahead; /* rows that are read next, in bytes */
+    int ahead_count, ahead_bytes;
+    int64_t ahead_step;
     const uint32_t (*seen)[CPU_ATTENTION_BLOCK / 32]; /* [rows]: bits of keys, or NULL: all */
 } cpu_attention_block;
 
@@ -54,9 +60,8 @@ typedef struct cpu_attention_kernel {
     /* From scores to weights. */
     void (*weights)(const cpu_attention_block *b);
     /* Adds weights * values of elements first..first + count - 1 of a head, first a multiple of
-     * CPU_ATTENTION_PAD; v: element `first` of each key from `begin` on. */
-    void (*values)(const cpu_attention_block *b, int first, int count, int begin,
-                   const char *const *v);
+     * CPU_ATTENTION_PAD; v: element `first` of each key. */
+    void (*values)(const cpu_attention_block *b, int first, int count, const char *const *v);
     /* Joins o, of max and sum, to total, of total_max and total_sum: n elements. */
     void (*join)(float *total, float *total_max, float *total_sum, const float *o, float max,
                  float sum, int n);

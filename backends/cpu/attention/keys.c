@@ -16,6 +16,7 @@ static attention_source view_of(const attention_walk *w, const void *data, const
     attention_source from = {.token = stride[1] * w->size, .element = stride[3] * w->size};
     from.base =
         (const char *)data + (row * stride[0] + first * stride[1] + head * stride[2]) * w->size;
+    from.head = stride[2] * w->size;
     from.staged = stride[3] != 1;
     return from;
 }
@@ -25,6 +26,7 @@ static attention_source cached_of(const attention_walk *w, const rope_append_ope
     const int whole = steps->dim_block == steps->head_dim && o->cache_stride[4] == 1;
     return (attention_source){.operand = o,
                               .steps = steps,
+                              .head = o->cache_stride[2] * w->size,
                               .staged = !whole || steps->store_dtype != w->problem->rope.dtype};
 }
 
@@ -34,8 +36,9 @@ attention_source attention_source_of(const attention_walk *w, const rope_attenti
     const rope_append_operand *o = which ? &call->v : &call->k;
     if (!which && w->problem->rotates[1] && !o->out)
         return (attention_source){
-            .base = attention_kept_key(w, s->k_row, head, s->k_first),
+            .base = attention_kept_key(w, s, head, 0),
             .token = (int64_t)w->problem->head_dim * w->size,
+            .head = call->k_tokens * w->problem->head_dim * w->size,
         };
     if (w->problem->cache)
         return cached_of(w, o, which ? &w->problem->v : &w->problem->k);

@@ -75,7 +75,7 @@ static void rotate_key(const attention_walk *w, const rope_attention_sequence *s
     const int64_t *stride = o->out ? o->out_stride : kept;
     char *out =
         o->out ? (char *)o->out + (s->k_row * stride[0] + (s->k_first + key) * stride[1]) * w->size
-               : attention_kept_key(w, s->k_row, 0, s->k_first + key);
+               : attention_kept_key(w, s, 0, key);
     rope_token token;
     rope_key_token(w->problem, &w->keys, s, key, &token);
     if (o->in) {
@@ -150,11 +150,12 @@ static void read_query(const attention_walk *w, const attention_tile *t, const r
 
 void attention_queries(const attention_walk *w, const attention_tile *t, char *stage, float *q) {
     const int64_t most = CPU_ATTENTION_PAD;
-    for (int64_t row = 0, count; row < t->count; row += count) {
+    for (int64_t row = 0, count; row < t->count * t->heads; row += count) {
         const int64_t i = attention_query_of(w, t, row), head = attention_head_of(w, t, row),
-                      left = w->group - (t->first + row) % w->group;
+                      of_query = w->group - (t->first + row % t->count) % w->group,
+                      of_head = t->count - row % t->count;
         rope_token token;
-        count = t->count - row < left ? t->count - row : left;
+        count = of_head < of_query ? of_head : of_query;
         count = count < most ? count : most;
         if (w->problem->rotates[0])
             rope_query_token(w->problem, w->call, &t->s, i, &token);

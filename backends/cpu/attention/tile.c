@@ -5,7 +5,7 @@
 #include <sched.h>
 
 /* Memory of a tile is in three frames, each below what compilers are told to refuse. */
-enum { FRAME = 120 * 1024, STAGE = 64 * 1024 };
+enum { FRAME = 112 * 1024, STAGE = 64 * 1024 };
 
 typedef struct tile_state {
     const attention_walk *w;
@@ -17,12 +17,15 @@ typedef struct tile_state {
     float *total;
     uint32_t bits[CPU_ATTENTION_ROWS][CPU_ATTENTION_BLOCK / 32];
     attention_source source[2];
+    const char *rows[2][CPU_ATTENTION_BLOCK]; /* of K and V of a block's keys */
+    int count[2];                             /* of those that are found */
+    int64_t found;                            /* key of the block of rows[0] */
 } tile_state;
 
 static int64_t panel_bytes(const attention_walk *w) {
-    const int64_t longest =
-        w->problem->head_dim > CPU_ATTENTION_BLOCK ? w->problem->head_dim : CPU_ATTENTION_BLOCK;
-    return longest * CPU_ATTENTION_PAD * (int64_t)sizeof(float);
+    const int q = w->problem->head_dim, v = w->problem->v_head_dim, longer = q > v ? q : v;
+    return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
+           (int64_t)sizeof(float);
 }
 
 int64_t attention_tile_rows(const attention_walk *w) {
@@ -35,22 +38,19 @@ int64_t attention_tile_rows(const attention_walk *w) {
 
 /* --- a block --- */
 
-/* Keys of the block at key `begin` that rows see: the first of any, and in the block the ends. */
-static int begin_block(tile_state *t, int64_t begin) {
+static int16_t in_block(int64_t key) {
+    return (int16_t)(key < 0 ? 0 : key < CPU_ATTENTION_BLOCK ? key : CPU_ATTENTION_BLOCK);
+}
+
+/* The keys of the block at key `begin` that each row sees. */
+static void begin_block(tile_state *t, int64_t begin) {
     cpu_attention_block *b = &t->block;
-    int first = CPU_ATTENTION_BLOCK;
-    b->keys = 0;
+    b->from = in_block(t->tile->seen.first - begin);
+    b->to = in_block(t->tile->seen.last - begin);
     for (int r = 0; r < b->rows; r++) {
-        const int64_t from = t->seen[r].first - begin, to = t->seen[r].last - begin;
-        b->first[r] = (int16_t)(from < 0 ? 0 : from);
-        b->last[r] = (int16_t)(to > CPU_ATTENTION_BLOCK ? CPU_ATTENTION_BLOCK : to);
-        if (from >= CPU_ATTENTION_BLOCK || b->last[r] <= b->first[r])
-            b->first[r] = b->last[r] = 0;
-        else if (b->first[r] < first)
-            first = b->first[r];
-        b->keys = b->last[r] > b->keys ? b->last[r] : b->keys;
+        b->first[r] = in_block(t->seen[r].first - begin);
+        b->last[r] = in_block(t->seen[r].last - begin);
     }
-    return first;
 }
 
 /* The tree's bits of a block, where it has any. */
@@ -59,7 +59,7 @@ static void read_tree(tile_state *t, int64_t begin) {
     cpu_attention_block *b = &t->block;
     b->seen = NULL;
     if (t->w->problem->mask != ROPE_MASK_TREE ||
-        begin + b->keys <= s->k_count - t->w->call->tree_keys)
+        begin + b->to <= s->k_count - t->w->call->tree_keys)
         return;
     b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32]) t->bits;
     for (int r = 0; r < b->rows; r++) {
@@ -70,37 +70,80 @@ static void read_tree(tile_state *t, int64_t begin) {
     }
 }
 
-static void run_block(tile_state *t, int64_t begin, char *stage) {
-    const attention_walk *w = t->w;
-    cpu_attention_block *b = &t->block;
-    const char *rows[CPU_ATTENTION_BLOCK] = {0};
-    const int first = begin_block(t, begin), panel = w->kernel->panel, last = b->keys;
-    const int whole = first / panel * panel, dim = b->head_dim;
-    if (first >= last)
+/* Rows of K or V of the keys of a block that its tile sees, where nothing need be staged. */
+static void find_rows(tile_state *t, int which, int64_t begin) {
+    const int from = in_block(t->tile->seen.first - begin),
+              to = in_block(t->tile->seen.last - begin);
+    t->count[which] = 0;
+    if (t->source[which].staged || from >= to)
         return;
-    read_tree(t, begin);
-    int step = last - whole;
-    if (t->source[0].staged && step * dim * w->size > STAGE)
-        step = STAGE / (dim * w->size) / panel * panel;
-    for (int k = whole, count; k < last; k += count) {
-        const int skipped = k < first ? first - k : 0;
-        count = last - k < step ? last - k : step;
-        attention_rows(w, &t->source[0], &t->tile->s, t->tile->head, begin + k + skipped,
-                       count - skipped, 0, dim, stage, rows + skipped);
-        for (int i = 0; i < skipped; i++)
-            rows[i] = rows[skipped];
-        w->kernel->scores(b, k, count, rows);
+    attention_rows(t->w, &t->source[which], &t->tile->s, t->tile->head, begin + from, to - from, 0,
+                   which ? t->block.v_head_dim : t->block.head_dim, NULL, t->rows[which] + from);
+    t->count[which] = to - from;
+}
+
+/* What is read next, while a kernel computes. */
+static void read_ahead(tile_state *t, int which, int64_t begin) {
+    cpu_attention_block *b = &t->block;
+    find_rows(t, which, begin);
+    b->ahead = t->rows[which] + in_block(t->tile->seen.first - begin);
+    b->ahead_count = t->count[which];
+    b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->w->size;
+    b->ahead_step = b->step[which];
+}
+
+/* Keys, or elements of values, that a stage has room for. */
+static int staged_step(const tile_state *t, int which, int all, int64_t bytes, int multiple) {
+    return t->source[which].staged && all * bytes > STAGE
+               ? (int)(STAGE / bytes) / multiple * multiple
+               : all;
+}
+
+static void run_scores(tile_state *t, int64_t begin, char *stage) {
+    const attention_walk *w = t->w;
+    const cpu_attention_block *b = &t->block;
+    const int panel = w->kernel->panel, whole = b->from / panel * panel,
+              step = staged_step(t, 0, b->to - whole, (int64_t)b->head_dim * w->size, panel);
+    const char **rows = t->rows[0];
+    for (int k = whole, count; k < b->to; k += count) {
+        const int from = k < b->from ? b->from : k;
+        count = b->to - k < step ? b->to - k : step;
+        if (t->source[0].staged)
+            attention_rows(w, &t->source[0], &t->tile->s, t->tile->head, begin + from,
+                           k + count - from, 0, b->head_dim, stage, rows + from);
+        for (int i = k; i < from; i++)
+            rows[i] = rows[from];
+        w->kernel->scores(b, k, count, rows + k);
     }
-    w->kernel->weights(b);
-    step = b->v_head_dim;
-    if (t->source[1].staged && (last - first) * step * w->size > STAGE)
-        step = STAGE / ((last - first) * w->size) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;
+}
+
+static void run_values(tile_state *t, int64_t begin, char *stage) {
+    const attention_walk *w = t->w;
+    const cpu_attention_block *b = &t->block;
+    const int keys = b->to - b->from,
+              step = staged_step(t, 1, b->v_head_dim, (int64_t)keys * w->size, CPU_ATTENTION_PAD);
     for (int d = 0, count; d < b->v_head_dim; d += count) {
         count = b->v_head_dim - d < step ? b->v_head_dim - d : step;
-        attention_rows(w, &t->source[1], &t->tile->s, t->tile->head, begin + first, last - first, d,
-                       count, stage, rows + first);
-        w->kernel->values(b, d, count, first, rows);
+        if (t->source[1].staged)
+            attention_rows(w, &t->source[1], &t->tile->s, t->tile->head, begin + b->from, keys, d,
+                           count, stage, t->rows[1] + b->from);
+        w->kernel->values(b, d, count, t->rows[1]);
     }
+}
+
+static void run_block(tile_state *t, int64_t begin, int64_t next, char *stage) {
+    begin_block(t, begin);
+    if (t->block.from >= t->block.to)
+        return;
+    read_tree(t, begin);
+    if (t->found != begin)
+        find_rows(t, 0, begin);
+    read_ahead(t, 1, begin);
+    run_scores(t, begin, stage);
+    t->w->kernel->weights(&t->block);
+    read_ahead(t, 0, next);
+    t->found = next;
+    run_values(t, begin, stage);
 }
 
 /* --- a split --- */
@@ -120,8 +163,7 @@ static CPU_NOINLINE void run_split(tile_state *t, int64_t split) {
     begin_rows(t);
     for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last;
          k += CPU_ATTENTION_BLOCK)
-        if (k + CPU_ATTENTION_BLOCK > seen.first)
-            run_block(t, k, stage);
+        run_block(t, k, k + CPU_ATTENTION_BLOCK, stage);
 }
 
 /* One thread goes through all splits. */
@@ -202,7 +244,8 @@ static void fill_block(tile_state *t, float *memory) {
     b->head_dim = p->head_dim;
     b->v_head_dim = p->v_head_dim;
     b->o_stride = cpu_attention_padded(p->v_head_dim);
-    b->rows = (int)t->tile->count;
+    b->of_head = (int)t->tile->count;
+    b->rows = (int)(t->tile->count * t->tile->heads);
     b->cap = p->soft_cap;
     b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
     b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
@@ -219,12 +262,15 @@ void attention_tile_attend(const attention_walk *w, const attention_tile *tile, 
     tile_state t;
     t.w = w;
     t.tile = tile;
+    t.found = -1;
     fill_block(&t, memory);
     for (int r = 0; r < t.block.rows; r++)
         t.seen[r] = rope_keys_seen(w->problem, &tile->s,
                                    rope_query_index(&tile->s, attention_query_of(w, tile, r)));
-    for (int which = 0; which < 2; which++)
+    for (int which = 0; which < 2; which++) {
         t.source[which] = attention_source_of(w, &tile->s, tile->head, which);
+        t.block.step[which] = t.source[which].head;
+    }
     attention_queries(w, tile, (char *)memory, memory + (t.block.q - memory));
     run_results(&t, split);
 }

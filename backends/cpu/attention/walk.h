@@ -22,6 +22,7 @@ typedef struct attention_walk {
     int size;      /* bytes of an element of dtype */
     int64_t group; /* heads of q of a head of k */
     int64_t rows;  /* most of a tile */
+    int64_t heads; /* of k, most of a tile */
     int64_t sequences;
     int64_t most_rows; /* of a sequence and a head of k */
     int64_t most_keys; /* of a sequence */
@@ -29,10 +30,11 @@ typedef struct attention_walk {
     int64_t next;      /* task that no thread has taken */
 } attention_walk;
 
-/* Rows first..first + count - 1 of a head of k of a sequence: row n is query n / group. */
+/* Of each of some heads of k of a sequence rows first..first + count - 1: row n is query n / group.
+ */
 typedef struct attention_tile {
     rope_attention_sequence s;
-    int64_t head; /* of k */
+    int64_t head, heads; /* of k */
     int64_t first, count;
     rope_key_range seen; /* keys that any row may see */
 } attention_tile;
@@ -43,6 +45,7 @@ typedef struct attention_source {
     const rope_append_steps *steps; /* of the cache; NULL: none */
     const char *base;               /* element 0 of key 0; without a cache */
     int64_t token, element;         /* strides in bytes; without a cache */
+    int64_t head;                   /* bytes from a head to the next */
     int staged;                     /* elements do not lie side by side, or are of another type */
     int which;
 } attention_source;
@@ -50,19 +53,21 @@ typedef struct attention_source {
 /* From a row of a tile to its query and its head. */
 CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t,
                                       int64_t row) {
-    return (t->first + row) / w->group;
+    return (t->first + row % t->count) / w->group;
 }
 
 CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_tile *t,
                                      int64_t row) {
-    return t->head * w->group + (t->first + row) % w->group;
+    return (t->head + row / t->count) * w->group + (t->first + row % t->count) % w->group;
 }
 
 /* Where rotated keys of a head are in the workspace. */
-CPU_INLINE char *attention_kept_key(const attention_walk *w, int64_t row, int64_t head,
-                                    int64_t key) {
-    return w->space.keys + ((row * w->call->k.heads + head) * w->call->k_tokens + key) *
-                               w->problem->head_dim * w->size;
+CPU_INLINE char *attention_kept_key(const attention_walk *w, const rope_attention_sequence *s,
+                                    int64_t head, int64_t key) {
+    const int64_t dropped = s->k_count - rope_attention_kept(w->problem, s->k_count);
+    return w->space.keys +
+           ((s->k_row * w->call->k.heads + head) * w->call->k_tokens + s->k_first + key - dropped) *
+               w->problem->head_dim * w->size;
 }
 
 /* Keys that some query of a sequence may see. */

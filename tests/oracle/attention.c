@@ -1,0 +1,144 @@
+/* Masks of rope_attention pair by pair, the softmax in double, and the bound of docs/numerics.md.
+ */
+#include "tests/oracle/attention.h"
+
+#include "tests/oracle/format.h"
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* --- masks --- */
+
+static int64_t floor_divide(int64_t a, int64_t b) {
+    int64_t quotient = a / b;
+    return a % b < 0 ? quotient - 1 : quotient;
+}
+
+int oracle_attention_in_range(const oracle_attention *o, const oracle_part *s, int64_t i,
+                              int64_t j) {
+    const rope_attention_desc *d = o->desc;
+    const int64_t own = s->k_count - s->q_count + i;
+    if (j < s->k_begin || j >= s->k_count)
+        return 0;
+    if (d->mask == ROPE_MASK_TREE)
+        return 1;
+    if (d->mask != ROPE_MASK_FULL && j > own)
+        return 0;
+    if (d->window && own - j >= d->window)
+        return 0;
+    if (d->window_right && j - own > d->window_right)
+        return 0;
+    return !d->chunk || floor_divide(own, d->chunk) == floor_divide(j, d->chunk);
+}
+
+int oracle_attention_sees(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t j) {
+    const int64_t bit = j - (s->k_count - o->args->tree_keys);
+    if (!oracle_attention_in_range(o, s, i, j))
+        return 0;
+    if (o->desc->mask != ROPE_MASK_TREE || bit < 0)
+        return 1;
+    const uint32_t *words =
+        (const uint32_t *)o->args->tree_bits + oracle_attention_bits_at(o, s, i);
+    return (words[bit / 32] >> (bit % 32)) & 1;
+}
+
+/* --- a row --- */
+
+static double scale_of(const oracle_attention *o) {
+    return o->desc->scale != 0 ? o->desc->scale : 1 / sqrt((double)o->desc->rope.head_dim);
+}
+
+static const double UNIT = 0x1p-24;
+
+/* How far a score may be off: a chain of head_dim products of any order, scale, cap, exponent. */
+static double score_error(const oracle_attention *o, const oracle_row *row) {
+    return UNIT * ((double)o->desc->rope.head_dim + 16) * row->logits + 0x1p-126;
+}
+
+/* The score of a key; row->logits grows to what its products reach. */
+static double score_of(const oracle_attention *o, const double *q, const double *k,
+                       oracle_row *row) {
+    const double scale = scale_of(o), cap = o->desc->soft_cap;
+    double sum = 0, magnitude = 0;
+    for (int64_t e = 0; e < o->desc->rope.head_dim; e++) {
+        sum += q[e] * k[e];
+        magnitude += fabs(q[e] * k[e]);
+    }
+    /* fp32 has no room for it, with a scale of q ahead of the products or behind them */
+    if (!(magnitude * fmax(1, scale * 1.5) < 0x1p127))
+        row->known = 0;
+    row->logits = fmax(row->logits, magnitude * scale);
+    return cap != 0 ? cap * tanh(sum * scale / cap) : sum * scale;
+}
+
+static double sink_of(const oracle_attention *o, int64_t head, oracle_row *row) {
+    if (!o->desc->sink_dtype)
+        return -INFINITY;
+    double sink = oracle_load(o->desc->sink_dtype, o->args->sinks, head);
+    if (isnan(sink) || sink == INFINITY)
+        row->known = 0;
+    return sink;
+}
+
+static void add_values(const oracle_attention *o, const double *v, double p, oracle_row *row) {
+    const int64_t dim = oracle_attention_head_dim(o, ORACLE_V);
+    for (int64_t e = 0; e < dim; e++) {
+        row->value[e] += isfinite(v[e]) ? p * v[e] : NAN;
+        row->weight[e] += p * fabs(v[e]);
+        row->magnitude[e] += fabs(v[e]);
+    }
+}
+
+void oracle_attention_row(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t head,
+                          const oracle_heads *heads, oracle_row *row) {
+    const int64_t count = s->k_count - s->k_begin, dim = oracle_attention_head_dim(o, ORACLE_V);
+    double *score = malloc((size_t)(count > 0 ? count : 1) * sizeof *score);
+    *row = (oracle_row){.known = 1};
+    double most = sink_of(o, head, row), sum = 0;
+    const double sink = most;
+    for (int64_t n = 0; n < count; n++) {
+        score[n] = -INFINITY;
+        if (!oracle_attention_sees(o, s, i, s->k_begin + n))
+            continue;
+        score[n] = score_of(o, heads->q, heads->k + n * heads->k_stride, row);
+        row->keys++;
+        most = fmax(most, score[n]);
+    }
+    if (most != -INFINITY)
+        sum = sink == -INFINITY ? 0 : exp(sink - most);
+    for (int64_t n = 0; n < count && row->known; n++) {
+        if (score[n] == -INFINITY)
+            continue;
+        const double p = exp(score[n] - most);
+        sum += p;
+        add_values(o, heads->v + n * heads->v_stride, p, row);
+    }
+    for (int64_t e = 0; e < dim && sum > 0; e++) {
+        row->value[e] /= sum;
+        row->weight[e] /= sum;
+    }
+    row->lse = sum > 0 ? most + log(sum) : -INFINITY;
+    row->known &= score_error(o, row) < 1;
+    free(score);
+}
+
+/* --- bounds --- */
+
+double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, int64_t e) {
+    const oracle_format *format = oracle_format_of(o->desc->rope.dtype);
+    const int half = o->desc->rope.dtype != ROPE_F32;
+    const double n = (double)row->keys;
+    /* of a weight, of sums over keys, of the quotient */
+    double relative = 2 * score_error(o, row) + UNIT * (2 * n + 32);
+    relative = expm1(relative) + (half ? format->unit : 0);
+    /* weights that become 0 or are rounded as subnormal numbers */
+    const double least = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-125;
+    const double exact = relative * row->weight[e] + least * row->magnitude[e] + n * 0x1p-148;
+    return exact + format->unit * (fabs(row->value[e]) + exact) + format->tiny;
+}
+
+double oracle_attention_lse_bound(const oracle_attention *o, const oracle_row *row) {
+    return expm1(score_error(o, row) + UNIT * ((double)row->keys + 16)) +
+           4 * UNIT * (fabs(row->lse) + row->logits);
+}
