@@ -35,6 +35,10 @@ GPU_FN float gpu_shuffle_xor(float x, int mask) {
     return __shfl_xor_sync(0xffffffffu, x, mask);
 }
 
+GPU_FN void gpu_warp_barrier(void) {
+    __syncwarp();
+}
+
 GPU_FN bool gpu_any(bool holds) {
     return __any_sync(0xffffffffu, holds);
 }

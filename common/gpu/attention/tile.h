@@ -17,7 +17,8 @@ struct gpu_tile_block {
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     uint32_t keys[2][GPU_TILE_KEYS], values[2][GPU_TILE_KEYS]; /* in 16 bytes from element 0 */
     rope_key_range seen, common;                               /* by some row, by all */
-    int64_t base, next;                                        /* next: kept in no register */
+    int64_t base, next; /* the first tile; what the block has next */
+    int32_t end;        /* from base to the last key that is seen */
 };
 
 /* A block's call. */
@@ -168,6 +169,7 @@ template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
         b->seen = {before.first, after.last};
         b->common = {after.first, before.last};
         b->base = base;
+        b->end = before.first < after.last ? gpu_tile_near(after.last, base) : 0;
     }
     for (int row = (int)threadIdx.x; row < ROWS; row += GPU_ATTENTION_THREADS) {
         const int64_t query = (b->tile.first + row) / group;
@@ -192,11 +194,11 @@ template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
  * row sees are 0.
  */
 GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first, int stage) {
-    const int n = (int)threadIdx.x % GPU_TILE_KEYS;
+    const int thread = gpu_anew((int)threadIdx.x), n = thread % GPU_TILE_KEYS;
     const int64_t key = t.b->base + first + n;
-    if ((int)threadIdx.x >= 2 * GPU_TILE_KEYS)
+    if (thread >= 2 * GPU_TILE_KEYS)
         return;
-    const bool value = (int)threadIdx.x >= GPU_TILE_KEYS;
+    const bool value = thread >= GPU_TILE_KEYS;
     const rope_append_operand *o = value ? &t.call->v : &t.call->k;
     uint32_t at = 0;
     if (key >= t.b->seen.first && key < t.b->seen.last)
@@ -214,10 +216,10 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
     const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache);
     const int before = gpu_tile_near(t.b->seen.first, t.b->base + first),
               end = gpu_tile_near(t.b->seen.last, t.b->base + first);
+    const int thread = gpu_anew((int)threadIdx.x);
 #pragma unroll
     for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const int n = e * GPU_ATTENTION_THREADS + (int)threadIdx.x, row = n / (D / 8),
-                  chunk = n % (D / 8);
+        const int n = e * GPU_ATTENTION_THREADS + thread, row = n / (D / 8), chunk = n % (D / 8);
         gpu_copy_async(to + gpu_swizzled<D>(row, chunk), from + 16 * ((int64_t)places[row] + chunk),
                        row >= before && row < end);
     }
@@ -227,7 +229,8 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
 template <int DTYPE, int D>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to) {
     const int64_t first = t.b->base + from;
-    for (int row = (int)threadIdx.x / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
+    for (int row = gpu_anew((int)threadIdx.x) / 32; row < GPU_TILE_KEYS;
+         row += GPU_ATTENTION_THREADS / 32) {
         const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
         const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
         const bool there = first + row >= t.b->seen.first && first + row < t.b->seen.last;
@@ -468,8 +471,9 @@ template <int DTYPE> GPU_FN uint32_t gpu_infinities(uint32_t two, uint32_t sign)
 
 template <int DTYPE, int DV> GPU_FN bool gpu_tile_has_special(const char *values) {
     uint32_t found = 0, b[4];
+#pragma unroll 1
     for (int k = 0; k < GPU_TILE_KEYS / 16; k++)
-#pragma unroll 2
+#pragma unroll 1
         for (int n = 0; n < DV / 16; n++) {
             gpu_tile_values<DV>(values, k, n, b);
             found |= gpu_specials<DTYPE>(b[0]) | gpu_specials<DTYPE>(b[1]) |
@@ -485,10 +489,13 @@ GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_
                                  gpu_tile_rows<DV, MT> &rows) {
     const uint32_t one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
 #pragma unroll
-    for (int half = 0; half < DV / 8; half++) {
-        float count[MT][2][4] = {};
+    for (int n = 0; n < MT * DV / 8; n++) {
+        const int m = n % MT, half = n / MT;
+        float count[2][4] = {};
 #pragma unroll
         for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+            /* Loads of the next ones stay behind it: ahead they would take registers. */
+            gpu_warp_barrier();
             uint32_t a[MT][4], b[4], finite[2], infinite[2][2];
             gpu_tile_weights<DTYPE, MT>(s, k, a);
             gpu_tile_values<DV>(values, k, half / 2, b);
@@ -499,26 +506,20 @@ GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_
                 infinite[0][i] = gpu_infinities<DTYPE>(two, 0);
                 infinite[1][i] = gpu_infinities<DTYPE>(two, 0x8000u);
             }
+            gpu_mma<DTYPE>(rows.out[m][half], a[m], finite);
 #pragma unroll
-            for (int m = 0; m < MT; m++) {
-                gpu_mma<DTYPE>(rows.out[m][half], a[m], finite);
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-                    a[m][i] =
-                        ((a[m][i] & 0x7fffu) ? one : 0) | ((a[m][i] & 0x7fff0000u) ? one << 16 : 0);
-                gpu_mma<DTYPE>(count[m][0], a[m], infinite[0]);
-                gpu_mma<DTYPE>(count[m][1], a[m], infinite[1]);
-            }
+            for (int i = 0; i < 4; i++)
+                a[m][i] = (a[m][i] & 0x7fffu ? one : 0) | (a[m][i] & 0x7fff0000u ? one << 16 : 0);
+            gpu_mma<DTYPE>(count[0], a[m], infinite[0]);
+            gpu_mma<DTYPE>(count[1], a[m], infinite[1]);
         }
 #pragma unroll
-        for (int m = 0; m < MT; m++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                if (count[m][0][e] > 0)
-                    rows.out[m][half][e] += INFINITY;
-                if (count[m][1][e] > 0)
-                    rows.out[m][half][e] -= INFINITY;
-            }
+        for (int e = 0; e < 4; e++) {
+            if (count[0][e] > 0)
+                rows.out[m][half][e] += INFINITY;
+            if (count[1][e] > 0)
+                rows.out[m][half][e] -= INFINITY;
+        }
     }
 }
 
@@ -607,8 +608,6 @@ template <int DTYPE, int D, int DV, int MT> GPU_FN void gpu_tile_block_attend(gp
         gpu_tile_read_queries<DTYPE, D, ROWS>(t);
     gpu_tile_see<ROWS>(t);
     __syncthreads();
-    const int last =
-        t.b->seen.first < t.b->seen.last ? gpu_tile_near(t.b->seen.last, t.b->base) : 0;
     gpu_tile_place(t, 0, 0);
     __syncthreads();
     gpu_tile_fetch<DTYPE, D, DV>(t, 0, 0);
@@ -622,11 +621,11 @@ template <int DTYPE, int D, int DV, int MT> GPU_FN void gpu_tile_block_attend(gp
 #pragma unroll
     for (int m = 0; m < MT; m++)
         rows.largest[m][0] = rows.largest[m][1] = -INFINITY;
-    for (int first = 0; first < last; first += GPU_TILE_KEYS) {
+    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS) {
         const int stage = first / GPU_TILE_KEYS % 2;
         gpu_copies_wait();
         __syncthreads();
-        if (first + GPU_TILE_KEYS < last)
+        if (first + GPU_TILE_KEYS < t.b->end)
             gpu_tile_fetch<DTYPE, D, DV>(t, first + GPU_TILE_KEYS, stage ^ 1);
         gpu_tile_place(t, first + 2 * GPU_TILE_KEYS, stage);
         gpu_tile_attend<DTYPE, D, DV, MT>(t, first, t.stage + stage * gpu_stage_bytes<D, DV>(),

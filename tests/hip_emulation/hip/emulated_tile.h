@@ -21,6 +21,8 @@ static inline float gpu_shuffle_xor(float x, int mask) {
     return __shfl_xor(x, mask, 32);
 }
 
+static inline void gpu_warp_barrier(void) {}
+
 static inline bool gpu_any(bool holds) {
     return __ballot(holds) >> (threadIdx.x % 64 / 32 * 32 % warpSize) & 0xffffffffu;
 }
