@@ -31,9 +31,8 @@ static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *probl
         gpu_bind(&bound->on, device, problem->rope.launch, (const void *const *)bound->kernels,
                  sizeof *bound->kernels / sizeof(void *));
     bound->problem = *problem;
-    return error == gpuSuccess
-               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
-               : error;
+    return error == gpuSuccess ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
+                               : error;
 }
 
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,

@@ -4,10 +4,6 @@
 
 #include "common/gpu/rope/kernels.h"
 
-#ifndef GPU_APPEND_MIXED
-#define GPU_APPEND_MIXED 1
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -45,7 +41,7 @@ typedef struct gpu_append_tensor {
     uint8_t block_shift; /* log2 of the elements of a block of store */
     uint8_t sums;        /* of a norm: vectors, GPU_APPEND_NODES at a time */
     uint8_t shuffles;    /* threads of a head sum its nodes among themselves */
-    uint8_t packed;      /* RMS, rounded to dtype ahead of weights of dtype: two elements a product */
+    uint8_t packed; /* RMS, rounded to dtype ahead of weights of dtype: two elements a product */
     rope_append_steps steps;
     const char *weight;
     float *scale;

@@ -6,10 +6,6 @@
 
 #include <gpu_tuning.h>
 
-#ifndef GPU_APPEND_SHUFFLES
-#define GPU_APPEND_SHUFFLES 1
-#endif
-
 /* Dynamic shared memory of a block, which every device has. */
 enum { SHARED_MOST = 46 << 10 };
 
@@ -137,11 +133,11 @@ static int leaves_rest(const rope_append_problem *p, const rope_append_operand *
            (t != ROPE_APPEND_Q || s->store_dtype == p->rope.dtype);
 }
 
-/* Whether an RMS norm takes whole heads of whole windows, or of none, whose threads are 4 to 32, a power
- * of two, so that a warp has all of a head's. */
+/* Whether an RMS norm takes whole heads of whole windows, or of none, whose threads are 4 to 32, a
+ * power of two, so that a warp has all of a head's. */
 static int sums_by_shuffles(const rope_append_steps *s, const gpu_append_tensor *v) {
     const int32_t lanes = v->lanes;
-    return GPU_APPEND_SHUFFLES && s->norm == ROPE_NORM_RMS && s->norm_dim == s->head_dim &&
+    return s->norm == ROPE_NORM_RMS && s->norm_dim == s->head_dim &&
            lanes * 2 * GPU_APPEND_V == s->head_dim && lanes >= 4 && lanes <= 32 &&
            !(lanes & (lanes - 1)) && (lanes == v->window_lanes || lanes == v->rest_lanes);
 }

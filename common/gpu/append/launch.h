@@ -2,8 +2,8 @@
 #ifndef ROPEKIT_GPU_APPEND_LAUNCH_H
 #define ROPEKIT_GPU_APPEND_LAUNCH_H
 
-#include "common/gpu/candidate.h"
 #include "common/gpu/append/kernels.h"
+#include "common/gpu/candidate.h"
 
 /* What bind makes and run is given. */
 typedef struct gpu_append_bound {

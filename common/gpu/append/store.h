@@ -18,10 +18,11 @@ GPU_FN gpu_scale gpu_scale_from(float scale) {
 }
 
 /*
- * x / scale as 8 bits see it, of an x that was multiplied by s.up. One fused step (Markstein) rounds
- * the quotient correctly: tried with every significand of 11 digits over every one of 24. That holds
- * where no product loses digits, from 2^-20 on. Below, every format has 0 with x's sign, which the
- * order of signs keeps; beyond 2^30 it saturates, and a finite first lets an infinity do so.
+ * x / scale as 8 bits see it, of an x that was multiplied by s.up. One fused step (Markstein)
+ * rounds the quotient correctly: tried with every significand of 11 digits over every one of 24.
+ * That holds where no product loses digits, from 2^-20 on. Below, every format has 0 with x's sign,
+ * which the order of signs keeps; beyond 2^30 it saturates, and a finite first lets an infinity do
+ * so.
  */
 GPU_FN float gpu_divided(float x, gpu_scale s) {
     const float first = fminf(fmaxf(x * s.reciprocal, -0x1p30f), 0x1p30f);

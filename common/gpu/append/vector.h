@@ -247,8 +247,8 @@ GPU_FN void gpu_put_nodes(int what, const gpu_append_tensor &v, const gpu_append
         nodes[i] = 0;
 }
 
-/* The value of each head: a thread a head sums what its threads put into shared memory. Every thread
- * of the block comes here. */
+/* The value of each head: a thread a head sums what its threads put into shared memory. Every
+ * thread of the block comes here. */
 template <typename S>
 GPU_FN void gpu_meet_for_values(int what, const gpu_append_tensor &v, const gpu_append_unit &u,
                                 const gpu_vectors<S> x[GPU_APPEND_HEADS], float *nodes,
@@ -261,8 +261,7 @@ GPU_FN void gpu_meet_for_values(int what, const gpu_append_tensor &v, const gpu_
             gpu_put_nodes<S>(what, v, u, x[h], mean[h], nodes + (u.unit + h * v.units) * stride);
     __syncthreads();
     for (int i = (int)threadIdx.x; i < v.units * v.thread_heads; i += (int)blockDim.x)
-        nodes[i * stride] =
-            gpu_value_of(what, &v.steps, gpu_sum_nodes(nodes + i * stride, v.sums));
+        nodes[i * stride] = gpu_value_of(what, &v.steps, gpu_sum_nodes(nodes + i * stride, v.sums));
     __syncthreads();
 #pragma unroll
     for (int h = 0; h < GPU_APPEND_HEADS; h++)
@@ -270,19 +269,18 @@ GPU_FN void gpu_meet_for_values(int what, const gpu_append_tensor &v, const gpu_
             values[h] = nodes[(u.unit + h * v.units) * stride];
 }
 
-/* One of two numbers, the second where the lane has this bit, and what the thread whose lane differs
- * by it has of the same, summed. */
+/* One of two numbers, the second where the lane has this bit, and what the thread whose lane
+ * differs by it has of the same, summed. */
 GPU_FN float gpu_halve(float first, float second, int bit) {
     const bool odd = threadIdx.x & bit;
     return (odd ? second : first) + gpu_shuffle_xor(odd ? first : second, bit);
 }
 
-/* The reciprocals of an RMS norm among the threads of a warp, where a head has 4 to 32 of them: each
- * sums a part of one of its two heads, then all have the sum of one, and get the other's value from
- * a neighbour. Sums are those of neighbours, in the order of shared memory. */
+/* The reciprocals of an RMS norm among the threads of a warp, where a head has 4 to 32 of them:
+ * each sums a part of one of its two heads, then all have the sum of one, and get the other's value
+ * from a neighbour. Sums are those of neighbours, in the order of shared memory. */
 template <typename S>
-GPU_FN void gpu_shuffle_values(const gpu_append_tensor &v,
-                               const gpu_vectors<S> x[GPU_APPEND_HEADS],
+GPU_FN void gpu_shuffle_values(const gpu_append_tensor &v, const gpu_vectors<S> x[GPU_APPEND_HEADS],
                                float values[GPU_APPEND_HEADS]) {
     constexpr bool ADJACENT = S::JOINED_IN && !S::JOINED_OUT;
     constexpr int HEAD = ADJACENT ? 1 : 2; /* the bit of a lane that says which head it sums */
@@ -368,8 +366,8 @@ GPU_FN void gpu_normalize_packed(float reciprocal, const char *weight,
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 two = gpu_split<DTYPE>(x.word[i]);
-        x.word[i] = gpu_multiply<DTYPE>(gpu_join<DTYPE>(two.x * reciprocal, two.y * reciprocal),
-                                        w.word[i]);
+        x.word[i] =
+            gpu_multiply<DTYPE>(gpu_join<DTYPE>(two.x * reciprocal, two.y * reciprocal), w.word[i]);
     }
 }
 
@@ -548,8 +546,7 @@ GPU_FN void gpu_dequantize_heads(int32_t dtype, float scale[GPU_APPEND_HEADS],
                                  gpu_vectors<S> x[GPU_APPEND_HEADS]) {
 #pragma unroll 1
     for (int i = 0; i < 2 * GPU_APPEND_HEADS; i++) {
-        const gpu_vector<S::DTYPE, S::V> made =
-            gpu_dequantize<S::DTYPE>(dtype, scale[0], x[0].a);
+        const gpu_vector<S::DTYPE, S::V> made = gpu_dequantize<S::DTYPE>(dtype, scale[0], x[0].a);
         x[0].a = x[0].b;
         x[0].b = x[1].a;
         x[1].a = x[1].b;
@@ -592,7 +589,6 @@ GPU_FN int gpu_load_stored(const rope_append_call *call, const gpu_append_tensor
 /* The tensor of a block, which becomes its index among the tensor's. */
 GPU_FN int gpu_tensor_of(const gpu_append_vectors &vectors, int *block) {
     const int q = vectors.first_block[0], k = vectors.first_block[1];
-#if GPU_APPEND_MIXED
     const uint64_t before = (uint64_t)(uint32_t)*block * vectors.others;
     const int other = (int)(before >> 31), next = (int)((before + vectors.others) >> 31);
     if (next == other) {
@@ -601,11 +597,6 @@ GPU_FN int gpu_tensor_of(const gpu_append_vectors &vectors, int *block) {
     }
     *block = other < k - q ? other : other - (k - q);
     return other < k - q ? ROPE_APPEND_K : ROPE_APPEND_V;
-#else
-    const int tensor = *block >= k ? ROPE_APPEND_V : *block >= q ? ROPE_APPEND_K : ROPE_APPEND_Q;
-    *block -= *block >= k ? k : *block >= q ? q : 0;
-    return tensor;
-#endif
 }
 
 /* The steps of a thread's heads go through one copy of the code, one head after the other. */
@@ -628,8 +619,7 @@ __global__ void __launch_bounds__(GPU_APPEND_THREADS, GPU_APPEND_BLOCKS)
     const gpu_append_tensor &v = vectors.tensor[tensor];
     const int token_block = v.head_blocks == 1 ? block : block / v.head_blocks;
     const int first = token_block * v.block_tokens, left = vectors.rows - first;
-    gpu_append_unit u =
-        gpu_append_unit_of<shape>(v, block - token_block * v.head_blocks, left);
+    gpu_append_unit u = gpu_append_unit_of<shape>(v, block - token_block * v.head_blocks, left);
     gpu_vectors<shape> x[GPU_APPEND_HEADS] = {};
     float mean[GPU_APPEND_HEADS] = {}, reciprocal[GPU_APPEND_HEADS] = {};
     int lost = 0;
