@@ -580,7 +580,7 @@ static void fill_scales(test_random *r, append_case *c, int32_t tensor, int faul
         scale[oracle_scale_at(&t, 0, 0, h)] = any_scale(r);
     for (int64_t i = 0; i < c->args.rope.batch * c->args.rope.tokens; i++) {
         oracle_place place = place_of(c, tensor, i);
-        if (place.fate != ORACLE_PLACE_GIVEN)
+        if (place.status != ORACLE_PLACE_GIVEN)
             continue;
         for (int64_t h = 0; h < t.heads; h++)
             scale[oracle_scale_at(&t, place.page, place.slot, h)] = any_scale(r);
@@ -624,7 +624,7 @@ static void break_starts(test_random *r, append_case *c) {
 static void break_place(test_random *r, append_case *c) {
     int64_t sites = c->args.rope.batch * c->args.rope.tokens;
     int64_t i = sites > 0 ? random_between(r, 0, sites - 1) : -1;
-    if (i < 0 || place_of(c, K, i).fate != ORACLE_PLACE_GIVEN)
+    if (i < 0 || place_of(c, K, i).status != ORACLE_PLACE_GIVEN)
         return;
     if (c->desc.cache == ROPE_CACHE_SLOTS)
         break_slot(r, c, i);

@@ -103,9 +103,9 @@ append_writes append_writes_of(const append_case *c, const rope_append_desc *des
             }
             if (t.t->out)
                 add_out(&w, c, &t, tensor, batch, token);
-            if (t.cache && place.fate == ORACLE_PLACE_GIVEN)
+            if (t.cache && place.status == ORACLE_PLACE_GIVEN)
                 add_cached(&w, c, &t, &place);
-            w.places_fail |= t.cache && place.fate == ORACLE_PLACE_FAILS;
+            w.places_fail |= t.cache && place.status == ORACLE_PLACE_FAILS;
         }
     }
     return w;

@@ -146,7 +146,7 @@ static void append_token(const rope_append_desc *desc, const rope_append_args *a
     compute(&t, desc->rope.dtype, x);
     if (t.t->out)
         write_out(&t, tensor, batch, token, x);
-    if (t.cache && place.fate == ORACLE_PLACE_GIVEN)
+    if (t.cache && place.status == ORACLE_PLACE_GIVEN)
         write_cache(&t, &place, x);
     free(x);
 }

@@ -16,7 +16,7 @@ int compare_out_of_range(const oracle *o, const rope_args *args) {
     if (args->q.heads == 0 && args->k.heads == 0)
         return 0;
     for (int64_t i = 0; i < args->batch * args->tokens; i++)
-        if (oracle_locate(o, args, i / args->tokens, i % args->tokens).fate == ORACLE_FAILS)
+        if (oracle_locate(o, args, i / args->tokens, i % args->tokens).status == ORACLE_FAILS)
             return 1;
     return 0;
 }

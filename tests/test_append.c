@@ -81,7 +81,7 @@ static const char *tensor_refused(const append_case *c, oracle_append *o,
         oracle_append_token(o, &c->args, tensor, batch, token, r.value, r.stored, r.scale);
         if (t.t->out)
             refused = out_refused(&t, tensor, &r, batch, token);
-        if (!refused && t.cache && place.fate == ORACLE_PLACE_GIVEN)
+        if (!refused && t.cache && place.status == ORACLE_PLACE_GIVEN)
             refused = cache_refused(&t, tensor, &r, &place, token);
     }
     free(range);

@@ -487,7 +487,7 @@ static void read_keys(const append_case *c, unsigned char *keys) {
     for (int64_t i = 0; i < c->args.rope.batch * c->args.rope.tokens; i++) {
         oracle_place place = oracle_append_place(&c->desc, &c->args, i / c->args.rope.tokens,
                                                  i % c->args.rope.tokens);
-        for (int64_t j = 0; j < t.heads * t.dim && place.fate == ORACLE_PLACE_GIVEN; j++) {
+        for (int64_t j = 0; j < t.heads * t.dim && place.status == ORACLE_PLACE_GIVEN; j++) {
             float x = (float)oracle_load(t.store_dtype, t.cache->data,
                                          oracle_cache_at(&t, &place, j / t.dim, j % t.dim));
             if (t.part->scale)

@@ -120,8 +120,8 @@ static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-/* Bytes of shared memory of a block that kernels of matrix instructions may have; 0 where the device
- * lacks those that they take. */
+/* Bytes of shared memory of a block that kernels of matrix instructions may have; 0 where the
+ * device lacks those that they take. */
 static inline cudaError_t gpu_tile_memory(int device, int *bytes) {
     int major;
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);

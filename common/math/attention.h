@@ -167,7 +167,7 @@ ROPE_FN void rope_key_token(const rope_attention_problem *problem, const rope_ca
     for (int axis = 0; axis < p->axes; axis++) {
         token->at[axis] = rope_position_of(&keys->position, &site, axis);
         if (p->angle_mode == ROPE_ANGLE_TABLE)
-            token->at[axis] = rope_token_row(p, keys, s->q_row, token->at[axis], &token->fate);
+            token->at[axis] = rope_token_row(p, keys, s->q_row, token->at[axis], &token->status);
     }
 }
 

@@ -1,4 +1,4 @@
-/* What a kernel must know of a token before it rotates: its fate, its frequency list, its
+/* What a kernel must know of a token before it rotates: its status, its frequency list, its
  * positions. */
 #ifndef ROPEKIT_COMMON_TOKEN_H
 #define ROPEKIT_COMMON_TOKEN_H
@@ -14,33 +14,33 @@ enum {
 };
 
 typedef struct rope_token {
-    int32_t fate;
+    int32_t status;
     int32_t set;
     int64_t at[ROPE_MAX_AXES]; /* position on each axis, or index of its table row's entry 0 */
 } rope_token;
 
-/* Index of the table row of a position by the descriptor's policy, which may change the fate. */
+/* Index of the table row of a position by the descriptor's policy, which may change the status. */
 ROPE_FN int64_t rope_token_row(const rope_problem *problem, const rope_call *call, int64_t batch,
-                               int64_t position, int32_t *fate) {
+                               int64_t position, int32_t *status) {
     int64_t row = position, last = call->table_rows - 1;
     if (row < 0 || row > last) {
         if (problem->out_of_range == ROPE_OUT_OF_RANGE_ERROR)
-            *fate = ROPE_TOKEN_FAILS;
+            *status = ROPE_TOKEN_FAILS;
         else if (problem->out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || last < 0)
-            *fate = ROPE_TOKEN_PASSES;
+            *status = ROPE_TOKEN_PASSES;
         row = row < 0 || last < 0 ? 0 : last;
     }
     return batch * call->table_stride[0] + row * call->table_stride[1];
 }
 
-/* A token's fate before tables have a say, and the frequency list that it takes. */
+/* A token's status before tables have a say, and the frequency list that it takes. */
 ROPE_FN void rope_token_begin(const rope_problem *problem, const rope_call *call,
                               const rope_site *site, rope_token *token) {
-    token->fate = site->sequence < 0 ? ROPE_TOKEN_PASSES
-                  : site->divides    ? ROPE_TOKEN_ROTATES
-                                     : ROPE_TOKEN_FAILS;
+    token->status = site->sequence < 0 ? ROPE_TOKEN_PASSES
+                    : site->divides    ? ROPE_TOKEN_ROTATES
+                                       : ROPE_TOKEN_FAILS;
     token->set =
-        token->fate == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, site) : 0;
+        token->status == ROPE_TOKEN_ROTATES ? rope_set_of(problem, &call->position, site) : 0;
 }
 
 /* Fills a token where it lies, so that a GPU may keep it where a pair can index its positions. */
@@ -49,10 +49,11 @@ ROPE_FN void rope_token_at(const rope_problem *problem, const rope_call *call,
     rope_token_begin(problem, call, site, token);
     for (int axis = 0; axis < problem->axes; axis++)
         token->at[axis] = rope_position_of(&call->position, site, axis);
-    if (problem->angle_mode != ROPE_ANGLE_TABLE || token->fate != ROPE_TOKEN_ROTATES)
+    if (problem->angle_mode != ROPE_ANGLE_TABLE || token->status != ROPE_TOKEN_ROTATES)
         return;
     for (int axis = 0; axis < problem->axes; axis++)
-        token->at[axis] = rope_token_row(problem, call, site->batch, token->at[axis], &token->fate);
+        token->at[axis] =
+            rope_token_row(problem, call, site->batch, token->at[axis], &token->status);
 }
 
 ROPE_FN void rope_token_read(const rope_problem *problem, const rope_call *call, int64_t batch,

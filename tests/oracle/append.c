@@ -46,7 +46,7 @@ void oracle_append_destroy(oracle_append *o) {
 int oracle_append_fails(const oracle_append *o, const rope_append_args *args, int64_t batch,
                         int64_t token) {
     return o->rotation &&
-           oracle_locate(o->rotation, &args->rope, batch, token).fate == ORACLE_FAILS;
+           oracle_locate(o->rotation, &args->rope, batch, token).status == ORACLE_FAILS;
 }
 
 static oracle_range range_of(double low, double high) {
@@ -312,7 +312,7 @@ void oracle_append_token(oracle_append *o, const rope_append_args *args, int32_t
                          oracle_range *scale) {
     oracle_tensor t = oracle_append_tensor(&o->desc, args, tensor);
     oracle_place place = oracle_append_place(&o->desc, args, batch, token);
-    if (o->desc.k_source == ROPE_SOURCE_CACHE && place.fate != ORACLE_PLACE_GIVEN)
+    if (o->desc.k_source == ROPE_SOURCE_CACHE && place.status != ORACLE_PLACE_GIVEN)
         return;
     load(o, &t, batch, token, &place, value);
     normalise_heads(o, &t, value);
@@ -323,6 +323,6 @@ void oracle_append_token(oracle_append *o, const rope_append_args *args, int32_t
         value[i] = product(o->desc.rope.dtype, value[i], range_of(factor, factor));
     if (tensor == 0)
         store(&t, batch, token, value, stored, scale);
-    else if (t.cache && place.fate == ORACLE_PLACE_GIVEN)
+    else if (t.cache && place.status == ORACLE_PLACE_GIVEN)
         store(&t, place.page, place.slot, value, stored, scale);
 }

@@ -106,7 +106,7 @@ static oracle_place by_slot(const rope_append_desc *desc, const rope_append_args
         return place;
     place = (oracle_place){ORACLE_PLACE_GIVEN, n / desc->page_size, n % desc->page_size};
     if (place.page >= args->pages)
-        place.fate = ORACLE_PLACE_FAILS;
+        place.status = ORACLE_PLACE_FAILS;
     return place;
 }
 
@@ -127,7 +127,7 @@ oracle_place oracle_append_place(const rope_append_desc *desc, const rope_append
     if (args->cache_starts)
         start = oracle_index(desc->rope.position_dtype, args->cache_starts, site.sequence);
     int64_t n = (int64_t)((uint64_t)site.index + (uint64_t)start);
-    place.fate = ORACLE_PLACE_FAILS;
+    place.status = ORACLE_PLACE_FAILS;
     if (n < 0 || !site.divides)
         return place;
     if (desc->ring)
@@ -135,7 +135,7 @@ oracle_place oracle_append_place(const rope_append_desc *desc, const rope_append
     place.page = page_of(desc, args, site.sequence, n);
     place.slot = n % desc->page_size;
     if (place.page >= 0 && place.page < args->pages)
-        place.fate = ORACLE_PLACE_GIVEN;
+        place.status = ORACLE_PLACE_GIVEN;
     return place;
 }
 

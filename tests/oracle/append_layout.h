@@ -28,7 +28,7 @@ oracle_tensor oracle_append_tensor(const rope_append_desc *desc, const rope_appe
 /* Where a token is cached. */
 enum { ORACLE_PLACE_NONE = 0, ORACLE_PLACE_GIVEN = 1, ORACLE_PLACE_FAILS = 2 };
 typedef struct oracle_place {
-    int32_t fate;
+    int32_t status;
     int64_t page, slot;
 } oracle_place;
 oracle_place oracle_append_place(const rope_append_desc *desc, const rope_append_args *args,

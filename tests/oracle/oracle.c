@@ -265,14 +265,14 @@ void oracle_rotate(oracle *o, const rope_args *args, int32_t tensor, int64_t bat
     oracle_strides(&o->desc, args, tensor, in, out);
     load_heads(o, t, batch * in[0] + token * in[1], in, dim, value);
     for (int64_t i = 0; i < t->heads * dim; i++)
-        bound[i] = site.fate == ORACLE_FAILS ? INFINITY : 0;
+        bound[i] = site.status == ORACLE_FAILS ? INFINITY : 0;
     size_t bytes = (size_t)(t->heads * dim) * sizeof *value;
     double *x = malloc(bytes + 1);
     memcpy(x, value, bytes);
     oracle_matrix matrix;
     matrix_init(&matrix);
-    for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_FAILS; i++) {
-        int turns = site.fate == ORACLE_ROTATES;
+    for (int32_t i = 0; i < o->pairs && site.status != ORACLE_FAILS; i++) {
+        int turns = site.status == ORACLE_ROTATES;
         int32_t at[4];
         pair_places(o, tensor, i, at);
         if (turns)
@@ -321,15 +321,15 @@ void oracle_rotate_ranges(oracle *o, const rope_args *args, int32_t tensor, int6
     memcpy(from, x, bytes);
     oracle_matrix matrix;
     matrix_init(&matrix);
-    for (int32_t i = 0; i < o->pairs && site.fate != ORACLE_FAILS; i++) {
+    for (int32_t i = 0; i < o->pairs && site.status != ORACLE_FAILS; i++) {
         int32_t at[4];
         pair_places(o, tensor, i, at);
-        if (site.fate == ORACLE_ROTATES)
+        if (site.status == ORACLE_ROTATES)
             oracle_matrix_of(o, args, &site, batch, i, tensor, &matrix);
         for (int64_t h = 0; h < heads; h++) {
             const oracle_range in[2] = {from[h * dim + at[0]], from[h * dim + at[1]]};
             oracle_range y[2] = {in[0], in[1]};
-            if (site.fate == ORACLE_ROTATES)
+            if (site.status == ORACLE_ROTATES)
                 turn_ranges(o, &matrix, in, y);
             x[h * dim + at[2]] = y[0];
             x[h * dim + at[3]] = y[1];

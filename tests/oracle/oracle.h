@@ -35,7 +35,7 @@ void oracle_angle_cos_sin(int64_t position, double omega, double *cosine, double
 /* What becomes of a token. */
 enum { ORACLE_ROTATES = 0, ORACLE_PASSES = 1, ORACLE_FAILS = 2 };
 typedef struct oracle_token {
-    int32_t fate;
+    int32_t status;
     int32_t set;               /* list of frequencies */
     int64_t at[ROPE_MAX_AXES]; /* position, or row of the table, on each axis */
 } oracle_token;

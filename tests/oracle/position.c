@@ -7,18 +7,18 @@ static void table_row(const oracle *o, const rope_args *args, int32_t axis, orac
     if (row >= 0 && row < args->table_rows)
         return;
     if (o->desc.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
-        site->fate = ORACLE_FAILS;
+        site->status = ORACLE_FAILS;
     else if (o->desc.out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || args->table_rows == 0)
-        site->fate = ORACLE_PASSES;
+        site->status = ORACLE_PASSES;
     else
         site->at[axis] = row < 0 ? 0 : args->table_rows - 1;
 }
 
 oracle_token oracle_locate(const oracle *o, const rope_args *args, int64_t batch, int64_t token) {
-    oracle_token site = {.fate = ORACLE_ROTATES};
+    oracle_token site = {.status = ORACLE_ROTATES};
     oracle_site where = oracle_site_of(&o->desc, args, batch, token);
     if (where.sequence < 0 || !where.divides) {
-        site.fate = where.sequence < 0 ? ORACLE_PASSES : ORACLE_FAILS;
+        site.status = where.sequence < 0 ? ORACLE_PASSES : ORACLE_FAILS;
         return site;
     }
     const int64_t *given = args->position_stride;

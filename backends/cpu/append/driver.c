@@ -47,7 +47,7 @@ static void run_part(const cpu_append_kernel *kernel, const rope_append_problem 
     w.exceeds = bytes > policy->cache_bytes;
     w.ahead = w.exceeds ? policy->ahead[w.size == 4] : 0;
     w.into_l2 = policy->into_l2;
-    w.token.fate = ROPE_TOKEN_PASSES;
+    w.token.status = ROPE_TOKEN_PASSES;
     run_tokens(&w, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)
     if (w.exceeds)

@@ -146,7 +146,7 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
     const rope_problem *p = &w->problem->rope;
     const int64_t offset = (int64_t)p->rotary_offset[part->tensor] * w->size,
                   after = append_head_bytes(w, part) - offset - 2 * (int64_t)p->pairs * w->size;
-    if (w->token.fate == ROPE_TOKEN_PASSES) {
+    if (w->token.status == ROPE_TOKEN_PASSES) {
         pass_heads(w, part, from, to);
         return;
     }

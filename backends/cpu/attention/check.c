@@ -57,12 +57,12 @@ static rope_status check_positions(const rope_attention_problem *p, const rope_a
         p->rope.angle_mode == ROPE_ANGLE_TABLE && p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
     for (int64_t i = 0; i < s->q_count && table && p->rotates[0]; i++) {
         rope_query_token(p, call, s, i, &token);
-        if (token.fate == ROPE_TOKEN_FAILS)
+        if (token.status == ROPE_TOKEN_FAILS)
             return fail_position(p, &call->rope, "query", s, i, rope_query_site(call, s, i));
     }
     for (int64_t j = used.first; j < used.last && table && p->rotates[1]; j++) {
         rope_key_token(p, keys, s, j, &token);
-        if (token.fate == ROPE_TOKEN_FAILS)
+        if (token.status == ROPE_TOKEN_FAILS)
             return fail_position(p, keys, "key", s, j, rope_key_site(keys, s, j));
     }
     return ROPE_OK;

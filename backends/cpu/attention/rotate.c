@@ -30,11 +30,11 @@ void attention_rotate(const attention_walk *w, const rope_call *call, const rope
                          .out_stride = out_stride,
                          .before = in != out ? offset : 0,
                          .after = in != out ? after : 0};
-    for (int64_t n = 0; n < heads && token->fate == ROPE_TOKEN_PASSES; n++)
+    for (int64_t n = 0; n < heads && token->status == ROPE_TOKEN_PASSES; n++)
         pass_head(p, w->size, tensor, in + n * in_stride, out + n * out_stride);
-    for (int64_t n = 0; n < heads && w->kernel->rotate && token->fate != ROPE_TOKEN_PASSES; n++)
+    for (int64_t n = 0; n < heads && w->kernel->rotate && token->status != ROPE_TOKEN_PASSES; n++)
         w->kernel->rotate(p, call, token, tensor, in + n * in_stride, out + n * out_stride);
-    if (token->fate == ROPE_TOKEN_PASSES || w->kernel->rotate)
+    if (token->status == ROPE_TOKEN_PASSES || w->kernel->rotate)
         return;
     if (p->angle_mode == ROPE_ANGLE_TABLE)
         rope->rows->read(p, call, token, &row);

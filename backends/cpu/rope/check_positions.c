@@ -56,7 +56,7 @@ rope_status cpu_check_positions(const rope_problem *problem, const rope_call *ca
         return ROPE_OK;
     for (int64_t b = 0; b < call->batch; b++)
         for (int64_t t = 0; t < call->tokens; t++)
-            if (rope_token_of(problem, call, b, t).fate == ROPE_TOKEN_FAILS)
+            if (rope_token_of(problem, call, b, t).status == ROPE_TOKEN_FAILS)
                 return fail_position(problem, call, b, t);
     return ROPE_OK;
 }

@@ -149,7 +149,7 @@ static int read_tokens(run *r, int most) {
             continue;
         }
         rope_token_read(r->problem, r->call, r->batch, r->index + i * r->spread, &r->token[i]);
-        if (r->token[i].fate != ROPE_TOKEN_ROTATES)
+        if (r->token[i].status != ROPE_TOKEN_ROTATES)
             return i;
     }
     return most;

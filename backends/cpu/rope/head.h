@@ -88,7 +88,7 @@ CPU_INLINE void cpu_rotate_pairwise(const cpu_pairwise *kernel, void *row, const
             const int offset = p->rotary_offset[t];
             if (call->tensor[t].heads == 0)
                 continue;
-            if (token.fate == ROPE_TOKEN_PASSES) {
+            if (token.status == ROPE_TOKEN_PASSES) {
                 cpu_pass_heads(p, call, t, batch, index, slice);
                 continue;
             }

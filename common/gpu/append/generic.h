@@ -136,7 +136,7 @@ template <int DTYPE> GPU_FN void gpu_rotate_staged(const gpu_append_head &h) {
     for (int i = (int)threadIdx.x; i < p->pairs; i += (int)blockDim.x) {
         rope_pair x = {in[rope_first_of(p->pairing_in, i)],
                        in[rope_second_of(p->pairing_in, i, p->pairs)]};
-        if (h.token->token.fate == ROPE_TOKEN_ROTATES) {
+        if (h.token->token.status == ROPE_TOKEN_ROTATES) {
             const rope_coefficients m =
                 rope_coefficients_of(p, gpu_reread(&h.call->rope), &h.token->token, i, h.tensor);
             x = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(x, m)
@@ -282,7 +282,7 @@ GPU_FN void gpu_append_token_read(const rope_append_problem *p, const rope_appen
     t->site = rope_site_of(&call->rope.position, batch, index);
     t->place = rope_place_of(p, call, &t->site);
     rope_token_read(&p->rope, &call->rope, batch, index, &t->token);
-    if (t->token.fate == ROPE_TOKEN_FAILS ||
+    if (t->token.status == ROPE_TOKEN_FAILS ||
         (t->place.status != ROPE_PLACE_NONE && t->place.status != ROPE_PLACE_GIVEN))
         gpu_append_flag(call);
 }
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(GPU_APPEND_GENERIC_THREADS, 1)
         if (threadIdx.x == 0)
             gpu_append_token_read(&p, &call, n, &token);
         __syncthreads();
-        if (token.token.fate != ROPE_TOKEN_FAILS)
+        if (token.token.status != ROPE_TOKEN_FAILS)
             for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
                 gpu_append_heads<DTYPE>(
                     {&p, &call, &token, t, 0, room, room + dim, room + 2 * dim});

@@ -131,7 +131,7 @@ GPU_FN gpu_append_site gpu_append_site_of(const gpu_append_vectors &vectors,
     int batch, index;
     gpu_split_row(vectors, n, &batch, &index);
     if (!(vectors.flags & GPU_APPEND_EXACT))
-        at.status = gpu_token_of(&p->rope, &call->rope, batch, index, 0).fate;
+        at.status = gpu_token_of(&p->rope, &call->rope, batch, index, 0).status;
     at.out = (int64_t)n * v.out_token + batch * v.out_batch;
     int64_t page = batch, slot = n;
     bool fails = at.status == ROPE_TOKEN_FAILS;

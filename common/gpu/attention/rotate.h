@@ -14,7 +14,7 @@ GPU_FN rope_pair gpu_rotated_pair(const rope_problem *p, const rope_call *call,
     const float *window = x + p->rotary_offset[tensor];
     rope_pair two = {window[rope_first_of(p->pairing_in, i)],
                      window[rope_second_of(p->pairing_in, i, p->pairs)]};
-    if (token->fate != ROPE_TOKEN_ROTATES)
+    if (token->status != ROPE_TOKEN_ROTATES)
         return two;
     const rope_coefficients m = rope_coefficients_of(p, call, token, i, tensor);
     two = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(two, m)
@@ -58,7 +58,7 @@ GPU_FN void gpu_attention_tokens_read(const rope_attention_problem *p,
         rope_query_token(p, call, s, i, &t->token[n]);
         t->out[n] = s->q_row * stride[0] + (s->q_first + i) * stride[1];
     }
-    if (t->token[n].fate == ROPE_TOKEN_FAILS)
+    if (t->token[n].status == ROPE_TOKEN_FAILS)
         gpu_attention_flag(call);
 }
 
@@ -95,7 +95,7 @@ GPU_FN void gpu_attention_rotate_heads(const rope_attention_problem *p,
     for (int e = (int)threadIdx.x; e < t->count * (dim - pairs); e += GPU_ATTENTION_THREADS) {
         const int n = e / (dim - pairs), i = e % (dim - pairs) - pairs;
         bits *to = out + t->out[n];
-        if (t->token[n].fate == ROPE_TOKEN_FAILS)
+        if (t->token[n].status == ROPE_TOKEN_FAILS)
             continue;
         if (i >= 0) { /* an element outside the window */
             const int at = i < from ? i : i + 2 * pairs;
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
             for (int64_t j = rotated.first + threadIdx.x; j < rotated.last;
                  j += GPU_ATTENTION_THREADS) {
                 rope_key_token(gpu_reread(&p), gpu_reread(&keys), &s, j, &token[threadIdx.x]);
-                if (token[threadIdx.x].fate == ROPE_TOKEN_FAILS)
+                if (token[threadIdx.x].status == ROPE_TOKEN_FAILS)
                     fails = 1;
             }
         __syncthreads();

@@ -29,7 +29,7 @@ GPU_FN void gpu_attention_row_read(const rope_attention_problem *p, const rope_a
         return;
     if (p->rotates[0]) {
         rope_query_token(p, call, s, r->query, &r->token);
-        if (r->token.fate == ROPE_TOKEN_FAILS) {
+        if (r->token.status == ROPE_TOKEN_FAILS) {
             r->live = 0;
             gpu_attention_flag(call);
             return;

@@ -109,10 +109,10 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
     for (int e = (int)threadIdx.x; e < count * pairs; e += GPU_ATTENTION_THREADS) {
         const rope_token *token = &tokens[e / pairs];
         const int i = e % pairs, from = p->rotary_offset[0];
-        if (token->fate != ROPE_TOKEN_ROTATES && !moves)
+        if (token->status != ROPE_TOKEN_ROTATES && !moves)
             continue;
         rope_coefficients m = {1, 0, 1, 0};
-        if (token->fate == ROPE_TOKEN_ROTATES)
+        if (token->status == ROPE_TOKEN_ROTATES)
             m = rope_coefficients_of(p, &t.call->rope, token, i, 0);
         const int64_t row0 = (query0 + e / pairs) * group - t.b->tile.first;
         for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < ROWS; g++) {
@@ -128,7 +128,7 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
                 x.x1 = gpu_widen<DTYPE>(*gpu_swizzled_element<D>(t.queries, row, first));
                 x.x2 = gpu_widen<DTYPE>(*gpu_swizzled_element<D>(t.queries, row, second));
             }
-            if (token->fate == ROPE_TOKEN_ROTATES)
+            if (token->status == ROPE_TOKEN_ROTATES)
                 x = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(x, m)
                                                                  : rope_rotate(x, m);
             const uint32_t two = gpu_join<DTYPE>(x.x1, x.x2);
@@ -181,7 +181,7 @@ template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
             continue;
         rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
         rope_query_token(t.p, t.call, s, query, token);
-        if (token->fate == ROPE_TOKEN_FAILS) {
+        if (token->status == ROPE_TOKEN_FAILS) {
             b->first[row] = INT32_MAX;
             gpu_attention_flag(t.call);
         }

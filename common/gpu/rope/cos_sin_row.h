@@ -43,13 +43,13 @@ GPU_FN rope_token gpu_token_of(const rope_problem *p, const rope_call *call, int
     rope_token token;
     rope_token_begin(p, call, &site, &token);
     token.at[0] = rope_position_of(&call->position, &site, axis);
-    if (p->angle_mode != ROPE_ANGLE_TABLE || token.fate != ROPE_TOKEN_ROTATES)
+    if (p->angle_mode != ROPE_ANGLE_TABLE || token.status != ROPE_TOKEN_ROTATES)
         return token;
     for (int other = 0; other < p->axes; other++) /* any axis out of range decides for all */
         if (other != axis)
             rope_token_row(p, call, batch, rope_position_of(&call->position, &site, other),
-                           &token.fate);
-    token.at[0] = rope_token_row(p, call, batch, token.at[0], &token.fate);
+                           &token.status);
+    token.at[0] = rope_token_row(p, call, batch, token.at[0], &token.status);
     return token;
 }
 
@@ -72,18 +72,18 @@ GPU_FN void gpu_row_put(const rope_problem *p, const rope_call *call, const rope
     }
 }
 
-/* One pair of the row of token n; fate receives the token's. */
+/* One pair of the row of token n; status receives the token's. */
 template <int DTYPE>
 GPU_FN void gpu_row_fill(const rope_problem *p, const rope_call *call, int tensor, int64_t n,
-                         int pair, gpu_row<DTYPE> row, int32_t *fate) {
+                         int pair, gpu_row<DTYPE> row, int32_t *status) {
     int axis = p->axes > 1 ? p->pair_axis[pair] : 0;
     int64_t batch, index;
     gpu_split_token(call->batch * call->tokens, call->tokens, n, &batch, &index);
     rope_token token = gpu_token_of(p, call, batch, index, axis);
-    if (token.fate == ROPE_TOKEN_ROTATES)
+    if (token.status == ROPE_TOKEN_ROTATES)
         gpu_row_put<DTYPE>(p, call, &token, pair, tensor, row);
     if (pair == 0)
-        *fate = token.fate;
+        *status = token.status;
 }
 
 #endif

@@ -62,7 +62,7 @@ GPU_FN void gpu_rotate_window(const rope_problem *p, const rope_call *call, cons
     for (int i = (int)threadIdx.x; i < p->pairs; i += (int)blockDim.x) {
         BITS x[2] = {in[rope_first_of(p->pairing_in, i) * in_stride],
                      in[rope_second_of(p->pairing_in, i, p->pairs) * in_stride]};
-        if (token->fate == ROPE_TOKEN_ROTATES)
+        if (token->status == ROPE_TOKEN_ROTATES)
             gpu_rotate_bits<DTYPE>(gpu_reread(p), gpu_reread(call), token, i, tensor, x);
         out[rope_first_of(p->pairing_out, i) * out_stride] = x[0];
         out[rope_second_of(p->pairing_out, i, p->pairs) * out_stride] = x[1];
@@ -106,11 +106,11 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, 1)
         int64_t batch = n / call.tokens, index = n % call.tokens;
         if (threadIdx.x == 0 && threadIdx.y == 0) {
             rope_token_read(&p, &call, batch, index, &token);
-            if (token.fate == ROPE_TOKEN_FAILS && call.position_flag)
+            if (token.status == ROPE_TOKEN_FAILS && call.position_flag)
                 *call.position_flag = 1;
         }
         __syncthreads();
-        if (token.fate != ROPE_TOKEN_FAILS) {
+        if (token.status != ROPE_TOKEN_FAILS) {
 #pragma unroll
             for (int t = 0; t < 2; t++)
                 for (int64_t head = blockIdx.y * blockDim.y + threadIdx.y;

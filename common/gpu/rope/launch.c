@@ -313,7 +313,8 @@ static void fill_plain(const gpu_bound *bound, const rope_call *call, const shap
         .restart = s->ids_in_line ? 0 : l->slab,
         .factor = (float)set->attention_factor,
         .q_units = (uint16_t)l->q_units,
-        .flags = (uint16_t)(flags_of(bound, call) | (bound->on.early && small ? GPU_CALL_AT_ONCE : 0)),
+        .flags =
+            (uint16_t)(flags_of(bound, call) | (bound->on.early && small ? GPU_CALL_AT_ONCE : 0)),
     };
     for (int i = 0; i < 2; i++) {
         const int t = i ^ first;

@@ -42,7 +42,7 @@ GPU_FN void gpu_rotate_head(const rope_problem *p, const gpu_row<S::DTYPE> &row,
 /* Stores what a unit holds of a token; in and out are its first head's. */
 template <typename S>
 GPU_FN void gpu_finish_unit(const rope_problem *p, const gpu_vector_call *vector, gpu_unit u,
-                            const char *in, char *out, int fate, const gpu_row<S::DTYPE> &row,
+                            const char *in, char *out, int status, const gpu_row<S::DTYPE> &row,
                             gpu_vectors<S> x[S::HEADS]) {
     const gpu_operands *o = &vector->operands;
     const int64_t in_head = u.tensor ? o->in_head[1] : o->in_head[0];
@@ -55,7 +55,7 @@ GPU_FN void gpu_finish_unit(const rope_problem *p, const gpu_vector_call *vector
             gpu_copy_outside<S>(in + h * in_head, out + h * out_head,
                                 u.tensor ? vector->before[1] : vector->before[0],
                                 u.tensor ? vector->after[1] : vector->after[0], p->pairs);
-        if (fate == ROPE_TOKEN_ROTATES)
+        if (status == ROPE_TOKEN_ROTATES)
             gpu_rotate_head<S>(p, row, x[h]);
         else
             gpu_pass_vectors<S>(x[h]);
@@ -119,10 +119,10 @@ __global__ void __launch_bounds__(GPU_VECTOR_THREADS, GPU_VECTOR_BLOCKS)
     for (int t = 0; t < TOKENS; t++) {
         if (t >= count)
             return;
-        int i = (int)threadIdx.z * vector.tokens + t, fate = fates[i];
-        if (fate != ROPE_TOKEN_FAILS)
-            gpu_finish_unit<shape>(&p, &vector, unit, in + t * in_token, out + t * out_token, fate,
-                                   gpu_block_row<DTYPE>(&p, memory, i), x[t]);
+        int i = (int)threadIdx.z * vector.tokens + t, status = fates[i];
+        if (status != ROPE_TOKEN_FAILS)
+            gpu_finish_unit<shape>(&p, &vector, unit, in + t * in_token, out + t * out_token,
+                                   status, gpu_block_row<DTYPE>(&p, memory, i), x[t]);
         else if (call.position_flag)
             *call.position_flag = 1;
     }

@@ -10,15 +10,15 @@
 #include "common/gpu/rope/pass_through.h"
 #include "common/gpu/rope/plain.h"
 
-/* Bytes from a table to the row of a position, by the policy that may change the token's fate. */
-GPU_FN int64_t gpu_table_row(const gpu_window_call *call, int64_t position, int *fate) {
+/* Bytes from a table to the row of a position, by the policy that may change the token's status. */
+GPU_FN int64_t gpu_table_row(const gpu_window_call *call, int64_t position, int *status) {
     const int64_t last = call->table_rows - 1;
     int64_t row = position;
     if (row < 0 || row > last) {
         if (call->out_of_range == ROPE_OUT_OF_RANGE_ERROR)
-            *fate = ROPE_TOKEN_FAILS;
+            *status = ROPE_TOKEN_FAILS;
         else if (call->out_of_range == ROPE_OUT_OF_RANGE_IDENTITY || last < 0)
-            *fate = ROPE_TOKEN_PASSES;
+            *status = ROPE_TOKEN_PASSES;
         row = row < 0 || last < 0 ? 0 : last;
     }
     return (int64_t)blockIdx.z * call->table_batch + row * call->table_row;
@@ -41,27 +41,27 @@ GPU_FN gpu_lane_row<S> gpu_table_entries(const gpu_window_call *call, int64_t at
     return row;
 }
 
-/* The row for a token's id, and the token's fate. */
+/* The row for a token's id, and the token's status. */
 template <typename S, int ANGLES>
 GPU_FN int gpu_window_row(const gpu_window_call *call, const uint64_t turns[S::V], gpu_id id,
                           gpu_lane_row<S> *row) {
-    int fate = ROPE_TOKEN_ROTATES;
+    int status = ROPE_TOKEN_ROTATES;
     if constexpr (ANGLES == GPU_TURNS) {
         *row = gpu_exact_row<S, true>(call, turns, id);
     } else {
-        const int64_t at = gpu_table_row(call, gpu_position(call, id), &fate);
-        if (fate == ROPE_TOKEN_ROTATES)
+        const int64_t at = gpu_table_row(call, gpu_position(call, id), &status);
+        if (status == ROPE_TOKEN_ROTATES)
             *row = call->flags & GPU_CALL_TABLE_F32 ? gpu_table_entries<S, ROPE_F32>(call, at)
                                                     : gpu_table_entries<S, S::DTYPE>(call, at);
     }
-    return fate;
+    return status;
 }
 
 /* Rotates a unit's vectors in place; a token that is out of a table's range may pass. */
 template <typename S>
-GPU_FN void gpu_rotate_unit(const gpu_window_call *call, int fate, const gpu_lane_row<S> &row,
+GPU_FN void gpu_rotate_unit(const gpu_window_call *call, int status, const gpu_lane_row<S> &row,
                             gpu_vectors<S> x[S::HEADS]) {
-    if (fate == ROPE_TOKEN_PASSES) {
+    if (status == ROPE_TOKEN_PASSES) {
 #pragma unroll
         for (int h = 0; h < S::HEADS; h++)
             gpu_pass_vectors<S>(x[h]);
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_WINDOW_BLOCKS)
     uint64_t turns[shape::V];
     gpu_lane_row<shape> row;
     const bool ahead = ANGLES != GPU_TURNS && call.flags & GPU_CALL_TABLE_AHEAD;
-    int fate = ROPE_TOKEN_ROTATES;
+    int status = ROPE_TOKEN_ROTATES;
     if (!CHANGES && count <= 0)
         return;
     if (ANGLES == GPU_TURNS)
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_WINDOW_BLOCKS)
     if (count > 0)
         id = gpu_read_id<true>(&call, id.low);
     if (ahead)
-        fate = gpu_window_row<shape, ANGLES>(&call, turns, id, &row);
+        status = gpu_window_row<shape, ANGLES>(&call, turns, id, &row);
     gpu_load_heads<shape>(in, o.in_head, call.pairs, count, x);
     if (call.flags & GPU_CALL_EARLY)
         gpu_let_next_start();
@@ -147,13 +147,13 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_WINDOW_BLOCKS)
     if (CHANGES && count <= 0)
         return;
     if (!ahead)
-        fate = gpu_window_row<shape, ANGLES>(&call, turns, id, &row);
-    if (fate == ROPE_TOKEN_FAILS) {
+        status = gpu_window_row<shape, ANGLES>(&call, turns, id, &row);
+    if (status == ROPE_TOKEN_FAILS) {
         if (call.position_flag)
             *call.position_flag = 1;
         return;
     }
-    gpu_rotate_unit<shape>(&call, fate, row, x);
+    gpu_rotate_unit<shape>(&call, status, row, x);
     gpu_store_heads<shape>(out, o.out_head, call.pairs, count, x);
     if (call.flags & GPU_CALL_COPIES)
         gpu_copy_rests<shape>(&call, tensor, in, out, count);
