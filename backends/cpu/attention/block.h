@@ -236,19 +236,24 @@ CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count
     }                                                                                              \
     }
 
-CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
-                           const char *const *rows) {
-    for (int r = 0, n; r < b->rows; r += n) {
+/* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
+static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key) {
+    for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
-        if (r % b->of_head == 0) {
-            read_ahead(b, rows, PANEL, PANEL, count, 0, r);
-            pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
-        }
         if (g.to <= key || g.from >= key + PANEL)
             continue;
         BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
                                   b->scores + r * KEYS + key))
+    }
+}
+
+CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
+                           const char *const *rows) {
+    for (int r = 0; r < b->rows; r += b->of_head) {
+        read_ahead(b, rows, PANEL, PANEL, count, 0, r);
+        pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
+        multiply_rows(b, r, key);
     }
 }
 
@@ -368,11 +373,10 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
     }
 }
 
-/* Dimensions d.. of a head, PANEL or fewer, of rows that begin at one. */
-CPU_INLINE void pack_and_add(int dtype, const cpu_attention_block *b, int row, int d, int count,
-                             const char *const *rows, int64_t at) {
+/* Dimensions d.. of the rows of a head that begin at one, from a panel: one copy for every dtype.
+ */
+static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d) {
     const value_source v = {.panel = b->panel};
-    pack_values(dtype, rows, b->from, b->to, at, count, b->panel);
     for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
@@ -455,9 +459,11 @@ CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int first, i
         add_to_few(dtype, b, first, d, v);
     }
     for (; d < count; d += PANEL)
-        for (int r = 0; r < b->rows; r += b->of_head)
-            pack_and_add(dtype, b, r, first + d, count - d, v,
-                         r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype));
+        for (int r = 0; r < b->rows; r += b->of_head) {
+            const int64_t at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
+            pack_values(dtype, v, b->from, b->to, at, count - d, b->panel);
+            add_packed(b, r, first + d);
+        }
 }
 
 static void block_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
