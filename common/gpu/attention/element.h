@@ -23,16 +23,24 @@ GPU_FN bool gpu_is_cached(const rope_append_operand *o) {
     return !o->out && !o->in;
 }
 
-/* Head `head` of key j in a cache that has its page. */
-GPU_FN gpu_attention_head gpu_cached_head(
-    const rope_attention_problem *p, const rope_attention_call *call, const rope_append_operand *o,
-    const rope_append_steps *steps, const rope_attention_sequence *s, int64_t j, int64_t head) {
+/* Head `head` of key j in a cache that has its page. A scale that is none raises the flag. */
+GPU_FN gpu_attention_head gpu_cached_head(const rope_attention_problem *p,
+                                          const rope_attention_call *call,
+                                          const rope_append_operand *o,
+                                          const rope_append_steps *steps,
+                                          const rope_attention_sequence *s, int64_t j,
+                                          int64_t head) {
     const rope_place place = rope_key_place(p, call, s, j);
     const int64_t *stride = o->scale_stride;
-    const int64_t scale = place.page * stride[0] + place.slot * stride[1] + head * stride[2];
-    return {place.page * o->cache_stride[0] + place.slot * o->cache_stride[1] +
-                head * o->cache_stride[2],
-            steps->scale ? o->scale[scale] : 1};
+    gpu_attention_head h = {place.page * o->cache_stride[0] + place.slot * o->cache_stride[1] +
+                                head * o->cache_stride[2],
+                            1};
+    if (steps->scale) {
+        h.scale = o->scale[place.page * stride[0] + place.slot * stride[1] + head * stride[2]];
+        if (!(h.scale > 0 && h.scale <= 0x1.fffffep+127f))
+            gpu_attention_flag(call);
+    }
+    return h;
 }
 
 /* Head `head` of key j. */

@@ -47,6 +47,8 @@ static gpuError_t launch(const launches *l, const void *kernel, int64_t x, int64
                          void **arguments) {
     const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
+    if (x < 1) /* no sequence, or no key */
+        return gpuSuccess;
     return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, l->bound->early);
 }
 
