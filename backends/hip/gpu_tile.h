@@ -9,6 +9,7 @@
 #include <hip/emulated_tile.h>
 #else
 #define GPU_HAS_TILES 0
+#define GPU_NO_TILES
 #endif
 
 #endif

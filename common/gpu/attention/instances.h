@@ -3,7 +3,12 @@
 #define ROPEKIT_GPU_ATTENTION_INSTANCES_H
 
 #include "common/gpu/attention/generic.h"
+#include <gpu_tile.h>
+
+/* No processor of this compilation has them. */
+#ifndef GPU_NO_TILES
 #include "common/gpu/attention/tile.h"
+#endif
 
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
