@@ -201,22 +201,21 @@ typedef struct rope_attention_problem {
     rope_problem rope; /**< dtype, positions, how q and k rotate; where nothing rotates `pairs` is 0
                             and it has no lists. */
     int32_t head_dim;  /**< Of q and k. */
-    int32_t v_head_dim; /**< Of v and out. */
-    int32_t rotates[2]; /**< 1: q, k. */
-    int32_t mask;       /**< ROPE_MASK_. */
-    int32_t sink_dtype; /**< ROPE_F32, dtype or 0. */
-    float scale;        /**< > 0. */
-    float soft_cap;     /**< 0: none. */
-    int64_t window;     /**< INT64_MAX: none, also of the next two. */
-    int64_t window_right;
-    int64_t chunk;
-    int32_t cache;      /**< ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE or 0. */
-    int32_t table_wide; /**< 1: block_table is int64, 0: int32. */
-    int64_t page_size;  /**< > 0 with a cache. */
-    int64_t ring;       /**< 0: none. */
-    rope_append_steps
-        k; /**< Of the cache: head_dim, store_dtype, scale, dim_block; nothing else. */
-    rope_append_steps v; /**< The same. */
+    int32_t v_head_dim;   /**< Of v and out. */
+    int32_t rotates[2];   /**< 1: q, k. */
+    int32_t mask;         /**< ROPE_MASK_. */
+    int32_t sink_dtype;   /**< ROPE_F32, dtype or 0. */
+    float scale;          /**< > 0. */
+    float soft_cap;       /**< 0: none. */
+    int64_t window;       /**< INT64_MAX: none. */
+    int64_t window_right; /**< INT64_MAX: none. */
+    int64_t chunk;        /**< INT64_MAX: none. */
+    int32_t cache;        /**< ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE or 0. */
+    int32_t table_wide;   /**< 1: block_table is int64, 0: int32. */
+    int64_t page_size;    /**< > 0 with a cache. */
+    int64_t ring;         /**< 0: none. */
+    rope_append_steps k;  /**< Of the cache: head_dim, store_dtype, scale, dim_block alone. */
+    rope_append_steps v;  /**< The same. */
 } rope_attention_problem;
 
 /** A checked call: every default filled in, at least one element of out to write. */
@@ -259,15 +258,18 @@ typedef struct rope_attention_merge_problem {
 
 /** A checked call: at least one element to write. */
 typedef struct rope_attention_merge_call {
-    int64_t parts, batch, tokens, heads;
-    const void *in;
-    int64_t in_stride[5]; /**< Over [part, batch, token, head, dim]. */
-    const float *in_lse;
+    int64_t parts;            /**< > 0. */
+    int64_t batch;            /**< > 0. */
+    int64_t tokens;           /**< > 0. */
+    int64_t heads;            /**< > 0. */
+    const void *in;           /**< Element 0 of part 0. */
+    int64_t in_stride[5];     /**< Over [part, batch, token, head, dim]. */
+    const float *in_lse;      /**< Of part 0. */
     int64_t in_lse_stride[4]; /**< Over [part, batch, token, head]. */
-    void *out;
-    int64_t out_stride[4]; /**< Over [batch, token, head, dim]. */
-    float *lse;            /**< Or NULL. */
-    int64_t lse_stride[3]; /**< Over [batch, token, head]. */
+    void *out;                /**< Element 0. */
+    int64_t out_stride[4];    /**< Over [batch, token, head, dim]. */
+    float *lse;               /**< Or NULL. */
+    int64_t lse_stride[3];    /**< Over [batch, token, head]. */
 } rope_attention_merge_call;
 /** @} */
 

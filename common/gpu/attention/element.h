@@ -24,12 +24,9 @@ GPU_FN bool gpu_is_cached(const rope_append_operand *o) {
 }
 
 /* Head `head` of key j in a cache that has its page. A scale that is none raises the flag. */
-GPU_FN gpu_attention_head gpu_cached_head(const rope_attention_problem *p,
-                                          const rope_attention_call *call,
-                                          const rope_append_operand *o,
-                                          const rope_append_steps *steps,
-                                          const rope_attention_sequence *s, int64_t j,
-                                          int64_t head) {
+GPU_FN gpu_attention_head gpu_cached_head(
+    const rope_attention_problem *p, const rope_attention_call *call, const rope_append_operand *o,
+    const rope_append_steps *steps, const rope_attention_sequence *s, int64_t j, int64_t head) {
     const rope_place place = rope_key_place(p, call, s, j);
     const int64_t *stride = o->scale_stride;
     gpu_attention_head h = {place.page * o->cache_stride[0] + place.slot * o->cache_stride[1] +
