@@ -157,7 +157,7 @@ CPU_INLINE int is_finite(int count, group_sum sum) {
 #pragma GCC unroll 12
     for (int r = 0; r < count; r++)
         for (int part = 0; part < 2; part++)
-            odd |= (simd_u32)(sum[r][part] - sum[r][part] != (simd_f32){0});
+            odd |= (simd_u32)(sum[r][part] * simd_set_f(0) != (simd_f32){0});
     return !simd_any(odd);
 }
 
@@ -373,6 +373,19 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
     }
 }
 
+/* The sums of a group of rows, where all its numbers are finite or each row sees every key; returns
+ * whether they were added. */
+CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_range g,
+                         const value_source *v, int d) {
+    group_sum sum;
+    load_sums(count, NULL, 0, sum);
+    multiply_values(ROPE_F32, 0, count, b->scores + r * KEYS, g.from, g.to, v, sum);
+    if (g.from >= g.to || (g.partial && !is_finite(count, sum)))
+        return 0;
+    join_sums(count, sum, b->rescale + r, b->o + r * b->o_stride + d, b->o_stride);
+    return 1;
+}
+
 /* Dimensions d.. of the rows of a head that begin at one, from a panel: one copy for every dtype.
  */
 static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d) {
@@ -380,16 +393,9 @@ static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d
     for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
-        int adds = g.from < g.to;
-        BY_COUNT(n, {
-            group_sum sum;
-            load_sums(n_, NULL, 0, sum);
-            multiply_values(ROPE_F32, 0, n_, b->scores + r * KEYS, g.from, g.to, &v, sum);
-            adds = adds && (!g.partial || is_finite(n_, sum));
-            if (adds)
-                join_sums(n_, sum, b->rescale + r, b->o + r * b->o_stride + d, b->o_stride);
-        })
-        if (!adds && g.from < g.to)
+        int added = 0;
+        BY_COUNT(n, added = add_group(b, r, n_, g, &v, d))
+        if (!added && g.from < g.to)
             add_seen_values(b, r, n, g, b->panel, d);
     }
 }
@@ -397,6 +403,15 @@ static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d
 /* Few rows read values where they are, some keys at a time: a row of values is then read once and
  * whole. */
 enum { FEW_KEYS = 8 };
+
+/* Of some keys to a group's sums of a panel of dimensions, which lie at `part`. */
+CPU_INLINE void add_few_keys(int dtype, int count, int64_t stride, const float *scores,
+                             group_range keys, const value_source *v, float *part) {
+    group_sum sum;
+    load_sums(count, part, stride, sum);
+    multiply_values(dtype, 1, count, scores, keys.from, keys.to, v, sum);
+    store_sums(count, sum, part, stride);
+}
 
 /* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
@@ -407,17 +422,12 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
             read_ahead(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r);
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
-        const int from = g.from > key ? g.from : key,
-                  to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS;
-        for (int d = 0; d < count && from < to; d += PANEL) {
+        const group_range keys = {.from = g.from > key ? g.from : key,
+                                  .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
+        for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
             float *part = b->panel + r * b->o_stride + d;
             v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
-            BY_COUNT(n, {
-                group_sum sum;
-                load_sums(n_, part, b->o_stride, sum);
-                multiply_values(dtype, 1, n_, b->scores + r * KEYS, from, to, &v, sum);
-                store_sums(n_, sum, part, b->o_stride);
-            })
+            BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
         }
     }
 }

@@ -80,31 +80,33 @@ int64_t attention_run(const rope_attention_problem *p, int64_t key, int64_t slot
 }
 
 static void cached_rows(const attention_walk *w, const attention_source *from,
-                        const rope_attention_sequence *s, int64_t head, int64_t key, int count,
-                        int first, int n, char *stage, const char **rows) {
+                        const rope_attention_sequence *s, attention_part part, char *stage,
+                        const char **rows) {
     const rope_append_operand *o = from->operand;
-    const int64_t bytes = (int64_t)n * w->size;
-    for (int done = 0; done < count;) {
-        rope_place place = rope_key_place(w->problem, w->call, s, key + done);
-        const int64_t run = attention_run(w->problem, key + done, place.slot, count - done);
-        const char *at =
-            (const char *)o->cache + rope_cache_at(o, from->steps, &place, head, first) * w->size;
+    const int64_t bytes = (int64_t)part.n * w->size, step = o->cache_stride[1] * w->size;
+    for (int done = 0; done < part.count;) {
+        const int64_t key = part.key + done;
+        rope_place place = rope_key_place(w->problem, w->call, s, key);
+        const int64_t run = attention_run(w->problem, key, place.slot, part.count - done);
+        const char *at = (const char *)o->cache +
+                         rope_cache_at(o, from->steps, &place, part.head, part.first) * w->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
-            rows[done] =
-                from->staged ? stage + done * bytes : at + i * o->cache_stride[1] * w->size;
+            rows[done] = from->staged ? stage + done * bytes : at + i * step;
             if (from->staged)
-                load_cached(w, from, &place, head, first, n, stage + done * bytes);
+                load_cached(w, from, &place, part.head, part.first, part.n, stage + done * bytes);
         }
     }
 }
 
 void attention_rows(const attention_walk *w, const attention_source *from,
-                    const rope_attention_sequence *s, int64_t head, int64_t key, int count,
-                    int first, int n, char *stage, const char **rows) {
+                    const rope_attention_sequence *s, attention_part part, char *stage,
+                    const char **rows) {
     if (from->operand) {
-        cached_rows(w, from, s, head, key, count, first, n, stage, rows);
+        cached_rows(w, from, s, part, stage, rows);
         return;
     }
+    const int count = part.count, first = part.first, n = part.n;
+    const int64_t key = part.key;
     const char *at =
         from->base + key * from->token + first * (from->staged ? from->element : w->size);
     for (int i = 0; i < count; i++, at += from->token) {

@@ -85,11 +85,17 @@ attention_source attention_source_of(const attention_walk *w, const rope_attenti
 int64_t attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
                       int64_t count);
 
-/* Where elements first.. of keys key..key + count - 1 are, of dtype; n elements of each are put
- * into stage where they are not so in memory. */
+/* Elements first..first + n - 1 of keys key..key + count - 1 of a head. */
+typedef struct attention_part {
+    int64_t head, key;
+    int count, first, n;
+} attention_part;
+
+/* Where they are, of dtype; those of each key are put into stage where they are not so in memory.
+ */
 void attention_rows(const attention_walk *w, const attention_source *from,
-                    const rope_attention_sequence *s, int64_t head, int64_t key, int count,
-                    int first, int n, char *stage, const char **rows);
+                    const rope_attention_sequence *s, attention_part part, char *stage,
+                    const char **rows);
 
 /* Rotates heads of a token, elements side by side, strides in bytes; in may be out. */
 void attention_rotate(const attention_walk *w, const rope_call *call, const rope_token *token,

@@ -47,9 +47,9 @@ rope_status gpu_attention_workspace(const void *canonical, const void *kernel, c
     gpu_attention_room room;
     if (!gpu_attention_room_of(problem, &sizes, 0, &room))
         return gpu_host->fail(ROPE_ERROR_OVERFLOW,
-                              "bounds of %lld rows, %lld keys and %lld heads overflow; allowed is "
-                              "a workspace below 2^64 bytes",
-                              (long long)sizes.k_rows, (long long)sizes.k_tokens,
+                              "bounds.k_tokens is %lld with %lld rows and %lld heads; allowed is a "
+                              "workspace below 2^64 bytes",
+                              (long long)sizes.k_tokens, (long long)sizes.k_rows,
                               (long long)sizes.k_heads);
     *bytes = room.bytes;
     return ROPE_OK;
@@ -65,16 +65,16 @@ rope_status gpu_attention_check_workspace(const rope_attention_problem *problem,
                               (long long)call->k_tokens);
     if (room.bytes == 0)
         return ROPE_OK;
+    if (call->workspace_bytes < room.bytes)
+        return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "workspace_bytes is %zu; allowed is >= %zu",
+                              call->workspace_bytes, room.bytes);
     if (!workspace)
         return gpu_host->fail(ROPE_ERROR_NULL_POINTER,
                               "workspace is NULL; allowed is %zu bytes of device memory",
                               room.bytes);
-    if ((uintptr_t)workspace % ALIGNMENT)
-        return gpu_host->fail(ROPE_ERROR_MISALIGNED, "workspace is %p; allowed is a multiple of %d",
-                              workspace, ALIGNMENT);
-    return call->workspace_bytes >= room.bytes
-               ? ROPE_OK
-               : gpu_host->fail(ROPE_ERROR_INVALID_VALUE,
-                                "workspace_bytes is %zu; allowed is >= %zu", call->workspace_bytes,
-                                room.bytes);
+    return (uintptr_t)workspace % ALIGNMENT
+               ? gpu_host->fail(ROPE_ERROR_MISALIGNED,
+                                "workspace is %p; allowed is a multiple of %d", workspace,
+                                ALIGNMENT)
+               : ROPE_OK;
 }
