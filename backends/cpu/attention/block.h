@@ -413,10 +413,20 @@ CPU_INLINE void add_few_keys(int dtype, int count, int64_t stride, const float *
     store_sums(count, sum, part, stride);
 }
 
+/* The same of n rows from r on, all dimensions. */
+CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int n,
+                             group_range keys, int count, value_source v) {
+    for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
+        float *part = b->panel + r * b->o_stride + d;
+        v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
+        BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
+    }
+}
+
 /* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
-    value_source v = {.rows = rows};
+    const value_source v = {.rows = rows};
     for (int r = 0, n; r < b->rows; r += n) {
         if (r % b->of_head == 0)
             read_ahead(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r);
@@ -424,11 +434,7 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
-        for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
-            float *part = b->panel + r * b->o_stride + d;
-            v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
-            BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
-        }
+        add_few_rows(dtype, b, r, n, keys, count, v);
     }
 }
 

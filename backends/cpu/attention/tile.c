@@ -198,7 +198,7 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
     const attention_walk *w = t->w;
     const cpu_attention_block *b = &t->block;
     const int64_t heads = w->call->rope.tensor[0].heads, length = b->o_stride + 2;
-    int64_t at[CPU_ATTENTION_ROWS];
+    int64_t at[CPU_ATTENTION_ROWS] = {0};
     for (int r = 0; r < b->rows; r++)
         at[r] = (t->tile->s.q_row * w->call->rope.tokens + t->tile->s.q_first +
                  attention_query_of(w, t->tile, r)) *
@@ -239,6 +239,7 @@ static CPU_NOINLINE void run_results(tile_state *t, int64_t split) {
         run_all(t, first, last);
     else if (first + split < last)
         run_one(t, first + split, first, last);
+    t->block.o = t->total = NULL;
 }
 
 static void fill_block(tile_state *t, float *memory) {

@@ -27,7 +27,7 @@ static int sees(const row *r, int64_t key) {
 
 static double score_of(const row *r, int64_t key) {
     const rope_attention_problem *p = r->w->problem;
-    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)] = {0};
     const char *k;
     double s = 0;
     attention_rows(r->w, &r->source[0], &r->tile.s,
@@ -41,7 +41,7 @@ static double score_of(const row *r, int64_t key) {
 /* Adds the weight of a key times its values. */
 static void add_values(row *r, int64_t key, double weight) {
     const int n = r->w->problem->v_head_dim;
-    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)] = {0};
     const char *v;
     attention_rows(r->w, &r->source[1], &r->tile.s, (attention_part){r->tile.head, key, 1, 0, n},
                    stage, &v);
@@ -89,8 +89,7 @@ static void attend_row(row *r) {
 
 static void attend(const attention_walk *w, const attention_tile *tile) {
     float stage[CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM];
-    row r;
-    r.w = w;
+    row r = {.w = w};
     for (int which = 0; which < 2; which++)
         r.source[which] = attention_source_of(w, &tile->s, tile->head, which);
     for (int64_t n = 0; n < tile->count; n++) {
