@@ -241,13 +241,15 @@ void attention_plain(attention_case *p, const attention_case *c, const attention
     p->base.bytes = room.bytes;
     room = (plain_room){aligned_alloc(64, room.bytes), 64};
     p->base.arena = room.arena;
+    if (!room.arena)
+        abort();
     memset(room.arena, 0xff, p->base.bytes);
     lay_out(p, c, &room);
     for (int64_t n = 0; n < count; n++) {
         const oracle_part s = oracle_attention_part(&o, first + n);
         fill_part(p, c, d, n, &s, skip);
     }
-    if (c->args.sinks)
+    if (c->args.sinks && p->args.sinks)
         memcpy((void *)(uintptr_t)p->args.sinks, c->args.sinks,
                (size_t)(c->args.rope.q.heads * oracle_dtype_size(c->desc.sink_dtype)));
 }

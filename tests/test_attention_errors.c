@@ -658,6 +658,20 @@ TEST(attention_errors, lengths) {
     call_free(&call);
 }
 
+static void check_cached_scales(const attention_call *call) {
+    BAD_CALL(*call, invalid, "k_cache.scale", "0",
+             a.k_cache.scale.data = part_of(call, INDICES) + 400);
+    BAD_CALL(*call, invalid, "v_cache.scale", "0",
+             a.v_cache.scale.data = part_of(call, INDICES) + 400);
+}
+
+static void check_pages(attention_call *call) {
+    set_index(call, 0, 3);
+    set_index(call, 1, 4);
+    BAD_INDEX(*call, 100, 4, "page", "4", (void)a);
+    BAD_INDEX(*call, 102, -1, "page", "-1", (void)a);
+}
+
 TEST(attention_errors, pages) {
     static attention_call call;
     rope_attention_desc desc = cached_desc(ROPE_CACHE_TABLE);
@@ -670,14 +684,8 @@ TEST(attention_errors, pages) {
         BAD_INDEX(call, 0, 9, "k_lengths[0]", "9", (void)a);
         BAD_INDEX(call, 0, 17, "k_lengths[0]", "17", a.k_tokens = 0);
         BAD_INDEX(call, 0, -3, "k_lengths[0]", "-3", a.k_tokens = 0);
-        set_index(&call, 0, 3);
-        set_index(&call, 1, 4);
-        BAD_INDEX(call, 100, 4, "page", "4", (void)a);
-        BAD_INDEX(call, 102, -1, "page", "-1", (void)a);
-        BAD_CALL(call, invalid, "k_cache.scale", "0",
-                 a.k_cache.scale.data = part_of(&call, INDICES) + 400);
-        BAD_CALL(call, invalid, "v_cache.scale", "0",
-                 a.v_cache.scale.data = part_of(&call, INDICES) + 400);
+        check_pages(&call);
+        check_cached_scales(&call);
         set_index(&call, 101, 99); /* of keys that no sequence has */
         GOOD_CALL(call, (void)a);
     }

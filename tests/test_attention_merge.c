@@ -87,7 +87,7 @@ static int64_t at_of(const int64_t *stride, int64_t row) {
 
 /* Of a row whose strides are those of the call. */
 static void check_row(const rope_attention_merge_args *a, int64_t row) {
-    double lse[PARTS], most = -INFINITY, sum = 0;
+    double lse[PARTS] = {0}, most = -INFINITY, sum = 0;
     for (int p = 0; p < a->parts; p++) {
         lse[p] = oracle_load(ROPE_F32, host(a->in_lse, call.before),
                              p * a->in_lse_stride[0] + at_of(a->in_lse_stride + 1, row));

@@ -134,6 +134,17 @@ TEST(attention_values, queries_that_see_no_key) {
         }
 }
 
+static void check_same_row(const attention_case *c, const unsigned char *result,
+                           const attention_case *other, const unsigned char *plain, int64_t i) {
+    const row got = row_of(c, result, i / HEADS, i % HEADS),
+              exact = row_of(other, plain, i / HEADS, i % HEADS);
+    CHECK(memcmp(&got, &exact, sizeof got) == 0,
+          "query %lld, head %lld: a key that it does not see changes it: %g and lse %g, not %g and "
+          "%g",
+          (long long)(i / HEADS), (long long)(i % HEADS), got.out[0], got.lse, exact.out[0],
+          exact.lse);
+}
+
 /* Queries first..last - 1 have the bits that they have in another call. */
 static void check_same_rows(const attention_case *c, const attention_case *other,
                             const char *kernel, int64_t first, int64_t last) {
@@ -141,16 +152,8 @@ static void check_same_rows(const attention_case *c, const attention_case *other
     rope_status status = attention_run(c, kernel, result);
     if (status == ROPE_OK) {
         CHECK_STATUS(ROPE_OK, attention_run(other, kernel, plain));
-        for (int64_t i = first * HEADS; i < last * HEADS; i++) {
-            const row got = row_of(c, result, i / HEADS, i % HEADS),
-                      exact = row_of(other, plain, i / HEADS, i % HEADS);
-            CHECK(
-                memcmp(&got, &exact, sizeof got) == 0,
-                "query %lld, head %lld: a key that it does not see changes it: %g and lse %g, not "
-                "%g and %g",
-                (long long)(i / HEADS), (long long)(i % HEADS), got.out[0], got.lse, exact.out[0],
-                exact.lse);
-        }
+        for (int64_t i = first * HEADS; i < last * HEADS; i++)
+            check_same_row(c, result, other, plain, i);
     } else {
         CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, status);
     }
