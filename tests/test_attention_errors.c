@@ -665,6 +665,12 @@ static void check_cached_scales(const attention_call *call) {
              a.v_cache.scale.data = part_of(call, INDICES) + 400);
 }
 
+static void check_cached_lengths(attention_call *call) {
+    BAD_INDEX(*call, 0, 9, "k_lengths[0]", "9", (void)a);
+    BAD_INDEX(*call, 0, 17, "k_lengths[0]", "17", a.k_tokens = 0);
+    BAD_INDEX(*call, 0, -3, "k_lengths[0]", "-3", a.k_tokens = 0);
+}
+
 static void check_pages(attention_call *call) {
     set_index(call, 0, 3);
     set_index(call, 1, 4);
@@ -681,9 +687,7 @@ TEST(attention_errors, pages) {
     call.args.block_table = part_of(&call, INDICES) + 800;
     call.args.k_cache.scale.data = call.args.v_cache.scale.data = part_of(&call, ONES);
     if (device_is_host()) {
-        BAD_INDEX(call, 0, 9, "k_lengths[0]", "9", (void)a);
-        BAD_INDEX(call, 0, 17, "k_lengths[0]", "17", a.k_tokens = 0);
-        BAD_INDEX(call, 0, -3, "k_lengths[0]", "-3", a.k_tokens = 0);
+        check_cached_lengths(&call);
         check_pages(&call);
         check_cached_scales(&call);
         set_index(&call, 101, 99); /* of keys that no sequence has */
