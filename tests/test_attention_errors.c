@@ -671,6 +671,12 @@ static void check_cached_lengths(attention_call *call) {
     BAD_INDEX(*call, 0, -3, "k_lengths[0]", "-3", a.k_tokens = 0);
 }
 
+/* Of keys that no sequence has. */
+static void check_unused_page(attention_call *call) {
+    set_index(call, 101, 99);
+    GOOD_CALL(*call, (void)a);
+}
+
 static void check_pages(attention_call *call) {
     set_index(call, 0, 3);
     set_index(call, 1, 4);
@@ -690,8 +696,7 @@ TEST(attention_errors, pages) {
         check_cached_lengths(&call);
         check_pages(&call);
         check_cached_scales(&call);
-        set_index(&call, 101, 99); /* of keys that no sequence has */
-        GOOD_CALL(call, (void)a);
+        check_unused_page(&call);
     }
     call_free(&call);
 }
