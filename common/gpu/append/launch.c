@@ -31,7 +31,7 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
+    return b > 0 ? (a + b - 1) / b : 0;
 }
 
 static int64_t at_most(int64_t n, int64_t most) {
