@@ -31,7 +31,7 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
 }
 
 static int64_t ceiling(int64_t a, int64_t b) {
-    return b > 0 ? (a + b - 1) / b : 0;
+    return (a + b - 1) / b;
 }
 
 static int64_t at_most(int64_t n, int64_t most) {
@@ -355,7 +355,8 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     if (blocks < 0)
         return 0;
     fill_call(p, call, &l->vectors);
-    l->vectors.others = (uint32_t)ceiling((blocks - l->vectors.first_block[0]) << 31, blocks);
+    if (blocks > 0)
+        l->vectors.others = (uint32_t)ceiling((blocks - l->vectors.first_block[0]) << 31, blocks);
     share_memory(threads, l);
     if (l->shared > SHARED_MOST)
         return 0;
