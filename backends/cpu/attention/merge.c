@@ -64,7 +64,9 @@ static rope_status run(const void *problem, const void *kernel, const void *give
     const rope_attention_merge_problem *p = problem;
     const int parts = cpu_threads_for(heads_of(call) * p->head_dim * (call->parts + 1) *
                                       cpu_dtype_size(p->dtype));
+#if defined(_OPENMP)
 #pragma omp parallel for num_threads(parts) if (parts > 1)
+#endif
     for (int i = 0; i < parts; i++)
         merge_part(p, call, i, parts);
     return ROPE_OK;
