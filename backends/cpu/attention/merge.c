@@ -18,7 +18,8 @@ static int64_t place(const int64_t stride[3], const int64_t at[3]) {
 static double join(const rope_attention_merge_call *call, const float *lse) {
     double most = -INFINITY, sum = 0;
     for (int64_t p = 0; p < call->parts; p++)
-        most = fmax(most, lse[p * call->in_lse_stride[0]]);
+        if (lse[p * call->in_lse_stride[0]] > most)
+            most = lse[p * call->in_lse_stride[0]];
     if (isinf(most))
         return most;
     for (int64_t p = 0; p < call->parts; p++)
