@@ -94,7 +94,7 @@ static rope_status check_cached(const rope_attention_problem *p, const rope_atte
     const int each = varies(&call->k, &p->k) | varies(&call->v, &p->v);
     for (int64_t j = used.first, run; j < used.last; j += run) {
         rope_place place = rope_key_place(p, call, s, j);
-        run = attention_run(p, j, place.slot, used.last - j);
+        run = cpu_attention_run(p, j, place.slot, used.last - j);
         if (place.status != ROPE_PLACE_GIVEN)
             return rope_fail(ROPE_ERROR_POSITION_RANGE,
                              "the page of key %lld of sequence %lld is %lld; allowed is 0..%lld "

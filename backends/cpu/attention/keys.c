@@ -73,7 +73,8 @@ static void load_cached(const attention_walk *w, const attention_source *from,
     w->kernel->append->load(dtype, steps->store_dtype, scale, elements, to, n);
 }
 
-int64_t attention_run(const rope_attention_problem *p, int64_t key, int64_t slot, int64_t count) {
+int64_t cpu_attention_run(const rope_attention_problem *p, int64_t key, int64_t slot,
+                          int64_t count) {
     const int64_t page = p->page_size - slot, ring = p->ring ? p->ring - key % p->ring : INT64_MAX,
                   run = page < ring ? page : ring;
     return run < count ? run : count;
@@ -87,7 +88,7 @@ static void cached_rows(const attention_walk *w, const attention_source *from,
     for (int done = 0; done < part.count;) {
         const int64_t key = part.key + done;
         rope_place place = rope_key_place(w->problem, w->call, s, key);
-        const int64_t run = attention_run(w->problem, key, place.slot, part.count - done);
+        const int64_t run = cpu_attention_run(w->problem, key, place.slot, part.count - done);
         const char *at = (const char *)o->cache +
                          rope_cache_at(o, from->steps, &place, part.head, part.first) * w->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
@@ -98,9 +99,9 @@ static void cached_rows(const attention_walk *w, const attention_source *from,
     }
 }
 
-void attention_rows(const attention_walk *w, const attention_source *from,
-                    const rope_attention_sequence *s, attention_part part, char *stage,
-                    const char **rows) {
+void cpu_attention_rows(const attention_walk *w, const attention_source *from,
+                        const rope_attention_sequence *s, attention_part part, char *stage,
+                        const char **rows) {
     if (from->operand) {
         cached_rows(w, from, s, part, stage, rows);
         return;

@@ -91,8 +91,9 @@ static void rotate_key(const attention_walk *w, const rope_attention_sequence *s
         for (int64_t i = 0; i < count; i++) {
             attention_source from = {.operand = o, .steps = &w->problem->k, .staged = 1};
             const char *row;
-            attention_rows(w, &from, s, (attention_part){h + i, key, 1, 0, w->problem->head_dim},
-                           stage + i * bytes, &row);
+            cpu_attention_rows(w, &from, s,
+                               (attention_part){h + i, key, 1, 0, w->problem->head_dim},
+                               stage + i * bytes, &row);
             if (row != stage + i * bytes)
                 memcpy(stage + i * bytes, row, (size_t)bytes);
         }

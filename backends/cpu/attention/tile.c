@@ -77,10 +77,10 @@ static void find_rows(tile_state *t, int which, int64_t begin) {
     t->count[which] = 0;
     if (t->source[which].staged || from >= to)
         return;
-    attention_rows(t->w, &t->source[which], &t->tile->s,
-                   (attention_part){t->tile->head, begin + from, to - from, 0,
-                                    which ? t->block.v_head_dim : t->block.head_dim},
-                   NULL, t->rows[which] + from);
+    cpu_attention_rows(t->w, &t->source[which], &t->tile->s,
+                       (attention_part){t->tile->head, begin + from, to - from, 0,
+                                        which ? t->block.v_head_dim : t->block.head_dim},
+                       NULL, t->rows[which] + from);
     t->count[which] = to - from;
 }
 
@@ -111,7 +111,7 @@ static void run_scores(tile_state *t, int64_t begin, char *stage) {
         const int from = k < b->from ? b->from : k;
         count = b->to - k < step ? b->to - k : step;
         if (t->source[0].staged)
-            attention_rows(
+            cpu_attention_rows(
                 w, &t->source[0], &t->tile->s,
                 (attention_part){t->tile->head, begin + from, k + count - from, 0, b->head_dim},
                 stage, rows + from);
@@ -129,9 +129,9 @@ static void run_values(tile_state *t, int64_t begin, char *stage) {
     for (int d = 0, count; d < b->v_head_dim; d += count) {
         count = b->v_head_dim - d < step ? b->v_head_dim - d : step;
         if (t->source[1].staged)
-            attention_rows(w, &t->source[1], &t->tile->s,
-                           (attention_part){t->tile->head, begin + b->from, keys, d, count}, stage,
-                           t->rows[1] + b->from);
+            cpu_attention_rows(w, &t->source[1], &t->tile->s,
+                               (attention_part){t->tile->head, begin + b->from, keys, d, count},
+                               stage, t->rows[1] + b->from);
         w->kernel->values(b, d, count, t->rows[1]);
     }
 }

@@ -82,8 +82,8 @@ attention_source attention_source_of(const attention_walk *w, const rope_attenti
                                      int64_t head, int which);
 
 /* Of `count` keys from `key` on, at a slot, those that follow each other in one page. */
-int64_t attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
-                      int64_t count);
+int64_t cpu_attention_run(const rope_attention_problem *problem, int64_t key, int64_t slot,
+                          int64_t count);
 
 /* Elements first..first + n - 1 of keys key..key + count - 1 of a head. */
 typedef struct attention_part {
@@ -93,9 +93,9 @@ typedef struct attention_part {
 
 /* Where they are, of dtype; those of each key are put into stage where they are not so in memory.
  */
-void attention_rows(const attention_walk *w, const attention_source *from,
-                    const rope_attention_sequence *s, attention_part part, char *stage,
-                    const char **rows);
+void cpu_attention_rows(const attention_walk *w, const attention_source *from,
+                        const rope_attention_sequence *s, attention_part part, char *stage,
+                        const char **rows);
 
 /* Rotates heads of a token, elements side by side, strides in bytes; in may be out. */
 void attention_rotate(const attention_walk *w, const rope_call *call, const rope_token *token,

@@ -30,8 +30,8 @@ static double score_of(const row *r, int64_t key) {
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)] = {0};
     const char *k;
     double s = 0;
-    attention_rows(r->w, &r->source[0], &r->tile.s,
-                   (attention_part){r->tile.head, key, 1, 0, p->head_dim}, stage, &k);
+    cpu_attention_rows(r->w, &r->source[0], &r->tile.s,
+                       (attention_part){r->tile.head, key, 1, 0, p->head_dim}, stage, &k);
     for (int i = 0; i < p->head_dim; i++)
         s += (double)r->q[i] * element(r, k, i);
     s *= (double)p->scale;
@@ -43,8 +43,8 @@ static void add_values(row *r, int64_t key, double weight) {
     const int n = r->w->problem->v_head_dim;
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)] = {0};
     const char *v;
-    attention_rows(r->w, &r->source[1], &r->tile.s, (attention_part){r->tile.head, key, 1, 0, n},
-                   stage, &v);
+    cpu_attention_rows(r->w, &r->source[1], &r->tile.s,
+                       (attention_part){r->tile.head, key, 1, 0, n}, stage, &v);
     for (int i = 0; i < n; i++)
         r->o[i] += weight * element(r, v, i);
 }
