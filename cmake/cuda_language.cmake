@@ -7,7 +7,7 @@ find_program(ROPEKIT_NVCC NAMES ${CMAKE_CUDA_COMPILER} $ENV{CUDACXX} nvcc
 # the newest, unless CMAKE_CUDA_ARCHITECTURES or CMake's variable of the environment says which.
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND "$ENV{CUDAARCHS}" STREQUAL "" AND ROPEKIT_NVCC)
     execute_process(COMMAND ${ROPEKIT_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
-    foreach(list IN ITEMS "${ropekit_native_architectures}" "75;80;86;89;90;100;120")
+    foreach(list IN ITEMS "${ropekit_native_architectures}" "75;80;89;90;100;120")
         foreach(architecture IN LISTS list)
             if(known MATCHES "compute_${architecture}\n")
                 list(APPEND CMAKE_CUDA_ARCHITECTURES ${architecture}-real)
