@@ -55,6 +55,10 @@ size_t workload_tensor_bytes(const options *o) {
     return (elements(o, 0) + elements(o, 1)) * (size_t)oracle_dtype_size(o->desc.dtype);
 }
 
+double workload_flops(const options *o) {
+    return o->attention ? attention_flops(o) : 0;
+}
+
 static size_t slab_bytes(const options *o) {
     return workload_round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype),
                              WORKLOAD_PAGE);

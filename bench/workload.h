@@ -52,6 +52,8 @@ const char *workload_kernel(const workload *w);
 /* Bytes that a call reads, and as many that it writes: those of its tensors; where a call reads and
  * writes different numbers, their mean. */
 size_t workload_tensor_bytes(const options *o);
+/* Of the products of attention; 0 of other operations. */
+double workload_flops(const options *o);
 /* Whether outputs replace inputs. */
 bool workload_in_place(const options *o);
 
