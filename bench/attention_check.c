@@ -93,7 +93,7 @@ static char *written(workload *w, int32_t first, int32_t last) {
     return fetch(w, w->target, s->out.bytes);
 }
 
-/* The first elements that differ are those of a contiguous [row of heads, dim] in the layout. */
+/* A place is said as of [batch, token, head, dim], whatever the layout. */
 static void compare_bits(const attention_state *s, const char *got, const char *steps,
                          check_result *r) {
     const int32_t dtype = s->out.dtype;
@@ -106,7 +106,8 @@ static void compare_bits(const attention_state *s, const char *got, const char *
             r->tensor = 3;
             r->got = oracle_load(dtype, got, i);
             r->value = oracle_load(dtype, steps, i);
-            r->token = i / (dims * s->o->q_heads);
+            r->batch = i / (dims * s->o->q_heads * s->o->tokens);
+            r->token = i / (dims * s->o->q_heads) % s->o->tokens;
             r->head = i / dims % s->o->q_heads;
             r->dim = i % dims;
             r->worst = INFINITY;
