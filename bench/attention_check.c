@@ -130,7 +130,7 @@ static void compare_rows(attention_rows *r, bool whole, int64_t seed) {
     }
 }
 
-bool attention_check(workload *w, bool whole, check_result *result) {
+bool attention_check(workload *w, bool whole, check_result *result, double *rms) {
     attention_state *s = w->attention;
     char *got, *steps = NULL, *rotated = NULL;
     *result = (check_result){0};
@@ -151,6 +151,8 @@ bool attention_check(workload *w, bool whole, check_result *result) {
     const rope_attention_args host = attention_args_on(s, &s->host, s->data, rotated, got);
     attention_rows rows = {.o = {&s->alone, &host}, .out = got, .result = result};
     compare_rows(&rows, whole, s->o->seed);
+    if (rms)
+        *rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;
     if (rows.no_memory)
         message("no memory for the oracle");
     return !rows.no_memory;

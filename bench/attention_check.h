@@ -20,8 +20,8 @@ typedef struct attention_rows {
 void attention_compare(attention_rows *r, int64_t part, int64_t k_head, int64_t rows);
 
 /* Runs the call over set 0, then its steps over the same memory, and compares what they wrote; then
- * the rows of a sample, or all where `whole`. False after a message, also where there is nothing to
- * compare. */
-bool attention_check(workload *w, bool whole, check_result *result);
+ * the rows of a sample, or all where `whole`. rms, unless NULL, receives the root mean square of
+ * errors over that of sum p |v|. False after a message, also where there is nothing to compare. */
+bool attention_check(workload *w, bool whole, check_result *result, double *rms);
 
 #endif

@@ -130,7 +130,7 @@ static bool check_rotation(const workload *w, const options *o, bool whole, prog
 static bool check_attention(workload *w, const options *o, bool whole, progress *bar,
                             check_result *result) {
     check_result rotation = {0};
-    if (!attention_check(w, whole, result))
+    if (!attention_check(w, whole, result, NULL))
         return false;
     if (result->refused || attention_rotation(o) == ROPE_ATTENTION_ROTATE_NONE)
         return true;

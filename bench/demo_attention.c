@@ -93,9 +93,9 @@ static bool fill(layer *l) {
 static bool make_plans(layer *l) {
     const options *o = l->o;
     const rope_append_desc append = ROPE_APPEND_DESC_INIT;
-    const rope_attention_desc attend = ROPE_ATTENTION_DESC_INIT;
     l->append = append;
-    l->attend = attend;
+    l->attend = o->attends;
+    l->attend.struct_size = sizeof l->attend;
     l->append.rope = l->attend.rope = o->desc;
     l->append.rope.position_dtype = l->attend.rope.position_dtype = ROPE_I64;
     l->append.cache = l->attend.cache = ROPE_CACHE_TABLE;
@@ -338,6 +338,10 @@ int demo_attention(options *o, const target *t) {
     if (!l || o->batch != 1 || o->tokens == 0 || o->q_heads == 0 || o->k_heads == 0) {
         message("nothing was checked; allowed with --attention is batch 1, and tokens, q-heads and "
                 "k-heads >= 1");
+        return EXIT_ENVIRONMENT;
+    }
+    if (o->appends.v_head_dim || o->appends.cache || o->attends.rotation) {
+        message("--v-head-dim, --kv-cache or --rotate is given; allowed in demo --attention is none");
         return EXIT_ENVIRONMENT;
     }
     *l = (layer){.o = o, .memory.device = t->device, .tokens = o->tokens + DECODED};
