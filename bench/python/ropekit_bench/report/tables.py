@@ -128,7 +128,8 @@ def beside_floor(suite):
     ]
     if suite.attends:
         found.insert(1, ("TFLOP/s" + mark, of_kernel(teraflops)))
-        found.append(("tax", lambda c: percent(c.tax - 1) if c.tax else "-"))
+        if any(c.tax for c in suite.ours):
+            found.append(("tax", lambda c: percent(c.tax - 1) if c.tax else "-"))
     if any("speedup" in r for r, _ in suite.kernels):
         found.append(("over one thread", of_kernel(lambda r, _: f"{r['speedup']['median']:.2f}x")))
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):
