@@ -20,7 +20,8 @@ typedef struct errors {
 static void add_row(errors *e, const options *o, const char *kernel, const check_result *r,
                     double rms) {
     const char *given = options_line(e->o, "");
-    cJSON *record = record_add(e->list, given, options_command(e->o, "accuracy", given, ""), kernel);
+    cJSON *record =
+        record_add(e->list, given, options_command(e->o, "accuracy", given, ""), kernel);
     const double elements = (double)(r->elements - r->steps);
     cJSON_AddStringToObject(record, "backend", o->desc.backend);
     cJSON_AddStringToObject(record, "dtype", dtype_name(o->desc.dtype));
@@ -65,8 +66,7 @@ static bool run_others(errors *e, int64_t keys) {
     for (int32_t i = 0; i < rope_backend_count() && done; i++) {
         rope_backend_info info = {.struct_size = sizeof info};
         if (rope_backend_get(i, &info) == ROPE_OK && info.status == ROPE_OK &&
-            info.device_count > e->o->desc.device &&
-            strcmp(info.name, e->o->desc.backend) != 0)
+            info.device_count > e->o->desc.device && strcmp(info.name, e->o->desc.backend) != 0)
             done = run_backend(e, info.name, NULL, keys);
     }
     return done && run_backend(e, "cpu", "reference", keys);

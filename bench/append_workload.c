@@ -35,8 +35,8 @@ static void lay_out(append_state *s, size_t copied) {
             s->in[t] = workload_take(&s->in_bytes, dtype, elements);
         s->between[t] = workload_take(&s->between_bytes, dtype, elements);
         if (append_is_cached(o, t))
-            s->cache[t] =
-                workload_take(&s->out_bytes, stored, append_count(s->pages, s->desc.page_size, heads, dim));
+            s->cache[t] = workload_take(&s->out_bytes, stored,
+                                        append_count(s->pages, s->desc.page_size, heads, dim));
         else
             s->out[t] = workload_take(&s->out_bytes, t == APPEND_Q ? stored : dtype, elements);
     }

@@ -30,7 +30,7 @@ static double *gather(const oracle_attention *o, const oracle_part *s, int32_t t
 }
 
 static void compare_row(attention_rows *r, const oracle_part *s, int64_t i, int64_t head,
-                        oracle_heads *heads) {
+                        oracle_heads heads) {
     static oracle_row row;
     double q[ROPE_MAX_ATTENTION_HEAD_DIM];
     const int32_t dtype = r->o.desc->rope.dtype;
@@ -38,9 +38,9 @@ static void compare_row(attention_rows *r, const oracle_part *s, int64_t i, int6
         const oracle_element at = oracle_attention_at(&r->o, s, ORACLE_Q, i, head, e);
         q[e] = oracle_load(dtype, at.array, at.at);
     }
-    heads->q = q;
-    oracle_attention_row(&r->o, s, i, head, heads, &row);
-    for (int64_t e = 0; e < heads->v_stride && row.known; e++) {
+    heads.q = q;
+    oracle_attention_row(&r->o, s, i, head, &heads, &row);
+    for (int64_t e = 0; e < heads.v_stride && row.known; e++) {
         const check_place place = {3, s->q_row, s->q_first + i, head, e};
         const double got =
             oracle_load(dtype, r->out, oracle_attention_out_at(&r->o, s, i, head, e));
@@ -63,7 +63,7 @@ void attention_compare(attention_rows *r, int64_t part, int64_t k_head, int64_t 
     r->no_memory = r->no_memory || !k || !v;
     for (int64_t i = s.q_count - 1; i >= 0 && !r->no_memory; i -= step)
         for (int64_t h = 0; h < group; h++)
-            compare_row(r, &s, i, k_head * group + h, &heads);
+            compare_row(r, &s, i, k_head * group + h, heads);
     free(k);
     free(v);
 }

@@ -9,7 +9,7 @@
 /* Rows of a call in host memory whose queries and keys are rotated. */
 typedef struct attention_rows {
     oracle_attention o;
-    const char *out;     /* element 0 */
+    const char *out; /* element 0 */
     check_result *result;
     double error, weight; /* sums of squares: of errors, and of sum p |v| */
     bool no_memory;

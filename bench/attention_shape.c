@@ -10,8 +10,7 @@ int64_t attention_keys(const options *o) {
 
 attention_sequence attention_sequence_of(const options *o, int64_t index) {
     const int64_t *boundary = o->cu_seqlens.values;
-    const int64_t queries =
-        o->cu_seqlens.count ? boundary[index + 1] - boundary[index] : o->tokens;
+    const int64_t queries = o->cu_seqlens.count ? boundary[index + 1] - boundary[index] : o->tokens;
     return (attention_sequence){queries, o->appends.cache ? attention_keys(o) : queries};
 }
 

@@ -44,9 +44,9 @@ static void lay_out(attention_state *s, size_t copied) {
         const int64_t heads = heads_of(o, t), dim = dim_of(o, t);
         const int64_t tokens = append_count(o->batch, o->tokens, heads, dim);
         const bool paged = t != ATTENTION_Q && s->desc.cache;
-        s->in[t] = workload_take(
-            &s->in_bytes, dtype,
-            paged ? append_count(s->args.pages, s->desc.page_size, heads, dim) : tokens);
+        s->in[t] = workload_take(&s->in_bytes, dtype,
+                                 paged ? append_count(s->args.pages, s->desc.page_size, heads, dim)
+                                       : tokens);
         if (rotates(s, t))
             s->rotated[t] = workload_take(&s->rotated_bytes, dtype, tokens);
     }
@@ -165,8 +165,8 @@ static bool add_attention(workload *w, const rope_attention_desc *desc, const ch
         return false;
     c->workspace = fixed.workspace;
     for (int64_t i = 0; i < w->set_count; i++)
-        ((rope_attention_args *)c->sets)[i] = attention_args_on(
-            s, &fixed, set_of(w->source, w, i), rotated, set_of(w->target, w, i));
+        ((rope_attention_args *)c->sets)[i] =
+            attention_args_on(s, &fixed, set_of(w->source, w, i), rotated, set_of(w->target, w, i));
     return true;
 }
 
@@ -180,8 +180,8 @@ static bool place_starts(workload *w, const attention_state *s, rope_args *args)
         return true;
     for (int64_t i = 0; starts && i < count; i++) {
         const attention_sequence of = attention_sequence_of(o, i);
-        starts[i] = of.keys - of.queries +
-                    (o->sequence_offsets.count ? o->sequence_offsets.values[i] : 0);
+        starts[i] =
+            of.keys - of.queries + (o->sequence_offsets.count ? o->sequence_offsets.values[i] : 0);
     }
     return starts && placement_indices(&w->memory, o->desc.position_dtype, "starts", starts, count,
                                        &host, &args->sequence_offsets);
@@ -202,10 +202,9 @@ static bool add_rotation(workload *w) {
     for (int64_t i = 0; i < w->set_count; i++) {
         rope_tensor *const tensors[] = {&args.q, &args.k};
         for (int t = ATTENTION_Q; t <= ATTENTION_K; t++)
-            *tensors[t] = rotates(s, t)
-                              ? tensor_on(s, t, set_of(w->source, w, i) + s->in[t].start,
-                                          (char *)s->scratch + s->rotated[t].start)
-                              : (rope_tensor){0};
+            *tensors[t] = rotates(s, t) ? tensor_on(s, t, set_of(w->source, w, i) + s->in[t].start,
+                                                    (char *)s->scratch + s->rotated[t].start)
+                                        : (rope_tensor){0};
         ((rope_args *)c->sets)[i] = args;
     }
     return true;
@@ -247,9 +246,8 @@ static bool create_memory(workload *w, attention_state *s) {
         return false;
     workload_fill(s->o->desc.dtype, s->data, w->pitch, s->o->seed);
     for (int64_t i = 0; i < w->set_count; i++)
-        if (!succeeded(
-                rope_device_copy_in(w->device, set_of(w->source, w, i), s->data, w->pitch),
-                "copy in") ||
+        if (!succeeded(rope_device_copy_in(w->device, set_of(w->source, w, i), s->data, w->pitch),
+                       "copy in") ||
             !succeeded(rope_device_copy_in(w->device, set_of(w->target, w, i), s->data, w->pitch),
                        "copy in"))
             return false;
@@ -276,8 +274,7 @@ bool attention_create(workload *w, const options *o) {
     if (!create_memory(w, s))
         return false;
     w->flops = attention_flops(o);
-    if (!create_lists(w, s) ||
-        !add_attention(w, &s->desc, "attention", NULL))
+    if (!create_lists(w, s) || !add_attention(w, &s->desc, "attention", NULL))
         return false;
     const bool apart = s->desc.rotation != ROPE_ATTENTION_ROTATE_NONE;
     const bool ready =

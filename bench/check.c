@@ -31,7 +31,7 @@ void check_element(check_result *r, int32_t dtype, const check_place *at, double
     double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
     if (worst < r->worst || (r->elements > 1 && worst == r->worst))
         return;
-    *r = (check_result){r->elements, r->refused, r->steps,  r->max_error, worst,    bound, got,
+    *r = (check_result){r->elements, r->refused, r->steps,  r->max_error, worst,    bound,  got,
                         value,       at->tensor, at->batch, at->token,    at->head, at->dim};
 }
 
@@ -47,8 +47,7 @@ static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token
     for (int64_t h = 0; h < t->heads; h++)
         for (int64_t d = 0; d < dims; d++) {
             int64_t at = batch * stride[0] + token * stride[1] + h * stride[2] + d * stride[3];
-            check_element(c->result, desc->dtype,
-                          &(check_place){tensor, batch, token, h, d},
+            check_element(c->result, desc->dtype, &(check_place){tensor, batch, token, h, d},
                           oracle_load(desc->dtype, t->out, at), c->value[h * dims + d],
                           c->bound[h * dims + d]);
         }

@@ -190,8 +190,8 @@ static rope_args rotation_on(const layer *l, char *memory) {
     return a;
 }
 
-/* A sample of rotated queries and of keys in pages beside 256-bit arithmetic, and of values in pages
- * beside what was appended. */
+/* A sample of rotated queries and of keys in pages beside 256-bit arithmetic, and of values in
+ * pages beside what was appended. */
 static bool compare_inputs(layer *l, check_result *r) {
     const options *o = l->o;
     const int64_t dim = o->desc.head_dim, most = (o->q_heads + o->k_heads) * dim;
@@ -229,9 +229,8 @@ static bool compare_inputs(layer *l, check_result *r) {
 
 static bool compare_step(layer *l, int step) {
     const rope_attention_args args = attend_on(l, l->host, ROTATED, step);
-    attention_rows rows = {.o = {&l->alone, &args},
-                           .out = args.out.data,
-                           .result = &l->checked[step > 0]};
+    attention_rows rows = {
+        .o = {&l->alone, &args}, .out = args.out.data, .result = &l->checked[step > 0]};
     for (int64_t head = 0; head < l->o->k_heads && !rows.no_memory; head++)
         attention_compare(&rows, 0, head, PROMPT_ROWS);
     return !rows.no_memory;
@@ -341,7 +340,8 @@ int demo_attention(options *o, const target *t) {
         return EXIT_ENVIRONMENT;
     }
     if (o->appends.v_head_dim || o->appends.cache || o->attends.rotation) {
-        message("--v-head-dim, --kv-cache or --rotate is given; allowed in demo --attention is none");
+        message(
+            "--v-head-dim, --kv-cache or --rotate is given; allowed in demo --attention is none");
         return EXIT_ENVIRONMENT;
     }
     *l = (layer){.o = o, .memory.device = t->device, .tokens = o->tokens + DECODED};

@@ -17,7 +17,8 @@
 #define SETS_MOST 32768
 /* Uncounted runs of a look on a GPU, whose caches are small beside what a counted look moves. */
 #define GPU_WARM_RUNS 2
-/* A run as long finds of the caches what it would find anyway: no uncounted run goes ahead of it. */
+/* A run as long finds of the caches what it would find anyway: no uncounted run goes ahead of it.
+ */
 #define LONG_SECONDS 0.1
 /* After so long a case ends, once it has the least rounds. */
 #define CASE_SECONDS 30.0
@@ -30,7 +31,7 @@ typedef struct round_samples {
     double kernel, apply, host, launch, alone;
     double steps, steps_apply, steps_host;
     double last, last_apply, last_host; /* of the last step */
-    double floor[FLOORS_MOST][2]; /* before and after */
+    double floor[FLOORS_MOST][2];       /* before and after */
 } round_samples;
 
 typedef struct meter {

@@ -31,10 +31,10 @@ typedef struct measurement {
     double steps_host;                      /* as host_seconds */
     summary last, last_apply;               /* attention: seconds of the last step */
     summary last_ratio, last_apply_ratio;   /* floor's seconds over these */
-    summary tax;                            /* attention: the kernel's seconds over the last step's */
+    summary tax; /* attention: the kernel's seconds over the last step's */
     double last_host;
-    double host_seconds;                    /* the host's time for one rope_apply */
-    double launch_seconds;                  /* the same for the backend's first copy kernel */
+    double host_seconds;   /* the host's time for one rope_apply */
+    double launch_seconds; /* the same for the backend's first copy kernel */
     int64_t rounds, iterations;
 } measurement;
 
@@ -42,7 +42,8 @@ typedef struct measurement {
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes);
 /* Bytes of cos and sin that a call reads once: a row for every position of its own. */
 size_t measure_table_bytes(const workload *w, const options *o);
-/* Takes up to `rounds` rounds; fewer after SIGINT, or where they take long. False after a message, or without a round. */
+/* Takes up to `rounds` rounds; fewer after SIGINT, or where they take long. False after a message,
+ * or without a round. */
 bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
                  measurement *m);
 /* Steps of progress that measure_run takes. */

@@ -39,11 +39,11 @@ typedef struct options {
     pool *pool;      /* owns lists and the configuration behind desc */
 
     rope_desc desc;
-    bool append, attention;   /* the operation of that name, else "rope" */
-    rope_append_desc appends; /* descriptor of append, but for rope, which is desc */
+    bool append, attention;      /* the operation of that name, else "rope" */
+    rope_append_desc appends;    /* descriptor of append, but for rope, which is desc */
     rope_attention_desc attends; /* of attention, but for that and what appends has too */
     int64_t keys;                /* of a sequence in a cache, with its queries'; 0: tokens */
-    int32_t page_layout;      /* PAGES_ */
+    int32_t page_layout;         /* PAGES_ */
     int64_t batch;
     int64_t tokens, q_heads, k_heads, v_heads; /* -1: not given */
     int64_t position_offset;

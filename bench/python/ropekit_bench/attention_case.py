@@ -1,4 +1,4 @@
-"""A case of attention: q, k and v of every implementation, where its keys lie, and what is true of its rows."""
+"""A case of attention: q, k and v of every implementation, where keys lie, and what is true of its rows."""
 
 from functools import cached_property
 from itertools import pairwise

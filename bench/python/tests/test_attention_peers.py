@@ -89,7 +89,7 @@ def test_others_decline(shapes, tool):
             peer = Peer(name, tool)
         except Absent:
             continue
-        with pytest.raises(Declined, match="attention|attends"):
+        with pytest.raises(Declined, match=r"attention|attends"):
             peer.prepare(case)
 
 

@@ -555,7 +555,14 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    for name in ("README.md", "docs/figures.md", "docs/cuda.md", "docs/append.md", "docs/attention.md", "examples/minimal.c"):
+    for name in (
+        "README.md",
+        "docs/figures.md",
+        "docs/cuda.md",
+        "docs/append.md",
+        "docs/attention.md",
+        "examples/minimal.c",
+    ):
         (tmp_path / name).touch()
 
     def run(*options, **environment):

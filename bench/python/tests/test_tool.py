@@ -295,11 +295,14 @@ def test_bytes_and_products_of_attention_are_those_of_keys_seen(tool_path, setti
 
 def test_wrong_attention_is_not_timed(tool_path, tmp_path):
     """Nothing is written, so that rows differ from the oracle's; or too much, so that bits differ."""
-    text = GPU.split("#include <ropekit", maxsplit=1)[0] + """
+    text = (
+        GPU.split("#include <ropekit", maxsplit=1)[0]
+        + """
 #include <ropekit/attention.h>
 #include <stdlib.h>
 rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args) {
-    rope_status (*attend)(const rope_plan *, const rope_attention_args *) = dlsym(RTLD_NEXT, "rope_attention");
+    rope_status (*attend)(const rope_plan *, const rope_attention_args *) =
+        dlsym(RTLD_NEXT, "rope_attention");
     static int calls;
     rope_status status = getenv("NOTHING") ? ROPE_OK : attend(plan, args);
     if (getenv("BITS") && calls++ == 0)
@@ -307,6 +310,7 @@ rope_status rope_attention(const rope_plan *plan, const rope_attention_args *arg
     return status;
 }
 """
+    )
     command = ["verify", "--attention", "--tokens=3", "--q-heads=1", "--k-heads=1"]
     library = built(tmp_path, text)
     for word, reason in (("NOTHING", "outside their bound; the worst"), ("BITS", "1 element differ")):

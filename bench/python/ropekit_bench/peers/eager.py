@@ -1,5 +1,5 @@
-"""Rotation, append and attention as a PyTorch user writes it: naive makes cos and sin in every call, cached keeps
-them."""
+"""Rotation, append and attention as a PyTorch user writes it: naive makes cos and sin in every call, cached
+keeps them."""
 
 import torch
 import torch._dynamo
@@ -153,7 +153,11 @@ class adapter:
         self.table_bytes = nbytes((cos, sin))
         masks, interleaved, rotates_k = make_masks(case), case.interleaved, not case.cached
         self.kernel = f"{self.name}: rotation, scaled_dot_product_attention"
-        called, calls, first = self.prepared(turn_and_attend), [case.sequences(i) for i in range(case.sets)], 0
+        called, calls, first = (
+            self.prepared(turn_and_attend),
+            [case.sequences(i) for i in range(case.sets)],
+            0,
+        )
         tables = []
         for q, _, _ in calls[0]:
             end = first + q.shape[0] * q.shape[1]
