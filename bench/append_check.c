@@ -7,11 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-static size_t element_bytes(const append_array *a) {
+static size_t element_bytes(const workload_array *a) {
     return a->dtype >= ROPE_F8E4M3 ? 1 : (size_t)oracle_dtype_size(a->dtype);
 }
 
-static void state_difference(const append_state *s, int tensor, const append_array *a,
+static void state_difference(const append_state *s, int tensor, const workload_array *a,
                              const char *got, const char *steps, int64_t i, check_result *r) {
     const int64_t dims = append_head_dim(s->o, tensor), heads = append_heads(s->o, tensor);
     r->tensor = tensor;
@@ -26,7 +26,7 @@ static void state_difference(const append_state *s, int tensor, const append_arr
 
 /* All that an array holds, as nothing else may have been written. Checked are the elements that the
  * call changed; in place, those of its tokens. */
-static void compare(const append_state *s, int tensor, const append_array *a, bool in_place,
+static void compare(const append_state *s, int tensor, const workload_array *a, bool in_place,
                     const char *got, const char *steps, check_result *r) {
     const size_t size = element_bytes(a);
     const int64_t sizes[] = {s->o->batch, s->o->tokens, append_heads(s->o, tensor),

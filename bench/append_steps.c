@@ -2,6 +2,7 @@
 
 #include "bench/append_shape.h"
 #include "bench/message.h"
+#include "bench/target.h"
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
@@ -25,22 +26,6 @@ static bool takes_step(const append_state *s, int tensor, int step) {
                                     : stores || !(normal || rotates));
 }
 
-/* Without what only a rotation reads. */
-static rope_desc without_rotation(const rope_desc *d) {
-    return (rope_desc){.struct_size = sizeof *d,
-                       .dtype = d->dtype,
-                       .head_dim = d->head_dim,
-                       .k_head_dim = d->k_head_dim,
-                       .position_dtype = d->position_dtype,
-                       .shard = d->shard,
-                       .shard_rank = d->shard_rank,
-                       .shard_size = d->shard_size,
-                       .launch = d->launch,
-                       .backend = d->backend,
-                       .device = d->device,
-                       .kernel = d->kernel};
-}
-
 static rope_append_desc step_desc(const append_state *s, int step) {
     rope_append_desc d = ROPE_APPEND_DESC_INIT;
     const rope_norm none = {0};
@@ -54,7 +39,7 @@ static rope_append_desc step_desc(const append_state *s, int step) {
         d.q.norm = d.k.norm = d.v.norm = none;
         d.k_source = 0;
     }
-    d.rope = without_rotation(&s->desc.rope);
+    d.rope = target_without_rotation(&s->desc.rope);
     d.rotation = ROPE_ROTATION_OFF;
     return d;
 }

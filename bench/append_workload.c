@@ -14,12 +14,6 @@
 
 /* --- layout of a set --- */
 
-static append_array take(size_t *used, int32_t dtype, int64_t elements) {
-    const append_array made = {*used, (size_t)elements * append_dtype_bytes(dtype), dtype};
-    *used += workload_round_up(made.bytes, WORKLOAD_LINE);
-    return made;
-}
-
 static int64_t scale_count(const append_state *s, int tensor) {
     const options *o = s->o;
     const int32_t kind = append_part_of(&s->desc, tensor)->scale;
@@ -38,23 +32,23 @@ static void lay_out(append_state *s, size_t copied) {
         const int64_t elements = append_count(o->batch, o->tokens, heads, dim);
         const int32_t dtype = o->desc.dtype, stored = append_store_dtype(o, t);
         if (!append_moves(o) && !append_in_place(o, t))
-            s->in[t] = take(&s->in_bytes, dtype, elements);
-        s->between[t] = take(&s->between_bytes, dtype, elements);
+            s->in[t] = workload_take(&s->in_bytes, dtype, elements);
+        s->between[t] = workload_take(&s->between_bytes, dtype, elements);
         if (append_is_cached(o, t))
-            s->cache[t] =
-                take(&s->out_bytes, stored, append_count(s->pages, s->desc.page_size, heads, dim));
+            s->cache[t] = workload_take(&s->out_bytes, stored,
+                                        append_count(s->pages, s->desc.page_size, heads, dim));
         else
-            s->out[t] = take(&s->out_bytes, t == APPEND_Q ? stored : dtype, elements);
+            s->out[t] = workload_take(&s->out_bytes, t == APPEND_Q ? stored : dtype, elements);
     }
     s->out_bytes = workload_round_up(s->out_bytes > copied ? s->out_bytes : copied, WORKLOAD_LINE);
     for (int t = 0; t < APPEND_TENSORS; t++)
-        s->scale[t] = take(&s->out_bytes, ROPE_F32, scale_count(s, t));
+        s->scale[t] = workload_take(&s->out_bytes, ROPE_F32, scale_count(s, t));
 }
 
 /* --- what a set holds --- */
 
 /* Finite numbers of any type. */
-static void fill_cache(const append_array *a, char *image, int64_t seed) {
+static void fill_cache(const workload_array *a, char *image, int64_t seed) {
     uint64_t state = (uint64_t)seed;
     if (a->dtype < ROPE_F8E4M3) {
         workload_fill(a->dtype, image + a->start, a->bytes, seed);
@@ -100,18 +94,6 @@ static int32_t index_dtype(const options *o, int32_t own) {
     return own ? own : o->desc.position_dtype;
 }
 
-/* Pages in an order that engines leave them in. */
-static void shuffle(int64_t *pages, int64_t count, int64_t seed) {
-    uint64_t state = (uint64_t)seed;
-    for (int64_t i = 0; i < count; i++)
-        pages[i] = i;
-    for (int64_t i = count - 1; i > 0; i--) {
-        const int64_t other = random_below(&state, i), page = pages[i];
-        pages[i] = pages[other];
-        pages[other] = page;
-    }
-}
-
 static int64_t slot_of(const append_state *s, const int64_t *order, int64_t token,
                        uint64_t *state) {
     const options *o = s->o;
@@ -148,12 +130,11 @@ static bool place_cache(workload *w, append_state *s) {
     if (!append_is_cached(o, APPEND_K) && !append_is_cached(o, APPEND_V))
         return true;
     s->args.pages = s->pages;
-    int64_t *order = staging_host(&w->memory, "pages", s->pages, sizeof *order);
+    const int64_t *order = placement_pages(&w->memory, s->pages, o->seed);
     int64_t *starts =
         staging_host(&w->memory, "cache starts", append_sequences(o) + 1, sizeof *starts);
     if (!order || !starts)
         return false;
-    shuffle(order, s->pages, o->seed);
     if (o->appends.cache == ROPE_CACHE_TABLE) {
         s->args.table_pages = append_pages_for(o, append_kept_tokens(o));
         if (!placement_indices(&w->memory, index_dtype(o, o->appends.table_dtype), "block table",

@@ -5,18 +5,12 @@
 #include "bench/append_shape.h"
 #include "bench/workload.h"
 
-/* An array in a set: of inputs, of what is written, or of what steps hand on. */
-typedef struct append_array {
-    size_t start, bytes;
-    int32_t dtype; /* of an element */
-} append_array;
-
 typedef struct append_state {
     const options *o;
     rope_append_desc desc;
     rope_append_args args; /* all but what lies in a set */
-    append_array in[APPEND_TENSORS], between[APPEND_TENSORS];
-    append_array out[APPEND_TENSORS], cache[APPEND_TENSORS], scale[APPEND_TENSORS];
+    workload_array in[APPEND_TENSORS], between[APPEND_TENSORS];
+    workload_array out[APPEND_TENSORS], cache[APPEND_TENSORS], scale[APPEND_TENSORS];
     size_t in_bytes, between_bytes, out_bytes;
     int64_t pages;
     int64_t *places; /* slot of each token, with slots or where keys move */

@@ -1,6 +1,8 @@
 #include "bench/check.h"
 
 #include "bench/append_check.h"
+#include "bench/attention_check.h"
+#include "bench/attention_shape.h"
 #include "bench/message.h"
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
@@ -16,12 +18,12 @@ typedef struct checker {
     check_result *result;
 } checker;
 
-static void compare(checker *c, int32_t tensor, int64_t batch, int64_t token, int64_t head,
-                    int64_t dim, double got, int64_t at) {
-    check_result *r = c->result;
-    double value = c->value[at], bound = c->bound[at];
+const char *const check_tensors[] = {"q", "k", "v", "out"};
+
+void check_element(check_result *r, int32_t dtype, const check_place *at, double got, double value,
+                   double bound) {
     double error = fabs(got - value);
-    bool accepted = oracle_accepts(c->w->desc.dtype, got, value, bound);
+    bool accepted = oracle_accepts(dtype, got, value, bound);
     r->elements++;
     r->refused += !accepted;
     if (isfinite(error) && error > r->max_error)
@@ -29,8 +31,8 @@ static void compare(checker *c, int32_t tensor, int64_t batch, int64_t token, in
     double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
     if (worst < r->worst || (r->elements > 1 && worst == r->worst))
         return;
-    *r = (check_result){r->elements, r->refused, r->steps, r->max_error, worst, bound, got,
-                        value,       tensor,     batch,    token,        head,  dim};
+    *r = (check_result){r->elements, r->refused, r->steps,  r->max_error, worst,    bound,  got,
+                        value,       at->tensor, at->batch, at->token,    at->head, at->dim};
 }
 
 static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token) {
@@ -45,8 +47,9 @@ static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token
     for (int64_t h = 0; h < t->heads; h++)
         for (int64_t d = 0; d < dims; d++) {
             int64_t at = batch * stride[0] + token * stride[1] + h * stride[2] + d * stride[3];
-            compare(c, tensor, batch, token, h, d, oracle_load(desc->dtype, t->out, at),
-                    h * dims + d);
+            check_element(c->result, desc->dtype, &(check_place){tensor, batch, token, h, d},
+                          oracle_load(desc->dtype, t->out, at), c->value[h * dims + d],
+                          c->bound[h * dims + d]);
         }
 }
 
@@ -104,15 +107,17 @@ static bool check_rope(workload *w, const options *o, bool whole, progress *bar,
            check_workload(w, whole ? NULL : tokens, count, bar, result);
 }
 
-/* The rotation of append's shape by rope_apply, of a sample's tokens where not `whole`. */
+/* The rotation of the shape by rope_apply, of a sample's tokens where not `whole`. */
 static bool check_rotation(const workload *w, const options *o, bool whole, progress *bar,
                            check_result *result) {
     workload rope;
     options alone = *o;
-    alone.append = false;
+    alone.append = alone.attention = false;
     alone.appends.k_source = 0;
     if (o->appends.k_source == ROPE_SOURCE_CACHE)
         alone.q_heads = 0;
+    if (o->attention && attention_rotation(o) == ROPE_ATTENTION_ROTATE_Q)
+        alone.k_heads = 0;
     if (!whole && alone.tokens > CHECK_SAMPLE && !alone.cu_seqlens.count)
         alone.tokens = CHECK_SAMPLE;
     bool checked = workload_create(&rope, &alone, w->device, 1) &&
@@ -121,9 +126,23 @@ static bool check_rotation(const workload *w, const options *o, bool whole, prog
     return checked;
 }
 
+static bool check_attention(workload *w, const options *o, bool whole, progress *bar,
+                            check_result *result) {
+    check_result rotation = {0};
+    if (!attention_check(w, whole, result, NULL))
+        return false;
+    if (result->refused || attention_rotation(o) == ROPE_ATTENTION_ROTATE_NONE)
+        return true;
+    if (!check_rotation(w, o, whole, bar, &rotation))
+        return false;
+    if (rotation.refused)
+        *result = rotation;
+    return true;
+}
+
 bool check_call(workload *w, const options *o, bool whole, progress *bar, check_result *result) {
     if (!o->append)
-        return check_rope(w, o, whole, bar, result);
+        return (o->attention ? check_attention : check_rope)(w, o, whole, bar, result);
     check_result rotation = {0};
     if (!append_check(w, result))
         return false;

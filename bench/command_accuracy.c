@@ -1,4 +1,5 @@
 #include "bench/accuracy.h"
+#include "bench/accuracy_attention.h"
 #include "bench/angle_table.h"
 #include "bench/commands.h"
 #include "bench/format.h"
@@ -247,10 +248,13 @@ int command_accuracy(options *o) {
     target t;
     record_list list;
     int status = EXIT_ENVIRONMENT;
+    const char *backend = o->desc.backend;
+    const bool all = (!backend || strcmp(backend, "auto") == 0) && !o->desc.kernel;
     if (target_open(&t, o)) {
         FILE *file = text_open(o->json);
         record_begin(&list, "accuracy", o, &t.info);
-        bool done = accuracy_measure(o, &t, &list, file);
+        bool done = o->attention ? accuracy_attention(o, all, &list, file)
+                                 : accuracy_measure(o, &t, &list, file);
         text_close(file);
         if (!done)
             cJSON_Delete(list.document);

@@ -10,6 +10,8 @@
 
 /* Tensors above this are left out of a quick run. */
 #define QUICK_BYTES ((size_t)64 << 20)
+/* What more floating-point operations take is left out of a quick run on a CPU. */
+#define QUICK_FLOPS 1e9
 /* Weight of a case in the progress bar: set-up and looks, and MiB of tensors. */
 #define CASE_WEIGHT 16
 #define WEIGHT_BYTES ((size_t)1 << 20)
@@ -43,18 +45,24 @@ static void state_suites(bench_run *run, int32_t first, bool complete) {
 
 /* Drops the cases that are done or too large. */
 static void select_cases(bench_run *run, const options *o) {
+    const bool in_time = o->quick && o->suite && strcmp(run->t.info.backend, "cpu") == 0;
     size_t most = largest_bytes(o, &run->t.info);
-    int32_t kept = 0, large = 0;
+    int32_t kept = 0, large = 0, slow = 0;
     for (int32_t i = 0; i < run->count; i++) {
         const bench_case *c = &run->cases[i];
         if (workload_tensor_bytes(&c->o) > most)
             large++;
+        else if (in_time && workload_flops(&c->o) > QUICK_FLOPS)
+            slow++;
         else if (!c->suite || !resume_holds(&run->list, c->suite, "case", c->settings))
             run->cases[kept++] = *c;
     }
     if (large)
         message("left out %s whose tensors exceed %s", format_amount(large, "case").text,
                 format_bytes((double)most).text);
+    if (slow)
+        message("left out %s of more than %.0g floating-point operations",
+                format_amount(slow, "case").text, QUICK_FLOPS);
     run->count = kept;
 }
 
@@ -160,8 +168,9 @@ static bool list_cases(bench_run *run, options *o) {
             o->config);
         return false;
     }
-    if (o->suite && o->append) {
-        message("--append is given; allowed is none with --suite, whose cases state it");
+    if (o->suite && (o->append || o->attention)) {
+        message("--%s is given; allowed is none with --suite, whose cases state it",
+                o->append ? "append" : "attention");
         return false;
     }
     if (o->tokens < 0)

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "bench/check.h"
 #include "bench/commands.h"
+#include "bench/demo_attention.h"
 #include "bench/format.h"
 #include "bench/measure.h"
 #include "bench/message.h"
@@ -192,8 +193,12 @@ static int demonstrate(options *o, const target *t) {
 int command_demo(options *o) {
     target t;
     if (o->tokens < 0)
-        o->tokens = o->quick ? QUICK_TOKENS : TOKENS;
-    int status = target_open(&t, o) ? demonstrate(o, &t) : EXIT_ENVIRONMENT;
+        o->tokens = o->attention ? (o->quick ? DEMO_ATTENTION_QUICK_TOKENS : DEMO_ATTENTION_TOKENS)
+                    : o->quick   ? QUICK_TOKENS
+                                 : TOKENS;
+    int status = !target_open(&t, o) ? EXIT_ENVIRONMENT
+                 : o->attention      ? demo_attention(o, &t)
+                                     : demonstrate(o, &t);
     target_close(&t);
     return status;
 }

@@ -6,13 +6,13 @@
 #include "bench/target.h"
 
 static void print_result(FILE *file, const options *o, const check_result *r, const char *kernel) {
-    static const char *const tensors[] = {"q", "k", "v"};
     const bool differs = r->steps && r->elements == r->steps;
     fprintf(file, "%s, ", options_dtype(o));
     options_describe(o, file);
-    if (o->append)
-        fprintf(file, "%s: %lld elements beside norm, rope_apply and store, one after the other\n",
-                kernel, (long long)r->steps);
+    if (r->steps)
+        fprintf(file, "%s: %lld elements beside %s, one after the other\n", kernel,
+                (long long)r->steps,
+                o->append ? "norm, rope_apply and store" : "rope_apply and attention");
     if (r->elements > r->steps)
         fprintf(file, "%s: %lld elements, max error %.3g; nearest to its bound: %.3g of %.3g\n",
                 o->append ? "rope_apply" : kernel, (long long)(r->elements - r->steps),
@@ -25,7 +25,7 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
             "failed: %s %s; the %s is %s[batch %lld, token %lld, head %lld, dim %lld] = %.17g, "
             "%s %.17g\n",
             format_amount(r->refused, "element").text, differs ? "differ" : "outside their bound",
-            differs ? "first" : "worst", tensors[r->tensor], (long long)r->batch,
+            differs ? "first" : "worst", check_tensors[r->tensor], (long long)r->batch,
             (long long)r->token, (long long)r->head, (long long)r->dim, r->got,
             differs ? "the steps give" : "the oracle has", r->value);
 }

@@ -17,6 +17,12 @@
 #define SETS_MOST 32768
 /* Uncounted runs of a look on a GPU, whose caches are small beside what a counted look moves. */
 #define GPU_WARM_RUNS 2
+/* A run as long finds of the caches what it would find anyway: no uncounted run goes ahead of it.
+ */
+#define LONG_SECONDS 0.1
+/* After so long a case ends, once it has the least rounds. */
+#define CASE_SECONDS 30.0
+#define ROUNDS_LEAST 5
 /* OpenMP's threads spin for some milliseconds before they sleep. */
 #define SPIN_NANOSECONDS 20000000
 
@@ -24,7 +30,8 @@
 typedef struct round_samples {
     double kernel, apply, host, launch, alone;
     double steps, steps_apply, steps_host;
-    double floor[FLOORS_MOST][2]; /* before and after */
+    double last, last_apply, last_host; /* of the last step */
+    double floor[FLOORS_MOST][2];       /* before and after */
 } round_samples;
 
 typedef struct meter {
@@ -36,6 +43,7 @@ typedef struct meter {
     int64_t iterations;
     int64_t first; /* set that the next look starts at */
     int64_t count; /* sets that one look visits */
+    bool is_long;  /* one run of the call */
 } meter;
 
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes) {
@@ -71,6 +79,7 @@ static bool time_runs(meter *m, int64_t iterations, rope_timing *timing) {
     size_t start = (size_t)m->first * w->pitch;
     timing->iterations = iterations;
     timing->plan = m->call->plan;
+    timing->workspace = m->call->workspace;
     timing->args = (const char *)m->call->sets + m->call->size * (size_t)m->first;
     timing->args_count = m->count;
     timing->target = (char *)w->target + start;
@@ -89,7 +98,8 @@ static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
     before.graph = 0;
     const int64_t runs =
         m->threads || m->iterations < GPU_WARM_RUNS ? m->iterations : GPU_WARM_RUNS;
-    if (!time_runs(m, runs, &before) || !time_runs(m, m->iterations, &timing))
+    const bool ready = m->is_long && timing.kind <= ROPE_TIME_KERNEL;
+    if ((!ready && !time_runs(m, runs, &before)) || !time_runs(m, m->iterations, &timing))
         return false;
     *seconds = timing.seconds;
     *host = timing.host_seconds;
@@ -106,6 +116,7 @@ static bool calibrate(meter *m) {
     m->count = 1;
     if (!look(m, of_kernel, &seconds, &host))
         return false;
+    m->is_long = seconds > LONG_SECONDS;
     while (seconds * (double)m->iterations < LOOK_SECONDS / 4 && m->iterations < 1 << 24) {
         m->iterations *= 4;
         m->count = m->iterations < m->w->set_count ? m->iterations : m->w->set_count;
@@ -154,6 +165,9 @@ static bool look_at_steps(meter *m, round_samples *s) {
             s->steps += kernel;
             s->steps_apply += apply;
             s->steps_host += host;
+            s->last = kernel;
+            s->last_apply = apply;
+            s->last_host = host;
         }
     }
     m->call = &m->w->calls[0];
@@ -196,7 +210,13 @@ enum {
     OF_STEPS_HOST,
     OF_STEPS_RATIO,
     OF_STEPS_APPLY_RATIO,
-    OF_GAIN
+    OF_GAIN,
+    OF_LAST,
+    OF_LAST_APPLY,
+    OF_LAST_HOST,
+    OF_LAST_RATIO,
+    OF_LAST_APPLY_RATIO,
+    OF_TAX
 };
 
 static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
@@ -218,7 +238,13 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
                                 s[r].steps_host,
                                 mean / s[r].steps,
                                 mean / s[r].steps_apply,
-                                s[r].steps / s[r].kernel};
+                                s[r].steps / s[r].kernel,
+                                s[r].last,
+                                s[r].last_apply,
+                                s[r].last_host,
+                                mean / s[r].last,
+                                mean / s[r].last_apply,
+                                s[r].kernel / s[r].last};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -256,6 +282,20 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
     out->steps_apply_ratio = over_rounds(s, rounds, best, OF_STEPS_APPLY_RATIO);
     out->gain = over_rounds(s, rounds, best, OF_GAIN);
     out->steps_host = over_rounds(s, rounds, best, OF_STEPS_HOST).median;
+    if (!m->w->attention)
+        return;
+    out->last = over_rounds(s, rounds, best, OF_LAST);
+    out->last_apply = over_rounds(s, rounds, best, OF_LAST_APPLY);
+    out->last_ratio = over_rounds(s, rounds, best, OF_LAST_RATIO);
+    out->last_apply_ratio = over_rounds(s, rounds, best, OF_LAST_APPLY_RATIO);
+    out->tax = over_rounds(s, rounds, best, OF_TAX);
+    out->last_host = over_rounds(s, rounds, best, OF_LAST_HOST).median;
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
@@ -275,11 +315,15 @@ bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *l
     round_samples warm_up;
     bool ready = samples && calibrate(&m) && one_round(&m, &warm_up, false);
     int64_t done = 0;
-    while (ready && done < rounds && !interrupted()) {
+    const double begin = now();
+    while (ready && done < rounds && !interrupted() &&
+           (done < ROUNDS_LEAST || now() - begin < CASE_SECONDS)) {
         ready = one_round(&m, &samples[done], done % 2);
         done++;
         progress_step(bar, label);
     }
+    for (int64_t left = done; ready && left < rounds && !interrupted(); left++)
+        progress_step(bar, label);
     if (ready && done > 0)
         reduce(&m, samples, done, out);
     free(samples);

@@ -5,7 +5,8 @@
  * rope_apply the first copy kernel is submitted as often, without a graph, for the host's time.
  * Where CPU kernels may use several threads, a round ends with the kernel by one. Where a call has
  * steps that do the same one after the other, every round has them too, behind the call and ahead
- * of it alternately; their time is the sum of the steps'.
+ * of it alternately; their time is the sum of the steps'. The last step of attention is attention
+ * on rotated inputs, of which the call's time is a multiple.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
@@ -28,8 +29,12 @@ typedef struct measurement {
     summary steps_ratio, steps_apply_ratio; /* floor's seconds over theirs */
     summary gain;                           /* the steps' seconds over the kernel's, or 0 */
     double steps_host;                      /* as host_seconds */
-    double host_seconds;                    /* the host's time for one rope_apply */
-    double launch_seconds;                  /* the same for the backend's first copy kernel */
+    summary last, last_apply;               /* attention: seconds of the last step */
+    summary last_ratio, last_apply_ratio;   /* floor's seconds over these */
+    summary tax; /* attention: the kernel's seconds over the last step's */
+    double last_host;
+    double host_seconds;   /* the host's time for one rope_apply */
+    double launch_seconds; /* the same for the backend's first copy kernel */
     int64_t rounds, iterations;
 } measurement;
 
@@ -37,7 +42,8 @@ typedef struct measurement {
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes);
 /* Bytes of cos and sin that a call reads once: a row for every position of its own. */
 size_t measure_table_bytes(const workload *w, const options *o);
-/* Takes up to `rounds` rounds; fewer after SIGINT. False after a message, or without a round. */
+/* Takes up to `rounds` rounds; fewer after SIGINT, or where they take long. False after a message,
+ * or without a round. */
 bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
                  measurement *m);
 /* Steps of progress that measure_run takes. */

@@ -8,6 +8,7 @@
 #define DESCRIBED (COMMAND_INFO | COMMAND_VERIFY | COMMAND_ACCURACY | COMMAND_BENCH | COMMAND_DEMO)
 #define CALLED (COMMAND_VERIFY | COMMAND_BENCH)
 #define APPENDED (CALLED | COMMAND_DEMO)
+#define ATTENDED (CALLED | COMMAND_ACCURACY | COMMAND_DEMO)
 #define RANGE32 INT32_MIN, INT32_MAX
 #define COUNT32 1, INT32_MAX /* of fields whose 0 means "not given" */
 #define COUNT64 1, INT64_MAX
@@ -58,13 +59,14 @@ const option_field option_fields[] = {
     TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
     FLAG("allow-unread", ALL, allow_unread, "warn of RoPE fields that nothing reads, not fail"),
     FLAG("append", APPENDED, append, "normalise, rotate and cache in one call"),
+    FLAG("attention", ATTENDED, attention, "rotate and attend in one call"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
            "element type [the config's or bf16, else f32]"),
     FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
           "tokens of a row; accuracy: positions of a range"),
     FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
-    FIELD("q-heads", INT64, CALLED | COMMAND_DEMO, q_heads, "N", SIZES, "heads of q [32]"),
-    FIELD("k-heads", INT64, CALLED | COMMAND_DEMO, k_heads, "N", SIZES, "heads of k [8]"),
+    FIELD("q-heads", INT64, ATTENDED, q_heads, "N", SIZES, "heads of q [32]"),
+    FIELD("k-heads", INT64, ATTENDED, k_heads, "N", SIZES, "heads of k [8]"),
     INT32("head-dim", head_dim, COUNT32, "elements of a head [128]"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
     FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO, quick,
@@ -156,13 +158,8 @@ const option_field option_fields[] = {
     PART(v),
     CHOICE("rotation", APPENDED, appends.rotation, "on|off", "whether q and k rotate"),
     FIELD("v-heads", INT64, APPENDED, v_heads, "N", SIZES, "heads of v [those of k]"),
-    FIELD("v-head-dim", INT32, APPENDED, appends.v_head_dim, "N", COUNT32, "v's head_dim"),
-    CHOICE("kv-cache", APPENDED, appends.cache, "slots|table|sequence",
-           "where k and v are cached [not]"),
     CHOICE("k-source", APPENDED, appends.k_source, "tensor|cache",
            "cache: keys rotate where they are"),
-    FIELD("page-size", INT64, APPENDED, appends.page_size, "N", COUNT64,
-          "tokens of a page [16; sequence: all]"),
     CHOICE("page-layout", APPENDED, page_layout, "nhd|hnd", "order of slot, head and dim"),
     FIELD("ring", INT64, APPENDED, appends.ring, "N", COUNT64,
           "tokens that a sequence keeps: table, sequence"),
@@ -173,6 +170,26 @@ const option_field option_fields[] = {
     FIELD("k-dim-block", INT32, APPENDED, appends.k_dim_block, "N", COUNT32,
           "elements of k side by side in a page [all]"),
     FIELD("v-dim-block", INT32, APPENDED, appends.v_dim_block, "N", COUNT32, "the same of v"),
+
+#undef GROUP
+#define GROUP OPTION_CACHE
+    FIELD("v-head-dim", INT32, ATTENDED, appends.v_head_dim, "N", COUNT32, "v's head_dim"),
+    CHOICE("kv-cache", APPENDED, appends.cache, "slots|table|sequence",
+           "where k and v are cached [not]"),
+    FIELD("page-size", INT64, APPENDED, appends.page_size, "N", COUNT64,
+          "tokens of a page [16; sequence: all]"),
+
+#undef GROUP
+#define GROUP OPTION_ATTENTION
+    CHOICE("rotate", ATTENDED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),
+    FIELD("keys", INT64, CALLED, keys, "N", COUNT64, "cached keys of a sequence [tokens]"),
+    CHOICE("mask", ATTENDED, attends.mask, "causal|full", "keys that a query sees"),
+    FIELD("window", INT64, ATTENDED, attends.window, "N", COUNT64, "the last of them"),
+    FIELD("window-right", INT64, ATTENDED, attends.window_right, "N", COUNT64,
+          "keys after its own, with full"),
+    FIELD("chunk", INT64, ATTENDED, attends.chunk, "N", COUNT64, "those of its own chunk"),
+    FIELD("soft-cap", DOUBLE, ATTENDED, attends.soft_cap, "X", 0, 0, "cap of scores"),
+    FIELD("scale", DOUBLE, ATTENDED, attends.scale, "X", 0, 0, "of scores [1 / sqrt(head-dim)]"),
 
 #undef GROUP
 #define GROUP "Choice of kernel"

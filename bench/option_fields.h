@@ -32,8 +32,10 @@ typedef struct option_field {
 
 /* The group of what the frequency rule reads. */
 #define OPTION_FREQUENCIES "Frequencies"
-/* The group of what the operation "append" alone reads. */
+/* The groups of what one operation alone reads, and of what both that cache read. */
 #define OPTION_APPEND "Append"
+#define OPTION_ATTENTION "Attention"
+#define OPTION_CACHE "Cache, for append and attention"
 
 extern const option_field option_fields[];
 extern const int32_t option_field_count;

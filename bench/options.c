@@ -220,6 +220,16 @@ static void describe_append(const options *o, FILE *file) {
     fputc('\n', file);
 }
 
+static void describe_attention(const options *o, FILE *file) {
+    print_choice(file, o, "mask");
+    fputs(" attention", file);
+    if (o->attends.window)
+        fprintf(file, ", window %lld", (long long)o->attends.window);
+    if (o->appends.cache)
+        fprintf(file, ", %lld keys in a cache", (long long)(o->keys ? o->keys : o->tokens));
+    fputc('\n', file);
+}
+
 void options_describe(const options *o, FILE *file) {
     const rope_desc *d = &o->desc;
     fprintf(file, "%d elements rotate, rule ", d->rotary_dim ? d->rotary_dim : d->head_dim);
@@ -243,6 +253,8 @@ void options_describe(const options *o, FILE *file) {
     fputc('\n', file);
     if (o->append)
         describe_append(o, file);
+    if (o->attention)
+        describe_attention(o, file);
 }
 
 const char *options_line(const options *o, const char *without) {
@@ -277,12 +289,28 @@ const char *options_command(const options *o, const char *command, const char *g
     return pool_keep(o->pool, text, free);
 }
 
+/* The operations that read an option, as the reason of a refusal has them; NULL where the options'
+ * does. */
+static const char *readers(const options *o, const option_field *field) {
+    const bool append = strcmp(field->group, OPTION_APPEND) == 0;
+    if (append || strcmp(field->group, OPTION_ATTENTION) == 0)
+        return (append ? o->append : o->attention) ? NULL : append ? "--append" : "--attention";
+    if (strcmp(field->group, OPTION_CACHE) == 0)
+        return o->append || o->attention ? NULL : "--append or --attention";
+    return NULL;
+}
+
 /* What only another operation would read is refused. */
 static bool check_operation(const options *o) {
-    for (int32_t i = 0; i < option_field_count && !o->append; i++)
-        if (o->value[i] && strcmp(option_fields[i].group, OPTION_APPEND) == 0) {
-            message("--%s is \"%.60s\"; allowed is none without --append", option_fields[i].name,
-                    o->value[i]);
+    if (o->attention && (o->append || o->in_place)) {
+        message("--%s is given; allowed is none with --attention",
+                o->append ? "append" : "in-place");
+        return false;
+    }
+    for (int32_t i = 0; i < option_field_count; i++)
+        if (o->value[i] && readers(o, &option_fields[i])) {
+            message("--%s is \"%.60s\"; allowed is none without %s", option_fields[i].name,
+                    o->value[i], readers(o, &option_fields[i]));
             return false;
         }
     return true;

@@ -5,7 +5,7 @@
 #include "bench/option_fields.h"
 #include "bench/pool.h"
 
-#include <ropekit/append.h>
+#include <ropekit/attention.h>
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -39,9 +39,11 @@ typedef struct options {
     pool *pool;      /* owns lists and the configuration behind desc */
 
     rope_desc desc;
-    bool append;              /* the operation "append", else "rope" */
-    rope_append_desc appends; /* its descriptor, but for rope, which is desc */
-    int32_t page_layout;      /* PAGES_ */
+    bool append, attention;      /* the operation of that name, else "rope" */
+    rope_append_desc appends;    /* descriptor of append, but for rope, which is desc */
+    rope_attention_desc attends; /* of attention, but for that and what appends has too */
+    int64_t keys;                /* of a sequence in a cache, with its queries'; 0: tokens */
+    int32_t page_layout;         /* PAGES_ */
     int64_t batch;
     int64_t tokens, q_heads, k_heads, v_heads; /* -1: not given */
     int64_t position_offset;
@@ -76,8 +78,8 @@ const char *options_command(const options *o, const char *command, const char *g
                             const char *settings);
 /* A word that a shell reads as this text; lives as long as the pool. NULL: no memory. */
 const char *options_quoted(pool *memory, const char *text);
-/* A line that says what rotates, by which rule, in which pairs, where and which way; of append one
- * more, what becomes of q, k and v. */
+/* A line that says what rotates, by which rule, in which pairs, where and which way; one more of
+ * append, what becomes of q, k and v, and of attention, what sees which keys. */
 void options_describe(const options *o, FILE *file);
 /* The name of a choice, the first where none was made. */
 enum { OPTIONS_CHOICE_BYTES = 24 };

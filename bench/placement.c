@@ -35,6 +35,19 @@ bool placement_indices(staging *memory, int32_t dtype, const char *name, const i
     return array && staging_copy(memory, array, size * (size_t)count, device);
 }
 
+int64_t *placement_pages(staging *memory, int64_t count, int64_t seed) {
+    uint64_t state = (uint64_t)seed;
+    int64_t *pages = staging_host(memory, "pages", count, sizeof *pages);
+    for (int64_t i = 0; pages && i < count; i++)
+        pages[i] = i;
+    for (int64_t i = count - 1; pages && i > 0; i--) {
+        const int64_t other = random_below(&state, i), page = pages[i];
+        pages[i] = pages[other];
+        pages[other] = page;
+    }
+    return pages;
+}
+
 static bool place_indices(const placement *p, const char *name, const int64_t *values,
                           int64_t count, const void **host, const void **device) {
     return placement_indices(p->memory, p->desc->position_dtype, name, values, count, host, device);

@@ -10,6 +10,9 @@
 bool placement_create(staging *s, const options *o, rope_desc *desc, rope_args *host,
                       rope_args *device);
 
+/* All of `count` pages in an order that engines leave them in; NULL after a message. */
+int64_t *placement_pages(staging *s, int64_t count, int64_t seed);
+
 /* Places index values as ROPE_I32 or, unless that is asked for, ROPE_I64; count 0 leaves both
  * pointers as they are. False after a message. */
 bool placement_indices(staging *s, int32_t dtype, const char *name, const int64_t *values,

@@ -2,6 +2,7 @@
 #include "bench/record.h"
 
 #include "bench/append_workload.h"
+#include "bench/attention_shape.h"
 #include "bench/environment.h"
 #include "bench/message.h"
 
@@ -157,18 +158,31 @@ static void add_fields(cJSON *shape, const options *o) {
                               cJSON_CreateIntArray(o->desc.sections, o->desc.axes));
 }
 
-/* What the operation does beside the rotation, by the names of options; what is 0 stays out. */
-static void add_append(cJSON *shape, const options *o) {
+/* With the effective values of what append or attention has defaults for. */
+static options filled(const options *o) {
     options full = *o;
-    cJSON *append = cJSON_AddObjectToObject(shape, "append");
-    full.v_heads = append_heads(o, APPEND_V);
+    if (o->append)
+        full.v_heads = append_heads(o, APPEND_V);
     if (full.appends.cache)
-        full.appends.page_size = append_page_size(o);
+        full.appends.page_size = o->append ? append_page_size(o) : attention_page_size(o);
+    full.attends.rotation = attention_rotation(o);
+    full.keys = attention_keys(o);
+    if (full.attends.mask == 0)
+        full.attends.mask = ROPE_MASK_CAUSAL;
+    return full;
+}
+
+/* What the operation does beside the rotation, by the names of options; what is 0 stays out. */
+static void add_operation(cJSON *shape, const options *o) {
+    const options full = filled(o);
+    const char *name_of = o->append ? "append" : "attention";
+    const char *own = o->append ? OPTION_APPEND : OPTION_ATTENTION;
+    cJSON *operation = cJSON_AddObjectToObject(shape, name_of);
     for (int32_t i = 0; i < option_field_count; i++) {
         const option_field *field = &option_fields[i];
         const void *member = (const char *)&full + field->offset;
         char name[48];
-        if (strcmp(field->group, OPTION_APPEND) != 0)
+        if (strcmp(field->group, own) != 0 && strcmp(field->group, OPTION_CACHE) != 0)
             continue;
         const double number = field->kind == OPTION_DOUBLE  ? *(const double *)member
                               : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
@@ -176,13 +190,19 @@ static void add_append(cJSON *shape, const options *o) {
         if (number == 0)
             continue;
         if (field->kind == OPTION_CHOICE)
-            add_choice(append, &full, field);
+            add_choice(operation, &full, field);
         else if (field->kind == OPTION_DTYPE)
-            cJSON_AddStringToObject(append, member_name(field, name),
+            cJSON_AddStringToObject(operation, member_name(field, name),
                                     dtype_name(*(const int32_t *)member));
         else
-            cJSON_AddNumberToObject(append, member_name(field, name), number);
+            cJSON_AddNumberToObject(operation, member_name(field, name), number);
     }
+}
+
+static void add_boundaries(cJSON *shape, const index_list *list) {
+    cJSON *array = cJSON_AddArrayToObject(shape, "cu_seqlens");
+    for (int64_t i = 0; i < list->count; i++)
+        cJSON_AddItemToArray(array, cJSON_CreateNumber((double)list->values[i]));
 }
 
 /* What another program needs to run the case, with every default filled in. */
@@ -216,9 +236,14 @@ void record_shape(cJSON *record, const options *o) {
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
     add_fields(shape, &full);
-    cJSON_AddStringToObject(shape, "operation", o->append ? "append" : "rope");
-    if (o->append)
-        add_append(shape, o);
+    cJSON_AddStringToObject(shape, "operation",
+                            o->append      ? "append"
+                            : o->attention ? "attention"
+                                           : "rope");
+    if (o->append || o->attention)
+        add_operation(shape, o);
+    if (o->attention && o->cu_seqlens.count)
+        add_boundaries(shape, &o->cu_seqlens);
 }
 
 /* Options that were given beside a suite's case, whose own replace them. */
@@ -273,6 +298,8 @@ static cJSON *add_case_figures(record_list *list, const bench_case *c, const cha
     cJSON_AddStringToObject(record, "implementation", implementation);
     cJSON_AddStringToObject(record, "kernel", kernel);
     cJSON_AddNumberToObject(record, "bytes", 2.0 * (double)w->floor_bytes);
+    if (w->flops > 0)
+        cJSON_AddNumberToObject(record, "flops", w->flops);
     cJSON_AddNumberToObject(record, "table_bytes", (double)measure_table_bytes(w, &c->o));
     cJSON_AddNumberToObject(record, "sets", (double)w->set_count);
     cJSON_AddNumberToObject(record, "rounds", (double)m->rounds);
@@ -287,47 +314,70 @@ static void add_floor(cJSON *record, const measurement *m, double bytes) {
     add_summary(record, "self_ratio", &m->self_ratio);
 }
 
+/* Kernels alone and calls of an implementation, beside the floor. */
+typedef struct timed {
+    summary kernel, kernel_ratio, apply, apply_ratio;
+    double host;
+} timed;
+
+static cJSON *add_implementation(record_list *list, const bench_case *c, const char *name,
+                                 const char *kernel, const workload *w, const measurement *m,
+                                 const timed *t) {
+    const double bytes = 2.0 * (double)w->floor_bytes;
+    cJSON *record = add_case_figures(list, c, name, kernel, w, m);
+    add_timing(record, "replay", &t->kernel, &t->kernel_ratio, bytes);
+    cJSON *eager = add_timing(record, "eager", &t->apply, &t->apply_ratio, bytes);
+    cJSON_AddNumberToObject(eager, "host_seconds", t->host);
+    add_floor(record, m, bytes);
+    return record;
+}
+
 /* The steps that do the same are an implementation of their own. */
 static void add_steps(record_list *list, const bench_case *c, const workload *w,
                       const measurement *m, const check_result *checked) {
     char kernels[256] = "";
-    const double bytes = 2.0 * (double)w->floor_bytes;
     size_t used = 0;
     for (int32_t i = 1; i < w->timed_count && used < sizeof kernels; i++)
         used +=
             (size_t)snprintf(kernels + used, sizeof kernels - used, "%s%s: %s", i > 1 ? ", " : "",
                              w->calls[i].name, rope_plan_kernel(w->calls[i].plan));
-    cJSON *record = add_case_figures(list, c, "ropekit, step after step", kernels, w, m);
-    add_timing(record, "replay", &m->steps, &m->steps_ratio, bytes);
-    cJSON *eager = add_timing(record, "eager", &m->steps_apply, &m->steps_apply_ratio, bytes);
-    cJSON_AddNumberToObject(eager, "host_seconds", m->steps_host);
-    add_floor(record, m, bytes);
-    add_checked(record, checked);
+    const timed steps = {m->steps, m->steps_ratio, m->steps_apply, m->steps_apply_ratio,
+                         m->steps_host};
+    add_checked(add_implementation(list, c, "ropekit, step after step", kernels, w, m, &steps),
+                checked);
+}
+
+/* Attention without the rotation, on rotated inputs. */
+static void add_last(record_list *list, const bench_case *c, const workload *w,
+                     const measurement *m, const check_result *checked) {
+    const char *kernel = rope_plan_kernel(w->calls[w->timed_count - 1].plan);
+    const timed last = {m->last, m->last_ratio, m->last_apply, m->last_apply_ratio, m->last_host};
+    add_checked(add_implementation(list, c, "ropekit, rotated inputs", kernel, w, m, &last),
+                checked);
 }
 
 void record_measurement(record_list *list, const bench_case *c, const char *kernel,
                         const workload *w, const measurement *m, const check_result *checked) {
-    const double bytes = 2.0 * (double)w->floor_bytes;
-    cJSON *record = add_case_figures(list, c, "ropekit", kernel, w, m);
-    add_timing(record, "replay", &m->kernel, &m->kernel_ratio, bytes);
-    cJSON *eager = add_timing(record, "eager", &m->apply, &m->apply_ratio, bytes);
-    cJSON_AddNumberToObject(eager, "host_seconds", m->host_seconds);
-    add_floor(record, m, bytes);
+    const timed call = {m->kernel, m->kernel_ratio, m->apply, m->apply_ratio, m->host_seconds};
+    cJSON *record = add_implementation(list, c, "ropekit", kernel, w, m, &call);
+    if (m->tax.median > 0)
+        add_summary(record, "tax", &m->tax);
     if (m->speedup.median > 0)
         add_summary(record, "speedup", &m->speedup);
     add_checked(record, checked);
     if (m->gain.median > 0)
         add_steps(list, c, w, m, checked);
+    if (m->tax.median > 0)
+        add_last(list, c, w, m, checked);
 }
 
 void record_check(cJSON *record, const check_result *r) {
-    static const char *const tensors[] = {"q", "k", "v"};
     cJSON_AddNumberToObject(record, "elements", (double)r->elements);
     cJSON_AddNumberToObject(record, "refused", (double)r->refused);
     cJSON_AddNumberToObject(record, "max_error", r->max_error);
     cJSON_AddNumberToObject(record, "worst", r->worst);
     cJSON_AddNumberToObject(record, "bound", r->bound);
-    cJSON_AddStringToObject(record, "tensor", tensors[r->tensor]);
+    cJSON_AddStringToObject(record, "tensor", check_tensors[r->tensor]);
     cJSON_AddNumberToObject(record, "batch", (double)r->batch);
     cJSON_AddNumberToObject(record, "token", (double)r->token);
     cJSON_AddNumberToObject(record, "head", (double)r->head);

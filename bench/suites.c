@@ -23,6 +23,7 @@ static const suite suites[] = {
     {"rules", "rule|||"},
     {"overhead", "heads|||dtype"},
     {"append", "case|T||"},
+    {"attention", "case|B x T|D|dtype"},
     {SUITE_ACCURACY, NULL},
 };
 #define SUITES (sizeof suites / sizeof suites[0])
@@ -30,7 +31,7 @@ static const suite suites[] = {
 /* A quick run takes every third number of tokens and the first dtype. */
 #define QUICK_STEP 3
 
-/* Every combination of tokens and dtypes over the settings. */
+/* Every combination of tokens and dtypes over the settings; "2x512": tokens of two batch rows. */
 typedef struct suite_row {
     const char *suite, *label, *settings;
     const char *tokens, *dtypes;
@@ -102,6 +103,23 @@ typedef struct suite_row {
         "append", name, settings SLOTS " --position-ids=random --cache=warm", "1 8 64 256",        \
             "bf16", gpu_only                                                                       \
     }
+#define HEADS32_32 "--q-heads=32 --k-heads=32"
+#define HEADS32_8 "--q-heads=32 --k-heads=8"
+#define HEADS64_8 "--q-heads=64 --k-heads=8"
+/* What takes a CPU seconds, and what only a GPU is asked for: among both, 16K tokens in all. */
+#define SHORT_ROWS "1x128 1x512 1x1024 1x2048 4x512"
+#define LONG_ROWS                                                                                  \
+    "32x512 16x1024 8x2048 4x1024 4x2048 4x4096 2x8192 1x8192 1x16384 1x32768 1x65536 1x131072"
+#define ATTENTION(name, settings, tokens, dtypes, gpu_only)                                        \
+    { "attention", name, "--attention " settings " --cache=cold", tokens, dtypes, gpu_only }
+#define ATTENTION_PREFILL(name, settings)                                                          \
+    ATTENTION(name, settings, SHORT_ROWS, "bf16 f32", false),                                      \
+        ATTENTION(name, settings, "1x4096 " LONG_ROWS, "bf16", true)
+#define ATTENTION_PAGED(name, settings, keys, rows, dtypes, gpu_only)                              \
+    ATTENTION(name, HEADS32_8 settings " --kv-cache=table --keys=" keys, rows, dtypes, gpu_only)
+#define ATTENTION_DECODE(name, keys, rows, gpu_rows)                                               \
+    ATTENTION_PAGED("decode, " name " keys", "", keys, rows, "bf16 f32", false),                   \
+        ATTENTION_PAGED("decode, " name " keys", "", keys, gpu_rows, "bf16", true)
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
         "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
@@ -174,16 +192,36 @@ static const suite_row rows[] = {
     APPEND_DECODE("Qwen3-8B, decode, programmatic", QWEN3_8B " --launch=programmatic", true),
     APPEND("keys moved", MOVED, "131072"),
     APPEND("keys moved, fp8", MOVED " --k-store-dtype=f8e4m3 --k-scale=tensor", "131072"),
+    ATTENTION_PREFILL("32/32 heads", HEADS32_32 " --head-dim=128"),
+    ATTENTION_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128"),
+    ATTENTION_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128"),
+    ATTENTION_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64"),
+    ATTENTION("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
+    ATTENTION("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768 1x131072", "bf16",
+              true),
+    ATTENTION("packed", HEADS32_8 " --cu-seqlens=0,128,640,1664,2048", "2048", "bf16 f32", false),
+    ATTENTION("packed", HEADS32_8 " --cu-seqlens=0,512,1536,3584,7680,16384", "16384", "bf16",
+              true),
+    ATTENTION_PAGED("chunk of a prompt, 4K keys", "", "4096", "1x256", "bf16 f32", false),
+    ATTENTION_PAGED("chunk of a prompt, 32K keys", "", "32768", "1x2048 4x2048", "bf16", true),
+    ATTENTION_DECODE("1K", "1024", "1x1 8x1 32x1", "64x1 128x1"),
+    ATTENTION_DECODE("8K", "8192", "1x1 8x1", "32x1 64x1 128x1"),
+    ATTENTION_DECODE("32K", "32768", "1x1", "8x1 32x1 64x1 128x1"),
+    ATTENTION_DECODE("128K", "131072", "1x1", "8x1 16x1"),
+    ATTENTION_PAGED("decode, window 4K, 32K keys", " --window=4096", "32768", "1x1 8x1", "bf16",
+                    false),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
 static bool add_case(const suite_row *row, const char *tokens, const char *dtype,
                      const options *base, bench_case *added) {
-    size_t size = strlen(row->settings) + strlen(tokens) + strlen(dtype) + 24;
+    size_t size = strlen(row->settings) + strlen(tokens) + strlen(dtype) + 32;
     char *settings = pool_alloc(base->pool, size, 1);
+    const int batch = (int)(strcspn(tokens, "x") % strlen(tokens));
     if (!settings)
         return false;
-    snprintf(settings, size, "--tokens=%s --dtype=%s %s", tokens, dtype, row->settings);
+    snprintf(settings, size, "%s%.*s%s--tokens=%s --dtype=%s %s", batch ? "--batch=" : "", batch,
+             tokens, batch ? " " : "", tokens + batch + (batch > 0), dtype, row->settings);
     *added = (bench_case){row->suite, row->label, settings, *base};
     return options_apply(&added->o, settings);
 }

@@ -16,7 +16,7 @@ typedef struct bench_case {
 
 /* Appends the cases of a suite, or of all, over the base options; their number, or -1 after a
  * message. cases has room for SUITE_CASES_MOST. */
-#define SUITE_CASES_MOST 256
+#define SUITE_CASES_MOST 512
 int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case *cases);
 /* The index-th name that suite_expand takes, "all" the last, or NULL past it. */
 const char *suite_name(int32_t index);

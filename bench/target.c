@@ -65,6 +65,21 @@ bool target_desc(const options *o, rope_desc *desc) {
     return taken;
 }
 
+rope_desc target_without_rotation(const rope_desc *d) {
+    return (rope_desc){.struct_size = sizeof *d,
+                       .dtype = d->dtype,
+                       .head_dim = d->head_dim,
+                       .k_head_dim = d->k_head_dim,
+                       .position_dtype = d->position_dtype,
+                       .shard = d->shard,
+                       .shard_rank = d->shard_rank,
+                       .shard_size = d->shard_size,
+                       .launch = d->launch,
+                       .backend = d->backend,
+                       .device = d->device,
+                       .kernel = d->kernel};
+}
+
 bool target_plan(const options *o, rope_plan **plan) {
     rope_desc desc;
     return target_desc(o, &desc) && succeeded(rope_plan_create(&desc, plan), "plan");

@@ -15,6 +15,8 @@ bool target_open(target *t, options *o);
 void target_close(target *t);
 /* The options' descriptor as plans take it: without a frequency rule where angle_mode is table. */
 bool target_desc(const options *o, rope_desc *desc);
+/* A descriptor without what only a rotation reads. */
+rope_desc target_without_rotation(const rope_desc *desc);
 /* Makes the plan of the options' descriptor; false after a message. */
 bool target_plan(const options *o, rope_plan **plan);
 /* Threads that the library's CPU kernels may use. */

@@ -1,6 +1,7 @@
 #include "bench/workload.h"
 
 #include "bench/append_workload.h"
+#include "bench/attention_workload.h"
 #include "bench/message.h"
 #include "bench/placement.h"
 #include "bench/random.h"
@@ -49,14 +50,24 @@ bool workload_in_place(const options *o) {
 }
 
 size_t workload_tensor_bytes(const options *o) {
-    if (o->append)
-        return append_tensor_bytes(o);
+    if (o->append || o->attention)
+        return o->append ? append_tensor_bytes(o) : attention_tensor_bytes(o);
     return (elements(o, 0) + elements(o, 1)) * (size_t)oracle_dtype_size(o->desc.dtype);
+}
+
+double workload_flops(const options *o) {
+    return o->attention ? attention_flops(o) : 0;
 }
 
 static size_t slab_bytes(const options *o) {
     return workload_round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype),
                              WORKLOAD_PAGE);
+}
+
+workload_array workload_take(size_t *used, int32_t dtype, int64_t elements) {
+    const workload_array made = {*used, (size_t)elements * append_dtype_bytes(dtype), dtype};
+    *used += workload_round_up(made.bytes, WORKLOAD_LINE);
+    return made;
 }
 
 void workload_strides(const options *o, int64_t h, int64_t d, int64_t stride[4]) {
@@ -162,14 +173,20 @@ static bool create_rope(workload *w, const options *o) {
 bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
     *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
     w->memory.device = device;
-    return o->append ? append_create(w, o) : create_rope(w, o);
+    return o->append      ? append_create(w, o)
+           : o->attention ? attention_create(w, o)
+                          : create_rope(w, o);
 }
 
 bool workload_run(const workload *w, int32_t call) {
     const workload_call *c = &w->calls[call];
     const bool append = c->size == sizeof(rope_append_args);
-    const char *name = append ? "rope_append" : "rope_apply";
-    return succeeded(append ? rope_append(c->plan, c->sets) : rope_apply(c->plan, c->sets), name) &&
+    const bool attention = c->size == sizeof(rope_attention_args);
+    const char *name = append ? "rope_append" : attention ? "rope_attention" : "rope_apply";
+    return succeeded(append      ? rope_append(c->plan, c->sets)
+                     : attention ? rope_attention(c->plan, c->sets)
+                                 : rope_apply(c->plan, c->sets),
+                     name) &&
            succeeded(rope_device_synchronize(w->device), name);
 }
 

@@ -12,8 +12,15 @@ typedef struct workload_call {
     rope_plan *plan;
     void *sets;
     size_t size; /* of the arguments of one set */
+    void *workspace;
 } workload_call;
 #define WORKLOAD_CALLS 4
+
+/* An array in a set: of inputs, of what is written, or of what steps hand on. */
+typedef struct workload_array {
+    size_t start, bytes;
+    int32_t dtype; /* of an element */
+} workload_array;
 
 typedef struct workload {
     rope_device *device;
@@ -23,6 +30,8 @@ typedef struct workload {
     rope_desc desc; /* of the plan: without a frequency rule where angle_mode is table */
     rope_args host; /* rope: the call over host memory; outputs hold what workload_fetch brought */
     struct append_state *append; /* append: its set in host memory */
+    struct attention_state *attention;
+    double flops; /* attention: of its two products */
     int64_t set_count;
     size_t tensor_bytes;   /* read, and as many written */
     size_t floor_bytes;    /* that a copy or an update of the same elements has to reach */
@@ -40,9 +49,11 @@ bool workload_run(const workload *w, int32_t call);
 bool workload_fetch(workload *w);
 void workload_destroy(workload *w);
 const char *workload_kernel(const workload *w);
-/* Bytes that a call reads, and as many that it writes: those of its tensors; where a call of append
- * reads and writes different numbers, their mean. */
+/* Bytes that a call reads, and as many that it writes: those of its tensors; where a call reads and
+ * writes different numbers, their mean. */
 size_t workload_tensor_bytes(const options *o);
+/* Of the products of attention; 0 of other operations. */
+double workload_flops(const options *o);
 /* Whether outputs replace inputs. */
 bool workload_in_place(const options *o);
 
@@ -56,6 +67,8 @@ static inline size_t workload_round_up(size_t bytes, size_t unit) {
 }
 /* Product of sizes, saturated where it would not fit memory. */
 size_t workload_count(const int64_t *sizes, int32_t count);
+/* The next array of a set of which `used` bytes are taken. */
+workload_array workload_take(size_t *used, int32_t dtype, int64_t elements);
 /* Element strides of a tensor in the options' layout. */
 void workload_strides(const options *o, int64_t heads, int64_t head_dim, int64_t stride[4]);
 /* Numbers in [-1, 1), the same of a seed. */

@@ -35,6 +35,7 @@ class AppendCase(Case):
     """Sets of q, k and v lie in `source`; q's result and the pages of k and v in `target`."""
 
     in_place = False  # a copy moves as many bytes
+    operation = "append"
 
     def __post_init__(self):
         s, a = self.shape, self.shape["append"]
@@ -231,12 +232,3 @@ class AppendCase(Case):
             error = max(error, off.max().item())
             elements += truth.numel()
         return {"elements": elements, "max_error": error, "worst": worst}
-
-
-def make_case(shape, *arguments):
-    """The case of a shape's operation."""
-    return (AppendCase if shape.get("operation") == "append" else Case)(shape, *arguments)
-
-
-def case_refusal(shape):
-    return append_refusal(shape) if shape.get("operation") == "append" else refusal(shape)

@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 
@@ -30,7 +31,11 @@ def refusal(s):
 
 
 def tensor_bytes(s):
-    """Of q and k of a shape, and of append's v."""
+    """Of q and k of a shape, and of append's and attention's v."""
+    if "attention" in s:
+        keys = s["attention"]["keys"] if "kv_cache" in s["attention"] else s["tokens"]
+        rows = s["tokens"] * s["q_heads"] + 2 * keys * s["k_heads"]
+        return s["batch"] * rows * s["head_dim"] * ITEM_BYTES[s["dtype"]]
     heads = s["q_heads"] * s["head_dim"] + s["k_heads"] * (s["k_head_dim"] or s["head_dim"])
     heads += s.get("append", {}).get("v_heads", 0) * s["head_dim"]
     return s["batch"] * s["tokens"] * heads * ITEM_BYTES[s["dtype"]]
@@ -53,6 +58,8 @@ class Case:
     cache_bytes: int
     seed: int
     cold: bool
+    operation: ClassVar[str] = "rotation"
+    flops: ClassVar[float] = 0  # that count beside bytes
     source: torch.Tensor = field(init=False)
     target: torch.Tensor = field(init=False)
 

@@ -10,7 +10,7 @@ COLUMNS = (
     *("floor_host", "speedup"),
 )
 # What all implementations of a case have in common.
-CASE, MEASURED = ("suite", "label", "cache", "case", "shape"), ("bytes", "sets", "rounds")
+CASE, MEASURED = ("suite", "label", "cache", "case", "shape"), ("bytes", "flops", "sets", "rounds")
 DIGITS = 5
 
 

@@ -2,14 +2,18 @@
 
 import itertools
 import math
+import time
 
 import torch
 
 from ropekit_bench import clock as clocks
-from ropekit_bench.append_case import make_case
 from ropekit_bench.case import Declined
 from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
 from ropekit_bench.library import RopeError
+from ropekit_bench.operations import make_case
+
+# After so long a case ends, once it has the least rounds.
+CASE_SECONDS, ROUNDS_LEAST, LONG_SECONDS = 60.0, 5, 0.1
 
 
 def refused(listed, peer, reason):
@@ -45,6 +49,7 @@ class Subject:
     def calibrate(self):
         self.clock.settle(self.run, self.sets, self.kept)
         seconds = max(self.clock.look(self.run, [0, 0], self.kept)[0], 1e-9)
+        self.is_long = seconds > LONG_SECONDS
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
 
     def capture(self, case, runs):
@@ -62,7 +67,8 @@ class Subject:
         self.replays = len(slots)
 
     def look(self, cursor):
-        for _ in range(2):  # what ran before left a cache of its own behind: the first does not count
+        # What ran before left a cache of its own behind: the first does not count. A long run finds its own.
+        for _ in range(1 if self.is_long else 2):
             slots = [next(cursor) for _ in range(self.runs)]
             seconds, host = self.clock.look(self.run, slots, self.kept)
         self.samples["eager"].append(seconds)
@@ -159,7 +165,10 @@ class Comparison:
         subjects = self.prepare(case, listed, declined, floor.runs)
         floors, controls = {}, []
         cursor = itertools.cycle(range(case.sets))
+        end = time.perf_counter() + CASE_SECONDS
         for turn in range(self.rounds):
+            if turn >= ROUNDS_LEAST and time.perf_counter() > end:
+                break
             first = turn % max(len(subjects), 1)
             control, before = floor.look(), floor.look()
             controls.append(control / before)
@@ -190,13 +199,15 @@ class Comparison:
             "bytes": nbytes,
             "table_bytes": subject.table_bytes,
             "sets": case.sets,
-            "rounds": self.rounds,
+            "rounds": len(copies),
             "iterations": subject.runs,
             "eager": {**timing(samples["eager"]), "host_seconds": summarize(samples["host"])["median"]},
             "floor": {**speed(copies, nbytes), "kernel": floor.names[floor.candidate]},
             "self_ratio": summarize(controls),
             "checked": subject.checked,
         }
+        if case.flops:
+            record["flops"] = case.flops
         if samples["replay"]:
             record["replay"] = {**timing(samples["replay"]), "iterations": subject.replays}
         return record

@@ -14,7 +14,7 @@ from contextlib import suppress
 import torch
 from tqdm import tqdm
 
-from ropekit_bench.append_case import case_refusal, make_case
+from ropekit_bench.operations import case_refusal, make_case
 from ropekit_bench.peers import eager, prepare
 
 PROCESSES_MOST = 16

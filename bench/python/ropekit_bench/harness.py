@@ -8,9 +8,9 @@ import sys
 from tqdm import tqdm
 
 from ropekit_bench import angles, results
-from ropekit_bench.append_case import case_refusal
 from ropekit_bench.case import tensor_bytes
 from ropekit_bench.compact import case_key
+from ropekit_bench.operations import case_refusal
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import Machine, counted
 from ropekit_bench.report.tables import size, suite_markdown

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from ropekit_bench import harness, results
-from ropekit_bench.append_case import AppendCase, append_refusal, make_case
+from ropekit_bench.append_case import AppendCase, append_refusal
 from ropekit_bench.case import Declined
 from ropekit_bench.compare import Comparison
+from ropekit_bench.operations import make_case
 from ropekit_bench.peers import PEERS, Absent, Peer
 
 NAMES = ("ropekit", "ropekit.append", "ropekit steps", "PyTorch cached", "torch.compile cached")

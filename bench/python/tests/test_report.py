@@ -555,7 +555,8 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    for name in ("README.md", "docs/figures.md", "docs/cuda.md", "docs/append.md", "examples/minimal.c"):
+    docs = ("figures.md", "cuda.md", "append.md", "attention.md")
+    for name in ("README.md", *(f"docs/{name}" for name in docs), "examples/minimal.c"):
         (tmp_path / name).touch()
 
     def run(*options, **environment):
@@ -575,3 +576,38 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     measured["records"][0]["replay"]["ratio"]["median"] = 0.5
     results.write(measured, tmp_path / "bench/results/a.json")
     assert "bandwidth.svg" in update("--check").stderr
+
+
+def attended(implementation, seconds, tokens):
+    """A measurement of attention by four sequences."""
+    more = {"suite": "attention", "label": "decode" if tokens == 1 else "prompt", "flops": 3e9}
+    record = measurement(implementation, seconds, tokens, **more)
+    return {**record, "shape": {**record["shape"], "batch": 4}}
+
+
+def test_attention_is_shown_by_what_it_reaches_and_its_tax(make, update, tmp_path):
+    names = {"ropekit": 1.1e-3, "ropekit, rotated inputs": 1e-3, "ropekit + SDPA": 2e-3}
+    document = make([attended(n, s, t) for n, s in names.items() for t in (1, 512)])
+    found = machines([document])
+    (suite,) = found[0].suites.values()
+    assert column(suite, "TFLOP/s") == ["2.73"] * 2 and column(suite, "tax") == ["10.0 %"] * 2
+    assert column(suite, "beside the best peer") == ["▲ first, 1.82x ropekit + SDPA"] * 2
+    assert summary.of_floor(suite) == [] and "| attention | " not in markdown_of_grid(found)
+    text, region = tmp_path / "docs/attention.md", "<!-- begin: attention -->\n-\n<!-- end: attention -->\n"
+    update()
+    assert text.read_text() == ""
+    text.write_text(region)
+    update()
+    assert "No run is in bench/results." in text.read_text()
+    results.write(document, tmp_path / "bench/results/one.json")
+    update()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.read_text().splitlines()[3:-1]]
+    assert rows == [
+        ["decode", "4 x 1", "128", "bf16", "9.091e-07 GB/s, 10.0 %"],
+        ["prompt", "4 x 512", "128", "bf16", "2.73 TFLOP/s, 10.0 %"],
+    ]
+    assert update("--check").returncode == 0
+
+
+def markdown_of_grid(found):
+    return tables.markdown(summary.grid_rows(found))

@@ -11,13 +11,13 @@ import time
 import pytest
 from conftest import ROOT
 
-from ropekit_bench import results
+from ropekit_bench import compact, results
 from ropekit_bench.report import page, summary
 from ropekit_bench.report.model import machines
 from ropekit_bench.tool import Tool
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
-SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic", "append"}
+SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic", "append", "attention"}
 
 # Gives the tool's device another backend's name and much memory.
 GPU = """
@@ -149,6 +149,8 @@ def test_suites_hold_the_cases_they_promise(tool):
     assert {c["shape"]["operation"] for c in cases["append"]} == {"append"}
     stored = {c["shape"]["append"].get("k_store_dtype", "as dtype") for c in cases["append"]}
     assert stored == {"as dtype", "f8e4m3"}
+    assert {c["shape"]["operation"] for c in cases["attention"]} == {"attention"}
+    assert {"packed", "window 1K", "decode, 128K keys"} <= {c["label"] for c in cases["attention"]}
     assert len(tool.list("all", False)["records"]) == sum(map(len, cases.values()))
 
 
@@ -166,6 +168,12 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
     assert early == [{**s, "launch": "programmatic"} for s in found["decode", "Llama-3-8B", "bf16"]]
     early = found["append", "Qwen3-8B, decode, programmatic", "bf16"]
     assert early == [{**s, "launch": "programmatic"} for s in found["append", "Qwen3-8B, decode", "bf16"]]
+    attention = [r for r in document["records"] if r["suite"] == "attention"]
+    assert len({r["case"] for r in attention}) == len(attention)
+    sizes = {(s["batch"], s["tokens"]) for s in found["attention", "32/8 heads", "bf16"]}
+    assert sizes >= {(16384 // n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)} | {(1, 131072)}
+    batches = {s["batch"] for s in found["attention", "decode, 1K keys", "bf16"]}
+    assert batches == {1, 8, 32, 64, 128}
     whole = [s["tokens"] for s in found["in-place", "whole", "bf16"]]
     assert sorted(whole) == [16, 2048, 8192, 16384, 32768, 131072]
 
@@ -248,6 +256,66 @@ def test_bytes_of_append_are_those_that_must_move(tool_path, settings, each):
     document = json.loads(run(tool_path, *command).stdout)
     assert {r["bytes"] for r in document["records"]} == {16 * each}
     assert len(document["records"]) == (1 if "--k-source=cache" in settings else 2)
+
+
+def test_attention_stands_beside_its_steps_and_rotated_inputs(tool_path, tmp_path):
+    shape = ["--attention", "--tokens=8", "--q-heads=4", "--k-heads=2", "--dtype=bf16"]
+    command = ["bench", *shape, "--rounds=3", "--threads=2", "--json"]
+    document = json.loads(run(tool_path, *command, LD_PRELOAD=built(tmp_path, CLOCK)).stdout)
+    results.check(document, "stdout")
+    names = ["ropekit", "ropekit, step after step", "ropekit, rotated inputs"]
+    assert [r["implementation"] for r in document["records"]] == names
+    whole, steps, rotated = document["records"]
+    seconds = [r["replay"]["seconds"]["median"] for r in document["records"]]
+    assert seconds == pytest.approx([1e-3, 2e-3, 1e-3]) and whole["tax"]["median"] == pytest.approx(1)
+    assert re.fullmatch("rotation: cpu:.*, attention: cpu:.*", steps["kernel"])
+    assert all(r["bytes"] == 8 * 128 * 2 * (4 + 2 + 2 + 4) for r in document["records"])
+    assert rotated["flops"] == 4 * 128 * 4 * (8 * 9 / 2)
+    assert whole["shape"]["attention"] == {"rotate": "qk", "keys": 8, "mask": "causal"}
+    assert compact.expand(compact.compact(document))["records"][2]["flops"] == rotated["flops"]
+    (cell,) = machines([document])[0].suites["as given"].cells
+    assert cell.tax == pytest.approx(1) and cell.rival is None
+
+
+@pytest.mark.parametrize(("settings", "keys", "pairs"), [
+    ("--kv-cache=table --keys=100 --batch=3 --tokens=2", 3 * 100, 3 * (99 + 100)),
+    ("--kv-cache=table --keys=100 --window=10 --tokens=2", 11, 20),
+    ("--cu-seqlens=0,2,5 --tokens=5", 5, 3 + 6), ("--mask=full --tokens=4", 4, 16),
+    ("--chunk=3 --tokens=4 --rotate=none", 4, 1 + 2 + 3 + 1)])  # fmt: skip
+def test_bytes_and_products_of_attention_are_those_of_keys_seen(tool_path, settings, keys, pairs):
+    shape = ["--attention", "--q-heads=2", "--k-heads=1", "--head-dim=64", "--dtype=bf16"]
+    command = ["bench", *shape, *settings.split(), "--rounds=1", "--threads=1", "--json"]
+    document = json.loads(run(tool_path, *command).stdout)
+    results.check(document, "stdout")
+    record, s = document["records"][0], document["records"][0]["shape"]
+    assert record["flops"] == 4 * 64 * 2 * pairs
+    assert record["bytes"] == 64 * 2 * (2 * 2 * s["batch"] * s["tokens"] + 2 * keys)
+    assert len(document["records"]) == (1 if "none" in settings else 3)
+
+
+def test_wrong_attention_is_not_timed(tool_path, tmp_path):
+    """Nothing is written, so that rows differ from the oracle's; or too much, so that bits differ."""
+    text = (
+        GPU.split("#include <ropekit", maxsplit=1)[0]
+        + """
+#include <ropekit/attention.h>
+#include <stdlib.h>
+rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args) {
+    rope_status (*attend)(const rope_plan *, const rope_attention_args *) =
+        dlsym(RTLD_NEXT, "rope_attention");
+    static int calls;
+    rope_status status = getenv("NOTHING") ? ROPE_OK : attend(plan, args);
+    if (getenv("BITS") && calls++ == 0)
+        ((float *)args->out.data)[7] *= 1.5f;
+    return status;
+}
+"""
+    )
+    command = ["verify", "--attention", "--tokens=3", "--q-heads=1", "--k-heads=1"]
+    library = built(tmp_path, text)
+    for word, reason in (("NOTHING", "outside their bound; the worst"), ("BITS", "1 element differ")):
+        answer = run(tool_path, *command, status=1, LD_PRELOAD=library, **{word: "1"})
+        assert reason in answer.stdout and " out[batch 0, token " in answer.stdout
 
 
 def test_a_case_is_kept_with_all_its_rounds_or_not_at_all(tool_path, tmp_path):

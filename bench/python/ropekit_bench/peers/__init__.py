@@ -3,7 +3,6 @@
 import importlib
 import importlib.metadata
 
-from ropekit_bench.append_case import AppendCase
 from ropekit_bench.case import Declined
 
 # name: module, published package (None: its own version), backends
@@ -16,6 +15,9 @@ PEERS = {
     "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile cached": ("eager", "torch", ("cpu", "cuda", "hip")),
+    "ropekit + SDPA": ("sdpa", "torch", ("cpu", "cuda", "hip")),
+    "ropekit + cuDNN": ("sdpa", "torch", ("cuda",)),
+    "ropekit + flash": ("sdpa", "torch", ("cuda", "hip")),
     "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
     "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
     "FlashInfer fused": ("flashinfer", "flashinfer-python", ("cuda",)),
@@ -39,14 +41,14 @@ class Absent(Exception):
 
 def prepare(adapter, case):
     """What an adapter offers for the case's operation."""
-    name = "prepare_append" if isinstance(case, AppendCase) else "prepare"
-    require(hasattr(adapter, name), f"has no {'append' if name != 'prepare' else 'rotation alone'}")
+    name = "prepare" if case.operation == "rotation" else f"prepare_{case.operation}"
+    require(hasattr(adapter, name), f"has no {case.operation}{' alone' * (name == 'prepare')}")
     return getattr(adapter, name)(case)
 
 
 class Peer:
     """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set; for append
-    run(slot) -> q, which also writes the set's pages. From then on
+    run(slot) -> q, which also writes the set's pages; for attention run(slot) -> its result. From then on
     the adapter's kernel names what runs, and table_bytes are those of the rows of cos and sin, or of angles,
     that the call is given for its positions."""
 

@@ -1,10 +1,12 @@
-"""ropekit itself: rope_apply and rope_append through ctypes, on torch's stream."""
+"""ropekit itself: rope_apply, rope_append and rope_attention through ctypes, on torch's stream."""
 
 import ctypes
 
 import torch
 
 from ropekit_bench.append_library import AppendPlan, arguments
+from ropekit_bench.attention_library import AttentionPlan
+from ropekit_bench.attention_library import arguments as attention_arguments
 from ropekit_bench.case import Declined
 from ropekit_bench.library import Args, Plan, RopeError, Tensor
 
@@ -43,6 +45,18 @@ class adapter:
         results = [None if case.moves else case.q_out(slot) for slot in range(case.sets)]
 
         def run(slot):
+            calls[slot]()
+            return results[slot]
+
+        return run
+
+    def prepare_attention(self, case):
+        plan, stream = self.plan(AttentionPlan, case)
+        workspace = plan.workspace(case)
+        calls = [plan.call(attention_arguments(case, i, workspace, stream)) for i in range(case.sets)]
+        results = [case.out(slot) for slot in range(case.sets)]
+
+        def run(slot, keep=(case, workspace)):
             calls[slot]()
             return results[slot]
 

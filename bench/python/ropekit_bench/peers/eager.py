@@ -1,5 +1,5 @@
-"""Rotation, and append, as a PyTorch user writes it: naive makes cos and sin in every call, cached keeps
-them."""
+"""Rotation, append and attention as a PyTorch user writes it: naive makes cos and sin in every call, cached
+keeps them."""
 
 import torch
 import torch._dynamo
@@ -8,6 +8,7 @@ import torch._functorch.config
 from ropekit_bench.append_case import NORM
 from ropekit_bench.case import nbytes
 from ropekit_bench.peers import is_compiled, require
+from ropekit_bench.peers.sdpa import attend_all, make_masks
 
 
 def turn(x, interleaved):
@@ -88,6 +89,15 @@ def move(cache, slots, scale, cos, sin, interleaved, dtype):
     put(cache, rotate(k, cos, sin, interleaved), slots, scale)
 
 
+def turn_and_attend(sequences, tables, masks, window, rotates_k, interleaved):
+    """Rotation and attention of groups of sequences."""
+    found = []
+    for (q, k, v), (cos, sin) in zip(sequences, tables, strict=True):
+        k = rotate(k, cos, sin, interleaved) if rotates_k else k
+        found.append((rotate(q, cos, sin, interleaved), k, v))
+    return attend_all(found, masks, window)
+
+
 class adapter:
     table_bytes = 0
 
@@ -135,6 +145,25 @@ class adapter:
             return called(tensors, case.weights, caches, *fixed)
 
         return run
+
+    def prepare_attention(self, case):
+        require(not self.is_naive, "attends with cached tables alone")
+        cos, sin = make_table(case.positions, case.inv_freq, case.interleaved, case.dtype)
+        cos, sin = (t[0].view(-1, 1, case.rotary_dim) for t in (cos, sin))
+        self.table_bytes = nbytes((cos, sin))
+        masks, interleaved, rotates_k = make_masks(case), case.interleaved, not case.cached
+        self.kernel = f"{self.name}: rotation, scaled_dot_product_attention"
+        called, calls, first = (
+            self.prepared(turn_and_attend),
+            [case.sequences(i) for i in range(case.sets)],
+            0,
+        )
+        tables = []
+        for q, _, _ in calls[0]:
+            end = first + q.shape[0] * q.shape[1]
+            tables.append(tuple(t[first:end].view(*q.shape[:2], 1, -1) for t in (cos, sin)))
+            first = end
+        return lambda slot: called(calls[slot], tables, masks, case.window, rotates_k, interleaved)
 
     def prepare_backward(self, case, constants):
         """autograd.grad of a forward that ran before; the gradients are the case's tensors."""

@@ -9,8 +9,9 @@ from functools import cached_property
 from ropekit_bench.compact import case_key
 
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
-STEPS = "ropekit, step after step"  # append's norm, rotation and store, each a call
-OURS = (CALL, "ropekit.apply", STEPS)
+STEPS = "ropekit, step after step"  # what append or attention does, each step a call
+ALONE = "ropekit, rotated inputs"  # attention's last step
+OURS = (CALL, "ropekit.apply", STEPS, ALONE)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 
@@ -68,6 +69,11 @@ class Cell:
         return self.seconds(BASELINE) / self.seconds(name) if BASELINE in self.records else None
 
     @property
+    def tax(self):
+        """Attention's time over that on rotated inputs; None where that was not measured."""
+        return self.seconds(CALL) / self.seconds(ALONE) if ALONE in self.records else None
+
+    @property
     def quick(self):
         return any(run and run["quick"] for run in (self.run, self.alone_run))
 
@@ -116,6 +122,11 @@ class Suite:
     @property
     def kernels(self):
         return [k for k in map(self.kernel, self.ours) if k]
+
+    @property
+    def attends(self):
+        """Whether its cases are of attention, whose products count beside its bytes."""
+        return any("flops" in r for c in self.cells for r in c.records.values())
 
     def varies(self, key):
         return len({key(c) for c in self.cells}) > 1

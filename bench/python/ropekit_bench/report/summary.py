@@ -11,8 +11,10 @@ from ropekit_bench.report.tables import (
     error_rows,
     lead,
     markdown,
+    percent,
     seconds,
     span,
+    teraflops,
     wrong,
 )
 
@@ -24,8 +26,8 @@ scatter too far to say. ≈ level: no farther apart than the copy from itself. O
 
 
 def of_floor(suite):
-    """Ratios to the floor of our kernel, a case each."""
-    return [timing["ratio"]["median"] for _, timing in suite.kernels]
+    """Ratios to the floor of our kernel, a case each; none of attention, which does more than move bytes."""
+    return [] if suite.attends else [timing["ratio"]["median"] for _, timing in suite.kernels]
 
 
 def grid(machines):
@@ -137,19 +139,44 @@ def of_one_pass(cell):
     return f"{100 * timing['ratio']['median']:.0f} %{faster}"
 
 
-def append_markdown(machines):
-    """docs/append.md's table: a row for each case of the suite, a column for each machine."""
-    shown = [m for m in machines if "append" in m.suites]
+def by_machine(machines, suite, headings, key, text):
+    """A row for each case of a suite, by its key, a column for each machine."""
+    shown = [m for m in machines if suite in m.suites]
     if not shown:
         return "No run is in bench/results."
-    suites = [m.suites["append"].ours for m in shown]
-    cells = [{(c.label, c.shape["tokens"], c.cache): of_one_pass(c) for c in ours} for ours in suites]
+    cells = [{key(c): text(c) for c in m.suites[suite].ours} for m in shown]
     keys = list(dict.fromkeys(key for of_machine in cells for key in of_machine))
-    rows = [
-        [label, str(tokens), cache, *(of_machine.get((label, tokens, cache), "-") for of_machine in cells)]
-        for label, tokens, cache in keys
-    ]
-    return markdown([["case", "tokens", "cache", *(m.short for m in shown)], *rows])
+    rows = [[*key, *(of_machine.get(key, "-") for of_machine in cells)] for key in keys]
+    return markdown([[*headings, *(m.short for m in shown)], *rows])
+
+
+def append_markdown(machines):
+    """docs/append.md's table: a row for each case of the suite, a column for each machine."""
+
+    def key(cell):
+        return cell.label, str(cell.shape["tokens"]), cell.cache
+
+    return by_machine(machines, "append", ["case", "tokens", "cache"], key, of_one_pass)
+
+
+def of_attention(cell):
+    """What one call reaches, and how much longer it takes than on rotated inputs."""
+    record = cell.records[CALL]
+    timing = record.get("replay", record["eager"])
+    reached = f"{timing['gb_per_second']:.4g} GB/s"
+    if cell.shape["tokens"] > 1:
+        reached = f"{teraflops(record, timing)} TFLOP/s"
+    return reached + (f", {percent(cell.tax - 1)}" if cell.tax else "")
+
+
+def attention_markdown(machines):
+    """docs/attention.md's table: a row for each case of the suite, a column for each machine."""
+
+    def key(cell):
+        s = cell.shape
+        return cell.label, f"{s['batch']} x {s['tokens']}", str(s["head_dim"]), s["dtype"]
+
+    return by_machine(machines, "attention", ["case", "B x T", "D", "dtype"], key, of_attention)
 
 
 def remarks(machine):

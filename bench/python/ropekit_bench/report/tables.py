@@ -65,12 +65,13 @@ def own_columns(suite):
     """What varies within a suite: heading and function of a cell."""
     columns = (
         ("case", lambda c: c.label),
+        ("B", lambda c: str(c.shape["batch"])),
         ("T", lambda c: str(c.shape["tokens"])),
         ("D", lambda c: str(c.shape["head_dim"])),
         ("dtype", lambda c: c.shape["dtype"]),
         ("cache", lambda c: c.cache),
     )
-    found = [column for column in columns if suite.varies(column[1])] or [columns[1]]
+    found = [column for column in columns if suite.varies(column[1])] or [columns[2]]
     rest = [text for heading, text in found if heading != "D"]
     names = {tuple(text(c) for text in rest) for c in suite.cells}
     return [c for c in found if c[0] != "D"] if len(names) == len(suite.cells) else found
@@ -78,7 +79,7 @@ def own_columns(suite):
 
 def cell_name(suite, cell):
     """The cell in words, within its suite."""
-    units = {"T": "T ", "D": "D "}
+    units = {"B": "B ", "T": "T ", "D": "D "}
     return " ".join(units.get(heading, "") + text(cell) for heading, text in own_columns(suite))
 
 
@@ -102,6 +103,10 @@ def beside_peers(suite):
     return found
 
 
+def teraflops(record, timing):
+    return f"{1e-12 * record['flops'] / timing['seconds']['median']:.3g}"
+
+
 def beside_floor(suite):
     """Columns of the kernel; those of the tool's own run are marked."""
     mark = f" {BORROWED}" if suite.borrowed else ""
@@ -121,6 +126,10 @@ def beside_floor(suite):
         ("of copy" + mark, of_kernel(lambda _, t: quartiles(t))),
         ("A/A" + mark, of_kernel(lambda r, _: percent(disagreement(r))) if mark else a_a),
     ]
+    if suite.attends:
+        found.insert(1, ("TFLOP/s" + mark, of_kernel(teraflops)))
+        if any(c.tax for c in suite.ours):
+            found.append(("tax", lambda c: percent(c.tax - 1) if c.tax else "-"))
     if any("speedup" in r for r, _ in suite.kernels):
         found.append(("over one thread", of_kernel(lambda r, _: f"{r['speedup']['median']:.2f}x")))
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):

@@ -1,0 +1,137 @@
+"""rope_attention through ctypes. Structures are those of <ropekit/attention.h>."""
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
+
+import torch
+
+from ropekit_bench.append_library import Cache
+from ropekit_bench.library import Args, Desc, Plan, Tensor, describe, several
+
+TABLE, QK, Q, ALIGNMENT = 2, 1, 2, 256
+
+
+class Store(Structure):
+    _fields_ = several(c_int32, "dtype", "scale", "dim_block")
+
+
+class AttentionDesc(Structure):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("rope", Desc),
+        *several(c_int32, "rotation", "v_head_dim", "mask", "sink_dtype"),
+        *several(c_double, "scale", "soft_cap"),
+        *several(c_int64, "window", "window_right", "chunk"),
+        *several(c_int32, "cache", "table_dtype"),
+        *several(c_int64, "page_size", "ring"),
+        *several(Store, "k", "v"),
+    )
+
+
+class Out(Structure):
+    _fields_ = (("data", c_void_p), ("stride", c_int64 * 4))
+
+
+class AttentionArgs(Structure):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("rope", Args),
+        ("v", Tensor),
+        ("out", Out),
+        ("lse", c_void_p),
+        ("lse_stride", c_int64 * 3),
+        ("k_tokens", c_int64),
+        *several(c_void_p, "q_lengths", "k_lengths", "k_cu_seqlens", "k_position_ids"),
+        ("k_position_stride", c_int64 * 3),
+        *several(c_void_p, "sinks", "tree_bits"),
+        ("tree_stride", c_int64 * 2),
+        ("tree_keys", c_int64),
+        *several(Cache, "k_cache", "v_cache"),
+        ("pages", c_int64),
+        ("block_table", c_void_p),
+        ("table_stride", c_int64 * 2),
+        ("table_pages", c_int64),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+    )
+
+
+class Bounds(Structure):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        *several(c_int64, "batch", "tokens", "k_tokens", "sequences", "q_heads", "k_heads"),
+    )
+
+
+class AttentionPlan(Plan):
+    """A plan of attention for the shape of a case."""
+
+    def create(self, shape):
+        a, c = shape["attention"], self.library.c
+        c.rope_attention_plan_create.argtypes = [POINTER(AttentionDesc), POINTER(c_void_p)]
+        c.rope_attention_workspace.argtypes = [c_void_p, POINTER(Bounds), POINTER(c_size_t)]
+        c.rope_attention.argtypes = [c_void_p, POINTER(AttentionArgs)]
+        self.apply = c.rope_attention
+        desc = AttentionDesc(struct_size=ctypes.sizeof(AttentionDesc), rope=describe(shape))
+        desc.rotation, desc.window = {"qk": QK, "q": Q}[a["rotate"]], a.get("window", 0)
+        if "kv_cache" in a:
+            desc.cache, desc.page_size = TABLE, a["page_size"]
+        self.library.succeed(c.rope_attention_plan_create(byref(desc), byref(self.handle)))
+
+    def workspace(self, case):
+        """Memory for one call at a time, and its bytes."""
+        s, nbytes = case.shape, c_size_t()
+        bounds = Bounds(
+            struct_size=ctypes.sizeof(Bounds),
+            batch=s["batch"],
+            tokens=s["tokens"],
+            k_tokens=case.keys,
+            sequences=len(case.q_lengths) if "cu_seqlens" in s else 0,
+            q_heads=s["q_heads"],
+            k_heads=s["k_heads"],
+        )
+        self.library.succeed(
+            self.library.c.rope_attention_workspace(self.handle, byref(bounds), byref(nbytes))
+        )
+        return torch.empty(nbytes.value + ALIGNMENT, dtype=torch.uint8, device=case.device), nbytes.value
+
+
+def rotated(x, target=None):
+    return Tensor(in_=x.data_ptr(), out=None if target is None else target.data_ptr(), heads=x.shape[1])
+
+
+def rope_arguments(case, stream):
+    """Batch, tokens and boundaries of a call."""
+    packed = "cu_seqlens" in case.shape
+    return Args(
+        struct_size=ctypes.sizeof(Args),
+        batch=case.batch,
+        tokens=case.tokens,
+        stream=stream,
+        cu_seqlens=case.boundary_list.data_ptr() if packed else None,
+        sequences=len(case.q_lengths) if packed else 0,
+    )
+
+
+def arguments(case, slot, workspace, stream):
+    """Of a call on a set of a case."""
+    q, k, v = case.tensors(slot)
+    memory, nbytes = workspace
+    rope = rope_arguments(case, stream)
+    rope.q = rotated(q)
+    args = AttentionArgs(
+        struct_size=ctypes.sizeof(AttentionArgs),
+        out=Out(data=case.out(slot).data_ptr()),
+        k_tokens=case.keys,
+        workspace=-(-memory.data_ptr() // ALIGNMENT) * ALIGNMENT if nbytes else None,
+        workspace_bytes=nbytes,
+    )
+    if case.cached:
+        rope.k, args.v = Tensor(heads=k.shape[1]), Tensor(heads=v.shape[1])
+        args.k_cache, args.v_cache = Cache(data=k.data_ptr()), Cache(data=v.data_ptr())
+        args.pages, args.table_pages = case.table.numel(), case.pages_each
+        args.block_table, args.k_lengths = case.table.data_ptr(), case.length_list.data_ptr()
+    else:
+        rope.k, args.v, args.k_cu_seqlens = rotated(k), rotated(v), rope.cu_seqlens
+    args.rope = rope
+    return args
