@@ -11,7 +11,7 @@ from ropekit_bench.compact import case_key
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 STEPS = "ropekit, step after step"  # what append or attention does, each step a call
 ALONE = "ropekit, rotated inputs"  # attention's last step
-OURS = (CALL, "ropekit.apply", STEPS, ALONE)
+OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit steps", STEPS, ALONE)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 
@@ -333,7 +333,11 @@ def machines(documents):
 
 
 def newest(machines):
-    """The latest machine with peers of each backend."""
-    compared = sorted((m for m in machines if m.has_peers), key=lambda m: m.runs[0]["time"])
+    """Of each backend the machine with peers in the most suites, the latest of several."""
+
+    def rank(machine):
+        return sum(bool(s.contested) for s in machine.suites.values()), machine.runs[0]["time"]
+
+    compared = sorted((m for m in machines if m.has_peers), key=rank)
     chosen = {m.backend: m for m in compared}.values()
     return [m for m in machines if m in chosen]

@@ -112,7 +112,7 @@ def peers_of(machine):
 
 
 def overview_markdown(machines):
-    """README's table: suites of the newest machine with peers of each backend."""
+    """README's table: suites of the machine of each backend with the most peers."""
     shown = newest(machines)
     names = list(dict.fromkeys(name for m in shown for name, s in m.suites.items() if s.contested))
 
@@ -131,12 +131,13 @@ def overview_markdown(machines):
 
 
 def of_one_pass(cell):
-    """How near to a copy one call is, and how much faster than the steps apart."""
+    """How near to a copy one call is, how much faster than the steps apart and than the fastest peer."""
     record = cell.records[CALL]
     timing = record.get("replay", record["eager"])
-    apart = cell.records.get(STEPS)
-    faster = f", {cell.seconds(STEPS) / cell.seconds(CALL):.2f}x" if apart else ""
-    return f"{100 * timing['ratio']['median']:.0f} %{faster}"
+    beside = [name for name in (STEPS, "ropekit steps") if name in cell.records][:1]
+    beside += [cell.rival] if cell.rival else []
+    faster = [f", {cell.seconds(n) / cell.seconds(CALL):.2f}x {n.removeprefix('ropekit, ')}" for n in beside]
+    return f"{100 * timing['ratio']['median']:.0f} %{''.join(faster)}"
 
 
 def by_machine(machines, suite, headings, key, text):
