@@ -20,7 +20,7 @@
 /* A run as long finds of the caches what it would find anyway: no uncounted run goes ahead of it.
  */
 #define LONG_SECONDS 0.1
-/* After so long a case ends, once it has the least rounds. */
+/* After so long a case of attention ends, once it has the least rounds. */
 #define CASE_SECONDS 30.0
 #define ROUNDS_LEAST 5
 /* OpenMP's threads spin for some milliseconds before they sleep. */
@@ -317,7 +317,7 @@ bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *l
     int64_t done = 0;
     const double begin = now();
     while (ready && done < rounds && !interrupted() &&
-           (done < ROUNDS_LEAST || now() - begin < CASE_SECONDS)) {
+           (!w->attention || done < ROUNDS_LEAST || now() - begin < CASE_SECONDS)) {
         ready = one_round(&m, &samples[done], done % 2);
         done++;
         progress_step(bar, label);

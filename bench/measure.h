@@ -42,8 +42,8 @@ typedef struct measurement {
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes);
 /* Bytes of cos and sin that a call reads once: a row for every position of its own. */
 size_t measure_table_bytes(const workload *w, const options *o);
-/* Takes up to `rounds` rounds; fewer after SIGINT, or where they take long. False after a message,
- * or without a round. */
+/* Takes up to `rounds` rounds; fewer after SIGINT, or of attention where they take long. False
+ * after a message, or without a round. */
 bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
                  measurement *m);
 /* Steps of progress that measure_run takes. */

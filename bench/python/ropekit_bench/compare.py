@@ -12,7 +12,7 @@ from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, 
 from ropekit_bench.library import RopeError
 from ropekit_bench.operations import make_case
 
-# After so long a case ends, once it has the least rounds.
+# After so long a case of attention ends, once it has the least rounds.
 CASE_SECONDS, ROUNDS_LEAST, LONG_SECONDS = 60.0, 5, 0.1
 
 
@@ -167,7 +167,7 @@ class Comparison:
         cursor = itertools.cycle(range(case.sets))
         end = time.perf_counter() + CASE_SECONDS
         for turn in range(self.rounds):
-            if turn >= ROUNDS_LEAST and time.perf_counter() > end:
+            if case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
                 break
             first = turn % max(len(subjects), 1)
             control, before = floor.look(), floor.look()
