@@ -45,14 +45,16 @@ def slots_of(device: str, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 
 
 def stored(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None) -> torch.Tensor:
-    """x in a cache's type: a division in fp32, to nearest even, no larger than the largest."""
+    """x in a cache's type: a division in fp32, to nearest even, no larger than the largest. On the CPU: PyTorch
+    has other NaNs on CUDA."""
+    device, x = x.device, x.cpu()
     if dtype.itemsize > 1:  # PyTorch has several NaNs of bfloat16
-        return x.to(dtype).masked_fill(x.isnan(), float("nan"))
-    y = x.float() if scale is None else x.float() / scale
+        return x.to(dtype).masked_fill(x.isnan(), float("nan")).to(device)
+    y = x.float() if scale is None else x.float() / scale.cpu()
     if dtype == torch.int8:
-        return y.nan_to_num(0.0, 127.0, -128.0).round().clamp(-128, 127).to(dtype)
+        return y.nan_to_num(0.0, 127.0, -128.0).round().clamp(-128, 127).to(dtype).to(device)
     largest = torch.finfo(dtype).max
-    return y.clamp(-largest, largest).to(dtype)
+    return y.clamp(-largest, largest).to(dtype).to(device)
 
 
 def scatter(cache: torch.Tensor, x: torch.Tensor, slots: torch.Tensor) -> None:
@@ -213,7 +215,7 @@ def test_scales_of_tokens_are_computed(kept: torch.dtype, device: str) -> None:
     )
     largest = 127.0 if kept == torch.int8 else torch.finfo(kept).max
     for x, cache, found in ((k, k_cache, scales[0]), (v, v_cache, scales[1])):
-        own = x.float().abs().amax(-1) / largest
+        own = (x.cpu().float().abs().amax(-1) / largest).to(device)  # on CUDA a product with 1 / largest
         own[own == 0] = 1
         wanted = torch.full_like(found, -7.0)
         scatter(wanted.unsqueeze(-1), own.unsqueeze(-1), slots)
