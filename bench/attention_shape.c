@@ -10,7 +10,9 @@ int64_t attention_keys(const options *o) {
 
 attention_sequence attention_sequence_of(const options *o, int64_t index) {
     const int64_t *boundary = o->cu_seqlens.values;
-    const int64_t queries = o->cu_seqlens.count ? boundary[index + 1] - boundary[index] : o->tokens;
+    int64_t queries = o->cu_seqlens.count ? boundary[index + 1] - boundary[index] : o->tokens;
+    if (queries < 0 || queries > o->tokens) /* which the call refuses */
+        queries = 0;
     return (attention_sequence){queries, o->appends.cache ? attention_keys(o) : queries};
 }
 
