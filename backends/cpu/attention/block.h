@@ -113,10 +113,17 @@ typedef struct value_source {
     int64_t at;
 } value_source;
 
-CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k, int part) {
-    if (direct)
-        return simd_widen(dtype, v->rows[k] + v->at + part * SIMD_LANES * cpu_dtype_size(dtype));
-    return simd_load_f(v->panel + k * PANEL + part * SIMD_LANES);
+/* PANEL elements of key k; those of bf16 in rows are parted into even and odd ones, at half the
+ * cost. */
+CPU_INLINE simd_pair values_of(int dtype, int direct, const value_source *v, int k) {
+    if (!direct)
+        return (simd_pair){simd_load_f(v->panel + k * PANEL),
+                           simd_load_f(v->panel + k * PANEL + SIMD_LANES)};
+    const char *at = v->rows[k] + v->at;
+    if (dtype == ROPE_BF16)
+        return simd_split_words(dtype, simd_load_u(at));
+    return (simd_pair){simd_widen(dtype, at),
+                       simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
 typedef simd_f32 group_sum[GROUP][2];
@@ -125,13 +132,12 @@ typedef simd_f32 group_sum[GROUP][2];
 CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
                                 const value_source *v, group_sum sum) {
     for (int k = from; k < to; k++) {
-        const simd_f32 low = value_of(dtype, direct, v, k, 0),
-                       high = value_of(dtype, direct, v, k, 1);
+        const simd_pair value = values_of(dtype, direct, v, k);
 #pragma GCC unroll 12
         for (int r = 0; r < count; r++) {
             const simd_f32 x = simd_set_f(p[r * KEYS + k]);
-            sum[r][0] = simd_fma(x, low, sum[r][0]);
-            sum[r][1] = simd_fma(x, high, sum[r][1]);
+            sum[r][0] = simd_fma(x, value.x1, sum[r][0]);
+            sum[r][1] = simd_fma(x, value.x2, sum[r][1]);
         }
     }
 }
@@ -351,6 +357,11 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
         for (int d = 0; d < count && g.from < g.to; d += PANEL) {
             group_sum sum;
             load_sums(1, b->panel + r * b->o_stride + d, 0, sum);
+            if (b->dtype == ROPE_BF16) {
+                const simd_f32 even = sum[0][0], odd = sum[0][1];
+                sum[0][0] = simd_low(even, odd);
+                sum[0][1] = simd_high(even, odd);
+            }
             if (is_finite(1, sum)) {
                 join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
                 continue;

@@ -43,17 +43,24 @@ typedef struct soon_rows {
     int count, bytes; /* of a row */
 } soon_rows;
 
-/* `count` rows from i on of a list of K (which 0) or V, beyond its end of the list that is read
- * next: of the head that a row of the tile has. */
+/* Of `count` keys from i on of a list of K (which 0) or V, beyond its end of the list that is read
+ * next, rows of the tile's heads: the share that a head has of them, in the order of memory. */
 CPU_INLINE void find_soon(const cpu_attention_block *b, const char *const *rows, int i, int count,
                           int end, int which, int row, soon_rows *soon) {
-    const int head = row / b->of_head, left = end + b->ahead_count - i;
-    soon->count = left < 0 ? 0 : left < count ? left : count;
+    const int heads = b->rows / b->of_head, all = end + b->ahead_count,
+              own = row / b->of_head * count;
+    int head = own % heads, n = 0;
     soon->bytes = i >= end ? b->ahead_bytes
                            : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
-    for (int n = 0; n < soon->count; n++, i++)
+    for (i += own / heads; n < count && i < all; n++) {
         soon->row[n] =
             i < end ? rows[i] + head * b->step[which] : b->ahead[i - end] + head * b->ahead_step;
+        if (++head == heads) {
+            head = 0;
+            i++;
+        }
+    }
+    soon->count = n;
 }
 
 CPU_INLINE void read_soon(const soon_rows *soon, int n) {
