@@ -82,7 +82,7 @@ CPU_INLINE simd_u32 value_words(const char *row, int count) {
 /* PANEL elements of values, or `count`, of keys from..to - 1 that a row sees (row -1: of all), from
  * `at` bytes on: tiles [32 keys][even or odd elements]. */
 static void pack_values(const cpu_attention_block *b, const char *const *rows, int from, int to,
-                        int64_t at, int count, int row, char *panel) {
+                        int64_t at, int count, int row, const soon_rows *soon, char *panel) {
     for (int k = from / 32 * 32; k < (to + 31) / 32 * 32; k += 2) {
         char *tile = panel + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
         const char *pair[2];
@@ -90,6 +90,8 @@ static void pack_values(const cpu_attention_block *b, const char *const *rows, i
             pair[i] = k + i < from || k + i >= to || (row >= 0 && !sees(b, row, k + i))
                           ? NULL
                           : rows[k + i] + at;
+        if (k % 4 == 0)
+            read_soon(soon, k / 4);
         for (int w = 0; w < SIDE; w += SIMD_LANES) {
             const simd_u32 x = value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
                            y = value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w);
@@ -145,7 +147,7 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
             soon_rows soon;
-            find_soon(b, rows, PANEL, PANEL, first + count - key, 0, row, &soon);
+            find_soon(b, k, count + key - first, PANEL, count, 0, row, &soon);
             const int left_keys = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
             const int large_keys = pack_keys(b, rows, left_keys, at, &soon, panel);
@@ -242,7 +244,7 @@ static CPU_NOINLINE void add_seen(const cpu_attention_block *b, int row, group_r
                                   const value_panel *v, float *sum) {
     char tiles[KEYS / 32 * 2 * TILE] __attribute__((aligned(64)));
     matrix_sums sums;
-    pack_values(b, v->rows, g.from, g.to, v->at, v->count, row, tiles);
+    pack_values(b, v->rows, g.from, g.to, v->at, v->count, row, &(soon_rows){.count = 0}, tiles);
     MATRIX_MULTIPLY(0, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
                     (int64_t)(KEYS * sizeof(float)), tiles + g.from / 32 * 2 * TILE,
                     (g.to + 31) / 32 - g.from / 32, sums[0], PANEL);
@@ -297,7 +299,9 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
                              .d = first + d,
                              .count = count - d,
                              .tiles = (char *)b->panel};
-            pack_values(b, v, b->from, b->to, p.at, p.count, -1, p.tiles);
+            soon_rows soon;
+            find_soon(b, v, b->to + d, PANEL, b->to, 1, row, &soon);
+            pack_values(b, v, b->from, b->to, p.at, p.count, -1, &soon, p.tiles);
             find_values(p.tiles, b->from, b->to, p.some);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;
