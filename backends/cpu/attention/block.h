@@ -256,7 +256,7 @@ static void block_weights(const cpu_attention_block *b) {
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
         for (int row = r; row < r + n && g.from < g.to; row++) {
             const int masks = g.partial || from != g.from || to != g.to || b->cap != 0;
-            weigh_row(b, row, from, to,
+            weigh_row(b, 0, row, from, to,
                       masks ? mask_row(b, row, from, to)
                             : largest_score(b->scores + row * KEYS, from, to));
         }

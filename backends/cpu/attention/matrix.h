@@ -92,9 +92,12 @@ static void pack_values(const cpu_attention_block *b, const char *const *rows, i
                           : rows[k + i] + at;
         if (k % 4 == 0)
             read_soon(soon, k / 4);
+        const int whole = pair[0] && pair[1] && count >= PANEL;
         for (int w = 0; w < SIDE; w += SIMD_LANES) {
-            const simd_u32 x = value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
-                           y = value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w);
+            const simd_u32 x = whole ? simd_load_u(pair[0] + 4 * w)
+                                     : value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
+                           y = whole ? simd_load_u(pair[1] + 4 * w)
+                                     : value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w);
             simd_store_u(tile + w * 4, (x & 0xffffu) | y << 16);
             simd_store_u(tile + TILE + w * 4, x >> 16 | (y & 0xffff0000u));
         }
@@ -166,14 +169,6 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
 
 /* --- weights: bf16, where scores were --- */
 
-/* The sum is that of weights before they are rounded. */
-static void weigh_and_round(const cpu_attention_block *b, int row, int from, int to, float most) {
-    weigh_row(b, row, from, to, most);
-    float *s = b->scores + row * KEYS;
-    for (int k = from; k < to; k += SIMD_LANES)
-        simd_store_h((uint16_t *)(void *)s + k, simd_to_bf16(simd_load_f(s + k)));
-}
-
 static void matrix_weights(const cpu_attention_block *b) {
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int r = row, n; r < row + b->of_head; r += n) {
@@ -182,9 +177,9 @@ static void matrix_weights(const cpu_attention_block *b) {
             const int from = g.from / PANEL * PANEL, to = (g.to + PANEL - 1) / PANEL * PANEL,
                       masks = g.partial || from != g.from || to != g.to || b->cap != 0;
             for (int i = r; i < r + n && g.from < g.to; i++)
-                weigh_and_round(b, i, from, to,
-                                masks ? mask_row(b, i, from, to)
-                                      : largest_score(b->scores + i * KEYS, from, to));
+                weigh_row(b, 1, i, from, to,
+                          masks ? mask_row(b, i, from, to)
+                                : largest_score(b->scores + i * KEYS, from, to));
         }
 }
 

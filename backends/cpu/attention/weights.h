@@ -70,20 +70,36 @@ CPU_INLINE void read_soon(const soon_rows *soon, int n) {
 
 /* --- weights --- */
 
+typedef float quad_f32 __attribute__((vector_size(16)));
+typedef uint32_t quad_u32 __attribute__((vector_size(16)));
+
+CPU_INLINE quad_f32 larger_of(quad_f32 a, quad_f32 b) {
+    const quad_u32 more = (quad_u32)(a > b);
+    return (quad_f32)(((quad_u32)a & more) | ((quad_u32)b & ~more));
+}
+
+CPU_INLINE quad_f32 joined(int sum, quad_f32 a, quad_f32 b) {
+    return sum ? a + b : larger_of(a, b);
+}
+
+/* The sum of all lanes, or the largest, as a tree whose nodes join halves. */
+CPU_INLINE float join_lanes(int sum, simd_f32 x) {
+    quad_f32 part[SIMD_LANES / 4];
+    memcpy(part, &x, sizeof x);
+    for (int width = SIMD_LANES / 8; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            part[i] = joined(sum, part[i], part[i + width]);
+    part[0] = joined(sum, part[0], __builtin_shufflevector(part[0], part[0], 2, 3, 0, 1));
+    part[0] = joined(sum, part[0], __builtin_shufflevector(part[0], part[0], 1, 0, 3, 2));
+    return part[0][0];
+}
+
 CPU_INLINE float largest_lane(simd_f32 x) {
-    float most = x[0];
-    for (int i = 1; i < SIMD_LANES; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
+    return join_lanes(0, x);
 }
 
 CPU_INLINE float sum_of_lanes(simd_f32 x) {
-    float part[SIMD_LANES];
-    simd_store_f(part, x);
-    for (int width = SIMD_LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            part[i] += part[i + width];
-    return part[0];
+    return join_lanes(1, x);
 }
 
 /* Caps scores and hides those of keys that the row does not see; returns the largest. */
@@ -116,7 +132,10 @@ static float largest_score(const float *s, int from, int to) {
     return largest_lane(most);
 }
 
-static void weigh_row(const cpu_attention_block *b, int row, int from, int to, float most) {
+/* Weights are stored as fp32, or as bf16 in the same place; their sum is that before the rounding.
+ */
+CPU_INLINE void weigh_row(const cpu_attention_block *b, int rounds, int row, int from, int to,
+                          float most) {
     float *s = b->scores + row * KEYS;
     const float scaled = most * b->factor, max = scaled > b->max[row] ? scaled : b->max[row],
                 base = max == -INFINITY ? 0 : max;
@@ -124,7 +143,10 @@ static void weigh_row(const cpu_attention_block *b, int row, int from, int to, f
     simd_f32 sum = {0};
     for (int k = from; k < to; k += SIMD_LANES) {
         const simd_f32 p = attention_exp2(simd_fma(simd_load_f(s + k), factor, less));
-        simd_store_f(s + k, p);
+        if (rounds)
+            simd_store_h((uint16_t *)(void *)s + k, simd_to_bf16(p));
+        else
+            simd_store_f(s + k, p);
         sum += p;
     }
     b->rescale[row] = attention_exp2(simd_set_f(b->max[row] - base))[0];
