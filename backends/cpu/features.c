@@ -11,10 +11,14 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 /* Of this architecture: another's would select what nobody asked for. */
 #if defined(__x86_64__)
-#define ISA_NAMES "scalar, avx2, avx512 or avx512_bf16"
+#define ISA_NAMES "scalar, avx2, avx512, avx512_bf16 or amx"
 #elif defined(__aarch64__)
 #define ISA_NAMES "scalar or neon"
 #else
@@ -26,9 +30,8 @@ static const struct {
 } isas[] = {
     {"scalar", CPU_ISA_SCALAR},
 #if defined(__x86_64__)
-    {"avx2", CPU_ISA_AVX2},
-    {"avx512", CPU_ISA_AVX512},
-    {"avx512_bf16", CPU_ISA_AVX512_BF16},
+    {"avx2", CPU_ISA_AVX2},     {"avx512", CPU_ISA_AVX512}, {"avx512_bf16", CPU_ISA_AVX512_BF16},
+    {"amx", CPU_ISA_AMX},
 #elif defined(__aarch64__)
     {"neon", CPU_ISA_NEON},
 #endif
@@ -51,6 +54,7 @@ static uint32_t saved_states(uint32_t leaf1_ecx) {
 }
 
 static cpu_isa detect(void) {
+    const uint32_t amx_states = 0x60000, amx = 1u << 24 | 1u << 22; /* tiles, and their bf16 */
     const uint32_t avx_states = 0x06, avx512_states = 0xe6;
     uint32_t a, b, c, d, b7, c7, d7;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !__get_cpuid_count(7, 0, &a, &b7, &c7, &d7))
@@ -64,7 +68,11 @@ static cpu_isa detect(void) {
         return CPU_ISA_AVX2;
     uint32_t a71, b71, c71, d71;
     int bf16 = __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (a71 & bit_AVX512BF16);
-    return bf16 ? CPU_ISA_AVX512_BF16 : CPU_ISA_AVX512;
+    if (!bf16)
+        return CPU_ISA_AVX512;
+    if ((d7 & amx) != amx || (states & amx_states) != amx_states)
+        return CPU_ISA_AVX512_BF16;
+    return CPU_ISA_AMX;
 }
 #elif defined(__aarch64__)
 static cpu_isa detect(void) {
@@ -197,12 +205,28 @@ cpu_isa cpu_isa_allowed(void) {
     return allowed;
 }
 
+/* The operating system keeps no memory for the state of tiles until a process asks for it. */
+static int tiles_granted;
+
+static void ask_for_tiles(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+    tiles_granted = syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#endif
+}
+
 rope_status cpu_isa_query(cpu_isa needs, char *reason) {
-    if (needs <= cpu_isa_allowed())
-        return ROPE_OK;
-    snprintf(reason, ROPE_REASON_SIZE, "declined: %s",
-             needs > cpu_isa_present() ? "not supported by this processor" : "above ROPE_CPU_ISA");
-    return ROPE_DECLINED;
+    static pthread_once_t asked = PTHREAD_ONCE_INIT;
+    const char *why = NULL;
+    if (needs > cpu_isa_present())
+        why = "not supported by this processor";
+    else if (needs > cpu_isa_allowed())
+        why = "above ROPE_CPU_ISA";
+    else if (needs == CPU_ISA_AMX && pthread_once(&asked, ask_for_tiles) == 0 && !tiles_granted)
+        why = "the operating system refuses the state of tiles";
+    if (why)
+        snprintf(reason, ROPE_REASON_SIZE, "declined: %s", why);
+    return why ? ROPE_DECLINED : ROPE_OK;
 }
 
 const char *cpu_setting_error(void) {

@@ -17,6 +17,7 @@ typedef enum cpu_isa {
     CPU_ISA_AVX2 = 2,   /* AVX2, FMA and F16C */
     CPU_ISA_AVX512 = 3, /* F, BW, DQ and VL */
     CPU_ISA_AVX512_BF16 = 4,
+    CPU_ISA_AMX = 5, /* tiles of bf16, beside AVX512_BF16 */
 } cpu_isa;
 
 /* The highest that processor and operating system support, without ROPE_CPU_ISA. */

@@ -5,14 +5,10 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
 #define ROPEKIT_CPU_ATTENTION_BLOCK_H
 
-#include "backends/cpu/attention/exp2.h"
-#include "backends/cpu/attention/kernel.h"
-#include "backends/cpu/simd/element.h"
-
-#include <math.h>
-
 /* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6, KEYS = CPU_ATTENTION_BLOCK };
+enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
+
+#include "backends/cpu/attention/weights.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
 
@@ -80,38 +76,27 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
     }
 }
 
-/* Reads the share that a head of the tile has in rows i..i + count - 1 of a list of K (which 0) or
- * V, beyond its end of the list which is read next. */
-CPU_INLINE void read_ahead(const cpu_attention_block *b, const char *const *rows, int i, int count,
-                           int end, int which, int row) {
-    const int head = row / b->of_head, heads = b->rows / b->of_head, last = end + b->ahead_count,
-              to = i + count * (head + 1) / heads;
-    for (i += count * head / heads; i < to && i < last; i++) {
-        const int here = i < end, size = cpu_dtype_size(b->dtype),
-                  bytes = here ? (which ? b->v_head_dim : b->head_dim) * size : b->ahead_bytes;
-        const int64_t step = here ? b->step[which] : b->ahead_step;
-        const char *at = here ? rows[i] : b->ahead[i - end];
-        for (int h = 0; h < heads; h++, at += step)
-            for (int line = 0; line < bytes; line += 64)
-                __builtin_prefetch(at + line, 0, 2);
-    }
-}
-
 /* --- products --- */
 
 /* `count` rows by a panel of keys. */
-CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s) {
+CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
+                              const soon_rows *soon) {
+    const int step = (dim + PANEL - 1) / PANEL;
     simd_f32 sum[GROUP][2];
 #pragma GCC unroll 12
     for (int r = 0; r < count; r++)
         sum[r][0] = sum[r][1] = (simd_f32){0};
-    for (int d = 0; d < dim; d++, panel += PANEL) {
-        const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
+    for (int d = 0, n = 0, end; d < dim; n++) {
+        read_soon(soon, n);
+        end = d + step < dim ? d + step : dim;
+        for (; d < end; d++, panel += PANEL) {
+            const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
 #pragma GCC unroll 12
-        for (int r = 0; r < count; r++) {
-            const simd_f32 x = simd_set_f(q[r * dim + d]);
-            sum[r][0] = simd_fma(x, low, sum[r][0]);
-            sum[r][1] = simd_fma(x, high, sum[r][1]);
+            for (int r = 0; r < count; r++) {
+                const simd_f32 x = simd_set_f(q[r * dim + d]);
+                sum[r][0] = simd_fma(x, low, sum[r][0]);
+                sum[r][1] = simd_fma(x, high, sum[r][1]);
+            }
         }
     }
 #pragma GCC unroll 12
@@ -128,10 +113,17 @@ typedef struct value_source {
     int64_t at;
 } value_source;
 
-CPU_INLINE simd_f32 value_of(int dtype, int direct, const value_source *v, int k, int part) {
-    if (direct)
-        return simd_widen(dtype, v->rows[k] + v->at + part * SIMD_LANES * cpu_dtype_size(dtype));
-    return simd_load_f(v->panel + k * PANEL + part * SIMD_LANES);
+/* PANEL elements of key k; those of bf16 in rows are parted into even and odd ones, at half the
+ * cost. */
+CPU_INLINE simd_pair values_of(int dtype, int direct, const value_source *v, int k) {
+    if (!direct)
+        return (simd_pair){simd_load_f(v->panel + k * PANEL),
+                           simd_load_f(v->panel + k * PANEL + SIMD_LANES)};
+    const char *at = v->rows[k] + v->at;
+    if (dtype == ROPE_BF16)
+        return simd_split_words(dtype, simd_load_u(at));
+    return (simd_pair){simd_widen(dtype, at),
+                       simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
 typedef simd_f32 group_sum[GROUP][2];
@@ -140,13 +132,12 @@ typedef simd_f32 group_sum[GROUP][2];
 CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
                                 const value_source *v, group_sum sum) {
     for (int k = from; k < to; k++) {
-        const simd_f32 low = value_of(dtype, direct, v, k, 0),
-                       high = value_of(dtype, direct, v, k, 1);
+        const simd_pair value = values_of(dtype, direct, v, k);
 #pragma GCC unroll 12
         for (int r = 0; r < count; r++) {
             const simd_f32 x = simd_set_f(p[r * KEYS + k]);
-            sum[r][0] = simd_fma(x, low, sum[r][0]);
-            sum[r][1] = simd_fma(x, high, sum[r][1]);
+            sum[r][0] = simd_fma(x, value.x1, sum[r][0]);
+            sum[r][1] = simd_fma(x, value.x2, sum[r][1]);
         }
     }
 }
@@ -194,24 +185,6 @@ CPU_INLINE int group_of(const cpu_attention_block *b, int row) {
     return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-/* The keys that rows of a group see: of all, and whether some row sees fewer. */
-typedef struct group_range {
-    int from, to, partial;
-} group_range;
-
-CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count) {
-    group_range g = {KEYS, 0, b->seen != NULL};
-    for (int r = row; r < row + count; r++) {
-        if (b->first[r] >= b->last[r])
-            continue;
-        g.from = b->first[r] < g.from ? b->first[r] : g.from;
-        g.to = b->last[r] > g.to ? b->last[r] : g.to;
-    }
-    for (int r = row; r < row + count; r++)
-        g.partial |= b->first[r] != g.from || b->last[r] != g.to;
-    return g;
-}
-
 #define BY_COUNT(count, call)                                                                      \
     switch (count) {                                                                               \
     case 1: {                                                                                      \
@@ -237,23 +210,26 @@ CPU_INLINE group_range range_of(const cpu_attention_block *b, int row, int count
     }
 
 /* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
-static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key) {
+static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key,
+                                       soon_rows *soon) {
     for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         if (g.to <= key || g.from >= key + PANEL)
             continue;
         BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
-                                  b->scores + r * KEYS + key))
+                                  b->scores + r * KEYS + key, soon))
+        soon->count = 0;
     }
 }
 
 CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
                            const char *const *rows) {
     for (int r = 0; r < b->rows; r += b->of_head) {
-        read_ahead(b, rows, PANEL, PANEL, count, 0, r);
+        soon_rows soon;
+        find_soon(b, rows, PANEL, PANEL, count, 0, r, &soon);
         pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
-        multiply_rows(b, r, key);
+        multiply_rows(b, r, key, &soon);
     }
 }
 
@@ -272,68 +248,6 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
 
 /* --- weights --- */
 
-CPU_INLINE float largest_lane(simd_f32 x) {
-    float most = x[0];
-    for (int i = 1; i < SIMD_LANES; i++)
-        most = x[i] > most ? x[i] : most;
-    return most;
-}
-
-CPU_INLINE float sum_of_lanes(simd_f32 x) {
-    float part[SIMD_LANES];
-    simd_store_f(part, x);
-    for (int width = SIMD_LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++)
-            part[i] += part[i + width];
-    return part[0];
-}
-
-/* Caps scores and hides those of keys that the row does not see; returns the largest. */
-static float mask_row(const cpu_attention_block *b, int row, int from, int to) {
-    float *s = b->scores + row * KEYS;
-    simd_i32 key = {0};
-    simd_f32 most = simd_set_f(-INFINITY);
-    for (int i = 0; i < SIMD_LANES; i++)
-        key[i] = i + from;
-    for (int k = from; k < to; k += SIMD_LANES, key += SIMD_LANES) {
-        simd_f32 x = simd_load_f(s + k);
-        if (b->cap != 0)
-            x = attention_tanh(x * simd_set_f(b->to_cap)) * simd_set_f(b->cap);
-        simd_i32 sees = (key >= b->first[row]) & (key < b->last[row]);
-        for (int i = 0; i < SIMD_LANES && b->seen; i++)
-            sees[i] &= -(int32_t)(b->seen[row][(k + i) / 32] >> (k + i) % 32 & 1);
-        x = attention_where(sees, x, simd_set_f(-INFINITY));
-        most = attention_where(x > most, x, most);
-        simd_store_f(s + k, x);
-    }
-    return largest_lane(most);
-}
-
-static float largest_score(const float *s, int from, int to) {
-    simd_f32 most = simd_set_f(-INFINITY);
-    for (int k = from; k < to; k += SIMD_LANES) {
-        const simd_f32 x = simd_load_f(s + k);
-        most = attention_where(x > most, x, most);
-    }
-    return largest_lane(most);
-}
-
-static void weigh_row(const cpu_attention_block *b, int row, int from, int to, float most) {
-    float *s = b->scores + row * KEYS;
-    const float scaled = most * b->factor, max = scaled > b->max[row] ? scaled : b->max[row],
-                base = max == -INFINITY ? 0 : max;
-    const simd_f32 factor = simd_set_f(b->factor), less = simd_set_f(-base);
-    simd_f32 sum = {0};
-    for (int k = from; k < to; k += SIMD_LANES) {
-        const simd_f32 p = attention_exp2(simd_fma(simd_load_f(s + k), factor, less));
-        simd_store_f(s + k, p);
-        sum += p;
-    }
-    b->rescale[row] = attention_exp2(simd_set_f(b->max[row] - base))[0];
-    b->max[row] = max;
-    b->sum[row] = b->sum[row] * b->rescale[row] + sum_of_lanes(sum);
-}
-
 static void block_weights(const cpu_attention_block *b) {
     for (int r = 0, n; r < b->rows; r += n) {
         n = group_of(b, r);
@@ -342,7 +256,7 @@ static void block_weights(const cpu_attention_block *b) {
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
         for (int row = r; row < r + n && g.from < g.to; row++) {
             const int masks = g.partial || from != g.from || to != g.to || b->cap != 0;
-            weigh_row(b, row, from, to,
+            weigh_row(b, 0, row, from, to,
                       masks ? mask_row(b, row, from, to)
                             : largest_score(b->scores + row * KEYS, from, to));
         }
@@ -350,11 +264,6 @@ static void block_weights(const cpu_attention_block *b) {
 }
 
 /* --- values --- */
-
-CPU_INLINE int sees(const cpu_attention_block *b, int row, int key) {
-    return key >= b->first[row] && key < b->last[row] &&
-           (!b->seen || (b->seen[row][key / 32] >> key % 32 & 1));
-}
 
 /* The same chain over the keys that a row sees alone: 0 * infinity is not 0. */
 static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, int n,
@@ -415,8 +324,9 @@ CPU_INLINE void add_few_keys(int dtype, int count, int64_t stride, const float *
 
 /* The same of n rows from r on, all dimensions. */
 CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int n,
-                             group_range keys, int count, value_source v) {
+                             group_range keys, int count, value_source v, const soon_rows *soon) {
     for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
+        read_soon(soon, d / PANEL);
         float *part = b->panel + r * b->o_stride + d;
         v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
         BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
@@ -427,14 +337,16 @@ CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
     const value_source v = {.rows = rows};
+    soon_rows soon = {.count = 0};
     for (int r = 0, n; r < b->rows; r += n) {
+        soon.count = 0;
         if (r % b->of_head == 0)
-            read_ahead(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r);
+            find_soon(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r, &soon);
         n = group_of(b, r);
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
-        add_few_rows(dtype, b, r, n, keys, count, v);
+        add_few_rows(dtype, b, r, n, keys, count, v, &soon);
     }
 }
 
@@ -445,6 +357,11 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
         for (int d = 0; d < count && g.from < g.to; d += PANEL) {
             group_sum sum;
             load_sums(1, b->panel + r * b->o_stride + d, 0, sum);
+            if (b->dtype == ROPE_BF16) {
+                const simd_f32 even = sum[0][0], odd = sum[0][1];
+                sum[0][0] = simd_low(even, odd);
+                sum[0][1] = simd_high(even, odd);
+            }
             if (is_finite(1, sum)) {
                 join_sums(1, sum, b->rescale + r, b->o + r * b->o_stride + first + d, 0);
                 continue;
@@ -489,24 +406,6 @@ static void block_values(const cpu_attention_block *b, int first, int count, con
         add_values(ROPE_BF16, b, first, count, v);
     else
         add_values(ROPE_F16, b, first, count, v);
-}
-
-/* --- rows of results --- */
-
-static void block_join(float *total, float *total_max, float *total_sum, const float *o, float max,
-                       float sum, int n) {
-    const float most = max > *total_max ? max : *total_max, base = most == -INFINITY ? 0 : most;
-    const simd_f32 keep = attention_exp2(simd_set_f(*total_max - base)),
-                   add = attention_exp2(simd_set_f(max - base));
-    for (int i = 0; i < n; i += SIMD_LANES)
-        simd_store_f(total + i, simd_fma(simd_load_f(total + i), keep, simd_load_f(o + i) * add));
-    *total_max = most;
-    *total_sum = *total_sum * keep[0] + sum * add[0];
-}
-
-static void block_scale(float *o, float factor, int n) {
-    for (int i = 0; i < n; i += SIMD_LANES)
-        simd_store_f(o + i, (simd_load_f(o + i) + simd_set_f(0)) * simd_set_f(factor));
 }
 
 #define ATTENTION_KERNEL(isa, append_kernel)                                                       \

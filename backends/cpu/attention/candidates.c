@@ -2,10 +2,18 @@
 #include "backends/cpu/attention/kernel.h"
 #include "backends/cpu/candidate_lists.h"
 
+#include <stdio.h>
+
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
-    (void)problem, (void)device;
-    return cpu_isa_query(((const cpu_attention_kernel *)self->data)->needs, reason);
+    (void)device;
+    const cpu_attention_kernel *kernel = self->data;
+    const rope_attention_problem *p = problem; /* NULL: of any */
+    if (p && kernel->dtype && kernel->dtype != p->rope.dtype) {
+        snprintf(reason, ROPE_REASON_SIZE, "declined: bf16 alone");
+        return ROPE_DECLINED;
+    }
+    return cpu_isa_query(kernel->needs, reason);
 }
 
 #define CANDIDATE(label, kernel, forced)                                                           \
@@ -17,6 +25,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
+    CANDIDATE("amx", cpu_attention_amx, 0),
     CANDIDATE("avx512", cpu_attention_avx512, 0),
     CANDIDATE("avx2", cpu_attention_avx2, 0),
 #elif defined(__aarch64__)

@@ -30,7 +30,8 @@ typedef struct cpu_attention_block {
     int from, to;      /* keys of the block that some row sees */
     float factor;      /* from scores to powers of 2 */
     float cap, to_cap; /* scores become cap * tanh(score * to_cap); cap 0: none */
-    const float *q;    /* [rows][head_dim] */
+    int64_t q_bytes;   /* from a row of q to the next */
+    const float *q;    /* [rows][head_dim], or elements of the kernel's dtype */
     float *scores;     /* [rows][CPU_ATTENTION_BLOCK]; then weights */
     float *o;          /* [rows][o_stride]: sums of weight * value */
     float *max, *sum;  /* [rows]: largest score as a power of 2, and sum of weights */
@@ -52,6 +53,8 @@ struct attention_tile;
 
 typedef struct cpu_attention_kernel {
     cpu_isa needs;
+    int dtype; /* the one that it has, padded with zeros to 64 bytes in rows of q; 0: all, as fp32
+                */
     const cpu_append_kernel *append; /* conversions, and rotations of rope */
     int panel;                       /* keys of a panel */
     /* Scores of keys first..first + count - 1 of a block, first a multiple of panel; k: their
@@ -77,7 +80,7 @@ typedef struct cpu_attention_kernel {
 extern const cpu_attention_kernel cpu_attention_scalar;
 extern const cpu_attention_kernel cpu_attention_avx2;
 extern const cpu_attention_kernel cpu_attention_avx512;
-extern const cpu_attention_kernel cpu_attention_avx512_bf16;
+extern const cpu_attention_kernel cpu_attention_amx;
 extern const cpu_attention_kernel cpu_attention_neon;
 extern const cpu_attention_kernel cpu_attention_reference;
 

@@ -127,9 +127,9 @@ void attention_rotate_first(const attention_walk *w, int index, int parts) {
     }
 }
 
-/* Some heads of a query, as fp32. */
+/* Some heads of a query, as the kernel has them. */
 static void read_query(const attention_walk *w, const attention_tile *t, const rope_token *token,
-                       int64_t i, int64_t head, int64_t count, char *stage, float *q) {
+                       int64_t i, int64_t head, int64_t count, char *stage, char *q) {
     const rope_operand *o = &w->call->rope.tensor[0];
     const int dim = w->problem->head_dim, rotated = o->out != NULL;
     const int64_t *stride = rotated ? o->out_stride : o->in_stride, bytes = (int64_t)dim * w->size,
@@ -144,12 +144,17 @@ static void read_query(const attention_walk *w, const attention_tile *t, const r
         const cpu_head gather = {in + h * step, stage + h * bytes, stride[3], 1};
         if (!turns && !plain)
             cpu_copy_elements(w->size, &gather, 0, dim);
-        w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, (char *)(q + h * dim),
-                                dim);
+        char *to = q + h * attention_q_bytes(w);
+        if (w->kernel->dtype) {
+            memcpy(to, from, (size_t)bytes);
+            memset(to + bytes, 0, (size_t)(attention_q_bytes(w) - bytes));
+        } else {
+            w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, to, dim);
+        }
     }
 }
 
-void attention_queries(const attention_walk *w, const attention_tile *t, char *stage, float *q) {
+void attention_queries(const attention_walk *w, const attention_tile *t, char *stage, char *q) {
     const int64_t most = CPU_ATTENTION_PAD;
     for (int64_t row = 0, count; row < t->count * t->heads; row += count) {
         const int64_t i = attention_query_of(w, t, row), head = attention_head_of(w, t, row),
@@ -160,6 +165,6 @@ void attention_queries(const attention_walk *w, const attention_tile *t, char *s
         count = count < most ? count : most;
         if (w->problem->rotates[0])
             rope_query_token(w->problem, w->call, &t->s, i, &token);
-        read_query(w, t, &token, i, head, count, stage, q + row * w->problem->head_dim);
+        read_query(w, t, &token, i, head, count, stage, q + row * attention_q_bytes(w));
     }
 }

@@ -257,7 +257,8 @@ static void fill_block(tile_state *t, float *memory) {
     b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
     b->panel = memory;
     b->q = memory + panel_bytes(t->w) / (int64_t)sizeof(float);
-    b->scores = memory + panel_bytes(t->w) / (int64_t)sizeof(float) + b->rows * b->head_dim;
+    b->q_bytes = attention_q_bytes(t->w);
+    b->scores = memory + (panel_bytes(t->w) + b->rows * b->q_bytes) / (int64_t)sizeof(float);
     b->max = t->max;
     b->sum = t->sum;
     b->rescale = t->rescale;
@@ -277,6 +278,6 @@ void attention_tile_attend(const attention_walk *w, const attention_tile *tile, 
         t.source[which] = attention_source_of(w, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;
     }
-    attention_queries(w, tile, (char *)memory, memory + (t.block.q - memory));
+    attention_queries(w, tile, (char *)memory, (char *)(memory + (t.block.q - memory)));
     run_results(&t, split);
 }

@@ -105,8 +105,14 @@ void attention_rotate(const attention_walk *w, const rope_call *call, const rope
 /* One thread's part of what is rotated before a tile reads it. */
 void attention_rotate_first(const attention_walk *w, int index, int parts);
 
-/* Rows of q of a tile as fp32, rotated where that is asked; stage: CPU_ATTENTION_PAD of them. */
-void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, float *q);
+/* Bytes of a row of q of a tile. */
+CPU_INLINE int64_t attention_q_bytes(const attention_walk *w) {
+    const int64_t dim = w->problem->head_dim;
+    return w->kernel->dtype ? (dim * w->size + 63) / 64 * 64 : dim * (int64_t)sizeof(float);
+}
+
+/* Rows of q of a tile, rotated where that is asked; stage: CPU_ATTENTION_PAD of them. */
+void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, char *q);
 
 /* Ends a row: out and lse from its sums. */
 void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row, float max,

@@ -98,7 +98,7 @@ static void attend(const attention_walk *w, const attention_tile *tile) {
         r.tile.count = 1;
         const int64_t i = attention_query_of(w, &r.tile, 0);
         r.seen = rope_keys_seen(w->problem, &tile->s, rope_query_index(&tile->s, i));
-        attention_queries(w, &r.tile, (char *)stage, r.q);
+        attention_queries(w, &r.tile, (char *)stage, (char *)r.q);
         attend_row(&r);
     }
 }

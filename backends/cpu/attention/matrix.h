@@ -1,0 +1,316 @@
+/*
+ * A block of bf16 keys and the rows that see them by products of tiles of 16 rows of 64 bytes,
+ * compiled by the file that includes this with its vectors and MATRIX_: operands of bf16, sums of
+ * fp32.
+ *
+ * A product takes the 32 elements of a row of its first tile in two chains, of the even and of the
+ * odd ones, and adds both to a sum. So a score is a chain over products of 32 elements of head_dim,
+ * a block's part of a result one over products of 32 keys.
+ */
+#ifndef ROPEKIT_CPU_ATTENTION_MATRIX_H
+#define ROPEKIT_CPU_ATTENTION_MATRIX_H
+
+/* Keys, or elements of values, and rows of a product of two tiles by two. */
+enum { PANEL = 32, ROWS = 32, TILE = 1024, SIDE = 16 };
+
+#include "backends/cpu/attention/weights.h"
+
+/* --- panels: tiles whose row n has words 16 m + n of 16 columns --- */
+
+/* Not 0 where an element of bf16 is 2^65 or more. */
+CPU_INLINE simd_u32 large_words(simd_u32 x) {
+    return x & (x << 1) & 0x40004000u;
+}
+
+/* Words n.. of columns `first`.. to a tile; no more than `words` and `count` are there. */
+CPU_INLINE void pack_square(const char *const *column, int count, int64_t at, int words, char *tile,
+                            simd_u32 *large) {
+    simd_u32 x[SIMD_LANES];
+    for (int k = 0; k < SIMD_LANES; k++) {
+        x[k] = (simd_u32){0};
+        if (k < count && words >= SIMD_LANES)
+            x[k] = simd_load_u(column[k] + at);
+        else if (k < count && words > 0)
+            x[k] = simd_some_words(column[k] + at, words);
+    }
+    for (int k = 0; k < SIMD_LANES; k++)
+        *large |= large_words(x[k]);
+    simd_transpose(x);
+    for (int i = 0; i < SIMD_LANES; i++)
+        simd_store_u(tile + i * 64, x[i]);
+}
+
+/* The last element of an odd number of them. */
+CPU_INLINE void pack_last(const char *const *column, int count, int64_t at, char *row) {
+    for (int k = 0; k < SIDE && k < count; k++)
+        memcpy(row + 4 * k, column[k] + at, 2);
+}
+
+/* PANEL keys, or `count`, from `at` bytes on: tiles [32 elements][half of the keys]. Returns
+ * whether one may have large elements. */
+static int pack_keys(const cpu_attention_block *b, const char *const *rows, int count, int64_t at,
+                     const soon_rows *soon, char *panel) {
+    const int words = b->head_dim / 2, chunks = (b->head_dim + 31) / 32;
+    simd_u32 large = {0};
+    for (int c = 0, n = 0; c < chunks; c++)
+        for (int half = 0; half < 2; half++) {
+            char *tile = panel + (2 * c + half) * TILE;
+            for (const int end = (2 * c + half + 1) * PANEL / (2 * chunks); n < end; n++)
+                read_soon(soon, n);
+            for (int k = 0; k < SIDE; k += SIMD_LANES)
+                for (int w = 0; w < SIDE; w += SIMD_LANES)
+                    pack_square(rows + half * SIDE + k, count - half * SIDE - k,
+                                at + (c * SIDE + w) * 4, words - c * SIDE - w,
+                                tile + w * 64 + k * 4, &large);
+            if (b->head_dim % 2 && c == words / SIDE)
+                pack_last(rows + half * SIDE, count - half * SIDE, at + words * 4,
+                          tile + words % SIDE * 64);
+        }
+    return simd_any(large) || b->head_dim % 2;
+}
+
+CPU_INLINE simd_u32 value_words(const char *row, int count) {
+    simd_u32 x = {0};
+    if (!row)
+        return x;
+    if (count >= 2 * SIMD_LANES)
+        return simd_load_u(row);
+    memcpy(&x, row, count > 0 ? 2 * (size_t)count : 0);
+    return x;
+}
+
+/* PANEL elements of values, or `count`, of keys from..to - 1 that a row sees (row -1: of all), from
+ * `at` bytes on: tiles [32 keys][even or odd elements]. */
+static void pack_values(const cpu_attention_block *b, const char *const *rows, int from, int to,
+                        int64_t at, int count, int row, const soon_rows *soon, char *panel) {
+    for (int k = from / 32 * 32; k < (to + 31) / 32 * 32; k += 2) {
+        char *tile = panel + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
+        const char *pair[2];
+        for (int i = 0; i < 2; i++)
+            pair[i] = k + i < from || k + i >= to || (row >= 0 && !sees(b, row, k + i))
+                          ? NULL
+                          : rows[k + i] + at;
+        if (k % 4 == 0)
+            read_soon(soon, k / 4);
+        const int whole = pair[0] && pair[1] && count >= PANEL;
+        for (int w = 0; w < SIDE; w += SIMD_LANES) {
+            const simd_u32 x = whole ? simd_load_u(pair[0] + 4 * w)
+                                     : value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
+                           y = whole ? simd_load_u(pair[1] + 4 * w)
+                                     : value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w);
+            simd_store_u(tile + w * 4, (x & 0xffffu) | y << 16);
+            simd_store_u(tile + TILE + w * 4, x >> 16 | (y & 0xffff0000u));
+        }
+    }
+}
+
+/* --- scores --- */
+
+static int has_large(const char *row, int dim) {
+    simd_u32 large = {0};
+    int d = 0;
+    for (; d + 2 * SIMD_LANES <= dim; d += 2 * SIMD_LANES)
+        large |= large_words(simd_load_u(row + 2 * d));
+    return simd_any(large | large_words(value_words(row + 2 * d, dim - d)));
+}
+
+static int some_large(const cpu_attention_block *b) {
+    int some = 0;
+    for (int r = 0; r < b->rows; r++)
+        some |= has_large((const char *)b->q + r * b->q_bytes, b->head_dim);
+    return some;
+}
+
+/* Products take subnormal numbers for 0, which counts beside large ones: a score of a row or a key
+ * with elements of 2^65 or more is a chain over head_dim. */
+static CPU_NOINLINE void add_large(const cpu_attention_block *b, int row, int key, int count,
+                                   int64_t at, const char *const *rows) {
+    for (int n = 0; n < count && n < PANEL; n++) {
+        const int large = has_large(rows[n] + at, b->head_dim);
+        for (int r = row; r < row + b->of_head; r++) {
+            const char *q = (const char *)b->q + r * b->q_bytes;
+            float x = 0;
+            if (!large && !has_large(q, b->head_dim))
+                continue;
+            for (int d = 0; d < b->head_dim; d++)
+                x = __builtin_fmaf(cpu_load(ROPE_BF16, q, d), cpu_load(ROPE_BF16, rows[n] + at, d),
+                                   x);
+            b->scores[r * KEYS + key + n] = x;
+        }
+    }
+}
+
+static void matrix_scores(const cpu_attention_block *b, int first, int count,
+                          const char *const *k) {
+    char *panel = (char *)b->panel;
+    const int chunks = (b->head_dim + 31) / 32;
+    const int large = some_large(b);
+    MATRIX_BEGIN();
+    for (int key = first; key < first + count; key += PANEL)
+        for (int row = 0; row < b->rows; row += b->of_head) {
+            const char *const *rows = k + (key - first);
+            soon_rows soon;
+            find_soon(b, k, count + key - first, PANEL, count, 0, row, &soon);
+            const int left_keys = first + count - key;
+            const int64_t at = row / b->of_head * b->step[0];
+            const int large_keys = pack_keys(b, rows, left_keys, at, &soon, panel);
+            for (int r = row; r < row + b->of_head; r += ROWS) {
+                const int left = row + b->of_head - r, n = left < ROWS ? left : ROWS;
+                const group_range g = range_of(b, r, n);
+                if (g.from < key + PANEL && g.to > key)
+                    MATRIX_MULTIPLY(n > SIDE, (const char *)b->q + (int64_t)r * b->q_bytes,
+                                    b->q_bytes, panel, chunks, b->scores + r * KEYS + key, KEYS);
+            }
+            if (large || large_keys)
+                add_large(b, row, key, left_keys, at, rows);
+        }
+    MATRIX_END();
+}
+
+/* --- weights: bf16, where scores were --- */
+
+static void matrix_weights(const cpu_attention_block *b) {
+    for (int row = 0; row < b->rows; row += b->of_head)
+        for (int r = row, n; r < row + b->of_head; r += n) {
+            n = row + b->of_head - r < ROWS ? row + b->of_head - r : ROWS;
+            const group_range g = range_of(b, r, n);
+            const int from = g.from / PANEL * PANEL, to = (g.to + PANEL - 1) / PANEL * PANEL,
+                      masks = g.partial || from != g.from || to != g.to || b->cap != 0;
+            for (int i = r; i < r + n && g.from < g.to; i++)
+                weigh_row(b, 1, i, from, to,
+                          masks ? mask_row(b, i, from, to)
+                                : largest_score(b->scores + i * KEYS, from, to));
+        }
+}
+
+/* --- values --- */
+
+typedef float matrix_sums[ROWS][PANEL]; /* of even elements, then of odd ones */
+
+/* Products flush what is below 2^-126: an element that comes to less than 2^-100 is summed again,
+ * key by key. */
+static CPU_NOINLINE void add_small(const cpu_attention_block *b, int row, int64_t at, int count,
+                                   const char *const *v, float *sum) {
+    const uint16_t *weight = (const uint16_t *)(const void *)(b->scores + row * KEYS);
+    for (int e = 0; e < count && e < PANEL; e++) {
+        float *to = sum + e % 2 * SIDE + e / 2, x = 0;
+        if (!(*to < 0x1p-100f && *to > -0x1p-100f))
+            continue;
+        for (int k = b->first[row]; k < b->last[row]; k++)
+            if (sees(b, row, k))
+                x = __builtin_fmaf(rope_from_bf16(weight[k]), cpu_load(ROPE_BF16, v[k] + at, e), x);
+        *to = x;
+    }
+}
+
+CPU_INLINE simd_u32 is_small(simd_f32 x) {
+    return (simd_u32)((x < simd_set_f(0x1p-100f)) & (x > simd_set_f(-0x1p-100f)));
+}
+
+CPU_INLINE simd_u32 is_odd(simd_f32 x) {
+    return (simd_u32)(x * simd_set_f(0) != (simd_f32){0});
+}
+
+/* Whether some value of the keys of a block is not 0, for each element of a panel. */
+static void find_values(const char *panel, int from, int to, simd_u32 *some) {
+    for (int i = 0; i < PANEL / SIMD_LANES; i++)
+        some[i] = (simd_u32){0};
+    for (int c = from / 32; c < (to + 31) / 32; c++)
+        for (int i = 0; i < PANEL / SIMD_LANES; i++)
+            for (int n = 0; n < SIDE; n++)
+                some[i] |= simd_load_u(panel + (2 * c + i * SIMD_LANES / SIDE) * TILE + n * 64 +
+                                       i * SIMD_LANES % SIDE * 4) &
+                           0x7fff7fffu;
+    for (int i = 0; i < PANEL / SIMD_LANES; i++)
+        some[i] = (simd_u32)(some[i] != (simd_u32){0});
+}
+
+/* Values of a head for `count` elements from element d of its rows on. */
+typedef struct value_panel {
+    const char *const *rows;
+    int64_t at;
+    int d, count;
+    char *tiles;
+    simd_u32 some[PANEL / SIMD_LANES]; /* elements that are not all 0 */
+} value_panel;
+
+/* The sums of a row over the keys that it sees alone: 0 * infinity is not 0. */
+static CPU_NOINLINE void add_seen(const cpu_attention_block *b, int row, group_range g,
+                                  const value_panel *v, float *sum) {
+    char tiles[KEYS / 32 * 2 * TILE] __attribute__((aligned(64)));
+    matrix_sums sums;
+    pack_values(b, v->rows, g.from, g.to, v->at, v->count, row, &(soon_rows){.count = 0}, tiles);
+    MATRIX_MULTIPLY(0, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
+                    (int64_t)(KEYS * sizeof(float)), tiles + g.from / 32 * 2 * TILE,
+                    (g.to + 31) / 32 - g.from / 32, sums[0], PANEL);
+    memcpy(sum, sums[0], sizeof sums[0]);
+}
+
+/* Joins the sums of a row to its o. */
+CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, const value_panel *v,
+                         float *sum) {
+    simd_u32 odd = {0}, small = {0};
+    for (int i = 0; i < PANEL / SIMD_LANES; i++) {
+        const simd_f32 x = simd_load_f(sum + i * SIMD_LANES);
+        odd |= is_odd(x);
+        small |= is_small(x) & v->some[i];
+    }
+    if (g.partial && simd_any(odd)) {
+        add_seen(b, row, g, v, sum);
+        small = ~(simd_u32){0};
+    }
+    if (simd_any(small))
+        add_small(b, row, v->at, v->count, v->rows, sum);
+    float *o = b->o + row * b->o_stride + v->d;
+    const simd_f32 rescale = simd_set_f(b->rescale[row]);
+    for (int i = 0; i < SIDE; i += SIMD_LANES) {
+        const simd_f32 even = simd_load_f(sum + i), uneven = simd_load_f(sum + SIDE + i);
+        float *at = o + 2 * i;
+        simd_store_f(at, simd_fma(simd_load_f(at), rescale, simd_low(even, uneven)));
+        at += SIMD_LANES;
+        simd_store_f(at, simd_fma(simd_load_f(at), rescale, simd_high(even, uneven)));
+    }
+}
+
+static void add_rows(const cpu_attention_block *b, int r, int n, const value_panel *v) {
+    matrix_sums sums;
+    const group_range g = range_of(b, r, n);
+    if (g.from >= g.to)
+        return;
+    MATRIX_MULTIPLY(n > SIDE, (const char *)(b->scores + r * KEYS) + g.from / 32 * 64,
+                    (int64_t)(KEYS * sizeof(float)), v->tiles + g.from / 32 * 2 * TILE,
+                    (g.to + 31) / 32 - g.from / 32, sums[0], PANEL);
+    for (int i = 0; i < n; i++)
+        join_row(b, r + i, g, v, sums[i]);
+}
+
+static void matrix_values(const cpu_attention_block *b, int first, int count,
+                          const char *const *v) {
+    MATRIX_BEGIN();
+    for (int row = 0; row < b->rows; row += b->of_head)
+        for (int d = 0; d < count; d += PANEL) {
+            value_panel p = {.rows = v,
+                             .at = row / b->of_head * b->step[1] + (int64_t)d * 2,
+                             .d = first + d,
+                             .count = count - d,
+                             .tiles = (char *)b->panel};
+            soon_rows soon;
+            find_soon(b, v, b->to + d, PANEL, b->to, 1, row, &soon);
+            pack_values(b, v, b->from, b->to, p.at, p.count, -1, &soon, p.tiles);
+            find_values(p.tiles, b->from, b->to, p.some);
+            for (int r = row; r < row + b->of_head; r += ROWS) {
+                const int left = row + b->of_head - r;
+                add_rows(b, r, left < ROWS ? left : ROWS, &p);
+            }
+        }
+    MATRIX_END();
+}
+
+#define MATRIX_KERNEL(isa, append_kernel)                                                          \
+    {                                                                                              \
+        .needs = (isa), .dtype = ROPE_BF16, .append = &(append_kernel), .panel = PANEL,            \
+        .scores = matrix_scores, .weights = matrix_weights, .values = matrix_values,               \
+        .join = block_join, .scale = block_scale                                                   \
+    }
+
+#endif
