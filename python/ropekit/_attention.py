@@ -299,6 +299,7 @@ def attention(
     arguments: Any = (q, k, v, text_for(config, options, q), positions, cu_seqlens, k_lengths)
     arguments = (*arguments, k_cache, v_cache, block_table, sinks)
     name = "attention_lse" if return_lse else "attention"
+    numbers: tuple[int, ...] = ()
     # PyTorch takes its time over each argument, so that what is last and not given stays out.
     usual = k_positions is k_cu_seqlens is q_lengths is k_scale is v_scale is tree_mask is None
     usual = usual and sequence_offsets is sequence_lengths is cos is sin is max_seqlen_k is None
@@ -308,22 +309,22 @@ def attention(
         numbers = whole(position_offset), tree_keys or 0, _number("max_seqlen_k", max_seqlen_k)
         rest = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
         tables = sequence_offsets, sequence_lengths, cos, sin
-        arguments = (*arguments, *rest, *tables, *flag, *numbers)
-    found: Tensor | tuple[Tensor, Tensor] = _call(name, arguments, position_flag)
+        arguments = (*arguments, *rest, *tables, *flag)
+    found: Tensor | tuple[Tensor, Tensor] = _call(name, arguments, numbers, position_flag)
     return found[0] if name == "attention_flag" and not return_lse else found
 
 
-def _call(name: str, arguments: Any, flag: Tensor | None) -> Any:
+def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
     try:
         if is_compiling() or is_derived():
-            return _OPERATORS[name](*arguments)
+            return _OPERATORS[name](*arguments, *numbers)
         if torch.is_grad_enabled():
             check_no_grad(_named(arguments))
         if flag is not None:
             check_may_write({"position_flag": flag})
-        found = _DIRECT[name](*arguments)
+        found = _DIRECT[name](*arguments, *numbers)
     except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, arguments)
+        refuse_attention(error, arguments, numbers[0] if numbers else 0)
     if flag is not None:
         increment_version([flag])
     return found

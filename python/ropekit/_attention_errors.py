@@ -101,8 +101,8 @@ def explain_attention(text: str) -> str:
     return explain(text)
 
 
-def refuse_attention(error: Exception, arguments: Any) -> NoReturn:
+def refuse_attention(error: Exception, arguments: Any, offset: int) -> NoReturn:
     """Raises `error`, with which a call ended, as what it says of the call's arguments."""
     named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
     given = {name: x for name, x in named if x is not None}
-    refuse(error, given, 0, check_attention, explain_attention)
+    refuse(error, given, offset, check_attention, explain_attention)

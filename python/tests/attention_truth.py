@@ -40,6 +40,7 @@ def attend(
     k: Tensor,
     v: Tensor,
     seen: Tensor,
+    *,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -72,9 +73,7 @@ def attend(
     bound = r[..., None] * (weights @ v.abs()) + tiny * v.abs().sum(-2, keepdim=True)
     bound = bound + unit * (out.abs() + bound) + tiny
     lse_bound = (e + u * (k.shape[-2] + 16)).expm1() + 4 * u * (lse.abs() + largest)
-    return Row(
-        *(x.transpose(-2, -3) for x in (out,)), lse.mT, bound.transpose(-2, -3), lse_bound.mT
-    )
+    return Row(out.transpose(-2, -3), lse.mT, bound.transpose(-2, -3), lse_bound.mT)
 
 
 def assert_within(found: Tensor, lse: Tensor | None, wanted: Row) -> None:

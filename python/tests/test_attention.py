@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import ropekit
 import torch
-from attention_truth import assert_within, attend, visible
-
 import truth
+from attention_truth import assert_within, attend, visible
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 THETA = 5e5
@@ -29,6 +28,7 @@ def tensors_of(
     n: int,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    *,
     heads: tuple[int, int] = (4, 2),
     dims: tuple[int, int] = (64, 64),
 ) -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ def test_masks(dtype: torch.dtype, mask: str, m: int, n: int, device: str) -> No
 @pytest.mark.parametrize("heads", [(4, 4), (4, 1), (6, 3)])
 @pytest.mark.parametrize("dims", [(16, 16), (192, 128), (80, 96), (576, 512)])
 def test_heads_and_widths(heads: tuple[int, int], dims: tuple[int, int], device: str) -> None:
-    q, k, v = tensors_of(6, 8, torch.bfloat16, device, heads, dims)
+    q, k, v = tensors_of(6, 8, torch.bfloat16, device, heads=heads, dims=dims)
     out, lse = ropekit.attention(q, k, v, return_lse=True)
     assert_within(out, lse, attend(*rotated(q, k), v, visible(6, 8, "causal").to(device)))
 

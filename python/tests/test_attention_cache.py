@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import ropekit
 import torch
-
 from ropekit._cache import CacheLayout
 
 HEADS, KV, DIM, SIZE, PAGES = 4, 2, 64, 4, 9
