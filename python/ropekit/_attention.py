@@ -302,8 +302,9 @@ def attention(
     numbers: tuple[int, ...] = ()
     # PyTorch takes its time over each argument, so that what is last and not given stays out.
     usual = k_positions is k_cu_seqlens is q_lengths is k_scale is v_scale is tree_mask is None
-    usual = usual and sequence_offsets is sequence_lengths is cos is sin is max_seqlen_k is None
-    if not usual or position_flag is not None or position_offset is not _NO_OFFSET or tree_keys:
+    usual = usual and sequence_offsets is sequence_lengths is cos is sin is None
+    usual = usual and max_seqlen_k is None and not tree_keys
+    if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
         flag = () if position_flag is None else (position_flag,)
         name = "attention_flag" if flag else name
         numbers = whole(position_offset), tree_keys or 0, _number("max_seqlen_k", max_seqlen_k)

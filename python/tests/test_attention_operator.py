@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -242,6 +244,20 @@ def test_no_handle_leaks(name: str) -> None:
             merged = ropekit.attention_merge(out[None], lse[None])
             assert [x._use_count() for x in (out, lse, *merged)] == [1] * 4
     assert [x._use_count() for x in tensors] == before
+
+
+def test_the_workspace_is_given_back() -> None:
+    """Of rotated keys, 4 MB a call."""
+    q, k, v = (torch.randn(1, n, KV, DIM) for n in (1, 8192, 8192))
+
+    def pages() -> int:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+
+    ropekit.attention(q, k, v)
+    before = pages()
+    for _ in range(50):
+        ropekit.attention(q, k, v)
+    assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") < 100 << 20
 
 
 def test_the_same_call_has_the_same_bits(device: str) -> None:
