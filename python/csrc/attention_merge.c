@@ -70,9 +70,8 @@ static const char *run(merge_call *c) {
     const char *error = check(c);
     if (error)
         return error;
-    plan_key key = {.text = "",
-                    .head_dim = {(int32_t)c->parts.sizes[c->parts.dims - 1]},
-                    .operation = OPERATION_MERGE};
+    plan_key key = {
+        .text = "", .head_dim = {tensor_last_size(&c->parts)}, .operation = OPERATION_MERGE};
     const tensor none = {0}, part = first_part(&c->parts), part_lse = first_part(&c->parts_lse);
     plan_key_put(&key, &c->parts, &none);
     const plan_entry *entry = plan_for(&key, &error);

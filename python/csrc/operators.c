@@ -1,7 +1,6 @@
 /*
  * The operators of the namespace ropekit for tensors on the CPU and on a GPU. Their schemas stand
- * in python/ropekit. A boxed kernel owns what the stack holds and leaves its results
- * there.
+ * in python/ropekit. A boxed kernel owns what the stack holds and leaves its results there.
  */
 #include "python/csrc/append.h"
 #include "python/csrc/attention.h"

@@ -150,6 +150,10 @@ int tensor_repeats(const tensor *t) {
     return elements > 1 && stride == 0;
 }
 
+int32_t tensor_last_size(const tensor *t) {
+    return (int32_t)t->sizes[t->dims - 1];
+}
+
 int tensor_same_shape(const tensor *a, const tensor *b) {
     return a->dims == b->dims && memcmp(a->sizes, b->sizes, (size_t)a->dims * sizeof(int64_t)) == 0;
 }

@@ -47,6 +47,7 @@ void *tensor_write(const tensor *t);
  */
 int tensor_repeats(const tensor *t);
 
+int32_t tensor_last_size(const tensor *t);
 int tensor_same_shape(const tensor *a, const tensor *b);
 int tensor_on_cpu(const tensor *t);
 
