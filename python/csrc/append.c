@@ -1,10 +1,10 @@
 #include "python/csrc/append.h"
 
+#include "python/csrc/cache.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 static const char *const names[] = {"q", "k", "v"};
 static const char *const out_names[] = {"q_out", "k_out", "v_out"};
@@ -18,15 +18,19 @@ static const tensor *source(const append_call *c, int part) {
     return c->in[part].handle ? &c->in[part] : c->out[part].handle ? &c->out[part] : NULL;
 }
 
-/* The scale of a part, given or written; NULL: none. */
-static const tensor *scale_of(const append_call *c, int part) {
-    return c->scale[part].handle       ? &c->scale[part]
-           : c->scale_out[part].handle ? &c->scale_out[part]
-                                       : NULL;
-}
-
-static const char *scale_name(const append_call *c, int part) {
-    return c->scale[part].handle ? scale_names[part] : scale_out_names[part];
+/* What is written of a part, q's result or a cache, and its scale, given or written. */
+static stored stored_of(const append_call *c, int part) {
+    const tensor *given = &c->scale[part], *made = &c->scale_out[part];
+    return (stored){
+        .name = part == PART_Q ? out_names[part] : cache_names[part],
+        .scale_name = given->handle ? scale_names[part] : scale_out_names[part],
+        .data = part == PART_Q ? &c->out[part] : &c->cache[part],
+        .scale = given->handle  ? given
+                 : made->handle ? made
+                                : NULL,
+        .written = 1,
+        .scale_written = !given->handle && made->handle,
+    };
 }
 
 /* The tensor that the others are compared with: the first part, or the cache whose keys move. */
@@ -39,36 +43,6 @@ static const tensor *lead_of(const append_call *c, const char **name) {
 }
 
 /* ---- checks that do not need the plan ---- */
-
-static int is_stored(int32_t dtype) {
-    return (dtype >= ROPE_F32 && dtype <= ROPE_BF16) || (dtype >= ROPE_F8E4M3 && dtype <= ROPE_I8);
-}
-
-static const char *check_stored(const tensor *lead, const tensor *t, const char *name) {
-    if (!is_stored(t->dtype))
-        return fail("%s is %s; allowed is float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, "
-                    "float8_e4m3fnuz or int8%s",
-                    name, tensor_dtype_name(t),
-                    t->torch_dtype == aoti_torch_dtype_uint8() ? " (a view of that type)" : "");
-    return check_device(lead, t, name);
-}
-
-static const char *check_part(const tensor *lead, const char *lead_name, const tensor *t,
-                              const char *name) {
-    if (t->dtype < ROPE_F32 || t->dtype > ROPE_BF16)
-        return fail("%s is %s; allowed is float32, float16 or bfloat16", name,
-                    tensor_dtype_name(t));
-    if (t->dtype != lead->dtype)
-        return fail("%s is %s and %s is %s; allowed is one type", name, tensor_dtype_name(t),
-                    lead_name, tensor_dtype_name(lead));
-    if (t->dims < dims_of(LAYOUT_THD))
-        return fail("%s has %" PRId64 " dimensions; allowed is 4, or 3 for layout thd", name,
-                    t->dims);
-    if (t->sizes[t->dims - 1] > ROPE_MAX_APPEND_HEAD_DIM)
-        return fail("%s has head_dim %" PRId64 "; allowed is at most %d", name,
-                    t->sizes[t->dims - 1], ROPE_MAX_APPEND_HEAD_DIM);
-    return check_device(lead, t, name);
-}
 
 static const char *check_out(const tensor *lead, const tensor *in, const tensor *out, int part) {
     const char *name = out_names[part];
@@ -83,24 +57,6 @@ static const char *check_out(const tensor *lead, const tensor *in, const tensor 
     return error ? error : check_stored(lead, out, name);
 }
 
-/* heads: of the part. head_dim 0: any. */
-static const char *check_cache(const tensor *t, const char *name, int64_t heads, int64_t head_dim) {
-    if (t->dims < 3 || t->dims > 5)
-        return fail("%s has %" PRId64 " dimensions; allowed is 4 (page, slot, head, element), 3 "
-                    "without heads or 5 with blocks",
-                    name, t->dims);
-    const int64_t own = t->dims == 3 ? 1 : t->sizes[2];
-    const int64_t dim = t->sizes[t->dims - 1] * (t->dims == 5 ? t->sizes[3] : 1);
-    if (own != heads)
-        return fail("%s has %" PRId64 " heads; allowed is %" PRId64, name, own, heads);
-    if (head_dim && dim != head_dim)
-        return fail("%s has head_dim %" PRId64 "; allowed is %" PRId64, name, dim, head_dim);
-    if (dim > ROPE_MAX_APPEND_HEAD_DIM)
-        return fail("%s has head_dim %" PRId64 "; allowed is at most %d", name, dim,
-                    ROPE_MAX_APPEND_HEAD_DIM);
-    return check_repeats(t, name, " and is written");
-}
-
 static const char *check_weight(const tensor *lead, const tensor *t, const char *name) {
     if (t->dtype != ROPE_F32 && t->dtype != lead->dtype)
         return fail("%s is %s; allowed is float32 or %s, the type of what it weighs", name,
@@ -112,22 +68,18 @@ static const char *check_weight(const tensor *lead, const tensor *t, const char 
     return check_device(lead, t, name);
 }
 
-static const char *check_scale(const append_call *c, const tensor *lead, int part) {
-    const tensor *t = scale_of(c, part);
-    const char *name = scale_name(c, part);
+static const char *check_part_scale(const append_call *c, const tensor *lead, int part) {
+    const stored s = stored_of(c, part);
+    const tensor *t = s.scale;
+    const char *name = s.scale_name;
     if (c->scale[part].handle && c->scale_out[part].handle)
         return fail("%s and %s are given; allowed is one of them", scale_names[part],
                     scale_out_names[part]);
-    if (t && t->dtype != ROPE_F32)
-        return fail("%s is %s; allowed is float32", name, tensor_dtype_name(t));
     if (t && part != PART_Q && !c->cache[part].handle)
         return fail("%s is given; allowed is None without %s", name, cache_names[part]);
     if (t && part == PART_Q && !c->out[PART_Q].handle)
         return fail("%s is given; allowed is None without q", name);
-    if (!t)
-        return NULL;
-    const char *error = check_repeats(t, name, "");
-    return error ? error : check_device(lead, t, name);
+    return t ? check_scale(lead, &s) : NULL;
 }
 
 static const char *check_one(const append_call *c, const tensor *lead, const char *lead_name,
@@ -136,7 +88,9 @@ static const char *check_one(const append_call *c, const tensor *lead, const cha
     const int moves = part == PART_K && lead == cache;
     const char *error = NULL;
     if (in)
-        error = check_part(lead, lead_name, in, c->in[part].handle ? names[part] : out_names[part]);
+        error =
+            check_operand(lead, lead_name, in, c->in[part].handle ? names[part] : out_names[part],
+                          ROPE_MAX_APPEND_HEAD_DIM);
     if (!error && in && c->out[part].handle)
         error = check_out(lead, in, &c->out[part], part);
     if (!error && in && !c->out[part].handle && !cache->handle)
@@ -151,29 +105,24 @@ static const char *check_one(const append_call *c, const tensor *lead, const cha
         error = check_stored(lead, cache, cache_names[part]);
     if (!error && c->weight[part].handle)
         error = check_weight(lead, &c->weight[part], weight_names[part]);
-    return error ? error : check_scale(c, lead, part);
+    return error ? error : check_part_scale(c, lead, part);
 }
 
 static const char *check_places(const append_call *c, const tensor *lead) {
     const char *error = NULL;
     if (c->slots.handle)
         error = check_index(lead, &c->slots, "slots");
-    if (!error && c->block_table.handle)
-        error = check_index(lead, &c->block_table, "block_table");
     if (!error && c->slots.handle && c->block_table.handle)
         return fail("slots and block_table are given; allowed is one of them");
-    if (!error && c->block_table.handle && c->block_table.dims != 2)
-        return fail("block_table has %" PRId64 " dimensions; allowed is [sequences, pages]",
-                    c->block_table.dims);
+    if (!error)
+        error = check_table(lead, &c->block_table);
     if (!error && !c->cache[PART_K].handle && !c->cache[PART_V].handle &&
         (c->slots.handle || c->block_table.handle || c->inputs.cache_starts.handle))
         return fail("%s is given; allowed is None without k_cache or v_cache",
                     c->slots.handle         ? "slots"
                     : c->block_table.handle ? "block_table"
                                             : "cache_starts");
-    if (!error)
-        error = check_repeats(&c->slots, "slots", "");
-    return error ? error : check_repeats(&c->block_table, "block_table", "");
+    return error ? error : check_repeats(&c->slots, "slots", "");
 }
 
 static const char *check_all(const append_call *c, const tensor *lead, const char *lead_name,
@@ -192,22 +141,7 @@ static int32_t head_dim_of(const append_call *c, int part) {
     const tensor *t = source(c, part), *cache = &c->cache[part];
     if (t)
         return (int32_t)t->sizes[t->dims - 1];
-    if (!cache->handle || cache->dims < 3)
-        return 0;
-    int64_t dim = cache->sizes[cache->dims - 1] * (cache->dims == 5 ? cache->sizes[3] : 1);
-    return dim > ROPE_MAX_APPEND_HEAD_DIM ? ROPE_MAX_APPEND_HEAD_DIM + 1 : (int32_t)dim;
-}
-
-/* One number is for the tensor, one dimension for heads, more for tokens and heads. */
-static int32_t scale_kind(const append_call *c, int part) {
-    const tensor *t = scale_of(c, part);
-    if (!t)
-        return 0;
-    if (c->scale_out[part].handle)
-        return ROPE_SCALE_TOKEN_HEAD_MAX;
-    return t->dims == 0 || (t->dims == 1 && t->sizes[0] == 1) ? ROPE_SCALE_TENSOR
-           : t->dims == 1                                     ? ROPE_SCALE_HEAD
-                                                              : ROPE_SCALE_TOKEN_HEAD;
+    return cache_head_dim(cache);
 }
 
 static int32_t cache_kind(const append_call *c) {
@@ -227,32 +161,26 @@ static const plan_entry *plan_of(const append_call *c, const tensor *lead, int32
         .head_dim = {head_dim_of(c, PART_Q), head_dim_of(c, PART_K)},
         .v_head_dim = head_dim_of(c, PART_V),
         .position_dtype = position_dtype,
-        .append = 1,
+        .operation = OPERATION_APPEND,
         .k_source = lead == &c->cache[PART_K] ? ROPE_SOURCE_CACHE : ROPE_SOURCE_TENSOR,
         .cache = cache_kind(c),
-        .page_size = first->handle && first->dims > 2 ? first->sizes[1] : 0,
+        .page_size = cache_page_size(first),
     };
     plan_key_put(&key, lead, &c->inputs.cos);
     if (c->slots.handle || c->block_table.handle)
         key.index_dtype = (c->slots.handle ? &c->slots : &c->block_table)->dtype;
     for (int p = 0; p < PARTS; p++) {
-        const tensor *store = p == PART_Q ? &c->out[p] : &c->cache[p];
-        key.store_dtype[p] = store->handle ? store->dtype : 0;
-        key.scale[p] = scale_kind(c, p);
+        const stored s = stored_of(c, p);
+        key.store_dtype[p] = s.data->handle ? s.data->dtype : 0;
+        key.scale[p] = scale_kind(&s);
         key.weight_dtype[p] = c->weight[p].handle ? c->weight[p].dtype : 0;
-        if (p != PART_Q && store->handle && store->dims == 5)
-            key.dim_block[p - PART_K] = (int32_t)store->sizes[4];
+        if (p != PART_Q)
+            key.dim_block[p - PART_K] = cache_dim_block(s.data);
     }
     return plan_for(&key, error);
 }
 
 /* ---- the library's call ---- */
-
-static int32_t layout_of(const config_text *config, const tensor *lead) {
-    return config->layout                      ? config->layout
-           : lead->dims == dims_of(LAYOUT_THD) ? LAYOUT_THD
-                                               : LAYOUT_BSHD;
-}
 
 static const char *put_part(const append_call *c, int part, int32_t layout, rope_tensor *target) {
     const tensor *in = source(c, part), *out = &c->out[part];
@@ -286,66 +214,6 @@ static const char *put_weight(const append_call *c, int part, const rope_norm *n
     return NULL;
 }
 
-static const char *fail_scale_shape(const append_call *c, int part, const int64_t over[3],
-                                    const int32_t dims[3]) {
-    const char *one = c->scale_out[part].handle ? "" : "one number, one a head or ";
-    char shape[128], allowed[128] = "";
-    size_t used = 0;
-    for (int d = 0; d < 3; d++)
-        for (int i = 0; i < 3; i++)
-            if (dims[i] == d)
-                used += (size_t)snprintf(allowed + used, sizeof allowed - used, "%s%" PRId64,
-                                         d ? ", " : "", over[i]);
-    return fail("%s has the shape [%s]; allowed is %s[%s], one a token and head",
-                scale_name(c, part), shape_of(scale_of(c, part), shape), one, allowed);
-}
-
-/* over: sizes of [page, slot, head], or of q's [batch, token, head], with their dimensions in the
- * scale, -1 where it has none. */
-static const char *put_scale(const append_call *c, int part, const int64_t over[3],
-                             const int32_t dims[3], rope_scale *target) {
-    const tensor *t = scale_of(c, part);
-    const int32_t kind = scale_kind(c, part);
-    int64_t expected = 0;
-    if (!t)
-        return NULL;
-    target->data = kind == ROPE_SCALE_TOKEN_HEAD_MAX ? tensor_write(t) : (void *)tensor_read(t);
-    if (kind == ROPE_SCALE_TENSOR)
-        return NULL;
-    int fits = kind != ROPE_SCALE_HEAD || t->sizes[0] == over[2];
-    if (kind == ROPE_SCALE_HEAD)
-        target->stride[2] = t->strides[0];
-    for (int i = 0; i < 3 && kind != ROPE_SCALE_HEAD; i++) {
-        expected += dims[i] >= 0;
-        fits &= dims[i] < t->dims && (dims[i] < 0 || t->sizes[dims[i]] == over[i]);
-        target->stride[i] = !fits || dims[i] < 0 ? 0 : t->strides[dims[i]];
-    }
-    if (fits && (kind == ROPE_SCALE_HEAD || t->dims == expected))
-        return NULL;
-    return fail_scale_shape(c, part, over, dims);
-}
-
-static const char *put_cache(const append_call *c, int part, int64_t heads, int64_t head_dim,
-                             rope_cache *target) {
-    static const int32_t one_head[] = {0, 1, -1}, several[] = {0, 1, 2};
-    const tensor *t = &c->cache[part];
-    if (!t->handle)
-        return NULL;
-    const char *error = check_cache(t, cache_names[part], heads, head_dim);
-    if (error)
-        return error;
-    const int64_t over[3] = {t->sizes[0], t->sizes[1], heads};
-    target->data = tensor_write(t);
-    if (!target->data) /* no heads, or no pages */
-        return NULL;
-    target->stride[0] = t->strides[0];
-    target->stride[1] = t->strides[1];
-    target->stride[2] = t->dims == 3 ? 0 : t->strides[2];
-    target->stride[3] = t->dims == 5 ? t->strides[3] : 0;
-    target->stride[4] = t->strides[t->dims - 1];
-    return put_scale(c, part, over, t->dims == 3 ? one_head : several, &target->scale);
-}
-
 static const char *put_slots(const append_call *c, rope_append_args *args) {
     const tensor *t = &c->slots;
     const int64_t batch = args->rope.batch, tokens = args->rope.tokens;
@@ -362,38 +230,22 @@ static const char *put_slots(const append_call *c, rope_append_args *args) {
     return NULL;
 }
 
-static const char *put_table(const append_call *c, rope_append_args *args) {
-    const tensor *t = &c->block_table;
-    const rope_args *rope = &args->rope;
-    const int64_t sequences = rope->cu_seqlens ? rope->sequences : rope->batch;
-    if (t->sizes[0] != sequences)
-        return fail("block_table has %" PRId64 " rows; allowed is %" PRId64 ", one a sequence",
-                    t->sizes[0], sequences);
-    args->block_table = tensor_read(t);
-    args->table_stride[0] = t->strides[0];
-    args->table_stride[1] = t->strides[1];
-    args->table_pages = t->sizes[1];
-    return NULL;
-}
-
 static const char *put_caches(const append_call *c, rope_append_args *args,
                               const int64_t heads[PARTS]) {
-    const tensor *k = &c->cache[PART_K], *v = &c->cache[PART_V];
-    const char *error = put_cache(c, PART_K, heads[PART_K], head_dim_of(c, PART_K), &args->k_cache);
+    const stored k = stored_of(c, PART_K), v = stored_of(c, PART_V);
+    const rope_args *rope = &args->rope;
+    const char *error = put_cache(&k, heads[PART_K], head_dim_of(c, PART_K), &args->k_cache);
     if (!error)
-        error = put_cache(c, PART_V, heads[PART_V], head_dim_of(c, PART_V), &args->v_cache);
+        error = put_cache(&v, heads[PART_V], head_dim_of(c, PART_V), &args->v_cache);
     if (error || (!args->k_cache.data && !args->v_cache.data))
         return error;
-    if (k->handle && v->handle && (k->sizes[0] != v->sizes[0] || k->sizes[1] != v->sizes[1]))
-        return fail("v_cache has %" PRId64 " pages of %" PRId64 " slots; allowed is those of "
-                    "k_cache, %" PRId64 " of %" PRId64,
-                    v->sizes[0], v->sizes[1], k->sizes[0], k->sizes[1]);
-    args->pages = (k->handle ? k : v)->sizes[0];
-    if (c->slots.handle)
+    error = put_pages(k.data, v.data, &args->pages);
+    if (!error && c->slots.handle)
         error = put_slots(c, args);
-    else if (c->block_table.handle)
-        error = put_table(c, args);
-    return error ? error : inputs_starts(&c->inputs, &args->rope, &args->cache_starts);
+    else if (!error && c->block_table.handle)
+        error = put_table(&c->block_table, rope->cu_seqlens ? rope->sequences : rope->batch,
+                          &args->block_table, args->table_stride, &args->table_pages);
+    return error ? error : inputs_starts(&c->inputs, rope, &args->cache_starts);
 }
 
 /* Of keys that move, which have no tensor, what lists their tokens tells. */
@@ -442,19 +294,20 @@ static const char *put_q_scale(const append_call *c, int32_t layout, const rope_
                                         [LAYOUT_SBHD] = {1, 0, 2},
                                         [LAYOUT_THD] = {-1, 0, 1}};
     const int64_t over[3] = {args->rope.batch, args->rope.tokens, args->rope.q.heads};
-    return put_scale(c, PART_Q, over, orders[layout], target);
+    const stored s = stored_of(c, PART_Q);
+    return put_scale(&s, over, orders[layout], target);
 }
 
 static const char *put_all(const append_call *c, const tensor *lead, const plan_entry *entry,
                            rope_append_args *args) {
     const tensor *keys = &c->cache[PART_K];
     const int moves = lead == keys;
-    const int32_t layout = layout_of(&entry->config, lead);
+    const int32_t layout = layout_of(entry->config.layout, lead);
     int64_t heads[PARTS] = {0};
     const char *error = NULL;
     if (moves) {
         put_extent(c, &args->rope);
-        args->rope.k.heads = heads[PART_K] = keys->dims == 3 ? 1 : keys->sizes[2];
+        args->rope.k.heads = heads[PART_K] = cache_heads(keys);
     } else {
         error = put_parts(c, entry, layout, args, heads);
     }

@@ -98,6 +98,13 @@ static const field fields[] = {
     PART("v_", append.v),
     NAMED("rotation", append.rotation, KIND_INT32, "on off", 0),
     NAMED("ring", append.ring, KIND_INT64, NULL, 0),
+    NAMED("rotate", attention.rotation, KIND_INT32, "qk q none", 0),
+    NAMED("mask", attention.mask, KIND_INT32, "causal full", 0),
+    NAMED("window", attention.window, KIND_INT64, NULL, 0),
+    NAMED("window_right", attention.window_right, KIND_INT64, NULL, 0),
+    NAMED("chunk", attention.chunk, KIND_INT64, NULL, 0),
+    NAMED("scale", attention.scale, KIND_REAL, NULL, 0),
+    NAMED("softcap", attention.soft_cap, KIND_REAL, NULL, 0),
     NAMED("dtype", append.rope.dtype, KIND_INT32, "float32 float16 bfloat16", 0),
 };
 
@@ -251,8 +258,10 @@ static const char *parse_field(char *text, config_text *config, double **lists) 
 }
 
 const char *config_text_parse(const char *text, size_t length, config_text *config) {
-    *config =
-        (config_text){.desc = ROPE_DESC_INIT, .append = ROPE_APPEND_DESC_INIT, .role = ROLE_Q};
+    *config = (config_text){.desc = ROPE_DESC_INIT,
+                            .append = ROPE_APPEND_DESC_INIT,
+                            .attention = ROPE_ATTENTION_DESC_INIT,
+                            .role = ROLE_Q};
     config->strings = malloc(length + 1);
     config->lists = calloc(length + 1, sizeof(double));
     if (!config->strings || !config->lists)

@@ -1,12 +1,13 @@
 /*
  * A descriptor as text, "name=value" fields divided by spaces: what a graph of PyTorch can hold and
- * save. Names and values are those of rope_desc and rope_append_desc, where a part's have its
- * letter ahead of them, as in q_norm_type; enumerations by name, lists divided by commas.
+ * save. Names and values are those of rope_desc, of rope_append_desc, where a part's have its
+ * letter ahead of them, as in q_norm_type, and of rope_attention_desc; enumerations by name, lists
+ * divided by commas.
  */
 #ifndef ROPEKIT_PYTHON_CONFIG_TEXT_H
 #define ROPEKIT_PYTHON_CONFIG_TEXT_H
 
-#include <ropekit/append.h>
+#include <ropekit/attention.h>
 
 /* Order of a tensor's dimensions; thd is packed, without a batch. */
 typedef enum config_layout {
@@ -22,12 +23,13 @@ typedef enum config_role { ROLE_Q = 1, ROLE_K = 2 } config_role;
 /* What a text says. dtype, device and what else the tensors tell are left to them. */
 typedef struct config_text {
     rope_desc desc;
-    rope_append_desc append; /* without its rope, but for dtype */
-    rope_norm norm;          /* of q and k, where theirs does not say */
-    int32_t layout;          /* config_layout; 0: not given */
-    int32_t role;            /* config_role */
-    int32_t axis_count;      /* entries of desc.pair_axis */
-    double *lists;           /* what desc points to */
+    rope_append_desc append;       /* without its rope, but for dtype */
+    rope_attention_desc attention; /* without its rope; its ring is append's */
+    rope_norm norm;                /* of q and k, where theirs does not say */
+    int32_t layout;                /* config_layout; 0: not given */
+    int32_t role;                  /* config_role */
+    int32_t axis_count;            /* entries of desc.pair_axis */
+    double *lists;                 /* what desc points to */
     char *strings;
 } config_text;
 

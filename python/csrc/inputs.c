@@ -38,6 +38,10 @@ static const struct {
     {offsetof(inputs, cu_seqlens), "cu_seqlens"},
     {offsetof(inputs, sequence_lengths), "sequence_lengths"},
     {offsetof(inputs, cache_starts), "cache_starts"},
+    {offsetof(inputs, k_position_ids), "k_positions"},
+    {offsetof(inputs, k_cu_seqlens), "k_cu_seqlens"},
+    {offsetof(inputs, q_lengths), "q_lengths"},
+    {offsetof(inputs, k_lengths), "k_lengths"},
 };
 
 static const tensor *index_of(const inputs *in, int i) {
@@ -114,29 +118,26 @@ const char *shape_of(const tensor *t, char text[128]) {
     return text;
 }
 
-/* Positions [axes, batch, tokens]: axes only where there are several, batch only where it differs.
- */
-static const char *put_positions(const tensor *ids, const rope_desc *desc, rope_args *args) {
-    int64_t axes = desc->axes > 1 ? desc->axes : 1;
-    int64_t leading = axes > 1, middle = ids->dims - leading - 1;
-    int64_t last = ids->dims - 1;
+const char *put_positions(const tensor *ids, const char *name, const int64_t extent[3],
+                          const void **data, int64_t stride[3]) {
+    const int64_t axes = extent[0], batch = extent[1], tokens = extent[2];
+    const int64_t leading = axes > 1, middle = ids->dims - leading - 1, last = ids->dims - 1;
     char shape[128];
-    if (middle < 0 || middle > 1 || ids->sizes[last] != args->tokens ||
+    if (middle < 0 || middle > 1 || ids->sizes[last] != tokens ||
         (leading && ids->sizes[0] != axes) ||
-        (middle && ids->sizes[leading] != args->batch && ids->sizes[leading] != 1))
-        return fail("positions has the shape [%s]; allowed is [%stokens] or [%sbatch, tokens] with "
+        (middle && ids->sizes[leading] != batch && ids->sizes[leading] != 1))
+        return fail("%s has the shape [%s]; allowed is [%stokens] or [%sbatch, tokens] with "
                     "axes %" PRId64 ", batch %" PRId64 " and tokens %" PRId64,
-                    shape_of(ids, shape), leading ? "axes, " : "", leading ? "axes, " : "", axes,
-                    args->batch, args->tokens);
-    if (args->batch == 0 || args->tokens == 0) /* none to read */
+                    name, shape_of(ids, shape), leading ? "axes, " : "", leading ? "axes, " : "",
+                    axes, batch, tokens);
+    if (batch == 0 || tokens == 0) /* none to read */
         return NULL;
-    args->position_ids = tensor_read(ids);
-    args->position_stride[0] = leading ? ids->strides[0] : 1;
-    args->position_stride[1] = middle && ids->sizes[leading] > 1 ? ids->strides[leading] : 0;
-    args->position_stride[2] = args->tokens > 1 ? ids->strides[last] : 1;
-    if (args->position_stride[0] == 0 && args->position_stride[1] == 0 &&
-        args->position_stride[2] == 0)
-        return fail("positions repeats one position; allowed is a tensor with a stride");
+    *data = tensor_read(ids);
+    stride[0] = leading ? ids->strides[0] : 1;
+    stride[1] = middle && ids->sizes[leading] > 1 ? ids->strides[leading] : 0;
+    stride[2] = tokens > 1 ? ids->strides[last] : 1;
+    if (stride[0] == 0 && stride[1] == 0 && stride[2] == 0)
+        return fail("%s repeats one position; allowed is a tensor with a stride", name);
     return NULL;
 }
 
@@ -158,10 +159,13 @@ static const char *put_tables(const inputs *in, rope_args *args) {
     return NULL;
 }
 
-/* One number a sequence; without sequences any address will do that is not NULL. */
-static const void *read_list(const tensor *t, const rope_args *args) {
-    const void *data = t->handle ? tensor_read(t) : NULL;
-    return t->handle && !data ? args->cu_seqlens : data;
+/* Without sequences any address will do that is not NULL. */
+const char *put_list(const tensor *t, const char *name, int64_t sequences, const void **list) {
+    static const int64_t none;
+    const char *error = check_list(t, name, sequences);
+    const void *data = t->handle && !error ? tensor_read(t) : NULL;
+    *list = t->handle && !data ? &none : data;
+    return error;
 }
 
 static const char *put_sequences(const inputs *in, rope_args *args) {
@@ -176,12 +180,11 @@ static const char *put_sequences(const inputs *in, rope_args *args) {
         sequences = args->sequences = bounds->sizes[0] - 1;
         args->cu_seqlens = tensor_read(bounds);
     }
-    const char *error = check_list(&in->sequence_offsets, "sequence_offsets", sequences);
-    if (!error)
-        error = check_list(&in->sequence_lengths, "sequence_lengths", sequences);
-    args->sequence_offsets = read_list(&in->sequence_offsets, args);
-    args->sequence_lengths = read_list(&in->sequence_lengths, args);
-    return error;
+    const char *error =
+        put_list(&in->sequence_offsets, "sequence_offsets", sequences, &args->sequence_offsets);
+    return error ? error
+                 : put_list(&in->sequence_lengths, "sequence_lengths", sequences,
+                            &args->sequence_lengths);
 }
 
 const char *inputs_starts(const inputs *in, const rope_args *args, const void **starts) {
@@ -223,8 +226,10 @@ const char *inputs_put(const inputs *in, const tensor *lead, const rope_desc *de
                        rope_args *args) {
     const char *error = NULL;
     args->position_offset = in->position_offset;
+    const int64_t extent[3] = {desc->axes > 1 ? desc->axes : 1, args->batch, args->tokens};
     if (in->position_ids.handle)
-        error = put_positions(&in->position_ids, desc, args);
+        error = put_positions(&in->position_ids, "positions", extent, &args->position_ids,
+                              args->position_stride);
     if (!error && desc->angle_mode == ROPE_ANGLE_TABLE)
         error = put_tables(in, args);
     if (!error)

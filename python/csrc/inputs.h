@@ -4,10 +4,11 @@
 
 #include "python/csrc/tensor.h"
 
-/* Names as in rope_args and rope_append_args. */
+/* Names as in rope_args, rope_append_args and rope_attention_args. */
 typedef struct inputs {
     int64_t position_offset;
     tensor position_ids, sequence_offsets, cu_seqlens, sequence_lengths, cache_starts;
+    tensor k_position_ids, k_cu_seqlens, q_lengths, k_lengths; /* of attention */
     tensor cos, sin, position_flag;
 } inputs;
 
@@ -28,13 +29,22 @@ const char *inputs_check(const inputs *in, const tensor *lead, int32_t *dtype);
 
 /* The library takes index tensors of one type: of two, all become int64. What is made is given
  * back by inputs_release_widened, after an error too. */
-enum { INDICES = 5 };
+enum { INDICES = 9 };
 const char *inputs_widen(inputs *in, AtenTensorHandle made[INDICES]);
 void inputs_release_widened(AtenTensorHandle made[INDICES]);
 
 /* Fills what they say of args, whose batch and tokens are known, and the lead's stream. */
 const char *inputs_put(const inputs *in, const tensor *lead, const rope_desc *desc,
                        rope_args *args);
+
+/* Position ids [axes, batch, tokens]: axes only where there are several, batch only where it
+ * differs.
+ */
+const char *put_positions(const tensor *ids, const char *name, const int64_t extent[3],
+                          const void **data, int64_t stride[3]);
+
+/* A list of one number a sequence, or NULL where it is not given. */
+const char *put_list(const tensor *t, const char *name, int64_t sequences, const void **list);
 
 /* Entries of cache_starts, one a sequence, or NULL. */
 const char *inputs_starts(const inputs *in, const rope_args *args, const void **starts);

@@ -1,6 +1,7 @@
 #include "python/csrc/layout.h"
 
 #include "python/csrc/failure.h"
+#include "python/csrc/inputs.h"
 
 #include <inttypes.h>
 
@@ -17,6 +18,10 @@ int32_t dims_of(int32_t layout) {
     return layout == LAYOUT_THD ? 3 : 4;
 }
 
+int32_t layout_of(int32_t stated, const tensor *t) {
+    return stated ? stated : t->dims == dims_of(LAYOUT_THD) ? LAYOUT_THD : LAYOUT_BSHD;
+}
+
 int64_t size_along(const tensor *t, int32_t layout, int what) {
     int32_t d = orders[layout][what];
     return d < 0 ? 1 : t->sizes[d];
@@ -25,6 +30,23 @@ int64_t size_along(const tensor *t, int32_t layout, int what) {
 void put_strides(const tensor *t, int32_t layout, int64_t stride[4]) {
     for (int i = 0; i < 4; i++)
         stride[i] = orders[layout][i] < 0 ? 0 : t->strides[orders[layout][i]];
+}
+
+const char *check_operand(const tensor *lead, const char *lead_name, const tensor *t,
+                          const char *name, int32_t most) {
+    if (t->dtype < ROPE_F32 || t->dtype > ROPE_BF16)
+        return fail("%s is %s; allowed is float32, float16 or bfloat16", name,
+                    tensor_dtype_name(t));
+    if (t->dtype != lead->dtype)
+        return fail("%s is %s and %s is %s; allowed is one type", name, tensor_dtype_name(t),
+                    lead_name, tensor_dtype_name(lead));
+    if (t->dims < dims_of(LAYOUT_THD))
+        return fail("%s has %" PRId64 " dimensions; allowed is 4, or 3 for layout thd", name,
+                    t->dims);
+    if (t->sizes[t->dims - 1] > most)
+        return fail("%s has head_dim %" PRId64 "; allowed is at most %d", name,
+                    t->sizes[t->dims - 1], most);
+    return check_device(lead, t, name);
 }
 
 const char *check_shape(const tensor *t, const char *name, int32_t layout, const rope_args *args,

@@ -1,17 +1,14 @@
 /*
  * The operators of the namespace ropekit for tensors on the CPU and on a GPU. Their schemas stand
- * in python/ropekit/_operators.py. A boxed kernel owns what the stack holds and leaves its results
- * there.
+ * in python/ropekit. A boxed kernel owns what the stack holds and leaves its results there.
  */
 #include "python/csrc/append.h"
+#include "python/csrc/attention.h"
 #include "python/csrc/call.h"
 #include "python/csrc/failure.h"
 
 #include <stddef.h>
 #include <string.h>
-
-/* Version of the ABI that torch_shim.h declares: 2.10. */
-#define TORCH_ABI ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
 
 /* operator delete of the C++ runtime that PyTorch is linked to, with which it expects the box of an
  * optional argument to be given back. */
@@ -127,7 +124,27 @@ static void rotate_pair_in_place(StableIValue *stack, uint64_t inputs, uint64_t 
     run(stack, inputs, 1, 1);
 }
 
-/* In the order of the schema, whose config is NULL here and position_offset the last. */
+/* Takes what may be absent, in the order of a schema, whose config is NULL there. Every one is
+ * taken, also after an error. */
+static const char *take_list(const StableIValue *stack, tensor *const *order, int count,
+                             StringHandle *text) {
+    const char *error = NULL, *other;
+    for (int i = 0; i < count; i++)
+        if (!order[i])
+            *text = (StringHandle)(uintptr_t)stack[i];
+        else if ((other = take_optional(stack[i], order[i])))
+            error = other;
+    return error;
+}
+
+static void release_list(tensor *const *order, int count, StringHandle text) {
+    torch_delete_string(text);
+    for (int i = 0; i < count; i++)
+        if (order[i])
+            release(order[i], 1);
+}
+
+/* In the order of the schema, where position_offset is the last. */
 static void append(StableIValue *stack, uint64_t inputs_count, uint64_t outputs) {
     append_call c = {0};
     inputs *in = &c.inputs;
@@ -161,23 +178,93 @@ static void append(StableIValue *stack, uint64_t inputs_count, uint64_t outputs)
                              &in->position_flag};
     enum { TENSORS = sizeof order / sizeof order[0] };
     StringHandle text = NULL;
-    const char *error = NULL, *other;
     (void)inputs_count, (void)outputs;
-    for (int i = 0; i < TENSORS; i++)
-        if (!order[i])
-            text = (StringHandle)(uintptr_t)stack[i];
-        else if ((other = take_optional(stack[i], order[i])))
-            error = other;
+    const char *error = take_list(stack, order, TENSORS, &text);
     memcpy(&in->position_offset, &stack[TENSORS], sizeof in->position_offset);
     if (!error)
         error = read_text(text, &c.text, &c.text_length);
     if (!error)
         error = append_run(&c);
-    torch_delete_string(text);
-    for (int i = 0; i < TENSORS; i++)
-        if (order[i])
-            release(order[i], 1);
+    release_list(order, TENSORS, text);
     end(error);
+}
+
+/* In the order of the schema, which may have a flag after its tensors. */
+static void run_attention(StableIValue *stack, int wants_lse, int has_flag) {
+    attention_call c = {.wants_lse = wants_lse};
+    inputs *in = &c.inputs;
+    tensor *const order[] = {&c.k,
+                             &c.v,
+                             NULL,
+                             &in->position_ids,
+                             &in->cu_seqlens,
+                             &in->k_lengths,
+                             &c.cache[KEYS],
+                             &c.cache[VALUES],
+                             &c.block_table,
+                             &c.sinks,
+                             &in->k_position_ids,
+                             &in->k_cu_seqlens,
+                             &in->q_lengths,
+                             &c.scale[KEYS],
+                             &c.scale[VALUES],
+                             &c.tree_bits,
+                             &in->sequence_offsets,
+                             &in->sequence_lengths,
+                             &in->cos,
+                             &in->sin,
+                             &in->position_flag};
+    const int tensors = (int)(sizeof order / sizeof order[0]) - !has_flag;
+    int64_t *const numbers[] = {&in->position_offset, &c.tree_keys, &c.max_seqlen_k};
+    StringHandle text = NULL;
+    const char *error = take(stack[0], &c.q);
+    const char *other = take_list(stack + 1, order, tensors, &text);
+    for (int i = 0; i < 3; i++)
+        memcpy(numbers[i], &stack[1 + tensors + i], sizeof *numbers[i]);
+    error = error ? error : other;
+    if (!error)
+        error = read_text(text, &c.text, &c.text_length);
+    if (!error)
+        error = attention_run(&c);
+    release(&c.q, 1);
+    release_list(order, tensors, text);
+    if (error)
+        attention_release_results(&c);
+    end(error);
+    stack[0] = (uintptr_t)c.out.handle;
+    if (wants_lse)
+        stack[1] = (uintptr_t)c.lse.handle;
+}
+
+static void attention(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, 0, 0);
+}
+
+static void attention_lse(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, 1, 0);
+}
+
+static void attention_flag(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, 1, 1);
+}
+
+static void attention_merge(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    merge_call c = {0};
+    (void)inputs, (void)outputs;
+    const char *error = take(stack[0], &c.parts), *other = take(stack[1], &c.parts_lse);
+    error = error ? error : other;
+    if (!error)
+        error = merge_run(&c);
+    release(&c.parts, 1);
+    release(&c.parts_lse, 1);
+    if (error)
+        merge_release_results(&c);
+    end(error);
+    stack[0] = (uintptr_t)c.out.handle;
+    stack[1] = (uintptr_t)c.lse.handle;
 }
 
 static const struct {
@@ -202,6 +289,14 @@ static const struct {
     {"rotate_pair_no_grad_.ids", rotate_pair_in_place},
     {"append", append},
     {"append_no_grad", append},
+    {"attention", attention},
+    {"attention_no_grad", attention},
+    {"attention_lse", attention_lse},
+    {"attention_lse_no_grad", attention_lse},
+    {"attention_flag", attention_flag},
+    {"attention_flag_no_grad", attention_flag},
+    {"attention_merge", attention_merge},
+    {"attention_merge_no_grad", attention_merge},
 };
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */

@@ -6,6 +6,9 @@
 #include "python/csrc/config_text.h"
 #include "python/csrc/tensor.h"
 
+/* What a plan is of. */
+enum { OPERATION_ROPE, OPERATION_APPEND, OPERATION_ATTENTION, OPERATION_MERGE };
+
 /* What the tensors of a call tell beside its text. All of it counts, so no byte is left unset. */
 typedef struct plan_key {
     const char *text;
@@ -17,8 +20,8 @@ typedef struct plan_key {
     int32_t table_columns;  /* entries of a row of them */
     int32_t accelerated;    /* 0: the backend cpu */
     int32_t device;
-    int32_t append; /* 0: a plan that rotates, and the rest is 0; else one of append */
-    int32_t v_head_dim;
+    int32_t operation;
+    int32_t v_head_dim;      /* this and the rest of append and attention */
     int32_t store_dtype[3];  /* of q's result, of k's and v's cache; 0: none */
     int32_t scale[3];        /* ROPE_SCALE_ */
     int32_t weight_dtype[3]; /* 0 without a weight */
@@ -26,6 +29,8 @@ typedef struct plan_key {
     int32_t index_dtype;     /* of slots or the block table */
     int32_t dim_block[2];    /* of k's and v's cache */
     int32_t k_source;        /* ROPE_SOURCE_ */
+    int32_t sink_dtype;      /* 0 without sinks */
+    int32_t tree;            /* whether there are bits of a tree */
     int64_t page_size;
 } plan_key;
 

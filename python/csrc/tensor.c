@@ -80,6 +80,19 @@ static int is_dense(const tensor *t) {
     return 1;
 }
 
+const char *tensor_new(const tensor *t, int64_t dims, const int64_t *sizes, const int64_t *strides,
+                       int32_t torch_dtype, tensor *made) {
+    AtenTensorHandle handle;
+    if (aoti_torch_empty_strided(dims, sizes, strides, torch_dtype, t->device_type, t->device,
+                                 &handle))
+        return "no memory for the result";
+    *made = *t;
+    made->handle = handle;
+    made->dims = dims;
+    made->torch_dtype = torch_dtype;
+    return put_shape(made);
+}
+
 /* With the strides of t where they are dense, else contiguous. */
 static const char *make(const tensor *t, int dense, int32_t torch_dtype, tensor *made) {
     int64_t strides[TENSOR_DIMS], stride = 1;
@@ -87,17 +100,27 @@ static const char *make(const tensor *t, int dense, int32_t torch_dtype, tensor 
         strides[d] = stride;
         stride *= t->sizes[d] > 1 ? t->sizes[d] : 1;
     }
-    AtenTensorHandle handle;
-    if (aoti_torch_empty_strided(t->dims, t->sizes, dense ? t->strides : strides, torch_dtype,
-                                 t->device_type, t->device, &handle))
-        return "no memory for the result";
-    *made = *t;
-    made->handle = handle;
-    return put_shape(made);
+    return tensor_new(t, t->dims, t->sizes, dense ? t->strides : strides, torch_dtype, made);
 }
 
 const char *tensor_like(const tensor *t, tensor *made) {
     return make(t, is_dense(t), t->torch_dtype, made);
+}
+
+const char *tensor_zero(const tensor *t) {
+    return aoti_torch_zero_(t->handle) ? "the result could not be written" : NULL;
+}
+
+/* The logarithm of zeros: the stable ABI has no function that fills with a number. */
+const char *tensor_minus_infinity(const tensor *t) {
+    AtenTensorHandle lent;
+    if (aoti_torch_zero_(t->handle) || aoti_torch_new_tensor_handle(t->handle, &lent))
+        return "the result could not be written";
+    StableIValue stack[1] = {(uintptr_t)lent};
+    if (torch_call_dispatcher("aten::log_", "", stack, TORCH_ABI))
+        return "the result could not be written";
+    aoti_torch_delete_tensor_object((AtenTensorHandle)(uintptr_t)stack[0]);
+    return NULL;
 }
 
 const char *tensor_widen(const tensor *t, tensor *made) {
@@ -105,7 +128,6 @@ const char *tensor_widen(const tensor *t, tensor *made) {
     if (!error && aoti_torch_copy_(made->handle, t->handle, 1))
         error = "an index tensor could not be copied";
     made->dtype = ROPE_I64;
-    made->torch_dtype = aoti_torch_dtype_int64();
     return error;
 }
 
@@ -126,6 +148,10 @@ int tensor_repeats(const tensor *t) {
         stride |= t->strides[d];
     }
     return elements > 1 && stride == 0;
+}
+
+int32_t tensor_last_size(const tensor *t) {
+    return (int32_t)t->sizes[t->dims - 1];
 }
 
 int tensor_same_shape(const tensor *a, const tensor *b) {

@@ -23,6 +23,14 @@ const char *tensor_describe(AtenTensorHandle handle, tensor *t);
 /* Name of an element type, as in "bfloat16". */
 const char *tensor_dtype_name(const tensor *t);
 
+/* An uninitialised tensor on t's device. `made` has its dims, sizes and strides, and t's dtype. */
+const char *tensor_new(const tensor *t, int64_t dims, const int64_t *sizes, const int64_t *strides,
+                       int32_t torch_dtype, tensor *made);
+
+/* Writes 0, or -infinity, to every element. */
+const char *tensor_zero(const tensor *t);
+const char *tensor_minus_infinity(const tensor *t);
+
 /* An uninitialised tensor of the same kind and shape: with the same strides where no element of t's
  * memory is left out or shared, else contiguous. */
 const char *tensor_like(const tensor *t, tensor *made);
@@ -39,6 +47,7 @@ void *tensor_write(const tensor *t);
  */
 int tensor_repeats(const tensor *t);
 
+int32_t tensor_last_size(const tensor *t);
 int tensor_same_shape(const tensor *a, const tensor *b);
 int tensor_on_cpu(const tensor *t);
 

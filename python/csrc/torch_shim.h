@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Version of the ABI that is declared here: 2.10. */
+#define TORCH_ABI ((UINT64_C(2) << 56) | (UINT64_C(10) << 48))
+
 #ifndef __cplusplus
 #include <stddef.h>
 typedef int32_t AOTITorchError;
@@ -26,6 +29,10 @@ AOTITorchError torch_library_impl(TorchLibraryHandle self, const char *name,
                                   void (*fn)(StableIValue *, uint64_t, uint64_t),
                                   uint64_t extension_build_version);
 
+/* stack holds the arguments, which it owns, then the results, which the caller owns. */
+AOTITorchError torch_call_dispatcher(const char *opName, const char *overloadName,
+                                     StableIValue *stack, uint64_t extension_build_version);
+
 AOTITorchError aoti_torch_get_dim(AtenTensorHandle tensor, int64_t *ret_dim);
 AOTITorchError aoti_torch_get_sizes(AtenTensorHandle tensor, int64_t **ret_sizes);
 AOTITorchError aoti_torch_get_strides(AtenTensorHandle tensor, int64_t **ret_strides);
@@ -39,6 +46,9 @@ AOTITorchError aoti_torch_empty_strided(int64_t ndim, const int64_t *sizes_ptr,
                                         int32_t device_type, int32_t device_index,
                                         AtenTensorHandle *ret_new_tensor);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle src, int32_t non_blocking);
+AOTITorchError aoti_torch_zero_(AtenTensorHandle self);
+AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle orig_handle,
+                                            AtenTensorHandle *new_handle);
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle tensor);
 
 AOTITorchError torch_string_length(StringHandle handle, size_t *length);

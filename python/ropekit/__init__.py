@@ -1,9 +1,22 @@
 """Rotary position embedding for PyTorch on ropekit's kernels (docs/python.md)."""
 
 from ropekit._append import append
+from ropekit._attention import attention
+from ropekit._attention_merge import attention_merge
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
-from ropekit.config import Config, Fields, LayerFields
+from ropekit.config import AttentionFields, Config, Fields, LayerFields
 
 __version__ = version()
-__all__ = ["Config", "Fields", "LayerFields", "append", "apply", "apply_", "rope"]
+__all__ = [
+    "AttentionFields",
+    "Config",
+    "Fields",
+    "LayerFields",
+    "append",
+    "apply",
+    "apply_",
+    "attention",
+    "attention_merge",
+    "rope",
+]

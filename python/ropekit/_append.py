@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
 from ropekit._append_errors import ARGUMENTS, WRITTEN, check_append, refuse_append
+from ropekit._cache import CacheLayout, pages, scales
 from ropekit._errors import whole
-from ropekit._fields import LayerFields, listed
+from ropekit._fields import ATTENTION_ONLY, LayerFields, refuse_fields
 from ropekit._functions import text_for
 from ropekit._operators import (
     are_transforms_active,
@@ -21,7 +22,6 @@ from ropekit._operators import (
     increment_version,
 )
 
-CacheLayout = Literal["nhd", "hnd", "vllm"]
 _NO_OFFSET = 0  # by identity, as of `apply`
 
 
@@ -74,29 +74,6 @@ def _counted(keyset: Any, *arguments: Any) -> None:
 implement("append", _counted, "ADInplaceOrView", with_keyset=True)
 _OPERATOR = torch.ops.ropekit.append.default
 _DIRECT: Any = torch.ops.ropekit.append_no_grad.default._op
-
-
-def _pages(x: Tensor | None, part: str, layout: str) -> Tensor | None:
-    """A cache as [page, slot, head, element], or with blocks of elements."""
-    if layout not in ("hnd", "vllm"):
-        allowed = listed(["'nhd'", "'hnd'", "'vllm'"])
-        raise ValueError(f"cache_layout is {layout!r}; allowed is {allowed}")
-    if x is None:
-        return x
-    dims = x.dim()
-    if layout == "vllm" and (dims == 4 or (dims == 5 and part == "k")):
-        return x.permute(0, 3, 1, 2) if dims == 4 else x.permute(0, 3, 1, 2, 4)
-    if layout == "hnd" and dims == 4:
-        return x.transpose(1, 2)
-    allowed = "4, or 5 of k_cache" if layout == "vllm" else "4"
-    raise ValueError(
-        f"{part}_cache has {dims} dimensions; allowed is {allowed}, for cache_layout {layout!r}"
-    )
-
-
-def _scales(x: Tensor | None) -> Tensor | None:
-    """Scales of [page, head, slot] as [page, slot, head]."""
-    return x.transpose(1, 2) if x is not None and x.dim() == 3 else x
 
 
 class Options(LayerFields, total=False):
@@ -214,10 +191,11 @@ def append(
     """
     if q is not None and q_out is None:
         q_out = torch.empty_like(q)
+    refuse_fields(fields, ATTENTION_ONLY, "attention")
     if cache_layout != "nhd":
-        k_cache, v_cache = (_pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
+        k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
         k_scale, v_scale, k_scale_out, v_scale_out = (
-            _scales(x) for x in (k_scale, v_scale, k_scale_out, v_scale_out)
+            scales(x) for x in (k_scale, v_scale, k_scale_out, v_scale_out)
         )
     # A result in place is given once, as what is read and written.
     tensors: Any = (
@@ -235,12 +213,12 @@ def append(
     usual = block_table is cache_starts is q_scale_out is k_scale_out is v_scale_out is None
     usual = usual and sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is None
     if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
-        scales = q_scale_out, k_scale_out, v_scale_out
+        made = q_scale_out, k_scale_out, v_scale_out
         sequences = sequence_offsets, cu_seqlens, sequence_lengths
-        rest = (block_table, cache_starts, *scales, *sequences, cos, sin, position_flag)
+        rest = (block_table, cache_starts, *made, *sequences, cos, sin, position_flag)
         _call(
             (*arguments, *weights, *rest, whole(position_offset)),
-            (*results, *scales, position_flag),
+            (*results, *made, position_flag),
         )
     elif any(x is not None for x in weights):
         _call((*arguments, *weights), results)

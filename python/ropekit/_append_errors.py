@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ropekit._errors import INDICES, check_tensors, explain, refuse
 
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_STORED = (
-    *_FLOATS,
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+STORED = (
+    *FLOATS,
     torch.float8_e4m3fn,
     torch.float8_e5m2,
     torch.float8_e4m3fnuz,
@@ -49,9 +49,9 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
         if name in _FIXED:
             return _FIXED[name]
         if name in ("k_cache", "v_cache") or (name == "q_out" and name != leader):
-            return _STORED
-        if name == leader or own not in _FLOATS:
-            return _FLOATS
+            return STORED
+        if name == leader or own not in FLOATS:
+            return FLOATS
         weighs = "weight" in name or name in ("cos", "sin")
         return (torch.float32, own) if weighs else (own,)
 

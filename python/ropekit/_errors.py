@@ -182,11 +182,11 @@ def refuse(
     raise kind(words(text)) from None
 
 
-def whole(offset: int) -> int:
-    """position_offset from whatever has an index; PyTorch would cut off a fraction of NumPy's."""
+def whole(offset: int, name: str = "position_offset") -> int:
+    """A number from whatever has an index; PyTorch would cut off a fraction of NumPy's."""
     if isinstance(offset, (int, SymInt)):
         return offset
     try:
         return operator.index(offset)
     except TypeError:
-        raise TypeError(f"position_offset is {offset!r}; allowed is a whole number") from None
+        raise TypeError(f"{name} is {offset!r}; allowed is a whole number") from None

@@ -72,8 +72,21 @@ class Fields(TypedDict, total=False):
     kernel: str
 
 
-class LayerFields(Fields, total=False):
-    """Those of `append` too: norms, factors and the cache of a layer.
+class AttentionFields(Fields, total=False):
+    """Those of `attention` too; `append` reads rotation and ring."""
+
+    rotation: Literal["on", "off"]
+    ring: int
+    rotate: Literal["qk", "q", "none"]
+    scale: float
+    softcap: float
+    window: int
+    window_right: int
+    chunk: int
+
+
+class LayerFields(AttentionFields, total=False):
+    """Those of `append` too: norms, factors and the type of a layer.
 
     norm_ is of q and k; q_norm_, k_norm_ and v_norm_ go before it.
     """
@@ -109,16 +122,17 @@ class LayerFields(Fields, total=False):
     v_norm_rounding: NormRounding
     v_norm_eps: float
     v_factor: float
-    rotation: Literal["on", "off"]
-    ring: int
     dtype: torch.dtype
 
 
 _KINDS = get_type_hints(LayerFields)
+# What is no field of `apply`, of `append`, of `attention`.
 LAYER_ONLY = frozenset(LayerFields.__annotations__.keys() - Fields.__annotations__.keys())
+ATTENTION_ONLY = frozenset({"rotate", "scale", "softcap", "window", "window_right", "chunk"})
+APPEND_ONLY = frozenset(LayerFields.__annotations__.keys() - AttentionFields.__annotations__.keys())
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# Enumerations by their fields; "role" is that of a lone tensor, which `apply` sets.
-NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k")} | {
+# Enumerations by their fields; `apply` sets "role", that of a lone tensor, and `attention` "mask".
+NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k"), "mask": ("causal", "full")} | {
     name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
 }
 _LISTS = {name: get_args(kind)[0] for name, kind in _KINDS.items() if get_origin(kind) is Sequence}
@@ -127,6 +141,13 @@ _LISTS = {name: get_args(kind)[0] for name, kind in _KINDS.items() if get_origin
 def listed(values: Sequence[str]) -> str:
     """a, b or c."""
     return " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))
+
+
+def refuse_fields(fields: Mapping[str, object], others: frozenset[str], function: str) -> None:
+    """Refuses keywords that another function reads."""
+    if not others.isdisjoint(fields):
+        name = next(name for name in fields if name in others)
+        raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.{function}")
 
 
 def _refuse(name: str, value: object, allowed: str, kind: type | None = None) -> NoReturn:

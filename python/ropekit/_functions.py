@@ -11,7 +11,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import refuse_call, whole
-from ropekit._fields import LAYER_ONLY
+from ropekit._fields import ATTENTION_ONLY, LAYER_ONLY, refuse_fields
 from ropekit._operators import (
     DIRECT,
     DIRECT_IN_PLACE,
@@ -273,9 +273,8 @@ def _read(
 
 
 def _rotation_text(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
-    if not LAYER_ONLY.isdisjoint(fields):
-        name = next(name for name in fields if name in LAYER_ONLY)
-        raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.append")
+    refuse_fields(fields, ATTENTION_ONLY, "attention")
+    refuse_fields(fields, LAYER_ONLY, "append")
     return text_for(config, fields, x, role)
 
 

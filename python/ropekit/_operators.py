@@ -67,14 +67,14 @@ def define(name: str, schema: str, fake: Any) -> None:
     torch.library.register_fake(f"ropekit::{name}", fake)
 
 
-def _empty_like(x: Tensor) -> Tensor:
+def empty_like(x: Tensor) -> Tensor:
     """As tensor_like of python/csrc/tensor.c: x's strides where x fills its memory."""
     if torch.ops.aten.is_non_overlapping_and_dense(x):
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-def _fields(config: str) -> dict[str, str]:
+def fields_of(config: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in config.split())
 
 
@@ -84,7 +84,7 @@ _PLACES = {"bshd": (0, 1), "bhsd": (0, 2), "sbhd": (1, 0), "thd": (0, 0)}
 
 def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> None:
     """What python/csrc/call.c checks of tensors that need not be there: one may be meta or fake."""
-    fields = _fields(config)
+    fields = fields_of(config)
     names = ARGUMENTS if fields.get("role") != "k" else ("k", "q", *ARGUMENTS[2:])
     given = zip(names, (q, k, *rest), strict=False)
     tensors = {name: x for name, x in given if isinstance(x, Tensor)}
@@ -110,12 +110,12 @@ def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> N
 
 def _fake_rotate(q: Tensor, config: str, *rest: Any) -> Tensor:
     _check(q, None, config, rest)
-    return _empty_like(q)
+    return empty_like(q)
 
 
 def _fake_rotate_pair(q: Tensor, k: Tensor, config: str, *rest: Any) -> tuple[Tensor, Tensor]:
     _check(q, k, config, rest)
-    return _empty_like(q), _empty_like(k)
+    return empty_like(q), empty_like(k)
 
 
 def _fake_rotate_(q: Tensor, config: str, *rest: Any) -> None:
@@ -139,7 +139,7 @@ for _name, _schema in _SCHEMAS.items():
 @lru_cache(maxsize=1024)
 def transposed(config: str) -> str:
     """The configuration of the gradient."""
-    fields = _fields(config)
+    fields = fields_of(config)
     direction = fields.get("direction", "forward")
     if direction == "inverse":
         raise RuntimeError(
@@ -194,7 +194,7 @@ class _Rotate(torch.autograd.Function):
             )
             place = 0
         else:  # more heads turn alike
-            place = _HEADS[_fields(rest[0]).get("layout", "bshd")]
+            place = _HEADS[fields_of(rest[0]).get("layout", "bshd")]
             folded = (_fold(x, dim, place, size) for x, dim in zip(tensors, dims, strict=False))
             many = recorded(count, *folded, *rest)
             found = [x.unflatten(place, (size, -1)) for x in (many if count == 2 else (many,))]

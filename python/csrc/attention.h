@@ -1,0 +1,38 @@
+/* The arguments of the operators of attention, and the call of the library that they stand for. */
+#ifndef ROPEKIT_PYTHON_ATTENTION_H
+#define ROPEKIT_PYTHON_ATTENTION_H
+
+#include "python/csrc/inputs.h"
+
+enum { KEYS, VALUES, STORES };
+
+/* Names as in rope_attention_args. */
+typedef struct attention_call {
+    const char *text;
+    size_t text_length;
+    tensor q, k, v;
+    tensor cache[STORES], scale[STORES]; /* instead of k and v */
+    tensor block_table, sinks, tree_bits;
+    int64_t tree_keys, max_seqlen_k; /* 0: not given */
+    inputs inputs;
+    int wants_lse;
+    tensor out, lse; /* made */
+} attention_call;
+
+/* Checks, finds the plan, makes out and lse, rotates and attends. Returns NULL or what is wrong,
+ * valid until the thread's next call. */
+const char *attention_run(attention_call *c);
+
+/* Gives back out and lse, as far as they were made. */
+void attention_release_results(const attention_call *c);
+
+/* Partial results and what they are joined to. */
+typedef struct merge_call {
+    tensor parts, parts_lse; /* [part, ...] */
+    tensor out, lse;         /* made */
+} merge_call;
+
+const char *merge_run(merge_call *c);
+void merge_release_results(const merge_call *c);
+
+#endif

@@ -1,0 +1,15 @@
+/* Descriptors of the library from what a text and the tensors of a call say. */
+#ifndef ROPEKIT_PYTHON_DESCRIPTORS_H
+#define ROPEKIT_PYTHON_DESCRIPTORS_H
+
+#include "python/csrc/plans.h"
+
+/* Completes config->desc, from which those of append and attention are made. Each returns NULL or
+ * what is wrong. */
+const char *fill_rotation(config_text *config, const plan_key *key);
+const char *fill_append(config_text *config, const plan_key *key);
+const char *fill_attention(config_text *config, const plan_key *key);
+
+void fill_merge(rope_attention_merge_desc *desc, const plan_key *key);
+
+#endif

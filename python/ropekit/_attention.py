@@ -1,0 +1,331 @@
+"""attention: rotation and attention as one operator, torch.ops.ropekit.attention."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from typing_extensions import Unpack
+
+from ropekit._attention_errors import ARGUMENTS, check_attention, check_no_grad, refuse_attention
+from ropekit._cache import CacheLayout, pages, scales
+from ropekit._errors import whole
+from ropekit._fields import APPEND_ONLY, AttentionFields, refuse_fields
+from ropekit._functions import text_for
+from ropekit._operators import (
+    check_may_write,
+    define,
+    fields_of,
+    implement,
+    increment_version,
+    is_derived,
+)
+
+_NO_OFFSET = 0  # by identity, as of `apply`
+_NUMBERS = "SymInt position_offset=0, SymInt tree_keys=0, SymInt max_seqlen_k=0"
+
+
+def _schema(results: str, flag: bool) -> str:
+    """In the order of python/csrc/operators.c."""
+    optional = [f"Tensor? {name}=None" for name in ARGUMENTS[3:-1]]
+    if flag:
+        optional.append("Tensor(a!)? position_flag=None")
+    rest = ", ".join(optional)
+    return f"(Tensor q, Tensor? k, Tensor? v, str config, {rest}, {_NUMBERS}) -> {results}"
+
+
+def _named(arguments: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    return list(zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False))
+
+
+# ---- fake kernels ----
+
+
+def _layout(q: Tensor, config: str) -> str:
+    layout = fields_of(config).get("layout", "thd" if q.dim() == 3 else "bshd")
+    dims = 3 if layout == "thd" else 4
+    if q.dim() != dims:
+        raise ValueError(f"q has {q.dim()} dimensions; allowed is {dims}, for layout {layout!r}")
+    return layout
+
+
+def _by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """As make_result of python/csrc/attention.c: by token in memory."""
+    if layout != "bhsd":
+        return torch.empty(sizes, dtype=dtype, device=device)
+    sizes[1], sizes[2] = sizes[2], sizes[1]
+    return torch.empty(sizes, dtype=dtype, device=device).transpose(1, 2)
+
+
+def _fake_out(*arguments: Any) -> tuple[Tensor, str]:
+    given = {name: x for name, x in _named(arguments) if isinstance(x, Tensor)}
+    check_attention(given)
+    q, layout = given["q"], _layout(given["q"], arguments[3])
+    values = given["v"] if "v" in given else given.get("v_cache")
+    if values is None:
+        raise ValueError("v and v_cache are None; allowed is one of them")
+    width = values.shape[-1] * (values.shape[3] if values.dim() == 5 else 1)
+    return _by_token([*q.shape[:-1], width], layout, q.dtype, q.device), layout
+
+
+def _fake(*arguments: Any) -> Tensor:
+    return _fake_out(*arguments)[0]
+
+
+def _fake_lse(*arguments: Any) -> tuple[Tensor, Tensor]:
+    out, layout = _fake_out(*arguments)
+    return out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device)
+
+
+# ---- the operators; those named no_grad are for a caller that looks for gradients itself ----
+
+_KINDS: dict[str, tuple[str, Any]] = {
+    "attention": ("Tensor", _fake),
+    "attention_lse": ("(Tensor, Tensor)", _fake_lse),
+    "attention_flag": ("(Tensor, Tensor)", _fake_lse),
+}
+_OPERATORS: dict[str, Any] = {}
+_DIRECT: dict[str, Any] = {}
+
+
+def _checked(name: str) -> Any:
+    def attend(keyset: Any, *arguments: Any) -> Any:
+        named = _named(arguments)
+        check_no_grad(named)
+        flag = dict(named).get("position_flag") if name == "attention_flag" else None
+        if flag is not None:
+            check_may_write({"position_flag": flag})
+        below = keyset & torch._C._after_ADInplaceOrView_keyset
+        found = _OPERATORS[name].redispatch(below, *arguments)
+        if flag is not None:
+            increment_version([flag])
+        return found
+
+    return attend
+
+
+for _name, (_results, _of) in _KINDS.items():
+    for _own in (_name, f"{_name}_no_grad"):
+        define(_own, _schema(_results, _name == "attention_flag"), _of)
+    _OPERATORS[_name] = getattr(torch.ops.ropekit, _name).default
+    _DIRECT[_name] = getattr(torch.ops.ropekit, f"{_name}_no_grad").default._op
+    implement(_name, _checked(_name), "ADInplaceOrView", with_keyset=True)
+
+
+# ---- the function ----
+
+
+def _bits(mask: Tensor) -> tuple[Tensor, int]:
+    """Words of 32 bits from one bool for each query and key, and how many keys they cover."""
+    keys = mask.shape[-1]
+    words = torch.nn.functional.pad(mask, (0, -keys % 32)).unflatten(-1, (-1, 32))
+    values = [1 << i for i in range(31)] + [-(1 << 31)]
+    weights = torch.tensor(values, dtype=torch.int32, device=mask.device)
+    return (words * weights).sum(-1, dtype=torch.int32), keys
+
+
+def _masked(
+    causal: bool | None, tree_mask: Tensor | None, tree_keys: int | None, fields: Any
+) -> tuple[Tensor | None, int]:
+    """The bits of a tree and their count; `fields` gets the mask."""
+    if causal is not None:
+        if not isinstance(causal, bool):
+            raise TypeError(f"causal is {causal!r}; allowed is True, False or None")
+        fields["mask"] = "causal" if causal else "full"
+    if isinstance(tree_mask, Tensor) and tree_mask.dtype == torch.bool:
+        if tree_keys is not None:
+            raise ValueError(f"tree_keys is {tree_keys}; allowed with a tree_mask of bool is None")
+        if tree_mask.dim() < 2 or tree_mask.shape[-1] == 0:
+            raise ValueError(
+                f"tree_mask has the shape {list(tree_mask.shape)}; allowed is [batch, tokens, "
+                "keys] or [tokens, keys]"
+            )
+        return _bits(tree_mask)
+    return tree_mask, _number("tree_keys", tree_keys)
+
+
+def _number(name: str, value: int | None) -> int:
+    """0 stands for None in the operator, and so is refused."""
+    if value is None:
+        return 0
+    number = whole(value, name)
+    if isinstance(number, int) and not 0 < number < 2**63:
+        raise ValueError(f"{name} is {number}; allowed is > 0, or None")
+    return number
+
+
+class Options(AttentionFields, total=False):
+    """Keywords of `attention` but return_lse."""
+
+    causal: bool | None
+    positions: Tensor | None
+    k_positions: Tensor | None
+    config: object
+    cu_seqlens: Tensor | None
+    k_cu_seqlens: Tensor | None
+    q_lengths: Tensor | None
+    k_lengths: Tensor | None
+    k_cache: Tensor | None
+    v_cache: Tensor | None
+    block_table: Tensor | None
+    cache_layout: CacheLayout
+    k_scale: Tensor | None
+    v_scale: Tensor | None
+    max_seqlen_k: int | None
+    sinks: Tensor | None
+    tree_mask: Tensor | None
+    tree_keys: int | None
+    position_offset: int
+    sequence_offsets: Tensor | None
+    sequence_lengths: Tensor | None
+    cos: Tensor | None
+    sin: Tensor | None
+    position_flag: Tensor | None
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    **options: Unpack[Options],
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    return_lse: Literal[True],
+    **options: Unpack[Options],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def attention(
+    q: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    causal: bool | None = None,
+    return_lse: bool = False,
+    positions: Tensor | None = None,
+    k_positions: Tensor | None = None,
+    config: object = None,
+    cu_seqlens: Tensor | None = None,
+    k_cu_seqlens: Tensor | None = None,
+    q_lengths: Tensor | None = None,
+    k_lengths: Tensor | None = None,
+    k_cache: Tensor | None = None,
+    v_cache: Tensor | None = None,
+    block_table: Tensor | None = None,
+    cache_layout: CacheLayout = "nhd",
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    max_seqlen_k: int | None = None,
+    sinks: Tensor | None = None,
+    tree_mask: Tensor | None = None,
+    tree_keys: int | None = None,
+    position_offset: int = 0,
+    sequence_offsets: Tensor | None = None,
+    sequence_lengths: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    position_flag: Tensor | None = None,
+    **fields: Unpack[AttentionFields],
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention of unrotated queries; keys and values are tensors or a cache.
+
+    A sequence has m queries and n keys, and query i has the index n - m + i among the keys: a
+    prompt, a part of one and one decoded token are the same call. Every length is in tokens.
+
+    Args:
+        q: [batch, tokens, heads, head_dim], [tokens, heads, head_dim] of packed sequences, or the
+            order of `layout`; float32, float16 or bfloat16.
+        k, v: in the same order, of as many heads as divide those of q; v may have a head_dim of its
+            own. None with a cache.
+        causal: True, or None without tree_mask: a query sees keys up to its own index. False: all.
+        return_lse: also returns the logarithm of each row's sum of exponentials.
+        positions, k_positions: position ids of q and k, [tokens], [batch, tokens] or [axes, batch,
+            tokens]. None: a token's index among the keys, plus position_offset and
+            sequence_offsets. k_positions may be left out where k has the tokens of q.
+        config, sequence_lengths, cos, sin: as of `apply`.
+        cu_seqlens, k_cu_seqlens: boundaries of packed sequences in q, and in k and v where they
+            differ.
+        q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
+            padding. k_lengths is required with a cache.
+        k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
+            read. MLA: both are one cache, v_cache its first elements.
+        max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
+        sinks: [heads], float32 or the type of q: a logit of each head that takes part in the
+            softmax and has no value.
+        tree_mask: [batch, tokens, n] or [tokens, n] of bool: which of the last n keys a query sees;
+            it sees all before them. Or int32 words, of which key j is bit j % 32 of word j / 32,
+            for tree_keys keys.
+        position_flag: as of `apply_`; a GPU also sets it where a length or a page is out of range,
+            and leaves that sequence out.
+        rotate: "qk", "q" where keys are rotated already, as `append` caches them, or "none". None:
+            "q" with a cache, else "qk".
+        window, window_right, chunk: keys up to its own that a query sees, as Transformers'
+            sliding_window; keys after its own, with causal=False; chunks in which attention stays.
+        scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become
+            softcap * tanh(score / softcap).
+        fields: any other field of a Config but those of norms; it goes before that of `config`.
+
+    Returns:
+        out, in the order of q with v's head_dim, and with return_lse lse, float32 in the order of q
+        without its last dimension. Rows that no sequence has, as padding of q_lengths and tokens
+        past the end of cu_seqlens, are 0 and -inf.
+
+    Raises:
+        TypeError, ValueError: as `apply` does.
+        RuntimeError: what the device or PyTorch refuses; a tensor that requires a gradient, as
+            there is no backward pass yet; from a compiled function, all of these.
+    """
+    refuse_fields(fields, APPEND_ONLY, "append")
+    if not isinstance(q, Tensor):
+        raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
+    if cache_layout != "nhd":
+        k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
+        k_scale, v_scale = scales(k_scale), scales(v_scale)
+    options: Any = fields
+    if causal is not None or tree_mask is not None or tree_keys is not None:
+        tree_mask, tree_keys = _masked(causal, tree_mask, tree_keys, options)
+    arguments: Any = (q, k, v, text_for(config, options, q), positions, cu_seqlens, k_lengths)
+    arguments = (*arguments, k_cache, v_cache, block_table, sinks)
+    name = "attention_lse" if return_lse else "attention"
+    numbers: tuple[int, ...] = ()
+    # PyTorch takes its time over each argument, so that what is last and not given stays out.
+    usual = k_positions is k_cu_seqlens is q_lengths is k_scale is v_scale is tree_mask is None
+    usual = usual and sequence_offsets is sequence_lengths is cos is sin is None
+    usual = usual and max_seqlen_k is None and not tree_keys
+    if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
+        flag = () if position_flag is None else (position_flag,)
+        name = "attention_flag" if flag else name
+        numbers = whole(position_offset), tree_keys or 0, _number("max_seqlen_k", max_seqlen_k)
+        rest = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
+        tables = sequence_offsets, sequence_lengths, cos, sin
+        arguments = (*arguments, *rest, *tables, *flag)
+    found: Tensor | tuple[Tensor, Tensor] = _call(name, arguments, numbers, position_flag)
+    return found[0] if name == "attention_flag" and not return_lse else found
+
+
+def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
+    try:
+        if is_compiling() or is_derived():
+            return _OPERATORS[name](*arguments, *numbers)
+        if torch.is_grad_enabled():
+            check_no_grad(_named(arguments))
+        if flag is not None:
+            check_may_write({"position_flag": flag})
+        found = _DIRECT[name](*arguments, *numbers)
+    except (AttributeError, RuntimeError) as error:
+        refuse_attention(error, arguments, numbers[0] if numbers else 0)
+    if flag is not None:
+        increment_version([flag])
+    return found

@@ -1,0 +1,108 @@
+"""What is wrong with the arguments of attention, in the words of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ropekit._append_errors import FLOATS, STORED
+from ropekit._errors import check_tensors, explain, refuse
+
+# Of the operators less config, which comes fourth, and numbers, the last; the first ones are usual.
+ARGUMENTS = (
+    *("q", "k", "v", "positions", "cu_seqlens", "k_lengths", "k_cache", "v_cache", "block_table"),
+    *("sinks", "k_positions", "k_cu_seqlens", "q_lengths", "k_scale", "v_scale", "tree_mask"),
+    *("sequence_offsets", "sequence_lengths", "cos", "sin", "position_flag"),
+)
+_WHOLE = (torch.int32, torch.int64)
+_FIXED = {
+    "k_scale": (torch.float32,),
+    "v_scale": (torch.float32,),
+    "tree_mask": (torch.bool, torch.int32),
+    "position_flag": (torch.int32,),
+} | dict.fromkeys(
+    (
+        *("positions", "k_positions", "cu_seqlens", "k_cu_seqlens", "q_lengths", "k_lengths"),
+        *("block_table", "sequence_offsets", "sequence_lengths"),
+    ),
+    _WHOLE,
+)
+
+
+def check_attention(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses tensors of a call, by the names of its keywords, for what none can be."""
+    own = next(iter(tensors.values())).dtype
+
+    def allowed(name: str) -> tuple[torch.dtype, ...]:
+        if name in _FIXED:
+            return _FIXED[name]
+        if name in ("k_cache", "v_cache"):
+            return STORED
+        if name in ("q", "out") or own not in FLOATS:
+            return FLOATS
+        if name == "lse":
+            return (torch.float32,)
+        return (torch.float32, own) if name in ("sinks", "cos", "sin") else (own,)
+
+    check_tensors(tensors, allowed)
+
+
+def check_no_grad(named: Iterable[tuple[str, object]], what: str = "attention") -> None:
+    """Refuses tensors that a derivative is asked of: there is none."""
+    dual = forward_ad._current_level >= 0
+    for name, x in named:
+        if not isinstance(x, Tensor):
+            continue
+        if x.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"{name} requires a gradient and {what} has no backward pass yet; allowed is a "
+                "call within torch.no_grad(), or tensors that do not"
+            )
+        if dual and forward_ad.unpack_dual(x).tangent is not None:
+            raise RuntimeError(
+                f"{name} has a tangent and {what} has no derivative yet; allowed is a tensor "
+                "without one"
+            )
+
+
+# What the library says of attention, and what that is in Python.
+_WORDS = (
+    (r"\bsoft_cap\b", "softcap"),
+    (r"\btree_bits\b", "tree_mask"),
+    (r"\bk_position_ids\b", "k_positions"),
+    (r"\bk_tokens\b", "max_seqlen_k"),
+    (r"^(window|window_right|chunk) is (-?\d+); allowed is >= 0$", r"\1 is \2; allowed is > 0"),
+    (
+        r"^(window_right|window|chunk|softcap|scale|ring) is (.*); allowed is 0\b",
+        r"\1 is \2; allowed is None",
+    ),
+    (r"unless mask is ROPE_MASK_FULL", "unless causal is False"),
+    (r"where mask is ROPE_MASK_TREE", "with tree_mask"),
+    (r"\b([kv])_cache\.scale\b", r"\1_scale"),
+    (r"\b([kv])\.scale is \d", r"\1_scale is given"),
+    (r"\b([kv])\.dtype\b", r"\1_cache"),
+    (
+        r"shard is \d; allowed is 0 or ROPE_SHARD_NONE",
+        "shard is given; allowed is None or 'none' in attention",
+    ),
+    (r"\b([qkv])\.in\b", r"\1"),
+)
+
+
+def explain_attention(text: str) -> str:
+    """An error of the library in the words of Python."""
+    for pattern, replacement in _WORDS:
+        text = re.sub(pattern, replacement, text)
+    return explain(text)
+
+
+def refuse_attention(error: Exception, arguments: Any, offset: int) -> NoReturn:
+    """Raises `error`, with which a call ended, as what it says of the call's arguments."""
+    named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
+    given = {name: x for name, x in named if x is not None}
+    refuse(error, given, offset, check_attention, explain_attention)

@@ -1,0 +1,291 @@
+"""attention beside PyTorch's, and beside itself: rotated, packed, padded or in parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ropekit
+import torch
+import truth
+from attention_truth import assert_within, attend, visible
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+THETA = 5e5
+MASKS: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "full": {"causal": False},
+    "causal window=3": {"window": 3},
+    "full window=4 right=2": {"causal": False, "window": 4, "window_right": 2},
+    "full right=1": {"causal": False, "window_right": 1},
+    "causal chunk=4": {"causal": True, "chunk": 4},
+    "full window=3 chunk=4": {"causal": False, "chunk": 4, "window": 3},
+}
+
+
+def tensors_of(
+    m: int,
+    n: int,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    *,
+    heads: tuple[int, int] = (4, 2),
+    dims: tuple[int, int] = (64, 64),
+) -> list[torch.Tensor]:
+    """q, k and v of two batch rows."""
+    shapes = (m, heads[0], dims[0]), (n, heads[1], dims[0]), (n, heads[1], dims[1])
+    return [torch.randn(2, *shape, device=device).to(dtype) for shape in shapes]
+
+
+def rotated(q: torch.Tensor, k: torch.Tensor, **fields: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """As the call rotates: queries are the last of the keys."""
+    start = k.shape[1] - q.shape[1]
+    return (
+        ropekit.apply(q, position_offset=start, **fields),
+        ropekit.apply(k, **fields),
+    )
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("m, n", [(9, 9), (1, 11), (5, 12)])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_masks(dtype: torch.dtype, mask: str, m: int, n: int, device: str) -> None:
+    q, k, v = tensors_of(m, n, dtype, device)
+    out, lse = ropekit.attention(q, k, v, return_lse=True, rope_theta=THETA, **MASKS[mask])
+    turned = rotated(q, k, rope_theta=THETA)
+    assert_within(out, lse, attend(*turned, v, visible(m, n, mask).to(device)))
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 1), (6, 3)])
+@pytest.mark.parametrize("dims", [(16, 16), (192, 128), (80, 96), (576, 512)])
+def test_heads_and_widths(heads: tuple[int, int], dims: tuple[int, int], device: str) -> None:
+    q, k, v = tensors_of(6, 8, torch.bfloat16, device, heads=heads, dims=dims)
+    out, lse = ropekit.attention(q, k, v, return_lse=True)
+    assert_within(out, lse, attend(*rotated(q, k), v, visible(6, 8, "causal").to(device)))
+
+
+@pytest.mark.parametrize("sink_dtype", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"softcap": 2.0}])
+def test_scores(options: dict[str, Any], sink_dtype: torch.dtype | None, device: str) -> None:
+    q, k, v = tensors_of(5, 7, torch.bfloat16, device)
+    sinks = None if sink_dtype is None else torch.randn(4, device=device).to(sink_dtype)
+    out, lse = ropekit.attention(q, k, v, sinks=sinks, return_lse=True, **options)
+    seen = visible(5, 7, "causal").to(device)
+    assert_within(out, lse, attend(*rotated(q, k), v, seen, sinks=sinks, **options))
+
+
+def test_the_rotation_is_that_of_the_definition(device: str) -> None:
+    """From unrotated q and k in float64, nothing of ropekit on the way."""
+    q, k, v = tensors_of(5, 7, device=device)
+    angle = truth.angles(torch.arange(7)[None], 64, THETA).to(device)
+    expected = attend(
+        *(truth.rotate(q, angle[:, 2:]), truth.rotate(k, angle), v.double()),
+        visible(5, 7, "causal").to(device),
+    )
+    found = ropekit.attention(q, k, v, rope_theta=THETA)
+    torch.testing.assert_close(found.double(), expected.out, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("keys", [5, 32, 40])
+@pytest.mark.parametrize("batched", [False, True])
+def test_trees(keys: int, batched: bool, device: str) -> None:
+    q, k, v = tensors_of(6, 45, device=device)
+    shape = (2, 6, keys) if batched else (6, keys)
+    tree = torch.rand(shape, device=device) < 0.5
+    tree[..., 0, :] = False
+    seen = torch.cat((torch.ones(*shape[:-1], 45 - keys, device=device).bool(), tree), -1)
+    out, lse = ropekit.attention(q, k, v, tree_mask=tree, return_lse=True)
+    assert_within(out, lse, attend(*rotated(q, k), v, seen))
+    words = torch.zeros(*shape[:-1], (keys + 31) // 32, dtype=torch.int32)
+    for *row, key in tree.nonzero().tolist():
+        at = (*row, key // 32)
+        words[at] |= -(2**31) if key % 32 == 31 else 1 << key % 32
+    given = ropekit.attention(q, k, v, tree_mask=words.to(device), tree_keys=keys)
+    assert torch.equal(given, out)
+
+
+def test_a_row_that_sees_no_key(device: str) -> None:
+    q, k, v = tensors_of(3, 3, device=device)
+    tree = torch.zeros(3, 3, device=device).bool()
+    k[:, 1] = float("nan")
+    v[:, 2] = float("inf")
+    out, lse = ropekit.attention(q, k, v, tree_mask=tree, return_lse=True)
+    assert out.count_nonzero() == 0
+    assert torch.equal(lse, torch.full_like(lse, float("-inf")))
+    sinks = torch.randn(4, device=device)
+    out, lse = ropekit.attention(q, k, v, tree_mask=tree, sinks=sinks, return_lse=True)
+    assert out.count_nonzero() == 0
+    torch.testing.assert_close(lse, sinks.expand_as(lse), rtol=1e-6, atol=1e-6)
+
+
+# ---- the same bits ----
+
+ROTATIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "a part": {"rotary_dim": 32, "rotary_offset": 16, "pairing_in": "interleaved"},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "f32": {"angle_mode": "f32", "rope_theta": THETA},
+}
+
+
+@pytest.mark.parametrize("m, n", [(8, 8), (1, 70), (6, 70)])
+@pytest.mark.parametrize("name", ROTATIONS)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fused_equals_rotated_first(
+    dtype: torch.dtype, name: str, m: int, n: int, device: str
+) -> None:
+    q, k, v = tensors_of(m, n, dtype, device)
+    config = ropekit.Config(**ROTATIONS[name])
+    turned_q, turned_k = rotated(q, k, config=config)
+    found = ropekit.attention(q, k, v, config=config, return_lse=True)
+    for options in (
+        {"q": turned_q, "k": turned_k, "rotate": "none"},
+        {"q": turned_q, "k": turned_k, "rotation": "off"},
+        {"q": q, "k": turned_k, "rotate": "q", "config": config},
+    ):
+        other = ropekit.attention(v=v, return_lse=True, **options)
+        assert all(torch.equal(a, b) for a, b in zip(found, other, strict=True))
+
+
+@pytest.mark.parametrize("ids", [torch.int32, torch.int64])
+def test_positions(ids: torch.dtype, device: str) -> None:
+    q, k, v = tensors_of(4, 6, torch.bfloat16, device)
+    q_ids = torch.randint(0, 1000, (2, 4), device=device).to(ids)
+    k_ids = torch.randint(0, 1000, (6,), device=device).to(ids)
+    found = ropekit.attention(q, k, v, positions=q_ids, k_positions=k_ids)
+    turned = ropekit.apply(q, positions=q_ids), ropekit.apply(None, k, positions=k_ids)
+    assert torch.equal(found, ropekit.attention(*turned, v, rotate="none"))
+    # One list serves both where they are the same tokens; offsets move both.
+    own = k_ids.expand(2, 6)
+    turned = ropekit.apply(k, k, positions=own)
+    found = ropekit.attention(k, k, v, positions=own)
+    assert torch.equal(found, ropekit.attention(*turned, v, rotate="none"))
+    offsets = torch.tensor([3, 900], device=device)
+    moved: dict[str, Any] = {"position_offset": 7, "sequence_offsets": offsets}
+    found = ropekit.attention(k, k, v, **moved)
+    turned = ropekit.apply(k, k, **moved)
+    assert torch.equal(found, ropekit.attention(*turned, v, rotate="none"))
+
+
+def test_tables_and_axes(device: str) -> None:
+    q, k, v = tensors_of(5, 5, device=device)
+    angle = torch.rand(40, 32, device=device)
+    tables: dict[str, Any] = {"cos": angle.cos(), "sin": angle.sin()}
+    ids = torch.randint(0, 40, (2, 5), device=device)
+    found = ropekit.attention(q, k, v, positions=ids, **tables)
+    turned = ropekit.apply(q, k, positions=ids, **tables)
+    assert torch.equal(found, ropekit.attention(*turned, v, rotate="none"))
+    config = ropekit.Config(axes=3, axis_layout="chunked", sections=[16, 8, 8])
+    ids = torch.randint(0, 40, (3, 2, 5), device=device)
+    found = ropekit.attention(q, k, v, positions=ids, config=config)
+    turned = ropekit.apply(q, k, positions=ids, config=config)
+    assert torch.equal(found, ropekit.attention(*turned, v, rotate="none"))
+
+
+@pytest.mark.parametrize("layout", ["bhsd", "sbhd"])
+def test_layouts(layout: str, device: str) -> None:
+    order = {"bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}[layout]
+    q, k, v = tensors_of(5, 7, torch.bfloat16, device, dims=(64, 32))
+    out, lse = ropekit.attention(q, k, v, return_lse=True)
+    moved = [x.permute(order).contiguous() for x in (q, k, v)]
+    found, found_lse = ropekit.attention(*moved, layout=layout, return_lse=True)
+    assert torch.equal(found, out.permute(order))
+    assert torch.equal(found_lse, lse.permute(order[:3]))
+    if layout == "bhsd":  # the next product reads it by token
+        assert found.transpose(1, 2).is_contiguous()
+    views = torch.cat((q, k[:, -5:], k[:, :5]), 2).split([4, 2, 2], 2)
+    wanted = ropekit.attention(*(x.contiguous() for x in views))
+    assert torch.equal(ropekit.attention(*views), wanted)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_packed_equals_one_by_one(mask: str, device: str) -> None:
+    counts = [(3, 3), (1, 9), (0, 2), (4, 6)]
+    parts = [[x[0] for x in tensors_of(m, n, torch.bfloat16, device)] for m, n in counts]
+    q, k, v = (torch.cat(x) for x in zip(*parts, strict=True))
+    bounds = torch.tensor([[0, *x] for x in zip(*counts, strict=True)], device=device).cumsum(1)
+    found = ropekit.attention(
+        *(q, k, v),
+        cu_seqlens=bounds[0],
+        k_cu_seqlens=bounds[1].int(),
+        return_lse=True,
+        **MASKS[mask],
+    )
+    alone = [
+        ropekit.attention(*(x[None] for x in part), return_lse=True, **MASKS[mask])
+        for part in parts
+        if len(part[0])
+    ]
+    for x, own in zip(found, zip(*alone, strict=True), strict=True):
+        assert torch.equal(x, torch.cat([row[0] for row in own]))
+
+
+def test_packed_keys_have_the_boundaries_of_queries(device: str) -> None:
+    _, k, v = (x[0] for x in tensors_of(7, 7, device=device))
+    q, bounds = torch.randn(7, 4, 64, device=device), torch.tensor([0, 3, 7], device=device)
+    found = ropekit.attention(q, k, v, cu_seqlens=bounds)
+    assert torch.equal(found, ropekit.attention(q, k, v, cu_seqlens=bounds, k_cu_seqlens=bounds))
+    # Tokens past the end belong to no sequence.
+    shorter = torch.tensor([0, 3, 5], device=device, dtype=torch.int32)
+    out, lse = ropekit.attention(q, k, v, cu_seqlens=shorter, return_lse=True)
+    assert torch.equal(out[:3], found[:3])
+    assert out[5:].count_nonzero() == 0
+    assert torch.equal(lse[5:], torch.full_like(lse[5:], float("-inf")))
+
+
+def test_padded_equals_one_by_one(device: str) -> None:
+    q, k, v = tensors_of(6, 9, torch.bfloat16, device)
+    m, n = [4, 6], [5, 9]
+    out, lse = ropekit.attention(
+        *(q, k, v),
+        q_lengths=torch.tensor(m, device=device),
+        k_lengths=torch.tensor(n, device=device, dtype=torch.int32),
+        return_lse=True,
+    )
+    for i in range(2):
+        own = [x[i : i + 1, :count] for x, count in ((q, m[i]), (k, n[i]), (v, n[i]))]
+        alone = ropekit.attention(*own, return_lse=True)
+        assert torch.equal(out[i, : m[i]], alone[0][0])
+        assert torch.equal(lse[i, : m[i]], alone[1][0])
+    assert out[0, 4:].count_nonzero() == 0
+    assert torch.equal(lse[0, 4:], torch.full_like(lse[0, 4:], float("-inf")))
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd", "thd"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_parts_are_merged(dtype: torch.dtype, layout: str, device: str) -> None:
+    q, k, v = tensors_of(5, 12, dtype, device)
+    turned = rotated(q, k)
+    q, k, v = (x[0] if layout == "thd" else x for x in (*turned, v))
+    token = 0 if layout == "thd" else 1
+    options: dict[str, Any] = {"rotate": "none", "causal": False, "return_lse": True}
+    pieces = [ropekit.attention(q, *x, **options) for x in zip(
+        k.split([3, 8, 1], token), v.split([3, 8, 1], token), strict=True
+    )]  # fmt: skip
+    if layout == "bhsd":
+        pieces = [(out.transpose(1, 2), lse.transpose(1, 2)) for out, lse in pieces]
+    out, lse = ropekit.attention_merge(*(list(x) for x in zip(*pieces, strict=True)))
+    stacked = ropekit.attention_merge(*(torch.stack(x) for x in zip(*pieces, strict=True)))
+    assert torch.equal(stacked[0], out)
+    if layout == "bhsd":
+        out, lse = out.transpose(1, 2), lse.transpose(1, 2)
+    wanted = attend(q, k, v, visible(5, 12, "full").to(device))
+    unit = torch.finfo(dtype).eps
+    wanted.bound = 2 * wanted.bound + unit * v.abs().amax()  # of parts, each rounded
+    wanted.lse_bound = 2 * wanted.lse_bound
+    assert_within(out, lse, wanted)
+
+
+def test_a_part_without_keys_counts_for_nothing(device: str) -> None:
+    out = torch.randn(2, 1, 3, 4, 64, device=device)
+    lse = torch.randn(2, 1, 3, 4, device=device)
+    out[1], lse[1] = float("nan"), float("-inf")
+    found = ropekit.attention_merge(out, lse)
+    torch.testing.assert_close(found, (out[0], lse[0]), rtol=1e-6, atol=1e-6)
+    lse[0] = float("-inf")
+    found = ropekit.attention_merge(out, lse)
+    assert found[0].count_nonzero() == 0
+    assert torch.equal(found[1], lse[0])
