@@ -2,11 +2,12 @@
 #ifndef ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 #define ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 
-#include <ropekit/backend.h>
+#include "common/gpu/attention/launch.h"
 
 typedef struct gpu_attention_room {
     size_t failed; /* where an int32 of each sequence begins */
     size_t keys;   /* where rotated keys begin, [row, key, head, dim] */
+    size_t parts;  /* where results of splits begin */
     size_t bytes;  /* of all */
 } gpu_attention_room;
 
@@ -14,13 +15,14 @@ typedef struct gpu_attention_room {
 typedef struct gpu_attention_sizes {
     int64_t sequences;
     int64_t k_rows, k_tokens, k_heads;
+    int64_t tokens, q_heads;
 } gpu_attention_sizes;
 
 gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem,
                                            const rope_attention_call *call);
 
-/* 0 where bytes overflow. A call that has k.out leaves room of keys unused. */
-int gpu_attention_room_of(const rope_attention_problem *problem, const gpu_attention_sizes *sizes,
+/* 0 where bytes overflow. A call that has k.out needs no room for keys. */
+int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
                           int has_k_out, gpu_attention_room *room);
 
 /* As rope_candidate.workspace. */
@@ -28,7 +30,7 @@ rope_status gpu_attention_workspace(const void *problem, const void *kernel, con
                                     size_t *bytes);
 
 /* Whether a call was given the workspace that it needs, an error by name where not. */
-rope_status gpu_attention_check_workspace(const rope_attention_problem *problem,
+rope_status gpu_attention_check_workspace(const gpu_attention_bound *bound,
                                           const rope_attention_call *call, const void *workspace);
 
 #endif
