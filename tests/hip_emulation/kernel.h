@@ -37,8 +37,8 @@ hipError_t emulated_run(const emulated_launch *launch);
 /* The packed arguments of the launch that runs. */
 const void *emulated_arguments(void);
 
-/* What device code calls: waits for the block, for 32 threads, or for the wave and gives each lane's
- * value. */
+/* What device code calls: waits for the block, for 32 threads, or for the wave and gives each
+ * lane's value. */
 void emulated_block_barrier(void);
 void emulated_warp_barrier(void);
 const uint64_t *emulated_wave_exchange(uint64_t value);

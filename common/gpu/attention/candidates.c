@@ -165,19 +165,17 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
 }
 
-/* takes: tiles, or NULL. named: taken only where a descriptor names it. */
-#define CANDIDATE(label, takes, named)                                                             \
+/* takes: tiles, or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
-        .name = label, .data = (takes), .on_request = (named), .query = query, .bind = bind,       \
+        .name = label, .data = (takes), .query = query, .bind = bind,                              \
         .workspace = gpu_attention_workspace, .run = run, .release = release                       \
     }
 
 static const char tiles[] = "tiles";
 
-/* Tiles have matrix instructions that have not run on a GPU yet. */
-static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles, 1),
-                                            CANDIDATE("generic", NULL, 0)};
+static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

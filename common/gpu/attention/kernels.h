@@ -3,7 +3,6 @@
 #define ROPEKIT_GPU_ATTENTION_KERNELS_H
 
 #include "common/gpu/rope/kernels.h"
-#include "common/math/portable.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,13 +35,6 @@ enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8, GPU_TIL
 /* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
  */
 enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 32, GPU_SPLIT_LEAST = 256 };
-
-/* Keys of a split of a sequence, by its keys alone. */
-ROPE_FN int64_t gpu_split_size(int64_t keys) {
-    const int64_t size = keys / GPU_SPLITS_MOST + 1;
-    return size <= GPU_SPLIT_LEAST ? (int64_t)GPU_SPLIT_LEAST
-                                   : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
-}
 
 /* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */

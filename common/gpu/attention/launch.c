@@ -100,6 +100,16 @@ static void room_for_keys(const rope_attention_problem *p, const gpu_attention_r
     call->k.out_stride[0] = call->k_tokens * call->k.out_stride[1];
 }
 
+static void room_for_queries(const rope_attention_problem *p, const gpu_attention_room *room,
+                             char *workspace, rope_attention_call *call) {
+    rope_operand *q = &call->rope.tensor[0];
+    q->out = workspace + room->queries;
+    q->out_stride[3] = 1;
+    q->out_stride[2] = p->head_dim;
+    q->out_stride[1] = q->heads * q->out_stride[2];
+    q->out_stride[0] = call->rope.tokens * q->out_stride[1];
+}
+
 /* Whether pairs of a tensor lie in vectors of eight elements of 16 bits, there and where they go.
  */
 static int rotates_vectors(const launches *l, int tensor) {
@@ -246,7 +256,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
     launches l = {bound, stream, *call, NULL, {NULL, 0, gpu_splits_most(p, call->k_tokens)}};
     gpu_attention_room room;
     gpuError_t error = gpuSuccess;
-    if (!gpu_attention_room_of(bound, &sizes, call->k.out != NULL, &room))
+    if (!gpu_attention_room_of(bound, &sizes, call->k.out != NULL, call->rope.tensor[0].out != NULL,
+                               &room))
         return gpuErrorMemoryAllocation;
     if (gpu_attention_may_fail(p)) {
         l.failed = (int32_t *)(void *)((char *)workspace + room.failed);
@@ -256,9 +267,11 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
         l.parts.at = (float *)(void *)((char *)workspace + room.parts);
     if (p->rotates[1] && !call->k.out)
         room_for_keys(p, &room, workspace, &l.call);
+    if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, call->rope.tokens))
+        room_for_queries(p, &room, workspace, &l.call);
     if (error == gpuSuccess && p->rotates[1])
         error = rotate(&l, 1);
-    if (error == gpuSuccess && call->rope.tensor[0].out)
+    if (error == gpuSuccess && l.call.rope.tensor[0].out)
         error = rotate(&l, 0);
     return error == gpuSuccess ? attend(&l) : error;
 }

@@ -156,25 +156,25 @@ GPU_FN const char *gpu_given_token(const rope_attention_problem *p, const rope_a
                 ((TENSOR ? s->k_first : s->q_first) + n) * stride[1]);
 }
 
-/* Eight pairs in two vectors, from one pairing to the same. */
-template <int DTYPE>
-GPU_FN void gpu_rotate_vectors(bool half, bool model, const rope_coefficients m[8],
-                               gpu_vector<DTYPE, 8> v[2]) {
-    float x[16], y[16];
-    gpu_unpack<DTYPE, 8>(v[0], x);
-    gpu_unpack<DTYPE, 8>(v[1], x + 8);
+/* V pairs in two vectors, from one pairing to the same. */
+template <int DTYPE, int V>
+GPU_FN void gpu_rotate_vectors(bool half, bool model, const rope_coefficients m[V],
+                               gpu_vector<DTYPE, V> v[2]) {
+    float x[2 * V], y[2 * V];
+    gpu_unpack<DTYPE, V>(v[0], x);
+    gpu_unpack<DTYPE, V>(v[1], x + V);
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const rope_pair two = {half ? x[i] : x[2 * i], half ? x[8 + i] : x[2 * i + 1]},
+    for (int i = 0; i < V; i++) {
+        const rope_pair two = {half ? x[i] : x[2 * i], half ? x[V + i] : x[2 * i + 1]},
                         z = model ? gpu_rotate_model<DTYPE>(two, m[i]) : rope_rotate(two, m[i]);
         y[i] = z.x1;
-        y[8 + i] = z.x2;
+        y[V + i] = z.x2;
     }
 #pragma unroll
-    for (int i = 0; i < 16; i++)
-        x[i] = half ? y[i] : y[i % 2 * 8 + i / 2];
-    v[0] = gpu_pack<DTYPE, 8>(x);
-    v[1] = gpu_pack<DTYPE, 8>(x + 8);
+    for (int i = 0; i < 2 * V; i++)
+        x[i] = half ? y[i] : y[i % 2 * V + i / 2];
+    v[0] = gpu_pack<DTYPE, V>(x);
+    v[1] = gpu_pack<DTYPE, V>(x + V);
 }
 
 /* Unit `unit` of a token's heads head0, head0 + heads_step..: eight pairs, or eight elements
@@ -207,7 +207,7 @@ GPU_FN void gpu_attention_rotate_unit(const rope_attention_problem *p,
         gpu_vector<DTYPE, 8> v[2] = {gpu_load<DTYPE, 8>(in + 2 * (head * step + at[0])),
                                      gpu_load<DTYPE, 8>(in + 2 * (head * step + at[1]))};
         if (rotates)
-            gpu_rotate_vectors<DTYPE>(half, model, m, v);
+            gpu_rotate_vectors<DTYPE, 8>(half, model, m, v);
         gpu_store<DTYPE, 8>(out + 2 * (head * to + at[0]), v[0]);
         gpu_store<DTYPE, 8>(out + 2 * (head * to + at[1]), v[1]);
     }

@@ -10,6 +10,13 @@
 
 enum { GPU_SPLIT_WARPS = GPU_ATTENTION_THREADS / 32 };
 
+/* Keys of a split of a sequence, by its keys alone. */
+GPU_FN int64_t gpu_split_size(int64_t keys) {
+    const int64_t size = keys / GPU_SPLITS_MOST + 1;
+    return size <= GPU_SPLIT_LEAST ? (int64_t)GPU_SPLIT_LEAST
+                                   : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
+}
+
 /* Keys of split n of a sequence. */
 GPU_FN rope_key_range gpu_split_of(const rope_attention_sequence *s, int64_t n) {
     const int64_t size = gpu_split_size(s->k_count);

@@ -248,20 +248,23 @@ GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first, int stage) {
     (value ? t.b->values : t.b->keys)[stage][n] = at;
 }
 
-/* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
+/* Copies a tile's rows to shared memory, zeros for keys that no row sees. A thread's rows are a
+ * multiple of 8 apart, so that they are swizzled alike. */
 template <int D>
 GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
                           const uint32_t *places, int first, char *to) {
-    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache);
+    enum { STEP = GPU_ATTENTION_THREADS * 8 / D };
+    static_assert(STEP % 8 == 0, "rows of a thread are swizzled alike");
+    const int thread = gpu_anew((int)threadIdx.x), row = thread / (D / 8), chunk = thread % (D / 8);
+    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
     const int before = gpu_tile_near(t.b->seen.first, t.b->base + first),
-              end = gpu_tile_near(t.b->seen.last, t.b->base + first);
-    const int thread = gpu_anew((int)threadIdx.x);
+              end = gpu_tile_near(t.b->seen.last, t.b->base + first), at = row - before;
+    const unsigned count = end > before ? (unsigned)(end - before) : 0;
+    to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
-    for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const int n = e * GPU_ATTENTION_THREADS + thread, row = n / (D / 8), chunk = n % (D / 8);
-        gpu_copy_async(to + gpu_swizzled<D>(row, chunk), from + 16 * ((int64_t)places[row] + chunk),
-                       row >= before && row < end);
-    }
+    for (int e = 0; e < GPU_TILE_KEYS / STEP; e++)
+        gpu_copy_async(to + e * STEP * D * 2, from + 16 * (uint64_t)places[row + e * STEP],
+                       (unsigned)(at + e * STEP) < count);
 }
 
 /* The same of elements that do not lie side by side, or are of another type. */
