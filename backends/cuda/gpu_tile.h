@@ -58,18 +58,19 @@ template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 matrices of 16-bit elements, whose rows lanes 8 i..8 i + 7 point to. */
-GPU_FN void gpu_load_matrices(uint32_t r[4], const void *row) {
+/* Four 8 x 8 matrices of 16-bit elements, of which lanes 8 i..8 i + 7 say where in a tile their
+ * rows lie. */
+GPU_FN void gpu_load_matrices(uint32_t r[4], const char *tile, int row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(gpu_shared_address(row))
+                 : "r"(gpu_shared_address(tile) + row)
                  : "memory");
 }
 
-GPU_FN void gpu_load_transposed(uint32_t r[4], const void *row) {
+GPU_FN void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(gpu_shared_address(row))
+                 : "r"(gpu_shared_address(tile) + row)
                  : "memory");
 }
 

@@ -8,7 +8,7 @@
 
 enum { STACK_BYTES = 128 << 10, GUARD_BYTES = 256, UNWRITTEN = 0xa5 };
 
-enum state { FRESH, READY, AT_BARRIER, AT_EXCHANGE, DONE };
+enum state { FRESH, READY, AT_BARRIER, AT_EXCHANGE, AT_WARP, DONE };
 
 typedef struct thread {
     enum state state;
@@ -18,7 +18,7 @@ typedef struct thread {
 } thread;
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
-_Alignas(16) _Thread_local uint64_t memory[(EMULATED_SHARED_BYTES + GUARD_BYTES) / 8];
+_Alignas(16) _Thread_local uint64_t memory[(EMULATED_SHARED_MOST + GUARD_BYTES) / 8];
 
 static const emulated_launch *launch;
 static thread threads[EMULATED_BLOCK_THREADS];
@@ -90,6 +90,10 @@ void emulated_block_barrier(void) {
     wait_in(AT_BARRIER);
 }
 
+void emulated_warp_barrier(void) {
+    wait_in(AT_WARP);
+}
+
 const uint64_t *emulated_wave_exchange(uint64_t value) {
     int first = current / emulated_wave() * emulated_wave();
     uint64_t *lanes = values[threads[current].exchanges++ % 2];
@@ -116,6 +120,8 @@ static int release_any(void) {
     int any = 0, wave = emulated_wave();
     for (int t = 0; t < count; t += wave)
         any |= release(t, t + wave < count ? t + wave : count, AT_EXCHANGE);
+    for (int t = 0; t < count; t += 32)
+        any |= release(t, t + 32 < count ? t + 32 : count, AT_WARP);
     return any || (done == 0 && release(0, count, AT_BARRIER));
 }
 

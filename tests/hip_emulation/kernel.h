@@ -13,6 +13,7 @@ typedef struct emulated_kernel {
     size_t bytes;                  /* of its arguments, packed as a struct of them */
     void (*pack)(void **arguments, void *packed);
     void (*run)(const void *packed); /* one thread */
+    int32_t shared_most;             /* of dynamic shared memory, where it was set */
     int32_t is_loaded;
     int32_t is_load_reported, is_launch_reported;
 } emulated_kernel;
@@ -36,8 +37,10 @@ hipError_t emulated_run(const emulated_launch *launch);
 /* The packed arguments of the launch that runs. */
 const void *emulated_arguments(void);
 
-/* What device code calls: waits for the block, or for the wave and gives each lane's value. */
+/* What device code calls: waits for the block, for 32 threads, or for the wave and gives each
+ * lane's value. */
 void emulated_block_barrier(void);
+void emulated_warp_barrier(void);
 const uint64_t *emulated_wave_exchange(uint64_t value);
 
 #ifdef __cplusplus

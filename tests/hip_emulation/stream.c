@@ -180,11 +180,24 @@ hipError_t hipFuncGetAttributes(hipFuncAttributes *attributes, const void *kerne
     return hipSuccess;
 }
 
+hipError_t hipFuncSetAttribute(const void *kernel, hipFuncAttribute attribute, int value) {
+    emulated_kernel *known = (emulated_kernel *)(uintptr_t)kernel;
+    if (attribute != hipFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
+        value > EMULATED_SHARED_MOST)
+        return hipErrorInvalidValue;
+    device_lock();
+    known->shared_most = value;
+    device_unlock();
+    return hipSuccess;
+}
+
 /* As CUDA has it, where HIP is more generous: what is emulated here stands for both. */
-static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
+static int is_possible(const emulated_kernel *kernel, dim3 grid, dim3 block, size_t shared_bytes) {
+    const size_t most = kernel->shared_most > EMULATED_SHARED_BYTES ? (size_t)kernel->shared_most
+                                                                    : EMULATED_SHARED_BYTES;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     return threads > 0 && threads <= EMULATED_BLOCK_THREADS && block.z <= EMULATED_BLOCK_Z &&
-           shared_bytes <= EMULATED_SHARED_BYTES && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
+           shared_bytes <= most && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
            grid.y <= EMULATED_GRID_YZ_MOST && grid.z <= EMULATED_GRID_YZ_MOST &&
            (uint64_t)grid.x * block.x <= GRID_THREADS_MOST &&
            (uint64_t)grid.y * block.y <= GRID_THREADS_MOST;
@@ -194,7 +207,7 @@ static int is_possible(dim3 grid, dim3 block, size_t shared_bytes) {
 hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
                            size_t shared_bytes, hipStream_t stream) {
     emulated_kernel *known = (emulated_kernel *)(uintptr_t)kernel;
-    if (!is_possible(grid, block, shared_bytes))
+    if (!is_possible(known, grid, block, shared_bytes))
         return hipErrorInvalidConfiguration;
     if (device_of(stream) != device_of(NULL))
         return hipErrorInvalidHandle;

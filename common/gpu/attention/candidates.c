@@ -40,14 +40,25 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     return ROPE_DECLINED;
 }
 
+static gpuError_t allow_shared(gpu_attention_bound *bound) {
+    const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim,
+                  splits = gpu_splits_shared(head_dim, v_head_dim);
+    int32_t most;
+    gpuError_t error = gpu_tile_memory(bound->device, &most);
+    if (error == gpuSuccess)
+        error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
+                                 gpu_tiles_shared(head_dim, v_head_dim));
+    bound->splits = error == gpuSuccess && splits <= most;
+    return bound->splits ? gpu_allow_shared(bound->kernels->splits[bound->tiles], splits) : error;
+}
+
 static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
     gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
                                         sizeof *bound->kernels / sizeof(void *), &bound->early);
-    if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
-        error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
-                                 gpu_tiles_shared(problem->head_dim, problem->v_head_dim));
-    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     bound->problem = *problem;
+    if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
+        error = allow_shared(bound);
+    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpuGetDeviceCount(&bound->devices);
     if (error == gpuSuccess)
@@ -137,7 +148,8 @@ static rope_status check_memory(gpu_attention_bound *bound, const rope_attention
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
     gpu_attention_bound *bound = (gpu_attention_bound *)(uintptr_t)kernel;
-    rope_status status = gpu_attention_check_workspace(problem, call, workspace);
+    (void)problem;
+    rope_status status = gpu_attention_check_workspace(bound, call, workspace);
     if (status != ROPE_OK)
         return status;
     int previous;
@@ -153,19 +165,17 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
 }
 
-/* takes: tiles, or NULL. named: taken only where a descriptor names it. */
-#define CANDIDATE(label, takes, named)                                                             \
+/* takes: tiles, or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
-        .name = label, .data = (takes), .on_request = (named), .query = query, .bind = bind,       \
+        .name = label, .data = (takes), .query = query, .bind = bind,                              \
         .workspace = gpu_attention_workspace, .run = run, .release = release                       \
     }
 
 static const char tiles[] = "tiles";
 
-/* Tiles have matrix instructions that have not run on a GPU yet. */
-static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles, 1),
-                                            CANDIDATE("generic", NULL, 0)};
+static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

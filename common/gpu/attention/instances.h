@@ -7,26 +7,37 @@
 
 /* No processor of this compilation has them. */
 #ifndef GPU_NO_TILES
-#include "common/gpu/attention/tile.h"
+#include "common/gpu/attention/split.h"
 #endif
 
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
+    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64, 2>),                                            \
+     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128, 2>)},                                         \
+        {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
+         GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
     {                                                                                              \
-        GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64, 2>),                                         \
-            GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128, 2>)                                    \
+        GPU_KERNEL(gpu_attention_join<DTYPE, 64>), GPU_KERNEL(gpu_attention_join<DTYPE, 128>)      \
     }
 #else
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {}
+    {}, {}, {}
 #endif
 
-#define GPU_ATTENTION_KERNELS(DTYPE, ...)                                                          \
+/* Two vectors of 16-bit elements. */
+#define GPU_ATTENTION_VECTORS(DTYPE)                                                               \
+    {                                                                                              \
+        GPU_KERNEL(gpu_attention_rotate_vectors<DTYPE, 0>),                                        \
+            GPU_KERNEL(gpu_attention_rotate_vectors<DTYPE, 1>)                                     \
+    }
+
+/* vectors: GPU_ATTENTION_VECTORS or {}. */
+#define GPU_ATTENTION_KERNELS(DTYPE, vectors, ...)                                                 \
     {                                                                                              \
         GPU_KERNEL(gpu_attention_check<DTYPE>),                                                    \
             {GPU_KERNEL(gpu_attention_rotate<DTYPE, 0>),                                           \
              GPU_KERNEL(gpu_attention_rotate<DTYPE, 1>)},                                          \
-            GPU_KERNEL(gpu_attention_generic<DTYPE>), __VA_ARGS__                                  \
+            vectors, GPU_KERNEL(gpu_attention_generic<DTYPE>), __VA_ARGS__                         \
     }
 
 #endif

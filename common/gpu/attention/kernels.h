@@ -8,8 +8,14 @@
 extern "C" {
 #endif
 
-/* Threads of a block of every kernel here, tokens of a block that rotates. */
-enum { GPU_ATTENTION_THREADS = 128, GPU_ATTENTION_TOKENS = 8 };
+/* Threads of a block of every kernel here; tokens of a block that rotates, by elements and by
+ * vectors, and heads of a thread of the latter. */
+enum {
+    GPU_ATTENTION_THREADS = 128,
+    GPU_ATTENTION_TOKENS = 8,
+    GPU_VECTOR_TOKENS = 16,
+    GPU_VECTOR_HEADS = 8
+};
 
 /* Of the generic kernel: rows of a block, which are the queries of one key head in the order
  * [query, head]; keys of a tile, one a thread; elements of a head of which scores are summed at a
@@ -17,13 +23,25 @@ enum { GPU_ATTENTION_THREADS = 128, GPU_ATTENTION_TOKENS = 8 };
 enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENERIC_DEPTH = 32 };
 
 /* Of the kernels of tiles: rows of a block, keys of a tile. */
-enum { GPU_TILE_ROWS = 128, GPU_TILE_KEYS = 32 };
+enum { GPU_TILE_ROWS = 128, GPU_TILE_KEYS = 64 };
 
 /* head_dim of q, k and v that they are compiled for. */
 enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
 
-/* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side. */
-enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8 };
+/* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side; and
+ * whether sequences of few queries are left to the kernel of splits. */
+enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8, GPU_TILE_SPLITS = 16 };
+
+/* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
+ */
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 32, GPU_SPLIT_LEAST = 256 };
+
+/* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
+ * sum. */
+typedef struct gpu_attention_parts {
+    float *at;
+    int64_t queries, splits;
+} gpu_attention_parts;
 
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
@@ -33,14 +51,23 @@ enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8 };
  *   check: grid x over sequences; fills failed
  *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
  *     holds GPU_ATTENTION_TOKENS heads in fp32
+ *   rotate_vectors: the same, of heads that lie in vectors of 16 bytes and keep their pairing;
+ *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
  *   generic: grid y strides over key heads; dynamic shared memory as gpu_generic_shared() says
  *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
+ *   splits: the same as tiles and gpu_attention_parts, as gpu_splits_shared() says, for sequences
+ *     of at most GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
+ *   join: as generic and gpu_attention_parts: joins splits; grid x strides over sequences and their
+ *     queries, y over heads
  */
 typedef struct gpu_attention_kernels {
     const void *check;
     const void *rotate[2];
+    const void *rotate_vectors[2];
     const void *generic;
     const void *tiles[GPU_TILE_DIMS];
+    const void *splits[GPU_TILE_DIMS];
+    const void *join[GPU_TILE_DIMS];
 } gpu_attention_kernels;
 
 /* Floats of the generic kernel's dynamic shared memory: queries, room where they are rotated and
@@ -58,6 +85,10 @@ static inline int32_t gpu_generic_shared(int32_t head_dim) {
 /* Bytes: queries, two tiles of keys and two of values. */
 static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
     return 2 * (GPU_TILE_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
+}
+
+static inline int32_t gpu_splits_shared(int32_t head_dim, int32_t v_head_dim) {
+    return 2 * (GPU_SPLIT_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

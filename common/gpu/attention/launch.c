@@ -21,6 +21,7 @@ typedef struct launches {
     void *stream;
     rope_attention_call call; /* with out where keys lie rotated */
     int32_t *failed;          /* or NULL */
+    gpu_attention_parts parts;
 } launches;
 
 int gpu_attention_may_fail(const rope_attention_problem *p) {
@@ -52,58 +53,7 @@ static gpuError_t launch(const launches *l, const void *kernel, int64_t x, int64
     return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, l->bound->early);
 }
 
-/* --- what runs ahead --- */
-
-static void room_for_keys(const rope_attention_problem *p, const gpu_attention_room *room,
-                          char *workspace, rope_attention_call *call) {
-    call->k.out = workspace + room->keys;
-    call->k.out_stride[3] = 1;
-    call->k.out_stride[2] = p->head_dim;
-    call->k.out_stride[1] = call->k.heads * call->k.out_stride[2];
-    call->k.out_stride[0] = call->k_tokens * call->k.out_stride[1];
-}
-
-static gpuError_t rotate(launches *l, int tensor) {
-    const rope_attention_call *call = &l->call;
-    const int packed =
-        tensor ? call->k_position.cu_seqlens != NULL : call->rope.position.cu_seqlens != NULL;
-    const int64_t tiles =
-        tiles_of(rope_attention_sequences(call), packed,
-                 tensor ? call->k_tokens : call->rope.tokens, GPU_ATTENTION_TOKENS);
-    rope_call tokens = call->rope;
-    if (tensor)
-        tokens.position = call->k_position;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &tokens, &l->failed};
-    return launch(
-        l, l->bound->kernels->rotate[tensor], tiles,
-        tensor ? call->k.heads : call->rope.tensor[0].heads,
-        at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
-                 GPU_ATTENTION_THREADS * sizeof(int64_t)),
-        arguments);
-}
-
-static gpuError_t check(launches *l) {
-    rope_call keys = l->call.rope;
-    keys.position = l->call.k_position;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &keys, &l->failed};
-    return launch(l, l->bound->kernels->check, rope_attention_sequences(&l->call), 1, 0, arguments);
-}
-
-/* --- tiles --- */
-
-static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
-
-const char *gpu_tiles_decline(const rope_attention_problem *p, const gpu_attention_kernels *kernels,
-                              int32_t *tiles) {
-    *tiles = 0;
-    if (p->rope.dtype == ROPE_F32)
-        return "declined: dtype is f32";
-    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
-        ++*tiles;
-    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
-        return "declined: head_dim and v_head_dim are not both 64 or 128";
-    return kernels->tiles[*tiles] ? NULL : "declined: no matrix instructions are compiled here";
-}
+/* --- what moves in vectors --- */
 
 /* Whether elements from a pointer on, over dimensions of these sizes, can be moved `unit` at a
  * time, and lie within 2^35 of the first. */
@@ -139,6 +89,95 @@ static int moves_operand(const rope_attention_problem *p, const rope_append_step
            o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 8);
 }
 
+/* --- what runs ahead --- */
+
+static void room_for_keys(const rope_attention_problem *p, const gpu_attention_room *room,
+                          char *workspace, rope_attention_call *call) {
+    call->k.out = workspace + room->keys;
+    call->k.out_stride[3] = 1;
+    call->k.out_stride[2] = p->head_dim;
+    call->k.out_stride[1] = call->k.heads * call->k.out_stride[2];
+    call->k.out_stride[0] = call->k_tokens * call->k.out_stride[1];
+}
+
+static void room_for_queries(const rope_attention_problem *p, const gpu_attention_room *room,
+                             char *workspace, rope_attention_call *call) {
+    rope_operand *q = &call->rope.tensor[0];
+    q->out = workspace + room->queries;
+    q->out_stride[3] = 1;
+    q->out_stride[2] = p->head_dim;
+    q->out_stride[1] = q->heads * q->out_stride[2];
+    q->out_stride[0] = call->rope.tokens * q->out_stride[1];
+}
+
+/* Whether pairs of a tensor lie in vectors of eight elements of 16 bits, there and where they go.
+ */
+static int rotates_vectors(const launches *l, int tensor) {
+    const rope_attention_problem *p = &l->bound->problem;
+    const rope_operand *q = &l->call.rope.tensor[0];
+    const int64_t batch = l->call.rope.batch, tokens = l->call.rope.tokens;
+    rope_append_operand k = l->call.k;
+    if (!l->bound->kernels->rotate_vectors[tensor] || p->rope.pairing_in != p->rope.pairing_out ||
+        p->rope.pairs % 8 || p->rope.rotary_offset[tensor] % 8 || p->head_dim % 8)
+        return 0;
+    if (tensor == 0)
+        return moves_head(q->in, q->in_stride, batch, tokens, q->heads, 8) &&
+               moves_head(q->out, q->out_stride, batch, tokens, q->heads, 8);
+    if (!moves_operand(p, &p->k, &l->call, &k))
+        return 0;
+    k.out = NULL;
+    return moves_operand(p, &p->k, &l->call, &k);
+}
+
+static gpuError_t rotate(launches *l, int tensor) {
+    const rope_attention_call *call = &l->call;
+    const gpu_attention_kernels *kernels = l->bound->kernels;
+    const int packed =
+        tensor ? call->k_position.cu_seqlens != NULL : call->rope.position.cu_seqlens != NULL;
+    const int vectors = rotates_vectors(l, tensor);
+    const int64_t sequences = rope_attention_sequences(call),
+                  tokens = tensor ? call->k_tokens : call->rope.tokens,
+                  heads = tensor ? call->k.heads : call->rope.tensor[0].heads;
+    rope_call positions = call->rope;
+    if (tensor)
+        positions.position = call->k_position;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &positions, &l->failed};
+    if (vectors)
+        return launch(l, kernels->rotate_vectors[tensor],
+                      tiles_of(sequences, packed, tokens, GPU_VECTOR_TOKENS),
+                      (heads + GPU_VECTOR_HEADS - 1) / GPU_VECTOR_HEADS,
+                      GPU_ATTENTION_THREADS * sizeof(int64_t), arguments);
+    return launch(
+        l, kernels->rotate[tensor], tiles_of(sequences, packed, tokens, GPU_ATTENTION_TOKENS),
+        heads,
+        at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
+                 GPU_ATTENTION_THREADS * sizeof(int64_t)),
+        arguments);
+}
+
+static gpuError_t check(launches *l) {
+    rope_call keys = l->call.rope;
+    keys.position = l->call.k_position;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &keys, &l->failed};
+    return launch(l, l->bound->kernels->check, rope_attention_sequences(&l->call), 1, 0, arguments);
+}
+
+/* --- tiles --- */
+
+static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
+
+const char *gpu_tiles_decline(const rope_attention_problem *p, const gpu_attention_kernels *kernels,
+                              int32_t *tiles) {
+    *tiles = 0;
+    if (p->rope.dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
+        ++*tiles;
+    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
+        return "declined: head_dim and v_head_dim are not both 64 or 128";
+    return kernels->tiles[*tiles] ? NULL : "declined: no matrix instructions are compiled here";
+}
+
 static int32_t fits_of(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
@@ -153,42 +192,86 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_cal
 
 /* --- what attends --- */
 
+int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys) {
+    /* keys of a ring may begin within a split */
+    const int64_t splits = keys / GPU_SPLIT_LEAST + (keys % GPU_SPLIT_LEAST > 0) + (p->ring > 0);
+    return splits < 1 ? 1 : splits < GPU_SPLITS_MOST ? splits : GPU_SPLITS_MOST;
+}
+
+static gpuError_t attend_generic(launches *l, int64_t group) {
+    const rope_attention_problem *p = &l->bound->problem;
+    const rope_attention_call *call = &l->call;
+    const int packed = call->rope.position.cu_seqlens != NULL;
+    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed};
+    return launch(l, l->bound->kernels->generic,
+                  tiles_of(rope_attention_sequences(call), packed, call->rope.tokens * group,
+                           GPU_GENERIC_ROWS),
+                  call->k.heads, (size_t)gpu_generic_shared(p->head_dim) * sizeof(float),
+                  arguments);
+}
+
+static gpuError_t attend_splits(launches *l, int64_t group, int32_t fits) {
+    const gpu_attention_bound *bound = l->bound;
+    const rope_attention_problem *p = &bound->problem;
+    const rope_attention_call *call = &l->call;
+    const int64_t sequences = rope_attention_sequences(call), queries = GPU_SPLIT_ROWS / group;
+    l->parts.queries = call->rope.tokens < queries ? call->rope.tokens : queries;
+    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, &l->parts},
+         *joined[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &l->parts};
+    gpuError_t error =
+        launch(l, bound->kernels->splits[bound->tiles], sequences * l->parts.splits * call->k.heads,
+               1, (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), arguments);
+    if (error == gpuSuccess && l->parts.splits > 1)
+        error = launch(l, bound->kernels->join[bound->tiles], sequences * l->parts.queries,
+                       call->rope.tensor[0].heads, 0, joined);
+    return error;
+}
+
+/* Sequences of few queries are read in splits, the others in tiles; the host may not know which. */
 static gpuError_t attend(launches *l) {
     const gpu_attention_bound *bound = l->bound;
     const rope_attention_call *call = &l->call;
     const rope_attention_problem *p = &bound->problem;
-    const int generic = bound->tiles == GPU_GENERIC;
-    const int64_t group = call->rope.tensor[0].heads / call->k.heads;
-    const int64_t tiles =
-        tiles_of(rope_attention_sequences(call), call->rope.position.cu_seqlens != NULL,
-                 call->rope.tokens * group, generic ? GPU_GENERIC_ROWS : GPU_TILE_ROWS);
-    int32_t fits = generic ? 0 : fits_of(p, call);
+    const int packed = call->rope.position.cu_seqlens != NULL;
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads,
+                  rows = call->rope.tokens * group;
+    if (bound->tiles == GPU_GENERIC)
+        return attend_generic(l, group);
+    const int varies = packed || call->q_lengths, few = rows <= GPU_SPLIT_ROWS,
+              splits = bound->splits && group <= GPU_SPLIT_ROWS && (few || varies);
+    int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
-    if (generic)
-        return launch(l, bound->kernels->generic, tiles, call->k.heads,
-                      (size_t)gpu_generic_shared(p->head_dim) * sizeof(float), arguments);
-    return launch(l, bound->kernels->tiles[bound->tiles], tiles, call->k.heads,
-                  (size_t)gpu_tiles_shared(p->head_dim, p->v_head_dim), arguments);
+    gpuError_t error = splits ? attend_splits(l, group, fits) : gpuSuccess;
+    if (error != gpuSuccess || (splits && few))
+        return error;
+    return launch(l, bound->kernels->tiles[bound->tiles],
+                  tiles_of(rope_attention_sequences(call), packed, rows, GPU_TILE_ROWS),
+                  call->k.heads, (size_t)gpu_tiles_shared(p->head_dim, p->v_head_dim), arguments);
 }
 
 gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,
                                 void *workspace, void *stream) {
     const rope_attention_problem *p = &bound->problem;
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, call);
-    launches l = {bound, stream, *call, NULL};
+    launches l = {bound, stream, *call, NULL, {NULL, 0, gpu_splits_most(p, call->k_tokens)}};
     gpu_attention_room room;
     gpuError_t error = gpuSuccess;
-    if (!gpu_attention_room_of(p, &sizes, call->k.out != NULL, &room))
+    if (!gpu_attention_room_of(bound, &sizes, call->k.out != NULL, call->rope.tensor[0].out != NULL,
+                               &room))
         return gpuErrorMemoryAllocation;
     if (gpu_attention_may_fail(p)) {
         l.failed = (int32_t *)(void *)((char *)workspace + room.failed);
         error = check(&l);
     }
+    if (bound->splits && l.parts.splits > 1)
+        l.parts.at = (float *)(void *)((char *)workspace + room.parts);
     if (p->rotates[1] && !call->k.out)
         room_for_keys(p, &room, workspace, &l.call);
+    if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, call->rope.tokens))
+        room_for_queries(p, &room, workspace, &l.call);
     if (error == gpuSuccess && p->rotates[1])
         error = rotate(&l, 1);
-    if (error == gpuSuccess && call->rope.tensor[0].out)
+    if (error == gpuSuccess && l.call.rope.tensor[0].out)
         error = rotate(&l, 0);
     return error == gpuSuccess ? attend(&l) : error;
 }

@@ -17,6 +17,7 @@ typedef struct gpu_attention_bound {
     int32_t device;
     int32_t devices;  /* of the machine */
     int32_t tiles;    /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t splits;   /* sequences of few queries take the kernel of splits */
     int32_t early;    /* launches may begin before the one ahead of them has ended */
     atomic_int asked; /* the runtime was asked about a call's memory */
 } gpu_attention_bound;
@@ -24,6 +25,9 @@ typedef struct gpu_attention_bound {
 /* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem,
                               const gpu_attention_kernels *kernels, int32_t *tiles);
+
+/* Most splits that a sequence of at most so many keys uses. */
+int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);
 
 /* Whether a key may have no position. */
 int gpu_attention_may_fail(const rope_attention_problem *problem);

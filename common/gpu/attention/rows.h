@@ -11,6 +11,17 @@ struct gpu_attention_row {
     int32_t live;
 };
 
+/* Whether a sequence is so short of queries that its keys are read in splits. */
+GPU_FN bool gpu_is_decoded(const rope_attention_call *call, const rope_attention_sequence *s) {
+    return s->q_count * gpu_attention_group(call) <= GPU_SPLIT_ROWS;
+}
+
+/* Whether a query may have no position. */
+GPU_FN bool gpu_queries_may_fail(const rope_attention_problem *p) {
+    return p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+           p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+}
+
 /* Whether queries rotate in the kernel that attends. */
 GPU_FN bool gpu_rotates_queries(const rope_attention_problem *p, const rope_attention_call *call) {
     return p->rotates[0] && !call->rope.tensor[0].out;

@@ -85,7 +85,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
         const int64_t end = before + sums[thread];
         if (end - mine <= n && n < end) {
             tile->s = s;
-            tile->first = (n - (end - mine)) * rows;
+            tile->first = (end - 1 - n) * rows; /* those of most keys first */
             tile->found = 1;
         }
         before += sums[GPU_ATTENTION_THREADS - 1];
@@ -103,7 +103,7 @@ GPU_FN void gpu_attention_find_padded(const rope_attention_problem *p,
     if (threadIdx.x != 0 || sequence >= rope_attention_sequences(gpu_reread(call)))
         return;
     tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), sequence);
-    tile->first = n % tiles * rows;
+    tile->first = (tiles - 1 - n % tiles) * rows; /* those of most keys first */
     tile->found = 1;
 }
 

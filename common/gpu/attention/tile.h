@@ -1,8 +1,8 @@
 /*
  * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp MT times
- * 16 of them, and walks over tiles of KEYS keys, of which the next is copied to shared memory while
- * one is worked on. Tiles begin at multiples of KEYS, and one that a row does not see leaves it as
- * it is, so a row's bits do not depend on its neighbours.
+ * 16 of them, and walks over tiles of keys and values, of which the next is copied to shared memory
+ * while one is worked on. Tiles begin at multiples of their size, and one that a row does not see
+ * leaves it as it is, so a row's bits do not depend on its neighbours.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
@@ -11,15 +11,18 @@
 
 #include <gpu_tile.h>
 
-/* What threads of a block share, beside queries, two tiles of keys and two of values. */
+/* What threads of a block share, beside queries and tiles of keys and values. */
 struct gpu_tile_block {
     gpu_attention_tile tile;
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     uint32_t keys[2][GPU_TILE_KEYS], values[2][GPU_TILE_KEYS]; /* in 16 bytes from element 0 */
-    rope_key_range seen, common;                               /* by some row, by all */
-    int64_t base, next; /* the first tile; what the block has next */
-    int32_t end;        /* from base to the last key that is seen */
+    uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
+    rope_key_range seen, common;     /* by some row, by all */
+    int64_t base, next;              /* the first tile; what the block has next */
+    int32_t end;                     /* from base to the last key that is seen */
 };
+
+enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
 
 /* A block's call. */
 struct gpu_tile_call {
@@ -42,13 +45,27 @@ GPU_FN int gpu_lane(void) {
     return gpu_anew((int)threadIdx.x) % 32;
 }
 
+/* Keys that a warp takes at a time. With MT 1 all warps have the same rows, and a quarter of a tile
+ * each; else a tile in two parts, as registers do not hold weights of more. */
+template <int MT> GPU_FN constexpr int gpu_warp_keys(void) {
+    return MT == 1 ? GPU_TILE_KEYS / (GPU_ATTENTION_THREADS / 32) : GPU_TILE_KEYS / 2;
+}
+
+/* First row of a warp. */
 template <int MT> GPU_FN int gpu_warp_row(void) {
-    return gpu_anew((int)threadIdx.x) / 32 * 16 * MT;
+    return MT == 1 ? 0 : gpu_anew((int)threadIdx.x) / 32 * 16 * MT;
 }
 
 /* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
 template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
     return row * (D * 2) + (chunk ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
+}
+
+/* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some
+ * columns across, both in 16s. */
+template <int D> GPU_FN int gpu_moved(int at, int down, int across) {
+    static_assert(D == 64 || D == 128, "a row's chunks are bits of their own");
+    return (at ^ 32 * across) + down * 32 * D;
 }
 
 template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int i) {
@@ -66,19 +83,31 @@ GPU_FN bool gpu_tile_query(const gpu_tile_call &t, int row, int64_t *query, int6
     return *query < t.b->tile.s.q_count;
 }
 
-template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
+/* Where the heads of the block's rows begin. */
+template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
     const rope_operand *o = &t.call->rope.tensor[0];
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
     const rope_attention_sequence *s = &t.b->tile.s;
-    const char *from = (const char *)(o->out ? o->out : o->in) +
-                       2 * (s->q_row * stride[0] + s->q_first * stride[1]);
+    const int row = (int)threadIdx.x;
     int64_t query, head;
+    if (row < ROWS)
+        t.b->queries[row] = gpu_tile_query(t, row, &query, &head)
+                                ? (uint32_t)((s->q_row * stride[0] +
+                                              (s->q_first + query) * stride[1] + head * stride[2]) /
+                                             8)
+                                : (uint32_t)GPU_TILE_NONE;
+}
+
+template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
+    const rope_operand *o = &t.call->rope.tensor[0];
+    const char *from = (const char *)(o->out ? o->out : o->in);
 #pragma unroll 4
     for (int e = (int)threadIdx.x; e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
-        const bool there = gpu_tile_query(t, row, &query, &head);
-        const int64_t at = there ? query * stride[1] + head * stride[2] : 0;
-        gpu_copy_async(t.queries + gpu_swizzled<D>(row, chunk), from + 2 * at + 16 * chunk, there);
+        const uint32_t at = t.b->queries[row];
+        const bool there = at != GPU_TILE_NONE;
+        gpu_copy_async(t.queries + gpu_swizzled<D>(row, chunk),
+                       from + 16 * (there ? (int64_t)at + chunk : 0), there);
     }
 }
 
@@ -91,6 +120,13 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gp
                                                                &t.b->tile.s, query, head, e % D)
                                     : 0);
     }
+}
+
+template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const gpu_tile_call &t) {
+    if (t.fits & GPU_TILE_Q)
+        gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
+    else
+        gpu_tile_read_queries<DTYPE, D, ROWS>(t);
 }
 
 /* Rotates queries where they lie. Coefficients of a pair serve all heads of a query; tokens: room
@@ -148,22 +184,25 @@ GPU_FN int32_t gpu_tile_near(int64_t key, int64_t base) {
     return (int32_t)(n < -1 ? -1 : n > INT32_MAX ? INT32_MAX : n);
 }
 
-/* Whether a query may have no position. */
-GPU_FN bool gpu_queries_may_fail(const rope_attention_problem *p) {
-    return p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
-           p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
+    return {keys.first > within.first ? keys.first : within.first,
+            keys.last < within.last ? keys.last : within.last};
 }
 
 /* What is seen does not fall from a query to the next. A query that has no position sees nothing,
  * and is left out. */
-template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
+template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t, rope_key_range within) {
     gpu_tile_block *b = t.b;
+    if (t.fits & GPU_TILE_Q)
+        gpu_tile_place_queries<ROWS>(t);
     const rope_attention_sequence *s = &b->tile.s;
     const int64_t group = gpu_attention_group(t.call), from = b->tile.first / group;
     int64_t to = (b->tile.first + ROWS - 1) / group;
     to = to < s->q_count ? to : s->q_count - 1;
-    const rope_key_range before = rope_keys_seen(t.p, s, rope_query_index(s, from)),
-                         after = rope_keys_seen(t.p, s, rope_query_index(s, to));
+    const rope_key_range before =
+                             gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, from)), within),
+                         after =
+                             gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, to)), within);
     const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
     if (threadIdx.x == 0) {
         b->seen = {before.first, after.last};
@@ -173,8 +212,8 @@ template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t) {
     }
     for (int row = (int)threadIdx.x; row < ROWS; row += GPU_ATTENTION_THREADS) {
         const int64_t query = (b->tile.first + row) / group;
-        const rope_key_range seen = rope_keys_seen(
-            t.p, s, rope_query_index(s, query < s->q_count ? query : s->q_count - 1));
+        const int64_t index = rope_query_index(s, query < s->q_count ? query : s->q_count - 1);
+        const rope_key_range seen = gpu_within(rope_keys_seen(t.p, s, index), within);
         b->first[row] = gpu_tile_near(seen.first, base);
         b->last[row] = gpu_tile_near(seen.last, base);
         if (!gpu_queries_may_fail(t.p) || query >= s->q_count)
@@ -209,20 +248,23 @@ GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first, int stage) {
     (value ? t.b->values : t.b->keys)[stage][n] = at;
 }
 
-/* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
+/* Copies a tile's rows to shared memory, zeros for keys that no row sees. A thread's rows are a
+ * multiple of 8 apart, so that they are swizzled alike. */
 template <int D>
 GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
                           const uint32_t *places, int first, char *to) {
-    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache);
+    enum { STEP = GPU_ATTENTION_THREADS * 8 / D };
+    static_assert(STEP % 8 == 0, "rows of a thread are swizzled alike");
+    const int thread = gpu_anew((int)threadIdx.x), row = thread / (D / 8), chunk = thread % (D / 8);
+    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
     const int before = gpu_tile_near(t.b->seen.first, t.b->base + first),
-              end = gpu_tile_near(t.b->seen.last, t.b->base + first);
-    const int thread = gpu_anew((int)threadIdx.x);
+              end = gpu_tile_near(t.b->seen.last, t.b->base + first), at = row - before;
+    const unsigned count = end > before ? (unsigned)(end - before) : 0;
+    to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
-    for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const int n = e * GPU_ATTENTION_THREADS + thread, row = n / (D / 8), chunk = n % (D / 8);
-        gpu_copy_async(to + gpu_swizzled<D>(row, chunk), from + 16 * ((int64_t)places[row] + chunk),
-                       row >= before && row < end);
-    }
+    for (int e = 0; e < GPU_TILE_KEYS / STEP; e++)
+        gpu_copy_async(to + e * STEP * D * 2, from + 16 * (uint64_t)places[row + e * STEP],
+                       (unsigned)(at + e * STEP) < count);
 }
 
 /* The same of elements that do not lie side by side, or are of another type. */
@@ -249,55 +291,44 @@ template <int D, int DV> GPU_FN constexpr int gpu_stage_bytes(void) {
     return GPU_TILE_KEYS * (D + DV) * 2;
 }
 
-template <int DTYPE, int D, int DV>
-GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int first, int stage) {
-    char *keys = t.stage + stage * gpu_stage_bytes<D, DV>(), *values = keys + GPU_TILE_KEYS * D * 2;
-    if (t.fits & GPU_TILE_K)
-        gpu_tile_copy<D>(t, &t.call->k, t.b->keys[stage], first, keys);
-    else
-        gpu_tile_read<DTYPE, D>(t, 0, first, keys);
-    if (t.fits & GPU_TILE_V)
-        gpu_tile_copy<DV>(t, &t.call->v, t.b->values[stage], first, values);
-    else
-        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
-}
-
 /* --- a tile --- */
 
-/* Whether all rows see all keys of a tile, the same ones, or each its own. */
-enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART };
+/* Whether all rows see all keys of a tile, the same ones, or each its own; or a warp's none. */
+enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART, GPU_TILE_UNSEEN };
 
-GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, int first) {
+template <int MT> GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, int first) {
     const gpu_tile_block *b = t.b;
     if (t.p->mask == ROPE_MASK_TREE)
         return GPU_TILE_APART;
-    if (b->base + first >= b->common.first && b->base + first + GPU_TILE_KEYS <= b->common.last)
+    if (b->base + first >= b->common.first &&
+        b->base + first + gpu_warp_keys<MT>() <= b->common.last)
         return GPU_TILE_WHOLE;
+    if (b->last[gpu_warp_row<MT>() + 16 * MT - 1] <= first)
+        return GPU_TILE_UNSEEN;
     return b->seen.first == b->common.first && b->seen.last == b->common.last ? GPU_TILE_ALIKE
                                                                               : GPU_TILE_APART;
 }
 
 template <int DTYPE, int D, int MT>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
-                              float s[MT][GPU_TILE_KEYS / 8][4]) {
-    const int lane = gpu_lane(), row0 = gpu_warp_row<MT>();
+                              float s[MT][gpu_warp_keys<MT>() / 8][4]) {
+    const int lane = gpu_lane(), left = gpu_swizzled<D>(gpu_warp_row<MT>() + lane % 16, lane / 16),
+              right = gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+        for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
             s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         uint32_t a[MT][4];
 #pragma unroll
         for (int m = 0; m < MT; m++)
-            gpu_load_matrices(
-                a[m], queries + gpu_swizzled<D>(row0 + 16 * m + lane % 16, 2 * k + lane / 16));
+            gpu_load_matrices(a[m], queries, gpu_moved<D>(left, m, k));
 #pragma unroll
-        for (int n = 0; n < GPU_TILE_KEYS / 16; n++) {
+        for (int n = 0; n < gpu_warp_keys<MT>() / 16; n++) {
             uint32_t b[4];
-            gpu_load_matrices(
-                b, keys + gpu_swizzled<D>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+            gpu_load_matrices(b, keys, gpu_moved<D>(right, n, k));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
                 gpu_mma<DTYPE>(s[m][2 * n], a[m], b);
@@ -309,12 +340,12 @@ GPU_FN void gpu_tile_products(const char *queries, const char *keys,
 
 /* cap * tanh(x / cap) of x = scale * s. */
 template <int MT>
-GPU_FN void gpu_tile_cap(float scale, float cap, float s[MT][GPU_TILE_KEYS / 8][4]) {
+GPU_FN void gpu_tile_cap(float scale, float cap, float s[MT][gpu_warp_keys<MT>() / 8][4]) {
     const float twice = 2 * 1.44269504f * scale / cap;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+        for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float power = gpu_exp2(s[m][n][e] * twice);
@@ -357,7 +388,8 @@ GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
 
 /* -infinity for keys that a row does not see. */
 template <int MT>
-GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first, float s[MT][GPU_TILE_KEYS / 8][4]) {
+GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
+                          float s[MT][gpu_warp_keys<MT>() / 8][4]) {
     const int lane = gpu_lane();
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -366,7 +398,7 @@ GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first, float s[MT][GPU_TIL
             const int row = gpu_warp_row<MT>() + 16 * m + 8 * h + lane / 4;
             const uint64_t sees = gpu_tile_sees(t, row, first) >> (lane % 4 * 2);
 #pragma unroll
-            for (int c = 0; c < GPU_TILE_KEYS / 8; c++)
+            for (int c = 0; c < gpu_warp_keys<MT>() / 8; c++)
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     if (!(sees >> (8 * c + e) & 1))
@@ -376,7 +408,7 @@ GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first, float s[MT][GPU_TIL
 
 /* From products to weights; unit: log2 of e times what a product is multiplied by. */
 template <int DV, int MT>
-GPU_FN void gpu_tile_weigh(float unit, float s[MT][GPU_TILE_KEYS / 8][4],
+GPU_FN void gpu_tile_weigh(float unit, float s[MT][gpu_warp_keys<MT>() / 8][4],
                            gpu_tile_rows<DV, MT> &rows) {
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -384,7 +416,7 @@ GPU_FN void gpu_tile_weigh(float unit, float s[MT][GPU_TILE_KEYS / 8][4],
         for (int h = 0; h < 2; h++) {
             float most = -INFINITY;
 #pragma unroll
-            for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
                 most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
             most = fmaxf(most, gpu_shuffle_xor(most, 1));
             most = fmaxf(most, gpu_shuffle_xor(most, 2)) * unit;
@@ -393,7 +425,7 @@ GPU_FN void gpu_tile_weigh(float unit, float s[MT][GPU_TILE_KEYS / 8][4],
             rows.largest[m][h] = now;
             float sum = rows.sum[m][h] * kept;
 #pragma unroll
-            for (int n = 0; n < GPU_TILE_KEYS / 8; n++)
+            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
                     s[m][n][e] = gpu_exp2(fmaf(s[m][n][e], unit, -base));
@@ -410,37 +442,41 @@ GPU_FN void gpu_tile_weigh(float unit, float s[MT][GPU_TILE_KEYS / 8][4],
         }
 }
 
-/* Weights as the left operand of products with values, 16 keys of them. */
+/* Weights of a warp's keys as left operands, 16 keys each. */
+template <int MT> struct gpu_tile_weights { uint32_t a[gpu_warp_keys<MT>() / 16][MT][4]; };
+
 template <int DTYPE, int MT>
-GPU_FN void gpu_tile_weights(const float s[MT][GPU_TILE_KEYS / 8][4], int k, uint32_t a[MT][4]) {
+GPU_FN void gpu_tile_round(const float s[MT][gpu_warp_keys<MT>() / 8][4], gpu_tile_weights<MT> &w) {
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            a[m][i] =
-                gpu_join<DTYPE>(s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                w.a[k][m][i] = (uint32_t)gpu_anew((int)gpu_join<DTYPE>(
+                    s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]));
 }
 
-/* 16 keys by 16 elements of values as the right operand. */
-template <int DV> GPU_FN void gpu_tile_values(const char *values, int k, int n, uint32_t b[4]) {
+/* Where a lane's row of values 0..15 by elements 0..15 lies, as the right operand. */
+template <int DV> GPU_FN int gpu_tile_values(void) {
     const int lane = gpu_lane();
-    gpu_load_transposed(b, values + gpu_swizzled<DV>(16 * k + lane % 16, 2 * n + lane / 16));
+    return gpu_swizzled<DV>(lane % 16, lane / 16);
 }
 
 template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_add(const char *values, const float s[MT][GPU_TILE_KEYS / 8][4],
+GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<MT> &w,
                          gpu_tile_rows<DV, MT> &rows) {
+    const int at = gpu_tile_values<DV>();
 #pragma unroll
-    for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
-        uint32_t a[MT][4], b[4];
-        gpu_tile_weights<DTYPE, MT>(s, k, a);
+    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++) {
 #pragma unroll
         for (int n = 0; n < DV / 16; n++) {
-            gpu_tile_values<DV>(values, k, n, b);
+            uint32_t b[4];
+            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, n));
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                gpu_mma<DTYPE>(rows.out[m][2 * n], a[m], b);
-                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], a[m], b + 2);
+                gpu_mma<DTYPE>(rows.out[m][2 * n], w.a[k][m], b);
+                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], w.a[k][m], b + 2);
             }
         }
     }
@@ -469,13 +505,14 @@ template <int DTYPE> GPU_FN uint32_t gpu_infinities(uint32_t two, uint32_t sign)
     return ones;
 }
 
-template <int DTYPE, int DV> GPU_FN bool gpu_tile_has_special(const char *values) {
+template <int DTYPE, int DV, int MT> GPU_FN bool gpu_tile_has_special(const char *values) {
+    const int at = gpu_tile_values<DV>();
     uint32_t found = 0, b[4];
 #pragma unroll 1
-    for (int k = 0; k < GPU_TILE_KEYS / 16; k++)
+    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++)
 #pragma unroll 1
         for (int n = 0; n < DV / 16; n++) {
-            gpu_tile_values<DV>(values, k, n, b);
+            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, n));
             found |= gpu_specials<DTYPE>(b[0]) | gpu_specials<DTYPE>(b[1]) |
                      gpu_specials<DTYPE>(b[2]) | gpu_specials<DTYPE>(b[3]);
         }
@@ -485,20 +522,20 @@ template <int DTYPE, int DV> GPU_FN bool gpu_tile_has_special(const char *values
 /* As gpu_tile_add, but for rows whose weight of such a value is 0: how many of each sign a row has
  * is a product of its own. */
 template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_KEYS / 8][4],
+GPU_FN void gpu_tile_add_special(const char *values, const gpu_tile_weights<MT> &w,
                                  gpu_tile_rows<DV, MT> &rows) {
     const uint32_t one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
+    const int at = gpu_tile_values<DV>();
 #pragma unroll
     for (int n = 0; n < MT * DV / 8; n++) {
         const int m = n % MT, half = n / MT;
         float count[2][4] = {};
 #pragma unroll
-        for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+        for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++) {
             /* Loads of the next ones stay behind it: ahead they would take registers. */
             gpu_warp_barrier();
-            uint32_t a[MT][4], b[4], finite[2], infinite[2][2];
-            gpu_tile_weights<DTYPE, MT>(s, k, a);
-            gpu_tile_values<DV>(values, k, half / 2, b);
+            uint32_t ones[4], b[4], finite[2], infinite[2][2];
+            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, half / 2));
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 const uint32_t two = b[half % 2 * 2 + i];
@@ -506,12 +543,13 @@ GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_
                 infinite[0][i] = gpu_infinities<DTYPE>(two, 0);
                 infinite[1][i] = gpu_infinities<DTYPE>(two, 0x8000u);
             }
-            gpu_mma<DTYPE>(rows.out[m][half], a[m], finite);
+            gpu_mma<DTYPE>(rows.out[m][half], w.a[k][m], finite);
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                a[m][i] = (a[m][i] & 0x7fffu ? one : 0) | (a[m][i] & 0x7fff0000u ? one << 16 : 0);
-            gpu_mma<DTYPE>(count[0], a[m], infinite[0]);
-            gpu_mma<DTYPE>(count[1], a[m], infinite[1]);
+                ones[i] = (w.a[k][m][i] & 0x7fffu ? one : 0) |
+                          (w.a[k][m][i] & 0x7fff0000u ? one << 16 : 0);
+            gpu_mma<DTYPE>(count[0], ones, infinite[0]);
+            gpu_mma<DTYPE>(count[1], ones, infinite[1]);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -524,26 +562,6 @@ GPU_FN void gpu_tile_add_special(const char *values, const float s[MT][GPU_TILE_
 }
 
 /* --- a block --- */
-
-/* One tile that lies in shared memory, from key `first` of the block's on. */
-template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, const char *keys,
-                            gpu_tile_rows<DV, MT> &rows) {
-    const char *values = keys + GPU_TILE_KEYS * D * 2;
-    float s[MT][GPU_TILE_KEYS / 8][4];
-    const int32_t state = gpu_tile_state(t, first);
-    const float scale = t.p->scale, cap = t.p->soft_cap;
-    gpu_tile_products<DTYPE, D, MT>(t.queries, keys, s);
-    if (cap > 0)
-        gpu_tile_cap<MT>(scale, cap, s);
-    if (state != GPU_TILE_WHOLE)
-        gpu_tile_mask<MT>(t, first, s);
-    gpu_tile_weigh<DV, MT>(1.44269504f * (cap > 0 ? 1 : scale), s, rows);
-    if (state == GPU_TILE_APART && gpu_tile_has_special<DTYPE, DV>(values))
-        gpu_tile_add_special<DTYPE, DV, MT>(values, s, rows);
-    else
-        gpu_tile_add<DTYPE, DV, MT>(values, s, rows);
-}
 
 /* Ends a row, one of a thread's; `sum` is of the whole row. */
 template <int DTYPE, int DV, int MT>
@@ -570,8 +588,8 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, float sum,
 #pragma unroll
     for (int n = 0; n < DV / 8; n++) {
         const int i = 8 * n + lane % 4 * 2;
-        uint32_t two =
-            gpu_join<DTYPE>(rows.out[m][n][2 * h] * factor, rows.out[m][n][2 * h + 1] * factor);
+        uint32_t two = gpu_join<DTYPE>(fmaf(rows.out[m][n][2 * h], factor, 0.0f),
+                                       fmaf(rows.out[m][n][2 * h + 1], factor, 0.0f));
         two = sum == 0 ? 0 : two;
         if (t.fits & GPU_TILE_OUT) {
             *(uint32_t *)(out + i) = two;
@@ -599,38 +617,90 @@ GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, MT> 
         }
 }
 
-/* All rows of a block. */
-template <int DTYPE, int D, int DV, int MT> GPU_FN void gpu_tile_block_attend(gpu_tile_call &t) {
-    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
-    if (t.fits & GPU_TILE_Q)
-        gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
+/* Keys and values of a tile, one stage of two. */
+template <int DTYPE, int D, int DV>
+GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int first, int stage) {
+    char *keys = t.stage + stage * gpu_stage_bytes<D, DV>(), *values = keys + GPU_TILE_KEYS * D * 2;
+    if (t.fits & GPU_TILE_K)
+        gpu_tile_copy<D>(t, &t.call->k, t.b->keys[stage], first, keys);
     else
-        gpu_tile_read_queries<DTYPE, D, ROWS>(t);
-    gpu_tile_see<ROWS>(t);
+        gpu_tile_read<DTYPE, D>(t, 0, first, keys);
+    if (t.fits & GPU_TILE_V)
+        gpu_tile_copy<DV>(t, &t.call->v, t.b->values[stage], first, values);
+    else
+        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
+}
+
+/* Queries and the first tile on their way, and what the next one takes. */
+template <int DTYPE, int D, int DV, int ROWS>
+GPU_FN void gpu_tile_begin(const gpu_tile_call &t, rope_key_range within) {
+    gpu_tile_see<ROWS>(t, within);
     __syncthreads();
+    gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
     gpu_tile_place(t, 0, 0);
     __syncthreads();
     gpu_tile_fetch<DTYPE, D, DV>(t, 0, 0);
     gpu_tile_place(t, GPU_TILE_KEYS, 1);
+    if (!gpu_rotates_queries(t.p, t.call))
+        return;
     gpu_copies_wait();
     __syncthreads();
-    if (gpu_rotates_queries(t.p, t.call))
-        gpu_tile_rotate_queries<DTYPE, D, ROWS>(
-            t, (rope_token *)(void *)(t.stage + gpu_stage_bytes<D, DV>()));
+    gpu_tile_rotate_queries<DTYPE, D, ROWS>(
+        t, (rope_token *)(void *)(t.stage + gpu_stage_bytes<D, DV>()));
+}
+
+/* Keys `at`.. of the tile from key `first` of the block's on, as many as a warp takes. */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, int at,
+                            gpu_tile_rows<DV, MT> &rows) {
+    const char *keys = t.stage + first / GPU_TILE_KEYS % 2 * gpu_stage_bytes<D, DV>(),
+               *values = keys + GPU_TILE_KEYS * D * 2 + at * DV * 2;
+    const int32_t state = gpu_tile_state<MT>(t, first + at);
+    const float scale = t.p->scale, cap = t.p->soft_cap;
+    if (state == GPU_TILE_UNSEEN)
+        return;
+    gpu_tile_weights<MT> w;
+    float s[MT][gpu_warp_keys<MT>() / 8][4];
+    gpu_tile_products<DTYPE, D, MT>(t.queries, keys + at * D * 2, s);
+    if (cap > 0)
+        gpu_tile_cap<MT>(scale, cap, s);
+    if (state != GPU_TILE_WHOLE)
+        gpu_tile_mask<MT>(t, first + at, s);
+    gpu_tile_weigh<DV, MT>(1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+    gpu_tile_round<DTYPE, MT>(s, w);
+    if (state == GPU_TILE_APART && gpu_tile_has_special<DTYPE, DV, MT>(values))
+        gpu_tile_add_special<DTYPE, DV, MT>(values, w, rows);
+    else
+        gpu_tile_add<DTYPE, DV, MT>(values, w, rows);
+}
+
+/* Waits for the tile from key `first` of the block's on, and sends for the next. */
+template <int DTYPE, int D, int DV> GPU_FN void gpu_tile_turn(const gpu_tile_call &t, int first) {
+    const int stage = first / GPU_TILE_KEYS % 2;
+    gpu_copies_wait();
+    __syncthreads();
+    if (first + GPU_TILE_KEYS < t.b->end)
+        gpu_tile_fetch<DTYPE, D, DV>(t, first + GPU_TILE_KEYS, stage ^ 1);
+    gpu_tile_place(t, first + 2 * GPU_TILE_KEYS, stage);
+}
+
+/* All rows of a block. */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t) {
+    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
+    gpu_tile_begin<DTYPE, D, DV, ROWS>(t, {0, INT64_MAX});
     gpu_tile_rows<DV, MT> rows = {};
 #pragma unroll
     for (int m = 0; m < MT; m++)
         rows.largest[m][0] = rows.largest[m][1] = -INFINITY;
-    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS) {
-        const int stage = first / GPU_TILE_KEYS % 2;
-        gpu_copies_wait();
-        __syncthreads();
-        if (first + GPU_TILE_KEYS < t.b->end)
-            gpu_tile_fetch<DTYPE, D, DV>(t, first + GPU_TILE_KEYS, stage ^ 1);
-        gpu_tile_place(t, first + 2 * GPU_TILE_KEYS, stage);
-        gpu_tile_attend<DTYPE, D, DV, MT>(t, first, t.stage + stage * gpu_stage_bytes<D, DV>(),
-                                          rows);
+#pragma unroll 1
+    for (int first = 0; first < t.b->end; first += gpu_warp_keys<MT>()) {
+        if (first % GPU_TILE_KEYS == 0)
+            gpu_tile_turn<DTYPE, D, DV>(t, first);
+        gpu_tile_attend<DTYPE, D, DV, MT>(t, first / GPU_TILE_KEYS * GPU_TILE_KEYS,
+                                          first % GPU_TILE_KEYS, rows);
     }
+    gpu_copies_wait();
     gpu_tile_finish<DTYPE, DV, MT>(t, rows);
     __syncthreads();
 }
@@ -657,11 +727,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
         if (threadIdx.x == 0)
             b.next = n + gridDim.x;
         __syncthreads();
-        if (!b.tile.valid || b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
+        if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
+            b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
             continue;
         for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads; head += (int32_t)gridDim.y) {
-            gpu_tile_call t = {&p,   &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
-                               head, fits};
+            const gpu_tile_call t = {&p,   &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
+                                     head, fits};
             gpu_tile_block_attend<DTYPE, D, DV, MT>(t);
         }
     }

@@ -2,33 +2,41 @@
 #ifndef ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 #define ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 
-#include <ropekit/backend.h>
+#include "common/gpu/attention/launch.h"
 
 typedef struct gpu_attention_room {
-    size_t failed; /* where an int32 of each sequence begins */
-    size_t keys;   /* where rotated keys begin, [row, key, head, dim] */
-    size_t bytes;  /* of all */
+    size_t failed;  /* where an int32 of each sequence begins */
+    size_t keys;    /* where rotated keys begin, [row, key, head, dim] */
+    size_t queries; /* where rotated queries begin, [row, query, head, dim] */
+    size_t parts;   /* where results of splits begin */
+    size_t bytes;   /* of all */
 } gpu_attention_room;
 
 /* Sizes of a call. */
 typedef struct gpu_attention_sizes {
     int64_t sequences;
     int64_t k_rows, k_tokens, k_heads;
+    int64_t q_rows, tokens, q_heads;
 } gpu_attention_sizes;
 
 gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem,
                                            const rope_attention_call *call);
 
-/* 0 where bytes overflow. A call that has k.out leaves room of keys unused. */
-int gpu_attention_room_of(const rope_attention_problem *problem, const gpu_attention_sizes *sizes,
-                          int has_k_out, gpu_attention_room *room);
+/* 0 where bytes overflow. A call that has k.out needs no room for keys, nor for queries if q.out.
+ */
+int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
+                          int has_k_out, int has_q_out, gpu_attention_room *room);
+
+/* Whether queries of a call without q.out are rotated ahead: tiles of short sequences have no time
+ * behind which to hide it. */
+int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, int64_t tokens);
 
 /* As rope_candidate.workspace. */
 rope_status gpu_attention_workspace(const void *problem, const void *kernel, const void *bounds,
                                     size_t *bytes);
 
 /* Whether a call was given the workspace that it needs, an error by name where not. */
-rope_status gpu_attention_check_workspace(const rope_attention_problem *problem,
+rope_status gpu_attention_check_workspace(const gpu_attention_bound *bound,
                                           const rope_attention_call *call, const void *workspace);
 
 #endif

@@ -17,16 +17,6 @@ static inline float gpu_reciprocal(float x) {
     return 1 / x;
 }
 
-static inline float gpu_shuffle_xor(float x, int mask) {
-    return __shfl_xor(x, mask, 32);
-}
-
-static inline void gpu_warp_barrier(void) {}
-
-static inline bool gpu_any(bool holds) {
-    return __ballot(holds) >> (threadIdx.x % 64 / 32 * 32 % warpSize) & 0xffffffffu;
-}
-
 /* What each thread of a block hands to its warp: one exchange is read while the next is written. */
 struct emulated_fragment {
     uint32_t word[6];
@@ -39,8 +29,25 @@ static inline const emulated_fragment *emulated_gather(const emulated_fragment &
     const int thread = (int)threadIdx.x;
     emulated_fragment *all = emulated_fragments[emulated_turns[thread]++ % 2];
     all[thread] = mine;
-    (void)emulated_wave_exchange(0);
+    emulated_warp_barrier();
     return all + thread / 32 * 32;
+}
+
+static inline float gpu_shuffle_xor(float x, int mask) {
+    float other;
+    const emulated_fragment *all = emulated_gather({{rope_float_bits(x)}});
+    std::memcpy(&other, all[((int)threadIdx.x % 32) ^ mask].word, sizeof other);
+    return other;
+}
+
+static inline void gpu_warp_barrier(void) {}
+
+static inline bool gpu_any(bool holds) {
+    const emulated_fragment *all = emulated_gather({{holds}});
+    bool any = false;
+    for (int lane = 0; lane < 32; lane++)
+        any |= all[lane].word[0] != 0;
+    return any;
 }
 
 /* 16-bit element i of a fragment's words. */
@@ -87,12 +94,12 @@ template <bool TRANSPOSED> static inline void emulated_load(uint32_t r[4], const
     }
 }
 
-static inline void gpu_load_matrices(uint32_t r[4], const void *row) {
-    emulated_load<false>(r, row);
+static inline void gpu_load_matrices(uint32_t r[4], const char *tile, int row) {
+    emulated_load<false>(r, tile + row);
 }
 
-static inline void gpu_load_transposed(uint32_t r[4], const void *row) {
-    emulated_load<true>(r, row);
+static inline void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
+    emulated_load<true>(r, tile + row);
 }
 
 static inline void gpu_copy_async(void *to, const void *from, bool there) {

@@ -102,7 +102,7 @@ template <typename... PARAMETERS, void (*KERNEL)(PARAMETERS...)> struct emulated
 
     static void run(const void *packed) { call(packed, indices()); }
 
-    static inline emulated_kernel kernel = {describe, offsets.back(), pack, run, 0, 0, 0};
+    static inline emulated_kernel kernel = {describe, offsets.back(), pack, run, 0, 0, 0, 0};
 };
 
 #define HIP_KERNEL_NAME(...) (&emulated_function<(__VA_ARGS__)>::kernel)

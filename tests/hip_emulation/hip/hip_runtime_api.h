@@ -51,6 +51,13 @@ typedef struct hipDeviceProp_t {
     int warpSize;
 } hipDeviceProp_t;
 
+/* What a kernel may have beyond what every launch may, once hipFuncSetAttribute says so. */
+#define EMULATED_SHARED_MOST (160 << 10)
+
+typedef enum hipFuncAttribute {
+    hipFuncAttributeMaxDynamicSharedMemorySize = 8
+} hipFuncAttribute;
+
 typedef struct hipFuncAttributes {
     int maxThreadsPerBlock;
 } hipFuncAttributes;
@@ -109,6 +116,7 @@ hipError_t hipGraphDestroy(hipGraph_t graph);
 hipError_t hipGraphExecDestroy(hipGraphExec_t exec);
 
 hipError_t hipFuncGetAttributes(hipFuncAttributes *attributes, const void *kernel);
+hipError_t hipFuncSetAttribute(const void *kernel, hipFuncAttribute attribute, int value);
 hipError_t hipLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments,
                            size_t shared_bytes, hipStream_t stream);
 
