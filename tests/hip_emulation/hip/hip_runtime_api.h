@@ -54,9 +54,7 @@ typedef struct hipDeviceProp_t {
 /* What a kernel may have beyond what every launch may, once hipFuncSetAttribute says so. */
 #define EMULATED_SHARED_MOST (160 << 10)
 
-typedef enum hipFuncAttribute {
-    hipFuncAttributeMaxDynamicSharedMemorySize = 8
-} hipFuncAttribute;
+typedef enum hipFuncAttribute { hipFuncAttributeMaxDynamicSharedMemorySize = 8 } hipFuncAttribute;
 
 typedef struct hipFuncAttributes {
     int maxThreadsPerBlock;
