@@ -88,7 +88,7 @@ TEST(attention_bits, fused_and_unfused) {
 }
 
 /* Each sequence in a call of its own, and its last queries in another: as a prompt in one call and
- * token by token. */
+ * token by token, which a GPU's "splits" takes by another kernel. */
 static void check_alone(const attention_case *c, const char *kernel,
                         const unsigned char *expected) {
     attention_dense dense;
@@ -96,7 +96,7 @@ static void check_alone(const attention_case *c, const char *kernel,
         return;
     attention_dense_make(&dense, c, "scalar");
     for (int64_t n = 0; n < c->parts; n++)
-        for (int rest = 0; rest < 2; rest++) {
+        for (int rest = 0; rest < 2 - (strcmp(kernel, "splits") == 0); rest++) {
             attention_case plain;
             const int64_t skip = rest * (c->q_count[n] - 1 - c->base.index % 3);
             if (skip < 0 || c->q_count[n] == 0 || (rest && skip == 0))
@@ -146,16 +146,15 @@ static void check_threads(const attention_case *c, const char *kernel,
     }
 }
 
-/* Enough work for a team: many rows, or so few that the keys of a row are several threads'. */
-static void make_large(attention_case *c, int32_t dtype, int64_t index) {
-    const int64_t m = index == 0 ? 300 : index, n = index == 0 ? 300 : 6000 + index,
-                  heads = index == 0 ? 6 : 2, dim = 64;
-    const size_t size = dtype == ROPE_F32 ? 4 : 2, q = (size_t)(m * heads * dim) * size,
-                 k = (size_t)(n * dim) * size;
+/* m queries of n keys of one key head, which `heads` share. */
+static void make_plain(attention_case *c, int32_t dtype, int64_t dim, int64_t m, int64_t n,
+                       int64_t heads) {
+    const int64_t size = (int64_t)oracle_dtype_size(dtype);
+    const size_t q = (size_t)(m * heads * dim * size), k = (size_t)(n * dim * size);
     memset(c, 0, sizeof *c);
-    c->base.bytes = 2 * q + 2 * k;
+    c->base.bytes = (2 * q + 2 * k + 63) / 64 * 64;
     c->base.arena = aligned_alloc(64, c->base.bytes);
-    c->base.random = random_stream(test_seed(), index);
+    c->base.random = random_stream(test_seed(), n);
     c->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
     c->desc.rope.dtype = dtype;
     c->desc.rope.head_dim = (int32_t)dim;
@@ -169,8 +168,38 @@ static void make_large(attention_case *c, int32_t dtype, int64_t index) {
     a->out.data = at + q;
     a->rope.k = (rope_tensor){.in = at + 2 * q, .heads = 1};
     a->v = (rope_tensor){.in = at + 2 * q + k, .heads = 1};
-    for (size_t i = 0; i < c->base.bytes / size; i++)
-        oracle_store(dtype, at, (int64_t)i, random_real(&c->base.random, -2, 2));
+    for (int64_t i = 0; i < (int64_t)c->base.bytes / size; i++)
+        oracle_store(dtype, at, i, random_real(&c->base.random, -2, 2));
+}
+
+/* Enough work for a team: many rows, or so few that the keys of a row are several threads'. */
+static void make_large(attention_case *c, int32_t dtype, int64_t index) {
+    if (index == 0)
+        make_plain(c, dtype, 64, 300, 300, 6);
+    else
+        make_plain(c, dtype, 64, index, 6000 + index, 2);
+}
+
+/* Kernels of 16-bit heads of 64 and 128: a prompt, and few queries of many keys. */
+TEST(attention_bits, heads_of_matrix_instructions) {
+    attention_required();
+    for (int i = 0; i < 8; i++) {
+        attention_case c;
+        const char *kernel;
+        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128, i & 4 ? 40 : 2,
+                   i & 4 ? 70 : 600, 4);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected) {
+                check_again(&c, kernel, expected);
+                check_unfused(&c, kernel, expected);
+                check_alone(&c, kernel, expected);
+            }
+            free(expected);
+        }
+        attention_free(&c);
+    }
 }
 
 TEST(attention_bits, every_thread_count) {

@@ -15,6 +15,15 @@ static const gpu_attention_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_bf16;
 }
 
+static const char tiles[] = "tiles", splits[] = "splits";
+
+/* Bytes of shared memory. */
+static int32_t shared_of(const rope_candidate *self, const rope_attention_problem *p) {
+    const int32_t most = gpu_tiles_shared(p->head_dim, p->v_head_dim),
+                  of_splits = gpu_splits_shared(p->head_dim, p->v_head_dim);
+    return self->data == splits && of_splits > most ? of_splits : most;
+}
+
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
     const rope_attention_problem *problem = canonical;
@@ -24,7 +33,7 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     if (!self->data)
         return ROPE_OK;
     const char *declined = gpu_tiles_decline(problem, kernels_of(problem->rope.dtype), &tiles);
-    const int32_t shared = gpu_tiles_shared(problem->head_dim, problem->v_head_dim);
+    const int32_t shared = shared_of(self, problem);
     const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
     if (error != gpuSuccess)
         return gpu_refuse(error, reason);
@@ -41,15 +50,13 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
 }
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
-    const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim,
-                  splits = gpu_splits_shared(head_dim, v_head_dim);
-    int32_t most;
-    gpuError_t error = gpu_tile_memory(bound->device, &most);
-    if (error == gpuSuccess)
-        error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
-                                 gpu_tiles_shared(head_dim, v_head_dim));
-    bound->splits = error == gpuSuccess && splits <= most;
-    return bound->splits ? gpu_allow_shared(bound->kernels->splits[bound->tiles], splits) : error;
+    const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim;
+    gpuError_t error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
+                                        gpu_tiles_shared(head_dim, v_head_dim));
+    if (error == gpuSuccess && bound->splits)
+        error = gpu_allow_shared(bound->kernels->splits[bound->tiles],
+                                 gpu_splits_shared(head_dim, v_head_dim));
+    return error;
 }
 
 static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
@@ -75,6 +82,7 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     bound->kernels = kernels_of(problem->rope.dtype);
     bound->device = device;
     bound->tiles = GPU_GENERIC;
+    bound->splits = self->data == splits;
     if (self->data)
         (void)gpu_tiles_decline(problem, bound->kernels, &bound->tiles);
     int previous;
@@ -165,7 +173,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
 }
 
-/* takes: tiles, or NULL. */
+/* takes: splits, tiles or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
@@ -173,9 +181,8 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .workspace = gpu_attention_workspace, .run = run, .release = release                       \
     }
 
-static const char tiles[] = "tiles";
-
-static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
+static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),
+                                            CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};
