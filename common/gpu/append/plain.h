@@ -1,0 +1,243 @@
+/*
+ * What most calls are: whole heads that rotate by exact angles of one position a token, perhaps
+ * behind a norm of weights that all heads share, and places by slots. As in rope/plain.h each
+ * thread has the coefficients of its pairs in registers, and parameters lie in a line for all and a
+ * line for each tensor. No thread waits for another but by shuffles.
+ */
+#ifndef ROPEKIT_GPU_APPEND_PLAIN_H
+#define ROPEKIT_GPU_APPEND_PLAIN_H
+
+#include "common/gpu/append/kernels.h"
+#include "common/gpu/append/store.h"
+#include "common/gpu/append/vector.h"
+#include "common/gpu/rope/plain.h"
+#include "common/math/norm.h"
+
+/* The words of slot `at` as memory has them. */
+GPU_FN gpu_id gpu_read_slot(const gpu_append_plain_call &call, int at) {
+    const int wide = call.flags & GPU_APPEND_PLAIN_WIDE_SLOTS ? 1 : 0;
+    const int32_t *word = (const int32_t *)call.slots + ((int64_t)at << wide);
+    gpu_id slot = {0, 0};
+    if (call.slots)
+        slot.low = word[0];
+    if (call.slots && wide)
+        slot.high = word[1];
+    return slot;
+}
+
+/* Bytes from store to a token's heads: of q to row n, else to a slot; negative where it has none.
+ */
+GPU_FN int64_t gpu_plain_place(const gpu_append_plain_call &call, const gpu_append_plain_operand &o,
+                               bool q, int n, gpu_id slot) {
+    if (q)
+        return (int64_t)n * o.store_slot;
+    const int32_t high = call.flags & GPU_APPEND_PLAIN_WIDE_SLOTS ? slot.high : slot.low >> 31;
+    const uint32_t index = (uint32_t)slot.low;
+    if (high || index >= (uint32_t)o.slots) {
+        if (high >= 0 && call.position_flag)
+            *call.position_flag = 1;
+        return -1;
+    }
+    const uint32_t page = (uint32_t)((uint64_t)index * o.per_page >> o.page_shift);
+    return (int64_t)page * o.store_page +
+           (int64_t)(int32_t)(index - page * (uint32_t)o.page_size) * o.store_slot;
+}
+
+/* --- norm --- */
+
+/* Of squares of V elements. */
+template <int DTYPE, int V> GPU_FN float gpu_plain_node(const gpu_vector<DTYPE, V> &x) {
+    float y[V];
+    gpu_unpack<DTYPE, V>(x, y);
+    float node = rope_norm_squares(y[0], y[1]);
+    if constexpr (V == 4)
+        node = node + rope_norm_squares(y[2], y[3]);
+    return node;
+}
+
+/*
+ * The reciprocals of a thread's heads. All threads of a head, a power of two from 2 * HEADS to 32,
+ * ask. With each level of the sum a thread gives half of its partial sums to the neighbour and gets
+ * the neighbour's of the other half, until it has those of half a head; the halves come last.
+ */
+template <typename S>
+GPU_FN void gpu_plain_values(const gpu_vectors<S> x[S::HEADS], float eps, float values[S::HEADS]) {
+    constexpr int LANES = S::HEADS; /* bits 2 (and 4) of a lane say which head it sums */
+    const int dim = 2 * (int)blockDim.x * S::V;
+    float sum[S::HEADS];
+#pragma unroll
+    for (int h = 0; h < S::HEADS; h++)
+        sum[h] = gpu_halve(gpu_plain_node<S::DTYPE, S::V>(x[h].a),
+                           gpu_plain_node<S::DTYPE, S::V>(x[h].b), 1);
+#pragma unroll
+    for (int bit = 2; bit <= LANES; bit *= 2)
+#pragma unroll
+        for (int h = 0; h < S::HEADS / bit; h++)
+            sum[h] = gpu_halve(sum[2 * h], sum[2 * h + 1], bit);
+#pragma unroll 1
+    for (int bit = 2 * LANES; bit < (int)blockDim.x; bit *= 2)
+        sum[0] = sum[0] + gpu_shuffle_xor(sum[0], bit);
+    sum[0] = sum[0] + gpu_shuffle_xor(sum[0], 1);
+    values[0] = rope_norm_reciprocal(sum[0], dim, eps);
+    /* From what each lane has to all of them in order. */
+#pragma unroll
+    for (int bit = LANES; bit > 1; bit /= 2)
+#pragma unroll
+        for (int h = S::HEADS / bit - 1; h >= 0; h--) {
+            const float mine = values[h], other = gpu_shuffle_xor(mine, bit);
+            values[2 * h] = threadIdx.x & bit ? other : mine;
+            values[2 * h + 1] = threadIdx.x & bit ? mine : other;
+        }
+}
+
+template <int DTYPE, int V>
+GPU_FN void gpu_plain_normalize(int steps, float reciprocal, const gpu_vector<DTYPE, V> &weight,
+                                gpu_vector<DTYPE, V> &x) {
+    float y[V], w[V];
+    gpu_unpack<DTYPE, V>(x, y);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        y[i] = y[i] * reciprocal;
+    if (!(steps & GPU_APPEND_PLAIN_ONCE)) {
+        x = gpu_pack<DTYPE, V>(y);
+        if (!(steps & GPU_APPEND_PLAIN_ONE_PLUS)) {
+#pragma unroll
+            for (int i = 0; i < V / 2; i++)
+                x.word[i] = gpu_multiply<DTYPE>(x.word[i], weight.word[i]);
+            return;
+        }
+        gpu_unpack<DTYPE, V>(x, y);
+    }
+    gpu_unpack<DTYPE, V>(weight, w);
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        y[i] = y[i] * (steps & GPU_APPEND_PLAIN_ONE_PLUS ? 1.0f + w[i] : w[i]);
+    x = gpu_pack<DTYPE, V>(y);
+}
+
+/* --- 8 bits --- */
+
+template <typename S>
+GPU_FN void gpu_plain_store_8bit(int32_t dtype, gpu_scale scale, char *to, int pairs,
+                                 const gpu_vectors<S> &x) {
+    float q[2 * S::V];
+    gpu_unpack<S::DTYPE, S::V>(x.a, q);
+    gpu_unpack<S::DTYPE, S::V>(x.b, q + S::V);
+#pragma unroll
+    for (int i = 0; i < 2 * S::V; i++)
+        q[i] = gpu_divided(q[i] * scale.up, scale);
+    const uint32_t word = gpu_four_8bit(dtype, q);
+    if constexpr (S::V == 2) {
+        *(uint16_t *)to = (uint16_t)word;
+        *(uint16_t *)(to + pairs) = (uint16_t)(word >> 16);
+    } else {
+        *(uint32_t *)to = word;
+        *(uint32_t *)(to + pairs) = gpu_four_8bit(dtype, q + 4);
+    }
+}
+
+/* Heads to a store of 8 bits: one copy of what makes them, where the scale is one. */
+template <typename S>
+GPU_FN void gpu_plain_store_heads_8bit(const gpu_append_plain_call &call,
+                                       const gpu_append_plain_operand &o, char *to, int pairs,
+                                       float scale, gpu_vectors<S> x[S::HEADS]) {
+    if (!gpu_is_scale(scale)) {
+        if (call.position_flag)
+            *call.position_flag = 1;
+        return;
+    }
+    const gpu_scale s = gpu_scale_from(scale);
+    to += gpu_first_element<S, S::JOINED_OUT>();
+#pragma unroll 1
+    for (int i = 0; i < S::HEADS; i++) {
+        gpu_plain_store_8bit<S>(o.store_dtype, s, to, pairs, x[0]);
+        to += o.store_head;
+#pragma unroll
+        for (int h = 1; h < S::HEADS; h++)
+            x[h - 1] = x[h];
+    }
+}
+
+/* --- the kernel --- */
+
+/* Ids, slots, frequencies, heads, weights and scale are loaded before anything waits for one of
+ * them, in large calls ids and slots last. Rows of narrow calls fill blocks; elsewhere threads
+ * without a row take the last one's and store nothing. */
+template <int DTYPE, int PAIRING, int GEOMETRY, int NORM, int START>
+__global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_PLAIN_BLOCKS(2, GEOMETRY))
+    gpu_append_plain(GPU_PARAMETER gpu_append_plain_call parameter) {
+    typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
+    constexpr bool FILLED = GEOMETRY == GPU_NARROW;
+    constexpr bool BEHIND_LOADS = GPU_LOADS_FIRST(GEOMETRY);
+    const gpu_append_plain_call &call = *gpu_parameter<gpu_append_plain_call>(parameter);
+    const bool early =
+        START == GPU_START_BY_FLAG ? (call.flags & GPU_CALL_EARLY) != 0 : START == GPU_START_EARLY;
+    const int row = (int)(blockIdx.y * blockDim.z + threadIdx.z);
+    const int n = FILLED || row < call.rows ? row : call.rows - 1;
+    const int pairs = (int)blockDim.x * shape::V;
+    uint64_t turns[shape::V];
+    gpu_vectors<shape> x[shape::HEADS], weight;
+    gpu_id id = {n, 0}, slot = {0, 0};
+    if (START != GPU_START_IN_ORDER && call.flags & GPU_CALL_AT_ONCE)
+        gpu_let_next_start();
+    gpu_load_list<shape>(call.turns, pairs, turns);
+    if (early)
+        gpu_wait_for_last();
+    if (!BEHIND_LOADS) {
+        id = gpu_read_id<false>(&call, n);
+        slot = gpu_read_slot(call, n);
+    }
+    const int first = (int)(blockIdx.x * blockDim.y), k = call.first_unit[0],
+              v = call.first_unit[1];
+    const int tensor = first < k ? ROPE_APPEND_Q : first < v ? ROPE_APPEND_K : ROPE_APPEND_V;
+    const int head = (first + (int)threadIdx.y -
+                      (first < k   ? 0
+                       : first < v ? k
+                                   : v)) *
+                     shape::HEADS;
+    const gpu_append_plain_operand &o = call.operand[tensor];
+    const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
+    const bool normed = NORM && o.steps & GPU_APPEND_PLAIN_NORM;
+    float values[shape::HEADS];
+#pragma unroll
+    for (int h = 0; h < shape::HEADS; h++)
+        x[h] = gpu_load_vectors<shape>(in + (int64_t)h * o.in_head, pairs);
+    const float scale = o.scale ? *o.scale : 1.0f;
+    if (normed)
+        weight = gpu_load_vectors<shape>(call.weight[tensor], pairs);
+    if (early)
+        gpu_let_next_start();
+    if (BEHIND_LOADS) {
+        id = gpu_read_id<false>(&call, n);
+        slot = gpu_read_slot(call, n);
+    }
+    if (normed) {
+        gpu_plain_values<shape>(x, call.eps[tensor], values);
+#pragma unroll
+        for (int h = 0; h < shape::HEADS; h++) {
+            gpu_plain_normalize<DTYPE, shape::V>(o.steps, values[h], weight.a, x[h].a);
+            gpu_plain_normalize<DTYPE, shape::V>(o.steps, values[h], weight.b, x[h].b);
+        }
+    }
+    if (!FILLED && row >= call.rows)
+        return;
+    if (tensor != ROPE_APPEND_V) {
+        const gpu_lane_row<shape> coefficients = gpu_exact_row<shape, true>(&call, turns, id);
+#pragma unroll
+        for (int h = 0; h < shape::HEADS; h++)
+            gpu_rotate_vectors<shape, false>(x[h], coefficients, coefficients);
+    }
+    const int64_t place = gpu_plain_place(call, o, tensor == ROPE_APPEND_Q, n, slot);
+    if (place == -1)
+        return;
+    char *to = o.store + place + (int64_t)head * o.store_head;
+    if (__builtin_expect(o.store_dtype >= ROPE_F8E4M3, 0)) {
+        gpu_plain_store_heads_8bit<shape>(call, o, to, pairs, scale, x);
+        return;
+    }
+#pragma unroll
+    for (int h = 0; h < shape::HEADS; h++)
+        gpu_store_vectors<shape>(to + (int64_t)h * o.store_head, pairs, x[h]);
+}
+
+#endif
