@@ -250,11 +250,11 @@ static void whole_lists(append_case *c, unsigned char *at) {
     }
     c->args.slots = at;
     c->args.rope.position_ids = random_between(r, 0, 2) ? at + 64 : NULL;
-    c->args.q_scale.data = at + 128;
-    c->args.k_cache.scale.data = at + 132;
-    c->args.v_cache.scale.data = at + 136;
-    c->args.q_weight.data = at + 256;
-    c->args.k_weight.data = at + 1024;
+    c->args.q_scale.data = c->desc.q.scale ? at + 128 : NULL;
+    c->args.k_cache.scale.data = c->desc.k.scale ? at + 132 : NULL;
+    c->args.v_cache.scale.data = c->desc.v.scale ? at + 136 : NULL;
+    c->args.q_weight.data = c->desc.q.norm.weight ? at + 256 : NULL;
+    c->args.k_weight.data = c->desc.k.norm.weight ? at + 1024 : NULL;
 }
 
 static void make_whole(append_case *c, int64_t index) {

@@ -92,9 +92,8 @@ typedef struct gpu_append_vectors {
 /* Of a plain call, beside GPU_CALL_; of a tensor's steps. */
 enum { GPU_APPEND_PLAIN_WIDE_SLOTS = 256 /* int64, else int32 */ };
 enum {
-    GPU_APPEND_PLAIN_NORM = 1,
-    GPU_APPEND_PLAIN_ONCE = 2,    /* ROPE_NORM_ROUND_ONCE, else _TWICE */
-    GPU_APPEND_PLAIN_ONE_PLUS = 4 /* ROPE_NORM_ONE_PLUS_WEIGHT, else _WEIGHT */
+    GPU_APPEND_PLAIN_ONCE = 1,    /* ROPE_NORM_ROUND_ONCE, else _TWICE */
+    GPU_APPEND_PLAIN_ONE_PLUS = 2 /* ROPE_NORM_ONE_PLUS_WEIGHT, else _WEIGHT */
 };
 
 /* q, k or v of a plain call, strides in bytes: a line of 64. */
@@ -128,6 +127,7 @@ typedef struct gpu_append_plain_call {
     gpu_append_plain_operand operand[ROPE_APPEND_TENSORS];
     const char *weight[2]; /* of q and k, for all heads */
     float eps[2];
+    float share; /* 1 / head_dim */
     int32_t *position_flag;
 } gpu_append_plain_call;
 

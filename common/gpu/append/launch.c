@@ -445,8 +445,7 @@ static int fill_operand(const rope_append_problem *p, const rope_append_call *ca
     v->in_head = near_stride(o->in_stride[2] * size, o->heads, &near);
     v->scale = s->scale ? o->scale : NULL;
     v->store_dtype = (uint8_t)s->store_dtype;
-    v->steps = (uint16_t)((s->norm ? GPU_APPEND_PLAIN_NORM : 0) |
-                          (s->rounding == ROPE_NORM_ROUND_ONCE ? GPU_APPEND_PLAIN_ONCE : 0) |
+    v->steps = (uint16_t)((s->rounding == ROPE_NORM_ROUND_ONCE ? GPU_APPEND_PLAIN_ONCE : 0) |
                           (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? GPU_APPEND_PLAIN_ONE_PLUS : 0));
     if (q) {
         v->store = o->out;
@@ -531,16 +530,32 @@ static int lay_out_plain(const gpu_append_bound *bound, const rope_append_call *
     return 1;
 }
 
-static int32_t geometry_of(const gpu_append_bound *bound, const rope_append_call *call) {
+/* Norms and 8 bits together are bound by instructions, of which deep kernels have the fewest. */
+static int32_t geometry_of(const gpu_append_bound *bound, const rope_append_call *call, int norm) {
+    const rope_append_steps *steps = bound->problem.steps;
+    const int deep = norm && (steps[ROPE_APPEND_K].store_dtype >= ROPE_F8E4M3 ||
+                              steps[ROPE_APPEND_V].store_dtype >= ROPE_F8E4M3);
     int64_t pairs = 0;
     if (bound->geometry != GPU_BY_SIZE)
         return bound->geometry;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         pairs += call->tensor[t].heads * bound->problem.rope.pairs;
     pairs = call->rope.batch * call->rope.tokens * pairs / bound->on.multiprocessors;
-    return pairs <= GPU_NARROW_PAIRS(2) ? GPU_NARROW
-           : pairs <= GPU_DEEP_PAIRS    ? GPU_DEEP
-                                        : GPU_WIDE;
+    return pairs <= GPU_NARROW_PAIRS(2)      ? GPU_NARROW
+           : deep || pairs <= GPU_DEEP_PAIRS ? GPU_DEEP
+                                             : GPU_WIDE;
+}
+
+/* Whether q and k, or the one that is there, have a norm; negative where one has and one has not.
+ */
+static int has_norm(const rope_append_problem *p, const rope_append_call *call) {
+    int has = 0, lacks = 0;
+    for (int t = 0; t < ROPE_APPEND_V; t++)
+        if (call->tensor[t].heads) {
+            has |= p->steps[t].norm != 0;
+            lacks |= p->steps[t].norm == 0;
+        }
+    return has && lacks ? -1 : has;
 }
 
 static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
@@ -553,13 +568,15 @@ static int plan_plain(const gpu_append_bound *bound, const rope_append_call *cal
         .offset = call->rope.position.offset,
         .rows = (int32_t)(call->rope.batch * call->rope.tokens),
         .factor = (float)r->set[0].attention_factor,
+        .share = 0.5f / (float)r->pairs,
         .position_flag = call->rope.position_flag,
     };
-    if (!is_plain(p, call) || !fill_operands(p, call, &l->plain))
+    const int norm = has_norm(p, call);
+    if (norm < 0 || !is_plain(p, call) || !fill_operands(p, call, &l->plain))
         return 0;
-    const int norm =
-        ((l->plain.operand[0].steps | l->plain.operand[1].steps) & GPU_APPEND_PLAIN_NORM) != 0;
-    const int32_t order[] = {geometry_of(bound, call), GPU_WIDE, GPU_NARROW};
+    if (!l->plain.weight[0])
+        l->plain.weight[0] = l->plain.weight[1]; /* what is read for v */
+    const int32_t order[] = {geometry_of(bound, call, norm), GPU_WIDE, GPU_NARROW};
     for (int i = 0; i < (bound->geometry == GPU_BY_SIZE ? 3 : 1); i++) {
         if (!lay_out_plain(bound, call, order[i], norm, l))
             continue;

@@ -25,22 +25,24 @@ GPU_FN gpu_id gpu_read_slot(const gpu_append_plain_call &call, int at) {
     return slot;
 }
 
-/* Bytes from store to a token's heads: of q to row n, else to a slot; negative where it has none.
- */
-GPU_FN int64_t gpu_plain_place(const gpu_append_plain_call &call, const gpu_append_plain_operand &o,
-                               bool q, int n, gpu_id slot) {
-    if (q)
-        return (int64_t)n * o.store_slot;
+/* A token's place in store. */
+struct gpu_plain_place {
+    int64_t at;  /* bytes to its heads */
+    bool stored; /* there is one */
+    bool fails;  /* there is none, and slots that name none are negative */
+};
+
+/* Of q row n, else a slot; without a branch, so that it is computed among the angles. */
+GPU_FN gpu_plain_place gpu_place_plain(const gpu_append_plain_call &call,
+                                       const gpu_append_plain_operand &o, bool q, int n,
+                                       gpu_id slot) {
     const int32_t high = call.flags & GPU_APPEND_PLAIN_WIDE_SLOTS ? slot.high : slot.low >> 31;
     const uint32_t index = (uint32_t)slot.low;
-    if (high || index >= (uint32_t)o.slots) {
-        if (high >= 0 && call.position_flag)
-            *call.position_flag = 1;
-        return -1;
-    }
+    const bool given = high == 0 && index < (uint32_t)o.slots;
     const uint32_t page = (uint32_t)((uint64_t)index * o.per_page >> o.page_shift);
-    return (int64_t)page * o.store_page +
-           (int64_t)(int32_t)(index - page * (uint32_t)o.page_size) * o.store_slot;
+    const int32_t row = q ? n : (int32_t)(index - page * (uint32_t)o.page_size);
+    return {(int64_t)(q ? 0 : page) * o.store_page + (int64_t)row * o.store_slot, q || given,
+            !q && !given && high >= 0};
 }
 
 /* --- norm --- */
@@ -58,12 +60,13 @@ template <int DTYPE, int V> GPU_FN float gpu_plain_node(const gpu_vector<DTYPE, 
 /*
  * The reciprocals of a thread's heads. All threads of a head, a power of two from 2 * HEADS to 32,
  * ask. With each level of the sum a thread gives half of its partial sums to the neighbour and gets
- * the neighbour's of the other half, until it has those of half a head; the halves come last.
+ * the neighbour's of the other half, until it has those of half a head; the halves come last. The
+ * mean of a power of two is a product, and the reciprocal that of rope_norm_reciprocal().
  */
 template <typename S>
-GPU_FN void gpu_plain_values(const gpu_vectors<S> x[S::HEADS], float eps, float values[S::HEADS]) {
+GPU_FN void gpu_plain_values(const gpu_append_plain_call &call, int tensor,
+                             const gpu_vectors<S> x[S::HEADS], float values[S::HEADS]) {
     constexpr int LANES = S::HEADS; /* bits 2 (and 4) of a lane say which head it sums */
-    const int dim = 2 * (int)blockDim.x * S::V;
     float sum[S::HEADS];
 #pragma unroll
     for (int h = 0; h < S::HEADS; h++)
@@ -74,11 +77,13 @@ GPU_FN void gpu_plain_values(const gpu_vectors<S> x[S::HEADS], float eps, float 
 #pragma unroll
         for (int h = 0; h < S::HEADS / bit; h++)
             sum[h] = gpu_halve(sum[2 * h], sum[2 * h + 1], bit);
-#pragma unroll 1
-    for (int bit = 2 * LANES; bit < (int)blockDim.x; bit *= 2)
-        sum[0] = sum[0] + gpu_shuffle_xor(sum[0], bit);
+#pragma unroll
+    for (int bit = 2 * LANES; bit < 32; bit *= 2) {
+        const float other = gpu_shuffle_xor(sum[0], bit);
+        sum[0] = bit < (int)blockDim.x ? sum[0] + other : sum[0];
+    }
     sum[0] = sum[0] + gpu_shuffle_xor(sum[0], 1);
-    values[0] = rope_norm_reciprocal(sum[0], dim, eps);
+    values[0] = 1.0f / sqrtf(sum[0] * call.share + call.eps[tensor]);
     /* From what each lane has to all of them in order. */
 #pragma unroll
     for (int bit = LANES; bit > 1; bit /= 2)
@@ -90,29 +95,25 @@ GPU_FN void gpu_plain_values(const gpu_vectors<S> x[S::HEADS], float eps, float 
         }
 }
 
+/* rope_normalized() of a vector, rounded: of narrow vectors, whose calls wait rather than compute,
+ * without a branch. */
 template <int DTYPE, int V>
 GPU_FN void gpu_plain_normalize(int steps, float reciprocal, const gpu_vector<DTYPE, V> &weight,
                                 gpu_vector<DTYPE, V> &x) {
-    float y[V], w[V];
-    gpu_unpack<DTYPE, V>(x, y);
+    const bool once = steps & GPU_APPEND_PLAIN_ONCE, one_plus = steps & GPU_APPEND_PLAIN_ONE_PLUS;
 #pragma unroll
-    for (int i = 0; i < V; i++)
-        y[i] = y[i] * reciprocal;
-    if (!(steps & GPU_APPEND_PLAIN_ONCE)) {
-        x = gpu_pack<DTYPE, V>(y);
-        if (!(steps & GPU_APPEND_PLAIN_ONE_PLUS)) {
-#pragma unroll
-            for (int i = 0; i < V / 2; i++)
-                x.word[i] = gpu_multiply<DTYPE>(x.word[i], weight.word[i]);
-            return;
+    for (int i = 0; i < V / 2; i++) {
+        const float2 two = gpu_split<DTYPE>(x.word[i]), w = gpu_split<DTYPE>(weight.word[i]);
+        const float a = two.x * reciprocal, b = two.y * reciprocal;
+        const uint32_t joined = gpu_join<DTYPE>(a, b);
+        if (V > 2 && !once && !one_plus) {
+            x.word[i] = gpu_multiply<DTYPE>(joined, weight.word[i]);
+            continue;
         }
-        gpu_unpack<DTYPE, V>(x, y);
+        const float2 rounded = gpu_split<DTYPE>(joined);
+        x.word[i] = gpu_join<DTYPE>((once ? a : rounded.x) * (one_plus ? 1.0f + w.x : w.x),
+                                    (once ? b : rounded.y) * (one_plus ? 1.0f + w.y : w.y));
     }
-    gpu_unpack<DTYPE, V>(weight, w);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        y[i] = y[i] * (steps & GPU_APPEND_PLAIN_ONE_PLUS ? 1.0f + w[i] : w[i]);
-    x = gpu_pack<DTYPE, V>(y);
 }
 
 /* --- 8 bits --- */
@@ -160,6 +161,25 @@ GPU_FN void gpu_plain_store_heads_8bit(const gpu_append_plain_call &call,
 
 /* --- the kernel --- */
 
+/* Norm and rotation of a thread's heads. */
+template <typename S, int NORM>
+GPU_FN void gpu_plain_steps(const gpu_append_plain_call &call, const gpu_append_plain_operand &o,
+                            int tensor, const uint64_t turns[S::V], gpu_id id,
+                            const gpu_vectors<S> &weight, gpu_vectors<S> x[S::HEADS]) {
+    const gpu_lane_row<S> coefficients = gpu_exact_row<S, true>(&call, turns, id);
+    float values[S::HEADS];
+    if (NORM)
+        gpu_plain_values<S>(call, tensor, x, values);
+#pragma unroll
+    for (int h = 0; h < S::HEADS; h++) {
+        if (NORM) {
+            gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.a, x[h].a);
+            gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.b, x[h].b);
+        }
+        gpu_rotate_vectors<S, false>(x[h], coefficients, coefficients);
+    }
+}
+
 /* Ids, slots, frequencies, heads, weights and scale are loaded before anything waits for one of
  * them, in large calls ids and slots last. Rows of narrow calls fill blocks; elsewhere threads
  * without a row take the last one's and store nothing. */
@@ -197,40 +217,39 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_PLAIN_BLOCKS(2, GEOMETR
                      shape::HEADS;
     const gpu_append_plain_operand &o = call.operand[tensor];
     const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
-    const bool normed = NORM && o.steps & GPU_APPEND_PLAIN_NORM;
-    float values[shape::HEADS];
 #pragma unroll
     for (int h = 0; h < shape::HEADS; h++)
         x[h] = gpu_load_vectors<shape>(in + (int64_t)h * o.in_head, pairs);
     const float scale = o.scale ? *o.scale : 1.0f;
-    if (normed)
-        weight = gpu_load_vectors<shape>(call.weight[tensor], pairs);
+    if (NORM)
+        weight = gpu_load_vectors<shape>(call.weight[tensor == ROPE_APPEND_K], pairs);
     if (early)
         gpu_let_next_start();
     if (BEHIND_LOADS) {
         id = gpu_read_id<false>(&call, n);
         slot = gpu_read_slot(call, n);
     }
-    if (normed) {
-        gpu_plain_values<shape>(x, call.eps[tensor], values);
+    const gpu_plain_place place = gpu_place_plain(call, o, tensor == ROPE_APPEND_Q, n, slot);
+    if (FILLED) {
+        gpu_vectors<shape> y[shape::HEADS];
+        memcpy(y, x, sizeof x);
+        gpu_plain_steps<shape, NORM>(call, o, tensor == ROPE_APPEND_K, turns, id, weight, y);
 #pragma unroll
         for (int h = 0; h < shape::HEADS; h++) {
-            gpu_plain_normalize<DTYPE, shape::V>(o.steps, values[h], weight.a, x[h].a);
-            gpu_plain_normalize<DTYPE, shape::V>(o.steps, values[h], weight.b, x[h].b);
+            x[h].a.word[0] = tensor == ROPE_APPEND_V ? x[h].a.word[0] : y[h].a.word[0];
+            x[h].b.word[0] = tensor == ROPE_APPEND_V ? x[h].b.word[0] : y[h].b.word[0];
         }
+    } else if (tensor != ROPE_APPEND_V) {
+        gpu_plain_steps<shape, NORM>(call, o, tensor, turns, id, weight, x);
     }
     if (!FILLED && row >= call.rows)
         return;
-    if (tensor != ROPE_APPEND_V) {
-        const gpu_lane_row<shape> coefficients = gpu_exact_row<shape, true>(&call, turns, id);
-#pragma unroll
-        for (int h = 0; h < shape::HEADS; h++)
-            gpu_rotate_vectors<shape, false>(x[h], coefficients, coefficients);
-    }
-    const int64_t place = gpu_plain_place(call, o, tensor == ROPE_APPEND_Q, n, slot);
-    if (place == -1)
+    if (!place.stored) {
+        if (place.fails && call.position_flag)
+            *call.position_flag = 1;
         return;
-    char *to = o.store + place + (int64_t)head * o.store_head;
+    }
+    char *to = o.store + place.at + (int64_t)head * o.store_head;
     if (__builtin_expect(o.store_dtype >= ROPE_F8E4M3, 0)) {
         gpu_plain_store_heads_8bit<shape>(call, o, to, pairs, scale, x);
         return;
