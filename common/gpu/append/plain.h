@@ -161,23 +161,29 @@ GPU_FN void gpu_plain_store_heads_8bit(const gpu_append_plain_call &call,
 
 /* --- the kernel --- */
 
-/* Norm and rotation of a thread's heads. */
+/* Norm and rotation of a thread's heads; in narrow calls angles first, so that they are computed
+ * while sums wait. */
 template <typename S, int NORM>
 GPU_FN void gpu_plain_steps(const gpu_append_plain_call &call, const gpu_append_plain_operand &o,
                             int tensor, const uint64_t turns[S::V], gpu_id id,
                             const gpu_vectors<S> &weight, gpu_vectors<S> x[S::HEADS]) {
-    const gpu_lane_row<S> coefficients = gpu_exact_row<S, true>(&call, turns, id);
+    constexpr bool FIRST = S::V == 2;
+    gpu_lane_row<S> coefficients;
     float values[S::HEADS];
+    if (FIRST)
+        coefficients = gpu_exact_row<S, true>(&call, turns, id);
     if (NORM)
         gpu_plain_values<S>(call, tensor, x, values);
 #pragma unroll
-    for (int h = 0; h < S::HEADS; h++) {
-        if (NORM) {
-            gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.a, x[h].a);
-            gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.b, x[h].b);
-        }
-        gpu_rotate_vectors<S, false>(x[h], coefficients, coefficients);
+    for (int h = 0; NORM && h < S::HEADS; h++) {
+        gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.a, x[h].a);
+        gpu_plain_normalize<S::DTYPE, S::V>(o.steps, values[h], weight.b, x[h].b);
     }
+    if (!FIRST)
+        coefficients = gpu_exact_row<S, true>(&call, turns, id);
+#pragma unroll
+    for (int h = 0; h < S::HEADS; h++)
+        gpu_rotate_vectors<S, false>(x[h], coefficients, coefficients);
 }
 
 /* Ids, slots, frequencies, heads, weights and scale are loaded before anything waits for one of
@@ -229,8 +235,9 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_PLAIN_BLOCKS(2, GEOMETR
         id = gpu_read_id<false>(&call, n);
         slot = gpu_read_slot(call, n);
     }
-    const gpu_plain_place place = gpu_place_plain(call, o, tensor == ROPE_APPEND_Q, n, slot);
+    gpu_plain_place place;
     if (FILLED) {
+        place = gpu_place_plain(call, o, tensor == ROPE_APPEND_Q, n, slot);
         gpu_vectors<shape> y[shape::HEADS];
         memcpy(y, x, sizeof x);
         gpu_plain_steps<shape, NORM>(call, o, tensor == ROPE_APPEND_K, turns, id, weight, y);
@@ -242,8 +249,11 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_PLAIN_BLOCKS(2, GEOMETR
     } else if (tensor != ROPE_APPEND_V) {
         gpu_plain_steps<shape, NORM>(call, o, tensor, turns, id, weight, x);
     }
-    if (!FILLED && row >= call.rows)
-        return;
+    if (!FILLED) {
+        if (row >= call.rows)
+            return;
+        place = gpu_place_plain(call, o, tensor == ROPE_APPEND_Q, n, slot);
+    }
     if (!place.stored) {
         if (place.fails && call.position_flag)
             *call.position_flag = 1;
