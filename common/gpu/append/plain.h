@@ -216,11 +216,8 @@ __global__ void __launch_bounds__(GPU_PLAIN_THREADS, GPU_PLAIN_BLOCKS(2, GEOMETR
     const int first = (int)(blockIdx.x * blockDim.y), k = call.first_unit[0],
               v = call.first_unit[1];
     const int tensor = first < k ? ROPE_APPEND_Q : first < v ? ROPE_APPEND_K : ROPE_APPEND_V;
-    const int head = (first + (int)threadIdx.y -
-                      (first < k   ? 0
-                       : first < v ? k
-                                   : v)) *
-                     shape::HEADS;
+    const int unit = first + (int)threadIdx.y - (tensor == ROPE_APPEND_Q ? 0 : first < v ? k : v);
+    const int head = unit * shape::HEADS;
     const gpu_append_plain_operand &o = call.operand[tensor];
     const char *in = o.in + (int64_t)head * o.in_head + (int64_t)n * o.in_token;
 #pragma unroll
