@@ -214,6 +214,103 @@ TEST(append_bits, plain_calls) {
                 check_plain(dtype, in, out);
 }
 
+/* Whole heads that rotate, perhaps behind a norm, to slots of a cache: what the kernels of plain
+ * calls take. The index says dtype, pairing, norm and head_dim, random numbers the rest. */
+enum { WHOLE_TOKENS = 7, WHOLE_Q = 8, WHOLE_K = 4, WHOLE_SLOTS = 12, WHOLE_BYTES = 1 << 16 };
+
+static rope_append_part whole_part(test_random *r, int norm, int32_t dtype) {
+    static const int32_t eight[] = {ROPE_F8E4M3, ROPE_F8E5M2, ROPE_F8E4M3FNUZ, ROPE_I8};
+    rope_append_part part = {.store_dtype = dtype};
+    if (norm)
+        part.norm = (rope_norm){
+            .type = ROPE_NORM_RMS,
+            .weight = (int32_t)random_between(r, ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT),
+            .rounding = (int32_t)random_between(r, ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE),
+            .eps = 1e-6};
+    if (random_between(r, 0, 1)) {
+        part.store_dtype = eight[random_between(r, 0, 3)];
+        part.scale = ROPE_SCALE_TENSOR;
+    }
+    return part;
+}
+
+static void whole_lists(append_case *c, unsigned char *at) {
+    test_random *r = &c->base.random;
+    const int wide_slots = c->desc.slot_dtype == ROPE_I64,
+              wide_ids = c->desc.rope.position_dtype == ROPE_I64;
+    for (int64_t t = 0; t < WHOLE_TOKENS; t++) {
+        const int64_t slot = t == 3 ? -1 : t * 5 % WHOLE_SLOTS, id = random_between(r, 0, 99999);
+        memcpy(at + (wide_slots ? 8 : 4) * t, &slot, wide_slots ? 8 : 4);
+        memcpy(at + 64 + (wide_ids ? 8 : 4) * t, &id, wide_ids ? 8 : 4);
+    }
+    for (int i = 0; i < 3; i++) {
+        const float scale =
+            (float)random_real(r, 0.001, 0.1) * (random_between(r, 0, 3) ? 1 : 1e-19f);
+        memcpy(at + 128 + 4 * i, &scale, 4);
+    }
+    c->args.slots = at;
+    c->args.rope.position_ids = random_between(r, 0, 2) ? at + 64 : NULL;
+    c->args.q_scale.data = c->desc.q.scale ? at + 128 : NULL;
+    c->args.k_cache.scale.data = c->desc.k.scale ? at + 132 : NULL;
+    c->args.v_cache.scale.data = c->desc.v.scale ? at + 136 : NULL;
+    c->args.q_weight.data = c->desc.q.norm.weight ? at + 256 : NULL;
+    c->args.k_weight.data = c->desc.k.norm.weight ? at + 1024 : NULL;
+}
+
+static void make_whole(append_case *c, int64_t index) {
+    static const int32_t dims[] = {128, 64, 256, 96};
+    const int32_t dtype = index % 2 ? ROPE_F16 : ROPE_BF16;
+    const int norm = index / 4 % 2;
+    memset(c, 0, sizeof *c);
+    c->base.bytes = 7 * WHOLE_BYTES;
+    c->base.arena = aligned_alloc(64, c->base.bytes);
+    c->base.random = random_stream(test_seed(), index);
+    test_random *r = &c->base.random;
+    unsigned char *at = c->base.arena;
+    for (size_t i = 0; i < c->base.bytes; i += 2) {
+        const uint16_t x =
+            (uint16_t)(0x3c00 + random_between(r, 0, 0x2ff) + (random_between(r, 0, 1) << 15));
+        memcpy(at + i, &x, sizeof x);
+    }
+    c->desc.struct_size = sizeof c->desc;
+    c->args.struct_size = sizeof c->args;
+    c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
+                               .dtype = dtype,
+                               .head_dim = dims[index / 8 % 4],
+                               .pairing_in = ROPE_PAIRING_HALF_SPLIT + index / 2 % 2,
+                               .position_dtype = (int32_t)random_between(r, ROPE_I32, ROPE_I64)};
+    c->desc.rope.pairing_out = c->desc.rope.pairing_in;
+    c->desc.cache = ROPE_CACHE_SLOTS;
+    c->desc.page_size = random_between(r, 1, WHOLE_SLOTS);
+    c->desc.slot_dtype = (int32_t)random_between(r, ROPE_I32, ROPE_I64);
+    c->desc.q = whole_part(r, norm, dtype);
+    c->desc.k = whole_part(r, norm, dtype);
+    c->desc.v = whole_part(r, 0, dtype);
+    c->args.rope =
+        (rope_args){.struct_size = sizeof c->args.rope, .batch = 1, .tokens = WHOLE_TOKENS};
+    c->args.rope.q = (rope_tensor){.in = at, .out = at + WHOLE_BYTES, .heads = WHOLE_Q};
+    c->args.rope.k = (rope_tensor){.in = at + 2 * WHOLE_BYTES, .heads = WHOLE_K};
+    c->args.v = (rope_tensor){.in = at + 3 * WHOLE_BYTES, .heads = WHOLE_K};
+    c->args.k_cache.data = at + 4 * WHOLE_BYTES;
+    c->args.v_cache.data = at + 5 * WHOLE_BYTES;
+    c->args.pages = (WHOLE_SLOTS + c->desc.page_size - 1) / c->desc.page_size;
+    whole_lists(c, at + 6 * WHOLE_BYTES);
+}
+
+TEST(append_bits, whole_heads) {
+    for (int64_t i = -1; test_next(&i, 96);) {
+        append_case c;
+        make_whole(&c, i);
+        append_describe(&c, NULL);
+        append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
+        unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
+        check_kernels(&c, &w, expected);
+        free(expected);
+        append_writes_free(&w);
+        append_free(&c);
+    }
+}
+
 /* Heads that are normalised side by side, by sums that kernels take in other pieces. */
 static void check_norms(int32_t dtype, int32_t type, int32_t dim, int64_t heads) {
     append_case c;

@@ -31,7 +31,7 @@ static rope_append_desc describe(const char *kernel, int32_t cache) {
     desc.rope.position_dtype = ROPE_I64;
     desc.q.norm = desc.k.norm = norm;
     desc.v.store_dtype = ROPE_F8E4M3;
-    desc.v.scale = ROPE_SCALE_HEAD;
+    desc.v.scale = cache == ROPE_CACHE_SLOTS ? ROPE_SCALE_TENSOR : ROPE_SCALE_HEAD;
     desc.cache = cache;
     desc.page_size = PAGE;
     return desc;
@@ -145,6 +145,7 @@ static void replay(const char *kernel, int32_t cache) {
 
 TEST(streams, append_graphs_replay_with_other_places) {
     static const char *const kernels[] = {"vector", "generic"};
+    replay("plain", ROPE_CACHE_SLOTS);
     for (int i = 0; i < 2; i++) {
         replay(kernels[i], ROPE_CACHE_SLOTS);
         replay(kernels[i], ROPE_CACHE_TABLE);

@@ -14,11 +14,20 @@ static const gpu_append_kernels *kernels_of(int32_t dtype) {
                                : &gpu_append_bf16;
 }
 
+/* The first of the kernels that its calls may take, GPU_APPEND_BY_; a forced geometry of plain
+ * ones, or GPU_BY_SIZE. */
+typedef struct choice {
+    int32_t most, geometry;
+} choice;
+
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
     if (!problem)
         return gpu_kernel_probe(gpu_append_f32.generic, device, reason);
-    const char *declined = self->data ? gpu_append_vector_declines(problem) : NULL;
+    const int32_t most = ((const choice *)self->data)->most;
+    const char *declined = most == GPU_APPEND_BY_PLAIN    ? gpu_append_plain_declines(problem)
+                           : most == GPU_APPEND_BY_VECTOR ? gpu_append_vector_declines(problem)
+                                                          : NULL;
     if (!declined)
         return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
@@ -38,11 +47,13 @@ static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *probl
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
                         void **kernel, char *reason) {
     const rope_append_problem *problem = canonical;
+    const choice *chosen = self->data;
     gpu_append_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     bound->kernels = kernels_of(problem->rope.dtype);
-    bound->vector = self->data != NULL;
+    bound->most = chosen->most;
+    bound->geometry = chosen->geometry;
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
@@ -117,17 +128,22 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
 
-/* takes: what its calls take, the first of vector and generic kernel that fits them. */
-#define CANDIDATE(label, takes)                                                                    \
+#define CANDIDATE(label, forced, ...)                                                              \
     {                                                                                              \
         .operation = "append", .version = ROPE_APPEND_VERSION, .numerics = ROPE_BITWISE,           \
-        .name = label, .data = (takes), .query = query, .bind = bind, .run = run,                  \
-        .release = release                                                                         \
+        .name = label, .data = &(const choice){__VA_ARGS__}, .on_request = forced, .query = query, \
+        .bind = bind, .run = run, .release = release                                               \
     }
 
-static const char vector[] = "vector";
-
-static const rope_candidate candidates[] = {CANDIDATE(vector, vector), CANDIDATE("generic", NULL)};
+static const rope_candidate candidates[] = {
+    CANDIDATE("plain", 0, GPU_APPEND_BY_PLAIN, GPU_BY_SIZE),
+    CANDIDATE("vector", 0, GPU_APPEND_BY_VECTOR, GPU_BY_SIZE),
+    CANDIDATE("generic", 0, GPU_APPEND_BY_GENERIC, GPU_BY_SIZE),
+    /* Plain kernels of one geometry whatever the size, to measure by. */
+    CANDIDATE("narrow", 1, GPU_APPEND_BY_PLAIN, GPU_NARROW),
+    CANDIDATE("wide", 1, GPU_APPEND_BY_PLAIN, GPU_WIDE),
+    CANDIDATE("deep", 1, GPU_APPEND_BY_PLAIN, GPU_DEEP),
+};
 
 const rope_candidate_list gpu_append_candidates = {sizeof(rope_candidate), candidates,
                                                    sizeof candidates / sizeof candidates[0]};

@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_APPEND_INSTANCES_H
 
 #include "common/gpu/append/generic.h"
+#include "common/gpu/append/plain.h"
 #include "common/gpu/append/vector.h"
 
 #define GPU_APPEND_VECTOR(DTYPE)                                                                   \
@@ -12,5 +13,24 @@
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_TO_HALF_SPLIT>),                               \
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_TO_INTERLEAVED>)                               \
     }
+
+/* clang-format off */
+#define GPU_APPEND_START(...)                                                                      \
+    GPU_KERNEL(gpu_append_plain<__VA_ARGS__>)
+#define GPU_APPEND_BY_FLAG(...)                                                                    \
+    {GPU_APPEND_START(__VA_ARGS__, GPU_START_BY_FLAG),                                             \
+     GPU_APPEND_START(__VA_ARGS__, GPU_START_BY_FLAG)}
+#define GPU_APPEND_APART(...)                                                                      \
+    {GPU_APPEND_START(__VA_ARGS__, GPU_START_IN_ORDER),                                            \
+     GPU_APPEND_START(__VA_ARGS__, GPU_FOR_EARLY(GPU_START_EARLY, GPU_START_IN_ORDER))}
+#define GPU_APPEND_PAIRINGS(DTYPE, GEOMETRY, STARTS)                                               \
+    {{STARTS(DTYPE, GPU_HALF_SPLIT, GEOMETRY, 0), STARTS(DTYPE, GPU_HALF_SPLIT, GEOMETRY, 1)},     \
+     {STARTS(DTYPE, GPU_INTERLEAVED, GEOMETRY, 0), STARTS(DTYPE, GPU_INTERLEAVED, GEOMETRY, 1)}}
+#define GPU_APPEND_PLAIN(DTYPE)                                                                    \
+    {GPU_APPEND_PAIRINGS(DTYPE, GPU_NARROW, GPU_APPEND_APART),                                     \
+     GPU_APPEND_PAIRINGS(DTYPE, GPU_WIDE, GPU_APPEND_BY_FLAG),                                     \
+     GPU_APPEND_PAIRINGS(DTYPE, GPU_DEEP, GPU_APPEND_BY_FLAG),                                     \
+     {}}
+/* clang-format on */
 
 #endif

@@ -4,6 +4,8 @@
 
 #include "common/gpu/rope/kernels.h"
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -87,17 +89,70 @@ typedef struct gpu_append_vectors {
 /* From the nodes of a head to the next one's: apart in the banks of shared memory. */
 #define GPU_APPEND_NODE_STRIDE(sums) (GPU_APPEND_NODES * (sums) + 8)
 
+/* Of a plain call, beside GPU_CALL_; of a tensor's steps. */
+enum { GPU_APPEND_PLAIN_WIDE_SLOTS = 256 /* int64, else int32 */ };
+enum {
+    GPU_APPEND_PLAIN_ONCE = 1,    /* ROPE_NORM_ROUND_ONCE, else _TWICE */
+    GPU_APPEND_PLAIN_ONE_PLUS = 2 /* ROPE_NORM_ONE_PLUS_WEIGHT, else _WEIGHT */
+};
+
+/* q, k or v of a plain call, strides in bytes: a line of 64. */
+typedef struct gpu_append_plain_operand {
+    const char *in;                                    /* element 0 */
+    char *store;                                       /* of q its out, of k and v the cache */
+    int32_t in_token, in_head, store_slot, store_head; /* q's tokens are its slots */
+    int64_t store_page;
+    const float *scale; /* or NULL */
+    uint32_t per_page;  /* 2^page_shift / page_size, rounded up */
+    int32_t page_size;
+    int32_t slots; /* of all pages */
+    uint8_t page_shift, store_dtype;
+    uint16_t steps; /* GPU_APPEND_PLAIN_ */
+} gpu_append_plain_operand;
+
+/*
+ * All that a plain kernel is given, in order of use: a line for all, which 16 bytes precede, a line
+ * for each tensor, of which a block reads one, and what norms and failures ask for. Every
+ * multiprocessor misses each line once a launch, one after the other.
+ */
+typedef struct gpu_append_plain_call {
+    const uint64_t *turns;
+    const void *ids;   /* or NULL */
+    const void *slots; /* or NULL */
+    int64_t offset;
+    int32_t rows;           /* of all batch rows */
+    float factor;           /* attention factor */
+    uint16_t first_unit[2]; /* of k and of v; a unit is the heads of a thread */
+    uint16_t flags;         /* GPU_CALL_ and GPU_APPEND_PLAIN_ */
+    gpu_append_plain_operand operand[ROPE_APPEND_TENSORS];
+    const char *weight[2]; /* of q and k, for all heads */
+    float eps[2];
+    float share; /* 1 / head_dim */
+    int32_t *position_flag;
+} gpu_append_plain_call;
+
+#if defined(__cplusplus)
+static_assert(offsetof(gpu_append_plain_call, operand) == 48, "16 bytes less than a line");
+static_assert(sizeof(gpu_append_plain_operand) == 64, "a line");
+#endif
+
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL.
+ *   plain (gpu_append_plain_call), of a geometry, of pairings that do not change, with a norm and
+ *     without, [1] for launches that start early: grid x over blocks of units of one tensor, y over
+ *     blocks of rows; block is (lanes, units, rows). Rows fill the blocks of GPU_NARROW
  *   generic (rope_append_problem, rope_append_call): grid x strides over tokens and y over heads,
  * of which y is 1 with ROPE_NORM_TOKEN; block x strides over elements; dynamic shared memory holds
  *     two heads in fp32 and GPU_APPEND_SEGMENT nodes
  *   vector (rope_append_problem, rope_append_call, gpu_append_vectors), of a GPU_ pairing: grid x
- * over blocks of tokens and heads of q, then k's, then v's All may be launched to start early.
+ * over blocks of tokens and heads of q, then k's, then v's
+ *
+ * All may be launched to start early.
  */
 typedef struct gpu_append_kernels {
     const void *generic;
     const void *vector[GPU_PAIRINGS];
+    const void *plain[GPU_GEOMETRIES][2][2][2];
 } gpu_append_kernels;
 
 extern const gpu_append_kernels gpu_append_f32;

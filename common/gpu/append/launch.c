@@ -1,6 +1,6 @@
 /*
- * From a call of "append" to its launch: kernel, grid, block and parameters. The vector kernel is
- * taken where strides, addresses and size fit it, else the generic one.
+ * From a call of "append" to its launch: kernel, grid, block and parameters. The first kernel that
+ * strides, addresses and size of the call fit is taken: plain, vector, generic.
  */
 #include "common/gpu/append/launch.h"
 
@@ -14,17 +14,21 @@ typedef struct launch {
     dim3 grid, block;
     size_t shared;      /* bytes of dynamic shared memory */
     void *arguments[3]; /* of the kernel, some in what follows */
+    gpu_append_plain_call plain;
     gpu_append_vectors vectors;
 } launch;
 
-/* Plans a launch, or gives 0 where the kernel does not fit the call. */
+/* Each plans a launch, or gives 0 where the kernel does not fit the call. */
+static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 
 gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_call *call,
                              void *stream) {
     launch l;
-    if (!bound->vector || !plan_vector(bound, call, &l))
+    l.shared = 0;
+    if ((bound->most < GPU_APPEND_BY_PLAIN || !plan_plain(bound, call, &l)) &&
+        (bound->most < GPU_APPEND_BY_VECTOR || !plan_vector(bound, call, &l)))
         plan_generic(bound, call, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
                              bound->on.early);
@@ -367,6 +371,221 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     l->arguments[1] = (void *)(uintptr_t)p;
     l->arguments[2] = (void *)(uintptr_t)call;
     return 1;
+}
+
+/* -- plain -- */
+
+static const char *declines_plain_steps(const rope_problem *r, const rope_append_steps *s, int t) {
+    if (s->head_dim != 2 * r->pairs || (t != ROPE_APPEND_V && !s->rotates))
+        return "declined: a part of a head does not rotate";
+    if (s->factor != 1)
+        return "declined: there is a factor";
+    if (s->dim_block != s->head_dim)
+        return "declined: a cached head lies in blocks";
+    if (s->store_dtype != r->dtype && s->store_dtype < ROPE_F8E4M3)
+        return "declined: a store_dtype is neither dtype nor of 8 bits";
+    if (s->scale && s->scale != ROPE_SCALE_TENSOR)
+        return "declined: scales differ within a tensor";
+    if (s->norm && (t == ROPE_APPEND_V || s->norm != ROPE_NORM_RMS || s->norm_dim != s->head_dim ||
+                    !s->weight || s->weight_dtype != r->dtype))
+        return "declined: a norm is not RMS of whole heads of q or k with weights of dtype";
+    return NULL;
+}
+
+const char *gpu_append_plain_declines(const rope_append_problem *p) {
+    const rope_problem *r = &p->rope;
+    const char *declined = gpu_append_vector_declines(p);
+    if (declined)
+        return declined;
+    if (!r->pairs || r->angle_mode != ROPE_ANGLE_EXACT)
+        return "declined: angles are not exact";
+    if (r->axes != 1 || r->shard != ROPE_SHARD_NONE || r->xpos_rate || r->frequency_sets > 1)
+        return "declined: there are several axes or frequency sets, shards or XPos";
+    if (r->arithmetic != ROPE_ARITHMETIC_FP32)
+        return "declined: arithmetic is model_dtype";
+    if (r->pairing_in != r->pairing_out)
+        return "declined: pairing_in is not pairing_out";
+    if (p->cache != ROPE_CACHE_SLOTS || p->k_source == ROPE_SOURCE_CACHE)
+        return "declined: the cache is not one of slots to be written";
+    for (int t = 0; t < ROPE_APPEND_TENSORS && !declined; t++)
+        declined = declines_plain_steps(r, &p->steps[t], t);
+    return declined;
+}
+
+/* Lists that follow each other, and few enough slots. */
+static int is_plain(const rope_append_problem *p, const rope_append_call *call) {
+    const rope_position_map *map = &call->rope.position;
+    return is_exact(p, call) && is_in_line(call, call->slot_stride) &&
+           (map->ids ? is_in_line(call, map->id_stride + 1) : call->rope.batch == 1) &&
+           (call->tensor[ROPE_APPEND_K].heads || call->tensor[ROPE_APPEND_V].heads) &&
+           call->rope.tokens <= INT32_MAX / 2 / call->rope.batch &&
+           call->pages <= INT32_MAX / p->page_size;
+}
+
+static void fill_pages(const rope_append_problem *p, const rope_append_call *call,
+                       gpu_append_plain_operand *v) {
+    v->page_size = (int32_t)p->page_size;
+    v->slots = (int32_t)(call->pages * p->page_size);
+    v->page_shift = (uint8_t)(31 + log2_of(v->page_size));
+    v->per_page = (uint32_t)ceiling(INT64_C(1) << v->page_shift, p->page_size);
+}
+
+/* Parameters of a tensor; 0 where it has more than one place, or its strides are too far. */
+static int fill_operand(const rope_append_problem *p, const rope_append_call *call, int t,
+                        gpu_append_plain_operand *v) {
+    const rope_append_operand *o = &call->tensor[t];
+    const rope_append_steps *s = &p->steps[t];
+    const int64_t size = size_of(p->rope.dtype), stored = size_of(s->store_dtype),
+                  rows = call->rope.batch * call->rope.tokens;
+    const int q = t == ROPE_APPEND_Q;
+    int64_t apart = 0, out_apart = 0;
+    int near = 1;
+    v->in = o->in;
+    v->in_token = near_stride(token_stride(call, o->in_stride, size, &apart), rows, &near);
+    v->in_head = near_stride(o->in_stride[2] * size, o->heads, &near);
+    v->scale = s->scale ? o->scale : NULL;
+    v->store_dtype = (uint8_t)s->store_dtype;
+    v->steps = (uint16_t)((s->rounding == ROPE_NORM_ROUND_ONCE ? GPU_APPEND_PLAIN_ONCE : 0) |
+                          (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT ? GPU_APPEND_PLAIN_ONE_PLUS : 0));
+    if (q) {
+        v->store = o->out;
+        v->store_slot =
+            near_stride(token_stride(call, o->out_stride, stored, &out_apart), rows, &near);
+        v->store_head = near_stride(o->out_stride[2] * stored, o->heads, &near);
+    } else {
+        v->store = o->cache;
+        v->store_page = o->cache_stride[0] * stored;
+        v->store_slot = near_stride(o->cache_stride[1] * stored, p->page_size, &near);
+        v->store_head = near_stride(o->cache_stride[2] * stored, o->heads, &near);
+        fill_pages(p, call, v);
+    }
+    return near && !apart && !out_apart && v->store && (q || !o->out) &&
+           (!s->norm || o->heads == 1 || o->weight_stride == 0);
+}
+
+static int fill_operands(const rope_append_problem *p, const rope_append_call *call,
+                         gpu_append_plain_call *plain) {
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
+        if (!call->tensor[t].heads)
+            continue;
+        if (!has_vectors(p, call, t) || !fill_operand(p, call, t, &plain->operand[t]))
+            return 0;
+        if (t != ROPE_APPEND_V) {
+            plain->weight[t] = call->tensor[t].weight;
+            plain->eps[t] = p->steps[t].eps;
+        }
+    }
+    return 1;
+}
+
+static int32_t flags_of_plain(const gpu_append_bound *bound, const rope_append_call *call,
+                              const launch *l) {
+    const int small = (int64_t)l->grid.x * l->grid.y <= bound->on.multiprocessors;
+    return (call->rope.position.wide ? GPU_CALL_WIDE_IDS : 0) |
+           (bound->problem.rope.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
+           (bound->on.early ? GPU_CALL_EARLY : 0) |
+           (bound->on.early && small ? GPU_CALL_AT_ONCE : 0) |
+           (bound->problem.slot_wide ? GPU_APPEND_PLAIN_WIDE_SLOTS : 0);
+}
+
+/* The largest number up to `most` that divides all of them. */
+static uint32_t divisor(const int64_t *numbers, int count, int64_t most) {
+    for (int64_t d = most; d > 1; d--) {
+        int64_t rest = 0;
+        for (int i = 0; i < count; i++)
+            rest |= numbers[i] % d;
+        if (rest == 0)
+            return (uint32_t)d;
+    }
+    return 1;
+}
+
+/* Grid and block of a geometry; 0 where it does not fit. */
+static int lay_out_plain(const gpu_append_bound *bound, const rope_append_call *call,
+                         int32_t geometry, int norm, launch *l) {
+    const int64_t vector = geometry == GPU_NARROW ? 2 : 4, each = geometry == GPU_DEEP ? 4 : 2,
+                  lanes = bound->problem.rope.pairs / vector,
+                  rows = call->rope.batch * call->rope.tokens;
+    const int64_t whole = GPU_WHOLE_THREADS(geometry, 2);
+    int64_t units[ROPE_APPEND_TENSORS], all = 0;
+    if (lanes > GPU_UNITS_THREADS ||
+        (norm && (lanes > 32 || lanes < 2 * each || (lanes & (lanes - 1)))))
+        return 0;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
+        units[t] = call->tensor[t].heads / each;
+        if (call->tensor[t].heads % each || units[t] > UINT16_MAX / 4)
+            return 0;
+        if (t)
+            l->plain.first_unit[t - 1] = (uint16_t)all;
+        all += units[t];
+    }
+    const uint32_t y = divisor(units, ROPE_APPEND_TENSORS, whole / lanes);
+    const int64_t room = GPU_THREADS(geometry, 2, bound->on.early) / (lanes * y),
+                  most = at_most(at_most(room ? room : 1, GPU_BLOCK_Z_MOST), rows);
+    const uint32_t z = geometry == GPU_NARROW ? divisor(&rows, 1, most) : (uint32_t)most;
+    if (ceiling(rows, z) > GPU_GRID_YZ_MOST)
+        return 0;
+    l->block = (dim3){(uint32_t)lanes, y, z};
+    l->grid = (dim3){(uint32_t)(all / y), (uint32_t)ceiling(rows, z), 1};
+    return 1;
+}
+
+/* Norms and 8 bits together are bound by instructions, of which deep kernels have the fewest. */
+static int32_t geometry_of(const gpu_append_bound *bound, const rope_append_call *call, int norm) {
+    const rope_append_steps *steps = bound->problem.steps;
+    const int deep = norm && (steps[ROPE_APPEND_K].store_dtype >= ROPE_F8E4M3 ||
+                              steps[ROPE_APPEND_V].store_dtype >= ROPE_F8E4M3);
+    int64_t pairs = 0;
+    if (bound->geometry != GPU_BY_SIZE)
+        return bound->geometry;
+    for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
+        pairs += call->tensor[t].heads * bound->problem.rope.pairs;
+    pairs = call->rope.batch * call->rope.tokens * pairs / bound->on.multiprocessors;
+    return pairs <= GPU_NARROW_PAIRS(2)      ? GPU_NARROW
+           : deep || pairs <= GPU_DEEP_PAIRS ? GPU_DEEP
+                                             : GPU_WIDE;
+}
+
+/* Whether q and k, or the one that is there, have a norm; negative where one has and one has not.
+ */
+static int has_norm(const rope_append_problem *p, const rope_append_call *call) {
+    int has = 0, lacks = 0;
+    for (int t = 0; t < ROPE_APPEND_V; t++)
+        if (call->tensor[t].heads) {
+            has |= p->steps[t].norm != 0;
+            lacks |= p->steps[t].norm == 0;
+        }
+    return has && lacks ? -1 : has;
+}
+
+static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    const rope_problem *r = &p->rope;
+    l->plain = (gpu_append_plain_call){
+        .turns = r->set[0].turns,
+        .ids = call->rope.position.ids,
+        .slots = call->slots,
+        .offset = call->rope.position.offset,
+        .rows = (int32_t)(call->rope.batch * call->rope.tokens),
+        .factor = (float)r->set[0].attention_factor,
+        .share = 0.5f / (float)r->pairs,
+        .position_flag = call->rope.position_flag,
+    };
+    const int norm = has_norm(p, call);
+    if (norm < 0 || !is_plain(p, call) || !fill_operands(p, call, &l->plain))
+        return 0;
+    if (!l->plain.weight[0])
+        l->plain.weight[0] = l->plain.weight[1]; /* what is read for v */
+    const int32_t order[] = {geometry_of(bound, call, norm), GPU_WIDE, GPU_NARROW};
+    for (int i = 0; i < (bound->geometry == GPU_BY_SIZE ? 3 : 1); i++) {
+        if (!lay_out_plain(bound, call, order[i], norm, l))
+            continue;
+        l->kernel = bound->kernels->plain[order[i]][pairing_of(r)][norm][bound->on.early != 0];
+        l->plain.flags = (uint16_t)flags_of_plain(bound, call, l);
+        l->arguments[0] = &l->plain;
+        return 1;
+    }
+    return 0;
 }
 
 /* -- generic -- */

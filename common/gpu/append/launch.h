@@ -4,6 +4,7 @@
 
 #include "common/gpu/append/kernels.h"
 #include "common/gpu/candidate.h"
+#include "common/gpu/rope/launch.h"
 
 /* What bind makes and run is given. */
 typedef struct gpu_append_bound {
@@ -11,14 +12,18 @@ typedef struct gpu_append_bound {
     rope_append_problem problem; /* its lists lie on the device */
     void *lists;
     const gpu_append_kernels *kernels;
-    int32_t vector; /* calls may take a vector kernel */
+    int32_t most;     /* GPU_APPEND_BY_: the first of the kernels that its calls may take */
+    int32_t geometry; /* a forced GPU_ geometry of plain kernels, or GPU_BY_SIZE */
 } gpu_append_bound;
 
-/* Why no call of this problem takes a vector kernel; NULL where some may. */
+/* Kernels, each of which takes what those behind it take. */
+enum { GPU_APPEND_BY_GENERIC = 0, GPU_APPEND_BY_VECTOR = 1, GPU_APPEND_BY_PLAIN = 2 };
+
+/* Why no call of this problem takes a plain or a vector kernel; NULL where some may. */
+const char *gpu_append_plain_declines(const rope_append_problem *problem);
 const char *gpu_append_vector_declines(const rope_append_problem *problem);
 
-/* One launch for q, k and v, of a vector kernel where one fits the call, else of the generic one.
- */
+/* One launch for q, k and v, of the first kernel that fits the call. */
 gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_call *call,
                              void *stream);
 
