@@ -45,8 +45,8 @@ def slots_of(device: str, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 
 
 def stored(x: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor | None = None) -> torch.Tensor:
-    """x in a cache's type: a division in fp32, to nearest even, no larger than the largest. On the CPU: PyTorch
-    has other NaNs on CUDA."""
+    """x in a cache's type: a division in fp32, to nearest even, no larger than the largest. On the
+    CPU: PyTorch has other NaNs on CUDA."""
     device, x = x.device, x.cpu()
     if dtype.itemsize > 1:  # PyTorch has several NaNs of bfloat16
         return x.to(dtype).masked_fill(x.isnan(), float("nan")).to(device)
@@ -83,7 +83,8 @@ def test_equals_separate_steps(
     dtype: torch.dtype, kept: torch.dtype | None, slot_dtype: torch.dtype, device: str
 ) -> None:
     q, k, v = tokens_of(device, dtype)
-    v[1, 0, :3] = torch.tensor([float("nan"), float("inf"), -1e4]).to(dtype)  # CUDA's float16 has another NaN
+    special = torch.tensor([float("nan"), float("inf"), -1e4])  # CUDA's float16 has another NaN
+    v[1, 0, :3] = special.to(dtype)
     k_cache, v_cache = caches_of(k, kept)
     wanted = k_cache.clone(), v_cache.clone()
     weights = torch.randn(2, DIM, device=device).to(dtype)
@@ -215,7 +216,7 @@ def test_scales_of_tokens_are_computed(kept: torch.dtype, device: str) -> None:
     )
     largest = 127.0 if kept == torch.int8 else torch.finfo(kept).max
     for x, cache, found in ((k, k_cache, scales[0]), (v, v_cache, scales[1])):
-        own = (x.cpu().float().abs().amax(-1) / largest).to(device)  # on CUDA a product with 1 / largest
+        own = (x.cpu().float().abs().amax(-1) / largest).to(device)  # CUDA would multiply
         own[own == 0] = 1
         wanted = torch.full_like(found, -7.0)
         scatter(wanted.unsqueeze(-1), own.unsqueeze(-1), slots)

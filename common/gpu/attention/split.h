@@ -151,7 +151,8 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, const gpu_attention_parts &
 
 #endif
 
-/* Whether a sequence is read in splits and has a query, found by all threads; a barrier is behind it. */
+/* Whether a sequence is read in splits and has a query, found by all threads; a barrier is behind
+ * it. */
 GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention_call *call,
                            const int32_t *failed, int64_t sequence, gpu_attention_tile *tile) {
     const rope_attention_sequence s = rope_attention_sequence_of(p, call, sequence);
