@@ -83,8 +83,8 @@ def test_equals_separate_steps(
     dtype: torch.dtype, kept: torch.dtype | None, slot_dtype: torch.dtype, device: str
 ) -> None:
     q, k, v = tokens_of(device, dtype)
-    special = torch.tensor([float("nan"), float("inf"), -1e4])  # CUDA's float16 has another NaN
-    v[1, 0, :3] = special.to(dtype)
+    special = [float("nan"), float("inf"), -1e4]
+    v[1, 0, :3] = torch.tensor(special, dtype=dtype)  # not on CUDA, whose float16 has another NaN
     k_cache, v_cache = caches_of(k, kept)
     wanted = k_cache.clone(), v_cache.clone()
     weights = torch.randn(2, DIM, device=device).to(dtype)
