@@ -3,8 +3,6 @@
 #include "bench/workload.h"
 #include "tests/oracle/oracle.h"
 
-#define DEFAULT_PAGE 16
-
 const rope_append_part *append_part_of(const rope_append_desc *d, int tensor) {
     return tensor == APPEND_Q ? &d->q : tensor == APPEND_K ? &d->k : &d->v;
 }
@@ -46,12 +44,16 @@ int64_t append_kept_tokens(const options *o) {
     return o->appends.ring && o->appends.ring < tokens ? o->appends.ring : tokens;
 }
 
-int64_t append_page_size(const options *o) {
-    const int64_t tokens = append_kept_tokens(o);
+int64_t append_page_size_for(const options *o, int64_t tokens) {
+    enum { USUAL = 16 };
     return o->appends.page_size                      ? o->appends.page_size
-           : o->appends.cache != ROPE_CACHE_SEQUENCE ? DEFAULT_PAGE
+           : o->appends.cache != ROPE_CACHE_SEQUENCE ? USUAL
            : tokens                                  ? tokens
                                                      : 1;
+}
+
+int64_t append_page_size(const options *o) {
+    return append_page_size_for(o, append_kept_tokens(o));
 }
 
 int64_t append_pages_for(const options *o, int64_t tokens) {

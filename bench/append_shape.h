@@ -20,6 +20,8 @@ bool append_is_cached(const options *o, int tensor);
 int64_t append_sequences(const options *o);
 /* Tokens that a sequence keeps. */
 int64_t append_kept_tokens(const options *o);
+/* Tokens of a page where a sequence has so many. */
+int64_t append_page_size_for(const options *o, int64_t tokens);
 int64_t append_page_size(const options *o);
 int64_t append_pages_for(const options *o, int64_t tokens);
 int64_t append_count_pages(const options *o);

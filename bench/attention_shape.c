@@ -2,8 +2,6 @@
 
 #include "bench/append_shape.h"
 
-#define DEFAULT_PAGE 16
-
 int64_t attention_keys(const options *o) {
     return o->keys ? o->keys : o->tokens;
 }
@@ -27,11 +25,7 @@ int64_t attention_v_head_dim(const options *o) {
 }
 
 int64_t attention_page_size(const options *o) {
-    const int64_t keys = attention_keys(o);
-    return o->appends.page_size                      ? o->appends.page_size
-           : o->appends.cache != ROPE_CACHE_SEQUENCE ? DEFAULT_PAGE
-           : keys                                    ? keys
-                                                     : 1;
+    return append_page_size_for(o, attention_keys(o));
 }
 
 /* Keys first..last - 1 that query i sees. */

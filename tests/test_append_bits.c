@@ -41,19 +41,24 @@ static void check_same(const append_case *c, const append_writes *w, const rope_
 
 typedef void check_case(append_case *c, const append_writes *w, const unsigned char *expected);
 
-/* For each case in range: the chosen kernel's arena, then a check that compares with it. */
+/* The chosen kernel's arena, then a check that compares with it; frees the case. */
+static void check_and_free(append_case *c, check_case *check) {
+    append_describe(c, NULL);
+    append_writes w = append_writes_of(c, &c->desc, &c->args, NULL);
+    unsigned char *expected = arena_after(c, &w, &c->args, 1, NULL);
+    check(c, &w, expected);
+    free(expected);
+    append_writes_free(&w);
+    append_free(c);
+}
+
+/* For each case in range. */
 static void for_each_case(uint64_t seed, append_wish wish, int64_t cases, check_case *check) {
     wish.in_range = 1;
     for (int64_t i = -1; test_next(&i, cases);) {
         append_case c;
         append_make(&c, seed, i, &wish);
-        append_describe(&c, NULL);
-        append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
-        unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
-        check(&c, &w, expected);
-        free(expected);
-        append_writes_free(&w);
-        append_free(&c);
+        check_and_free(&c, check);
     }
 }
 
@@ -297,17 +302,12 @@ static void make_whole(append_case *c, int64_t index) {
     whole_lists(c, at + 6 * WHOLE_BYTES);
 }
 
+/* However few cases are asked for: these launch every plain kernel of a GPU. */
 TEST(append_bits, whole_heads) {
-    for (int64_t i = -1; test_next(&i, 96);) {
+    for (int64_t i = 0; i < 32; i++) {
         append_case c;
         make_whole(&c, i);
-        append_describe(&c, NULL);
-        append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
-        unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
-        check_kernels(&c, &w, expected);
-        free(expected);
-        append_writes_free(&w);
-        append_free(&c);
+        check_and_free(&c, check_kernels);
     }
 }
 

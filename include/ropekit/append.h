@@ -169,8 +169,8 @@ typedef struct rope_cache {
  * rope.position_offset + rope.sequence_offsets[s]), whatever rope.position_ids say. Tokens outside
  * every sequence are not cached, nor those whose slot is negative. A page that the cache does not
  * have, or an index that its sequence has no page for, is ROPE_ERROR_POSITION_RANGE; an
- * asynchronous backend leaves the token out of the cache and sets rope.position_flag. Of tokens with
- * one place in the cache, which a call should not have, any may be the one that is kept.
+ * asynchronous backend leaves the token out of the cache and sets rope.position_flag. Of tokens
+ * with one place in the cache, which a call should not have, any may be the one that is kept.
  */
 typedef struct rope_append_args {
     size_t struct_size; /**< sizeof(rope_append_args). */
