@@ -27,12 +27,11 @@ GPU_FN int gpu_anew(int x) {
     return x;
 }
 
+/* Within 1 ulp, for x >= 1. */
 GPU_FN float gpu_reciprocal(float x) {
-    return __frcp_rn(x);
-}
-
-GPU_FN float gpu_shuffle_xor(float x, int mask) {
-    return __shfl_xor_sync(0xffffffffu, x, mask);
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 GPU_FN void gpu_warp_barrier(void) {
@@ -74,15 +73,21 @@ GPU_FN void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
                  : "memory");
 }
 
-/* 16 bytes to shared memory, or zeros, by the next gpu_copies_wait. */
+/* 16 bytes to shared memory, or zeros. */
 GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(to)),
                  "l"(from), "r"(there ? 16 : 0)
                  : "memory");
 }
 
-GPU_FN void gpu_copies_wait(void) {
-    asm volatile("cp.async.wait_all;" ::: "memory");
+/* Copies up to here, since the last mark, are one group. */
+GPU_FN void gpu_copies_mark(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits for all groups but the last `but`. */
+template <int BUT> GPU_FN void gpu_copies_wait(void) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(BUT) : "memory");
 }
 #endif
 

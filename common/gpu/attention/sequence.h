@@ -64,10 +64,10 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
     const int64_t sequences = rope_attention_sequences(gpu_reread(call));
     int64_t before = 0;
     for (int64_t first = 0; first < sequences && !tile->found; first += GPU_ATTENTION_THREADS) {
-        rope_attention_sequence s;
         int64_t mine = 0;
         if (first + thread < sequences) {
-            s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), first + thread);
+            const rope_attention_sequence s =
+                rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), first + thread);
             if (s.fails)
                 gpu_attention_flag(gpu_reread(call));
             else
@@ -84,7 +84,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
         }
         const int64_t end = before + sums[thread];
         if (end - mine <= n && n < end) {
-            tile->s = s;
+            tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), first + thread);
             tile->first = (end - 1 - n) * rows; /* those of most keys first */
             tile->found = 1;
         }

@@ -86,11 +86,12 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 #if GPU_HAS_TILES
 
 /* A warp's rows to its parts in shared memory. */
-template <int DV> GPU_FN void gpu_split_keep(const gpu_tile_rows<DV, 1> &rows, float *parts) {
+template <int DV>
+GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &rows, float *parts) {
     const int lane = gpu_lane(), warp = (int)threadIdx.x / 32;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float sum = rows.sum[0][h];
+        float sum = gpu_sums_of<1>(t).sum[0][h];
         sum += gpu_shuffle_xor(sum, 1);
         sum += gpu_shuffle_xor(sum, 2);
         float *part = parts + ((8 * h + lane / 4) * GPU_SPLIT_WARPS + warp) * (DV + 2);
@@ -99,7 +100,7 @@ template <int DV> GPU_FN void gpu_split_keep(const gpu_tile_rows<DV, 1> &rows, f
             part[8 * n + lane % 4 * 2] = rows.out[0][n][2 * h];
             part[8 * n + lane % 4 * 2 + 1] = rows.out[0][n][2 * h + 1];
         }
-        part[DV] = rows.largest[0][h];
+        part[DV] = gpu_sums_of<1>(t).largest[0][h];
         part[DV + 1] = sum;
     }
 }
@@ -131,19 +132,13 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
 }
 
 template <int DTYPE, int D, int DV>
-GPU_FN void gpu_split_attend(const gpu_tile_call &t, const gpu_attention_parts &parts,
+GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_attention_parts &parts,
                              int64_t split, int64_t part, bool alone) {
-    gpu_tile_begin<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_begin<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, 1> rows = {};
-    rows.largest[0][0] = rows.largest[0][1] = -INFINITY;
-    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS) {
-        gpu_tile_turn<DTYPE, D, DV>(t, first);
-        gpu_tile_attend<DTYPE, D, DV, 1>(t, first, (int)threadIdx.x / 32 * gpu_warp_keys<1>(),
-                                         rows);
-    }
-    gpu_copies_wait();
+    gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
     __syncthreads();
-    gpu_split_keep<DV>(rows, (float *)(void *)t.stage);
+    gpu_split_keep<DV>(t, rows, (float *)(void *)t.stage);
     __syncthreads();
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, (const float *)(const void *)t.stage);
     __syncthreads();
@@ -199,14 +194,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 3)
             continue;
         if (!gpu_split_find(&p, &call, failed, sequence, &b.tile))
             continue;
-        const gpu_tile_call t = {&p,
-                                 &call,
-                                 &b,
-                                 (char *)memory,
-                                 (char *)memory + GPU_SPLIT_ROWS * D * 2,
-                                 (int32_t)(n % heads),
-                                 fits};
-        gpu_split_attend<DTYPE, D, DV>(t, parts, used.first + part, part, alone);
+        const gpu_tile_call t = {
+            &p, &call, &b, (char *)memory, (char *)memory + GPU_SPLIT_ROWS * D * 2, fits};
+        gpu_split_attend<DTYPE, D, DV>(t, (int32_t)(n % heads), parts, used.first + part, part,
+                                       alone);
     }
 #endif
 }

@@ -1,8 +1,9 @@
 /*
  * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp MT times
- * 16 of them, and walks over tiles of keys and values, of which the next is copied to shared memory
- * while one is worked on. Tiles begin at multiples of their size, and one that a row does not see
- * leaves it as it is, so a row's bits do not depend on its neighbours.
+ * 16 of them, and walks over tiles of keys and values. A tile's values and the next one's keys are
+ * copied to shared memory while its products are summed. Tiles begin at multiples of their size,
+ * and one that a row does not see leaves it as it is, so a row's bits do not depend on its
+ * neighbours.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
@@ -11,14 +12,34 @@
 
 #include <gpu_tile.h>
 
+/* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
+enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
+
+/* Of a thread's rows, largest logits in units of log 2 and sums of its own columns. They wait in
+ * shared memory, as registers do not hold them beside a tile's products. */
+template <int MT> struct gpu_tile_sums { float largest[MT][2], sum[MT][2]; };
+
+/* Elements of a head that are infinite, and those that are below 0; NaN is both. */
+struct gpu_tile_signs {
+    uint32_t above[GPU_TILE_DIM / 32], below[GPU_TILE_DIM / 32];
+};
+
 /* What threads of a block share, beside queries and tiles of keys and values. */
 struct gpu_tile_block {
     gpu_attention_tile tile;
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
-    uint32_t keys[2][GPU_TILE_KEYS], values[2][GPU_TILE_KEYS]; /* in 16 bytes from element 0 */
+    gpu_tile_sums<2> sums[GPU_ATTENTION_THREADS];
+    uint64_t sees[GPU_ATTENTION_THREADS];          /* keys of a tile, by a row of a thread's warp */
+    gpu_tile_signs special[GPU_ATTENTION_THREADS]; /* that reach out, by the same */
+    uint8_t signs[2][GPU_TILE_KEYS][GPU_TILE_DIM / 8]; /* values of a tile that are not finite */
+    int32_t special_tile, has_special; /* the last one that has such values, 0 none; a row does */
+    uint32_t keys[GPU_TILE_PLACES], values[GPU_TILE_PLACES]; /* in 16 bytes from element 0 */
     uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
+    int32_t query[GPU_TILE_ROWS];    /* of a row, from `query0` of its sequence on */
     rope_key_range seen, common;     /* by some row, by all */
-    int64_t base, next;              /* the first tile; what the block has next */
+    gpu_key_origin base;             /* the first key of the first tile */
+    int64_t group, query0, next;     /* heads of q a key head; the first query; what comes next */
+    int32_t head;                    /* of keys */
     int32_t end;                     /* from base to the last key that is seen */
 };
 
@@ -30,30 +51,39 @@ struct gpu_tile_call {
     const rope_attention_call *call;
     gpu_tile_block *b;
     char *queries, *stage; /* in shared memory */
-    int32_t key_head;
-    int32_t fits; /* GPU_TILE_ */
+    int32_t fits;          /* GPU_TILE_ */
 };
 
-/* A thread's rows: largest logit in units of log 2, sums of its own columns, and elements of out.
- */
-template <int DV, int MT> struct gpu_tile_rows {
-    float largest[MT][2], sum[MT][2];
-    float out[MT][DV / 8][4];
-};
+/* A thread's rows: elements of out. */
+template <int DV, int MT> struct gpu_tile_rows { float out[MT][DV / 8][4]; };
 
-GPU_FN int gpu_lane(void) {
-    return gpu_anew((int)threadIdx.x) % 32;
+/* Of its block; what is computed of it is computed where it is used. */
+GPU_FN int gpu_thread(void) {
+    return gpu_anew((int)threadIdx.x);
 }
 
-/* Keys that a warp takes at a time. With MT 1 all warps have the same rows, and a quarter of a tile
- * each; else a tile in two parts, as registers do not hold weights of more. */
+GPU_FN int gpu_lane(void) {
+    return gpu_thread() % 32;
+}
+
+/* Keys of a tile that a warp takes, and the first. With MT 1 all warps have the same rows, and a
+ * quarter of a tile each. */
 template <int MT> GPU_FN constexpr int gpu_warp_keys(void) {
-    return MT == 1 ? GPU_TILE_KEYS / (GPU_ATTENTION_THREADS / 32) : GPU_TILE_KEYS / 2;
+    return MT == 1 ? GPU_TILE_KEYS / (GPU_ATTENTION_THREADS / 32) : GPU_TILE_KEYS;
+}
+
+template <int MT> GPU_FN int gpu_warp_key(void) {
+    return MT == 1 ? gpu_thread() / 32 * gpu_warp_keys<MT>() : 0;
+}
+
+/* A thread's own. */
+template <int MT> GPU_FN gpu_tile_sums<MT> &gpu_sums_of(const gpu_tile_call &t) {
+    return *(gpu_tile_sums<MT> *)(void *)(t.b->sums + gpu_thread());
 }
 
 /* First row of a warp. */
 template <int MT> GPU_FN int gpu_warp_row(void) {
-    return MT == 1 ? 0 : gpu_anew((int)threadIdx.x) / 32 * 16 * MT;
+    return MT == 1 ? 0 : gpu_thread() / 32 * 16 * MT;
 }
 
 /* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
@@ -77,9 +107,8 @@ template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int 
 
 /* Row `row` of the block as one of its sequence's. */
 GPU_FN bool gpu_tile_query(const gpu_tile_call &t, int row, int64_t *query, int64_t *head) {
-    const int64_t group = gpu_attention_group(t.call), n = t.b->tile.first + row;
-    *query = n / group;
-    *head = t.key_head * group + n % group;
+    *query = t.b->query0 + t.b->query[row];
+    *head = t.b->head * t.b->group + t.b->tile.first + row - *query * t.b->group;
     return *query < t.b->tile.s.q_count;
 }
 
@@ -88,7 +117,7 @@ template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
     const rope_operand *o = &t.call->rope.tensor[0];
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
     const rope_attention_sequence *s = &t.b->tile.s;
-    const int row = (int)threadIdx.x;
+    const int row = gpu_thread();
     int64_t query, head;
     if (row < ROWS)
         t.b->queries[row] = gpu_tile_query(t, row, &query, &head)
@@ -102,7 +131,7 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gp
     const rope_operand *o = &t.call->rope.tensor[0];
     const char *from = (const char *)(o->out ? o->out : o->in);
 #pragma unroll 4
-    for (int e = (int)threadIdx.x; e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
         const uint32_t at = t.b->queries[row];
         const bool there = at != GPU_TILE_NONE;
@@ -113,7 +142,7 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gp
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gpu_tile_call &t) {
     int64_t query, head;
-    for (int e = (int)threadIdx.x; e < ROWS * D; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < ROWS * D; e += GPU_ATTENTION_THREADS) {
         const bool there = gpu_tile_query(t, e / D, &query, &head);
         *gpu_swizzled_element<D>(t.queries, e / D, e % D) =
             gpu_narrow<DTYPE>(there ? gpu_query_element<DTYPE>(&gpu_reread(t.call)->rope.tensor[0],
@@ -134,15 +163,14 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const g
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) {
     const rope_problem *p = &t.p->rope;
-    const int64_t group = gpu_attention_group(t.call), query0 = t.b->tile.first / group,
-                  to = (t.b->tile.first + ROWS - 1) / group;
+    const int64_t group = t.b->group, query0 = t.b->query0, to = query0 + t.b->query[ROWS - 1];
     const int count = (int)((to < t.b->tile.s.q_count ? to + 1 : t.b->tile.s.q_count) - query0);
-    for (int n = (int)threadIdx.x; n < count; n += GPU_ATTENTION_THREADS)
+    for (int n = gpu_thread(); n < count; n += GPU_ATTENTION_THREADS)
         rope_query_token(t.p, t.call, &t.b->tile.s, query0 + n, &tokens[n]);
     __syncthreads();
     const int pairs = p->pairs;
     const bool moves = p->pairing_in != p->pairing_out;
-    for (int e = (int)threadIdx.x; e < count * pairs; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < count * pairs; e += GPU_ATTENTION_THREADS) {
         const rope_token *token = &tokens[e / pairs];
         const int i = e % pairs, from = p->rotary_offset[0];
         if (token->status != ROPE_TOKEN_ROTATES && !moves)
@@ -157,7 +185,7 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
             rope_pair x;
             if (moves) {
                 const rope_operand *o = &t.call->rope.tensor[0];
-                const int64_t head = t.key_head * group + g, query = query0 + e / pairs;
+                const int64_t head = t.b->head * group + g, query = query0 + e / pairs;
                 x.x1 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, first);
                 x.x2 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, second);
             } else {
@@ -189,63 +217,73 @@ GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
             keys.last < within.last ? keys.last : within.last};
 }
 
-/* What is seen does not fall from a query to the next. A query that has no position sees nothing,
- * and is left out. */
-template <int ROWS> GPU_FN void gpu_tile_see(const gpu_tile_call &t, rope_key_range within) {
+/* Keys that a query sees, of those within a range. */
+GPU_FN rope_key_range gpu_tile_seen(const gpu_tile_call &t, int64_t query, rope_key_range within) {
+    const rope_attention_sequence *s = &t.b->tile.s;
+    const int64_t last = s->q_count - 1;
+    return gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, query < last ? query : last)),
+                      within);
+}
+
+/* Row `row`, a thread's own: its query, and the keys that it sees. A query that has no position
+ * sees nothing, and is left out. */
+GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
+                             rope_key_range within) {
     gpu_tile_block *b = t.b;
-    if (t.fits & GPU_TILE_Q)
-        gpu_tile_place_queries<ROWS>(t);
-    const rope_attention_sequence *s = &b->tile.s;
-    const int64_t group = gpu_attention_group(t.call), from = b->tile.first / group;
-    int64_t to = (b->tile.first + ROWS - 1) / group;
-    to = to < s->q_count ? to : s->q_count - 1;
-    const rope_key_range before =
-                             gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, from)), within),
-                         after =
-                             gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, to)), within);
-    const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
-    if (threadIdx.x == 0) {
+    const rope_key_range seen = gpu_tile_seen(t, query, within);
+    b->query[row] = (int32_t)(query - b->query0);
+    b->first[row] = gpu_tile_near(seen.first, b->base.key);
+    b->last[row] = gpu_tile_near(seen.last, b->base.key);
+    if (!gpu_queries_may_fail(t.p) || query >= b->tile.s.q_count)
+        return;
+    rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
+    rope_query_token(t.p, t.call, &b->tile.s, query, token);
+    if (token->status == ROPE_TOKEN_FAILS) {
+        b->first[row] = INT32_MAX;
+        gpu_attention_flag(t.call);
+    }
+}
+
+/* What is seen does not fall from a query to the next. */
+template <int ROWS>
+GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range within) {
+    gpu_tile_block *b = t.b;
+    const int64_t group = gpu_attention_group(t.call), first = b->tile.first;
+    if (gpu_thread() == 0) {
+        const int64_t query0 = first / group;
+        const rope_key_range before = gpu_tile_seen(t, query0, within),
+                             after = gpu_tile_seen(t, (first + ROWS - 1) / group, within);
+        const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
+        b->head = head;
+        b->group = group;
+        b->query0 = query0;
         b->seen = {before.first, after.last};
         b->common = {after.first, before.last};
-        b->base = base;
+        b->base = gpu_key_origin_of(t.p, base);
         b->end = before.first < after.last ? gpu_tile_near(after.last, base) : 0;
     }
-    for (int row = (int)threadIdx.x; row < ROWS; row += GPU_ATTENTION_THREADS) {
-        const int64_t query = (b->tile.first + row) / group;
-        const int64_t index = rope_query_index(s, query < s->q_count ? query : s->q_count - 1);
-        const rope_key_range seen = gpu_within(rope_keys_seen(t.p, s, index), within);
-        b->first[row] = gpu_tile_near(seen.first, base);
-        b->last[row] = gpu_tile_near(seen.last, base);
-        if (!gpu_queries_may_fail(t.p) || query >= s->q_count)
-            continue;
-        rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
-        rope_query_token(t.p, t.call, s, query, token);
-        if (token->status == ROPE_TOKEN_FAILS) {
-            b->first[row] = INT32_MAX;
-            gpu_attention_flag(t.call);
-        }
-    }
+    __syncthreads();
+    for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
+        gpu_tile_see_row(t, row, (first + row) / group, within);
+    if (t.fits & GPU_TILE_Q)
+        gpu_tile_place_queries<ROWS>(t);
 }
 
 /* --- keys and values --- */
 
-/* Where the heads of a tile's keys, from `first` of the block's on, begin; those of keys that no
- * row sees are 0.
- */
-GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first, int stage) {
-    const int thread = gpu_anew((int)threadIdx.x), n = thread % GPU_TILE_KEYS;
-    const int64_t key = t.b->base + first + n;
-    if (thread >= 2 * GPU_TILE_KEYS)
-        return;
-    const bool value = thread >= GPU_TILE_KEYS;
-    const rope_append_operand *o = value ? &t.call->v : &t.call->k;
-    uint32_t at = 0;
-    if (key >= t.b->seen.first && key < t.b->seen.last)
-        at = (uint32_t)(gpu_attention_head_of(t.p, t.call, o, value ? &t.p->v : &t.p->k,
-                                              &t.b->tile.s, key, t.key_head)
-                            .at /
-                        8);
-    (value ? t.b->values : t.b->keys)[stage][n] = at;
+/* Where the heads of a thread's key, of those from `first` of the block's on, begin; of a key that
+ * no row sees, 0. */
+GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
+    const int n = first + gpu_thread(), at = n % GPU_TILE_PLACES;
+    const gpu_tile_block *b = t.b;
+    int64_t key = 0, value = 0;
+    if (b->base.key + n >= b->seen.first && b->base.key + n < b->seen.last) {
+        key = gpu_head_from(t.p, t.call, &t.call->k, &t.p->k, &b->tile.s, b->base, n, t.b->head).at;
+        value =
+            gpu_head_from(t.p, t.call, &t.call->v, &t.p->v, &b->tile.s, b->base, n, t.b->head).at;
+    }
+    t.b->keys[at] = (uint32_t)(key / 8);
+    t.b->values[at] = (uint32_t)(value / 8);
 }
 
 /* Copies a tile's rows to shared memory, zeros for keys that no row sees. A thread's rows are a
@@ -255,10 +293,11 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
                           const uint32_t *places, int first, char *to) {
     enum { STEP = GPU_ATTENTION_THREADS * 8 / D };
     static_assert(STEP % 8 == 0, "rows of a thread are swizzled alike");
-    const int thread = gpu_anew((int)threadIdx.x), row = thread / (D / 8), chunk = thread % (D / 8);
+    const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
     const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
-    const int before = gpu_tile_near(t.b->seen.first, t.b->base + first),
-              end = gpu_tile_near(t.b->seen.last, t.b->base + first), at = row - before;
+    const int64_t key = t.b->base.key + first;
+    const int before = gpu_tile_near(t.b->seen.first, key),
+              end = gpu_tile_near(t.b->seen.last, key), at = row - before;
     const unsigned count = end > before ? (unsigned)(end - before) : 0;
     to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
@@ -270,25 +309,19 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
 /* The same of elements that do not lie side by side, or are of another type. */
 template <int DTYPE, int D>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to) {
-    const int64_t first = t.b->base + from;
-    for (int row = gpu_anew((int)threadIdx.x) / 32; row < GPU_TILE_KEYS;
-         row += GPU_ATTENTION_THREADS / 32) {
+    const int64_t first = t.b->base.key + from;
+    for (int row = gpu_thread() / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
         const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
         const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
         const bool there = first + row >= t.b->seen.first && first + row < t.b->seen.last;
         gpu_attention_head h = {0, 1};
         if (there)
-            h = gpu_attention_head_of(t.p, t.call, o, s, &t.b->tile.s, first + row, t.key_head);
+            h = gpu_head_from(t.p, t.call, o, s, &t.b->tile.s, t.b->base, from + row, t.b->head);
         for (int i = gpu_lane(); i < D; i += 32)
             *gpu_swizzled_element<D>(to, row, i) =
                 there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, s, h, i))
                       : (uint16_t)0;
     }
-}
-
-/* Bytes of a tile of keys and one of values. */
-template <int D, int DV> GPU_FN constexpr int gpu_stage_bytes(void) {
-    return GPU_TILE_KEYS * (D + DV) * 2;
 }
 
 /* --- a tile --- */
@@ -300,8 +333,8 @@ template <int MT> GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, int firs
     const gpu_tile_block *b = t.b;
     if (t.p->mask == ROPE_MASK_TREE)
         return GPU_TILE_APART;
-    if (b->base + first >= b->common.first &&
-        b->base + first + gpu_warp_keys<MT>() <= b->common.last)
+    const int64_t key = b->base.key + first;
+    if (key >= b->common.first && key + gpu_warp_keys<MT>() <= b->common.last)
         return GPU_TILE_WHOLE;
     if (b->last[gpu_warp_row<MT>() + 16 * MT - 1] <= first)
         return GPU_TILE_UNSEEN;
@@ -375,28 +408,30 @@ GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
                    upto = to <= 0    ? 0
                           : to >= 64 ? ~UINT64_C(0)
                                      : (UINT64_C(1) << to) - 1;
-    const int64_t n = (t.b->tile.first + row) / gpu_attention_group(t.call);
+    const int64_t n = t.b->query0 + t.b->query[row];
     const rope_attention_sequence *q = &t.b->tile.s;
     uint64_t sees = upto & ~before;
     if (t.p->mask == ROPE_MASK_TREE && n < q->q_count)
         sees &= gpu_tree_bits(t.call->tree_bits + q->q_row * t.call->tree_stride[0] +
                                   (q->q_first + n) * t.call->tree_stride[1],
                               (t.call->tree_keys + 31) / 32,
-                              t.b->base + first - q->k_count + t.call->tree_keys);
+                              t.b->base.key + first - q->k_count + t.call->tree_keys);
     return sees;
 }
 
-/* -infinity for keys that a row does not see. */
+/* -infinity for keys that a row does not see. Each lane finds out for one row. */
 template <int MT>
 GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
                           float s[MT][gpu_warp_keys<MT>() / 8][4]) {
     const int lane = gpu_lane();
+    uint64_t *rows = t.b->sees + (gpu_thread() - lane);
+    rows[lane] = gpu_tile_sees(t, gpu_warp_row<MT>() + lane % (16 * MT), first);
+    gpu_warp_barrier();
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int row = gpu_warp_row<MT>() + 16 * m + 8 * h + lane / 4;
-            const uint64_t sees = gpu_tile_sees(t, row, first) >> (lane % 4 * 2);
+            const uint64_t sees = rows[16 * m + 8 * h + lane / 4] >> (lane % 4 * 2);
 #pragma unroll
             for (int c = 0; c < gpu_warp_keys<MT>() / 8; c++)
 #pragma unroll
@@ -404,42 +439,76 @@ GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
                     if (!(sees >> (8 * c + e) & 1))
                         s[m][c][2 * h + e] = -INFINITY;
         }
+    gpu_warp_barrier();
 }
 
-/* From products to weights; unit: log2 of e times what a product is multiplied by. */
+/* A row's largest logit stands for weights up to 2^this: it need not rise for every larger one. */
+constexpr float GPU_TILE_SLACK = 8;
+
+/* Of a row of a tile, the largest logit of all lanes that share it. */
+template <int N> GPU_FN float gpu_tile_most(const float s[N][4], int h) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
+    most = fmaxf(most, gpu_shuffle_xor(most, 1));
+    return fmaxf(most, gpu_shuffle_xor(most, 2));
+}
+
+/* Makes room in rows for larger logits; unit: log2 of e times what a product is multiplied by. */
 template <int DV, int MT>
-GPU_FN void gpu_tile_weigh(float unit, float s[MT][gpu_warp_keys<MT>() / 8][4],
-                           gpu_tile_rows<DV, MT> &rows) {
+GPU_FN void gpu_tile_raise(float unit, const float s[MT][gpu_warp_keys<MT>() / 8][4],
+                           gpu_tile_sums<MT> &sums, gpu_tile_rows<DV, MT> &rows) {
+    float kept[MT][2];
+    bool raised = false;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float most = -INFINITY;
+            const float most = gpu_tile_most<gpu_warp_keys<MT>() / 8>(s[m], h) * unit,
+                        before = sums.largest[m][h];
+            kept[m][h] = 1;
+            if (most > before + GPU_TILE_SLACK) {
+                sums.largest[m][h] = most;
+                kept[m][h] = gpu_exp2(before - most);
+                raised = true;
+            }
+        }
+    if (!gpu_any(raised))
+        return;
 #pragma unroll
-            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
-                most = fmaxf(most, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
-            most = fmaxf(most, gpu_shuffle_xor(most, 1));
-            most = fmaxf(most, gpu_shuffle_xor(most, 2)) * unit;
-            const float before = rows.largest[m][h], now = fmaxf(before, most),
-                        base = now == -INFINITY ? 0 : now, kept = gpu_exp2(before - base);
-            rows.largest[m][h] = now;
-            float sum = rows.sum[m][h] * kept;
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            sums.sum[m][h] *= kept[m][h];
+#pragma unroll
+            for (int n = 0; n < DV / 8; n++) {
+                rows.out[m][n][2 * h] *= kept[m][h];
+                rows.out[m][n][2 * h + 1] *= kept[m][h];
+            }
+        }
+}
+
+/* From products to weights. */
+template <int DV, int MT>
+GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
+                           float s[MT][gpu_warp_keys<MT>() / 8][4], gpu_tile_rows<DV, MT> &rows) {
+    gpu_tile_sums<MT> sums = gpu_sums_of<MT>(t);
+    gpu_tile_raise<DV, MT>(unit, s, sums, rows);
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float base = sums.largest[m][h] == -INFINITY ? 0 : sums.largest[m][h];
 #pragma unroll
             for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
                     s[m][n][e] = gpu_exp2(fmaf(s[m][n][e], unit, -base));
-                    sum += s[m][n][e];
+                    sums.sum[m][h] += s[m][n][e];
                 }
-            rows.sum[m][h] = sum;
-            if (gpu_any(kept != 1)) {
-#pragma unroll
-                for (int n = 0; n < DV / 8; n++) {
-                    rows.out[m][n][2 * h] *= kept;
-                    rows.out[m][n][2 * h + 1] *= kept;
-                }
-            }
         }
+    gpu_sums_of<MT>(t) = sums;
 }
 
 /* Weights of a warp's keys as left operands, 16 keys each. */
@@ -458,7 +527,7 @@ GPU_FN void gpu_tile_round(const float s[MT][gpu_warp_keys<MT>() / 8][4], gpu_ti
 }
 
 /* Where a lane's row of values 0..15 by elements 0..15 lies, as the right operand. */
-template <int DV> GPU_FN int gpu_tile_values(void) {
+template <int DV> GPU_FN int gpu_right_values(void) {
     const int lane = gpu_lane();
     return gpu_swizzled<DV>(lane % 16, lane / 16);
 }
@@ -466,7 +535,7 @@ template <int DV> GPU_FN int gpu_tile_values(void) {
 template <int DTYPE, int DV, int MT>
 GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<MT> &w,
                          gpu_tile_rows<DV, MT> &rows) {
-    const int at = gpu_tile_values<DV>();
+    const int at = gpu_right_values<DV>();
 #pragma unroll
     for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++) {
 #pragma unroll
@@ -484,81 +553,115 @@ GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<MT> &w,
 
 /* --- values that are not finite, which rows that do not see them may not meet --- */
 
-/* Of two elements those that are, as all bits of each. */
-template <int DTYPE> GPU_FN uint32_t gpu_specials(uint32_t two) {
-    const uint32_t exponent = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u;
-    return ((two & exponent) == exponent ? 0xffffu : 0u) |
-           ((two >> 16 & exponent) == exponent ? 0xffff0000u : 0u);
-}
-
-/* Of two elements, 1 for NaN and for an infinity of a sign. */
-template <int DTYPE> GPU_FN uint32_t gpu_infinities(uint32_t two, uint32_t sign) {
-    const uint32_t exponent = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u,
-                   one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
-    uint32_t ones = 0;
+/* Of eight elements, 1 for each that is an infinity of a sign or NaN. */
+template <int DTYPE> GPU_FN uint32_t gpu_tile_infinite(uint4 eight, uint32_t sign) {
+    const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u,
+                   words[4] = {eight.x, eight.y, eight.z, eight.w};
+    uint32_t found = 0;
 #pragma unroll
-    for (int shift = 0; shift < 32; shift += 16) {
-        const uint32_t x = two >> shift & 0xffffu;
-        if ((x & exponent) == exponent && x != (exponent | (sign ^ 0x8000u)))
-            ones |= one << shift;
+    for (int i = 0; i < 8; i++) {
+        const uint32_t x = words[i / 2] >> 16 * (i % 2) & 0xffffu;
+        found |= (uint32_t)((x & infinity) == infinity && x != (infinity | (sign ^ 0x8000u))) << i;
     }
-    return ones;
+    return found;
 }
 
-template <int DTYPE, int DV, int MT> GPU_FN bool gpu_tile_has_special(const char *values) {
-    const int at = gpu_tile_values<DV>();
-    uint32_t found = 0, b[4];
-#pragma unroll 1
-    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++)
-#pragma unroll 1
-        for (int n = 0; n < DV / 16; n++) {
-            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, n));
-            found |= gpu_specials<DTYPE>(b[0]) | gpu_specials<DTYPE>(b[1]) |
-                     gpu_specials<DTYPE>(b[2]) | gpu_specials<DTYPE>(b[3]);
-        }
-    return gpu_any(found != 0);
+/* Whether rows may differ in what they see of a tile; of all threads alike. */
+GPU_FN bool gpu_tile_differs(const gpu_tile_call &t, int first) {
+    const gpu_tile_block *b = t.b;
+    const int64_t key = b->base.key + first;
+    return t.p->mask == ROPE_MASK_TREE ||
+           ((key < b->common.first || key + GPU_TILE_KEYS > b->common.last) &&
+            (b->seen.first != b->common.first || b->seen.last != b->common.last));
 }
 
-/* As gpu_tile_add, but for rows whose weight of such a value is 0: how many of each sign a row has
- * is a product of its own. */
-template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_add_special(const char *values, const gpu_tile_weights<MT> &w,
-                                 gpu_tile_rows<DV, MT> &rows) {
-    const uint32_t one = DTYPE == ROPE_BF16 ? 0x3f80u : 0x3c00u;
-    const int at = gpu_tile_values<DV>();
+/* Takes such values out of a tile; whether it had any. A barrier is behind it. */
+template <int DTYPE, int DV>
+GPU_FN bool gpu_tile_clean(const gpu_tile_call &t, int first, char *values) {
+    bool found = false;
+#pragma unroll 1
+    for (int e = gpu_thread(); e < GPU_TILE_KEYS * DV / 8; e += GPU_ATTENTION_THREADS) {
+        const int key = e / (DV / 8), chunk = e % (DV / 8);
+        uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<DV>(key, chunk));
+        const uint32_t above = gpu_tile_infinite<DTYPE>(*eight, 0),
+                       below = gpu_tile_infinite<DTYPE>(*eight, 0x8000u);
+        t.b->signs[0][key][chunk] = (uint8_t)above;
+        t.b->signs[1][key][chunk] = (uint8_t)below;
+        for (int i = 0; i < 8; i++)
+            if ((above | below) >> i & 1)
+                ((uint16_t *)(void *)eight)[i] = 0;
+        found |= above | below;
+    }
+    if (found)
+        t.b->special_tile = first + 1;
+    __syncthreads();
+    return t.b->special_tile == first + 1;
+}
+
+/* Which keys of a tile have a weight in a row, one of a thread's. */
+template <int MT> GPU_FN uint64_t gpu_tile_weighed(const gpu_tile_weights<MT> &w, int m, int h) {
+    const int lane = gpu_lane();
+    uint32_t keys[2] = {};
 #pragma unroll
-    for (int n = 0; n < MT * DV / 8; n++) {
-        const int m = n % MT, half = n / MT;
-        float count[2][4] = {};
+    for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++) {
+        const uint32_t two = w.a[n / 2][m][n % 2 * 2 + h];
+        keys[n / 4] |= ((two & 0x7fffu ? 1u : 0) | (two & 0x7fff0000u ? 2u : 0)) << n % 4 * 8;
+    }
 #pragma unroll
-        for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++) {
-            /* Loads of the next ones stay behind it: ahead they would take registers. */
-            gpu_warp_barrier();
-            uint32_t ones[4], b[4], finite[2], infinite[2][2];
-            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, half / 2));
+    for (int i = 0; i < 2; i++) {
+        keys[i] <<= lane % 4 * 2;
+        keys[i] |= gpu_shuffle_xor(keys[i], 1);
+        keys[i] |= gpu_shuffle_xor(keys[i], 2);
+    }
+    return keys[0] | (uint64_t)keys[1] << 32;
+}
+
+/* What was taken out reaches rows by their weights; at: a warp's first key of the tile. */
+template <int DV, int MT>
+GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights<MT> &w) {
+    const int thread = gpu_thread(), lane = gpu_lane();
+    uint64_t *rows = t.b->sees + (thread - lane);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t two = b[half % 2 * 2 + i];
-                finite[i] = two & ~gpu_specials<DTYPE>(two);
-                infinite[0][i] = gpu_infinities<DTYPE>(two, 0);
-                infinite[1][i] = gpu_infinities<DTYPE>(two, 0x8000u);
-            }
-            gpu_mma<DTYPE>(rows.out[m][half], w.a[k][m], finite);
+    for (int m = 0; m < MT; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                ones[i] = (w.a[k][m][i] & 0x7fffu ? one : 0) |
-                          (w.a[k][m][i] & 0x7fff0000u ? one << 16 : 0);
-            gpu_mma<DTYPE>(count[0], ones, infinite[0]);
-            gpu_mma<DTYPE>(count[1], ones, infinite[1]);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            if (count[0][e] > 0)
-                rows.out[m][half][e] += INFINITY;
-            if (count[1][e] > 0)
-                rows.out[m][half][e] -= INFINITY;
+        for (int h = 0; h < 2; h++)
+            rows[16 * m + 8 * h + lane / 4] = gpu_tile_weighed<MT>(w, m, h);
+    gpu_warp_barrier();
+    gpu_tile_signs *signs = t.b->special + thread;
+#pragma unroll 1
+    for (int n = 0; n < gpu_warp_keys<MT>() && lane < 16 * MT; n++) {
+        if (!(rows[lane] >> n & 1))
+            continue;
+        for (int i = 0; i < DV / 32; i++) {
+            signs->above[i] |= ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i];
+            signs->below[i] |= ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
         }
     }
+    t.b->has_special = 1;
+    gpu_warp_barrier();
+}
+
+/* Element i of a row of a warp with what was taken out of it. */
+GPU_FN float gpu_tile_with_special(const gpu_tile_call &t, int row, int i, float x) {
+    const gpu_tile_signs *signs = t.b->special + gpu_thread() / 32 * 32 + row;
+    if (signs->above[i / 32] >> i % 32 & 1)
+        x += INFINITY;
+    if (signs->below[i / 32] >> i % 32 & 1)
+        x -= INFINITY;
+    return x;
+}
+
+/* The same of all elements of a thread's rows. */
+template <int DV, int MT>
+GPU_FN void gpu_tile_add_special(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
+    if (!t.b->has_special)
+        return;
+    const int lane = gpu_lane();
+#pragma unroll
+    for (int n = 0; n < MT * DV / 2; n++)
+        rows.out[n % MT][n / MT / 4][n / MT % 4] = gpu_tile_with_special(
+            t, 16 * (n % MT) + n / MT % 4 / 2 * 8 + lane / 4,
+            n / MT / 4 * 8 + lane % 4 * 2 + n / MT % 2, rows.out[n % MT][n / MT / 4][n / MT % 4]);
 }
 
 /* --- a block --- */
@@ -572,7 +675,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, float sum,
     int64_t query, head;
     if (!gpu_tile_query(t, row, &query, &head) || t.b->first[row] == INT32_MAX)
         return;
-    float largest = rows.largest[m][h], kept = 1;
+    float largest = gpu_sums_of<MT>(t).largest[m][h], kept = 1;
     if (t.p->sink_dtype) {
         float one;
         const float sink = 1.44269504f * gpu_attention_sink(t.p, t.call, head, &one),
@@ -610,97 +713,126 @@ GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, MT> 
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float sum = rows.sum[m][h];
+            float sum = gpu_sums_of<MT>(t).sum[m][h];
             sum += gpu_shuffle_xor(sum, 1);
             sum += gpu_shuffle_xor(sum, 2);
             gpu_tile_store<DTYPE, DV, MT>(t, m, h, sum, rows);
         }
 }
 
-/* Keys and values of a tile, one stage of two. */
-template <int DTYPE, int D, int DV>
-GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int first, int stage) {
-    char *keys = t.stage + stage * gpu_stage_bytes<D, DV>(), *values = keys + GPU_TILE_KEYS * D * 2;
-    if (t.fits & GPU_TILE_K)
-        gpu_tile_copy<D>(t, &t.call->k, t.b->keys[stage], first, keys);
-    else
-        gpu_tile_read<DTYPE, D>(t, 0, first, keys);
-    if (t.fits & GPU_TILE_V)
-        gpu_tile_copy<DV>(t, &t.call->v, t.b->values[stage], first, values);
-    else
-        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
+/* Where a tile's keys lie, those of two tiles in turn, and its values. */
+template <int D> GPU_FN char *gpu_tile_keys(const gpu_tile_call &t, int first) {
+    return t.stage + first / GPU_TILE_KEYS % 2 * GPU_TILE_KEYS * D * 2;
 }
 
-/* Queries and the first tile on their way, and what the next one takes. */
+template <int D> GPU_FN char *gpu_tile_values(const gpu_tile_call &t) {
+    return t.stage + 2 * GPU_TILE_KEYS * D * 2;
+}
+
+template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call &t, int first) {
+    if (t.fits & GPU_TILE_K)
+        gpu_tile_copy<D>(t, &t.call->k, t.b->keys + first % GPU_TILE_PLACES, first,
+                         gpu_tile_keys<D>(t, first));
+    else
+        gpu_tile_read<DTYPE, D>(t, 0, first, gpu_tile_keys<D>(t, first));
+}
+
+template <int DTYPE, int D, int DV>
+GPU_FN void gpu_tile_fetch_values(const gpu_tile_call &t, int first) {
+    if (t.fits & GPU_TILE_V)
+        gpu_tile_copy<DV>(t, &t.call->v, t.b->values + first % GPU_TILE_PLACES, first,
+                          gpu_tile_values<D>(t));
+    else
+        gpu_tile_read<DTYPE, DV>(t, 1, first, gpu_tile_values<D>(t));
+}
+
+/* Queries and the first keys on their way. */
 template <int DTYPE, int D, int DV, int ROWS>
-GPU_FN void gpu_tile_begin(const gpu_tile_call &t, rope_key_range within) {
-    gpu_tile_see<ROWS>(t, within);
+GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
+    gpu_tile_see<ROWS>(t, head, within);
+    t.b->special[threadIdx.x] = {};
+    t.b->special_tile = t.b->has_special = 0;
     __syncthreads();
     gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
-    gpu_tile_place(t, 0, 0);
+    gpu_tile_place(t, 0);
     __syncthreads();
-    gpu_tile_fetch<DTYPE, D, DV>(t, 0, 0);
-    gpu_tile_place(t, GPU_TILE_KEYS, 1);
+    gpu_tile_fetch_keys<DTYPE, D>(t, 0);
+    gpu_copies_mark();
     if (!gpu_rotates_queries(t.p, t.call))
         return;
-    gpu_copies_wait();
+    gpu_copies_wait<0>();
     __syncthreads();
     gpu_tile_rotate_queries<DTYPE, D, ROWS>(
-        t, (rope_token *)(void *)(t.stage + gpu_stage_bytes<D, DV>()));
+        t, (rope_token *)(void *)gpu_tile_keys<D>(t, GPU_TILE_KEYS));
 }
 
-/* Keys `at`.. of the tile from key `first` of the block's on, as many as a warp takes. */
+/* From keys to weights: the tile from key `first` of the block's on, `keys` a warp's. */
 template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, int at,
-                            gpu_tile_rows<DV, MT> &rows) {
-    const char *keys = t.stage + first / GPU_TILE_KEYS % 2 * gpu_stage_bytes<D, DV>(),
-               *values = keys + GPU_TILE_KEYS * D * 2 + at * DV * 2;
-    const int32_t state = gpu_tile_state<MT>(t, first + at);
+GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, int32_t state,
+                          gpu_tile_weights<MT> &w, gpu_tile_rows<DV, MT> &rows) {
     const float scale = t.p->scale, cap = t.p->soft_cap;
-    if (state == GPU_TILE_UNSEEN)
-        return;
-    gpu_tile_weights<MT> w;
     float s[MT][gpu_warp_keys<MT>() / 8][4];
-    gpu_tile_products<DTYPE, D, MT>(t.queries, keys + at * D * 2, s);
+    gpu_tile_products<DTYPE, D, MT>(t.queries, keys, s);
     if (cap > 0)
         gpu_tile_cap<MT>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
-        gpu_tile_mask<MT>(t, first + at, s);
-    gpu_tile_weigh<DV, MT>(1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+        gpu_tile_mask<MT>(t, first, s);
+    gpu_tile_weigh<DV, MT>(t, 1.44269504f * (cap > 0 ? 1 : scale), s, rows);
     gpu_tile_round<DTYPE, MT>(s, w);
-    if (state == GPU_TILE_APART && gpu_tile_has_special<DTYPE, DV, MT>(values))
-        gpu_tile_add_special<DTYPE, DV, MT>(values, w, rows);
-    else
-        gpu_tile_add<DTYPE, DV, MT>(values, w, rows);
 }
 
-/* Waits for the tile from key `first` of the block's on, and sends for the next. */
-template <int DTYPE, int D, int DV> GPU_FN void gpu_tile_turn(const gpu_tile_call &t, int first) {
-    const int stage = first / GPU_TILE_KEYS % 2;
-    gpu_copies_wait();
+/* The tile from key `first` of the block's on; its values and the next one's keys come meanwhile.
+ */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, MT> &rows) {
+    const int at = gpu_warp_key<MT>();
+    char *values = gpu_tile_values<D>(t);
+    const int32_t state = gpu_tile_state<MT>(t, first + at);
+    gpu_tile_weights<MT> w;
+    gpu_copies_wait<0>();
     __syncthreads();
+    gpu_tile_fetch_values<DTYPE, D, DV>(t, first);
+    gpu_copies_mark();
     if (first + GPU_TILE_KEYS < t.b->end)
-        gpu_tile_fetch<DTYPE, D, DV>(t, first + GPU_TILE_KEYS, stage ^ 1);
-    gpu_tile_place(t, first + 2 * GPU_TILE_KEYS, stage);
+        gpu_tile_fetch_keys<DTYPE, D>(t, first + GPU_TILE_KEYS);
+    gpu_copies_mark();
+    if (first % GPU_ATTENTION_THREADS == 0)
+        gpu_tile_place(t, first + GPU_ATTENTION_THREADS);
+    if (state != GPU_TILE_UNSEEN)
+        gpu_tile_look<DTYPE, D, DV, MT>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
+                                        state, w, rows);
+    gpu_copies_wait<1>();
+    __syncthreads();
+    if (gpu_tile_differs(t, first) && gpu_tile_clean<DTYPE, DV>(t, first, values) &&
+        state != GPU_TILE_UNSEEN)
+        gpu_tile_mark<DV, MT>(t, at, w);
+    if (state != GPU_TILE_UNSEEN)
+        gpu_tile_add<DTYPE, DV, MT>(values + at * DV * 2, w, rows);
+}
+
+/* All keys that the block's rows see. */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
+    gpu_tile_sums<MT> none = {};
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+        none.largest[m][0] = none.largest[m][1] = -INFINITY;
+    gpu_sums_of<MT>(t) = none;
+#pragma unroll 1
+    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS)
+        gpu_tile_attend<DTYPE, D, DV, MT>(t, first, rows);
+    gpu_copies_wait<0>();
+    __syncthreads();
+    gpu_tile_add_special<DV, MT>(t, rows);
 }
 
 /* All rows of a block. */
 template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t) {
+GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
-    gpu_tile_begin<DTYPE, D, DV, ROWS>(t, {0, INT64_MAX});
+    gpu_tile_begin<DTYPE, D, DV, ROWS>(t, head, {0, INT64_MAX});
     gpu_tile_rows<DV, MT> rows = {};
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-        rows.largest[m][0] = rows.largest[m][1] = -INFINITY;
-#pragma unroll 1
-    for (int first = 0; first < t.b->end; first += gpu_warp_keys<MT>()) {
-        if (first % GPU_TILE_KEYS == 0)
-            gpu_tile_turn<DTYPE, D, DV>(t, first);
-        gpu_tile_attend<DTYPE, D, DV, MT>(t, first / GPU_TILE_KEYS * GPU_TILE_KEYS,
-                                          first % GPU_TILE_KEYS, rows);
-    }
-    gpu_copies_wait();
+    gpu_tile_walk<DTYPE, D, DV, MT>(t, rows);
     gpu_tile_finish<DTYPE, DV, MT>(t, rows);
     __syncthreads();
 }
@@ -730,10 +862,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
         if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
             b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
             continue;
-        for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads; head += (int32_t)gridDim.y) {
-            const gpu_tile_call t = {&p,   &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
-                                     head, fits};
-            gpu_tile_block_attend<DTYPE, D, DV, MT>(t);
+        const gpu_tile_call t = {&p,  &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
+                                 fits};
+        for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
+             head = b.head + (int32_t)gridDim.y) {
+            __syncthreads();
+            gpu_tile_block_attend<DTYPE, D, DV, MT>(t, head);
         }
     }
 #endif

@@ -33,14 +33,20 @@ static inline const emulated_fragment *emulated_gather(const emulated_fragment &
     return all + thread / 32 * 32;
 }
 
+static inline uint32_t gpu_shuffle_xor(uint32_t x, int mask) {
+    return emulated_gather({{x}})[((int)threadIdx.x % 32) ^ mask].word[0];
+}
+
 static inline float gpu_shuffle_xor(float x, int mask) {
+    const uint32_t bits = gpu_shuffle_xor(rope_float_bits(x), mask);
     float other;
-    const emulated_fragment *all = emulated_gather({{rope_float_bits(x)}});
-    std::memcpy(&other, all[((int)threadIdx.x % 32) ^ mask].word, sizeof other);
+    std::memcpy(&other, &bits, sizeof other);
     return other;
 }
 
-static inline void gpu_warp_barrier(void) {}
+static inline void gpu_warp_barrier(void) {
+    emulated_warp_barrier();
+}
 
 static inline bool gpu_any(bool holds) {
     const emulated_fragment *all = emulated_gather({{holds}});
@@ -107,6 +113,7 @@ static inline void gpu_copy_async(void *to, const void *from, bool there) {
     *(uint4 *)to = there ? *(const uint4 *)from : none;
 }
 
-static inline void gpu_copies_wait(void) {}
+static inline void gpu_copies_mark(void) {}
+template <int> static inline void gpu_copies_wait(void) {}
 
 #endif
