@@ -609,5 +609,22 @@ def test_attention_is_shown_by_what_it_reaches_and_its_tax(make, update, tmp_pat
     assert update("--check").returncode == 0
 
 
+def test_append_is_shown_by_rotations_of_the_tools_own_run(make):
+    """Whichever run its peers come from."""
+    more = {"suite": "append", "label": "decode"}
+    steps, rotation = "ropekit, step after step", "ropekit, rotation of as many bytes"
+    took = {"ropekit": 3e-6, steps: 6e-6, rotation: 2e-6}
+    own = make([measurement(n, s, 1, **more) for n, s in took.items()])
+    own["command"] = "bench"
+    peers = make([measurement(n, s, 1, **more) for n, s in (("ropekit", 4e-6), ("vLLM", 8e-6))])
+    words = {"bench": "33 %, 1.50 rotations, 2.00x step after step", "peers": "25 %, 2.00x vLLM"}
+    words["both"] = "25 %, 1.50 rotations, 2.00x vLLM"
+    for name, documents in (("bench", [own]), ("peers", [peers]), ("both", [own, peers])):
+        found = machines(documents)
+        assert words[name] in summary.append_markdown(found)
+        suite = found[0].suites["append"]
+        assert name == "peers" or column(suite, "rotations") == ["1.50"]
+
+
 def markdown_of_grid(found):
     return tables.markdown(summary.grid_rows(found))

@@ -131,13 +131,15 @@ def overview_markdown(machines):
 
 
 def of_one_pass(cell):
-    """How near to a copy one call is, how much faster than the steps apart and than the fastest peer."""
+    """How near to a copy one call is, how many rotations of as many bytes it takes, how much faster it is
+    than the steps apart and than the fastest peer."""
     record = cell.records[CALL]
     timing = record.get("replay", record["eager"])
     beside = [name for name in (STEPS, "ropekit steps") if name in cell.records][:1]
     beside += [cell.rival] if cell.rival else []
     faster = [f", {cell.seconds(n) / cell.seconds(CALL):.2f}x {n.removeprefix('ropekit, ')}" for n in beside]
-    return f"{100 * timing['ratio']['median']:.0f} %{''.join(faster)}"
+    rotations = f", {cell.rotations:.2f} rotations" if cell.rotations else ""
+    return f"{100 * timing['ratio']['median']:.0f} %{rotations}{''.join(faster)}"
 
 
 def by_machine(machines, suite, headings, key, text):
