@@ -658,6 +658,19 @@ TEST(append_errors, call_with_keys_from_the_cache) {
     call_free(&call);
 }
 
+/* An entry of the caller's mapping that names no page of the cache is what the error names. */
+static void check_index(int32_t cache, int entry, int64_t value, const char *field,
+                        const char *allowed) {
+    static append_call call;
+    const rope_append_desc desc = cached_desc(cache);
+    call_make(&call, &desc);
+    memcpy(call.before + (size_t)8 * PART + (size_t)entry * sizeof value, &value, sizeof value);
+    CHECK_STATUS(ROPE_OK,
+                 rope_device_copy_in(device_open(), call.memory, call.before, sizeof call.before));
+    BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, field, allowed, (void)a);
+    call_free(&call);
+}
+
 /* Values in memory, which the host sees where the tensors lie there. */
 TEST(append_errors, values) {
     static append_call call;
@@ -670,6 +683,10 @@ TEST(append_errors, values) {
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "index", "4", a.rope.position_offset = 1);
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "page", "1", a.pages = 1);
     call_free(&call);
+    check_index(ROPE_CACHE_SLOTS, 6, 16, "slots[1, 2] is 16", "below 0, or 0..15");
+    check_index(ROPE_CACHE_SLOTS, 3, INT64_MAX, "slots[0, 3] is 9223372036854775807", "0..15");
+    check_index(ROPE_CACHE_TABLE, 2, 4, "block_table[1, 0] is 4", "batch 1, token 0");
+    check_index(ROPE_CACHE_TABLE, 0, -1, "block_table[0, 0] is -1", "0..3 (pages - 1)");
 }
 
 /* Nothing to write: success, whatever the pointers. */
