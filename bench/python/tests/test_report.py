@@ -1,6 +1,7 @@
 """What the report says of documents made for it."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -578,6 +579,19 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     assert "bandwidth.svg" in update("--check").stderr
 
 
+def test_two_devices_are_told_by_operation(make, update, tmp_path):
+    cases = {"--tokens=2": 1.0, "--append --tokens=2": 0.99, "--append --k-store-dtype=f8e4m3": 0.98}
+    records = [{"case": case, "name": "GPU", "ratio": ratio} for case, ratio in cases.items()]
+    document = {**make([]), "command": "devices", "records": records}
+    (tmp_path / "bench/results/two.json").write_text(json.dumps(document))
+    text = tmp_path / "docs/cuda.md"
+    text.write_text("<!-- begin: devices -->\n-\n<!-- end: devices -->\n")
+    update()
+    both = [("rope_apply", 1.0), ("rope_append", 0.99), ("rope_append into fp8", 0.98)]
+    told = "; ".join(f"{name} on both {r:.4f} to {r:.4f} of each alone" for name, r in both)
+    assert f": {told}.\n" in text.read_text()
+
+
 def attended(implementation, seconds, tokens):
     """A measurement of attention by four sequences."""
     more = {"suite": "attention", "label": "decode" if tokens == 1 else "prompt", "flops": 3e9}
@@ -624,6 +638,13 @@ def test_append_is_shown_by_rotations_of_the_tools_own_run(make):
         assert words[name] in summary.append_markdown(found)
         suite = found[0].suites["append"]
         assert name == "peers" or column(suite, "rotations") == ["1.50"]
+    assert summary.ahead_markdown(machines([own])) == "No run of append with peers is in bench/results."
+    assert summary.ahead_markdown(machines([peers])) == "In no case."
+    peers["records"][1] |= {m: measurement("vLLM", 2e-6, 1)[m] for m in ("replay", "eager")}
+    (row,) = summary.ahead_markdown(machines([peers])).splitlines()[2:]
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [
+        *("▼ NOT first", "T 1", "0.500x", "vLLM", "4 us", "2 us")
+    ]
 
 
 def markdown_of_grid(found):

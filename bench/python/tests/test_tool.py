@@ -536,6 +536,11 @@ def test_a_step_of_the_demo_can_be_repeated(tool_path, options):
         assert (again["shape"], again["cache"]) == (step["shape"], step["cache"])
 
 
+def test_the_demo_of_append_has_quartiles(tool_path):
+    told = run(tool_path, "demo", "--append", "--tokens=2", "--quick").stdout
+    assert len(re.findall(r"one call .* \S+ [num]?s  +\S+ [num]?s\.\.\S+ [num]?s ", told)) == 2
+
+
 def test_the_command_of_a_case_repeats_it(tool_path):
     def records(*arguments):
         return json.loads(run(tool_path, *arguments, "--list", "--json").stdout)["records"]

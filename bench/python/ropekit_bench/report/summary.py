@@ -162,6 +162,17 @@ def append_markdown(machines):
     return by_machine(machines, "append", ["case", "tokens", "cache"], key, of_one_pass)
 
 
+def ahead_markdown(machines):
+    """docs/cuda.md's table: the cases of append in which a peer is not behind, on any GPU."""
+    shown = [m for m in machines if "append" in m.suites and m.backend != "cpu"]
+    if not any(m.suites["append"].contested for m in shown):
+        return "No run of append with peers is in bench/results."
+    heading, *_ = behind_rows(shown[0])
+    found = [[m.short, *behind_row(*b)] for m in shown for b in behind(m) if b[1].name == "append"]
+    table = [row[:2] + row[3:] for row in (["device", *heading], *found)]  # the suite is one
+    return markdown(table) if found else "In no case."
+
+
 def of_attention(cell):
     """What one call reaches, and how much longer it takes than on rotated inputs."""
     record = cell.records[CALL]
