@@ -1,5 +1,6 @@
 #include "bench/append_workload.h"
 
+#include "bench/append_rotation.h"
 #include "bench/append_shape.h"
 #include "bench/append_steps.h"
 #include "bench/message.h"
@@ -292,7 +293,7 @@ bool append_create(workload *w, const options *o) {
     for (int step = append_moves(o) ? STEP_ROTATION : STEP_NORM; ready && step < STEPS; step++)
         ready = append_add_step(w, step);
     w->timed_count = append_moves(o) ? 1 : w->call_count;
-    return ready;
+    return ready && append_add_rotation(w);
 }
 
 bool append_restore(const workload *w) {

@@ -93,6 +93,7 @@ static void add_append(table *t, const demo_step *s, bool apart) {
     table_cell(t, "%s", s->kernel);
     table_cell(t, "%s", format_bytes(s->bytes).text);
     table_cell(t, "%s", format_seconds(seconds->median).text);
+    table_cell(t, "%s..%s", format_seconds(seconds->low).text, format_seconds(seconds->high).text);
     table_cell(t, "%.1f", 1e-9 * s->bytes / seconds->median);
     table_cell(t, "%.1f", 1e-9 * s->bytes / s->m.floor.median);
     table_cell(t, "%.0f %%", 100 * ratio->median);
@@ -101,7 +102,7 @@ static void add_append(table *t, const demo_step *s, bool apart) {
 
 static void print_append(const demo_step *steps, int32_t count, FILE *file) {
     table t;
-    table_begin(&t, "step|tokens|*kernel|data|time|GB/s|copy GB/s|of copy|takes");
+    table_begin(&t, "step|tokens|*kernel|data|time|quartiles|GB/s|copy GB/s|of copy|takes");
     for (int32_t i = 0; i < count; i++) {
         add_append(&t, &steps[i], false);
         if (steps[i].m.gain.median > 0)

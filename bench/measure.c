@@ -30,8 +30,8 @@
 typedef struct round_samples {
     double kernel, apply, host, launch, alone;
     double steps, steps_apply, steps_host;
-    double last, last_apply, last_host; /* of the last step */
-    double floor[FLOORS_MOST][2];       /* before and after */
+    double beside, beside_apply, beside_host;
+    double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
 typedef struct meter {
@@ -149,35 +149,39 @@ static bool look_alone(meter *m, double *seconds) {
     return looked;
 }
 
-static bool look_at_call(meter *m, round_samples *s) {
-    double host;
-    return look(m, of_kernel, &s->kernel, &host) && look(m, of_apply, &s->apply, &s->host);
+static bool look_at(meter *m, const workload_call *call, double *kernel, double *apply,
+                    double *host) {
+    double unused;
+    m->call = call;
+    const bool looked = look(m, of_kernel, kernel, &unused) && look(m, of_apply, apply, host);
+    m->call = &m->w->calls[0];
+    return looked;
 }
 
 static bool look_at_steps(meter *m, round_samples *s) {
     bool looked = true;
     s->steps = s->steps_apply = s->steps_host = 0;
     for (int32_t i = 1; looked && i < m->w->timed_count; i++) {
-        double kernel, apply, host, unused;
-        m->call = &m->w->calls[i];
-        looked = look(m, of_kernel, &kernel, &unused) && look(m, of_apply, &apply, &host);
+        double kernel, apply, host;
+        looked = look_at(m, &m->w->calls[i], &kernel, &apply, &host);
         if (looked) {
             s->steps += kernel;
             s->steps_apply += apply;
             s->steps_host += host;
-            s->last = kernel;
-            s->last_apply = apply;
-            s->last_host = host;
+            s->beside = kernel;
+            s->beside_apply = apply;
+            s->beside_host = host;
         }
     }
-    m->call = &m->w->calls[0];
-    return looked;
+    return looked && (!m->w->rotation.plan ||
+                      look_at(m, &m->w->rotation, &s->beside, &s->beside_apply, &s->beside_host));
 }
 
 static bool one_round(meter *m, round_samples *s, bool steps_first) {
     double seconds;
     rope_timing launch = {.kind = m->floor_kind};
-    return floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) && look_at_call(m, s) &&
+    return floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) &&
+           look_at(m, m->call, &s->kernel, &s->apply, &s->host) &&
            look(m, launch, &seconds, &s->launch) && (steps_first || look_at_steps(m, s)) &&
            floors(m, s, 1) && look_alone(m, &s->alone);
 }
@@ -211,12 +215,12 @@ enum {
     OF_STEPS_RATIO,
     OF_STEPS_APPLY_RATIO,
     OF_GAIN,
-    OF_LAST,
-    OF_LAST_APPLY,
-    OF_LAST_HOST,
-    OF_LAST_RATIO,
-    OF_LAST_APPLY_RATIO,
-    OF_TAX
+    OF_BESIDE,
+    OF_BESIDE_APPLY,
+    OF_BESIDE_HOST,
+    OF_BESIDE_RATIO,
+    OF_BESIDE_APPLY_RATIO,
+    OF_MULTIPLE
 };
 
 static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor, int what) {
@@ -239,12 +243,12 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
                                 mean / s[r].steps,
                                 mean / s[r].steps_apply,
                                 s[r].steps / s[r].kernel,
-                                s[r].last,
-                                s[r].last_apply,
-                                s[r].last_host,
-                                mean / s[r].last,
-                                mean / s[r].last_apply,
-                                s[r].kernel / s[r].last};
+                                s[r].beside,
+                                s[r].beside_apply,
+                                s[r].beside_host,
+                                mean / s[r].beside,
+                                mean / s[r].beside_apply,
+                                s[r].kernel / s[r].beside};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -252,6 +256,24 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
 
 static const char *floor_operation(int32_t kind) {
     return kind == ROPE_TIME_COPY ? "copy" : "update";
+}
+
+static void reduce_steps(const round_samples *s, int64_t rounds, int32_t best, measurement *out) {
+    out->steps = over_rounds(s, rounds, best, OF_STEPS);
+    out->steps_apply = over_rounds(s, rounds, best, OF_STEPS_APPLY);
+    out->steps_ratio = over_rounds(s, rounds, best, OF_STEPS_RATIO);
+    out->steps_apply_ratio = over_rounds(s, rounds, best, OF_STEPS_APPLY_RATIO);
+    out->gain = over_rounds(s, rounds, best, OF_GAIN);
+    out->steps_host = over_rounds(s, rounds, best, OF_STEPS_HOST).median;
+}
+
+static void reduce_beside(const round_samples *s, int64_t rounds, int32_t best, measurement *out) {
+    out->beside = over_rounds(s, rounds, best, OF_BESIDE);
+    out->beside_apply = over_rounds(s, rounds, best, OF_BESIDE_APPLY);
+    out->beside_ratio = over_rounds(s, rounds, best, OF_BESIDE_RATIO);
+    out->beside_apply_ratio = over_rounds(s, rounds, best, OF_BESIDE_APPLY_RATIO);
+    out->multiple = over_rounds(s, rounds, best, OF_MULTIPLE);
+    out->beside_host = over_rounds(s, rounds, best, OF_BESIDE_HOST).median;
 }
 
 static void reduce(const meter *m, const round_samples *s, int64_t rounds, measurement *out) {
@@ -274,22 +296,10 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .rounds = rounds,
         .iterations = m->iterations,
     };
-    if (m->w->timed_count == 1)
-        return;
-    out->steps = over_rounds(s, rounds, best, OF_STEPS);
-    out->steps_apply = over_rounds(s, rounds, best, OF_STEPS_APPLY);
-    out->steps_ratio = over_rounds(s, rounds, best, OF_STEPS_RATIO);
-    out->steps_apply_ratio = over_rounds(s, rounds, best, OF_STEPS_APPLY_RATIO);
-    out->gain = over_rounds(s, rounds, best, OF_GAIN);
-    out->steps_host = over_rounds(s, rounds, best, OF_STEPS_HOST).median;
-    if (!m->w->attention)
-        return;
-    out->last = over_rounds(s, rounds, best, OF_LAST);
-    out->last_apply = over_rounds(s, rounds, best, OF_LAST_APPLY);
-    out->last_ratio = over_rounds(s, rounds, best, OF_LAST_RATIO);
-    out->last_apply_ratio = over_rounds(s, rounds, best, OF_LAST_APPLY_RATIO);
-    out->tax = over_rounds(s, rounds, best, OF_TAX);
-    out->last_host = over_rounds(s, rounds, best, OF_LAST_HOST).median;
+    if (m->w->timed_count > 1)
+        reduce_steps(s, rounds, best, out);
+    if (m->w->rotation.plan || (m->w->attention && m->w->timed_count > 1))
+        reduce_beside(s, rounds, best, out);
 }
 
 static double now(void) {

@@ -5,8 +5,9 @@
  * rope_apply the first copy kernel is submitted as often, without a graph, for the host's time.
  * Where CPU kernels may use several threads, a round ends with the kernel by one. Where a call has
  * steps that do the same one after the other, every round has them too, behind the call and ahead
- * of it alternately; their time is the sum of the steps'. The last step of attention is attention
- * on rotated inputs, of which the call's time is a multiple.
+ * of it alternately; their time is the sum of the steps'. Of one more call beside it the call's
+ * time is a multiple: of attention's last step, which is attention on rotated inputs, and of
+ * rope_apply of as many bytes as append moves for few tokens.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
@@ -29,10 +30,10 @@ typedef struct measurement {
     summary steps_ratio, steps_apply_ratio; /* floor's seconds over theirs */
     summary gain;                           /* the steps' seconds over the kernel's, or 0 */
     double steps_host;                      /* as host_seconds */
-    summary last, last_apply;               /* attention: seconds of the last step */
-    summary last_ratio, last_apply_ratio;   /* floor's seconds over these */
-    summary tax; /* attention: the kernel's seconds over the last step's */
-    double last_host;
+    summary beside, beside_apply;           /* seconds of the call beside it, or 0 */
+    summary beside_ratio, beside_apply_ratio; /* floor's seconds over these */
+    summary multiple; /* the kernel's seconds over those of the one beside it, or 0 */
+    double beside_host;
     double host_seconds;   /* the host's time for one rope_apply */
     double launch_seconds; /* the same for the backend's first copy kernel */
     int64_t rounds, iterations;

@@ -347,28 +347,32 @@ static void add_steps(record_list *list, const bench_case *c, const workload *w,
                 checked);
 }
 
-/* Attention without the rotation, on rotated inputs. */
-static void add_last(record_list *list, const bench_case *c, const workload *w,
-                     const measurement *m, const check_result *checked) {
-    const char *kernel = rope_plan_kernel(w->calls[w->timed_count - 1].plan);
-    const timed last = {m->last, m->last_ratio, m->last_apply, m->last_apply_ratio, m->last_host};
-    add_checked(add_implementation(list, c, "ropekit, rotated inputs", kernel, w, m, &last),
-                checked);
+/* Attention without the rotation, or the rotation of as many bytes as append moves. */
+static void add_beside(record_list *list, const bench_case *c, const workload *w,
+                       const measurement *m, const check_result *checked) {
+    const check_result unchecked = {0};
+    const workload_call *call = w->attention ? &w->calls[w->timed_count - 1] : &w->rotation;
+    const char *name =
+        w->attention ? "ropekit, rotated inputs" : "ropekit, rotation of as many bytes";
+    const timed beside = {m->beside, m->beside_ratio, m->beside_apply, m->beside_apply_ratio,
+                          m->beside_host};
+    add_checked(add_implementation(list, c, name, rope_plan_kernel(call->plan), w, m, &beside),
+                w->attention ? checked : &unchecked);
 }
 
 void record_measurement(record_list *list, const bench_case *c, const char *kernel,
                         const workload *w, const measurement *m, const check_result *checked) {
     const timed call = {m->kernel, m->kernel_ratio, m->apply, m->apply_ratio, m->host_seconds};
     cJSON *record = add_implementation(list, c, "ropekit", kernel, w, m, &call);
-    if (m->tax.median > 0)
-        add_summary(record, "tax", &m->tax);
+    if (m->multiple.median > 0)
+        add_summary(record, w->attention ? "tax" : "rotations", &m->multiple);
     if (m->speedup.median > 0)
         add_summary(record, "speedup", &m->speedup);
     add_checked(record, checked);
     if (m->gain.median > 0)
         add_steps(list, c, w, m, checked);
-    if (m->tax.median > 0)
-        add_last(list, c, w, m, checked);
+    if (m->multiple.median > 0)
+        add_beside(list, c, w, m, checked);
 }
 
 void record_check(cJSON *record, const check_result *r) {

@@ -41,7 +41,7 @@ void suite_table_begin(suite_table *s, const bench_case *first) {
     else
         snprintf(headings + used, sizeof headings - used, "%s" HEADINGS "%s%s*kernel",
                  is(s, "rules") ? "of the first|tables|" : "",
-                 is(s, "overhead") ? "above a copy's|" : "", s->append ? "steps|" : "");
+                 is(s, "overhead") ? "above a copy's|" : "", s->append ? "steps|rotations|" : "");
     table_begin(&s->t, headings);
 }
 
@@ -78,8 +78,8 @@ static void add_attention(table *t, const workload *w, const measurement *m) {
     table_cell(t, "%.3g", 1e-12 * w->flops / m->kernel.median);
     table_cell(t, "%.4g", 1e-9 * bytes / m->kernel.median);
     table_cell(t, "%.4g", 1e-9 * bytes / m->floor.median);
-    add_factor(t, "%.1f %%", 100 * (m->tax.median - 1), m->tax.median > 0);
-    add_factor(t, "%.2fx", m->gain.median, m->tax.median > 0);
+    add_factor(t, "%.1f %%", 100 * (m->multiple.median - 1), m->multiple.median > 0);
+    add_factor(t, "%.2fx", m->gain.median, m->multiple.median > 0);
 }
 
 static void add_copied(table *t, const workload *w, const measurement *m) {
@@ -106,8 +106,10 @@ void suite_table_add(suite_table *s, const bench_case *c, const char *kernel, co
     table_cell(t, "%s", format_seconds(m->host_seconds).text);
     if (is(s, "overhead"))
         table_cell(t, "%s", format_seconds(m->host_seconds - m->launch_seconds).text);
-    if (s->append)
+    if (s->append) {
         add_factor(t, "%.2fx", m->gain.median, m->gain.median > 0);
+        add_factor(t, "%.2f", m->multiple.median, m->multiple.median > 0);
+    }
     table_cell(t, "%s", kernel);
     s->most = m->speedup.median > s->most ? m->speedup.median : s->most;
     s->least = m->speedup.median < s->least || !s->rows ? m->speedup.median : s->least;
@@ -122,9 +124,10 @@ void suite_table_end(suite_table *s, FILE *file) {
         fprintf(file, "A/A: one copy before and after each kernel disagrees by at most %.1f %%\n",
                 100 * s->worst_repeat);
         if (s->append)
-            fprintf(file,
-                    "steps: norm, rope_apply and store one after the other take as many times "
-                    "as long\n");
+            fprintf(
+                file,
+                "steps: norm, rope_apply and store one after the other take as many times "
+                "as long; rotations: the time in calls of rope_apply that move as many bytes\n");
         if (s->attention)
             fprintf(file, "tax: time above that of attention alone on rotated inputs; steps: "
                           "rope_apply and that take as many times as long\n");

@@ -189,6 +189,7 @@ static const suite_row rows[] = {
     APPEND_DECODE("Qwen3-8B, decode", QWEN3_8B, false),
     APPEND_DECODE("Qwen3-8B, fp8, decode", QWEN3_8B FP8, false),
     APPEND_DECODE("DeepSeek-V3 MLA, decode", MLA_ROW, false),
+    APPEND_DECODE("Llama-3-8B, decode, programmatic", LLAMA " --launch=programmatic", true),
     APPEND_DECODE("Qwen3-8B, decode, programmatic", QWEN3_8B " --launch=programmatic", true),
     APPEND("keys moved", MOVED, "131072"),
     APPEND("keys moved, fp8", MOVED " --k-store-dtype=f8e4m3 --k-scale=tensor", "131072"),

@@ -212,6 +212,7 @@ bool workload_fetch(workload *w) {
 void workload_destroy(workload *w) {
     for (int32_t i = 0; i < w->call_count; i++)
         rope_plan_destroy(w->calls[i].plan);
+    rope_plan_destroy(w->rotation.plan);
     w->call_count = 0;
     staging_release(&w->memory);
 }

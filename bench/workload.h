@@ -27,7 +27,8 @@ typedef struct workload {
     /* That of the options, then steps that do the same one after the other, where there are any. */
     workload_call calls[WORKLOAD_CALLS];
     int32_t call_count, timed_count;
-    rope_desc desc; /* of the plan: without a frequency rule where angle_mode is table */
+    workload_call rotation; /* append: rope_apply of as many bytes. No plan: none */
+    rope_desc desc;         /* of the plan: without a frequency rule where angle_mode is table */
     rope_args host; /* rope: the call over host memory; outputs hold what workload_fetch brought */
     struct append_state *append; /* append: its set in host memory */
     struct attention_state *attention;

@@ -112,6 +112,48 @@ TEST(append_errors, factor_and_store) {
                BAD(k.store_dtype, KIND_I32, ROPE_I64), BAD(v.scale, KIND_I32, ROPE_SCALE_TENSOR));
 }
 
+/* An enumeration's value and what is allowed instead have their names. */
+TEST(append_errors, names_of_values) {
+    rope_append_desc plain = append_desc(), cached = cached_desc(ROPE_CACHE_SLOTS), normal = plain;
+    normal.k.norm = (rope_norm){.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT};
+    const struct {
+        const rope_append_desc *base;
+        size_t offset;
+        int32_t value;
+        const char *text;
+    } bad[] = {
+#define NAMED(base, field, value, text) {&(base), offsetof(rope_append_desc, field), value, text}
+        NAMED(plain, k.store_dtype, ROPE_F8E4M3,
+              "k.store_dtype is 7 (ROPE_F8E4M3); allowed is 0 without a cache"),
+        NAMED(plain, slot_dtype, 11, "slot_dtype is 11; allowed is 0 without a cache"),
+        NAMED(plain, q.scale, ROPE_SCALE_TENSOR,
+              "q.scale is 1 (ROPE_SCALE_TENSOR); allowed is 0 unless q.store_dtype has 8 bits"),
+        NAMED(plain, v.norm.scope, ROPE_NORM_TOKEN,
+              "v.norm.scope is 2 (ROPE_NORM_TOKEN); allowed is 0 without norm.type"),
+        NAMED(plain, k_source, ROPE_SOURCE_CACHE, "k_source is 2 (ROPE_SOURCE_CACHE); allowed is "),
+        NAMED(plain, cache, 4,
+              "cache is 4; allowed is 0 (none), ROPE_CACHE_SLOTS, ROPE_CACHE_TABLE, "
+              "ROPE_CACHE_SEQUENCE (1..3)"),
+        NAMED(plain, rotation, -1,
+              "rotation is -1; allowed is 0 (default), ROPE_ROTATION_ON, ROPE_ROTATION_OFF (1..2)"),
+        NAMED(cached, k.store_dtype, ROPE_I64,
+              "k.store_dtype is 6 (ROPE_I64); allowed is 0 (dtype), ROPE_F32, "),
+        NAMED(cached, table_dtype, ROPE_I32,
+              "table_dtype is 5 (ROPE_I32); allowed is 0 unless cache is ROPE_CACHE_TABLE"),
+        NAMED(normal, k.norm.weight_dtype, ROPE_F16,
+              "k.norm.weight_dtype is 2 (ROPE_F16); allowed is 0 (dtype), 1 (ROPE_F32) or dtype, "
+              "3 (ROPE_BF16)"),
+#undef NAMED
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        rope_append_desc desc = *bad[i].base;
+        rope_plan *plan = NULL;
+        memcpy((char *)&desc + bad[i].offset, &bad[i].value, sizeof bad[i].value);
+        CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_append_plan_create(&desc, &plan));
+        bad_text_check(bad[i].text, NULL);
+    }
+}
+
 TEST(append_errors, cache) {
     rope_append_desc desc = append_desc();
     CHECK_DESC(desc, BAD(page_size, KIND_I64, 16), BAD(ring, KIND_I64, 4),
@@ -658,6 +700,19 @@ TEST(append_errors, call_with_keys_from_the_cache) {
     call_free(&call);
 }
 
+/* An entry of the caller's mapping that names no page of the cache is what the error names. */
+static void check_index(int32_t cache, int entry, int64_t value, const char *field,
+                        const char *allowed) {
+    static append_call call;
+    const rope_append_desc desc = cached_desc(cache);
+    call_make(&call, &desc);
+    memcpy(call.before + (size_t)8 * PART + (size_t)entry * sizeof value, &value, sizeof value);
+    CHECK_STATUS(ROPE_OK,
+                 rope_device_copy_in(device_open(), call.memory, call.before, sizeof call.before));
+    BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, field, allowed, (void)a);
+    call_free(&call);
+}
+
 /* Values in memory, which the host sees where the tensors lie there. */
 TEST(append_errors, values) {
     static append_call call;
@@ -670,6 +725,10 @@ TEST(append_errors, values) {
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "index", "4", a.rope.position_offset = 1);
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "page", "1", a.pages = 1);
     call_free(&call);
+    check_index(ROPE_CACHE_SLOTS, 6, 16, "slots[1, 2] is 16", "below 0, or 0..15");
+    check_index(ROPE_CACHE_SLOTS, 3, INT64_MAX, "slots[0, 3] is 9223372036854775807", "0..15");
+    check_index(ROPE_CACHE_TABLE, 2, 4, "block_table[1, 0] is 4", "batch 1, token 0");
+    check_index(ROPE_CACHE_TABLE, 0, -1, "block_table[0, 0] is -1", "0..3 (pages - 1)");
 }
 
 /* Nothing to write: success, whatever the pointers. */

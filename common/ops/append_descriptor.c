@@ -9,27 +9,47 @@
 
 _Static_assert(sizeof(rope_append_desc) <= ROPE_MAX_STRUCT_SIZE / 2, "room for fields to come");
 
+#define ROTATIONS "ROPE_ROTATION_ON, ROPE_ROTATION_OFF"
+#define CACHES "ROPE_CACHE_SLOTS, ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE"
+#define SOURCES "ROPE_SOURCE_TENSOR, ROPE_SOURCE_CACHE"
+#define NORM_TYPES "ROPE_NORM_RMS, ROPE_NORM_LAYER"
+#define NORM_SCOPES "ROPE_NORM_HEAD, ROPE_NORM_TOKEN"
+#define NORM_WEIGHTS "ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT"
+#define NORM_ROUNDINGS "ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE"
+
 /* What a norm reads beside its type, and what a cache reads. */
 static const rope_unread norm_fields[] = {
-    ROPE_UNREAD(rope_norm, scope),        ROPE_UNREAD(rope_norm, offset),
-    ROPE_UNREAD(rope_norm, dim),          ROPE_UNREAD(rope_norm, weight),
-    ROPE_UNREAD(rope_norm, rounding),     ROPE_UNREAD(rope_norm, eps),
-    ROPE_UNREAD(rope_norm, weight_dtype),
+    ROPE_UNREAD_CHOICE(rope_norm, scope, NORM_SCOPES),
+    ROPE_UNREAD(rope_norm, offset),
+    ROPE_UNREAD(rope_norm, dim),
+    ROPE_UNREAD_CHOICE(rope_norm, weight, NORM_WEIGHTS),
+    ROPE_UNREAD_CHOICE(rope_norm, rounding, NORM_ROUNDINGS),
+    ROPE_UNREAD(rope_norm, eps),
+    ROPE_UNREAD_CHOICE(rope_norm, weight_dtype, rope_dtype_names),
 };
 static const rope_unread cache_fields[] = {
-    ROPE_UNREAD(rope_append_desc, page_size),     ROPE_UNREAD(rope_append_desc, ring),
-    ROPE_UNREAD(rope_append_desc, slot_dtype),    ROPE_UNREAD(rope_append_desc, table_dtype),
-    ROPE_UNREAD(rope_append_desc, k_dim_block),   ROPE_UNREAD(rope_append_desc, v_dim_block),
-    ROPE_UNREAD(rope_append_desc, k.store_dtype), ROPE_UNREAD(rope_append_desc, v.store_dtype),
+    ROPE_UNREAD(rope_append_desc, page_size),
+    ROPE_UNREAD(rope_append_desc, ring),
+    ROPE_UNREAD_CHOICE(rope_append_desc, slot_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, table_dtype, rope_dtype_names),
+    ROPE_UNREAD(rope_append_desc, k_dim_block),
+    ROPE_UNREAD(rope_append_desc, v_dim_block),
+    ROPE_UNREAD_CHOICE(rope_append_desc, k.store_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, v.store_dtype, rope_dtype_names),
 };
 
 /* What keys that are read from the cache leave unread. */
 static const rope_unread source_fields[] = {
-    ROPE_UNREAD(rope_append_desc, q.norm.type),   ROPE_UNREAD(rope_append_desc, q.factor),
-    ROPE_UNREAD(rope_append_desc, q.store_dtype), ROPE_UNREAD(rope_append_desc, q.scale),
-    ROPE_UNREAD(rope_append_desc, k.norm.type),   ROPE_UNREAD(rope_append_desc, v.norm.type),
-    ROPE_UNREAD(rope_append_desc, v.factor),      ROPE_UNREAD(rope_append_desc, v.store_dtype),
-    ROPE_UNREAD(rope_append_desc, v.scale),       ROPE_UNREAD(rope_append_desc, v_head_dim),
+    ROPE_UNREAD_CHOICE(rope_append_desc, q.norm.type, NORM_TYPES),
+    ROPE_UNREAD(rope_append_desc, q.factor),
+    ROPE_UNREAD_CHOICE(rope_append_desc, q.store_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, q.scale, rope_scale_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, k.norm.type, NORM_TYPES),
+    ROPE_UNREAD_CHOICE(rope_append_desc, v.norm.type, NORM_TYPES),
+    ROPE_UNREAD(rope_append_desc, v.factor),
+    ROPE_UNREAD_CHOICE(rope_append_desc, v.store_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, v.scale, rope_scale_names),
+    ROPE_UNREAD(rope_append_desc, v_head_dim),
     ROPE_UNREAD(rope_append_desc, v_dim_block),
 };
 
@@ -53,26 +73,27 @@ static rope_status check_norm_window(const char *part, rope_norm *norm, int32_t 
 }
 
 static rope_status check_norm_weight(const char *part, rope_norm *norm, int32_t dtype) {
-    rope_status status =
-        rope_choice_check(part, ".norm.weight", &norm->weight, ROPE_NORM_ONE_PLUS_WEIGHT, 0);
+    rope_status status = rope_choice_check(part, ".norm.weight", &norm->weight, NORM_WEIGHTS, 0);
     if (status != ROPE_OK)
         return status;
     if (norm->weight == 0 && norm->weight_dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.weight_dtype is %d; allowed is 0 without norm.weight", part,
-                         norm->weight_dtype);
+                         "%s.norm.weight_dtype is %s; allowed is 0 without norm.weight", part,
+                         rope_choice_name(rope_dtype_names, norm->weight_dtype).text);
     if (norm->weight_dtype == 0)
         norm->weight_dtype = dtype;
     if (norm->weight_dtype != ROPE_F32 && norm->weight_dtype != dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.norm.weight_dtype is %d; allowed is ROPE_F32 (1) or dtype (%d)", part,
-                         norm->weight_dtype, dtype);
-    return rope_choice_check(part, ".norm.rounding", &norm->rounding, ROPE_NORM_ROUND_TWICE,
+                         "%s.norm.weight_dtype is %s; allowed is 0 (dtype), 1 (ROPE_F32) or dtype, "
+                         "%s",
+                         part, rope_choice_name(rope_dtype_names, norm->weight_dtype).text,
+                         rope_choice_name(rope_dtype_names, dtype).text);
+    return rope_choice_check(part, ".norm.rounding", &norm->rounding, NORM_ROUNDINGS,
                              ROPE_NORM_ROUND_ONCE);
 }
 
 static rope_status check_norm(const char *part, rope_norm *norm, int32_t dtype, int32_t head_dim) {
-    rope_status status = rope_choice_check(part, ".norm.type", &norm->type, ROPE_NORM_LAYER, 0);
+    rope_status status = rope_choice_check(part, ".norm.type", &norm->type, NORM_TYPES, 0);
     if (status == ROPE_OK && norm->type == 0) {
         char prefix[16];
         snprintf(prefix, sizeof prefix, "%s.norm.", part);
@@ -80,8 +101,7 @@ static rope_status check_norm(const char *part, rope_norm *norm, int32_t dtype, 
                                  "without norm.type");
     }
     if (status == ROPE_OK)
-        status =
-            rope_choice_check(part, ".norm.scope", &norm->scope, ROPE_NORM_TOKEN, ROPE_NORM_HEAD);
+        status = rope_choice_check(part, ".norm.scope", &norm->scope, NORM_SCOPES, ROPE_NORM_HEAD);
     if (status == ROPE_OK)
         status = check_norm_window(part, norm, head_dim);
     if (status == ROPE_OK)
@@ -135,13 +155,14 @@ static rope_status check_cache(rope_append_desc *desc) {
 /* Ahead of the defaults of what it leaves unread. */
 static rope_status check_source(rope_append_desc *desc) {
     rope_status status =
-        rope_choice_check("", "k_source", &desc->k_source, ROPE_SOURCE_CACHE, ROPE_SOURCE_TENSOR);
+        rope_choice_check("", "k_source", &desc->k_source, SOURCES, ROPE_SOURCE_TENSOR);
     if (status != ROPE_OK || desc->k_source == ROPE_SOURCE_TENSOR)
         return status;
     if (desc->cache == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "k_source is %d; allowed is 0 or ROPE_SOURCE_TENSOR (1) without a cache",
-                         desc->k_source);
+                         "k_source is %s; allowed is 0 (default) or ROPE_SOURCE_TENSOR (1) without "
+                         "a cache",
+                         rope_choice_name(SOURCES, desc->k_source).text);
     return rope_unread_check(desc, source_fields, ROPE_COUNT(source_fields), "",
                              "where k_source is ROPE_SOURCE_CACHE");
 }
@@ -173,13 +194,12 @@ rope_status rope_append_descriptor_read(const rope_append_desc *given, rope_appe
     if (status != ROPE_OK)
         return status;
     *full = sized;
-    status =
-        rope_choice_check("", "rotation", &full->rotation, ROPE_ROTATION_OFF, ROPE_ROTATION_ON);
+    status = rope_choice_check("", "rotation", &full->rotation, ROTATIONS, ROPE_ROTATION_ON);
     if (status == ROPE_OK)
         status = rope_embedded_read(&sized.rope, full->rotation == ROPE_ROTATION_ON,
                                     "where rotation is ROPE_ROTATION_OFF", &full->rope);
     if (status == ROPE_OK)
-        status = rope_choice_check("", "cache", &full->cache, ROPE_CACHE_SEQUENCE, 0);
+        status = rope_choice_check("", "cache", &full->cache, CACHES, 0);
     if (status == ROPE_OK)
         status = check_source(full);
     if (status == ROPE_OK && full->cache == 0)

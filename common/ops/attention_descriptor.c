@@ -10,10 +10,14 @@
 _Static_assert(sizeof(rope_attention_desc) <= ROPE_MAX_STRUCT_SIZE / 2, "room for fields to come");
 
 static const rope_unread cache_fields[] = {
-    ROPE_UNREAD(rope_attention_desc, page_size),   ROPE_UNREAD(rope_attention_desc, ring),
-    ROPE_UNREAD(rope_attention_desc, table_dtype), ROPE_UNREAD(rope_attention_desc, k.dtype),
-    ROPE_UNREAD(rope_attention_desc, k.scale),     ROPE_UNREAD(rope_attention_desc, k.dim_block),
-    ROPE_UNREAD(rope_attention_desc, v.dtype),     ROPE_UNREAD(rope_attention_desc, v.scale),
+    ROPE_UNREAD(rope_attention_desc, page_size),
+    ROPE_UNREAD(rope_attention_desc, ring),
+    ROPE_UNREAD_CHOICE(rope_attention_desc, table_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_attention_desc, k.dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_attention_desc, k.scale, rope_scale_names),
+    ROPE_UNREAD(rope_attention_desc, k.dim_block),
+    ROPE_UNREAD_CHOICE(rope_attention_desc, v.dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_attention_desc, v.scale, rope_scale_names),
     ROPE_UNREAD(rope_attention_desc, v.dim_block),
 };
 
@@ -58,7 +62,8 @@ static rope_status check_length(const char *name, int64_t length) {
 
 static rope_status check_mask(rope_attention_desc *desc) {
     rope_status status =
-        rope_choice_check("", "mask", &desc->mask, ROPE_MASK_TREE, ROPE_MASK_CAUSAL);
+        rope_choice_check("", "mask", &desc->mask,
+                          "ROPE_MASK_CAUSAL, ROPE_MASK_FULL, ROPE_MASK_TREE", ROPE_MASK_CAUSAL);
     if (status == ROPE_OK && desc->mask == ROPE_MASK_TREE)
         status = rope_unread_check(desc, range_fields, ROPE_COUNT(range_fields), "",
                                    "where mask is ROPE_MASK_TREE");
@@ -137,7 +142,9 @@ rope_status rope_attention_descriptor_read(const rope_attention_desc *given,
     if (status != ROPE_OK)
         return status;
     *full = sized;
-    status = rope_choice_check("", "rotation", &full->rotation, ROPE_ATTENTION_ROTATE_NONE,
+    status = rope_choice_check("", "rotation", &full->rotation,
+                               "ROPE_ATTENTION_ROTATE_QK, ROPE_ATTENTION_ROTATE_Q, "
+                               "ROPE_ATTENTION_ROTATE_NONE",
                                ROPE_ATTENTION_ROTATE_QK);
     if (status == ROPE_OK)
         status = check_rope(&sized.rope, full);

@@ -6,6 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
+const char rope_dtype_names[] =
+    "ROPE_F32, ROPE_F16, ROPE_BF16, ROPE_F64, ROPE_I32, ROPE_I64, ROPE_F8E4M3, ROPE_F8E5M2, "
+    "ROPE_F8E4M3FNUZ, ROPE_I8";
+const char rope_scale_names[] =
+    "ROPE_SCALE_TENSOR, ROPE_SCALE_HEAD, ROPE_SCALE_TOKEN_HEAD, ROPE_SCALE_TOKEN_HEAD_MAX";
+
 /* What a rotation alone reads of a rope_desc. */
 static const rope_unread rotation_fields[] = {
     ROPE_UNREAD(rope_desc, rotary_dim),
@@ -58,13 +64,33 @@ static int is_zero(const char *bytes, size_t size) {
     return 1;
 }
 
+/* The name of a value, up to a comma; NULL where it has none. */
+static const char *name_of(const char *names, int32_t value) {
+    const char *at = value > 0 ? names : NULL;
+    for (int32_t i = 1; at && i < value; i++) {
+        at = strchr(at, ',');
+        at = at ? at + 2 : NULL;
+    }
+    return at;
+}
+
+rope_choice_text rope_choice_name(const char *names, int32_t value) {
+    rope_choice_text made;
+    const char *name = name_of(names, value);
+    if (name)
+        snprintf(made.text, sizeof made.text, "%d (%.*s)", value, (int)strcspn(name, ","), name);
+    else
+        snprintf(made.text, sizeof made.text, "%d", value);
+    return made;
+}
+
 static void value_text(const rope_unread *field, const char *at, char *text, size_t room) {
     int32_t small;
     int64_t large;
     double real;
     if (field->kind == KIND_I32) {
         memcpy(&small, at, sizeof small);
-        snprintf(text, room, "%d", small);
+        snprintf(text, room, "%s", rope_choice_name(field->names, small).text);
     } else if (field->kind == KIND_I64) {
         memcpy(&large, at, sizeof large);
         snprintf(text, room, "%lld", (long long)large);
@@ -80,7 +106,7 @@ rope_status rope_unread_check(const void *record, const rope_unread *list, size_
                               const char *prefix, const char *where) {
     for (size_t i = 0; i < count; i++) {
         const char *at = (const char *)record + list[i].offset;
-        char value[32];
+        char value[sizeof(rope_choice_text)];
         if (is_zero(at, list[i].size))
             continue;
         value_text(&list[i], at, value, sizeof value);
@@ -90,11 +116,14 @@ rope_status rope_unread_check(const void *record, const rope_unread *list, size_
     return ROPE_OK;
 }
 
-rope_status rope_choice_check(const char *part, const char *name, int32_t *value, int32_t last,
+rope_status rope_choice_check(const char *part, const char *name, int32_t *value, const char *names,
                               int32_t initial) {
+    int32_t last = 1;
+    while (name_of(names, last + 1))
+        last++;
     if (*value < 0 || *value > last)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s%s is %d; allowed is 0..%d", part, name,
-                         *value, last);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s%s is %d; allowed is 0 (%s), %s (1..%d)",
+                         part, name, *value, initial ? "default" : "none", names, last);
     if (*value == 0)
         *value = initial;
     return ROPE_OK;
@@ -103,11 +132,12 @@ rope_status rope_choice_check(const char *part, const char *name, int32_t *value
 rope_status rope_index_dtype_check(const char *name, int32_t *dtype, int is_read, const char *where,
                                    int32_t position_dtype) {
     if (*dtype && !is_read)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %d; allowed is 0 unless cache is %s",
-                         name, *dtype, where);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is 0 unless cache is %s",
+                         name, rope_choice_name(rope_dtype_names, *dtype).text, where);
     if (*dtype && *dtype != ROPE_I32 && *dtype != ROPE_I64)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s is %d; allowed is 0, ROPE_I32 or ROPE_I64 (5, 6)", name, *dtype);
+                         "%s is %s; allowed is 0 (position_dtype), ROPE_I32 or ROPE_I64 (5, 6)",
+                         name, rope_choice_name(rope_dtype_names, *dtype).text);
     if (*dtype == 0)
         *dtype = position_dtype;
     return ROPE_OK;
@@ -128,15 +158,15 @@ rope_status rope_store_check(const char *part, const char *name, int32_t *store_
     const int32_t type = *store_dtype ? *store_dtype : dtype;
     if ((type < ROPE_F32 || type > ROPE_BF16) && (type < ROPE_F8E4M3 || type > ROPE_I8))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.%s is %d; allowed is 0, ROPE_F32, ROPE_F16, ROPE_BF16 (1..3), "
+                         "%s.%s is %s; allowed is 0 (dtype), ROPE_F32, ROPE_F16, ROPE_BF16 (1..3), "
                          "ROPE_F8E4M3, ROPE_F8E5M2, ROPE_F8E4M3FNUZ or ROPE_I8 (7..10)",
-                         part, name, type);
+                         part, name, rope_choice_name(rope_dtype_names, type).text);
     *store_dtype = type;
     if (*scale && type <= ROPE_BF16)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s.scale is %d; allowed is 0 unless %s.%s has 8 bits", part, *scale, part,
-                         name);
-    return rope_choice_check(part, ".scale", scale, ROPE_SCALE_TOKEN_HEAD_MAX, 0);
+                         "%s.scale is %s; allowed is 0 unless %s.%s has 8 bits", part,
+                         rope_choice_name(rope_scale_names, *scale).text, part, name);
+    return rope_choice_check(part, ".scale", scale, rope_scale_names, 0);
 }
 
 /* Without a rotation one pair stands for the window, which every head has. */

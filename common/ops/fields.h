@@ -6,22 +6,28 @@
 
 #include <stddef.h>
 
+/* Names of an enumeration's values from 1 on, as errors list them. */
+extern const char rope_dtype_names[], rope_scale_names[];
+
 /* A field that must be 0 where nothing reads it: a number, or of another kind. */
 typedef enum rope_field_kind { KIND_I32, KIND_I64, KIND_REAL, KIND_OTHER } rope_field_kind;
 typedef struct rope_unread {
     const char *name;
     size_t offset, size;
     rope_field_kind kind;
+    const char *names; /* of an enumeration, or NULL */
 } rope_unread;
 
-#define ROPE_UNREAD(type, field)                                                                   \
+#define ROPE_UNREAD(type, field) ROPE_UNREAD_CHOICE(type, field, NULL)
+#define ROPE_UNREAD_CHOICE(type, field, names)                                                     \
     {                                                                                              \
 #field, offsetof(type, field), sizeof(((type *)0)->field),                                 \
             _Generic(((type *)0)->field, int32_t                                                   \
                      : KIND_I32, int64_t                                                           \
                      : KIND_I64, double                                                            \
                      : KIND_REAL, default                                                          \
-                     : KIND_OTHER)                                                                 \
+                     : KIND_OTHER),                                                                \
+            names                                                                                  \
     }
 
 #define ROPE_COUNT(list) (sizeof(list) / sizeof((list)[0]))
@@ -30,8 +36,14 @@ typedef struct rope_unread {
 rope_status rope_unread_check(const void *record, const rope_unread *list, size_t count,
                               const char *prefix, const char *where);
 
-/* 0..last; 0 becomes `initial`. The field's name is part and name. */
-rope_status rope_choice_check(const char *part, const char *name, int32_t *value, int32_t last,
+/* A value and, where it is one of them, its name: "7 (ROPE_F8E4M3)". */
+typedef struct rope_choice_text {
+    char text[48];
+} rope_choice_text;
+rope_choice_text rope_choice_name(const char *names, int32_t value);
+
+/* 0 or one of names; 0 becomes `initial`. The field's name is part and name. */
+rope_status rope_choice_check(const char *part, const char *name, int32_t *value, const char *names,
                               int32_t initial);
 
 /* 0 unless it is read; then ROPE_I32, ROPE_I64 or 0, which becomes position_dtype. */

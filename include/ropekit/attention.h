@@ -113,8 +113,8 @@ typedef struct rope_attention_args {
     size_t struct_size;     /**< sizeof(rope_attention_args). */
     rope_args rope;         /**< Its struct_size; batch and tokens of the queries; q.in; k.in unless
                                  there is a cache, of k.heads either way; positions of the queries,
-                                 tables, flag and stream. q.out and k.out: NULL, or what receives them
-                                 rotated. */
+                                 tables, flag and stream. q.out and k.out: NULL, or what receives
+                                 them rotated. */
     rope_tensor v;          /**< in: values, NULL with a cache; out NULL; as many heads as k. */
     rope_attention_out out; /**< [batch, tokens, q.heads, v_head_dim]. */
     float *lse;             /**< [batch, token, head], natural logarithm; or NULL. */

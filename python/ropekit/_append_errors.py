@@ -65,7 +65,7 @@ _WORDS = (
         r"\1_weight or \1_norm_weight is given; allowed is None without \1_norm_type",
     ),
     (r"\b([qkv])_weight\.data is NULL", r"\1_weight is not given"),
-    (r"\b([qkv])\.scale is \d", r"\1_scale is given"),
+    (r"\b([qkv])\.scale is \d \(\w+\)", r"\1_scale is given"),
     (r"\bq\.store_dtype\b", "q_out"),
     (r"\b([kv])\.store_dtype\b", r"\1_cache"),
     (r"\b([qkv])\.norm\.(\w+)", r"\1_norm_\2"),

@@ -84,7 +84,7 @@ _WORDS = (
     (r"unless mask is ROPE_MASK_FULL", "unless causal is False"),
     (r"where mask is ROPE_MASK_TREE", "with tree_mask"),
     (r"\b([kv])_cache\.scale\b", r"\1_scale"),
-    (r"\b([kv])\.scale is \d", r"\1_scale is given"),
+    (r"\b([kv])\.scale is \d \(\w+\)", r"\1_scale is given"),
     (r"\b([kv])\.dtype\b", r"\1_cache"),
     (
         r"shard is \d; allowed is 0 or ROPE_SHARD_NONE",

@@ -628,7 +628,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **PLACED, "slots": SLOTS[:1].expand(3)}),
     (TypeError, "slots is torch.float32; allowed is torch.int32 or torch.int64", {
         **PLACED, "slots": SLOTS.float()}),
-    (ValueError, r"the page of batch 0, token 1 is 2; allowed is 0\.\.1 \(pages - 1\)", {
+    (ValueError, r"slots\[0, 1\] is 8; allowed is below 0, or 0\.\.7 \(pages 2 \* page_size 4", {
         **PLACED, "slots": torch.tensor([0, 8, 1])}),
     (ValueError, "k_cache has 2 heads; allowed is 4", {**PLACED, "k": Q}),
     (ValueError, "k_cache has head_dim 64; allowed is 32", {**PLACED, "k": K[..., :32]}),

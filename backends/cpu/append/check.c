@@ -2,6 +2,7 @@
 #include "common/math/cache.h"
 #include "common/status.h"
 
+/* A slot beyond the last is at least pages * page_size, which so fits. */
 static rope_status fail_place(const rope_append_problem *p, const rope_append_call *call,
                               const rope_site *site, const rope_place *place) {
     const int64_t pages = p->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
@@ -11,6 +12,21 @@ static rope_status fail_place(const rope_append_problem *p, const rope_append_ca
                          "0..%lld, for which its sequence has pages",
                          (long long)site->batch, (long long)site->token, (long long)place->index,
                          (long long)(pages * p->page_size - 1));
+    if (p->cache == ROPE_CACHE_SLOTS)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "slots[%lld, %lld] is %lld; allowed is below 0, or 0..%lld (pages %lld * "
+                         "page_size %lld - 1)",
+                         (long long)site->batch, (long long)site->token, (long long)place->index,
+                         (long long)(call->pages * p->page_size - 1), (long long)call->pages,
+                         (long long)p->page_size);
+    if (p->cache == ROPE_CACHE_TABLE)
+        return rope_fail(
+            ROPE_ERROR_POSITION_RANGE,
+            "block_table[%lld, %lld] is %lld; allowed is 0..%lld (pages - 1), as batch "
+            "%lld, token %lld lies there",
+            (long long)site->sequence, (long long)(place->index / p->page_size),
+            (long long)place->page, (long long)call->pages - 1, (long long)site->batch,
+            (long long)site->token);
     return rope_fail(ROPE_ERROR_POSITION_RANGE,
                      "the page of batch %lld, token %lld is %lld; allowed is 0..%lld (pages - 1)",
                      (long long)site->batch, (long long)site->token, (long long)place->page,

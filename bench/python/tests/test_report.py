@@ -1,6 +1,7 @@
 """What the report says of documents made for it."""
 
 import itertools
+import json
 import os
 import re
 import shutil
@@ -578,6 +579,19 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     assert "bandwidth.svg" in update("--check").stderr
 
 
+def test_two_devices_are_told_by_operation(make, update, tmp_path):
+    cases = {"--tokens=2": 1.0, "--append --tokens=2": 0.99, "--append --k-store-dtype=f8e4m3": 0.98}
+    records = [{"case": case, "name": "GPU", "ratio": ratio} for case, ratio in cases.items()]
+    document = {**make([]), "command": "devices", "records": records}
+    (tmp_path / "bench/results/two.json").write_text(json.dumps(document))
+    text = tmp_path / "docs/cuda.md"
+    text.write_text("<!-- begin: devices -->\n-\n<!-- end: devices -->\n")
+    update()
+    both = [("rope_apply", 1.0), ("rope_append", 0.99), ("rope_append into fp8", 0.98)]
+    told = "; ".join(f"{name} on both {r:.4f} to {r:.4f} of each alone" for name, r in both)
+    assert f": {told}.\n" in text.read_text()
+
+
 def attended(implementation, seconds, tokens):
     """A measurement of attention by four sequences."""
     more = {"suite": "attention", "label": "decode" if tokens == 1 else "prompt", "flops": 3e9}
@@ -607,6 +621,30 @@ def test_attention_is_shown_by_what_it_reaches_and_its_tax(make, update, tmp_pat
         ["prompt", "4 x 512", "128", "bf16", "2.73 TFLOP/s, 10.0 %"],
     ]
     assert update("--check").returncode == 0
+
+
+def test_append_is_shown_by_rotations_of_the_tools_own_run(make):
+    """Whichever run its peers come from."""
+    more = {"suite": "append", "label": "decode"}
+    steps, rotation = "ropekit, step after step", "ropekit, rotation of as many bytes"
+    took = {"ropekit": 3e-6, steps: 6e-6, rotation: 2e-6}
+    own = make([measurement(n, s, 1, **more) for n, s in took.items()])
+    own["command"] = "bench"
+    peers = make([measurement(n, s, 1, **more) for n, s in (("ropekit", 4e-6), ("vLLM", 8e-6))])
+    words = {"bench": "33 %, 1.50 rotations, 2.00x step after step", "peers": "25 %, 2.00x vLLM"}
+    words["both"] = "25 %, 1.50 rotations, 2.00x vLLM"
+    for name, documents in (("bench", [own]), ("peers", [peers]), ("both", [own, peers])):
+        found = machines(documents)
+        assert words[name] in summary.append_markdown(found)
+        suite = found[0].suites["append"]
+        assert name == "peers" or column(suite, "rotations") == ["1.50"]
+    assert summary.ahead_markdown(machines([own])) == "No run of append with peers is in bench/results."
+    assert summary.ahead_markdown(machines([peers])) == "In no case."
+    peers["records"][1] |= {m: measurement("vLLM", 2e-6, 1)[m] for m in ("replay", "eager")}
+    (row,) = summary.ahead_markdown(machines([peers])).splitlines()[2:]
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == [
+        *("▼ NOT first", "T 1", "0.500x", "vLLM", "4 us", "2 us")
+    ]
 
 
 def markdown_of_grid(found):

@@ -166,8 +166,9 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
         assert c["shape"]["launch"] == ("programmatic" if early else "serial")
     early = found["programmatic", "Llama-3-8B", "bf16"]
     assert early == [{**s, "launch": "programmatic"} for s in found["decode", "Llama-3-8B", "bf16"]]
-    early = found["append", "Qwen3-8B, decode, programmatic", "bf16"]
-    assert early == [{**s, "launch": "programmatic"} for s in found["append", "Qwen3-8B, decode", "bf16"]]
+    for model in ("Llama-3-8B", "Qwen3-8B"):
+        early = found["append", f"{model}, decode, programmatic", "bf16"]
+        assert early == [{**s, "launch": "programmatic"} for s in found["append", f"{model}, decode", "bf16"]]
     attention = [r for r in document["records"] if r["suite"] == "attention"]
     assert len({r["case"] for r in attention}) == len(attention)
     sizes = {(s["batch"], s["tokens"]) for s in found["attention", "32/8 heads", "bf16"]}
@@ -231,8 +232,14 @@ def test_steps_that_do_the_same_are_an_implementation_of_their_own(tool_path, tm
     command = ["bench", *norm, "--rounds=3", "--threads=2", "--json"]
     document = json.loads(run(tool_path, *command, LD_PRELOAD=built(tmp_path, CLOCK)).stdout)
     results.check(document, "stdout")
-    whole, steps = document["records"]
-    assert [r["implementation"] for r in (whole, steps)] == ["ropekit", "ropekit, step after step"]
+    whole, steps, rotation = document["records"]
+    names = ["ropekit", "ropekit, step after step", "ropekit, rotation of as many bytes"]
+    assert [r["implementation"] for r in document["records"]] == names
+    assert rotation["replay"]["seconds"]["median"] == pytest.approx(1e-3)
+    assert rotation["checked"]["elements"] == 0 < whole["checked"]["elements"]
+    assert whole["rotations"]["median"] == pytest.approx(1) and rotation["bytes"] == whole["bytes"]
+    (cell,) = machines([compact.expand(compact.compact(document))])[0].suites["as given"].cells
+    assert cell.rotations == pytest.approx(1) and cell.rival is None
     assert re.fullmatch("norm: cpu:.*, rotation: cpu:.*, store: cpu:.*", steps["kernel"])
     assert [steps[n]["seconds"]["median"] for n in ("replay", "eager")] == pytest.approx([3e-3, 6e-3])
     assert [steps[n]["ratio"]["median"] for n in ("replay", "eager")] == pytest.approx([1 / 6, 1 / 12])
@@ -254,8 +261,22 @@ def test_bytes_of_append_are_those_that_must_move(tool_path, settings, each):
     shape = ["--append", "--kv-cache=slots", "--tokens=16", "--dtype=bf16"]
     command = ["bench", *shape, *settings.split(), "--rounds=1", "--threads=1", "--json"]
     document = json.loads(run(tool_path, *command).stdout)
+    moved = "--k-source=cache" in settings
     assert {r["bytes"] for r in document["records"]} == {16 * each}
-    assert len(document["records"]) == (1 if "--k-source=cache" in settings else 2)
+    rotated = "ropekit, rotation of as many bytes" in {r["implementation"] for r in document["records"]}
+    assert rotated == (each % (2 * 2 * 64 if "rotary" in settings else 2 * 2 * 128) == 0 and not moved)
+    assert len(document["records"]) == (1 if moved else 2 + rotated)
+
+
+@pytest.mark.parametrize(("settings", "kernels"), [
+    ("--tokens=256", 3), ("--tokens=257", 2), ("--tokens=1 --q-heads=8 --q-store-dtype=f8e4m3", 3),
+    ("--tokens=1 --rotation=off", 2)])  # fmt: skip
+def test_few_tokens_of_append_stand_beside_a_rotation(tool_path, settings, kernels):
+    shape = ["--append", "--kv-cache=slots", "--dtype=bf16", "--k-heads=1", "--head-dim=64"]
+    command = ["bench", *shape, *settings.split(), "--rounds=1", "--threads=1", "--json"]
+    document = json.loads(run(tool_path, *command).stdout)
+    results.check(document, "stdout")
+    assert len(document["records"]) == kernels
 
 
 def test_attention_stands_beside_its_steps_and_rotated_inputs(tool_path, tmp_path):
@@ -513,6 +534,11 @@ def test_a_step_of_the_demo_can_be_repeated(tool_path, options):
     for step in steps:
         (again,) = records(*shlex.split(step["command"])[1:], "--list")
         assert (again["shape"], again["cache"]) == (step["shape"], step["cache"])
+
+
+def test_the_demo_of_append_has_quartiles(tool_path):
+    told = run(tool_path, "demo", "--append", "--tokens=2", "--quick").stdout
+    assert len(re.findall(r"one call .* \S+ [num]?s  +\S+ [num]?s\.\.\S+ [num]?s ", told)) == 2
 
 
 def test_the_command_of_a_case_repeats_it(tool_path):

@@ -11,7 +11,8 @@ from ropekit_bench.compact import case_key
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 STEPS = "ropekit, step after step"  # what append or attention does, each step a call
 ALONE = "ropekit, rotated inputs"  # attention's last step
-OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit steps", STEPS, ALONE)
+ROTATION = "ropekit, rotation of as many bytes"  # rope_apply, beside append of few tokens
+OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit steps", STEPS, ALONE, ROTATION)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 
@@ -27,6 +28,7 @@ class Cell:
     run: dict  # the document that holds them
     alone: dict | None = None  # our record of the tool's own run, where this run has no kernel alone
     alone_run: dict | None = None  # its document
+    own: dict = field(default_factory=dict)  # run of the tool: records, where this run is with peers
 
     @cached_property
     def measure(self):
@@ -72,6 +74,15 @@ class Cell:
     def tax(self):
         """Attention's time over that on rotated inputs; None where that was not measured."""
         return self.seconds(CALL) / self.seconds(ALONE) if ALONE in self.records else None
+
+    @property
+    def rotations(self):
+        """Append's time over that of rope_apply of as many bytes; None where no run of the tool has it."""
+        for records in (self.records, *self.own.values()):
+            if {CALL, ROTATION} <= set(records):
+                ours, beside = (records[n]["replay"]["seconds"]["median"] for n in (CALL, ROTATION))
+                return ours / beside
+        return None
 
     @property
     def quick(self):
@@ -211,6 +222,9 @@ class Machine:
                 else:
                     cell = seen[key]
                     winner = cell.run
+                    if document["command"] == "bench" and winner["command"] != "bench":
+                        of_run = cell.own.setdefault(run_name(document), {})
+                        of_run[record["implementation"]] = record
                     ours = cell.records.get(CALL, {}) if record["implementation"] == CALL else {}
                     if ours and document["command"] == "bench" and "replay" in record:
                         if not cell.alone and "replay" not in ours:

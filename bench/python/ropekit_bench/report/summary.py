@@ -131,13 +131,15 @@ def overview_markdown(machines):
 
 
 def of_one_pass(cell):
-    """How near to a copy one call is, how much faster than the steps apart and than the fastest peer."""
+    """How near to a copy one call is, how many rotations of as many bytes it takes, how much faster it is
+    than the steps apart and than the fastest peer."""
     record = cell.records[CALL]
     timing = record.get("replay", record["eager"])
     beside = [name for name in (STEPS, "ropekit steps") if name in cell.records][:1]
     beside += [cell.rival] if cell.rival else []
     faster = [f", {cell.seconds(n) / cell.seconds(CALL):.2f}x {n.removeprefix('ropekit, ')}" for n in beside]
-    return f"{100 * timing['ratio']['median']:.0f} %{''.join(faster)}"
+    rotations = f", {cell.rotations:.2f} rotations" if cell.rotations else ""
+    return f"{100 * timing['ratio']['median']:.0f} %{rotations}{''.join(faster)}"
 
 
 def by_machine(machines, suite, headings, key, text):
@@ -158,6 +160,17 @@ def append_markdown(machines):
         return cell.label, str(cell.shape["tokens"]), cell.cache
 
     return by_machine(machines, "append", ["case", "tokens", "cache"], key, of_one_pass)
+
+
+def ahead_markdown(machines):
+    """docs/cuda.md's table: the cases of append in which a peer is not behind, on any GPU."""
+    shown = [m for m in machines if "append" in m.suites and m.backend != "cpu"]
+    if not any(m.suites["append"].contested for m in shown):
+        return "No run of append with peers is in bench/results."
+    heading, *_ = behind_rows(shown[0])
+    found = [[m.short, *behind_row(*b)] for m in shown for b in behind(m) if b[1].name == "append"]
+    table = [row[:2] + row[3:] for row in (["device", *heading], *found)]  # the suite is one
+    return markdown(table) if found else "In no case."
 
 
 def of_attention(cell):

@@ -130,6 +130,8 @@ def beside_floor(suite):
         found.insert(1, ("TFLOP/s" + mark, of_kernel(teraflops)))
         if any(c.tax for c in suite.ours):
             found.append(("tax", lambda c: percent(c.tax - 1) if c.tax else "-"))
+    if any(c.rotations for c in suite.ours):
+        found.append(("rotations", lambda c: f"{c.rotations:.2f}" if c.rotations else "-"))
     if any("speedup" in r for r, _ in suite.kernels):
         found.append(("over one thread", of_kernel(lambda r, _: f"{r['speedup']['median']:.2f}x")))
     if any(c.records[CALL].get("table_bytes") for c in suite.ours):
