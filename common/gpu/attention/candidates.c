@@ -60,12 +60,13 @@ static gpuError_t allow_shared(gpu_attention_bound *bound) {
 }
 
 static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
-    gpuError_t error = gpu_kernels_load((const void *const *)bound->kernels,
-                                        sizeof *bound->kernels / sizeof(void *), &bound->early);
+    gpuError_t error =
+        gpu_kernels_load((const void *const *)bound->kernels,
+                         sizeof *bound->kernels / sizeof(void *), &bound->starts_early);
     bound->problem = *problem;
     if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
         error = allow_shared(bound);
-    bound->early &= problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    bound->early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpuGetDeviceCount(&bound->devices);
     if (error == gpuSuccess)

@@ -34,7 +34,7 @@ enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8, GPU_TIL
 
 /* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
  */
-enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 32, GPU_SPLIT_LEAST = 256 };
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 64, GPU_SPLIT_LEAST = 256 };
 
 /* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */
@@ -57,8 +57,8 @@ typedef struct gpu_attention_parts {
  *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
  *   splits: the same as tiles and gpu_attention_parts, as gpu_splits_shared() says, for sequences
  *     of at most GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
- *   join: as generic and gpu_attention_parts: joins splits; grid x strides over sequences and their
- *     queries, y over heads
+ *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
+ *     their queries, y over heads
  */
 typedef struct gpu_attention_kernels {
     const void *check;

@@ -22,6 +22,7 @@ typedef struct launches {
     rope_attention_call call; /* with out where keys lie rotated */
     int32_t *failed;          /* or NULL */
     gpu_attention_parts parts;
+    int32_t early; /* the next one may start before the one ahead of it has ended */
 } launches;
 
 int gpu_attention_may_fail(const rope_attention_problem *p) {
@@ -44,13 +45,16 @@ static int64_t tiles_of(int64_t sequences, int packed, int64_t most, int64_t row
     return packed ? tiles + sequences : tiles * sequences;
 }
 
-static gpuError_t launch(const launches *l, const void *kernel, int64_t x, int64_t y, size_t shared,
+/* Each but the first may start early where the device has it: all wait for the one ahead. */
+static gpuError_t launch(launches *l, const void *kernel, int64_t x, int64_t y, size_t shared,
                          void **arguments) {
     const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
     if (x < 1) /* no sequence, or no key */
         return gpuSuccess;
-    return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, l->bound->early);
+    const int32_t early = l->early;
+    l->early = l->bound->starts_early;
+    return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, early);
 }
 
 /* --- what moves in vectors --- */
@@ -217,7 +221,7 @@ static gpuError_t attend_splits(launches *l, int64_t group, int32_t fits) {
     const int64_t sequences = rope_attention_sequences(call), queries = GPU_SPLIT_ROWS / group;
     l->parts.queries = call->rope.tokens < queries ? call->rope.tokens : queries;
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, &l->parts},
-         *joined[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &l->parts};
+         *joined[] = {(void *)(uintptr_t)p, &l->call, &l->parts};
     gpuError_t error =
         launch(l, bound->kernels->splits[bound->tiles], sequences * l->parts.splits * call->k.heads,
                1, (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), arguments);
@@ -253,7 +257,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
                                 void *workspace, void *stream) {
     const rope_attention_problem *p = &bound->problem;
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, call);
-    launches l = {bound, stream, *call, NULL, {NULL, 0, gpu_splits_most(p, call->k_tokens)}};
+    launches l = {bound,       stream, *call, NULL, {NULL, 0, gpu_splits_most(p, call->k_tokens)},
+                  bound->early};
     gpu_attention_room room;
     gpuError_t error = gpuSuccess;
     if (!gpu_attention_room_of(bound, &sizes, call->k.out != NULL, call->rope.tensor[0].out != NULL,

@@ -15,11 +15,12 @@ typedef struct gpu_attention_bound {
     void *lists;
     const gpu_attention_kernels *kernels;
     int32_t device;
-    int32_t devices;  /* of the machine */
-    int32_t tiles;    /* of GPU_TILE_DIMS; or GPU_GENERIC */
-    int32_t splits;   /* sequences of few queries take the kernel of splits */
-    int32_t early;    /* launches may begin before the one ahead of them has ended */
-    atomic_int asked; /* the runtime was asked about a call's memory */
+    int32_t devices;             /* of the machine */
+    int32_t tiles;               /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t splits;              /* sequences of few queries take the kernel of splits */
+    int32_t early, starts_early; /* launches may begin before the one ahead of a call has ended;
+                                    those of a call before the one ahead of them */
+    atomic_int asked;            /* the runtime was asked about a call's memory */
 } gpu_attention_bound;
 
 /* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */

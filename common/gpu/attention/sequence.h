@@ -113,11 +113,11 @@ GPU_FN bool gpu_slots_meet(int64_t ring, rope_key_range slots, int64_t first, in
            (ring && first - ring + count > slots.first && first - ring < slots.last);
 }
 
-/* Whether every page of the keys that a sequence uses is one of the cache's; of all threads. */
+/* Whether every page of keys that a sequence uses is one of the cache's; of all threads, each of
+ * which answers for its share. */
 GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
                                     const rope_attention_call *call,
-                                    const rope_attention_sequence *s) {
-    const rope_key_range used = gpu_keys_used(p, s);
+                                    const rope_attention_sequence *s, rope_key_range used) {
     if (used.first >= used.last)
         return true;
     if (p->cache == ROPE_CACHE_SEQUENCE)
@@ -158,8 +158,9 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     if (!tile->found)
         return false;
     const bool in_range = !tile->s.fails && !(failed && failed[tile->s.index]);
-    if (!in_range || (gpu_reread(p)->cache &&
-                      !gpu_attention_has_pages(gpu_reread(p), gpu_reread(call), &tile->s)))
+    if (!in_range ||
+        (gpu_reread(p)->cache && !gpu_attention_has_pages(gpu_reread(p), gpu_reread(call), &tile->s,
+                                                          gpu_keys_used(gpu_reread(p), &tile->s))))
         tile->valid = 0;
     __syncthreads();
     if (!tile->valid && threadIdx.x == 0)

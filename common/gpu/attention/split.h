@@ -41,22 +41,51 @@ GPU_FN float *gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64
            (((sequence * parts.queries + query) * heads + head) * parts.splits + split) * (dv + 2);
 }
 
-/* Element i of a row of parts, and its largest logit and sum. */
-GPU_FN float gpu_joined(const float *part, int64_t count, int64_t stride, int dv, int i,
-                        float *largest, float *sum) {
-    float most = -INFINITY, out = 0, all = 0;
+/* The sum of a part whose row is left out. */
+constexpr float GPU_PART_LEFT_OUT = -1;
+
+/* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
+enum { GPU_JOINT_MOST = GPU_SPLITS_MOST };
+static_assert(GPU_SPLIT_ROWS * GPU_SPLIT_WARPS <= GPU_JOINT_MOST, "a block's parts");
+struct gpu_joint {
+    float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
+    float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
+};
+
+/* Weighs parts, `count` a row; of all threads, with a barrier before and behind. */
+GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
+    const int thread = (int)threadIdx.x;
+    __syncthreads();
+    for (int e = thread; e < rows * count; e += GPU_ATTENTION_THREADS) {
+        const int first = e - e % count;
+        float most = -INFINITY;
 #pragma unroll 8
-    for (int64_t n = 0; n < count; n++)
-        most = fmaxf(most, part[n * stride + dv]);
-    const float base = most == -INFINITY ? 0 : most;
-#pragma unroll 8
-    for (int64_t n = 0; n < count; n++) {
-        const float weight = exp2f(part[n * stride + dv] - base);
-        out = fmaf(weight, part[n * stride + i], out);
-        all = fmaf(weight, part[n * stride + dv + 1], all);
+        for (int n = 0; n < count; n++)
+            most = fmaxf(most, j->part_largest[first + n]);
+        j->weight[e] = exp2f(j->part_largest[e] - (most == -INFINITY ? 0 : most));
+        if (e == first)
+            j->largest[e / count] = most;
     }
-    *largest = most;
-    *sum = all;
+    __syncthreads();
+    for (int row = thread; row < rows; row += GPU_ATTENTION_THREADS) {
+        float sum = 0;
+        bool left_out = false;
+#pragma unroll 8
+        for (int e = row * count; e < (row + 1) * count; e++) {
+            left_out |= j->part_sum[e] == GPU_PART_LEFT_OUT;
+            sum = fmaf(j->weight[e], j->part_sum[e], sum);
+        }
+        j->sum[row] = left_out ? GPU_PART_LEFT_OUT : sum;
+    }
+    __syncthreads();
+}
+
+/* An element of a row from those of its parts. */
+GPU_FN float gpu_joined(const float *weight, const float *part, int count, int64_t stride) {
+    float out = 0;
+#pragma unroll 16
+    for (int n = 0; n < count; n++)
+        out = fmaf(weight[n], part[n * stride], out);
     return out;
 }
 
@@ -85,48 +114,48 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 
 #if GPU_HAS_TILES
 
-/* A warp's rows to its parts in shared memory. */
+/* A warp's rows as parts of the block's: elements [row, warp, DV]. */
 template <int DV>
-GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &rows, float *parts) {
+GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &rows, gpu_joint *j,
+                           float *parts) {
     const int lane = gpu_lane(), warp = (int)threadIdx.x / 32;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
+        const int part = (8 * h + lane / 4) * GPU_SPLIT_WARPS + warp;
         float sum = gpu_sums_of<1>(t).sum[0][h];
         sum += gpu_shuffle_xor(sum, 1);
         sum += gpu_shuffle_xor(sum, 2);
-        float *part = parts + ((8 * h + lane / 4) * GPU_SPLIT_WARPS + warp) * (DV + 2);
 #pragma unroll
-        for (int n = 0; n < DV / 8; n++) {
-            part[8 * n + lane % 4 * 2] = rows.out[0][n][2 * h];
-            part[8 * n + lane % 4 * 2 + 1] = rows.out[0][n][2 * h + 1];
-        }
-        part[DV] = gpu_sums_of<1>(t).largest[0][h];
-        part[DV + 1] = sum;
+        for (int n = 0; n < DV / 8; n++)
+            *(float2 *)(void *)(parts + part * DV + 8 * n +
+                                lane % 4 * 2) = {rows.out[0][n][2 * h], rows.out[0][n][2 * h + 1]};
+        j->part_largest[part] = gpu_sums_of<1>(t).largest[0][h];
+        j->part_sum[part] = sum;
     }
 }
 
 /* Joins the warps' parts: to a part of the split, or where it is the only one, to out. */
 template <int DTYPE, int DV>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
-                             bool alone, const float *parts) {
+                             bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = t.call->rope.tensor[0].heads;
     for (int e = (int)threadIdx.x; e < GPU_SPLIT_ROWS * DV; e += GPU_ATTENTION_THREADS) {
-        const int row = e / DV, i = e % DV;
+        const int row = e / DV, i = e % DV, part = row * GPU_SPLIT_WARPS;
+        const bool left_out = t.b->first[row] == INT32_MAX;
         int64_t query, head;
-        float largest, sum;
-        if (!gpu_tile_query(t, row, &query, &head) || t.b->first[row] == INT32_MAX)
+        if (!gpu_tile_query(t, row, &query, &head) || (alone && left_out))
             continue;
-        const float out = gpu_joined(parts + row * GPU_SPLIT_WARPS * (DV + 2), GPU_SPLIT_WARPS,
-                                     DV + 2, DV, i, &largest, &sum);
+        const float out = gpu_joined(j->weight + part, parts + part * DV + i, GPU_SPLIT_WARPS, DV);
         if (alone) {
-            gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out, largest, sum);
+            gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out, j->largest[row],
+                                   j->sum[row]);
             continue;
         }
-        float *part = gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
-        part[i] = out;
+        float *at = gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
+        at[i] = out;
         if (i == 0) {
-            part[DV] = largest;
-            part[DV + 1] = sum;
+            at[DV] = j->largest[row];
+            at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : j->sum[row];
         }
     }
 }
@@ -134,38 +163,46 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
 template <int DTYPE, int D, int DV>
 GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_attention_parts &parts,
                              int64_t split, int64_t part, bool alone) {
+    __shared__ gpu_joint j;
+    float *kept = (float *)(void *)t.stage;
     gpu_tile_begin<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, 1> rows = {};
     gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
-    __syncthreads();
-    gpu_split_keep<DV>(t, rows, (float *)(void *)t.stage);
-    __syncthreads();
-    gpu_split_finish<DTYPE, DV>(t, parts, part, alone, (const float *)(const void *)t.stage);
-    __syncthreads();
+    gpu_split_keep<DV>(t, rows, &j, kept);
+    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_SPLIT_WARPS);
+    gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
+}
+
+/* All rows of a sequence and key head are left out. */
+GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
+                                int64_t key_head, const gpu_attention_parts &parts, int64_t part,
+                                int dv) {
+    const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads,
+                  row = threadIdx.x;
+    if (row == 0)
+        gpu_attention_flag(call);
+    if (row < s->q_count * group)
+        gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
+                 dv)[dv + 1] = GPU_PART_LEFT_OUT;
 }
 
 #endif
 
-/* Whether a sequence is read in splits and has a query, found by all threads; a barrier is behind
- * it. */
-GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention_call *call,
-                           const int32_t *failed, int64_t sequence, gpu_attention_tile *tile) {
-    const rope_attention_sequence s = rope_attention_sequence_of(p, call, sequence);
-    if (!s.fails && (s.q_count < 1 || !gpu_is_decoded(call, &s)))
-        return false;
+/* Whether keys of a sequence have a position and a page; of all threads, with a barrier before and
+ * behind. */
+GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attention_call *call,
+                            const int32_t *failed, rope_key_range keys,
+                            const rope_attention_sequence &s, gpu_attention_tile *tile) {
     __syncthreads();
     if (threadIdx.x == 0) {
         tile->s = s;
         tile->first = 0;
-        tile->valid = 1;
+        tile->valid = !(failed && failed[s.index]);
     }
     __syncthreads();
-    if (s.fails || (failed && failed[sequence]) ||
-        (p->cache && !gpu_attention_has_pages(p, call, &tile->s)))
+    if (p->cache && !gpu_attention_has_pages(p, call, &tile->s, keys))
         tile->valid = 0;
     __syncthreads();
-    if (!tile->valid && threadIdx.x == 0)
-        gpu_attention_flag(call);
     return tile->valid;
 }
 
@@ -185,19 +222,29 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 3)
     gpu_let_next_start();
     const int64_t heads = call.k.heads, each = heads * parts.splits;
     for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * each; n += gridDim.x) {
-        const int64_t sequence = n / each, part = n % each / heads;
-        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, sequence);
+        const int64_t part = n % each / heads, head = n % heads;
+        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n / each);
+        if (s.fails && threadIdx.x == 0)
+            gpu_attention_flag(&call);
+        if (s.fails || s.q_count < 1 || !gpu_is_decoded(&call, &s))
+            continue;
         const rope_key_range used = gpu_splits_used(&p, &s);
         /* Of no key, the first split ends rows. */
         const bool alone = used.last - used.first <= 1;
-        if (part > 0 && (s.fails || part >= used.last - used.first))
+        if (part > 0 && part >= used.last - used.first)
             continue;
-        if (!gpu_split_find(&p, &call, failed, sequence, &b.tile))
+        const rope_key_range keys = gpu_split_of(&s, used.first + part);
+        if (!gpu_split_valid(&p, &call, failed, gpu_within(gpu_keys_used(&p, &s), keys), s,
+                             &b.tile)) {
+            if (alone && threadIdx.x == 0)
+                gpu_attention_flag(&call);
+            if (!alone)
+                gpu_split_leave_out(&call, &b.tile.s, head, parts, part, DV);
             continue;
+        }
         const gpu_tile_call t = {
             &p, &call, &b, (char *)memory, (char *)memory + GPU_SPLIT_ROWS * D * 2, fits};
-        gpu_split_attend<DTYPE, D, DV>(t, (int32_t)(n % heads), parts, used.first + part, part,
-                                       alone);
+        gpu_split_attend<DTYPE, D, DV>(t, (int32_t)head, parts, used.first + part, part, alone);
     }
 #endif
 }
@@ -206,39 +253,38 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 3)
 template <int DTYPE, int DV>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     gpu_attention_join(GPU_PARAMETER rope_attention_problem problem,
-                       GPU_PARAMETER rope_attention_call given, const int32_t *failed,
-                       gpu_attention_parts parts) {
+                       GPU_PARAMETER rope_attention_call given, gpu_attention_parts parts) {
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    __shared__ gpu_attention_tile tile;
-    __shared__ rope_token token;
+    __shared__ gpu_joint j;
     gpu_wait_for_last();
     gpu_let_next_start();
     const int64_t heads = call.rope.tensor[0].heads;
     for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * parts.queries;
          n += gridDim.x) {
-        const int64_t sequence = n / parts.queries, query = n % parts.queries;
-        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, sequence);
-        const rope_key_range used = gpu_splits_used(&p, &s);
-        if (s.fails || query >= s.q_count || used.last - used.first <= 1 ||
-            !gpu_split_find(&p, &call, failed, sequence, &tile))
+        const int64_t query = n % parts.queries;
+        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n / parts.queries);
+        if (s.fails || query >= s.q_count || !gpu_is_decoded(&call, &s))
             continue;
-        if (gpu_queries_may_fail(&p)) {
-            if (threadIdx.x == 0)
-                rope_query_token(&p, &call, &tile.s, query, &token);
+        const rope_key_range used = gpu_splits_used(&p, &s);
+        const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;
+        if (count <= 1)
+            continue;
+        for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+            const float *part = gpu_part(parts, s.index, query, head, heads, 0, DV);
             __syncthreads();
-            if (token.status == ROPE_TOKEN_FAILS)
-                continue;
-        }
-        for (int64_t head = blockIdx.y; head < heads; head += gridDim.y)
-            for (int i = (int)threadIdx.x; i < DV; i += GPU_ATTENTION_THREADS) {
-                float largest, sum;
-                const float *part = gpu_part(parts, sequence, query, head, heads, 0, DV),
-                            out = gpu_joined(part, used.last - used.first, DV + 2, DV, i, &largest,
-                                             &sum);
-                gpu_split_store<DTYPE>(&p, &call, &tile.s, query, head, i, out, largest, sum);
+            if (thread < count) {
+                j.part_largest[thread] = part[thread * (DV + 2) + DV];
+                j.part_sum[thread] = part[thread * (DV + 2) + DV + 1];
             }
+            gpu_joint_weigh(&j, 1, count);
+            for (int i = thread; i < DV && j.sum[0] != GPU_PART_LEFT_OUT;
+                 i += GPU_ATTENTION_THREADS)
+                gpu_split_store<DTYPE>(&p, &call, &s, query, head, i,
+                                       gpu_joined(j.weight, part + i, count, DV + 2), j.largest[0],
+                                       j.sum[0]);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
 
+#include "common/gpu/attention/place.h"
 #include "common/gpu/attention/rows.h"
 
 #include <gpu_tile.h>
@@ -33,14 +34,16 @@ struct gpu_tile_block {
     gpu_tile_signs special[GPU_ATTENTION_THREADS]; /* that reach out, by the same */
     uint8_t signs[2][GPU_TILE_KEYS][GPU_TILE_DIM / 8]; /* values of a tile that are not finite */
     int32_t special_tile, has_special; /* the last one that has such values, 0 none; a row does */
-    uint32_t keys[GPU_TILE_PLACES], values[GPU_TILE_PLACES]; /* in 16 bytes from element 0 */
+    /* In 16 bytes from element 0, as gpu_place_index orders them. */
+    alignas(16) uint32_t keys[GPU_TILE_PLACES], values[GPU_TILE_PLACES];
     uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
     int32_t query[GPU_TILE_ROWS];    /* of a row, from `query0` of its sequence on */
     rope_key_range seen, common;     /* by some row, by all */
     gpu_key_origin base;             /* the first key of the first tile */
-    int64_t group, query0, next;     /* heads of q a key head; the first query; what comes next */
-    int32_t head;                    /* of keys */
-    int32_t end;                     /* from base to the last key that is seen */
+    gpu_key_source k, v;
+    int64_t group, query0, next; /* heads of q a key head; the first query; what comes next */
+    int32_t head;                /* of keys */
+    int32_t end;                 /* from base to the last key that is seen */
 };
 
 enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
@@ -260,6 +263,8 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
         b->seen = {before.first, after.last};
         b->common = {after.first, before.last};
         b->base = gpu_key_origin_of(t.p, base);
+        b->k = gpu_key_source_of(&t.call->k, &b->tile.s, head);
+        b->v = gpu_key_source_of(&t.call->v, &b->tile.s, head);
         b->end = before.first < after.last ? gpu_tile_near(after.last, base) : 0;
     }
     __syncthreads();
@@ -271,39 +276,67 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
 
 /* --- keys and values --- */
 
+/* Rows of a tile that threads copy at a time: a thread's are swizzled alike. */
+template <int D> GPU_FN constexpr int gpu_copy_step(void) {
+    static_assert(GPU_ATTENTION_THREADS * 8 / D % 8 == 0, "a multiple of 8 apart");
+    return GPU_ATTENTION_THREADS * 8 / D;
+}
+
+/* Places of a thread's rows of a tile lie side by side. */
+template <int D> GPU_FN int gpu_place_index(int n) {
+    enum { STEP = gpu_copy_step<D>() };
+    const int row = n % GPU_TILE_KEYS;
+    return n % GPU_TILE_PLACES - row + row % STEP * (GPU_TILE_KEYS / STEP) + row / STEP;
+}
+
 /* Where the heads of a thread's key, of those from `first` of the block's on, begin; of a key that
  * no row sees, 0. */
-GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
-    const int n = first + gpu_thread(), at = n % GPU_TILE_PLACES;
+template <int D, int DV> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
+    const int n = first + gpu_thread();
     const gpu_tile_block *b = t.b;
     int64_t key = 0, value = 0;
     if (b->base.key + n >= b->seen.first && b->base.key + n < b->seen.last) {
-        key = gpu_head_from(t.p, t.call, &t.call->k, &t.p->k, &b->tile.s, b->base, n, t.b->head).at;
-        value =
-            gpu_head_from(t.p, t.call, &t.call->v, &t.p->v, &b->tile.s, b->base, n, t.b->head).at;
+        const rope_attention_sequence *s = &b->tile.s;
+        key = gpu_place_at(b->k, gpu_place_from(t.p, t.call, &t.call->k, s, b->base, n));
+        value = gpu_place_at(b->v, gpu_place_from(t.p, t.call, &t.call->v, s, b->base, n));
     }
-    t.b->keys[at] = (uint32_t)(key / 8);
-    t.b->values[at] = (uint32_t)(value / 8);
+    t.b->keys[gpu_place_index<D>(n)] = (uint32_t)(key / 8);
+    t.b->values[gpu_place_index<DV>(n)] = (uint32_t)(value / 8);
 }
 
-/* Copies a tile's rows to shared memory, zeros for keys that no row sees. A thread's rows are a
- * multiple of 8 apart, so that they are swizzled alike. */
+/* Copies rows of a tile, all or those of a range. */
+template <int D, bool ALL>
+GPU_FN void gpu_tile_copy_rows(const char *from, const uint32_t *places, int first, unsigned count,
+                               char *to) {
+    enum { STEP = gpu_copy_step<D>() };
+#pragma unroll
+    for (int e = 0; e < GPU_TILE_KEYS / STEP; e += 4) {
+        const uint4 four = *(const uint4 *)(const void *)(places + e);
+        const uint32_t at[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            gpu_copy_async(to + (e + i) * STEP * D * 2, from + 16 * (uint64_t)at[i],
+                           ALL || (unsigned)(first + (e + i) * STEP) < count);
+    }
+}
+
+/* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
 template <int D>
 GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
                           const uint32_t *places, int first, char *to) {
-    enum { STEP = GPU_ATTENTION_THREADS * 8 / D };
-    static_assert(STEP % 8 == 0, "rows of a thread are swizzled alike");
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
     const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
     const int64_t key = t.b->base.key + first;
-    const int before = gpu_tile_near(t.b->seen.first, key),
-              end = gpu_tile_near(t.b->seen.last, key), at = row - before;
-    const unsigned count = end > before ? (unsigned)(end - before) : 0;
+    const rope_key_range seen = t.b->seen;
+    places += gpu_place_index<D>(first + row);
     to += gpu_swizzled<D>(row, chunk);
-#pragma unroll
-    for (int e = 0; e < GPU_TILE_KEYS / STEP; e++)
-        gpu_copy_async(to + e * STEP * D * 2, from + 16 * (uint64_t)places[row + e * STEP],
-                       (unsigned)(at + e * STEP) < count);
+    if (key >= seen.first && key + GPU_TILE_KEYS <= seen.last) {
+        gpu_tile_copy_rows<D, true>(from, places, 0, 0, to);
+        return;
+    }
+    const int before = gpu_tile_near(seen.first, key), end = gpu_tile_near(seen.last, key);
+    gpu_tile_copy_rows<D, false>(from, places, row - before,
+                                 end > before ? (unsigned)(end - before) : 0, to);
 }
 
 /* The same of elements that do not lie side by side, or are of another type. */
@@ -315,8 +348,13 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to)
         const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
         const bool there = first + row >= t.b->seen.first && first + row < t.b->seen.last;
         gpu_attention_head h = {0, 1};
-        if (there)
-            h = gpu_head_from(t.p, t.call, o, s, &t.b->tile.s, t.b->base, from + row, t.b->head);
+        if (there) {
+            const gpu_key_place place =
+                gpu_place_from(t.p, t.call, o, &t.b->tile.s, t.b->base, from + row);
+            h.at = gpu_place_at(value ? t.b->v : t.b->k, place);
+            if (gpu_is_cached(o))
+                h.scale = gpu_place_scale(t.call, o, s, place.page, place.slot, t.b->head);
+        }
         for (int i = gpu_lane(); i < D; i += 32)
             *gpu_swizzled_element<D>(to, row, i) =
                 there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, s, h, i))
@@ -731,8 +769,7 @@ template <int D> GPU_FN char *gpu_tile_values(const gpu_tile_call &t) {
 
 template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call &t, int first) {
     if (t.fits & GPU_TILE_K)
-        gpu_tile_copy<D>(t, &t.call->k, t.b->keys + first % GPU_TILE_PLACES, first,
-                         gpu_tile_keys<D>(t, first));
+        gpu_tile_copy<D>(t, &t.call->k, t.b->keys, first, gpu_tile_keys<D>(t, first));
     else
         gpu_tile_read<DTYPE, D>(t, 0, first, gpu_tile_keys<D>(t, first));
 }
@@ -740,8 +777,7 @@ template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call 
 template <int DTYPE, int D, int DV>
 GPU_FN void gpu_tile_fetch_values(const gpu_tile_call &t, int first) {
     if (t.fits & GPU_TILE_V)
-        gpu_tile_copy<DV>(t, &t.call->v, t.b->values + first % GPU_TILE_PLACES, first,
-                          gpu_tile_values<D>(t));
+        gpu_tile_copy<DV>(t, &t.call->v, t.b->values, first, gpu_tile_values<D>(t));
     else
         gpu_tile_read<DTYPE, DV>(t, 1, first, gpu_tile_values<D>(t));
 }
@@ -754,7 +790,7 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
     t.b->special_tile = t.b->has_special = 0;
     __syncthreads();
     gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
-    gpu_tile_place(t, 0);
+    gpu_tile_place<D, DV>(t, 0);
     __syncthreads();
     gpu_tile_fetch_keys<DTYPE, D>(t, 0);
     gpu_copies_mark();
@@ -797,7 +833,7 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
         gpu_tile_fetch_keys<DTYPE, D>(t, first + GPU_TILE_KEYS);
     gpu_copies_mark();
     if (first % GPU_ATTENTION_THREADS == 0)
-        gpu_tile_place(t, first + GPU_ATTENTION_THREADS);
+        gpu_tile_place<D, DV>(t, first + GPU_ATTENTION_THREADS);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_look<DTYPE, D, DV, MT>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
                                         state, w, rows);
