@@ -128,7 +128,7 @@ static inline cudaError_t gpu_tile_memory(int device, int *bytes) {
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (error == cudaSuccess)
-        *bytes = major < 8 ? 0 : *bytes > 16384 ? *bytes - 16384 : 0; /* of a block beside them */
+        *bytes = major < 8 ? 0 : *bytes > 18432 ? *bytes - 18432 : 0; /* of a block beside them */
     return error;
 }
 

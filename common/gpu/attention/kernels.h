@@ -87,8 +87,9 @@ static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
     return 2 * (GPU_TILE_ROWS * head_dim + GPU_TILE_KEYS * (2 * head_dim + v_head_dim));
 }
 
+/* The same, with two tiles of values. */
 static inline int32_t gpu_splits_shared(int32_t head_dim, int32_t v_head_dim) {
-    return 2 * (GPU_SPLIT_ROWS * head_dim + GPU_TILE_KEYS * (2 * head_dim + v_head_dim));
+    return 2 * (GPU_SPLIT_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

@@ -122,15 +122,12 @@ GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &r
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int part = (8 * h + lane / 4) * GPU_SPLIT_WARPS + warp;
-        float sum = gpu_sums_of<1>(t).sum[0][h];
-        sum += gpu_shuffle_xor(sum, 1);
-        sum += gpu_shuffle_xor(sum, 2);
 #pragma unroll
         for (int n = 0; n < DV / 8; n++)
             *(float2 *)(void *)(parts + part * DV + 8 * n +
                                 lane % 4 * 2) = {rows.out[0][n][2 * h], rows.out[0][n][2 * h + 1]};
         j->part_largest[part] = gpu_sums_of<1>(t).largest[0][h];
-        j->part_sum[part] = sum;
+        j->part_sum[part] = gpu_tile_sum<1>(t, 8 * h + lane / 4);
     }
 }
 
@@ -139,21 +136,24 @@ template <int DTYPE, int DV>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = t.call->rope.tensor[0].heads;
-    for (int e = (int)threadIdx.x; e < GPU_SPLIT_ROWS * DV; e += GPU_ATTENTION_THREADS) {
-        const int row = e / DV, i = e % DV, part = row * GPU_SPLIT_WARPS;
+#pragma unroll 1
+    for (int row = 0; row < GPU_SPLIT_ROWS; row++) {
         const bool left_out = t.b->first[row] == INT32_MAX;
         int64_t query, head;
         if (!gpu_tile_query(t, row, &query, &head) || (alone && left_out))
             continue;
-        const float out = gpu_joined(j->weight + part, parts + part * DV + i, GPU_SPLIT_WARPS, DV);
-        if (alone) {
-            gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out, j->largest[row],
-                                   j->sum[row]);
-            continue;
+        const int part = row * GPU_SPLIT_WARPS;
+        float *at = alone ? NULL : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
+        for (int i = (int)threadIdx.x; i < DV; i += GPU_ATTENTION_THREADS) {
+            const float out =
+                gpu_joined(j->weight + part, parts + part * DV + i, GPU_SPLIT_WARPS, DV);
+            if (alone)
+                gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out,
+                                       j->largest[row], j->sum[row]);
+            else
+                at[i] = out;
         }
-        float *at = gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
-        at[i] = out;
-        if (i == 0) {
+        if (!alone && threadIdx.x == 0) {
             at[DV] = j->largest[row];
             at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : j->sum[row];
         }
@@ -165,7 +165,7 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
-    gpu_tile_begin<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_begin<DTYPE, D, DV, 1, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, 1> rows = {};
     gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
     gpu_split_keep<DV>(t, rows, &j, kept);

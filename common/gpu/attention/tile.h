@@ -20,9 +20,22 @@ enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
  * shared memory, as registers do not hold them beside a tile's products. */
 template <int MT> struct gpu_tile_sums { float largest[MT][2], sum[MT][2]; };
 
+/* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
+ * out's element 0 to its own, -1 where it is left out. */
+struct gpu_tile_end {
+    float factor;
+    int32_t none;
+    int64_t out;
+};
+
 /* Elements of a head that are infinite, and those that are below 0; NaN is both. */
 struct gpu_tile_signs {
     uint32_t above[GPU_TILE_DIM / 32], below[GPU_TILE_DIM / 32];
+};
+
+/* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. */
+struct gpu_tile_keys_seen {
+    int32_t from, end, common, common_end;
 };
 
 /* What threads of a block share, beside queries and tiles of keys and values. */
@@ -30,6 +43,7 @@ struct gpu_tile_block {
     gpu_attention_tile tile;
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     gpu_tile_sums<2> sums[GPU_ATTENTION_THREADS];
+    gpu_tile_end ends[GPU_ATTENTION_THREADS];
     uint64_t sees[GPU_ATTENTION_THREADS];          /* keys of a tile, by a row of a thread's warp */
     gpu_tile_signs special[GPU_ATTENTION_THREADS]; /* that reach out, by the same */
     uint8_t signs[2][GPU_TILE_KEYS][GPU_TILE_DIM / 8]; /* values of a tile that are not finite */
@@ -38,12 +52,11 @@ struct gpu_tile_block {
     alignas(16) uint32_t keys[GPU_TILE_PLACES], values[GPU_TILE_PLACES];
     uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
     int32_t query[GPU_TILE_ROWS];    /* of a row, from `query0` of its sequence on */
-    rope_key_range seen, common;     /* by some row, by all */
-    gpu_key_origin base;             /* the first key of the first tile */
+    alignas(16) gpu_tile_keys_seen seen;
+    gpu_key_origin base; /* the first key of the first tile */
     gpu_key_source k, v;
     int64_t group, query0, next; /* heads of q a key head; the first query; what comes next */
     int32_t head;                /* of keys */
-    int32_t end;                 /* from base to the last key that is seen */
 };
 
 enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
@@ -79,9 +92,9 @@ template <int MT> GPU_FN int gpu_warp_key(void) {
     return MT == 1 ? gpu_thread() / 32 * gpu_warp_keys<MT>() : 0;
 }
 
-/* A thread's own. */
-template <int MT> GPU_FN gpu_tile_sums<MT> &gpu_sums_of(const gpu_tile_call &t) {
-    return *(gpu_tile_sums<MT> *)(void *)(t.b->sums + gpu_thread());
+/* Those of the thread `further` behind this one. */
+template <int MT> GPU_FN gpu_tile_sums<MT> &gpu_sums_of(const gpu_tile_call &t, int further = 0) {
+    return *(gpu_tile_sums<MT> *)(void *)(t.b->sums + gpu_thread() + further);
 }
 
 /* First row of a warp. */
@@ -260,12 +273,12 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
         b->head = head;
         b->group = group;
         b->query0 = query0;
-        b->seen = {before.first, after.last};
-        b->common = {after.first, before.last};
+        b->seen = {gpu_tile_near(before.first, base),
+                   before.first < after.last ? gpu_tile_near(after.last, base) : 0,
+                   gpu_tile_near(after.first, base), gpu_tile_near(before.last, base)};
         b->base = gpu_key_origin_of(t.p, base);
         b->k = gpu_key_source_of(&t.call->k, &b->tile.s, head);
         b->v = gpu_key_source_of(&t.call->v, &b->tile.s, head);
-        b->end = before.first < after.last ? gpu_tile_near(after.last, base) : 0;
     }
     __syncthreads();
     for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
@@ -295,7 +308,7 @@ template <int D, int DV> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int 
     const int n = first + gpu_thread();
     const gpu_tile_block *b = t.b;
     int64_t key = 0, value = 0;
-    if (b->base.key + n >= b->seen.first && b->base.key + n < b->seen.last) {
+    if (n >= b->seen.from && n < b->seen.end) {
         const rope_attention_sequence *s = &b->tile.s;
         key = gpu_place_at(b->k, gpu_place_from(t.p, t.call, &t.call->k, s, b->base, n));
         value = gpu_place_at(b->v, gpu_place_from(t.p, t.call, &t.call->v, s, b->base, n));
@@ -326,27 +339,23 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
                           const uint32_t *places, int first, char *to) {
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
     const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
-    const int64_t key = t.b->base.key + first;
-    const rope_key_range seen = t.b->seen;
+    const int before = t.b->seen.from, end = t.b->seen.end;
     places += gpu_place_index<D>(first + row);
     to += gpu_swizzled<D>(row, chunk);
-    if (key >= seen.first && key + GPU_TILE_KEYS <= seen.last) {
+    if (first >= before && first + GPU_TILE_KEYS <= end)
         gpu_tile_copy_rows<D, true>(from, places, 0, 0, to);
-        return;
-    }
-    const int before = gpu_tile_near(seen.first, key), end = gpu_tile_near(seen.last, key);
-    gpu_tile_copy_rows<D, false>(from, places, row - before,
-                                 end > before ? (unsigned)(end - before) : 0, to);
+    else
+        gpu_tile_copy_rows<D, false>(from, places, first + row - before,
+                                     end > before ? (unsigned)(end - before) : 0, to);
 }
 
 /* The same of elements that do not lie side by side, or are of another type. */
 template <int DTYPE, int D>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to) {
-    const int64_t first = t.b->base.key + from;
     for (int row = gpu_thread() / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
         const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
         const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
-        const bool there = first + row >= t.b->seen.first && first + row < t.b->seen.last;
+        const bool there = from + row >= t.b->seen.from && from + row < t.b->seen.end;
         gpu_attention_head h = {0, 1};
         if (there) {
             const gpu_key_place place =
@@ -367,17 +376,25 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to)
 /* Whether all rows see all keys of a tile, the same ones, or each its own; or a warp's none. */
 enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART, GPU_TILE_UNSEEN };
 
-template <int MT> GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, int first) {
-    const gpu_tile_block *b = t.b;
+/* Of `keys` keys from `first` of the block's on, for a block's rows. */
+GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first,
+                              int keys) {
     if (t.p->mask == ROPE_MASK_TREE)
         return GPU_TILE_APART;
-    const int64_t key = b->base.key + first;
-    if (key >= b->common.first && key + gpu_warp_keys<MT>() <= b->common.last)
+    if (first >= seen.common && first + keys <= seen.common_end)
         return GPU_TILE_WHOLE;
-    if (b->last[gpu_warp_row<MT>() + 16 * MT - 1] <= first)
-        return GPU_TILE_UNSEEN;
-    return b->seen.first == b->common.first && b->seen.last == b->common.last ? GPU_TILE_ALIKE
-                                                                              : GPU_TILE_APART;
+    return seen.from == seen.common && seen.end == seen.common_end ? GPU_TILE_ALIKE
+                                                                   : GPU_TILE_APART;
+}
+
+/* The same for a warp's rows and keys. */
+template <int MT>
+GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
+    const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<MT>());
+    return state != GPU_TILE_WHOLE && t.p->mask != ROPE_MASK_TREE &&
+                   t.b->last[gpu_warp_row<MT>() + 16 * MT - 1] <= first
+               ? GPU_TILE_UNSEEN
+               : state;
 }
 
 template <int DTYPE, int D, int MT>
@@ -539,12 +556,12 @@ GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
         for (int h = 0; h < 2; h++) {
             const float base = sums.largest[m][h] == -INFINITY ? 0 : sums.largest[m][h];
 #pragma unroll
-            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
-#pragma unroll
-                for (int e = 2 * h; e < 2 * h + 2; e++) {
-                    s[m][n][e] = gpu_exp2(fmaf(s[m][n][e], unit, -base));
-                    sums.sum[m][h] += s[m][n][e];
-                }
+            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++) {
+                float *two = s[m][n] + 2 * h;
+                two[0] = gpu_exp2(fmaf(two[0], unit, -base));
+                two[1] = gpu_exp2(fmaf(two[1], unit, -base));
+                sums.sum[m][h] += two[0] + two[1];
+            }
         }
     gpu_sums_of<MT>(t) = sums;
 }
@@ -602,15 +619,6 @@ template <int DTYPE> GPU_FN uint32_t gpu_tile_infinite(uint4 eight, uint32_t sig
         found |= (uint32_t)((x & infinity) == infinity && x != (infinity | (sign ^ 0x8000u))) << i;
     }
     return found;
-}
-
-/* Whether rows may differ in what they see of a tile; of all threads alike. */
-GPU_FN bool gpu_tile_differs(const gpu_tile_call &t, int first) {
-    const gpu_tile_block *b = t.b;
-    const int64_t key = b->base.key + first;
-    return t.p->mask == ROPE_MASK_TREE ||
-           ((key < b->common.first || key + GPU_TILE_KEYS > b->common.last) &&
-            (b->seen.first != b->common.first || b->seen.last != b->common.last));
 }
 
 /* Takes such values out of a tile; whether it had any. A barrier is behind it. */
@@ -704,16 +712,32 @@ GPU_FN void gpu_tile_add_special(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &
 
 /* --- a block --- */
 
-/* Ends a row, one of a thread's; `sum` is of the whole row. */
-template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, float sum,
-                           const gpu_tile_rows<DV, MT> &rows) {
-    const int lane = gpu_lane(), row = gpu_warp_row<MT>() + 16 * m + 8 * h + lane / 4;
+/* The first of the four lanes that share a row of a warp, from this one on. */
+GPU_FN int gpu_row_lanes(int row) {
+    return row % 8 * 4 - gpu_lane();
+}
+
+/* The sum of a row of a warp. */
+template <int MT> GPU_FN float gpu_tile_sum(const gpu_tile_call &t, int row) {
+    const int first = gpu_row_lanes(row), m = row / 16, h = row / 8 % 2;
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        sum[i] = gpu_sums_of<MT>(t, first + i).sum[m][h];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* Ends a row, one a lane: what its elements are multiplied by, and where they go, -1 nowhere. */
+template <int MT> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
+    const int lane = gpu_lane(), row = gpu_warp_row<MT>() + lane;
     const rope_attention_sequence *s = &t.b->tile.s;
     int64_t query, head;
+    gpu_tile_end *end = t.b->ends + gpu_thread();
+    end->out = -1;
     if (!gpu_tile_query(t, row, &query, &head) || t.b->first[row] == INT32_MAX)
         return;
-    float largest = gpu_sums_of<MT>(t).largest[m][h], kept = 1;
+    float largest = gpu_sums_of<MT>(t, gpu_row_lanes(lane)).largest[lane / 16][lane / 8 % 2],
+          sum = gpu_tile_sum<MT>(t, lane), kept = 1;
     if (t.p->sink_dtype) {
         float one;
         const float sink = 1.44269504f * gpu_attention_sink(t.p, t.call, head, &one),
@@ -722,49 +746,64 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, float sum,
         sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
         largest = now;
     }
-    const float factor = sum == 0 ? 0 : kept / sum;
-    const int64_t *stride = t.call->out_stride;
-    uint16_t *out = (uint16_t *)t.call->out + s->q_row * stride[0] +
-                    (s->q_first + query) * stride[1] + head * stride[2];
+    const int64_t *out = t.call->out_stride, *lse = t.call->lse_stride;
+    end->factor = sum == 0 ? 0 : kept / sum;
+    end->none = sum == 0;
+    end->out = s->q_row * out[0] + (s->q_first + query) * out[1] + head * out[2];
+    if (t.call->lse)
+        t.call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
+            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+}
+
+/* Elements of a row of a thread's to out. */
+template <int DTYPE, int DV, int MT>
+GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
+                           const gpu_tile_rows<DV, MT> &rows) {
+    const int lane = gpu_lane();
+    const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + 8 * h + lane / 4];
+    if (end.out < 0)
+        return;
+    uint16_t *out = (uint16_t *)t.call->out + end.out;
 #pragma unroll
     for (int n = 0; n < DV / 8; n++) {
         const int i = 8 * n + lane % 4 * 2;
-        uint32_t two = gpu_join<DTYPE>(fmaf(rows.out[m][n][2 * h], factor, 0.0f),
-                                       fmaf(rows.out[m][n][2 * h + 1], factor, 0.0f));
-        two = sum == 0 ? 0 : two;
+        uint32_t two = gpu_join<DTYPE>(fmaf(rows.out[m][n][2 * h], end.factor, 0.0f),
+                                       fmaf(rows.out[m][n][2 * h + 1], end.factor, 0.0f));
+        two = end.none ? 0 : two;
         if (t.fits & GPU_TILE_OUT) {
             *(uint32_t *)(out + i) = two;
         } else {
-            out[i * stride[3]] = (uint16_t)two;
-            out[(i + 1) * stride[3]] = (uint16_t)(two >> 16);
+            const int64_t stride = t.call->out_stride[3];
+            out[i * stride] = (uint16_t)two;
+            out[(i + 1) * stride] = (uint16_t)(two >> 16);
         }
     }
-    stride = t.call->lse_stride;
-    if (t.call->lse && lane % 4 == 0)
-        t.call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
 template <int DTYPE, int DV, int MT>
 GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, MT> &rows) {
+    gpu_tile_end_row<MT>(t);
+    gpu_warp_barrier();
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float sum = gpu_sums_of<MT>(t).sum[m][h];
-            sum += gpu_shuffle_xor(sum, 1);
-            sum += gpu_shuffle_xor(sum, 2);
-            gpu_tile_store<DTYPE, DV, MT>(t, m, h, sum, rows);
-        }
+        for (int h = 0; h < 2; h++)
+            gpu_tile_store<DTYPE, DV, MT>(t, m, h, rows);
 }
 
-/* Where a tile's keys lie, those of two tiles in turn, and its values. */
+/* Values of so many tiles have room. With MT 1 memory is waited for, and a tile comes whole. */
+template <int MT> GPU_FN constexpr int gpu_value_stages(void) {
+    return MT == 1 ? 2 : 1;
+}
+
+/* Where a tile's keys and its values lie. */
 template <int D> GPU_FN char *gpu_tile_keys(const gpu_tile_call &t, int first) {
     return t.stage + first / GPU_TILE_KEYS % 2 * GPU_TILE_KEYS * D * 2;
 }
 
-template <int D> GPU_FN char *gpu_tile_values(const gpu_tile_call &t) {
-    return t.stage + 2 * GPU_TILE_KEYS * D * 2;
+template <int D, int DV, int MT> GPU_FN char *gpu_tile_values(const gpu_tile_call &t, int first) {
+    return t.stage + 2 * GPU_TILE_KEYS * D * 2 +
+           first / GPU_TILE_KEYS % gpu_value_stages<MT>() * GPU_TILE_KEYS * DV * 2;
 }
 
 template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call &t, int first) {
@@ -774,16 +813,17 @@ template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call 
         gpu_tile_read<DTYPE, D>(t, 0, first, gpu_tile_keys<D>(t, first));
 }
 
-template <int DTYPE, int D, int DV>
+template <int DTYPE, int D, int DV, int MT>
 GPU_FN void gpu_tile_fetch_values(const gpu_tile_call &t, int first) {
+    char *values = gpu_tile_values<D, DV, MT>(t, first);
     if (t.fits & GPU_TILE_V)
-        gpu_tile_copy<DV>(t, &t.call->v, t.b->values, first, gpu_tile_values<D>(t));
+        gpu_tile_copy<DV>(t, &t.call->v, t.b->values, first, values);
     else
-        gpu_tile_read<DTYPE, DV>(t, 1, first, gpu_tile_values<D>(t));
+        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
 }
 
 /* Queries and the first keys on their way. */
-template <int DTYPE, int D, int DV, int ROWS>
+template <int DTYPE, int D, int DV, int MT, int ROWS>
 GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     gpu_tile_see<ROWS>(t, head, within);
     t.b->special[threadIdx.x] = {};
@@ -793,6 +833,8 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
     gpu_tile_place<D, DV>(t, 0);
     __syncthreads();
     gpu_tile_fetch_keys<DTYPE, D>(t, 0);
+    if (gpu_value_stages<MT>() == 2)
+        gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, 0);
     gpu_copies_mark();
     if (!gpu_rotates_queries(t.p, t.call))
         return;
@@ -817,30 +859,43 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
     gpu_tile_round<DTYPE, MT>(s, w);
 }
 
-/* The tile from key `first` of the block's on; its values and the next one's keys come meanwhile.
- */
+/* Sends for what comes behind the tile from key `first` of the block's on. */
 template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, MT> &rows) {
-    const int at = gpu_warp_key<MT>();
-    char *values = gpu_tile_values<D>(t);
-    const int32_t state = gpu_tile_state<MT>(t, first + at);
-    gpu_tile_weights<MT> w;
-    gpu_copies_wait<0>();
-    __syncthreads();
-    gpu_tile_fetch_values<DTYPE, D, DV>(t, first);
+GPU_FN void gpu_tile_fetch_next(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
+    const int next = first + GPU_TILE_KEYS;
+    if (gpu_value_stages<MT>() == 1)
+        gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, first);
     gpu_copies_mark();
-    if (first + GPU_TILE_KEYS < t.b->end)
-        gpu_tile_fetch_keys<DTYPE, D>(t, first + GPU_TILE_KEYS);
+    if (next < seen.end) {
+        gpu_tile_fetch_keys<DTYPE, D>(t, next);
+        if (gpu_value_stages<MT>() == 2)
+            gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, next);
+    }
     gpu_copies_mark();
     if (first % GPU_ATTENTION_THREADS == 0)
         gpu_tile_place<D, DV>(t, first + GPU_ATTENTION_THREADS);
+}
+
+/* The tile from key `first` of the block's on. */
+template <int DTYPE, int D, int DV, int MT>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, MT> &rows) {
+    const int at = gpu_warp_key<MT>();
+    const gpu_tile_keys_seen seen = t.b->seen;
+    const int32_t state = gpu_warp_state<MT>(t, seen, first + at);
+    gpu_tile_weights<MT> w;
+    gpu_copies_wait<0>();
+    __syncthreads();
+    gpu_tile_fetch_next<DTYPE, D, DV, MT>(t, seen, first);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_look<DTYPE, D, DV, MT>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
                                         state, w, rows);
-    gpu_copies_wait<1>();
-    __syncthreads();
-    if (gpu_tile_differs(t, first) && gpu_tile_clean<DTYPE, DV>(t, first, values) &&
-        state != GPU_TILE_UNSEEN)
+    if (gpu_value_stages<MT>() == 1) {
+        gpu_copies_wait<1>();
+        __syncthreads();
+    }
+    char *values = gpu_tile_values<D, DV, MT>(t, first);
+    if (gpu_tile_state(t, t.b->seen, first, GPU_TILE_KEYS) == GPU_TILE_APART &&
+        gpu_tile_clean<DTYPE, DV>(t, first, values) && state != GPU_TILE_UNSEEN)
         gpu_tile_mark<DV, MT>(t, at, w);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_add<DTYPE, DV, MT>(values + at * DV * 2, w, rows);
@@ -855,7 +910,7 @@ GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
         none.largest[m][0] = none.largest[m][1] = -INFINITY;
     gpu_sums_of<MT>(t) = none;
 #pragma unroll 1
-    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS)
+    for (int first = 0; first < t.b->seen.end; first += GPU_TILE_KEYS)
         gpu_tile_attend<DTYPE, D, DV, MT>(t, first, rows);
     gpu_copies_wait<0>();
     __syncthreads();
@@ -866,7 +921,7 @@ GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
 template <int DTYPE, int D, int DV, int MT>
 GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
-    gpu_tile_begin<DTYPE, D, DV, ROWS>(t, head, {0, INT64_MAX});
+    gpu_tile_begin<DTYPE, D, DV, MT, ROWS>(t, head, {0, INT64_MAX});
     gpu_tile_rows<DV, MT> rows = {};
     gpu_tile_walk<DTYPE, D, DV, MT>(t, rows);
     gpu_tile_finish<DTYPE, DV, MT>(t, rows);
