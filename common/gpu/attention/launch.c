@@ -241,12 +241,13 @@ static gpuError_t attend(launches *l) {
                   rows = call->rope.tokens * group;
     if (bound->tiles == GPU_GENERIC)
         return attend_generic(l, group);
-    const int varies = packed || call->q_lengths, few = rows <= GPU_SPLIT_ROWS,
-              splits = bound->splits && group <= GPU_SPLIT_ROWS && (few || varies);
+    const int varies = packed || call->q_lengths,
+              few = gpu_attention_few(bound, call->rope.tokens, group),
+              splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
     int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
     gpuError_t error = splits ? attend_splits(l, group, fits) : gpuSuccess;
-    if (error != gpuSuccess || (splits && few))
+    if (error != gpuSuccess || few)
         return error;
     return launch(l, bound->kernels->tiles[bound->tiles],
                   tiles_of(rope_attention_sequences(call), packed, rows, GPU_TILE_ROWS),
@@ -272,7 +273,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
         l.parts.at = (float *)(void *)((char *)workspace + room.parts);
     if (p->rotates[1] && !call->k.out)
         room_for_keys(p, &room, workspace, &l.call);
-    if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, call->rope.tokens))
+    if (!call->rope.tensor[0].out &&
+        gpu_attention_rotates_ahead(bound, call->rope.tokens, sizes.q_heads / sizes.k_heads))
         room_for_queries(p, &room, workspace, &l.call);
     if (error == gpuSuccess && p->rotates[1])
         error = rotate(&l, 1);

@@ -18,8 +18,9 @@ struct gpu_key_place {
     int64_t page, slot;
 };
 
-/* Elements from a tensor's element 0 to a head of its place 0, and from a place to the next. */
+/* A tensor's element 0, elements from it to a head of place 0, and from a place to the next. */
 struct gpu_key_source {
+    const char *data;
     int64_t first, page, slot;
 };
 
@@ -32,12 +33,12 @@ GPU_FN gpu_key_origin gpu_key_origin_of(const rope_attention_problem *p, int64_t
 
 GPU_FN gpu_key_source gpu_key_source_of(const rope_append_operand *o,
                                         const rope_attention_sequence *s, int64_t head) {
-    const int64_t *stride = gpu_is_cached(o) ? o->cache_stride
-                            : o->out         ? o->out_stride
-                                             : o->in_stride;
     if (gpu_is_cached(o))
-        return {head * stride[2], stride[0], stride[1]};
-    return {s->k_row * stride[0] + s->k_first * stride[1] + head * stride[2], 0, stride[1]};
+        return {(const char *)o->cache, head * o->cache_stride[2], o->cache_stride[0],
+                o->cache_stride[1]};
+    const int64_t *stride = o->out ? o->out_stride : o->in_stride;
+    return {(const char *)(o->out ? o->out : o->in),
+            s->k_row * stride[0] + s->k_first * stride[1] + head * stride[2], 0, stride[1]};
 }
 
 GPU_FN int64_t gpu_place_at(const gpu_key_source &from, const gpu_key_place &place) {

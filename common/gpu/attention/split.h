@@ -165,7 +165,7 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
-    gpu_tile_begin<DTYPE, D, DV, 1, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_begin<DTYPE, D, 1, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, 1> rows = {};
     gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
     gpu_split_keep<DV>(t, rows, &j, kept);

@@ -49,12 +49,12 @@ struct gpu_tile_block {
     uint8_t signs[2][GPU_TILE_KEYS][GPU_TILE_DIM / 8]; /* values of a tile that are not finite */
     int32_t special_tile, has_special; /* the last one that has such values, 0 none; a row does */
     /* In 16 bytes from element 0, as gpu_place_index orders them. */
-    alignas(16) uint32_t keys[GPU_TILE_PLACES], values[GPU_TILE_PLACES];
+    alignas(16) uint32_t places[2][GPU_TILE_PLACES];
     uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
     int32_t query[GPU_TILE_ROWS];    /* of a row, from `query0` of its sequence on */
     alignas(16) gpu_tile_keys_seen seen;
-    gpu_key_origin base; /* the first key of the first tile */
-    gpu_key_source k, v;
+    gpu_key_origin base;         /* the first key of the first tile */
+    gpu_key_source source[2];    /* of keys, of values */
     int64_t group, query0, next; /* heads of q a key head; the first query; what comes next */
     int32_t head;                /* of keys */
 };
@@ -277,8 +277,8 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
                    before.first < after.last ? gpu_tile_near(after.last, base) : 0,
                    gpu_tile_near(after.first, base), gpu_tile_near(before.last, base)};
         b->base = gpu_key_origin_of(t.p, base);
-        b->k = gpu_key_source_of(&t.call->k, &b->tile.s, head);
-        b->v = gpu_key_source_of(&t.call->v, &b->tile.s, head);
+        b->source[0] = gpu_key_source_of(&t.call->k, &b->tile.s, head);
+        b->source[1] = gpu_key_source_of(&t.call->v, &b->tile.s, head);
     }
     __syncthreads();
     for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
@@ -302,19 +302,25 @@ template <int D> GPU_FN int gpu_place_index(int n) {
     return n % GPU_TILE_PLACES - row + row % STEP * (GPU_TILE_KEYS / STEP) + row / STEP;
 }
 
+/* Keys, or values. */
+GPU_FN const rope_append_operand *gpu_tile_operand(const gpu_tile_call &t, int value) {
+    return value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
+}
+
 /* Where the heads of a thread's key, of those from `first` of the block's on, begin; of a key that
  * no row sees, 0. */
-template <int D, int DV> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
+template <int D> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
     const int n = first + gpu_thread();
-    const gpu_tile_block *b = t.b;
-    int64_t key = 0, value = 0;
-    if (n >= b->seen.from && n < b->seen.end) {
-        const rope_attention_sequence *s = &b->tile.s;
-        key = gpu_place_at(b->k, gpu_place_from(t.p, t.call, &t.call->k, s, b->base, n));
-        value = gpu_place_at(b->v, gpu_place_from(t.p, t.call, &t.call->v, s, b->base, n));
-    }
-    t.b->keys[gpu_place_index<D>(n)] = (uint32_t)(key / 8);
-    t.b->values[gpu_place_index<DV>(n)] = (uint32_t)(value / 8);
+    gpu_tile_block *b = t.b;
+    const bool seen = n >= b->seen.from && n < b->seen.end;
+#pragma unroll 1
+    for (int value = 0; value < 2; value++)
+        b->places[value][gpu_place_index<D>(n)] =
+            seen ? (uint32_t)(gpu_place_at(b->source[value],
+                                           gpu_place_from(t.p, t.call, gpu_tile_operand(t, value),
+                                                          &b->tile.s, b->base, n)) /
+                              8)
+                 : 0;
 }
 
 /* Copies rows of a tile, all or those of a range. */
@@ -334,13 +340,11 @@ GPU_FN void gpu_tile_copy_rows(const char *from, const uint32_t *places, int fir
 }
 
 /* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
-template <int D>
-GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
-                          const uint32_t *places, int first, char *to) {
+template <int D> GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to) {
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
-    const char *from = (const char *)(o->out ? o->out : o->in ? o->in : o->cache) + 16 * chunk;
+    const char *from = t.b->source[value].data + 16 * chunk;
+    const uint32_t *places = t.b->places[value] + gpu_place_index<D>(first + row);
     const int before = t.b->seen.from, end = t.b->seen.end;
-    places += gpu_place_index<D>(first + row);
     to += gpu_swizzled<D>(row, chunk);
     if (first >= before && first + GPU_TILE_KEYS <= end)
         gpu_tile_copy_rows<D, true>(from, places, 0, 0, to);
@@ -351,22 +355,23 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, const rope_append_operand *o,
 
 /* The same of elements that do not lie side by side, or are of another type. */
 template <int DTYPE, int D>
-GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int from, char *to) {
+GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
+    const rope_append_operand *o = gpu_tile_operand(t, value);
+    const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
+#pragma unroll 1
     for (int row = gpu_thread() / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
-        const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
-        const rope_append_steps *s = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
-        const bool there = from + row >= t.b->seen.from && from + row < t.b->seen.end;
+        const int n = first + row;
+        const bool there = n >= t.b->seen.from && n < t.b->seen.end;
         gpu_attention_head h = {0, 1};
         if (there) {
-            const gpu_key_place place =
-                gpu_place_from(t.p, t.call, o, &t.b->tile.s, t.b->base, from + row);
-            h.at = gpu_place_at(value ? t.b->v : t.b->k, place);
+            const gpu_key_place place = gpu_place_from(t.p, t.call, o, &t.b->tile.s, t.b->base, n);
+            h.at = gpu_place_at(t.b->source[value], place);
             if (gpu_is_cached(o))
-                h.scale = gpu_place_scale(t.call, o, s, place.page, place.slot, t.b->head);
+                h.scale = gpu_place_scale(t.call, o, steps, place.page, place.slot, t.b->head);
         }
         for (int i = gpu_lane(); i < D; i += 32)
             *gpu_swizzled_element<D>(to, row, i) =
-                there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, s, h, i))
+                there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
                       : (uint16_t)0;
     }
 }
@@ -555,13 +560,20 @@ GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const float base = sums.largest[m][h] == -INFINITY ? 0 : sums.largest[m][h];
+            float part[gpu_warp_keys<MT>() / 8];
 #pragma unroll
             for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++) {
                 float *two = s[m][n] + 2 * h;
                 two[0] = gpu_exp2(fmaf(two[0], unit, -base));
                 two[1] = gpu_exp2(fmaf(two[1], unit, -base));
-                sums.sum[m][h] += two[0] + two[1];
+                part[n] = two[0] + two[1];
             }
+#pragma unroll
+            for (int step = 1; step < gpu_warp_keys<MT>() / 8; step *= 2)
+#pragma unroll
+                for (int n = 0; n < gpu_warp_keys<MT>() / 8; n += 2 * step)
+                    part[n] += part[n + step];
+            sums.sum[m][h] += part[0];
         }
     gpu_sums_of<MT>(t) = sums;
 }
@@ -806,42 +818,38 @@ template <int D, int DV, int MT> GPU_FN char *gpu_tile_values(const gpu_tile_cal
            first / GPU_TILE_KEYS % gpu_value_stages<MT>() * GPU_TILE_KEYS * DV * 2;
 }
 
-template <int DTYPE, int D> GPU_FN void gpu_tile_fetch_keys(const gpu_tile_call &t, int first) {
-    if (t.fits & GPU_TILE_K)
-        gpu_tile_copy<D>(t, &t.call->k, t.b->keys, first, gpu_tile_keys<D>(t, first));
+/* A tile's keys, or its values. */
+template <int DTYPE, int D, int MT>
+GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
+    char *to = value ? gpu_tile_values<D, D, MT>(t, first) : gpu_tile_keys<D>(t, first);
+    if (t.fits & (value ? GPU_TILE_V : GPU_TILE_K))
+        gpu_tile_copy<D>(t, value, first, to);
     else
-        gpu_tile_read<DTYPE, D>(t, 0, first, gpu_tile_keys<D>(t, first));
-}
-
-template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_fetch_values(const gpu_tile_call &t, int first) {
-    char *values = gpu_tile_values<D, DV, MT>(t, first);
-    if (t.fits & GPU_TILE_V)
-        gpu_tile_copy<DV>(t, &t.call->v, t.b->values, first, values);
-    else
-        gpu_tile_read<DTYPE, DV>(t, 1, first, values);
+        gpu_tile_read<DTYPE, D>(t, value, first, to);
 }
 
 /* Queries and the first keys on their way. */
-template <int DTYPE, int D, int DV, int MT, int ROWS>
+template <int DTYPE, int D, int MT, int ROWS>
 GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     gpu_tile_see<ROWS>(t, head, within);
     t.b->special[threadIdx.x] = {};
     t.b->special_tile = t.b->has_special = 0;
     __syncthreads();
     gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
-    gpu_tile_place<D, DV>(t, 0);
+    gpu_tile_place<D>(t, 0);
     __syncthreads();
-    gpu_tile_fetch_keys<DTYPE, D>(t, 0);
-    if (gpu_value_stages<MT>() == 2)
-        gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, 0);
+#pragma unroll 1
+    for (int value = gpu_value_stages<MT>() - 1; value >= 0; value--)
+        gpu_tile_fetch<DTYPE, D, MT>(t, value, 0);
     gpu_copies_mark();
-    if (!gpu_rotates_queries(t.p, t.call))
-        return;
-    gpu_copies_wait<0>();
-    __syncthreads();
-    gpu_tile_rotate_queries<DTYPE, D, ROWS>(
-        t, (rope_token *)(void *)gpu_tile_keys<D>(t, GPU_TILE_KEYS));
+    if constexpr (MT == 1) {
+        if (!gpu_rotates_queries(t.p, t.call))
+            return;
+        gpu_copies_wait<0>();
+        __syncthreads();
+        gpu_tile_rotate_queries<DTYPE, D, ROWS>(
+            t, (rope_token *)(void *)gpu_tile_keys<D>(t, GPU_TILE_KEYS));
+    }
 }
 
 /* From keys to weights: the tile from key `first` of the block's on, `keys` a warp's. */
@@ -859,33 +867,30 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
     gpu_tile_round<DTYPE, MT>(s, w);
 }
 
-/* Sends for what comes behind the tile from key `first` of the block's on. */
-template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_fetch_next(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
-    const int next = first + GPU_TILE_KEYS;
-    if (gpu_value_stages<MT>() == 1)
-        gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, first);
-    gpu_copies_mark();
-    if (next < seen.end) {
-        gpu_tile_fetch_keys<DTYPE, D>(t, next);
-        if (gpu_value_stages<MT>() == 2)
-            gpu_tile_fetch_values<DTYPE, D, DV, MT>(t, next);
+/* Sends for what comes behind the tile from key `first` of the block's on: values, then keys. */
+template <int DTYPE, int D, int MT>
+GPU_FN void gpu_tile_fetch_next(const gpu_tile_call &t, int first) {
+#pragma unroll 1
+    for (int value = 1; value >= 0; value--) {
+        const int next = value && gpu_value_stages<MT>() == 1 ? first : first + GPU_TILE_KEYS;
+        if (next < t.b->seen.end)
+            gpu_tile_fetch<DTYPE, D, MT>(t, value, next);
+        gpu_copies_mark();
     }
-    gpu_copies_mark();
     if (first % GPU_ATTENTION_THREADS == 0)
-        gpu_tile_place<D, DV>(t, first + GPU_ATTENTION_THREADS);
+        gpu_tile_place<D>(t, first + GPU_ATTENTION_THREADS);
 }
 
 /* The tile from key `first` of the block's on. */
 template <int DTYPE, int D, int DV, int MT>
 GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, MT> &rows) {
+    static_assert(D == DV, "keys and values are fetched by the same code");
     const int at = gpu_warp_key<MT>();
-    const gpu_tile_keys_seen seen = t.b->seen;
-    const int32_t state = gpu_warp_state<MT>(t, seen, first + at);
+    const int32_t state = gpu_warp_state<MT>(t, t.b->seen, first + at);
     gpu_tile_weights<MT> w;
     gpu_copies_wait<0>();
     __syncthreads();
-    gpu_tile_fetch_next<DTYPE, D, DV, MT>(t, seen, first);
+    gpu_tile_fetch_next<DTYPE, D, MT>(t, first);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_look<DTYPE, D, DV, MT>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
                                         state, w, rows);
@@ -921,7 +926,7 @@ GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
 template <int DTYPE, int D, int DV, int MT>
 GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
-    gpu_tile_begin<DTYPE, D, DV, MT, ROWS>(t, head, {0, INT64_MAX});
+    gpu_tile_begin<DTYPE, D, MT, ROWS>(t, head, {0, INT64_MAX});
     gpu_tile_rows<DV, MT> rows = {};
     gpu_tile_walk<DTYPE, D, DV, MT>(t, rows);
     gpu_tile_finish<DTYPE, DV, MT>(t, rows);

@@ -27,9 +27,12 @@ gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem
 int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
                           int has_k_out, int has_q_out, gpu_attention_room *room);
 
-/* Whether queries of a call without q.out are rotated ahead: tiles of short sequences have no time
- * behind which to hide it. */
-int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, int64_t tokens);
+/* Whether the kernel of splits attends alone: sequences have at most GPU_SPLIT_ROWS rows a key
+ * head. group: heads of q a key head. */
+int gpu_attention_few(const gpu_attention_bound *bound, int64_t tokens, int64_t group);
+
+/* Whether queries of a call without q.out are rotated ahead, not by the kernel that attends. */
+int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, int64_t tokens, int64_t group);
 
 /* As rope_candidate.workspace. */
 rope_status gpu_attention_workspace(const void *problem, const void *kernel, const void *bounds,
