@@ -232,7 +232,7 @@ static gpuError_t attend_splits(launches *l, int64_t group, int32_t fits) {
 }
 
 /* Sequences of few queries are read in splits, the others in tiles; the host may not know which. */
-static gpuError_t attend(launches *l) {
+static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes) {
     const gpu_attention_bound *bound = l->bound;
     const rope_attention_call *call = &l->call;
     const rope_attention_problem *p = &bound->problem;
@@ -241,8 +241,7 @@ static gpuError_t attend(launches *l) {
                   rows = call->rope.tokens * group;
     if (bound->tiles == GPU_GENERIC)
         return attend_generic(l, group);
-    const int varies = packed || call->q_lengths,
-              few = gpu_attention_few(bound, call->rope.tokens, group),
+    const int varies = packed || call->q_lengths, few = gpu_attention_few(bound, sizes),
               splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
     int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
@@ -273,12 +272,11 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
         l.parts.at = (float *)(void *)((char *)workspace + room.parts);
     if (p->rotates[1] && !call->k.out)
         room_for_keys(p, &room, workspace, &l.call);
-    if (!call->rope.tensor[0].out &&
-        gpu_attention_rotates_ahead(bound, call->rope.tokens, sizes.q_heads / sizes.k_heads))
+    if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, &sizes))
         room_for_queries(p, &room, workspace, &l.call);
     if (error == gpuSuccess && p->rotates[1])
         error = rotate(&l, 1);
     if (error == gpuSuccess && l.call.rope.tensor[0].out)
         error = rotate(&l, 0);
-    return error == gpuSuccess ? attend(&l) : error;
+    return error == gpuSuccess ? attend(&l, &sizes) : error;
 }

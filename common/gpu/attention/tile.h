@@ -313,7 +313,7 @@ template <int D> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
     const int n = first + gpu_thread();
     gpu_tile_block *b = t.b;
     const bool seen = n >= b->seen.from && n < b->seen.end;
-#pragma unroll 1
+#pragma unroll
     for (int value = 0; value < 2; value++)
         b->places[value][gpu_place_index<D>(n)] =
             seen ? (uint32_t)(gpu_place_at(b->source[value],
@@ -870,7 +870,7 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
 /* Sends for what comes behind the tile from key `first` of the block's on: values, then keys. */
 template <int DTYPE, int D, int MT>
 GPU_FN void gpu_tile_fetch_next(const gpu_tile_call &t, int first) {
-#pragma unroll 1
+#pragma unroll
     for (int value = 1; value >= 0; value--) {
         const int next = value && gpu_value_stages<MT>() == 1 ? first : first + GPU_TILE_KEYS;
         if (next < t.b->seen.end)

@@ -36,13 +36,14 @@ static int64_t rows_of(const gpu_attention_sizes *s) {
     return __builtin_mul_overflow(s->tokens, s->q_heads, &all) || all > most ? most : all;
 }
 
-int gpu_attention_few(const gpu_attention_bound *bound, int64_t tokens, int64_t group) {
-    return bound->splits && group <= GPU_SPLIT_ROWS && tokens <= GPU_SPLIT_ROWS / group;
+int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
+    const int64_t group = s->k_heads ? s->q_heads / s->k_heads : 0;
+    return bound->splits && group > 0 && group <= GPU_SPLIT_ROWS &&
+           s->tokens <= GPU_SPLIT_ROWS / group;
 }
 
-int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, int64_t tokens, int64_t group) {
-    return bound->tiles != GPU_GENERIC && bound->problem.rotates[0] &&
-           !gpu_attention_few(bound, tokens, group);
+int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
+    return bound->tiles != GPU_GENERIC && bound->problem.rotates[0] && !gpu_attention_few(bound, s);
 }
 
 int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
@@ -50,11 +51,8 @@ int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_
     const rope_attention_problem *p = &bound->problem;
     const int64_t failed = gpu_attention_may_fail(p) ? sizes->sequences : 0,
                   rows = p->rotates[1] && !has_k_out ? sizes->k_rows : 0,
-                  q_rows = gpu_attention_rotates_ahead(bound, sizes->tokens,
-                                                       sizes->q_heads / sizes->k_heads) &&
-                                   !has_q_out
-                               ? sizes->q_rows
-                               : 0,
+                  q_rows =
+                      gpu_attention_rotates_ahead(bound, sizes) && !has_q_out ? sizes->q_rows : 0,
                   splits = gpu_splits_most(p, sizes->k_tokens),
                   parts = bound->splits && splits > 1 ? sizes->sequences : 0;
     room->bytes = 0;

@@ -32,7 +32,7 @@ int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_
 int gpu_attention_few(const gpu_attention_bound *bound, int64_t tokens, int64_t group);
 
 /* Whether queries of a call without q.out are rotated ahead, not by the kernel that attends. */
-int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, int64_t tokens, int64_t group);
+int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes);
 
 /* As rope_candidate.workspace. */
 rope_status gpu_attention_workspace(const void *problem, const void *kernel, const void *bounds,
