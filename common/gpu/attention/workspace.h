@@ -28,8 +28,8 @@ int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_
                           int has_k_out, int has_q_out, gpu_attention_room *room);
 
 /* Whether the kernel of splits attends alone: sequences have at most GPU_SPLIT_ROWS rows a key
- * head. group: heads of q a key head. */
-int gpu_attention_few(const gpu_attention_bound *bound, int64_t tokens, int64_t group);
+ * head. */
+int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes);
 
 /* Whether queries of a call without q.out are rotated ahead, not by the kernel that attends. */
 int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes);
