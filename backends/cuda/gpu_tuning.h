@@ -53,5 +53,8 @@
  * tokens. */
 #define GPU_UNITS_THREADS 128
 #define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((GEOMETRY) == GPU_WIDE && (SIZE) == 2 ? 32 : 128)
+/* Rows of a block of attention by tiles, and tiles of keys that are copied behind its back. */
+#define GPU_TILE_ROWS 128
+#define GPU_TILE_AHEAD 1
 
 #endif

@@ -8,8 +8,6 @@
 
 #include "common/gpu/attention/tile.h"
 
-enum { GPU_SPLIT_WARPS = GPU_ATTENTION_THREADS / 32 };
-
 /* Keys of a split of a sequence, by its keys alone. */
 GPU_FN int64_t gpu_split_size(int64_t keys) {
     const int64_t size = keys / GPU_SPLITS_MOST + 1;
@@ -46,7 +44,7 @@ constexpr float GPU_PART_LEFT_OUT = -1;
 
 /* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
 enum { GPU_JOINT_MOST = GPU_SPLITS_MOST };
-static_assert(GPU_SPLIT_ROWS * GPU_SPLIT_WARPS <= GPU_JOINT_MOST, "a block's parts");
+static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= GPU_JOINT_MOST, "a block's parts");
 struct gpu_joint {
     float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
     float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
@@ -116,18 +114,21 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 
 /* A warp's rows as parts of the block's: elements [row, warp, DV]. */
 template <int DV>
-GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &rows, gpu_joint *j,
-                           float *parts) {
-    const int lane = gpu_lane(), warp = (int)threadIdx.x / 32;
+GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
+                           gpu_joint *j, float *parts) {
+    const int lane = gpu_lane(), warp = (int)threadIdx.x / GPU_TILE_LANES;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int part = (8 * h + lane / 4) * GPU_SPLIT_WARPS + warp;
+    for (int h = 0; h < GPU_LANE_ROWS; h++) {
+        const int row = gpu_row_of(lane, h), part = row * GPU_TILE_WARPS + warp;
 #pragma unroll
-        for (int n = 0; n < DV / 8; n++)
-            *(float2 *)(void *)(parts + part * DV + 8 * n +
-                                lane % 4 * 2) = {rows.out[0][n][2 * h], rows.out[0][n][2 * h + 1]};
-        j->part_largest[part] = gpu_sums_of<1>(t).largest[0][h];
-        j->part_sum[part] = gpu_tile_sum<1>(t, 8 * h + lane / 4);
+        for (int r = 0; r < gpu_runs<DV>; r++)
+#pragma unroll
+            for (int at = 0; at < gpu_run<DV>; at += 2)
+                *(float2 *)(void *)(parts + part * DV + gpu_run_first<DV>(lane, r) + at) = {
+                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at),
+                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at + 1)};
+        j->part_largest[part] = gpu_sums_of<GPU_SPLIT_ROWS>(t).largest[0][h];
+        j->part_sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(t, row);
     }
 }
 
@@ -142,11 +143,11 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         int64_t query, head;
         if (!gpu_tile_query(t, row, &query, &head) || (alone && left_out))
             continue;
-        const int part = row * GPU_SPLIT_WARPS;
+        const int part = row * GPU_TILE_WARPS;
         float *at = alone ? NULL : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
         for (int i = (int)threadIdx.x; i < DV; i += GPU_ATTENTION_THREADS) {
             const float out =
-                gpu_joined(j->weight + part, parts + part * DV + i, GPU_SPLIT_WARPS, DV);
+                gpu_joined(j->weight + part, parts + part * DV + i, GPU_TILE_WARPS, DV);
             if (alone)
                 gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out,
                                        j->largest[row], j->sum[row]);
@@ -165,11 +166,11 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
-    gpu_tile_begin<DTYPE, D, 1, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
-    gpu_tile_rows<DV, 1> rows = {};
-    gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
+    gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
+    gpu_tile_walk<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
     gpu_split_keep<DV>(t, rows, &j, kept);
-    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_SPLIT_WARPS);
+    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }
 
