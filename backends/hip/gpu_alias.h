@@ -92,11 +92,18 @@ static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 b
     return hipLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
-/* Bytes of shared memory of a block that kernels of matrix instructions may have, beside what they
- * always have: LDS is 64 KiB a block on every processor. */
+/* Bytes of LDS of a block, on every processor, and what kernels of matrix instructions have of them
+ * beside what is asked for. */
+enum { GPU_SHARED_MOST = 64 << 10, GPU_TILE_SHARED = 15 << 10 };
+
+/* Bytes of shared memory of a block that kernels of matrix instructions may have. */
 static inline hipError_t gpu_tile_memory(int device, int *bytes) {
     (void)device;
-    *bytes = (64 << 10) - 14336;
+#ifdef EMULATED_MMA
+    *bytes = EMULATED_SHARED_MOST;
+#else
+    *bytes = GPU_SHARED_MOST - GPU_TILE_SHARED;
+#endif
     return hipSuccess;
 }
 

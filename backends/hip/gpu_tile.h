@@ -1,7 +1,7 @@
 /*
- * Matrix instructions of a wave: MFMA of CDNA 2 and later, WMMA of RDNA 3 and 4, and elsewhere none,
- * for which products_fma.h has fused operations. Layouts are those of AMD's instruction set manuals.
- * Not yet run on AMD hardware; tests/hip_emulation has every one of them.
+ * Matrix instructions of a wave: MFMA of CDNA 2 and later, WMMA of RDNA 3 and 4, and elsewhere
+ * none, for which products_fma.h has fused operations. Layouts are those of AMD's instruction set
+ * manuals. Not yet run on AMD hardware; tests/hip_emulation has every one of them.
  */
 #ifndef ROPEKIT_HIP_GPU_TILE_H
 #define ROPEKIT_HIP_GPU_TILE_H
@@ -10,8 +10,8 @@
 
 #define GPU_HAS_TILES 1
 
-/* Which products: those of common/gpu/attention/queries_right.h, of 16 by 16 elements. The emulation
- * names its own, of which EMULATED_MMA is CUDA's. */
+/* Which products: those of common/gpu/attention/queries_right.h, of 16 by 16 elements. The
+ * emulation names its own, of which EMULATED_MMA is CUDA's. */
 #if defined(EMULATED_MMA)
 #define GPU_QUERIES_LEFT
 #elif defined(EMULATED_MFMA) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
@@ -72,9 +72,19 @@ GPU_FN float gpu_reciprocal(float x) {
 #endif
 }
 
-/* CUDA's compiler is told more here. */
+/* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
 GPU_FN int gpu_anew(int x) {
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" : "+v"(x));
+#endif
     return x;
+}
+
+/* No read behind this one comes before: ahead of time they would fill the registers. */
+GPU_FN void gpu_reads_stay(void) {
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" ::: "memory");
+#endif
 }
 
 /* A wave's threads are never apart; what they wrote to LDS is there for all of them. */
@@ -114,48 +124,47 @@ template <int> GPU_FN void gpu_copies_wait(void) {}
 
 #if defined(__HIP_DEVICE_COMPILE__) && !defined(GPU_TILE_FMA)
 /* Operands as the compiler's names of instructions take them: f16, or bits of bf16. */
-template <int WORDS> struct gpu_operand {
+template <int WORDS> struct gpu_multiplied {
     typedef _Float16 f16 __attribute__((ext_vector_type(2 * WORDS)));
     typedef short bf16 __attribute__((ext_vector_type(2 * WORDS)));
 };
 
-template <typename T> GPU_FN T gpu_operand_of(const uint32_t *words) {
+template <typename T> GPU_FN T gpu_multiplied_of(const uint32_t *words) {
     T operand;
     memcpy(&operand, words, sizeof operand);
     return operand;
 }
 #endif
 
-template <int DTYPE>
-GPU_FN void gpu_mma(float (*c)[4], const uint32_t *a, const uint32_t *b) {
+template <int DTYPE> GPU_FN void gpu_mma(float (*c)[4], const uint32_t *a, const uint32_t *b) {
 #if defined(__HIP_DEVICE_COMPILE__) && !defined(GPU_TILE_FMA)
     typedef float sums __attribute__((ext_vector_type(256 / GPU_TILE_LANES)));
-    typedef gpu_operand<128 / GPU_TILE_LANES * GPU_OPERAND_COPIES> operand;
+    typedef gpu_multiplied<128 / GPU_TILE_LANES * GPU_OPERAND_COPIES> operand;
     typedef typename operand::f16 f16;
     typedef typename operand::bf16 bf16;
     sums sum;
     memcpy(&sum, c, sizeof sum);
 #if defined(GPU_TILE_MFMA)
     if constexpr (DTYPE == ROPE_BF16)
-        sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(gpu_operand_of<bf16>(a),
-                                                        gpu_operand_of<bf16>(b), sum, 0, 0, 0);
+        sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(gpu_multiplied_of<bf16>(a),
+                                                        gpu_multiplied_of<bf16>(b), sum, 0, 0, 0);
     else
-        sum = __builtin_amdgcn_mfma_f32_16x16x16f16(gpu_operand_of<f16>(a), gpu_operand_of<f16>(b),
-                                                    sum, 0, 0, 0);
+        sum = __builtin_amdgcn_mfma_f32_16x16x16f16(gpu_multiplied_of<f16>(a),
+                                                    gpu_multiplied_of<f16>(b), sum, 0, 0, 0);
 #elif defined(GPU_TILE_WMMA_RDNA3)
     if constexpr (DTYPE == ROPE_BF16)
-        sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(gpu_operand_of<bf16>(a),
-                                                          gpu_operand_of<bf16>(b), sum);
+        sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(gpu_multiplied_of<bf16>(a),
+                                                          gpu_multiplied_of<bf16>(b), sum);
     else
-        sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(gpu_operand_of<f16>(a),
-                                                         gpu_operand_of<f16>(b), sum);
+        sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(gpu_multiplied_of<f16>(a),
+                                                         gpu_multiplied_of<f16>(b), sum);
 #else
     if constexpr (DTYPE == ROPE_BF16)
-        sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(gpu_operand_of<bf16>(a),
-                                                                gpu_operand_of<bf16>(b), sum);
+        sum = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(gpu_multiplied_of<bf16>(a),
+                                                                gpu_multiplied_of<bf16>(b), sum);
     else
-        sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(gpu_operand_of<f16>(a),
-                                                               gpu_operand_of<f16>(b), sum);
+        sum = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(gpu_multiplied_of<f16>(a),
+                                                               gpu_multiplied_of<f16>(b), sum);
 #endif
     memcpy(c, &sum, sizeof sum);
 #else

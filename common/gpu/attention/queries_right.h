@@ -65,7 +65,8 @@ template <int D> GPU_FN int gpu_operand_row(int row, int lane) {
 
 /* The k-th words of it, `down` 16s of rows further. */
 template <int D>
-GPU_FN void gpu_read_operand(uint32_t w[GPU_READ_WORDS], const char *tile, int at, int down, int k) {
+GPU_FN void gpu_read_operand(uint32_t w[GPU_READ_WORDS], const char *tile, int at, int down,
+                             int k) {
 #pragma unroll
     for (int i = 0; i < GPU_READ_WORDS / 4; i++) {
         const uint4 four =
@@ -102,10 +103,12 @@ GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                 for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
                     gpu_mma<DTYPE>(s[m] + GPU_PARTS * n, a + i, b[m] + i);
         }
+        gpu_reads_stay();
     }
 }
 
-/* Keys of 16 by which a lane's operand of values goes, and words of each that it reads at a time. */
+/* Keys of 16 by which a lane's operand of values goes, and words of each that it reads at a time.
+ */
 enum { GPU_OPERAND_KEYS = 2 * GPU_OPERAND_WORDS };
 template <int DV>
 constexpr int gpu_value_words = DV / 32 * GPU_OPERAND_KEYS > 32 ? 32 / GPU_OPERAND_KEYS : DV / 32;
@@ -117,8 +120,8 @@ GPU_FN void gpu_read_values(uint32_t x[GPU_OPERAND_KEYS][gpu_value_words<DV>], c
     enum { WORDS = gpu_value_words<DV> };
     typedef typename gpu_word_type<WORDS>::type type;
     const int lane = gpu_lane(), i = DV / 16 * (lane % 16) + first;
-    const int at = gpu_swizzled<DV>(GPU_OPERAND_COPIES > 1 ? 0 : gpu_first_key_of(lane), i / 8) +
-                   i % 8 * 2;
+    const int at =
+        gpu_swizzled<DV>(GPU_OPERAND_COPIES > 1 ? 0 : gpu_first_key_of(lane), i / 8) + i % 8 * 2;
 #pragma unroll
     for (int n = 0; n < GPU_OPERAND_KEYS; n++) {
         /* a lane's first key is a multiple of so many */
@@ -175,6 +178,7 @@ GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
                 for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
                     gpu_mma<DTYPE>(rows.out[m] + GPU_PARTS * (first + at), a, b[m]);
             }
+            gpu_reads_stay();
         }
     }
 }

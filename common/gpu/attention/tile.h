@@ -76,6 +76,10 @@ struct gpu_tile_call {
     int32_t fits;          /* GPU_TILE_ */
 };
 
+GPU_FN bool gpu_fits(const gpu_tile_call &t, int32_t what) {
+    return gpu_reread(t.fits) & what;
+}
+
 /* Those of the thread `further` behind this one. */
 template <int ROWS>
 GPU_FN gpu_tile_sums<ROWS> &gpu_sums_of(const gpu_tile_call &t, int further = 0) {
@@ -132,7 +136,7 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gp
 }
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const gpu_tile_call &t) {
-    if (t.fits & GPU_TILE_Q)
+    if (gpu_fits(t, GPU_TILE_Q))
         gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
     else
         gpu_tile_read_queries<DTYPE, D, ROWS>(t);
@@ -247,7 +251,7 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
     __syncthreads();
     for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
         gpu_tile_see_row(t, row, (first + row) / group, within);
-    if (t.fits & GPU_TILE_Q)
+    if (gpu_fits(t, GPU_TILE_Q))
         gpu_tile_place_queries<ROWS>(t);
 }
 
@@ -727,7 +731,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
                 fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at), end.factor, 0.0f),
                 fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at + 1), end.factor, 0.0f));
             two = end.none ? 0 : two;
-            if (t.fits & GPU_TILE_OUT) {
+            if (gpu_fits(t, GPU_TILE_OUT)) {
                 *(uint32_t *)(out + i) = two;
             } else {
                 const int64_t stride = t.call->out_stride[3];
@@ -767,7 +771,7 @@ template <int D, int DV, int ROWS> GPU_FN char *gpu_tile_values(const gpu_tile_c
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
     char *to = value ? gpu_tile_values<D, D, ROWS>(t, first) : gpu_tile_keys<D>(t, first);
-    if (t.fits & (value ? GPU_TILE_V : GPU_TILE_K))
+    if (gpu_fits(t, value ? GPU_TILE_V : GPU_TILE_K))
         gpu_tile_copy<D>(t, value, first, to);
     else
         gpu_tile_read<DTYPE, D>(t, value, first, to);
@@ -891,7 +895,7 @@ GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
 #endif
 
 template <int DTYPE, int D, int DV>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_tiles(GPU_PARAMETER rope_attention_problem problem,
                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                         int32_t fits) {
@@ -913,7 +917,11 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
         if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
             b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
             continue;
-        const gpu_tile_call t = {&p,  &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
+        const gpu_tile_call t = {gpu_reread(&p),
+                                 gpu_reread(&call),
+                                 &b,
+                                 (char *)memory,
+                                 (char *)memory + ROWS * D * 2,
                                  fits};
         for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
              head = b.head + (int32_t)gridDim.y) {
