@@ -94,7 +94,7 @@ static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 b
 
 /* Bytes of LDS of a block, on every processor, and what kernels of matrix instructions have of them
  * beside what is asked for. */
-enum { GPU_SHARED_MOST = 64 << 10, GPU_TILE_SHARED = 15 << 10 };
+enum { GPU_SHARED_MOST = 64 << 10, GPU_TILE_SHARED = 16 << 10 };
 
 /* Bytes of shared memory of a block that kernels of matrix instructions may have. */
 static inline hipError_t gpu_tile_memory(int device, int *bytes) {

@@ -8,6 +8,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
 
+#include "common/gpu/attention/fragments.h"
 #include "common/gpu/attention/place.h"
 #include "common/gpu/attention/rows.h"
 
