@@ -83,7 +83,7 @@ GPU_FN int gpu_anew(int x) {
 /* No read behind this one comes before: ahead of time they would fill the registers. */
 GPU_FN void gpu_reads_stay(void) {
 #ifdef __HIP_DEVICE_COMPILE__
-    asm volatile("" ::: "memory");
+    __builtin_amdgcn_sched_barrier(0);
 #endif
 }
 

@@ -147,11 +147,11 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const g
  * for one of each query. */
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) {
-    const rope_problem *p = &t.p->rope;
+    const rope_problem *p = &gpu_reread(t.p)->rope;
     const int64_t group = t.b->group, query0 = t.b->query0, to = query0 + t.b->query[ROWS - 1];
     const int count = (int)((to < t.b->tile.s.q_count ? to + 1 : t.b->tile.s.q_count) - query0);
     for (int n = gpu_thread(); n < count; n += GPU_ATTENTION_THREADS)
-        rope_query_token(t.p, t.call, &t.b->tile.s, query0 + n, &tokens[n]);
+        rope_query_token(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query0 + n, &tokens[n]);
     __syncthreads();
     const int pairs = p->pairs;
     const bool moves = p->pairing_in != p->pairing_out;
@@ -162,14 +162,14 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
             continue;
         rope_coefficients m = {1, 0, 1, 0};
         if (token->status == ROPE_TOKEN_ROTATES)
-            m = rope_coefficients_of(p, &t.call->rope, token, i, 0);
+            m = rope_coefficients_of(gpu_reread(p), &gpu_reread(t.call)->rope, token, i, 0);
         const int64_t row0 = (query0 + e / pairs) * group - t.b->tile.first;
         for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < ROWS; g++) {
             const int row = (int)(row0 + g), first = from + rope_first_of(p->pairing_in, i),
                       second = from + rope_second_of(p->pairing_in, i, pairs);
             rope_pair x;
             if (moves) {
-                const rope_operand *o = &t.call->rope.tensor[0];
+                const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
                 const int64_t head = t.b->head * group + g, query = query0 + e / pairs;
                 x.x1 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, first);
                 x.x2 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, second);
