@@ -136,11 +136,13 @@ template <int DTYPE, int DV>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = t.call->rope.tensor[0].heads;
+    const int rows = (int)(t.b->tile.s.q_count * t.b->group); /* at most GPU_SPLIT_ROWS */
 #pragma unroll 1
-    for (int row = 0; row < GPU_SPLIT_ROWS; row++) {
+    for (int row = 0; row < rows; row++) {
         const bool left_out = t.b->first[row] == INT32_MAX;
         int64_t query, head;
-        if (!gpu_tile_query(t, row, &query, &head) || (alone && left_out))
+        (void)gpu_tile_query(t, row, &query, &head);
+        if (alone && left_out)
             continue;
         const int part = row * GPU_SPLIT_WARPS;
         float *at = alone ? NULL : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
