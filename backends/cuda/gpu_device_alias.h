@@ -50,7 +50,8 @@ static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) 
     return word;
 }
 
-/* Two numbers in 8 bits each, the first in the low byte, as common/math/fp8.h has them. */
+/* Two numbers in 8 bits each, the first in the low byte, as common/math/fp8.h has them.
+ * cmake/cuda_language.cmake says which sources are compiled for sm_89. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define GPU_JOIN_F8(name, dtype, instruction)                                                      \
     static __device__ __forceinline__ unsigned name(float low, float high) {                       \
