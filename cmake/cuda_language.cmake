@@ -51,6 +51,16 @@ function(ropekit_cuda_objects target)
         -Xfatbin=-compress-all -Xptxas=--warn-on-spills,--warn-on-local-memory-usage
         -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics
         $<$<BOOL:${ROPEKIT_WERROR}>:-Werror=all-warnings>)
+    # GPUs of sm_89 run what is compiled for sm_80, but where gpu_device_alias.h has their conversions.
+    set(others ${CMAKE_CUDA_ARCHITECTURES})
+    if("80-real" IN_LIST others AND "89-real" IN_LIST others)
+        list(REMOVE_ITEM others 89-real)
+        set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${others}")
+        set(converting ${ropekit_gpu_kernels})
+        list(FILTER converting INCLUDE REGEX "/append/")
+        set_property(SOURCE ${converting} APPEND PROPERTY
+            COMPILE_OPTIONS --generate-code=arch=compute_89,code=[sm_89])
+    endif()
 endfunction()
 
 # The runtime stays inside, whatever else a program has loaded, and needs no C++ library.

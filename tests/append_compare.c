@@ -119,7 +119,7 @@ void append_writes_free(append_writes *w) {
 void append_canonical(const append_writes *w, unsigned char *arena) {
     for (int64_t i = 0; i < w->count; i++) {
         const append_write *e = &w->list[i];
-        if (oracle_dtype_size(e->dtype) > 1 && isnan(oracle_load(e->dtype, arena + e->at, 0)))
+        if (oracle_dtype_size(e->dtype) > 1 && oracle_is_nan(e->dtype, arena + e->at, 0))
             memset(arena + e->at, 0xff, (size_t)oracle_dtype_size(e->dtype));
     }
 }

@@ -151,7 +151,7 @@ const char *attention_untouched(const attention_case *c, const unsigned char *re
 
 static void add_number(unsigned char *to, int32_t dtype, const void *array, int64_t at) {
     const int64_t size = oracle_dtype_size(dtype);
-    if (isnan(oracle_load(dtype, array, at)))
+    if (oracle_is_nan(dtype, array, at))
         memset(to, 0xff, (size_t)size);
     else
         memcpy(to, (const char *)array + at * size, (size_t)size);

@@ -21,10 +21,6 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return p;
 }
 
-static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
-    return x;
-}
-
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 
@@ -54,7 +50,8 @@ static __device__ __forceinline__ unsigned gpu_join_bf16(float low, float high) 
     return word;
 }
 
-/* Two numbers in 8 bits each, the first in the low byte, as common/math/fp8.h has them. */
+/* Two numbers in 8 bits each, the first in the low byte, as common/math/fp8.h has them.
+ * cmake/cuda_language.cmake says which sources are compiled for sm_89. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define GPU_JOIN_F8(name, dtype, instruction)                                                      \
     static __device__ __forceinline__ unsigned name(float low, float high) {                       \

@@ -180,8 +180,8 @@ typedef struct rope_attention_bounds {
 ROPE_API rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan);
 
 /**
- * Bytes of workspace that every call within bounds needs: rotated keys that no k.out receives,
- * partial results.
+ * Bytes of workspace that every call within bounds needs: rotated keys and queries that no k.out
+ * or q.out receives, partial results.
  * @param plan    of rope_attention_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error

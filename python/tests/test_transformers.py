@@ -11,6 +11,7 @@ import pytest
 import ropekit.transformers
 import torch
 import transformers
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.cohere import modeling_cohere
@@ -186,15 +187,19 @@ def test_generation_with_a_static_cache_compiled_and_not(name: str, device: str)
     model = models.build(name, torch.float32, device, layers)
     inputs = models.inputs(name, device)
     expected = model.generate(**inputs, **STATIC, disable_compile=True)
-    # Breaks of the graphs of the unpatched model: 0 where PyTorch traces it whole.
-    _, breaks = generate(model, inputs, fullgraph=False, backend="eager")
+    most = 0  # breaks of the graphs
     for angle_mode in ("table", "exact"):
         with ropekit.transformers.patch(model, angle_mode):
             found = model.generate(**inputs, **STATIC, disable_compile=True)
-            tokens, own = generate(model, inputs, fullgraph=breaks == 0, backend="aot_eager")
+            try:
+                tokens, own = generate(model, inputs, fullgraph=True, backend="aot_eager")
+            except Unsupported:
+                tokens, own = generate(model, inputs, fullgraph=False, backend="aot_eager")
         assert torch.equal(found, expected)
         assert torch.equal(tokens, expected)
-        assert own <= breaks
+        most = max(most, own)
+    if most:  # and no fewer without the patch
+        assert most <= generate(model, inputs, fullgraph=False, backend="eager")[1]
 
 
 @pytest.mark.compiles

@@ -1,6 +1,8 @@
 /* Runs a launch: a block at a time, each thread of it on a stack of its own where it must wait. */
+#undef _FORTIFY_SOURCE /* its longjmp stays on one stack */
 #include "tests/hip_emulation/kernel.h"
 
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,8 @@ static thread threads[EMULATED_BLOCK_THREADS];
 static int count, started, done, current, backwards;
 /* Two exchanges are under way at most: none begins a third before all have read the first. */
 static uint64_t values[2][EMULATED_BLOCK_THREADS];
-static ucontext_t scheduler, fibers[EMULATED_BLOCK_THREADS];
-static void *stacks[EMULATED_BLOCK_THREADS];
+static jmp_buf scheduler, fibers[EMULATED_BLOCK_THREADS];
+static void *stacks[EMULATED_BLOCK_THREADS]; /* of fibers that were started */
 
 int emulated_wave(void) {
     static int wave;
@@ -55,35 +57,50 @@ static void enter_thread(int t) {
     threadIdx.z = index / blockDim.x / blockDim.y;
 }
 
-/* A fiber runs threads until one must wait. */
+/* swapcontext would ask the kernel for the signal mask each time. */
+static void switch_to(jmp_buf from, jmp_buf to) {
+    if (setjmp(from) == 0)
+        longjmp(to, 1);
+}
+
+/* A fiber runs threads until one must wait, in every block anew: after a failure, which leaves some
+ * in the middle, nothing runs any more. */
 static void fiber_main(int fiber) {
-    while (started < count) {
-        int t = backwards ? count - 1 - started : started;
-        started++;
-        threads[t].fiber = fiber;
-        enter_thread(t);
-        launch->kernel->run(launch->arguments);
-        threads[current].state = DONE;
-        done++;
+    for (;;) {
+        while (started < count) {
+            int t = backwards ? count - 1 - started : started;
+            started++;
+            threads[t].fiber = fiber;
+            enter_thread(t);
+            launch->kernel->run(launch->arguments);
+            threads[current].state = DONE;
+            done++;
+        }
+        switch_to(fibers[fiber], scheduler);
     }
 }
 
 static int start_fiber(int fiber) {
-    if (!stacks[fiber] && !(stacks[fiber] = malloc(STACK_BYTES)))
+    ucontext_t context;
+    if (stacks[fiber]) {
+        switch_to(scheduler, fibers[fiber]);
+        return 1;
+    }
+    if (getcontext(&context) || !(stacks[fiber] = malloc(STACK_BYTES)))
         return 0;
-    getcontext(&fibers[fiber]);
-    fibers[fiber].uc_stack.ss_sp = stacks[fiber];
-    fibers[fiber].uc_stack.ss_size = STACK_BYTES;
-    fibers[fiber].uc_link = &scheduler;
-    makecontext(&fibers[fiber], (void (*)(void))fiber_main, 1, fiber);
-    swapcontext(&scheduler, &fibers[fiber]);
+    context.uc_stack.ss_sp = stacks[fiber];
+    context.uc_stack.ss_size = STACK_BYTES;
+    context.uc_link = NULL;
+    makecontext(&context, (void (*)(void))fiber_main, 1, fiber);
+    if (setjmp(scheduler) == 0)
+        setcontext(&context);
     return 1;
 }
 
 static void wait_in(enum state state) {
     int fiber = threads[current].fiber;
     threads[current].state = state;
-    swapcontext(&fibers[fiber], &scheduler);
+    switch_to(fibers[fiber], scheduler);
 }
 
 void emulated_block_barrier(void) {
@@ -130,7 +147,7 @@ static void resume_all(void) {
         int t = backwards ? count - 1 - i : i;
         if (threads[t].state == READY) {
             enter_thread(t);
-            swapcontext(&scheduler, &fibers[threads[t].fiber]);
+            switch_to(scheduler, fibers[threads[t].fiber]);
         }
     }
 }

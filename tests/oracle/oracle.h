@@ -73,6 +73,7 @@ int oracle_in_range(double got, const oracle_range *range);
 
 /* Element `index` of an array of floating numbers or of ROPE_I8. */
 double oracle_load(int32_t dtype, const void *array, int64_t index);
+int oracle_is_nan(int32_t dtype, const void *array, int64_t index);
 /* Stores x rounded to nearest even; x must be a float for the 16-bit types to match fp32 chains. */
 void oracle_store(int32_t dtype, void *array, int64_t index, double x);
 /* x rounded to nearest even to a number of dtype; one of 8 bits saturates, and of ROPE_I8 a NaN is

@@ -148,6 +148,14 @@ double oracle_load(int32_t dtype, const void *array, int64_t index) {
     }
 }
 
+int oracle_is_nan(int32_t dtype, const void *array, int64_t index) {
+    uint16_t h;
+    if (dtype != ROPE_F16 && dtype != ROPE_BF16)
+        return isnan(oracle_load(dtype, array, index)) != 0;
+    memcpy(&h, (const char *)array + index * (int64_t)sizeof h, sizeof h);
+    return (h & 0x7fff) > (dtype == ROPE_F16 ? 0x7c00 : 0x7f80);
+}
+
 void oracle_store(int32_t dtype, void *array, int64_t index, double x) {
     char *at = (char *)array + index * oracle_dtype_size(dtype);
     float f = (float)x;

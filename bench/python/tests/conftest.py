@@ -8,6 +8,11 @@ import pytest
 
 from ropekit_bench.tool import Tool
 
+# As in python/tests/conftest.py: Inductor makes scalar code, and starts no processes beside xdist's.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -617,8 +617,8 @@ def test_attention_is_shown_by_what_it_reaches_and_its_tax(make, update, tmp_pat
     update()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.read_text().splitlines()[3:-1]]
     assert rows == [
-        ["decode", "4 x 1", "128", "bf16", "9.091e-07 GB/s, 10.0 %"],
-        ["prompt", "4 x 512", "128", "bf16", "2.73 TFLOP/s, 10.0 %"],
+        ["decode", "4 x 1", "128", "bf16", "9.091e-07 GB/s, 10.0 %, 1.82x ropekit + SDPA"],
+        ["prompt", "4 x 512", "128", "bf16", "2.73 TFLOP/s, 10.0 %, 1.82x ropekit + SDPA"],
     ]
     assert update("--check").returncode == 0
 

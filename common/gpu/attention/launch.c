@@ -1,7 +1,7 @@
 /*
  * From a call of "attention" to its launches: what has no position, what rotates ahead of time,
- * what attends. Keys are rotated once each; queries where q.out asks for them, else by the kernel
- * that attends.
+ * what attends. Keys are rotated once each, and queries, but where the kernel of splits attends
+ * alone: it rotates its own.
  */
 #include "common/gpu/attention/launch.h"
 

@@ -58,8 +58,6 @@
 
 #define hipFuncAttributes struct cudaFuncAttributes
 #define hipFuncGetAttributes cudaFuncGetAttributes
-#define hipFuncSetAttribute cudaFuncSetAttribute
-#define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define hipLaunchKernel cudaLaunchKernel
 
 /* The name says that HIP's calls are CUDA's here. */

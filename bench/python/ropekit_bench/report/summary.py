@@ -54,7 +54,7 @@ def gains(suite):
 
 def over_naive(machine):
     found = [c.speedup(CALL) for s in machine.suites.values() for c in s.ours if c.speedup(CALL)]
-    return f"{span(found, lambda gain: f'{gain:.1f}x')} {BASELINE}"
+    return f"{span(found, lambda gain: f'{gain:.1f}x')} {BASELINE}" if found else f"{BASELINE} not measured"
 
 
 def peers_rows(machine):
@@ -84,9 +84,12 @@ def behind_row(standing, suite, cell):
     return [NOT_FIRST[standing], suite.name, cell_name(suite, cell), lead(cell), cell.rival, ours, theirs]
 
 
+MOST_BEHIND = 40  # rows of a machine in docs/figures.md, the largest losses
+
+
 def behind_rows(machine):
     heading = ["", "suite", "case", "speed", "of the best peer", "ropekit", "peer"]
-    return [heading, *(behind_row(*found) for found in behind(machine))]
+    return [heading, *(behind_row(*found) for found in behind(machine)[:MOST_BEHIND])]
 
 
 def standing_words(machine):
@@ -174,13 +177,15 @@ def ahead_markdown(machines):
 
 
 def of_attention(cell):
-    """What one call reaches, and how much longer it takes than on rotated inputs."""
+    """What one call reaches, how much longer it takes than on rotated inputs, and its speed beside the
+    fastest peer."""
     record = cell.records[CALL]
     timing = record.get("replay", record["eager"])
     reached = f"{timing['gb_per_second']:.4g} GB/s"
     if cell.shape["tokens"] > 1:
         reached = f"{teraflops(record, timing)} TFLOP/s"
-    return reached + (f", {percent(cell.tax - 1)}" if cell.tax else "")
+    beside = f", {cell.seconds(cell.rival) / cell.seconds(CALL):.2f}x {cell.rival}" if cell.rival else ""
+    return reached + (f", {percent(cell.tax - 1)}" if cell.tax else "") + beside
 
 
 def attention_markdown(machines):
@@ -222,7 +227,9 @@ def document(machines):
         parts += peers_of(machine)
         parts.append(markdown(peers_rows(machine)))
         if behind(machine):
-            parts.append(f"Where the call is not first:\n\n{markdown(behind_rows(machine))}")
+            left = len(behind(machine)) - MOST_BEHIND
+            more = f", the largest losses; {left} more in the report" if left > 0 else ""
+            parts.append(f"Where the call is not first{more}:\n\n{markdown(behind_rows(machine))}")
     if len(error_rows(machines)) > 1:
         parts.append(f"## Largest error of cos and sin\n\n{markdown(error_rows(machines))}")
     parts.append(f"## Runs\n\n{markdown(run_rows(machines))}")

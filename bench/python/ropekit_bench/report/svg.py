@@ -97,7 +97,9 @@ def panel(title, series, box, labels, log_y=False, reference=None):
     right, bottom = left + width - 18, top + height - 40
     x = Axis(xs, left + 44, right, 2)
     y = Axis(ys, bottom, top + 42, 10 if log_y else None)
-    out = [f'<text class="title" x="{left + 8}" y="{top + 16}">{escape(title)}</text>']
+    size = min(13, 1.45 * (width - 16) / len(title))  # a letter is about .69 of it wide, bold
+    style = f'style="font-size:{size:.3g}px"'
+    out = [f'<text class="title" {style} x="{left + 8}" y="{top + 16}">{escape(title)}</text>']
     out.append(f'<text x="{left + 8}" y="{top + 33}">{escape(labels[1])}</text>')
     grid = "".join(f"M{x.start} {y(t):g}H{right}" for t in y.ticks)
     out.append(f'<path class="mesh" d="{grid}"/><path class="axis" d="M{x.start} {bottom}H{right}"/>')
