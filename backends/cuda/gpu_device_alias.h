@@ -21,6 +21,10 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return p;
 }
 
+static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
+    return x;
+}
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 

@@ -4,6 +4,10 @@
 
 #include "common/gpu/element.h"
 
+/* Fragments are those of common/gpu/attention/queries_left.h, of a warp. */
+#define GPU_QUERIES_LEFT
+enum { GPU_TILE_LANES = 32 };
+
 /* Whether this compilation has them. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define GPU_HAS_TILES 1

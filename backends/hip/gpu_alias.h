@@ -92,25 +92,24 @@ static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 b
     return hipLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
 
+/* Bytes of LDS of a block, on every processor, and what kernels of matrix instructions have of them
+ * beside what is asked for. */
+enum { GPU_SHARED_MOST = 64 << 10, GPU_TILE_SHARED = 16 << 10 };
+
 /* Bytes of shared memory of a block that kernels of matrix instructions may have. */
 static inline hipError_t gpu_tile_memory(int device, int *bytes) {
     (void)device;
-#ifdef EMULATED_TILES
+#ifdef EMULATED_MMA
     *bytes = EMULATED_SHARED_MOST;
 #else
-    *bytes = 64 << 10;
+    *bytes = GPU_SHARED_MOST - GPU_TILE_SHARED;
 #endif
     return hipSuccess;
 }
 
 /* Lets launches of a kernel ask for so many bytes of dynamic shared memory. */
 static inline hipError_t gpu_allow_shared(const void *kernel, int bytes) {
-#ifdef EMULATED_TILES
     return hipFuncSetAttribute(kernel, hipFuncAttributeMaxDynamicSharedMemorySize, bytes);
-#else
-    (void)kernel, (void)bytes;
-    return hipSuccess;
-#endif
 }
 
 /* The last-level cache: no property tells of the Infinity Cache behind the L2, of which no

@@ -59,6 +59,14 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return (const T *)segment;
 }
 
+/* The same of a number that all threads have. */
+static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" : "+s"(x));
+#endif
+    return x;
+}
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
 

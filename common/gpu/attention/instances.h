@@ -3,17 +3,12 @@
 #define ROPEKIT_GPU_ATTENTION_INSTANCES_H
 
 #include "common/gpu/attention/generic.h"
-#include <gpu_tile.h>
-
-/* No processor of this compilation has them. */
-#ifndef GPU_NO_TILES
 #include "common/gpu/attention/split.h"
-#endif
 
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64, 2>),                                            \
-     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128, 2>)},                                         \
+    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
+     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
     {                                                                                              \

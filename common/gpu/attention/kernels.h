@@ -4,6 +4,8 @@
 
 #include "common/gpu/rope/kernels.h"
 
+#include <gpu_tuning.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -22,8 +24,9 @@ enum {
  * time. */
 enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENERIC_DEPTH = 32 };
 
-/* Of the kernels of tiles: rows of a block, keys of a tile, the most elements of a head. */
-enum { GPU_TILE_ROWS = 128, GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
+/* Of the kernels of tiles: keys of a tile, the most elements of a head. gpu_tuning.h says how many
+ * rows a block has, GPU_TILE_ROWS, and how many tiles of keys are copied ahead, GPU_TILE_AHEAD. */
+enum { GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
 
 /* head_dim of q, k and v that they are compiled for. */
 enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
@@ -82,14 +85,16 @@ static inline int32_t gpu_generic_shared(int32_t head_dim) {
     return GPU_GENERIC_ROWS * (head_dim + GPU_GENERIC_KEYS) + gpu_generic_stage(head_dim);
 }
 
-/* Bytes: queries, two tiles of keys and one of values. */
+/* Bytes: queries, tiles of keys and one of values. */
 static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
-    return 2 * (GPU_TILE_ROWS * head_dim + GPU_TILE_KEYS * (2 * head_dim + v_head_dim));
+    return 2 * (GPU_TILE_ROWS * head_dim +
+                GPU_TILE_KEYS * ((1 + GPU_TILE_AHEAD) * head_dim + v_head_dim));
 }
 
-/* The same, with two tiles of values. */
+/* The same, with as many tiles of values. */
 static inline int32_t gpu_splits_shared(int32_t head_dim, int32_t v_head_dim) {
-    return 2 * (GPU_SPLIT_ROWS * head_dim + 2 * GPU_TILE_KEYS * (head_dim + v_head_dim));
+    return 2 * (GPU_SPLIT_ROWS * head_dim +
+                (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * (head_dim + v_head_dim));
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

@@ -8,8 +8,6 @@
 
 #include "common/gpu/attention/tile.h"
 
-enum { GPU_SPLIT_WARPS = GPU_ATTENTION_THREADS / 32 };
-
 /* Keys of a split of a sequence, by its keys alone. */
 GPU_FN int64_t gpu_split_size(int64_t keys) {
     const int64_t size = keys / GPU_SPLITS_MOST + 1;
@@ -46,7 +44,7 @@ constexpr float GPU_PART_LEFT_OUT = -1;
 
 /* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
 enum { GPU_JOINT_MOST = GPU_SPLITS_MOST };
-static_assert(GPU_SPLIT_ROWS * GPU_SPLIT_WARPS <= GPU_JOINT_MOST, "a block's parts");
+static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= GPU_JOINT_MOST, "a block's parts");
 struct gpu_joint {
     float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
     float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
@@ -54,9 +52,8 @@ struct gpu_joint {
 
 /* Weighs parts, `count` a row; of all threads, with a barrier before and behind. */
 GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
-    const int thread = (int)threadIdx.x;
     __syncthreads();
-    for (int e = thread; e < rows * count; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < rows * count; e += GPU_ATTENTION_THREADS) {
         const int first = e - e % count;
         float most = -INFINITY;
 #pragma unroll 8
@@ -67,7 +64,7 @@ GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
             j->largest[e / count] = most;
     }
     __syncthreads();
-    for (int row = thread; row < rows; row += GPU_ATTENTION_THREADS) {
+    for (int row = gpu_thread(); row < rows; row += GPU_ATTENTION_THREADS) {
         float sum = 0;
         bool left_out = false;
 #pragma unroll 8
@@ -116,18 +113,21 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 
 /* A warp's rows as parts of the block's: elements [row, warp, DV]. */
 template <int DV>
-GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, 1> &rows, gpu_joint *j,
-                           float *parts) {
-    const int lane = gpu_lane(), warp = (int)threadIdx.x / 32;
+GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
+                           gpu_joint *j, float *parts) {
+    const int lane = gpu_lane(), warp = (int)threadIdx.x / GPU_TILE_LANES;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int part = (8 * h + lane / 4) * GPU_SPLIT_WARPS + warp;
+    for (int h = 0; h < GPU_LANE_ROWS; h++) {
+        const int row = gpu_row_of(lane, h), part = row * GPU_TILE_WARPS + warp;
 #pragma unroll
-        for (int n = 0; n < DV / 8; n++)
-            *(float2 *)(void *)(parts + part * DV + 8 * n +
-                                lane % 4 * 2) = {rows.out[0][n][2 * h], rows.out[0][n][2 * h + 1]};
-        j->part_largest[part] = gpu_sums_of<1>(t).largest[0][h];
-        j->part_sum[part] = gpu_tile_sum<1>(t, 8 * h + lane / 4);
+        for (int r = 0; r < gpu_runs<DV>; r++)
+#pragma unroll
+            for (int at = 0; at < gpu_run<DV>; at += 2)
+                *(float2 *)(void *)(parts + part * DV + gpu_run_first<DV>(lane, r) + at) = {
+                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at),
+                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at + 1)};
+        j->part_largest[part] = gpu_sums_of<GPU_SPLIT_ROWS>(t).largest[0][h];
+        j->part_sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(t, row);
     }
 }
 
@@ -144,18 +144,18 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         (void)gpu_tile_query(t, row, &query, &head);
         if (alone && left_out)
             continue;
-        const int part = row * GPU_SPLIT_WARPS;
+        const int part = row * GPU_TILE_WARPS;
         float *at = alone ? NULL : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
-        for (int i = (int)threadIdx.x; i < DV; i += GPU_ATTENTION_THREADS) {
+        for (int i = gpu_thread(); i < DV; i += GPU_ATTENTION_THREADS) {
             const float out =
-                gpu_joined(j->weight + part, parts + part * DV + i, GPU_SPLIT_WARPS, DV);
+                gpu_joined(j->weight + part, parts + part * DV + i, GPU_TILE_WARPS, DV);
             if (alone)
                 gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out,
                                        j->largest[row], j->sum[row]);
             else
                 at[i] = out;
         }
-        if (!alone && threadIdx.x == 0) {
+        if (!alone && gpu_thread() == 0) {
             at[DV] = j->largest[row];
             at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : j->sum[row];
         }
@@ -167,11 +167,11 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
-    gpu_tile_begin<DTYPE, D, 1, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
-    gpu_tile_rows<DV, 1> rows = {};
-    gpu_tile_walk<DTYPE, D, DV, 1>(t, rows);
+    gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
+    gpu_tile_walk<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
     gpu_split_keep<DV>(t, rows, &j, kept);
-    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_SPLIT_WARPS);
+    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }
 
@@ -210,7 +210,7 @@ GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attentio
 
 /* Grid x strides over [sequence, used split, key head]. */
 template <int DTYPE, int D, int DV>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 3)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     gpu_attention_splits(GPU_PARAMETER rope_attention_problem problem,
                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                          int32_t fits, gpu_attention_parts parts) {
@@ -225,27 +225,32 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 3)
     const int64_t heads = call.k.heads, each = heads * parts.splits;
     for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * each; n += gridDim.x) {
         const int64_t part = n % each / heads, head = n % heads;
-        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n / each);
+        const rope_attention_sequence s =
+            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / each);
         if (s.fails && threadIdx.x == 0)
-            gpu_attention_flag(&call);
-        if (s.fails || s.q_count < 1 || !gpu_is_decoded(&call, &s))
+            gpu_attention_flag(gpu_reread(&call));
+        if (s.fails || s.q_count < 1 || !gpu_is_decoded(gpu_reread(&call), &s))
             continue;
-        const rope_key_range used = gpu_splits_used(&p, &s);
+        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
         /* Of no key, the first split ends rows. */
         const bool alone = used.last - used.first <= 1;
         if (part > 0 && part >= used.last - used.first)
             continue;
         const rope_key_range keys = gpu_split_of(&s, used.first + part);
-        if (!gpu_split_valid(&p, &call, failed, gpu_within(gpu_keys_used(&p, &s), keys), s,
-                             &b.tile)) {
+        if (!gpu_split_valid(gpu_reread(&p), gpu_reread(&call), failed,
+                             gpu_within(gpu_keys_used(gpu_reread(&p), &s), keys), s, &b.tile)) {
             if (alone && threadIdx.x == 0)
-                gpu_attention_flag(&call);
+                gpu_attention_flag(gpu_reread(&call));
             if (!alone)
-                gpu_split_leave_out(&call, &b.tile.s, head, parts, part, DV);
+                gpu_split_leave_out(gpu_reread(&call), &b.tile.s, head, parts, part, DV);
             continue;
         }
-        const gpu_tile_call t = {
-            &p, &call, &b, (char *)memory, (char *)memory + GPU_SPLIT_ROWS * D * 2, fits};
+        const gpu_tile_call t = {gpu_reread(&p),
+                                 gpu_reread(&call),
+                                 &b,
+                                 (char *)memory,
+                                 (char *)memory + GPU_SPLIT_ROWS * D * 2,
+                                 fits};
         gpu_split_attend<DTYPE, D, DV>(t, (int32_t)head, parts, used.first + part, part, alone);
     }
 #endif
@@ -266,10 +271,11 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * parts.queries;
          n += gridDim.x) {
         const int64_t query = n % parts.queries;
-        const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n / parts.queries);
-        if (s.fails || query >= s.q_count || !gpu_is_decoded(&call, &s))
+        const rope_attention_sequence s =
+            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / parts.queries);
+        if (s.fails || query >= s.q_count || !gpu_is_decoded(gpu_reread(&call), &s))
             continue;
-        const rope_key_range used = gpu_splits_used(&p, &s);
+        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
         const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;
         if (count <= 1)
             continue;
@@ -283,7 +289,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
             gpu_joint_weigh(&j, 1, count);
             for (int i = thread; i < DV && j.sum[0] != GPU_PART_LEFT_OUT;
                  i += GPU_ATTENTION_THREADS)
-                gpu_split_store<DTYPE>(&p, &call, &s, query, head, i,
+                gpu_split_store<DTYPE>(gpu_reread(&p), gpu_reread(&call), &s, query, head, i,
                                        gpu_joined(j.weight, part + i, count, DV + 2), j.largest[0],
                                        j.sum[0]);
         }

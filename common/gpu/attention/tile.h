@@ -1,6 +1,6 @@
 /*
- * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp MT times
- * 16 of them, and walks over tiles of keys and values. A tile's values and the next one's keys are
+ * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp some
+ * 16s of them, and walks over tiles of keys and values. A tile's values and the next one's keys are
  * copied to shared memory while its products are summed. Tiles begin at multiples of their size,
  * and one that a row does not see leaves it as it is, so a row's bits do not depend on its
  * neighbours.
@@ -8,17 +8,24 @@
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
 
+#include "common/gpu/attention/fragments.h"
 #include "common/gpu/attention/place.h"
 #include "common/gpu/attention/rows.h"
 
-#include <gpu_tile.h>
+#ifdef GPU_QUERIES_LEFT
+#include "common/gpu/attention/queries_left.h"
+#else
+#include "common/gpu/attention/queries_right.h"
+#endif
 
 /* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
 enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
 
 /* Of a thread's rows, largest logits in units of log 2 and sums of its own columns. They wait in
  * shared memory, as registers do not hold them beside a tile's products. */
-template <int MT> struct gpu_tile_sums { float largest[MT][2], sum[MT][2]; };
+template <int ROWS> struct gpu_tile_sums {
+    float largest[gpu_row_blocks<ROWS>][GPU_LANE_ROWS], sum[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
+};
 
 /* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
  * out's element 0 to its own, -1 where it is left out. */
@@ -42,7 +49,7 @@ struct gpu_tile_keys_seen {
 struct gpu_tile_block {
     gpu_attention_tile tile;
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
-    gpu_tile_sums<2> sums[GPU_ATTENTION_THREADS];
+    gpu_tile_sums<GPU_TILE_ROWS> sums[GPU_ATTENTION_THREADS];
     gpu_tile_end ends[GPU_ATTENTION_THREADS];
     uint64_t sees[GPU_ATTENTION_THREADS];          /* keys of a tile, by a row of a thread's warp */
     gpu_tile_signs special[GPU_ATTENTION_THREADS]; /* that reach out, by the same */
@@ -70,52 +77,14 @@ struct gpu_tile_call {
     int32_t fits;          /* GPU_TILE_ */
 };
 
-/* A thread's rows: elements of out. */
-template <int DV, int MT> struct gpu_tile_rows { float out[MT][DV / 8][4]; };
-
-/* Of its block; what is computed of it is computed where it is used. */
-GPU_FN int gpu_thread(void) {
-    return gpu_anew((int)threadIdx.x);
-}
-
-GPU_FN int gpu_lane(void) {
-    return gpu_thread() % 32;
-}
-
-/* Keys of a tile that a warp takes, and the first. With MT 1 all warps have the same rows, and a
- * quarter of a tile each. */
-template <int MT> GPU_FN constexpr int gpu_warp_keys(void) {
-    return MT == 1 ? GPU_TILE_KEYS / (GPU_ATTENTION_THREADS / 32) : GPU_TILE_KEYS;
-}
-
-template <int MT> GPU_FN int gpu_warp_key(void) {
-    return MT == 1 ? gpu_thread() / 32 * gpu_warp_keys<MT>() : 0;
+GPU_FN bool gpu_fits(const gpu_tile_call &t, int32_t what) {
+    return gpu_reread(t.fits) & what;
 }
 
 /* Those of the thread `further` behind this one. */
-template <int MT> GPU_FN gpu_tile_sums<MT> &gpu_sums_of(const gpu_tile_call &t, int further = 0) {
-    return *(gpu_tile_sums<MT> *)(void *)(t.b->sums + gpu_thread() + further);
-}
-
-/* First row of a warp. */
-template <int MT> GPU_FN int gpu_warp_row(void) {
-    return MT == 1 ? 0 : gpu_thread() / 32 * 16 * MT;
-}
-
-/* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
-template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
-    return row * (D * 2) + (chunk ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
-}
-
-/* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some
- * columns across, both in 16s. */
-template <int D> GPU_FN int gpu_moved(int at, int down, int across) {
-    static_assert(D == 64 || D == 128, "a row's chunks are bits of their own");
-    return (at ^ 32 * across) + down * 32 * D;
-}
-
-template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int i) {
-    return (uint16_t *)(tile + gpu_swizzled<D>(row, i / 8)) + i % 8;
+template <int ROWS>
+GPU_FN gpu_tile_sums<ROWS> &gpu_sums_of(const gpu_tile_call &t, int further = 0) {
+    return *(gpu_tile_sums<ROWS> *)(void *)(t.b->sums + gpu_thread() + further);
 }
 
 #if GPU_HAS_TILES
@@ -168,7 +137,7 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gp
 }
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const gpu_tile_call &t) {
-    if (t.fits & GPU_TILE_Q)
+    if (gpu_fits(t, GPU_TILE_Q))
         gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
     else
         gpu_tile_read_queries<DTYPE, D, ROWS>(t);
@@ -178,11 +147,11 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const g
  * for one of each query. */
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) {
-    const rope_problem *p = &t.p->rope;
+    const rope_problem *p = &gpu_reread(t.p)->rope;
     const int64_t group = t.b->group, query0 = t.b->query0, to = query0 + t.b->query[ROWS - 1];
     const int count = (int)((to < t.b->tile.s.q_count ? to + 1 : t.b->tile.s.q_count) - query0);
     for (int n = gpu_thread(); n < count; n += GPU_ATTENTION_THREADS)
-        rope_query_token(t.p, t.call, &t.b->tile.s, query0 + n, &tokens[n]);
+        rope_query_token(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query0 + n, &tokens[n]);
     __syncthreads();
     const int pairs = p->pairs;
     const bool moves = p->pairing_in != p->pairing_out;
@@ -193,14 +162,14 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
             continue;
         rope_coefficients m = {1, 0, 1, 0};
         if (token->status == ROPE_TOKEN_ROTATES)
-            m = rope_coefficients_of(p, &t.call->rope, token, i, 0);
+            m = rope_coefficients_of(gpu_reread(p), &gpu_reread(t.call)->rope, token, i, 0);
         const int64_t row0 = (query0 + e / pairs) * group - t.b->tile.first;
         for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < ROWS; g++) {
             const int row = (int)(row0 + g), first = from + rope_first_of(p->pairing_in, i),
                       second = from + rope_second_of(p->pairing_in, i, pairs);
             rope_pair x;
             if (moves) {
-                const rope_operand *o = &t.call->rope.tensor[0];
+                const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
                 const int64_t head = t.b->head * group + g, query = query0 + e / pairs;
                 x.x1 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, first);
                 x.x2 = gpu_query_element<DTYPE>(o, &t.b->tile.s, query, head, second);
@@ -283,7 +252,7 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
     __syncthreads();
     for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
         gpu_tile_see_row(t, row, (first + row) / group, within);
-    if (t.fits & GPU_TILE_Q)
+    if (gpu_fits(t, GPU_TILE_Q))
         gpu_tile_place_queries<ROWS>(t);
 }
 
@@ -359,7 +328,7 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to
     const rope_append_operand *o = gpu_tile_operand(t, value);
     const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
 #pragma unroll 1
-    for (int row = gpu_thread() / 32; row < GPU_TILE_KEYS; row += GPU_ATTENTION_THREADS / 32) {
+    for (int row = gpu_thread() / GPU_TILE_LANES; row < GPU_TILE_KEYS; row += GPU_TILE_WARPS) {
         const int n = first + row;
         const bool there = n >= t.b->seen.from && n < t.b->seen.end;
         gpu_attention_head h = {0, 1};
@@ -369,7 +338,7 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to
             if (gpu_is_cached(o))
                 h.scale = gpu_place_scale(t.call, o, steps, place.page, place.slot, t.b->head);
         }
-        for (int i = gpu_lane(); i < D; i += 32)
+        for (int i = gpu_lane(); i < D; i += GPU_TILE_LANES)
             *gpu_swizzled_element<D>(to, row, i) =
                 there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
                       : (uint16_t)0;
@@ -393,52 +362,24 @@ GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &
 }
 
 /* The same for a warp's rows and keys. */
-template <int MT>
+template <int ROWS>
 GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
-    const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<MT>());
+    const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<ROWS>);
     return state != GPU_TILE_WHOLE && t.p->mask != ROPE_MASK_TREE &&
-                   t.b->last[gpu_warp_row<MT>() + 16 * MT - 1] <= first
+                   t.b->last[gpu_warp_row<ROWS>() + 16 * gpu_row_blocks<ROWS> - 1] <= first
                ? GPU_TILE_UNSEEN
                : state;
 }
 
-template <int DTYPE, int D, int MT>
-GPU_FN void gpu_tile_products(const char *queries, const char *keys,
-                              float s[MT][gpu_warp_keys<MT>() / 8][4]) {
-    const int lane = gpu_lane(), left = gpu_swizzled<D>(gpu_warp_row<MT>() + lane % 16, lane / 16),
-              right = gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
-            s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        uint32_t a[MT][4];
-#pragma unroll
-        for (int m = 0; m < MT; m++)
-            gpu_load_matrices(a[m], queries, gpu_moved<D>(left, m, k));
-#pragma unroll
-        for (int n = 0; n < gpu_warp_keys<MT>() / 16; n++) {
-            uint32_t b[4];
-            gpu_load_matrices(b, keys, gpu_moved<D>(right, n, k));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                gpu_mma<DTYPE>(s[m][2 * n], a[m], b);
-                gpu_mma<DTYPE>(s[m][2 * n + 1], a[m], b + 2);
-            }
-        }
-    }
-}
-
 /* cap * tanh(x / cap) of x = scale * s. */
-template <int MT>
-GPU_FN void gpu_tile_cap(float scale, float cap, float s[MT][gpu_warp_keys<MT>() / 8][4]) {
+template <int ROWS>
+GPU_FN void gpu_tile_cap(float scale, float cap,
+                         float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
     const float twice = 2 * 1.44269504f * scale / cap;
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++)
+        for (int n = 0; n < gpu_key_parts<ROWS>; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const float power = gpu_exp2(s[m][n][e] * twice);
@@ -480,24 +421,24 @@ GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
 }
 
 /* -infinity for keys that a row does not see. Each lane finds out for one row. */
-template <int MT>
+template <int ROWS>
 GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
-                          float s[MT][gpu_warp_keys<MT>() / 8][4]) {
+                          float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
     const int lane = gpu_lane();
     uint64_t *rows = t.b->sees + (gpu_thread() - lane);
-    rows[lane] = gpu_tile_sees(t, gpu_warp_row<MT>() + lane % (16 * MT), first);
+    rows[lane] = gpu_tile_sees(t, gpu_warp_row<ROWS>() + lane % (16 * gpu_row_blocks<ROWS>), first);
     gpu_warp_barrier();
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const uint64_t sees = rows[16 * m + 8 * h + lane / 4] >> (lane % 4 * 2);
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const uint64_t sees = rows[16 * m + gpu_row_of(lane, h)] >> gpu_first_key_of(lane);
 #pragma unroll
-            for (int c = 0; c < gpu_warp_keys<MT>() / 8; c++)
+            for (int n = 0; n < gpu_key_parts<ROWS>; n++)
 #pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (!(sees >> (8 * c + e) & 1))
-                        s[m][c][2 * h + e] = -INFINITY;
+                for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e++)
+                    if (!(sees >> gpu_key_of(n, e) & 1))
+                        s[m][n][e] = -INFINITY;
         }
     gpu_warp_barrier();
 }
@@ -510,22 +451,26 @@ template <int N> GPU_FN float gpu_tile_most(const float s[N][4], int h) {
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < N; n++)
-        most = fmaxf(most, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
-    most = fmaxf(most, gpu_shuffle_xor(most, 1));
-    return fmaxf(most, gpu_shuffle_xor(most, 2));
+#pragma unroll
+        for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e += 2)
+            most = fmaxf(most, fmaxf(s[n][e], s[n][e + 1]));
+#pragma unroll
+    for (int step = 1; step < GPU_ROW_LANES; step *= 2)
+        most = fmaxf(most, gpu_shuffle_xor(most, step * GPU_ROW_STEP));
+    return most;
 }
 
 /* Makes room in rows for larger logits; unit: log2 of e times what a product is multiplied by. */
-template <int DV, int MT>
-GPU_FN void gpu_tile_raise(float unit, const float s[MT][gpu_warp_keys<MT>() / 8][4],
-                           gpu_tile_sums<MT> &sums, gpu_tile_rows<DV, MT> &rows) {
-    float kept[MT][2];
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &sums, gpu_tile_rows<DV, ROWS> &rows) {
+    float kept[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
     bool raised = false;
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const float most = gpu_tile_most<gpu_warp_keys<MT>() / 8>(s[m], h) * unit,
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const float most = gpu_tile_most<gpu_key_parts<ROWS>>(s[m], h) * unit,
                         before = sums.largest[m][h];
             kept[m][h] = 1;
             if (most > before + GPU_TILE_SLACK) {
@@ -537,85 +482,64 @@ GPU_FN void gpu_tile_raise(float unit, const float s[MT][gpu_warp_keys<MT>() / 8
     if (!gpu_any(raised))
         return;
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
             sums.sum[m][h] *= kept[m][h];
 #pragma unroll
-            for (int n = 0; n < DV / 8; n++) {
-                rows.out[m][n][2 * h] *= kept[m][h];
-                rows.out[m][n][2 * h + 1] *= kept[m][h];
-            }
+            for (int n = 0; n < gpu_out_parts<DV>; n++)
+#pragma unroll
+                for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e++)
+                    rows.out[m][n][e] *= kept[m][h];
         }
 }
 
 /* From products to weights. */
-template <int DV, int MT>
+template <int DV, int ROWS>
 GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
-                           float s[MT][gpu_warp_keys<MT>() / 8][4], gpu_tile_rows<DV, MT> &rows) {
-    gpu_tile_sums<MT> sums = gpu_sums_of<MT>(t);
-    gpu_tile_raise<DV, MT>(unit, s, sums, rows);
+                           float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> sums = gpu_sums_of<ROWS>(t);
+    gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
             const float base = sums.largest[m][h] == -INFINITY ? 0 : sums.largest[m][h];
-            float part[gpu_warp_keys<MT>() / 8];
+            float part[gpu_key_parts<ROWS>];
 #pragma unroll
-            for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++) {
-                float *two = s[m][n] + 2 * h;
-                two[0] = gpu_exp2(fmaf(two[0], unit, -base));
-                two[1] = gpu_exp2(fmaf(two[1], unit, -base));
-                part[n] = two[0] + two[1];
+            for (int n = 0; n < gpu_key_parts<ROWS>; n++) {
+                float *x = s[m][n] + h * GPU_LANE_ELEMENTS;
+#pragma unroll
+                for (int e = 0; e < GPU_LANE_ELEMENTS; e++)
+                    x[e] = gpu_exp2(fmaf(x[e], unit, -base));
+                part[n] = x[0] + x[1];
+#pragma unroll
+                for (int e = 2; e < GPU_LANE_ELEMENTS; e += 2)
+                    part[n] += x[e] + x[e + 1];
             }
 #pragma unroll
-            for (int step = 1; step < gpu_warp_keys<MT>() / 8; step *= 2)
+            for (int step = 1; step < gpu_key_parts<ROWS>; step *= 2)
 #pragma unroll
-                for (int n = 0; n < gpu_warp_keys<MT>() / 8; n += 2 * step)
+                for (int n = 0; n < gpu_key_parts<ROWS>; n += 2 * step)
                     part[n] += part[n + step];
             sums.sum[m][h] += part[0];
         }
-    gpu_sums_of<MT>(t) = sums;
+    gpu_sums_of<ROWS>(t) = sums;
 }
 
-/* Weights of a warp's keys as left operands, 16 keys each. */
-template <int MT> struct gpu_tile_weights { uint32_t a[gpu_warp_keys<MT>() / 16][MT][4]; };
-
-template <int DTYPE, int MT>
-GPU_FN void gpu_tile_round(const float s[MT][gpu_warp_keys<MT>() / 8][4], gpu_tile_weights<MT> &w) {
+template <int DTYPE, int ROWS>
+GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_weights<ROWS> &w) {
 #pragma unroll
-    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++)
+    for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++)
 #pragma unroll
-        for (int m = 0; m < MT; m++)
+        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                w.a[k][m][i] = (uint32_t)gpu_anew((int)gpu_join<DTYPE>(
-                    s[m][2 * k + i / 2][i % 2 * 2], s[m][2 * k + i / 2][i % 2 * 2 + 1]));
-}
-
-/* Where a lane's row of values 0..15 by elements 0..15 lies, as the right operand. */
-template <int DV> GPU_FN int gpu_right_values(void) {
-    const int lane = gpu_lane();
-    return gpu_swizzled<DV>(lane % 16, lane / 16);
-}
-
-template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<MT> &w,
-                         gpu_tile_rows<DV, MT> &rows) {
-    const int at = gpu_right_values<DV>();
-#pragma unroll
-    for (int k = 0; k < gpu_warp_keys<MT>() / 16; k++) {
-#pragma unroll
-        for (int n = 0; n < DV / 16; n++) {
-            uint32_t b[4];
-            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, n));
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                gpu_mma<DTYPE>(rows.out[m][2 * n], w.a[k][m], b);
-                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], w.a[k][m], b + 2);
+            for (int i = 0; i < 2 * GPU_PARTS; i++) {
+                const float *two = s[m][GPU_PARTS * k + i / 2] + i % 2 * 2;
+                w.a[k][m][i] = (uint32_t)gpu_anew((int)gpu_join<DTYPE>(two[0], two[1]));
             }
-        }
-    }
 }
 
 /* --- values that are not finite, which rows that do not see them may not meet --- */
@@ -657,37 +581,43 @@ GPU_FN bool gpu_tile_clean(const gpu_tile_call &t, int first, char *values) {
 }
 
 /* Which keys of a tile have a weight in a row, one of a thread's. */
-template <int MT> GPU_FN uint64_t gpu_tile_weighed(const gpu_tile_weights<MT> &w, int m, int h) {
+template <int ROWS>
+GPU_FN uint64_t gpu_tile_weighed(const gpu_tile_weights<ROWS> &w, int m, int h) {
     const int lane = gpu_lane();
     uint32_t keys[2] = {};
 #pragma unroll
-    for (int n = 0; n < gpu_warp_keys<MT>() / 8; n++) {
-        const uint32_t two = w.a[n / 2][m][n % 2 * 2 + h];
-        keys[n / 4] |= ((two & 0x7fffu ? 1u : 0) | (two & 0x7fff0000u ? 2u : 0)) << n % 4 * 8;
-    }
+    for (int n = 0; n < gpu_key_parts<ROWS>; n++)
+#pragma unroll
+        for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e += 2) {
+            const uint32_t two = w.a[n / GPU_PARTS][m][n % GPU_PARTS * 2 + e / 2];
+            keys[gpu_key_of(n, e) / 32] |=
+                (two & 0x7fffu ? 1u << gpu_key_of(n, e) % 32 : 0) |
+                (two & 0x7fff0000u ? 1u << gpu_key_of(n, e + 1) % 32 : 0);
+        }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        keys[i] <<= lane % 4 * 2;
-        keys[i] |= gpu_shuffle_xor(keys[i], 1);
-        keys[i] |= gpu_shuffle_xor(keys[i], 2);
+        keys[i] <<= gpu_first_key_of(lane);
+#pragma unroll
+        for (int step = 1; step < GPU_ROW_LANES; step *= 2)
+            keys[i] |= gpu_shuffle_xor(keys[i], step * GPU_ROW_STEP);
     }
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
 /* What was taken out reaches rows by their weights; at: a warp's first key of the tile. */
-template <int DV, int MT>
-GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights<MT> &w) {
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights<ROWS> &w) {
     const int thread = gpu_thread(), lane = gpu_lane();
     uint64_t *rows = t.b->sees + (thread - lane);
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            rows[16 * m + 8 * h + lane / 4] = gpu_tile_weighed<MT>(w, m, h);
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            rows[16 * m + gpu_row_of(lane, h)] = gpu_tile_weighed<ROWS>(w, m, h);
     gpu_warp_barrier();
     gpu_tile_signs *signs = t.b->special + thread;
 #pragma unroll 1
-    for (int n = 0; n < gpu_warp_keys<MT>() && lane < 16 * MT; n++) {
+    for (int n = 0; n < gpu_warp_keys<ROWS> && lane < 16 * gpu_row_blocks<ROWS>; n++) {
         if (!(rows[lane] >> n & 1))
             continue;
         for (int i = 0; i < DV / 32; i++) {
@@ -701,7 +631,8 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights
 
 /* Element i of a row of a warp with what was taken out of it. */
 GPU_FN float gpu_tile_with_special(const gpu_tile_call &t, int row, int i, float x) {
-    const gpu_tile_signs *signs = t.b->special + gpu_thread() / 32 * 32 + row;
+    const gpu_tile_signs *signs =
+        t.b->special + gpu_thread() / GPU_TILE_LANES * GPU_TILE_LANES + row;
     if (signs->above[i / 32] >> i % 32 & 1)
         x += INFINITY;
     if (signs->below[i / 32] >> i % 32 & 1)
@@ -710,46 +641,56 @@ GPU_FN float gpu_tile_with_special(const gpu_tile_call &t, int row, int i, float
 }
 
 /* The same of all elements of a thread's rows. */
-template <int DV, int MT>
-GPU_FN void gpu_tile_add_special(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_add_special(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
     if (!t.b->has_special)
         return;
     const int lane = gpu_lane();
 #pragma unroll
-    for (int n = 0; n < MT * DV / 2; n++)
-        rows.out[n % MT][n / MT / 4][n / MT % 4] = gpu_tile_with_special(
-            t, 16 * (n % MT) + n / MT % 4 / 2 * 8 + lane / 4,
-            n / MT / 4 * 8 + lane % 4 * 2 + n / MT % 2, rows.out[n % MT][n / MT / 4][n / MT % 4]);
+    for (int r = 0; r < gpu_runs<DV>; r++)
+#pragma unroll
+        for (int i = 0; i < GPU_LANE_ROWS * gpu_run<DV>; i++)
+#pragma unroll
+            for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
+                const int h = i / gpu_run<DV>, at = i % gpu_run<DV>;
+                float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
+                *x = gpu_tile_with_special(t, 16 * m + gpu_row_of(lane, h),
+                                           gpu_run_first<DV>(lane, r) + at, *x);
+            }
 }
 
 /* --- a block --- */
 
-/* The first of the four lanes that share a row of a warp, from this one on. */
+/* The first of the lanes that share a row of a warp, from this one on. */
 GPU_FN int gpu_row_lanes(int row) {
-    return row % 8 * 4 - gpu_lane();
+    return gpu_first_lane_of(row) - gpu_lane();
 }
 
 /* The sum of a row of a warp. */
-template <int MT> GPU_FN float gpu_tile_sum(const gpu_tile_call &t, int row) {
-    const int first = gpu_row_lanes(row), m = row / 16, h = row / 8 % 2;
-    float sum[4];
+template <int ROWS> GPU_FN float gpu_tile_sum(const gpu_tile_call &t, int row) {
+    const int first = gpu_row_lanes(row), m = row / 16, h = gpu_held_row(row);
+    float sum[GPU_ROW_LANES];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        sum[i] = gpu_sums_of<MT>(t, first + i).sum[m][h];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (int i = 0; i < GPU_ROW_LANES; i++)
+        sum[i] = gpu_sums_of<ROWS>(t, first + i * GPU_ROW_STEP).sum[m][h];
+    return GPU_ROW_LANES == 2
+               ? sum[0] + sum[1]
+               : (sum[0] + sum[1]) + (sum[GPU_ROW_LANES - 2] + sum[GPU_ROW_LANES - 1]);
 }
 
 /* Ends a row, one a lane: what its elements are multiplied by, and where they go, -1 nowhere. */
-template <int MT> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
-    const int lane = gpu_lane(), row = gpu_warp_row<MT>() + lane;
+template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
+    const int lane = gpu_lane(), row = gpu_warp_row<ROWS>() + lane;
     const rope_attention_sequence *s = &t.b->tile.s;
     int64_t query, head;
     gpu_tile_end *end = t.b->ends + gpu_thread();
     end->out = -1;
-    if (!gpu_tile_query(t, row, &query, &head) || t.b->first[row] == INT32_MAX)
+    if (lane >= 16 * gpu_row_blocks<ROWS> || !gpu_tile_query(t, row, &query, &head) ||
+        t.b->first[row] == INT32_MAX)
         return;
-    float largest = gpu_sums_of<MT>(t, gpu_row_lanes(lane)).largest[lane / 16][lane / 8 % 2],
-          sum = gpu_tile_sum<MT>(t, lane), kept = 1;
+    float largest =
+              gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
+          sum = gpu_tile_sum<ROWS>(t, lane), kept = 1;
     if (t.p->sink_dtype) {
         float one;
         const float sink = 1.44269504f * gpu_attention_sink(t.p, t.call, head, &one),
@@ -767,69 +708,78 @@ template <int MT> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
+/* Element `at` of run r of a row of a thread's. */
+template <int DV, int ROWS>
+GPU_FN float gpu_run_element(const gpu_tile_rows<DV, ROWS> &rows, int m, int r, int h, int at) {
+    return rows.out[m][gpu_run_part(r, at)][gpu_run_place(r, h, at)];
+}
+
 /* Elements of a row of a thread's to out. */
-template <int DTYPE, int DV, int MT>
+template <int DTYPE, int DV, int ROWS>
 GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
-                           const gpu_tile_rows<DV, MT> &rows) {
+                           const gpu_tile_rows<DV, ROWS> &rows) {
     const int lane = gpu_lane();
-    const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + 8 * h + lane / 4];
+    const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + gpu_row_of(lane, h)];
     if (end.out < 0)
         return;
     uint16_t *out = (uint16_t *)t.call->out + end.out;
 #pragma unroll
-    for (int n = 0; n < DV / 8; n++) {
-        const int i = 8 * n + lane % 4 * 2;
-        uint32_t two = gpu_join<DTYPE>(fmaf(rows.out[m][n][2 * h], end.factor, 0.0f),
-                                       fmaf(rows.out[m][n][2 * h + 1], end.factor, 0.0f));
-        two = end.none ? 0 : two;
-        if (t.fits & GPU_TILE_OUT) {
-            *(uint32_t *)(out + i) = two;
-        } else {
-            const int64_t stride = t.call->out_stride[3];
-            out[i * stride] = (uint16_t)two;
-            out[(i + 1) * stride] = (uint16_t)(two >> 16);
+    for (int r = 0; r < gpu_runs<DV>; r++) {
+#pragma unroll
+        for (int at = 0; at < gpu_run<DV>; at += 2) {
+            const int i = gpu_run_first<DV>(lane, r) + at;
+            uint32_t two = gpu_join<DTYPE>(
+                fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at), end.factor, 0.0f),
+                fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at + 1), end.factor, 0.0f));
+            two = end.none ? 0 : two;
+            if (gpu_fits(t, GPU_TILE_OUT)) {
+                *(uint32_t *)(out + i) = two;
+            } else {
+                const int64_t stride = t.call->out_stride[3];
+                out[i * stride] = (uint16_t)two;
+                out[(i + 1) * stride] = (uint16_t)(two >> 16);
+            }
         }
     }
 }
 
-template <int DTYPE, int DV, int MT>
-GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, MT> &rows) {
-    gpu_tile_end_row<MT>(t);
+template <int DTYPE, int DV, int ROWS>
+GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_end_row<ROWS>(t);
     gpu_warp_barrier();
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            gpu_tile_store<DTYPE, DV, MT>(t, m, h, rows);
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            gpu_tile_store<DTYPE, DV, ROWS>(t, m, h, rows);
 }
 
-/* Values of so many tiles have room. With MT 1 memory is waited for, and a tile comes whole. */
-template <int MT> GPU_FN constexpr int gpu_value_stages(void) {
-    return MT == 1 ? 2 : 1;
-}
+/* Values of so many tiles have room. Splits wait for memory: there a tile comes whole, ahead. */
+template <int ROWS>
+constexpr int gpu_value_stages = ROWS == GPU_SPLIT_ROWS ? 1 + GPU_TILE_AHEAD : 1;
 
 /* Where a tile's keys and its values lie. */
 template <int D> GPU_FN char *gpu_tile_keys(const gpu_tile_call &t, int first) {
-    return t.stage + first / GPU_TILE_KEYS % 2 * GPU_TILE_KEYS * D * 2;
+    return t.stage + first / GPU_TILE_KEYS % (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * D * 2;
 }
 
-template <int D, int DV, int MT> GPU_FN char *gpu_tile_values(const gpu_tile_call &t, int first) {
-    return t.stage + 2 * GPU_TILE_KEYS * D * 2 +
-           first / GPU_TILE_KEYS % gpu_value_stages<MT>() * GPU_TILE_KEYS * DV * 2;
+template <int D, int DV, int ROWS> GPU_FN char *gpu_tile_values(const gpu_tile_call &t, int first) {
+    return t.stage + (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * D * 2 +
+           first / GPU_TILE_KEYS % gpu_value_stages<ROWS> * GPU_TILE_KEYS * DV * 2;
 }
 
 /* A tile's keys, or its values. */
-template <int DTYPE, int D, int MT>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
-    char *to = value ? gpu_tile_values<D, D, MT>(t, first) : gpu_tile_keys<D>(t, first);
-    if (t.fits & (value ? GPU_TILE_V : GPU_TILE_K))
+    char *to = value ? gpu_tile_values<D, D, ROWS>(t, first) : gpu_tile_keys<D>(t, first);
+    if (gpu_fits(t, value ? GPU_TILE_V : GPU_TILE_K))
         gpu_tile_copy<D>(t, value, first, to);
     else
         gpu_tile_read<DTYPE, D>(t, value, first, to);
 }
 
 /* Queries and the first keys on their way. */
-template <int DTYPE, int D, int MT, int ROWS>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     gpu_tile_see<ROWS>(t, head, within);
     t.b->special[threadIdx.x] = {};
@@ -839,104 +789,114 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
     gpu_tile_place<D>(t, 0);
     __syncthreads();
 #pragma unroll 1
-    for (int value = gpu_value_stages<MT>() - 1; value >= 0; value--)
-        gpu_tile_fetch<DTYPE, D, MT>(t, value, 0);
+    for (int value = gpu_value_stages<ROWS> - 1; value >= 0; value--)
+        gpu_tile_fetch<DTYPE, D, ROWS>(t, value, 0);
     gpu_copies_mark();
-    if constexpr (MT == 1) {
+    if constexpr (ROWS == GPU_SPLIT_ROWS) {
         if (!gpu_rotates_queries(t.p, t.call))
             return;
         gpu_copies_wait<0>();
         __syncthreads();
         gpu_tile_rotate_queries<DTYPE, D, ROWS>(
-            t, (rope_token *)(void *)gpu_tile_keys<D>(t, GPU_TILE_KEYS));
+            t, (rope_token *)(void *)(GPU_TILE_AHEAD ? gpu_tile_keys<D>(t, GPU_TILE_KEYS)
+                                                     : gpu_tile_values<D, D, ROWS>(t, 0)));
     }
 }
 
 /* From keys to weights: the tile from key `first` of the block's on, `keys` a warp's. */
-template <int DTYPE, int D, int DV, int MT>
+template <int DTYPE, int D, int DV, int ROWS>
 GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, int32_t state,
-                          gpu_tile_weights<MT> &w, gpu_tile_rows<DV, MT> &rows) {
+                          gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
     const float scale = t.p->scale, cap = t.p->soft_cap;
-    float s[MT][gpu_warp_keys<MT>() / 8][4];
-    gpu_tile_products<DTYPE, D, MT>(t.queries, keys, s);
+    float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
+    gpu_tile_products<DTYPE, D, ROWS>(t.queries, keys, s);
     if (cap > 0)
-        gpu_tile_cap<MT>(scale, cap, s);
+        gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
-        gpu_tile_mask<MT>(t, first, s);
-    gpu_tile_weigh<DV, MT>(t, 1.44269504f * (cap > 0 ? 1 : scale), s, rows);
-    gpu_tile_round<DTYPE, MT>(s, w);
+        gpu_tile_mask<ROWS>(t, first, s);
+    gpu_tile_weigh<DV, ROWS>(t, 1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+    gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
-/* Sends for what comes behind the tile from key `first` of the block's on: values, then keys. */
-template <int DTYPE, int D, int MT>
-GPU_FN void gpu_tile_fetch_next(const gpu_tile_call &t, int first) {
-#pragma unroll
-    for (int value = 1; value >= 0; value--) {
-        const int next = value && gpu_value_stages<MT>() == 1 ? first : first + GPU_TILE_KEYS;
-        if (next < t.b->seen.end)
-            gpu_tile_fetch<DTYPE, D, MT>(t, value, next);
-        gpu_copies_mark();
-    }
+/* Sends for values, a tile ahead where they have room. */
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_send(const gpu_tile_call &t, int value, int first) {
+    const int next = value && gpu_value_stages<ROWS> == 1 ? first : first + GPU_TILE_KEYS;
+    if (next < t.b->seen.end)
+        gpu_tile_fetch<DTYPE, D, ROWS>(t, value, next);
+    gpu_copies_mark();
+}
+
+/* Sends for the keys behind the tile from key `first` of the block's on. */
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_send_keys(const gpu_tile_call &t, int first) {
+    gpu_tile_send<DTYPE, D, ROWS>(t, 0, first);
     if (first % GPU_ATTENTION_THREADS == 0)
         gpu_tile_place<D>(t, first + GPU_ATTENTION_THREADS);
 }
 
 /* The tile from key `first` of the block's on. */
-template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, MT> &rows) {
+template <int DTYPE, int D, int DV, int ROWS>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, ROWS> &rows) {
     static_assert(D == DV, "keys and values are fetched by the same code");
-    const int at = gpu_warp_key<MT>();
-    const int32_t state = gpu_warp_state<MT>(t, t.b->seen, first + at);
-    gpu_tile_weights<MT> w;
+    const int at = gpu_warp_key<ROWS>();
+    const int32_t state = gpu_warp_state<ROWS>(t, t.b->seen, first + at);
+    gpu_tile_weights<ROWS> w;
     gpu_copies_wait<0>();
     __syncthreads();
-    gpu_tile_fetch_next<DTYPE, D, MT>(t, first);
+    gpu_tile_send<DTYPE, D, ROWS>(t, 1, first);
+    if (GPU_TILE_AHEAD)
+        gpu_tile_send_keys<DTYPE, D, ROWS>(t, first);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_look<DTYPE, D, DV, MT>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
-                                        state, w, rows);
-    if (gpu_value_stages<MT>() == 1) {
-        gpu_copies_wait<1>();
+        gpu_tile_look<DTYPE, D, DV, ROWS>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
+                                          state, w, rows);
+    if (gpu_value_stages<ROWS> == 1) {
+        gpu_copies_wait<GPU_TILE_AHEAD>();
         __syncthreads();
     }
-    char *values = gpu_tile_values<D, DV, MT>(t, first);
+    if (!GPU_TILE_AHEAD)
+        gpu_tile_send_keys<DTYPE, D, ROWS>(t, first);
+    char *values = gpu_tile_values<D, DV, ROWS>(t, first);
     if (gpu_tile_state(t, t.b->seen, first, GPU_TILE_KEYS) == GPU_TILE_APART &&
         gpu_tile_clean<DTYPE, DV>(t, first, values) && state != GPU_TILE_UNSEEN)
-        gpu_tile_mark<DV, MT>(t, at, w);
+        gpu_tile_mark<DV, ROWS>(t, at, w);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_add<DTYPE, DV, MT>(values + at * DV * 2, w, rows);
+        gpu_tile_add<DTYPE, DV, ROWS>(values + at * DV * 2, w, rows);
 }
 
 /* All keys that the block's rows see. */
-template <int DTYPE, int D, int DV, int MT>
-GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, MT> &rows) {
-    gpu_tile_sums<MT> none = {};
+template <int DTYPE, int D, int DV, int ROWS>
+GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> none = {};
 #pragma unroll
-    for (int m = 0; m < MT; m++)
-        none.largest[m][0] = none.largest[m][1] = -INFINITY;
-    gpu_sums_of<MT>(t) = none;
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            none.largest[m][h] = -INFINITY;
+    gpu_sums_of<ROWS>(t) = none;
 #pragma unroll 1
     for (int first = 0; first < t.b->seen.end; first += GPU_TILE_KEYS)
-        gpu_tile_attend<DTYPE, D, DV, MT>(t, first, rows);
+        gpu_tile_attend<DTYPE, D, DV, ROWS>(t, first, rows);
     gpu_copies_wait<0>();
     __syncthreads();
-    gpu_tile_add_special<DV, MT>(t, rows);
+    gpu_tile_add_special<DV, ROWS>(t, rows);
 }
 
 /* All rows of a block. */
-template <int DTYPE, int D, int DV, int MT>
+template <int DTYPE, int D, int DV>
 GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
-    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
-    gpu_tile_begin<DTYPE, D, MT, ROWS>(t, head, {0, INT64_MAX});
-    gpu_tile_rows<DV, MT> rows = {};
-    gpu_tile_walk<DTYPE, D, DV, MT>(t, rows);
-    gpu_tile_finish<DTYPE, DV, MT>(t, rows);
+    enum { ROWS = GPU_TILE_ROWS };
+    gpu_tile_begin<DTYPE, D, ROWS>(t, head, {0, INT64_MAX});
+    gpu_tile_rows<DV, ROWS> rows = {};
+    gpu_tile_walk<DTYPE, D, DV, ROWS>(t, rows);
+    gpu_tile_finish<DTYPE, DV, ROWS>(t, rows);
     __syncthreads();
 }
 
 #endif
 
-template <int DTYPE, int D, int DV, int MT>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
+template <int DTYPE, int D, int DV>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_tiles(GPU_PARAMETER rope_attention_problem problem,
                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                         int32_t fits) {
@@ -944,7 +904,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    enum { ROWS = MT * 16 * GPU_ATTENTION_THREADS / 32 };
+    enum { ROWS = GPU_TILE_ROWS };
     extern __shared__ uint4 memory[];
     __shared__ gpu_tile_block b;
     gpu_wait_for_last();
@@ -958,12 +918,16 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 2)
         if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
             b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
             continue;
-        const gpu_tile_call t = {&p,  &call, &b, (char *)memory, (char *)memory + ROWS * D * 2,
+        const gpu_tile_call t = {gpu_reread(&p),
+                                 gpu_reread(&call),
+                                 &b,
+                                 (char *)memory,
+                                 (char *)memory + ROWS * D * 2,
                                  fits};
         for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
              head = b.head + (int32_t)gridDim.y) {
             __syncthreads();
-            gpu_tile_block_attend<DTYPE, D, DV, MT>(t, head);
+            gpu_tile_block_attend<DTYPE, D, DV>(t, head);
         }
     }
 #endif

@@ -1,9 +1,11 @@
-/* CUDA's matrix instructions from the layouts that PTX publishes, for 32 lanes of the emulated
- * wave, and copies that are done at once. */
+/* Matrix instructions from the layouts that PTX and AMD's instruction set manuals publish, for
+ * GPU_TILE_LANES threads of the emulated wave, and copies that are done at once. */
 #ifndef ROPEKIT_HIP_EMULATION_TILE_H
 #define ROPEKIT_HIP_EMULATION_TILE_H
 
 #include <hip/hip_runtime.h>
+
+#include <cstdlib>
 
 static inline float gpu_exp2(float x) {
     return std::exp2(x);
@@ -13,28 +15,45 @@ static inline int gpu_anew(int x) {
     return x;
 }
 
+static inline void gpu_reads_stay(void) {}
+
 static inline float gpu_reciprocal(float x) {
     return 1 / x;
 }
 
 /* What each thread of a block hands to its warp: one exchange is read while the next is written. */
 struct emulated_fragment {
-    uint32_t word[6];
+    uint32_t word[16];
 };
 inline emulated_fragment emulated_fragments[2][EMULATED_BLOCK_THREADS];
 inline int emulated_turns[EMULATED_BLOCK_THREADS];
 
-/* Fragments of the 32 threads of the warp. */
+static inline void gpu_warp_barrier(void) {
+    if (GPU_TILE_LANES == 64)
+        (void)emulated_wave_exchange(0);
+    else
+        emulated_warp_barrier();
+}
+
+static inline int emulated_tile_lane(void) {
+    return (int)threadIdx.x % GPU_TILE_LANES;
+}
+
+/* Fragments of the threads of the warp. */
 static inline const emulated_fragment *emulated_gather(const emulated_fragment &mine) {
     const int thread = (int)threadIdx.x;
     emulated_fragment *all = emulated_fragments[emulated_turns[thread]++ % 2];
     all[thread] = mine;
-    emulated_warp_barrier();
-    return all + thread / 32 * 32;
+    gpu_warp_barrier();
+    return all + thread / GPU_TILE_LANES * GPU_TILE_LANES;
 }
 
 static inline uint32_t gpu_shuffle_xor(uint32_t x, int mask) {
-    return emulated_gather({{x}})[((int)threadIdx.x % 32) ^ mask].word[0];
+    return emulated_gather({{x}})[emulated_tile_lane() ^ mask].word[0];
+}
+
+static inline uint32_t gpu_other_half(uint32_t x) {
+    return gpu_shuffle_xor(x, 16);
 }
 
 static inline float gpu_shuffle_xor(float x, int mask) {
@@ -44,14 +63,10 @@ static inline float gpu_shuffle_xor(float x, int mask) {
     return other;
 }
 
-static inline void gpu_warp_barrier(void) {
-    emulated_warp_barrier();
-}
-
 static inline bool gpu_any(bool holds) {
     const emulated_fragment *all = emulated_gather({{holds}});
     bool any = false;
-    for (int lane = 0; lane < 32; lane++)
+    for (int lane = 0; lane < GPU_TILE_LANES; lane++)
         any |= all[lane].word[0] != 0;
     return any;
 }
@@ -61,6 +76,7 @@ template <int DTYPE> static inline float emulated_element(const uint32_t *words,
     return gpu_widen<DTYPE>((uint16_t)(words[i / 2] >> (16 * (i % 2))));
 }
 
+#ifdef GPU_QUERIES_LEFT
 template <int DTYPE>
 static inline void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
     const emulated_fragment *all = emulated_gather({{a[0], a[1], a[2], a[3], b[0], b[1]}});
@@ -107,6 +123,71 @@ static inline void gpu_load_matrices(uint32_t r[4], const char *tile, int row) {
 static inline void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
     emulated_load<true>(r, tile + row);
 }
+
+#else
+/* Where element k of row or column n of an operand is: MFMA and RDNA 4's WMMA have as many of k
+ * side by side in each sixteenth lane as there are lanes for; RDNA 3's has all 16 in each. */
+struct emulated_operand {
+    int lane, element;
+};
+
+static inline emulated_operand emulated_operand_of(int n, int k) {
+#if defined(EMULATED_WMMA_RDNA3)
+    return {n, k};
+#elif defined(EMULATED_WMMA_RDNA4)
+    return {n + 16 * (k / 8), k % 8};
+#else
+    return {n + 16 * (k / 4), k % 4};
+#endif
+}
+
+/* The row of element e of a lane's sums, of which the column is lane % 16. */
+static inline int emulated_sum_row(int lane, int e) {
+#if defined(EMULATED_WMMA_RDNA3)
+    return 2 * e + lane / 16;
+#elif defined(EMULATED_WMMA_RDNA4)
+    return 8 * (lane / 16) + e;
+#else
+    return 4 * (lane / 16) + e;
+#endif
+}
+
+#ifdef EMULATED_WMMA_RDNA3
+/* RDNA 3 multiplies by whichever half of a wave it likes: they must hold the same. */
+static inline void emulated_check_halves(const emulated_fragment *all) {
+    for (int lane = 0; lane < 16; lane++)
+        if (std::memcmp(all + lane, all + lane + 16, sizeof *all) != 0)
+            std::abort();
+}
+#endif
+
+template <int DTYPE>
+static inline void gpu_mma(float (*c)[4], const uint32_t *a, const uint32_t *b) {
+#if defined(EMULATED_WMMA_RDNA3)
+    enum { WORDS = 8 };
+#else
+    enum { WORDS = 128 / GPU_TILE_LANES };
+#endif
+    emulated_fragment mine = {};
+    std::memcpy(mine.word, a, WORDS * sizeof *a);
+    std::memcpy(mine.word + 8, b, WORDS * sizeof *b);
+    const emulated_fragment *all = emulated_gather(mine);
+#if defined(EMULATED_WMMA_RDNA3)
+    emulated_check_halves(all);
+#endif
+    const int lane = emulated_tile_lane();
+    for (int e = 0; e < 256 / GPU_TILE_LANES; e++) {
+        float sum = 0;
+        for (int k = 0; k < 16; k++) {
+            const emulated_operand left = emulated_operand_of(emulated_sum_row(lane, e), k),
+                                   right = emulated_operand_of(lane % 16, k);
+            sum += emulated_element<DTYPE>(all[left.lane].word, left.element) *
+                   emulated_element<DTYPE>(all[right.lane].word + 8, right.element);
+        }
+        c[e / 4][e % 4] += sum;
+    }
+}
+#endif
 
 static inline void gpu_copy_async(void *to, const void *from, bool there) {
     const uint4 none = {0, 0, 0, 0};

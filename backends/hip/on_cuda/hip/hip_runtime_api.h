@@ -58,6 +58,8 @@
 
 #define hipFuncAttributes struct cudaFuncAttributes
 #define hipFuncGetAttributes cudaFuncGetAttributes
+#define hipFuncSetAttribute cudaFuncSetAttribute
+#define hipFuncAttributeMaxDynamicSharedMemorySize cudaFuncAttributeMaxDynamicSharedMemorySize
 #define hipLaunchKernel cudaLaunchKernel
 
 /* The name says that HIP's calls are CUDA's here. */

@@ -1,0 +1,73 @@
+/*
+ * A block's warps, what a thread holds of their products, and where rows lie in shared memory. A
+ * warp is what multiplies together: GPU_TILE_LANES threads. Sums are in fours: element e of part n.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_FRAGMENTS_H
+#define ROPEKIT_GPU_ATTENTION_FRAGMENTS_H
+
+#include "common/gpu/attention/kernels.h"
+
+#include <gpu_tile.h>
+
+enum { GPU_TILE_WARPS = GPU_ATTENTION_THREADS / GPU_TILE_LANES };
+
+/* Of its block; what is computed of it is computed where it is used. */
+GPU_FN int gpu_thread(void) {
+    return gpu_anew((int)threadIdx.x);
+}
+
+GPU_FN int gpu_lane(void) {
+    return gpu_thread() % GPU_TILE_LANES;
+}
+
+/* How many 16 rows a warp has of a block's. All warps have those of splits, and a part of each tile
+ * of keys. */
+template <int ROWS>
+constexpr int gpu_row_blocks = ROWS == GPU_SPLIT_ROWS ? 1 : ROWS / 16 / GPU_TILE_WARPS;
+
+/* Keys of a tile that a warp takes. */
+template <int ROWS>
+constexpr int gpu_warp_keys =
+    ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS : GPU_TILE_KEYS;
+
+/* The first of them, and the first row of a warp. */
+template <int ROWS> GPU_FN int gpu_warp_key(void) {
+    return ROWS == GPU_SPLIT_ROWS ? gpu_thread() / GPU_TILE_LANES * gpu_warp_keys<ROWS> : 0;
+}
+
+template <int ROWS> GPU_FN int gpu_warp_row(void) {
+    return ROWS == GPU_SPLIT_ROWS ? 0 : gpu_thread() / GPU_TILE_LANES * 16 * gpu_row_blocks<ROWS>;
+}
+
+/* Parts of 16 rows by 16 keys, by a warp's keys, and by DV elements of values. */
+enum { GPU_PARTS = 64 / GPU_TILE_LANES };
+template <int ROWS> constexpr int gpu_key_parts = gpu_warp_keys<ROWS> / 16 * GPU_PARTS;
+template <int DV> constexpr int gpu_out_parts = DV / 16 * GPU_PARTS;
+
+/* A thread's rows: elements of out. */
+template <int DV, int ROWS> struct gpu_tile_rows {
+    float out[gpu_row_blocks<ROWS>][gpu_out_parts<DV>][4];
+};
+
+/* Weights of a warp's keys as operands of products with values, 16 keys each. */
+template <int ROWS> struct gpu_tile_weights {
+    uint32_t a[gpu_warp_keys<ROWS> / 16][gpu_row_blocks<ROWS>][2 * GPU_PARTS];
+};
+
+/* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
+template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
+    return row * (D * 2) + (chunk ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
+}
+
+/* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some
+ * columns across, both in 16s. */
+template <int D> GPU_FN int gpu_moved(int at, int down, int across) {
+    static_assert(D == 64 || D == 128, "a row's chunks are bits of their own");
+    return (at ^ 32 * across) + down * 32 * D;
+}
+
+template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int i) {
+    return (uint16_t *)(tile + gpu_swizzled<D>(row, i / 8)) + i % 8;
+}
+
+#endif
