@@ -135,7 +135,7 @@ GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, GPU_S
 template <int DTYPE, int DV>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
-    const int64_t heads = t.call->rope.tensor[0].heads;
+    const int64_t heads = gpu_reread(t.call)->rope.tensor[0].heads;
     const int rows = (int)(t.b->tile.s.q_count * t.b->group); /* at most GPU_SPLIT_ROWS */
 #pragma unroll 1
     for (int row = 0; row < rows; row++) {
@@ -150,8 +150,8 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
             const float out =
                 gpu_joined(j->weight + part, parts + part * DV + i, GPU_TILE_WARPS, DV);
             if (alone)
-                gpu_split_store<DTYPE>(t.p, t.call, &t.b->tile.s, query, head, i, out,
-                                       j->largest[row], j->sum[row]);
+                gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query,
+                                       head, i, out, j->largest[row], j->sum[row]);
             else
                 at[i] = out;
         }

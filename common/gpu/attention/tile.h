@@ -99,7 +99,7 @@ GPU_FN bool gpu_tile_query(const gpu_tile_call &t, int row, int64_t *query, int6
 
 /* Where the heads of the block's rows begin. */
 template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
-    const rope_operand *o = &t.call->rope.tensor[0];
+    const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
     const rope_attention_sequence *s = &t.b->tile.s;
     const int row = gpu_thread();
@@ -113,7 +113,7 @@ template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
 }
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
-    const rope_operand *o = &t.call->rope.tensor[0];
+    const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
     const char *from = (const char *)(o->out ? o->out : o->in);
 #pragma unroll 4
     for (int e = gpu_thread(); e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
@@ -206,8 +206,9 @@ GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
 GPU_FN rope_key_range gpu_tile_seen(const gpu_tile_call &t, int64_t query, rope_key_range within) {
     const rope_attention_sequence *s = &t.b->tile.s;
     const int64_t last = s->q_count - 1;
-    return gpu_within(rope_keys_seen(t.p, s, rope_query_index(s, query < last ? query : last)),
-                      within);
+    return gpu_within(
+        rope_keys_seen(gpu_reread(t.p), s, rope_query_index(s, query < last ? query : last)),
+        within);
 }
 
 /* Row `row`, a thread's own: its query, and the keys that it sees. A query that has no position
@@ -219,13 +220,13 @@ GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
     b->query[row] = (int32_t)(query - b->query0);
     b->first[row] = gpu_tile_near(seen.first, b->base.key);
     b->last[row] = gpu_tile_near(seen.last, b->base.key);
-    if (!gpu_queries_may_fail(t.p) || query >= b->tile.s.q_count)
+    if (!gpu_queries_may_fail(gpu_reread(t.p)) || query >= b->tile.s.q_count)
         return;
     rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
-    rope_query_token(t.p, t.call, &b->tile.s, query, token);
+    rope_query_token(gpu_reread(t.p), gpu_reread(t.call), &b->tile.s, query, token);
     if (token->status == ROPE_TOKEN_FAILS) {
         b->first[row] = INT32_MAX;
-        gpu_attention_flag(t.call);
+        gpu_attention_flag(gpu_reread(t.call));
     }
 }
 
@@ -233,7 +234,7 @@ GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
 template <int ROWS>
 GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     gpu_tile_block *b = t.b;
-    const int64_t group = gpu_attention_group(t.call), first = b->tile.first;
+    const int64_t group = gpu_attention_group(gpu_reread(t.call)), first = b->tile.first;
     if (gpu_thread() == 0) {
         const int64_t query0 = first / group;
         const rope_key_range before = gpu_tile_seen(t, query0, within),
@@ -245,9 +246,9 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
         b->seen = {gpu_tile_near(before.first, base),
                    before.first < after.last ? gpu_tile_near(after.last, base) : 0,
                    gpu_tile_near(after.first, base), gpu_tile_near(before.last, base)};
-        b->base = gpu_key_origin_of(t.p, base);
-        b->source[0] = gpu_key_source_of(&t.call->k, &b->tile.s, head);
-        b->source[1] = gpu_key_source_of(&t.call->v, &b->tile.s, head);
+        b->base = gpu_key_origin_of(gpu_reread(t.p), base);
+        b->source[0] = gpu_key_source_of(&gpu_reread(t.call)->k, &b->tile.s, head);
+        b->source[1] = gpu_key_source_of(&gpu_reread(t.call)->v, &b->tile.s, head);
     }
     __syncthreads();
     for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
@@ -286,8 +287,9 @@ template <int D> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
     for (int value = 0; value < 2; value++)
         b->places[value][gpu_place_index<D>(n)] =
             seen ? (uint32_t)(gpu_place_at(b->source[value],
-                                           gpu_place_from(t.p, t.call, gpu_tile_operand(t, value),
-                                                          &b->tile.s, b->base, n)) /
+                                           gpu_place_from(gpu_reread(t.p), gpu_reread(t.call),
+                                                          gpu_tile_operand(t, value), &b->tile.s,
+                                                          b->base, n)) /
                               8)
                  : 0;
 }
@@ -333,10 +335,12 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to
         const bool there = n >= t.b->seen.from && n < t.b->seen.end;
         gpu_attention_head h = {0, 1};
         if (there) {
-            const gpu_key_place place = gpu_place_from(t.p, t.call, o, &t.b->tile.s, t.b->base, n);
+            const gpu_key_place place =
+                gpu_place_from(gpu_reread(t.p), gpu_reread(t.call), o, &t.b->tile.s, t.b->base, n);
             h.at = gpu_place_at(t.b->source[value], place);
             if (gpu_is_cached(o))
-                h.scale = gpu_place_scale(t.call, o, steps, place.page, place.slot, t.b->head);
+                h.scale = gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot,
+                                          t.b->head);
         }
         for (int i = gpu_lane(); i < D; i += GPU_TILE_LANES)
             *gpu_swizzled_element<D>(to, row, i) =
@@ -353,7 +357,7 @@ enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART, GPU_TILE_UNSEEN };
 /* Of `keys` keys from `first` of the block's on, for a block's rows. */
 GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first,
                               int keys) {
-    if (t.p->mask == ROPE_MASK_TREE)
+    if (gpu_reread(t.p)->mask == ROPE_MASK_TREE)
         return GPU_TILE_APART;
     if (first >= seen.common && first + keys <= seen.common_end)
         return GPU_TILE_WHOLE;
@@ -365,7 +369,7 @@ GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &
 template <int ROWS>
 GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
     const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<ROWS>);
-    return state != GPU_TILE_WHOLE && t.p->mask != ROPE_MASK_TREE &&
+    return state != GPU_TILE_WHOLE && gpu_reread(t.p)->mask != ROPE_MASK_TREE &&
                    t.b->last[gpu_warp_row<ROWS>() + 16 * gpu_row_blocks<ROWS> - 1] <= first
                ? GPU_TILE_UNSEEN
                : state;
@@ -412,11 +416,12 @@ GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
     const int64_t n = t.b->query0 + t.b->query[row];
     const rope_attention_sequence *q = &t.b->tile.s;
     uint64_t sees = upto & ~before;
-    if (t.p->mask == ROPE_MASK_TREE && n < q->q_count)
-        sees &= gpu_tree_bits(t.call->tree_bits + q->q_row * t.call->tree_stride[0] +
-                                  (q->q_first + n) * t.call->tree_stride[1],
-                              (t.call->tree_keys + 31) / 32,
-                              t.b->base.key + first - q->k_count + t.call->tree_keys);
+    if (gpu_reread(t.p)->mask == ROPE_MASK_TREE && n < q->q_count)
+        sees &= gpu_tree_bits(gpu_reread(t.call)->tree_bits +
+                                  q->q_row * gpu_reread(t.call)->tree_stride[0] +
+                                  (q->q_first + n) * gpu_reread(t.call)->tree_stride[1],
+                              (gpu_reread(t.call)->tree_keys + 31) / 32,
+                              t.b->base.key + first - q->k_count + gpu_reread(t.call)->tree_keys);
     return sees;
 }
 
@@ -691,20 +696,21 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     float largest =
               gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
           sum = gpu_tile_sum<ROWS>(t, lane), kept = 1;
-    if (t.p->sink_dtype) {
+    if (gpu_reread(t.p)->sink_dtype) {
         float one;
-        const float sink = 1.44269504f * gpu_attention_sink(t.p, t.call, head, &one),
+        const float sink = 1.44269504f *
+                           gpu_attention_sink(gpu_reread(t.p), gpu_reread(t.call), head, &one),
                     now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
         kept = gpu_exp2(largest - base);
         sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
         largest = now;
     }
-    const int64_t *out = t.call->out_stride, *lse = t.call->lse_stride;
+    const int64_t *out = gpu_reread(t.call)->out_stride, *lse = gpu_reread(t.call)->lse_stride;
     end->factor = sum == 0 ? 0 : kept / sum;
     end->none = sum == 0;
     end->out = s->q_row * out[0] + (s->q_first + query) * out[1] + head * out[2];
-    if (t.call->lse)
-        t.call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
+    if (gpu_reread(t.call)->lse)
+        gpu_reread(t.call)->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
@@ -722,7 +728,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
     const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + gpu_row_of(lane, h)];
     if (end.out < 0)
         return;
-    uint16_t *out = (uint16_t *)t.call->out + end.out;
+    uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
 #pragma unroll
     for (int r = 0; r < gpu_runs<DV>; r++) {
 #pragma unroll
@@ -735,7 +741,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
             if (gpu_fits(t, GPU_TILE_OUT)) {
                 *(uint32_t *)(out + i) = two;
             } else {
-                const int64_t stride = t.call->out_stride[3];
+                const int64_t stride = gpu_reread(t.call)->out_stride[3];
                 out[i * stride] = (uint16_t)two;
                 out[(i + 1) * stride] = (uint16_t)(two >> 16);
             }
@@ -793,7 +799,7 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
         gpu_tile_fetch<DTYPE, D, ROWS>(t, value, 0);
     gpu_copies_mark();
     if constexpr (ROWS == GPU_SPLIT_ROWS) {
-        if (!gpu_rotates_queries(t.p, t.call))
+        if (!gpu_rotates_queries(gpu_reread(t.p), gpu_reread(t.call)))
             return;
         gpu_copies_wait<0>();
         __syncthreads();
@@ -807,7 +813,7 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
 template <int DTYPE, int D, int DV, int ROWS>
 GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, int32_t state,
                           gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
-    const float scale = t.p->scale, cap = t.p->soft_cap;
+    const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
     gpu_tile_products<DTYPE, D, ROWS>(t.queries, keys, s);
     if (cap > 0)
