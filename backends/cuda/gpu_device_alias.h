@@ -25,6 +25,11 @@ static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
     return x;
 }
 
+/* p, which points to global memory; the compiler finds that out. */
+template <typename T> static __device__ __forceinline__ T *gpu_global(T *p) {
+    return p;
+}
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 

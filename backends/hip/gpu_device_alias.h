@@ -22,11 +22,13 @@
 #include "common/math/fp8.h"
 #include "common/math/half.h"
 
-/* The address space of a kernel's parameters. */
+/* The address spaces of a kernel's parameters and of global memory. */
 #ifdef __HIP_DEVICE_COMPILE__
 #define GPU_SEGMENT __attribute__((address_space(4)))
+#define GPU_GLOBAL __attribute__((address_space(1)))
 #else
 #define GPU_SEGMENT
+#define GPU_GLOBAL
 #endif
 
 /*
@@ -65,6 +67,12 @@ static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
     asm volatile("" : "+s"(x));
 #endif
     return x;
+}
+
+/* p, which points to global memory, where clang cannot tell and would take flat accesses. The type
+ * must say so: a cast to it and back is no longer there when accesses are chosen. */
+template <typename T> static __device__ __forceinline__ GPU_GLOBAL T *gpu_global(T *p) {
+    return (GPU_GLOBAL T *)p;
 }
 
 /* A kernel's host symbol. */

@@ -111,7 +111,7 @@ GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
 #ifdef __HIP_DEVICE_COMPILE__
     typedef uint32_t words __attribute__((ext_vector_type(4)));
     const words none = {0, 0, 0, 0};
-    *(words *)to = there ? *(const __attribute__((address_space(1))) words *)from : none;
+    *(words *)to = there ? *gpu_global((const words *)from) : none;
 #else
     *(uint4 *)to = there ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 #endif

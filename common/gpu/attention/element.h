@@ -90,7 +90,7 @@ GPU_FN float gpu_query_element(const rope_operand *o, const rope_attention_seque
                                int64_t head, int i) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const int64_t *stride = o->out ? o->out_stride : o->in_stride;
-    const bits *x = (const bits *)(o->out ? o->out : o->in);
+    const auto x = gpu_global((const bits *)(o->out ? o->out : o->in));
     return gpu_widen<DTYPE>(
         x[s->q_row * stride[0] + (s->q_first + n) * stride[1] + head * stride[2] + i * stride[3]]);
 }

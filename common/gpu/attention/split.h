@@ -33,9 +33,9 @@ GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
 
 /* A part of a row: out of DV elements, not divided, the largest logit in units of log 2, the sum.
  */
-GPU_FN float *gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t query,
-                       int64_t head, int64_t heads, int64_t split, int dv) {
-    return parts.at +
+GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t query,
+                     int64_t head, int64_t heads, int64_t split, int dv) {
+    return gpu_global(parts.at) +
            (((sequence * parts.queries + query) * heads + head) * parts.splits + split) * (dv + 2);
 }
 
@@ -78,7 +78,8 @@ GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
 }
 
 /* An element of a row from those of its parts. */
-GPU_FN float gpu_joined(const float *weight, const float *part, int count, int64_t stride) {
+template <typename PART>
+GPU_FN float gpu_joined(const float *weight, PART part, int count, int64_t stride) {
     float out = 0;
 #pragma unroll 16
     for (int n = 0; n < count; n++)
@@ -145,7 +146,8 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         if (alone && left_out)
             continue;
         const int part = row * GPU_TILE_WARPS;
-        float *at = alone ? NULL : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
+        const auto at =
+            alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
         for (int i = gpu_thread(); i < DV; i += GPU_ATTENTION_THREADS) {
             const float out =
                 gpu_joined(j->weight + part, parts + part * DV + i, GPU_TILE_WARPS, DV);
@@ -280,7 +282,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
         if (count <= 1)
             continue;
         for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
-            const float *part = gpu_part(parts, s.index, query, head, heads, 0, DV);
+            const auto part = gpu_part(parts, s.index, query, head, heads, 0, DV);
             __syncthreads();
             if (thread < count) {
                 j.part_largest[thread] = part[thread * (DV + 2) + DV];
