@@ -187,11 +187,11 @@ static void make_large(attention_case *c, int32_t dtype, int64_t index) {
         make_plain(c, dtype, 64, index, 6000 + index, 2);
 }
 
-/* The row has one query less, as the device knows. */
-static void shorten(attention_case *c) {
+/* The row has one query less, or one key, as the device knows. */
+static void shorten(attention_case *c, int key) {
     int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
-    c->args.q_lengths = last;
-    *last = --c->q_count[0];
+    *(key ? &c->args.k_lengths : &c->args.q_lengths) = last;
+    *last = key ? --c->k_count[0] : --c->q_count[0];
 }
 
 /* Kernels of 16-bit heads of 64 and 128: a prompt, and few queries of many keys. */
@@ -203,7 +203,7 @@ static void check_heads(int shortened) {
         make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128, i & 4 ? 40 : 2,
                    i & 4 ? 70 : 600, 4);
         if (shortened)
-            shorten(&c);
+            shorten(&c, i & 2);
         for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
             attention_describe(&c, kernel);
             unsigned char *expected = arena_after(&c, kernel);
