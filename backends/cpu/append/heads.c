@@ -141,11 +141,21 @@ static int can_stream(const append_walk *w, const cpu_heads *h) {
            places % (4 * (uintptr_t)lanes) == 0;
 }
 
+/* From a head to that which is prefetched: w->ahead bytes of those read, in whole heads. */
+static int64_t ahead_of(const append_walk *w, const append_part *part, int64_t head) {
+    const rope_append_operand *o = part->operand;
+    const int64_t heads = w->ahead < head ? w->ahead > 0 : w->ahead / head,
+                  step = o->heads > heads ? o->in_stride[2] * heads
+                                          : o->in_stride[1] * (heads / o->heads);
+    return o->in ? step * w->size : 0;
+}
+
 static void rotate_heads(append_walk *w, const append_part *part, append_heads from,
                          append_target to) {
     const rope_problem *p = &w->problem->rope;
     const int64_t offset = (int64_t)p->rotary_offset[part->tensor] * w->size,
-                  after = append_head_bytes(w, part) - offset - 2 * (int64_t)p->pairs * w->size;
+                  window = 2 * (int64_t)p->pairs * w->size,
+                  after = append_head_bytes(w, part) - offset - window;
     if (w->token.status == ROPE_TOKEN_PASSES) {
         pass_heads(w, part, from, to);
         return;
@@ -160,7 +170,7 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
                    .before = apart ? offset : 0,
                    .after = apart ? after : 0};
     h.stream = to.data != w->stage && w->in_pairs && can_stream(w, &h);
-    h.in_ahead = from.data == w->stage ? 0 : w->ahead;
+    h.in_ahead = from.data == w->stage ? 0 : ahead_of(w, part, h.before + window + h.after);
     h.into_l2 = w->into_l2;
     fill_row(w, part->tensor);
     const cpu_rope_instances *scalar = w->kernel->rope->instances[p->dtype - ROPE_F32];
