@@ -159,7 +159,7 @@ static void make_plain(attention_case *c, int32_t dtype, int64_t dim, int64_t m,
     const int64_t size = (int64_t)oracle_dtype_size(dtype);
     const size_t q = (size_t)(m * heads * dim * size), k = (size_t)(n * dim * size);
     memset(c, 0, sizeof *c);
-    c->base.bytes = (2 * q + 2 * k + 63) / 64 * 64;
+    c->base.bytes = (2 * q + 2 * k + sizeof m + 63) / 64 * 64;
     c->base.arena = aligned_alloc(64, c->base.bytes);
     c->base.random = random_stream(test_seed(), n);
     c->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
@@ -187,14 +187,23 @@ static void make_large(attention_case *c, int32_t dtype, int64_t index) {
         make_plain(c, dtype, 64, index, 6000 + index, 2);
 }
 
+/* The row has one query less, or one key, as the device knows. */
+static void shorten(attention_case *c, int key) {
+    int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
+    *(key ? &c->args.k_lengths : &c->args.q_lengths) = last;
+    *last = key ? --c->k_count[0] : --c->q_count[0];
+}
+
 /* Kernels of 16-bit heads of 64 and 128: a prompt, and few queries of many keys. */
-TEST(attention_bits, heads_of_matrix_instructions) {
+static void check_heads(int shortened) {
     attention_required();
     for (int i = 0; i < 8; i++) {
         attention_case c;
         const char *kernel;
         make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128, i & 4 ? 40 : 2,
                    i & 4 ? 70 : 600, 4);
+        if (shortened)
+            shorten(&c, i & 2);
         for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
             attention_describe(&c, kernel);
             unsigned char *expected = arena_after(&c, kernel);
@@ -207,6 +216,14 @@ TEST(attention_bits, heads_of_matrix_instructions) {
         }
         attention_free(&c);
     }
+}
+
+TEST(attention_bits, heads_of_matrix_instructions) {
+    check_heads(0);
+}
+
+TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
+    check_heads(1);
 }
 
 TEST(attention_bits, every_thread_count) {

@@ -701,6 +701,26 @@ TEST(attention_errors, pages) {
     call_free(&call);
 }
 
+/* One sequence, but for the last query and the last key, whose ids are out of range. */
+static void check_gaps(attention_call *call) {
+    char *some = part_of(call, INDICES);
+    rope_args *rope = &call->args.rope;
+    int32_t flag = 1;
+    set_index(call, 1, TOKENS - 1);
+    set_index(call, 3, KEYS - 1);
+    set_index(call, 100 + TOKENS - 1, KEYS);
+    set_index(call, 200 + KEYS - 1, KEYS);
+    rope->batch = rope->sequences = 1;
+    rope->cu_seqlens = some;
+    call->args.k_cu_seqlens = some + 2 * 8;
+    rope->position_ids = some + 100 * 8;
+    call->args.k_position_ids = some + 200 * 8;
+    rope->position_flag = (int32_t *)(void *)(some + 300 * 8);
+    CHECK_STATUS(ROPE_OK, rope_attention(call->plan, &call->args));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), &flag, rope->position_flag, 4));
+    CHECK(flag == 0, "position_flag is %d for ids that no sequence has", flag);
+}
+
 TEST(attention_errors, table_positions) {
     static attention_call call;
     rope_attention_desc desc = attention_desc();
@@ -716,6 +736,7 @@ TEST(attention_errors, table_positions) {
                  a.rope.position_offset = -1);
     }
     BAD_CALL(call, null, "cos", NULL, a.rope.cos = NULL);
+    check_gaps(&call);
     call_free(&call);
 }
 

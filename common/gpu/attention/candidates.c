@@ -66,11 +66,17 @@ static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem 
     bound->problem = *problem;
     if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
         error = allow_shared(bound);
+    if (error == gpuSuccess && problem->rotates[0]) {
+        error = gpu_rope_bind(&bound->rotation, &problem->rope, bound->device,
+                              ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */
+        bound->starts_early &= bound->rotation.on.early;
+    }
     bound->early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpuGetDeviceCount(&bound->devices);
     if (error == gpuSuccess)
         error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
+    bound->rotation.problem = bound->problem.rope;
     return error;
 }
 

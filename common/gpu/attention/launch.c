@@ -10,6 +10,8 @@
 
 #include <gpu_tuning.h>
 
+#include <string.h>
+
 /* Blocks of a grid that takes a call of any size with any number of them. */
 #ifndef GPU_GENERIC_X_MOST
 #define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
@@ -19,7 +21,8 @@
 typedef struct launches {
     const gpu_attention_bound *bound;
     void *stream;
-    rope_attention_call call; /* with out where keys lie rotated */
+    const rope_attention_call *given;
+    rope_attention_call call; /* with out where what rotates ahead lies rotated */
     int32_t *failed;          /* or NULL */
     gpu_attention_parts parts;
     int32_t early; /* the next one may start before the one ahead of it has ended */
@@ -46,15 +49,19 @@ static int64_t tiles_of(int64_t sequences, int packed, int64_t most, int64_t row
 }
 
 /* Each but the first may start early where the device has it: all wait for the one ahead. */
+static int32_t next_early(launches *l) {
+    const int32_t early = l->early;
+    l->early = l->bound->starts_early;
+    return early;
+}
+
 static gpuError_t launch(launches *l, const void *kernel, int64_t x, int64_t y, size_t shared,
                          void **arguments) {
     const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},
                block = {GPU_ATTENTION_THREADS, 1, 1};
     if (x < 1) /* no sequence, or no key */
         return gpuSuccess;
-    const int32_t early = l->early;
-    l->early = l->bound->starts_early;
-    return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, early);
+    return gpu_launch_kernel(kernel, grid, block, arguments, shared, l->stream, next_early(l));
 }
 
 /* --- what moves in vectors --- */
@@ -114,6 +121,47 @@ static void room_for_queries(const rope_attention_problem *p, const gpu_attentio
     q->out_stride[0] = call->rope.tokens * q->out_stride[1];
 }
 
+/* Whether "rope" rotates all tokens of a tensor as this call means them: what it writes beyond
+ * lengths, between boundaries and of sequences that fail has room, is read by no one, and raises no
+ * flag. Positions do not depend on lengths that lie on the device, nor on boundaries, of which some
+ * may be out of range. */
+static int is_rope(const launches *l, int tensor) {
+    const rope_attention_call *c = l->given;
+    const rope_position_map *map = &c->rope.position;
+    const void *out = tensor ? c->k.out : c->rope.tensor[0].out;
+    if ((tensor ? c->k_lengths : c->q_lengths) || /* hence no cache of keys */
+        (out && (l->failed || map->cu_seqlens || c->q_lengths || c->k_lengths)))
+        return 0;
+    if (map->cu_seqlens)
+        return map->ids && !map->offsets && !map->lengths &&
+               l->bound->problem.rope.angle_mode != ROPE_ANGLE_TABLE;
+    return tensor || map->ids || !c->k_lengths;
+}
+
+/* Whether token i of the queries stands where key i does. */
+static int stand_alike(const rope_attention_call *c) {
+    const rope_position_map *q = &c->rope.position, *k = &c->k_position;
+    return q->tokens == k->tokens && q->ids == k->ids &&
+           memcmp(q->id_stride, k->id_stride, sizeof q->id_stride) == 0;
+}
+
+/* Queries, keys or both, which stand alike, in one launch. */
+static gpuError_t rotate_as_rope(launches *l, int queries, int keys) {
+    const rope_append_operand *k = &l->call.k;
+    rope_call call = l->call.rope;
+    call.tensor[1] = (rope_operand){.in = k->in, .out = k->out, .heads = keys ? k->heads : 0};
+    memcpy(call.tensor[1].in_stride, k->in_stride, sizeof k->in_stride);
+    memcpy(call.tensor[1].out_stride, k->out_stride, sizeof k->out_stride);
+    if (!queries) {
+        call.tensor[0].heads = 0;
+        call.tokens = l->call.k_tokens;
+        call.position = l->call.k_position;
+    } else if (!call.position.ids) /* their index is among the keys, which are their length */
+        call.position.offset = rope_sum(call.position.offset, l->call.k_tokens - call.tokens);
+    call.position.cu_seqlens = NULL; /* is there with ids alone */
+    return gpu_rope_launch(&l->bound->rotation, &call, next_early(l), l->stream);
+}
+
 /* Whether pairs of a tensor lie in vectors of eight elements of 16 bits, there and where they go.
  */
 static int rotates_vectors(const launches *l, int tensor) {
@@ -134,6 +182,8 @@ static int rotates_vectors(const launches *l, int tensor) {
 }
 
 static gpuError_t rotate(launches *l, int tensor) {
+    if (is_rope(l, tensor))
+        return rotate_as_rope(l, tensor == 0, tensor == 1);
     const rope_attention_call *call = &l->call;
     const gpu_attention_kernels *kernels = l->bound->kernels;
     const int packed =
@@ -157,6 +207,14 @@ static gpuError_t rotate(launches *l, int tensor) {
         at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
                  GPU_ATTENTION_THREADS * sizeof(int64_t)),
         arguments);
+}
+
+static gpuError_t rotate_ahead(launches *l) {
+    const int queries = l->call.rope.tensor[0].out != NULL, keys = l->bound->problem.rotates[1];
+    if (queries && keys && is_rope(l, 0) && is_rope(l, 1) && stand_alike(&l->call))
+        return rotate_as_rope(l, 1, 1);
+    const gpuError_t error = keys ? rotate(l, 1) : gpuSuccess;
+    return error == gpuSuccess && queries ? rotate(l, 0) : error;
 }
 
 static gpuError_t check(launches *l) {
@@ -257,7 +315,8 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
                                 void *workspace, void *stream) {
     const rope_attention_problem *p = &bound->problem;
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, call);
-    launches l = {bound,       stream, *call, NULL, {NULL, 0, gpu_splits_most(p, call->k_tokens)},
+    launches l = {bound,       stream, call,
+                  *call,       NULL,   {NULL, 0, gpu_splits_most(p, call->k_tokens)},
                   bound->early};
     gpu_attention_room room;
     gpuError_t error = gpuSuccess;
@@ -274,9 +333,7 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
         room_for_keys(p, &room, workspace, &l.call);
     if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, &sizes))
         room_for_queries(p, &room, workspace, &l.call);
-    if (error == gpuSuccess && p->rotates[1])
-        error = rotate(&l, 1);
-    if (error == gpuSuccess && l.call.rope.tensor[0].out)
-        error = rotate(&l, 0);
+    if (error == gpuSuccess)
+        error = rotate_ahead(&l);
     return error == gpuSuccess ? attend(&l, &sizes) : error;
 }

@@ -13,6 +13,7 @@
 typedef struct gpu_attention_bound {
     rope_attention_problem problem; /* its lists lie on the device */
     void *lists;
+    gpu_bound rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
     int32_t device;
     int32_t devices;             /* of the machine */

@@ -21,11 +21,14 @@ static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     }
 }
 
-static gpuError_t fill(gpu_bound *bound, const rope_problem *problem, int32_t device) {
-    const gpuError_t error =
-        gpu_bind(&bound->on, device, problem->launch, (const void *const *)bound->kernels,
-                 sizeof *bound->kernels / sizeof(void *));
-    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->lists) : error;
+gpuError_t gpu_rope_bind(gpu_bound *bound, const rope_problem *problem, int32_t device,
+                         int32_t launch) {
+    bound->kernels = kernels_of(problem->dtype);
+    bound->geometry = GPU_BY_SIZE;
+    bound->plain = !gpu_plain_declines(problem);
+    bound->window = !gpu_window_declines(problem);
+    return gpu_bind(&bound->on, device, launch, (const void *const *)bound->kernels,
+                    sizeof *bound->kernels / sizeof(void *));
 }
 
 /* Whether a dtype has a kernel of a geometry. */
@@ -54,6 +57,15 @@ static const char *declines(const rope_problem *problem, const choice *chosen) {
     return gpu_vector_declines(problem);
 }
 
+static gpuError_t fill(gpu_bound *bound, const rope_problem *problem, const choice *chosen,
+                       int32_t device) {
+    const gpuError_t error = gpu_rope_bind(bound, problem, device, problem->launch);
+    bound->geometry = chosen->geometry;
+    bound->plain &= chosen->plain != SKIPPED;
+    bound->window &= chosen->window != SKIPPED;
+    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->lists) : error;
+}
+
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
     if (!problem)
@@ -68,18 +80,13 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
                         void **kernel, char *reason) {
     const rope_problem *problem = canonical;
-    const choice *chosen = self->data;
     gpu_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->kernels = kernels_of(problem->dtype);
-    bound->geometry = chosen->geometry;
-    bound->plain = chosen->plain && !gpu_plain_declines(problem);
-    bound->window = chosen->window && !gpu_window_declines(problem);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = fill(bound, problem, device);
+        error = fill(bound, problem, self->data, device);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
@@ -113,7 +120,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *call, void *stream) {
-    return gpu_rope_launch((const gpu_bound *)binding, call, stream);
+    return gpu_rope_launch((const gpu_bound *)binding, call, binding->early, stream);
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,

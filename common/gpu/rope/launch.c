@@ -45,7 +45,8 @@ static int plan_window(const gpu_bound *bound, const rope_call *call, const shap
 static int plan_vector(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
 static void plan_generic(const gpu_bound *bound, const rope_call *call, const shape *s, launch *l);
 
-gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *stream) {
+gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, int32_t early,
+                           void *stream) {
     const shape s = shape_of(bound, call);
     launch l;
     l.shared = 0;
@@ -53,8 +54,7 @@ gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *
         (!plan_plain(bound, call, &s, &l) && !plan_window(bound, call, &s, &l) &&
          !plan_vector(bound, call, &s, &l)))
         plan_generic(bound, call, &s, &l);
-    return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
-                             bound->on.early);
+    return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream, early);
 }
 
 /* -- for all of them -- */

@@ -23,7 +23,14 @@ const char *gpu_plain_declines(const rope_problem *problem);
 const char *gpu_window_declines(const rope_problem *problem);
 const char *gpu_vector_declines(const rope_problem *problem);
 
-/* One launch for q and k, of the first of plain, window, vector and generic kernel that fits. */
-gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, void *stream);
+/* Binds to the current device for calls that may take every kernel, all but bound->problem, whose
+ * lists are the caller's to copy; `launch` is ROPE_LAUNCH_. */
+gpuError_t gpu_rope_bind(gpu_bound *bound, const rope_problem *problem, int32_t device,
+                         int32_t launch);
+
+/* One launch for q and k, of the first of plain, window, vector and generic kernel that fits.
+ * `early`: it may start early, where on.early says that it can. */
+gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, int32_t early,
+                           void *stream);
 
 #endif
