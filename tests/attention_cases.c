@@ -134,6 +134,19 @@ static int64_t dims(const attention_case *c) {
            (c->desc.v_head_dim ? oracle_attention_head_dim(&o, ORACLE_V) : c->base.desc.head_dim);
 }
 
+/* What rope_attention_backward refuses. */
+static void choose_differentiable(attention_case *c) {
+    rope_desc *d = &c->base.desc;
+    c->desc.cache = c->desc.table_dtype = 0;
+    c->desc.k = c->desc.v = (rope_attention_store){0};
+    if (c->desc.mask == ROPE_MASK_TREE)
+        c->desc.mask = ROPE_MASK_FULL;
+    if (d->direction == ROPE_INVERSE)
+        d->direction = ROPE_TRANSPOSE;
+    if (d->table_width == ROPE_TABLE_FULL)
+        d->pairing_out = d->pairing_in;
+}
+
 /* --- sequences --- */
 
 /* Around the ends of blocks, or anything. */
@@ -519,7 +532,7 @@ static void choose_caches(test_random *r, attention_case *c) {
 
 /* --- results and masks --- */
 
-static void choose_results(test_random *r, attention_case *c) {
+static void choose_results(test_random *r, attention_case *c, int lse) {
     const rope_args *a = &c->base.args;
     const int64_t dim = c->desc.v_head_dim ? c->desc.v_head_dim : c->base.desc.head_dim;
     const int64_t count[4] = {a->batch, a->tokens, a->q.heads, dim};
@@ -531,7 +544,7 @@ static void choose_results(test_random *r, attention_case *c) {
         c->args.out.stride[0] = -c->args.out.stride[0];
     c->args.out.data = (void *)(uintptr_t)case_reserve_view(
         &c->base, oracle_dtype_size(c->base.desc.dtype), count, given ? c->args.out.stride : plain);
-    if (random_chance(r, 40))
+    if (random_chance(r, 40) && !lse)
         return;
     int64_t *stride = c->args.lse_stride, extent = a->batch * a->tokens * a->q.heads;
     if (random_chance(r, 50)) { /* [batch, head, token], padded */
@@ -586,6 +599,8 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
     choose_desc(r, c);
+    if (wish->gradients)
+        choose_differentiable(c);
     choose_counts(r, c, wish);
     const int packed = c->parts == 0 || random_chance(r, 35);
     choose_queries(r, c, packed);
@@ -594,9 +609,11 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
         choose_caches(r, c);
     choose_positions(r, c, wish);
     choose_tensors(r, c);
-    choose_results(r, c);
+    choose_results(r, c, wish->gradients != NULL);
     choose_bits(r, c);
     choose_defaults(r, c);
+    if (wish->gradients)
+        wish->gradients(c);
     case_make_arena(base);
     attention_relocate(&c->args, NULL, base->arena);
     c->desc.rope = base->desc;

@@ -21,6 +21,8 @@ typedef struct attention_case {
 typedef struct attention_wish {
     int32_t tame;     /* 1: data is finite and of ordinary size */
     int32_t in_range; /* 1: nothing fails */
+    /* Not NULL: the case has a gradient; reserves more pieces ahead of the arena. */
+    void (*gradients)(attention_case *c);
 } attention_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */

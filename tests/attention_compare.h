@@ -17,6 +17,13 @@ typedef struct attention_dense {
 void attention_dense_make(attention_dense *d, const attention_case *c, const char *kernel);
 void attention_dense_free(attention_dense *d);
 
+/* The descriptor's rotation on the CPU. Rotates tokens first..first + count - 1 of a sequence in
+ * place; of keys those from the first that is there. */
+rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel);
+rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,
+                                    const oracle_part *s, int32_t tensor, unsigned char *data,
+                                    int64_t first, int64_t count);
+
 /* Skips the test where the device has no kernel for it. */
 void attention_required(void);
 /* As device_run, with as much workspace as rope_attention_workspace says. */

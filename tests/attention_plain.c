@@ -45,8 +45,8 @@ static void load(attention_dense *d, const oracle_attention *o, const oracle_par
         }
 }
 
-/* The descriptor's rotation on the CPU, where positions are int64 and in ids alone. */
-static rope_plan *rotation_plan(const rope_attention_desc *desc, const char *kernel) {
+/* Positions are int64 and in ids alone. */
+rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel) {
     rope_desc rope = desc->rope;
     rope_plan *plan = NULL;
     rope.position_dtype = ROPE_I64;
@@ -58,9 +58,9 @@ static rope_plan *rotation_plan(const rope_attention_desc *desc, const char *ker
     return plan;
 }
 
-/* Tokens first..first + count - 1 of a sequence. */
-static rope_status rotate(const rope_plan *plan, const oracle_attention *o, const oracle_part *s,
-                          int32_t tensor, unsigned char *data, int64_t first, int64_t count) {
+rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,
+                                    const oracle_part *s, int32_t tensor, unsigned char *data,
+                                    int64_t first, int64_t count) {
     const rope_args *given = &o->args->rope;
     const rope_desc *d = &o->desc->rope;
     const int64_t axes = d->axes ? d->axes : 1, heads = oracle_attention_heads(o, tensor),
@@ -94,12 +94,12 @@ static void rotate_part(attention_dense *d, const rope_plan *plan, const oracle_
                         const oracle_part *s, int32_t tensor) {
     unsigned char *data = d->data[s->index][tensor];
     const int64_t n = tokens_of(s, tensor);
-    rope_status status = n ? rotate(plan, o, s, tensor, data, 0, n) : ROPE_OK;
+    rope_status status = n ? attention_rotate_tokens(plan, o, s, tensor, data, 0, n) : ROPE_OK;
     if (status == ROPE_OK)
         return;
     CHECK_STATUS(ROPE_ERROR_POSITION_RANGE, status);
     for (int64_t i = 0; i < n; i++)
-        if (rotate(plan, o, s, tensor, data, i, 1) != ROPE_OK)
+        if (attention_rotate_tokens(plan, o, s, tensor, data, i, 1) != ROPE_OK)
             d->tokens_fail |=
                 tensor == ORACLE_Q || o->args->rope.k.out || is_used(o, s, s->k_begin + i);
 }
@@ -108,7 +108,7 @@ void attention_dense_make(attention_dense *d, const attention_case *c, const cha
     const oracle_attention o = attention_oracle(c);
     const int32_t rotation = c->desc.rotation ? c->desc.rotation : ROPE_ATTENTION_ROTATE_QK;
     rope_plan *plan =
-        rotation == ROPE_ATTENTION_ROTATE_NONE ? NULL : rotation_plan(&c->desc, kernel);
+        rotation == ROPE_ATTENTION_ROTATE_NONE ? NULL : attention_rotation_plan(&c->desc, kernel);
     memset(d, 0, sizeof *d);
     for (int64_t n = 0; n < c->parts && c->args.rope.tokens; n++) {
         const oracle_part s = oracle_attention_part(&o, n);

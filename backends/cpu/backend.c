@@ -14,9 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
-static const rope_candidate_list *const lists[] = {
-    &cpu_rope_candidates, &cpu_append_candidates, &cpu_attention_candidates,
-    &cpu_attention_merge_candidates, &cpu_membench_candidates};
+static const rope_candidate_list *const lists[] = {&cpu_rope_candidates,
+                                                   &cpu_append_candidates,
+                                                   &cpu_attention_candidates,
+                                                   &cpu_attention_backward_candidates,
+                                                   &cpu_attention_merge_candidates,
+                                                   &cpu_membench_candidates};
 
 static rope_status device_count(int32_t *count, char *reason) {
     const char *error = cpu_setting_error();

@@ -6,6 +6,7 @@
 
 extern const rope_candidate_list cpu_append_candidates;
 extern const rope_candidate_list cpu_attention_candidates;
+extern const rope_candidate_list cpu_attention_backward_candidates;
 extern const rope_candidate_list cpu_attention_merge_candidates;
 extern const rope_candidate_list cpu_rope_candidates;
 extern const rope_candidate_list cpu_membench_candidates; /* "copy" and "update" */

@@ -57,14 +57,12 @@ static rope_status check_bounds(const rope_attention_bounds *b) {
     return status;
 }
 
-rope_status rope_attention_workspace(const rope_plan *plan, const rope_attention_bounds *given,
-                                     size_t *bytes) {
+rope_status rope_attention_bounds_read(const rope_plan *plan, const rope_attention_bounds *given,
+                                       size_t *bytes) {
     rope_attention_bounds bounds;
-    rope_status status = check_plan(plan);
-    if (status == ROPE_OK && !bytes)
+    if (!bytes)
         return rope_fail_null("bytes");
-    if (status == ROPE_OK)
-        status = rope_abi_read(&bounds, sizeof bounds, given, "rope_attention_bounds");
+    rope_status status = rope_abi_read(&bounds, sizeof bounds, given, "rope_attention_bounds");
     if (status == ROPE_OK)
         status = check_bounds(&bounds);
     size_t made = 0;
@@ -73,6 +71,12 @@ rope_status rope_attention_workspace(const rope_plan *plan, const rope_attention
     if (status == ROPE_OK)
         *bytes = made;
     return status;
+}
+
+rope_status rope_attention_workspace(const rope_plan *plan, const rope_attention_bounds *bounds,
+                                     size_t *bytes) {
+    rope_status status = check_plan(plan);
+    return status == ROPE_OK ? rope_attention_bounds_read(plan, bounds, bytes) : status;
 }
 
 rope_status rope_attention(const rope_plan *plan, const rope_attention_args *given) {

@@ -1,19 +1,11 @@
 #include "common/ops/attention_call.h"
 
 #include "common/abi.h"
-#include "common/ops/attention_keys.h"
 #include "common/ops/cache.h"
 #include "common/ops/positions.h"
 #include "common/status.h"
 
 #include <string.h>
-
-/* What a call reads and writes. */
-typedef struct call_regions {
-    rope_tensor_spans q;
-    rope_region out, lse;
-    rope_key_regions keys;
-} call_regions;
 
 /* --- what nothing reads --- */
 
@@ -37,11 +29,11 @@ static rope_status check_rotation_unread(const rope_attention_problem *problem,
 
 /* --- what is written --- */
 
-static rope_status place_written(const char *name, const int64_t *stride, const void *data,
-                                 int32_t element, rope_region *region) {
+static rope_status place(const char *name, const void *data, int written, rope_region *region) {
+    const int64_t *stride = region->span.stride;
     region->name = name;
-    region->written = 1;
-    rope_status status = rope_pointer_check("", name, data, element);
+    region->written = written;
+    rope_status status = rope_pointer_check("", name, data, (int32_t)region->span.element);
     if (status != ROPE_OK)
         return status;
     if (!rope_span_place(&region->span, data))
@@ -50,7 +42,7 @@ static rope_status place_written(const char *name, const int64_t *stride, const 
             "the stride of %s is [%lld, %lld, %lld, ...]; allowed is what stays within "
             "64-bit addresses",
             name, (long long)stride[0], (long long)stride[1], (long long)stride[2]);
-    if (rope_span_aliases(&region->span))
+    if (written && rope_span_aliases(&region->span))
         return rope_fail(
             ROPE_ERROR_OVERLAP,
             "the stride of %s is [%lld, %lld, %lld, ...] and may give two elements one "
@@ -59,34 +51,36 @@ static rope_status place_written(const char *name, const int64_t *stride, const 
     return ROPE_OK;
 }
 
-static void fill_contiguous(const int64_t *given, const int64_t *count, int dims, int64_t *stride) {
-    const int zero = rope_all_zero(given, dims);
+rope_status rope_attention_view_read(const rope_attention_view *view, const int64_t *count,
+                                     int64_t *stride, rope_region *region) {
+    const int zero = rope_all_zero(view->stride, view->dims);
     int64_t contiguous = 1;
-    for (int d = dims - 1; d >= 0; d--) {
-        stride[d] = zero ? contiguous : given[d];
+    for (int d = view->dims - 1; d >= 0; d--) {
+        stride[d] = zero ? contiguous : view->stride[d];
         contiguous *= count[d];
+        region->count[d] = count[d];
     }
+    region->span = (rope_span){view->dims, region->count, stride, view->element, 0, 0};
+    return place(view->name, view->data, view->written, region);
 }
 
 static rope_status read_out(const rope_attention_problem *problem, const rope_attention_args *args,
                             rope_attention_call *call, rope_region *region) {
-    const int32_t element = rope_dtype_size(problem->rope.dtype);
+    const rope_attention_view view = {
+        "out.data", args->out.data, args->out.stride, rope_dtype_size(problem->rope.dtype), 4, 1};
     const int64_t count[4] = {args->rope.batch, args->rope.tokens, args->rope.q.heads,
                               problem->v_head_dim};
     int64_t elements;
     rope_status status =
         rope_sizes_check(&args->rope, args->rope.q.heads, problem->v_head_dim, "out", &elements);
-    if (status != ROPE_OK)
-        return status;
-    memcpy(region->count, count, sizeof count);
-    fill_contiguous(args->out.stride, count, 4, call->out_stride);
-    region->span = (rope_span){4, region->count, call->out_stride, element, 0, 0};
     call->out = args->out.data;
-    return place_written("out.data", call->out_stride, call->out, element, region);
+    return status == ROPE_OK ? rope_attention_view_read(&view, count, call->out_stride, region)
+                             : status;
 }
 
 static rope_status read_lse(const rope_attention_args *args, rope_attention_call *call,
                             rope_region *region) {
+    const rope_attention_view view = {"lse", args->lse, args->lse_stride, 4, 3, 1};
     const int64_t count[3] = {args->rope.batch, args->rope.tokens, args->rope.q.heads};
     region->name = NULL;
     if (!args->lse && !rope_all_zero(args->lse_stride, 3))
@@ -94,13 +88,8 @@ static rope_status read_lse(const rope_attention_args *args, rope_attention_call
                          "lse_stride is [%lld, %lld, %lld]; allowed is 0 while lse is NULL",
                          (long long)args->lse_stride[0], (long long)args->lse_stride[1],
                          (long long)args->lse_stride[2]);
-    if (!args->lse)
-        return ROPE_OK;
-    memcpy(region->count, count, sizeof count);
-    fill_contiguous(args->lse_stride, count, 3, call->lse_stride);
-    region->span = (rope_span){3, region->count, call->lse_stride, 4, 0, 0};
     call->lse = args->lse;
-    return place_written("lse", call->lse_stride, call->lse, 4, region);
+    return args->lse ? rope_attention_view_read(&view, count, call->lse_stride, region) : ROPE_OK;
 }
 
 /* --- masks --- */
@@ -165,7 +154,7 @@ static rope_status read_workspace(const rope_attention_args *args, rope_attentio
 
 static rope_status read_queries(const rope_attention_problem *problem,
                                 const rope_attention_args *args, rope_attention_call *call,
-                                call_regions *regions, int *empty) {
+                                rope_attention_regions *regions, int *empty) {
     const int32_t element = rope_dtype_size(problem->rope.dtype);
     const rope_tensor_form form = {"q", problem->head_dim, element, element, 1};
     rope_status status = rope_extent_check(&args->rope);
@@ -179,38 +168,46 @@ static rope_status read_queries(const rope_attention_problem *problem,
                              : status;
 }
 
-static rope_status check_overlap(const rope_attention_call *call, const call_regions *regions) {
-    rope_regions list;
-    list.count = 0;
-    rope_regions_add_region(&list, &regions->out);
-    rope_regions_add_region(&list, &regions->lse);
+void rope_attention_regions_add(const rope_attention_call *call,
+                                const rope_attention_regions *regions, rope_regions *list) {
+    rope_regions_add_region(list, &regions->out);
+    rope_regions_add_region(list, &regions->lse);
     if (call->rope.tensor[0].out)
-        rope_regions_add(&list, "q.out", 1, &regions->q.out);
+        rope_regions_add(list, "q.out", 1, &regions->q.out);
     if (!regions->q.in_place)
-        rope_regions_add(&list, "q.in", 0, &regions->q.in);
-    rope_attention_keys_regions(call, &regions->keys, &list);
-    return rope_regions_check(&list);
+        rope_regions_add(list, "q.in", 0, &regions->q.in);
+    rope_attention_keys_regions(call, &regions->keys, list);
 }
 
-static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
-                            rope_attention_call *call, int *empty) {
-    call_regions regions;
+rope_status rope_attention_parts_read(const rope_attention_problem *problem,
+                                      const rope_attention_args *args, rope_attention_call *call,
+                                      rope_attention_regions *regions, int *empty) {
     memset(call, 0, sizeof *call);
-    rope_status status = read_queries(problem, args, call, &regions, empty);
+    rope_status status = read_queries(problem, args, call, regions, empty);
     if (status != ROPE_OK || *empty)
         return status;
-    status = rope_attention_keys_read(problem, args, call, &regions.keys);
+    status = rope_attention_keys_read(problem, args, call, &regions->keys);
     if (status == ROPE_OK)
-        status = read_out(problem, args, call, &regions.out);
+        status = read_out(problem, args, call, &regions->out);
     if (status == ROPE_OK)
-        status = read_lse(args, call, &regions.lse);
+        status = read_lse(args, call, &regions->lse);
     if (status == ROPE_OK)
         status = read_sinks(problem, args, call);
     if (status == ROPE_OK)
         status = read_tree(problem, args, call);
-    if (status == ROPE_OK)
-        status = read_workspace(args, call);
-    return status == ROPE_OK ? check_overlap(call, &regions) : status;
+    return status == ROPE_OK ? read_workspace(args, call) : status;
+}
+
+static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
+                            rope_attention_call *call, int *empty) {
+    rope_attention_regions regions;
+    rope_regions list;
+    list.count = 0;
+    rope_status status = rope_attention_parts_read(problem, args, call, &regions, empty);
+    if (status != ROPE_OK || *empty)
+        return status;
+    rope_attention_regions_add(call, &regions, &list);
+    return rope_regions_check(&list);
 }
 
 const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,

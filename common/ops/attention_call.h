@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_COMMON_ATTENTION_CALL_H
 #define ROPEKIT_COMMON_ATTENTION_CALL_H
 
-#include <ropekit/backend.h>
+#include "common/ops/attention_keys.h"
 
 /* As rope_operation.read. */
 rope_status rope_attention_call_read(const void *problem, const void *args, void *call,
@@ -11,5 +11,37 @@ rope_status rope_attention_call_read(const void *problem, const void *args, void
 /* The caller's struct, of any version, or its copy in `full`; NULL after an error. */
 const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,
                                                     rope_status *status);
+
+/* What a call reads and writes. */
+typedef struct rope_attention_regions {
+    rope_tensor_spans q;
+    rope_region out, lse;
+    rope_key_regions keys;
+} rope_attention_regions;
+
+/* Fills a call but for the question whether what it writes overlaps. */
+rope_status rope_attention_parts_read(const rope_attention_problem *problem,
+                                      const rope_attention_args *args, rope_attention_call *call,
+                                      rope_attention_regions *regions, int *empty);
+
+void rope_attention_regions_add(const rope_attention_call *call,
+                                const rope_attention_regions *regions, rope_regions *list);
+
+/* A view of a call as it is given: all strides 0 stand for contiguous ones. */
+typedef struct rope_attention_view {
+    const char *name;
+    const void *data;
+    const int64_t *stride;
+    int32_t element; /* bytes */
+    int dims;
+    int written; /* 1: no two elements may share an address */
+} rope_attention_view;
+
+rope_status rope_attention_view_read(const rope_attention_view *view, const int64_t *count,
+                                     int64_t *stride, rope_region *region);
+
+/* The workspace of plans whose bounds are rope_attention_bounds. */
+rope_status rope_attention_bounds_read(const rope_plan *plan, const rope_attention_bounds *given,
+                                       size_t *bytes);
 
 #endif

@@ -201,6 +201,85 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
  */
 ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args);
 
+/**
+ * Gradients of a call of rope_attention. Its arguments are given as they were, and what it wrote is
+ * read: out and lse, and rotated q and k where it had a q.out or a k.out; in is then not read and
+ * may be NULL. Gradients are of unrotated q.in and k.in, of k.in as it is where the call rotates
+ * queries alone, and of dtype. With s, lse and out as above and the sums over what the mask lets
+ * see,
+ *
+ *     p[i][j]  = exp(s[i][j] - lse[i])
+ *     ds[i][j] = p[i][j] * (<dout[i], v[j]> - <dout[i], out[i]>) * cap'(s[i][j])
+ *     dv[j]    = sum over i of p[i][j] * dout[i]
+ *     dq[i]    = the rotation's transpose of scale * sum over j of ds[i][j] * rotated k[j]
+ *     dk[j]    = the rotation's transpose of scale * sum over i of ds[i][j] * rotated q[i]
+ *     dsink    = -sum over i of exp(sink - lse[i]) * <dout[i], out[i]>
+ *
+ * where i is a query of any head that reads the head of j. Sums are rounded to dtype ahead of the
+ * transpose, so a call gives the bits of the same kernel without rotation on rotated tensors,
+ * followed by rope_apply with ROPE_TRANSPOSE. Every sum has one order, which lengths and sizes
+ * alone decide. A query that sees no key and a key that no query sees have gradients of 0.
+ */
+typedef struct rope_attention_backward_args {
+    size_t struct_size;                 /**< sizeof(rope_attention_backward_args). */
+    const rope_attention_args *forward; /**< lse is required; workspace is this call's, as large as
+                                             rope_attention_backward_workspace says. */
+    const void *dout;                   /**< Element 0 of out's gradient, of dtype. */
+    int64_t dout_stride[4];             /**< Elements over [batch, token, head, dim]. All 0:
+                                             contiguous. */
+    rope_attention_out dq;              /**< [batch, tokens, q.heads, head_dim]. data NULL here and
+                                             below: not wanted. */
+    rope_attention_out dk;              /**< [batch, k_tokens, k.heads, head_dim]. */
+    rope_attention_out dv;              /**< [batch, k_tokens, k.heads, v_head_dim]. */
+    float *dsinks;                      /**< One a head of q, side by side; NULL: not wanted. */
+} rope_attention_backward_args;
+
+/** Initialiser of a rope_attention_backward_args: its size, and nothing wanted. */
+#if defined(__cplusplus)
+#define ROPE_ATTENTION_BACKWARD_ARGS_INIT rope_attention_backward_args_init()
+static inline rope_attention_backward_args rope_attention_backward_args_init() {
+    rope_attention_backward_args made = rope_attention_backward_args();
+    made.struct_size = sizeof made;
+    return made;
+}
+#else
+#define ROPE_ATTENTION_BACKWARD_ARGS_INIT                                                          \
+    { .struct_size = sizeof(rope_attention_backward_args) }
+#endif
+
+/**
+ * As rope_attention_plan_create, for rope_attention_backward. Caches, ROPE_MASK_TREE and
+ * ROPE_INVERSE have no gradient here and are refused, as are tables of full width where pairing_in
+ * is not pairing_out.
+ * @param desc  of the forward; copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return what rope_plan_create returns
+ */
+ROPE_API rope_status rope_attention_backward_plan_create(const rope_attention_desc *desc,
+                                                         rope_plan **plan);
+
+/**
+ * As rope_attention_workspace: rotated queries and keys that the forward did not write, and a
+ * number for each row.
+ * @param plan    of rope_attention_backward_plan_create
+ * @param bounds  the largest sizes
+ * @param bytes   receives the bytes; untouched on error
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW or ABI
+ */
+ROPE_API rope_status rope_attention_backward_workspace(const rope_plan *plan,
+                                                       const rope_attention_bounds *bounds,
+                                                       size_t *bytes);
+
+/**
+ * Computes the gradients that are wanted of a call that wrote out, as rope_attention does it. A
+ * call without queries writes nothing; tokens that no sequence has are left as they are.
+ * @param plan  of rope_attention_backward_plan_create
+ * @param args  what is written is disjoint from everything else
+ * @return what rope_apply returns; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_attention_backward(const rope_plan *plan,
+                                             const rope_attention_backward_args *args);
+
 /** How partial results of rope_attention are joined. Set struct_size and zero the rest, then fill
  * what matters. */
 typedef struct rope_attention_merge_desc {

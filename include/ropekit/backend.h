@@ -245,6 +245,29 @@ typedef struct rope_attention_call {
 } rope_attention_call;
 /** @} */
 
+/** @name The operation "attention_backward"
+ * Its problem is a rope_attention_problem without a cache and a tree, its call a
+ * rope_attention_backward_call, its bounds rope_attention_bounds.
+ * @{ */
+#define ROPE_ATTENTION_BACKWARD_VERSION 1 /**< Of these structs. */
+
+/** A checked call: every default filled in, some gradient wanted, at least one element of out. */
+typedef struct rope_attention_backward_call {
+    rope_attention_call forward; /**< Read alone: out, lse, which is there, and what is rotated.
+                                      Where rope.tensor[0] or k has an out that is it, and in too;
+                                      else in is to be rotated where the problem says so. */
+    const void *dout;            /**< Element 0. */
+    int64_t dout_stride[4];      /**< Over [batch, token, head, dim], as those below. */
+    void *dq;                    /**< Or NULL. */
+    int64_t dq_stride[4];        /**< Of dq. */
+    void *dk;                    /**< Or NULL. */
+    int64_t dk_stride[4];        /**< Of dk. */
+    void *dv;                    /**< Or NULL. */
+    int64_t dv_stride[4];        /**< Of dv. */
+    float *dsinks;               /**< One a head of q, or NULL. */
+} rope_attention_backward_call;
+/** @} */
+
 /** @name The operation "attention_merge"
  * Its problem is a rope_attention_merge_problem, its call a rope_attention_merge_call.
  * @{ */

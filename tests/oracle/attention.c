@@ -45,21 +45,19 @@ int oracle_attention_sees(const oracle_attention *o, const oracle_part *s, int64
 
 /* --- a row --- */
 
-static double scale_of(const oracle_attention *o) {
+double oracle_attention_scale(const oracle_attention *o) {
     return o->desc->scale != 0 ? o->desc->scale : 1 / sqrt((double)o->desc->rope.head_dim);
 }
 
 static const double UNIT = 0x1p-24;
 
-/* How far a score may be off: a chain of head_dim products of any order, scale, cap, exponent. */
-static double score_error(const oracle_attention *o, const oracle_row *row) {
+double oracle_attention_score_error(const oracle_attention *o, const oracle_row *row) {
     return UNIT * ((double)o->desc->rope.head_dim + 16) * row->logits + 0x1p-126;
 }
 
-/* The score of a key; row->logits grows to what its products reach. */
-static double score_of(const oracle_attention *o, const double *q, const double *k,
-                       oracle_row *row) {
-    const double scale = scale_of(o), cap = o->desc->soft_cap;
+double oracle_attention_score(const oracle_attention *o, const double *q, const double *k,
+                              oracle_row *row) {
+    const double scale = oracle_attention_scale(o), cap = o->desc->soft_cap;
     double sum = 0, magnitude = 0;
     for (int64_t e = 0; e < o->desc->rope.head_dim; e++) {
         sum += q[e] * k[e];
@@ -72,7 +70,7 @@ static double score_of(const oracle_attention *o, const double *q, const double 
     return cap != 0 ? cap * tanh(sum * scale / cap) : sum * scale;
 }
 
-static double sink_of(const oracle_attention *o, int64_t head, oracle_row *row) {
+double oracle_attention_sink(const oracle_attention *o, int64_t head, oracle_row *row) {
     if (!o->desc->sink_dtype)
         return -INFINITY;
     double sink = oracle_load(o->desc->sink_dtype, o->args->sinks, head);
@@ -95,13 +93,13 @@ void oracle_attention_row(const oracle_attention *o, const oracle_part *s, int64
     const int64_t count = s->k_count - s->k_begin, dim = oracle_attention_head_dim(o, ORACLE_V);
     double *score = malloc((size_t)(count > 0 ? count : 1) * sizeof *score);
     *row = (oracle_row){.known = 1};
-    double most = sink_of(o, head, row), sum = 0;
+    double most = oracle_attention_sink(o, head, row), sum = 0;
     const double sink = most;
     for (int64_t n = 0; n < count; n++) {
         score[n] = -INFINITY;
         if (!oracle_attention_sees(o, s, i, s->k_begin + n))
             continue;
-        score[n] = score_of(o, heads->q, heads->k + n * heads->k_stride, row);
+        score[n] = oracle_attention_score(o, heads->q, heads->k + n * heads->k_stride, row);
         row->keys++;
         most = fmax(most, score[n]);
     }
@@ -119,7 +117,7 @@ void oracle_attention_row(const oracle_attention *o, const oracle_part *s, int64
         row->weight[e] /= sum;
     }
     row->lse = sum > 0 ? most + log(sum) : -INFINITY;
-    row->known &= score_error(o, row) < 1;
+    row->known &= oracle_attention_score_error(o, row) < 1;
     free(score);
 }
 
@@ -130,7 +128,7 @@ double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, 
     const int half = o->desc->rope.dtype != ROPE_F32;
     const double n = (double)row->keys;
     /* of a weight, of sums over keys, of the quotient */
-    double relative = 2 * score_error(o, row) + UNIT * (2 * n + 32);
+    double relative = 2 * oracle_attention_score_error(o, row) + UNIT * (2 * n + 32);
     relative = expm1(relative) + (half ? format->unit : 0);
     /* weights that become 0 or are rounded as subnormal numbers */
     const double least = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-125;
@@ -139,6 +137,6 @@ double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, 
 }
 
 double oracle_attention_lse_bound(const oracle_attention *o, const oracle_row *row) {
-    return expm1(score_error(o, row) + UNIT * ((double)row->keys + 16)) +
+    return expm1(oracle_attention_score_error(o, row) + UNIT * ((double)row->keys + 16)) +
            4 * UNIT * (fabs(row->lse) + row->logits);
 }

@@ -84,6 +84,15 @@ typedef struct oracle_heads {
 void oracle_attention_row(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t head,
                           const oracle_heads *heads, oracle_row *row);
 
+double oracle_attention_scale(const oracle_attention *o);
+/* The score of a key; row->logits grows to what its products reach. */
+double oracle_attention_score(const oracle_attention *o, const double *q, const double *k,
+                              oracle_row *row);
+/* How far a score may be off: a chain of head_dim products of any order, scale, cap, exponent. */
+double oracle_attention_score_error(const oracle_attention *o, const oracle_row *row);
+/* -INFINITY without one. */
+double oracle_attention_sink(const oracle_attention *o, int64_t head, oracle_row *row);
+
 /* How far element e of a row may be off, and lse: docs/numerics.md. */
 double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, int64_t e);
 double oracle_attention_lse_bound(const oracle_attention *o, const oracle_row *row);

@@ -100,8 +100,8 @@ static int64_t work_of(const attention_walk *w) {
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
 
-static void fill_walk(attention_walk *w, const rope_attention_problem *p,
-                      const rope_attention_call *call) {
+void attention_walk_fill(attention_walk *w, const rope_attention_problem *p,
+                         const rope_attention_call *call) {
     w->problem = p;
     w->call = call;
     w->keys = call->rope;
@@ -171,7 +171,7 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
         status = cpu_attention_check(problem, call);
     if (status != ROPE_OK)
         return status;
-    fill_walk(&w, problem, call);
+    attention_walk_fill(&w, problem, call);
     const int parts = cpu_threads_for(work_of(&w));
     choose_tasks(&w, parts);
     begin_tasks(&w);

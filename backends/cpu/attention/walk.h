@@ -50,6 +50,10 @@ typedef struct attention_source {
     int which;
 } attention_source;
 
+/* All of a walk but its kernel, its space and what a task is. */
+void attention_walk_fill(attention_walk *w, const rope_attention_problem *problem,
+                         const rope_attention_call *call);
+
 /* From a row of a tile to its query and its head. */
 CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t,
                                       int64_t row) {
@@ -73,6 +77,9 @@ CPU_INLINE char *attention_kept_key(const attention_walk *w, const rope_attentio
 /* Keys that some query of a sequence may see. */
 rope_key_range attention_keys_used(const rope_attention_problem *problem,
                                    const rope_attention_sequence *s);
+
+/* Adds the bytes of a part of a workspace, a * b * c * d of them; not 0 where they overflow. */
+int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d);
 
 attention_space attention_space_of(const rope_attention_problem *problem,
                                    const rope_attention_call *call, void *workspace);

@@ -10,7 +10,7 @@ typedef struct extent {
     int kept;                                             /* rotated keys */
 } extent;
 
-static int add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
+int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
            __builtin_mul_overflow(product, d, &product) ||
@@ -27,14 +27,14 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (e->k_tokens <= CPU_ATTENTION_SPLIT)
         rows = 0;
     at[0] = 0;
-    if (e->kept && add(&bytes, e->k_rows, e->k_tokens, e->k_heads,
-                       (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype)))
+    if (e->kept && attention_space_add(&bytes, e->k_rows, e->k_tokens, e->k_heads,
+                                       (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype)))
         return 0;
     at[1] = bytes;
-    if (add(&bytes, rows, stride + 2, 4, 1))
+    if (attention_space_add(&bytes, rows, stride + 2, 4, 1))
         return 0;
     at[2] = bytes;
-    if (add(&bytes, rows, 4, 1, 1))
+    if (attention_space_add(&bytes, rows, 4, 1, 1))
         return 0;
     at[3] = bytes;
     return 1;

@@ -1,0 +1,221 @@
+/* A call: what is rotated and the rows' sums first, then tiles of keys, tiles of rows and sinks,
+ * which threads take one after the other. */
+#include "backends/cpu/attention_backward/kernel.h"
+#include "backends/cpu/partition.h"
+#include "common/status.h"
+
+#include <math.h>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+/* --- before the tiles --- */
+
+/* One thread's part of the rotations that the forward did not leave. */
+static void rotate_first(const backward_walk *b, int index, int parts) {
+    attention_walk w = b->w;
+    rope_attention_problem p = *w.problem;
+    rope_attention_call call = b->call;
+    if (call.k.out)
+        p.rotates[1] = 0;
+    if (b->given->forward.rope.tensor[0].out)
+        call.rope.tensor[0].out = NULL;
+    w.problem = &p;
+    w.call = &call;
+    attention_rotate_first(&w, index, parts);
+}
+
+static void fill_delta(const backward_walk *b, int index, int parts) {
+    const int n = b->w.problem->v_head_dim;
+    float out[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
+    for (int64_t i = 0; i < b->w.sequences; i++) {
+        const int64_t heads = b->call.k.heads;
+        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, &b->call, i), .heads = 1};
+        const int64_t rows = t.s.q_count * b->w.group, all = rows * heads;
+        t.count = rows;
+        for (int64_t r = cpu_part(all, index, parts); r < cpu_part(all, index + 1, parts); r++) {
+            t.head = r / rows;
+            backward_load_row(b, &t, r % rows, b->call.out, b->call.out_stride, out);
+            backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, dout);
+            *backward_delta(b, &t, r % rows) = b->kernel->dot(out, dout, n);
+        }
+    }
+}
+
+/* --- tasks --- */
+
+/* Keys ahead of those that some query may see, and behind them. */
+static void store_unseen(const backward_walk *b, const backward_tile *t, rope_key_range used) {
+    static const float zeros[ROPE_MAX_ATTENTION_HEAD_DIM];
+    backward_walk plain = *b;
+    rope_attention_problem p = *b->w.problem;
+    p.rotates[1] = 0;
+    plain.w.problem = &p;
+    for (int64_t k = t->first; k < t->first + t->count; k++)
+        if (k < used.first || k >= used.last)
+            backward_store_key(&plain, t, k, b->given->dk ? zeros : NULL,
+                               b->given->dv ? zeros : NULL);
+}
+
+static void run_keys(const backward_walk *b, backward_tile *t) {
+    const rope_key_range used = attention_keys_used(b->w.problem, &t->s);
+    const int64_t last = t->first + t->count;
+    store_unseen(b, t, used);
+    t->first = t->first > used.first ? t->first : used.first;
+    t->count = (last < used.last ? last : used.last) - t->first;
+    if (t->count > 0)
+        b->kernel->keys_tile(b, t);
+}
+
+/* A row that sees no key has an out that no sink changes. */
+static void run_sink(const backward_walk *b, int64_t head) {
+    const double sink = (double)cpu_load(b->w.problem->sink_dtype, b->call.sinks, head);
+    double sum = 0;
+    for (int64_t n = 0; n < b->w.sequences && sink != -INFINITY; n++) {
+        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, &b->call, n),
+                            .head = head / b->w.group,
+                            .heads = 1};
+        t.count = t.s.q_count * b->w.group;
+        for (int64_t r = head % b->w.group; r < t.count; r += b->w.group) {
+            const rope_key_range seen = rope_keys_seen(
+                b->w.problem, &t.s, rope_query_index(&t.s, attention_query_of(&b->w, &t, r)));
+            if (seen.first < seen.last)
+                sum -=
+                    exp(sink - (double)backward_lse(b, &t, r)) * (double)*backward_delta(b, &t, r);
+        }
+    }
+    b->given->dsinks[head] = (float)sum;
+}
+
+/* How many tasks of each kind there are, in their order. */
+typedef struct task_counts {
+    int64_t keys, rows, sinks; /* tiles of a head of k of a sequence; heads */
+} task_counts;
+
+static task_counts count_tasks(const backward_walk *b) {
+    const rope_attention_backward_call *g = b->given;
+    task_counts n = {0, 0, 0};
+    if (g->dk || g->dv)
+        n.keys = (b->w.most_keys + b->keys - 1) / b->keys;
+    if (g->dq)
+        n.rows = (b->w.most_rows + b->rows - 1) / b->rows;
+    if (g->dsinks)
+        n.sinks = b->call.rope.tensor[0].heads;
+    return n;
+}
+
+/* Tile n of all heads of all sequences: those of one number together. */
+static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_tile *t) {
+    const int64_t heads = b->call.k.heads, all = heads * b->w.sequences,
+                  step = is_row ? b->rows : b->keys;
+    t->s = rope_attention_sequence_of(b->w.problem, &b->call, n % all / heads);
+    t->head = n % heads;
+    t->first = n / all * step;
+    const int64_t count = is_row ? t->s.q_count * b->w.group : t->s.k_count;
+    t->count = count - t->first < step ? count - t->first : step;
+    return t->count > 0;
+}
+
+/* Under a causal mask the first keys and the last rows have most to do. */
+static void run_task(const backward_walk *b, const task_counts *counts, int64_t n) {
+    const int64_t of_tile = b->call.k.heads * b->w.sequences, keys = counts->keys * of_tile,
+                  rows = counts->rows * of_tile;
+    backward_tile t;
+    if (n < keys) {
+        if (begin_tile(b, n, 0, &t))
+            run_keys(b, &t);
+    } else if (n < keys + rows) {
+        if (begin_tile(b, rows - 1 - (n - keys), 1, &t))
+            b->kernel->rows_tile(b, &t);
+    } else {
+        run_sink(b, n - keys - rows);
+    }
+}
+
+static void run_tasks(backward_walk *b) {
+    const task_counts counts = count_tasks(b);
+    const int64_t of_tile = b->call.k.heads * b->w.sequences,
+                  tasks = (counts.keys + counts.rows) * of_tile + counts.sinks;
+    for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
+        run_task(b, &counts, n);
+}
+
+/* --- a call --- */
+
+static void fill_walk(backward_walk *b, const rope_attention_problem *p,
+                      const cpu_backward_kernel *kernel, const backward_space *space) {
+    rope_operand *q = &b->call.rope.tensor[0];
+    b->kernel = kernel;
+    b->call = b->given->forward;
+    b->delta = space->delta;
+    b->rows = kernel->rows;
+    b->keys = kernel->keys;
+    b->next = 0;
+    if (space->queries) {
+        q->out = space->queries;
+        q->out_stride[3] = 1;
+        q->out_stride[2] = p->head_dim;
+        q->out_stride[1] = q->heads * q->out_stride[2];
+        q->out_stride[0] = b->call.rope.tokens * q->out_stride[1];
+    }
+    memset(&b->w, 0, sizeof b->w);
+    b->w.kernel = kernel->attention;
+    b->w.space.keys = space->keys;
+    b->w.heads = 1;
+    attention_walk_fill(&b->w, p, &b->call);
+    b->transposed = *p;
+    b->transposed.rope = rope_transposed(&p->rope);
+    b->back = b->w;
+    b->back.problem = &b->transposed;
+}
+
+/* Multiplications; a thread is worth as many as bytes. */
+static int64_t work_of(const backward_walk *b) {
+    const double work = (double)b->w.sequences * (double)b->call.k.heads * (double)b->w.most_rows *
+                        (double)b->w.most_keys *
+                        (double)(b->w.problem->head_dim + b->w.problem->v_head_dim) * 3;
+    return work < 0x1p62 ? (int64_t)work : INT64_MAX;
+}
+
+static void run_team(backward_walk *b, int parts) {
+#if defined(_OPENMP)
+#pragma omp parallel num_threads(parts)
+    {
+        rotate_first(b, omp_get_thread_num(), omp_get_num_threads());
+        fill_delta(b, omp_get_thread_num(), omp_get_num_threads());
+#pragma omp barrier
+        run_tasks(b);
+    }
+#else
+    (void)b, (void)parts;
+#endif
+}
+
+rope_status cpu_backward_call(const void *problem, const void *kernel, const void *given,
+                              void *workspace, void *stream) {
+    (void)stream;
+    backward_walk b;
+    b.given = given;
+    const rope_attention_call *call = &b.given->forward;
+    const backward_space space = backward_space_of(problem, call, workspace);
+    if (space.bytes > call->workspace_bytes)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
+                         space.bytes);
+    if (!workspace)
+        return rope_fail_null("workspace");
+    rope_status status = cpu_attention_check(problem, call);
+    if (status != ROPE_OK)
+        return status;
+    fill_walk(&b, problem, kernel, &space);
+    const int parts = cpu_threads_for(work_of(&b));
+    if (parts > 1) {
+        run_team(&b, parts);
+        return ROPE_OK;
+    }
+    rotate_first(&b, 0, 1);
+    fill_delta(&b, 0, 1);
+    run_tasks(&b);
+    return ROPE_OK;
+}

@@ -1,0 +1,73 @@
+/* Rows that the gradients of "attention_backward" are read from, and how they are stored. */
+#include "backends/cpu/attention_backward/kernel.h"
+#include "backends/cpu/rope/head.h"
+
+void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
+                       const void *data, const int64_t *stride, float *to) {
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    const int size = b->w.size, n = b->w.problem->v_head_dim;
+    const char *from = (const char *)data + backward_row_at(b, t, row, stride) * size;
+    const cpu_head gather = {from, stage, stride[3], 1};
+    if (stride[3] != 1) {
+        cpu_copy_elements(size, &gather, 0, n);
+        from = stage;
+    }
+    b->kernel->attention->append->load(ROPE_F32, b->w.problem->rope.dtype, 1, from, (char *)to, n);
+}
+
+float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row) {
+    return b->call.lse[backward_row_at(b, t, row, b->call.lse_stride)];
+}
+
+float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row) {
+    const int64_t heads = b->call.rope.tensor[0].heads,
+                  stride[3] = {b->call.rope.tokens * heads, heads, 1};
+    return &b->delta[backward_row_at(b, t, row, stride)];
+}
+
+/* n sums become elements of a row; token NULL: they do not rotate. */
+static void store(const backward_walk *b, const rope_call *call, const rope_token *token,
+                  int tensor, const float *x, int n, char *to, int64_t step) {
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)], *out = step == 1 ? to : stage;
+    const int64_t bytes = (int64_t)n * b->w.size;
+    const cpu_head scatter = {stage, to, 1, step};
+    b->kernel->attention->append->store(ROPE_F32, b->w.problem->rope.dtype, 1, (const char *)x,
+                                        token ? stage : out, n);
+    if (token)
+        attention_rotate(&b->back, call, token, tensor, stage, bytes, out, bytes, 1);
+    if (step != 1)
+        cpu_copy_elements(b->w.size, &scatter, 0, n);
+}
+
+void backward_store_query(const backward_walk *b, const attention_tile *t, int64_t row,
+                          const float *dq) {
+    const rope_attention_backward_call *g = b->given;
+    rope_token token;
+    if (b->w.problem->rotates[0])
+        rope_query_token(b->w.problem, &b->call, &t->s, attention_query_of(&b->w, t, row), &token);
+    store(b, &b->call.rope, b->w.problem->rotates[0] ? &token : NULL, 0, dq, b->w.problem->head_dim,
+          (char *)g->dq + backward_row_at(b, t, row, g->dq_stride) * b->w.size, g->dq_stride[3]);
+}
+
+static char *key_at(const backward_walk *b, const backward_tile *t, int64_t key, void *data,
+                    const int64_t *stride) {
+    return (char *)data +
+           (t->s.k_row * stride[0] + (t->s.k_first + key) * stride[1] + t->head * stride[2]) *
+               b->w.size;
+}
+
+void backward_store_key(const backward_walk *b, const backward_tile *t, int64_t key,
+                        const float *dk, const float *dv) {
+    const rope_attention_backward_call *g = b->given;
+    const rope_attention_problem *p = b->w.problem;
+    rope_token token;
+    if (dv)
+        store(b, NULL, NULL, 0, dv, p->v_head_dim, key_at(b, t, key, g->dv, g->dv_stride),
+              g->dv_stride[3]);
+    if (!dk)
+        return;
+    if (p->rotates[1])
+        rope_key_token(p, &b->w.keys, &t->s, key, &token);
+    store(b, &b->w.keys, p->rotates[1] ? &token : NULL, 1, dk, p->head_dim,
+          key_at(b, t, key, g->dk, g->dk_stride), g->dk_stride[3]);
+}

@@ -1,0 +1,138 @@
+/*
+ * The reference of "attention_backward": query by query and key by key, scores, weights and sums in
+ * double. Rotated queries and keys are those of the call's type, as rope_apply writes them.
+ */
+#include "backends/cpu/attention_backward/kernel.h"
+
+#include <math.h>
+
+typedef struct row {
+    const backward_walk *b;
+    attention_tile tile; /* of this row alone */
+    rope_key_range seen;
+    attention_source source[2];
+    float q[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
+    double lse, delta;
+} row;
+
+typedef struct head_pair {
+    float k[ROPE_MAX_ATTENTION_HEAD_DIM], v[ROPE_MAX_ATTENTION_HEAD_DIM];
+} head_pair;
+
+static void load(const row *r, int which, int64_t key, float *to) {
+    const attention_walk *w = &r->b->w;
+    const int n = which ? w->problem->v_head_dim : w->problem->head_dim;
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    const char *from;
+    cpu_attention_rows(w, &r->source[which], &r->tile.s,
+                       (attention_part){r->tile.head, key, 1, 0, n}, stage, &from);
+    for (int i = 0; i < n; i++)
+        to[i] = cpu_load(w->problem->rope.dtype, from, i);
+}
+
+static void load_key(const row *r, int64_t key, head_pair *x) {
+    load(r, 0, key, x->k);
+    load(r, 1, key, x->v);
+}
+
+static void begin(row *r, const backward_walk *b, const backward_tile *t) {
+    r->b = b;
+    r->tile = (attention_tile){.s = t->s, .head = t->head, .heads = 1, .count = 1};
+    for (int which = 0; which < 2; which++)
+        r->source[which] = attention_source_of(&b->w, &t->s, t->head, which);
+}
+
+static void begin_row(row *r, int64_t n) {
+    float stage[CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM];
+    const backward_walk *b = r->b;
+    r->tile.first = n;
+    r->seen = rope_keys_seen(b->w.problem, &r->tile.s,
+                             rope_query_index(&r->tile.s, attention_query_of(&b->w, &r->tile, 0)));
+    attention_queries(&b->w, &r->tile, (char *)stage, (char *)r->q);
+    backward_load_row(b, &r->tile, 0, b->given->dout, b->given->dout_stride, r->dout);
+    r->lse = (double)backward_lse(b, &r->tile, 0);
+    r->delta = (double)*backward_delta(b, &r->tile, 0);
+}
+
+static double product(const float *a, const float *b, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* The weight of a key for a row; *ds: the gradient of their product of q and k. */
+static double weigh(const row *r, const head_pair *x, double *ds) {
+    const rope_attention_problem *p = r->b->w.problem;
+    const double cap = (double)p->soft_cap;
+    double s = (double)p->scale * product(r->q, x->k, p->head_dim), slope = (double)p->scale;
+    if (cap != 0) {
+        const double t = tanh(s / cap);
+        s = cap * t;
+        slope *= 1 - t * t;
+    }
+    const double weight = exp(s - r->lse);
+    *ds = weight * (product(r->dout, x->v, p->v_head_dim) - r->delta) * slope;
+    return weight;
+}
+
+static void add(double *sum, double factor, const float *x, int n) {
+    for (int i = 0; i < n; i++)
+        sum[i] += factor * (double)x[i];
+}
+
+static const float *rounded(const double *sum, int n, float *to) {
+    for (int i = 0; i < n; i++)
+        to[i] = (float)sum[i];
+    return to;
+}
+
+static void rows_tile(const backward_walk *b, const backward_tile *t) {
+    const int n = b->w.problem->head_dim;
+    float x[ROPE_MAX_ATTENTION_HEAD_DIM];
+    row r;
+    head_pair key;
+    begin(&r, b, t);
+    for (int64_t i = t->first; i < t->first + t->count; i++) {
+        double dq[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, ds;
+        begin_row(&r, i);
+        for (int64_t j = r.seen.first; j < r.seen.last; j++) {
+            load_key(&r, j, &key);
+            weigh(&r, &key, &ds);
+            add(dq, ds, key.k, n);
+        }
+        backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
+    }
+}
+
+static void keys_tile(const backward_walk *b, const backward_tile *t) {
+    const int n = b->w.problem->head_dim, m = b->w.problem->v_head_dim;
+    float x[ROPE_MAX_ATTENTION_HEAD_DIM], y[ROPE_MAX_ATTENTION_HEAD_DIM];
+    row r;
+    head_pair key;
+    begin(&r, b, t);
+    for (int64_t j = t->first; j < t->first + t->count; j++) {
+        double dk[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, dv[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, ds;
+        load_key(&r, j, &key);
+        for (int64_t i = 0; i < t->s.q_count * b->w.group; i++) {
+            begin_row(&r, i);
+            if (j < r.seen.first || j >= r.seen.last)
+                continue;
+            add(dv, weigh(&r, &key, &ds), r.dout, m);
+            add(dk, ds, r.q, n);
+        }
+        backward_store_key(b, t, j, b->given->dk ? rounded(dk, n, x) : NULL,
+                           b->given->dv ? rounded(dv, m, y) : NULL);
+    }
+}
+
+static float dot(const float *a, const float *b, int n) {
+    return (float)product(a, b, n);
+}
+
+const cpu_backward_kernel cpu_backward_reference = {.attention = &cpu_attention_reference,
+                                                    .rows = 16,
+                                                    .keys = 16,
+                                                    .dot = dot,
+                                                    .rows_tile = rows_tile,
+                                                    .keys_tile = keys_tile};

@@ -1,0 +1,89 @@
+/* The operation "attention_backward": its plans, its calls and their workspace. */
+#include "common/ops/attention_backward_call.h"
+#include "common/ops/attention_call.h"
+#include "common/ops/attention_descriptor.h"
+#include "common/ops/attention_problem.h"
+#include "common/plan.h"
+#include "common/status.h"
+
+#include <stdlib.h>
+
+static const rope_operation operation = {.name = "attention_backward",
+                                         .version = ROPE_ATTENTION_BACKWARD_VERSION,
+                                         .call_size = sizeof(rope_attention_backward_call),
+                                         .read = rope_attention_backward_call_read,
+                                         .release = free};
+
+_Static_assert(sizeof(rope_attention_backward_call) <= ROPE_MAX_CALL_SIZE,
+               "a call lies on the stack");
+
+static rope_status check_plan(const rope_plan *plan) {
+    if (!plan)
+        return rope_fail_null("plan");
+    if (plan->operation != &operation)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "plan is one of %s; allowed is one of attention_backward",
+                         plan->operation->name);
+    return ROPE_OK;
+}
+
+/* What the forward alone has. */
+static rope_status check_descriptor(const rope_attention_desc *desc) {
+    const rope_desc *rope = &desc->rope;
+    if (desc->cache)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "cache is %d; allowed is 0 for a gradient: it is of k.in and v.in",
+                         desc->cache);
+    if (desc->mask == ROPE_MASK_TREE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "mask is %d; allowed is ROPE_MASK_CAUSAL (1) or ROPE_MASK_FULL (2) for a "
+                         "gradient",
+                         desc->mask);
+    if (desc->rotation == ROPE_ATTENTION_ROTATE_NONE)
+        return ROPE_OK;
+    if (rope->direction == ROPE_INVERSE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "direction is %d; allowed is ROPE_FORWARD (1) or ROPE_TRANSPOSE (2) for a "
+                         "gradient",
+                         rope->direction);
+    if (rope->table_width == ROPE_TABLE_FULL && rope->pairing_in != rope->pairing_out)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "table_width is %d; allowed is ROPE_TABLE_HALF (1) for a gradient where "
+                         "pairing_in (%d) is not pairing_out (%d)",
+                         rope->table_width, rope->pairing_in, rope->pairing_out);
+    return ROPE_OK;
+}
+
+rope_status rope_attention_backward_plan_create(const rope_attention_desc *desc, rope_plan **plan) {
+    if (!plan)
+        return rope_fail_null("plan");
+    rope_attention_desc full;
+    rope_attention_problem *problem;
+    rope_status status = rope_attention_descriptor_read(desc, &full);
+    if (status == ROPE_OK)
+        status = check_descriptor(&full);
+    if (status == ROPE_OK)
+        status = rope_attention_problem_create(&full, &problem);
+    if (status != ROPE_OK)
+        return status;
+    const rope_choice choice = {full.rope.backend, full.rope.device, full.rope.kernel};
+    return rope_plan_make(&operation, problem, &choice, plan);
+}
+
+rope_status rope_attention_backward_workspace(const rope_plan *plan,
+                                              const rope_attention_bounds *bounds, size_t *bytes) {
+    rope_status status = check_plan(plan);
+    return status == ROPE_OK ? rope_attention_bounds_read(plan, bounds, bytes) : status;
+}
+
+rope_status rope_attention_backward(const rope_plan *plan,
+                                    const rope_attention_backward_args *given) {
+    rope_attention_backward_args args;
+    rope_attention_args full;
+    rope_status status = check_plan(plan);
+    if (status != ROPE_OK)
+        return status;
+    const rope_attention_args *forward =
+        rope_attention_backward_args_read(given, &args, &full, &status);
+    return forward ? rope_plan_apply_on(plan, &args, forward->workspace, NULL) : status;
+}

@@ -1,0 +1,145 @@
+#include "common/ops/attention_backward_call.h"
+
+#include "common/abi.h"
+#include "common/ops/attention_call.h"
+#include "common/status.h"
+
+#include <string.h>
+
+/* dout, dq, dk, dv and dsinks. */
+enum { GRADIENTS = 5 };
+
+/* What the forward rotated is read in place of what it read. */
+static rope_status take_rotated(const rope_attention_problem *problem, const char *name,
+                                rope_tensor *t) {
+    if (!t->out)
+        return ROPE_OK;
+    if (t->in != t->out || !rope_all_zero(t->out_stride, 4))
+        memcpy(t->in_stride, t->out_stride, sizeof t->in_stride);
+    memcpy(t->out_stride, t->in_stride, sizeof t->out_stride);
+    t->in = t->out;
+    return rope_pointer_check(name, "out", t->out, rope_dtype_size(problem->rope.dtype));
+}
+
+static rope_status read_forward(const rope_attention_problem *problem,
+                                const rope_attention_args *given, rope_attention_call *call,
+                                rope_attention_regions *regions, int *empty) {
+    rope_attention_args args = *given;
+    rope_status status = take_rotated(problem, "q", &args.rope.q);
+    if (status == ROPE_OK)
+        status = take_rotated(problem, "k", &args.rope.k);
+    if (status == ROPE_OK)
+        status = rope_attention_parts_read(problem, &args, call, regions, empty);
+    return status == ROPE_OK && !*empty ? rope_pointer_check("", "lse", args.lse, 4) : status;
+}
+
+/* A gradient that may be absent. */
+static rope_status read_gradient(const char *name, const rope_attention_out *given, int32_t element,
+                                 const int64_t count[4], void **data, int64_t stride[4],
+                                 rope_region *region) {
+    const rope_attention_view view = {name, given->data, given->stride, element, 4, 1};
+    const int64_t *s = given->stride;
+    region->name = NULL;
+    *data = given->data;
+    if (given->data)
+        return rope_attention_view_read(&view, count, stride, region);
+    if (rope_all_zero(s, 4))
+        return ROPE_OK;
+    return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                     "the stride of %s is [%lld, %lld, %lld, %lld]; allowed is 0 while it is NULL",
+                     name, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3]);
+}
+
+static rope_status read_sinks(const rope_attention_problem *problem, int64_t heads,
+                              const rope_attention_backward_args *args,
+                              rope_attention_backward_call *call, rope_region *region) {
+    static const int64_t side_by_side[1] = {1};
+    const rope_attention_view view = {"dsinks", args->dsinks, side_by_side, 4, 1, 1};
+    region->name = NULL;
+    call->dsinks = args->dsinks;
+    if (args->dsinks && !problem->sink_dtype)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "dsinks is %p; allowed is NULL where sink_dtype is 0",
+                         (const void *)args->dsinks);
+    int64_t stride[3];
+    if (!args->dsinks)
+        return ROPE_OK;
+    rope_status status = rope_attention_view_read(&view, &heads, stride, region);
+    region->span.stride = side_by_side;
+    return status;
+}
+
+static rope_status read_gradients(const rope_attention_problem *problem,
+                                  const rope_attention_backward_args *args,
+                                  rope_attention_backward_call *call,
+                                  rope_region regions[GRADIENTS]) {
+    const rope_attention_call *f = &call->forward;
+    const int32_t element = rope_dtype_size(problem->rope.dtype);
+    const int64_t batch = f->rope.batch, tokens = f->rope.tokens, heads = f->rope.tensor[0].heads,
+                  dout[4] = {batch, tokens, heads, problem->v_head_dim},
+                  dq[4] = {batch, tokens, heads, problem->head_dim},
+                  dk[4] = {batch, f->k_tokens, f->k.heads, problem->head_dim},
+                  dv[4] = {batch, f->k_tokens, f->k.heads, problem->v_head_dim};
+    const rope_attention_view view = {"dout", args->dout, args->dout_stride, element, 4, 0};
+    call->dout = args->dout;
+    rope_status status = rope_attention_view_read(&view, dout, call->dout_stride, &regions[0]);
+    if (status == ROPE_OK)
+        status = read_gradient("dq.data", &args->dq, element, dq, &call->dq, call->dq_stride,
+                               &regions[1]);
+    if (status == ROPE_OK)
+        status = read_gradient("dk.data", &args->dk, element, dk, &call->dk, call->dk_stride,
+                               &regions[2]);
+    if (status == ROPE_OK)
+        status = read_gradient("dv.data", &args->dv, element, dv, &call->dv, call->dv_stride,
+                               &regions[3]);
+    return status == ROPE_OK ? read_sinks(problem, heads, args, call, &regions[4]) : status;
+}
+
+static rope_status read_all(const rope_attention_problem *problem,
+                            const rope_attention_backward_args *args,
+                            const rope_attention_args *forward, rope_attention_backward_call *call,
+                            int *empty) {
+    rope_attention_regions regions;
+    rope_region gradients[GRADIENTS];
+    rope_regions list;
+    rope_status status = read_forward(problem, forward, &call->forward, &regions, empty);
+    if (status == ROPE_OK && !*empty)
+        status = read_gradients(problem, args, call, gradients);
+    if (status != ROPE_OK || *empty)
+        return status;
+    list.count = 0;
+    rope_attention_regions_add(&call->forward, &regions, &list);
+    for (int i = 0; i < list.count; i++)
+        list.at[i].written = 0;
+    for (int i = 0; i < GRADIENTS; i++)
+        rope_regions_add_region(&list, &gradients[i]);
+    *empty = !call->dq && !call->dk && !call->dv && !call->dsinks;
+    return rope_regions_check(&list);
+}
+
+const rope_attention_args *rope_attention_backward_args_read(const void *given,
+                                                             rope_attention_backward_args *args,
+                                                             rope_attention_args *full,
+                                                             rope_status *status) {
+    *status = rope_abi_read(args, sizeof *args, given, "rope_attention_backward_args");
+    if (*status == ROPE_OK && !args->forward)
+        *status = rope_fail(ROPE_ERROR_NULL_POINTER,
+                            "forward is NULL; allowed is the arguments of rope_attention");
+    if (*status != ROPE_OK)
+        return NULL;
+    args->forward = rope_attention_args_read(args->forward, full, status);
+    return args->forward;
+}
+
+rope_status rope_attention_backward_call_read(const void *problem, const void *given, void *call,
+                                              void **stream, int *empty) {
+    rope_attention_backward_args args;
+    rope_attention_args full;
+    rope_status status;
+    const rope_attention_args *forward =
+        rope_attention_backward_args_read(given, &args, &full, &status);
+    if (!forward)
+        return status;
+    *stream = forward->rope.stream;
+    return read_all(problem, &args, forward, call, empty);
+}

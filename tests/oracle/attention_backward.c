@@ -1,0 +1,151 @@
+/* The gradients of a row of rope_attention in double, and the bound of docs/numerics.md. */
+#include "tests/oracle/attention_backward.h"
+
+#include "tests/oracle/format.h"
+#include "tests/oracle/oracle.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double UNIT = 0x1p-24;
+
+/* A number, how far it may be off, and the sum of the magnitudes that make it up. */
+typedef struct number {
+    double x, error, weight;
+} number;
+
+/* What the keys of a row have in common. */
+typedef struct backward_row {
+    const oracle_attention *o;
+    const oracle_heads *heads;
+    const oracle_results *results;
+    oracle_row forward; /* known, logits */
+    number delta;
+    double weight_error; /* of a weight, relatively */
+    double rounding;     /* of a weight and of ds in 16 bits, relatively */
+    double least;        /* what may become 0 of a weight */
+    double tiny;         /* and of ds */
+} backward_row;
+
+static void add(oracle_sum *sum, number factor, double y) {
+    sum->value += isfinite(y) ? factor.x * y : NAN;
+    sum->error += factor.error * fabs(y);
+    sum->magnitude += (fabs(factor.x) + factor.error) * fabs(y);
+    sum->weight += factor.weight * fabs(y);
+    sum->terms++;
+}
+
+static number product(const double *a, const double *b, int64_t n) {
+    number sum = {0, 0, 0};
+    for (int64_t e = 0; e < n; e++) {
+        sum.x += a[e] * b[e];
+        sum.weight += fabs(a[e] * b[e]);
+    }
+    sum.error = UNIT * ((double)n + 4) * sum.weight;
+    if (!(sum.weight < 0x1p126)) /* fp32 has no room for it */
+        sum.x = NAN;
+    return sum;
+}
+
+static number weight_of(const backward_row *r, double score) {
+    const double p = exp(score - r->results->lse);
+    return (number){p, (r->weight_error + r->rounding) * p + r->least, p};
+}
+
+/* The slope of the cap at a score. */
+static number slope_of(const backward_row *r, double score) {
+    const double cap = r->o->desc->soft_cap, t = cap != 0 ? score / cap : 0;
+    if (cap == 0)
+        return (number){1, 0, 1};
+    const double error = oracle_attention_score_error(r->o, &r->forward) / cap + 4 * UNIT;
+    return (number){1 - t * t, 2 * error + 2 * UNIT, 1};
+}
+
+/* ds, without the scale. */
+static number score_gradient(const backward_row *r, number p, number slope, number dp) {
+    number g = {dp.x - r->delta.x, dp.error + r->delta.error, 0}, ds;
+    g.error += UNIT * 2 * (fabs(dp.x) + fabs(r->delta.x));
+    ds.x = p.x * g.x * slope.x;
+    ds.error = p.error * (fabs(g.x) + g.error) * (fabs(slope.x) + slope.error) +
+               p.x * (g.error * (fabs(slope.x) + slope.error) + fabs(g.x) * slope.error);
+    ds.error += (r->rounding + 4 * UNIT) * (fabs(ds.x) + ds.error) + r->tiny;
+    ds.weight = p.x * (dp.weight + r->delta.weight);
+    return ds;
+}
+
+static void begin(backward_row *r, const oracle_part *s, int64_t i) {
+    const oracle_attention *o = r->o;
+    const int half = o->desc->rope.dtype != ROPE_F32;
+    const oracle_format *format = oracle_format_of(o->desc->rope.dtype);
+    double lse = r->results->lse;
+    memset(&r->forward, 0, sizeof r->forward);
+    r->forward.known = 1;
+    for (int64_t n = 0; n < s->k_count; n++)
+        if (oracle_attention_sees(o, s, i, n)) {
+            oracle_attention_score(o, r->heads->q, r->heads->k + n * r->heads->k_stride,
+                                   &r->forward);
+            r->forward.keys++;
+        }
+    lse = isfinite(lse) ? fabs(lse) : INFINITY;
+    r->weight_error =
+        oracle_attention_score_error(o, &r->forward) + UNIT * (4 * (r->forward.logits + lse) + 8);
+    r->forward.known &= r->weight_error < 1;
+    r->weight_error = expm1(r->weight_error);
+    r->rounding = half ? format->unit : 0;
+    r->least = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-125;
+    r->tiny = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-148;
+    r->delta = product(r->results->dout, r->results->out, oracle_attention_head_dim(o, ORACLE_V));
+}
+
+static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
+    oracle_row row = {.known = 1};
+    const double sink = oracle_attention_sink(r->o, head, &row), lse = r->results->lse,
+                 p = exp(sink - lse),
+                 error = expm1(UNIT * (4 * (fabs(sink) + fabs(lse)) + 8)) * p + 0x1p-125;
+    if (sink == -INFINITY)
+        return;
+    if (row.known && r->forward.known)
+        add(dsink, (number){-p, error, p}, r->delta.x);
+    else
+        dsink->value = NAN;
+    dsink->error += (p + error) * r->delta.error;
+}
+
+double oracle_attention_backward_row(const oracle_attention *o, const oracle_part *s, int64_t i,
+                                     int64_t head, const oracle_heads *heads,
+                                     const oracle_results *results, const oracle_gradients *to) {
+    const int64_t dim = oracle_attention_head_dim(o, ORACLE_Q),
+                  v_dim = oracle_attention_head_dim(o, ORACLE_V);
+    const double scale = oracle_attention_scale(o);
+    backward_row r = {.o = o, .heads = heads, .results = results};
+    begin(&r, s, i);
+    for (int64_t n = 0; n < s->k_count; n++) {
+        const double *k = heads->k + n * heads->k_stride, *v = heads->v + n * heads->v_stride;
+        if (!oracle_attention_sees(o, s, i, n))
+            continue;
+        const double score = oracle_attention_score(o, heads->q, k, &r.forward);
+        number p = weight_of(&r, r.forward.known ? score : NAN),
+               ds = score_gradient(&r, p, slope_of(&r, score), product(results->dout, v, v_dim));
+        ds.x *= scale;
+        ds.error *= scale;
+        ds.weight *= scale;
+        for (int64_t e = 0; e < dim; e++) {
+            add(&to->dq[e], ds, k[e]);
+            add(&to->dk[n * heads->k_stride + e], ds, heads->q[e]);
+        }
+        for (int64_t e = 0; e < v_dim; e++)
+            add(&to->dv[n * heads->v_stride + e], p, results->dout[e]);
+    }
+    if (to->dsink && r.forward.keys)
+        add_sink(&r, head, to->dsink);
+    return r.forward.known ? r.forward.logits + fabs(results->lse) : 0;
+}
+
+double oracle_sum_bound(int32_t dtype, const oracle_sum *sum) {
+    const oracle_format *format = oracle_format_of(dtype);
+    const double exact = sum->error + UNIT * ((double)sum->terms + 8) * sum->magnitude +
+                         (double)sum->terms * 0x1p-148;
+    if (!isfinite(sum->value) || !(sum->magnitude < 0x1p126))
+        return INFINITY;
+    return exact + format->unit * (fabs(sum->value) + exact) + format->tiny;
+}

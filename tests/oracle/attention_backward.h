@@ -1,0 +1,39 @@
+/*
+ * What rope_attention_backward gives, in double, by the sums of attention.h alone: from rotated
+ * tensors, and ahead of the rotation's transpose.
+ */
+#ifndef ROPEKIT_ORACLE_ATTENTION_BACKWARD_H
+#define ROPEKIT_ORACLE_ATTENTION_BACKWARD_H
+
+#include "tests/oracle/attention.h"
+
+/* A sum, 0 at first: NaN allows all. */
+typedef struct oracle_sum {
+    double value;
+    double error;     /* of its terms, as far as they may be off */
+    double magnitude; /* sum of the terms' magnitudes */
+    double weight;    /* the same, of all products in a term */
+    int64_t terms;
+} oracle_sum;
+
+/* Gradients that query i and a head of it add to: its own dq, dk and dv of its head of the keys
+ * from key 0 on, as far apart as those of oracle_heads. */
+typedef struct oracle_gradients {
+    oracle_sum *dq, *dk, *dv, *dsink; /* dsink NULL: none */
+} oracle_gradients;
+
+/* What else a row reads. */
+typedef struct oracle_results {
+    const double *dout, *out;
+    double lse;
+} oracle_results;
+
+/* Returns oracle_row.logits and the magnitude of lse together; 0 of a row that is not known. */
+double oracle_attention_backward_row(const oracle_attention *o, const oracle_part *s, int64_t i,
+                                     int64_t head, const oracle_heads *heads,
+                                     const oracle_results *results, const oracle_gradients *to);
+
+/* How far an element may be off that is a sum rounded to a type: docs/numerics.md. */
+double oracle_sum_bound(int32_t dtype, const oracle_sum *sum);
+
+#endif
