@@ -1,4 +1,4 @@
-/* The operation "attention_backward": the reference. */
+/* The operation "attention_backward": a candidate for each instruction set, and the reference. */
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/candidate_lists.h"
 
@@ -17,7 +17,14 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     }
 
 static const rope_candidate candidates[] = {
-    CANDIDATE("reference", cpu_backward_reference, 0),
+#if defined(__x86_64__)
+    CANDIDATE("avx512", cpu_backward_avx512, 0),
+    CANDIDATE("avx2", cpu_backward_avx2, 0),
+#elif defined(__aarch64__)
+    CANDIDATE("neon", cpu_backward_neon, 0),
+#endif
+    CANDIDATE("scalar", cpu_backward_scalar, 0),
+    CANDIDATE("reference", cpu_backward_reference, 1),
 };
 
 const rope_candidate_list cpu_attention_backward_candidates = {

@@ -36,8 +36,8 @@ static void fill_delta(const backward_walk *b, int index, int parts) {
         t.count = rows;
         for (int64_t r = cpu_part(all, index, parts); r < cpu_part(all, index + 1, parts); r++) {
             t.head = r / rows;
-            backward_load_row(b, &t, r % rows, b->call.out, b->call.out_stride, out);
-            backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, dout);
+            backward_load_row(b, &t, r % rows, b->call.out, b->call.out_stride, n, out);
+            backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, n, dout);
             *backward_delta(b, &t, r % rows) = b->kernel->dot(out, dout, n);
         }
     }
@@ -65,7 +65,7 @@ static void run_keys(const backward_walk *b, backward_tile *t) {
     t->first = t->first > used.first ? t->first : used.first;
     t->count = (last < used.last ? last : used.last) - t->first;
     if (t->count > 0)
-        b->kernel->keys_tile(b, t);
+        (b->kernel->keys_tile ? b->kernel->keys_tile : backward_keys_tile)(b, t);
 }
 
 /* A row that sees no key has an out that no sink changes. */
@@ -97,9 +97,9 @@ static task_counts count_tasks(const backward_walk *b) {
     const rope_attention_backward_call *g = b->given;
     task_counts n = {0, 0, 0};
     if (g->dk || g->dv)
-        n.keys = (b->w.most_keys + b->keys - 1) / b->keys;
+        n.keys = (b->w.most_keys + b->tile - 1) / b->tile;
     if (g->dq)
-        n.rows = (b->w.most_rows + b->rows - 1) / b->rows;
+        n.rows = (b->w.most_rows + b->tile - 1) / b->tile;
     if (g->dsinks)
         n.sinks = b->call.rope.tensor[0].heads;
     return n;
@@ -107,8 +107,7 @@ static task_counts count_tasks(const backward_walk *b) {
 
 /* Tile n of all heads of all sequences: those of one number together. */
 static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_tile *t) {
-    const int64_t heads = b->call.k.heads, all = heads * b->w.sequences,
-                  step = is_row ? b->rows : b->keys;
+    const int64_t heads = b->call.k.heads, all = heads * b->w.sequences, step = b->tile;
     t->s = rope_attention_sequence_of(b->w.problem, &b->call, n % all / heads);
     t->head = n % heads;
     t->first = n / all * step;
@@ -118,42 +117,41 @@ static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_ti
 }
 
 /* Under a causal mask the first keys and the last rows have most to do. */
-static void run_task(const backward_walk *b, const task_counts *counts, int64_t n) {
+static void run_task(const backward_walk *b, const task_counts *counts, int64_t n, float *memory) {
     const int64_t of_tile = b->call.k.heads * b->w.sequences, keys = counts->keys * of_tile,
                   rows = counts->rows * of_tile;
-    backward_tile t;
+    backward_tile t = {.memory = memory};
     if (n < keys) {
         if (begin_tile(b, n, 0, &t))
             run_keys(b, &t);
     } else if (n < keys + rows) {
         if (begin_tile(b, rows - 1 - (n - keys), 1, &t))
-            b->kernel->rows_tile(b, &t);
+            (b->kernel->rows_tile ? b->kernel->rows_tile : backward_rows_tile)(b, &t);
     } else {
         run_sink(b, n - keys - rows);
     }
 }
 
-static void run_tasks(backward_walk *b) {
+static void run_tasks(backward_walk *b, int thread) {
+    float *memory = (float *)(void *)(b->space.tiles + thread * b->space.tile_bytes);
     const task_counts counts = count_tasks(b);
     const int64_t of_tile = b->call.k.heads * b->w.sequences,
                   tasks = (counts.keys + counts.rows) * of_tile + counts.sinks;
     for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
-        run_task(b, &counts, n);
+        run_task(b, &counts, n, memory);
 }
 
 /* --- a call --- */
 
 static void fill_walk(backward_walk *b, const rope_attention_problem *p,
-                      const cpu_backward_kernel *kernel, const backward_space *space) {
+                      const cpu_backward_kernel *kernel) {
     rope_operand *q = &b->call.rope.tensor[0];
     b->kernel = kernel;
     b->call = b->given->forward;
-    b->delta = space->delta;
-    b->rows = kernel->rows;
-    b->keys = kernel->keys;
+    b->tile = backward_tile_size(p);
     b->next = 0;
-    if (space->queries) {
-        q->out = space->queries;
+    if (b->space.queries) {
+        q->out = b->space.queries;
         q->out_stride[3] = 1;
         q->out_stride[2] = p->head_dim;
         q->out_stride[1] = q->heads * q->out_stride[2];
@@ -161,7 +159,7 @@ static void fill_walk(backward_walk *b, const rope_attention_problem *p,
     }
     memset(&b->w, 0, sizeof b->w);
     b->w.kernel = kernel->attention;
-    b->w.space.keys = space->keys;
+    b->w.space.keys = b->space.keys;
     b->w.heads = 1;
     attention_walk_fill(&b->w, p, &b->call);
     b->transposed = *p;
@@ -185,7 +183,7 @@ static void run_team(backward_walk *b, int parts) {
         rotate_first(b, omp_get_thread_num(), omp_get_num_threads());
         fill_delta(b, omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
-        run_tasks(b);
+        run_tasks(b, omp_get_thread_num());
     }
 #else
     (void)b, (void)parts;
@@ -198,24 +196,25 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
     backward_walk b;
     b.given = given;
     const rope_attention_call *call = &b.given->forward;
-    const backward_space space = backward_space_of(problem, call, workspace);
-    if (space.bytes > call->workspace_bytes)
+    b.space = backward_space_of(problem, call, workspace);
+    if (b.space.bytes > call->workspace_bytes)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
-                         space.bytes);
+                         b.space.bytes);
     if (!workspace)
         return rope_fail_null("workspace");
     rope_status status = cpu_attention_check(problem, call);
     if (status != ROPE_OK)
         return status;
-    fill_walk(&b, problem, kernel, &space);
-    const int parts = cpu_threads_for(work_of(&b));
+    fill_walk(&b, problem, kernel);
+    const int worth = cpu_threads_for(work_of(&b)),
+              parts = worth < b.space.threads ? worth : (int)b.space.threads;
     if (parts > 1) {
         run_team(&b, parts);
         return ROPE_OK;
     }
     rotate_first(&b, 0, 1);
     fill_delta(&b, 0, 1);
-    run_tasks(&b);
+    run_tasks(&b, 0);
     return ROPE_OK;
 }

@@ -3,9 +3,9 @@
 #include "backends/cpu/rope/head.h"
 
 void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
-                       const void *data, const int64_t *stride, float *to) {
+                       const void *data, const int64_t *stride, int n, float *to) {
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
-    const int size = b->w.size, n = b->w.problem->v_head_dim;
+    const int size = b->w.size;
     const char *from = (const char *)data + backward_row_at(b, t, row, stride) * size;
     const cpu_head gather = {from, stage, stride[3], 1};
     if (stride[3] != 1) {
@@ -22,7 +22,7 @@ float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row)
 float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row) {
     const int64_t heads = b->call.rope.tensor[0].heads,
                   stride[3] = {b->call.rope.tokens * heads, heads, 1};
-    return &b->delta[backward_row_at(b, t, row, stride)];
+    return &b->space.delta[backward_row_at(b, t, row, stride)];
 }
 
 /* n sums become elements of a row; token NULL: they do not rotate. */

@@ -2,33 +2,76 @@
  * What an instruction set offers the operation "attention_backward", and a call of it as its
  * threads share it.
  *
- * Order of arithmetic, which no schedule changes: rows go in tiles of backward_walk.rows, counted
- * from query 0 of a sequence, keys in tiles of backward_walk.keys, counted from key 0. A tile's
- * part of a sum is one chain, and parts are added in order.
+ * Order of arithmetic, which no schedule changes: rows go in tiles of backward_walk.tile, counted
+ * from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of keys
+ * make a cell. A cell's part of a sum is one chain, and parts are added in order.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 
 #include "backends/cpu/attention/walk.h"
 
-struct backward_walk;
+enum { CPU_BACKWARD_CELL = 96 }; /* most rows, and most keys, of a cell */
+
+/* A cell. Rows are fp32, padded with zeros to a multiple of CPU_ATTENTION_PAD. */
+typedef struct backward_cell {
+    int rows, keys, dim, v_dim;
+    int q_stride, v_stride;         /* floats between rows of q and k, and of dout and v */
+    float factor, cap, to_cap;      /* as in cpu_attention_block */
+    float *q, *dout, *k, *v;        /* rows */
+    float *k_panels, *v_panels;     /* as kernels pack them */
+    float *p, *ds;                  /* [rows][CPU_BACKWARD_CELL]: weights, and gradients of
+                                       scores without their scale */
+    float lse[CPU_BACKWARD_CELL];   /* of rows, as a power of 2 */
+    float delta[CPU_BACKWARD_CELL]; /* of rows */
+    int16_t first[CPU_BACKWARD_CELL], last[CPU_BACKWARD_CELL];         /* keys that a row sees */
+    int16_t key_first[CPU_BACKWARD_CELL], key_last[CPU_BACKWARD_CELL]; /* rows that see a key */
+} backward_cell;
+
+/* to[i] += the sum of a[i][j] * b[j] over j of first[i]..last[i] - 1; a is 0 of other j. */
+typedef struct backward_product {
+    int count, n;          /* of i; floats of a row of b, a multiple of CPU_ATTENTION_PAD */
+    int64_t a_row, a_step; /* floats from i to i + 1, and from j to j + 1 */
+    int64_t stride;        /* floats between rows of b, and of to */
+    const float *a, *b;
+    float *to;
+    const int16_t *first, *last;
+} backward_product;
 
 /* Of a head of k of a sequence rows, as in attention_tile, or keys first..first + count - 1. */
 typedef struct backward_tile {
     rope_attention_sequence s;
     int64_t head, first, count;
+    float *memory; /* of the thread's own */
 } backward_tile;
+
+struct backward_walk;
 
 typedef struct cpu_backward_kernel {
     const cpu_attention_kernel *attention; /* conversions, rotations, rows of q */
-    int64_t rows, keys;                    /* of a tile, at most */
     /* Sum of the products of n elements. */
     float (*dot)(const float *a, const float *b, int n);
-    /* dq of a tile of rows. */
+    /* Panels of `count` rows of n floats. */
+    void (*pack)(const float *rows, int count, int n, int64_t stride, float *panels);
+    /* Weights of a cell and, where wanted, gradients of its scores: 0 of keys that a row does not
+     * see. */
+    void (*weigh)(const backward_cell *cell, int gradients);
+    void (*add)(const backward_product *product);
+    /* dq of a tile of rows in another way, dk and dv of a tile of keys that queries may see; NULL:
+     * by the functions above. */
     void (*rows_tile)(const struct backward_walk *b, const backward_tile *tile);
-    /* dk and dv of a tile of keys that queries may see, where they are wanted. */
     void (*keys_tile)(const struct backward_walk *b, const backward_tile *tile);
 } cpu_backward_kernel;
+
+/* Where a workspace has what. */
+typedef struct backward_space {
+    char *queries; /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
+    char *keys;    /* as in attention_space */
+    float *delta;  /* [row of q][token][head of q]: <dout, out> */
+    char *tiles;   /* of threads, tile_bytes each */
+    int64_t tile_bytes, threads; /* for how many there is room */
+    size_t bytes;                /* of all with one thread; SIZE_MAX: they overflow */
+} backward_space;
 
 typedef struct backward_walk {
     attention_walk w; /* its call reads rotated queries and keys */
@@ -37,29 +80,31 @@ typedef struct backward_walk {
     rope_attention_problem transposed; /* of back */
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
-    float *delta;       /* [row of q][token][head of q]: <dout, out> */
-    int64_t rows, keys; /* of a tile */
-    int64_t next;       /* task that no thread has taken */
+    backward_space space;
+    int64_t tile; /* rows or keys of one, at most */
+    int64_t next; /* task that no thread has taken */
 } backward_walk;
 
+extern const cpu_backward_kernel cpu_backward_scalar;
+extern const cpu_backward_kernel cpu_backward_avx2;
+extern const cpu_backward_kernel cpu_backward_avx512;
+extern const cpu_backward_kernel cpu_backward_neon;
 extern const cpu_backward_kernel cpu_backward_reference;
 
 rope_status cpu_backward_workspace(const void *problem, const void *kernel, const void *bounds,
                                    size_t *bytes);
-
-/* Where a workspace has what; bytes: of all, SIZE_MAX where they overflow. */
-typedef struct backward_space {
-    char *queries; /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
-    char *keys;    /* as in attention_space */
-    float *delta;
-    size_t bytes;
-} backward_space;
 backward_space backward_space_of(const rope_attention_problem *problem,
                                  const rope_attention_call *call, void *workspace);
 
 /* Runs a kernel over a whole call: the run of every candidate of "attention_backward". */
 rope_status cpu_backward_call(const void *problem, const void *kernel, const void *call,
                               void *workspace, void *stream);
+
+/* Most rows or keys of a tile, and bytes of a thread's memory for its cells. */
+int64_t backward_tile_size(const rope_attention_problem *problem);
+int64_t backward_tile_bytes(const rope_attention_problem *problem);
+void backward_rows_tile(const backward_walk *b, const backward_tile *tile);
+void backward_keys_tile(const backward_walk *b, const backward_tile *tile);
 
 /* Index of a row in lists over [row of q][token][head of q], by their strides. */
 CPU_INLINE int64_t backward_row_at(const backward_walk *b, const attention_tile *t, int64_t row,
@@ -68,9 +113,9 @@ CPU_INLINE int64_t backward_row_at(const backward_walk *b, const attention_tile 
            attention_head_of(&b->w, t, row) * stride[2];
 }
 
-/* A row of dout or out, as fp32. */
+/* n elements of a row of dout, out or rotated q, as fp32. */
 void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
-                       const void *data, const int64_t *stride, float *to);
+                       const void *data, const int64_t *stride, int n, float *to);
 /* A row's lse and delta. */
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row);
 float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row);

@@ -1,14 +1,16 @@
 /* What a workspace of "attention_backward" holds. */
 #include "backends/cpu/attention_backward/kernel.h"
+#include "backends/cpu/partition.h"
 #include "common/status.h"
 
 typedef struct extent {
     int64_t q_rows, q_tokens, q_heads, k_rows, k_tokens, k_heads;
     int queries, keys; /* 1: rotated ones are kept */
+    int threads;
 } extent;
 
 /* Bytes from the workspace's begin to each part and to its end; 0 where they overflow. */
-static int measure(const rope_attention_problem *p, const extent *e, int64_t at[4]) {
+static int measure(const rope_attention_problem *p, const extent *e, int64_t at[5]) {
     const int64_t head = (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype);
     int64_t rows, bytes = 0;
     if (__builtin_mul_overflow(e->q_rows, e->q_tokens, &rows))
@@ -23,6 +25,9 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (attention_space_add(&bytes, rows, e->q_heads, sizeof(float), 1))
         return 0;
     at[3] = bytes;
+    if (attention_space_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1))
+        return 0;
+    at[4] = bytes;
     return 1;
 }
 
@@ -38,8 +43,9 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
                       .k_tokens = b->k_tokens ? b->k_tokens : b->tokens,
                       .k_heads = b->k_heads,
                       .queries = p->rotates[0],
-                      .keys = p->rotates[1]};
-    int64_t at[4];
+                      .keys = p->rotates[1],
+                      .threads = cpu_threads_most()};
+    int64_t at[5];
     if (!measure(p, &e, at))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "bounds.tokens is %lld and bounds.k_tokens is %lld with batch %lld, "
@@ -47,7 +53,7 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
                          "addresses",
                          (long long)b->tokens, (long long)b->k_tokens, (long long)b->batch,
                          (long long)b->q_heads, (long long)b->k_heads);
-    *bytes = (size_t)at[3];
+    *bytes = (size_t)at[4];
     return ROPE_OK;
 }
 
@@ -60,13 +66,18 @@ backward_space backward_space_of(const rope_attention_problem *p, const rope_att
                       .k_tokens = call->k_tokens,
                       .k_heads = call->k.heads,
                       .queries = p->rotates[0] && !call->rope.tensor[0].out,
-                      .keys = p->rotates[1] && !call->k.out};
-    int64_t at[4];
+                      .keys = p->rotates[1] && !call->k.out,
+                      .threads = 1};
+    int64_t at[5];
     if (!measure(p, &e, at))
         return (backward_space){.bytes = SIZE_MAX};
     char *begin = workspace;
+    const int64_t each = backward_tile_bytes(p), left = (int64_t)call->workspace_bytes - at[3];
     return (backward_space){.queries = e.queries ? begin : NULL,
                             .keys = e.keys ? begin + at[1] : NULL,
                             .delta = (float *)(void *)(begin + at[2]),
-                            .bytes = (size_t)at[3]};
+                            .tiles = begin + at[3],
+                            .tile_bytes = each,
+                            .threads = left / each,
+                            .bytes = (size_t)at[4]};
 }

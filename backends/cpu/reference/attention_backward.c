@@ -49,7 +49,8 @@ static void begin_row(row *r, int64_t n) {
     r->seen = rope_keys_seen(b->w.problem, &r->tile.s,
                              rope_query_index(&r->tile.s, attention_query_of(&b->w, &r->tile, 0)));
     attention_queries(&b->w, &r->tile, (char *)stage, (char *)r->q);
-    backward_load_row(b, &r->tile, 0, b->given->dout, b->given->dout_stride, r->dout);
+    backward_load_row(b, &r->tile, 0, b->given->dout, b->given->dout_stride,
+                      b->w.problem->v_head_dim, r->dout);
     r->lse = (double)backward_lse(b, &r->tile, 0);
     r->delta = (double)*backward_delta(b, &r->tile, 0);
 }
@@ -131,8 +132,6 @@ static float dot(const float *a, const float *b, int n) {
 }
 
 const cpu_backward_kernel cpu_backward_reference = {.attention = &cpu_attention_reference,
-                                                    .rows = 16,
-                                                    .keys = 16,
                                                     .dot = dot,
                                                     .rows_tile = rows_tile,
                                                     .keys_tile = keys_tile};

@@ -1,0 +1,5 @@
+#include "backends/cpu/simd/avx512.h"
+
+#include "backends/cpu/attention_backward/cell.h"
+
+const cpu_backward_kernel cpu_backward_avx512 = BACKWARD_KERNEL(cpu_attention_avx512);

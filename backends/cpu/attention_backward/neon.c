@@ -1,0 +1,5 @@
+#include "backends/cpu/simd/neon.h"
+
+#include "backends/cpu/attention_backward/cell.h"
+
+const cpu_backward_kernel cpu_backward_neon = BACKWARD_KERNEL(cpu_attention_neon);

@@ -1,0 +1,233 @@
+/* Tiles of rows and of keys: from cell to cell, in whose order sums grow. */
+#include "backends/cpu/attention_backward/kernel.h"
+
+enum { CELL = CPU_BACKWARD_CELL };
+
+/* Rows lie an odd number of lines apart, so that those of a panel spread over a cache's sets. */
+static int stride_of(int dim) {
+    return cpu_attention_padded(dim) + 16;
+}
+
+int64_t backward_tile_size(const rope_attention_problem *p) {
+    enum { MOST_FLOATS = 28 * 1024 }; /* of rows of a tile */
+    const int longer = p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
+    const int fits = MOST_FLOATS / stride_of(longer) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;
+    return fits < CELL ? fits : CELL;
+}
+
+int64_t backward_tile_bytes(const rope_attention_problem *p) {
+    const int64_t rows = backward_tile_size(p), q = stride_of(p->head_dim),
+                  v = stride_of(p->v_head_dim);
+    return rows * (4 * q + 4 * v + 2 * CELL) * (int64_t)sizeof(float);
+}
+
+typedef struct tile_state {
+    const backward_walk *b;
+    attention_tile rows; /* of the cell */
+    attention_source source[2];
+    int64_t key;     /* first of the cell */
+    float *sums[2];  /* of dq or dk, and of dv */
+    backward_cell c; /* the cell */
+} tile_state;
+
+static void begin_tile(tile_state *t, const backward_walk *b, const backward_tile *tile) {
+    const rope_attention_problem *p = b->w.problem;
+    backward_cell *c = &t->c;
+    const int64_t rows = b->tile;
+    float *at = tile->memory;
+    t->b = b;
+    t->rows = (attention_tile){.s = tile->s, .head = tile->head, .heads = 1};
+    for (int which = 0; which < 2; which++)
+        t->source[which] = attention_source_of(&b->w, &tile->s, tile->head, which);
+    c->dim = p->head_dim;
+    c->v_dim = p->v_head_dim;
+    c->q_stride = stride_of(c->dim);
+    c->v_stride = stride_of(c->v_dim);
+    c->cap = p->soft_cap;
+    c->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
+    c->factor = (float)((p->soft_cap == 0 ? (double)p->scale : 1) * 0x1.71547652b82fep+0);
+    float **const q_parts[] = {&c->q, &c->k, &c->k_panels, &t->sums[0]},
+                  **const v_parts[] = {&c->dout, &c->v, &c->v_panels, &t->sums[1]};
+    for (int i = 0; i < 4; i++, at += rows * c->q_stride)
+        *q_parts[i] = at;
+    for (int i = 0; i < 4; i++, at += rows * c->v_stride)
+        *v_parts[i] = at;
+    c->p = at;
+    c->ds = at + rows * CELL;
+    memset(t->sums[0], 0, (size_t)(rows * c->q_stride) * sizeof *at);
+    memset(t->sums[1], 0, (size_t)(rows * c->v_stride) * sizeof *at);
+}
+
+/* --- what a cell reads --- */
+
+static void pad(float *row, int n) {
+    memset(row + n, 0, (size_t)(cpu_attention_padded(n) - n) * sizeof *row);
+}
+
+static void load_rows(tile_state *t, int64_t first, int64_t count) {
+    const float log2e = 0x1.715476p+0f;
+    const backward_walk *b = t->b;
+    const rope_operand *q = &b->call.rope.tensor[0];
+    const void *data = q->out ? q->out : q->in;
+    const int64_t *stride = q->out ? q->out_stride : q->in_stride;
+    backward_cell *c = &t->c;
+    t->rows.first = first;
+    t->rows.count = count;
+    c->rows = (int)count;
+    for (int r = 0; r < c->rows; r++) {
+        backward_load_row(b, &t->rows, r, data, stride, c->dim, c->q + r * c->q_stride);
+        backward_load_row(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
+                          c->dout + r * c->v_stride);
+        pad(c->q + r * c->q_stride, c->dim);
+        pad(c->dout + r * c->v_stride, c->v_dim);
+        c->lse[r] = backward_lse(b, &t->rows, r) * log2e;
+        c->delta[r] = *backward_delta(b, &t->rows, r);
+    }
+}
+
+static void load_source(tile_state *t, int which, int n, int stride, float *to) {
+    const attention_walk *w = &t->b->w;
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    for (int k = 0; k < t->c.keys; k++, to += stride) {
+        const char *from;
+        cpu_attention_rows(w, &t->source[which], &t->rows.s,
+                           (attention_part){t->rows.head, t->key + k, 1, 0, n}, stage, &from);
+        w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, (char *)to, n);
+        pad(to, n);
+    }
+}
+
+static void load_keys(tile_state *t, int64_t first, int64_t count) {
+    backward_cell *c = &t->c;
+    t->key = first;
+    c->keys = (int)count;
+    load_source(t, 0, c->dim, c->q_stride, c->k);
+    t->b->kernel->pack(c->k, c->keys, c->dim, c->q_stride, c->k_panels);
+    load_source(t, 1, c->v_dim, c->v_stride, c->v);
+    t->b->kernel->pack(c->v, c->keys, c->v_dim, c->v_stride, c->v_panels);
+}
+
+/* --- a cell --- */
+
+static int16_t in_cell(int64_t i, int count) {
+    return (int16_t)(i < 0 ? 0 : i < count ? i : count);
+}
+
+/* Which keys each row sees, and which rows see each key. */
+static void find_seen(tile_state *t) {
+    backward_cell *c = &t->c;
+    const attention_walk *w = &t->b->w;
+    memset(c->key_last, 0, sizeof c->key_last);
+    memset(c->key_first, 0, sizeof c->key_first);
+    for (int r = 0; r < c->rows; r++) {
+        const rope_key_range seen =
+            rope_keys_seen(w->problem, &t->rows.s,
+                           rope_query_index(&t->rows.s, attention_query_of(w, &t->rows, r)));
+        c->first[r] = in_cell(seen.first - t->key, c->keys);
+        c->last[r] = in_cell(seen.last - t->key, c->keys);
+        for (int k = c->first[r]; k < c->last[r]; k++) {
+            if (c->key_last[k] == 0)
+                c->key_first[k] = (int16_t)r;
+            c->key_last[k] = (int16_t)(r + 1);
+        }
+    }
+}
+
+/* Whether some of rows first..first + count - 1 may see some of the keys. */
+static int meets(const tile_state *t, int64_t first, int64_t count, int64_t key, int64_t keys) {
+    const rope_attention_sequence *s = &t->rows.s;
+    const rope_attention_problem *p = t->b->w.problem;
+    const int64_t low = rope_query_index(s, first / t->b->w.group),
+                  high = rope_query_index(s, (first + count - 1) / t->b->w.group);
+    return rope_keys_seen(p, s, low).first < key + keys && rope_keys_seen(p, s, high).last > key;
+}
+
+static void add_to_keys(const tile_state *t) {
+    const backward_cell *c = &t->c;
+    const rope_attention_backward_call *g = t->b->given;
+    const backward_product dk = {c->keys,
+                                 cpu_attention_padded(c->dim),
+                                 1,
+                                 CELL,
+                                 c->q_stride,
+                                 c->ds,
+                                 c->q,
+                                 t->sums[0],
+                                 c->key_first,
+                                 c->key_last},
+                           dv = {c->keys,
+                                 cpu_attention_padded(c->v_dim),
+                                 1,
+                                 CELL,
+                                 c->v_stride,
+                                 c->p,
+                                 c->dout,
+                                 t->sums[1],
+                                 c->key_first,
+                                 c->key_last};
+    if (g->dk)
+        t->b->kernel->add(&dk);
+    if (g->dv)
+        t->b->kernel->add(&dv);
+}
+
+static void add_to_rows(const tile_state *t) {
+    const backward_cell *c = &t->c;
+    const backward_product dq = {c->rows,     cpu_attention_padded(c->dim),
+                                 CELL,        1,
+                                 c->q_stride, c->ds,
+                                 c->k,        t->sums[0],
+                                 c->first,    c->last};
+    t->b->kernel->add(&dq);
+}
+
+/* --- tiles --- */
+
+/* A sum's zeros have no sign: it would depend on keys that have no weight. */
+static const float *scaled(const tile_state *t, float *sums, float factor, int n) {
+    t->b->kernel->attention->scale(sums, factor, cpu_attention_padded(n));
+    return sums;
+}
+
+void backward_keys_tile(const backward_walk *b, const backward_tile *tile) {
+    const int64_t all = tile->s.q_count * b->w.group, step = b->tile;
+    tile_state t;
+    backward_cell *c = &t.c;
+    begin_tile(&t, b, tile);
+    load_keys(&t, tile->first, tile->count);
+    for (int64_t first = 0; first < all; first += step) {
+        const int64_t count = all - first < step ? all - first : step;
+        if (!meets(&t, first, count, tile->first, tile->count))
+            continue;
+        load_rows(&t, first, count);
+        find_seen(&t);
+        b->kernel->weigh(c, b->given->dk != NULL);
+        add_to_keys(&t);
+    }
+    for (int k = 0; k < c->keys; k++) {
+        float *dk = t.sums[0] + k * c->q_stride, *dv = t.sums[1] + k * c->v_stride;
+        backward_store_key(b, tile, tile->first + k,
+                           b->given->dk ? scaled(&t, dk, b->w.problem->scale, c->dim) : NULL,
+                           b->given->dv ? scaled(&t, dv, 1, c->v_dim) : NULL);
+    }
+}
+
+void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
+    const int64_t step = b->tile;
+    tile_state t;
+    backward_cell *c = &t.c;
+    begin_tile(&t, b, tile);
+    load_rows(&t, tile->first, tile->count);
+    for (int64_t first = 0; first < tile->s.k_count; first += step) {
+        const int64_t left = tile->s.k_count - first, count = left < step ? left : step;
+        if (!meets(&t, tile->first, tile->count, first, count))
+            continue;
+        load_keys(&t, first, count);
+        find_seen(&t);
+        b->kernel->weigh(c, 1);
+        add_to_rows(&t);
+    }
+    for (int r = 0; r < c->rows; r++)
+        backward_store_query(b, &t.rows, r,
+                             scaled(&t, t.sums[0] + r * c->q_stride, b->w.problem->scale, c->dim));
+}
