@@ -62,6 +62,24 @@ CPU_INLINE void multiply(int count, const float *a, int64_t a_row, int64_t a_ste
     }
 }
 
+/* What a group of i sees: of all, and whether some of them see less. */
+typedef struct group_range {
+    int from, to, partial;
+} group_range;
+
+CPU_INLINE group_range range_of(const int16_t *first, const int16_t *last, int i, int count) {
+    group_range g = {CELL, 0, 0};
+    for (int n = i; n < i + count; n++) {
+        if (first[n] >= last[n])
+            continue;
+        g.from = first[n] < g.from ? first[n] : g.from;
+        g.to = last[n] > g.to ? last[n] : g.to;
+    }
+    for (int n = i; n < i + count; n++)
+        g.partial |= first[n] != g.from || last[n] != g.to;
+    return g;
+}
+
 /* --- panels: element e of row n at [n / PANEL][e][n % PANEL] --- */
 
 static void cell_pack(const float *rows, int count, int n, int64_t stride, float *panels) {
@@ -127,19 +145,13 @@ static void weigh_row(const backward_cell *c, int row, int gradients) {
 
 static void cell_weigh(const backward_cell *c, int gradients) {
     for (int r = 0, n; r < c->rows; r += n) {
-        int from = CELL, to = 0;
         n = group_of(c->rows - r);
-        for (int i = r; i < r + n; i++) {
-            if (c->first[i] >= c->last[i])
-                continue;
-            from = c->first[i] < from ? c->first[i] : from;
-            to = c->last[i] > to ? c->last[i] : to;
-        }
+        const group_range g = range_of(c->first, c->last, r, n);
         BY_COUNT(n, multiply_panels(n_, c->q + r * c->q_stride, c->q_stride, c->dim, c->k_panels,
-                                    from, to, c->p + r * CELL))
+                                    g.from, g.to, c->p + r * CELL))
         if (gradients)
             BY_COUNT(n, multiply_panels(n_, c->dout + r * c->v_stride, c->v_stride, c->v_dim,
-                                        c->v_panels, from, to, c->ds + r * CELL))
+                                        c->v_panels, g.from, g.to, c->ds + r * CELL))
         for (int i = r; i < r + n; i++)
             weigh_row(c, i, gradients);
     }
@@ -157,54 +169,64 @@ CPU_INLINE int is_finite(int count, group_sum sum) {
     return !simd_any(odd);
 }
 
-/* The same chain over what is seen alone: 0 * infinity is not 0. */
-static CPU_NOINLINE void add_seen(const backward_product *x, int i, int e) {
-    group_sum sum;
-    const int first = x->first[i];
-    multiply(1, x->a + i * x->a_row + first * x->a_step, x->a_row, x->a_step, x->last[i] - first,
-             x->b + first * x->stride + e, x->stride, sum);
-    float *to = x->to + i * x->stride + e;
-    for (int part = 0; part < 2; part++, to += SIMD_LANES)
-        simd_store_f(to, simd_load_f(to) + sum[0][part]);
+/* The chains of a group from key or row `from` on. Strides that are known leave registers. */
+CPU_INLINE void multiply_cell(int transposed, int count, const backward_product *x, int i, int from,
+                              int steps, int e, group_sum sum) {
+    const int64_t row = transposed ? 1 : CELL, step = transposed ? CELL : 1;
+    multiply(count, x->a + i * row + from * step, row, step, steps, x->b + from * x->stride + e,
+             x->stride, sum);
 }
 
-/* Elements e.. of a group, over from..to - 1; returns whether its numbers may be added. */
-CPU_INLINE int add_group(const backward_product *x, int i, int count, int from, int to, int partial,
-                         int e) {
-    group_sum sum;
-    multiply(count, x->a + i * x->a_row + from * x->a_step, x->a_row, x->a_step, to - from,
-             x->b + from * x->stride + e, x->stride, sum);
-    if (partial && !is_finite(count, sum))
-        return 0;
+CPU_INLINE void add_sums(const backward_product *x, int i, int count, int e, group_sum sum) {
 #pragma GCC unroll 12
     for (int n = 0; n < count; n++)
         for (int part = 0; part < 2; part++) {
             float *at = x->to + (i + n) * x->stride + e + part * SIMD_LANES;
             simd_store_f(at, simd_load_f(at) + sum[n][part]);
         }
+}
+
+/* The same chain over what is seen alone: 0 * infinity is not 0. */
+static CPU_NOINLINE void add_seen(const backward_product *x, int i, int e) {
+    group_sum sum;
+    const int from = x->first[i], steps = x->last[i] - from;
+    if (x->transposed)
+        multiply_cell(1, 1, x, i, from, steps, e, sum);
+    else
+        multiply_cell(0, 1, x, i, from, steps, e, sum);
+    add_sums(x, i, 1, e, sum);
+}
+
+/* Elements e.. of a group; returns whether its numbers may be added. */
+CPU_INLINE int add_group(int transposed, int count, const backward_product *x, int i, group_range g,
+                         int e) {
+    group_sum sum;
+    multiply_cell(transposed, count, x, i, g.from, g.to - g.from, e, sum);
+    if (g.partial && !is_finite(count, sum))
+        return 0;
+    add_sums(x, i, count, e, sum);
     return 1;
 }
 
-static void cell_add(const backward_product *x) {
-    for (int e = 0; e < x->n; e += PANEL)
-        for (int i = 0, n; i < x->count; i += n) {
-            int from = CELL, to = 0, partial = 0, added = 0;
-            n = group_of(x->count - i);
-            for (int m = i; m < i + n; m++) {
-                if (x->first[m] >= x->last[m])
-                    continue;
-                from = x->first[m] < from ? x->first[m] : from;
-                to = x->last[m] > to ? x->last[m] : to;
-            }
-            if (from >= to)
-                continue;
-            for (int m = i; m < i + n; m++)
-                partial |= x->first[m] != from || x->last[m] != to;
-            BY_COUNT(n, added = add_group(x, i, n_, from, to, partial, e))
+CPU_INLINE void add_all(int transposed, const backward_product *x) {
+    for (int i = 0, n; i < x->count; i += n) {
+        n = group_of(x->count - i);
+        const group_range g = range_of(x->first, x->last, i, n);
+        for (int e = 0; e < x->n && g.from < g.to; e += PANEL) {
+            int added = 0;
+            BY_COUNT(n, added = add_group(transposed, n_, x, i, g, e))
             for (int m = i; m < i + n && !added; m++)
                 if (x->first[m] < x->last[m])
                     add_seen(x, m, e);
         }
+    }
+}
+
+static void cell_add(const backward_product *x) {
+    if (x->transposed)
+        add_all(1, x);
+    else
+        add_all(0, x);
 }
 
 /* A tree over lanes of eight chains. */

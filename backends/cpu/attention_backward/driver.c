@@ -90,15 +90,19 @@ static void run_sink(const backward_walk *b, int64_t head) {
 
 /* How many tasks of each kind there are, in their order. */
 typedef struct task_counts {
-    int64_t keys, rows, sinks; /* tiles of a head of k of a sequence; heads */
+    int64_t heads;      /* of k, of all sequences */
+    int64_t keys, rows; /* tiles of each of them */
+    int64_t sinks;      /* heads of q */
 } task_counts;
 
 static task_counts count_tasks(const backward_walk *b) {
     const rope_attention_backward_call *g = b->given;
-    task_counts n = {0, 0, 0};
-    if (g->dk || g->dv)
+    task_counts n = {.heads = b->call.k.heads * b->w.sequences};
+    if (b->sum_bytes)
+        n.keys = 1;
+    else if (g->dk || g->dv)
         n.keys = (b->w.most_keys + b->tile - 1) / b->tile;
-    if (g->dq)
+    if (g->dq && !b->sum_bytes)
         n.rows = (b->w.most_rows + b->tile - 1) / b->tile;
     if (g->dsinks)
         n.sinks = b->call.rope.tensor[0].heads;
@@ -116,29 +120,48 @@ static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_ti
     return t->count > 0;
 }
 
+/* A head of k of a sequence: dq too, from the products that dk and dv need. */
+static void run_head(const backward_walk *b, int64_t n, backward_tile *t) {
+    const int64_t heads = b->call.k.heads;
+    t->s = rope_attention_sequence_of(b->w.problem, &b->call, n / heads);
+    t->head = n % heads;
+    memset(t->sums, 0,
+           (size_t)(t->s.q_count * b->w.group * backward_row_sums(b->w.problem)) * sizeof *t->sums);
+    for (int64_t first = 0; first < t->s.k_count; first += b->tile) {
+        const int64_t left = t->s.k_count - first;
+        t->first = first;
+        t->count = left < b->tile ? left : b->tile;
+        run_keys(b, t);
+    }
+    backward_store_rows(b, t);
+}
+
 /* Under a causal mask the first keys and the last rows have most to do. */
-static void run_task(const backward_walk *b, const task_counts *counts, int64_t n, float *memory) {
-    const int64_t of_tile = b->call.k.heads * b->w.sequences, keys = counts->keys * of_tile,
-                  rows = counts->rows * of_tile;
-    backward_tile t = {.memory = memory};
-    if (n < keys) {
-        if (begin_tile(b, n, 0, &t))
-            run_keys(b, &t);
+static void run_task(const backward_walk *b, const task_counts *counts, int64_t n,
+                     backward_tile *t) {
+    const int64_t keys = counts->keys * counts->heads, rows = counts->rows * counts->heads;
+    if (n < keys && b->sum_bytes) {
+        run_head(b, n, t);
+    } else if (n < keys) {
+        if (begin_tile(b, n, 0, t))
+            run_keys(b, t);
     } else if (n < keys + rows) {
-        if (begin_tile(b, rows - 1 - (n - keys), 1, &t))
-            (b->kernel->rows_tile ? b->kernel->rows_tile : backward_rows_tile)(b, &t);
+        if (begin_tile(b, rows - 1 - (n - keys), 1, t))
+            (b->kernel->rows_tile ? b->kernel->rows_tile : backward_rows_tile)(b, t);
     } else {
         run_sink(b, n - keys - rows);
     }
 }
 
 static void run_tasks(backward_walk *b, int thread) {
-    float *memory = (float *)(void *)(b->space.tiles + thread * b->space.tile_bytes);
+    char *memory = b->space.tiles + thread * (b->space.tile_bytes + b->sum_bytes);
     const task_counts counts = count_tasks(b);
-    const int64_t of_tile = b->call.k.heads * b->w.sequences,
-                  tasks = (counts.keys + counts.rows) * of_tile + counts.sinks;
+    const int64_t tasks = (counts.keys + counts.rows) * counts.heads + counts.sinks;
+    backward_tile t = {.memory = (float *)(void *)memory};
+    if (b->sum_bytes)
+        t.sums = (float *)(void *)(memory + b->space.tile_bytes);
     for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
-        run_task(b, &counts, n, memory);
+        run_task(b, &counts, n, &t);
 }
 
 /* --- a call --- */
@@ -176,6 +199,24 @@ static int64_t work_of(const backward_walk *b) {
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
 
+/* Threads, and what a task is. A head as one has 5 products where tiles of keys and of rows have 7:
+ * it is that where heads are many enough, and there is room for the sums of one for each thread. */
+static int choose_tasks(backward_walk *b) {
+    const rope_attention_backward_call *g = b->given;
+    const int64_t worth = cpu_threads_for(work_of(b)), room = b->space.left / b->space.tile_bytes,
+                  parts = worth < room ? worth : room, heads = b->call.k.heads * b->w.sequences,
+                  most = parts < heads ? parts : heads, turns = heads ? (heads - 1) / most + 1 : 0;
+    b->sum_bytes = 0;
+    if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv) ||
+        5 * turns * parts > 7 * heads)
+        return (int)parts;
+    b->sum_bytes = b->w.most_rows * backward_row_sums(b->w.problem) * (int64_t)sizeof(float);
+    if (most * (b->space.tile_bytes + b->sum_bytes) <= b->space.left)
+        return (int)most;
+    b->sum_bytes = 0;
+    return (int)parts;
+}
+
 static void run_team(backward_walk *b, int parts) {
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
@@ -207,8 +248,7 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
     if (status != ROPE_OK)
         return status;
     fill_walk(&b, problem, kernel);
-    const int worth = cpu_threads_for(work_of(&b)),
-              parts = worth < b.space.threads ? worth : (int)b.space.threads;
+    const int parts = choose_tasks(&b);
     if (parts > 1) {
         run_team(&b, parts);
         return ROPE_OK;

@@ -12,7 +12,7 @@ void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t 
         cpu_copy_elements(size, &gather, 0, n);
         from = stage;
     }
-    b->kernel->attention->append->load(ROPE_F32, b->w.problem->rope.dtype, 1, from, (char *)to, n);
+    backward_load(b, from, n, to);
 }
 
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row) {

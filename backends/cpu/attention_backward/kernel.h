@@ -4,7 +4,8 @@
  *
  * Order of arithmetic, which no schedule changes: rows go in tiles of backward_walk.tile, counted
  * from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of keys
- * make a cell. A cell's part of a sum is one chain, and parts are added in order.
+ * make a cell. A cell's part of a sum is one chain, and parts are added in order. A task
+ * is a tile, or all of a head of keys of a sequence: both give the same bits.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
@@ -28,11 +29,13 @@ typedef struct backward_cell {
     int16_t key_first[CPU_BACKWARD_CELL], key_last[CPU_BACKWARD_CELL]; /* rows that see a key */
 } backward_cell;
 
-/* to[i] += the sum of a[i][j] * b[j] over j of first[i]..last[i] - 1; a is 0 of other j. */
+/* to[i] += the sum of a[i][j] * b[j] over j of first[i]..last[i] - 1; a, of a cell, is 0 of other
+ * j.
+ */
 typedef struct backward_product {
-    int count, n;          /* of i; floats of a row of b, a multiple of CPU_ATTENTION_PAD */
-    int64_t a_row, a_step; /* floats from i to i + 1, and from j to j + 1 */
-    int64_t stride;        /* floats between rows of b, and of to */
+    int count, n;   /* of i; floats of a row of b, a multiple of CPU_ATTENTION_PAD */
+    int transposed; /* 1: i is a key and j a row */
+    int64_t stride; /* floats between rows of b, and of to */
     const float *a, *b;
     float *to;
     const int16_t *first, *last;
@@ -43,6 +46,7 @@ typedef struct backward_tile {
     rope_attention_sequence s;
     int64_t head, first, count;
     float *memory; /* of the thread's own */
+    float *sums;   /* of dq of all rows of the head; NULL: others add to them */
 } backward_tile;
 
 struct backward_walk;
@@ -65,12 +69,13 @@ typedef struct cpu_backward_kernel {
 
 /* Where a workspace has what. */
 typedef struct backward_space {
-    char *queries; /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
-    char *keys;    /* as in attention_space */
-    float *delta;  /* [row of q][token][head of q]: <dout, out> */
-    char *tiles;   /* of threads, tile_bytes each */
-    int64_t tile_bytes, threads; /* for how many there is room */
-    size_t bytes;                /* of all with one thread; SIZE_MAX: they overflow */
+    char *queries;      /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
+    char *keys;         /* as in attention_space */
+    float *delta;       /* [row of q][token][head of q]: <dout, out> */
+    char *tiles;        /* of threads, tile_bytes each */
+    int64_t tile_bytes; /* for cells */
+    int64_t left;       /* bytes from tiles to the workspace's end */
+    size_t bytes;       /* of all with one thread; SIZE_MAX: they overflow */
 } backward_space;
 
 typedef struct backward_walk {
@@ -81,8 +86,9 @@ typedef struct backward_walk {
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
     backward_space space;
-    int64_t tile; /* rows or keys of one, at most */
-    int64_t next; /* task that no thread has taken */
+    int64_t tile;      /* rows or keys of one, at most */
+    int64_t sum_bytes; /* of the sums of dq of a head; 0: each task has a tile alone */
+    int64_t next;      /* task that no thread has taken */
 } backward_walk;
 
 extern const cpu_backward_kernel cpu_backward_scalar;
@@ -103,14 +109,27 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
 /* Most rows or keys of a tile, and bytes of a thread's memory for its cells. */
 int64_t backward_tile_size(const rope_attention_problem *problem);
 int64_t backward_tile_bytes(const rope_attention_problem *problem);
+/* Floats of the sums of a row of dq. */
+int64_t backward_row_sums(const rope_attention_problem *problem);
 void backward_rows_tile(const backward_walk *b, const backward_tile *tile);
 void backward_keys_tile(const backward_walk *b, const backward_tile *tile);
+/* Ends all rows of a head from their sums. */
+void backward_store_rows(const backward_walk *b, const backward_tile *tile);
 
 /* Index of a row in lists over [row of q][token][head of q], by their strides. */
 CPU_INLINE int64_t backward_row_at(const backward_walk *b, const attention_tile *t, int64_t row,
                                    const int64_t *stride) {
     return t->s.q_row * stride[0] + (t->s.q_first + attention_query_of(&b->w, t, row)) * stride[1] +
            attention_head_of(&b->w, t, row) * stride[2];
+}
+
+/* n elements side by side as fp32. */
+CPU_INLINE void backward_load(const backward_walk *b, const char *from, int n, float *to) {
+    if (b->w.size == sizeof *to)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        b->kernel->attention->append->load(ROPE_F32, b->w.problem->rope.dtype, 1, from, (char *)to,
+                                           n);
 }
 
 /* n elements of a row of dout, out or rotated q, as fp32. */

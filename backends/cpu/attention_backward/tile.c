@@ -8,6 +8,10 @@ static int stride_of(int dim) {
     return cpu_attention_padded(dim) + 16;
 }
 
+int64_t backward_row_sums(const rope_attention_problem *p) {
+    return stride_of(p->head_dim);
+}
+
 int64_t backward_tile_size(const rope_attention_problem *p) {
     enum { MOST_FLOATS = 28 * 1024 }; /* of rows of a tile */
     const int longer = p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
@@ -92,7 +96,7 @@ static void load_source(tile_state *t, int which, int n, int stride, float *to) 
         const char *from;
         cpu_attention_rows(w, &t->source[which], &t->rows.s,
                            (attention_part){t->rows.head, t->key + k, 1, 0, n}, stage, &from);
-        w->kernel->append->load(ROPE_F32, w->problem->rope.dtype, 1, from, (char *)to, n);
+        backward_load(t->b, from, n, to);
         pad(to, n);
     }
 }
@@ -145,39 +149,37 @@ static int meets(const tile_state *t, int64_t first, int64_t count, int64_t key,
 static void add_to_keys(const tile_state *t) {
     const backward_cell *c = &t->c;
     const rope_attention_backward_call *g = t->b->given;
-    const backward_product dk = {c->keys,
-                                 cpu_attention_padded(c->dim),
-                                 1,
-                                 CELL,
-                                 c->q_stride,
-                                 c->ds,
-                                 c->q,
-                                 t->sums[0],
-                                 c->key_first,
-                                 c->key_last},
-                           dv = {c->keys,
-                                 cpu_attention_padded(c->v_dim),
-                                 1,
-                                 CELL,
-                                 c->v_stride,
-                                 c->p,
-                                 c->dout,
-                                 t->sums[1],
-                                 c->key_first,
-                                 c->key_last};
+    const backward_product dk = {.count = c->keys,
+                                 .n = cpu_attention_padded(c->dim),
+                                 .transposed = 1,
+                                 .stride = c->q_stride,
+                                 .a = c->ds,
+                                 .b = c->q,
+                                 .to = t->sums[0],
+                                 .first = c->key_first,
+                                 .last = c->key_last};
+    backward_product dv = dk;
+    dv.n = cpu_attention_padded(c->v_dim);
+    dv.stride = c->v_stride;
+    dv.a = c->p;
+    dv.b = c->dout;
+    dv.to = t->sums[1];
     if (g->dk)
         t->b->kernel->add(&dk);
     if (g->dv)
         t->b->kernel->add(&dv);
 }
 
-static void add_to_rows(const tile_state *t) {
+static void add_to_rows(const tile_state *t, float *to) {
     const backward_cell *c = &t->c;
-    const backward_product dq = {c->rows,     cpu_attention_padded(c->dim),
-                                 CELL,        1,
-                                 c->q_stride, c->ds,
-                                 c->k,        t->sums[0],
-                                 c->first,    c->last};
+    const backward_product dq = {.count = c->rows,
+                                 .n = cpu_attention_padded(c->dim),
+                                 .stride = c->q_stride,
+                                 .a = c->ds,
+                                 .b = c->k,
+                                 .to = to,
+                                 .first = c->first,
+                                 .last = c->last};
     t->b->kernel->add(&dq);
 }
 
@@ -201,8 +203,10 @@ void backward_keys_tile(const backward_walk *b, const backward_tile *tile) {
             continue;
         load_rows(&t, first, count);
         find_seen(&t);
-        b->kernel->weigh(c, b->given->dk != NULL);
+        b->kernel->weigh(c, b->given->dk || tile->sums);
         add_to_keys(&t);
+        if (tile->sums)
+            add_to_rows(&t, tile->sums + first * c->q_stride);
     }
     for (int k = 0; k < c->keys; k++) {
         float *dk = t.sums[0] + k * c->q_stride, *dv = t.sums[1] + k * c->v_stride;
@@ -225,9 +229,20 @@ void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
         load_keys(&t, first, count);
         find_seen(&t);
         b->kernel->weigh(c, 1);
-        add_to_rows(&t);
+        add_to_rows(&t, t.sums[0]);
     }
     for (int r = 0; r < c->rows; r++)
         backward_store_query(b, &t.rows, r,
                              scaled(&t, t.sums[0] + r * c->q_stride, b->w.problem->scale, c->dim));
+}
+
+void backward_store_rows(const backward_walk *b, const backward_tile *tile) {
+    const rope_attention_problem *p = b->w.problem;
+    attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
+    rows.count = tile->s.q_count * b->w.group;
+    for (int64_t r = 0; r < rows.count; r++) {
+        float *sums = tile->sums + r * stride_of(p->head_dim);
+        b->kernel->attention->scale(sums, p->scale, cpu_attention_padded(p->head_dim));
+        backward_store_query(b, &rows, r, sums);
+    }
 }

@@ -5,8 +5,8 @@
 
 typedef struct extent {
     int64_t q_rows, q_tokens, q_heads, k_rows, k_tokens, k_heads;
-    int queries, keys; /* 1: rotated ones are kept */
-    int threads;
+    int queries, keys;     /* 1: rotated ones are kept */
+    int64_t threads, sums; /* for cells of how many, and for sums of how many heads */
 } extent;
 
 /* Bytes from the workspace's begin to each part and to its end; 0 where they overflow. */
@@ -25,7 +25,9 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (attention_space_add(&bytes, rows, e->q_heads, sizeof(float), 1))
         return 0;
     at[3] = bytes;
-    if (attention_space_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1))
+    if (attention_space_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
+        attention_space_add(&bytes, e->sums, e->q_tokens, e->k_heads ? e->q_heads / e->k_heads : 0,
+                            backward_row_sums(p) * (int64_t)sizeof(float)))
         return 0;
     at[4] = bytes;
     return 1;
@@ -36,6 +38,7 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
     (void)kernel;
     const rope_attention_problem *p = problem;
     const rope_attention_bounds *b = given;
+    const int64_t threads = cpu_threads_most();
     const extent e = {.q_rows = b->batch,
                       .q_tokens = b->tokens,
                       .q_heads = b->q_heads,
@@ -44,7 +47,9 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
                       .k_heads = b->k_heads,
                       .queries = p->rotates[0],
                       .keys = p->rotates[1],
-                      .threads = cpu_threads_most()};
+                      .threads = threads,
+                      .sums =
+                          b->batch < threads / (b->k_heads + 1) ? b->batch * b->k_heads : threads};
     int64_t at[5];
     if (!measure(p, &e, at))
         return rope_fail(ROPE_ERROR_OVERFLOW,
@@ -72,12 +77,11 @@ backward_space backward_space_of(const rope_attention_problem *p, const rope_att
     if (!measure(p, &e, at))
         return (backward_space){.bytes = SIZE_MAX};
     char *begin = workspace;
-    const int64_t each = backward_tile_bytes(p), left = (int64_t)call->workspace_bytes - at[3];
     return (backward_space){.queries = e.queries ? begin : NULL,
                             .keys = e.keys ? begin + at[1] : NULL,
                             .delta = (float *)(void *)(begin + at[2]),
                             .tiles = begin + at[3],
-                            .tile_bytes = each,
-                            .threads = left / each,
+                            .tile_bytes = backward_tile_bytes(p),
+                            .left = (int64_t)call->workspace_bytes - at[3],
                             .bytes = (size_t)at[4]};
 }
