@@ -1,4 +1,5 @@
-/* libFuzzer target: bytes become the fields of a descriptor and of a call of "attention". */
+/* libFuzzer target: bytes become the fields of a descriptor and of a call of "attention", then of
+ * "attention_backward". */
 #include "bench/fuzz_fields.h"
 
 #include <ropekit/attention.h>
@@ -15,6 +16,8 @@
 #define SCALES 512
 
 static double v[TENSOR_ELEMENTS], out[TENSOR_ELEMENTS], caches[2][CACHE_ELEMENTS];
+static double gradients[4][TENSOR_ELEMENTS];
+static float dsinks[FUZZ_SIZE_MOST];
 static float lse[TENSOR_ELEMENTS], scales[2][SCALES], sinks[FUZZ_SIZE_MOST];
 static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * SMALL_STRIDE_MOST];
 
@@ -188,14 +191,20 @@ static void drop_positions(const rope_attention_desc *d, rope_attention_args *a)
     memset(a->tree_stride, 0, sizeof a->tree_stride);
 }
 
+static rope_attention_bounds bounds_of(const rope_attention_args *a, const rope_attention_desc *d) {
+    const int64_t pages = d->cache == ROPE_CACHE_TABLE ? a->table_pages : 1;
+    return (rope_attention_bounds){sizeof(rope_attention_bounds),
+                                   a->rope.batch,
+                                   a->rope.tokens,
+                                   a->k_tokens || !d->cache ? a->k_tokens : pages * d->page_size,
+                                   a->rope.sequences,
+                                   a->rope.q.heads,
+                                   a->rope.k.heads};
+}
+
 /* In memory that ends where the workspace does. */
 static void run(const rope_plan *plan, rope_attention_args *a, const rope_attention_desc *d) {
-    const int64_t pages = d->cache == ROPE_CACHE_TABLE ? a->table_pages : 1;
-    const rope_attention_bounds bounds = {
-        sizeof bounds,     a->rope.batch,
-        a->rope.tokens,    a->k_tokens || !d->cache ? a->k_tokens : pages * d->page_size,
-        a->rope.sequences, a->rope.q.heads,
-        a->rope.k.heads};
+    const rope_attention_bounds bounds = bounds_of(a, d);
     void *memory = NULL;
     if (rope_attention_workspace(plan, &bounds, &a->workspace_bytes) != ROPE_OK)
         return;
@@ -204,6 +213,38 @@ static void run(const rope_plan *plan, rope_attention_args *a, const rope_attent
     a->workspace = memory;
     rope_attention(plan, a);
     free(memory);
+}
+
+static void take_gradient(fuzz_bytes *b, int which, rope_attention_out *gradient) {
+    gradient->data = fuzz_take(b, 7) ? gradients[which] : NULL;
+    if (gradient->data)
+        take_strides(b, gradient->stride, 4, FUZZ_STRIDE_MOST);
+}
+
+static void run_backward(fuzz_bytes *b, rope_attention_desc *d, rope_attention_args *a) {
+    rope_attention_backward_args args = ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    const rope_attention_bounds bounds = bounds_of(a, d);
+    rope_plan *plan = NULL;
+    void *memory = NULL;
+    rope_attention_out dout = {0};
+    take_gradient(b, 0, &dout);
+    take_gradient(b, 1, &args.dq);
+    take_gradient(b, 2, &args.dk);
+    take_gradient(b, 3, &args.dv);
+    args.dout = dout.data;
+    memcpy(args.dout_stride, dout.stride, sizeof dout.stride);
+    args.dsinks = d->sink_dtype && fuzz_take(b, 3) ? dsinks : NULL;
+    a->lse = fuzz_take(b, 15) ? lse : NULL;
+    a->rope.q.in = a->rope.q.out && fuzz_take(b, 1) ? NULL : a->rope.q.in;
+    args.forward = a;
+    if (rope_attention_backward_plan_create(d, &plan) == ROPE_OK &&
+        rope_attention_backward_workspace(plan, &bounds, &a->workspace_bytes) == ROPE_OK &&
+        posix_memalign(&memory, 256, a->workspace_bytes) == 0) {
+        a->workspace = memory;
+        rope_attention_backward(plan, &args);
+    }
+    free(memory);
+    rope_plan_destroy(plan);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -225,5 +266,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (rope_attention_plan_create(&desc, &plan) == ROPE_OK)
         run(plan, &args, &desc);
     rope_plan_destroy(plan);
+    run_backward(&b, &desc, &args);
     return 0;
 }

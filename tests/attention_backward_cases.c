@@ -245,8 +245,10 @@ static void mark(const backward_case *c, const oracle_part *s, int32_t gradient,
     const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
     int64_t row, count;
     const int64_t first = first_of(s, gradient, &row, &count);
+    if (!v.data)
+        return;
     unsigned char *data = written + (v.data - c->forward.base.arena);
-    for (int64_t i = 0; i < count * v.heads * v.dim && v.data; i++) {
+    for (int64_t i = 0; i < count * v.heads * v.dim; i++) {
         const int64_t at =
             element_at(&v, row, first + i / (v.heads * v.dim), i / v.dim % v.heads, i % v.dim);
         memset(data + at * size, 1, (size_t)size);
