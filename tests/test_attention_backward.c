@@ -103,52 +103,58 @@ static void forget(expectation *e) {
 
 /* --- values --- */
 
+/* Sums of the squares of errors and of weights, of so many elements. */
+typedef struct statistic {
+    double error, weight, count;
+} statistic;
+
 static void check_sum(const char *what, int64_t at, int32_t dtype, const oracle_sum *sum,
-                      double got, double *error, double *weight) {
+                      double got, statistic *s) {
     const double bound = oracle_sum_bound(dtype, sum);
     CHECK(oracle_accepts(dtype, got, sum->value, bound),
           "element %lld of %s is %.9g, not %.9g within %.3g; %lld terms of magnitude %.4g",
           (long long)at, what, got, sum->value, bound, (long long)sum->terms, sum->magnitude);
     if (isinf(bound) || !isfinite(got))
         return;
-    *error += (got - sum->value) * (got - sum->value);
-    *weight += sum->weight * sum->weight;
+    s->error += (got - sum->value) * (got - sum->value);
+    s->weight += sum->weight * sum->weight;
+    s->count++;
 }
 
-/* The root mean square of a kind's errors, relative to that of the weights of its terms. */
-static void check_statistic(const expectation *e, const char *what, double error, double weight) {
+/* The root mean square of a kind's errors, relative to that of the weights of its terms, but for
+ * subnormal results. */
+static void check_statistic(const expectation *e, const char *what, const statistic *s) {
     const int32_t dtype = e->c->forward.desc.rope.dtype;
-    const double unit = dtype == ROPE_F32 ? 0 : oracle_format_of(dtype)->unit,
-                 allowed = unit + 0x1p-24 * (8 + 2 * e->logits),
-                 got = weight > 0 ? sqrt(error / weight) : 0;
-    CHECK(got <= allowed,
-          "the root mean square of errors of %s is %.3g of that of terms, beyond %.3g", what, got,
-          allowed);
+    const oracle_format *format = oracle_format_of(dtype);
+    const double unit = dtype == ROPE_F32 ? 0 : format->unit,
+                 relative = unit + 0x1p-24 * (8 + 2 * e->logits),
+                 allowed = relative * sqrt(s->weight) + format->tiny * sqrt(s->count);
+    CHECK(sqrt(s->error) <= allowed,
+          "the root mean square of errors of %s is %.3g of that of weights, beyond %.3g", what,
+          sqrt(s->error / s->weight), relative);
 }
 
 static void check_values(const expectation *e, const unsigned char *result) {
     static const char *const names[GRADIENTS] = {"dq", "dk", "dv"};
     const backward_case *p = &e->plain;
     const int32_t dtype = e->c->forward.desc.rope.dtype;
-    double error = 0, weight = 0;
     for (int32_t g = 0; g < GRADIENTS; g++) {
-        error = weight = 0;
+        statistic sum = {0};
         for (int64_t n = 0; n < p->forward.parts; n++) {
             size_t bytes;
             unsigned char *rows = backward_rows(p, result, g, n, &bytes);
             for (int64_t i = 0; i < (int64_t)bytes / oracle_dtype_size(dtype); i++)
-                check_sum(names[g], i, dtype, &e->sum[n][g][i], oracle_load(dtype, rows, i), &error,
-                          &weight);
+                check_sum(names[g], i, dtype, &e->sum[n][g][i], oracle_load(dtype, rows, i), &sum);
             free(rows);
         }
-        check_statistic(e, names[g], error, weight);
+        check_statistic(e, names[g], &sum);
     }
+    statistic sum = {0};
     if (!p->args.dsinks)
         return;
     const unsigned char *sinks = result + ((unsigned char *)p->args.dsinks - p->forward.base.arena);
     for (int64_t h = 0; h < p->forward.args.rope.q.heads; h++)
-        check_sum("dsinks", h, ROPE_F32, &e->dsinks[h], oracle_load(ROPE_F32, sinks, h), &error,
-                  &weight);
+        check_sum("dsinks", h, ROPE_F32, &e->dsinks[h], oracle_load(ROPE_F32, sinks, h), &sum);
 }
 
 /* --- the rotation --- */

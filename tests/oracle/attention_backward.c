@@ -27,11 +27,12 @@ typedef struct backward_row {
     double tiny;         /* and of ds */
 } backward_row;
 
-static void add(oracle_sum *sum, number factor, double y) {
+static void add(oracle_sum *sum, number factor, double scale, double y) {
     sum->value += isfinite(y) ? factor.x * y : NAN;
     sum->error += factor.error * fabs(y);
     sum->magnitude += (fabs(factor.x) + factor.error) * fabs(y);
     sum->weight += factor.weight * fabs(y);
+    sum->unscaled += (fabs(factor.x) + factor.error) / scale * fabs(y);
     sum->terms++;
 }
 
@@ -105,7 +106,7 @@ static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
     if (sink == -INFINITY)
         return;
     if (row.known && r->forward.known)
-        add(dsink, (number){-p, error, p}, r->delta.x);
+        add(dsink, (number){-p, error, p}, 1, r->delta.x);
     else
         dsink->value = NAN;
     dsink->error += (p + error) * r->delta.error;
@@ -130,11 +131,11 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
         ds.error *= scale;
         ds.weight *= scale;
         for (int64_t e = 0; e < dim; e++) {
-            add(&to->dq[e], ds, k[e]);
-            add(&to->dk[n * heads->k_stride + e], ds, heads->q[e]);
+            add(&to->dq[e], ds, scale, k[e]);
+            add(&to->dk[n * heads->k_stride + e], ds, scale, heads->q[e]);
         }
         for (int64_t e = 0; e < v_dim; e++)
-            add(&to->dv[n * heads->v_stride + e], p, results->dout[e]);
+            add(&to->dv[n * heads->v_stride + e], p, 1, results->dout[e]);
     }
     if (to->dsink && r.forward.keys)
         add_sink(&r, head, to->dsink);
@@ -145,7 +146,8 @@ double oracle_sum_bound(int32_t dtype, const oracle_sum *sum) {
     const oracle_format *format = oracle_format_of(dtype);
     const double exact = sum->error + UNIT * ((double)sum->terms + 8) * sum->magnitude +
                          (double)sum->terms * 0x1p-148;
-    if (!isfinite(sum->value) || !(sum->magnitude < 0x1p126))
+    /* fp32 has no room for it, with the scale in each term or behind the sum */
+    if (!isfinite(sum->value) || !(fmax(sum->magnitude, sum->unscaled) < 0x1p126))
         return INFINITY;
     return exact + format->unit * (fabs(sum->value) + exact) + format->tiny;
 }

@@ -13,6 +13,7 @@ typedef struct oracle_sum {
     double error;     /* of its terms, as far as they may be off */
     double magnitude; /* sum of the terms' magnitudes */
     double weight;    /* the same, of all products in a term */
+    double unscaled;  /* as magnitude, without the scale of scores */
     int64_t terms;
 } oracle_sum;
 

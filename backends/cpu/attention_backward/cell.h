@@ -208,17 +208,22 @@ CPU_INLINE int add_group(int transposed, int count, const backward_product *x, i
     return 1;
 }
 
+/* A group, or where its numbers may not be added what each of it sees. */
+CPU_INLINE void add_panel(int transposed, const backward_product *x, int i, int n, group_range g,
+                          int e) {
+    int added = 0;
+    BY_COUNT(n, added = add_group(transposed, n_, x, i, g, e))
+    for (int m = i; m < i + n && !added; m++)
+        if (x->first[m] < x->last[m])
+            add_seen(x, m, e);
+}
+
 CPU_INLINE void add_all(int transposed, const backward_product *x) {
     for (int i = 0, n; i < x->count; i += n) {
         n = group_of(x->count - i);
         const group_range g = range_of(x->first, x->last, i, n);
-        for (int e = 0; e < x->n && g.from < g.to; e += PANEL) {
-            int added = 0;
-            BY_COUNT(n, added = add_group(transposed, n_, x, i, g, e))
-            for (int m = i; m < i + n && !added; m++)
-                if (x->first[m] < x->last[m])
-                    add_seen(x, m, e);
-        }
+        for (int e = 0; e < x->n && g.from < g.to; e += PANEL)
+            add_panel(transposed, x, i, n, g, e);
     }
 }
 

@@ -140,7 +140,7 @@ static void run_head(const backward_walk *b, int64_t n, backward_tile *t) {
 static void run_task(const backward_walk *b, const task_counts *counts, int64_t n,
                      backward_tile *t) {
     const int64_t keys = counts->keys * counts->heads, rows = counts->rows * counts->heads;
-    if (n < keys && b->sum_bytes) {
+    if (n < keys && t->sums) {
         run_head(b, n, t);
     } else if (n < keys) {
         if (begin_tile(b, n, 0, t))
