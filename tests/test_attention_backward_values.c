@@ -37,27 +37,23 @@ static void for_each_kernel(const backward_case *c, check_run *check) {
 static const double STEP = 0x1p-6, TOLERANCE = 2e-4;
 
 /* The sum of dout * out, and the root of the sum of the squares of its rows' magnitudes. */
-static double loss(const backward_case *c, const unsigned char *arena, double *scale) {
-    attention_case moved = c->forward;
-    moved.base.arena = malloc(moved.base.bytes);
-    memcpy(moved.base.arena, arena, moved.base.bytes);
-    attention_relocate(&moved.args, c->forward.base.arena, moved.base.arena);
-    unsigned char *result = malloc(moved.base.bytes);
-    rope_attention_desc desc = moved.desc;
-    CHECK_STATUS(ROPE_OK, attention_run(&moved, device_is_host() ? "reference" : NULL, result));
-    attention_relocate(&moved.args, moved.base.arena, result);
-    const oracle_attention o = {&desc, &moved.args};
+static double loss(const backward_case *c, double *scale) {
+    const attention_case *f = &c->forward;
+    unsigned char *result = malloc(f->base.bytes);
+    rope_attention_args args = f->args;
+    CHECK_STATUS(ROPE_OK, attention_run(f, device_is_host() ? "reference" : NULL, result));
+    attention_relocate(&args, f->base.arena, result);
+    const oracle_attention o = {&f->desc, &args};
     double sum = 0;
     *scale = 0;
-    for (int64_t n = 0; n < moved.parts; n++) {
+    for (int64_t n = 0; n < f->parts; n++) {
         const oracle_part s = oracle_attention_part(&o, n);
-        for (int64_t row = 0; row < s.q_count * moved.args.rope.q.heads; row++) {
+        for (int64_t row = 0; row < s.q_count * args.rope.q.heads; row++) {
             double magnitude = 0;
             for (int64_t e = 0; e < oracle_attention_head_dim(&o, ORACLE_V); e++) {
-                const int64_t i = row / moved.args.rope.q.heads, h = row % moved.args.rope.q.heads;
+                const int64_t i = row / args.rope.q.heads, h = row % args.rope.q.heads;
                 const double x =
-                    oracle_load(ROPE_F32, moved.args.out.data,
-                                oracle_attention_out_at(&o, &s, i, h, e)) *
+                    oracle_load(ROPE_F32, args.out.data, oracle_attention_out_at(&o, &s, i, h, e)) *
                     oracle_load(ROPE_F32, c->args.dout, backward_dout_at(c, &s, i, h, e));
                 sum += x;
                 magnitude += fabs(x);
@@ -67,26 +63,20 @@ static double loss(const backward_case *c, const unsigned char *arena, double *s
     }
     *scale = sqrt(*scale);
     free(result);
-    free(moved.base.arena);
     return sum;
 }
 
-/* Of fp32 numbers of the arena at an address there. */
-static double slope(const backward_case *c, const float *at, double *scale) {
+/* Of an fp32 number of the arena. */
+static double slope(const backward_case *c, float *at, double *scale) {
     static const double weight[4] = {1. / 12, -8. / 12, 8. / 12, -1. / 12},
                         step[4] = {-2, -1, 1, 2};
-    unsigned char *arena = malloc(c->forward.base.bytes);
-    const size_t offset = (size_t)((const unsigned char *)at - c->forward.base.arena);
+    const float x = *at;
     double sum = 0;
     for (int i = 0; i < 4; i++) {
-        float x;
-        memcpy(arena, c->forward.base.arena, c->forward.base.bytes);
-        memcpy(&x, arena + offset, sizeof x);
-        x = (float)((double)x + step[i] * STEP);
-        memcpy(arena + offset, &x, sizeof x);
-        sum += weight[i] * loss(c, arena, scale) / STEP;
+        *at = (float)((double)x + step[i] * STEP);
+        sum += weight[i] * loss(c, scale) / STEP;
     }
-    free(arena);
+    *at = x;
     return sum;
 }
 
@@ -127,11 +117,11 @@ static void check_slopes(const backward_case *c, const char *kernel, unsigned ch
         const oracle_element x = oracle_attention_at(&o, &s, g, i, h, e);
         free(rows);
         double scale;
-        const double expected = slope(c, (const float *)x.array + x.at, &scale);
+        const double expected = slope(c, (float *)x.array + x.at, &scale);
         check_slope(names[g], got, expected, scale);
     }
     for (int64_t h = 0; h < c->forward.args.rope.q.heads && c->args.dsinks; h++) {
-        const float *sinks = c->forward.args.sinks;
+        float *sinks = (float *)(uintptr_t)c->forward.args.sinks;
         float got;
         memcpy(&got, result + ((unsigned char *)(c->args.dsinks + h) - c->forward.base.arena), 4);
         double scale, expected;
@@ -281,12 +271,6 @@ TEST(attention_backward_values, keys_that_no_query_sees) {
     }
 }
 
-/* Tokens of a gradient have the bits that they have in another run. */
-typedef struct leak {
-    const unsigned char *expected;
-    int64_t q_first, q_last, k_first, k_last;
-} leak;
-
 static void check_bits(const backward_case *c, const unsigned char *result,
                        const unsigned char *expected, int32_t gradient, int64_t first,
                        int64_t last) {
@@ -302,59 +286,56 @@ static void check_bits(const backward_case *c, const unsigned char *result,
     free(b);
 }
 
-/* Keys first..last - 1, or the queries, hold what is no number: queries q.. and keys k.. of the
- * leak have nothing to do with them. */
-static void check_leaks(const backward_case *c, int of_queries, int64_t first, int64_t last,
-                        const leak *safe) {
+/* Keys, or queries, that hold what is no number, and tokens that have nothing to do with them. */
+typedef struct leak {
+    int of_queries;
+    int64_t first, last, q_first, q_last, k_first, k_last;
+} leak;
+static leak leaks;
+
+/* Safe tokens have the bits that they have among numbers. */
+static void check_leak(const backward_case *c, const char *kernel, unsigned char *expected) {
     static const double odd[] = {NAN, INFINITY, -INFINITY};
-    const char *kernel = "";
-    for (int k = 0; kernel; k++) {
-        kernel = device_kernel_of("attention_backward", k);
-        const char *name = kernel ? kernel : device_is_host() ? "reference" : NULL;
-        unsigned char *expected = malloc(c->forward.base.bytes),
-                      *got = malloc(c->forward.base.bytes);
-        for (int kind = 0; kind < 6 && name; kind++) {
-            backward_case other = *c;
-            unsigned char *arena = malloc(c->forward.base.bytes);
-            const int64_t row = (of_queries ? HEADS : 1) * DIM;
-            const void *tensor = of_queries ? (kind % 2 ? c->args.dout : c->forward.args.rope.q.in)
-                                 : kind % 2 ? c->forward.args.v.in
-                                            : c->forward.args.rope.k.in;
-            memcpy(arena, c->forward.base.arena, c->forward.base.bytes);
-            attention_describe(&c->forward, name);
-            if (backward_run(&other, name, expected) != ROPE_OK)
-                break;
-            for (int64_t i = first * row; i < last * row; i++)
-                oracle_store(c->forward.desc.rope.dtype, (void *)(uintptr_t)tensor, i,
-                             odd[kind / 2]);
-            CHECK_STATUS(ROPE_OK, backward_run(&other, name, got));
-            memcpy(c->forward.base.arena, arena, c->forward.base.bytes);
-            free(arena);
-            check_bits(c, got, expected, GRADIENT_Q, safe->q_first, safe->q_last);
-            check_bits(c, got, expected, GRADIENT_K, safe->k_first, safe->k_last);
-            check_bits(c, got, expected, GRADIENT_V, safe->k_first, safe->k_last);
-        }
-        free(expected);
-        free(got);
+    const int32_t dtype = c->forward.desc.rope.dtype;
+    const size_t bytes = c->forward.base.bytes;
+    unsigned char *arena = malloc(bytes), *got = malloc(bytes);
+    memcpy(arena, c->forward.base.arena, bytes);
+    for (int kind = 0; kind < 6; kind++) {
+        const int64_t row = (leaks.of_queries ? HEADS : 1) * DIM;
+        const void *of_q = kind % 2 ? c->args.dout : c->forward.args.rope.q.in,
+                   *of_k = kind % 2 ? c->forward.args.v.in : c->forward.args.rope.k.in,
+                   *tensor = leaks.of_queries ? of_q : of_k;
+        for (int64_t i = leaks.first * row; i < leaks.last * row; i++)
+            oracle_store(dtype, (void *)(uintptr_t)tensor, i, odd[kind / 2]);
+        CHECK_STATUS(ROPE_OK, backward_run(c, kernel, got));
+        memcpy(c->forward.base.arena, arena, bytes);
+        check_bits(c, got, expected, GRADIENT_Q, leaks.q_first, leaks.q_last);
+        check_bits(c, got, expected, GRADIENT_K, leaks.k_first, leaks.k_last);
+        check_bits(c, got, expected, GRADIENT_V, leaks.k_first, leaks.k_last);
     }
+    free(arena);
+    free(got);
 }
 
 TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
-    enum { N = 133, M = 70 };
-    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
-        backward_case c;
-        make(&c, dtype, M, N);
-        check_leaks(&c, 0, 90, N, &(leak){.q_last = M - (N - 90)}); /* ahead of their own */
-        check_leaks(&c, 1, 0, 40,
-                    &(leak){.q_first = 40,
-                            .q_last = M, /* keys behind them */
-                            .k_first = N - M + 40,
-                            .k_last = N});
-        c.forward.desc.window = 9;
-        check_leaks(&c, 0, 0, N - M - 8, &(leak){.q_last = M, .k_first = N - M - 8, .k_last = N});
-        check_leaks(&c, 1, 50, M, &(leak){.q_last = 50, .k_last = N - M + 50 - 8});
-        attention_free(&c.forward);
-    }
+    enum { N = 133, M = 70, LEAKS = 4 };
+    static const leak list[LEAKS] = {
+        /* keys ahead of their own; queries with the keys behind them */
+        {.first = 90, .last = N, .q_last = M - (N - 90)},
+        {1, 0, 40, .q_first = 40, .q_last = M, .k_first = N - M + 40, .k_last = N},
+        /* with a window of 9: keys too far back; queries with the keys that are too far back */
+        {.first = 0, .last = N - M - 8, .q_last = M, .k_first = N - M - 8, .k_last = N},
+        {1, 50, M, .q_last = 50, .k_last = N - M + 50 - 8},
+    };
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int i = 0; i < LEAKS; i++) {
+            backward_case c;
+            make(&c, dtype, M, N);
+            c.forward.desc.window = i < 2 ? 0 : 9;
+            leaks = list[i];
+            for_each_kernel(&c, check_leak);
+            attention_free(&c.forward);
+        }
 }
 
 /* dout of one row for all tokens. */
