@@ -163,7 +163,7 @@ void backward_make(backward_case *c, uint64_t seed, int64_t index, const attenti
                    const char *kernel) {
     attention_wish own = {.gradients = choose_gradients};
     if (wish)
-        own.tame = wish->tame, own.in_range = wish->in_range;
+        own.tame = wish->tame, own.in_range = wish->in_range, own.large = wish->large;
     memset(c, 0, sizeof *c);
     attention_make(&c->forward, seed, index, &own);
     relocate(&c->args, NULL, c->forward.base.arena);

@@ -8,6 +8,7 @@
 enum {
     ELEMENT_BUDGET = 40000,  /* elements of keys and values in all */
     PRODUCT_BUDGET = 400000, /* multiplications of a case */
+    LARGE_BUDGET = 8000000,  /* of a large one */
     LONG_KEYS = 2600         /* most keys of a case of few queries */
 };
 
@@ -159,7 +160,7 @@ static int64_t choose_count(test_random *r, int64_t most) {
 }
 
 static void choose_counts(test_random *r, attention_case *c, const attention_wish *wish) {
-    const int few = random_chance(r, 35);
+    const int few = !wish->large && random_chance(r, 35);
     const int64_t most_keys = few ? LONG_KEYS : 320, dim = dims(c);
     rope_args *a = &c->base.args;
     c->parts = random_chance(r, 3) ? 0 : few ? random_between(r, 1, 2) : random_between(r, 1, 4);
@@ -172,8 +173,9 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
     for (int64_t s = 0; s < c->parts; s++) {
         c->k_count[s] = s && same ? c->k_count[0] : choose_count(r, keys);
         const int64_t n = c->k_count[s] ? c->k_count[s] : 1;
-        int64_t most = PRODUCT_BUDGET / (parts * n * dim * a->q.heads);
-        most = most < 1 ? 1 : most > 150 ? 150 : most;
+        int64_t most =
+            (wish->large ? LARGE_BUDGET : PRODUCT_BUDGET) / (parts * n * dim * a->q.heads);
+        most = most < 1 ? 1 : most > 250 ? 250 : !wish->large && most > 150 ? 150 : most;
         if (few && most > 3)
             most = 3;
         c->q_count[s] = s && same                           ? c->q_count[0]

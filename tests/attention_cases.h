@@ -21,6 +21,7 @@ typedef struct attention_case {
 typedef struct attention_wish {
     int32_t tame;     /* 1: data is finite and of ordinary size */
     int32_t in_range; /* 1: nothing fails */
+    int32_t large;    /* 1: at times as many queries as keys, and more than a tile has */
     /* Not NULL: the case has a gradient; reserves more pieces ahead of the arena. */
     void (*gradients)(attention_case *c);
 } attention_wish;

@@ -105,7 +105,7 @@ static void forget(expectation *e) {
 
 /* Sums of the squares of errors and of weights, of so many elements. */
 typedef struct statistic {
-    double error, weight, count;
+    double error, weight, flushed, count;
 } statistic;
 
 static void check_sum(const char *what, int64_t at, int32_t dtype, const oracle_sum *sum,
@@ -118,6 +118,7 @@ static void check_sum(const char *what, int64_t at, int32_t dtype, const oracle_
         return;
     s->error += (got - sum->value) * (got - sum->value);
     s->weight += sum->weight * sum->weight;
+    s->flushed += sum->flushed * sum->flushed;
     s->count++;
 }
 
@@ -127,8 +128,9 @@ static void check_statistic(const expectation *e, const char *what, const statis
     const int32_t dtype = e->c->forward.desc.rope.dtype;
     const oracle_format *format = oracle_format_of(dtype);
     const double unit = dtype == ROPE_F32 ? 0 : format->unit,
-                 relative = unit + 0x1p-24 * (8 + 2 * e->logits),
-                 allowed = relative * sqrt(s->weight) + format->tiny * sqrt(s->count);
+                 relative = unit + 0x1p-24 * 8 * (1 + e->logits),
+                 allowed =
+                     relative * sqrt(s->weight) + sqrt(s->flushed) + format->tiny * sqrt(s->count);
     CHECK(sqrt(s->error) <= allowed,
           "the root mean square of errors of %s is %.3g of that of weights, beyond %.3g", what,
           sqrt(s->error / s->weight), relative);
@@ -276,13 +278,13 @@ static void check_kernel(const expectation *e, const char *kernel, const char *r
     free(result);
 }
 
-TEST(attention_backward, every_kernel) {
+static void check_every_kernel(uint64_t seed, int64_t cases, const attention_wish *wish) {
     backward_required();
-    for (int64_t i = -1; test_next(&i, CASES);) {
+    for (int64_t i = -1; test_next(&i, cases);) {
         backward_case c;
         expectation e;
         const char *kernel;
-        backward_make(&c, test_seed() + 3, i, NULL, "scalar");
+        backward_make(&c, seed, i, wish, "scalar");
         attention_describe(&c.forward, NULL);
         expect(&e, &c);
         check_kernel(&e, NULL, "scalar");
@@ -291,6 +293,14 @@ TEST(attention_backward, every_kernel) {
         forget(&e);
         backward_free(&c);
     }
+}
+
+TEST(attention_backward, every_kernel) {
+    check_every_kernel(test_seed() + 3, CASES, NULL);
+}
+
+TEST(attention_backward, many_queries) {
+    check_every_kernel(test_seed() + 5, CASES / 8, &(attention_wish){.large = 1});
 }
 
 /* The reference rotates in double, as rope_apply's does. */

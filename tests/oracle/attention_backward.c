@@ -21,14 +21,17 @@ typedef struct backward_row {
     const oracle_results *results;
     oracle_row forward; /* known, logits */
     number delta;
+    double score_error;
     double weight_error; /* of a weight, relatively */
     double rounding;     /* of a weight and of ds in 16 bits, relatively */
     double least;        /* what may become 0 of a weight */
     double tiny;         /* and of ds */
+    double flush;        /* below which numbers may be taken for 0 */
 } backward_row;
 
-static void add(oracle_sum *sum, number factor, double scale, double y) {
+static void add(const backward_row *r, oracle_sum *sum, number factor, double scale, double y) {
     sum->value += isfinite(y) ? factor.x * y : NAN;
+    sum->flushed += r->flush * (fabs(factor.x) + factor.error + 1);
     sum->error += factor.error * fabs(y);
     sum->magnitude += (fabs(factor.x) + factor.error) * fabs(y);
     sum->weight += factor.weight * fabs(y);
@@ -36,13 +39,21 @@ static void add(oracle_sum *sum, number factor, double scale, double y) {
     sum->terms++;
 }
 
-static number product(const double *a, const double *b, int64_t n) {
+/* What numbers that are taken for 0 make of a chain of products. */
+static double flushed(const backward_row *r, const double *a, const double *b, int64_t n) {
+    double sum = 1;
+    for (int64_t e = 0; e < n; e++)
+        sum += fabs(a[e]) + fabs(b[e]) + 1;
+    return r->flush * sum;
+}
+
+static number product(const backward_row *r, const double *a, const double *b, int64_t n) {
     number sum = {0, 0, 0};
     for (int64_t e = 0; e < n; e++) {
         sum.x += a[e] * b[e];
         sum.weight += fabs(a[e] * b[e]);
     }
-    sum.error = UNIT * ((double)n + 4) * sum.weight;
+    sum.error = UNIT * ((double)n + 4) * sum.weight + flushed(r, a, b, n);
     if (!(sum.weight < 0x1p126)) /* fp32 has no room for it */
         sum.x = NAN;
     return sum;
@@ -58,7 +69,7 @@ static number slope_of(const backward_row *r, double score) {
     const double cap = r->o->desc->soft_cap, t = cap != 0 ? score / cap : 0;
     if (cap == 0)
         return (number){1, 0, 1};
-    const double error = oracle_attention_score_error(r->o, &r->forward) / cap + 4 * UNIT;
+    const double error = r->score_error / cap + 4 * UNIT;
     return (number){1 - t * t, 2 * error + 2 * UNIT, 1};
 }
 
@@ -76,26 +87,31 @@ static number score_gradient(const backward_row *r, number p, number slope, numb
 
 static void begin(backward_row *r, const oracle_part *s, int64_t i) {
     const oracle_attention *o = r->o;
-    const int half = o->desc->rope.dtype != ROPE_F32;
-    const oracle_format *format = oracle_format_of(o->desc->rope.dtype);
-    double lse = r->results->lse;
+    const int32_t dtype = o->desc->rope.dtype;
+    const oracle_format *format = oracle_format_of(dtype);
+    const double lse = isfinite(r->results->lse) ? fabs(r->results->lse) : INFINITY,
+                 small = dtype == ROPE_F16 ? format->tiny : 0x1p-125;
+    double most = 0;
     memset(&r->forward, 0, sizeof r->forward);
     r->forward.known = 1;
+    r->flush = dtype == ROPE_BF16 ? 0x1p-126 : 0;
     for (int64_t n = 0; n < s->k_count; n++)
         if (oracle_attention_sees(o, s, i, n)) {
-            oracle_attention_score(o, r->heads->q, r->heads->k + n * r->heads->k_stride,
-                                   &r->forward);
+            const double *k = r->heads->k + n * r->heads->k_stride;
+            oracle_attention_score(o, r->heads->q, k, &r->forward);
+            most = fmax(most, flushed(r, r->heads->q, k, o->desc->rope.head_dim));
             r->forward.keys++;
         }
-    lse = isfinite(lse) ? fabs(lse) : INFINITY;
-    r->weight_error =
-        oracle_attention_score_error(o, &r->forward) + UNIT * (4 * (r->forward.logits + lse) + 8);
+    r->score_error =
+        oracle_attention_score_error(o, &r->forward) + oracle_attention_scale(o) * most;
+    r->weight_error = r->score_error + UNIT * (4 * (r->forward.logits + lse) + 8);
     r->forward.known &= r->weight_error < 1;
     r->weight_error = expm1(r->weight_error);
-    r->rounding = half ? format->unit : 0;
-    r->least = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-125;
-    r->tiny = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-148;
-    r->delta = product(r->results->dout, r->results->out, oracle_attention_head_dim(o, ORACLE_V));
+    r->rounding = dtype == ROPE_F32 ? 0 : format->unit;
+    r->least = small;
+    r->tiny = dtype == ROPE_F32 ? 0x1p-148 : small;
+    r->delta =
+        product(r, r->results->dout, r->results->out, oracle_attention_head_dim(o, ORACLE_V));
 }
 
 static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
@@ -106,7 +122,7 @@ static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
     if (sink == -INFINITY)
         return;
     if (row.known && r->forward.known)
-        add(dsink, (number){-p, error, p}, 1, r->delta.x);
+        add(r, dsink, (number){-p, error, p}, 1, r->delta.x);
     else
         dsink->value = NAN;
     dsink->error += (p + error) * r->delta.error;
@@ -126,25 +142,29 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
             continue;
         const double score = oracle_attention_score(o, heads->q, k, &r.forward);
         number p = weight_of(&r, r.forward.known ? score : NAN),
-               ds = score_gradient(&r, p, slope_of(&r, score), product(results->dout, v, v_dim));
+               ds =
+                   score_gradient(&r, p, slope_of(&r, score), product(&r, results->dout, v, v_dim));
         ds.x *= scale;
         ds.error *= scale;
         ds.weight *= scale;
         for (int64_t e = 0; e < dim; e++) {
-            add(&to->dq[e], ds, scale, k[e]);
-            add(&to->dk[n * heads->k_stride + e], ds, scale, heads->q[e]);
+            add(&r, &to->dq[e], ds, scale, k[e]);
+            add(&r, &to->dk[n * heads->k_stride + e], ds, scale, heads->q[e]);
         }
         for (int64_t e = 0; e < v_dim; e++)
-            add(&to->dv[n * heads->v_stride + e], p, 1, results->dout[e]);
+            add(&r, &to->dv[n * heads->v_stride + e], p, 1, results->dout[e]);
     }
     if (to->dsink && r.forward.keys)
         add_sink(&r, head, to->dsink);
-    return r.forward.known ? r.forward.logits + fabs(results->lse) : 0;
+    const double own = oracle_attention_score_error(o, &r.forward);
+    return r.forward.known ? r.forward.logits + fabs(results->lse) + (r.score_error - own) / UNIT
+                           : 0;
 }
 
 double oracle_sum_bound(int32_t dtype, const oracle_sum *sum) {
     const oracle_format *format = oracle_format_of(dtype);
-    const double exact = sum->error + UNIT * ((double)sum->terms + 8) * sum->magnitude +
+    const double exact = sum->error + sum->flushed +
+                         UNIT * ((double)sum->terms + 8) * sum->magnitude +
                          (double)sum->terms * 0x1p-148;
     /* fp32 has no room for it, with the scale in each term or behind the sum */
     if (!isfinite(sum->value) || !(fmax(sum->magnitude, sum->unscaled) < 0x1p126))

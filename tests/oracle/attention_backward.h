@@ -14,6 +14,7 @@ typedef struct oracle_sum {
     double magnitude; /* sum of the terms' magnitudes */
     double weight;    /* the same, of all products in a term */
     double unscaled;  /* as magnitude, without the scale of scores */
+    double flushed;   /* of error, what comes of numbers below 2^-126 that are taken for 0 */
     int64_t terms;
 } oracle_sum;
 
@@ -29,7 +30,8 @@ typedef struct oracle_results {
     double lse;
 } oracle_results;
 
-/* Returns oracle_row.logits and the magnitude of lse together; 0 of a row that is not known. */
+/* Returns oracle_row.logits, the magnitude of lse and, as 2^-24ths, what of a score's error comes
+ * of numbers that are taken for 0; 0 of a row that is not known. */
 double oracle_attention_backward_row(const oracle_attention *o, const oracle_part *s, int64_t i,
                                      int64_t head, const oracle_heads *heads,
                                      const oracle_results *results, const oracle_gradients *to);

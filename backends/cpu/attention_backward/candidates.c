@@ -2,11 +2,18 @@
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/candidate_lists.h"
 
+#include <stdio.h>
+
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
-    (void)problem, (void)device;
-    const cpu_backward_kernel *kernel = self->data;
-    return cpu_isa_query(kernel->attention->needs, reason);
+    (void)device;
+    const cpu_attention_kernel *kernel = ((const cpu_backward_kernel *)self->data)->attention;
+    const rope_attention_problem *p = problem; /* NULL: of any */
+    if (p && kernel->dtype && kernel->dtype != p->rope.dtype) {
+        snprintf(reason, ROPE_REASON_SIZE, "declined: bf16 alone");
+        return ROPE_DECLINED;
+    }
+    return cpu_isa_query(kernel->needs, reason);
 }
 
 #define CANDIDATE(label, kernel, forced)                                                           \
@@ -18,13 +25,12 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
-    CANDIDATE("avx512", cpu_backward_avx512, 0),
+    CANDIDATE("amx", cpu_backward_amx, 0),       CANDIDATE("avx512", cpu_backward_avx512, 0),
     CANDIDATE("avx2", cpu_backward_avx2, 0),
 #elif defined(__aarch64__)
     CANDIDATE("neon", cpu_backward_neon, 0),
 #endif
-    CANDIDATE("scalar", cpu_backward_scalar, 0),
-    CANDIDATE("reference", cpu_backward_reference, 1),
+    CANDIDATE("scalar", cpu_backward_scalar, 0), CANDIDATE("reference", cpu_backward_reference, 1),
 };
 
 const rope_candidate_list cpu_attention_backward_candidates = {

@@ -5,12 +5,10 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
 
-#include "backends/cpu/attention/exp2.h"
-#include "backends/cpu/attention_backward/kernel.h"
-#include "backends/cpu/simd/element.h"
+#include "backends/cpu/attention_backward/weights.h"
 
 /* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6, CELL = CPU_BACKWARD_CELL };
+enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CELL % GROUP == 0 && CELL % PANEL == 0, "whole");
 
@@ -62,24 +60,6 @@ CPU_INLINE void multiply(int count, const float *a, int64_t a_row, int64_t a_ste
     }
 }
 
-/* What a group of i sees: of all, and whether some of them see less. */
-typedef struct group_range {
-    int from, to, partial;
-} group_range;
-
-CPU_INLINE group_range range_of(const int16_t *first, const int16_t *last, int i, int count) {
-    group_range g = {CELL, 0, 0};
-    for (int n = i; n < i + count; n++) {
-        if (first[n] >= last[n])
-            continue;
-        g.from = first[n] < g.from ? first[n] : g.from;
-        g.to = last[n] > g.to ? last[n] : g.to;
-    }
-    for (int n = i; n < i + count; n++)
-        g.partial |= first[n] != g.from || last[n] != g.to;
-    return g;
-}
-
 /* --- panels: element e of row n at [n / PANEL][e][n % PANEL] --- */
 
 static void cell_pack(const float *rows, int count, int n, int64_t stride, float *panels) {
@@ -113,36 +93,6 @@ CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, in
     }
 }
 
-/* Scores become weights, products of dout and v gradients of scores. */
-static void weigh_row(const backward_cell *c, int row, int gradients) {
-    float *p = c->p + row * CELL, *ds = c->ds + row * CELL;
-    const simd_f32 factor = simd_set_f(c->factor), less = simd_set_f(-c->lse[row]),
-                   delta = simd_set_f(c->delta[row]), one = simd_set_f(1);
-    simd_i32 lane = {0};
-    for (int i = 0; i < SIMD_LANES; i++)
-        lane[i] = i;
-    for (int k = 0; k < CELL; k += SIMD_LANES, lane += SIMD_LANES) {
-        simd_f32 weight = {0}, gradient = {0};
-        if (k < c->last[row] && k + SIMD_LANES > c->first[row]) {
-            const simd_i32 sees = (lane >= c->first[row]) & (lane < c->last[row]);
-            simd_f32 s = simd_load_f(p + k), slope = one;
-            if (c->cap != 0) {
-                const simd_f32 t = attention_tanh(s * simd_set_f(c->to_cap));
-                s = t * simd_set_f(c->cap);
-                slope = simd_fma(-t, t, one);
-            }
-            weight = attention_exp2(simd_fma(s, factor, less));
-            if (gradients)
-                gradient = weight * (simd_load_f(ds + k) - delta) * slope;
-            weight = attention_where(sees, weight, (simd_f32){0});
-            gradient = attention_where(sees, gradient, (simd_f32){0});
-        }
-        simd_store_f(p + k, weight);
-        if (gradients)
-            simd_store_f(ds + k, gradient);
-    }
-}
-
 static void cell_weigh(const backward_cell *c, int gradients) {
     for (int r = 0, n; r < c->rows; r += n) {
         n = group_of(c->rows - r);
@@ -153,7 +103,7 @@ static void cell_weigh(const backward_cell *c, int gradients) {
             BY_COUNT(n, multiply_panels(n_, c->dout + r * c->v_stride, c->v_stride, c->v_dim,
                                         c->v_panels, g.from, g.to, c->ds + r * CELL))
         for (int i = r; i < r + n; i++)
-            weigh_row(c, i, gradients);
+            weigh_row(c, i, gradients, c->p + i * CELL, c->ds + i * CELL);
     }
 }
 
@@ -234,27 +184,10 @@ static void cell_add(const backward_product *x) {
         add_all(0, x);
 }
 
-/* A tree over lanes of eight chains. */
-static float cell_dot(const float *a, const float *b, int n) {
-    simd_f32 sum[2] = {{0}, {0}};
-    float total = 0;
-    int i = 0;
-    for (; i + PANEL <= n; i += PANEL)
-        for (int part = 0; part < 2; part++)
-            sum[part] = simd_fma(simd_load_f(a + i + part * SIMD_LANES),
-                                 simd_load_f(b + i + part * SIMD_LANES), sum[part]);
-    sum[0] += sum[1];
-    for (int lane = 0; lane < SIMD_LANES; lane++)
-        total += sum[0][lane];
-    for (; i < n; i++)
-        total += a[i] * b[i];
-    return total;
-}
-
 #define BACKWARD_KERNEL(attention_kernel)                                                          \
     {                                                                                              \
-        .attention = &(attention_kernel), .dot = cell_dot, .pack = cell_pack, .weigh = cell_weigh, \
-        .add = cell_add                                                                            \
+        .attention = &(attention_kernel), .dot = weights_dot, .pack = cell_pack,                   \
+        .weigh = cell_weigh, .add = cell_add                                                       \
     }
 
 #endif

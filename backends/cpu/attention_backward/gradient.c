@@ -2,17 +2,46 @@
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/rope/head.h"
 
-void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
-                       const void *data, const int64_t *stride, int n, float *to) {
-    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+/* Where n elements lie side by side: there, or in stage. */
+static const char *row_of(const backward_walk *b, const attention_tile *t, int64_t row,
+                          const void *data, const int64_t *stride, int n, char *stage) {
     const int size = b->w.size;
     const char *from = (const char *)data + backward_row_at(b, t, row, stride) * size;
     const cpu_head gather = {from, stage, stride[3], 1};
-    if (stride[3] != 1) {
-        cpu_copy_elements(size, &gather, 0, n);
-        from = stage;
-    }
-    backward_load(b, from, n, to);
+    if (stride[3] == 1)
+        return from;
+    cpu_copy_elements(size, &gather, 0, n);
+    return stage;
+}
+
+static void widen(const backward_walk *b, const char *from, int n, float *to) {
+    if (b->w.size == sizeof *to)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        b->kernel->attention->append->load(ROPE_F32, b->w.problem->rope.dtype, 1, from, (char *)to,
+                                           n);
+}
+
+void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
+                       const void *data, const int64_t *stride, int n, float *to) {
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    widen(b, row_of(b, t, row, data, stride, n, stage), n, to);
+}
+
+void backward_load(const backward_walk *b, const char *from, int n, float *to) {
+    const int same = b->kernel->attention->dtype != 0;
+    const size_t size = same ? (size_t)b->w.size : sizeof *to, bytes = (size_t)n * size;
+    if (same)
+        memcpy(to, from, bytes);
+    else
+        widen(b, from, n, to);
+    memset((char *)to + bytes, 0, (size_t)cpu_attention_padded(n) * size - bytes);
+}
+
+void backward_load_cell(const backward_walk *b, const attention_tile *t, int64_t row,
+                        const void *data, const int64_t *stride, int n, float *to) {
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    backward_load(b, row_of(b, t, row, data, stride, n, stage), n, to);
 }
 
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row) {

@@ -14,18 +14,19 @@
 
 enum { CPU_BACKWARD_CELL = 96 }; /* most rows, and most keys, of a cell */
 
-/* A cell. Rows are fp32, padded with zeros to a multiple of CPU_ATTENTION_PAD. */
+/* A cell. Rows are fp32, or elements of the attention kernel's dtype, padded with zeros to a
+ * multiple of CPU_ATTENTION_PAD elements. */
 typedef struct backward_cell {
     int rows, keys, dim, v_dim;
-    int q_stride, v_stride;         /* floats between rows of q and k, and of dout and v */
-    float factor, cap, to_cap;      /* as in cpu_attention_block */
-    float *q, *dout, *k, *v;        /* rows */
-    float *k_panels, *v_panels;     /* as kernels pack them */
-    float *p, *ds;                  /* [rows][CPU_BACKWARD_CELL]: weights, and gradients of
-                                       scores without their scale */
-    float lse[CPU_BACKWARD_CELL];   /* of rows, as a power of 2 */
-    float delta[CPU_BACKWARD_CELL]; /* of rows */
-    int16_t first[CPU_BACKWARD_CELL], last[CPU_BACKWARD_CELL];         /* keys that a row sees */
+    int q_stride, v_stride;     /* floats between rows of q and k, and of dout and v */
+    float factor, cap, to_cap;  /* as in cpu_attention_block */
+    float *q, *dout, *k, *v;    /* rows */
+    float *k_panels, *v_panels; /* as kernels pack them */
+    float *p, *ds;              /* [CPU_BACKWARD_CELL][CPU_BACKWARD_CELL]: weights, and gradients of
+                                   scores without their scale */
+    float lse[CPU_BACKWARD_CELL];                              /* of rows, as a power of 2 */
+    float delta[CPU_BACKWARD_CELL];                            /* of rows */
+    int16_t first[CPU_BACKWARD_CELL], last[CPU_BACKWARD_CELL]; /* keys that a row sees */
     int16_t key_first[CPU_BACKWARD_CELL], key_last[CPU_BACKWARD_CELL]; /* rows that see a key */
 } backward_cell;
 
@@ -94,6 +95,7 @@ typedef struct backward_walk {
 extern const cpu_backward_kernel cpu_backward_scalar;
 extern const cpu_backward_kernel cpu_backward_avx2;
 extern const cpu_backward_kernel cpu_backward_avx512;
+extern const cpu_backward_kernel cpu_backward_amx;
 extern const cpu_backward_kernel cpu_backward_neon;
 extern const cpu_backward_kernel cpu_backward_reference;
 
@@ -123,18 +125,14 @@ CPU_INLINE int64_t backward_row_at(const backward_walk *b, const attention_tile 
            attention_head_of(&b->w, t, row) * stride[2];
 }
 
-/* n elements side by side as fp32. */
-CPU_INLINE void backward_load(const backward_walk *b, const char *from, int n, float *to) {
-    if (b->w.size == sizeof *to)
-        memcpy(to, from, (size_t)n * sizeof *to);
-    else
-        b->kernel->attention->append->load(ROPE_F32, b->w.problem->rope.dtype, 1, from, (char *)to,
-                                           n);
-}
-
 /* n elements of a row of dout, out or rotated q, as fp32. */
 void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
                        const void *data, const int64_t *stride, int n, float *to);
+/* The same as cells have them. */
+void backward_load_cell(const backward_walk *b, const attention_tile *t, int64_t row,
+                        const void *data, const int64_t *stride, int n, float *to);
+/* n elements side by side become a row of a cell. */
+void backward_load(const backward_walk *b, const char *from, int n, float *to);
 /* A row's lse and delta. */
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row);
 float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row);

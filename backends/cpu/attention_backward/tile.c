@@ -22,7 +22,7 @@ int64_t backward_tile_size(const rope_attention_problem *p) {
 int64_t backward_tile_bytes(const rope_attention_problem *p) {
     const int64_t rows = backward_tile_size(p), q = stride_of(p->head_dim),
                   v = stride_of(p->v_head_dim);
-    return rows * (4 * q + 4 * v + 2 * CELL) * (int64_t)sizeof(float);
+    return (rows * (4 * q + 4 * v) + 2 * CELL * CELL) * (int64_t)sizeof(float);
 }
 
 typedef struct tile_state {
@@ -57,16 +57,12 @@ static void begin_tile(tile_state *t, const backward_walk *b, const backward_til
     for (int i = 0; i < 4; i++, at += rows * c->v_stride)
         *v_parts[i] = at;
     c->p = at;
-    c->ds = at + rows * CELL;
+    c->ds = at + CELL * CELL;
     memset(t->sums[0], 0, (size_t)(rows * c->q_stride) * sizeof *at);
     memset(t->sums[1], 0, (size_t)(rows * c->v_stride) * sizeof *at);
 }
 
 /* --- what a cell reads --- */
-
-static void pad(float *row, int n) {
-    memset(row + n, 0, (size_t)(cpu_attention_padded(n) - n) * sizeof *row);
-}
 
 static void load_rows(tile_state *t, int64_t first, int64_t count) {
     const float log2e = 0x1.715476p+0f;
@@ -79,11 +75,9 @@ static void load_rows(tile_state *t, int64_t first, int64_t count) {
     t->rows.count = count;
     c->rows = (int)count;
     for (int r = 0; r < c->rows; r++) {
-        backward_load_row(b, &t->rows, r, data, stride, c->dim, c->q + r * c->q_stride);
-        backward_load_row(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
-                          c->dout + r * c->v_stride);
-        pad(c->q + r * c->q_stride, c->dim);
-        pad(c->dout + r * c->v_stride, c->v_dim);
+        backward_load_cell(b, &t->rows, r, data, stride, c->dim, c->q + r * c->q_stride);
+        backward_load_cell(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
+                           c->dout + r * c->v_stride);
         c->lse[r] = backward_lse(b, &t->rows, r) * log2e;
         c->delta[r] = *backward_delta(b, &t->rows, r);
     }
@@ -97,7 +91,6 @@ static void load_source(tile_state *t, int which, int n, int stride, float *to) 
         cpu_attention_rows(w, &t->source[which], &t->rows.s,
                            (attention_part){t->rows.head, t->key + k, 1, 0, n}, stage, &from);
         backward_load(t->b, from, n, to);
-        pad(to, n);
     }
 }
 
