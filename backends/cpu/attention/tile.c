@@ -4,8 +4,9 @@
 #include <math.h>
 #include <sched.h>
 
-/* Memory of a tile is in three frames, each below what compilers are told to refuse. */
-enum { FRAME = 112 * 1024, STAGE = 64 * 1024 };
+/* Memory of a tile is in three frames, each below what compilers are told to refuse. A stage has
+ * room for a panel of the longest keys. */
+enum { FRAME = 112 * 1024, STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4 };
 
 typedef struct tile_state {
     const attention_walk *w;
