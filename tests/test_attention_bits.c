@@ -226,6 +226,28 @@ TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
     check_heads(1);
 }
 
+/* Keys whose elements lie apart, as long as they may be. */
+TEST(attention_bits, longest_keys_apart) {
+    enum { KEYS = 40, DIM = ROPE_MAX_ATTENTION_HEAD_DIM };
+    const int64_t stride[4] = {KEYS * DIM, 1, KEYS * DIM, KEYS};
+    attention_case c;
+    const char *kernel;
+    attention_required();
+    make_plain(&c, ROPE_F32, DIM, 2, KEYS, 2);
+    c.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    memcpy(c.args.rope.k.in_stride, stride, sizeof stride);
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel);
+        if (expected) {
+            check_again(&c, kernel, expected);
+            check_alone(&c, kernel, expected);
+        }
+        free(expected);
+    }
+    attention_free(&c);
+}
+
 TEST(attention_bits, every_thread_count) {
     if (!device_is_host() || !device_threads(2))
         SKIP("the backend does not run on OpenMP");

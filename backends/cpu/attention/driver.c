@@ -100,13 +100,30 @@ static int64_t work_of(const attention_walk *w) {
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
 
+/* Rotated queries go to q.out, else to out, where a row's query is read before its result is
+ * written, else to the workspace. */
+static void place_queries(attention_walk *w) {
+    const rope_operand *q = &w->call->rope.tensor[0];
+    char *own = w->space.queries;
+    const int64_t dim = w->problem->head_dim, row = q->heads * dim,
+                  packed[4] = {w->call->rope.tokens * row, row, dim, 1},
+                  *stride = q->out ? q->out_stride
+                            : own  ? packed
+                                   : w->call->out_stride;
+    w->rotated = q->out ? q->out : own ? own : w->call->out;
+    if (!w->problem->rotates[0]) {
+        w->rotated = NULL;
+        stride = q->in_stride;
+    }
+    memcpy(w->q_stride, stride, sizeof w->q_stride);
+}
+
 void attention_walk_fill(attention_walk *w, const rope_attention_problem *p,
                          const rope_attention_call *call) {
     w->problem = p;
     w->call = call;
-    w->keys = call->rope;
-    w->keys.position = call->k_position;
     w->size = cpu_dtype_size(p->rope.dtype);
+    place_queries(w);
     w->group = call->rope.tensor[0].heads / call->k.heads;
     w->rows = attention_tile_rows(w);
     w->sequences = rope_attention_sequences(call);

@@ -55,7 +55,7 @@ typedef struct cpu_attention_kernel {
     cpu_isa needs;
     int dtype; /* the one that it has, padded with zeros to 64 bytes in rows of q; 0: all, as fp32
                 */
-    const cpu_append_kernel *append; /* conversions, and rotations of rope */
+    const cpu_append_kernel *append; /* conversions */
     int panel;                       /* keys of a panel */
     /* Scores of keys first..first + count - 1 of a block, first a multiple of panel; k: their
      * elements of dtype, side by side. */
@@ -72,9 +72,7 @@ typedef struct cpu_attention_kernel {
     void (*scale)(float *o, float factor, int n);
     /* A whole tile in another way; NULL: by the functions above. */
     void (*attend)(const struct attention_walk *w, const struct attention_tile *tile);
-    /* Rotates heads in another way; NULL: by append->rope. */
-    void (*rotate)(const rope_problem *p, const rope_call *call, const rope_token *token,
-                   int tensor, const char *in, char *out);
+    const cpu_kernel *rope; /* rotations; NULL: append->rope */
 } cpu_attention_kernel;
 
 extern const cpu_attention_kernel cpu_attention_scalar;

@@ -4,12 +4,14 @@
 #include <math.h>
 #include <sched.h>
 
-/* Memory of a tile is in three frames, each below what compilers are told to refuse. */
-enum { FRAME = 112 * 1024, STAGE = 64 * 1024 };
+/* Memory of a tile is in three frames, each below what compilers are told to refuse. A stage has
+ * room for a panel of the longest keys. */
+enum { FRAME = 112 * 1024, STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4 };
 
 typedef struct tile_state {
     const attention_walk *w;
     const attention_tile *tile;
+    int64_t first, last; /* splits */
     cpu_attention_block block;
     rope_key_range seen[CPU_ATTENTION_ROWS]; /* of each row */
     float max[CPU_ATTENTION_ROWS], sum[CPU_ATTENTION_ROWS], rescale[CPU_ATTENTION_ROWS];
@@ -229,16 +231,12 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
 
 static CPU_NOINLINE void run_results(tile_state *t, int64_t split) {
     float results[FRAME / sizeof(float)] __attribute__((aligned(64)));
-    const attention_tile *tile = t->tile;
     t->block.o = results;
     t->total = results + t->block.rows * t->block.o_stride;
-    const int empty = tile->seen.first >= tile->seen.last;
-    const int64_t first = empty ? 0 : tile->seen.first / CPU_ATTENTION_SPLIT,
-                  last = empty ? 1 : (tile->seen.last - 1) / CPU_ATTENTION_SPLIT + 1;
     if (split < 0)
-        run_all(t, first, last);
-    else if (first + split < last)
-        run_one(t, first + split, first, last);
+        run_all(t, t->first, t->last);
+    else
+        run_one(t, t->first + split, t->first, t->last);
     t->block.o = t->total = NULL;
 }
 
@@ -266,10 +264,15 @@ static void fill_block(tile_state *t, float *memory) {
 
 void attention_tile_attend(const attention_walk *w, const attention_tile *tile, int64_t split) {
     float memory[FRAME / sizeof(float)] __attribute__((aligned(64)));
+    const int empty = tile->seen.first >= tile->seen.last;
     tile_state t;
     t.w = w;
     t.tile = tile;
+    t.first = empty ? 0 : tile->seen.first / CPU_ATTENTION_SPLIT;
+    t.last = empty ? 1 : (tile->seen.last - 1) / CPU_ATTENTION_SPLIT + 1;
     t.found = -1;
+    if (split >= t.last - t.first)
+        return;
     fill_block(&t, memory);
     for (int r = 0; r < t.block.rows; r++)
         t.seen[r] = rope_keys_seen(w->problem, &tile->s,

@@ -8,6 +8,7 @@
 typedef struct attention_space {
     char *begin;
     char *keys;    /* [row][head of k][key][head_dim], of dtype, rotated */
+    char *queries; /* [row][token][head][head_dim], of dtype, rotated */
     float *totals; /* [row of q][token][head of q][o_stride + 2] */
     int32_t *done; /* [row of q][token][head of q]: splits joined of the tile that begins there */
     size_t bytes;  /* of all */
@@ -17,12 +18,13 @@ typedef struct attention_walk {
     const cpu_attention_kernel *kernel;
     const rope_attention_problem *problem;
     const rope_attention_call *call;
-    rope_call keys; /* call->rope with the keys' positions */
     attention_space space;
-    int size;      /* bytes of an element of dtype */
-    int64_t group; /* heads of q of a head of k */
-    int64_t rows;  /* most of a tile */
-    int64_t heads; /* of k, most of a tile */
+    char *rotated;       /* queries, by q_stride; NULL: they are read where they are given */
+    int64_t q_stride[4]; /* elements */
+    int size;            /* bytes of an element of dtype */
+    int64_t group;       /* heads of q of a head of k */
+    int64_t rows;        /* most of a tile */
+    int64_t heads;       /* of k, most of a tile */
     int64_t sequences;
     int64_t most_rows; /* of a sequence and a head of k */
     int64_t most_keys; /* of a sequence */
@@ -104,12 +106,20 @@ void cpu_attention_rows(const attention_walk *w, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows);
 
-/* Rotates heads of a token, elements side by side, strides in bytes; in may be out. */
-void attention_rotate(const attention_walk *w, const rope_call *call, const rope_token *token,
-                      int tensor, const char *in, int64_t in_stride, char *out, int64_t out_stride,
-                      int64_t heads);
+/* Some tokens of a row, whose first has an index among its sequence's keys. */
+typedef struct attention_tokens {
+    int64_t row, first, count, index;
+} attention_tokens;
 
-/* One thread's part of what is rotated before a tile reads it. */
+/* Queries (tensor 0) or keys (1) of a sequence as the tokens of a call's only row, which has no
+ * tensor yet. */
+rope_call attention_call_of(const attention_walk *w, int tensor, const rope_attention_sequence *s,
+                            const attention_tokens *tokens);
+
+/* Rotates by rope_apply's driver, on this thread alone. */
+void attention_rotate(const attention_walk *w, const rope_call *call);
+
+/* One thread's part of what is rotated, all of it before a tile reads any. */
 void attention_rotate_first(const attention_walk *w, int index, int parts);
 
 /* Bytes of a row of q of a tile. */
@@ -118,7 +128,7 @@ CPU_INLINE int64_t attention_q_bytes(const attention_walk *w) {
     return w->kernel->dtype ? (dim * w->size + 63) / 64 * 64 : dim * (int64_t)sizeof(float);
 }
 
-/* Rows of q of a tile, rotated where that is asked; stage: CPU_ATTENTION_PAD of them. */
+/* Rows of q of a tile; stage: room for one. */
 void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, char *q);
 
 /* Ends a row: out and lse from its sums. */

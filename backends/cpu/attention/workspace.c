@@ -7,7 +7,8 @@ enum { SPLIT_ROWS = 4096, ALIGNMENT = 256 };
 
 typedef struct extent {
     int64_t q_tokens, q_heads, k_rows, k_tokens, k_heads; /* q_tokens: of all rows */
-    int kept;                                             /* rotated keys */
+    int keys, queries;                                    /* rotated ones; queries fit in `out` */
+    int totals;                                           /* of splits */
 } extent;
 
 int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -19,24 +20,28 @@ int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t
 }
 
 /* Bytes from the workspace's begin to each part and to its end; 0 where they overflow. */
-static int measure(const rope_attention_problem *p, const extent *e, int64_t at[4]) {
-    const int64_t stride = cpu_attention_padded(p->v_head_dim);
+static int measure(const rope_attention_problem *p, const extent *e, int64_t at[5]) {
+    const int64_t stride = cpu_attention_padded(p->v_head_dim),
+                  head = (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype);
     int64_t rows, bytes = 0;
     if (__builtin_mul_overflow(e->q_tokens, e->q_heads, &rows) || rows > SPLIT_ROWS)
         rows = SPLIT_ROWS;
-    if (e->k_tokens <= CPU_ATTENTION_SPLIT)
+    if (!e->totals || e->k_tokens <= CPU_ATTENTION_SPLIT)
         rows = 0;
     at[0] = 0;
-    if (e->kept && attention_space_add(&bytes, e->k_rows, e->k_tokens, e->k_heads,
-                                       (int64_t)p->head_dim * cpu_dtype_size(p->rope.dtype)))
+    if (e->keys && attention_space_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[1] = bytes;
-    if (attention_space_add(&bytes, rows, stride + 2, 4, 1))
+    if (e->queries && p->head_dim > p->v_head_dim &&
+        attention_space_add(&bytes, e->q_tokens, e->q_heads, head, 1))
         return 0;
     at[2] = bytes;
-    if (attention_space_add(&bytes, rows, 4, 1, 1))
+    if (attention_space_add(&bytes, rows, stride + 2, 4, 1))
         return 0;
     at[3] = bytes;
+    if (attention_space_add(&bytes, rows, 4, 1, 1))
+        return 0;
+    at[4] = bytes;
     return 1;
 }
 
@@ -46,45 +51,48 @@ rope_status cpu_attention_workspace(const void *problem, const void *kernel, con
     const rope_attention_problem *p = problem;
     const rope_attention_bounds *b = given;
     const int64_t rows = p->cache && b->sequences ? b->sequences : b->batch;
-    const extent e = {.q_heads = b->q_heads,
-                      .k_rows = rows,
-                      .k_tokens = b->k_tokens ? b->k_tokens : b->tokens,
-                      .k_heads = b->k_heads,
-                      .kept = p->rotates[1]};
-    extent all = e;
-    int64_t at[4];
-    if (__builtin_mul_overflow(b->batch, b->tokens, &all.q_tokens))
-        all.q_tokens = SPLIT_ROWS;
-    if (!measure(p, &all, at))
+    extent e = {.q_heads = b->q_heads,
+                .k_rows = rows,
+                .k_tokens = b->k_tokens ? b->k_tokens : b->tokens,
+                .k_heads = b->k_heads,
+                .keys = p->rotates[1],
+                .queries = p->rotates[0],
+                .totals = 1};
+    int64_t at[5];
+    if (__builtin_mul_overflow(b->batch, b->tokens, &e.q_tokens))
+        e.q_tokens = INT64_MAX;
+    if (!measure(p, &e, at))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "bounds.k_tokens is %lld with %lld rows and k_heads %lld; allowed is what "
                          "stays within 64-bit addresses",
                          (long long)e.k_tokens, (long long)rows, (long long)b->k_heads);
-    *bytes = (size_t)at[3];
+    *bytes = (size_t)at[4];
     return ROPE_OK;
 }
 
 attention_space attention_space_of(const rope_attention_problem *p, const rope_attention_call *call,
                                    void *workspace) {
-    const int64_t rows = p->cache ? rope_attention_sequences(call) : call->rope.batch;
-    const extent e = {.q_heads = call->rope.tensor[0].heads,
-                      .q_tokens = call->rope.batch * call->rope.tokens,
+    const int64_t rows = p->cache ? rope_attention_sequences(call) : call->rope.batch,
+                  heads = call->rope.tensor[0].heads, tokens = call->rope.batch * call->rope.tokens;
+    const extent e = {.q_heads = heads,
+                      .q_tokens = tokens,
                       .k_rows = rows,
                       .k_tokens = call->k_tokens,
                       .k_heads = call->k.heads,
-                      .kept = p->rotates[1] && !call->k.out};
-    extent own = e;
-    int64_t at[4];
+                      .keys = p->rotates[1] && !call->k.out,
+                      .queries = p->rotates[0] && !call->rope.tensor[0].out,
+                      .totals = tokens <= SPLIT_ROWS / heads};
+    int64_t at[5];
     attention_space space = {.bytes = SIZE_MAX};
-    if (e.q_tokens > SPLIT_ROWS / e.q_heads)
-        own.q_tokens = 0;
-    if (!measure(p, &own, at))
+    if (!measure(p, &e, at))
         return space;
-    space.bytes = (size_t)at[3];
+    space.bytes = (size_t)at[4];
     space.keys = space.begin = (char *)workspace;
-    if (at[2] != at[1]) {
-        space.totals = (float *)(void *)((char *)workspace + at[1]);
-        space.done = (int32_t *)(void *)((char *)workspace + at[2]);
+    if (at[2] != at[1])
+        space.queries = space.begin + at[1];
+    if (at[3] != at[2]) {
+        space.totals = (float *)(void *)(space.begin + at[2]);
+        space.done = (int32_t *)(void *)(space.begin + at[3]);
     }
     return space;
 }

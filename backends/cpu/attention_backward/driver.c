@@ -16,13 +16,11 @@
 static void rotate_first(const backward_walk *b, int index, int parts) {
     attention_walk w = b->w;
     rope_attention_problem p = *w.problem;
-    rope_attention_call call = b->call;
-    if (call.k.out)
+    if (b->given->forward.k.out)
         p.rotates[1] = 0;
     if (b->given->forward.rope.tensor[0].out)
-        call.rope.tensor[0].out = NULL;
+        w.rotated = NULL;
     w.problem = &p;
-    w.call = &call;
     attention_rotate_first(&w, index, parts);
 }
 
@@ -30,13 +28,14 @@ static void fill_delta(const backward_walk *b, int index, int parts) {
     const int n = b->w.problem->v_head_dim;
     float out[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
     for (int64_t i = 0; i < b->w.sequences; i++) {
-        const int64_t heads = b->call.k.heads;
-        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, &b->call, i), .heads = 1};
+        const int64_t heads = b->w.call->k.heads;
+        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, b->w.call, i),
+                            .heads = 1};
         const int64_t rows = t.s.q_count * b->w.group, all = rows * heads;
         t.count = rows;
         for (int64_t r = cpu_part(all, index, parts); r < cpu_part(all, index + 1, parts); r++) {
             t.head = r / rows;
-            backward_load_row(b, &t, r % rows, b->call.out, b->call.out_stride, n, out);
+            backward_load_row(b, &t, r % rows, b->w.call->out, b->w.call->out_stride, n, out);
             backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, n, dout);
             *backward_delta(b, &t, r % rows) = b->kernel->dot(out, dout, n);
         }
@@ -48,14 +47,9 @@ static void fill_delta(const backward_walk *b, int index, int parts) {
 /* Keys ahead of those that some query may see, and behind them. */
 static void store_unseen(const backward_walk *b, const backward_tile *t, rope_key_range used) {
     static const float zeros[ROPE_MAX_ATTENTION_HEAD_DIM];
-    backward_walk plain = *b;
-    rope_attention_problem p = *b->w.problem;
-    p.rotates[1] = 0;
-    plain.w.problem = &p;
     for (int64_t k = t->first; k < t->first + t->count; k++)
         if (k < used.first || k >= used.last)
-            backward_store_key(&plain, t, k, b->given->dk ? zeros : NULL,
-                               b->given->dv ? zeros : NULL);
+            backward_store_key(b, t, k, b->given->dk ? zeros : NULL, b->given->dv ? zeros : NULL);
 }
 
 static void run_keys(const backward_walk *b, backward_tile *t) {
@@ -70,10 +64,10 @@ static void run_keys(const backward_walk *b, backward_tile *t) {
 
 /* A row that sees no key has an out that no sink changes. */
 static void run_sink(const backward_walk *b, int64_t head) {
-    const double sink = (double)cpu_load(b->w.problem->sink_dtype, b->call.sinks, head);
+    const double sink = (double)cpu_load(b->w.problem->sink_dtype, b->w.call->sinks, head);
     double sum = 0;
     for (int64_t n = 0; n < b->w.sequences && sink != -INFINITY; n++) {
-        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, &b->call, n),
+        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, b->w.call, n),
                             .head = head / b->w.group,
                             .heads = 1};
         t.count = t.s.q_count * b->w.group;
@@ -97,7 +91,7 @@ typedef struct task_counts {
 
 static task_counts count_tasks(const backward_walk *b) {
     const rope_attention_backward_call *g = b->given;
-    task_counts n = {.heads = b->call.k.heads * b->w.sequences};
+    task_counts n = {.heads = b->w.call->k.heads * b->w.sequences};
     if (b->sum_bytes)
         n.keys = 1;
     else if (g->dk || g->dv)
@@ -105,14 +99,14 @@ static task_counts count_tasks(const backward_walk *b) {
     if (g->dq && !b->sum_bytes)
         n.rows = (b->w.most_rows + b->tile - 1) / b->tile;
     if (g->dsinks)
-        n.sinks = b->call.rope.tensor[0].heads;
+        n.sinks = b->w.call->rope.tensor[0].heads;
     return n;
 }
 
 /* Tile n of all heads of all sequences: those of one number together. */
 static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_tile *t) {
-    const int64_t heads = b->call.k.heads, all = heads * b->w.sequences, step = b->tile;
-    t->s = rope_attention_sequence_of(b->w.problem, &b->call, n % all / heads);
+    const int64_t heads = b->w.call->k.heads, all = heads * b->w.sequences, step = b->tile;
+    t->s = rope_attention_sequence_of(b->w.problem, b->w.call, n % all / heads);
     t->head = n % heads;
     t->first = n / all * step;
     const int64_t count = is_row ? t->s.q_count * b->w.group : t->s.k_count;
@@ -122,8 +116,8 @@ static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_ti
 
 /* A head of k of a sequence: dq too, from the products that dk and dv need. */
 static void run_head(const backward_walk *b, int64_t n, backward_tile *t) {
-    const int64_t heads = b->call.k.heads;
-    t->s = rope_attention_sequence_of(b->w.problem, &b->call, n / heads);
+    const int64_t heads = b->w.call->k.heads;
+    t->s = rope_attention_sequence_of(b->w.problem, b->w.call, n / heads);
     t->head = n % heads;
     memset(t->sums, 0,
            (size_t)(t->s.q_count * b->w.group * backward_row_sums(b->w.problem)) * sizeof *t->sums);
@@ -168,23 +162,15 @@ static void run_tasks(backward_walk *b, int thread) {
 
 static void fill_walk(backward_walk *b, const rope_attention_problem *p,
                       const cpu_backward_kernel *kernel) {
-    rope_operand *q = &b->call.rope.tensor[0];
     b->kernel = kernel;
-    b->call = b->given->forward;
     b->tile = backward_tile_size(p);
     b->next = 0;
-    if (b->space.queries) {
-        q->out = b->space.queries;
-        q->out_stride[3] = 1;
-        q->out_stride[2] = p->head_dim;
-        q->out_stride[1] = q->heads * q->out_stride[2];
-        q->out_stride[0] = b->call.rope.tokens * q->out_stride[1];
-    }
     memset(&b->w, 0, sizeof b->w);
     b->w.kernel = kernel->attention;
     b->w.space.keys = b->space.keys;
+    b->w.space.queries = b->space.queries;
     b->w.heads = 1;
-    attention_walk_fill(&b->w, p, &b->call);
+    attention_walk_fill(&b->w, p, &b->given->forward);
     b->transposed = *p;
     b->transposed.rope = rope_transposed(&p->rope);
     b->back = b->w;
@@ -193,8 +179,8 @@ static void fill_walk(backward_walk *b, const rope_attention_problem *p,
 
 /* Multiplications; a thread is worth as many as bytes. */
 static int64_t work_of(const backward_walk *b) {
-    const double work = (double)b->w.sequences * (double)b->call.k.heads * (double)b->w.most_rows *
-                        (double)b->w.most_keys *
+    const double work = (double)b->w.sequences * (double)b->w.call->k.heads *
+                        (double)b->w.most_rows * (double)b->w.most_keys *
                         (double)(b->w.problem->head_dim + b->w.problem->v_head_dim) * 3;
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
@@ -204,7 +190,7 @@ static int64_t work_of(const backward_walk *b) {
 static int choose_tasks(backward_walk *b) {
     const rope_attention_backward_call *g = b->given;
     const int64_t worth = cpu_threads_for(work_of(b)), room = b->space.left / b->space.tile_bytes,
-                  parts = worth < room ? worth : room, heads = b->call.k.heads * b->w.sequences,
+                  parts = worth < room ? worth : room, heads = b->w.call->k.heads * b->w.sequences,
                   most = parts < heads ? parts : heads, turns = heads ? (heads - 1) / most + 1 : 0;
     b->sum_bytes = 0;
     if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv) ||

@@ -45,25 +45,21 @@ void backward_load_cell(const backward_walk *b, const attention_tile *t, int64_t
 }
 
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row) {
-    return b->call.lse[backward_row_at(b, t, row, b->call.lse_stride)];
+    return b->w.call->lse[backward_row_at(b, t, row, b->w.call->lse_stride)];
 }
 
 float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row) {
-    const int64_t heads = b->call.rope.tensor[0].heads,
-                  stride[3] = {b->call.rope.tokens * heads, heads, 1};
+    const int64_t heads = b->w.call->rope.tensor[0].heads,
+                  stride[3] = {b->w.call->rope.tokens * heads, heads, 1};
     return &b->space.delta[backward_row_at(b, t, row, stride)];
 }
 
-/* n sums become elements of a row; token NULL: they do not rotate. */
-static void store(const backward_walk *b, const rope_call *call, const rope_token *token,
-                  int tensor, const float *x, int n, char *to, int64_t step) {
-    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)], *out = step == 1 ? to : stage;
-    const int64_t bytes = (int64_t)n * b->w.size;
+/* n sums become elements of a row. */
+static void store(const backward_walk *b, const float *x, int n, char *to, int64_t step) {
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
     const cpu_head scatter = {stage, to, 1, step};
     b->kernel->attention->append->store(ROPE_F32, b->w.problem->rope.dtype, 1, (const char *)x,
-                                        token ? stage : out, n);
-    if (token)
-        attention_rotate(&b->back, call, token, tensor, stage, bytes, out, bytes, 1);
+                                        step == 1 ? to : stage, n);
     if (step != 1)
         cpu_copy_elements(b->w.size, &scatter, 0, n);
 }
@@ -71,10 +67,7 @@ static void store(const backward_walk *b, const rope_call *call, const rope_toke
 void backward_store_query(const backward_walk *b, const attention_tile *t, int64_t row,
                           const float *dq) {
     const rope_attention_backward_call *g = b->given;
-    rope_token token;
-    if (b->w.problem->rotates[0])
-        rope_query_token(b->w.problem, &b->call, &t->s, attention_query_of(&b->w, t, row), &token);
-    store(b, &b->call.rope, b->w.problem->rotates[0] ? &token : NULL, 0, dq, b->w.problem->head_dim,
+    store(b, dq, b->w.problem->head_dim,
           (char *)g->dq + backward_row_at(b, t, row, g->dq_stride) * b->w.size, g->dq_stride[3]);
 }
 
@@ -89,14 +82,50 @@ void backward_store_key(const backward_walk *b, const backward_tile *t, int64_t 
                         const float *dk, const float *dv) {
     const rope_attention_backward_call *g = b->given;
     const rope_attention_problem *p = b->w.problem;
-    rope_token token;
+    if (dk)
+        store(b, dk, p->head_dim, key_at(b, t, key, g->dk, g->dk_stride), g->dk_stride[3]);
     if (dv)
-        store(b, NULL, NULL, 0, dv, p->v_head_dim, key_at(b, t, key, g->dv, g->dv_stride),
-              g->dv_stride[3]);
-    if (!dk)
-        return;
-    if (p->rotates[1])
-        rope_key_token(p, &b->w.keys, &t->s, key, &token);
-    store(b, &b->w.keys, p->rotates[1] ? &token : NULL, 1, dk, p->head_dim,
-          key_at(b, t, key, g->dk, g->dk_stride), g->dk_stride[3]);
+        store(b, dv, p->v_head_dim, key_at(b, t, key, g->dv, g->dv_stride), g->dv_stride[3]);
+}
+
+/* --- the transpose --- */
+
+/* Heads of some tokens where they lie, from element 0 of the first on. */
+static void rotate(const backward_walk *b, int tensor, const rope_attention_sequence *s,
+                   const attention_tokens *tokens, char *data, const int64_t *stride,
+                   int64_t heads) {
+    rope_call call = attention_call_of(&b->back, tensor, s, tokens);
+    rope_operand *o = &call.tensor[tensor];
+    o->in = o->out = data;
+    o->heads = heads;
+    memcpy(o->in_stride, stride, sizeof o->in_stride);
+    memcpy(o->out_stride, stride, sizeof o->out_stride);
+    attention_rotate(&b->back, &call);
+}
+
+/* Queries whose heads are all of the tile at once, others one by one. */
+void backward_rotate_rows(const backward_walk *b, const backward_tile *t) {
+    const rope_attention_backward_call *g = b->given;
+    const int64_t group = b->w.group, end = t->first + t->count;
+    attention_tile rows = {.s = t->s, .head = t->head, .heads = 1, .count = t->count};
+    for (int64_t row = t->first, heads, left; row < end && b->w.problem->rotates[0];) {
+        const int64_t i = row / group;
+        attention_tokens tokens = {t->s.q_row, t->s.q_first + i, 1, rope_query_index(&t->s, i)};
+        left = group - row % group;
+        heads = left < end - row ? left : end - row;
+        if (heads == group)
+            tokens.count = (end - row) / group;
+        rows.first = row;
+        rotate(b, 0, &t->s, &tokens,
+               (char *)g->dq + backward_row_at(b, &rows, 0, g->dq_stride) * b->w.size, g->dq_stride,
+               heads);
+        row += heads * tokens.count;
+    }
+}
+
+void backward_rotate_keys(const backward_walk *b, const backward_tile *t) {
+    const rope_attention_backward_call *g = b->given;
+    const attention_tokens tokens = {t->s.k_row, t->s.k_first + t->first, t->count, t->first};
+    if (g->dk && b->w.problem->rotates[1])
+        rotate(b, 1, &t->s, &tokens, key_at(b, t, t->first, g->dk, g->dk_stride), g->dk_stride, 1);
 }

@@ -80,9 +80,7 @@ typedef struct backward_space {
 } backward_space;
 
 typedef struct backward_walk {
-    attention_walk w; /* its call reads rotated queries and keys */
-    attention_walk back;
-    rope_attention_call call;          /* of w and back */
+    attention_walk w, back;
     rope_attention_problem transposed; /* of back */
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
@@ -137,11 +135,13 @@ void backward_load(const backward_walk *b, const char *from, int n, float *to);
 float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row);
 float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row);
 
-/* Ends a row of dq: rounded to dtype, then rotated back. */
+/* A row of dq, and dk and dv of a key (NULL: not wanted), rounded to dtype. */
 void backward_store_query(const backward_walk *b, const attention_tile *t, int64_t row,
                           const float *dq);
-/* The same of dk and dv of a key; NULL: not wanted. */
 void backward_store_key(const backward_walk *b, const backward_tile *t, int64_t key,
                         const float *dk, const float *dv);
+/* Rotates back what a tile of rows stored, or one of keys. */
+void backward_rotate_rows(const backward_walk *b, const backward_tile *t);
+void backward_rotate_keys(const backward_walk *b, const backward_tile *t);
 
 #endif

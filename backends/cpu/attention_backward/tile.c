@@ -67,15 +67,13 @@ static void begin_tile(tile_state *t, const backward_walk *b, const backward_til
 static void load_rows(tile_state *t, int64_t first, int64_t count) {
     const float log2e = 0x1.715476p+0f;
     const backward_walk *b = t->b;
-    const rope_operand *q = &b->call.rope.tensor[0];
-    const void *data = q->out ? q->out : q->in;
-    const int64_t *stride = q->out ? q->out_stride : q->in_stride;
+    const void *q = b->w.rotated ? b->w.rotated : b->w.call->rope.tensor[0].in;
     backward_cell *c = &t->c;
     t->rows.first = first;
     t->rows.count = count;
     c->rows = (int)count;
     for (int r = 0; r < c->rows; r++) {
-        backward_load_cell(b, &t->rows, r, data, stride, c->dim, c->q + r * c->q_stride);
+        backward_load_cell(b, &t->rows, r, q, b->w.q_stride, c->dim, c->q + r * c->q_stride);
         backward_load_cell(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
                            c->dout + r * c->v_stride);
         c->lse[r] = backward_lse(b, &t->rows, r) * log2e;
@@ -207,6 +205,7 @@ void backward_keys_tile(const backward_walk *b, const backward_tile *tile) {
                            b->given->dk ? scaled(&t, dk, b->w.problem->scale, c->dim) : NULL,
                            b->given->dv ? scaled(&t, dv, 1, c->v_dim) : NULL);
     }
+    backward_rotate_keys(b, tile);
 }
 
 void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
@@ -227,15 +226,22 @@ void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
     for (int r = 0; r < c->rows; r++)
         backward_store_query(b, &t.rows, r,
                              scaled(&t, t.sums[0] + r * c->q_stride, b->w.problem->scale, c->dim));
+    backward_rotate_rows(b, tile);
 }
 
 void backward_store_rows(const backward_walk *b, const backward_tile *tile) {
     const rope_attention_problem *p = b->w.problem;
     attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
-    rows.count = tile->s.q_count * b->w.group;
-    for (int64_t r = 0; r < rows.count; r++) {
-        float *sums = tile->sums + r * stride_of(p->head_dim);
-        b->kernel->attention->scale(sums, p->scale, cpu_attention_padded(p->head_dim));
-        backward_store_query(b, &rows, r, sums);
+    backward_tile part = *tile;
+    const int64_t all = tile->s.q_count * b->w.group;
+    rows.count = all;
+    for (part.first = 0; part.first < all; part.first += part.count) {
+        part.count = all - part.first < b->tile ? all - part.first : b->tile;
+        for (int64_t r = part.first; r < part.first + part.count; r++) {
+            float *sums = tile->sums + r * stride_of(p->head_dim);
+            b->kernel->attention->scale(sums, p->scale, cpu_attention_padded(p->head_dim));
+            backward_store_query(b, &rows, r, sums);
+        }
+        backward_rotate_rows(b, &part);
     }
 }

@@ -3,7 +3,6 @@
  * Rotated queries and keys are rounded to the call's type, as rope_apply writes them.
  */
 #include "backends/cpu/attention/walk.h"
-#include "backends/cpu/reference/rope.h"
 
 #include <math.h>
 
@@ -88,7 +87,7 @@ static void attend_row(row *r) {
 }
 
 static void attend(const attention_walk *w, const attention_tile *tile) {
-    float stage[CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM];
+    float stage[ROPE_MAX_ATTENTION_HEAD_DIM];
     row r = {.w = w};
     for (int which = 0; which < 2; which++)
         r.source[which] = attention_source_of(w, &tile->s, tile->head, which);
@@ -107,4 +106,4 @@ const cpu_attention_kernel cpu_attention_reference = {.needs = CPU_ISA_SCALAR,
                                                       .append = &cpu_append_scalar,
                                                       .panel = 1,
                                                       .attend = attend,
-                                                      .rotate = cpu_reference_rotate};
+                                                      .rope = &cpu_kernel_reference};

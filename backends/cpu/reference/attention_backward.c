@@ -43,7 +43,7 @@ static void begin(row *r, const backward_walk *b, const backward_tile *t) {
 }
 
 static void begin_row(row *r, int64_t n) {
-    float stage[CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM];
+    float stage[ROPE_MAX_ATTENTION_HEAD_DIM];
     const backward_walk *b = r->b;
     r->tile.first = n;
     r->seen = rope_keys_seen(b->w.problem, &r->tile.s,
@@ -104,6 +104,7 @@ static void rows_tile(const backward_walk *b, const backward_tile *t) {
         }
         backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
     }
+    backward_rotate_rows(b, t);
 }
 
 static void keys_tile(const backward_walk *b, const backward_tile *t) {
@@ -125,6 +126,7 @@ static void keys_tile(const backward_walk *b, const backward_tile *t) {
         backward_store_key(b, t, j, b->given->dk ? rounded(dk, n, x) : NULL,
                            b->given->dv ? rounded(dv, m, y) : NULL);
     }
+    backward_rotate_keys(b, t);
 }
 
 static float dot(const float *a, const float *b, int n) {

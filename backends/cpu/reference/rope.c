@@ -2,8 +2,6 @@
  * The reference: double throughout, with libm's own argument reduction and functions. It shares the
  * description of tokens and layouts with the fast kernels, and none of their arithmetic.
  */
-#include "backends/cpu/reference/rope.h"
-
 #include "backends/cpu/rope/head.h"
 #include "common/math/token.h"
 
@@ -92,17 +90,6 @@ static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice
     static const cpu_pairwise kernel = {fill, rotate_window};
     rope_coefficients64 row[CPU_MAX_PAIRS];
     cpu_rotate_pairwise(&kernel, row, p, call, slice);
-}
-
-void cpu_reference_rotate(const rope_problem *p, const rope_call *call, const rope_token *token,
-                          int tensor, const char *in, char *out) {
-    const int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[tensor];
-    const cpu_head head = {in, out, 1, 1}, window = cpu_window_of(&head, size, offset);
-    rope_coefficients64 row[CPU_MAX_PAIRS];
-    fill(p, call, token, tensor, row);
-    cpu_copy_elements(size, &head, 0, offset);
-    rotate_window(p, row, &window);
-    cpu_copy_elements(size, &head, offset + 2 * p->pairs, p->head_dim[tensor]);
 }
 
 const cpu_kernel cpu_kernel_reference = {

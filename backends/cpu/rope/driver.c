@@ -423,6 +423,10 @@ static void rotate_slice(const cpu_kernel *kernel, const rope_problem *p, const 
 #endif
 }
 
+void cpu_rotate_alone(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call) {
+    rotate_slice(kernel, p, call, bytes_of(p, call), 0, 1);
+}
+
 rope_status cpu_rotate_call(const void *canonical, const void *kernel, const void *given,
                             void *workspace, void *stream) {
     (void)workspace, (void)stream;
