@@ -168,7 +168,7 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
     a->k.heads = ONE_OF(r, 1, 1, 2, 3);
     int64_t keys = ELEMENT_BUDGET / (parts * dim * a->k.heads);
     keys = keys < 3 ? 3 : keys > most_keys ? most_keys : keys;
-    a->q.heads = a->k.heads * ONE_OF(r, 1, 1, 2, 3, 4, 8);
+    a->q.heads = a->k.heads * (wish->large ? ONE_OF(r, 1, 2, 5, 7) : ONE_OF(r, 1, 1, 2, 3, 4, 8));
     const int same = random_chance(r, 40);
     for (int64_t s = 0; s < c->parts; s++) {
         c->k_count[s] = s && same ? c->k_count[0] : choose_count(r, keys);
