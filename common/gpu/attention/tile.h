@@ -501,10 +501,9 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
 
 /* From products to weights. */
 template <int DV, int ROWS>
-GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
-                           float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_sums<ROWS> sums = gpu_sums_of<ROWS>(t);
+GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> sums = held;
     gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
@@ -530,7 +529,7 @@ GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
                     part[n] += part[n + step];
             sums.sum[m][h] += part[0];
         }
-    gpu_sums_of<ROWS>(t) = sums;
+    held = sums;
 }
 
 template <int DTYPE, int ROWS>
@@ -671,13 +670,14 @@ GPU_FN int gpu_row_lanes(int row) {
     return gpu_first_lane_of(row) - gpu_lane();
 }
 
-/* The sum of a row of a warp. */
-template <int ROWS> GPU_FN float gpu_tile_sum(const gpu_tile_call &t, int row) {
+/* The sum of a row of a warp; sums: the thread's own, among those of all. */
+template <int ROWS, typename SUMS> GPU_FN float gpu_tile_sum(const SUMS *sums, int row) {
     const int first = gpu_row_lanes(row), m = row / 16, h = gpu_held_row(row);
     float sum[GPU_ROW_LANES];
 #pragma unroll
     for (int i = 0; i < GPU_ROW_LANES; i++)
-        sum[i] = gpu_sums_of<ROWS>(t, first + i * GPU_ROW_STEP).sum[m][h];
+        sum[i] = ((const gpu_tile_sums<ROWS> *)(const void *)(sums + first + i * GPU_ROW_STEP))
+                     ->sum[m][h];
     return GPU_ROW_LANES == 2
                ? sum[0] + sum[1]
                : (sum[0] + sum[1]) + (sum[GPU_ROW_LANES - 2] + sum[GPU_ROW_LANES - 1]);
@@ -695,11 +695,11 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
         return;
     float largest =
               gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
-          sum = gpu_tile_sum<ROWS>(t, lane), kept = 1;
+          sum = gpu_tile_sum<ROWS>(t.b->sums + gpu_thread(), lane), kept = 1;
     if (gpu_reread(t.p)->sink_dtype) {
         float one;
-        const float sink = 1.44269504f *
-                           gpu_attention_sink(gpu_reread(t.p), gpu_reread(t.call), head, &one),
+        const float sink = 1.44269504f * gpu_attention_sink(gpu_reread(t.p)->sink_dtype,
+                                                            gpu_reread(t.call)->sinks, head, &one),
                     now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
         kept = gpu_exp2(largest - base);
         sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
@@ -820,7 +820,7 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
         gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
         gpu_tile_mask<ROWS>(t, first, s);
-    gpu_tile_weigh<DV, ROWS>(t, 1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+    gpu_tile_weigh<DV, ROWS>(1.44269504f * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
