@@ -1,6 +1,6 @@
 /*
- * One query a sequence, in most calls: the same sums as split.h in the same order, so the same bits,
- * by parameters cut down and little code, whose fetching a short call waits for.
+ * One query a sequence, in most calls: the same sums as split.h in the same order, so the same
+ * bits, by parameters cut down and little code, whose fetching a short call waits for.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_DECODE_H
 #define ROPEKIT_GPU_ATTENTION_DECODE_H
@@ -33,9 +33,9 @@ GPU_FN gpu_decode_keys gpu_decode_keys_of(const gpu_decode_call &c, int sequence
     int64_t queries = 1;
     if (c.q_lengths)
         queries = gpu_decode_index(c.q_lengths, c.flags & GPU_DECODE_WIDE, sequence);
-    gpu_decode_keys k = {(int32_t)count, 0, 0, 0, 0,
-                         count < 0 || count > c.capacity || queries < 0 || queries > 1,
-                         queries == 0};
+    gpu_decode_keys k = {
+        (int32_t)count, 0, 0, 0, 0, count < 0 || count > c.capacity || queries < 0 || queries > 1,
+        queries == 0};
     if (k.fails)
         return k;
     const int32_t index = k.count - 1;
@@ -58,8 +58,7 @@ template <int DTYPE>
 GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, int i, float out,
                              float largest, float sum) {
     gpu_split_sink(c.sink_dtype, c.sinks, head, &out, &largest, &sum);
-    ((uint16_t *)c.out)[sequence * c.out_stride[0] + head * c.out_stride[1] +
-                        i * c.out_stride[2]] =
+    ((uint16_t *)c.out)[sequence * c.out_stride[0] + head * c.out_stride[1] + i * c.out_stride[2]] =
         (uint16_t)gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (c.lse && i == 0)
         c.lse[sequence * c.lse_stride[0] + head * c.lse_stride[1]] =
@@ -70,8 +69,9 @@ GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, i
 
 /* --- queries --- */
 
-template <int D> GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence,
-                                                     int key_head, char *queries) {
+template <int D>
+GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence, int key_head,
+                                    char *queries) {
     const uint32_t at = (uint32_t)sequence * c.q_row + (uint32_t)(key_head * c.group) * c.q_head;
 #pragma unroll
     for (int e = gpu_thread(); e < GPU_SPLIT_ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
@@ -83,8 +83,8 @@ template <int D> GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, i
 }
 
 /* cos and sin of a thread's pair at the query's position, as rope_computed() gives them. */
-template <int D> GPU_FN rope_coefficients gpu_decode_angle(const gpu_decode_call &c, int sequence,
-                                                           int count) {
+template <int D>
+GPU_FN rope_coefficients gpu_decode_angle(const gpu_decode_call &c, int sequence, int count) {
     const int pair = gpu_thread() % (D / 2);
     if (pair >= c.pairs)
         return {1, 0, 1, 0};
@@ -135,10 +135,10 @@ GPU_FN void gpu_decode_place(const gpu_decode_call &c, gpu_decode_block *b, int 
     uint32_t at[2] = {0, 0};
     if (n >= from && n < end) {
         const uint32_t key = (uint32_t)(base + n), size = (uint32_t)c.page_size, turn = key / size;
-        const int64_t page = c.table ? gpu_decode_index(c.table, c.flags & GPU_DECODE_WIDE_TABLE,
-                                                        sequence * c.table_row +
-                                                            turn * c.table_page)
-                                     : sequence;
+        const int64_t page = c.table
+                                 ? gpu_decode_index(c.table, c.flags & GPU_DECODE_WIDE_TABLE,
+                                                    sequence * c.table_row + turn * c.table_page)
+                                 : sequence;
         if (page >= 0 && page < c.pages) {
             at[0] = gpu_decode_at(c.k, key_head, sequence, key, (uint32_t)page, key - turn * size);
             at[1] = gpu_decode_at(c.v, key_head, sequence, key, (uint32_t)page, key - turn * size);
@@ -207,8 +207,10 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         return;
 #pragma unroll 1
     for (int e = gpu_thread(); e < c.group * D; e += GPU_ATTENTION_THREADS) {
-        const int row = e / D, i = e % D, part = row * GPU_TILE_WARPS, head = key_head * c.group + row;
-        const float out = gpu_joined(b->joint.weight + part, kept + part * D + i, GPU_TILE_WARPS, D),
+        const int row = e / D, i = e % D, part = row * GPU_TILE_WARPS,
+                  head = key_head * c.group + row;
+        const float out =
+                        gpu_joined(b->joint.weight + part, kept + part * D + i, GPU_TILE_WARPS, D),
                     largest = b->joint.largest[row],
                     sum = b->lacks_page ? GPU_PART_LEFT_OUT : b->joint.sum[row];
         if (alone) {
@@ -253,7 +255,7 @@ GPU_FN void gpu_decode_walk(const gpu_decode_call &c, gpu_decode_block *b, int s
             gpu_copies_wait<0>();
             __syncthreads();
         }
-        if (first + at < end && first + at + gpu_warp_keys<ROWS> > from)
+        if (first + at < end && first + at + gpu_warp_keys < ROWS >> from)
             gpu_decode_attend<DTYPE, D>(c, queries, keys + at * D * 2, keys + TILE + at * D * 2,
                                         from, end, first + at, sums, rows);
     }

@@ -33,12 +33,18 @@ enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
 
 /* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side; and
  * whether sequences of few queries are left to the kernel of splits. */
-enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8, GPU_TILE_SPLITS = 16,
-       GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V };
+enum {
+    GPU_TILE_Q = 1,
+    GPU_TILE_K = 2,
+    GPU_TILE_V = 4,
+    GPU_TILE_OUT = 8,
+    GPU_TILE_SPLITS = 16,
+    GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
+};
 
 /* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
  */
-enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 64, GPU_SPLIT_LEAST = 256 };
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256 };
 
 /* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */
@@ -68,18 +74,18 @@ enum {
  */
 typedef struct gpu_decode_call {
     gpu_decode_tensor k, v;
-    const char *q;             /* units of 16 bytes, over [sequence, head] */
+    const char *q; /* units of 16 bytes, over [sequence, head] */
     uint32_t q_row, q_head;
     int32_t heads, k_heads, group;
-    int32_t pairs, from;       /* that rotate here, 0 none; the first element of a head that does */
-    int32_t flags;             /* GPU_DECODE_ */
+    int32_t pairs, from; /* that rotate here, 0 none; the first element of a head that does */
+    int32_t flags;       /* GPU_DECODE_ */
     int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
-    int32_t window, chunk;     /* INT32_MAX: none */
-    const void *q_lengths;     /* 1 or 0 of each sequence, or NULL: 1 */
-    const void *lengths;       /* of sequences, or NULL: capacity */
-    const void *table;         /* or NULL: a sequence's page is its index */
+    int32_t window, chunk;              /* INT32_MAX: none */
+    const void *q_lengths;              /* 1 or 0 of each sequence, or NULL: 1 */
+    const void *lengths;                /* of sequences, or NULL: capacity */
+    const void *table;                  /* or NULL: a sequence's page is its index */
     int64_t table_row, table_page;
-    const void *ids;           /* position of a sequence's query, or NULL: by its index */
+    const void *ids; /* position of a sequence's query, or NULL: by its index */
     int64_t id_row, offset;
     const uint64_t *turns;
     float factor, scale, soft_cap;

@@ -301,10 +301,9 @@ static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
     joined.x = (uint32_t)d->heads;
     grid.z = joined.y = (uint32_t)l->call.rope.batch;
     void *arguments[] = {d};
-    gpuError_t error = gpu_launch_kernel(bound->kernels->decode[bound->tiles], grid, block,
-                                         arguments,
-                                         (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim),
-                                         l->stream, next_early(l));
+    gpuError_t error = gpu_launch_kernel(
+        bound->kernels->decode[bound->tiles], grid, block, arguments,
+        (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), l->stream, next_early(l));
     if (error == gpuSuccess && l->parts.splits > 1)
         error = gpu_launch_kernel(bound->kernels->decode_join[bound->tiles], joined, block,
                                   arguments, 0, l->stream, next_early(l));

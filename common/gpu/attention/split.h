@@ -43,8 +43,9 @@ GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t
 constexpr float GPU_PART_LEFT_OUT = -1;
 
 /* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
-enum { GPU_JOINT_MOST = GPU_SPLITS_MOST };
-static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= GPU_JOINT_MOST, "a block's parts");
+enum { GPU_JOINT_MOST = 64 };
+static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= (int)GPU_JOINT_MOST, "parts of a block");
+static_assert((int)GPU_SPLITS_MOST <= (int)GPU_JOINT_MOST, "parts of a row");
 struct gpu_joint {
     float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
     float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
