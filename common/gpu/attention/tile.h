@@ -28,7 +28,8 @@ template <int ROWS> struct gpu_tile_sums {
 };
 
 /* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
- * out's element 0 to its own, -1 where it is left out. */
+ * out's element 0 to its own, GPU_TILE_NOWHERE where it is left out. */
+constexpr int64_t GPU_TILE_NOWHERE = INT64_MIN;
 struct gpu_tile_end {
     float factor;
     int32_t none;
@@ -683,13 +684,13 @@ template <int ROWS, typename SUMS> GPU_FN float gpu_tile_sum(const SUMS *sums, i
                : (sum[0] + sum[1]) + (sum[GPU_ROW_LANES - 2] + sum[GPU_ROW_LANES - 1]);
 }
 
-/* Ends a row, one a lane: what its elements are multiplied by, and where they go, -1 nowhere. */
+/* Ends a row, one a lane: what its elements are multiplied by, and where they go. */
 template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     const int lane = gpu_lane(), row = gpu_warp_row<ROWS>() + lane;
     const rope_attention_sequence *s = &t.b->tile.s;
     int64_t query, head;
     gpu_tile_end *end = t.b->ends + gpu_thread();
-    end->out = -1;
+    end->out = GPU_TILE_NOWHERE;
     if (lane >= 16 * gpu_row_blocks<ROWS> || !gpu_tile_query(t, row, &query, &head) ||
         t.b->first[row] == INT32_MAX)
         return;
@@ -726,7 +727,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
                            const gpu_tile_rows<DV, ROWS> &rows) {
     const int lane = gpu_lane();
     const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + gpu_row_of(lane, h)];
-    if (end.out < 0)
+    if (end.out == GPU_TILE_NOWHERE)
         return;
     uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
 #pragma unroll
