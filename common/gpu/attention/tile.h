@@ -609,9 +609,12 @@ GPU_FN uint64_t gpu_tile_weighed(const gpu_tile_weights<ROWS> &w, int m, int h) 
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
-/* What was taken out reaches rows by their weights; at: a warp's first key of the tile. */
+/* What was taken out reaches the rows that see its key, as a product with their weight does: a
+ * weight of 0 makes NaN of it. The tile's keys begin at `first` of the block's, a warp's `at`
+ * behind. */
 template <int DV, int ROWS>
-GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights<ROWS> &w) {
+GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int first, int at,
+                          const gpu_tile_weights<ROWS> &w) {
     const int thread = gpu_thread(), lane = gpu_lane();
     uint64_t *rows = t.b->sees + (thread - lane);
 #pragma unroll
@@ -621,13 +624,18 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights
             rows[16 * m + gpu_row_of(lane, h)] = gpu_tile_weighed<ROWS>(w, m, h);
     gpu_warp_barrier();
     gpu_tile_signs *signs = t.b->special + thread;
+    const int row = gpu_warp_row<ROWS>() + lane % (16 * gpu_row_blocks<ROWS>);
+    const uint64_t sees = gpu_tile_sees(t, row, first + at);
 #pragma unroll 1
     for (int n = 0; n < gpu_warp_keys<ROWS> && lane < 16 * gpu_row_blocks<ROWS>; n++) {
-        if (!(rows[lane] >> n & 1))
+        if (!(sees >> n & 1))
             continue;
+        const uint32_t none = rows[lane] >> n & 1 ? 0 : 0xffffffffu;
         for (int i = 0; i < DV / 32; i++) {
-            signs->above[i] |= ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i];
-            signs->below[i] |= ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
+            const uint32_t above = ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i],
+                           below = ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
+            signs->above[i] |= above | (below & none);
+            signs->below[i] |= below | (above & none);
         }
     }
     t.b->has_special = 1;
@@ -866,7 +874,7 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
     char *values = gpu_tile_values<D, DV, ROWS>(t, first);
     if (gpu_tile_state(t, t.b->seen, first, GPU_TILE_KEYS) == GPU_TILE_APART &&
         gpu_tile_clean<DTYPE, DV>(t, first, values) && state != GPU_TILE_UNSEEN)
-        gpu_tile_mark<DV, ROWS>(t, at, w);
+        gpu_tile_mark<DV, ROWS>(t, first, at, w);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_add<DTYPE, DV, ROWS>(values + at * DV * 2, w, rows);
 }
