@@ -96,7 +96,8 @@ static int64_t boundaries(int32_t dtype, float *x) {
     return count;
 }
 
-static void check_conversions(int32_t dtype, float scale, const char *kernel) {
+/* From elements of `from`. */
+static void check_conversions(int32_t from, int32_t dtype, float scale, const char *kernel) {
     static float x[MOST_BOUNDARIES];
     append_case c;
     int64_t count = boundaries(dtype, x);
@@ -104,12 +105,13 @@ static void check_conversions(int32_t dtype, float scale, const char *kernel) {
     size_t elements = (size_t)(tokens * BOUNDARY_DIM), start[3];
     unsigned char *arena =
         make_arena(&c, (size_t[]){elements * 4, elements, sizeof scale}, 3, start);
-    for (int64_t i = 0; i < count; i++)
-        x[i] *= scale;
     memset(arena, 0, elements * 4);
     memcpy(arena + start[2], &scale, sizeof scale);
-    memcpy(arena, x, (size_t)count * 4);
-    c.desc.rope.dtype = ROPE_F32;
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)oracle_round(from, (double)(x[i] * scale));
+        oracle_store(from, arena, i, x[i]);
+    }
+    c.desc.rope.dtype = from;
     c.desc.rope.head_dim = BOUNDARY_DIM;
     c.desc.rotation = ROPE_ROTATION_OFF;
     c.desc.cache = ROPE_CACHE_SEQUENCE;
@@ -126,8 +128,8 @@ static void check_conversions(int32_t dtype, float scale, const char *kernel) {
         for (int64_t i = 0; i < count; i++) {
             int got = c.base.arena[start[1] + (size_t)i],
                 wanted = nearest_code(dtype, x[i] / scale);
-            CHECK(got == wanted, "%s: type %d of %a / %a is %#x, not %#x", kernel, dtype,
-                  (double)x[i], (double)scale, (unsigned)got, (unsigned)wanted);
+            CHECK(got == wanted, "%s: type %d of %a of type %d / %a is %#x, not %#x", kernel, dtype,
+                  (double)x[i], from, (double)scale, (unsigned)got, (unsigned)wanted);
         }
     append_free(&c);
 }
@@ -138,9 +140,10 @@ TEST(append_cache, eight_bits_are_the_nearest) {
                                    0x1p127F, FLT_MAX, 0x1p-126F, 0x1p-127F, 0x1p-149F};
     const char *kernel;
     for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
-        for (int i = 0; i < 4; i++)
-            for (size_t j = 0; j < sizeof scales / sizeof scales[0]; j++)
-                check_conversions(small_types[i], scales[j], kernel);
+        for (int32_t from = ROPE_F32; from <= ROPE_BF16; from++)
+            for (int i = 0; i < 4; i++)
+                for (size_t j = 0; j < sizeof scales / sizeof scales[0]; j++)
+                    check_conversions(from, small_types[i], scales[j], kernel);
 }
 
 /* A few of each format by hand: largest, least, least normal, infinity and NaN. */
