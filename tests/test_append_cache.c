@@ -146,6 +146,66 @@ TEST(append_cache, eight_bits_are_the_nearest) {
                     check_conversions(from, small_types[i], scales[j], kernel);
 }
 
+/* NaNs of every payload, quiet or not, signed or not. */
+static float nan_of(int64_t i) {
+    static const uint32_t bits[] = {0x7f800001u, 0x7fffffffu, 0xff800001u, 0xffffffffu,
+                                    0x7fc00000u, 0x7f80ffffu, 0xffbfffffu};
+    float x;
+    memcpy(&x, &bits[i % 7], sizeof x);
+    return x;
+}
+
+enum { NAN_DIM = 75 };
+
+/* Through f32 weights into dtype, and from f32 to what the cache stores. */
+static void check_nans(int32_t dtype, int32_t store, const char *kernel) {
+    append_case c;
+    size_t start[4];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){NAN_DIM * 4, NAN_DIM * 4, NAN_DIM * 4, NAN_DIM * 4}, 4, start);
+    for (int64_t i = 0; i < NAN_DIM; i++) {
+        const float x = nan_of(i);
+        if (dtype == ROPE_F32)
+            memcpy(arena + 4 * i, &x, 4);
+        else
+            oracle_store(dtype, arena, i, 1);
+        memcpy(arena + start[1] + 4 * i, &x, 4);
+    }
+    c.desc.rope.dtype = dtype;
+    c.desc.rope.head_dim = NAN_DIM;
+    c.desc.rotation = ROPE_ROTATION_OFF;
+    c.desc.cache = ROPE_CACHE_SEQUENCE;
+    c.desc.page_size = 1;
+    c.desc.v.store_dtype = store;
+    c.desc.v.norm = (rope_norm){.type = dtype == ROPE_F32 ? 0 : ROPE_NORM_RMS,
+                                .weight = dtype == ROPE_F32 ? 0 : ROPE_NORM_WEIGHT,
+                                .weight_dtype = dtype == ROPE_F32 ? 0 : ROPE_F32};
+    c.args.rope.batch = c.args.rope.tokens = c.args.pages = 1;
+    c.args.v = (rope_tensor){.in = arena, .out = arena + start[2], .heads = 1};
+    c.args.v_weight.data = dtype == ROPE_F32 ? NULL : arena + start[1];
+    c.args.v_cache.data = arena + start[3];
+    const int ran = run_into(&c, kernel);
+    for (int64_t i = 0; ran && i < NAN_DIM; i++) {
+        const double out = oracle_load(dtype, arena + start[2], i),
+                     stored = oracle_load(store, arena + start[3], i);
+        CHECK(isnan(out) && (store == ROPE_I8 ? stored == 0 : isnan(stored)),
+              "%s: NaN %lld becomes %g in type %d and %g in type %d", kernel, (long long)i, out,
+              dtype, stored, store);
+    }
+    append_free(&c);
+}
+
+TEST(append_cache, a_nan_stays_one) {
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
+        for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+            for (int32_t store = ROPE_F32; store <= ROPE_BF16; store++)
+                check_nans(dtype, store, kernel);
+            for (int i = 0; i < 4; i++)
+                check_nans(dtype, small_types[i], kernel);
+        }
+}
+
 /* A few of each format by hand: largest, least, least normal, infinity and NaN. */
 TEST(append_cache, codes_of_the_formats) {
     static const struct {
@@ -274,9 +334,11 @@ static void make_moved(moved *m, int32_t dtype, int32_t store, int32_t scale, in
 static void put(moved *m, int32_t source, int64_t first, int64_t step) {
     append_case *c = &m->c;
     for (int64_t t = 0; t < MOVED_TOKENS; t++) {
-        int64_t position = first + t * step;
+        int64_t position = step == 0 && t > 0 ? 12345 : first + t * step;
         memcpy(c->base.arena + m->ids + 8 * t, &position, sizeof position);
     }
+    /* one entry for all that move by one distance */
+    c->args.rope.position_stride[0] = step == 0;
     c->desc.k_source = source;
     c->args.rope.k.in = source == ROPE_SOURCE_CACHE ? NULL : c->base.arena + m->in;
     c->args.cache_starts = NULL;
