@@ -391,6 +391,8 @@ static void check_lost(const moved *m, const double *a, const double *b, double 
     }
 }
 
+enum { MOVES = 6 };
+
 static void check_moves(int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
     double *x = malloc((size_t)moved_elements * 3 * sizeof *x), *first = x;
     double *shifted = x + moved_elements, *other = shifted + moved_elements;
@@ -407,6 +409,14 @@ static void check_moves(int32_t dtype, int32_t store, int32_t scale, int64_t see
     put(&m, ROPE_SOURCE_TENSOR, start + by, 1);
     read_moved(&m, other);
     check_lost(&m, shifted, other, lost(&m, 3, 1), "moved, beside computed there");
+    if (store <= ROPE_BF16) { /* 8 bits may saturate on the way */
+        for (int i = 1; i <= MOVES; i++)
+            put(&m, ROPE_SOURCE_CACHE, by, 0);
+        read_moved(&m, shifted);
+        put(&m, ROPE_SOURCE_TENSOR, start + (1 + MOVES) * by, 1);
+        read_moved(&m, other);
+        check_lost(&m, shifted, other, lost(&m, 2 + MOVES, MOVES), "moved again and again");
+    }
     append_free(&m.c);
     free(x);
 }
