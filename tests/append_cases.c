@@ -742,7 +742,7 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 25);
     c->vectors = random_chance(r, 50);
-    base->least = c->vectors ? 32 : 0;
+    base->alignment = c->vectors ? 32 : 0;
     choose_desc(r, c, wish);
     choose_positions(r, c);
     choose_heads(r, c);

@@ -26,8 +26,8 @@ typedef struct test_case {
     size_t bytes;
     case_piece piece[CASE_MAX_PIECES];
     int32_t pieces;
-    int32_t wild;  /* 1: data holds infinities, NaNs, subnormals and the largest numbers */
-    int32_t least; /* alignment of every piece, or 0: that of its elements and no more */
+    int32_t wild;      /* 1: data holds infinities, NaNs, subnormals and the largest numbers */
+    int64_t alignment; /* of every piece at least, in bytes */
     double list[2][CASE_MAX_PAIRS];
     uint8_t axis[CASE_MAX_PAIRS];
     test_random random;
