@@ -4,8 +4,8 @@ set(ropekit_gpu_kernels traffic.cu rope/bf16.cu rope/f16.cu rope/f32.cu rope/f64
     attention/bf16.cu attention/f16.cu attention/f32.cu attention/merge.cu)
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
     rope/lists.c append/candidates.c append/launch.c
-    attention/candidates.c attention/launch.c attention/merge.c
-    attention/workspace.c)
+    attention/candidates.c attention/decode.c attention/launch.c
+    attention/merge.c attention/workspace.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
 

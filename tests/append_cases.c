@@ -71,15 +71,32 @@ void append_relocate(rope_append_args *args, const void *from, const void *to) {
             *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
 }
 
+/* A size that vectors divide where all of the case's are to be. */
+static int64_t whole(const append_case *c, int64_t size) {
+    return c->vectors ? (size + 7) / 8 * 8 : size;
+}
+
 /* Heads that nothing rotates may have any dimension. */
-static void choose_plain_desc(test_random *r, rope_desc *d) {
+static void choose_plain_desc(test_random *r, const append_case *c, rope_desc *d) {
     static const int32_t dims[] = {2, 3, 5, 7, 16, 17, 33, 64, 80, 127, 128, 128, 192, 257, 1000};
-    d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
-    d->head_dim = random_chance(r, 2) ? ROPE_MAX_APPEND_HEAD_DIM : dims[random_between(r, 0, 14)];
+    d->dtype = (int32_t)random_between(r, c->vectors ? ROPE_F16 : ROPE_F32, ROPE_BF16);
+    d->head_dim = random_chance(r, 2) ? ROPE_MAX_APPEND_HEAD_DIM
+                                      : (int32_t)whole(c, dims[random_between(r, 0, 14)]);
     if (random_chance(r, 25))
-        d->k_head_dim = (int32_t)random_between(r, 2, 300);
+        d->k_head_dim = (int32_t)whole(c, random_between(r, 2, 300));
     d->position_dtype = random_chance(r, 50) ? ROPE_I32 : random_chance(r, 50) ? ROPE_I64 : 0;
     d->launch = (int32_t)random_between(r, 0, ROPE_LAUNCH_PROGRAMMATIC);
+}
+
+/* Of whole vectors and heads of at most 512 elements. */
+static void round_norm(rope_norm *norm, int64_t dim) {
+    norm->scope = norm->scope == ROPE_NORM_TOKEN ? 0 : norm->scope;
+    norm->offset = norm->offset / 8 * 8;
+    norm->dim = (norm->dim + 7) / 8 * 8;
+    if (norm->dim > dim - norm->offset)
+        norm->dim = 0;
+    if (dim - norm->offset > 512 && (norm->dim == 0 || norm->dim > 512))
+        norm->dim = 512;
 }
 
 static void choose_norm(test_random *r, rope_norm *norm, int32_t dtype, int64_t dim, int latent) {
@@ -114,24 +131,29 @@ static void choose_part(test_random *r, append_case *c, int32_t tensor, int late
     if (!moves_keys(c) && random_chance(r, 55))
         choose_norm(r, &part->norm, c->base.desc.dtype, head_dim(c, tensor),
                     latent && head_dim(c, tensor) > 512);
+    if (c->vectors && part->norm.type)
+        round_norm(&part->norm, head_dim(c, tensor));
     if (random_chance(r, 25))
         part->factor = random_chance(r, 50) ? random_real(r, 0.01, 2) : random_real(r, -4, 4);
     if (tensor == Q || c->desc.cache)
         choose_store(r, part);
 }
 
-static int32_t divisor(test_random *r, int64_t dim) {
-    int64_t d = (int64_t)1 << random_between(r, 0, 4);
+static int32_t divisor(test_random *r, const append_case *c, int64_t dim) {
+    int64_t d = (int64_t)1 << random_between(r, c->vectors ? 3 : 0, c->vectors ? 5 : 4);
     return dim % d == 0 ? (int32_t)d : 0;
 }
 
 static void choose_desc(test_random *r, append_case *c, const append_wish *wish) {
     rope_append_desc *d = &c->desc;
-    case_wish rope = {.single = 1, .in_range = wish->in_range, .latent = random_chance(r, 8)};
+    case_wish rope = {.single = 1,
+                      .in_range = wish->in_range,
+                      .latent = random_chance(r, 8),
+                      .vectors = c->vectors};
     int off = wish->rotation ? wish->rotation == ROPE_ROTATION_OFF
                              : wish->source != ROPE_SOURCE_CACHE && random_chance(r, 35);
     if (off)
-        choose_plain_desc(r, &c->base.desc);
+        choose_plain_desc(r, c, &c->base.desc);
     else
         case_choose_desc(&c->base, &rope);
     d->rotation = off ? ROPE_ROTATION_OFF : (int32_t)random_between(r, 0, ROPE_ROTATION_ON);
@@ -141,13 +163,13 @@ static void choose_desc(test_random *r, append_case *c, const append_wish *wish)
     if (moves_keys(c) || random_chance(r, 75))
         d->cache = (int32_t)random_between(r, ROPE_CACHE_SLOTS, ROPE_CACHE_SEQUENCE);
     if (!moves_keys(c) && random_chance(r, 25))
-        d->v_head_dim = (int32_t)random_between(r, 2, 300);
+        d->v_head_dim = (int32_t)whole(c, random_between(r, 2, 300));
     for (int32_t i = Q; i <= V; i++)
         choose_part(r, c, i, !off && rope.latent);
     if (d->cache && random_chance(r, 30))
-        d->k_dim_block = divisor(r, head_dim(c, K));
+        d->k_dim_block = divisor(r, c, head_dim(c, K));
     if (d->cache && !moves_keys(c) && random_chance(r, 15))
-        d->v_dim_block = divisor(r, head_dim(c, V));
+        d->v_dim_block = divisor(r, c, head_dim(c, V));
     if (d->cache == ROPE_CACHE_SLOTS)
         d->slot_dtype = random_chance(r, 30) ? 0 : (int32_t)random_between(r, ROPE_I32, ROPE_I64);
     if (d->cache == ROPE_CACHE_TABLE)
@@ -210,6 +232,25 @@ static void choose_caches(test_random *r, append_case *c) {
         c->cached[i] = c->desc.cache && tensor_of(c, i)->heads && i != without;
 }
 
+/* As case_choose_strides, of whole vectors where the case has them. */
+static void choose_strides(test_random *r, const append_case *c, const int64_t count[4],
+                           int64_t stride[4]) {
+    static const int32_t orders[3][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}};
+    const int32_t *order = orders[random_between(r, 0, 2)];
+    int padded = random_chance(r, 50);
+    if (!c->vectors) {
+        case_choose_strides(r, count, stride);
+        return;
+    }
+    stride[3] = 1;
+    int64_t next = count[3];
+    for (int i = 2; i >= 0; i--) {
+        next += padded ? 8 * random_between(r, 0, 2) : 0;
+        stride[order[i]] = next;
+        next *= count[order[i]] ? count[order[i]] : 1;
+    }
+}
+
 static void choose_view(test_random *r, append_case *c, int32_t tensor, const append_wish *wish) {
     const rope_args *a = &c->base.args;
     rope_tensor *t = tensor_of(c, tensor);
@@ -222,7 +263,7 @@ static void choose_view(test_random *r, append_case *c, int32_t tensor, const ap
     int in_place = !wish->out_of_place && out_dtype == dtype && random_chance(r, 40);
     int given_in = random_chance(r, 60), given_out = random_chance(r, 60);
     if (given_in) {
-        case_choose_strides(r, count, t->in_stride);
+        choose_strides(r, c, count, t->in_stride);
         if (!in_place && !wish->out_of_place && random_chance(r, 8))
             t->in_stride[random_between(r, 0, 2)] = 0;
         if (random_chance(r, 6))
@@ -238,7 +279,7 @@ static void choose_view(test_random *r, append_case *c, int32_t tensor, const ap
         return;
     }
     if (given_out)
-        case_choose_strides(r, count, t->out_stride);
+        choose_strides(r, c, count, t->out_stride);
     if (given_out && random_chance(r, 6))
         t->out_stride[0] = -t->out_stride[0];
     t->out = (void *)(uintptr_t)case_reserve_view(&c->base, oracle_dtype_size(out_dtype), count,
@@ -251,7 +292,7 @@ static void choose_fused_inputs(test_random *r, append_case *c) {
     int64_t size = oracle_dtype_size(c->base.desc.dtype), start[ORACLE_TENSORS], row = 0;
     for (int32_t i = Q; i <= V; i++) {
         start[i] = row;
-        row += tensor_of(c, i)->heads * head_dim(c, i) + random_between(r, 0, 3);
+        row += tensor_of(c, i)->heads * head_dim(c, i) + whole(c, random_between(r, 0, 3));
     }
     const char *in = case_reserve(&c->base, row * a->tokens * a->batch * size, size);
     for (int32_t i = Q; i <= V; i++) {
@@ -284,7 +325,7 @@ static void choose_weights(test_random *r, append_case *c) {
         rope_norm_weight *w = weight_of(c, i);
         int64_t stride = norm->scope == ROPE_NORM_TOKEN ? dim : 0;
         if (random_chance(r, 30))
-            stride = w->head_stride = dim + random_between(r, 0, 5);
+            stride = w->head_stride = dim + whole(c, random_between(r, 0, 5));
         w->data = case_reserve(&c->base, (stride * (heads - 1) + dim) * oracle_dtype_size(dtype),
                                oracle_dtype_size(dtype));
     }
@@ -375,12 +416,13 @@ static void choose_cache_strides(test_random *r, append_case *c, int32_t tensor,
     block = block ? block : (int32_t)dim;
     const int64_t count[5] = {c->args.pages, c->desc.page_size, tensor_of(c, tensor)->heads,
                               dim / block, block};
-    const int32_t *order = orders[random_between(r, 0, pages_apart ? 3 : 4)];
-    int64_t next = random_chance(r, 8) ? 2 : 1;
+    int64_t choice = random_between(r, 0, pages_apart ? 3 : 4), next = random_chance(r, 8) ? 2 : 1;
+    const int32_t *order = orders[c->vectors && choice == 3 ? 0 : choice];
+    next = c->vectors ? 1 : next;
     int padded = random_chance(r, 30);
     for (int i = 0; i < 5; i++) {
         stride[order[i]] = next;
-        next = next * count[order[i]] + (padded ? random_between(r, 0, 3) : 0);
+        next = next * count[order[i]] + (padded ? whole(c, random_between(r, 0, 3)) : 0);
     }
 }
 
@@ -699,6 +741,8 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
     base->desc.struct_size = sizeof base->desc;
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 25);
+    c->vectors = random_chance(r, 50);
+    base->alignment = c->vectors ? 32 : 0;
     choose_desc(r, c, wish);
     choose_positions(r, c);
     choose_heads(r, c);

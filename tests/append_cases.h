@@ -12,6 +12,7 @@ typedef struct append_case {
     rope_append_desc desc; /* points into base */
     rope_append_args args; /* points into the arena */
     int32_t cached[3];     /* 1: of k and v: it has a cache */
+    int32_t vectors; /* 1: 16 bits, all in whole vectors of 8 elements, as engines have them */
 } append_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */

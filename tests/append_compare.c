@@ -53,10 +53,10 @@ static void add(append_writes *w, const append_case *c, const void *array, int32
     w->list[w->count++] = (append_write){at + (size_t)(element * oracle_dtype_size(dtype)), dtype};
 }
 
-/* Whether a head's given scale is one. */
+/* Whether the scale of a head, where one is read, is one. */
 static int scale_holds(append_writes *w, const oracle_tensor *t, int64_t first, int64_t second,
                        int64_t head) {
-    if (t->part->scale == 0 || t->part->scale == ROPE_SCALE_TOKEN_HEAD_MAX)
+    if (t->part->scale == 0 || (t->part->scale == ROPE_SCALE_TOKEN_HEAD_MAX && t->t->in))
         return 1;
     double s = oracle_load(ROPE_F32, t->scale->data, oracle_scale_at(t, first, second, head));
     int holds = s > 0 && isfinite(s);

@@ -60,16 +60,32 @@ static void *reserve(attention_case *c, int64_t count, int64_t size) {
 /* --- the descriptor --- */
 
 static void choose_rope(test_random *r, attention_case *c) {
-    const case_wish wish = {.single = 1, .latent = random_chance(r, 6)};
+    const int plain = c->decode && random_chance(r, 75);
+    const case_wish wish = {.single = 1,
+                            .latent = !c->decode && random_chance(r, 6),
+                            .angle_mode = plain ? ROPE_ANGLE_EXACT : 0,
+                            .single_axis = plain};
     rope_desc *d = &c->base.desc;
     if (c->desc.rotation == ROPE_ATTENTION_ROTATE_NONE) {
         d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
-        d->head_dim = (int32_t)ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80, 127, 128, 128, 192, 576);
+        d->head_dim = c->decode ? (int32_t)ONE_OF(r, 64, 128)
+                                : (int32_t)ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80, 127, 128, 128,
+                                                  192, 576);
         d->position_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
         d->launch = (int32_t)random_between(r, 0, ROPE_LAUNCH_PROGRAMMATIC);
         return;
     }
     case_choose_desc(&c->base, &wish);
+    if (c->decode && d->head_dim <= 128) { /* kernels of matrix instructions have 64 and 128 */
+        d->rotary_dim = d->rotary_dim ? d->rotary_dim : d->head_dim;
+        d->head_dim = d->head_dim <= 64 ? 64 : 128;
+    }
+    if (plain) {
+        d->pairing_out = d->pairing_in;
+        d->arithmetic = 0;
+        d->xpos_scale_base = 0;
+        d->xpos_center = 0;
+    }
     d->shard = random_chance(r, 50) ? ROPE_SHARD_NONE : 0;
     d->shard_rank = d->shard_size = d->k_head_dim = d->k_rotary_offset = 0;
     if (random_chance(r, 20)) {
@@ -78,15 +94,15 @@ static void choose_rope(test_random *r, attention_case *c) {
     }
 }
 
-static void choose_mask(test_random *r, rope_attention_desc *d) {
-    d->mask = (int32_t)random_between(r, 0, ROPE_MASK_TREE);
+static void choose_mask(test_random *r, const attention_case *c, rope_attention_desc *d) {
+    d->mask = (int32_t)random_between(r, 0, c->decode ? ROPE_MASK_FULL : ROPE_MASK_TREE);
     if (random_chance(r, 30))
         d->scale = random_real(r, 0.01, 0.5);
     if (random_chance(r, 20))
         d->soft_cap = random_real(r, 2, 50);
     if (d->mask == ROPE_MASK_TREE)
         return;
-    if (random_chance(r, 30))
+    if (random_chance(r, c->decode ? 60 : 30))
         d->window = ONE_OF(r, 1, 2, 7, 31, 64, 100, 1000);
     if (d->mask == ROPE_MASK_FULL && random_chance(r, 40))
         d->window_right = ONE_OF(r, 1, 3, 17, 64);
@@ -115,9 +131,9 @@ static void choose_desc(test_random *r, attention_case *c) {
         d->v_head_dim = 512;
     else if (dim == 192 && random_chance(r, 60))
         d->v_head_dim = 128;
-    else if (random_chance(r, 25))
+    else if (!c->decode && random_chance(r, 25))
         d->v_head_dim = (int32_t)ONE_OF(r, 1, 3, 16, 40, 64, 80, 128, 129);
-    choose_mask(r, d);
+    choose_mask(r, c, d);
     if (random_chance(r, 30))
         d->sink_dtype = random_chance(r, 50) ? ROPE_F32 : c->base.desc.dtype;
     if (random_chance(r, 45))
@@ -125,6 +141,8 @@ static void choose_desc(test_random *r, attention_case *c) {
     d->cache = (int32_t)random_between(r, ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE);
     if (d->cache == ROPE_CACHE_TABLE)
         d->table_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
+    if (c->decode)
+        return;
     choose_store(r, &d->k, dim);
     choose_store(r, &d->v, d->v_head_dim ? d->v_head_dim : dim);
 }
@@ -160,7 +178,7 @@ static int64_t choose_count(test_random *r, int64_t most) {
 }
 
 static void choose_counts(test_random *r, attention_case *c, const attention_wish *wish) {
-    const int few = !wish->large && random_chance(r, 35);
+    const int few = c->decode || (!wish->large && random_chance(r, 35));
     const int64_t most_keys = few ? LONG_KEYS : 320, dim = dims(c);
     rope_args *a = &c->base.args;
     c->parts = random_chance(r, 3) ? 0 : few ? random_between(r, 1, 2) : random_between(r, 1, 4);
@@ -181,6 +199,8 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
         c->q_count[s] = s && same                           ? c->q_count[0]
                         : most >= n && random_chance(r, 50) ? n
                                                             : choose_count(r, most);
+        if (c->decode)
+            c->q_count[s] = 1;
         /* a query ahead of the first key may have a position below 0, which no table has */
         const int tabled = wish->in_range && c->base.desc.angle_mode == ROPE_ANGLE_TABLE;
         if (c->q_count[s] > c->k_count[s] && (tabled || random_chance(r, 80)))
@@ -230,7 +250,7 @@ static void choose_queries(test_random *r, attention_case *c, int packed) {
 
 /* Keys of a ring that a sequence has gone round. */
 static void choose_ring(test_random *r, attention_case *c) {
-    if (!c->desc.cache || !random_chance(r, 25))
+    if (!c->desc.cache || c->decode || !random_chance(r, 25))
         return;
     const int64_t most = largest(c->k_count, c->parts);
     c->desc.ring = random_between(r, 1, most + 2);
@@ -329,7 +349,7 @@ static void choose_positions(test_random *r, attention_case *c, const attention_
 static void choose_in(test_random *r, attention_case *c, rope_tensor *t, const int64_t count[4],
                       int broadcast) {
     const int64_t plain[4] = {count[1] * count[2] * count[3], count[2] * count[3], count[3], 1};
-    const int given = random_chance(r, 60);
+    const int given = !c->decode && random_chance(r, 60);
     if (given) {
         case_choose_strides(r, count, t->in_stride);
         if (broadcast && random_chance(r, 8))
@@ -350,7 +370,7 @@ static void choose_out(test_random *r, attention_case *c, rope_tensor *t, const 
         memcpy(t->out_stride, t->in_stride, sizeof t->out_stride);
         return;
     }
-    const int given = random_chance(r, 50);
+    const int given = !c->decode && random_chance(r, 50);
     if (given)
         case_choose_strides(r, count, t->out_stride);
     t->out = (void *)(uintptr_t)case_reserve_view(&c->base, oracle_dtype_size(c->base.desc.dtype),
@@ -480,7 +500,7 @@ static void reserve_cache(test_random *r, attention_case *c, int32_t tensor) {
     count_cache(c, tensor, count);
     for (int d = 0; d < 5; d++)
         extent *= count[d];
-    if (random_chance(r, 70)) {
+    if (!c->decode && random_chance(r, 70)) {
         cache_strides(r, count, 0, cache->stride);
         extent = cache_extent(count, cache->stride, 0);
     }
@@ -512,7 +532,8 @@ static void choose_caches(test_random *r, attention_case *c) {
         d->k.dim_block = d->v.dim_block = 0;
     }
     choose_pages(r, c);
-    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || random_chance(r, 60)) {
+    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || c->decode ||
+        random_chance(r, 60)) {
         reserve_cache(r, c, ORACLE_K);
         if (!latent)
             reserve_cache(r, c, ORACLE_V);
@@ -583,7 +604,7 @@ static void choose_bits(test_random *r, attention_case *c) {
 static void choose_defaults(test_random *r, attention_case *c) {
     if (!c->desc.cache && c->args.k_tokens == c->base.args.tokens && random_chance(r, 60))
         c->args.k_tokens = 0;
-    if (random_chance(r, 30))
+    if (random_chance(r, c->decode ? 80 : 30))
         c->base.args.position_flag = reserve(c, 1, 4);
 }
 
@@ -600,11 +621,13 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->desc.struct_size = sizeof base->desc;
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
+    c->decode = !wish->large && random_chance(r, wish->gradients ? 10 : 35);
+    base->alignment = c->decode ? 16 : 0;
     choose_desc(r, c);
     if (wish->gradients)
         choose_differentiable(c);
     choose_counts(r, c, wish);
-    const int packed = c->parts == 0 || random_chance(r, 35);
+    const int packed = c->parts == 0 || (!c->decode && random_chance(r, 35));
     choose_queries(r, c, packed);
     choose_keys(r, c, packed);
     if (c->desc.cache)

@@ -15,6 +15,7 @@ typedef struct attention_case {
     rope_attention_args args; /* points into the arena; no workspace */
     int64_t parts, q_count[ATTENTION_MAX_PARTS], k_count[ATTENTION_MAX_PARTS];
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
+    int32_t decode; /* one query a sequence, in tensors and a cache that lie as most do */
 } attention_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */

@@ -242,7 +242,7 @@ static void add_fault(attention_case *c) {
     const int64_t part = c->parts ? random_between(r, 0, c->parts - 1) : -1;
     if (part < 0)
         return;
-    const int64_t kind = random_between(r, 0, 5);
+    const int64_t kind = c->decode && random_chance(r, 50) ? 4 : random_between(r, 0, 5);
     if (kind == 0 && a->q_lengths)
         store_index(c, 0, a->q_lengths, part, bad_count(r, a->rope.tokens));
     if (kind == 1 && a->k_lengths)
@@ -267,6 +267,6 @@ void attention_fill(attention_case *c, const attention_wish *wish) {
     fill_bits(c);
     if (c->args.rope.position_flag)
         *c->args.rope.position_flag = 0;
-    if (!wish->in_range && random_chance(&c->base.random, 20))
+    if (!wish->in_range && random_chance(&c->base.random, c->decode ? 40 : 20))
         add_fault(c);
 }

@@ -11,6 +11,20 @@ static int32_t even_up_to(test_random *r, int64_t most) {
     return (int32_t)(2 * random_between(r, 0, most / 2));
 }
 
+/* As they came, but multiples of 16 and 8. */
+static void round_shape(test_random *r, rope_desc *d) {
+    d->dtype = random_chance(r, 50) ? ROPE_F16 : ROPE_BF16;
+    d->head_dim = (d->head_dim + 15) / 16 * 16;
+    d->rotary_dim = (d->rotary_dim + 15) / 16 * 16;
+    d->rotary_offset = d->rotary_offset / 8 * 8;
+    if (d->rotary_offset > d->head_dim - case_rotary_dim(d))
+        d->rotary_offset = 0;
+    d->k_head_dim = (d->k_head_dim + 15) / 16 * 16;
+    d->k_rotary_offset = d->k_rotary_offset / 8 * 8;
+    if (d->k_head_dim && d->k_head_dim < case_rotary_dim(d) + d->k_rotary_offset)
+        d->k_head_dim = (int32_t)case_rotary_dim(d) + d->k_rotary_offset;
+}
+
 static void choose_shape(test_random *r, rope_desc *d, const case_wish *wish) {
     static const int32_t dtypes[] = {ROPE_F32,  ROPE_F32,  ROPE_F16, ROPE_F16,
                                      ROPE_BF16, ROPE_BF16, ROPE_F64};
@@ -30,6 +44,8 @@ static void choose_shape(test_random *r, rope_desc *d, const case_wish *wish) {
         d->k_head_dim = (int32_t)(random_chance(r, 50) ? rotary : random_between(r, rotary, 576));
         d->k_rotary_offset = even_up_to(r, d->k_head_dim - rotary);
     }
+    if (wish->vectors)
+        round_shape(r, d);
     d->pairing_in = (int32_t)random_between(r, 0, 2);
     d->pairing_out = (int32_t)random_between(r, 0, 2);
     d->direction = (int32_t)random_between(r, 0, 3);
@@ -45,7 +61,8 @@ static void choose_angle(test_random *r, rope_desc *d, const case_wish *wish) {
     if (d->angle_mode != ROPE_ANGLE_TABLE)
         return;
     d->table_dtype = random_chance(r, 40) ? d->dtype : (int32_t)random_between(r, 0, ROPE_F32);
-    d->table_width = (int32_t)random_between(r, 0, ROPE_TABLE_FULL);
+    d->table_width =
+        (int32_t)random_between(r, 0, wish->vectors ? ROPE_TABLE_HALF : ROPE_TABLE_FULL);
     d->out_of_range = (int32_t)random_between(r, 0, ROPE_OUT_OF_RANGE_CLAMP);
 }
 

@@ -23,6 +23,8 @@ int64_t case_rotary_dim(const rope_desc *desc) {
 
 const void *case_reserve(test_case *c, int64_t bytes, int64_t alignment) {
     int64_t offset = (int64_t)c->bytes + random_between(&c->random, 1, 200);
+    if (alignment < c->alignment)
+        alignment = c->alignment;
     offset = (offset + alignment - 1) / alignment * alignment;
     c->piece[c->pieces++] = (case_piece){(size_t)offset, (size_t)bytes, (size_t)alignment};
     c->bytes = (size_t)(offset + bytes);

@@ -26,7 +26,8 @@ typedef struct test_case {
     size_t bytes;
     case_piece piece[CASE_MAX_PIECES];
     int32_t pieces;
-    int32_t wild; /* 1: data holds infinities, NaNs, subnormals and the largest numbers */
+    int32_t wild;      /* 1: data holds infinities, NaNs, subnormals and the largest numbers */
+    int64_t alignment; /* of every piece at least, in bytes */
     double list[2][CASE_MAX_PAIRS];
     uint8_t axis[CASE_MAX_PAIRS];
     test_random random;
@@ -43,6 +44,7 @@ typedef struct case_wish {
     int32_t in_range;     /* 1: no token is out of a table's range */
     int32_t single;       /* 1: dtype is not ROPE_F64 */
     int32_t latent;       /* 1: heads of 512 elements and a window of 64 behind them (MLA) */
+    int32_t vectors;      /* 1: 16 bits, sizes and offsets that vectors of 8 elements divide */
 } case_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */

@@ -231,7 +231,7 @@ static rope_append_part whole_part(test_random *r, int norm, int32_t dtype) {
             .type = ROPE_NORM_RMS,
             .weight = (int32_t)random_between(r, ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT),
             .rounding = (int32_t)random_between(r, ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE),
-            .eps = 1e-6};
+            .eps = random_real(r, 1e-6, 1e-2)};
     if (random_between(r, 0, 1)) {
         part.store_dtype = eight[random_between(r, 0, 3)];
         part.scale = ROPE_SCALE_TENSOR;
@@ -255,6 +255,11 @@ static void whole_lists(append_case *c, unsigned char *at) {
     }
     c->args.slots = at;
     c->args.rope.position_ids = random_between(r, 0, 2) ? at + 64 : NULL;
+    c->args.rope.position_offset = random_signed(r, 40);
+    if (c->args.rope.position_ids && random_between(r, 0, 1)) {
+        c->args.rope.batch = WHOLE_TOKENS;
+        c->args.rope.tokens = 1;
+    }
     c->args.q_scale.data = c->desc.q.scale ? at + 128 : NULL;
     c->args.k_cache.scale.data = c->desc.k.scale ? at + 132 : NULL;
     c->args.v_cache.scale.data = c->desc.v.scale ? at + 136 : NULL;
@@ -285,6 +290,8 @@ static void make_whole(append_case *c, int64_t index) {
                                .pairing_in = ROPE_PAIRING_HALF_SPLIT + index / 2 % 2,
                                .position_dtype = (int32_t)random_between(r, ROPE_I32, ROPE_I64)};
     c->desc.rope.pairing_out = c->desc.rope.pairing_in;
+    c->desc.rope.direction = (int32_t)random_between(r, 0, ROPE_INVERSE);
+    c->desc.rope.attention_factor = random_between(r, 0, 1) ? random_real(r, 0.5, 2) : 0;
     c->desc.cache = ROPE_CACHE_SLOTS;
     c->desc.page_size = random_between(r, 1, WHOLE_SLOTS);
     c->desc.slot_dtype = (int32_t)random_between(r, ROPE_I32, ROPE_I64);

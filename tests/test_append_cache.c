@@ -96,7 +96,8 @@ static int64_t boundaries(int32_t dtype, float *x) {
     return count;
 }
 
-static void check_conversions(int32_t dtype, float scale, const char *kernel) {
+/* From elements of `from`. */
+static void check_conversions(int32_t from, int32_t dtype, float scale, const char *kernel) {
     static float x[MOST_BOUNDARIES];
     append_case c;
     int64_t count = boundaries(dtype, x);
@@ -104,12 +105,13 @@ static void check_conversions(int32_t dtype, float scale, const char *kernel) {
     size_t elements = (size_t)(tokens * BOUNDARY_DIM), start[3];
     unsigned char *arena =
         make_arena(&c, (size_t[]){elements * 4, elements, sizeof scale}, 3, start);
-    for (int64_t i = 0; i < count; i++)
-        x[i] *= scale;
     memset(arena, 0, elements * 4);
     memcpy(arena + start[2], &scale, sizeof scale);
-    memcpy(arena, x, (size_t)count * 4);
-    c.desc.rope.dtype = ROPE_F32;
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = (float)oracle_round(from, (double)(x[i] * scale));
+        oracle_store(from, arena, i, x[i]);
+    }
+    c.desc.rope.dtype = from;
     c.desc.rope.head_dim = BOUNDARY_DIM;
     c.desc.rotation = ROPE_ROTATION_OFF;
     c.desc.cache = ROPE_CACHE_SEQUENCE;
@@ -126,8 +128,8 @@ static void check_conversions(int32_t dtype, float scale, const char *kernel) {
         for (int64_t i = 0; i < count; i++) {
             int got = c.base.arena[start[1] + (size_t)i],
                 wanted = nearest_code(dtype, x[i] / scale);
-            CHECK(got == wanted, "%s: type %d of %a / %a is %#x, not %#x", kernel, dtype,
-                  (double)x[i], (double)scale, (unsigned)got, (unsigned)wanted);
+            CHECK(got == wanted, "%s: type %d of %a of type %d / %a is %#x, not %#x", kernel, dtype,
+                  (double)x[i], from, (double)scale, (unsigned)got, (unsigned)wanted);
         }
     append_free(&c);
 }
@@ -138,9 +140,70 @@ TEST(append_cache, eight_bits_are_the_nearest) {
                                    0x1p127F, FLT_MAX, 0x1p-126F, 0x1p-127F, 0x1p-149F};
     const char *kernel;
     for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
-        for (int i = 0; i < 4; i++)
-            for (size_t j = 0; j < sizeof scales / sizeof scales[0]; j++)
-                check_conversions(small_types[i], scales[j], kernel);
+        for (int32_t from = ROPE_F32; from <= ROPE_BF16; from++)
+            for (int i = 0; i < 4; i++)
+                for (size_t j = 0; j < sizeof scales / sizeof scales[0]; j++)
+                    check_conversions(from, small_types[i], scales[j], kernel);
+}
+
+/* NaNs of every payload, quiet or not, signed or not. */
+static float nan_of(int64_t i) {
+    static const uint32_t bits[] = {0x7f800001u, 0x7fffffffu, 0xff800001u, 0xffffffffu,
+                                    0x7fc00000u, 0x7f80ffffu, 0xffbfffffu};
+    float x;
+    memcpy(&x, &bits[i % 7], sizeof x);
+    return x;
+}
+
+enum { NAN_DIM = 75 };
+
+/* Through f32 weights into dtype, and from f32 to what the cache stores. */
+static void check_nans(int32_t dtype, int32_t store, const char *kernel) {
+    append_case c;
+    size_t start[4];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){NAN_DIM * 4, NAN_DIM * 4, NAN_DIM * 4, NAN_DIM * 4}, 4, start);
+    for (int64_t i = 0; i < NAN_DIM; i++) {
+        const float x = nan_of(i);
+        if (dtype == ROPE_F32)
+            memcpy(arena + 4 * i, &x, 4);
+        else
+            oracle_store(dtype, arena, i, 1);
+        memcpy(arena + start[1] + 4 * i, &x, 4);
+    }
+    c.desc.rope.dtype = dtype;
+    c.desc.rope.head_dim = NAN_DIM;
+    c.desc.rotation = ROPE_ROTATION_OFF;
+    c.desc.cache = ROPE_CACHE_SEQUENCE;
+    c.desc.page_size = 1;
+    c.desc.v.store_dtype = store;
+    c.desc.v.norm = (rope_norm){.type = dtype == ROPE_F32 ? 0 : ROPE_NORM_RMS,
+                                .weight = dtype == ROPE_F32 ? 0 : ROPE_NORM_WEIGHT,
+                                .weight_dtype = dtype == ROPE_F32 ? 0 : ROPE_F32};
+    c.args.rope.batch = c.args.rope.tokens = c.args.pages = 1;
+    c.args.v = (rope_tensor){.in = arena, .out = arena + start[2], .heads = 1};
+    c.args.v_weight.data = dtype == ROPE_F32 ? NULL : arena + start[1];
+    c.args.v_cache.data = arena + start[3];
+    const int ran = run_into(&c, kernel);
+    for (int64_t i = 0; ran && i < NAN_DIM; i++) {
+        const double out = oracle_load(dtype, arena + start[2], i),
+                     stored = oracle_load(store, arena + start[3], i);
+        CHECK(isnan(out) && (store == ROPE_I8 ? stored == 0 : isnan(stored)),
+              "%s: NaN %lld becomes %g in type %d and %g in type %d", kernel, (long long)i, out,
+              dtype, stored, store);
+    }
+    append_free(&c);
+}
+
+TEST(append_cache, a_nan_stays_one) {
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
+        for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+            for (int32_t store = ROPE_F32; store <= ROPE_BF16; store++)
+                check_nans(dtype, store, kernel);
+            for (int i = 0; i < 4; i++)
+                check_nans(dtype, small_types[i], kernel);
+        }
 }
 
 /* A few of each format by hand: largest, least, least normal, infinity and NaN. */
@@ -271,9 +334,11 @@ static void make_moved(moved *m, int32_t dtype, int32_t store, int32_t scale, in
 static void put(moved *m, int32_t source, int64_t first, int64_t step) {
     append_case *c = &m->c;
     for (int64_t t = 0; t < MOVED_TOKENS; t++) {
-        int64_t position = first + t * step;
+        int64_t position = step == 0 && t > 0 ? 12345 : first + t * step;
         memcpy(c->base.arena + m->ids + 8 * t, &position, sizeof position);
     }
+    /* one entry for all that move by one distance */
+    c->args.rope.position_stride[0] = step == 0;
     c->desc.k_source = source;
     c->args.rope.k.in = source == ROPE_SOURCE_CACHE ? NULL : c->base.arena + m->in;
     c->args.cache_starts = NULL;
@@ -326,6 +391,8 @@ static void check_lost(const moved *m, const double *a, const double *b, double 
     }
 }
 
+enum { MOVES = 6 };
+
 static void check_moves(int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
     double *x = malloc((size_t)moved_elements * 3 * sizeof *x), *first = x;
     double *shifted = x + moved_elements, *other = shifted + moved_elements;
@@ -342,6 +409,14 @@ static void check_moves(int32_t dtype, int32_t store, int32_t scale, int64_t see
     put(&m, ROPE_SOURCE_TENSOR, start + by, 1);
     read_moved(&m, other);
     check_lost(&m, shifted, other, lost(&m, 3, 1), "moved, beside computed there");
+    if (store <= ROPE_BF16) { /* 8 bits may saturate on the way */
+        for (int i = 1; i <= MOVES; i++)
+            put(&m, ROPE_SOURCE_CACHE, by, 0);
+        read_moved(&m, shifted);
+        put(&m, ROPE_SOURCE_TENSOR, start + (1 + MOVES) * by, 1);
+        read_moved(&m, other);
+        check_lost(&m, shifted, other, lost(&m, 2 + MOVES, MOVES), "moved again and again");
+    }
     append_free(&m.c);
     free(x);
 }

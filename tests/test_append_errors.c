@@ -125,6 +125,10 @@ TEST(append_errors, names_of_values) {
 #define NAMED(base, field, value, text) {&(base), offsetof(rope_append_desc, field), value, text}
         NAMED(plain, k.store_dtype, ROPE_F8E4M3,
               "k.store_dtype is 7 (ROPE_F8E4M3); allowed is 0 without a cache"),
+        NAMED(plain, rope.dtype, ROPE_F8E4M3,
+              "dtype is 7 (ROPE_F8E4M3); allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)"),
+        NAMED(plain, rope.dtype, 0,
+              "dtype is not given; allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)"),
         NAMED(plain, slot_dtype, 11, "slot_dtype is 11; allowed is 0 without a cache"),
         NAMED(plain, q.scale, ROPE_SCALE_TENSOR,
               "q.scale is 1 (ROPE_SCALE_TENSOR); allowed is 0 unless q.store_dtype has 8 bits"),
@@ -620,6 +624,32 @@ TEST(append_errors, overlap_of_tensors) {
     call_free(&call);
 }
 
+/* What a call reads beside its tensors. */
+TEST(append_errors, overlap_of_lists) {
+    static append_call call;
+    rope_append_desc desc = cached_desc(ROPE_CACHE_SLOTS);
+    desc.q.norm = desc.v.norm =
+        (rope_norm){.type = ROPE_NORM_RMS, .weight = ROPE_NORM_WEIGHT, .weight_dtype = ROPE_F32};
+    desc.q.store_dtype = desc.k.store_dtype = ROPE_F8E4M3;
+    desc.q.scale = ROPE_SCALE_TENSOR;
+    desc.k.scale = ROPE_SCALE_TOKEN_HEAD;
+    call_make(&call, &desc);
+    call.args.q_weight.data = call.args.v_weight.data = part_of(&call, 9);
+    call.args.q_scale.data = call.args.k_cache.scale.data = part_of(&call, 9);
+    GOOD_CALL(call, (void)a);
+    BAD_CALL(call, overlap, "slots", "v_cache", a.slots = part_of(&call, 7));
+    BAD_CALL(call, overlap, "slots", "q.out", a.slots = part_of(&call, 1) - 8);
+    BAD_CALL(call, overlap, "q_weight", "k_cache", a.q_weight.data = part_of(&call, 6));
+    BAD_CALL(call, overlap, "v_weight", "v.out", a.v_weight.data = part_of(&call, 5) - 4);
+    BAD_CALL(call, overlap, "q_scale", "q.out", a.q_scale.data = part_of(&call, 1));
+    BAD_CALL(call, overlap, "k_cache.scale", "k_cache", a.k_cache.scale.data = part_of(&call, 6));
+    call_free(&call);
+    desc = cached_desc(ROPE_CACHE_TABLE);
+    call_make(&call, &desc);
+    BAD_CALL(call, overlap, "block_table", "k_cache", a.block_table = part_of(&call, 6));
+    call_free(&call);
+}
+
 /* K and V in one tensor, as [pages, 2, page, heads, dim], [pages, page, heads, 2, dim] and
  * [pages, heads, page, 2 * dim]. */
 TEST(append_errors, caches_in_one_tensor) {
@@ -657,6 +687,10 @@ TEST(append_errors, scales_in_the_cache) {
     GOOD_CALL(call, (void)a);
     BAD_CALL(call, overlap, "k_cache.scale", "k_cache",
              a.k_cache.scale.data = part_of(&call, 6) + DIM - 4);
+    rope_plan_destroy(call.plan);
+    desc.k.scale = ROPE_SCALE_TOKEN_HEAD;
+    call.plan = plan_of(&desc);
+    GOOD_CALL(call, (void)a);
     call_free(&call);
 }
 
@@ -729,6 +763,39 @@ TEST(append_errors, values) {
     check_index(ROPE_CACHE_SLOTS, 3, INT64_MAX, "slots[0, 3] is 9223372036854775807", "0..15");
     check_index(ROPE_CACHE_TABLE, 2, 4, "block_table[1, 0] is 4", "batch 1, token 0");
     check_index(ROPE_CACHE_TABLE, 0, -1, "block_table[0, 0] is -1", "0..3 (pages - 1)");
+    desc = cached_desc(ROPE_CACHE_TABLE);
+    call_make(&call, &desc);
+    BAD_CALL(
+        call, ROPE_ERROR_POSITION_RANGE, "token 0 is -1", "0..9223372036854775806",
+        (STRIDE(a.table_stride, 1, 0), a.table_pages = INT64_MAX, a.rope.position_offset = -1));
+    call_free(&call);
+}
+
+/* A scale that is none is named by its place. */
+static void check_scale(int32_t scale, int entry, float value, const char *text) {
+    static append_call call;
+    rope_append_desc desc = cached_desc(ROPE_CACHE_SLOTS);
+    desc.v.store_dtype = ROPE_I8;
+    desc.v.scale = scale;
+    call_make(&call, &desc);
+    call.args.v_cache.scale.data = part_of(&call, 9);
+    for (int64_t slot = 0; slot < BATCH * TOKENS; slot++)
+        memcpy(call.before + (size_t)8 * PART + (size_t)slot * 8, &slot, sizeof slot);
+    memcpy(call.before + (size_t)9 * PART + (size_t)entry * sizeof value, &value, sizeof value);
+    CHECK_STATUS(ROPE_OK,
+                 rope_device_copy_in(device_open(), call.memory, call.before, sizeof call.before));
+    BAD_CALL(call, invalid, text, "allowed is > 0 and finite", (void)a);
+    call_free(&call);
+}
+
+TEST(append_errors, values_of_scales) {
+    if (!device_is_host())
+        SKIP("scales are read on the device");
+    check_scale(ROPE_SCALE_TENSOR, 0, 0, "v_cache.scale of head 0 is 0;");
+    check_scale(ROPE_SCALE_TENSOR, 0, -0.0F, "v_cache.scale of head 0 is -0;");
+    check_scale(ROPE_SCALE_HEAD, 1, NAN, "v_cache.scale of head 1 is nan;");
+    check_scale(ROPE_SCALE_HEAD, 1, -2, "v_cache.scale of head 1 is -2;");
+    check_scale(ROPE_SCALE_TOKEN_HEAD, 11, INFINITY, "v_cache.scale[1, 1, 1] is inf;");
 }
 
 /* Nothing to write: success, whatever the pointers. */

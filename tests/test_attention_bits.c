@@ -194,13 +194,16 @@ static void shorten(attention_case *c, int key) {
     *last = key ? --c->k_count[0] : --c->q_count[0];
 }
 
-/* Kernels of 16-bit heads of 64 and 128: a prompt, and few queries of many keys. */
+/* Kernels of 16-bit heads of 64 and 128: a prompt, and one query or two of many keys. */
 static void check_heads(int shortened) {
     attention_required();
     for (int i = 0; i < 8; i++) {
         attention_case c;
         const char *kernel;
-        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128, i & 4 ? 40 : 2,
+        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128,
+                   i & 4       ? 40
+                   : shortened ? 2
+                               : 1 + (i & 1),
                    i & 4 ? 70 : 600, 4);
         if (shortened)
             shorten(&c, i & 2);

@@ -46,7 +46,8 @@ rope_status rope_append_mapping_check(const rope_append_problem *problem,
 }
 
 rope_status rope_append_mapping_read(const rope_append_problem *problem,
-                                     const rope_append_args *args, rope_append_call *call) {
+                                     const rope_append_args *args, rope_append_call *call,
+                                     rope_region *list) {
     const rope_args *rope = &args->rope;
     call->pages = args->pages;
     call->slots = args->slots;
@@ -55,7 +56,7 @@ rope_status rope_append_mapping_read(const rope_append_problem *problem,
     call->starts = args->cache_starts;
     if (problem->cache == ROPE_CACHE_SLOTS)
         return rope_list_read("slots", args->slots, args->slot_stride, rope->batch, rope->tokens,
-                              problem->slot_wide ? 8 : 4, call->slot_stride);
+                              problem->slot_wide ? 8 : 4, call->slot_stride, list);
     rope_status status =
         rope_index_check("cache_starts", args->cache_starts, call->rope.position.wide ? 8 : 4);
     if (status != ROPE_OK || problem->cache == ROPE_CACHE_SEQUENCE)
@@ -66,7 +67,7 @@ rope_status rope_append_mapping_read(const rope_append_problem *problem,
                          (long long)args->table_pages);
     return rope_list_read("block_table", args->block_table, args->table_stride,
                           rope->cu_seqlens ? rope->sequences : rope->batch, args->table_pages,
-                          problem->table_wide ? 8 : 4, call->table_stride);
+                          problem->table_wide ? 8 : 4, call->table_stride, list);
 }
 
 rope_status rope_append_q_scale_read(const rope_append_problem *problem,

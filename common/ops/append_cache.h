@@ -10,9 +10,11 @@
 rope_status rope_append_mapping_check(const rope_append_problem *problem,
                                       const rope_append_args *args);
 
-/* Fills what rope_append_mapping_check checked, which must be there when a tensor is cached. */
+/* Fills what rope_append_mapping_check checked, which must be there when a tensor is cached, and
+ * the region of slots or of the table. */
 rope_status rope_append_mapping_read(const rope_append_problem *problem,
-                                     const rope_append_args *args, rope_append_call *call);
+                                     const rope_append_args *args, rope_append_call *call,
+                                     rope_region *list);
 
 /* Fills cache and scale of k or v, whose heads are known, and the regions of both. */
 rope_status rope_append_cache_read(const rope_append_problem *problem, const rope_append_args *args,

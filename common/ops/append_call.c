@@ -17,6 +17,8 @@ static const char *const weight_names[] = {"q_weight", "k_weight", "v_weight"};
 typedef struct tensor_regions {
     rope_tensor_spans spans; /* unset where it is read from the cache */
     rope_region stored[2];   /* cache and scale */
+    rope_region weight;
+    int64_t weight_stride[2];
 } tensor_regions;
 
 static const rope_tensor *tensor_of(const rope_append_args *args, int which) {
@@ -149,9 +151,10 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
 }
 
 static rope_status read_weight(const rope_append_problem *problem, const rope_append_args *args,
-                               int which, rope_append_operand *o) {
+                               int which, rope_append_operand *o, tensor_regions *regions) {
     const rope_append_steps *steps = &problem->steps[which];
     const rope_norm_weight *given = weight_of(args, which);
+    regions->weight.name = NULL;
     if (steps->weight == 0)
         return ROPE_OK;
     const int32_t element = rope_dtype_size(steps->weight_dtype);
@@ -162,9 +165,15 @@ static rope_status read_weight(const rope_append_problem *problem, const rope_ap
     rope_status status = rope_pointer_check(weight_names[which], "data", given->data, element);
     if (status != ROPE_OK)
         return status;
-    const int64_t count[2] = {o->heads, steps->norm_dim}, stride[2] = {o->weight_stride, 1};
-    rope_span span = {.dims = 2, .count = count, .stride = stride, .element = element};
-    if (!rope_span_place(&span, given->data))
+    rope_region *region = &regions->weight;
+    region->name = weight_names[which];
+    region->written = 0;
+    region->count[0] = o->heads;
+    region->count[1] = steps->norm_dim;
+    regions->weight_stride[0] = o->weight_stride;
+    regions->weight_stride[1] = 1;
+    region->span = (rope_span){2, region->count, regions->weight_stride, element, 0, 0};
+    if (!rope_span_place(&region->span, given->data))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s.head_stride is %lld; allowed is what stays within 64-bit addresses "
                          "with %lld heads",
@@ -186,7 +195,7 @@ static rope_status read_tensor(const rope_append_problem *problem, const rope_ap
     status = which == ROPE_APPEND_Q
                  ? rope_append_q_scale_read(problem, args, o, &regions->stored[1])
                  : rope_append_cache_read(problem, args, which, o, regions->stored);
-    return status == ROPE_OK ? read_weight(problem, args, which, o) : status;
+    return status == ROPE_OK ? read_weight(problem, args, which, o, regions) : status;
 }
 
 /* --- overlap --- */
@@ -199,13 +208,16 @@ static void add_tensor(rope_regions *list, const rope_append_operand *o, int whi
         rope_regions_add(list, in_names[which], 0, &regions->spans.in);
     for (int i = 0; i < 2; i++)
         rope_regions_add_region(list, &regions->stored[i]);
+    rope_regions_add_region(list, &regions->weight);
 }
 
 /* A tensor's own in and out were compared with its strides. */
 static rope_status check_overlap(const rope_append_call *call,
-                                 const tensor_regions regions[ROPE_APPEND_TENSORS]) {
+                                 const tensor_regions regions[ROPE_APPEND_TENSORS],
+                                 const rope_region *mapping) {
     rope_regions list;
     list.count = 0;
+    rope_regions_add_region(&list, mapping);
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->tensor[t].heads)
             add_tensor(&list, &call->tensor[t], t, &regions[t]);
@@ -217,8 +229,10 @@ static rope_status check_overlap(const rope_append_call *call,
 static rope_status read_all(const rope_append_problem *problem, const rope_append_args *args,
                             rope_append_call *call, int *empty) {
     tensor_regions regions[ROPE_APPEND_TENSORS];
+    rope_region mapping;
     int cached = 0;
     memset(call, 0, sizeof *call);
+    mapping.name = NULL;
     rope_status status = rope_extent_check(&args->rope);
     if (status == ROPE_OK)
         status = check_unread(problem, args);
@@ -231,8 +245,8 @@ static rope_status read_all(const rope_append_problem *problem, const rope_appen
     if (status == ROPE_OK)
         status = rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope);
     if (status == ROPE_OK && cached)
-        status = rope_append_mapping_read(problem, args, call);
-    return status == ROPE_OK ? check_overlap(call, regions) : status;
+        status = rope_append_mapping_read(problem, args, call, &mapping);
+    return status == ROPE_OK ? check_overlap(call, regions, &mapping) : status;
 }
 
 rope_status rope_append_call_read(const void *problem, const void *given, void *call, void **stream,

@@ -258,9 +258,10 @@ static rope_status read_caches(const rope_attention_problem *problem,
     if (problem->cache != ROPE_CACHE_TABLE)
         return ROPE_OK;
     call->block_table = args->block_table;
+    rope_region table;
     return rope_list_read("block_table", args->block_table, args->table_stride,
                           key_rows(problem, args), call->table_pages, problem->table_wide ? 8 : 4,
-                          call->table_stride);
+                          call->table_stride, &table);
 }
 
 static rope_status check_heads(const rope_attention_args *args, int cached) {

@@ -6,16 +6,21 @@
 #include <string.h>
 
 rope_status rope_list_read(const char *name, const void *data, const int64_t given[2],
-                           int64_t outer, int64_t inner, int32_t element, int64_t stride[2]) {
+                           int64_t outer, int64_t inner, int32_t element, int64_t stride[2],
+                           rope_region *region) {
     const int zero = rope_all_zero(given, 2);
     stride[0] = zero ? inner : given[0];
     stride[1] = zero ? 1 : given[1];
+    region->name = NULL;
     rope_status status = rope_pointer_check("", name, data, element);
     if (status != ROPE_OK || outer == 0)
         return status;
-    const int64_t count[2] = {outer, inner};
-    rope_span span = {.dims = 2, .count = count, .stride = stride, .element = element};
-    if (!rope_span_place(&span, data))
+    region->name = name;
+    region->written = 0;
+    region->count[0] = outer;
+    region->count[1] = inner;
+    region->span = (rope_span){2, region->count, stride, element, 0, 0};
+    if (!rope_span_place(&region->span, data))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "the stride of %s is [%lld, %lld]; allowed is what stays within 64-bit "
                          "addresses with %lld and %lld entries",
@@ -67,8 +72,6 @@ rope_status rope_scale_read(int32_t kind, const char *name, const rope_scale *gi
                          "%s.stride is [%lld, %lld, %lld] and may give two entries one address; "
                          "allowed is strides that clear the dimensions below them",
                          name, (long long)stride[0], (long long)stride[1], (long long)stride[2]);
-    if (!region->written)
-        region->name = NULL;
     return ROPE_OK;
 }
 

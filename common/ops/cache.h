@@ -14,13 +14,14 @@ typedef struct rope_cache_form {
     int written; /* 0: it is only read, and may share addresses */
 } rope_cache_form;
 
-/* Strides of a list of two dimensions, contiguous where all are 0. */
+/* Strides of a list of two dimensions, contiguous where all are 0, and its region. */
 rope_status rope_list_read(const char *name, const void *data, const int64_t given[2],
-                           int64_t outer, int64_t inner, int32_t element, int64_t stride[2]);
+                           int64_t outer, int64_t inner, int32_t element, int64_t stride[2],
+                           rope_region *region);
 
 rope_status rope_scale_fail(const char *name, const rope_scale *scale, const char *allowed);
 
-/* Fills an operand's scale and, where it is written, its region. Strides that the kind of scale
+/* Fills an operand's scale and its region. Strides that the kind of scale
  * does not read stay 0. count: over what stride is. */
 rope_status rope_scale_read(int32_t kind, const char *name, const rope_scale *given,
                             const int64_t count[3], int written, rope_append_operand *operand,

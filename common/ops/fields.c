@@ -174,11 +174,11 @@ rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *
                                rope_desc *full) {
     rope_desc desc = *given;
     rope_status status = ROPE_OK;
-    if (given->dtype == ROPE_F64)
-        return rope_fail(
-            ROPE_ERROR_INVALID_VALUE,
-            "dtype is %d (ROPE_F64); allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)",
-            given->dtype);
+    if (given->dtype < ROPE_F32 || given->dtype > ROPE_BF16)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "dtype is %s; allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)",
+                         given->dtype ? rope_choice_name(rope_dtype_names, given->dtype).text
+                                      : "not given");
     if (!rotates) {
         status = rope_unread_check(given, rotation_fields, ROPE_COUNT(rotation_fields), "", where);
         desc.rotary_dim = 2;

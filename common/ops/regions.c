@@ -16,9 +16,8 @@ void rope_regions_add_region(rope_regions *list, const rope_region *region) {
 
 rope_status rope_regions_check(const rope_regions *list) {
     for (int i = 0; i < list->count; i++)
-        for (int j = 0; j < i; j++)
-            if ((list->at[i].written || list->at[j].written) &&
-                !rope_span_disjoint(list->at[i].span, list->at[j].span))
+        for (int j = list->at[i].written ? 0 : list->count; j < list->count; j++)
+            if (j != i && !rope_span_disjoint(list->at[i].span, list->at[j].span))
                 return rope_fail(ROPE_ERROR_OVERLAP,
                                  "%s is %#llx and %s is %#llx: they overlap; allowed is disjoint "
                                  "views",

@@ -230,7 +230,8 @@ ROPE_API rope_status rope_append_config_norm(rope_config *config, rope_norm *nor
  * not wait for a device; slots, tables, starts, positions and scales may change in device memory
  * between replays of a graph.
  * @param plan  of rope_append_plan_create
- * @param args  tensors are disjoint, but that q.out, k.out and v.out may be their in
+ * @param args  what is written is disjoint from everything else, but that q.out, k.out and v.out
+ *              may be their in. Tensors, caches, scales, weights, slots and block_table are checked
  * @return what rope_apply returns; nothing is written unless ROPE_OK
  */
 ROPE_API rope_status rope_append(const rope_plan *plan, const rope_append_args *args);

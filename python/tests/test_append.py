@@ -14,9 +14,11 @@ from transformers import LlamaConfig, Qwen3Config, StaticCache
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
 from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM, Qwen3RMSNorm
+from transformers.models.stablelm.modeling_stablelm import StableLmLayerNormPerHead
 
 op = torch.ops.ropekit.append
 TOKENS, HEADS, KV, DIM, PAGES, SIZE = 7, 4, 2, 64, 5, 4
@@ -381,6 +383,18 @@ def test_keys_move_in_their_cache(kept: torch.dtype, places: str, device: str) -
 
 # ---- Transformers ----
 
+
+class StableLmNorm(StableLmLayerNormPerHead):
+    """Of heads ahead of elements."""
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return torch.stack([norm.weight for norm in self.norms])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.unsqueeze(2)).squeeze(2)
+
+
 NORMS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
     "Qwen3": (Qwen3RMSNorm(DIM), (3, HEADS, DIM), QWEN),
     "Llama": (LlamaRMSNorm(DIM), (3, HEADS, DIM), QWEN),
@@ -399,6 +413,21 @@ NORMS: dict[str, tuple[Any, tuple[int, ...], dict[str, Any]]] = {
         (3, HEADS, DIM),
         {"norm_type": "layer", "norm_eps": 1e-5},
     ),
+    "StableLM": (
+        StableLmNorm(DIM, HEADS),
+        (3, HEADS, DIM),
+        {"norm_type": "layer", "norm_eps": 1e-5},
+    ),
+    "Gemma 4": (
+        Gemma4RMSNorm(DIM),
+        (3, HEADS, DIM),
+        {"norm_type": "rms", "norm_eps": 1e-6},
+    ),
+    "Gemma 4, v": (
+        Gemma4RMSNorm(DIM, with_scale=False),
+        (3, HEADS, DIM),
+        {"norm_type": "rms", "norm_eps": 1e-6},
+    ),
     "DeepSeek-V3": (DeepseekV3RMSNorm(512), (3, 1, 512), QWEN),
 }
 
@@ -409,23 +438,27 @@ def test_norms_of_transformers(name: str, dtype: torch.dtype, device: str) -> No
     module, shape, fields = NORMS[name]
     module = module.to(device, dtype)
     with torch.no_grad():
-        module.weight.normal_(0 if name == "Gemma 3" else 1, 0.3)
+        for weight in module.parameters():
+            weight.normal_(0 if name == "Gemma 3" else 1, 0.3)
 
     def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.no_grad():
             own = module(x.flatten(-2) if name == "OLMo 2" else x).view(x.shape)
-            found = ropekit.append(x, q_weight=module.weight, rotation="off", **fields)
+            weight = getattr(module, "weight", None)
+            found = ropekit.append(x, q_weight=weight, rotation="off", **fields)
         assert found is not None
         assert own.dtype == found.dtype
         return own, found
 
     own, found = both(torch.randn(shape, device=device).to(dtype))
-    least = own.float().abs().amax() if name == "Cohere" else 0  # a mean is taken off
+    # A mean is taken off.
+    least = own.float().abs().amax() if name in ("Cohere", "StableLM") else 0
     torch.testing.assert_close(
         found, own, rtol=4 * torch.finfo(dtype).eps, atol=torch.finfo(dtype).eps * least
     )
-    # Sums that fp32 holds: whatever their order, and so bit for bit.
-    if device == "cpu":
+    # Sums that fp32 holds: whatever their order, and so bit for bit; nn.LayerNorm is
+    # one kernel that multiplies in another order.
+    if device == "cpu" and name != "StableLM":
         own, found = both(torch.randint(-8, 9, shape).to(dtype))
         assert torch.equal(found, own)
 

@@ -6,12 +6,15 @@
 static rope_status fail_place(const rope_append_problem *p, const rope_append_call *call,
                               const rope_site *site, const rope_place *place) {
     const int64_t pages = p->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
+    int64_t end;
+    if (__builtin_mul_overflow(pages, p->page_size, &end))
+        end = INT64_MAX;
     if (place->status == ROPE_PLACE_INDEX)
         return rope_fail(ROPE_ERROR_POSITION_RANGE,
                          "the index in the cache of batch %lld, token %lld is %lld; allowed is "
                          "0..%lld, for which its sequence has pages",
                          (long long)site->batch, (long long)site->token, (long long)place->index,
-                         (long long)(pages * p->page_size - 1));
+                         (long long)end - 1);
     if (p->cache == ROPE_CACHE_SLOTS)
         return rope_fail(ROPE_ERROR_POSITION_RANGE,
                          "slots[%lld, %lld] is %lld; allowed is below 0, or 0..%lld (pages %lld * "
@@ -33,6 +36,16 @@ static rope_status fail_place(const rope_append_problem *p, const rope_append_ca
                      (long long)call->pages - 1);
 }
 
+/* `at`: over [page, slot, head], for q over [batch, token, head]. */
+static rope_status fail_scale(const char *name, int kind, const int64_t at[3], float scale) {
+    if (kind >= ROPE_SCALE_TOKEN_HEAD)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%s[%lld, %lld, %lld] is %g; allowed is > 0 and finite", name,
+                         (long long)at[0], (long long)at[1], (long long)at[2], (double)scale);
+    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s of head %lld is %g; allowed is > 0 and finite",
+                     name, (long long)at[2], (double)scale);
+}
+
 /* Scales of one token that are read; place: where, for q its batch row and index. */
 static rope_status check_scales(const rope_append_problem *p, const rope_append_call *call, int t,
                                 int64_t page, int64_t slot) {
@@ -46,9 +59,7 @@ static rope_status check_scales(const rope_append_problem *p, const rope_append_
         const float scale = o->scale[page * o->scale_stride[0] + slot * o->scale_stride[1] +
                                      h * o->scale_stride[2]];
         if (!(scale > 0 && scale <= 0x1.fffffep+127f))
-            return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "%s of head %lld is %g; allowed is > 0 and finite", names[t],
-                             (long long)h, (double)scale);
+            return fail_scale(names[t], kind, (int64_t[]){page, slot, h}, scale);
         if (o->scale_stride[2] == 0)
             break;
     }

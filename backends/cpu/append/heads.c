@@ -36,6 +36,34 @@ static float *scale_of(const append_walk *w, const append_part *part, int64_t he
            (q ? w->index : w->place.slot) * o->scale_stride[1] + head * o->scale_stride[2];
 }
 
+/* As much ahead of a head of the cache: within its token, else the same head of a later token,
+ * which may lie anywhere; 0 where there is none. */
+static int64_t cached_ahead_of(const append_walk *w, const append_part *part, int64_t heads) {
+    const rope_append_operand *o = part->operand;
+    const int size = cpu_store_size(part->steps->store_dtype);
+    const int64_t index = w->index + heads / o->heads;
+    if (o->heads > heads)
+        return o->cache_stride[2] * heads * size;
+    if (index >= w->call->rope.tokens)
+        return 0;
+    const rope_site site = rope_site_of(&w->call->rope.position, w->batch, index);
+    const rope_place later = rope_place_of(w->problem, w->call, &site);
+    return later.status == ROPE_PLACE_GIVEN ? ((later.page - w->place.page) * o->cache_stride[0] +
+                                               (later.slot - w->place.slot) * o->cache_stride[1]) *
+                                                  size
+                                            : 0;
+}
+
+/* From a head to that which is prefetched: w->ahead bytes of those read, in whole heads. */
+static int64_t ahead_of(const append_walk *w, const append_part *part, int64_t head) {
+    const rope_append_operand *o = part->operand;
+    const int64_t heads = w->ahead < head ? w->ahead > 0 : w->ahead / head;
+    if (!o->in)
+        return heads ? cached_ahead_of(w, part, heads) : 0;
+    return (o->heads > heads ? o->in_stride[2] * heads : o->in_stride[1] * (heads / o->heads)) *
+           w->size;
+}
+
 /* Elements of a cached head, one after the other. */
 static void gather_cached(const append_walk *w, const append_part *part, int64_t head, char *to) {
     const rope_append_steps *s = part->steps;
@@ -48,13 +76,17 @@ static void gather_cached(const append_walk *w, const append_part *part, int64_t
 
 static void load_cached(append_walk *w, const append_part *part) {
     const rope_append_steps *s = part->steps;
+    const int64_t bytes = (int64_t)s->head_dim * cpu_store_size(s->store_dtype),
+                  ahead = caches_whole(part) ? ahead_of(w, part, bytes) : 0;
     char row[APPEND_STAGE];
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *from = row;
         if (caches_whole(part))
             from = cache_of(w, part, head);
-        else
+        for (int64_t i = 0; ahead && i < bytes; i += 64)
+            __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)(ahead + i)), 0, 3);
+        if (!caches_whole(part))
             gather_cached(w, part, head, row);
         w->kernel->load(w->problem->rope.dtype, s->store_dtype,
                         s->scale ? *scale_of(w, part, head) : 1, from,
@@ -139,15 +171,6 @@ static int can_stream(const append_walk *w, const cpu_heads *h) {
         (uintptr_t)h->out | (uintptr_t)h->out_stride | (uintptr_t)(h->before | h->after);
     return w->exceeds && lanes > 1 && h->in != h->out && h->problem->pairs % lanes == 0 &&
            places % (4 * (uintptr_t)lanes) == 0;
-}
-
-/* From a head to that which is prefetched: w->ahead bytes of those read, in whole heads. */
-static int64_t ahead_of(const append_walk *w, const append_part *part, int64_t head) {
-    const rope_append_operand *o = part->operand;
-    const int64_t heads = w->ahead < head ? w->ahead > 0 : w->ahead / head,
-                  step = o->heads > heads ? o->in_stride[2] * heads
-                                          : o->in_stride[1] * (heads / o->heads);
-    return o->in ? step * w->size : 0;
 }
 
 static void rotate_heads(append_walk *w, const append_part *part, append_heads from,

@@ -125,7 +125,7 @@ static int has_vectors(const rope_append_problem *p, const rope_append_call *cal
 
 static uint8_t log2_of(int32_t n) {
     uint8_t log = 0;
-    while (n > 1 << log)
+    while (n > INT64_C(1) << log)
         log++;
     return log;
 }

@@ -56,6 +56,9 @@ static gpuError_t allow_shared(gpu_attention_bound *bound) {
     if (error == gpuSuccess && bound->splits)
         error = gpu_allow_shared(bound->kernels->splits[bound->tiles],
                                  gpu_splits_shared(head_dim, v_head_dim));
+    if (error == gpuSuccess && bound->splits)
+        error = gpu_allow_shared(bound->kernels->decode[bound->tiles],
+                                 gpu_splits_shared(head_dim, v_head_dim));
     return error;
 }
 

@@ -224,7 +224,8 @@ GPU_FN void gpu_generic_attend(const rope_attention_problem *p, const rope_atten
         b->sum[r] = 0;
         b->largest[r] = -INFINITY;
         if (b->rows[r].live)
-            b->largest[r] = gpu_attention_sink(p, call, b->rows[r].head, &b->sum[r]);
+            b->largest[r] =
+                gpu_attention_sink(p->sink_dtype, call->sinks, b->rows[r].head, &b->sum[r]);
     }
     __syncthreads();
     gpu_generic_queries<DTYPE>(gpu_reread(p), gpu_reread(call), b, m);

@@ -2,8 +2,8 @@
 #ifndef ROPEKIT_GPU_ATTENTION_INSTANCES_H
 #define ROPEKIT_GPU_ATTENTION_INSTANCES_H
 
+#include "common/gpu/attention/decode.h"
 #include "common/gpu/attention/generic.h"
-#include "common/gpu/attention/split.h"
 
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
@@ -11,12 +11,16 @@
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
+        {GPU_KERNEL(gpu_attention_join<DTYPE, 64>), GPU_KERNEL(gpu_attention_join<DTYPE, 128>)},   \
+        {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
+         GPU_KERNEL(gpu_attention_decode<DTYPE, 128>)},                                            \
     {                                                                                              \
-        GPU_KERNEL(gpu_attention_join<DTYPE, 64>), GPU_KERNEL(gpu_attention_join<DTYPE, 128>)      \
+        GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                          \
+            GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)                                      \
     }
 #else
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {}, {}, {}
+    {}, {}, {}, {}, {}
 #endif
 
 /* Two vectors of 16-bit elements. */

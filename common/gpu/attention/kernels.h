@@ -33,11 +33,18 @@ enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
 
 /* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side; and
  * whether sequences of few queries are left to the kernel of splits. */
-enum { GPU_TILE_Q = 1, GPU_TILE_K = 2, GPU_TILE_V = 4, GPU_TILE_OUT = 8, GPU_TILE_SPLITS = 16 };
+enum {
+    GPU_TILE_Q = 1,
+    GPU_TILE_K = 2,
+    GPU_TILE_V = 4,
+    GPU_TILE_OUT = 8,
+    GPU_TILE_SPLITS = 16,
+    GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
+};
 
 /* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
  */
-enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 64, GPU_SPLIT_LEAST = 256 };
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256 };
 
 /* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */
@@ -45,6 +52,52 @@ typedef struct gpu_attention_parts {
     float *at;
     int64_t queries, splits;
 } gpu_attention_parts;
+
+/* Keys or values as the kernel of one query reads them, in units of 16 bytes: where heads of page,
+ * slot and head begin. Without a cache a page is a sequence. */
+typedef struct gpu_decode_tensor {
+    const char *data;
+    uint32_t page, slot, head;
+    int32_t paged; /* 0: a sequence is a page, a key its slot */
+} gpu_decode_tensor;
+
+enum {
+    GPU_DECODE_WIDE = 1,       /* lengths and ids are int64 */
+    GPU_DECODE_WIDE_TABLE = 2, /* block_table is */
+    GPU_DECODE_INTERLEAVED = 4,
+    GPU_DECODE_NEGATIVE = 8 /* sines are negated */
+};
+
+/*
+ * A call of which every sequence has one query, cut down to what most calls need: exact angles of
+ * one axis and one list, heads in vectors of 16 bytes, no ring, no tree. Sequences are batch rows.
+ */
+typedef struct gpu_decode_call {
+    gpu_decode_tensor k, v;
+    const char *q; /* units of 16 bytes, over [sequence, head] */
+    uint32_t q_row, q_head;
+    int32_t heads, k_heads, group;
+    int32_t pairs, from; /* that rotate here, 0 none; the first element of a head that does */
+    int32_t flags;       /* GPU_DECODE_ */
+    int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
+    int32_t window, chunk;              /* INT32_MAX: none */
+    const void *q_lengths;              /* 1 or 0 of each sequence, or NULL: 1 */
+    const void *lengths;                /* of sequences, or NULL: capacity */
+    const void *table;                  /* or NULL: a sequence's page is its index */
+    int64_t table_row, table_page;
+    const void *ids; /* position of a sequence's query, or NULL: by its index */
+    int64_t id_row, offset;
+    const uint64_t *turns;
+    float factor, scale, soft_cap;
+    int32_t sink_dtype;
+    const void *sinks;
+    void *out; /* elements over [sequence, head, dim] */
+    int64_t out_stride[3];
+    float *lse; /* or NULL; over [sequence, head] */
+    int64_t lse_stride[2];
+    int32_t *flag; /* or NULL */
+    gpu_attention_parts parts;
+} gpu_decode_call;
 
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
@@ -60,6 +113,9 @@ typedef struct gpu_attention_parts {
  *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
  *   splits: the same as tiles and gpu_attention_parts, as gpu_splits_shared() says, for sequences
  *     of at most GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
+ *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
+ *     memory as gpu_splits_shared() says
+ *   decode_join: the same; grid x over heads of q, y sequences
  *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
  *     their queries, y over heads
  */
@@ -71,6 +127,8 @@ typedef struct gpu_attention_kernels {
     const void *tiles[GPU_TILE_DIMS];
     const void *splits[GPU_TILE_DIMS];
     const void *join[GPU_TILE_DIMS];
+    const void *decode[GPU_TILE_DIMS];
+    const void *decode_join[GPU_TILE_DIMS];
 } gpu_attention_kernels;
 
 /* Floats of the generic kernel's dynamic shared memory: queries, room where they are rotated and

@@ -289,6 +289,27 @@ static gpuError_t attend_splits(launches *l, int64_t group, int32_t fits) {
     return error;
 }
 
+/* One query a sequence. */
+static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
+    const gpu_attention_bound *bound = l->bound;
+    const rope_attention_problem *p = &bound->problem;
+    const dim3 block = {GPU_ATTENTION_THREADS, 1, 1}, one = {1, 1, 1};
+    dim3 grid = one, joined = one;
+    d->parts = l->parts;
+    grid.x = (uint32_t)d->k_heads;
+    grid.y = (uint32_t)l->parts.splits;
+    joined.x = (uint32_t)d->heads;
+    grid.z = joined.y = (uint32_t)l->call.rope.batch;
+    void *arguments[] = {d};
+    gpuError_t error = gpu_launch_kernel(
+        bound->kernels->decode[bound->tiles], grid, block, arguments,
+        (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), l->stream, next_early(l));
+    if (error == gpuSuccess && l->parts.splits > 1)
+        error = gpu_launch_kernel(bound->kernels->decode_join[bound->tiles], joined, block,
+                                  arguments, 0, l->stream, next_early(l));
+    return error;
+}
+
 /* Sequences of few queries are read in splits, the others in tiles; the host may not know which. */
 static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes) {
     const gpu_attention_bound *bound = l->bound;
@@ -303,6 +324,10 @@ static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes) {
               splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
     int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
+    gpu_decode_call decode;
+    if (few && !l->failed && (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
+        gpu_decode_fits(p, call, &decode))
+        return attend_decode(l, &decode);
     gpuError_t error = splits ? attend_splits(l, group, fits) : gpuSuccess;
     if (error != gpuSuccess || few)
         return error;

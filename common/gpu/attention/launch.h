@@ -34,6 +34,11 @@ int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);
 /* Whether a key may have no position. */
 int gpu_attention_may_fail(const rope_attention_problem *problem);
 
+/* Whether a call whose heads lie in vectors of 16 bytes takes the kernel of one query a sequence,
+ * and its parameters but for parts. */
+int gpu_decode_fits(const rope_attention_problem *problem, const rope_attention_call *call,
+                    gpu_decode_call *decode);
+
 /* Launches what rotates ahead, then what attends. */
 gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,
                                 void *workspace, void *stream);

@@ -71,10 +71,8 @@ GPU_FN bool gpu_attention_sees(const rope_attention_problem *p, const rope_atten
 
 /* What a row begins with: the logit of its head's sink, or -infinity, and the sum to which it
  * belongs. */
-GPU_FN float gpu_attention_sink(const rope_attention_problem *p, const rope_attention_call *call,
-                                int64_t head, float *sum) {
-    const float sink =
-        p->sink_dtype ? rope_table_entry(p->sink_dtype, call->sinks, head) : -INFINITY;
+GPU_FN float gpu_attention_sink(int32_t dtype, const void *sinks, int64_t head, float *sum) {
+    const float sink = dtype ? rope_table_entry(dtype, sinks, head) : -INFINITY;
     *sum = sink == -INFINITY ? 0 : sink == sink ? 1 : sink;
     return sink;
 }

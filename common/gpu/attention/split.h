@@ -9,9 +9,9 @@
 #include "common/gpu/attention/tile.h"
 
 /* Keys of a split of a sequence, by its keys alone. */
-GPU_FN int64_t gpu_split_size(int64_t keys) {
-    const int64_t size = keys / GPU_SPLITS_MOST + 1;
-    return size <= GPU_SPLIT_LEAST ? (int64_t)GPU_SPLIT_LEAST
+template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
+    const INT size = keys / GPU_SPLITS_MOST + 1;
+    return size <= GPU_SPLIT_LEAST ? (INT)GPU_SPLIT_LEAST
                                    : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
 }
 
@@ -43,8 +43,9 @@ GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t
 constexpr float GPU_PART_LEFT_OUT = -1;
 
 /* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
-enum { GPU_JOINT_MOST = GPU_SPLITS_MOST };
-static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= GPU_JOINT_MOST, "a block's parts");
+enum { GPU_JOINT_MOST = 64 };
+static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= (int)GPU_JOINT_MOST, "parts of a block");
+static_assert((int)GPU_SPLITS_MOST <= (int)GPU_JOINT_MOST, "parts of a row");
 struct gpu_joint {
     float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
     float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
@@ -87,20 +88,26 @@ GPU_FN float gpu_joined(const float *weight, PART part, int count, int64_t strid
     return out;
 }
 
+/* A row's sink joins the sum, and an element. */
+GPU_FN void gpu_split_sink(int32_t dtype, const void *sinks, int64_t head, float *out,
+                           float *largest, float *sum) {
+    if (!dtype)
+        return;
+    float one;
+    const float sink = 1.44269504f * gpu_attention_sink(dtype, sinks, head, &one),
+                now = fmaxf(*largest, sink), base = now == -INFINITY ? 0 : now,
+                kept = exp2f(*largest - base);
+    *out *= kept;
+    *sum = fmaf(*sum, kept, one * exp2f(sink - base));
+    *largest = now;
+}
+
 /* Ends element i of a row. */
 template <int DTYPE>
 GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attention_call *call,
                             const rope_attention_sequence *s, int64_t query, int64_t head, int i,
                             float out, float largest, float sum) {
-    if (p->sink_dtype) {
-        float one;
-        const float sink = 1.44269504f * gpu_attention_sink(p, call, head, &one),
-                    now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now,
-                    kept = exp2f(largest - base);
-        out *= kept;
-        sum = fmaf(sum, kept, one * exp2f(sink - base));
-        largest = now;
-    }
+    gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
     const int64_t *stride = call->out_stride, *lse = call->lse_stride;
     ((uint16_t *)call->out)[s->q_row * stride[0] + (s->q_first + query) * stride[1] +
                             head * stride[2] + i * stride[3]] =
@@ -112,9 +119,10 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 
 #if GPU_HAS_TILES
 
-/* A warp's rows as parts of the block's: elements [row, warp, DV]. */
-template <int DV>
-GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
+/* A warp's rows as parts of the block's: elements [row, warp, DV]; sums: the thread's own, among
+ * those of all. */
+template <int DV, typename SUMS>
+GPU_FN void gpu_split_keep(const SUMS *sums, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
                            gpu_joint *j, float *parts) {
     const int lane = gpu_lane(), warp = (int)threadIdx.x / GPU_TILE_LANES;
 #pragma unroll
@@ -127,8 +135,9 @@ GPU_FN void gpu_split_keep(const gpu_tile_call &t, const gpu_tile_rows<DV, GPU_S
                 *(float2 *)(void *)(parts + part * DV + gpu_run_first<DV>(lane, r) + at) = {
                     gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at),
                     gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at + 1)};
-        j->part_largest[part] = gpu_sums_of<GPU_SPLIT_ROWS>(t).largest[0][h];
-        j->part_sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(t, row);
+        j->part_largest[part] =
+            ((const gpu_tile_sums<GPU_SPLIT_ROWS> *)(const void *)sums)->largest[0][h];
+        j->part_sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(sums, row);
     }
 }
 
@@ -172,7 +181,7 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
     gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
     gpu_tile_walk<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
-    gpu_split_keep<DV>(t, rows, &j, kept);
+    gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, &j, kept);
     gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }

@@ -28,7 +28,8 @@ template <int ROWS> struct gpu_tile_sums {
 };
 
 /* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
- * out's element 0 to its own, -1 where it is left out. */
+ * out's element 0 to its own, GPU_TILE_NOWHERE where it is left out. */
+constexpr int64_t GPU_TILE_NOWHERE = INT64_MIN;
 struct gpu_tile_end {
     float factor;
     int32_t none;
@@ -501,10 +502,9 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
 
 /* From products to weights. */
 template <int DV, int ROWS>
-GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
-                           float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_sums<ROWS> sums = gpu_sums_of<ROWS>(t);
+GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> sums = held;
     gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
@@ -530,7 +530,7 @@ GPU_FN void gpu_tile_weigh(const gpu_tile_call &t, float unit,
                     part[n] += part[n + step];
             sums.sum[m][h] += part[0];
         }
-    gpu_sums_of<ROWS>(t) = sums;
+    held = sums;
 }
 
 template <int DTYPE, int ROWS>
@@ -609,9 +609,12 @@ GPU_FN uint64_t gpu_tile_weighed(const gpu_tile_weights<ROWS> &w, int m, int h) 
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
-/* What was taken out reaches rows by their weights; at: a warp's first key of the tile. */
+/* What was taken out reaches the rows that see its key, as a product with their weight does: a
+ * weight of 0 makes NaN of it. The tile's keys begin at `first` of the block's, a warp's `at`
+ * behind. */
 template <int DV, int ROWS>
-GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights<ROWS> &w) {
+GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int first, int at,
+                          const gpu_tile_weights<ROWS> &w) {
     const int thread = gpu_thread(), lane = gpu_lane();
     uint64_t *rows = t.b->sees + (thread - lane);
 #pragma unroll
@@ -621,13 +624,18 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int at, const gpu_tile_weights
             rows[16 * m + gpu_row_of(lane, h)] = gpu_tile_weighed<ROWS>(w, m, h);
     gpu_warp_barrier();
     gpu_tile_signs *signs = t.b->special + thread;
+    const int row = gpu_warp_row<ROWS>() + lane % (16 * gpu_row_blocks<ROWS>);
+    const uint64_t sees = gpu_tile_sees(t, row, first + at);
 #pragma unroll 1
     for (int n = 0; n < gpu_warp_keys<ROWS> && lane < 16 * gpu_row_blocks<ROWS>; n++) {
-        if (!(rows[lane] >> n & 1))
+        if (!(sees >> n & 1))
             continue;
+        const uint32_t none = rows[lane] >> n & 1 ? 0 : 0xffffffffu;
         for (int i = 0; i < DV / 32; i++) {
-            signs->above[i] |= ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i];
-            signs->below[i] |= ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
+            const uint32_t above = ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i],
+                           below = ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
+            signs->above[i] |= above | (below & none);
+            signs->below[i] |= below | (above & none);
         }
     }
     t.b->has_special = 1;
@@ -671,35 +679,36 @@ GPU_FN int gpu_row_lanes(int row) {
     return gpu_first_lane_of(row) - gpu_lane();
 }
 
-/* The sum of a row of a warp. */
-template <int ROWS> GPU_FN float gpu_tile_sum(const gpu_tile_call &t, int row) {
+/* The sum of a row of a warp; sums: the thread's own, among those of all. */
+template <int ROWS, typename SUMS> GPU_FN float gpu_tile_sum(const SUMS *sums, int row) {
     const int first = gpu_row_lanes(row), m = row / 16, h = gpu_held_row(row);
     float sum[GPU_ROW_LANES];
 #pragma unroll
     for (int i = 0; i < GPU_ROW_LANES; i++)
-        sum[i] = gpu_sums_of<ROWS>(t, first + i * GPU_ROW_STEP).sum[m][h];
+        sum[i] = ((const gpu_tile_sums<ROWS> *)(const void *)(sums + first + i * GPU_ROW_STEP))
+                     ->sum[m][h];
     return GPU_ROW_LANES == 2
                ? sum[0] + sum[1]
                : (sum[0] + sum[1]) + (sum[GPU_ROW_LANES - 2] + sum[GPU_ROW_LANES - 1]);
 }
 
-/* Ends a row, one a lane: what its elements are multiplied by, and where they go, -1 nowhere. */
+/* Ends a row, one a lane: what its elements are multiplied by, and where they go. */
 template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     const int lane = gpu_lane(), row = gpu_warp_row<ROWS>() + lane;
     const rope_attention_sequence *s = &t.b->tile.s;
     int64_t query, head;
     gpu_tile_end *end = t.b->ends + gpu_thread();
-    end->out = -1;
+    end->out = GPU_TILE_NOWHERE;
     if (lane >= 16 * gpu_row_blocks<ROWS> || !gpu_tile_query(t, row, &query, &head) ||
         t.b->first[row] == INT32_MAX)
         return;
     float largest =
               gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
-          sum = gpu_tile_sum<ROWS>(t, lane), kept = 1;
+          sum = gpu_tile_sum<ROWS>(t.b->sums + gpu_thread(), lane), kept = 1;
     if (gpu_reread(t.p)->sink_dtype) {
         float one;
-        const float sink = 1.44269504f *
-                           gpu_attention_sink(gpu_reread(t.p), gpu_reread(t.call), head, &one),
+        const float sink = 1.44269504f * gpu_attention_sink(gpu_reread(t.p)->sink_dtype,
+                                                            gpu_reread(t.call)->sinks, head, &one),
                     now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
         kept = gpu_exp2(largest - base);
         sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
@@ -726,7 +735,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
                            const gpu_tile_rows<DV, ROWS> &rows) {
     const int lane = gpu_lane();
     const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + gpu_row_of(lane, h)];
-    if (end.out < 0)
+    if (end.out == GPU_TILE_NOWHERE)
         return;
     uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
 #pragma unroll
@@ -820,7 +829,7 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
         gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
         gpu_tile_mask<ROWS>(t, first, s);
-    gpu_tile_weigh<DV, ROWS>(t, 1.44269504f * (cap > 0 ? 1 : scale), s, rows);
+    gpu_tile_weigh<DV, ROWS>(1.44269504f * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
@@ -865,7 +874,7 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
     char *values = gpu_tile_values<D, DV, ROWS>(t, first);
     if (gpu_tile_state(t, t.b->seen, first, GPU_TILE_KEYS) == GPU_TILE_APART &&
         gpu_tile_clean<DTYPE, DV>(t, first, values) && state != GPU_TILE_UNSEEN)
-        gpu_tile_mark<DV, ROWS>(t, at, w);
+        gpu_tile_mark<DV, ROWS>(t, first, at, w);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_add<DTYPE, DV, ROWS>(values + at * DV * 2, w, rows);
 }
