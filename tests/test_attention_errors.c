@@ -721,9 +721,10 @@ static void check_gaps(attention_call *call) {
     CHECK(flag == 0, "position_flag is %d for ids that no sequence has", flag);
 }
 
-TEST(attention_errors, table_positions) {
+static void check_table_positions(int32_t dtype) {
     static attention_call call;
     rope_attention_desc desc = attention_desc();
+    desc.rope.dtype = dtype;
     desc.rope.angle_mode = ROPE_ANGLE_TABLE;
     call_make(&call, &desc);
     call.args.rope.cos = call.args.rope.sin = part_of(&call, ONES);
@@ -738,6 +739,11 @@ TEST(attention_errors, table_positions) {
     BAD_CALL(call, null, "cos", NULL, a.rope.cos = NULL);
     check_gaps(&call);
     call_free(&call);
+}
+
+TEST(attention_errors, table_positions) {
+    check_table_positions(ROPE_BF16);
+    check_table_positions(ROPE_F16);
 }
 
 /* Nothing to write: success, whatever the pointers. */
