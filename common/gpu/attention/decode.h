@@ -73,7 +73,7 @@ template <int D>
 GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence, int key_head,
                                     char *queries) {
     const uint32_t at = (uint32_t)sequence * c.q_row + (uint32_t)(key_head * c.group) * c.q_head;
-#pragma unroll
+#pragma unroll 2
     for (int e = gpu_thread(); e < GPU_SPLIT_ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
         const bool there = row < c.group;
