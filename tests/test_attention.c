@@ -136,8 +136,9 @@ static void check_rotated(const expectation *e, const unsigned char *result, con
     }
 }
 
+/* A call without queries is empty, and writes no k.out. */
 static void check_outs(const expectation *e, const unsigned char *result) {
-    for (int64_t n = 0; n < e->c->parts; n++) {
+    for (int64_t n = 0; n < e->c->parts && e->c->args.rope.tokens; n++) {
         const oracle_part s = oracle_attention_part(&e->o, n);
         for (int64_t i = 0; i < s.q_count && e->c->args.rope.q.out && !s.fails; i++)
             check_rotated(e, result, &s, ORACLE_Q, i);

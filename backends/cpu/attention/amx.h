@@ -1,5 +1,5 @@
-/* Products of tiles by AMX, or in C where a build is to try kernels on processors without it:
- * MATRIX_BEGIN, MATRIX_END and MATRIX_MULTIPLY, and the vectors beside them. */
+/* Products of tiles by AMX, or in C where a build is to try kernels on processors without it: the
+ * MATRIX_ macros of matrix.h, and the vectors beside them. */
 #ifndef ROPEKIT_CPU_ATTENTION_AMX_H
 #define ROPEKIT_CPU_ATTENTION_AMX_H
 
@@ -15,6 +15,13 @@ CPU_INLINE simd_u16 simd_to_bf16(simd_f32 x) {
 }
 #endif
 
+#include "backends/cpu/attention/soon.h"
+
+/* Lines that are read ahead between products: 16 times a product of 64 keys of 128 elements, which
+ * beside one for each row that is packed are its 256. More of them beside rows, whose own lines
+ * come by the same buffers, took a third longer. */
+enum { LINES = 12 };
+
 #if defined(ROPEKIT_EMULATE_AMX)
 CPU_INLINE float flushed(float x) {
     return x < 0x1p-126f && x > -0x1p-126f ? 0 : x;
@@ -27,46 +34,82 @@ CPU_INLINE float element(const char *p) {
 }
 
 /* Sums of a row of one tile by a column of another, as the instruction is documented. */
-static float multiply_row(const char *a, const char *b, float c) {
+static float multiply_row(const char *a, const char *b, int64_t b_bytes, float c) {
     float chain[2] = {0, 0};
     for (int n = 0; n < 16; n++)
         for (int i = 0; i < 2; i++)
-            chain[i] = flushed(
-                __builtin_fmaf(element(a + 4 * n + 2 * i), element(b + 64 * n + 2 * i), chain[i]));
+            chain[i] = flushed(__builtin_fmaf(element(a + 4 * n + 2 * i),
+                                              element(b + b_bytes * n + 2 * i), chain[i]));
     return flushed(c + flushed(chain[0] + chain[1]));
 }
 
-static void multiply(int two, const char *a, int64_t a_bytes, const char *panel, int chunks,
-                     float *c, int64_t c_step) {
-    for (int r = 0; r < (two ? 32 : 16); r++)
-        for (int n = 0; n < 32; n++) {
+/* A tile of sums; of a chunk to the next b steps by b_step. */
+static void multiply_tile(const char *a, int64_t a_bytes, int rows, const char *b, int columns,
+                          int64_t b_step, int chunks, float *c, int64_t c_step) {
+    for (int r = 0; r < rows; r++)
+        for (int n = 0; n < columns; n++) {
             float sum = 0;
             for (int k = 0; k < chunks; k++)
-                sum = multiply_row(a + r * a_bytes + k * 64,
-                                   panel + (2 * k + n / 16) * 1024 + n % 16 * 4, sum);
+                sum = multiply_row(a + r * a_bytes + k * 64, b + k * b_step + n * 4,
+                                   4 * (int64_t)columns, sum);
             c[r * c_step + n] = sum;
         }
 }
 
+static void multiply(int two, const char *a, int64_t a_bytes, const char *panel, int chunks,
+                     float *c, int64_t c_step) {
+    for (int n = 0; n < 2; n++)
+        multiply_tile(a, a_bytes, two ? 32 : 16, panel + 1024 * n, 16, 2048, chunks, c + 16 * n,
+                      c_step);
+}
+
+static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
+                                 int chunks, soon_lines *soon, float *c) {
+    (void)soon;
+    multiply_tile(keys, bytes, 64, q, rows, 64 * (int64_t)rows, chunks, c, 16);
+}
+
+static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
+                                   int64_t panel_bytes, int chunks, soon_lines *soon, float *c) {
+    (void)soon;
+    for (int n = 0; n < 4; n++)
+        multiply_tile(a, a_bytes, rows, panel + n / 2 * panel_bytes + n % 2 * 1024, 16, 2048,
+                      chunks, c + 16 * n, 64);
+}
+
 #define MATRIX_BEGIN() (void)0
+#define MATRIX_BEGIN_KEYS(rows) (void)0
+#define MATRIX_BEGIN_VALUES(rows) (void)0
 #define MATRIX_END() (void)0
 #else
-/* Eight tiles of 16 rows of 64 bytes. */
-static const struct {
-    uint8_t palette, start, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} configuration __attribute__((aligned(64))) = {
-    .palette = 1,
-    .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
-};
+/* gcc does not know what memory the instructions read and write. */
+#define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
 
-/* 16 or 32 rows by 32 columns. gcc does not know what memory the instructions read and write. */
+typedef struct shape {
+    uint8_t rows, bytes; /* of a row */
+} shape;
+
+/* Shapes of tiles 0 to 3, which are sums, of 4, and of the others. */
+static void configure(shape sums, shape a, shape b) {
+    struct {
+        uint8_t palette, start, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } configuration __attribute__((aligned(64))) = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        const shape s = i < 4 ? sums : i == 4 ? a : b;
+        configuration.row_bytes[i] = s.bytes;
+        configuration.rows[i] = s.rows;
+    }
+    MEMORY_BARRIER();
+    _tile_loadconfig(&configuration);
+}
+
+/* 16 or 32 rows by 32 columns. */
 static void multiply(int two, const char *a, int64_t a_bytes, const char *panel, int chunks,
                      float *c, int64_t c_step) {
     const int64_t c_bytes = c_step * (int64_t)sizeof *c;
-    __asm__ volatile("" ::: "memory");
+    MEMORY_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -89,13 +132,82 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
         _tile_stored(2, c + 16 * c_step, c_bytes);
         _tile_stored(3, c + 16 * c_step + 16, c_bytes);
     }
-    __asm__ volatile("" ::: "memory");
+    MEMORY_BARRIER();
 }
 
-#define MATRIX_BEGIN() _tile_loadconfig(&configuration)
+/* 64 keys by some rows of q. */
+static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
+                                 int chunks, soon_lines *soon, float *c) {
+    MEMORY_BARRIER();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int k = 0; k < chunks; k++, keys += 64, q += 64 * rows) {
+        _tile_loadd(4, q, 4 * rows);
+        _tile_loadd(5, keys, bytes);
+        _tile_loadd(6, keys + 16 * bytes, bytes);
+        read_lines(soon, LINES);
+        _tile_dpbf16ps(0, 5, 4);
+        _tile_dpbf16ps(1, 6, 4);
+        read_lines(soon, LINES);
+        _tile_loadd(5, keys + 32 * bytes, bytes);
+        _tile_loadd(6, keys + 48 * bytes, bytes);
+        read_lines(soon, LINES);
+        _tile_dpbf16ps(2, 5, 4);
+        _tile_dpbf16ps(3, 6, 4);
+        read_lines(soon, LINES);
+    }
+    _tile_stored(0, c, 64);
+    _tile_stored(1, c + 16 * 16, 64);
+    _tile_stored(2, c + 32 * 16, 64);
+    _tile_stored(3, c + 48 * 16, 64);
+    MEMORY_BARRIER();
+}
+
+/* Some rows of weights by 64 elements of values, of two panels. */
+static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
+                                   int64_t panel_bytes, int chunks, soon_lines *soon, float *c) {
+    (void)rows;
+    MEMORY_BARRIER();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int k = 0; k < chunks; k++, a += 64, panel += 2048) {
+        _tile_loadd(4, a, a_bytes);
+        _tile_loadd(5, panel, 64);
+        _tile_loadd(6, panel + 1024, 64);
+        read_lines(soon, LINES);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 6);
+        read_lines(soon, LINES);
+        _tile_loadd(5, panel + panel_bytes, 64);
+        _tile_loadd(6, panel + panel_bytes + 1024, 64);
+        read_lines(soon, LINES);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 6);
+        read_lines(soon, LINES);
+    }
+    _tile_stored(0, c, 256);
+    _tile_stored(1, c + 16, 256);
+    _tile_stored(2, c + 32, 256);
+    _tile_stored(3, c + 48, 256);
+    MEMORY_BARRIER();
+}
+
+static const shape whole = {16, 64};
+
+#define MATRIX_BEGIN() configure(whole, whole, whole)
+#define MATRIX_BEGIN_KEYS(rows)                                                                    \
+    configure((shape){16, (uint8_t)(4 * (rows))}, (shape){16, (uint8_t)(4 * (rows))}, whole)
+#define MATRIX_BEGIN_VALUES(rows)                                                                  \
+    configure((shape){(uint8_t)(rows), 64}, (shape){(uint8_t)(rows), 64}, whole)
 #define MATRIX_END() _tile_release()
 #endif
 
 #define MATRIX_MULTIPLY multiply
+#define MATRIX_KEYS multiply_keys
+#define MATRIX_VALUES multiply_values
 
 #endif

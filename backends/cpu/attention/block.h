@@ -12,6 +12,40 @@ enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
 
+/* --- reads ahead --- */
+
+/* Rows that are read soon. Reads are begun between products: many at once would wait for each
+ * other, and products for them. */
+typedef struct soon_rows {
+    const char *row[PANEL];
+    int count, bytes; /* of a row */
+} soon_rows;
+
+/* Of `count` keys from i on of a list of K (which 0) or V, beyond its end of the list that is read
+ * next, rows of the tile's heads: the share that a head has of them, in the order of memory. */
+CPU_INLINE void find_soon(const cpu_attention_block *b, const char *const *rows, int i, int count,
+                          int end, int which, int row, soon_rows *soon) {
+    const int heads = b->rows / b->of_head, all = end + b->ahead_count,
+              own = row / b->of_head * count;
+    int head = own % heads, n = 0;
+    soon->bytes = i >= end ? b->ahead_bytes
+                           : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
+    for (i += own / heads; n < count && i < all; n++) {
+        soon->row[n] =
+            i < end ? rows[i] + head * b->step[which] : b->ahead[i - end] + head * b->ahead_step;
+        if (++head == heads) {
+            head = 0;
+            i++;
+        }
+    }
+    soon->count = n;
+}
+
+CPU_INLINE void read_soon(const soon_rows *soon, int n) {
+    for (int line = 0; n < soon->count && line < soon->bytes; line += 64)
+        __builtin_prefetch(soon->row[n] + line, 0, 2);
+}
+
 /* --- panels: element d of key or dimension n at [d][n] --- */
 
 CPU_INLINE simd_u32 pack_words(const char *row, int words) {

@@ -57,6 +57,9 @@ typedef struct cpu_attention_kernel {
                 */
     const cpu_append_kernel *append; /* conversions */
     int panel;                       /* keys of a panel */
+    /* Makes ready for scores what it needs of q besides its rows, behind b->scores, of whose room
+     * it has rows * q_bytes; NULL: nothing. */
+    void (*queries)(const cpu_attention_block *b);
     /* Scores of keys first..first + count - 1 of a block, first a multiple of panel; k: their
      * elements of dtype, side by side. */
     void (*scores)(const cpu_attention_block *b, int first, int count, const char *const *k);

@@ -13,9 +13,19 @@
 /* Keys, or elements of values, and rows of a product of two tiles by two. */
 enum { PANEL = 32, ROWS = 32, TILE = 1024, SIDE = 16 };
 
+#include "backends/cpu/attention/soon.h"
 #include "backends/cpu/attention/weights.h"
 
 /* --- panels: tiles whose row n has words 16 m + n of 16 columns --- */
+
+/* Keeps compilers from a load for each use. */
+CPU_INLINE simd_u32 load_once(const char *p) {
+    simd_u32 x = simd_load_u(p);
+#if defined(SIMD_REGISTER)
+    __asm__("" : SIMD_REGISTER(x));
+#endif
+    return x;
+}
 
 /* Not 0 where an element of bf16 is 2^65 or more. */
 CPU_INLINE simd_u32 large_words(simd_u32 x) {
@@ -29,7 +39,7 @@ CPU_INLINE void pack_square(const char *const *column, int count, int64_t at, in
     for (int k = 0; k < SIMD_LANES; k++) {
         x[k] = (simd_u32){0};
         if (k < count && words >= SIMD_LANES)
-            x[k] = simd_load_u(column[k] + at);
+            x[k] = load_once(column[k] + at);
         else if (k < count && words > 0)
             x[k] = simd_some_words(column[k] + at, words);
     }
@@ -49,14 +59,13 @@ CPU_INLINE void pack_last(const char *const *column, int count, int64_t at, char
 /* PANEL keys, or `count`, from `at` bytes on: tiles [32 elements][half of the keys]. Returns
  * whether one may have large elements. */
 static int pack_keys(const cpu_attention_block *b, const char *const *rows, int count, int64_t at,
-                     const soon_rows *soon, char *panel) {
+                     soon_lines *soon, char *panel) {
     const int words = b->head_dim / 2, chunks = (b->head_dim + 31) / 32;
     simd_u32 large = {0};
-    for (int c = 0, n = 0; c < chunks; c++)
+    for (int c = 0; c < chunks; c++)
         for (int half = 0; half < 2; half++) {
             char *tile = panel + (2 * c + half) * TILE;
-            for (const int end = (2 * c + half + 1) * PANEL / (2 * chunks); n < end; n++)
-                read_soon(soon, n);
+            read_lines(soon, PANEL / 2);
             for (int k = 0; k < SIDE; k += SIMD_LANES)
                 for (int w = 0; w < SIDE; w += SIMD_LANES)
                     pack_square(rows + half * SIDE + k, count - half * SIDE - k,
@@ -79,10 +88,16 @@ CPU_INLINE simd_u32 value_words(const char *row, int count) {
     return x;
 }
 
+/* A pair of keys' words to the rows of two tiles. */
+CPU_INLINE void pack_pair(simd_u32 x, simd_u32 y, char *row) {
+    simd_store_u(row, (x & 0xffffu) | y << 16);
+    simd_store_u(row + TILE, x >> 16 | (y & 0xffff0000u));
+}
+
 /* PANEL elements of values, or `count`, of keys from..to - 1 that a row sees (row -1: of all), from
  * `at` bytes on: tiles [32 keys][even or odd elements]. */
 static void pack_values(const cpu_attention_block *b, const char *const *rows, int from, int to,
-                        int64_t at, int count, int row, const soon_rows *soon, char *panel) {
+                        int64_t at, int count, int row, char *panel) {
     for (int k = from / 32 * 32; k < (to + 31) / 32 * 32; k += 2) {
         char *tile = panel + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
         const char *pair[2];
@@ -90,18 +105,36 @@ static void pack_values(const cpu_attention_block *b, const char *const *rows, i
             pair[i] = k + i < from || k + i >= to || (row >= 0 && !sees(b, row, k + i))
                           ? NULL
                           : rows[k + i] + at;
-        if (k % 4 == 0)
-            read_soon(soon, k / 4);
-        const int whole = pair[0] && pair[1] && count >= PANEL;
-        for (int w = 0; w < SIDE; w += SIMD_LANES) {
-            const simd_u32 x = whole ? simd_load_u(pair[0] + 4 * w)
-                                     : value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
-                           y = whole ? simd_load_u(pair[1] + 4 * w)
-                                     : value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w);
-            simd_store_u(tile + w * 4, (x & 0xffffu) | y << 16);
-            simd_store_u(tile + TILE + w * 4, x >> 16 | (y & 0xffff0000u));
-        }
+        for (int w = 0; w < SIDE; w += SIMD_LANES)
+            pack_pair(value_words(pair[0] ? pair[0] + 4 * w : NULL, count - 2 * w),
+                      value_words(pair[1] ? pair[1] + 4 * w : NULL, count - 2 * w), tile + w * 4);
     }
+}
+
+enum { VALUE_TILES = KEYS / 32 * 2 * TILE };
+
+/* Whole panels of whole tiles of keys, beside which `lines` of each pair of keys are read ahead. */
+CPU_INLINE void pack_whole(int panels, const char *const *rows, int from, int to, int64_t at,
+                           int lines, soon_lines *soon, char *tiles) {
+    for (int k = from; k < to; k += 2) {
+        const char *x = rows[k] + at, *y = rows[k + 1] + at;
+        char *tile = tiles + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
+        read_lines(soon, lines);
+        for (int i = 0; i < panels; i++)
+            for (int w = 0; w < SIDE; w += SIMD_LANES)
+                pack_pair(load_once(x + 64 * i + 4 * w), load_once(y + 64 * i + 4 * w),
+                          tile + i * VALUE_TILES + 4 * w);
+    }
+}
+
+/* The values of a block's keys for some panels, which are VALUE_TILES apart. */
+CPU_INLINE void pack_panels(int panels, const cpu_attention_block *b, const char *const *rows,
+                            int64_t at, int count, int lines, soon_lines *soon, char *tiles) {
+    const int whole = b->from % 32 == 0 && count >= panels * PANEL ? b->to / 32 * 32 : b->from;
+    pack_whole(panels, rows, b->from, whole, at, lines, soon, tiles);
+    for (int i = 0; i < panels && whole < b->to; i++)
+        pack_values(b, rows, whole, b->to, at + 2 * i * PANEL, count - i * PANEL, -1,
+                    tiles + i * VALUE_TILES);
 }
 
 /* --- scores --- */
@@ -140,8 +173,100 @@ static CPU_NOINLINE void add_large(const cpu_attention_block *b, int row, int ke
     }
 }
 
+/* --- few rows: keys are rows of a product, and rows of q its columns --- */
+
+/* The chains are the same, as factors commute. Keys are copied as they are, not word by word. */
+
+enum { FEW_KEYS = 64 };
+
+CPU_INLINE int has_few(const cpu_attention_block *b) {
+    return b->of_head <= SIDE;
+}
+
+/* Rows of q of a head as [word][row]. */
+CPU_INLINE char *few_queries(const cpu_attention_block *b, int row) {
+    return (char *)(b->scores + b->rows * KEYS) + row * b->q_bytes;
+}
+
+static void matrix_queries(const cpu_attention_block *b) {
+    for (int row = 0; row < b->rows && has_few(b); row += b->of_head) {
+        const char *q = (const char *)b->q + row * b->q_bytes;
+        char *to = few_queries(b, row);
+        for (int64_t at = 0; at < b->q_bytes; at += 4)
+            for (int r = 0; r < b->of_head; r++, to += 4)
+                memcpy(to, q + r * b->q_bytes + at, 4);
+    }
+}
+
+/* FEW_KEYS keys, or `count`, from `at` bytes on, side by side and padded as q is. Returns whether
+ * one has large elements. */
+static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *const *rows, int count,
+                                  int64_t at, soon_lines *soon, char *to) {
+    const int64_t bytes = b->q_bytes, whole = b->head_dim / 32 * 64;
+    soon_lines lines = *soon;
+    simd_u32 large = {0};
+    if (count > FEW_KEYS)
+        count = FEW_KEYS;
+    for (int n = 0; n < count; n++, to += bytes) {
+        const char *row = rows[n] + at;
+        read_lines(&lines, 1);
+        for (int64_t i = 0; i < whole; i += sizeof large) {
+            const simd_u32 x = load_once(row + i);
+            large |= large_words(x);
+            simd_store_u(to + i, x);
+        }
+        for (int64_t i = whole; i < bytes; i += sizeof large) {
+            const simd_u32 x = value_words(row + i, b->head_dim - (int)(i / 2));
+            large |= large_words(x);
+            simd_store_u(to + i, x);
+        }
+    }
+    memset(to, 0, (size_t)((FEW_KEYS - count) * bytes));
+    *soon = lines;
+    return simd_any(large);
+}
+
+/* From [key][row] to the scores of rows from `row` on and keys from `key` on. */
+static void turn_scores(const cpu_attention_block *b, int row, int key, int count,
+                        const float *sums) {
+    for (int n = 0; n < count && n < FEW_KEYS; n += SIMD_LANES)
+        for (int c = 0; c < b->of_head; c += SIMD_LANES) {
+            simd_u32 x[SIMD_LANES];
+            for (int i = 0; i < SIMD_LANES; i++)
+                x[i] = simd_load_u(sums + (n + i) * SIDE + c);
+            simd_transpose(x);
+            for (int i = 0; i < SIMD_LANES && c + i < b->of_head; i++)
+                simd_store_u(b->scores + (row + c + i) * KEYS + key + n, x[i]);
+        }
+}
+
+static void few_scores(const cpu_attention_block *b, int first, int count, const char *const *k) {
+    float sums[FEW_KEYS * SIDE] __attribute__((aligned(64))) = {0};
+    const int large = some_large(b), chunks = (b->head_dim + 31) / 32;
+    MATRIX_BEGIN_KEYS(b->of_head);
+    for (int key = first; key < first + count; key += FEW_KEYS) {
+        soon_lines soon = find_lines(b, key - first, FEW_KEYS);
+        for (int row = 0; row < b->rows; row += b->of_head) {
+            const char *const *rows = k + (key - first);
+            const int left = first + count - key;
+            const int64_t at = row / b->of_head * b->step[0];
+            const int large_keys = copy_keys(b, rows, left, at, &soon, (char *)b->panel);
+            MATRIX_KEYS((const char *)b->panel, b->q_bytes, few_queries(b, row), b->of_head, chunks,
+                        &soon, sums);
+            turn_scores(b, row, key, left, sums);
+            for (int i = 0; i < FEW_KEYS && i < left && (large || large_keys); i += PANEL)
+                add_large(b, row, key + i, left - i, at, rows + i);
+        }
+    }
+    MATRIX_END();
+}
+
 static void matrix_scores(const cpu_attention_block *b, int first, int count,
                           const char *const *k) {
+    if (has_few(b)) {
+        few_scores(b, first, count, k);
+        return;
+    }
     char *panel = (char *)b->panel;
     const int chunks = (b->head_dim + 31) / 32;
     const int large = some_large(b);
@@ -149,8 +274,7 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
     for (int key = first; key < first + count; key += PANEL)
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
-            soon_rows soon;
-            find_soon(b, k, count + key - first, PANEL, count, 0, row, &soon);
+            soon_lines soon = find_lines(b, key - first, PANEL);
             const int left_keys = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
             const int large_keys = pack_keys(b, rows, left_keys, at, &soon, panel);
@@ -212,7 +336,7 @@ CPU_INLINE simd_u32 is_odd(simd_f32 x) {
 }
 
 /* Whether some value of the keys of a block is not 0, for each element of a panel. */
-static void find_values(const char *panel, int from, int to, simd_u32 *some) {
+static CPU_NOINLINE void find_values(const char *panel, int from, int to, simd_u32 *some) {
     for (int i = 0; i < PANEL / SIMD_LANES; i++)
         some[i] = (simd_u32){0};
     for (int c = from / 32; c < (to + 31) / 32; c++)
@@ -231,15 +355,27 @@ typedef struct value_panel {
     int64_t at;
     int d, count;
     char *tiles;
-    simd_u32 some[PANEL / SIMD_LANES]; /* elements that are not all 0 */
+    int found; /* whether `some` says which elements are not all 0 */
+    simd_u32 some[PANEL / SIMD_LANES];
 } value_panel;
+
+/* Elements that are small though some value of theirs is not 0. */
+static simd_u32 small_sums(const cpu_attention_block *b, value_panel *v, const float *sum) {
+    simd_u32 small = {0};
+    if (!v->found)
+        find_values(v->tiles, b->from, b->to, v->some);
+    v->found = 1;
+    for (int i = 0; i < PANEL / SIMD_LANES; i++)
+        small |= is_small(simd_load_f(sum + i * SIMD_LANES)) & v->some[i];
+    return small;
+}
 
 /* The sums of a row over the keys that it sees alone: 0 * infinity is not 0. */
 static CPU_NOINLINE void add_seen(const cpu_attention_block *b, int row, group_range g,
                                   const value_panel *v, float *sum) {
-    char tiles[KEYS / 32 * 2 * TILE] __attribute__((aligned(64)));
+    char tiles[VALUE_TILES] __attribute__((aligned(64)));
     matrix_sums sums;
-    pack_values(b, v->rows, g.from, g.to, v->at, v->count, row, &(soon_rows){.count = 0}, tiles);
+    pack_values(b, v->rows, g.from, g.to, v->at, v->count, row, tiles);
     MATRIX_MULTIPLY(0, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
                     (int64_t)(KEYS * sizeof(float)), tiles + g.from / 32 * 2 * TILE,
                     (g.to + 31) / 32 - g.from / 32, sums[0], PANEL);
@@ -247,14 +383,16 @@ static CPU_NOINLINE void add_seen(const cpu_attention_block *b, int row, group_r
 }
 
 /* Joins the sums of a row to its o. */
-CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, const value_panel *v,
+CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, value_panel *v,
                          float *sum) {
     simd_u32 odd = {0}, small = {0};
     for (int i = 0; i < PANEL / SIMD_LANES; i++) {
         const simd_f32 x = simd_load_f(sum + i * SIMD_LANES);
         odd |= is_odd(x);
-        small |= is_small(x) & v->some[i];
+        small |= is_small(x);
     }
+    if (simd_any(small))
+        small = small_sums(b, v, sum);
     if (g.partial && simd_any(odd)) {
         add_seen(b, row, g, v, sum);
         small = ~(simd_u32){0};
@@ -272,7 +410,7 @@ CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, c
     }
 }
 
-static void add_rows(const cpu_attention_block *b, int r, int n, const value_panel *v) {
+static void add_rows(const cpu_attention_block *b, int r, int n, value_panel *v) {
     matrix_sums sums;
     const group_range g = range_of(b, r, n);
     if (g.from >= g.to)
@@ -284,20 +422,59 @@ static void add_rows(const cpu_attention_block *b, int r, int n, const value_pan
         join_row(b, r + i, g, v, sums[i]);
 }
 
+CPU_INLINE value_panel panel_of(const cpu_attention_block *b, const char *const *v, int row,
+                                int first, int d, int count, int panel) {
+    return (value_panel){.rows = v,
+                         .at = row / b->of_head * b->step[1] + (int64_t)d * 2,
+                         .d = first + d,
+                         .count = count - d,
+                         .tiles = (char *)b->panel + panel * VALUE_TILES};
+}
+
+/* Sums of one panel or of two, which are [row][panel]. */
+static void few_sums(const cpu_attention_block *b, int row, int panels, value_panel p[2],
+                     soon_lines *soon) {
+    float sums[SIDE][2][PANEL] __attribute__((aligned(64)));
+    const group_range g = range_of(b, row, b->of_head);
+    if (g.from >= g.to)
+        return;
+    MATRIX_VALUES(b->of_head, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
+                  (int64_t)(KEYS * sizeof(float)), p[0].tiles + g.from / 32 * 2 * TILE,
+                  (panels - 1) * VALUE_TILES, (g.to + 31) / 32 - g.from / 32, soon, sums[0][0]);
+    for (int i = 0; i < b->of_head; i++)
+        for (int n = 0; n < panels; n++)
+            join_row(b, row + i, g, &p[n], sums[i][n]);
+}
+
+static void few_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
+    soon_lines soon = find_lines(b, 0, KEYS);
+    MATRIX_BEGIN_VALUES(b->of_head);
+    for (int row = 0; row < b->rows; row += b->of_head)
+        for (int d = 0; d < count; d += 2 * PANEL) {
+            const int panels = count - d > PANEL ? 2 : 1;
+            value_panel p[2] = {panel_of(b, v, row, first, d, count, 0),
+                                panel_of(b, v, row, first, d + PANEL, count, 1)};
+            if (panels == 2)
+                pack_panels(2, b, v, p[0].at, count - d, 1, &soon, p[0].tiles);
+            else
+                pack_panels(1, b, v, p[0].at, count - d, 1, &soon, p[0].tiles);
+            few_sums(b, row, panels, p, &soon);
+        }
+    MATRIX_END();
+}
+
 static void matrix_values(const cpu_attention_block *b, int first, int count,
                           const char *const *v) {
+    if (has_few(b)) {
+        few_values(b, first, count, v);
+        return;
+    }
+    soon_lines soon = find_lines(b, 0, KEYS);
     MATRIX_BEGIN();
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += PANEL) {
-            value_panel p = {.rows = v,
-                             .at = row / b->of_head * b->step[1] + (int64_t)d * 2,
-                             .d = first + d,
-                             .count = count - d,
-                             .tiles = (char *)b->panel};
-            soon_rows soon;
-            find_soon(b, v, b->to + d, PANEL, b->to, 1, row, &soon);
-            pack_values(b, v, b->from, b->to, p.at, p.count, -1, &soon, p.tiles);
-            find_values(p.tiles, b->from, b->to, p.some);
+            value_panel p = panel_of(b, v, row, first, d, count, 0);
+            pack_panels(1, b, v, p.at, p.count, 2, &soon, p.tiles);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;
                 add_rows(b, r, left < ROWS ? left : ROWS, &p);
@@ -309,8 +486,8 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
 #define MATRIX_KERNEL(isa, append_kernel)                                                          \
     {                                                                                              \
         .needs = (isa), .dtype = ROPE_BF16, .append = &(append_kernel), .panel = PANEL,            \
-        .scores = matrix_scores, .weights = matrix_weights, .values = matrix_values,               \
-        .join = block_join, .scale = block_scale                                                   \
+        .queries = matrix_queries, .scores = matrix_scores, .weights = matrix_weights,             \
+        .values = matrix_values, .join = block_join, .scale = block_scale                          \
     }
 
 #endif

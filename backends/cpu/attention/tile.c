@@ -25,13 +25,15 @@ typedef struct tile_state {
 } tile_state;
 
 static int64_t panel_bytes(const attention_walk *w) {
-    const int q = w->problem->head_dim, v = w->problem->v_head_dim, longer = q > v ? q : v;
+    const int q = cpu_attention_padded(w->problem->head_dim), v = w->problem->v_head_dim,
+              longer = q > v ? q : v;
     return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
            (int64_t)sizeof(float);
 }
 
 int64_t attention_tile_rows(const attention_walk *w) {
-    const int64_t q = (w->problem->head_dim + CPU_ATTENTION_BLOCK) * (int64_t)sizeof(float),
+    const int64_t q = (cpu_attention_padded(w->problem->head_dim) + CPU_ATTENTION_BLOCK) *
+                      (int64_t)sizeof(float),
                   o = 2 * cpu_attention_padded(w->problem->v_head_dim) * (int64_t)sizeof(float),
                   of_q = (FRAME - panel_bytes(w)) / q, of_o = FRAME / o,
                   rows = of_q < of_o ? of_q : of_o;
@@ -282,5 +284,7 @@ void attention_tile_attend(const attention_walk *w, const attention_tile *tile, 
         t.block.step[which] = t.source[which].head;
     }
     attention_queries(w, tile, (char *)memory, (char *)(memory + (t.block.q - memory)));
+    if (w->kernel->queries)
+        w->kernel->queries(&t.block);
     run_results(&t, split);
 }
