@@ -121,8 +121,9 @@ def standalone(machines):
     for machine in newest(machines):
         cells = beside_peers(machine)
         if len(cells) > 1:
-            title = f"{machine.short}, {cells[0].shape['dtype']}, {MEASURES[cells[0].measure]}"
+            said = f"{PERCENT[1]}, {cells[0].shape['dtype']}, {MEASURES[cells[0].measure]}"
             place = (400 * len(panels), 24, 400, 330)
-            panels.append(svg.panel(title, of_copy(cells, known), place, PERCENT, reference=100))
+            labels = (PERCENT[0], said)
+            panels.append(svg.panel(machine.short, of_copy(cells, known), place, labels, reference=100))
             shown |= {name for c in cells for name in c.records}
     return svg.document(SHAPE, panels, [(c, name) for name, c in known.items() if name in shown])
