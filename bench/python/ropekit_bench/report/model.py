@@ -253,7 +253,9 @@ class Machine:
 
     @property
     def suites(self):
-        return self.merged[0]
+        """Those of the rotation alone first, whatever the order of runs."""
+        last = ("append", "attention")
+        return dict(sorted(self.merged[0].items(), key=lambda found: found[0] in last))
 
     @property
     def replaced(self):
@@ -316,7 +318,6 @@ def title(document):
         threads,
         f"host {host.get('cpu', 'unknown')}",
         f"driver {device.get('driver', 'unknown')}",
-        f"commit {document['build']['commit']}",
         device.get("features", "").split(" ")[0],
         ", ".join(f"{name}={value}" for name, value in host.get("settings", {}).items() if "ISA" not in name),
     )
