@@ -140,19 +140,19 @@ GPU_FN void gpu_backward_begin(const gpu_backward_call &t, gpu_backward_generic_
     if (thread != 0)
         return;
     b->begin = b->end = 0;
-    if (KEYS) {
+    if constexpr (KEYS) {
         const int64_t group = gpu_attention_group(&gpu_reread(t.call)->forward);
         b->begin = group * gpu_first_query<false>(gpu_reread(t.p), s, b->tile.first);
         b->end =
             group * gpu_first_query<true>(gpu_reread(t.p), s, b->tile.first + GPU_BACKWARD_FEW);
-        return;
-    }
-    for (int r = 0; r < GPU_BACKWARD_FEW; r++) {
-        const rope_key_range seen = b->own[r].seen;
-        if (seen.first >= seen.last)
-            continue;
-        b->begin = b->end == 0 || seen.first < b->begin ? seen.first : b->begin;
-        b->end = seen.last > b->end ? seen.last : b->end;
+    } else {
+        for (int r = 0; r < GPU_BACKWARD_FEW; r++) {
+            const rope_key_range seen = b->own[r].seen;
+            if (seen.first >= seen.last)
+                continue;
+            b->begin = b->end == 0 || seen.first < b->begin ? seen.first : b->begin;
+            b->end = seen.last > b->end ? seen.last : b->end;
+        }
     }
 }
 
