@@ -44,10 +44,11 @@ gpuError_t gpu_attention_start(gpu_attention_launches *l, const void *kernel, in
 
 /* --- what moves in vectors --- */
 
-/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `unit` at a
+/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `bytes` at a
  * time, and lie within 2^35 of the first. */
 static int moves(const void *pointer, const int64_t *stride, const int64_t *size, int count,
-                 int64_t unit) {
+                 int64_t bytes, int32_t dtype) {
+    const int64_t unit = bytes / (dtype == ROPE_F32 ? 4 : 2);
     int64_t reach = 0;
     for (int d = 0; d < count; d++) {
         if (size[d] <= 1)
@@ -56,13 +57,13 @@ static int moves(const void *pointer, const int64_t *stride, const int64_t *size
             return 0;
         reach += (size[d] - 1) * stride[d];
     }
-    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)(2 * unit) == 0;
+    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)bytes == 0;
 }
 
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
-                   int64_t heads, int64_t unit) {
+                   int64_t heads, int64_t bytes, int32_t dtype) {
     const int64_t size[3] = {batch, tokens, heads};
-    return stride[3] == 1 && moves(pointer, stride, size, 3, unit);
+    return stride[3] == 1 && moves(pointer, stride, size, 3, bytes, dtype);
 }
 
 int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *steps,
@@ -71,11 +72,12 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
     if (o->out)
         return gpu_moves_head(o->out, o->out_stride,
                               p->cache ? rope_attention_sequences(call) : call->rope.batch,
-                              call->k_tokens, o->heads, 8);
+                              call->k_tokens, o->heads, 16, p->rope.dtype);
     if (o->in)
-        return gpu_moves_head(o->in, o->in_stride, call->rope.batch, call->k_tokens, o->heads, 8);
+        return gpu_moves_head(o->in, o->in_stride, call->rope.batch, call->k_tokens, o->heads, 16,
+                              p->rope.dtype);
     return steps->store_dtype == p->rope.dtype && steps->dim_block == steps->head_dim &&
-           o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 8);
+           o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 16, p->rope.dtype);
 }
 
 /* --- what rotates --- */
@@ -132,8 +134,8 @@ static int rotates_vectors(const gpu_attention_launches *l, int tensor) {
         p->rope.pairs % 8 || p->rope.rotary_offset[tensor] % 8 || p->head_dim % 8)
         return 0;
     if (tensor == 0)
-        return gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 8) &&
-               gpu_moves_head(q->out, q->out_stride, batch, tokens, q->heads, 8);
+        return gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 16, p->rope.dtype) &&
+               gpu_moves_head(q->out, q->out_stride, batch, tokens, q->heads, 16, p->rope.dtype);
     if (!gpu_moves_operand(p, &p->k, &l->call, &k))
         return 0;
     k.out = NULL;

@@ -25,11 +25,11 @@ int32_t gpu_next_early(gpu_attention_launches *launches);
 gpuError_t gpu_attention_start(gpu_attention_launches *launches, const void *kernel, int64_t x,
                                int64_t y, size_t shared, void **arguments);
 
-/* Whether heads can be moved `unit` elements at a time, and lie within 2^35 of the first. */
+/* Whether heads can be moved `bytes` at a time, and lie within 2^35 elements of the first. */
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
-                   int64_t heads, int64_t unit);
+                   int64_t heads, int64_t bytes, int32_t dtype);
 
-/* Whether keys or values can be moved 8 elements at a time. */
+/* Whether keys or values can be moved 16 bytes at a time. */
 int gpu_moves_operand(const rope_attention_problem *problem, const rope_append_steps *steps,
                       const rope_attention_call *call, const rope_append_operand *operand);
 

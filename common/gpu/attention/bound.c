@@ -56,12 +56,18 @@ int gpu_attention_may_fail(const rope_attention_problem *p) {
            p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
 }
 
+static int32_t most_of(const rope_attention_problem *p) {
+    return p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
+}
+
 gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
                               int32_t device) {
     bound->kernels = gpu_attention_kernels_of(problem->rope.dtype);
     bound->device = device;
     bound->tiles = GPU_GENERIC;
     bound->problem = *problem;
+    while (gpu_generic_dim(bound->generic) < most_of(problem))
+        bound->generic++;
     gpuError_t error =
         gpu_kernels_load((const void *const *)bound->kernels,
                          sizeof *bound->kernels / sizeof(void *), &bound->starts_early);

@@ -18,6 +18,7 @@ typedef struct gpu_attention_bound {
     int32_t device;
     int32_t devices;             /* of the machine */
     int32_t tiles;               /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t generic;             /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;              /* sequences of few queries take the kernel of splits */
     int32_t early, starts_early; /* launches may begin before the one ahead of a call has ended;
                                     those of a call before the one ahead of them */

@@ -22,13 +22,16 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     const rope_attention_problem *problem = canonical;
     int32_t which;
     if (!problem)
-        return gpu_kernel_probe(gpu_attention_f32.generic, device, reason);
+        return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
     return self->data ? gpu_tiles_query(problem, shared_of(self, problem), device, &which, reason)
                       : ROPE_OK;
 }
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
     const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim;
+    if (bound->tiles == GPU_GENERIC)
+        return gpu_allow_shared(bound->kernels->generic[bound->generic],
+                                gpu_generic_shared(gpu_generic_dim(bound->generic)));
     gpuError_t error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
                                         gpu_tiles_shared(head_dim, v_head_dim));
     if (error == gpuSuccess && bound->splits)
@@ -57,10 +60,10 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
         error = gpu_attention_bind(bound, problem, device);
-        bound->splits = self->data == splits;
+        bound->splits = self->data != tiles;
         if (self->data)
             (void)gpu_tiles_decline(problem, &bound->tiles);
-        if (error == gpuSuccess && self->data)
+        if (error == gpuSuccess)
             error = allow_shared(bound);
         gpu_leave(device, previous);
     }

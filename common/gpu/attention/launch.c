@@ -34,25 +34,36 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_cal
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
     return (gpu_moves_head(q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, batch,
-                           tokens, q->heads, 8)
+                           tokens, q->heads, 16, p->rope.dtype)
                 ? GPU_TILE_Q
                 : 0) |
            (gpu_moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
            (gpu_moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
-           (gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 2) ? GPU_TILE_OUT
-                                                                                    : 0);
+           (gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4, p->rope.dtype)
+                ? GPU_TILE_OUT
+                : 0);
 }
 
-static gpuError_t attend_generic(launches *l, int64_t group) {
-    const rope_attention_problem *p = &l->bound->problem;
-    const rope_attention_call *call = &l->call;
-    const int packed = call->rope.position.cu_seqlens != NULL;
-    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed};
-    return gpu_attention_start(l, l->bound->kernels->generic,
-                               gpu_tiles_of(rope_attention_sequences(call), packed,
-                                            call->rope.tokens * group, GPU_GENERIC_ROWS),
-                               call->k.heads,
-                               (size_t)gpu_generic_shared(p->head_dim) * sizeof(float), arguments);
+/* A kernel of all sequences, and bytes of its shared memory. */
+typedef struct attending {
+    const void *kernel;
+    int64_t rows; /* of a tile */
+    int64_t x;    /* tiles times this are its blocks along x */
+    int32_t shared;
+} attending;
+
+static attending attends(const gpu_attention_bound *bound, int splits, int64_t k_heads) {
+    const rope_attention_problem *p = &bound->problem;
+    if (bound->tiles == GPU_GENERIC) {
+        const int32_t dim = gpu_generic_dim(bound->generic);
+        return (attending){bound->kernels->generic[bound->generic], GPU_GENERIC_ROWS(dim), k_heads,
+                           gpu_generic_shared(dim)};
+    }
+    if (splits)
+        return (attending){bound->kernels->splits[bound->tiles], GPU_SPLIT_ROWS, 1,
+                           gpu_splits_shared(p->head_dim, p->v_head_dim)};
+    return (attending){bound->kernels->tiles[bound->tiles], GPU_TILE_ROWS, 1,
+                       gpu_tiles_shared(p->head_dim, p->v_head_dim)};
 }
 
 static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t group,
@@ -60,17 +71,16 @@ static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t
     const gpu_attention_bound *bound = l->bound;
     const rope_attention_problem *p = &bound->problem;
     const rope_attention_call *call = &l->call;
+    const attending a = attends(bound, 1, call->k.heads);
     const int64_t sequences = rope_attention_sequences(call), queries = GPU_SPLIT_ROWS / group;
     parts->queries = call->rope.tokens < queries ? call->rope.tokens : queries;
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, parts},
          *joined[] = {(void *)(uintptr_t)p, &l->call, parts};
-    gpuError_t error = gpu_attention_start(
-        l, bound->kernels->splits[bound->tiles], sequences * parts->splits * call->k.heads, 1,
-        (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), arguments);
+    gpuError_t error = gpu_attention_start(l, a.kernel, sequences * parts->splits * call->k.heads,
+                                           1, (size_t)a.shared, arguments);
     if (error == gpuSuccess && parts->splits > 1)
-        error =
-            gpu_attention_start(l, bound->kernels->join[bound->tiles], sequences * parts->queries,
-                                call->rope.tensor[0].heads, 0, joined);
+        error = gpu_attention_start(l, bound->kernels->join, sequences * parts->queries,
+                                    call->rope.tensor[0].heads, 0, joined);
     return error;
 }
 
@@ -94,34 +104,40 @@ static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
     return error;
 }
 
+/* All sequences, but those that are read in splits. */
+static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t group,
+                               int32_t fits) {
+    const rope_attention_call *call = &l->call;
+    const attending a = attends(l->bound, 0, call->k.heads);
+    const int packed = call->rope.position.cu_seqlens != NULL;
+    const int64_t tiles =
+        gpu_tiles_of(rope_attention_sequences(call), packed, call->rope.tokens * group, a.rows);
+    if (l->bound->tiles == GPU_GENERIC)
+        fits &= ~GPU_TILE_SPLITS; /* it has a parts->queries then */
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &l->failed, &fits, parts};
+    return gpu_attention_start(l, a.kernel, tiles * a.x, a.x > 1 ? 1 : call->k.heads,
+                               (size_t)a.shared, arguments);
+}
+
 /* Sequences of few queries are read in splits, the others in tiles; the host may not know which. */
 static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes,
                          gpu_attention_parts *parts) {
     const gpu_attention_bound *bound = l->bound;
     const rope_attention_call *call = &l->call;
     const rope_attention_problem *p = &bound->problem;
-    const int packed = call->rope.position.cu_seqlens != NULL;
-    const int64_t group = call->rope.tensor[0].heads / call->k.heads,
-                  rows = call->rope.tokens * group;
-    if (bound->tiles == GPU_GENERIC)
-        return attend_generic(l, group);
-    const int varies = packed || call->q_lengths, few = gpu_attention_few(bound, sizes),
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads;
+    const int varies = call->rope.position.cu_seqlens || call->q_lengths,
+              few = gpu_attention_few(bound, sizes),
               splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
-    int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
-    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits};
+    const int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
     gpu_decode_call decode;
-    if (few && !l->failed && (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
-        gpu_decode_fits(p, call, &decode)) {
+    if (bound->tiles != GPU_GENERIC && few && !l->failed &&
+        (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(p, call, &decode)) {
         decode.parts = *parts;
         return attend_decode(l, &decode);
     }
-    gpuError_t error = splits ? attend_splits(l, parts, group, fits) : gpuSuccess;
-    if (error != gpuSuccess || few)
-        return error;
-    return gpu_attention_start(
-        l, bound->kernels->tiles[bound->tiles],
-        gpu_tiles_of(rope_attention_sequences(call), packed, rows, GPU_TILE_ROWS), call->k.heads,
-        (size_t)gpu_tiles_shared(p->head_dim, p->v_head_dim), arguments);
+    const gpuError_t error = splits ? attend_splits(l, parts, group, fits) : gpuSuccess;
+    return error != gpuSuccess || few ? error : attend_tiles(l, parts, group, fits);
 }
 
 gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_attention_call *call,

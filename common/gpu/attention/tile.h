@@ -192,11 +192,6 @@ GPU_FN int32_t gpu_tile_near(int64_t key, int64_t base) {
     return (int32_t)(n < -1 ? -1 : n > INT32_MAX ? INT32_MAX : n);
 }
 
-GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
-    return {keys.first > within.first ? keys.first : within.first,
-            keys.last < within.last ? keys.last : within.last};
-}
-
 /* Keys that a query sees, of those within a range. */
 GPU_FN rope_key_range gpu_tile_seen(const gpu_tile_call &t, int64_t query, rope_key_range within) {
     const rope_attention_sequence *s = &t.b->tile.s;

@@ -15,7 +15,8 @@ int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_size
 }
 
 int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
-    return bound->tiles != GPU_GENERIC && bound->problem.rotates[0] && !gpu_attention_few(bound, s);
+    return bound->problem.rotates[0] &&
+           (bound->tiles == GPU_GENERIC || !gpu_attention_few(bound, s));
 }
 
 int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
@@ -27,13 +28,14 @@ int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_
                       gpu_attention_rotates_ahead(bound, sizes) && !has_q_out ? sizes->q_rows : 0,
                   splits = gpu_splits_most(p, sizes->k_tokens),
                   parts = bound->splits && splits > 1 ? sizes->sequences : 0;
+    const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     room->bytes = 0;
     return gpu_room_add((const int64_t[]){failed, 1, 1, 1}, sizeof(int32_t), &room->bytes,
                         &room->failed) &&
            gpu_room_add((const int64_t[]){rows, sizes->k_tokens, sizes->k_heads, p->head_dim},
-                        p->rope.dtype == ROPE_F32 ? 4 : 2, &room->bytes, &room->keys) &&
-           gpu_room_add((const int64_t[]){q_rows, sizes->tokens, sizes->q_heads, p->head_dim}, 2,
-                        &room->bytes, &room->queries) &&
+                        element, &room->bytes, &room->keys) &&
+           gpu_room_add((const int64_t[]){q_rows, sizes->tokens, sizes->q_heads, p->head_dim},
+                        element, &room->bytes, &room->queries) &&
            gpu_room_add((const int64_t[]){parts, rows_of(sizes), splits, p->v_head_dim + 2},
                         sizeof(float), &room->bytes, &room->parts);
 }

@@ -44,17 +44,19 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
     return error;
 }
 
-static int32_t fits_of(const rope_attention_backward_call *c) {
+static int32_t fits_of(int32_t dtype, const rope_attention_backward_call *c) {
     const rope_attention_call *f = &c->forward;
     const rope_operand *q = &f->rope.tensor[0];
     const int64_t batch = f->rope.batch, tokens = f->rope.tokens;
-    return (gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 8) ? GPU_BACKWARD_Q : 0) |
-           (gpu_moves_head(c->dout, c->dout_stride, batch, tokens, q->heads, 8) ? GPU_BACKWARD_DOUT
-                                                                                : 0) |
-           (gpu_moves_head(f->k.in, f->k.in_stride, batch, f->k_tokens, f->k.heads, 8)
+    return (gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 16, dtype) ? GPU_BACKWARD_Q
+                                                                                    : 0) |
+           (gpu_moves_head(c->dout, c->dout_stride, batch, tokens, q->heads, 16, dtype)
+                ? GPU_BACKWARD_DOUT
+                : 0) |
+           (gpu_moves_head(f->k.in, f->k.in_stride, batch, f->k_tokens, f->k.heads, 16, dtype)
                 ? GPU_BACKWARD_K
                 : 0) |
-           (gpu_moves_head(f->v.in, f->v.in_stride, batch, f->k_tokens, f->v.heads, 8)
+           (gpu_moves_head(f->v.in, f->v.in_stride, batch, f->k_tokens, f->v.heads, 16, dtype)
                 ? GPU_BACKWARD_V
                 : 0);
 }
@@ -118,7 +120,7 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
     if (error == gpuSuccess)
         error = rotate(&l, room, workspace);
     l.call.forward = l.ahead.call;
-    l.fits = fits_of(&l.call);
+    l.fits = fits_of(bound->transposed.rope.dtype, &l.call);
     if (error == gpuSuccess)
         error = sums(&l, bound->kernels->delta, (rows + each - 1) / each);
     if (error == gpuSuccess && (call->dk || call->dv))
