@@ -86,64 +86,92 @@ template <int DTYPE, int DIM> GPU_FN void gpu_generic_queries(const gpu_generic_
 
 /* --- keys and values --- */
 
-/* Elements first..first + N - 1 of a head, N a multiple of a vector's, 0 behind its last one. */
+/* N elements of a head from `first` on, a multiple of a vector's. */
 template <int DTYPE, int N>
-GPU_FN void gpu_generic_fetch(const rope_append_operand *o, const rope_append_steps *steps,
-                              const gpu_attention_head &h, int first, int dim, bool fits,
-                              float x[N]) {
+GPU_FN void gpu_generic_load(const rope_append_operand *o, int64_t first, float x[N]) {
     enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
-    if (fits && first + N <= dim) {
-        const char *from = (const char *)(gpu_is_cached(o) ? o->cache
-                                          : o->out         ? o->out
-                                                           : o->in) +
-                           (h.at + first) * SIZE;
+    const char *from = (const char *)(gpu_is_cached(o) ? o->cache
+                                      : o->out         ? o->out
+                                                       : o->in) +
+                       first * SIZE;
 #pragma unroll
-        for (int i = 0; i < N; i += V) {
-            const gpu_vector<DTYPE, V> v = gpu_load<DTYPE, V>(from + i * SIZE);
-            gpu_unpack<DTYPE, V>(v, x + i);
-        }
-        return;
+    for (int i = 0; i < N; i += V) {
+        const gpu_vector<DTYPE, V> v = gpu_load<DTYPE, V>(from + i * SIZE);
+        gpu_unpack<DTYPE, V>(v, x + i);
     }
-#pragma unroll 1
-    for (int i = 0; i < N; i++)
-        x[i] = first + i < dim ? gpu_attention_element<DTYPE>(o, steps, h, first + i) : 0;
 }
 
 /* Keys begin..end - 1 of the tile, GPU_GENERIC_DEPTH elements of each, 0 for the others. */
 template <int DTYPE>
 GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int begin, int end) {
     enum { N = GPU_GENERIC_DEPTH * GPU_TILE_KEYS / GPU_ATTENTION_THREADS };
-    const int key = (int)threadIdx.x % GPU_TILE_KEYS, from = (int)threadIdx.x / GPU_TILE_KEYS * N;
-    float x[N] = {};
-    if (key >= begin && key < end)
-        gpu_generic_fetch<DTYPE, N>(&gpu_reread(t.call)->k, &gpu_reread(t.p)->k, t.b->keys[key],
-                                    first + from, gpu_reread(t.p)->head_dim,
-                                    gpu_reread(t.fits) & GPU_TILE_K, x);
+    const int key = (int)threadIdx.x % GPU_TILE_KEYS, from = (int)threadIdx.x / GPU_TILE_KEYS * N,
+              dim = gpu_reread(t.p)->head_dim, at = first + from;
+    const rope_append_operand *o = &gpu_reread(t.call)->k;
+    float *to = t.m.stage + from * GPU_GENERIC_STRIDE + key;
+    const bool there = key >= begin && key < end;
+    if (there && gpu_reread(t.fits) & GPU_TILE_K && at + N <= dim) {
+        float x[N];
+        gpu_generic_load<DTYPE, N>(o, t.b->keys[key].at + at, x);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        t.m.stage[(from + i) * GPU_GENERIC_STRIDE + key] = x[i];
+        for (int i = 0; i < N; i++)
+            to[i * GPU_GENERIC_STRIDE] = x[i];
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < N; i++)
+            to[i * GPU_GENERIC_STRIDE] =
+                there && at + i < dim
+                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->k, t.b->keys[key], at + i)
+                    : 0;
+    }
     __syncthreads();
 }
 
-/* The same of values first.. of the tile, all elements; whether all are finite. */
+GPU_FN bool gpu_is_finite(float x) {
+    return fabsf(x) <= 0x1.fffffep+127f;
+}
+
+/* Eight elements of a value, from `at` on; whether all are finite. */
+template <int DTYPE>
+GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call &t, int key, int at, bool there,
+                                    float *to) {
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    const rope_append_operand *o = &gpu_reread(t.call)->v;
+    bool finite = true;
+    if (there && gpu_reread(t.fits) & GPU_TILE_V && at + 8 <= dim) {
+        float x[8];
+        gpu_generic_load<DTYPE, 8>(o, t.b->values[key].at + at, x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            finite &= gpu_is_finite(x[i]);
+            to[i] = x[i];
+        }
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {
+            const float x =
+                there && at + i < dim
+                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->v, t.b->values[key], at + i)
+                    : 0;
+            finite &= gpu_is_finite(x);
+            to[i] = x;
+        }
+    }
+    return finite;
+}
+
+/* Values from `first` of the tile on, all elements, 0 for keys that are not begin..end - 1; whether
+ * all are finite. count: of such calls. */
 template <int DTYPE, int DIM>
 GPU_FN bool gpu_generic_stage_values(const gpu_generic_call &t, int first, int begin, int end,
                                      int32_t count) {
-    enum { N = 8, VALUES = gpu_generic_shape<DIM>::VALUES };
     bool finite = true;
 #pragma unroll 1
-    for (int e = (int)threadIdx.x; e < VALUES * DIM / N; e += GPU_ATTENTION_THREADS) {
-        const int n = e / (DIM / N), at = e % (DIM / N) * N, key = first + n;
-        float x[N] = {};
-        if (key >= begin && key < end)
-            gpu_generic_fetch<DTYPE, N>(&gpu_reread(t.call)->v, &gpu_reread(t.p)->v,
-                                        t.b->values[key], at, gpu_reread(t.p)->v_head_dim,
-                                        gpu_reread(t.fits) & GPU_TILE_V, x);
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            finite &= fabsf(x[i]) <= 0x1.fffffep+127f;
-            t.m.stage[n * DIM + at + i] = x[i];
-        }
+    for (int e = (int)threadIdx.x; e < gpu_generic_shape<DIM>::VALUES * DIM / 8;
+         e += GPU_ATTENTION_THREADS) {
+        const int n = e / (DIM / 8), at = e % (DIM / 8) * 8, key = first + n;
+        finite &= gpu_generic_stage_eight<DTYPE>(t, key, at, key >= begin && key < end,
+                                                 t.m.stage + n * DIM + at);
     }
     if (!finite)
         t.b->special = count;
