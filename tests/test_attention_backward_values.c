@@ -154,7 +154,7 @@ TEST(attention_backward_values, finite_differences) {
 
 /* --- what is not seen --- */
 
-enum { DIM = 8, HEADS = 2, ROOM = 256 };
+enum { DIM = 64, HEADS = 2, ROOM = 256 }; /* of which there are kernels of tiles */
 
 /* `queries` queries of two heads that share one of `keys` keys, without a rotation. Elements are
  * random, lse is as if scores were near 0. */

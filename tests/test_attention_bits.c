@@ -87,11 +87,12 @@ TEST(attention_bits, fused_and_unfused) {
     for_each_case(test_seed() + 1, CASES, check_unfused);
 }
 
-/* Whether a sequence is so long a prompt that a GPU's "splits" takes its last queries alone by
- * another kernel (docs/attention.md). */
+/* Whether a sequence is so long a prompt that a GPU takes its last queries alone by splits of its
+ * keys (docs/attention.md). */
 static int changes_kernel(const attention_case *c, const char *kernel, int64_t part) {
     const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
-    return strcmp(kernel, "splits") == 0 && c->q_count[part] * group > 16;
+    return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "generic") == 0) &&
+           c->q_count[part] * group > 16;
 }
 
 /* Each sequence in a call of its own, and its last queries in another: as a prompt in one call and

@@ -5,9 +5,12 @@
 
 const rope_host *gpu_host;
 
-static const rope_candidate_list *const lists[] = {
-    &gpu_rope_candidates, &gpu_append_candidates, &gpu_attention_candidates,
-    &gpu_attention_merge_candidates, &gpu_traffic_candidates};
+static const rope_candidate_list *const lists[] = {&gpu_rope_candidates,
+                                                   &gpu_append_candidates,
+                                                   &gpu_attention_candidates,
+                                                   &gpu_attention_backward_candidates,
+                                                   &gpu_attention_merge_candidates,
+                                                   &gpu_traffic_candidates};
 
 static const rope_backend backend = {
     .abi = ROPE_BACKEND_ABI,

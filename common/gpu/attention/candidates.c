@@ -4,16 +4,9 @@
 #include "common/gpu/candidate.h"
 #include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
-#include "common/gpu/rope/lists.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static const gpu_attention_kernels *kernels_of(int32_t dtype) {
-    return dtype == ROPE_F32   ? &gpu_attention_f32
-           : dtype == ROPE_F16 ? &gpu_attention_f16
-                               : &gpu_attention_bf16;
-}
 
 static const char tiles[] = "tiles", splits[] = "splits";
 
@@ -27,30 +20,18 @@ static int32_t shared_of(const rope_candidate *self, const rope_attention_proble
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
     const rope_attention_problem *problem = canonical;
-    int32_t tiles, most;
+    int32_t which;
     if (!problem)
-        return gpu_kernel_probe(gpu_attention_f32.generic, device, reason);
-    if (!self->data)
-        return ROPE_OK;
-    const char *declined = gpu_tiles_decline(problem, kernels_of(problem->rope.dtype), &tiles);
-    const int32_t shared = shared_of(self, problem);
-    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
-    if (error != gpuSuccess)
-        return gpu_refuse(error, reason);
-    if (!declined && most >= shared)
-        return ROPE_OK;
-    if (declined)
-        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
-    else
-        snprintf(reason, ROPE_REASON_SIZE,
-                 "declined: matrix instructions and %d bytes of shared memory are needed, the "
-                 "device has %d",
-                 shared, most);
-    return ROPE_DECLINED;
+        return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
+    return self->data ? gpu_tiles_query(problem, shared_of(self, problem), device, &which, reason)
+                      : ROPE_OK;
 }
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
     const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim;
+    if (bound->tiles == GPU_GENERIC)
+        return gpu_allow_shared(bound->kernels->generic[bound->generic],
+                                gpu_generic_shared(gpu_generic_dim(bound->generic)));
     gpuError_t error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
                                         gpu_tiles_shared(head_dim, v_head_dim));
     if (error == gpuSuccess && bound->splits)
@@ -62,25 +43,11 @@ static gpuError_t allow_shared(gpu_attention_bound *bound) {
     return error;
 }
 
-static gpuError_t fill(gpu_attention_bound *bound, const rope_attention_problem *problem) {
-    gpuError_t error =
-        gpu_kernels_load((const void *const *)bound->kernels,
-                         sizeof *bound->kernels / sizeof(void *), &bound->starts_early);
-    bound->problem = *problem;
-    if (error == gpuSuccess && bound->tiles != GPU_GENERIC)
-        error = allow_shared(bound);
-    if (error == gpuSuccess && problem->rotates[0]) {
-        error = gpu_rope_bind(&bound->rotation, &problem->rope, bound->device,
-                              ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */
-        bound->starts_early &= bound->rotation.on.early;
-    }
-    bound->early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
-    if (error == gpuSuccess)
-        error = gpuGetDeviceCount(&bound->devices);
-    if (error == gpuSuccess)
-        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
-    bound->rotation.problem = bound->problem.rope;
-    return error;
+static void release(void *kernel) {
+    gpu_attention_bound *bound = kernel;
+    if (bound)
+        gpu_attention_unbind(bound);
+    free(bound);
 }
 
 static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
@@ -89,53 +56,23 @@ static rope_status bind(const rope_candidate *self, const void *canonical, int32
     gpu_attention_bound *bound = calloc(1, sizeof *bound);
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->kernels = kernels_of(problem->rope.dtype);
-    bound->device = device;
-    bound->tiles = GPU_GENERIC;
-    bound->splits = self->data == splits;
-    if (self->data)
-        (void)gpu_tiles_decline(problem, bound->kernels, &bound->tiles);
     int previous;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = fill(bound, problem);
+        error = gpu_attention_bind(bound, problem, device);
+        bound->splits = self->data != tiles;
+        if (self->data)
+            (void)gpu_tiles_decline(problem, &bound->tiles);
+        if (error == gpuSuccess)
+            error = allow_shared(bound);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
-        free(bound);
+        release(bound);
         return gpu_refuse(error, reason);
     }
     *kernel = bound;
     return ROPE_OK;
-}
-
-static void release(void *kernel) {
-    gpu_attention_bound *bound = kernel;
-    if (bound)
-        (void)gpu_free(bound->device, bound->lists);
-    free(bound);
-}
-
-static rope_status check_lists(gpu_attention_bound *bound, const rope_attention_call *call) {
-    const rope_position_map *q = &call->rope.position, *k = &call->k_position;
-    const int table = bound->problem.rope.angle_mode == ROPE_ANGLE_TABLE;
-    const gpu_named_pointer given[] = {
-        {"position_ids", q->ids},
-        {"sequence_offsets", q->offsets},
-        {"cu_seqlens", q->cu_seqlens},
-        {"sequence_lengths", q->lengths},
-        {"cos", table ? call->rope.cos : NULL},
-        {"sin", table ? call->rope.sin : NULL},
-        {"position_flag", call->rope.position_flag},
-        {"q_lengths", call->q_lengths},
-        {"k_lengths", call->k_lengths},
-        {"k_cu_seqlens", k->cu_seqlens},
-        {"k_position_ids", k->ids},
-        {"sinks", call->sinks},
-        {"tree_bits", call->tree_bits},
-        {"block_table", call->block_table},
-    };
-    return gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
 }
 
 /* A plan's first call alone is asked about: an answer takes as long as a launch. */
@@ -157,7 +94,7 @@ static rope_status check_memory(gpu_attention_bound *bound, const rope_attention
     };
     rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
     if (status == ROPE_OK)
-        status = check_lists(bound, call);
+        status = gpu_attention_check_lists(bound, call);
     if (status == ROPE_OK)
         atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
     return status;

@@ -20,15 +20,20 @@ GPU_FN int gpu_lane(void) {
     return gpu_thread() % GPU_TILE_LANES;
 }
 
-/* How many 16 rows a warp has of a block's. All warps have those of splits, and a part of each tile
- * of keys. */
+/* A block's rows, ROWS below, are a number of them, of which each warp has its part and all keys of
+ * a tile: GPU_TILE_KEYS, or KEYS of GPU_TILE_SHAPE(rows, KEYS). All warps have those of splits, and
+ * a part of each tile of keys. */
+#define GPU_TILE_SHAPE(rows, keys) ((rows) | (keys) << 16)
+
+/* How many 16 rows a warp has. */
 template <int ROWS>
-constexpr int gpu_row_blocks = ROWS == GPU_SPLIT_ROWS ? 1 : ROWS / 16 / GPU_TILE_WARPS;
+constexpr int gpu_row_blocks = ROWS == GPU_SPLIT_ROWS ? 1 : (ROWS & 0xffff) / 16 / GPU_TILE_WARPS;
 
 /* Keys of a tile that a warp takes. */
 template <int ROWS>
-constexpr int gpu_warp_keys =
-    ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS : GPU_TILE_KEYS;
+constexpr int gpu_warp_keys = ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS
+                              : ROWS >> 16           ? ROWS >> 16
+                                                     : GPU_TILE_KEYS;
 
 /* The first of them, and the first row of a warp. */
 template <int ROWS> GPU_FN int gpu_warp_key(void) {

@@ -1,272 +1,465 @@
 /*
- * Every descriptor, in fp32: a block has GPU_GENERIC_ROWS rows, and a thread a key of a tile while
- * scores are made, then columns of out. Tiles begin at multiples of GPU_GENERIC_KEYS, and a tile
- * that a row does not see leaves it as it is, so a row's bits do not depend on its neighbours.
+ * Every descriptor, in fp32: a block has rows of a key head, a thread some of them, first by four
+ * keys of each tile, whose scores it sums, then by fours of columns of out. Tiles begin at
+ * multiples of GPU_TILE_KEYS, and a tile that a row does not see leaves it as it is, so a row's
+ * bits do not depend on its neighbours.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_GENERIC_H
 #define ROPEKIT_GPU_ATTENTION_GENERIC_H
 
-#include "common/gpu/attention/rows.h"
+#include "common/gpu/attention/parts.h"
 
-enum {
-    GPU_GENERIC_COLUMNS =
-        (ROPE_MAX_ATTENTION_HEAD_DIM + GPU_ATTENTION_THREADS - 1) / GPU_ATTENTION_THREADS
+/* Of a block that has room for heads of DIM elements. A row's keys, or columns, are those of
+ * GPU_COLUMN_LANES threads side by side. */
+template <int DIM> struct gpu_generic_shape {
+    enum {
+        ROWS = GPU_GENERIC_ROWS(DIM),
+        OWN = ROWS * GPU_COLUMN_LANES / GPU_ATTENTION_THREADS, /* rows of a thread */
+        COLUMNS = DIM / (4 * GPU_COLUMN_LANES),                /* fours of them */
+        VALUES = GPU_GENERIC_VALUES(DIM)                       /* of a tile, at a time */
+    };
 };
 
-/* What threads of a block share. A weight below 0 is of a key that the row does not see. */
+/* Rows that a thread has, and what is summed of them: largest logits in units of log 2, weights,
+ * and values by weights. */
+template <int DIM> struct gpu_generic_rows {
+    typedef gpu_generic_shape<DIM> shape;
+    float largest[shape::OWN], sum[shape::OWN];
+    float out[shape::OWN][shape::COLUMNS][4];
+};
+
+/* What threads of a block share. */
 struct gpu_generic_block {
     gpu_attention_tile tile;
-    gpu_attention_row rows[GPU_GENERIC_ROWS];
-    gpu_attention_head keys[GPU_GENERIC_KEYS], values[GPU_GENERIC_KEYS];
-    float largest[GPU_GENERIC_ROWS], sum[GPU_GENERIC_ROWS], kept[GPU_GENERIC_ROWS];
-    float part[GPU_GENERIC_ROWS][GPU_ATTENTION_THREADS / GPU_GENERIC_ROWS];
-    int64_t key_head;
+    gpu_attention_row rows[GPU_GENERIC_ROWS_MOST];
+    gpu_attention_head keys[GPU_TILE_KEYS], values[GPU_TILE_KEYS];
+    uint8_t sees[GPU_TILE_KEYS][GPU_ATTENTION_THREADS / GPU_COLUMN_LANES];
+    rope_key_range within, all; /* keys of the block's split; that some row sees */
+    int64_t head, part;         /* of keys; of the sequence's splits */
+    int32_t alone;              /* no other split has keys of these rows */
+    int32_t special;            /* the last values, counted, of which one is not finite */
 };
 
-/* The block's dynamic shared memory, rows fastest in queries and weights. */
+/* The block's dynamic shared memory: queries [dim][row], weights [key][row]. */
 struct gpu_generic_memory {
     float *queries, *weights, *stage;
 };
 
-template <int DTYPE>
-GPU_FN void gpu_generic_queries(const rope_attention_problem *p, const rope_attention_call *call,
-                                const gpu_generic_block *b, gpu_generic_memory m) {
-    const int dim = p->head_dim, pairs = gpu_rotates_queries(p, call) ? p->rope.pairs : 0;
-    for (int e = (int)threadIdx.x; e < GPU_GENERIC_ROWS * dim; e += GPU_ATTENTION_THREADS) {
-        const gpu_attention_row *r = &b->rows[e / dim];
-        m.stage[e] = r->live ? gpu_query_element<DTYPE>(&gpu_reread(call)->rope.tensor[0],
-                                                        &b->tile.s, r->query, r->head, e % dim)
+struct gpu_generic_call {
+    const rope_attention_problem *p;
+    const rope_attention_call *call;
+    gpu_generic_block *b;
+    gpu_generic_memory m;
+    int32_t fits; /* GPU_TILE_ */
+};
+
+/* Which rows a thread has, and which keys or columns of them. */
+template <int DIM> GPU_FN int gpu_generic_row(void) {
+    return (int)threadIdx.x / GPU_COLUMN_LANES * gpu_generic_shape<DIM>::OWN;
+}
+
+GPU_FN int gpu_generic_four(void) {
+    return (int)threadIdx.x % GPU_COLUMN_LANES * 4;
+}
+
+/* OWN numbers side by side. */
+template <int OWN> GPU_FN void gpu_generic_read(const float *from, float x[OWN]) {
+    static_assert(OWN == 2 || OWN == 4, "a vector");
+    typedef typename gpu_word_type<OWN>::type type;
+    const type raw = *(const type *)(const void *)from;
+    memcpy(x, &raw, sizeof raw);
+}
+
+/* --- queries --- */
+
+template <int DTYPE, int DIM> GPU_FN void gpu_generic_queries(const gpu_generic_call &t) {
+    enum { ROWS = gpu_generic_shape<DIM>::ROWS };
+    const int dim = gpu_reread(t.p)->head_dim;
+    for (int e = (int)threadIdx.x; e < ROWS * DIM; e += GPU_ATTENTION_THREADS) {
+        const gpu_attention_row *r = &t.b->rows[e % ROWS];
+        t.m.queries[e] = r->live && e / ROWS < dim
+                             ? gpu_query_element<DTYPE>(&gpu_reread(t.call)->rope.tensor[0],
+                                                        &t.b->tile.s, r->query, r->head, e / ROWS)
                              : 0;
     }
+}
+
+/* --- keys and values --- */
+
+/* N elements of a head from `first` on, a multiple of a vector's. */
+template <int DTYPE, int N>
+GPU_FN void gpu_generic_load(const rope_append_operand *o, int64_t first, float x[N]) {
+    enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
+    const char *from = (const char *)(gpu_is_cached(o) ? o->cache
+                                      : o->out         ? o->out
+                                                       : o->in) +
+                       first * SIZE;
+#pragma unroll
+    for (int i = 0; i < N; i += V) {
+        const gpu_vector<DTYPE, V> v = gpu_load<DTYPE, V>(from + i * SIZE);
+        gpu_unpack<DTYPE, V>(v, x + i);
+    }
+}
+
+/* Keys begin..end - 1 of the tile, GPU_GENERIC_DEPTH elements of each, 0 for the others. */
+template <int DTYPE>
+GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int begin, int end) {
+    enum { N = GPU_GENERIC_DEPTH * GPU_TILE_KEYS / GPU_ATTENTION_THREADS };
+    const int key = (int)threadIdx.x % GPU_TILE_KEYS, from = (int)threadIdx.x / GPU_TILE_KEYS * N,
+              dim = gpu_reread(t.p)->head_dim, at = first + from;
+    const rope_append_operand *o = &gpu_reread(t.call)->k;
+    float *to = t.m.stage + from * GPU_GENERIC_STRIDE + key;
+    const bool there = key >= begin && key < end;
+    if (there && gpu_reread(t.fits) & GPU_TILE_K && at + N <= dim) {
+        float x[N];
+        gpu_generic_load<DTYPE, N>(o, t.b->keys[key].at + at, x);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            to[i * GPU_GENERIC_STRIDE] = x[i];
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < N; i++)
+            to[i * GPU_GENERIC_STRIDE] =
+                there && at + i < dim
+                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->k, t.b->keys[key], at + i)
+                    : 0;
+    }
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < GPU_GENERIC_ROWS * (dim - pairs);
+}
+
+GPU_FN bool gpu_is_finite(float x) {
+    return fabsf(x) <= 0x1.fffffep+127f;
+}
+
+/* Eight elements of a value, from `at` on; whether all are finite. */
+template <int DTYPE>
+GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call &t, int key, int at, bool there,
+                                    float *to) {
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    const rope_append_operand *o = &gpu_reread(t.call)->v;
+    bool finite = true;
+    if (there && gpu_reread(t.fits) & GPU_TILE_V && at + 8 <= dim) {
+        float x[8];
+        gpu_generic_load<DTYPE, 8>(o, t.b->values[key].at + at, x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            finite &= gpu_is_finite(x[i]);
+            to[i] = x[i];
+        }
+    } else {
+#pragma unroll 1
+        for (int i = 0; i < 8; i++) {
+            const float x =
+                there && at + i < dim
+                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->v, t.b->values[key], at + i)
+                    : 0;
+            finite &= gpu_is_finite(x);
+            to[i] = x;
+        }
+    }
+    return finite;
+}
+
+/* Values from `first` of the tile on, all elements, 0 for keys that are not begin..end - 1; whether
+ * all are finite. count: of such calls. */
+template <int DTYPE, int DIM>
+GPU_FN bool gpu_generic_stage_values(const gpu_generic_call &t, int first, int begin, int end,
+                                     int32_t count) {
+    bool finite = true;
+#pragma unroll 1
+    for (int e = (int)threadIdx.x; e < gpu_generic_shape<DIM>::VALUES * DIM / 8;
          e += GPU_ATTENTION_THREADS) {
-        const rope_problem *rope = gpu_reread(&p->rope);
-        const int row = e / (dim - pairs), i = e % (dim - pairs), from = rope->rotary_offset[0];
-        const float *x = m.stage + row * dim;
-        if (i < pairs) {
-            const int first = from + rope_first_of(rope->pairing_out, i),
-                      second = from + rope_second_of(rope->pairing_out, i, pairs);
-            rope_pair y = {0, 0};
-            if (b->rows[row].live)
-                y = gpu_rotated_pair<DTYPE>(rope, &gpu_reread(call)->rope, &b->rows[row].token, 0,
-                                            x, i);
-            m.queries[first * GPU_GENERIC_ROWS + row] = y.x1;
-            m.queries[second * GPU_GENERIC_ROWS + row] = y.x2;
-        } else {
-            const int at = i - pairs < from || pairs == 0 ? i - pairs : i + pairs;
-            m.queries[at * GPU_GENERIC_ROWS + row] = x[at];
+        const int n = e / (DIM / 8), at = e % (DIM / 8) * 8, key = first + n;
+        finite &= gpu_generic_stage_eight<DTYPE>(t, key, at, key >= begin && key < end,
+                                                 t.m.stage + n * DIM + at);
+    }
+    if (!finite)
+        t.b->special = count;
+    __syncthreads();
+    return t.b->special != count;
+}
+
+/* --- a tile --- */
+
+/* Scores of a thread's rows and keys. */
+template <int DTYPE, int DIM>
+GPU_FN void gpu_generic_scores(const gpu_generic_call &t, int begin, int end,
+                               float s[gpu_generic_shape<DIM>::OWN][4]) {
+    enum { OWN = gpu_generic_shape<DIM>::OWN, ROWS = gpu_generic_shape<DIM>::ROWS };
+#pragma unroll 1
+    for (int first = 0; first < gpu_reread(t.p)->head_dim; first += GPU_GENERIC_DEPTH) {
+        gpu_generic_stage_keys<DTYPE>(t, first, begin, end);
+        const float *queries = t.m.queries + first * ROWS + gpu_generic_row<DIM>(),
+                    *keys = t.m.stage + gpu_generic_four();
+#pragma unroll 8
+        for (int i = 0; i < GPU_GENERIC_DEPTH; i++) {
+            float q[OWN], k[4];
+            gpu_generic_read<OWN>(queries + i * ROWS, q);
+            gpu_generic_read<4>(keys + i * GPU_GENERIC_STRIDE, k);
+#pragma unroll
+            for (int r = 0; r < OWN; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    s[r][c] = fmaf(q[r], k[c], s[r][c]);
         }
+        __syncthreads();
     }
-    __syncthreads();
 }
 
-/* Products of the rows with the thread's key, of elements first..first + depth - 1. */
-template <int DTYPE>
-GPU_FN void gpu_generic_products(const rope_attention_problem *p, const rope_attention_call *call,
-                                 const gpu_generic_block *b, gpu_generic_memory m, int first,
-                                 int begin, int end, float product[GPU_GENERIC_ROWS]) {
-    const int depth =
-        p->head_dim - first < GPU_GENERIC_DEPTH ? p->head_dim - first : (int)GPU_GENERIC_DEPTH;
-    for (int e = begin * GPU_GENERIC_DEPTH + (int)threadIdx.x; e < end * GPU_GENERIC_DEPTH;
-         e += GPU_ATTENTION_THREADS) {
-        const int key = e / GPU_GENERIC_DEPTH, i = e % GPU_GENERIC_DEPTH;
-        if (i < depth)
-            m.stage[key * (GPU_GENERIC_DEPTH + 1) + i] = gpu_attention_element<DTYPE>(
-                &gpu_reread(call)->k, &gpu_reread(p)->k, b->keys[key], first + i);
-    }
-    __syncthreads();
-    const float *key = m.stage + threadIdx.x * (GPU_GENERIC_DEPTH + 1);
-    if ((int)threadIdx.x >= begin && (int)threadIdx.x < end)
-        for (int i = 0; i < depth; i++) {
-            const float *query = m.queries + (first + i) * GPU_GENERIC_ROWS, x = key[i];
+/* A reduction over the lanes that share a row. */
+GPU_FN float gpu_generic_most(float x) {
 #pragma unroll
-            for (int r = 0; r < GPU_GENERIC_ROWS; r++)
-                product[r] = fmaf(query[r], x, product[r]);
-        }
-    __syncthreads();
+    for (int step = 1; step < GPU_COLUMN_LANES; step *= 2)
+        x = fmaxf(x, gpu_shuffle_xor(x, step));
+    return x;
 }
 
-/* A reduction over the keys of each row: threads of a row take a part each, then one joins them.
- * Negative weights are passed over where a sum is made. */
-template <bool SUM> GPU_FN float gpu_generic_joined(gpu_generic_block *b, const float *x) {
-    enum { PARTS = GPU_ATTENTION_THREADS / GPU_GENERIC_ROWS };
-    const int row = (int)threadIdx.x % GPU_GENERIC_ROWS, part = (int)threadIdx.x / GPU_GENERIC_ROWS;
-    float all = SUM ? 0 : -INFINITY;
-    for (int key = part; key < GPU_GENERIC_KEYS; key += PARTS) {
-        const float y = x[key * GPU_GENERIC_ROWS + row];
-        all = !SUM ? fmaxf(all, y) : y < 0 ? all : all + y;
-    }
-    b->part[row][part] = all;
-    __syncthreads();
-    if (part != 0)
-        return 0;
-    all = b->part[row][0];
-    for (int i = 1; i < PARTS; i++)
-        all = SUM ? all + b->part[row][i] : fmaxf(all, b->part[row][i]);
-    return all;
+GPU_FN float gpu_generic_sum(float x) {
+#pragma unroll
+    for (int step = 1; step < GPU_COLUMN_LANES; step *= 2)
+        x += gpu_shuffle_xor(x, step);
+    return x;
 }
 
-/* From logits, -infinity where a key is not seen by `sees`, to weights; largest and sum move on. */
-GPU_FN void gpu_generic_weigh(gpu_generic_block *b, gpu_generic_memory m,
-                              const float logit[GPU_GENERIC_ROWS], uint32_t sees) {
-    const int thread = (int)threadIdx.x;
-    float *mine = m.weights + thread * GPU_GENERIC_ROWS;
-#pragma unroll
-    for (int r = 0; r < GPU_GENERIC_ROWS; r++)
-        mine[r] = logit[r];
-    __syncthreads();
-    const float largest = gpu_generic_joined<false>(b, m.weights);
-    if (thread < GPU_GENERIC_ROWS) {
-        const float before = b->largest[thread], now = fmaxf(before, largest);
-        b->kept[thread] = before == now ? 1 : expf(before - now);
-        b->largest[thread] = now;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < GPU_GENERIC_ROWS; r++) {
-        const float now = b->largest[r];
-        mine[r] = !(sees >> r & 1) ? -1 : logit[r] == -INFINITY ? 0 : expf(logit[r] - now);
-    }
-    __syncthreads();
-    const float sum = gpu_generic_joined<true>(b, m.weights);
-    if (thread < GPU_GENERIC_ROWS)
-        b->sum[thread] = fmaf(b->sum[thread], b->kept[thread], sum);
-    __syncthreads();
-}
-
-/* Adds the values of keys that a row sees, by their weights, to the thread's columns. */
-template <int DTYPE>
-GPU_FN void gpu_generic_add(const rope_attention_problem *p, const rope_attention_call *call,
-                            const gpu_generic_block *b, gpu_generic_memory m, int begin, int end,
-                            float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
-#pragma unroll
-    for (int c = 0; c < GPU_GENERIC_COLUMNS; c++) {
-        const int column = c * GPU_ATTENTION_THREADS + (int)threadIdx.x;
-        if (column >= p->v_head_dim)
-            break;
-#pragma unroll
-        for (int r = 0; r < GPU_GENERIC_ROWS; r++)
-            out[c][r] *= b->kept[r];
-        for (int key = begin; key < end; key++) {
-            const float x = gpu_attention_element<DTYPE>(&gpu_reread(call)->v, &gpu_reread(p)->v,
-                                                         b->values[key], column);
-            const float *weight = m.weights + key * GPU_GENERIC_ROWS;
-#pragma unroll
-            for (int r = 0; r < GPU_GENERIC_ROWS; r++)
-                out[c][r] = weight[r] < 0 ? out[c][r] : fmaf(weight[r], x, out[c][r]);
-        }
-    }
-    __syncthreads();
-}
-
-/* One tile of keys, from `first` on, of which begin..end - 1 are there. */
-template <int DTYPE>
-GPU_FN void gpu_generic_tile(const rope_attention_problem *p, const rope_attention_call *call,
-                             gpu_generic_block *b, gpu_generic_memory m, int64_t first, int begin,
-                             int end, float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
-    const int thread = (int)threadIdx.x;
-    float logit[GPU_GENERIC_ROWS] = {};
+/* From scores of a row to logits in units of log 2, -infinity where a key is not seen; returns
+ * which are. */
+GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call &t, const gpu_attention_row *row,
+                                   int64_t key, int begin, int end, float s[4]) {
     uint32_t sees = 0;
-    if (thread >= begin && thread < end) {
-        b->keys[thread] = gpu_attention_head_of(p, call, &call->k, &p->k, &b->tile.s,
-                                                first + thread, b->key_head);
-        b->values[thread] = gpu_attention_head_of(p, call, &call->v, &p->v, &b->tile.s,
-                                                  first + thread, b->key_head);
-    }
-    __syncthreads();
-    for (int i = 0; i < gpu_reread(p)->head_dim; i += GPU_GENERIC_DEPTH)
-        gpu_generic_products<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, i, begin, end, logit);
 #pragma unroll
-    for (int r = 0; r < GPU_GENERIC_ROWS; r++) {
-        if (thread >= begin && thread < end &&
-            gpu_attention_sees(gpu_reread(p), gpu_reread(call), &b->tile.s, &b->rows[r],
-                               first + thread))
-            sees |= 1u << r;
-        logit[r] = sees >> r & 1 ? gpu_attention_logit(gpu_reread(p), logit[r]) : -INFINITY;
+    for (int c = 0; c < 4; c++) {
+        const int n = gpu_generic_four() + c;
+        const bool seen =
+            n >= begin && n < end &&
+            gpu_attention_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, row, key + c);
+        sees |= (uint32_t)seen << c;
+        s[c] = seen ? 1.44269504f * gpu_attention_logit(gpu_reread(t.p), s[c]) : -INFINITY;
     }
-    gpu_generic_weigh(b, m, logit, sees);
-    gpu_generic_add<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, begin, end, out);
+    return sees;
 }
 
-template <int DTYPE>
-GPU_FN void gpu_generic_store(const rope_attention_problem *p, const rope_attention_call *call,
-                              const gpu_generic_block *b,
-                              const float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS]) {
-    typedef typename gpu_element<DTYPE>::bits bits;
-    const int64_t *stride = call->out_stride;
-    const rope_attention_sequence *s = &b->tile.s;
+/* From scores to weights, in shared memory; largest, sum and out move on. */
+template <int DIM>
+GPU_FN void gpu_generic_weigh(const gpu_generic_call &t, int64_t first, int begin, int end,
+                              float s[gpu_generic_shape<DIM>::OWN][4],
+                              gpu_generic_rows<DIM> &rows) {
+    enum { OWN = gpu_generic_shape<DIM>::OWN, ROWS = gpu_generic_shape<DIM>::ROWS };
+    uint32_t seen[4] = {};
 #pragma unroll
-    for (int c = 0; c < GPU_GENERIC_COLUMNS; c++) {
-        const int column = c * GPU_ATTENTION_THREADS + (int)threadIdx.x;
+    for (int r = 0; r < OWN; r++) {
+        const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<DIM>() + r],
+                                                 first + gpu_generic_four(), begin, end, s[r]);
+        const float most =
+                        gpu_generic_most(fmaxf(fmaxf(s[r][0], s[r][1]), fmaxf(s[r][2], s[r][3]))),
+                    before = rows.largest[r], now = fmaxf(before, most),
+                    kept = before == now ? 1 : exp2f(before - now);
 #pragma unroll
-        for (int r = 0; r < GPU_GENERIC_ROWS; r++) {
-            const gpu_attention_row *row = &b->rows[r];
-            if (column < p->v_head_dim && row->live)
-                ((bits *)call->out)[s->q_row * stride[0] + (s->q_first + row->query) * stride[1] +
-                                    row->head * stride[2] + column * stride[3]] =
-                    gpu_narrow<DTYPE>(b->sum[r] == 0 ? 0 : out[c][r] / b->sum[r]);
+        for (int c = 0; c < 4; c++) {
+            s[r][c] = s[r][c] == -INFINITY ? 0 : exp2f(s[r][c] - now);
+            seen[c] |= (sees >> c & 1) << r;
+        }
+        rows.largest[r] = now;
+        rows.sum[r] =
+            fmaf(rows.sum[r], kept, gpu_generic_sum((s[r][0] + s[r][1]) + (s[r][2] + s[r][3])));
+#pragma unroll
+        for (int j = 0; j < gpu_generic_shape<DIM>::COLUMNS; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                rows.out[r][j][c] *= kept;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const int n = gpu_generic_four() + c;
+        t.b->sees[n][threadIdx.x / GPU_COLUMN_LANES] = (uint8_t)seen[c];
+#pragma unroll
+        for (int r = 0; r < OWN; r++)
+            t.m.weights[n * ROWS + gpu_generic_row<DIM>() + r] = s[r][c];
+    }
+    __syncthreads();
+}
+
+/* Adds VALUES values from `first` of the tile on; FINITE: all are, else each to rows that see it.
+ */
+template <int DIM, bool FINITE>
+GPU_FN void gpu_generic_add(const gpu_generic_call &t, int first, gpu_generic_rows<DIM> &rows) {
+    typedef gpu_generic_shape<DIM> shape;
+    const float *weights = t.m.weights + first * shape::ROWS + gpu_generic_row<DIM>(),
+                *values = t.m.stage + gpu_generic_four();
+#pragma unroll 4
+    for (int n = 0; n < shape::VALUES; n++) {
+        const uint32_t sees = t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
+        float p[shape::OWN];
+        gpu_generic_read<shape::OWN>(weights + n * shape::ROWS, p);
+#pragma unroll
+        for (int j = 0; j < shape::COLUMNS; j++) {
+            float v[4];
+            gpu_generic_read<4>(values + n * DIM + 4 * GPU_COLUMN_LANES * j, v);
+#pragma unroll
+            for (int r = 0; r < shape::OWN; r++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    if (FINITE || (sees >> r & 1))
+                        rows.out[r][j][c] = fmaf(p[r], v[c], rows.out[r][j][c]);
         }
     }
-    const int r = (int)threadIdx.x;
-    if (r < GPU_GENERIC_ROWS && b->rows[r].live)
-        gpu_attention_store_lse(call, s, &b->rows[r], b->largest[r], b->sum[r]);
+    __syncthreads();
+}
+
+/* Keys begin..end - 1 of the tile from key `first` on. */
+template <int DTYPE, int DIM>
+GPU_FN void gpu_generic_tile(const gpu_generic_call &t, int64_t first, int begin, int end,
+                             int32_t *count, gpu_generic_rows<DIM> &rows) {
+    const int n = (int)threadIdx.x;
+    float s[gpu_generic_shape<DIM>::OWN][4] = {};
+    if (n >= begin && n < end) {
+        t.b->keys[n] =
+            gpu_attention_head_of(gpu_reread(t.p), gpu_reread(t.call), &gpu_reread(t.call)->k,
+                                  &gpu_reread(t.p)->k, &t.b->tile.s, first + n, t.b->head);
+        t.b->values[n] =
+            gpu_attention_head_of(gpu_reread(t.p), gpu_reread(t.call), &gpu_reread(t.call)->v,
+                                  &gpu_reread(t.p)->v, &t.b->tile.s, first + n, t.b->head);
+    }
+    __syncthreads();
+    gpu_generic_scores<DTYPE, DIM>(t, begin, end, s);
+    gpu_generic_weigh<DIM>(t, first, begin, end, s, rows);
+    enum { VALUES = gpu_generic_shape<DIM>::VALUES };
+#pragma unroll 1
+    for (int v = begin / VALUES * VALUES; v < end; v += VALUES) {
+        if (gpu_generic_stage_values<DTYPE, DIM>(t, v, begin, end, ++*count))
+            gpu_generic_add<DIM, true>(t, v, rows);
+        else
+            gpu_generic_add<DIM, false>(t, v, rows);
+    }
+}
+
+/* --- a block --- */
+
+/* A row's elements, one thread's: to out, or to a part. */
+template <int DTYPE, int DIM>
+GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_parts &parts,
+                            const gpu_attention_row *row, float largest, float sum,
+                            const float out[gpu_generic_shape<DIM>::COLUMNS][4]) {
+    const rope_attention_call *call = gpu_reread(t.call);
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    const bool first = gpu_generic_four() == 0;
+    float kept = 1;
+    auto part = gpu_part(parts, t.b->tile.s.index, row->query, row->head,
+                         call->rope.tensor[0].heads, t.b->part, dim);
+    if (!t.b->alone && first) {
+        part[dim] = largest;
+        part[dim + 1] = row->live ? sum : GPU_PART_LEFT_OUT;
+    }
+    if (!row->live)
+        return;
+    if (t.b->alone)
+        gpu_split_sink(gpu_reread(t.p)->sink_dtype, call->sinks, row->head, &kept, &largest, &sum);
+    if (t.b->alone && first)
+        gpu_attention_store_lse(call, &t.b->tile.s, row, largest, sum);
+#pragma unroll
+    for (int j = 0; j < gpu_generic_shape<DIM>::COLUMNS; j++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const int i = 4 * GPU_COLUMN_LANES * j + gpu_generic_four() + c;
+            if (i < dim && !t.b->alone)
+                part[i] = out[j][c];
+            if (i < dim && t.b->alone)
+                gpu_attention_store<DTYPE>(call, &t.b->tile.s, row->query, row->head, i,
+                                           sum == 0 ? 0 : out[j][c] * kept / sum);
+        }
 }
 
 /* All keys of the block's rows. */
-template <int DTYPE>
-GPU_FN void gpu_generic_attend(const rope_attention_problem *p, const rope_attention_call *call,
-                               gpu_generic_block *b, gpu_generic_memory m) {
-    float out[GPU_GENERIC_COLUMNS][GPU_GENERIC_ROWS] = {};
-    const int r = (int)threadIdx.x;
-    if (r < GPU_GENERIC_ROWS) {
-        gpu_attention_row_read(p, call, &b->tile.s, b->tile.first + r, b->key_head, &b->rows[r]);
-        b->sum[r] = 0;
-        b->largest[r] = -INFINITY;
-        if (b->rows[r].live)
-            b->largest[r] =
-                gpu_attention_sink(p->sink_dtype, call->sinks, b->rows[r].head, &b->sum[r]);
+template <int DTYPE, int DIM>
+GPU_FN void gpu_generic_attend(const gpu_generic_call &t, const gpu_attention_parts &parts) {
+    typedef gpu_generic_shape<DIM> shape;
+    gpu_generic_block *b = t.b;
+    gpu_generic_rows<DIM> rows = {};
+    const int n = (int)threadIdx.x;
+    int32_t count = 0;
+    if (n < shape::ROWS) {
+        gpu_attention_row *row = &b->rows[n];
+        gpu_attention_row_read(gpu_reread(t.p), gpu_reread(t.call), &b->tile.s, b->tile.first + n,
+                               b->head, row);
+        row->seen = gpu_within(row->seen, b->within);
     }
     __syncthreads();
-    gpu_generic_queries<DTYPE>(gpu_reread(p), gpu_reread(call), b, m);
-    const rope_key_range all = gpu_attention_seen(b->rows, GPU_GENERIC_ROWS);
-    for (int64_t first = all.first / GPU_GENERIC_KEYS * GPU_GENERIC_KEYS; first < all.last;
-         first += GPU_GENERIC_KEYS) {
-        const int64_t left = all.last - first, before = all.first - first;
-        gpu_generic_tile<DTYPE>(gpu_reread(p), gpu_reread(call), b, m, first,
-                                before > 0 ? (int)before : 0,
-                                left < GPU_GENERIC_KEYS ? (int)left : (int)GPU_GENERIC_KEYS, out);
+    if (n == 0) {
+        b->all = gpu_attention_seen(b->rows, shape::ROWS);
+        b->special = 0;
     }
-    gpu_generic_store<DTYPE>(gpu_reread(p), gpu_reread(call), b, out);
+#pragma unroll
+    for (int r = 0; r < shape::OWN; r++)
+        rows.largest[r] = -INFINITY;
+    gpu_generic_queries<DTYPE, DIM>(t);
+    __syncthreads();
+#pragma unroll 1
+    for (int64_t first = b->all.first / GPU_TILE_KEYS * GPU_TILE_KEYS; first < b->all.last;
+         first += GPU_TILE_KEYS) {
+        const int64_t left = b->all.last - first, before = b->all.first - first;
+        gpu_generic_tile<DTYPE, DIM>(t, first, before > 0 ? (int)before : 0,
+                                     left < GPU_TILE_KEYS ? (int)left : (int)GPU_TILE_KEYS, &count,
+                                     rows);
+    }
+#pragma unroll
+    for (int r = 0; r < shape::OWN; r++) {
+        const gpu_attention_row *row = &b->rows[gpu_generic_row<DIM>() + r];
+        if (row->query < b->tile.s.q_count)
+            gpu_generic_end<DTYPE, DIM>(t, parts, row, rows.largest[r], rows.sum[r], rows.out[r]);
+    }
     __syncthreads();
 }
 
-template <int DTYPE>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
+/* What a block does n-th: a tile of rows of a key head, or a split of a short sequence. False where
+ * there is no more; nothing is done where it is not valid. Of all threads. */
+template <int DIM>
+GPU_FN bool gpu_generic_find(const gpu_generic_call &t, const int32_t *failed,
+                             const gpu_attention_parts &parts, int64_t n) {
+    const rope_attention_call *call = gpu_reread(t.call);
+    const int64_t heads = call->k.heads, group = gpu_attention_group(call);
+    gpu_attention_tile *tile = &t.b->tile;
+    gpu_split_work w = {n % heads, 0, 0, true, true};
+    const bool splits = gpu_reread(t.fits) & GPU_TILE_SPLITS,
+               more = splits ? gpu_split_find(gpu_reread(t.p), call, failed, parts,
+                                              gpu_reread(t.p)->v_head_dim, n, tile, &w)
+                             : gpu_attention_find<0>(gpu_reread(t.p), call, failed, n / heads,
+                                                     group, gpu_generic_shape<DIM>::ROWS, tile);
+    if (more && !splits)
+        w.valid = tile->valid && tile->first < tile->s.q_count * group &&
+                  !(parts.queries && gpu_is_decoded(call, &tile->s));
+    __syncthreads();
+    if (more && threadIdx.x == 0) {
+        t.b->within = splits ? gpu_split_of(&tile->s, w.split) : rope_key_range{0, INT64_MAX};
+        t.b->head = w.head;
+        t.b->part = w.part;
+        t.b->alone = w.alone;
+        tile->valid = w.valid;
+    }
+    __syncthreads();
+    return more;
+}
+
+template <int DTYPE, int DIM>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_generic(GPU_PARAMETER rope_attention_problem problem,
-                          GPU_PARAMETER rope_attention_call given, const int32_t *failed) {
+                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                          int32_t fits, gpu_attention_parts parts) {
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+    enum { ROWS = gpu_generic_shape<DIM>::ROWS };
     extern __shared__ uint4 memory[];
     __shared__ gpu_generic_block b;
     float *room = (float *)memory;
-    const gpu_generic_memory m = {room, room + GPU_GENERIC_ROWS * p.head_dim,
-                                  room + GPU_GENERIC_ROWS * (p.head_dim + GPU_GENERIC_KEYS)};
+    const gpu_generic_call t = {gpu_reread(&p),
+                                gpu_reread(&call),
+                                &b,
+                                {room, room + ROWS * DIM, room + ROWS * (DIM + GPU_TILE_KEYS)},
+                                fits};
     gpu_wait_for_last();
     gpu_let_next_start();
-    for (int64_t n = blockIdx.x; gpu_attention_find<0>(
-             &p, &call, failed, n, gpu_attention_group(&call), GPU_GENERIC_ROWS, &b.tile);
-         n += gridDim.x) {
-        if (!b.tile.valid)
-            continue;
-        for (int64_t head = blockIdx.y; head < call.k.heads; head += gridDim.y) {
-            if (threadIdx.x == 0)
-                b.key_head = head;
-            __syncthreads();
-            gpu_generic_attend<DTYPE>(gpu_reread(&p), gpu_reread(&call), &b, m);
-        }
-    }
+    for (int64_t n = blockIdx.x; gpu_generic_find<DIM>(t, failed, parts, n); n += gridDim.x)
+        if (b.tile.valid)
+            gpu_generic_attend<DTYPE, DIM>(t, parts);
 }
 
 #endif

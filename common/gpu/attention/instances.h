@@ -11,7 +11,6 @@
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
-        {GPU_KERNEL(gpu_attention_join<DTYPE, 64>), GPU_KERNEL(gpu_attention_join<DTYPE, 128>)},   \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
          GPU_KERNEL(gpu_attention_decode<DTYPE, 128>)},                                            \
     {                                                                                              \
@@ -20,7 +19,7 @@
     }
 #else
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {}, {}, {}, {}, {}
+    {}, {}, {}, {}
 #endif
 
 /* Two vectors of 16-bit elements. */
@@ -36,7 +35,12 @@
         GPU_KERNEL(gpu_attention_check<DTYPE>),                                                    \
             {GPU_KERNEL(gpu_attention_rotate<DTYPE, 0>),                                           \
              GPU_KERNEL(gpu_attention_rotate<DTYPE, 1>)},                                          \
-            vectors, GPU_KERNEL(gpu_attention_generic<DTYPE>), __VA_ARGS__                         \
+            vectors,                                                                               \
+            {GPU_KERNEL(gpu_attention_generic<DTYPE, 64>),                                         \
+             GPU_KERNEL(gpu_attention_generic<DTYPE, 128>),                                        \
+             GPU_KERNEL(gpu_attention_generic<DTYPE, 256>),                                        \
+             GPU_KERNEL(gpu_attention_generic<DTYPE, ROPE_MAX_ATTENTION_HEAD_DIM>)},               \
+            GPU_KERNEL(gpu_attention_join<DTYPE>), __VA_ARGS__                                     \
     }
 
 #endif

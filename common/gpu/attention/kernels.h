@@ -19,11 +19,6 @@ enum {
     GPU_VECTOR_HEADS = 8
 };
 
-/* Of the generic kernel: rows of a block, which are the queries of one key head in the order
- * [query, head]; keys of a tile, one a thread; elements of a head of which scores are summed at a
- * time. */
-enum { GPU_GENERIC_ROWS = 8, GPU_GENERIC_KEYS = GPU_ATTENTION_THREADS, GPU_GENERIC_DEPTH = 32 };
-
 /* Of the kernels of tiles: keys of a tile, the most elements of a head. gpu_tuning.h says how many
  * rows a block has, GPU_TILE_ROWS, and how many tiles of keys are copied ahead, GPU_TILE_AHEAD. */
 enum { GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
@@ -31,8 +26,22 @@ enum { GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
 /* head_dim of q, k and v that they are compiled for. */
 enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
 
-/* What of a call they move 16 bytes at a time, of out 4: where elements lie side by side; and
- * whether sequences of few queries are left to the kernel of splits. */
+/* Of the generic kernel: room for a head's elements, rows of a block, values of a tile that it has
+ * at a time, elements of keys that it has at a time, numbers between two of them, and lanes that
+ * share a row. */
+enum { GPU_GENERIC_DIMS = 4 };
+#define GPU_GENERIC_ROWS(dim) ((dim) > 256 ? 16 : 32)
+#define GPU_GENERIC_VALUES(dim) ((dim) > 512 ? 8 : 4096 / (dim))
+enum {
+    GPU_GENERIC_ROWS_MOST = 32,
+    GPU_GENERIC_DEPTH = 32,
+    GPU_GENERIC_STRIDE = GPU_TILE_KEYS + 4,
+    GPU_COLUMN_LANES = 16
+};
+
+/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side; and
+ * whether sequences of few queries are left to the kernel of splits, or, of the generic one, are
+ * meant. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
@@ -109,10 +118,11 @@ typedef struct gpu_decode_call {
  *     holds GPU_ATTENTION_TOKENS heads in fp32
  *   rotate_vectors: the same, of heads that lie in vectors of 16 bytes and keep their pairing;
  *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
- *   generic: grid y strides over key heads; dynamic shared memory as gpu_generic_shared() says
- *   tiles: the same, as gpu_tiles_shared() says, and one parameter more, int32_t of GPU_TILE_
- *   splits: the same as tiles and gpu_attention_parts, as gpu_splits_shared() says, for sequences
- *     of at most GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
+ *   generic: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key head], or
+ *     over splits as below; dynamic shared memory as gpu_generic_shared() says
+ *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
+ *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
+ *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
  *     memory as gpu_splits_shared() says
  *   decode_join: the same; grid x over heads of q, y sequences
@@ -123,24 +133,24 @@ typedef struct gpu_attention_kernels {
     const void *check;
     const void *rotate[2];
     const void *rotate_vectors[2];
-    const void *generic;
+    const void *generic[GPU_GENERIC_DIMS];
+    const void *join;
     const void *tiles[GPU_TILE_DIMS];
     const void *splits[GPU_TILE_DIMS];
-    const void *join[GPU_TILE_DIMS];
     const void *decode[GPU_TILE_DIMS];
     const void *decode_join[GPU_TILE_DIMS];
 } gpu_attention_kernels;
 
-/* Floats of the generic kernel's dynamic shared memory: queries, room where they are rotated and
- * where a tile's elements lie, and weights. */
-static inline int32_t gpu_generic_stage(int32_t head_dim) {
-    const int32_t queries = GPU_GENERIC_ROWS * head_dim,
-                  keys = GPU_GENERIC_KEYS * (GPU_GENERIC_DEPTH + 1);
-    return queries > keys ? queries : keys;
+/* The room of the generic kernel's i-th instance. */
+static inline int32_t gpu_generic_dim(int32_t i) {
+    return i < 3 ? 64 << i : ROPE_MAX_ATTENTION_HEAD_DIM;
 }
 
-static inline int32_t gpu_generic_shared(int32_t head_dim) {
-    return GPU_GENERIC_ROWS * (head_dim + GPU_GENERIC_KEYS) + gpu_generic_stage(head_dim);
+/* Bytes: queries, weights, and elements of keys or values. */
+static inline int32_t gpu_generic_shared(int32_t dim) {
+    const int32_t keys = GPU_GENERIC_DEPTH * GPU_GENERIC_STRIDE,
+                  values = GPU_GENERIC_VALUES(dim) * dim;
+    return 4 * (GPU_GENERIC_ROWS(dim) * (dim + GPU_TILE_KEYS) + (keys > values ? keys : values));
 }
 
 /* Bytes: queries, tiles of keys and one of values. */

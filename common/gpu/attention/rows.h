@@ -83,13 +83,25 @@ GPU_FN float gpu_attention_logit(const rope_attention_problem *p, float product)
     return p->soft_cap > 0 ? p->soft_cap * tanhf(x / p->soft_cap) : x;
 }
 
+/* Element i of a row of out. */
+template <int DTYPE>
+GPU_FN void gpu_attention_store(const rope_attention_call *call, const rope_attention_sequence *s,
+                                int64_t query, int64_t head, int i, float x) {
+    const int64_t *stride = call->out_stride;
+    ((typename gpu_element<DTYPE>::bits *)
+         call->out)[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2] +
+                    i * stride[3]] = gpu_narrow<DTYPE>(x);
+}
+
+/* largest: in units of log 2. */
 GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
                                     const rope_attention_sequence *s, const gpu_attention_row *r,
                                     float largest, float sum) {
     const int64_t *stride = call->lse_stride;
     if (call->lse)
         call->lse[s->q_row * stride[0] + (s->q_first + r->query) * stride[1] +
-                  r->head * stride[2]] = sum == 0 ? -INFINITY : largest + logf(sum);
+                  r->head * stride[2]] =
+            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
 #endif

@@ -23,6 +23,11 @@ GPU_FN int64_t gpu_attention_group(const rope_attention_call *call) {
     return call->rope.tensor[0].heads / call->k.heads;
 }
 
+GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
+    return {keys.first > within.first ? keys.first : within.first,
+            keys.last < within.last ? keys.last : within.last};
+}
+
 /* Keys that some query of a sequence may see. */
 GPU_FN rope_key_range gpu_keys_used(const rope_attention_problem *p,
                                     const rope_attention_sequence *s) {

@@ -6,116 +6,10 @@
 #ifndef ROPEKIT_GPU_ATTENTION_SPLIT_H
 #define ROPEKIT_GPU_ATTENTION_SPLIT_H
 
+#include "common/gpu/attention/parts.h"
 #include "common/gpu/attention/tile.h"
 
-/* Keys of a split of a sequence, by its keys alone. */
-template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
-    const INT size = keys / GPU_SPLITS_MOST + 1;
-    return size <= GPU_SPLIT_LEAST ? (INT)GPU_SPLIT_LEAST
-                                   : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
-}
-
-/* Keys of split n of a sequence. */
-GPU_FN rope_key_range gpu_split_of(const rope_attention_sequence *s, int64_t n) {
-    const int64_t size = gpu_split_size(s->k_count);
-    return {n * size, n * size + size < s->k_count ? n * size + size : s->k_count};
-}
-
-/* Splits first..last - 1 have keys that are used. */
-GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
-                                      const rope_attention_sequence *s) {
-    const rope_key_range used = gpu_keys_used(p, s);
-    const int64_t size = gpu_split_size(s->k_count);
-    if (used.first >= used.last)
-        return {0, 0};
-    return {used.first / size, (used.last - 1) / size + 1};
-}
-
-/* A part of a row: out of DV elements, not divided, the largest logit in units of log 2, the sum.
- */
-GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t query,
-                     int64_t head, int64_t heads, int64_t split, int dv) {
-    return gpu_global(parts.at) +
-           (((sequence * parts.queries + query) * heads + head) * parts.splits + split) * (dv + 2);
-}
-
-/* The sum of a part whose row is left out. */
-constexpr float GPU_PART_LEFT_OUT = -1;
-
-/* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
-enum { GPU_JOINT_MOST = 64 };
 static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= (int)GPU_JOINT_MOST, "parts of a block");
-static_assert((int)GPU_SPLITS_MOST <= (int)GPU_JOINT_MOST, "parts of a row");
-struct gpu_joint {
-    float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
-    float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
-};
-
-/* Weighs parts, `count` a row; of all threads, with a barrier before and behind. */
-GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
-    __syncthreads();
-    for (int e = gpu_thread(); e < rows * count; e += GPU_ATTENTION_THREADS) {
-        const int first = e - e % count;
-        float most = -INFINITY;
-#pragma unroll 8
-        for (int n = 0; n < count; n++)
-            most = fmaxf(most, j->part_largest[first + n]);
-        j->weight[e] = exp2f(j->part_largest[e] - (most == -INFINITY ? 0 : most));
-        if (e == first)
-            j->largest[e / count] = most;
-    }
-    __syncthreads();
-    for (int row = gpu_thread(); row < rows; row += GPU_ATTENTION_THREADS) {
-        float sum = 0;
-        bool left_out = false;
-#pragma unroll 8
-        for (int e = row * count; e < (row + 1) * count; e++) {
-            left_out |= j->part_sum[e] == GPU_PART_LEFT_OUT;
-            sum = fmaf(j->weight[e], j->part_sum[e], sum);
-        }
-        j->sum[row] = left_out ? GPU_PART_LEFT_OUT : sum;
-    }
-    __syncthreads();
-}
-
-/* An element of a row from those of its parts. */
-template <typename PART>
-GPU_FN float gpu_joined(const float *weight, PART part, int count, int64_t stride) {
-    float out = 0;
-#pragma unroll 16
-    for (int n = 0; n < count; n++)
-        out = fmaf(weight[n], part[n * stride], out);
-    return out;
-}
-
-/* A row's sink joins the sum, and an element. */
-GPU_FN void gpu_split_sink(int32_t dtype, const void *sinks, int64_t head, float *out,
-                           float *largest, float *sum) {
-    if (!dtype)
-        return;
-    float one;
-    const float sink = 1.44269504f * gpu_attention_sink(dtype, sinks, head, &one),
-                now = fmaxf(*largest, sink), base = now == -INFINITY ? 0 : now,
-                kept = exp2f(*largest - base);
-    *out *= kept;
-    *sum = fmaf(*sum, kept, one * exp2f(sink - base));
-    *largest = now;
-}
-
-/* Ends element i of a row. */
-template <int DTYPE>
-GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attention_call *call,
-                            const rope_attention_sequence *s, int64_t query, int64_t head, int i,
-                            float out, float largest, float sum) {
-    gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
-    const int64_t *stride = call->out_stride, *lse = call->lse_stride;
-    ((uint16_t *)call->out)[s->q_row * stride[0] + (s->q_first + query) * stride[1] +
-                            head * stride[2] + i * stride[3]] =
-        (uint16_t)gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
-    if (call->lse && i == 0)
-        call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
-}
 
 #if GPU_HAS_TILES
 
@@ -186,38 +80,7 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }
 
-/* All rows of a sequence and key head are left out. */
-GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
-                                int64_t key_head, const gpu_attention_parts &parts, int64_t part,
-                                int dv) {
-    const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads,
-                  row = threadIdx.x;
-    if (row == 0)
-        gpu_attention_flag(call);
-    if (row < s->q_count * group)
-        gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
-                 dv)[dv + 1] = GPU_PART_LEFT_OUT;
-}
-
 #endif
-
-/* Whether keys of a sequence have a position and a page; of all threads, with a barrier before and
- * behind. */
-GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attention_call *call,
-                            const int32_t *failed, rope_key_range keys,
-                            const rope_attention_sequence &s, gpu_attention_tile *tile) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        tile->s = s;
-        tile->first = 0;
-        tile->valid = !(failed && failed[s.index]);
-    }
-    __syncthreads();
-    if (p->cache && !gpu_attention_has_pages(p, call, &tile->s, keys))
-        tile->valid = 0;
-    __syncthreads();
-    return tile->valid;
-}
 
 /* Grid x strides over [sequence, used split, key head]. */
 template <int DTYPE, int D, int DV>
@@ -233,78 +96,20 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     __shared__ gpu_tile_block b;
     gpu_wait_for_last();
     gpu_let_next_start();
-    const int64_t heads = call.k.heads, each = heads * parts.splits;
-    for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * each; n += gridDim.x) {
-        const int64_t part = n % each / heads, head = n % heads;
-        const rope_attention_sequence s =
-            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / each);
-        if (s.fails && threadIdx.x == 0)
-            gpu_attention_flag(gpu_reread(&call));
-        if (s.fails || s.q_count < 1 || !gpu_is_decoded(gpu_reread(&call), &s))
-            continue;
-        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
-        /* Of no key, the first split ends rows. */
-        const bool alone = used.last - used.first <= 1;
-        if (part > 0 && part >= used.last - used.first)
-            continue;
-        const rope_key_range keys = gpu_split_of(&s, used.first + part);
-        if (!gpu_split_valid(gpu_reread(&p), gpu_reread(&call), failed,
-                             gpu_within(gpu_keys_used(gpu_reread(&p), &s), keys), s, &b.tile)) {
-            if (alone && threadIdx.x == 0)
-                gpu_attention_flag(gpu_reread(&call));
-            if (!alone)
-                gpu_split_leave_out(gpu_reread(&call), &b.tile.s, head, parts, part, DV);
-            continue;
-        }
+    gpu_split_work w;
+    for (int64_t n = blockIdx.x;
+         gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed, parts, DV, n, &b.tile, &w);
+         n += gridDim.x) {
         const gpu_tile_call t = {gpu_reread(&p),
                                  gpu_reread(&call),
                                  &b,
                                  (char *)memory,
                                  (char *)memory + GPU_SPLIT_ROWS * D * 2,
                                  fits};
-        gpu_split_attend<DTYPE, D, DV>(t, (int32_t)head, parts, used.first + part, part, alone);
+        if (w.valid)
+            gpu_split_attend<DTYPE, D, DV>(t, (int32_t)w.head, parts, w.split, w.part, w.alone);
     }
 #endif
-}
-
-/* Grid x strides over sequences and their queries, y over heads. */
-template <int DTYPE, int DV>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
-    gpu_attention_join(GPU_PARAMETER rope_attention_problem problem,
-                       GPU_PARAMETER rope_attention_call given, gpu_attention_parts parts) {
-    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
-    const rope_attention_call &call =
-        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    __shared__ gpu_joint j;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    const int64_t heads = call.rope.tensor[0].heads;
-    for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * parts.queries;
-         n += gridDim.x) {
-        const int64_t query = n % parts.queries;
-        const rope_attention_sequence s =
-            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / parts.queries);
-        if (s.fails || query >= s.q_count || !gpu_is_decoded(gpu_reread(&call), &s))
-            continue;
-        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
-        const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;
-        if (count <= 1)
-            continue;
-        for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
-            const auto part = gpu_part(parts, s.index, query, head, heads, 0, DV);
-            __syncthreads();
-            if (thread < count) {
-                j.part_largest[thread] = part[thread * (DV + 2) + DV];
-                j.part_sum[thread] = part[thread * (DV + 2) + DV + 1];
-            }
-            gpu_joint_weigh(&j, 1, count);
-            for (int i = thread; i < DV && j.sum[0] != GPU_PART_LEFT_OUT;
-                 i += GPU_ATTENTION_THREADS)
-                gpu_split_store<DTYPE>(gpu_reread(&p), gpu_reread(&call), &s, query, head, i,
-                                       gpu_joined(j.weight, part + i, count, DV + 2), j.largest[0],
-                                       j.sum[0]);
-        }
-    }
 }
 
 #endif

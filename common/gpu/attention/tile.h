@@ -8,15 +8,9 @@
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_H
 #define ROPEKIT_GPU_ATTENTION_TILE_H
 
-#include "common/gpu/attention/fragments.h"
 #include "common/gpu/attention/place.h"
+#include "common/gpu/attention/products.h"
 #include "common/gpu/attention/rows.h"
-
-#ifdef GPU_QUERIES_LEFT
-#include "common/gpu/attention/queries_left.h"
-#else
-#include "common/gpu/attention/queries_right.h"
-#endif
 
 /* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
 enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
@@ -196,11 +190,6 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
 GPU_FN int32_t gpu_tile_near(int64_t key, int64_t base) {
     const int64_t n = key - base;
     return (int32_t)(n < -1 ? -1 : n > INT32_MAX ? INT32_MAX : n);
-}
-
-GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
-    return {keys.first > within.first ? keys.first : within.first,
-            keys.last < within.last ? keys.last : within.last};
 }
 
 /* Keys that a query sees, of those within a range. */
@@ -533,20 +522,6 @@ GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_par
     held = sums;
 }
 
-template <int DTYPE, int ROWS>
-GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_weights<ROWS> &w) {
-#pragma unroll
-    for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++)
-#pragma unroll
-        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-            for (int i = 0; i < 2 * GPU_PARTS; i++) {
-                const float *two = s[m][GPU_PARTS * k + i / 2] + i % 2 * 2;
-                w.a[k][m][i] = (uint32_t)gpu_anew((int)gpu_join<DTYPE>(two[0], two[1]));
-            }
-}
-
 /* --- values that are not finite, which rows that do not see them may not meet --- */
 
 /* Of eight elements, 1 for each that is an infinity of a sign or NaN. */
@@ -721,12 +696,6 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     if (gpu_reread(t.call)->lse)
         gpu_reread(t.call)->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
-}
-
-/* Element `at` of run r of a row of a thread's. */
-template <int DV, int ROWS>
-GPU_FN float gpu_run_element(const gpu_tile_rows<DV, ROWS> &rows, int m, int r, int h, int at) {
-    return rows.out[m][gpu_run_part(r, at)][gpu_run_place(r, h, at)];
 }
 
 /* Elements of a row of a thread's to out. */

@@ -2,7 +2,8 @@
 #ifndef ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 #define ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 
-#include "common/gpu/attention/launch.h"
+#include "common/gpu/attention/bound.h"
+#include "common/gpu/attention/room.h"
 
 typedef struct gpu_attention_room {
     size_t failed;  /* where an int32 of each sequence begins */
@@ -11,16 +12,6 @@ typedef struct gpu_attention_room {
     size_t parts;   /* where results of splits begin */
     size_t bytes;   /* of all */
 } gpu_attention_room;
-
-/* Sizes of a call. */
-typedef struct gpu_attention_sizes {
-    int64_t sequences;
-    int64_t k_rows, k_tokens, k_heads;
-    int64_t q_rows, tokens, q_heads;
-} gpu_attention_sizes;
-
-gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem,
-                                           const rope_attention_call *call);
 
 /* 0 where bytes overflow. A call that has k.out needs no room for keys, nor for queries if q.out.
  */

@@ -1,0 +1,113 @@
+#include "common/gpu/attention/bound.h"
+
+#include "common/gpu/device.h"
+#include "common/gpu/rope/lists.h"
+
+#include <stdio.h>
+
+const gpu_attention_kernels *gpu_attention_kernels_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_attention_f32
+           : dtype == ROPE_F16 ? &gpu_attention_f16
+                               : &gpu_attention_bf16;
+}
+
+static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
+
+const char *gpu_tiles_decline(const rope_attention_problem *p, int32_t *tiles) {
+    *tiles = 0;
+    if (p->rope.dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
+        ++*tiles;
+    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
+        return "declined: head_dim and v_head_dim are not both 64 or 128";
+    return gpu_attention_kernels_of(p->rope.dtype)->tiles[*tiles]
+               ? NULL
+               : "declined: no matrix instructions are compiled here";
+}
+
+rope_status gpu_tiles_query(const rope_attention_problem *p, int32_t shared, int32_t device,
+                            int32_t *tiles, char *reason) {
+    const char *declined = gpu_tiles_decline(p, tiles);
+    int32_t most;
+    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
+    if (error != gpuSuccess)
+        return gpu_refuse(error, reason);
+    if (!declined && most >= shared)
+        return ROPE_OK;
+    if (declined)
+        snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
+    else
+        snprintf(reason, ROPE_REASON_SIZE,
+                 "declined: matrix instructions and %d bytes of shared memory are needed, the "
+                 "device has %d",
+                 shared, most);
+    return ROPE_DECLINED;
+}
+
+int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys) {
+    /* keys of a ring may begin within a split */
+    const int64_t splits = keys / GPU_SPLIT_LEAST + (keys % GPU_SPLIT_LEAST > 0) + (p->ring > 0);
+    return splits < 1 ? 1 : splits < GPU_SPLITS_MOST ? splits : GPU_SPLITS_MOST;
+}
+
+int gpu_attention_may_fail(const rope_attention_problem *p) {
+    return p->rotates[1] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+           p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+}
+
+static int32_t most_of(const rope_attention_problem *p) {
+    return p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
+}
+
+gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
+                              int32_t device) {
+    bound->kernels = gpu_attention_kernels_of(problem->rope.dtype);
+    bound->device = device;
+    bound->tiles = GPU_GENERIC;
+    bound->problem = *problem;
+    while (gpu_generic_dim(bound->generic) < most_of(problem))
+        bound->generic++;
+    gpuError_t error =
+        gpu_kernels_load((const void *const *)bound->kernels,
+                         sizeof *bound->kernels / sizeof(void *), &bound->starts_early);
+    if (error == gpuSuccess && problem->rotates[0]) {
+        error = gpu_rope_bind(&bound->rotation, &problem->rope, device,
+                              ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */
+        bound->starts_early &= bound->rotation.on.early;
+    }
+    bound->early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    if (error == gpuSuccess)
+        error = gpuGetDeviceCount(&bound->devices);
+    if (error == gpuSuccess)
+        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
+    bound->rotation.problem = bound->problem.rope;
+    return error;
+}
+
+void gpu_attention_unbind(const gpu_attention_bound *bound) {
+    (void)gpu_free(bound->device, bound->lists);
+}
+
+rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
+                                      const rope_attention_call *call) {
+    const rope_position_map *q = &call->rope.position, *k = &call->k_position;
+    const int table = bound->problem.rope.angle_mode == ROPE_ANGLE_TABLE;
+    const gpu_named_pointer given[] = {
+        {"position_ids", q->ids},
+        {"sequence_offsets", q->offsets},
+        {"cu_seqlens", q->cu_seqlens},
+        {"sequence_lengths", q->lengths},
+        {"cos", table ? call->rope.cos : NULL},
+        {"sin", table ? call->rope.sin : NULL},
+        {"position_flag", call->rope.position_flag},
+        {"q_lengths", call->q_lengths},
+        {"k_lengths", call->k_lengths},
+        {"k_cu_seqlens", k->cu_seqlens},
+        {"k_position_ids", k->ids},
+        {"sinks", call->sinks},
+        {"tree_bits", call->tree_bits},
+        {"block_table", call->block_table},
+    };
+    return gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+}

@@ -1,0 +1,222 @@
+/*
+ * Splits of a sequence's keys and their results: a split's size is a function of the sequence's
+ * keys alone, and results are joined in their order.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_PARTS_H
+#define ROPEKIT_GPU_ATTENTION_PARTS_H
+
+#include "common/gpu/attention/rows.h"
+
+/* Keys of a split of a sequence, by its keys alone. */
+template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
+    const INT size = keys / GPU_SPLITS_MOST + 1;
+    return size <= GPU_SPLIT_LEAST ? (INT)GPU_SPLIT_LEAST
+                                   : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
+}
+
+/* Keys of split n of a sequence. */
+GPU_FN rope_key_range gpu_split_of(const rope_attention_sequence *s, int64_t n) {
+    const int64_t size = gpu_split_size(s->k_count);
+    return {n * size, n * size + size < s->k_count ? n * size + size : s->k_count};
+}
+
+/* Splits first..last - 1 have keys that are used. */
+GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
+                                      const rope_attention_sequence *s) {
+    const rope_key_range used = gpu_keys_used(p, s);
+    const int64_t size = gpu_split_size(s->k_count);
+    if (used.first >= used.last)
+        return {0, 0};
+    return {used.first / size, (used.last - 1) / size + 1};
+}
+
+/* A part of a row: out of DV elements, not divided, the largest logit in units of log 2, the sum.
+ */
+GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t query,
+                     int64_t head, int64_t heads, int64_t split, int dv) {
+    return gpu_global(parts.at) +
+           (((sequence * parts.queries + query) * heads + head) * parts.splits + split) * (dv + 2);
+}
+
+/* The sum of a part whose row is left out. */
+constexpr float GPU_PART_LEFT_OUT = -1;
+
+/* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
+enum { GPU_JOINT_MOST = 64 };
+static_assert((int)GPU_SPLITS_MOST <= (int)GPU_JOINT_MOST, "parts of a row");
+struct gpu_joint {
+    float part_largest[GPU_JOINT_MOST], part_sum[GPU_JOINT_MOST], weight[GPU_JOINT_MOST];
+    float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
+};
+
+/* Weighs parts, `count` a row; of all threads, with a barrier before and behind. */
+GPU_FN void gpu_joint_weigh(gpu_joint *j, int rows, int count) {
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < rows * count; e += GPU_ATTENTION_THREADS) {
+        const int first = e - e % count;
+        float most = -INFINITY;
+#pragma unroll 8
+        for (int n = 0; n < count; n++)
+            most = fmaxf(most, j->part_largest[first + n]);
+        j->weight[e] = exp2f(j->part_largest[e] - (most == -INFINITY ? 0 : most));
+        if (e == first)
+            j->largest[e / count] = most;
+    }
+    __syncthreads();
+    for (int row = (int)threadIdx.x; row < rows; row += GPU_ATTENTION_THREADS) {
+        float sum = 0;
+        bool left_out = false;
+#pragma unroll 8
+        for (int e = row * count; e < (row + 1) * count; e++) {
+            left_out |= j->part_sum[e] == GPU_PART_LEFT_OUT;
+            sum = fmaf(j->weight[e], j->part_sum[e], sum);
+        }
+        j->sum[row] = left_out ? GPU_PART_LEFT_OUT : sum;
+    }
+    __syncthreads();
+}
+
+/* An element of a row from those of its parts. */
+template <typename PART>
+GPU_FN float gpu_joined(const float *weight, PART part, int count, int64_t stride) {
+    float out = 0;
+#pragma unroll 16
+    for (int n = 0; n < count; n++)
+        out = fmaf(weight[n], part[n * stride], out);
+    return out;
+}
+
+/* A row's sink joins the sum, and an element. */
+GPU_FN void gpu_split_sink(int32_t dtype, const void *sinks, int64_t head, float *out,
+                           float *largest, float *sum) {
+    if (!dtype)
+        return;
+    float one;
+    const float sink = 1.44269504f * gpu_attention_sink(dtype, sinks, head, &one),
+                now = fmaxf(*largest, sink), base = now == -INFINITY ? 0 : now,
+                kept = exp2f(*largest - base);
+    *out *= kept;
+    *sum = fmaf(*sum, kept, one * exp2f(sink - base));
+    *largest = now;
+}
+
+/* Ends element i of a row. */
+template <int DTYPE>
+GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attention_call *call,
+                            const rope_attention_sequence *s, int64_t query, int64_t head, int i,
+                            float out, float largest, float sum) {
+    gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
+    const int64_t *lse = call->lse_stride;
+    gpu_attention_store<DTYPE>(call, s, query, head, i, sum == 0 ? 0 : out / sum);
+    if (call->lse && i == 0)
+        call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
+            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+}
+
+/* All rows of a sequence and key head are left out. */
+GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
+                                int64_t key_head, const gpu_attention_parts &parts, int64_t part,
+                                int dv) {
+    const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads,
+                  row = threadIdx.x;
+    if (row == 0)
+        gpu_attention_flag(call);
+    if (row < s->q_count * group)
+        gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
+                 dv)[dv + 1] = GPU_PART_LEFT_OUT;
+}
+
+/* Whether keys of a sequence have a position and a page; of all threads, with a barrier before and
+ * behind. */
+GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attention_call *call,
+                            const int32_t *failed, rope_key_range keys,
+                            const rope_attention_sequence &s, gpu_attention_tile *tile) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        tile->s = s;
+        tile->first = 0;
+        tile->valid = !(failed && failed[s.index]);
+    }
+    __syncthreads();
+    if (p->cache && !gpu_attention_has_pages(p, call, &tile->s, keys))
+        tile->valid = 0;
+    __syncthreads();
+    return tile->valid;
+}
+
+/* What is done n-th of [sequence, used split, key head]. */
+struct gpu_split_work {
+    int64_t head, split, part; /* of keys; of the sequence; of those that are used */
+    bool alone, valid;         /* no other split is used; there is something to do */
+};
+
+/* Finds it, and the sequence; false where there is no more. Of all threads. Where a split's keys
+ * are out of range its rows are left out. */
+GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention_call *call,
+                           const int32_t *failed, const gpu_attention_parts &parts, int dv,
+                           int64_t n, gpu_attention_tile *tile, gpu_split_work *w) {
+    const int64_t heads = call->k.heads, each = heads * parts.splits;
+    *w = {n % heads, 0, n % each / heads, false, false};
+    if (n >= rope_attention_sequences(call) * each)
+        return false;
+    const rope_attention_sequence s = rope_attention_sequence_of(p, call, n / each);
+    if (s.fails && threadIdx.x == 0)
+        gpu_attention_flag(call);
+    if (s.fails || s.q_count < 1 || !gpu_is_decoded(call, &s))
+        return true;
+    const rope_key_range used = gpu_splits_used(p, &s);
+    w->alone = used.last - used.first <= 1;
+    if (w->part > 0 && w->part >= used.last - used.first) /* of no key, the first split ends rows */
+        return true;
+    w->split = used.first + w->part;
+    const rope_key_range keys = gpu_within(gpu_keys_used(p, &s), gpu_split_of(&s, w->split));
+    w->valid = gpu_split_valid(p, call, failed, keys, s, tile);
+    if (!w->valid && w->alone && threadIdx.x == 0)
+        gpu_attention_flag(call);
+    if (!w->valid && !w->alone)
+        gpu_split_leave_out(call, &tile->s, w->head, parts, w->part, dv);
+    return true;
+}
+
+/* Grid x strides over sequences and their queries, y over heads. */
+template <int DTYPE>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
+    gpu_attention_join(GPU_PARAMETER rope_attention_problem problem,
+                       GPU_PARAMETER rope_attention_call given, gpu_attention_parts parts) {
+    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+    const rope_attention_call &call =
+        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+    __shared__ gpu_joint j;
+    gpu_wait_for_last();
+    gpu_let_next_start();
+    const int64_t heads = call.rope.tensor[0].heads;
+    const int dv = p.v_head_dim;
+    for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * parts.queries;
+         n += gridDim.x) {
+        const int64_t query = n % parts.queries;
+        const rope_attention_sequence s =
+            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / parts.queries);
+        if (s.fails || query >= s.q_count || !gpu_is_decoded(gpu_reread(&call), &s))
+            continue;
+        const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
+        const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;
+        if (count <= 1)
+            continue;
+        for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {
+            const auto part = gpu_part(parts, s.index, query, head, heads, 0, dv);
+            __syncthreads();
+            if (thread < count) {
+                j.part_largest[thread] = part[thread * (dv + 2) + dv];
+                j.part_sum[thread] = part[thread * (dv + 2) + dv + 1];
+            }
+            gpu_joint_weigh(&j, 1, count);
+            for (int i = thread; i < dv && j.sum[0] != GPU_PART_LEFT_OUT;
+                 i += GPU_ATTENTION_THREADS)
+                gpu_split_store<DTYPE>(gpu_reread(&p), gpu_reread(&call), &s, query, head, i,
+                                       gpu_joined(j.weight, part + i, count, dv + 2), j.largest[0],
+                                       j.sum[0]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,135 @@
+/* The operation "attention_backward": its candidates, what they bind and how they run. */
+#include "common/gpu/attention_backward/launch.h"
+#include "common/gpu/candidate_lists.h"
+#include "common/gpu/device.h"
+#include "common/math/attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const gpu_backward_kernels *kernels_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_attention_backward_f32
+           : dtype == ROPE_F16 ? &gpu_attention_backward_f16
+                               : &gpu_attention_backward_bf16;
+}
+
+static const char tiles[] = "tiles";
+
+static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
+                         char *reason) {
+    const rope_attention_problem *problem = canonical;
+    int32_t which;
+    if (!problem)
+        return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
+    return self->data ? gpu_tiles_query(problem, gpu_backward_tiles_shared(problem->head_dim),
+                                        device, &which, reason)
+                      : ROPE_OK;
+}
+
+static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,
+                       int32_t device, int by_tiles) {
+    int32_t early;
+    gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
+    bound->kernels = kernels_of(problem->rope.dtype);
+    bound->transposed = bound->forward.problem;
+    bound->transposed.rope = rope_transposed(&bound->forward.problem.rope);
+    if (by_tiles)
+        (void)gpu_tiles_decline(problem, &bound->forward.tiles);
+    if (error == gpuSuccess)
+        error = gpu_kernels_load((const void *const *)bound->kernels,
+                                 sizeof *bound->kernels / sizeof(void *), &early);
+    for (int i = 0; i < 2 && error == gpuSuccess && by_tiles; i++)
+        error = gpu_allow_shared(bound->kernels->tiles[i][bound->forward.tiles],
+                                 gpu_backward_tiles_shared(problem->head_dim));
+    if (error == gpuSuccess)
+        bound->forward.starts_early &= early;
+    bound->forward.early &= bound->forward.starts_early;
+    return error;
+}
+
+static void release(void *kernel) {
+    gpu_backward_bound *bound = kernel;
+    if (bound)
+        gpu_attention_unbind(&bound->forward);
+    free(bound);
+}
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    gpu_backward_bound *bound = calloc(1, sizeof *bound);
+    int previous;
+    if (!bound)
+        return gpu_refuse(gpuErrorMemoryAllocation, reason);
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = fill(bound, problem, device, self->data != NULL);
+        gpu_leave(device, previous);
+    }
+    if (error != gpuSuccess) {
+        release(bound);
+        return gpu_refuse(error, reason);
+    }
+    *kernel = bound;
+    return ROPE_OK;
+}
+
+/* A plan's first call alone is asked about: an answer takes as long as a launch. */
+static rope_status check_memory(gpu_backward_bound *bound, const rope_attention_backward_call *call,
+                                const void *workspace) {
+    const rope_attention_call *f = &call->forward;
+    const gpu_named_pointer given[] = {
+        {"q.in", f->rope.tensor[0].in},
+        {"k.in", f->k.in},
+        {"v.in", f->v.in},
+        {"out.data", f->out},
+        {"lse", f->lse},
+        {"dout", call->dout},
+        {"dq.data", call->dq},
+        {"dk.data", call->dk},
+        {"dv.data", call->dv},
+        {"dsinks", call->dsinks},
+        {"workspace", f->workspace_bytes ? workspace : NULL},
+    };
+    rope_status status =
+        gpu_check_pointers(bound->forward.device, given, sizeof given / sizeof given[0]);
+    if (status == ROPE_OK)
+        status = gpu_attention_check_lists(&bound->forward, f);
+    if (status == ROPE_OK)
+        atomic_store_explicit(&bound->forward.asked, 1, memory_order_relaxed);
+    return status;
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    gpu_backward_bound *bound = (gpu_backward_bound *)(uintptr_t)kernel;
+    gpu_attention_bound *forward = &bound->forward;
+    gpu_backward_room room;
+    (void)problem;
+    rope_status status = gpu_backward_check_workspace(bound, call, workspace, &room);
+    if (status != ROPE_OK)
+        return status;
+    int previous;
+    gpuError_t error = gpu_enter(forward->device, &previous);
+    if (error == gpuSuccess) {
+        status = gpu_check_stream(forward->device, forward->devices, stream);
+        if (status == ROPE_OK && !atomic_load_explicit(&forward->asked, memory_order_relaxed))
+            status = check_memory(bound, call, workspace);
+        if (status == ROPE_OK)
+            error = gpu_backward_launch(bound, call, &room, workspace, stream);
+        gpu_leave(forward->device, previous);
+    }
+    return error == gpuSuccess ? status : gpu_fail(error, "attending backward", forward->device);
+}
+
+/* takes: tiles or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
+        .numerics = ROPE_BOUNDED, .name = label, .data = (takes), .query = query, .bind = bind,    \
+        .workspace = gpu_backward_workspace, .run = run, .release = release                        \
+    }
+
+static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
+
+const rope_candidate_list gpu_attention_backward_candidates = {
+    sizeof(rope_candidate), candidates, sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,33 @@
+/* The kernels of a dtype, as gpu_backward_kernels lists them. */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
+
+#include "common/gpu/attention_backward/generic.h"
+#include "common/gpu/attention_backward/sums.h"
+#include "common/gpu/attention_backward/tile.h"
+
+#if GPU_HAS_TILES
+#define GPU_BACKWARD_TILES(DTYPE)                                                                  \
+    {                                                                                              \
+        {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                             \
+         GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                           \
+        {                                                                                          \
+            GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_KEYS>),                          \
+                GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_KEYS>)                      \
+        }                                                                                          \
+    }
+#else
+#define GPU_BACKWARD_TILES(DTYPE)                                                                  \
+    {}
+#endif
+
+/* ...: GPU_BACKWARD_TILES or {}. */
+#define GPU_BACKWARD_KERNELS(DTYPE, ...)                                                           \
+    {                                                                                              \
+        GPU_KERNEL(gpu_backward_delta<DTYPE>), GPU_KERNEL(gpu_backward_sinks<DTYPE>),              \
+            {GPU_KERNEL(gpu_backward_generic<DTYPE, GPU_BACKWARD_ROWS>),                           \
+             GPU_KERNEL(gpu_backward_generic<DTYPE, GPU_BACKWARD_KEYS>)},                          \
+            __VA_ARGS__                                                                            \
+    }
+
+#endif

@@ -1,0 +1,74 @@
+/* What host code must know of the kernels of "attention_backward". */
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_KERNELS_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_KERNELS_H
+
+#include "common/gpu/attention/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A block has queries' rows, or keys: its own. It goes over tiles of the others. */
+enum { GPU_BACKWARD_ROWS = 0, GPU_BACKWARD_KEYS = 1 };
+
+/* Lanes that sum a row's delta. */
+enum { GPU_DELTA_LANES = 16 };
+
+/* Of the generic kernels: a block's own; elements of which products are summed at a time. A tile
+ * has one of the others for each thread. */
+enum { GPU_BACKWARD_FEW = 8, GPU_BACKWARD_DEPTH = 32 };
+
+/* Of the kernels of tiles: a block's own, and the others of a tile; numbers between two rows of a
+ * gradient of D elements that waits in shared memory to be rotated. */
+enum { GPU_BACKWARD_OWN = 64, GPU_BACKWARD_TILE = 32 };
+#define GPU_BACKWARD_STRIDE(D) ((D) + 4)
+
+/* What of a call they move 16 bytes at a time: where elements lie side by side. */
+enum { GPU_BACKWARD_Q = 1, GPU_BACKWARD_DOUT = 2, GPU_BACKWARD_K = 4, GPU_BACKWARD_V = 8 };
+
+/*
+ * Kernels of one dtype, each a kernel function's host symbol or NULL. All take
+ * (rope_attention_problem, rope_attention_backward_call, int32_t *failed, float *delta): the
+ * problem's rotation is the transpose, q.in and k.in are rotated, failed is as that of
+ * gpu_attention_kernels, delta has a number of each [batch row, query, head].
+ *   delta: fills it; grid x strides over its numbers
+ *   sinks: grid x strides over heads of q
+ *   generic[GPU_BACKWARD_ROWS]: dq; grid x strides over tiles of all sequences' rows, y over key
+ *     heads; dynamic shared memory as gpu_backward_generic_shared() says
+ *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys; one parameter more,
+ * rope_call of the keys' positions tiles: the same, by head_dim, as gpu_backward_tiles_shared()
+ * says; rope_call in both, and one parameter more, int32_t of what moves 16 bytes at a time
+ */
+typedef struct gpu_backward_kernels {
+    const void *delta;
+    const void *sinks;
+    const void *generic[2];
+    const void *tiles[2][GPU_TILE_DIMS];
+} gpu_backward_kernels;
+
+/* Bytes: elements of the others and of the block's own, weights and gradients of scores; or one
+ * gradient of the block's own. */
+static inline int32_t gpu_backward_generic_shared(int32_t head_dim) {
+    const int32_t tile = GPU_ATTENTION_THREADS * (GPU_BACKWARD_DEPTH + 1 + 2 * GPU_BACKWARD_FEW) +
+                         GPU_BACKWARD_DEPTH * GPU_BACKWARD_FEW,
+                  gradient = GPU_BACKWARD_FEW * head_dim;
+    return 4 * (tile > gradient ? tile : gradient);
+}
+
+/* Bytes: both tensors of the block's own, and as many tiles of the others' as are under way; or one
+ * gradient. */
+static inline int32_t gpu_backward_tiles_shared(int32_t head_dim) {
+    const int32_t tiles =
+                      4 * head_dim * (GPU_BACKWARD_OWN + (1 + GPU_TILE_AHEAD) * GPU_BACKWARD_TILE),
+                  gradient = 4 * GPU_BACKWARD_OWN * GPU_BACKWARD_STRIDE(head_dim);
+    return tiles > gradient ? tiles : gradient;
+}
+
+extern const gpu_backward_kernels gpu_attention_backward_f32;
+extern const gpu_backward_kernels gpu_attention_backward_f16;
+extern const gpu_backward_kernels gpu_attention_backward_bf16;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,133 @@
+/* From a call of "attention_backward" to its launches. */
+#include "common/gpu/attention_backward/launch.h"
+
+#include "common/gpu/attention/ahead.h"
+#include "common/math/attention.h"
+
+typedef struct launches {
+    gpu_attention_launches ahead;
+    const gpu_backward_bound *bound;
+    rope_attention_backward_call call; /* its q.in and k.in are rotated */
+    rope_call keys;                    /* with the positions of keys */
+    float *delta;
+    int32_t fits;
+} launches;
+
+static void contiguous(int64_t stride[4], int64_t tokens, int64_t heads, int64_t head_dim) {
+    stride[3] = 1;
+    stride[2] = head_dim;
+    stride[1] = heads * stride[2];
+    stride[0] = tokens * stride[1];
+}
+
+/* What the forward did not write rotated gets its room, and is rotated there. */
+static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *workspace) {
+    const rope_attention_problem *p = &l->bound->forward.problem;
+    rope_attention_call *call = &l->ahead.call;
+    rope_operand *q = &call->rope.tensor[0];
+    const int rotates_q = p->rotates[0] && !q->out, rotates_k = p->rotates[1] && !call->k.out;
+    q->out = rotates_q ? workspace + room->queries : NULL;
+    call->k.out = rotates_k ? workspace + room->keys : NULL;
+    contiguous(q->out_stride, call->rope.tokens, q->heads, p->head_dim);
+    contiguous(call->k.out_stride, call->k_tokens, call->k.heads, p->head_dim);
+    const rope_attention_call given = *call;
+    l->ahead.given = &given;
+    const gpuError_t error = gpu_attention_rotate_ahead(&l->ahead);
+    if (rotates_q) {
+        q->in = q->out;
+        memcpy(q->in_stride, q->out_stride, sizeof q->in_stride);
+    }
+    if (rotates_k) {
+        call->k.in = call->k.out;
+        memcpy(call->k.in_stride, call->k.out_stride, sizeof call->k.in_stride);
+    }
+    return error;
+}
+
+static int32_t fits_of(int32_t dtype, const rope_attention_backward_call *c) {
+    const rope_attention_call *f = &c->forward;
+    const rope_operand *q = &f->rope.tensor[0];
+    const int64_t batch = f->rope.batch, tokens = f->rope.tokens;
+    return (gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 16, dtype) ? GPU_BACKWARD_Q
+                                                                                    : 0) |
+           (gpu_moves_head(c->dout, c->dout_stride, batch, tokens, q->heads, 16, dtype)
+                ? GPU_BACKWARD_DOUT
+                : 0) |
+           (gpu_moves_head(f->k.in, f->k.in_stride, batch, f->k_tokens, f->k.heads, 16, dtype)
+                ? GPU_BACKWARD_K
+                : 0) |
+           (gpu_moves_head(f->v.in, f->v.in_stride, batch, f->k_tokens, f->v.heads, 16, dtype)
+                ? GPU_BACKWARD_V
+                : 0);
+}
+
+/* A kernel over rows or keys of a block, `own` of each tile. */
+static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int32_t shared) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
+    const int packed = (which ? f->k_position.cu_seqlens : f->rope.position.cu_seqlens) != NULL;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
+                         &l->call,
+                         &l->ahead.failed,
+                         &l->delta,
+                         &l->keys,
+                         &l->fits};
+    return gpu_attention_start(&l->ahead, kernel,
+                               gpu_tiles_of(rope_attention_sequences(f), packed,
+                                            which ? f->k_tokens : f->rope.tokens * group, own),
+                               f->k.heads, (size_t)shared, arguments);
+}
+
+static gpuError_t gradient(launches *l, int which) {
+    const gpu_backward_bound *bound = l->bound;
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
+    const int32_t tiles = bound->forward.tiles, dim = bound->transposed.head_dim,
+                  v_dim = bound->transposed.v_head_dim;
+    /* rows and keys are counted in 32 bits by tiles */
+    if (tiles == GPU_GENERIC || f->rope.tokens > INT32_MAX / 2 / group ||
+        f->k_tokens > INT32_MAX / 2)
+        return start(l, bound->kernels->generic[which], which, GPU_BACKWARD_FEW,
+                     gpu_backward_generic_shared(dim > v_dim ? dim : v_dim));
+    return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN,
+                 gpu_backward_tiles_shared(dim));
+}
+
+static gpuError_t sums(launches *l, const void *kernel, int64_t x) {
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed, &l->call, &l->ahead.failed,
+                         &l->delta};
+    return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
+}
+
+gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
+                               const rope_attention_backward_call *call,
+                               const gpu_backward_room *room, void *workspace, void *stream) {
+    launches l = {
+        .ahead = {&bound->forward, stream, NULL, call->forward, NULL, bound->forward.early},
+        .bound = bound,
+        .call = *call,
+        .keys = call->forward.rope,
+        .delta = (float *)(void *)((char *)workspace + room->delta)};
+    const rope_operand *q = &call->forward.rope.tensor[0];
+    const int64_t rows = call->forward.rope.batch * call->forward.rope.tokens * q->heads,
+                  each = GPU_ATTENTION_THREADS / GPU_DELTA_LANES;
+    gpuError_t error = gpuSuccess;
+    l.keys.position = call->forward.k_position;
+    if (gpu_attention_may_fail(&bound->forward.problem)) {
+        l.ahead.failed = (int32_t *)(void *)((char *)workspace + room->failed);
+        error = gpu_attention_check_keys(&l.ahead);
+    }
+    if (error == gpuSuccess)
+        error = rotate(&l, room, workspace);
+    l.call.forward = l.ahead.call;
+    l.fits = fits_of(bound->transposed.rope.dtype, &l.call);
+    if (error == gpuSuccess)
+        error = sums(&l, bound->kernels->delta, (rows + each - 1) / each);
+    if (error == gpuSuccess && (call->dk || call->dv))
+        error = gradient(&l, GPU_BACKWARD_KEYS);
+    if (error == gpuSuccess && call->dq)
+        error = gradient(&l, GPU_BACKWARD_ROWS);
+    if (error == gpuSuccess && call->dsinks)
+        error = sums(&l, bound->kernels->sinks, q->heads);
+    return error;
+}
