@@ -3,51 +3,9 @@
 #include "backends/cpu/partition.h"
 #include "common/status.h"
 
-#include <math.h>
-
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-
-/* --- the end of a row --- */
-
-static double sink_of(const attention_walk *w, int64_t head) {
-    const int dtype = w->problem->sink_dtype;
-    return dtype ? (double)cpu_load(dtype, w->call->sinks, head) : -INFINITY;
-}
-
-void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row, float max,
-                      float sum, float *o) {
-    const rope_attention_call *call = w->call;
-    const int dtype = w->problem->rope.dtype, n = w->problem->v_head_dim;
-    const int64_t token = tile->s.q_first + attention_query_of(w, tile, row),
-                  head = attention_head_of(w, tile, row), batch = tile->s.q_row;
-    const double ln2 = 0x1.62e42fefa39efp-1, sink = sink_of(w, head), most = (double)max * ln2;
-    double inverse = 1 / (double)sum, lse = most;
-    if (sink != -INFINITY) { /* its term joins by the larger of both exponents */
-        const double top = sink > most ? sink : most,
-                     all = (double)sum * exp(most - top) + exp(sink - top);
-        inverse = exp(most - top) / all;
-        lse = top + log(all);
-    } else if (call->lse && sum != 0) {
-        lse = most + log((double)sum);
-    }
-    if (sum == 0)
-        inverse = 0;
-    w->kernel->scale(o, (float)inverse, cpu_attention_padded(n));
-    if (call->lse)
-        call->lse[batch * call->lse_stride[0] + token * call->lse_stride[1] +
-                  head * call->lse_stride[2]] = (float)lse;
-    const int64_t *stride = call->out_stride;
-    char *out =
-        (char *)call->out + (batch * stride[0] + token * stride[1] + head * stride[2]) * w->size;
-    if (stride[3] == 1) {
-        w->kernel->append->store(ROPE_F32, dtype, 1, (const char *)o, out, n);
-        return;
-    }
-    for (int i = 0; i < n; i++)
-        cpu_store(dtype, out, i * stride[3], o[i]);
-}
 
 /* --- tasks --- */
 
