@@ -678,7 +678,7 @@ static void break_place(test_random *r, append_case *c) {
 }
 
 /* The first head of the first token: zeros, or the least subnormals of dtype. */
-static void fill_quiet_head(test_random *r, append_case *c, int32_t tensor) {
+static void fill_tiny_head(test_random *r, append_case *c, int32_t tensor) {
     const rope_args *a = &c->base.args;
     rope_tensor *t = tensor_of(c, tensor);
     int64_t step = t->in_stride[3] ? t->in_stride[3] : 1;
@@ -697,7 +697,7 @@ static void fill(append_case *c, const append_wish *wish) {
     case_fill_table(&c->base);
     for (int32_t i = Q; i <= V; i++)
         if (random_chance(r, 10))
-            fill_quiet_head(r, c, i);
+            fill_tiny_head(r, c, i);
     fill_keys(c);
     fill_weights(c);
     case_fill_positions(&c->base, &rope);

@@ -122,11 +122,11 @@ TEST(bitwise, in_place) {
     for_each_case(&wish, CASES, check_in_place);
 }
 
-enum { MANY_TOKENS = 1 << 14, MANY_PAIRS = 64, MANY_ROUNDS = 10, LONE_CASES = 400 };
+enum { MANY_TOKENS = 1 << 14, MANY_PAIRS = 64, MANY_ROUNDS = 10, SINGLE_CASES = 400 };
 
 /* One head a token, at positions of its own; data is any bit pattern. Nothing here passes through
  * libm or a seed, so that the outputs are the same everywhere. */
-static void make_lone(test_case *c, int64_t index, int64_t tokens, int pairs) {
+static void make_single_head(test_case *c, int64_t index, int64_t tokens, int pairs) {
     static const int32_t types[] = {ROPE_F32, ROPE_BF16, ROPE_F16, ROPE_F32, ROPE_F64};
     int32_t dtype = types[index % 5];
     memset(c, 0, sizeof *c);
@@ -188,7 +188,7 @@ TEST(bitwise, ten_million_pairs) {
     for (int64_t i = -1; test_next(&i, MANY_ROUNDS) && i < MANY_ROUNDS;) {
         test_case c;
         size_t bytes;
-        make_lone(&c, i, MANY_TOKENS, MANY_PAIRS);
+        make_single_head(&c, i, MANY_TOKENS, MANY_PAIRS);
         void *expected = outputs(&c, &c.args, &c.args, 1, NULL, &bytes);
         CHECK(checksum(expected, bytes) == sums[i], "block %lld sums to %#llx, not %#llx",
               (long long)i, (unsigned long long)checksum(expected, bytes),
@@ -200,11 +200,11 @@ TEST(bitwise, ten_million_pairs) {
 }
 
 /* Positions that count, in runs of every length up to 45. */
-TEST(bitwise, lone_heads) {
-    for (int64_t i = -1; test_next(&i, LONE_CASES);) {
+TEST(bitwise, single_heads) {
+    for (int64_t i = -1; test_next(&i, SINGLE_CASES);) {
         test_case c;
         size_t bytes;
-        make_lone(&c, i, 1 + i % 45, 32 * (int)(1 + i / 45 % 3));
+        make_single_head(&c, i, 1 + i % 45, 32 * (int)(1 + i / 45 % 3));
         c.args.position_ids = NULL;
         c.args.position_offset = random_signed(&c.random, 62);
         case_describe(&c, NULL);

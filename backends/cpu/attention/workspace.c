@@ -1,5 +1,5 @@
 /* What a workspace of "attention" holds. */
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 #include "common/status.h"
 
 /* More rows than this are as many tasks as threads need without splits. */

@@ -13,7 +13,7 @@ enum { GPU_TILE_WARPS = GPU_ATTENTION_THREADS / GPU_TILE_LANES };
 
 /* Of its block; what is computed of it is computed where it is used. */
 GPU_FN int gpu_thread(void) {
-    return gpu_anew((int)threadIdx.x);
+    return gpu_opaque((int)threadIdx.x);
 }
 
 GPU_FN int gpu_lane(void) {

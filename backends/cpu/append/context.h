@@ -1,6 +1,6 @@
 /* Where a thread stands in a call of "append", and what it hands from step to step. */
-#ifndef ROPEKIT_CPU_APPEND_WALK_H
-#define ROPEKIT_CPU_APPEND_WALK_H
+#ifndef ROPEKIT_CPU_APPEND_CONTEXT_H
+#define ROPEKIT_CPU_APPEND_CONTEXT_H
 
 #include "backends/cpu/append/kernel.h"
 #include "common/math/cache.h"
@@ -10,7 +10,7 @@ enum { APPEND_STAGE = 16384 }; /* bytes of staged heads, of which one fits at le
 _Static_assert(ROPE_MAX_APPEND_HEAD_DIM * sizeof(float) <= APPEND_STAGE, "a head fits");
 
 /* Where a thread stands. */
-typedef struct append_walk {
+typedef struct append_context {
     const cpu_append_kernel *kernel;
     const rope_append_problem *problem;
     const rope_append_call *call;
@@ -26,7 +26,7 @@ typedef struct append_walk {
     cpu_cos_sin_row row;
     cpu_row_buffer buffer;
     char stage[APPEND_STAGE] __attribute__((aligned(64)));
-} append_walk;
+} append_context;
 
 /* Some heads of one tensor, elements side by side: where one step leaves them for the next. */
 typedef struct append_heads {
@@ -48,21 +48,22 @@ typedef struct append_target {
     int64_t stride; /* bytes */
 } append_target;
 
-CPU_INLINE int64_t append_head_bytes(const append_walk *w, const append_part *part) {
-    return (int64_t)part->steps->head_dim * w->size;
+CPU_INLINE int64_t append_head_bytes(const append_context *ctx, const append_part *part) {
+    return (int64_t)part->steps->head_dim * ctx->size;
 }
 
-CPU_INLINE const char *append_in_of(const append_walk *w, const append_part *part, int64_t head) {
+CPU_INLINE const char *append_in_of(const append_context *ctx, const append_part *part,
+                                    int64_t head) {
     const rope_append_operand *o = part->operand;
     return (const char *)o->in +
-           (w->batch * o->in_stride[0] + w->index * o->in_stride[1] + head * o->in_stride[2]) *
-               w->size;
+           (ctx->batch * o->in_stride[0] + ctx->index * o->in_stride[1] + head * o->in_stride[2]) *
+               ctx->size;
 }
 
 /* The values of the norm of a token. */
-rope_norm_values append_token_values(const append_walk *w, const append_part *all);
+rope_norm_values append_token_values(const append_context *ctx, const append_part *all);
 
 /* Takes one tensor of the token through its steps. */
-void append_run_tensor(append_walk *w, int tensor);
+void append_run_tensor(append_context *ctx, int tensor);
 
 #endif

@@ -1,6 +1,6 @@
 /* A call of "attention" as its threads share it, and a tile of it. */
-#ifndef ROPEKIT_CPU_ATTENTION_WALK_H
-#define ROPEKIT_CPU_ATTENTION_WALK_H
+#ifndef ROPEKIT_CPU_ATTENTION_CONTEXT_H
+#define ROPEKIT_CPU_ATTENTION_CONTEXT_H
 
 #include "backends/cpu/attention/kernel.h"
 
@@ -14,7 +14,7 @@ typedef struct attention_space {
     size_t bytes;  /* of all */
 } attention_space;
 
-typedef struct attention_walk {
+typedef struct attention_context {
     const cpu_attention_kernel *kernel;
     const rope_attention_problem *problem;
     const rope_attention_call *call;
@@ -30,7 +30,7 @@ typedef struct attention_walk {
     int64_t most_keys; /* of a sequence */
     int split;         /* a task is a split of a tile */
     int64_t next;      /* task that no thread has taken */
-} attention_walk;
+} attention_context;
 
 /* Of each of some heads of k of a sequence rows first..first + count - 1: row n is query n / group.
  */
@@ -52,28 +52,28 @@ typedef struct attention_source {
     int which;
 } attention_source;
 
-/* All of a walk but its kernel, its space and what a task is. */
-void attention_walk_fill(attention_walk *w, const rope_attention_problem *problem,
-                         const rope_attention_call *call);
+/* All of a context but its kernel, its space and what a task is. */
+void attention_context_fill(attention_context *ctx, const rope_attention_problem *problem,
+                            const rope_attention_call *call);
 
 /* From a row of a tile to its query and its head. */
-CPU_INLINE int64_t attention_query_of(const attention_walk *w, const attention_tile *t,
+CPU_INLINE int64_t attention_query_of(const attention_context *ctx, const attention_tile *t,
                                       int64_t row) {
-    return (t->first + row % t->count) / w->group;
+    return (t->first + row % t->count) / ctx->group;
 }
 
-CPU_INLINE int64_t attention_head_of(const attention_walk *w, const attention_tile *t,
+CPU_INLINE int64_t attention_head_of(const attention_context *ctx, const attention_tile *t,
                                      int64_t row) {
-    return (t->head + row / t->count) * w->group + (t->first + row % t->count) % w->group;
+    return (t->head + row / t->count) * ctx->group + (t->first + row % t->count) % ctx->group;
 }
 
 /* Where rotated keys of a head are in the workspace. */
-CPU_INLINE char *attention_kept_key(const attention_walk *w, const rope_attention_sequence *s,
+CPU_INLINE char *attention_kept_key(const attention_context *ctx, const rope_attention_sequence *s,
                                     int64_t head, int64_t key) {
-    const int64_t dropped = s->k_count - rope_attention_kept(w->problem, s->k_count);
-    return w->space.keys +
-           ((s->k_row * w->call->k.heads + head) * w->call->k_tokens + s->k_first + key - dropped) *
-               w->problem->head_dim * w->size;
+    const int64_t dropped = s->k_count - rope_attention_kept(ctx->problem, s->k_count);
+    return ctx->space.keys + ((s->k_row * ctx->call->k.heads + head) * ctx->call->k_tokens +
+                              s->k_first + key - dropped) *
+                                 ctx->problem->head_dim * ctx->size;
 }
 
 /* Keys that some query of a sequence may see. */
@@ -87,7 +87,7 @@ attention_space attention_space_of(const rope_attention_problem *problem,
                                    const rope_attention_call *call, void *workspace);
 
 /* K or V of a head of a sequence, rotated where that is asked. */
-attention_source attention_source_of(const attention_walk *w, const rope_attention_sequence *s,
+attention_source attention_source_of(const attention_context *ctx, const rope_attention_sequence *s,
                                      int64_t head, int which);
 
 /* Of `count` keys from `key` on, at a slot, those that follow each other in one page. */
@@ -102,7 +102,7 @@ typedef struct attention_part {
 
 /* Where they are, of dtype; those of each key are put into stage where they are not so in memory.
  */
-void cpu_attention_rows(const attention_walk *w, const attention_source *from,
+void cpu_attention_rows(const attention_context *ctx, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows);
 
@@ -113,32 +113,33 @@ typedef struct attention_tokens {
 
 /* Queries (tensor 0) or keys (1) of a sequence as the tokens of a call's only row, which has no
  * tensor yet. */
-rope_call attention_call_of(const attention_walk *w, int tensor, const rope_attention_sequence *s,
-                            const attention_tokens *tokens);
+rope_call attention_call_of(const attention_context *ctx, int tensor,
+                            const rope_attention_sequence *s, const attention_tokens *tokens);
 
 /* Rotates by rope_apply's driver, on this thread alone. */
-void attention_rotate(const attention_walk *w, const rope_call *call);
+void attention_rotate(const attention_context *ctx, const rope_call *call);
 
 /* One thread's part of what is rotated, all of it before a tile reads any. */
-void attention_rotate_first(const attention_walk *w, int index, int parts);
+void attention_rotate_first(const attention_context *ctx, int index, int parts);
 
 /* Bytes of a row of q of a tile. */
-CPU_INLINE int64_t attention_q_bytes(const attention_walk *w) {
-    const int64_t dim = w->problem->head_dim;
-    return w->kernel->dtype ? (dim * w->size + 63) / 64 * 64 : dim * (int64_t)sizeof(float);
+CPU_INLINE int64_t attention_q_bytes(const attention_context *ctx) {
+    const int64_t dim = ctx->problem->head_dim;
+    return ctx->kernel->dtype ? (dim * ctx->size + 63) / 64 * 64 : dim * (int64_t)sizeof(float);
 }
 
 /* Rows of q of a tile; stage: room for one. */
-void attention_queries(const attention_walk *w, const attention_tile *tile, char *stage, char *q);
+void attention_queries(const attention_context *ctx, const attention_tile *tile, char *stage,
+                       char *q);
 
 /* Ends a row: out and lse from its sums. */
-void attention_finish(const attention_walk *w, const attention_tile *tile, int64_t row, float max,
-                      float sum, float *o);
+void attention_finish(const attention_context *ctx, const attention_tile *tile, int64_t row,
+                      float max, float sum, float *o);
 
 /* Most rows of a tile: what its memory has room for. */
-int64_t attention_tile_rows(const attention_walk *w);
+int64_t attention_tile_rows(const attention_context *ctx);
 
 /* A tile of all its keys, or where split is not below 0 a split's share of them. */
-void attention_tile_attend(const attention_walk *w, const attention_tile *tile, int64_t split);
+void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split);
 
 #endif
