@@ -1,9 +1,11 @@
 #include "bench/accuracy_attention.h"
 
 #include "bench/attention_check.h"
+#include "bench/dtype.h"
 #include "bench/format.h"
 #include "bench/message.h"
 #include "bench/table.h"
+#include "bench/workload.h"
 
 #include <string.h>
 

@@ -1,15 +1,12 @@
 #include "bench/append_check.h"
 
 #include "bench/append_steps.h"
+#include "bench/append_workload.h"
+#include "bench/dtype.h"
 #include "bench/message.h"
-#include "tests/oracle/oracle.h"
 
 #include <math.h>
 #include <string.h>
-
-static size_t element_bytes(const workload_array *a) {
-    return a->dtype >= ROPE_F8E4M3 ? 1 : (size_t)oracle_dtype_size(a->dtype);
-}
 
 static void state_difference(const append_state *s, int tensor, const workload_array *a,
                              const char *got, const char *steps, int64_t i, check_result *r) {
@@ -28,7 +25,7 @@ static void state_difference(const append_state *s, int tensor, const workload_a
  * call changed; in place, those of its tokens. */
 static void compare(const append_state *s, int tensor, const workload_array *a, bool in_place,
                     const char *got, const char *steps, check_result *r) {
-    const size_t size = element_bytes(a);
+    const size_t size = dtype_bytes(a->dtype);
     const int64_t sizes[] = {s->o->batch, s->o->tokens, append_heads(s->o, tensor),
                              append_head_dim(s->o, tensor)};
     r->elements += in_place && a->bytes ? (int64_t)workload_count(sizes, 4) : 0;

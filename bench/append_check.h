@@ -2,7 +2,8 @@
 #ifndef ROPEKIT_BENCH_APPEND_CHECK_H
 #define ROPEKIT_BENCH_APPEND_CHECK_H
 
-#include "bench/check.h"
+#include "bench/check_result.h"
+#include "bench/workload_set.h"
 
 /* Runs the call over set 0, then its steps one after the other over the same memory, and compares
  * everything that either wrote. False after a message, also where there is nothing to compare. */

@@ -1,5 +1,6 @@
 #include "bench/append_rotation.h"
 
+#include "bench/dtype.h"
 #include "bench/message.h"
 
 /* Elements of a head: all that rotate of one of q. */
@@ -11,7 +12,7 @@ static int32_t dims(const options *o) {
  */
 static int64_t count_heads(const workload *w, const options *o) {
     const int64_t tokens = append_count(o->batch, o->tokens, 1, 1);
-    const size_t each = (size_t)tokens * (size_t)dims(o) * append_dtype_bytes(o->desc.dtype);
+    const size_t each = (size_t)tokens * (size_t)dims(o) * dtype_bytes(o->desc.dtype);
     const bool wanted = !append_moves(o) && o->appends.rotation != ROPE_ROTATION_OFF &&
                         tokens <= APPEND_ROTATION_TOKENS;
     return wanted && each && w->floor_bytes % each == 0 ? (int64_t)(w->floor_bytes / each) : 0;
@@ -31,8 +32,8 @@ static rope_args rotation_on(const workload *w, int64_t heads, int64_t set) {
     const options *o = w->append->o;
     const size_t start = (size_t)set * w->pitch;
     const int64_t of_q = o->q_heads < heads ? o->q_heads : heads;
-    const size_t q_bytes = (size_t)append_count(o->batch, o->tokens, of_q, dims(o)) *
-                           append_dtype_bytes(o->desc.dtype);
+    const size_t q_bytes =
+        (size_t)append_count(o->batch, o->tokens, of_q, dims(o)) * dtype_bytes(o->desc.dtype);
     const char *in = (const char *)w->source + start;
     char *out = (char *)w->target + start;
     rope_args a = w->append->args.rope;

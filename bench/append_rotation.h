@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_BENCH_APPEND_ROTATION_H
 #define ROPEKIT_BENCH_APPEND_ROTATION_H
 
-#include "bench/append_workload.h"
+#include "bench/append_set.h"
 
 /* Tokens of a call that has it: those of a decode step, which takes little more than its launch. */
 enum { APPEND_ROTATION_TOKENS = 256 };

@@ -1,7 +1,7 @@
 #include "bench/append_shape.h"
 
-#include "bench/workload.h"
-#include "tests/oracle/oracle.h"
+#include "bench/dtype.h"
+#include "bench/workload_set.h"
 
 const rope_append_part *append_part_of(const rope_append_desc *d, int tensor) {
     return tensor == APPEND_Q ? &d->q : tensor == APPEND_K ? &d->k : &d->v;
@@ -81,10 +81,6 @@ int32_t append_store_dtype(const options *o, int tensor) {
     return own ? own : o->desc.dtype;
 }
 
-size_t append_dtype_bytes(int32_t dtype) {
-    return dtype >= ROPE_F8E4M3 ? 1 : (size_t)oracle_dtype_size(dtype);
-}
-
 /* Elements of a head that a call in place has to touch. */
 static int64_t touched(const options *o, int tensor) {
     const rope_desc *d = &o->desc;
@@ -118,8 +114,8 @@ static size_t moved_bytes(const options *o, int tensor) {
     const int64_t all = append_sequences(o) * append_kept_tokens(o);
     const int64_t stored = o->appends.ring && stores && tensor && all < tokens ? all : tokens;
     const size_t from =
-        append_dtype_bytes(append_moves(o) ? append_store_dtype(o, tensor) : o->desc.dtype);
-    const size_t to = append_dtype_bytes(stores ? append_store_dtype(o, tensor) : o->desc.dtype);
+        dtype_bytes(append_moves(o) ? append_store_dtype(o, tensor) : o->desc.dtype);
+    const size_t to = dtype_bytes(stores ? append_store_dtype(o, tensor) : o->desc.dtype);
     const int64_t scales = scale < ROPE_SCALE_TOKEN_HEAD                           ? 0
                            : append_moves(o) && scale == ROPE_SCALE_TOKEN_HEAD_MAX ? 2
                                                                                    : 1;

@@ -12,8 +12,6 @@ bool append_moves(const options *o);
 int64_t append_heads(const options *o, int tensor);
 int64_t append_head_dim(const options *o, int tensor);
 int32_t append_store_dtype(const options *o, int tensor);
-/* Bytes of an element. */
-size_t append_dtype_bytes(int32_t dtype);
 bool append_in_place(const options *o, int tensor);
 /* Whether a tensor has a cache. */
 bool append_is_cached(const options *o, int tensor);

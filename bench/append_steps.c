@@ -1,6 +1,5 @@
 #include "bench/append_steps.h"
 
-#include "bench/append_shape.h"
 #include "bench/message.h"
 #include "bench/target.h"
 #include "tests/oracle/oracle.h"

@@ -3,7 +3,7 @@
 #ifndef ROPEKIT_BENCH_APPEND_STEPS_H
 #define ROPEKIT_BENCH_APPEND_STEPS_H
 
-#include "bench/append_workload.h"
+#include "bench/append_set.h"
 
 enum { STEP_NORM, STEP_ROTATION, STEP_STORE, STEPS };
 

@@ -1,8 +1,8 @@
 #include "bench/append_workload.h"
 
 #include "bench/append_rotation.h"
-#include "bench/append_shape.h"
 #include "bench/append_steps.h"
+#include "bench/dtype.h"
 #include "bench/message.h"
 #include "bench/placement.h"
 #include "bench/random.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* Host and device memory of one workload, as of workload.c. */
+/* Host and device memory of one workload, as of rope_workload.c. */
 #define SLABS 5
 
 /* --- layout of a set --- */
@@ -80,8 +80,8 @@ static bool place_weight(workload *w, append_state *s, int tensor, rope_norm_wei
     if (!norm->type || !norm->weight)
         return true;
     const int64_t heads = norm->scope == ROPE_NORM_TOKEN ? append_heads(s->o, tensor) : 1;
-    const size_t bytes = (size_t)append_count(heads, append_head_dim(s->o, tensor), 1, 1) *
-                         append_dtype_bytes(dtype);
+    const size_t bytes =
+        (size_t)append_count(heads, append_head_dim(s->o, tensor), 1, 1) * dtype_bytes(dtype);
     void *host = staging_host(&w->memory, "weights", 1, bytes + 1);
     if (!host)
         return false;
@@ -149,21 +149,6 @@ static bool place_cache(workload *w, append_state *s) {
 }
 
 /* --- calls --- */
-
-rope_tensor *append_tensor_of(rope_append_args *a, int tensor) {
-    return tensor == APPEND_Q ? &a->rope.q : tensor == APPEND_K ? &a->rope.k : &a->v;
-}
-
-void append_set_tensor(const options *o, rope_append_args *a, int tensor, const char *in,
-                       char *out) {
-    rope_tensor *t = append_tensor_of(a, tensor);
-    const int64_t dim = append_head_dim(o, tensor);
-    *t = (rope_tensor){.heads = append_heads(o, tensor), .in = in, .out = out};
-    if (in)
-        workload_strides(o, t->heads, dim, t->in_stride);
-    if (out)
-        workload_strides(o, t->heads, dim, t->out_stride);
-}
 
 static void set_cache(const append_state *s, rope_append_args *a, int tensor, char *out) {
     const options *o = s->o;

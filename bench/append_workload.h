@@ -1,30 +1,11 @@
-/* A set of the operation "append": descriptor, layout, where its tokens are cached. */
+/* A workload of the operation "append": its sets, then its steps and its rotation alone. */
 #ifndef ROPEKIT_BENCH_APPEND_WORKLOAD_H
 #define ROPEKIT_BENCH_APPEND_WORKLOAD_H
 
-#include "bench/append_shape.h"
-#include "bench/workload.h"
-
-typedef struct append_state {
-    const options *o;
-    rope_append_desc desc;
-    rope_append_args args; /* all but what lies in a set */
-    workload_array in[APPEND_TENSORS], between[APPEND_TENSORS];
-    workload_array out[APPEND_TENSORS], cache[APPEND_TENSORS], scale[APPEND_TENSORS];
-    size_t in_bytes, between_bytes, out_bytes;
-    int64_t pages;
-    int64_t *places; /* slot of each token, with slots or where keys move */
-    char *image;     /* what a set holds ahead of the call */
-    void *scratch;   /* device memory of what steps hand on */
-} append_state;
+#include "bench/append_set.h"
 
 bool append_create(workload *w, const options *o);
 /* Writes the image over set 0; false after a message. */
 bool append_restore(const workload *w);
-
-/* q, k or v of a call, and a call's tensor as the options lay it out, over memory of its own. */
-rope_tensor *append_tensor_of(rope_append_args *args, int tensor);
-void append_set_tensor(const options *o, rope_append_args *args, int tensor, const char *in,
-                       char *out);
 
 #endif

@@ -1,6 +1,7 @@
 #include "bench/attention_check.h"
 
 #include "bench/attention_workload.h"
+#include "bench/dtype.h"
 #include "bench/message.h"
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
@@ -97,7 +98,7 @@ static char *written(workload *w, int32_t first, int32_t last) {
 static void compare_bits(const attention_state *s, const char *got, const char *steps,
                          check_result *r) {
     const int32_t dtype = s->out.dtype;
-    const size_t size = (size_t)oracle_dtype_size(dtype);
+    const size_t size = dtype_bytes(dtype);
     const int64_t dims = attention_v_head_dim(s->o);
     r->steps = (int64_t)(s->out.bytes / size);
     for (int64_t i = 0; i < r->steps; i++)

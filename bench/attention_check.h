@@ -2,8 +2,8 @@
 #ifndef ROPEKIT_BENCH_ATTENTION_CHECK_H
 #define ROPEKIT_BENCH_ATTENTION_CHECK_H
 
-#include "bench/check.h"
-
+#include "bench/check_result.h"
+#include "bench/workload_set.h"
 #include "tests/oracle/attention.h"
 
 /* Rows of a call in host memory whose queries and keys are rotated. */

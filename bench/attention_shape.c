@@ -1,6 +1,7 @@
 #include "bench/attention_shape.h"
 
 #include "bench/append_shape.h"
+#include "bench/dtype.h"
 
 int64_t attention_keys(const options *o) {
     return o->keys ? o->keys : o->tokens;
@@ -65,7 +66,7 @@ size_t attention_tensor_bytes(const options *o) {
     }
     return ((size_t)append_count(o->batch, o->tokens, o->q_heads, dims) +
             (size_t)append_count(o->batch, keys, o->k_heads, dims)) *
-           append_dtype_bytes(o->desc.dtype) / 2;
+           dtype_bytes(o->desc.dtype) / 2;
 }
 
 double attention_flops(const options *o) {

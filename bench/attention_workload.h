@@ -3,7 +3,7 @@
 #define ROPEKIT_BENCH_ATTENTION_WORKLOAD_H
 
 #include "bench/attention_shape.h"
-#include "bench/workload.h"
+#include "bench/workload_set.h"
 
 enum { ATTENTION_Q, ATTENTION_K, ATTENTION_V, ATTENTION_TENSORS };
 

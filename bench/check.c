@@ -5,9 +5,9 @@
 #include "bench/attention_shape.h"
 #include "bench/message.h"
 #include "bench/random.h"
+#include "bench/rope_workload.h"
 #include "tests/oracle/oracle.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 /* What the comparison of one workload shares. */
@@ -17,23 +17,6 @@ typedef struct checker {
     double *value, *bound; /* one token of one tensor */
     check_result *result;
 } checker;
-
-const char *const check_tensors[] = {"q", "k", "v", "out"};
-
-void check_element(check_result *r, int32_t dtype, const check_place *at, double got, double value,
-                   double bound) {
-    double error = fabs(got - value);
-    bool accepted = oracle_accepts(dtype, got, value, bound);
-    r->elements++;
-    r->refused += !accepted;
-    if (isfinite(error) && error > r->max_error)
-        r->max_error = error;
-    double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
-    if (worst < r->worst || (r->elements > 1 && worst == r->worst))
-        return;
-    *r = (check_result){r->elements, r->refused, r->steps,  r->max_error, worst,    bound,  got,
-                        value,       at->tensor, at->batch, at->token,    at->head, at->dim};
-}
 
 static void check_token(checker *c, int32_t tensor, int64_t batch, int64_t token) {
     const rope_args *args = &c->w->host;
@@ -103,7 +86,7 @@ static bool check_rope(workload *w, const options *o, bool whole, progress *bar,
                        check_result *result) {
     int64_t tokens[CHECK_SAMPLE];
     int64_t count = draw_sample(o, tokens);
-    return workload_run(w, 0) && workload_fetch(w) &&
+    return workload_run(w, 0) && rope_workload_fetch(w) &&
            check_workload(w, whole ? NULL : tokens, count, bar, result);
 }
 

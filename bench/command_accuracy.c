@@ -2,10 +2,12 @@
 #include "bench/accuracy_attention.h"
 #include "bench/angle_table.h"
 #include "bench/commands.h"
+#include "bench/dtype.h"
 #include "bench/format.h"
 #include "bench/message.h"
 #include "bench/progress.h"
 #include "bench/random.h"
+#include "bench/rope_workload.h"
 #include "bench/table.h"
 #include "bench/target.h"
 #include "bench/workload.h"
@@ -154,7 +156,7 @@ static bool run_kernel(accuracy *a, const options *o, bool unit_vectors) {
     workload w;
     bool done = workload_create(&w, o, a->t.device, 1) &&
                 (!unit_vectors || load_unit_vectors(&w, a->rule.pairs)) && workload_run(&w, 0) &&
-                workload_fetch(&w);
+                rope_workload_fetch(&w);
     if (done) {
         snprintf(a->kernel, sizeof a->kernel, "%s", workload_kernel(&w));
         if (unit_vectors)

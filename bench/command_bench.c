@@ -1,5 +1,6 @@
 #include "bench/accuracy.h"
 #include "bench/commands.h"
+#include "bench/dtype.h"
 #include "bench/format.h"
 #include "bench/interrupt.h"
 #include "bench/message.h"

@@ -1,4 +1,5 @@
 #include "bench/commands.h"
+#include "bench/dtype.h"
 #include "bench/message.h"
 #include "bench/record.h"
 #include "bench/table.h"

@@ -1,5 +1,6 @@
 #include "bench/option_value.h"
 
+#include "bench/dtype.h"
 #include "bench/message.h"
 
 #include <errno.h>

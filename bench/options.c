@@ -2,6 +2,7 @@
 #include "bench/options.h"
 
 #include "bench/config_file.h"
+#include "bench/dtype.h"
 #include "bench/message.h"
 #include "bench/option_value.h"
 
@@ -128,12 +129,6 @@ static void fill_defaults(options *o) {
         o->k_heads = 8;
     if (o->layout == 0)
         o->layout = LAYOUT_BSHD;
-}
-
-const char *dtype_name(int32_t dtype) {
-    static const char *const names[] = {"none", "f32",    "f16",    "bf16",       "f64", "i32",
-                                        "i64",  "f8e4m3", "f8e5m2", "f8e4m3fnuz", "i8"};
-    return names[dtype];
 }
 
 const char *options_dtype(const options *o) {

@@ -84,8 +84,6 @@ void options_describe(const options *o, FILE *file);
 /* The name of a choice, the first where none was made. */
 enum { OPTIONS_CHOICE_BYTES = 24 };
 void options_choice(const options *o, const option_field *field, char text[OPTIONS_CHOICE_BYTES]);
-/* Name of a dtype, as in "bf16". */
-const char *dtype_name(int32_t dtype);
 /* The name of the options' dtype, and whether the config left it open. */
 const char *options_dtype(const options *o);
 /* Prints the options that a command takes, in groups. */

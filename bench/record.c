@@ -3,6 +3,7 @@
 
 #include "bench/append_workload.h"
 #include "bench/attention_shape.h"
+#include "bench/dtype.h"
 #include "bench/environment.h"
 #include "bench/message.h"
 

@@ -1,5 +1,6 @@
 #include "bench/suite_table.h"
 
+#include "bench/dtype.h"
 #include "bench/format.h"
 #include "bench/target.h"
 

@@ -1,49 +1,10 @@
 #include "bench/workload.h"
 
+#include "bench/append_shape.h"
 #include "bench/append_workload.h"
+#include "bench/attention_shape.h"
 #include "bench/attention_workload.h"
-#include "bench/message.h"
-#include "bench/placement.h"
-#include "bench/random.h"
-#include "bench/target.h"
-#include "tests/oracle/oracle.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-/* Elements drawn before the data repeat. */
-#define DATA_PERIOD ((size_t)1 << 18)
-/* Least slabs of one workload: data, results and what workload_fetch brings, and the device's two.
- */
-#define SLABS 5
-
-static int64_t head_dim(const options *o, int tensor) {
-    return tensor == 1 && o->desc.k_head_dim ? o->desc.k_head_dim : o->desc.head_dim;
-}
-
-static int64_t heads(const options *o, int tensor) {
-    return tensor ? o->k_heads : o->q_heads;
-}
-
-size_t workload_count(const int64_t *sizes, int32_t count) {
-    unsigned __int128 product = 1;
-    for (int32_t i = 0; i < count; i++) {
-        product *= (unsigned __int128)sizes[i];
-        if (product > (unsigned __int128)1 << 48)
-            product = (unsigned __int128)1 << 48;
-    }
-    return (size_t)product;
-}
-
-static size_t elements(const options *o, int tensor) {
-    int64_t sizes[] = {o->batch, o->tokens, heads(o, tensor), head_dim(o, tensor)};
-    return workload_count(sizes, 4);
-}
-
-static size_t k_start(const options *o) {
-    return workload_round_up(elements(o, 0) * (size_t)oracle_dtype_size(o->desc.dtype),
-                             WORKLOAD_LINE);
-}
+#include "bench/rope_workload.h"
 
 bool workload_in_place(const options *o) {
     return o->in_place || o->appends.k_source == ROPE_SOURCE_CACHE;
@@ -52,122 +13,11 @@ bool workload_in_place(const options *o) {
 size_t workload_tensor_bytes(const options *o) {
     if (o->append || o->attention)
         return o->append ? append_tensor_bytes(o) : attention_tensor_bytes(o);
-    return (elements(o, 0) + elements(o, 1)) * (size_t)oracle_dtype_size(o->desc.dtype);
+    return rope_workload_bytes(o);
 }
 
 double workload_flops(const options *o) {
     return o->attention ? attention_flops(o) : 0;
-}
-
-static size_t slab_bytes(const options *o) {
-    return workload_round_up(k_start(o) + elements(o, 1) * (size_t)oracle_dtype_size(o->desc.dtype),
-                             WORKLOAD_PAGE);
-}
-
-workload_array workload_take(size_t *used, int32_t dtype, int64_t elements) {
-    const workload_array made = {*used, (size_t)elements * append_dtype_bytes(dtype), dtype};
-    *used += workload_round_up(made.bytes, WORKLOAD_LINE);
-    return made;
-}
-
-void workload_strides(const options *o, int64_t h, int64_t d, int64_t stride[4]) {
-    int64_t t = o->tokens, b = o->batch;
-    int64_t bshd[] = {t * h * d, h * d, d, 1};
-    int64_t bhsd[] = {h * t * d, d, t * d, 1};
-    int64_t sbhd[] = {h * d, b * h * d, d, 1};
-    const int64_t *chosen = o->layout == LAYOUT_BHSD   ? bhsd
-                            : o->layout == LAYOUT_SBHD ? sbhd
-                                                       : bshd;
-    memcpy(stride, chosen, sizeof bshd);
-}
-
-/* Points a call's tensors at slabs of memory. */
-static void set_tensors(rope_args *args, const options *o, const char *source, char *target) {
-    rope_tensor *tensors[] = {&args->q, &args->k};
-    for (int i = 0; i < 2; i++) {
-        size_t start = i ? k_start(o) : 0;
-        tensors[i]->heads = heads(o, i);
-        tensors[i]->in = heads(o, i) ? source + start : NULL;
-        tensors[i]->out = heads(o, i) ? target + start : NULL;
-        workload_strides(o, heads(o, i), head_dim(o, i), tensors[i]->in_stride);
-        workload_strides(o, heads(o, i), head_dim(o, i), tensors[i]->out_stride);
-    }
-}
-
-void workload_fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
-    uint64_t state = (uint64_t)seed;
-    size_t size = (size_t)oracle_dtype_size(dtype);
-    size_t period = bytes / size < DATA_PERIOD ? bytes / size : DATA_PERIOD;
-    for (size_t i = 0; i < period; i++)
-        oracle_store(dtype, slab, (int64_t)i, random_unit(&state));
-    size_t filled = period * size;
-    while (filled && filled < bytes) {
-        size_t more = filled < bytes - filled ? filled : bytes - filled;
-        memcpy((char *)slab + filled, slab, more);
-        filled += more;
-    }
-}
-
-/* Elements that turn, of all that a tensor has: what an update in place has to touch. */
-static size_t window_bytes(const options *o, int tensor) {
-    size_t rotary = (size_t)(o->desc.rotary_dim ? o->desc.rotary_dim : o->desc.head_dim);
-    return elements(o, tensor) / (size_t)head_dim(o, tensor) * rotary *
-           (size_t)oracle_dtype_size(o->desc.dtype);
-}
-
-static bool create_host(workload *w, const options *o, char **data, char **unwritten) {
-    if (!staging_fits("tensors on host and device", SLABS, w->pitch))
-        return false;
-    *data = staging_host(&w->memory, "tensors", 1, w->pitch);
-    char *result = *unwritten = staging_host(&w->memory, "tensors", 1, w->pitch);
-    w->calls[0].sets = staging_host(&w->memory, "calls", w->set_count, sizeof(rope_args));
-    if (!*data || !result || !w->calls[0].sets)
-        return false;
-    workload_fill(o->desc.dtype, *data, w->pitch, o->seed);
-    memset(result, WORKLOAD_UNWRITTEN, w->pitch);
-    w->host = (rope_args){.struct_size = sizeof w->host, .batch = o->batch, .tokens = o->tokens};
-    w->host.position_offset = o->position_offset;
-    set_tensors(&w->host, o, *data, o->in_place ? *data : result);
-    return true;
-}
-
-static bool create_device(workload *w, const options *o, const char *data, const char *unwritten) {
-    size_t bytes = w->pitch * (size_t)w->set_count;
-    if (!staging_device(&w->memory, bytes, &w->target) ||
-        (!o->in_place && !staging_device(&w->memory, bytes, &w->source)))
-        return false;
-    char *first = o->in_place ? w->target : w->source;
-    for (int64_t i = 0; i < w->set_count; i++) {
-        size_t start = (size_t)i * w->pitch;
-        if (!succeeded(rope_device_copy_in(w->device, first + start, data, w->pitch), "copy in") ||
-            (!o->in_place && !succeeded(rope_device_copy_in(w->device, (char *)w->target + start,
-                                                            unwritten, w->pitch),
-                                        "copy in")))
-            return false;
-    }
-    return true;
-}
-
-static bool create_rope(workload *w, const options *o) {
-    char *data, *unwritten;
-    w->calls[0].size = sizeof(rope_args);
-    w->call_count = w->timed_count = 1;
-    w->tensor_bytes = workload_tensor_bytes(o);
-    w->floor_bytes = o->in_place ? window_bytes(o, 0) + window_bytes(o, 1) : w->tensor_bytes;
-    w->pitch = slab_bytes(o);
-    if (!target_plan(o, &w->calls[0].plan) || !create_host(w, o, &data, &unwritten) ||
-        !create_device(w, o, data, unwritten))
-        return false;
-    rope_args args = w->host, *sets = w->calls[0].sets;
-    if (!placement_create(&w->memory, o, &w->desc, &w->host, &args))
-        return false;
-    for (int64_t i = 0; i < w->set_count; i++) {
-        size_t start = (size_t)i * w->pitch;
-        char *target = (char *)w->target + start;
-        sets[i] = args;
-        set_tensors(&sets[i], o, o->in_place ? target : (char *)w->source + start, target);
-    }
-    return true;
 }
 
 bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
@@ -175,44 +25,5 @@ bool workload_create(workload *w, const options *o, rope_device *device, int64_t
     w->memory.device = device;
     return o->append      ? append_create(w, o)
            : o->attention ? attention_create(w, o)
-                          : create_rope(w, o);
-}
-
-bool workload_run(const workload *w, int32_t call) {
-    const workload_call *c = &w->calls[call];
-    const bool append = c->size == sizeof(rope_append_args);
-    const bool attention = c->size == sizeof(rope_attention_args);
-    const char *name = append ? "rope_append" : attention ? "rope_attention" : "rope_apply";
-    return succeeded(append      ? rope_append(c->plan, c->sets)
-                     : attention ? rope_attention(c->plan, c->sets)
-                                 : rope_apply(c->plan, c->sets),
-                     name) &&
-           succeeded(rope_device_synchronize(w->device), name);
-}
-
-const char *workload_kernel(const workload *w) {
-    return rope_plan_kernel(w->calls[0].plan);
-}
-
-/* In place, the host's input must survive for the oracle, so outputs get memory of their own. */
-bool workload_fetch(workload *w) {
-    char *result = staging_host(&w->memory, "results", 1, w->pitch);
-    if (!result || !succeeded(rope_device_copy_out(w->device, result, w->target, w->pitch),
-                              "copy from the device"))
-        return false;
-    rope_tensor *host[] = {&w->host.q, &w->host.k};
-    const rope_args *first = w->calls[0].sets;
-    const rope_tensor *set[] = {&first->q, &first->k};
-    for (int i = 0; i < 2; i++)
-        if (host[i]->heads)
-            host[i]->out = result + ((char *)set[i]->out - (char *)w->target);
-    return true;
-}
-
-void workload_destroy(workload *w) {
-    for (int32_t i = 0; i < w->call_count; i++)
-        rope_plan_destroy(w->calls[i].plan);
-    rope_plan_destroy(w->rotation.plan);
-    w->call_count = 0;
-    staging_release(&w->memory);
+                          : rope_workload_create(w, o);
 }
