@@ -39,10 +39,6 @@ void attention_relocate(rope_attention_args *args, const void *from, const void 
             *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
 }
 
-oracle_attention attention_oracle(const attention_case *c) {
-    return (oracle_attention){&c->desc, &c->args};
-}
-
 static int64_t one_of(test_random *r, const int64_t *list, int64_t count) {
     return list[random_between(r, 0, count - 1)];
 }

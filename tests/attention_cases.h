@@ -30,7 +30,9 @@ typedef struct attention_wish {
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */
 void attention_make(attention_case *c, uint64_t seed, int64_t index, const attention_wish *wish);
 void attention_free(attention_case *c);
-oracle_attention attention_oracle(const attention_case *c);
+static inline oracle_attention attention_oracle(const attention_case *c) {
+    return (oracle_attention){&c->desc, &c->args};
+}
 
 /* Fills a case whose arena is made: the second half of attention_make. */
 void attention_fill(attention_case *c, const attention_wish *wish);

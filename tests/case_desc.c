@@ -3,6 +3,10 @@
 
 #include <math.h>
 
+int64_t case_rotary_dim(const rope_desc *desc) {
+    return desc->rotary_dim ? desc->rotary_dim : desc->head_dim;
+}
+
 static int32_t one_of(test_random *r, const int32_t *list, int32_t count) {
     return list[random_between(r, 0, count - 1)];
 }

@@ -17,10 +17,6 @@ int64_t case_head_dim(const rope_desc *desc, int32_t tensor) {
     return tensor && desc->k_head_dim ? desc->k_head_dim : desc->head_dim;
 }
 
-int64_t case_rotary_dim(const rope_desc *desc) {
-    return desc->rotary_dim ? desc->rotary_dim : desc->head_dim;
-}
-
 const void *case_reserve(test_case *c, int64_t bytes, int64_t alignment) {
     int64_t offset = (int64_t)c->bytes + random_between(&c->random, 1, 200);
     if (alignment < c->alignment)
