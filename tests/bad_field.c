@@ -3,6 +3,7 @@
 #include "tests/harness.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void set_i32(char *at, double value) {
@@ -48,4 +49,22 @@ void bad_field_check(const bad_field *bad) {
     char value[32];
     value_text(bad, value, sizeof value);
     bad_text_check(bad->name, bad->kind == KIND_NULL ? NULL : value);
+}
+
+void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
+                      const bad_field *list, size_t count) {
+    rope_plan *plan = NULL;
+    void *copy = malloc(size);
+    CHECK_STATUS(ROPE_OK, create(desc, &plan));
+    rope_plan_destroy(plan);
+    for (size_t i = 0; i < count; i++) {
+        rope_plan *untouched = plan = copy;
+        memcpy(copy, desc, size);
+        bad_field_set(copy, &list[i]);
+        test_describe(list[i].name);
+        CHECK_STATUS(list[i].status, create(copy, &plan));
+        CHECK(plan == untouched, "a plan that was not made was written");
+        bad_field_check(&list[i]);
+    }
+    free(copy);
 }

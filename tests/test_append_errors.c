@@ -1,5 +1,6 @@
 /* Bad input of "append": each gives its status and a text with field and value, and changes
  * nothing. */
+#include "tests/bad_call.h"
 #include "tests/bad_field.h"
 #include "tests/device.h"
 #include "tests/harness.h"
@@ -11,7 +12,6 @@
 #include <string.h>
 
 enum { BATCH = 2, TOKENS = 4, HEADS = 2, DIM = 64, PAGES = 4, PAGE = 4 };
-enum { PART = 8192, PARTS = 16, BYTES = PARTS * PART };
 
 static rope_append_desc append_desc(void) {
     rope_append_desc desc = ROPE_APPEND_DESC_INIT;
@@ -40,24 +40,11 @@ static rope_plan *plan_of(const rope_append_desc *desc) {
 #define BAD_ROPE(field, kind, value)                                                               \
     { #field, offsetof(rope_append_desc, rope.field), value, kind, ROPE_ERROR_INVALID_VALUE }
 
-static void check_desc(const rope_append_desc *base, const bad_field *list, size_t count) {
-    rope_plan_destroy(plan_of(base));
-    for (size_t i = 0; i < count; i++) {
-        rope_append_desc desc = *base;
-        rope_plan *untouched = (rope_plan *)&desc, *plan = untouched;
-        bad_field_set(&desc, &list[i]);
-        test_describe(list[i].name);
-        CHECK_STATUS(list[i].status, rope_append_plan_create(&desc, &plan));
-        CHECK(plan == untouched, "a failed rope_append_plan_create wrote its result");
-        bad_field_check(&list[i]);
-    }
+static rope_status create(const void *desc, rope_plan **plan) {
+    return rope_append_plan_create(desc, plan);
 }
 
-#define CHECK_DESC(base, ...)                                                                      \
-    do {                                                                                           \
-        static const bad_field list[] = {__VA_ARGS__};                                             \
-        check_desc(&(base), list, sizeof list / sizeof list[0]);                                   \
-    } while (0)
+#define CHECK_DESC(base, ...) CHECK_BAD_FIELDS(base, create, __VA_ARGS__)
 
 TEST(append_errors, shape) {
     rope_append_desc desc = append_desc();
@@ -315,22 +302,17 @@ TEST(append_errors, an_embedded_struct_of_another_size) {
 typedef struct append_call {
     rope_plan *plan;
     rope_append_args args;
-    char *memory;
-    unsigned char before[BYTES];
+    bad_memory memory;
 } append_call;
 
 static char *part_of(const append_call *call, int part) {
-    return call->memory + (size_t)part * PART;
+    return bad_memory_part(&call->memory, part);
 }
 
 /* q, k and v, each in a part and out of another; caches and slots where the plan has them. */
 static void call_make(append_call *call, const rope_append_desc *desc) {
-    void *memory = NULL;
     call->plan = plan_of(desc);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), BYTES, &memory));
-    for (int i = 0; i < BYTES; i++)
-        call->before[i] = (unsigned char)(i * 7 % 61);
-    call->memory = memory;
+    bad_memory_make(&call->memory);
     call->args = (rope_append_args)ROPE_APPEND_ARGS_INIT;
     rope_append_args *a = &call->args;
     a->rope.batch = BATCH;
@@ -349,26 +331,23 @@ static void call_make(append_call *call, const rope_append_desc *desc) {
         a->block_table = part_of(call, 8);
         a->table_pages = 2;
     }
-    memset(call->before + 8 * PART, 0, PART);
+    memset(bad_memory_before(&call->memory, 8), 0, BAD_PART);
     const float one = 1;
-    for (int i = 9 * PART; i < 10 * PART; i += (int)sizeof one)
-        memcpy(call->before + i, &one, sizeof one);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, call->before, BYTES));
+    for (size_t i = 0; i < BAD_PART; i += sizeof one)
+        memcpy(bad_memory_before(&call->memory, 9) + i, &one, sizeof one);
+    bad_memory_put(&call->memory);
 }
 
 static void call_free(append_call *call) {
     rope_plan_destroy(call->plan);
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), call->memory));
+    bad_memory_free(&call->memory);
 }
 
 static void check_call(const append_call *call, const rope_append_args *args, rope_status status,
                        const char *field, const char *value) {
-    static unsigned char after[BYTES];
     test_describe(field);
     CHECK_STATUS(status, rope_append(call->plan, args));
-    bad_text_check(field, value);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, call->memory, BYTES));
-    CHECK(memcmp(after, call->before, BYTES) == 0, "a call that failed wrote something");
+    bad_memory_check(&call->memory, field, value);
 }
 
 /* Runs `statement` on a copy of the call's arguments `a`, and expects a failure. */
@@ -386,12 +365,8 @@ static void check_call(const append_call *call, const rope_append_args *args, ro
         statement;                                                                                 \
         test_describe(#statement);                                                                 \
         CHECK_STATUS(ROPE_OK, rope_append((call).plan, &a));                                       \
-        CHECK_STATUS(ROPE_OK,                                                                      \
-                     rope_device_copy_in(device_open(), (call).memory, (call).before, BYTES));     \
+        bad_memory_put(&(call).memory);                                                            \
     } while (0)
-
-#define STRIDE(field, ...)                                                                         \
-    memcpy(field, ((int64_t[]){__VA_ARGS__}), sizeof((int64_t[]){__VA_ARGS__}))
 
 static const rope_status invalid = ROPE_ERROR_INVALID_VALUE, overlap = ROPE_ERROR_OVERLAP,
                          overflow = ROPE_ERROR_OVERFLOW, null = ROPE_ERROR_NULL_POINTER,
@@ -740,9 +715,8 @@ static void check_index(int32_t cache, int entry, int64_t value, const char *fie
     static append_call call;
     const rope_append_desc desc = cached_desc(cache);
     call_make(&call, &desc);
-    memcpy(call.before + (size_t)8 * PART + (size_t)entry * sizeof value, &value, sizeof value);
-    CHECK_STATUS(ROPE_OK,
-                 rope_device_copy_in(device_open(), call.memory, call.before, sizeof call.before));
+    memcpy(bad_memory_before(&call.memory, 8) + (size_t)entry * sizeof value, &value, sizeof value);
+    bad_memory_put(&call.memory);
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, field, allowed, (void)a);
     call_free(&call);
 }
@@ -780,10 +754,9 @@ static void check_scale(int32_t scale, int entry, float value, const char *text)
     call_make(&call, &desc);
     call.args.v_cache.scale.data = part_of(&call, 9);
     for (int64_t slot = 0; slot < BATCH * TOKENS; slot++)
-        memcpy(call.before + (size_t)8 * PART + (size_t)slot * 8, &slot, sizeof slot);
-    memcpy(call.before + (size_t)9 * PART + (size_t)entry * sizeof value, &value, sizeof value);
-    CHECK_STATUS(ROPE_OK,
-                 rope_device_copy_in(device_open(), call.memory, call.before, sizeof call.before));
+        memcpy(bad_memory_before(&call.memory, 8) + (size_t)slot * 8, &slot, sizeof slot);
+    memcpy(bad_memory_before(&call.memory, 9) + (size_t)entry * sizeof value, &value, sizeof value);
+    bad_memory_put(&call.memory);
     BAD_CALL(call, invalid, text, "allowed is > 0 and finite", (void)a);
     call_free(&call);
 }

@@ -1,6 +1,7 @@
 /* Bad input of "attention_backward": each gives its status and a text with field and value, and
  * changes nothing. */
 #include "tests/attention_backward_cases.h"
+#include "tests/bad_call.h"
 #include "tests/bad_field.h"
 #include "tests/device.h"
 #include "tests/harness.h"
@@ -9,7 +10,6 @@
 #include <string.h>
 
 enum { BATCH = 2, TOKENS = 4, KEYS = 8, Q_HEADS = 4, K_HEADS = 2, DIM = 64 };
-enum { PART = 8192, PARTS = 16, BYTES = PARTS * PART };
 /* Parts of a call's memory. */
 enum { Q, Q_OUT, K, K_OUT, V, OUT, LSE, SINKS, DOUT, DQ, DK, DV, DSINKS, INDICES, SPARE };
 
@@ -115,25 +115,20 @@ typedef struct backward_call {
     rope_plan *plan;
     rope_attention_args forward;
     rope_attention_backward_args args;
-    char *memory;
+    bad_memory memory;
     void *workspace;
-    unsigned char before[BYTES];
 } backward_call;
 
 static char *part_of(const backward_call *call, int part) {
-    return call->memory + (size_t)part * PART;
+    return bad_memory_part(&call->memory, part);
 }
 
 static void call_make(backward_call *call, const rope_attention_desc *desc) {
-    void *memory = NULL;
     const rope_attention_bounds bounds = {sizeof bounds, BATCH, TOKENS, KEYS, 0, Q_HEADS, K_HEADS};
     call->plan = plan_of(desc);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), BYTES, &memory));
-    for (int i = 0; i < BYTES; i++)
-        call->before[i] = (unsigned char)(i * 7 % 61);
-    memset(call->before + (size_t)INDICES * PART, 0, PART);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, call->before, BYTES));
-    call->memory = memory;
+    bad_memory_make(&call->memory);
+    memset(bad_memory_before(&call->memory, INDICES), 0, BAD_PART);
+    bad_memory_put(&call->memory);
     call->forward = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
     rope_attention_args *f = &call->forward;
     f->rope.batch = BATCH;
@@ -160,20 +155,17 @@ static void call_make(backward_call *call, const rope_attention_desc *desc) {
 
 static void call_free(backward_call *call) {
     rope_plan_destroy(call->plan);
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), call->memory));
+    bad_memory_free(&call->memory);
     CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), call->workspace));
 }
 
 static void check_call(const backward_call *call, const rope_attention_args *forward,
                        rope_attention_backward_args *args, rope_status status, const char *field,
                        const char *value) {
-    static unsigned char after[BYTES];
     args->forward = forward;
     test_describe(field);
     CHECK_STATUS(status, rope_attention_backward(call->plan, args));
-    bad_text_check(field, value);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, call->memory, BYTES));
-    CHECK(memcmp(after, call->before, BYTES) == 0, "a call that failed wrote something");
+    bad_memory_check(&call->memory, field, value);
 }
 
 /* Runs `statement` on copies of the call's arguments `a` and of the forward's `f`, and expects a
@@ -195,12 +187,8 @@ static void check_call(const backward_call *call, const rope_attention_args *for
         a.forward = &f;                                                                            \
         test_describe(#statement);                                                                 \
         CHECK_STATUS(ROPE_OK, rope_attention_backward((call).plan, &a));                           \
-        CHECK_STATUS(ROPE_OK,                                                                      \
-                     rope_device_copy_in(device_open(), (call).memory, (call).before, BYTES));     \
+        bad_memory_put(&(call).memory);                                                            \
     } while (0)
-
-#define STRIDE(field, ...)                                                                         \
-    memcpy(field, ((int64_t[]){__VA_ARGS__}), sizeof((int64_t[]){__VA_ARGS__}))
 
 static const rope_status invalid = ROPE_ERROR_INVALID_VALUE, overlap = ROPE_ERROR_OVERLAP,
                          overflow = ROPE_ERROR_OVERFLOW, null = ROPE_ERROR_NULL_POINTER,

@@ -1,6 +1,7 @@
 /* Bad input of "attention": each gives its status and a text with field and value, and changes
  * nothing. */
 #include "tests/attention_compare.h"
+#include "tests/bad_call.h"
 #include "tests/bad_field.h"
 #include "tests/device.h"
 #include "tests/harness.h"
@@ -10,7 +11,6 @@
 #include <string.h>
 
 enum { BATCH = 2, TOKENS = 4, KEYS = 8, Q_HEADS = 4, K_HEADS = 2, DIM = 64, PAGES = 4, PAGE = 8 };
-enum { PART = 8192, PARTS = 16, BYTES = PARTS * PART };
 /* Parts of a call's memory. */
 enum {
     Q_IN,
@@ -56,24 +56,11 @@ static rope_plan *plan_of(const rope_attention_desc *desc) {
 #define BAD_ROPE(field, kind, value)                                                               \
     { #field, offsetof(rope_attention_desc, rope.field), value, kind, ROPE_ERROR_INVALID_VALUE }
 
-static void check_desc(const rope_attention_desc *base, const bad_field *list, size_t count) {
-    rope_plan_destroy(plan_of(base));
-    for (size_t i = 0; i < count; i++) {
-        rope_attention_desc desc = *base;
-        rope_plan *untouched = (rope_plan *)&desc, *plan = untouched;
-        bad_field_set(&desc, &list[i]);
-        test_describe(list[i].name);
-        CHECK_STATUS(list[i].status, rope_attention_plan_create(&desc, &plan));
-        CHECK(plan == untouched, "a failed rope_attention_plan_create wrote its result");
-        bad_field_check(&list[i]);
-    }
+static rope_status create(const void *desc, rope_plan **plan) {
+    return rope_attention_plan_create(desc, plan);
 }
 
-#define CHECK_DESC(base, ...)                                                                      \
-    do {                                                                                           \
-        static const bad_field list[] = {__VA_ARGS__};                                             \
-        check_desc(&(base), list, sizeof list / sizeof list[0]);                                   \
-    } while (0)
+#define CHECK_DESC(base, ...) CHECK_BAD_FIELDS(base, create, __VA_ARGS__)
 
 TEST(attention_errors, shape) {
     rope_attention_desc desc = attention_desc();
@@ -247,25 +234,20 @@ TEST(attention_errors, struct_sizes) {
 typedef struct attention_call {
     rope_plan *plan;
     rope_attention_args args;
-    char *memory;
+    bad_memory memory;
     void *workspace;
-    unsigned char before[BYTES];
 } attention_call;
 
 static char *part_of(const attention_call *call, int part) {
-    return call->memory + (size_t)part * PART;
+    return bad_memory_part(&call->memory, part);
 }
 
 /* Lengths are 0 in part INDICES, which is also a table of pages. */
 static void call_make(attention_call *call, const rope_attention_desc *desc) {
-    void *memory = NULL;
     const rope_attention_bounds bounds = {
         sizeof bounds, BATCH, TOKENS, desc->cache ? 2 * PAGE : KEYS, 0, Q_HEADS, K_HEADS};
     call->plan = plan_of(desc);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), BYTES, &memory));
-    for (int i = 0; i < BYTES; i++)
-        call->before[i] = (unsigned char)(i * 7 % 61);
-    call->memory = memory;
+    bad_memory_make(&call->memory);
     call->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
     rope_attention_args *a = &call->args;
     a->rope.batch = BATCH;
@@ -292,11 +274,11 @@ static void call_make(attention_call *call, const rope_attention_desc *desc) {
         a->tree_bits = part_of(call, SPARE);
         a->tree_keys = 3;
     }
-    memset(call->before + (size_t)INDICES * PART, 0, PART);
+    memset(bad_memory_before(&call->memory, INDICES), 0, BAD_PART);
     const float one = 1;
-    for (int i = ONES * PART; i < (ONES + 1) * PART; i += (int)sizeof one)
-        memcpy(call->before + i, &one, sizeof one);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, call->before, BYTES));
+    for (size_t i = 0; i < BAD_PART; i += sizeof one)
+        memcpy(bad_memory_before(&call->memory, ONES) + i, &one, sizeof one);
+    bad_memory_put(&call->memory);
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(call->plan, &bounds, &a->workspace_bytes));
     CHECK_STATUS(ROPE_OK,
                  rope_device_alloc(device_open(), a->workspace_bytes + 256, &call->workspace));
@@ -305,18 +287,15 @@ static void call_make(attention_call *call, const rope_attention_desc *desc) {
 
 static void call_free(attention_call *call) {
     rope_plan_destroy(call->plan);
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), call->memory));
+    bad_memory_free(&call->memory);
     CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), call->workspace));
 }
 
 static void check_call(const attention_call *call, const rope_attention_args *args,
                        rope_status status, const char *field, const char *value) {
-    static unsigned char after[BYTES];
     test_describe(field);
     CHECK_STATUS(status, rope_attention(call->plan, args));
-    bad_text_check(field, value);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, call->memory, BYTES));
-    CHECK(memcmp(after, call->before, BYTES) == 0, "a call that failed wrote something");
+    bad_memory_check(&call->memory, field, value);
 }
 
 /* Runs `statement` on a copy of the call's arguments `a`, and expects a failure. */
@@ -334,12 +313,8 @@ static void check_call(const attention_call *call, const rope_attention_args *ar
         statement;                                                                                 \
         test_describe(#statement);                                                                 \
         CHECK_STATUS(ROPE_OK, rope_attention((call).plan, &a));                                    \
-        CHECK_STATUS(ROPE_OK,                                                                      \
-                     rope_device_copy_in(device_open(), (call).memory, (call).before, BYTES));     \
+        bad_memory_put(&(call).memory);                                                            \
     } while (0)
-
-#define STRIDE(field, ...)                                                                         \
-    memcpy(field, ((int64_t[]){__VA_ARGS__}), sizeof((int64_t[]){__VA_ARGS__}))
 
 static const rope_status invalid = ROPE_ERROR_INVALID_VALUE, overlap = ROPE_ERROR_OVERLAP,
                          overflow = ROPE_ERROR_OVERFLOW, null = ROPE_ERROR_NULL_POINTER,
@@ -623,8 +598,8 @@ TEST(attention_errors, overlap) {
 /* --- values in memory, which the host sees where the tensors lie there --- */
 
 static void set_index(attention_call *call, int64_t i, int64_t value) {
-    memcpy(call->before + (size_t)INDICES * PART + (size_t)i * 8, &value, sizeof value);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), call->memory, call->before, BYTES));
+    memcpy(bad_memory_before(&call->memory, INDICES) + (size_t)i * 8, &value, sizeof value);
+    bad_memory_put(&call->memory);
 }
 
 /* Entry i is `value` for one call and 0 again. */
