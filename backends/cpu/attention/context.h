@@ -5,20 +5,20 @@
 #include "backends/cpu/attention/kernel.h"
 
 /* Where a workspace has what; NULL: nowhere. */
-typedef struct attention_space {
+typedef struct attention_workspace {
     char *begin;
     char *keys;    /* [row][head of k][key][head_dim], of dtype, rotated */
     char *queries; /* [row][token][head][head_dim], of dtype, rotated */
     float *totals; /* [row of q][token][head of q][o_stride + 2] */
     int32_t *done; /* [row of q][token][head of q]: splits joined of the tile that begins there */
     size_t bytes;  /* of all */
-} attention_space;
+} attention_workspace;
 
 typedef struct attention_context {
     const cpu_attention_kernel *kernel;
     const rope_attention_problem *problem;
     const rope_attention_call *call;
-    attention_space space;
+    attention_workspace workspace;
     char *rotated;       /* queries, by q_stride; NULL: they are read where they are given */
     int64_t q_stride[4]; /* elements */
     int size;            /* bytes of an element of dtype */
@@ -52,7 +52,7 @@ typedef struct attention_source {
     int which;
 } attention_source;
 
-/* All of a context but its kernel, its space and what a task is. */
+/* All of a context but its kernel, its workspace and what a task is. */
 void attention_context_fill(attention_context *ctx, const rope_attention_problem *problem,
                             const rope_attention_call *call);
 
@@ -71,9 +71,9 @@ CPU_INLINE int64_t attention_head_of(const attention_context *ctx, const attenti
 CPU_INLINE char *attention_kept_key(const attention_context *ctx, const rope_attention_sequence *s,
                                     int64_t head, int64_t key) {
     const int64_t dropped = s->k_count - rope_attention_kept(ctx->problem, s->k_count);
-    return ctx->space.keys + ((s->k_row * ctx->call->k.heads + head) * ctx->call->k_tokens +
-                              s->k_first + key - dropped) *
-                                 ctx->problem->head_dim * ctx->size;
+    return ctx->workspace.keys + ((s->k_row * ctx->call->k.heads + head) * ctx->call->k_tokens +
+                                  s->k_first + key - dropped) *
+                                     ctx->problem->head_dim * ctx->size;
 }
 
 /* Keys that some query of a sequence may see. */
@@ -81,10 +81,10 @@ rope_key_range attention_keys_used(const rope_attention_problem *problem,
                                    const rope_attention_sequence *s);
 
 /* Adds the bytes of a part of a workspace, a * b * c * d of them; not 0 where they overflow. */
-int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d);
+int attention_workspace_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d);
 
-attention_space attention_space_of(const rope_attention_problem *problem,
-                                   const rope_attention_call *call, void *workspace);
+attention_workspace attention_workspace_of(const rope_attention_problem *problem,
+                                           const rope_attention_call *call, void *workspace);
 
 /* K or V of a head of a sequence, rotated where that is asked. */
 attention_source attention_source_of(const attention_context *ctx, const rope_attention_sequence *s,

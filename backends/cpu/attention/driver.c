@@ -39,8 +39,8 @@ static void run_task(attention_context *ctx, int64_t n) {
 static void begin_tasks(attention_context *ctx) {
     ctx->next = 0;
     if (ctx->split)
-        memset(ctx->space.done, 0,
-               ctx->space.bytes - (size_t)((char *)ctx->space.done - ctx->space.begin));
+        memset(ctx->workspace.done, 0,
+               ctx->workspace.bytes - (size_t)((char *)ctx->workspace.done - ctx->workspace.begin));
 }
 
 static void run_tasks(attention_context *ctx) {
@@ -66,7 +66,7 @@ static int64_t work_of(const attention_context *ctx) {
  * written, else to the workspace. */
 static void place_queries(attention_context *ctx) {
     const rope_operand *q = &ctx->call->rope.tensor[0];
-    char *own = ctx->space.queries;
+    char *own = ctx->workspace.queries;
     const int64_t dim = ctx->problem->head_dim, row = q->heads * dim,
                   packed[4] = {ctx->call->rope.tokens * row, row, dim, 1},
                   *stride = q->out ? q->out_stride
@@ -116,26 +116,26 @@ static void choose_tasks(attention_context *ctx, int parts) {
                   tiles = ctx->sequences * ((ctx->most_rows + ctx->rows - 1) / ctx->rows),
                   splits = (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 1;
     ctx->heads = 1;
-    ctx->split = ctx->space.totals && !ctx->kernel->attend && parts > 1 && splits > 1 &&
+    ctx->split = ctx->workspace.totals && !ctx->kernel->attend && parts > 1 && splits > 1 &&
                  tiles * heads < enough;
     if (ctx->kernel->attend || ctx->most_rows > CPU_ATTENTION_FEW || !ctx->most_rows ||
         !heads_together(ctx))
         return;
     ctx->heads = (ctx->rows < CPU_ATTENTION_PAD ? ctx->rows : CPU_ATTENTION_PAD) / ctx->most_rows;
     ctx->heads = ctx->heads < heads ? ctx->heads : heads;
-    ctx->split = ctx->space.totals && parts > 1 && splits > 1;
+    ctx->split = ctx->workspace.totals && parts > 1 && splits > 1;
     const int64_t of_head = tiles * (ctx->split ? splits : 1);
     while (ctx->heads > 1 && parts > 1 && of_head * ((heads - 1) / ctx->heads + 1) < enough)
         ctx->heads = (ctx->heads + 1) / 2;
 }
 
-static rope_status check_workspace(const rope_attention_call *call, const attention_space *space,
-                                   const void *workspace) {
-    if (space->bytes > call->workspace_bytes)
+static rope_status check_workspace(const rope_attention_call *call,
+                                   const attention_workspace *needed, const void *workspace) {
+    if (needed->bytes > call->workspace_bytes)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
-                         space->bytes);
-    return space->bytes && !workspace ? rope_fail_null("workspace") : ROPE_OK;
+                         needed->bytes);
+    return needed->bytes && !workspace ? rope_fail_null("workspace") : ROPE_OK;
 }
 
 rope_status cpu_attention_call(const void *problem, const void *kernel, const void *given,
@@ -144,8 +144,8 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
     const rope_attention_call *call = given;
     attention_context ctx;
     ctx.kernel = kernel;
-    ctx.space = attention_space_of(problem, call, workspace);
-    rope_status status = check_workspace(call, &ctx.space, workspace);
+    ctx.workspace = attention_workspace_of(problem, call, workspace);
+    rope_status status = check_workspace(call, &ctx.workspace, workspace);
     if (status == ROPE_OK)
         status = cpu_attention_check(problem, call);
     if (status != ROPE_OK)

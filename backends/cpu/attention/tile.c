@@ -208,13 +208,13 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
                  attention_query_of(ctx, t->tile, r)) *
                     heads +
                 attention_head_of(ctx, t->tile, r);
-    int32_t *done = &ctx->space.done[at[0]];
+    int32_t *done = &ctx->workspace.done[at[0]];
     run_split(t, split);
     for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)
         if (++spins % 64 == 0)
             sched_yield();
     for (int r = 0; r < b->rows; r++) {
-        float *total = ctx->space.totals + at[r] * length, *max = total + b->o_stride,
+        float *total = ctx->workspace.totals + at[r] * length, *max = total + b->o_stride,
               *sum = max + 1;
         const float *o = b->o + r * b->o_stride;
         if (split == first) {

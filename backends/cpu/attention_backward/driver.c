@@ -149,12 +149,12 @@ static void run_task(const backward_context *b, const task_counts *counts, int64
 }
 
 static void run_tasks(backward_context *b, int thread) {
-    char *memory = b->space.tiles + thread * (b->space.tile_bytes + b->sum_bytes);
+    char *memory = b->workspace.tiles + thread * (b->workspace.tile_bytes + b->sum_bytes);
     const task_counts counts = count_tasks(b);
     const int64_t tasks = (counts.keys + counts.rows) * counts.heads + counts.sinks;
     backward_tile t = {.memory = (float *)(void *)memory};
     if (b->sum_bytes)
-        t.sums = (float *)(void *)(memory + b->space.tile_bytes);
+        t.sums = (float *)(void *)(memory + b->workspace.tile_bytes);
     for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
         run_task(b, &counts, n, &t);
 }
@@ -168,8 +168,8 @@ static void fill_context(backward_context *b, const rope_attention_problem *p,
     b->next = 0;
     memset(&b->ctx, 0, sizeof b->ctx);
     b->ctx.kernel = kernel->attention;
-    b->ctx.space.keys = b->space.keys;
-    b->ctx.space.queries = b->space.queries;
+    b->ctx.workspace.keys = b->workspace.keys;
+    b->ctx.workspace.queries = b->workspace.queries;
     b->ctx.heads = 1;
     attention_context_fill(&b->ctx, p, &b->given->forward);
     b->transposed = *p;
@@ -190,7 +190,8 @@ static int64_t work_of(const backward_context *b) {
  * it is that where heads are many enough, and there is room for the sums of one for each thread. */
 static int choose_tasks(backward_context *b) {
     const rope_attention_backward_call *g = b->given;
-    const int64_t worth = cpu_threads_for(work_of(b)), room = b->space.left / b->space.tile_bytes,
+    const int64_t worth = cpu_threads_for(work_of(b)),
+                  room = b->workspace.left / b->workspace.tile_bytes,
                   parts = worth < room ? worth : room,
                   heads = b->ctx.call->k.heads * b->ctx.sequences,
                   most = parts < heads ? parts : heads, rounds = heads ? (heads - 1) / most + 1 : 0;
@@ -199,7 +200,7 @@ static int choose_tasks(backward_context *b) {
         5 * rounds * parts > 7 * heads)
         return (int)parts;
     b->sum_bytes = b->ctx.most_rows * backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float);
-    if (most * (b->space.tile_bytes + b->sum_bytes) <= b->space.left)
+    if (most * (b->workspace.tile_bytes + b->sum_bytes) <= b->workspace.left)
         return (int)most;
     b->sum_bytes = 0;
     return (int)parts;
@@ -225,11 +226,11 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
     backward_context b;
     b.given = given;
     const rope_attention_call *call = &b.given->forward;
-    b.space = backward_space_of(problem, call, workspace);
-    if (b.space.bytes > call->workspace_bytes)
+    b.workspace = backward_workspace_of(problem, call, workspace);
+    if (b.workspace.bytes > call->workspace_bytes)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
-                         b.space.bytes);
+                         b.workspace.bytes);
     if (!workspace)
         return rope_fail_null("workspace");
     rope_status status = cpu_attention_check(problem, call);

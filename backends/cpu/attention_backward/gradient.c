@@ -51,7 +51,7 @@ float backward_lse(const backward_context *b, const attention_tile *t, int64_t r
 float *backward_delta(const backward_context *b, const attention_tile *t, int64_t row) {
     const int64_t heads = b->ctx.call->rope.tensor[0].heads,
                   stride[3] = {b->ctx.call->rope.tokens * heads, heads, 1};
-    return &b->space.delta[backward_row_at(b, t, row, stride)];
+    return &b->workspace.delta[backward_row_at(b, t, row, stride)];
 }
 
 /* n sums become elements of a row. */

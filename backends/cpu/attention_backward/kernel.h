@@ -69,22 +69,22 @@ typedef struct cpu_backward_kernel {
 } cpu_backward_kernel;
 
 /* Where a workspace has what. */
-typedef struct backward_space {
+typedef struct backward_workspace {
     char *queries;      /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
-    char *keys;         /* as in attention_space */
+    char *keys;         /* as in attention_workspace */
     float *delta;       /* [row of q][token][head of q]: <dout, out> */
     char *tiles;        /* of threads, tile_bytes each */
     int64_t tile_bytes; /* for cells */
     int64_t left;       /* bytes from tiles to the workspace's end */
     size_t bytes;       /* of all with one thread; SIZE_MAX: they overflow */
-} backward_space;
+} backward_workspace;
 
 typedef struct backward_context {
     attention_context ctx, back;
     rope_attention_problem transposed; /* of back */
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
-    backward_space space;
+    backward_workspace workspace;
     int64_t tile;      /* rows or keys of one, at most */
     int64_t sum_bytes; /* of the sums of dq of a head; 0: each task has a tile alone */
     int64_t next;      /* task that no thread has taken */
@@ -99,8 +99,8 @@ extern const cpu_backward_kernel cpu_backward_reference;
 
 rope_status cpu_backward_workspace(const void *problem, const void *kernel, const void *bounds,
                                    size_t *bytes);
-backward_space backward_space_of(const rope_attention_problem *problem,
-                                 const rope_attention_call *call, void *workspace);
+backward_workspace backward_workspace_of(const rope_attention_problem *problem,
+                                         const rope_attention_call *call, void *workspace);
 
 /* Runs a kernel over a whole call: the run of every candidate of "attention_backward". */
 rope_status cpu_backward_call(const void *problem, const void *kernel, const void *call,
