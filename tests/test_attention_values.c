@@ -222,6 +222,20 @@ TEST(attention_values, keys_that_are_not_seen_do_not_leak) {
     }
 }
 
+/* Kernels compute rows together that see the same keys, and read other rows' keys with theirs. */
+TEST(attention_values, keys_of_neighbours_do_not_leak) {
+    enum { N = 133, M = 65, WINDOW = 9 };
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        make(&c, dtype, M, N);
+        fill_random(&c, N, M);
+        c.desc.window = WINDOW;
+        check_leaks(&c, N - M, N - WINDOW, M - 1, M);
+        check_leaks(&c, N - M + WINDOW, N, 0, WINDOW);
+        attention_free(&c);
+    }
+}
+
 /* Query head 0 has a score of 2^state for key 1 and 0 for others; head 1 the negative. */
 static void check_large(const attention_case *c, const unsigned char *result, const void *state) {
     const double score = *(const double *)state;

@@ -394,7 +394,7 @@ CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, v
     }
     if (simd_any(small))
         small = small_sums(b, v, sum);
-    if (g.partial && simd_any(odd)) {
+    if ((g.partial || (g.from | g.to) % 32) && simd_any(odd)) { /* tiles have other keys too */
         add_seen(b, row, g, v, sum);
         small = ~(simd_u32){0};
     }
