@@ -21,9 +21,10 @@ typedef struct expectation {
     double *number[ATTENTION_MAX_PARTS][3]; /* of dense.data */
 } expectation;
 
-/* Sums of the squares of errors and of weights, and the largest logits. */
+/* Sums of the squares of errors, of weights and of what is flushed, and of the square of each row's
+ * sum of the second; the largest logits. */
 typedef struct statistic {
-    double error, weight, logits;
+    double error, weight, flushed, row_weight, logits;
 } statistic;
 
 static void expect(expectation *e, const attention_case *c, const char *rotation) {
@@ -50,9 +51,11 @@ static void forget(expectation *e) {
     attention_dense_free(&e->dense);
 }
 
-static void check_element(const oracle_row *row, int64_t at, double got, double allowed,
+static void check_element(const expectation *e, const oracle_row *row, int64_t at, double got,
                           statistic *sum) {
-    const double exact = row->value[at];
+    const double exact = row->value[at], allowed = oracle_attention_bound(&e->o, row, at),
+                 flushed = oracle_attention_flushed(&e->o, row, at) +
+                           oracle_format_of(e->c->desc.rope.dtype)->tiny;
     if (isnan(exact))
         return;
     CHECK(fabs(got - exact) <= allowed,
@@ -61,6 +64,7 @@ static void check_element(const oracle_row *row, int64_t at, double got, double 
           (long long)at, got, exact, allowed, (long long)row->keys, row->logits, row->weight[at]);
     sum->error += (got - exact) * (got - exact);
     sum->weight += row->weight[at] * row->weight[at];
+    sum->flushed += flushed * flushed;
 }
 
 static void check_row(const expectation *e, const rope_attention_args *got, const oracle_part *s,
@@ -75,14 +79,16 @@ static void check_row(const expectation *e, const rope_attention_args *got, cons
                                e->number[s->index][ORACLE_V] + k_head * v_dim, k_heads * dim,
                                k_heads * v_dim};
     oracle_attention_row(o, s, i, head, &view, &row);
+    const double before = sum->weight;
     if (!row.known)
         return;
     sum->logits = fmax(sum->logits, row.logits);
     for (int64_t x = 0; x < v_dim; x++)
-        check_element(&row, x,
+        check_element(e, &row, x,
                       oracle_load(e->c->desc.rope.dtype, got->out.data,
                                   oracle_attention_out_at(o, s, i, head, x)),
-                      oracle_attention_bound(o, &row, x), sum);
+                      sum);
+    sum->row_weight += (sum->weight - before) * (sum->weight - before);
     if (!got->lse)
         return;
     const double lse = oracle_load(ROPE_F32, got->lse, oracle_attention_lse_at(o, s, i, head));
@@ -91,15 +97,16 @@ static void check_row(const expectation *e, const rope_attention_args *got, cons
           (long long)head, lse, row.lse, oracle_attention_lse_bound(o, &row));
 }
 
-/* The root mean square of a case's errors, relative to that of its weights: one rounding of out,
- * and the noise of scores. */
+/* The root mean square of a case's errors, relative to that of its weights. Rows count by their
+ * weights: one of large values is all that there is. */
 static void check_statistic(const expectation *e, const statistic *sum) {
-    const double unit =
-        e->c->desc.rope.dtype == ROPE_F32 ? 0 : oracle_format_of(e->c->desc.rope.dtype)->unit;
-    const double allowed = unit + 0x1p-24 * (4 + 2 * sum->logits);
-    const double got = sum->weight > 0 ? sqrt(sum->error / sum->weight) : 0;
-    CHECK(got <= allowed, "the root mean square of errors is %.3g of that of weights, beyond %.3g",
-          got, allowed);
+    if (sum->row_weight == 0)
+        return;
+    const double rows = sum->weight * sum->weight / sum->row_weight,
+                 relative = oracle_attention_rms_bound(&e->o, sum->logits, rows);
+    CHECK(sqrt(sum->error) <= relative * sqrt(sum->weight) + sqrt(sum->flushed),
+          "the root mean square of errors is %.3g of that of weights, beyond %.3g of %.3g rows",
+          sqrt(sum->error / sum->weight), relative, rows);
 }
 
 static void check_values(const expectation *e, const unsigned char *result) {
