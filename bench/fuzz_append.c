@@ -6,14 +6,12 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Elements that the strides of a tensor and of a cache can reach. */
-#define TENSOR_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + FUZZ_DIM_MOST))
-#define CACHE_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + 2 * FUZZ_DIM_MOST))
 /* Entries that the strides of a scale, which are smaller, can reach. */
 #define SCALE_STRIDE_MOST 15
 #define SCALES 512
 
-static double v[2][TENSOR_ELEMENTS], caches[2][CACHE_ELEMENTS], weights[TENSOR_ELEMENTS];
+static double v[2][FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS],
+    weights[FUZZ_TENSOR_ELEMENTS];
 static float scales[3][SCALES];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -38,22 +36,9 @@ static void take_part(fuzz_bytes *b, rope_append_part *part, int stores) {
     part->scale = part->store_dtype > ROPE_I64 ? fuzz_take(b, 5) : 0;
 }
 
-/* Mostly a plain one: fuzz_descriptor has the others. */
-static void take_rope(fuzz_bytes *b, rope_desc *d) {
-    if (fuzz_take(b, 7) == 7) {
-        fuzz_take_desc(b, d);
-        return;
-    }
-    d->dtype = 1 + fuzz_take(b, 2);
-    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
-    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->angle_mode = fuzz_take(b, 3);
-    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
-}
-
 /* Mostly without what the rest of the descriptor would leave unread. */
 static void take_desc(fuzz_bytes *b, rope_append_desc *d) {
-    take_rope(b, &d->rope);
+    fuzz_take_plain_desc(b, &d->rope);
     d->rotation = fuzz_take_some(b, 3);
     if (d->rotation == ROPE_ROTATION_OFF)
         d->rope = (rope_desc){.struct_size = sizeof d->rope,
@@ -87,12 +72,6 @@ static void take_desc(fuzz_bytes *b, rope_append_desc *d) {
     d->v_dim_block = d->k_source == ROPE_SOURCE_CACHE ? 0 : fuzz_take_some(b, FUZZ_DIM_MOST);
 }
 
-static void take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most) {
-    const int strided = fuzz_take(b, 1);
-    for (int i = 0; i < n && strided; i++)
-        stride[i] = fuzz_take(b, most);
-}
-
 static void take_weight(fuzz_bytes *b, const rope_norm *norm, rope_norm_weight *weight) {
     if (norm->weight == 0)
         return;
@@ -107,7 +86,7 @@ static void take_scale(fuzz_bytes *b, int32_t kind, float *data, rope_scale *sca
         return;
     scale->data = fuzz_take(b, 15) ? data : NULL;
     if (kind >= ROPE_SCALE_TOKEN_HEAD)
-        take_strides(b, scale->stride, 3, SCALE_STRIDE_MOST);
+        fuzz_take_strides(b, scale->stride, 3, SCALE_STRIDE_MOST);
     else if (kind == ROPE_SCALE_HEAD)
         scale->stride[2] = fuzz_take_some(b, SCALE_STRIDE_MOST);
 }
@@ -116,7 +95,7 @@ static void take_cache(fuzz_bytes *b, const rope_append_part *part, int which, r
     if (fuzz_take(b, 7) == 0)
         return;
     cache->data = caches[which];
-    take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
+    fuzz_take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
     take_scale(b, part->scale, scales[1 + which], &cache->scale);
 }
 
@@ -126,12 +105,12 @@ static void take_mapping(fuzz_bytes *b, const rope_append_desc *d, rope_append_a
     a->pages = fuzz_take(b, FUZZ_SIZE_MOST);
     if (d->cache == ROPE_CACHE_SLOTS) {
         a->slots = fuzz_take(b, 15) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
-        take_strides(b, a->slot_stride, 2, FUZZ_STRIDE_MOST);
+        fuzz_take_strides(b, a->slot_stride, 2, FUZZ_STRIDE_MOST);
     }
     if (d->cache == ROPE_CACHE_TABLE) {
         a->block_table = fuzz_take(b, 15) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
         a->table_pages = fuzz_take(b, FUZZ_SIZE_MOST);
-        take_strides(b, a->table_stride, 2, FUZZ_STRIDE_MOST);
+        fuzz_take_strides(b, a->table_stride, 2, FUZZ_STRIDE_MOST);
     }
     if (d->cache != ROPE_CACHE_SLOTS)
         a->cache_starts = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;

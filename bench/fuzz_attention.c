@@ -8,17 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements that the strides of a tensor and of a cache can reach. */
-#define TENSOR_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + FUZZ_DIM_MOST))
-#define CACHE_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + 2 * FUZZ_DIM_MOST))
 /* Strides of a scale, of ids of keys and of a tree's bits, and entries that a scale's can reach. */
 #define SMALL_STRIDE_MOST 15
 #define SCALES 512
 
-static double v[TENSOR_ELEMENTS], out[TENSOR_ELEMENTS], caches[2][CACHE_ELEMENTS];
-static double gradients[4][TENSOR_ELEMENTS];
+static double v[FUZZ_TENSOR_ELEMENTS], out[FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS];
+static double gradients[4][FUZZ_TENSOR_ELEMENTS];
 static float dsinks[FUZZ_SIZE_MOST];
-static float lse[TENSOR_ELEMENTS], scales[2][SCALES], sinks[FUZZ_SIZE_MOST];
+static float lse[FUZZ_TENSOR_ELEMENTS], scales[2][SCALES], sinks[FUZZ_SIZE_MOST];
 static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * SMALL_STRIDE_MOST];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -27,20 +24,6 @@ static void take_store(fuzz_bytes *b, rope_attention_store *store) {
     store->dtype = fuzz_take_some(b, 11);
     store->scale = store->dtype > ROPE_I64 ? fuzz_take(b, 5) : 0;
     store->dim_block = fuzz_take_some(b, FUZZ_DIM_MOST);
-}
-
-/* Mostly a plain one: fuzz_descriptor has the others. */
-static void take_rope(fuzz_bytes *b, rope_desc *d) {
-    if (fuzz_take(b, 7) == 7) {
-        fuzz_take_desc(b, d);
-        d->k_head_dim = d->k_rotary_offset = d->shard = d->shard_rank = d->shard_size = 0;
-        return;
-    }
-    d->dtype = 1 + fuzz_take(b, 2);
-    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
-    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
-    d->angle_mode = fuzz_take(b, 3);
-    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
 }
 
 static void take_mask(fuzz_bytes *b, rope_attention_desc *d) {
@@ -57,7 +40,9 @@ static void take_mask(fuzz_bytes *b, rope_attention_desc *d) {
 
 /* Mostly without what the rest of the descriptor would leave unread. */
 static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
-    take_rope(b, &d->rope);
+    fuzz_take_plain_desc(b, &d->rope);
+    d->rope.k_head_dim = d->rope.k_rotary_offset = 0;
+    d->rope.shard = d->rope.shard_rank = d->rope.shard_size = 0;
     d->rotation = fuzz_take(b, 4);
     if (d->rotation == ROPE_ATTENTION_ROTATE_NONE)
         d->rope = (rope_desc){.struct_size = sizeof d->rope,
@@ -78,24 +63,18 @@ static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
     d->table_dtype = d->cache == ROPE_CACHE_TABLE ? fuzz_take_some(b, ROPE_I64) : 0;
 }
 
-static void take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most) {
-    const int strided = fuzz_take(b, 1);
-    for (int i = 0; i < n && strided; i++)
-        stride[i] = fuzz_take(b, most);
-}
-
 static void take_cache(fuzz_bytes *b, const rope_attention_store *store, int which,
                        rope_cache *cache) {
     float *data = scales[which];
     cache->data = fuzz_take(b, 15) ? caches[which] : NULL;
-    take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
+    fuzz_take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
     for (int i = 0; i < SCALES; i++)
         data[i] = i < 2 ? (float)fuzz_take_number(b) : 1;
     if (store->scale == 0)
         return;
     cache->scale.data = fuzz_take(b, 15) ? data : NULL;
     if (store->scale >= ROPE_SCALE_TOKEN_HEAD)
-        take_strides(b, cache->scale.stride, 3, SMALL_STRIDE_MOST);
+        fuzz_take_strides(b, cache->scale.stride, 3, SMALL_STRIDE_MOST);
     else if (store->scale == ROPE_SCALE_HEAD)
         cache->scale.stride[2] = fuzz_take_some(b, SMALL_STRIDE_MOST);
 }
@@ -108,7 +87,7 @@ static void take_caches(fuzz_bytes *b, const rope_attention_desc *d, rope_attent
         return;
     a->block_table = fuzz_take(b, 15) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->table_pages = fuzz_take(b, FUZZ_SIZE_MOST);
-    take_strides(b, a->table_stride, 2, FUZZ_STRIDE_MOST);
+    fuzz_take_strides(b, a->table_stride, 2, FUZZ_STRIDE_MOST);
 }
 
 static void take_call(fuzz_bytes *b, const rope_attention_desc *d, rope_attention_args *a) {
@@ -117,22 +96,22 @@ static void take_call(fuzz_bytes *b, const rope_attention_desc *d, rope_attentio
     a->v.out = NULL;
     a->v.heads = fuzz_take(b, 7) ? a->rope.k.heads : a->v.heads;
     a->out.data = fuzz_take(b, 15) ? out : NULL;
-    take_strides(b, a->out.stride, 4, FUZZ_STRIDE_MOST);
+    fuzz_take_strides(b, a->out.stride, 4, FUZZ_STRIDE_MOST);
     a->lse = fuzz_take(b, 1) ? lse : NULL;
-    take_strides(b, a->lse_stride, 3, FUZZ_STRIDE_MOST);
+    fuzz_take_strides(b, a->lse_stride, 3, FUZZ_STRIDE_MOST);
     a->k_tokens = fuzz_take(b, FUZZ_SIZE_MOST);
     a->q_lengths = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->k_lengths = fuzz_take(b, 1) || d->cache ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->k_cu_seqlens = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->k_position_ids = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
-    take_strides(b, a->k_position_stride, 3, SMALL_STRIDE_MOST);
+    fuzz_take_strides(b, a->k_position_stride, 3, SMALL_STRIDE_MOST);
     for (int i = 0; i < FUZZ_SIZE_MOST; i++)
         sinks[i] = (float)fuzz_take_number(b);
     a->sinks = fuzz_take(b, 15) ? sinks : NULL;
     memset(bits, fuzz_take(b, 255), sizeof bits);
     a->tree_bits = fuzz_take(b, 15) ? bits : NULL;
     a->tree_keys = fuzz_take(b, FUZZ_ROWS);
-    take_strides(b, a->tree_stride, 2, SMALL_STRIDE_MOST);
+    fuzz_take_strides(b, a->tree_stride, 2, SMALL_STRIDE_MOST);
     if (d->cache)
         take_caches(b, d, a);
     a->rope.q.out = fuzz_take(b, 3) ? NULL : a->rope.q.out;
@@ -218,7 +197,7 @@ static void run(const rope_plan *plan, rope_attention_args *a, const rope_attent
 static void take_gradient(fuzz_bytes *b, int which, rope_attention_out *gradient) {
     gradient->data = fuzz_take(b, 7) ? gradients[which] : NULL;
     if (gradient->data)
-        take_strides(b, gradient->stride, 4, FUZZ_STRIDE_MOST);
+        fuzz_take_strides(b, gradient->stride, 4, FUZZ_STRIDE_MOST);
 }
 
 static void run_backward(fuzz_bytes *b, rope_attention_desc *d, rope_attention_args *a) {

@@ -158,3 +158,21 @@ void fuzz_drop_unread(const rope_desc *d, rope_args *a) {
     a->table_rows = 0;
     memset(a->table_stride, 0, sizeof a->table_stride);
 }
+
+void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d) {
+    if (fuzz_take(b, 7) == 7) {
+        fuzz_take_desc(b, d);
+        return;
+    }
+    d->dtype = 1 + fuzz_take(b, 2);
+    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
+    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->angle_mode = fuzz_take(b, 3);
+    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
+}
+
+void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most) {
+    const int strided = fuzz_take(b, 1);
+    for (int i = 0; i < n && strided; i++)
+        stride[i] = fuzz_take(b, most);
+}

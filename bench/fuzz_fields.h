@@ -11,6 +11,9 @@
 #define FUZZ_DIM_MOST 64
 #define FUZZ_STRIDE_MOST 255
 #define FUZZ_ROWS 64
+/* Elements that the strides of a tensor and of a cache can reach. */
+#define FUZZ_TENSOR_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + FUZZ_DIM_MOST))
+#define FUZZ_CACHE_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + 2 * FUZZ_DIM_MOST))
 
 typedef struct fuzz_bytes {
     const uint8_t *next, *end;
@@ -32,6 +35,10 @@ double fuzz_take_number(fuzz_bytes *b);
 int64_t fuzz_take_index(fuzz_bytes *b);
 
 void fuzz_take_desc(fuzz_bytes *b, rope_desc *d);
+/* Mostly a plain one: fuzz_descriptor has the others. */
+void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d);
+/* n strides of 0..most, or none. */
+void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most);
 void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out);
 void fuzz_take_args(fuzz_bytes *b, rope_args *a);
 

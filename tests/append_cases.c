@@ -66,9 +66,7 @@ void append_pointers(rope_append_args *args, const void **list[APPEND_POINTERS])
 void append_relocate(rope_append_args *args, const void *from, const void *to) {
     const void **list[APPEND_POINTERS];
     append_pointers(args, list);
-    for (int i = 0; i < APPEND_POINTERS; i++)
-        if (*list[i])
-            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
+    case_move_pointers(list, APPEND_POINTERS, from, to);
 }
 
 /* A size that vectors divide where all of the case's are to be. */
@@ -509,13 +507,7 @@ static void choose_stores(test_random *r, append_case *c) {
 
 static int64_t *shuffled(test_random *r, int64_t count) {
     int64_t *list = calloc((size_t)count + 1, sizeof *list);
-    for (int64_t i = 0; i < count; i++)
-        list[i] = i;
-    for (int64_t i = count - 1; i > 0; i--) {
-        int64_t j = random_between(r, 0, i), at = list[i];
-        list[i] = list[j];
-        list[j] = at;
-    }
+    random_order(r, list, count);
     return list;
 }
 

@@ -21,9 +21,7 @@ void backward_pointers(rope_attention_backward_args *args, const void **list[BAC
 static void relocate(rope_attention_backward_args *args, const void *from, const void *to) {
     const void **list[BACKWARD_POINTERS];
     backward_pointers(args, list);
-    for (int i = 0; i < BACKWARD_POINTERS; i++)
-        if (*list[i])
-            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
+    case_move_pointers(list, BACKWARD_POINTERS, from, to);
 }
 
 const rope_attention_out *backward_gradient(const rope_attention_backward_args *args,

@@ -34,9 +34,7 @@ void attention_pointers(rope_attention_args *args, const void **list[ATTENTION_P
 void attention_relocate(rope_attention_args *args, const void *from, const void *to) {
     const void **list[ATTENTION_POINTERS];
     attention_pointers(args, list);
-    for (int i = 0; i < ATTENTION_POINTERS; i++)
-        if (*list[i])
-            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
+    case_move_pointers(list, ATTENTION_POINTERS, from, to);
 }
 
 static int64_t one_of(test_random *r, const int64_t *list, int64_t count) {

@@ -2,52 +2,45 @@
 #include "tests/attention_cases.h"
 #include "tests/repeat.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-__attribute__((format(printf, 3, 4))) static void add(char *text, size_t room, const char *format,
-                                                      ...) {
-    size_t used = strlen(text);
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text + used, room - used, format, list);
-    va_end(list);
-}
-
 static void add_mask(const rope_attention_desc *d, const rope_attention_args *a, char *text,
                      size_t room) {
-    add(text, room, " mask=%d", d->mask);
+    test_append(text, room, " mask=%d", d->mask);
     if (d->window || d->window_right)
-        add(text, room, " window=%lld,%lld", (long long)d->window, (long long)d->window_right);
+        test_append(text, room, " window=%lld,%lld", (long long)d->window,
+                    (long long)d->window_right);
     if (d->chunk)
-        add(text, room, " chunk=%lld", (long long)d->chunk);
+        test_append(text, room, " chunk=%lld", (long long)d->chunk);
     if (a->tree_keys)
-        add(text, room, " tree=%lld", (long long)a->tree_keys);
+        test_append(text, room, " tree=%lld", (long long)a->tree_keys);
     if (d->scale != 0 || d->soft_cap != 0)
-        add(text, room, " scale=%g cap=%g", d->scale, d->soft_cap);
+        test_append(text, room, " scale=%g cap=%g", d->scale, d->soft_cap);
     if (d->sink_dtype)
-        add(text, room, " sinks=%d", d->sink_dtype);
+        test_append(text, room, " sinks=%d", d->sink_dtype);
 }
 
 static void add_cache(const attention_case *c, char *text, size_t room) {
     const rope_attention_store *k = &c->desc.k, *v = &c->desc.v;
     if (c->desc.cache)
-        add(text, room, " cache=%d pages=%lldx%lld ring=%lld k=%d/%d/%d v=%d/%d/%d", c->desc.cache,
-            (long long)c->args.pages, (long long)c->desc.page_size, (long long)c->desc.ring,
-            k->dtype, k->scale, k->dim_block, v->dtype, v->scale, v->dim_block);
+        test_append(text, room, " cache=%d pages=%lldx%lld ring=%lld k=%d/%d/%d v=%d/%d/%d",
+                    c->desc.cache, (long long)c->args.pages, (long long)c->desc.page_size,
+                    (long long)c->desc.ring, k->dtype, k->scale, k->dim_block, v->dtype, v->scale,
+                    v->dim_block);
 }
 
 static void add_parts(const attention_case *c, char *text, size_t room) {
     const rope_attention_args *a = &c->args;
-    add(text, room, " | heads=%lld/%lld", (long long)a->rope.q.heads, (long long)a->rope.k.heads);
-    add(text, room, a->rope.cu_seqlens ? " packed" : " %lldx%lld", (long long)a->rope.batch,
-        (long long)a->rope.tokens);
+    test_append(text, room, " | heads=%lld/%lld", (long long)a->rope.q.heads,
+                (long long)a->rope.k.heads);
+    test_append(text, room, a->rope.cu_seqlens ? " packed" : " %lldx%lld", (long long)a->rope.batch,
+                (long long)a->rope.tokens);
     for (int64_t s = 0; s < c->parts; s++)
-        add(text, room, " %lld:%lld", (long long)c->q_count[s], (long long)c->k_count[s]);
-    add(text, room, "%s%s%s%s%s", a->rope.q.out ? " q.out" : "", a->rope.k.out ? " k.out" : "",
-        a->rope.position_ids ? " ids" : "", a->rope.sequence_offsets ? " offsets" : "",
-        a->lse ? " lse" : "");
+        test_append(text, room, " %lld:%lld", (long long)c->q_count[s], (long long)c->k_count[s]);
+    test_append(text, room, "%s%s%s%s%s", a->rope.q.out ? " q.out" : "",
+                a->rope.k.out ? " k.out" : "", a->rope.position_ids ? " ids" : "",
+                a->rope.sequence_offsets ? " offsets" : "", a->lse ? " lse" : "");
 }
 
 void attention_describe(const attention_case *c, const char *kernel) {
@@ -58,12 +51,12 @@ void attention_describe(const attention_case *c, const char *kernel) {
     snprintf(text, room, "kernel=%s dtype=%d dim=%d/%d rotation=%d", kernel ? kernel : "(chosen)",
              r->dtype, r->head_dim, d->v_head_dim, d->rotation);
     if (d->rotation != ROPE_ATTENTION_ROTATE_NONE)
-        add(text, room, " rotary=%d+%d pairing=%d/%d direction=%d angle=%d type=%d axes=%d",
-            r->rotary_offset, r->rotary_dim, r->pairing_in, r->pairing_out, r->direction,
-            r->angle_mode, r->rope_type, r->axes);
+        test_append(text, room, " rotary=%d+%d pairing=%d/%d direction=%d angle=%d type=%d axes=%d",
+                    r->rotary_offset, r->rotary_dim, r->pairing_in, r->pairing_out, r->direction,
+                    r->angle_mode, r->rope_type, r->axes);
     add_mask(d, &c->args, text, room);
     add_cache(c, text, room);
     add_parts(c, text, room);
-    add(text, room, "%s", c->base.wild ? " wild" : "");
+    test_append(text, room, "%s", c->base.wild ? " wild" : "");
     test_describe(text);
 }

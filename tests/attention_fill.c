@@ -45,16 +45,6 @@ static void fill_key_ids(attention_case *c, const attention_wish *wish) {
 
 /* --- pages --- */
 
-static void shuffle(test_random *r, int64_t *list, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        list[i] = i;
-    for (int64_t i = count - 1; i > 0; i--) {
-        int64_t j = random_between(r, 0, i), at = list[i];
-        list[i] = list[j];
-        list[j] = at;
-    }
-}
-
 /* Whether a query of a sequence may see a key, but for a tree's bits. */
 static int is_needed(const oracle_attention *o, const oracle_part *s, int64_t key) {
     for (int64_t i = 0; i < s->q_count; i++)
@@ -89,7 +79,7 @@ static void fill_table(attention_case *c) {
     const int64_t row = given[0] ? given[0] : a->table_pages, step = given[1] ? given[1] : 1;
     if (!a->block_table)
         return;
-    shuffle(&c->base.random, pages, a->pages);
+    random_order(&c->base.random, pages, a->pages);
     for (int64_t i = 0; i < c->parts * a->table_pages; i++)
         store_index(c, c->desc.table_dtype, a->block_table,
                     i / a->table_pages * row + i % a->table_pages * step, pages[i]);

@@ -2,7 +2,6 @@
 #include "tests/cases.h"
 #include "tests/repeat.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,15 +48,6 @@ static const printed_field fields[] = {
     FIELD(launch, FIELD_I32),
 };
 
-__attribute__((format(printf, 3, 4))) static void append(char *text, size_t room,
-                                                         const char *format, ...) {
-    size_t used = strlen(text);
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text + used, room - used, format, list);
-    va_end(list);
-}
-
 static void append_field(const rope_desc *desc, const printed_field *field, char *text,
                          size_t room) {
     const char *at = (const char *)desc + field->offset;
@@ -68,22 +58,22 @@ static void append_field(const rope_desc *desc, const printed_field *field, char
     memcpy(&wide, at, sizeof wide);
     memcpy(&real, at, sizeof real);
     if (field->kind == FIELD_I32 && narrow)
-        append(text, room, "%s=%d ", field->name, narrow);
+        test_append(text, room, "%s=%d ", field->name, narrow);
     if (field->kind == FIELD_I64 && wide)
-        append(text, room, "%s=%lld ", field->name, (long long)wide);
+        test_append(text, room, "%s=%lld ", field->name, (long long)wide);
     if (field->kind == FIELD_REAL && real != 0)
-        append(text, room, "%s=%.6g ", field->name, real);
+        test_append(text, room, "%s=%.6g ", field->name, real);
 }
 
 static void append_tensor(const char *name, const rope_tensor *t, char *text, size_t room) {
     if (t->heads == 0)
         return;
-    append(text, room, "%s={heads=%lld%s", name, (long long)t->heads,
-           t->in == t->out ? " in-place" : "");
+    test_append(text, room, "%s={heads=%lld%s", name, (long long)t->heads,
+                t->in == t->out ? " in-place" : "");
     const int64_t *in = t->in_stride, *out = t->out_stride;
-    append(text, room, " in=%lld,%lld,%lld,%lld out=%lld,%lld,%lld,%lld} ", (long long)in[0],
-           (long long)in[1], (long long)in[2], (long long)in[3], (long long)out[0],
-           (long long)out[1], (long long)out[2], (long long)out[3]);
+    test_append(text, room, " in=%lld,%lld,%lld,%lld out=%lld,%lld,%lld,%lld} ", (long long)in[0],
+                (long long)in[1], (long long)in[2], (long long)in[3], (long long)out[0],
+                (long long)out[1], (long long)out[2], (long long)out[3]);
 }
 
 void case_describe(const test_case *c, const char *kernel) {
@@ -93,17 +83,17 @@ void case_describe(const test_case *c, const char *kernel) {
     snprintf(text, room, "kernel=%s ", kernel ? kernel : "(chosen)");
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         append_field(&c->desc, &fields[i], text, room);
-    append(text, room, "| batch=%lld tokens=%lld ", (long long)a->batch, (long long)a->tokens);
+    test_append(text, room, "| batch=%lld tokens=%lld ", (long long)a->batch, (long long)a->tokens);
     append_tensor("q", &a->q, text, room);
     append_tensor("k", &a->k, text, room);
-    append(text, room, "offset=%lld%s%s", (long long)a->position_offset,
-           a->position_ids ? " ids" : "", a->sequence_offsets ? " offsets" : "");
+    test_append(text, room, "offset=%lld%s%s", (long long)a->position_offset,
+                a->position_ids ? " ids" : "", a->sequence_offsets ? " offsets" : "");
     if (a->cu_seqlens)
-        append(text, room, " sequences=%lld", (long long)a->sequences);
+        test_append(text, room, " sequences=%lld", (long long)a->sequences);
     if (a->cos)
-        append(text, room, " table_rows=%lld table_stride=%lld,%lld,%lld", (long long)a->table_rows,
-               (long long)a->table_stride[0], (long long)a->table_stride[1],
-               (long long)a->table_stride[2]);
-    append(text, room, "%s", c->wild ? " wild" : "");
+        test_append(text, room, " table_rows=%lld table_stride=%lld,%lld,%lld",
+                    (long long)a->table_rows, (long long)a->table_stride[0],
+                    (long long)a->table_stride[1], (long long)a->table_stride[2]);
+    test_append(text, room, "%s", c->wild ? " wild" : "");
     test_describe(text);
 }

@@ -42,12 +42,16 @@ void case_pointers(rope_args *args, const void **list[CASE_POINTERS]) {
     memcpy(list, pointers, sizeof pointers);
 }
 
+void case_move_pointers(const void **const *list, int32_t count, const void *from, const void *to) {
+    for (int32_t i = 0; i < count; i++)
+        if (*list[i])
+            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
+}
+
 void case_relocate(rope_args *args, const void *from, const void *to) {
     const void **list[CASE_POINTERS];
     case_pointers(args, list);
-    for (int i = 0; i < CASE_POINTERS; i++)
-        if (*list[i])
-            *list[i] = (const void *)((uintptr_t)to + ((uintptr_t)*list[i] - (uintptr_t)from));
+    case_move_pointers(list, CASE_POINTERS, from, to);
 }
 
 static int index_size(const rope_desc *d) {

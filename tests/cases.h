@@ -70,7 +70,10 @@ void case_describe(const test_case *c, const char *kernel);
 enum { CASE_POINTERS = 11 };
 void case_pointers(rope_args *args, const void **list[CASE_POINTERS]);
 
-/* Moves every pointer of a call by the distance from one base address to another. */
+/* Moves pointers, those that are not NULL, by the distance from one base address to another. */
+void case_move_pointers(const void **const *list, int32_t count, const void *from, const void *to);
+
+/* The same of every pointer of a call. */
 void case_relocate(rope_args *args, const void *from, const void *to);
 
 /* q (0) or k (1). */

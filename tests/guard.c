@@ -4,6 +4,7 @@
 #include "tests/harness.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -54,6 +55,20 @@ void guard_free(guard_case *g, const test_case *c) {
     for (int32_t i = 0; i < c->pieces; i++)
         if (g->block[i].map)
             munmap(g->block[i].map, g->block[i].map_bytes);
+}
+
+int guard_workspace_make(guard_workspace *w, size_t bytes, guard_side side) {
+    memset(&w->c, 0, sizeof w->c);
+    w->c.pieces = 1;
+    w->c.piece[0] = (case_piece){0, bytes, 256};
+    w->c.arena = malloc(bytes + 1);
+    memset(w->c.arena, 0xff, bytes);
+    return guard_make(&w->g, &w->c, side);
+}
+
+void guard_workspace_free(guard_workspace *w) {
+    guard_free(&w->g, &w->c);
+    free(w->c.arena);
 }
 
 #ifndef ROPE_TEST_PLAIN

@@ -24,6 +24,16 @@ int guard_make(guard_case *g, const test_case *c, guard_side side);
 void guard_move(const guard_case *g, const test_case *c, const void **const *list, int32_t count);
 void guard_free(guard_case *g, const test_case *c);
 
+/* Memory of a call's workspace, at a multiple of 256 bytes. */
+typedef struct guard_workspace {
+    test_case c; /* one piece */
+    guard_case g;
+} guard_workspace;
+
+/* As guard_make. */
+int guard_workspace_make(guard_workspace *w, size_t bytes, guard_side side);
+void guard_workspace_free(guard_workspace *w);
+
 /* Has a fault from here on say what repeats the running case, before it ends the process. */
 void guard_name_fault(void);
 /* That the pieces are those of an arena. */

@@ -45,4 +45,15 @@ static inline int64_t random_signed(test_random *r, int bits) {
     return random_chance(r, 50) ? magnitude : -magnitude;
 }
 
+/* 0..count - 1 in any order. */
+static inline void random_order(test_random *r, int64_t *list, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        list[i] = i;
+    for (int64_t i = count - 1; i > 0; i--) {
+        int64_t j = random_between(r, 0, i), at = list[i];
+        list[i] = list[j];
+        list[j] = at;
+    }
+}
+
 #endif

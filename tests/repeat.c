@@ -125,6 +125,14 @@ const char *test_program(void) {
     return path;
 }
 
+void test_append(char *text, size_t room, const char *format, ...) {
+    size_t used = strlen(text);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text + used, room - used, format, list);
+    va_end(list);
+}
+
 const char *test_failure(const char *condition, const char *format, ...) {
     static char text[4096];
     char detail[1024], command[1024] = "";

@@ -6,6 +6,7 @@
 #ifndef ROPEKIT_TESTS_REPEAT_H
 #define ROPEKIT_TESTS_REPEAT_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 uint64_t test_seed(void);
@@ -27,6 +28,9 @@ const char *test_program(void);
 /* Names the test that starts. */
 void test_begin(const char *name);
 __attribute__((format(printf, 1, 2))) const char *test_text(const char *format, ...);
+/* Adds to a text that has room for so many characters in all. */
+__attribute__((format(printf, 3, 4))) void test_append(char *text, size_t room, const char *format,
+                                                       ...);
 /* The text, the condition, the case and the command that repeats it. */
 __attribute__((format(printf, 2, 3))) const char *test_failure(const char *condition,
                                                                const char *format, ...);

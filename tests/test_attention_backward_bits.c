@@ -199,19 +199,8 @@ TEST(attention_backward_bits, each_gradient_alone) {
 
 typedef struct guarded {
     guard_case g;
-    test_case workspace; /* one piece */
-    guard_case w;
+    guard_workspace w;
 } guarded;
-
-/* The workspace of the case with a page that faults behind it, or ahead of it. */
-static int guard_workspace(guarded *all, size_t bytes, guard_side side) {
-    memset(&all->workspace, 0, sizeof all->workspace);
-    all->workspace.pieces = 1;
-    all->workspace.piece[0] = (case_piece){0, bytes, 256};
-    all->workspace.arena = malloc(bytes + 1);
-    memset(all->workspace.arena, 0xff, bytes);
-    return guard_make(&all->w, &all->workspace, side);
-}
 
 static void run_guarded(const backward_case *c, const rope_plan *plan, guarded *all, size_t bytes) {
     rope_attention_args forward = c->forward.args;
@@ -220,7 +209,7 @@ static void run_guarded(const backward_case *c, const rope_plan *plan, guarded *
     attention_pointers(&forward, list);
     backward_pointers(&args, list + ATTENTION_POINTERS);
     guard_move(&all->g, &c->forward.base, list, ATTENTION_POINTERS + BACKWARD_POINTERS);
-    forward.workspace = bytes ? all->w.block[0].at : NULL;
+    forward.workspace = bytes ? all->w.g.block[0].at : NULL;
     forward.workspace_bytes = bytes;
     args.forward = &forward;
     CHECK_STATUS(ROPE_OK, rope_attention_backward(plan, &args));
@@ -243,13 +232,13 @@ static void check_guarded(const backward_case *c, const char *kernel,
     CHECK(more >= bytes, "%zu bytes for larger calls, %zu for this one", more, bytes);
     for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
         static guarded all;
-        CHECK(guard_make(&all.g, &c->forward.base, side) && guard_workspace(&all, bytes, side),
+        CHECK(guard_make(&all.g, &c->forward.base, side) &&
+                  guard_workspace_make(&all.w, bytes, side),
               "no memory between guard pages");
         run_guarded(c, plan, &all, bytes);
         guard_check(&all.g, &c->forward.base, expected);
         guard_free(&all.g, &c->forward.base);
-        guard_free(&all.w, &all.workspace);
-        free(all.workspace.arena);
+        guard_workspace_free(&all.w);
     }
     rope_plan_destroy(plan);
 }

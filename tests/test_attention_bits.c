@@ -279,19 +279,8 @@ TEST(attention_bits, every_thread_count) {
 
 typedef struct guarded {
     guard_case g;
-    test_case workspace; /* one piece */
-    guard_case w;
+    guard_workspace w;
 } guarded;
-
-/* The workspace of the case with a page that faults behind it, or ahead of it. */
-static int guard_workspace(guarded *all, size_t bytes, guard_side side) {
-    memset(&all->workspace, 0, sizeof all->workspace);
-    all->workspace.pieces = 1;
-    all->workspace.piece[0] = (case_piece){0, bytes, 256};
-    all->workspace.arena = malloc(bytes + 1);
-    memset(all->workspace.arena, 0xff, bytes);
-    return guard_make(&all->w, &all->workspace, side);
-}
 
 static void check_guarded(const attention_case *c, const char *kernel,
                           const unsigned char *expected) {
@@ -308,18 +297,17 @@ static void check_guarded(const attention_case *c, const char *kernel,
         static guarded all;
         rope_attention_args args = c->args;
         const void **list[ATTENTION_POINTERS];
-        CHECK(guard_make(&all.g, &c->base, side) && guard_workspace(&all, bytes, side),
+        CHECK(guard_make(&all.g, &c->base, side) && guard_workspace_make(&all.w, bytes, side),
               "no memory between guard pages");
         attention_pointers(&args, list);
         guard_move(&all.g, &c->base, list, ATTENTION_POINTERS);
-        args.workspace = bytes ? all.w.block[0].at : NULL;
+        args.workspace = bytes ? all.w.g.block[0].at : NULL;
         args.workspace_bytes = bytes;
         CHECK_STATUS(ROPE_OK, rope_attention(plan, &args));
         CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
         guard_check(&all.g, &c->base, expected);
         guard_free(&all.g, &c->base);
-        guard_free(&all.w, &all.workspace);
-        free(all.workspace.arena);
+        guard_workspace_free(&all.w);
     }
     rope_plan_destroy(plan);
 }

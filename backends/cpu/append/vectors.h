@@ -90,16 +90,9 @@ CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
     return node[0][0];
 }
 
-/* x where it is a number, else a NaN whose low half is empty: for simd_bf16_words. */
-CPU_INLINE simd_f32 vector_quiet_nan(simd_f32 x) {
-    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
-    const simd_u32 nan = (simd_u32)(x != x), quiet = (simd_u32){0} + 0x7fc00000u;
-    return (simd_f32)simd_select(nan, quiet, (simd_u32)x);
-}
-
 /* Rounds to dtype whatever x is, but keeps no NaN's bits. */
 CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
-    simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? vector_quiet_nan(x) : x);
+    simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? simd_quiet_nan(x) : x);
 }
 
 /* Two vectors of elements in the order in which dtype widens at the least cost: bf16 has the even
@@ -130,7 +123,7 @@ CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, const char
                       : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, at)
                                            : vector_load_two(ROPE_F32, at);
         if (wide && dtype == ROPE_BF16)
-            w = (simd_pair){vector_quiet_nan(w.x1), vector_quiet_nan(w.x2)};
+            w = (simd_pair){simd_quiet_nan(w.x1), simd_quiet_nan(w.x2)};
         if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
             w = (simd_pair){one + w.x1, one + w.x2};
         simd_store_f(weights + i, w.x1);

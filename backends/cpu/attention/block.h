@@ -5,17 +5,15 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
 #define ROPEKIT_CPU_ATTENTION_BLOCK_H
 
-/* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
-
+#include "backends/cpu/attention/groups.h"
 #include "backends/cpu/attention/weights.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
 
 /* --- prefetches --- */
 
-/* Rows to prefetch between products: many prefetches at once would wait for each
- * other, and products for them. */
+/* Rows to prefetch between products: many prefetches at once would wait for each other, and
+ * products for them. */
 typedef struct prefetch_rows {
     const char *row[PANEL];
     int count, bytes; /* of a row */
@@ -160,8 +158,6 @@ CPU_INLINE simd_pair values_of(int dtype, int direct, const value_source *v, int
                        simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
-typedef simd_f32 group_sum[GROUP][2];
-
 /* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */
 CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
                                 const value_source *v, group_sum sum) {
@@ -213,41 +209,11 @@ CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float 
 
 /* --- scores --- */
 
-/* Rows of the group that begins at one: a count that has an instance, of one head of k. */
-CPU_INLINE int group_of(const cpu_attention_block *b, int row) {
-    const int left = b->of_head - row % b->of_head;
-    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-#define BY_COUNT(count, call)                                                                      \
-    switch (count) {                                                                               \
-    case 1: {                                                                                      \
-        enum { n_ = 1 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 2: {                                                                                      \
-        enum { n_ = 2 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 4: {                                                                                      \
-        enum { n_ = 4 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 6: {                                                                                      \
-        enum { n_ = 6 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    default: {                                                                                     \
-        enum { n_ = GROUP };                                                                       \
-        call;                                                                                      \
-    }                                                                                              \
-    }
-
 /* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
 static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key,
                                        prefetch_rows *prefetch) {
     for (int r = row, n; r < row + b->of_head; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         if (g.to <= key || g.from >= key + PANEL)
             continue;
@@ -284,7 +250,7 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
 
 static void block_weights(const cpu_attention_block *b) {
     for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         const int from = g.from / SIMD_LANES * SIMD_LANES,
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
@@ -334,7 +300,7 @@ CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_r
 static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d) {
     const value_source v = {.panel = b->panel};
     for (int r = row, n; r < row + b->of_head; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         int added = 0;
         BY_COUNT(n, added = add_group(b, r, n_, g, &v, d))
@@ -377,7 +343,7 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
         prefetch.count = 0;
         if (r % b->of_head == 0)
             rows_to_prefetch(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r, &prefetch);
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};

@@ -85,6 +85,10 @@ extern const cpu_attention_kernel cpu_attention_amx;
 extern const cpu_attention_kernel cpu_attention_neon;
 extern const cpu_attention_kernel cpu_attention_reference;
 
+/* As rope_candidate.query, of a kernel. */
+rope_status cpu_attention_query(const cpu_attention_kernel *kernel,
+                                const rope_attention_problem *problem, char *reason);
+
 /* Device values of a call, all of them before anything is written. */
 rope_status cpu_attention_check(const rope_attention_problem *problem,
                                 const rope_attention_call *call);
