@@ -44,6 +44,19 @@ CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x
     return count;
 }
 
+/* Levels that join `width` neighbours of vectors of nodes to one. */
+static CPU_NOINLINE void vector_join(simd_f32 *node, int nodes, int64_t width) {
+    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
+        for (int v = nodes; v < 8; v++)
+            node[v] = node[0];
+        for (int v = 0; v < nodes; v += 8)
+            node[v / 8] = simd_add_eights(&node[v]);
+    }
+    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
+        for (int v = 0; v < nodes; v += 2)
+            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+}
+
 /* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes
  * are one list, of which levels join neighbours until each list is one node. */
 CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
@@ -58,16 +71,7 @@ CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEA
         nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
     else
         nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
-    int64_t width = n / 16;
-    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
-        for (int v = nodes; v < 8; v++)
-            node[v] = node[0];
-        for (int v = 0; v < nodes; v += 8)
-            node[v / 8] = simd_add_eights(&node[v]);
-    }
-    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
-        for (int v = 0; v < nodes; v += 2)
-            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+    vector_join(node, nodes, n / 16);
     memcpy(sums, node, (size_t)count * sizeof *sums);
 }
 
