@@ -1,9 +1,9 @@
-#include "bench/commands.h"
-#include "bench/completion.h"
-#include "bench/message.h"
-#include "bench/options.h"
-#include "bench/record.h"
-#include "bench/variables.h"
+#include "bench/commands/commands.h"
+#include "bench/measure/record.h"
+#include "bench/options/completion.h"
+#include "bench/options/options.h"
+#include "bench/output/message.h"
+#include "bench/output/variables.h"
 
 #include <fcntl.h>
 #include <signal.h>

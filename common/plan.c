@@ -134,6 +134,15 @@ void rope_plan_destroy(rope_plan *plan) {
     free(plan);
 }
 
+rope_status rope_plan_check(const rope_plan *plan, const rope_operation *operation) {
+    if (!plan)
+        return rope_fail_null("plan");
+    if (plan->operation != operation)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of %s",
+                         plan->operation->name, operation->name);
+    return ROPE_OK;
+}
+
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
                                void *stream) {
     _Alignas(16) char call[ROPE_MAX_CALL_SIZE];

@@ -15,6 +15,9 @@ struct rope_plan {
     char report[1024];
 };
 
+/* Whether a plan is one of an operation; an error says of which it is. */
+rope_status rope_plan_check(const rope_plan *plan, const rope_operation *operation);
+
 /* As rope_plan_apply, on `stream` unless that is NULL. */
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
                                void *stream);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/goldens.tsv: what Transformers computes, run by itself on the CPU.
+"""Writes tests/model/goldens.tsv: what Transformers computes, run by itself on the CPU.
 
 Needs scripts/requirements-goldens.txt. With --check, compares with the file that is there.
 """
@@ -30,7 +30,7 @@ from transformers.models.qwen3 import modeling_qwen3 as qwen3
 from transformers.models.qwen3_vl import modeling_qwen3_vl as qwen3_vl
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-OUTPUT = ROOT / "tests" / "goldens.tsv"
+OUTPUT = ROOT / "tests" / "model" / "goldens.tsv"
 COLUMNS = 7
 F32, HALF_SPLIT, INTERLEAVED, CHUNKED, INTERLEAVED_AXES, ALTERNATING = 1, 1, 2, 1, 2, 3  # of rope.h
 

@@ -102,7 +102,7 @@ static int64_t cache_at(int index) {
  * every one of Intel the Xeon that was measured, all others Zen 5. */
 static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192},
                                          .within = 2048,
-                                         .quiet = 1,
+                                         .no_write_prefetch = 1,
                                          .split_loads = 2 << 20,
                                          .streams = 1},
                                  zen4 = {.ahead = {8192, 0},

@@ -36,10 +36,10 @@ typedef struct cpu_prefetch_policy {
     int ahead[2];        /* bytes prefetched ahead beyond it: of f16 and bf16, of f32; 0: none */
     int into_l2; /* beyond it only what is read, of several heads of 64 pairs, into the L2 */
     int within;  /* the same of a call that the cache holds */
-    int quiet;   /* of 32 and 64 pairs there: inputs of several heads alone are prefetched */
-    int64_t split_loads; /* least bytes a thread of a call that the cache holds at which f32 is
-                            given the split-load hint, as all is beyond it; 0: none is */
-    int streams;         /* beyond it parts of a run that go side by side: ROPE_CPU_STREAMS */
+    int no_write_prefetch; /* of 32 and 64 pairs there, nor reads of a single head */
+    int64_t split_loads;   /* least bytes a thread of a call that the cache holds at which f32 is
+                              given the split-load hint, as all is beyond it; 0: none is */
+    int streams;           /* beyond it parts of a run that go side by side: ROPE_CPU_STREAMS */
 } cpu_prefetch_policy;
 
 /* What is wrong with a ROPE_CPU_ variable, or NULL. */

@@ -26,7 +26,7 @@ GPU_FN float gpu_exp2(float x) {
 }
 
 /* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
-GPU_FN int gpu_anew(int x) {
+GPU_FN int gpu_opaque(int x) {
     asm volatile("" : "+r"(x));
     return x;
 }

@@ -73,7 +73,7 @@ GPU_FN float gpu_reciprocal(float x) {
 }
 
 /* x, and what is computed of it stays in the loop that does: kept, it would take registers. */
-GPU_FN int gpu_anew(int x) {
+GPU_FN int gpu_opaque(int x) {
 #ifdef __HIP_DEVICE_COMPILE__
     asm volatile("" : "+v"(x));
 #endif

@@ -1,4 +1,4 @@
-/* The walk over a config.json: which objects hold the fields, and which of them count. */
+/* Goes over a config.json: which objects hold the fields, and which of them count. */
 #define _GNU_SOURCE
 #include "common/model/config_fields.h"
 #include "common/model/json.h"
@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct walk {
+typedef struct parser {
     rope_config *config;
     char *name, *text; /* of the entry at hand; room for any string of the JSON */
-} walk;
+} parser;
 
 /* What a value is, for an error: scalars as they stand there. */
 static void describe(const char *value, char found[64]) {
@@ -32,11 +32,11 @@ static rope_status refuse(const char *name, int32_t index, const char *value, co
 }
 
 /* The last member of a name, which counts as it does in Python; NULL without one. */
-static const char *member(const walk *w, const char *object, const char *name) {
+static const char *member(const parser *p, const char *object, const char *name) {
     const char *found = NULL;
     for (json_entry e = rope_json_first(object); e.value; e = rope_json_next(e)) {
-        rope_json_string(e.name, w->name);
-        if (strcmp(w->name, name) == 0)
+        rope_json_string(e.name, p->name);
+        if (strcmp(p->name, name) == 0)
             found = e.value;
     }
     return found;
@@ -58,7 +58,7 @@ static int32_t count_numbers(const char *list, const char **wrong) {
     return count;
 }
 
-static rope_status add_list(const walk *w, config_field *field, const char *list) {
+static rope_status add_list(const parser *p, config_field *field, const char *list) {
     double *values = calloc(field->count ? (size_t)field->count : 1, sizeof *values);
     if (!values)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the %d entries of %.60s",
@@ -67,25 +67,25 @@ static rope_status add_list(const walk *w, config_field *field, const char *list
     for (int32_t i = 0; i < field->count; i++, e = rope_json_next(e))
         values[i] = rope_json_number(e.value);
     field->list = values;
-    rope_status status = rope_config_add(w->config, field);
+    rope_status status = rope_config_add(p->config, field);
     free(values);
     return status;
 }
 
 /* What holds no numbers is no field of RoPE; where a model has one of that name, it stands for a
  * list without entries. */
-static rope_status add_container(const walk *w, config_field *field, const char *value) {
+static rope_status add_container(const parser *p, config_field *field, const char *value) {
     const char *wrong = value;
     if (rope_json_type(value) == JSON_LIST)
         field->count = count_numbers(value, &wrong);
     if (!wrong)
-        return add_list(w, field, value);
+        return add_list(p, field, value);
     if (field->scope == SCOPE_ROPE && wrong == value)
         return refuse(field->name, -1, value, "a number, a string or a list of numbers");
     if (field->scope == SCOPE_ROPE)
         return refuse(field->name, field->count, wrong, "a number");
     field->count = 0;
-    return rope_config_add(w->config, field);
+    return rope_config_add(p->config, field);
 }
 
 /* The first that is filled counts, as it does in Transformers. */
@@ -97,77 +97,77 @@ static int is_field(int scope, const char *name) {
             strcmp(name, parameter_names[1]) != 0);
 }
 
-static rope_status add_field(const walk *w, int scope, json_entry entry) {
-    config_field field = {.scope = scope, .name = w->name};
+static rope_status add_field(const parser *p, int scope, json_entry entry) {
+    config_field field = {.scope = scope, .name = p->name};
     const json_type type = rope_json_type(entry.value);
-    rope_json_string(entry.name, w->name);
-    if (type == JSON_NULL || !is_field(scope, w->name))
+    rope_json_string(entry.name, p->name);
+    if (type == JSON_NULL || !is_field(scope, p->name))
         return ROPE_OK;
     if (type == JSON_OBJECT || type == JSON_LIST) {
         field.kind = FIELD_LIST;
-        return add_container(w, &field, entry.value);
+        return add_container(p, &field, entry.value);
     }
     if (type == JSON_STRING) {
         field.kind = FIELD_TEXT;
-        field.text = w->text;
-        rope_json_string(entry.value, w->text);
+        field.text = p->text;
+        rope_json_string(entry.value, p->text);
     } else {
         field.kind = type == JSON_NUMBER ? FIELD_NUMBER : FIELD_FLAG;
         field.number = type == JSON_NUMBER ? rope_json_number(entry.value) : type == JSON_TRUE;
     }
-    return rope_config_add(w->config, &field);
+    return rope_config_add(p->config, &field);
 }
 
-static rope_status add_fields(const walk *w, int scope, const char *object) {
+static rope_status add_fields(const parser *p, int scope, const char *object) {
     rope_status status = ROPE_OK;
     for (json_entry e = rope_json_first(object); e.value && status == ROPE_OK;
          e = rope_json_next(e))
-        status = add_field(w, scope, e);
+        status = add_field(p, scope, e);
     return status;
 }
 
 /* Whether there is an object for each layer type, null for layers without RoPE. */
-static int is_by_layer(const walk *w, const char *parameters) {
+static int is_by_layer(const parser *p, const char *parameters) {
     int found = 0;
     for (json_entry e = rope_json_first(parameters); e.value; e = rope_json_next(e)) {
         found |= is_object(e.value);
-        rope_json_string(e.name, w->name);
-        if (strcmp(w->name, "rope_type") == 0 || strcmp(w->name, "type") == 0 ||
+        rope_json_string(e.name, p->name);
+        if (strcmp(p->name, "rope_type") == 0 || strcmp(p->name, "type") == 0 ||
             (!is_object(e.value) && rope_json_type(e.value) != JSON_NULL))
             return 0;
     }
     return found;
 }
 
-static rope_status refuse_layer(const walk *w, const char *parameters) {
+static rope_status refuse_layer(const parser *p, const char *parameters) {
     char names[160] = "";
     size_t used = 0;
     for (json_entry e = rope_json_first(parameters); e.value; e = rope_json_next(e)) {
-        rope_json_string(e.name, w->name);
+        rope_json_string(e.name, p->name);
         if (is_object(e.value) && used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "",
-                                     w->name);
+                                     p->name);
     }
     return rope_fail(ROPE_ERROR_INVALID_VALUE, "layer_type is \"%.40s\"; allowed is %s",
-                     w->config->layer_type, names);
+                     p->config->layer_type, names);
 }
 
-static rope_status add_parameters(const walk *w, const char *name, const char *parameters) {
-    rope_config *config = w->config;
+static rope_status add_parameters(const parser *p, const char *name, const char *parameters) {
+    rope_config *config = p->config;
     if (!is_object(parameters))
         return refuse(name, -1, parameters, "an object or null");
-    config->by_layer = is_by_layer(w, parameters);
+    config->by_layer = is_by_layer(p, parameters);
     if (!config->by_layer)
-        return add_fields(w, SCOPE_ROPE, parameters);
+        return add_fields(p, SCOPE_ROPE, parameters);
     if (config->layer_type[0] == '\0')
         strcpy(config->layer_type, "full_attention");
-    const char *layer = member(w, parameters, config->layer_type);
-    return is_object(layer) ? add_fields(w, SCOPE_ROPE, layer) : refuse_layer(w, parameters);
+    const char *layer = member(p, parameters, config->layer_type);
+    return is_object(layer) ? add_fields(p, SCOPE_ROPE, layer) : refuse_layer(p, parameters);
 }
 
-static const char *find_parameters(const walk *w, const char *model, const char **name) {
+static const char *find_parameters(const parser *p, const char *model, const char **name) {
     for (int i = 0; i < 2; i++) {
-        const char *value = member(w, model, parameter_names[i]);
+        const char *value = member(p, model, parameter_names[i]);
         *name = parameter_names[i];
         if (value && rope_json_type(value) != JSON_NULL &&
             !(is_object(value) && !rope_json_first(value).value))
@@ -176,28 +176,28 @@ static const char *find_parameters(const walk *w, const char *model, const char 
     return NULL;
 }
 
-static rope_status walk_root(const walk *w, const char *root) {
+static rope_status parse_root(const parser *p, const char *root) {
     if (!is_object(root))
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "the config is %s; allowed is an object",
                          *root == '[' ? "a list" : "a single value");
-    const char *text = member(w, root, "text_config"), *name;
+    const char *text = member(p, root, "text_config"), *name;
     const char *model = is_object(text) ? text : root;
-    const char *parameters = find_parameters(w, model, &name);
+    const char *parameters = find_parameters(p, model, &name);
     if (!parameters)
-        parameters = find_parameters(w, root, &name);
-    rope_status status = add_fields(w, SCOPE_MODEL, root);
+        parameters = find_parameters(p, root, &name);
+    rope_status status = add_fields(p, SCOPE_MODEL, root);
     if (status == ROPE_OK && model != root)
-        status = add_fields(w, SCOPE_MODEL, model);
-    return status == ROPE_OK && parameters ? add_parameters(w, name, parameters) : status;
+        status = add_fields(p, SCOPE_MODEL, model);
+    return status == ROPE_OK && parameters ? add_parameters(p, name, parameters) : status;
 }
 
 /* In a locale whose numbers are those of JSON. */
-static rope_status walk_in_c(const walk *w, const char *root) {
+static rope_status parse_in_c_locale(const parser *p, const char *root) {
     locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     if (!c)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the locale C");
     locale_t own = uselocale(c);
-    rope_status status = walk_root(w, root);
+    rope_status status = parse_root(p, root);
     freelocale(uselocale(own));
     return status;
 }
@@ -210,8 +210,8 @@ static rope_status parse(rope_config *config, const char *json, size_t length) {
     char *strings = malloc(2 * (length + 1));
     if (!strings)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a configuration");
-    const walk w = {config, strings, strings + length + 1};
-    status = walk_in_c(&w, root);
+    const parser p = {config, strings, strings + length + 1};
+    status = parse_in_c_locale(&p, root);
     free(strings);
     return status;
 }

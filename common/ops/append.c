@@ -30,8 +30,6 @@ rope_status rope_append_plan_create(const rope_append_desc *desc, rope_plan **pl
 }
 
 rope_status rope_append(const rope_plan *plan, const rope_append_args *args) {
-    if (plan && plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of append",
-                         plan->operation->name);
-    return plan ? rope_plan_apply_on(plan, args, NULL, NULL) : rope_fail_null("plan");
+    const rope_status status = rope_plan_check(plan, &operation);
+    return status == ROPE_OK ? rope_plan_apply_on(plan, args, NULL, NULL) : status;
 }

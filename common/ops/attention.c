@@ -16,15 +16,6 @@ static const rope_operation operation = {.name = "attention",
 
 _Static_assert(sizeof(rope_attention_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
 
-static rope_status check_plan(const rope_plan *plan) {
-    if (!plan)
-        return rope_fail_null("plan");
-    if (plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of attention",
-                         plan->operation->name);
-    return ROPE_OK;
-}
-
 rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_plan **plan) {
     if (!plan)
         return rope_fail_null("plan");
@@ -75,13 +66,13 @@ rope_status rope_attention_bounds_read(const rope_plan *plan, const rope_attenti
 
 rope_status rope_attention_workspace(const rope_plan *plan, const rope_attention_bounds *bounds,
                                      size_t *bytes) {
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     return status == ROPE_OK ? rope_attention_bounds_read(plan, bounds, bytes) : status;
 }
 
 rope_status rope_attention(const rope_plan *plan, const rope_attention_args *given) {
     rope_attention_args full;
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     if (status != ROPE_OK)
         return status;
     const rope_attention_args *args = rope_attention_args_read(given, &full, &status);

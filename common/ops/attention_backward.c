@@ -17,16 +17,6 @@ static const rope_operation operation = {.name = "attention_backward",
 _Static_assert(sizeof(rope_attention_backward_call) <= ROPE_MAX_CALL_SIZE,
                "a call lies on the stack");
 
-static rope_status check_plan(const rope_plan *plan) {
-    if (!plan)
-        return rope_fail_null("plan");
-    if (plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "plan is one of %s; allowed is one of attention_backward",
-                         plan->operation->name);
-    return ROPE_OK;
-}
-
 /* What the forward alone has. */
 static rope_status check_descriptor(const rope_attention_desc *desc) {
     const rope_desc *rope = &desc->rope;
@@ -72,7 +62,7 @@ rope_status rope_attention_backward_plan_create(const rope_attention_desc *desc,
 
 rope_status rope_attention_backward_workspace(const rope_plan *plan,
                                               const rope_attention_bounds *bounds, size_t *bytes) {
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     return status == ROPE_OK ? rope_attention_bounds_read(plan, bounds, bytes) : status;
 }
 
@@ -80,7 +70,7 @@ rope_status rope_attention_backward(const rope_plan *plan,
                                     const rope_attention_backward_args *given) {
     rope_attention_backward_args args;
     rope_attention_args full;
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     if (status != ROPE_OK)
         return status;
     const rope_attention_args *forward =

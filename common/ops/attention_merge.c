@@ -191,9 +191,6 @@ rope_status rope_attention_merge_plan_create(const rope_attention_merge_desc *gi
 }
 
 rope_status rope_attention_merge(const rope_plan *plan, const rope_attention_merge_args *args) {
-    if (plan && plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "plan is one of %s; allowed is one of attention_merge",
-                         plan->operation->name);
-    return plan ? rope_plan_apply_on(plan, args, NULL, NULL) : rope_fail_null("plan");
+    const rope_status status = rope_plan_check(plan, &operation);
+    return status == ROPE_OK ? rope_plan_apply_on(plan, args, NULL, NULL) : status;
 }

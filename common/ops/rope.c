@@ -32,10 +32,8 @@ rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
 }
 
 rope_status rope_apply(const rope_plan *plan, const rope_args *args) {
-    if (plan && plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "plan is one of %s; allowed is one of rope",
-                         plan->operation->name);
-    return plan ? rope_plan_apply_on(plan, args, NULL, NULL) : rope_fail_null("plan");
+    const rope_status status = rope_plan_check(plan, &operation);
+    return status == ROPE_OK ? rope_plan_apply_on(plan, args, NULL, NULL) : status;
 }
 
 rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,

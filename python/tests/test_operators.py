@@ -80,17 +80,17 @@ class Subclass(torch.Tensor):
     pass
 
 
-def way_of(way: str, lone: bool) -> Any:
+def way_of(way: str, single: bool) -> Any:
     def call(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (ropekit.apply(q, **WAYS[way]),) if lone else ropekit.apply(q, k, **WAYS[way])
+        return (ropekit.apply(q, **WAYS[way]),) if single else ropekit.apply(q, k, **WAYS[way])
 
     return call
 
 
-@pytest.mark.parametrize("lone", [False, True])
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_leads_past_who_watches(way: str, lone: bool) -> None:
-    call, (q, k) = way_of(way, lone), pair("cpu")
+def test_every_way_leads_past_who_watches(way: str, single: bool) -> None:
+    call, (q, k) = way_of(way, single), pair("cpu")
     with Seen() as seen:
         call(q, k)
     assert seen.namespaces.count("ropekit") == 1
@@ -102,10 +102,10 @@ def test_every_way_leads_past_who_watches(way: str, lone: bool) -> None:
     assert sum(event.name.startswith("ropekit::rotate") for event in profile.events()) == 1
 
 
-@pytest.mark.parametrize("lone", [False, True])
+@pytest.mark.parametrize("single", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_is_traced(way: str, lone: bool) -> None:
-    call, (q, k) = way_of(way, lone), pair("cpu")
+def test_every_way_is_traced(way: str, single: bool) -> None:
+    call, (q, k) = way_of(way, single), pair("cpu")
     graph = make_fx(call)(q, q)
     assert sum("ropekit" in str(node.target) for node in graph.graph.nodes) == 1
     for traced in (graph, torch.jit.trace(call, (q, q), check_trace=False)):

@@ -1,5 +1,5 @@
 #include "tests/gpu/fixture.h"
-#include "tests/required.h"
+#include "tests/support/required.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #ifndef ROPEKIT_TESTS_GPU_FIXTURE_H
 #define ROPEKIT_TESTS_GPU_FIXTURE_H
 
-#include "tests/harness.h"
+#include "tests/support/harness.h"
 
 #include <gpu_alias.h>
 

@@ -1,7 +1,7 @@
 /* A captured call of "append" reads positions, places and scales that are there when it is
  * replayed. */
 #include "tests/gpu/fixture.h"
-#include "tests/required.h"
+#include "tests/support/required.h"
 
 #include <ropekit/append.h>
 

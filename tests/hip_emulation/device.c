@@ -1,6 +1,6 @@
 /* Two devices, whose memory is told apart where it is copied. */
 #define _GNU_SOURCE
-#include "tests/hip_emulation/stream.h"
+#include "tests/hip_emulation/device.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -150,31 +150,22 @@ int memory_holds(const void *pointer, size_t bytes) {
     return 0;
 }
 
-hipError_t hipFree(void *pointer) {
-    if (!pointer)
-        return hipSuccess;
-    device_lock();
-    hipError_t error = queues_run();
+int memory_release(void *pointer) {
     allocation **link = &allocations;
     while (*link && (*link)->memory != pointer)
         link = &(*link)->next;
     allocation *a = *link;
-    if (a) {
-        *link = a->next;
-        used[a->device] -= a->bytes;
-        munmap(a->map, a->map_bytes);
-        free(a);
-    }
-    device_unlock();
-    return a ? error : hipErrorInvalidValue;
+    if (!a)
+        return 0;
+    *link = a->next;
+    used[a->device] -= a->bytes;
+    munmap(a->map, a->map_bytes);
+    free(a);
+    return 1;
 }
 
 /* The device's memory is the host's, pinned or not. */
 hipError_t hipHostMalloc(void **pointer, size_t bytes, unsigned flags) {
     (void)flags;
     return hipMalloc(pointer, bytes);
-}
-
-hipError_t hipHostFree(void *pointer) {
-    return hipFree(pointer);
 }

@@ -1,6 +1,8 @@
 /* Streams, events and graphs. What was submitted waits until somebody waits for it. */
 #include "tests/hip_emulation/stream.h"
 
+#include "tests/hip_emulation/device.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +124,22 @@ hipError_t queues_run(void) {
     for (int device = 0; device < EMULATED_DEVICES; device++)
         (void)queue_run(device);
     return failure;
+}
+
+/* Work that was submitted may use it. */
+hipError_t hipFree(void *pointer) {
+    if (!pointer)
+        return hipSuccess;
+    device_lock();
+    hipError_t error = queues_run();
+    if (!memory_release(pointer))
+        error = hipErrorInvalidValue;
+    device_unlock();
+    return error;
+}
+
+hipError_t hipHostFree(void *pointer) {
+    return hipFree(pointer);
 }
 
 static hipError_t wait_for_all(void) {

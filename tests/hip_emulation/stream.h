@@ -4,8 +4,6 @@
 
 #include "tests/hip_emulation/kernel.h"
 
-enum { EMULATED_DEVICES = 2 };
-
 /* A launch, a copy, a function of the host or the recording of an event. */
 typedef struct work {
     emulated_launch launch; /* with a kernel */
@@ -21,16 +19,11 @@ typedef struct work_list {
     work *first, *last;
 } work_list;
 
-/* Everything below runs under the lock, which all devices share. */
-void device_lock(void);
-void device_unlock(void);
+/* Both run under the lock of device.h. */
 
 /* Takes a copy of the work, into the stream's capture or the queue of its device. */
 hipError_t stream_submit(hipStream_t stream, const work *item);
 /* Runs the queues; the first error, which stays until the process ends. */
 hipError_t queues_run(void);
-/* 1 where `bytes` from a pointer on lie in one allocation of the thread's current device, as
- * ropekit has it for every copy; HIP copies memory of the others too. */
-int memory_holds(const void *pointer, size_t bytes);
 
 #endif

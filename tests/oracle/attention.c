@@ -123,6 +123,12 @@ void oracle_attention_row(const oracle_attention *o, const oracle_part *s, int64
 
 /* --- bounds --- */
 
+double oracle_attention_flushed(const oracle_attention *o, const oracle_row *row, int64_t e) {
+    const double tiny = oracle_format_of(o->desc->rope.dtype)->tiny,
+                 least = o->desc->rope.dtype != ROPE_F32 && tiny > 0x1p-125 ? tiny : 0x1p-125;
+    return least * row->magnitude[e] + (double)row->keys * 0x1p-148;
+}
+
 double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, int64_t e) {
     const oracle_format *format = oracle_format_of(o->desc->rope.dtype);
     const int half = o->desc->rope.dtype != ROPE_F32;
@@ -130,13 +136,19 @@ double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, 
     /* of a weight, of sums over keys, of the quotient */
     double relative = 2 * oracle_attention_score_error(o, row) + UNIT * (2 * n + 32);
     relative = expm1(relative) + (half ? format->unit : 0);
-    /* weights that become 0 or are rounded as subnormal numbers */
-    const double least = half && format->tiny > 0x1p-125 ? format->tiny : 0x1p-125;
-    const double exact = relative * row->weight[e] + least * row->magnitude[e] + n * 0x1p-148;
+    const double exact = relative * row->weight[e] + oracle_attention_flushed(o, row, e);
     return exact + format->unit * (fabs(row->value[e]) + exact) + format->tiny;
 }
 
 double oracle_attention_lse_bound(const oracle_attention *o, const oracle_row *row) {
     return expm1(oracle_attention_score_error(o, row) + UNIT * ((double)row->keys + 16)) +
            4 * UNIT * (fabs(row->lse) + row->logits);
+}
+
+double oracle_attention_rms_bound(const oracle_attention *o, double logits, double rows) {
+    const int32_t dtype = o->desc->rope.dtype;
+    const double unit = dtype == ROPE_F32 ? 0 : oracle_format_of(dtype)->unit;
+    /* of a row's squared error the mean, and six standard deviations */
+    const double mean = 2.0 / 3, deviations = 5;
+    return (unit + UNIT * (4 + 2 * logits)) * sqrt(mean + deviations / sqrt(rows));
 }

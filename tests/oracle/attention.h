@@ -96,5 +96,10 @@ double oracle_attention_sink(const oracle_attention *o, int64_t head, oracle_row
 /* How far element e of a row may be off, and lse: docs/numerics.md. */
 double oracle_attention_bound(const oracle_attention *o, const oracle_row *row, int64_t e);
 double oracle_attention_lse_bound(const oracle_attention *o, const oracle_row *row);
+/* What an element may lose by weights that become 0 or are rounded as subnormal numbers. */
+double oracle_attention_flushed(const oracle_attention *o, const oracle_row *row, int64_t e);
+/* How large the root mean square of errors may be over that of weights, of as many rows and with
+ * logits as large, but for what is flushed. */
+double oracle_attention_rms_bound(const oracle_attention *o, double logits, double rows);
 
 #endif

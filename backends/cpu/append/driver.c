@@ -1,24 +1,24 @@
 /* Goes through the tokens of a call, each thread through a part of them. */
-#include "backends/cpu/append/walk.h"
+#include "backends/cpu/append/context.h"
 #include "backends/cpu/partition.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
-static void run_tokens(append_walk *w, int64_t first, int64_t last) {
-    const rope_problem *p = &w->problem->rope;
-    const rope_call *call = &w->call->rope;
+static void run_tokens(append_context *ctx, int64_t first, int64_t last) {
+    const rope_problem *p = &ctx->problem->rope;
+    const rope_call *call = &ctx->call->rope;
     for (int64_t n = first; n < last; n++) {
-        w->batch = n / call->tokens;
-        w->index = n % call->tokens;
-        const rope_site site = rope_site_of(&call->position, w->batch, w->index);
-        w->place = rope_place_of(w->problem, w->call, &site);
-        w->filled = -1;
+        ctx->batch = n / call->tokens;
+        ctx->index = n % call->tokens;
+        const rope_site site = rope_site_of(&call->position, ctx->batch, ctx->index);
+        ctx->place = rope_place_of(ctx->problem, ctx->call, &site);
+        ctx->filled = -1;
         if (p->pairs)
-            rope_token_read(p, call, w->batch, w->index, &w->token);
+            rope_token_read(p, call, ctx->batch, ctx->index, &ctx->token);
         for (int tensor = 0; tensor < ROPE_APPEND_TENSORS; tensor++)
-            append_run_tensor(w, tensor);
+            append_run_tensor(ctx, tensor);
     }
 }
 
@@ -38,19 +38,19 @@ static void run_part(const cpu_append_kernel *kernel, const rope_append_problem 
                      const rope_append_call *call, int64_t bytes, int index, int parts) {
     const int64_t tokens = call->rope.batch * call->rope.tokens;
     const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
-    append_walk w;
-    w.kernel = kernel;
-    w.problem = p;
-    w.call = call;
-    w.size = cpu_dtype_size(p->rope.dtype);
-    w.in_pairs = cpu_rotates_in_pairs(&p->rope);
-    w.exceeds = bytes > policy->cache_bytes;
-    w.ahead = w.exceeds ? policy->ahead[w.size == 4] : 0;
-    w.into_l2 = policy->into_l2;
-    w.token.status = ROPE_TOKEN_PASSES;
-    run_tokens(&w, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
+    append_context ctx;
+    ctx.kernel = kernel;
+    ctx.problem = p;
+    ctx.call = call;
+    ctx.size = cpu_dtype_size(p->rope.dtype);
+    ctx.in_pairs = cpu_rotates_in_pairs(&p->rope);
+    ctx.exceeds = bytes > policy->cache_bytes;
+    ctx.ahead = ctx.exceeds ? policy->ahead[ctx.size == 4] : 0;
+    ctx.into_l2 = policy->into_l2;
+    ctx.token.status = ROPE_TOKEN_PASSES;
+    run_tokens(&ctx, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)
-    if (w.exceeds)
+    if (ctx.exceeds)
         __builtin_ia32_sfence();
 #endif
 }

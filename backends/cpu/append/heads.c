@@ -2,20 +2,20 @@
  * Some heads of one token, from step to step: from the caller's input to a stage in the L1, within
  * it, and from it to where they are stored; the last step writes there where it can.
  */
-#include "backends/cpu/append/walk.h"
+#include "backends/cpu/append/context.h"
 #include "backends/cpu/rope/head.h"
 #include "common/math/fp8.h"
 
-static char *out_of(const append_walk *w, const append_part *part, int64_t head, int size) {
+static char *out_of(const append_context *ctx, const append_part *part, int64_t head, int size) {
     const rope_append_operand *o = part->operand;
-    return (char *)o->out +
-           (w->batch * o->out_stride[0] + w->index * o->out_stride[1] + head * o->out_stride[2]) *
-               size;
+    return (char *)o->out + (ctx->batch * o->out_stride[0] + ctx->index * o->out_stride[1] +
+                             head * o->out_stride[2]) *
+                                size;
 }
 
-static char *cache_of(const append_walk *w, const append_part *part, int64_t head) {
+static char *cache_of(const append_context *ctx, const append_part *part, int64_t head) {
     return (char *)part->operand->cache +
-           rope_cache_at(part->operand, part->steps, &w->place, head, 0) *
+           rope_cache_at(part->operand, part->steps, &ctx->place, head, 0) *
                cpu_store_size(part->steps->store_dtype);
 }
 
@@ -24,108 +24,111 @@ static int caches_whole(const append_part *part) {
     return part->steps->dim_block == part->steps->head_dim && part->operand->cache_stride[4] == 1;
 }
 
-static int is_cached(const append_walk *w, const append_part *part) {
-    return part->operand->cache && w->place.status == ROPE_PLACE_GIVEN;
+static int is_cached(const append_context *ctx, const append_part *part) {
+    return part->operand->cache && ctx->place.status == ROPE_PLACE_GIVEN;
 }
 
 /* The scale of a head that is given, or where it is written. */
-static float *scale_of(const append_walk *w, const append_part *part, int64_t head) {
+static float *scale_of(const append_context *ctx, const append_part *part, int64_t head) {
     const rope_append_operand *o = part->operand;
     const int q = part->tensor == ROPE_APPEND_Q;
-    return o->scale + (q ? w->batch : w->place.page) * o->scale_stride[0] +
-           (q ? w->index : w->place.slot) * o->scale_stride[1] + head * o->scale_stride[2];
+    return o->scale + (q ? ctx->batch : ctx->place.page) * o->scale_stride[0] +
+           (q ? ctx->index : ctx->place.slot) * o->scale_stride[1] + head * o->scale_stride[2];
 }
 
 /* As much ahead of a head of the cache: within its token, else the same head of a later token,
  * which may lie anywhere; 0 where there is none. */
-static int64_t cached_ahead_of(const append_walk *w, const append_part *part, int64_t heads) {
+static int64_t cached_ahead_of(const append_context *ctx, const append_part *part, int64_t heads) {
     const rope_append_operand *o = part->operand;
     const int size = cpu_store_size(part->steps->store_dtype);
-    const int64_t index = w->index + heads / o->heads;
+    const int64_t index = ctx->index + heads / o->heads;
     if (o->heads > heads)
         return o->cache_stride[2] * heads * size;
-    if (index >= w->call->rope.tokens)
+    if (index >= ctx->call->rope.tokens)
         return 0;
-    const rope_site site = rope_site_of(&w->call->rope.position, w->batch, index);
-    const rope_place later = rope_place_of(w->problem, w->call, &site);
-    return later.status == ROPE_PLACE_GIVEN ? ((later.page - w->place.page) * o->cache_stride[0] +
-                                               (later.slot - w->place.slot) * o->cache_stride[1]) *
-                                                  size
-                                            : 0;
+    const rope_site site = rope_site_of(&ctx->call->rope.position, ctx->batch, index);
+    const rope_place later = rope_place_of(ctx->problem, ctx->call, &site);
+    return later.status == ROPE_PLACE_GIVEN
+               ? ((later.page - ctx->place.page) * o->cache_stride[0] +
+                  (later.slot - ctx->place.slot) * o->cache_stride[1]) *
+                     size
+               : 0;
 }
 
-/* From a head to that which is prefetched: w->ahead bytes of those read, in whole heads. */
-static int64_t ahead_of(const append_walk *w, const append_part *part, int64_t head) {
+/* From a head to that which is prefetched: ctx->ahead bytes of those read, in whole heads. */
+static int64_t ahead_of(const append_context *ctx, const append_part *part, int64_t head) {
     const rope_append_operand *o = part->operand;
-    const int64_t heads = w->ahead < head ? w->ahead > 0 : w->ahead / head;
+    const int64_t heads = ctx->ahead < head ? ctx->ahead > 0 : ctx->ahead / head;
     if (!o->in)
-        return heads ? cached_ahead_of(w, part, heads) : 0;
+        return heads ? cached_ahead_of(ctx, part, heads) : 0;
     return (o->heads > heads ? o->in_stride[2] * heads : o->in_stride[1] * (heads / o->heads)) *
-           w->size;
+           ctx->size;
 }
 
 /* Elements of a cached head, one after the other. */
-static void gather_cached(const append_walk *w, const append_part *part, int64_t head, char *to) {
+static void gather_cached(const append_context *ctx, const append_part *part, int64_t head,
+                          char *to) {
     const rope_append_steps *s = part->steps;
     const int size = cpu_store_size(s->store_dtype);
     const char *from = part->operand->cache;
     for (int64_t i = 0; i < s->head_dim; i++)
-        memcpy(to + i * size, from + rope_cache_at(part->operand, s, &w->place, head, i) * size,
+        memcpy(to + i * size, from + rope_cache_at(part->operand, s, &ctx->place, head, i) * size,
                (size_t)size);
 }
 
-static void load_cached(append_walk *w, const append_part *part) {
+static void load_cached(append_context *ctx, const append_part *part) {
     const rope_append_steps *s = part->steps;
     const int64_t bytes = (int64_t)s->head_dim * cpu_store_size(s->store_dtype),
-                  ahead = caches_whole(part) ? ahead_of(w, part, bytes) : 0;
+                  ahead = caches_whole(part) ? ahead_of(ctx, part, bytes) : 0;
     char row[APPEND_STAGE];
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *from = row;
         if (caches_whole(part))
-            from = cache_of(w, part, head);
+            from = cache_of(ctx, part, head);
         for (int64_t i = 0; ahead && i < bytes; i += 64)
             __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)(ahead + i)), 0, 3);
         if (!caches_whole(part))
-            gather_cached(w, part, head, row);
-        w->kernel->load(w->problem->rope.dtype, s->store_dtype,
-                        s->scale ? *scale_of(w, part, head) : 1, from,
-                        w->stage + n * append_head_bytes(w, part), s->head_dim);
+            gather_cached(ctx, part, head, row);
+        ctx->kernel->load(ctx->problem->rope.dtype, s->store_dtype,
+                          s->scale ? *scale_of(ctx, part, head) : 1, from,
+                          ctx->stage + n * append_head_bytes(ctx, part), s->head_dim);
     }
 }
 
 /* The heads that the first step takes. */
-static append_heads read_heads(append_walk *w, const append_part *part) {
+static append_heads read_heads(append_context *ctx, const append_part *part) {
     const rope_append_operand *o = part->operand;
-    const append_heads staged = {w->stage, append_head_bytes(w, part)};
-    if (!o->in && caches_whole(part) && part->steps->store_dtype == w->problem->rope.dtype)
-        return (append_heads){cache_of(w, part, part->first), o->cache_stride[2] * w->size};
+    const append_heads staged = {ctx->stage, append_head_bytes(ctx, part)};
+    if (!o->in && caches_whole(part) && part->steps->store_dtype == ctx->problem->rope.dtype)
+        return (append_heads){cache_of(ctx, part, part->first), o->cache_stride[2] * ctx->size};
     if (!o->in) {
-        load_cached(w, part);
+        load_cached(ctx, part);
         return staged;
     }
     if (o->in_stride[3] == 1)
-        return (append_heads){append_in_of(w, part, part->first), o->in_stride[2] * w->size};
+        return (append_heads){append_in_of(ctx, part, part->first), o->in_stride[2] * ctx->size};
     for (int64_t n = 0; n < part->count; n++) {
-        const cpu_head head = {append_in_of(w, part, part->first + n), w->stage + n * staged.stride,
-                               o->in_stride[3], 1};
-        cpu_copy_elements(w->size, &head, 0, part->steps->head_dim);
+        const cpu_head head = {append_in_of(ctx, part, part->first + n),
+                               ctx->stage + n * staged.stride, o->in_stride[3], 1};
+        cpu_copy_elements(ctx->size, &head, 0, part->steps->head_dim);
     }
     return staged;
 }
 
-static void normalize_heads(const append_walk *w, const append_part *part,
+static void normalize_heads(const append_context *ctx, const append_part *part,
                             const rope_norm_values *of_token, append_heads from, append_target to) {
     const rope_append_steps *s = part->steps;
-    const int64_t start = (int64_t)s->norm_offset * w->size,
-                  end = start + (int64_t)s->norm_dim * w->size, bytes = append_head_bytes(w, part);
+    const int64_t start = (int64_t)s->norm_offset * ctx->size,
+                  end = start + (int64_t)s->norm_dim * ctx->size,
+                  bytes = append_head_bytes(ctx, part);
     cpu_norm_heads h = {.x = from.data + start,
                         .y = to.data + start,
                         .x_stride = from.stride,
                         .y_stride = to.stride,
                         .count = part->count,
                         .values = of_token,
-                        .ahead = from.data == w->stage ? 0 : w->ahead};
+                        .ahead = from.data == ctx->stage ? 0 : ctx->ahead};
     if (part->operand->weight) {
         h.weight_stride = part->operand->weight_stride * cpu_dtype_size(s->weight_dtype);
         h.weight = (const char *)part->operand->weight + part->first * h.weight_stride;
@@ -135,52 +138,52 @@ static void normalize_heads(const append_walk *w, const append_part *part,
         memcpy(to.data + n * to.stride + end, from.data + n * from.stride + end,
                (size_t)(bytes - end));
     }
-    w->kernel->normalize(s, w->problem->rope.dtype, &h);
+    ctx->kernel->normalize(s, ctx->problem->rope.dtype, &h);
 }
 
-static void fill_row(append_walk *w, int tensor) {
-    const rope_problem *p = &w->problem->rope;
-    const cpu_rope_rows *rows = w->kernel->rope->rows;
-    if (w->filled == tensor || (w->filled >= 0 && !p->xpos_rate))
+static void fill_row(append_context *ctx, int tensor) {
+    const rope_problem *p = &ctx->problem->rope;
+    const cpu_rope_rows *rows = ctx->kernel->rope->rows;
+    if (ctx->filled == tensor || (ctx->filled >= 0 && !p->xpos_rate))
         return;
-    w->filled = tensor;
-    w->row = cpu_row_at(p, &w->buffer, 0);
+    ctx->filled = tensor;
+    ctx->row = cpu_row_at(p, &ctx->buffer, 0);
     if (p->angle_mode == ROPE_ANGLE_TABLE)
-        rows->read(p, &w->call->rope, &w->token, &w->row);
+        rows->read(p, &ctx->call->rope, &ctx->token, &ctx->row);
     else
-        rows->compute(p, &w->token, 1, tensor, &w->row);
+        rows->compute(p, &ctx->token, 1, tensor, &ctx->row);
 }
 
 /* Heads of a token that does not rotate: a window changes its pairing all the same. */
-static void pass_heads(const append_walk *w, const append_part *part, append_heads from,
+static void pass_heads(const append_context *ctx, const append_part *part, append_heads from,
                        append_target to) {
-    const rope_problem *p = &w->problem->rope;
+    const rope_problem *p = &ctx->problem->rope;
     const int64_t offset = p->rotary_offset[part->tensor];
     for (int64_t n = 0; n < part->count; n++) {
         const cpu_head head = {from.data + n * from.stride, to.data + n * to.stride, 1, 1},
-                       window = cpu_window_of(&head, w->size, offset);
-        cpu_copy_elements(w->size, &head, 0, part->steps->head_dim);
+                       window = cpu_window_of(&head, ctx->size, offset);
+        cpu_copy_elements(ctx->size, &head, 0, part->steps->head_dim);
         if (p->pairing_in != p->pairing_out)
-            cpu_move_window(p, w->size, &window);
+            cpu_move_window(p, ctx->size, &window);
     }
 }
 
-static int can_stream(const append_walk *w, const cpu_heads *h) {
-    const int lanes = w->kernel->rope->rows->lanes;
+static int can_stream(const append_context *ctx, const cpu_heads *h) {
+    const int lanes = ctx->kernel->rope->rows->lanes;
     const uintptr_t places =
         (uintptr_t)h->out | (uintptr_t)h->out_stride | (uintptr_t)(h->before | h->after);
-    return w->exceeds && lanes > 1 && h->in != h->out && h->problem->pairs % lanes == 0 &&
+    return ctx->exceeds && lanes > 1 && h->in != h->out && h->problem->pairs % lanes == 0 &&
            places % (4 * (uintptr_t)lanes) == 0;
 }
 
-static void rotate_heads(append_walk *w, const append_part *part, append_heads from,
+static void rotate_heads(append_context *ctx, const append_part *part, append_heads from,
                          append_target to) {
-    const rope_problem *p = &w->problem->rope;
-    const int64_t offset = (int64_t)p->rotary_offset[part->tensor] * w->size,
-                  window = 2 * (int64_t)p->pairs * w->size,
-                  after = append_head_bytes(w, part) - offset - window;
-    if (w->token.status == ROPE_TOKEN_PASSES) {
-        pass_heads(w, part, from, to);
+    const rope_problem *p = &ctx->problem->rope;
+    const int64_t offset = (int64_t)p->rotary_offset[part->tensor] * ctx->size,
+                  window = 2 * (int64_t)p->pairs * ctx->size,
+                  after = append_head_bytes(ctx, part) - offset - window;
+    if (ctx->token.status == ROPE_TOKEN_PASSES) {
+        pass_heads(ctx, part, from, to);
         return;
     }
     const int apart = from.data != to.data;
@@ -192,91 +195,91 @@ static void rotate_heads(append_walk *w, const append_part *part, append_heads f
                    .out_stride = to.stride,
                    .before = apart ? offset : 0,
                    .after = apart ? after : 0};
-    h.stream = to.data != w->stage && w->in_pairs && can_stream(w, &h);
-    h.in_ahead = from.data == w->stage ? 0 : ahead_of(w, part, h.before + window + h.after);
-    h.into_l2 = w->into_l2;
-    fill_row(w, part->tensor);
-    const cpu_rope_instances *scalar = w->kernel->rope->instances[p->dtype - ROPE_F32];
-    const cpu_rotate_heads rotate = w->kernel->rope->rows->lanes > 1
-                                        ? cpu_choose_instance(w->kernel->rope, w->in_pairs, &h)
+    h.stream = to.data != ctx->stage && ctx->in_pairs && can_stream(ctx, &h);
+    h.in_ahead = from.data == ctx->stage ? 0 : ahead_of(ctx, part, h.before + window + h.after);
+    h.into_l2 = ctx->into_l2;
+    fill_row(ctx, part->tensor);
+    const cpu_rope_instances *scalar = ctx->kernel->rope->instances[p->dtype - ROPE_F32];
+    const cpu_rotate_heads rotate = ctx->kernel->rope->rows->lanes > 1
+                                        ? cpu_choose_instance(ctx->kernel->rope, ctx->in_pairs, &h)
                                         : scalar->general;
-    rotate(&h, 1, &w->row, 1);
+    rotate(&h, 1, &ctx->row, 1);
 }
 
-static void multiply_heads(const append_walk *w, const append_part *part, append_heads from,
+static void multiply_heads(const append_context *ctx, const append_part *part, append_heads from,
                            append_target to) {
     for (int64_t n = 0; n < part->count; n++)
-        w->kernel->multiply(w->problem->rope.dtype, part->steps->factor,
-                            from.data + n * from.stride, to.data + n * to.stride,
-                            part->steps->head_dim);
+        ctx->kernel->multiply(ctx->problem->rope.dtype, part->steps->factor,
+                              from.data + n * from.stride, to.data + n * to.stride,
+                              part->steps->head_dim);
 }
 
 /* Whole lines around the cache where that serves. */
-static void copy_bytes(const append_walk *w, char *to, const char *from, int64_t bytes) {
-    const cpu_rope_rows *rows = w->kernel->rope->rows;
-    if (w->exceeds && rows->stream && ((uintptr_t)to | (uintptr_t)bytes) % 64 == 0)
+static void copy_bytes(const append_context *ctx, char *to, const char *from, int64_t bytes) {
+    const cpu_rope_rows *rows = ctx->kernel->rope->rows;
+    if (ctx->exceeds && rows->stream && ((uintptr_t)to | (uintptr_t)bytes) % 64 == 0)
         rows->stream(to, from, bytes);
     else
         memcpy(to, from, (size_t)bytes);
 }
 
 /* To elements of store_dtype side by side. */
-static void store_row(const append_walk *w, const append_part *part, int64_t head, const char *x,
-                      char *y) {
+static void store_row(const append_context *ctx, const append_part *part, int64_t head,
+                      const char *x, char *y) {
     const rope_append_steps *s = part->steps;
-    const int dtype = w->problem->rope.dtype;
+    const int dtype = ctx->problem->rope.dtype;
     float scale = 1;
     if (s->scale == ROPE_SCALE_TOKEN_HEAD_MAX)
-        *scale_of(w, part, head) = scale =
-            rope_scale_of_largest(s->store_dtype, w->kernel->largest(dtype, x, s->head_dim));
+        *scale_of(ctx, part, head) = scale =
+            rope_scale_of_largest(s->store_dtype, ctx->kernel->largest(dtype, x, s->head_dim));
     else if (s->scale)
-        scale = *scale_of(w, part, head);
-    w->kernel->store(dtype, s->store_dtype, scale, x, y, s->head_dim);
+        scale = *scale_of(ctx, part, head);
+    ctx->kernel->store(dtype, s->store_dtype, scale, x, y, s->head_dim);
 }
 
-static void store_cached(const append_walk *w, const append_part *part, append_heads from) {
+static void store_cached(const append_context *ctx, const append_part *part, append_heads from) {
     const rope_append_steps *s = part->steps;
     const int size = cpu_store_size(s->store_dtype), whole = caches_whole(part),
-              copies = s->store_dtype == w->problem->rope.dtype;
+              copies = s->store_dtype == ctx->problem->rope.dtype;
     const int64_t bytes = (int64_t)s->head_dim * size;
     char row[APPEND_STAGE];
     if (copies && whole && from.stride == bytes && part->operand->cache_stride[2] == s->head_dim) {
-        copy_bytes(w, cache_of(w, part, part->first), from.data, part->count * bytes);
+        copy_bytes(ctx, cache_of(ctx, part, part->first), from.data, part->count * bytes);
         return;
     }
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
-        char *to = whole ? cache_of(w, part, head) : row;
+        char *to = whole ? cache_of(ctx, part, head) : row;
         if (!copies)
-            store_row(w, part, head, x, to);
+            store_row(ctx, part, head, x, to);
         else if (whole)
-            copy_bytes(w, to, x, bytes);
+            copy_bytes(ctx, to, x, bytes);
         for (int64_t i = 0; i < s->head_dim && !whole; i++)
             memcpy((char *)part->operand->cache +
-                       rope_cache_at(part->operand, s, &w->place, head, i) * size,
+                       rope_cache_at(part->operand, s, &ctx->place, head, i) * size,
                    (copies ? x : row) + i * size, (size_t)size);
     }
 }
 
-static void store_out(const append_walk *w, const append_part *part, append_heads from) {
+static void store_out(const append_context *ctx, const append_part *part, append_heads from) {
     const rope_append_steps *s = part->steps;
-    const int dtype = w->problem->rope.dtype,
+    const int dtype = ctx->problem->rope.dtype,
               store_dtype = part->tensor == ROPE_APPEND_Q ? s->store_dtype : dtype,
               size = cpu_store_size(store_dtype);
     const int64_t stride = part->operand->out_stride[3];
     char row[APPEND_STAGE];
-    if (store_dtype == dtype && stride == 1 && from.data == out_of(w, part, part->first, size) &&
+    if (store_dtype == dtype && stride == 1 && from.data == out_of(ctx, part, part->first, size) &&
         from.stride == part->operand->out_stride[2] * size)
         return;
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
-        char *to = out_of(w, part, head, size);
+        char *to = out_of(ctx, part, head, size);
         if (store_dtype != dtype)
-            store_row(w, part, head, x, stride == 1 ? to : row);
+            store_row(ctx, part, head, x, stride == 1 ? to : row);
         else if (stride == 1)
-            copy_bytes(w, to, x, (int64_t)s->head_dim * size);
+            copy_bytes(ctx, to, x, (int64_t)s->head_dim * size);
         if (stride == 1)
             continue;
         const cpu_head head_to = {store_dtype == dtype ? x : row, to, 1, stride};
@@ -285,53 +288,56 @@ static void store_out(const append_walk *w, const append_part *part, append_head
 }
 
 /* Where the last step may write: out, or a cache that alone is written. */
-static append_target target_of(append_walk *w, const append_part *part) {
+static append_target target_of(append_context *ctx, const append_part *part) {
     const rope_append_steps *s = part->steps;
     const rope_append_operand *o = part->operand;
-    const int dtype = w->problem->rope.dtype, q = part->tensor == ROPE_APPEND_Q;
+    const int dtype = ctx->problem->rope.dtype, q = part->tensor == ROPE_APPEND_Q;
     if (o->out && o->out_stride[3] == 1 && (!q || s->store_dtype == dtype) &&
-        !(w->exceeds && is_cached(w, part)))
-        return (append_target){out_of(w, part, part->first, w->size), o->out_stride[2] * w->size};
-    if (!o->out && is_cached(w, part) && caches_whole(part) && s->store_dtype == dtype)
-        return (append_target){cache_of(w, part, part->first), o->cache_stride[2] * w->size};
-    return (append_target){w->stage, append_head_bytes(w, part)};
+        !(ctx->exceeds && is_cached(ctx, part)))
+        return (append_target){out_of(ctx, part, part->first, ctx->size),
+                               o->out_stride[2] * ctx->size};
+    if (!o->out && is_cached(ctx, part) && caches_whole(part) && s->store_dtype == dtype)
+        return (append_target){cache_of(ctx, part, part->first), o->cache_stride[2] * ctx->size};
+    return (append_target){ctx->stage, append_head_bytes(ctx, part)};
 }
 
-static void run_heads(append_walk *w, const append_part *part, const rope_norm_values *of_token) {
+static void run_heads(append_context *ctx, const append_part *part,
+                      const rope_norm_values *of_token) {
     enum { NORM, ROTATION, FACTOR, STEPS };
     const rope_append_steps *s = part->steps;
     const int takes[STEPS] = {s->norm != 0, s->rotates, s->factor != 1};
-    const append_target last = target_of(w, part), stage = {w->stage, append_head_bytes(w, part)};
-    append_heads at = read_heads(w, part);
+    const append_target last = target_of(ctx, part),
+                        stage = {ctx->stage, append_head_bytes(ctx, part)};
+    append_heads at = read_heads(ctx, part);
     for (int step = 0, left = takes[NORM] + takes[ROTATION] + takes[FACTOR]; step < STEPS; step++) {
         if (!takes[step])
             continue;
         const append_target to = --left ? stage : last;
         if (step == NORM)
-            normalize_heads(w, part, of_token, at, to);
+            normalize_heads(ctx, part, of_token, at, to);
         else if (step == ROTATION)
-            rotate_heads(w, part, at, to);
+            rotate_heads(ctx, part, at, to);
         else
-            multiply_heads(w, part, at, to);
+            multiply_heads(ctx, part, at, to);
         at = (append_heads){to.data, to.stride};
     }
     if (part->operand->out)
-        store_out(w, part, at);
-    if (is_cached(w, part) && at.data != cache_of(w, part, part->first))
-        store_cached(w, part, at);
+        store_out(ctx, part, at);
+    if (is_cached(ctx, part) && at.data != cache_of(ctx, part, part->first))
+        store_cached(ctx, part, at);
 }
 
-void append_run_tensor(append_walk *w, int tensor) {
-    const rope_append_steps *s = &w->problem->steps[tensor];
-    append_part part = {s, &w->call->tensor[tensor], tensor, 0, 0};
-    const int64_t heads = part.operand->heads, most = APPEND_STAGE / append_head_bytes(w, &part);
-    if (heads == 0 || (!part.operand->out && !is_cached(w, &part)))
+void append_run_tensor(append_context *ctx, int tensor) {
+    const rope_append_steps *s = &ctx->problem->steps[tensor];
+    append_part part = {s, &ctx->call->tensor[tensor], tensor, 0, 0};
+    const int64_t heads = part.operand->heads, most = APPEND_STAGE / append_head_bytes(ctx, &part);
+    if (heads == 0 || (!part.operand->out && !is_cached(ctx, &part)))
         return;
     const int of_token = s->norm && s->norm_scope == ROPE_NORM_TOKEN;
     const rope_norm_values values =
-        of_token ? append_token_values(w, &part) : (rope_norm_values){0, 0};
+        of_token ? append_token_values(ctx, &part) : (rope_norm_values){0, 0};
     for (; part.first < heads; part.first += part.count) {
         part.count = heads - part.first < most ? heads - part.first : most;
-        run_heads(w, &part, of_token ? &values : NULL);
+        run_heads(ctx, &part, of_token ? &values : NULL);
     }
 }

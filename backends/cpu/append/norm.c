@@ -1,14 +1,14 @@
 /* The values of a norm over all heads of a token. */
-#include "backends/cpu/append/walk.h"
+#include "backends/cpu/append/context.h"
 
-static void add(const append_walk *w, int sum, const char *x, int64_t n, float mean,
+static void add(const append_context *ctx, int sum, const char *x, int64_t n, float mean,
                 rope_norm_tree *tree) {
-    w->kernel->add(sum, w->problem->rope.dtype, x, n, mean, tree);
+    ctx->kernel->add(sum, ctx->problem->rope.dtype, x, n, mean, tree);
 }
 
 /* A sum over all heads of a token: blocks may span heads, so they are filled one after the other.
  */
-static float token_sum(const append_walk *w, const append_part *all, int sum, float mean) {
+static float token_sum(const append_context *ctx, const append_part *all, int sum, float mean) {
     const rope_append_operand *o = all->operand;
     const rope_append_steps *s = all->steps;
     char block[CPU_NORM_BLOCK * sizeof(float)];
@@ -16,30 +16,31 @@ static float token_sum(const append_walk *w, const append_part *all, int sum, fl
     rope_norm_tree tree;
     tree.nodes = 0;
     for (int64_t h = 0; h < o->heads; h++) {
-        const char *x = append_in_of(w, all, h) + s->norm_offset * o->in_stride[3] * w->size;
+        const char *x = append_in_of(ctx, all, h) + s->norm_offset * o->in_stride[3] * ctx->size;
         if (held == 0 && o->in_stride[3] == 1 && s->norm_dim % CPU_NORM_BLOCK == 0) {
-            add(w, sum, x, s->norm_dim, mean, &tree);
+            add(ctx, sum, x, s->norm_dim, mean, &tree);
             continue;
         }
         for (int64_t i = 0; i < s->norm_dim; i++) {
-            memcpy(block + held++ * w->size, x + i * o->in_stride[3] * w->size, (size_t)w->size);
+            memcpy(block + held++ * ctx->size, x + i * o->in_stride[3] * ctx->size,
+                   (size_t)ctx->size);
             if (held == CPU_NORM_BLOCK)
-                add(w, sum, block, held, mean, &tree), held = 0;
+                add(ctx, sum, block, held, mean, &tree), held = 0;
         }
     }
     if (held)
-        add(w, sum, block, held, mean, &tree);
+        add(ctx, sum, block, held, mean, &tree);
     return rope_norm_sum(&tree);
 }
 
-rope_norm_values append_token_values(const append_walk *w, const append_part *all) {
+rope_norm_values append_token_values(const append_context *ctx, const append_part *all) {
     const rope_append_steps *s = all->steps;
     const int64_t n = all->operand->heads * s->norm_dim;
     rope_norm_values v = {0, 0};
     if (s->norm == ROPE_NORM_LAYER)
-        v.mean = rope_norm_mean(token_sum(w, all, CPU_SUM_ELEMENTS, 0), n);
+        v.mean = rope_norm_mean(token_sum(ctx, all, CPU_SUM_ELEMENTS, 0), n);
     v.reciprocal = rope_norm_reciprocal(
-        token_sum(w, all, s->norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES,
+        token_sum(ctx, all, s->norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES,
                   v.mean),
         n, s->eps);
     return v;

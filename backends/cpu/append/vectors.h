@@ -44,6 +44,19 @@ CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x
     return count;
 }
 
+/* Levels that join `width` neighbours of vectors of nodes to one. */
+static CPU_NOINLINE void vector_join(simd_f32 *node, int nodes, int64_t width) {
+    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
+        for (int v = nodes; v < 8; v++)
+            node[v] = node[0];
+        for (int v = 0; v < nodes; v += 8)
+            node[v / 8] = simd_add_eights(&node[v]);
+    }
+    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
+        for (int v = 0; v < nodes; v += 2)
+            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+}
+
 /* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes
  * are one list, of which levels join neighbours until each list is one node. */
 CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
@@ -58,16 +71,7 @@ CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEA
         nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
     else
         nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
-    int64_t width = n / 16;
-    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
-        for (int v = nodes; v < 8; v++)
-            node[v] = node[0];
-        for (int v = 0; v < nodes; v += 8)
-            node[v / 8] = simd_add_eights(&node[v]);
-    }
-    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
-        for (int v = 0; v < nodes; v += 2)
-            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
+    vector_join(node, nodes, n / 16);
     memcpy(sums, node, (size_t)count * sizeof *sums);
 }
 
@@ -90,16 +94,9 @@ CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
     return node[0][0];
 }
 
-/* x where it is a number, else a NaN whose low half is empty: for simd_bf16_words. */
-CPU_INLINE simd_f32 vector_quiet(simd_f32 x) {
-    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
-    const simd_u32 nan = (simd_u32)(x != x), quiet = (simd_u32){0} + 0x7fc00000u;
-    return (simd_f32)simd_select(nan, quiet, (simd_u32)x);
-}
-
 /* Rounds to dtype whatever x is, but keeps no NaN's bits. */
 CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
-    simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? vector_quiet(x) : x);
+    simd_narrow(dtype, 0, y, dtype == ROPE_BF16 ? simd_quiet_nan(x) : x);
 }
 
 /* Two vectors of elements in the order in which dtype widens at the least cost: bf16 has the even
@@ -130,7 +127,7 @@ CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, const char
                       : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, at)
                                            : vector_load_two(ROPE_F32, at);
         if (wide && dtype == ROPE_BF16)
-            w = (simd_pair){vector_quiet(w.x1), vector_quiet(w.x2)};
+            w = (simd_pair){simd_quiet_nan(w.x1), simd_quiet_nan(w.x2)};
         if (s->weight == ROPE_NORM_ONE_PLUS_WEIGHT)
             w = (simd_pair){one + w.x1, one + w.x2};
         simd_store_f(weights + i, w.x1);

@@ -15,7 +15,7 @@ CPU_INLINE simd_u16 simd_to_bf16(simd_f32 x) {
 }
 #endif
 
-#include "backends/cpu/attention/soon.h"
+#include "backends/cpu/attention/prefetch.h"
 
 /* Lines that are read ahead between products: 16 times a product of 64 keys of 128 elements, which
  * beside one for each row that is packed are its 256. More of them beside rows, whose own lines
@@ -64,14 +64,15 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 }
 
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, soon_lines *soon, float *c) {
-    (void)soon;
+                                 int chunks, prefetch_lines *prefetch, float *c) {
+    (void)prefetch;
     multiply_tile(keys, bytes, 64, q, rows, 64 * (int64_t)rows, chunks, c, 16);
 }
 
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
-                                   int64_t panel_bytes, int chunks, soon_lines *soon, float *c) {
-    (void)soon;
+                                   int64_t panel_bytes, int chunks, prefetch_lines *prefetch,
+                                   float *c) {
+    (void)prefetch;
     for (int n = 0; n < 4; n++)
         multiply_tile(a, a_bytes, rows, panel + n / 2 * panel_bytes + n % 2 * 1024, 16, 2048,
                       chunks, c + 16 * n, 64);
@@ -137,7 +138,7 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 
 /* 64 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, soon_lines *soon, float *c) {
+                                 int chunks, prefetch_lines *prefetch, float *c) {
     MEMORY_BARRIER();
     _tile_zero(0);
     _tile_zero(1);
@@ -147,16 +148,16 @@ static inline void multiply_keys(const char *keys, int64_t bytes, const char *q,
         _tile_loadd(4, q, 4 * rows);
         _tile_loadd(5, keys, bytes);
         _tile_loadd(6, keys + 16 * bytes, bytes);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_dpbf16ps(0, 5, 4);
         _tile_dpbf16ps(1, 6, 4);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_loadd(5, keys + 32 * bytes, bytes);
         _tile_loadd(6, keys + 48 * bytes, bytes);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_dpbf16ps(2, 5, 4);
         _tile_dpbf16ps(3, 6, 4);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
     }
     _tile_stored(0, c, 64);
     _tile_stored(1, c + 16 * 16, 64);
@@ -167,7 +168,8 @@ static inline void multiply_keys(const char *keys, int64_t bytes, const char *q,
 
 /* Some rows of weights by 64 elements of values, of two panels. */
 static inline void multiply_values(int rows, const char *a, int64_t a_bytes, const char *panel,
-                                   int64_t panel_bytes, int chunks, soon_lines *soon, float *c) {
+                                   int64_t panel_bytes, int chunks, prefetch_lines *prefetch,
+                                   float *c) {
     (void)rows;
     MEMORY_BARRIER();
     _tile_zero(0);
@@ -178,16 +180,16 @@ static inline void multiply_values(int rows, const char *a, int64_t a_bytes, con
         _tile_loadd(4, a, a_bytes);
         _tile_loadd(5, panel, 64);
         _tile_loadd(6, panel + 1024, 64);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_dpbf16ps(0, 4, 5);
         _tile_dpbf16ps(1, 4, 6);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_loadd(5, panel + panel_bytes, 64);
         _tile_loadd(6, panel + panel_bytes + 1024, 64);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
         _tile_dpbf16ps(2, 4, 5);
         _tile_dpbf16ps(3, 4, 6);
-        read_lines(soon, LINES);
+        prefetch_next(prefetch, LINES);
     }
     _tile_stored(0, c, 256);
     _tile_stored(1, c + 16, 256);

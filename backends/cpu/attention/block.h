@@ -5,45 +5,43 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
 #define ROPEKIT_CPU_ATTENTION_BLOCK_H
 
-/* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
-
+#include "backends/cpu/attention/groups.h"
 #include "backends/cpu/attention/weights.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
 
-/* --- reads ahead --- */
+/* --- prefetches --- */
 
-/* Rows that are read soon. Reads are begun between products: many at once would wait for each
- * other, and products for them. */
-typedef struct soon_rows {
+/* Rows to prefetch between products: many prefetches at once would wait for each other, and
+ * products for them. */
+typedef struct prefetch_rows {
     const char *row[PANEL];
     int count, bytes; /* of a row */
-} soon_rows;
+} prefetch_rows;
 
 /* Of `count` keys from i on of a list of K (which 0) or V, beyond its end of the list that is read
  * next, rows of the tile's heads: the share that a head has of them, in the order of memory. */
-CPU_INLINE void find_soon(const cpu_attention_block *b, const char *const *rows, int i, int count,
-                          int end, int which, int row, soon_rows *soon) {
+CPU_INLINE void rows_to_prefetch(const cpu_attention_block *b, const char *const *rows, int i,
+                                 int count, int end, int which, int row, prefetch_rows *prefetch) {
     const int heads = b->rows / b->of_head, all = end + b->ahead_count,
               own = row / b->of_head * count;
     int head = own % heads, n = 0;
-    soon->bytes = i >= end ? b->ahead_bytes
-                           : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
+    prefetch->bytes = i >= end ? b->ahead_bytes
+                               : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
     for (i += own / heads; n < count && i < all; n++) {
-        soon->row[n] =
+        prefetch->row[n] =
             i < end ? rows[i] + head * b->step[which] : b->ahead[i - end] + head * b->ahead_step;
         if (++head == heads) {
             head = 0;
             i++;
         }
     }
-    soon->count = n;
+    prefetch->count = n;
 }
 
-CPU_INLINE void read_soon(const soon_rows *soon, int n) {
-    for (int line = 0; n < soon->count && line < soon->bytes; line += 64)
-        __builtin_prefetch(soon->row[n] + line, 0, 2);
+CPU_INLINE void prefetch_row(const prefetch_rows *prefetch, int n) {
+    for (int line = 0; n < prefetch->count && line < prefetch->bytes; line += 64)
+        __builtin_prefetch(prefetch->row[n] + line, 0, 2);
 }
 
 /* --- panels: element d of key or dimension n at [d][n] --- */
@@ -114,14 +112,14 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 
 /* `count` rows by a panel of keys. */
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
-                              const soon_rows *soon) {
+                              const prefetch_rows *prefetch) {
     const int step = (dim + PANEL - 1) / PANEL;
     simd_f32 sum[GROUP][2];
 #pragma GCC unroll 12
     for (int r = 0; r < count; r++)
         sum[r][0] = sum[r][1] = (simd_f32){0};
     for (int d = 0, n = 0, end; d < dim; n++) {
-        read_soon(soon, n);
+        prefetch_row(prefetch, n);
         end = d + step < dim ? d + step : dim;
         for (; d < end; d++, panel += PANEL) {
             const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
@@ -159,8 +157,6 @@ CPU_INLINE simd_pair values_of(int dtype, int direct, const value_source *v, int
     return (simd_pair){simd_widen(dtype, at),
                        simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
-
-typedef simd_f32 group_sum[GROUP][2];
 
 /* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */
 CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
@@ -213,57 +209,27 @@ CPU_INLINE void join_sums(int count, group_sum sum, const float *rescale, float 
 
 /* --- scores --- */
 
-/* Rows of the group that begins at one: a count that has an instance, of one head of k. */
-CPU_INLINE int group_of(const cpu_attention_block *b, int row) {
-    const int left = b->of_head - row % b->of_head;
-    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-#define BY_COUNT(count, call)                                                                      \
-    switch (count) {                                                                               \
-    case 1: {                                                                                      \
-        enum { n_ = 1 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 2: {                                                                                      \
-        enum { n_ = 2 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 4: {                                                                                      \
-        enum { n_ = 4 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 6: {                                                                                      \
-        enum { n_ = 6 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    default: {                                                                                     \
-        enum { n_ = GROUP };                                                                       \
-        call;                                                                                      \
-    }                                                                                              \
-    }
-
 /* Scores of the rows of a head that begin at one, from a panel: one copy for every dtype. */
 static CPU_NOINLINE void multiply_rows(const cpu_attention_block *b, int row, int key,
-                                       soon_rows *soon) {
+                                       prefetch_rows *prefetch) {
     for (int r = row, n; r < row + b->of_head; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         if (g.to <= key || g.from >= key + PANEL)
             continue;
         BY_COUNT(n, multiply_keys(n_, b->q + r * b->head_dim, b->head_dim, b->panel,
-                                  b->scores + r * KEYS + key, soon))
-        soon->count = 0;
+                                  b->scores + r * KEYS + key, prefetch))
+        prefetch->count = 0;
     }
 }
 
 CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int count,
                            const char *const *rows) {
     for (int r = 0; r < b->rows; r += b->of_head) {
-        soon_rows soon;
-        find_soon(b, rows, PANEL, PANEL, count, 0, r, &soon);
+        prefetch_rows prefetch;
+        rows_to_prefetch(b, rows, PANEL, PANEL, count, 0, r, &prefetch);
         pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
-        multiply_rows(b, r, key, &soon);
+        multiply_rows(b, r, key, &prefetch);
     }
 }
 
@@ -284,7 +250,7 @@ static void block_scores(const cpu_attention_block *b, int first, int count, con
 
 static void block_weights(const cpu_attention_block *b) {
     for (int r = 0, n; r < b->rows; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         const int from = g.from / SIMD_LANES * SIMD_LANES,
                   to = (g.to + SIMD_LANES - 1) / SIMD_LANES * SIMD_LANES;
@@ -334,7 +300,7 @@ CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_r
 static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d) {
     const value_source v = {.panel = b->panel};
     for (int r = row, n; r < row + b->of_head; r += n) {
-        n = group_of(b, r);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         int added = 0;
         BY_COUNT(n, added = add_group(b, r, n_, g, &v, d))
@@ -358,9 +324,10 @@ CPU_INLINE void add_few_keys(int dtype, int count, int64_t stride, const float *
 
 /* The same of n rows from r on, all dimensions. */
 CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int n,
-                             group_range keys, int count, value_source v, const soon_rows *soon) {
+                             group_range keys, int count, value_source v,
+                             const prefetch_rows *prefetch) {
     for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
-        read_soon(soon, d / PANEL);
+        prefetch_row(prefetch, d / PANEL);
         float *part = b->panel + r * b->o_stride + d;
         v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
         BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
@@ -371,16 +338,16 @@ CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int
 CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
                         const char *const *rows) {
     const value_source v = {.rows = rows};
-    soon_rows soon = {.count = 0};
+    prefetch_rows prefetch = {.count = 0};
     for (int r = 0, n; r < b->rows; r += n) {
-        soon.count = 0;
+        prefetch.count = 0;
         if (r % b->of_head == 0)
-            find_soon(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r, &soon);
-        n = group_of(b, r);
+            rows_to_prefetch(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r, &prefetch);
+        n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         const group_range keys = {.from = g.from > key ? g.from : key,
                                   .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
-        add_few_rows(dtype, b, r, n, keys, count, v, &soon);
+        add_few_rows(dtype, b, r, n, keys, count, v, &prefetch);
     }
 }
 

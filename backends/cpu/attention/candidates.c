@@ -4,16 +4,19 @@
 
 #include <stdio.h>
 
-static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
-                         char *reason) {
-    (void)device;
-    const cpu_attention_kernel *kernel = self->data;
-    const rope_attention_problem *p = problem; /* NULL: of any */
-    if (p && kernel->dtype && kernel->dtype != p->rope.dtype) {
+rope_status cpu_attention_query(const cpu_attention_kernel *kernel,
+                                const rope_attention_problem *problem, char *reason) {
+    if (problem && kernel->dtype && kernel->dtype != problem->rope.dtype) {
         snprintf(reason, ROPE_REASON_SIZE, "declined: bf16 alone");
         return ROPE_DECLINED;
     }
     return cpu_isa_query(kernel->needs, reason);
+}
+
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
+    (void)device;
+    return cpu_attention_query(self->data, problem, reason);
 }
 
 #define CANDIDATE(label, kernel, forced)                                                           \

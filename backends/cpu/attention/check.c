@@ -1,5 +1,5 @@
 /* Looks at every value in device memory that a call depends on. */
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 #include "common/status.h"
 
 static rope_status fail_boundaries(const char *name, const rope_position_map *map, int64_t n) {

@@ -48,7 +48,7 @@ CPU_INLINE int cpu_attention_padded(int dim) {
     return (dim + CPU_ATTENTION_PAD - 1) / CPU_ATTENTION_PAD * CPU_ATTENTION_PAD;
 }
 
-struct attention_walk;
+struct attention_context;
 struct attention_tile;
 
 typedef struct cpu_attention_kernel {
@@ -74,7 +74,7 @@ typedef struct cpu_attention_kernel {
     /* o = (o + 0) * factor: a zero's sign would depend on keys that have no weight. */
     void (*scale)(float *o, float factor, int n);
     /* A whole tile in another way; NULL: by the functions above. */
-    void (*attend)(const struct attention_walk *w, const struct attention_tile *tile);
+    void (*attend)(const struct attention_context *ctx, const struct attention_tile *tile);
     const cpu_kernel *rope; /* rotations; NULL: append->rope */
 } cpu_attention_kernel;
 
@@ -84,6 +84,10 @@ extern const cpu_attention_kernel cpu_attention_avx512;
 extern const cpu_attention_kernel cpu_attention_amx;
 extern const cpu_attention_kernel cpu_attention_neon;
 extern const cpu_attention_kernel cpu_attention_reference;
+
+/* As rope_candidate.query, of a kernel. */
+rope_status cpu_attention_query(const cpu_attention_kernel *kernel,
+                                const rope_attention_problem *problem, char *reason);
 
 /* Device values of a call, all of them before anything is written. */
 rope_status cpu_attention_check(const rope_attention_problem *problem,

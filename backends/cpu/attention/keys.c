@@ -1,5 +1,5 @@
 /* Where keys and values are read: views, pages, or keys that this call rotated. */
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 
 rope_key_range attention_keys_used(const rope_attention_problem *problem,
                                    const rope_attention_sequence *s) {
@@ -11,48 +11,48 @@ rope_key_range attention_keys_used(const rope_attention_problem *problem,
 }
 
 /* A view's elements of a head. */
-static attention_source view_of(const attention_walk *w, const void *data, const int64_t *stride,
-                                int64_t row, int64_t first, int64_t head) {
-    attention_source from = {.token = stride[1] * w->size, .element = stride[3] * w->size};
+static attention_source view_of(const attention_context *ctx, const void *data,
+                                const int64_t *stride, int64_t row, int64_t first, int64_t head) {
+    attention_source from = {.token = stride[1] * ctx->size, .element = stride[3] * ctx->size};
     from.base =
-        (const char *)data + (row * stride[0] + first * stride[1] + head * stride[2]) * w->size;
-    from.head = stride[2] * w->size;
+        (const char *)data + (row * stride[0] + first * stride[1] + head * stride[2]) * ctx->size;
+    from.head = stride[2] * ctx->size;
     from.staged = stride[3] != 1;
     return from;
 }
 
-static attention_source cached_of(const attention_walk *w, const rope_append_operand *o,
+static attention_source cached_of(const attention_context *ctx, const rope_append_operand *o,
                                   const rope_append_steps *steps) {
     const int whole = steps->dim_block == steps->head_dim && o->cache_stride[4] == 1;
     return (attention_source){.operand = o,
                               .steps = steps,
-                              .head = o->cache_stride[2] * w->size,
-                              .staged = !whole || steps->store_dtype != w->problem->rope.dtype};
+                              .head = o->cache_stride[2] * ctx->size,
+                              .staged = !whole || steps->store_dtype != ctx->problem->rope.dtype};
 }
 
-attention_source attention_source_of(const attention_walk *w, const rope_attention_sequence *s,
+attention_source attention_source_of(const attention_context *ctx, const rope_attention_sequence *s,
                                      int64_t head, int which) {
-    const rope_attention_call *call = w->call;
+    const rope_attention_call *call = ctx->call;
     const rope_append_operand *o = which ? &call->v : &call->k;
-    if (!which && w->problem->rotates[1] && !o->out)
+    if (!which && ctx->problem->rotates[1] && !o->out)
         return (attention_source){
-            .base = attention_kept_key(w, s, head, 0),
-            .token = (int64_t)w->problem->head_dim * w->size,
-            .head = call->k_tokens * w->problem->head_dim * w->size,
+            .base = attention_kept_key(ctx, s, head, 0),
+            .token = (int64_t)ctx->problem->head_dim * ctx->size,
+            .head = call->k_tokens * ctx->problem->head_dim * ctx->size,
         };
-    if (w->problem->cache)
-        return cached_of(w, o, which ? &w->problem->v : &w->problem->k);
-    if (!which && w->problem->rotates[1])
-        return view_of(w, o->out, o->out_stride, s->k_row, s->k_first, head);
-    return view_of(w, o->in, o->in_stride, s->k_row, s->k_first, head);
+    if (ctx->problem->cache)
+        return cached_of(ctx, o, which ? &ctx->problem->v : &ctx->problem->k);
+    if (!which && ctx->problem->rotates[1])
+        return view_of(ctx, o->out, o->out_stride, s->k_row, s->k_first, head);
+    return view_of(ctx, o->in, o->in_stride, s->k_row, s->k_first, head);
 }
 
 /* n elements of a cached head of a key, in dtype. */
-static void load_cached(const attention_walk *w, const attention_source *from,
+static void load_cached(const attention_context *ctx, const attention_source *from,
                         const rope_place *place, int64_t head, int first, int n, char *to) {
     const rope_append_operand *o = from->operand;
     const rope_append_steps *steps = from->steps;
-    const int size = cpu_store_size(steps->store_dtype), dtype = w->problem->rope.dtype,
+    const int size = cpu_store_size(steps->store_dtype), dtype = ctx->problem->rope.dtype,
               same = steps->store_dtype == dtype;
     const char *at = (const char *)o->cache;
     char row[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
@@ -70,7 +70,7 @@ static void load_cached(const attention_walk *w, const attention_source *from,
                             ? o->scale[place->page * o->scale_stride[0] +
                                        place->slot * o->scale_stride[1] + head * o->scale_stride[2]]
                             : 1;
-    w->kernel->append->load(dtype, steps->store_dtype, scale, elements, to, n);
+    ctx->kernel->append->load(dtype, steps->store_dtype, scale, elements, to, n);
 }
 
 int64_t cpu_attention_run(const rope_attention_problem *p, int64_t key, int64_t slot,
@@ -80,43 +80,43 @@ int64_t cpu_attention_run(const rope_attention_problem *p, int64_t key, int64_t 
     return run < count ? run : count;
 }
 
-static void cached_rows(const attention_walk *w, const attention_source *from,
+static void cached_rows(const attention_context *ctx, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows) {
     const rope_append_operand *o = from->operand;
-    const int64_t bytes = (int64_t)part.n * w->size, step = o->cache_stride[1] * w->size;
+    const int64_t bytes = (int64_t)part.n * ctx->size, step = o->cache_stride[1] * ctx->size;
     for (int done = 0; done < part.count;) {
         const int64_t key = part.key + done;
-        rope_place place = rope_key_place(w->problem, w->call, s, key);
-        const int64_t run = cpu_attention_run(w->problem, key, place.slot, part.count - done);
+        rope_place place = rope_key_place(ctx->problem, ctx->call, s, key);
+        const int64_t run = cpu_attention_run(ctx->problem, key, place.slot, part.count - done);
         const char *at = (const char *)o->cache +
-                         rope_cache_at(o, from->steps, &place, part.head, part.first) * w->size;
+                         rope_cache_at(o, from->steps, &place, part.head, part.first) * ctx->size;
         for (int64_t i = 0; i < run; i++, place.slot++, done++) {
             rows[done] = from->staged ? stage + done * bytes : at + i * step;
             if (from->staged)
-                load_cached(w, from, &place, part.head, part.first, part.n, stage + done * bytes);
+                load_cached(ctx, from, &place, part.head, part.first, part.n, stage + done * bytes);
         }
     }
 }
 
-void cpu_attention_rows(const attention_walk *w, const attention_source *from,
+void cpu_attention_rows(const attention_context *ctx, const attention_source *from,
                         const rope_attention_sequence *s, attention_part part, char *stage,
                         const char **rows) {
     if (from->operand) {
-        cached_rows(w, from, s, part, stage, rows);
+        cached_rows(ctx, from, s, part, stage, rows);
         return;
     }
     const int count = part.count, first = part.first, n = part.n;
     const int64_t key = part.key;
     const char *at =
-        from->base + key * from->token + first * (from->staged ? from->element : w->size);
+        from->base + key * from->token + first * (from->staged ? from->element : ctx->size);
     for (int i = 0; i < count; i++, at += from->token) {
         rows[i] = at;
         if (!from->staged)
             continue;
-        char *to = stage + (int64_t)i * n * w->size;
+        char *to = stage + (int64_t)i * n * ctx->size;
         for (int e = 0; e < n; e++)
-            memcpy(to + e * w->size, at + e * from->element, (size_t)w->size);
+            memcpy(to + e * ctx->size, at + e * from->element, (size_t)ctx->size);
         rows[i] = to;
     }
 }

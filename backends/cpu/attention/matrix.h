@@ -13,7 +13,7 @@
 /* Keys, or elements of values, and rows of a product of two tiles by two. */
 enum { PANEL = 32, ROWS = 32, TILE = 1024, SIDE = 16 };
 
-#include "backends/cpu/attention/soon.h"
+#include "backends/cpu/attention/prefetch.h"
 #include "backends/cpu/attention/weights.h"
 
 /* --- panels: tiles whose row n has words 16 m + n of 16 columns --- */
@@ -59,13 +59,13 @@ CPU_INLINE void pack_last(const char *const *column, int count, int64_t at, char
 /* PANEL keys, or `count`, from `at` bytes on: tiles [32 elements][half of the keys]. Returns
  * whether one may have large elements. */
 static int pack_keys(const cpu_attention_block *b, const char *const *rows, int count, int64_t at,
-                     soon_lines *soon, char *panel) {
+                     prefetch_lines *prefetch, char *panel) {
     const int words = b->head_dim / 2, chunks = (b->head_dim + 31) / 32;
     simd_u32 large = {0};
     for (int c = 0; c < chunks; c++)
         for (int half = 0; half < 2; half++) {
             char *tile = panel + (2 * c + half) * TILE;
-            read_lines(soon, PANEL / 2);
+            prefetch_next(prefetch, PANEL / 2);
             for (int k = 0; k < SIDE; k += SIMD_LANES)
                 for (int w = 0; w < SIDE; w += SIMD_LANES)
                     pack_square(rows + half * SIDE + k, count - half * SIDE - k,
@@ -115,11 +115,11 @@ enum { VALUE_TILES = KEYS / 32 * 2 * TILE };
 
 /* Whole panels of whole tiles of keys, beside which `lines` of each pair of keys are read ahead. */
 CPU_INLINE void pack_whole(int panels, const char *const *rows, int from, int to, int64_t at,
-                           int lines, soon_lines *soon, char *tiles) {
+                           int lines, prefetch_lines *prefetch, char *tiles) {
     for (int k = from; k < to; k += 2) {
         const char *x = rows[k] + at, *y = rows[k + 1] + at;
         char *tile = tiles + (int64_t)(k / 32) * 2 * TILE + k % 32 / 2 * 64;
-        read_lines(soon, lines);
+        prefetch_next(prefetch, lines);
         for (int i = 0; i < panels; i++)
             for (int w = 0; w < SIDE; w += SIMD_LANES)
                 pack_pair(load_once(x + 64 * i + 4 * w), load_once(y + 64 * i + 4 * w),
@@ -129,9 +129,10 @@ CPU_INLINE void pack_whole(int panels, const char *const *rows, int from, int to
 
 /* The values of a block's keys for some panels, which are VALUE_TILES apart. */
 CPU_INLINE void pack_panels(int panels, const cpu_attention_block *b, const char *const *rows,
-                            int64_t at, int count, int lines, soon_lines *soon, char *tiles) {
+                            int64_t at, int count, int lines, prefetch_lines *prefetch,
+                            char *tiles) {
     const int whole = b->from % 32 == 0 && count >= panels * PANEL ? b->to / 32 * 32 : b->from;
-    pack_whole(panels, rows, b->from, whole, at, lines, soon, tiles);
+    pack_whole(panels, rows, b->from, whole, at, lines, prefetch, tiles);
     for (int i = 0; i < panels && whole < b->to; i++)
         pack_values(b, rows, whole, b->to, at + 2 * i * PANEL, count - i * PANEL, -1,
                     tiles + i * VALUE_TILES);
@@ -201,15 +202,15 @@ static void matrix_queries(const cpu_attention_block *b) {
 /* FEW_KEYS keys, or `count`, from `at` bytes on, side by side and padded as q is. Returns whether
  * one has large elements. */
 static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *const *rows, int count,
-                                  int64_t at, soon_lines *soon, char *to) {
+                                  int64_t at, prefetch_lines *prefetch, char *to) {
     const int64_t bytes = b->q_bytes, whole = b->head_dim / 32 * 64;
-    soon_lines lines = *soon;
+    prefetch_lines lines = *prefetch;
     simd_u32 large = {0};
     if (count > FEW_KEYS)
         count = FEW_KEYS;
     for (int n = 0; n < count; n++, to += bytes) {
         const char *row = rows[n] + at;
-        read_lines(&lines, 1);
+        prefetch_next(&lines, 1);
         for (int64_t i = 0; i < whole; i += sizeof large) {
             const simd_u32 x = load_once(row + i);
             large |= large_words(x);
@@ -222,13 +223,13 @@ static CPU_NOINLINE int copy_keys(const cpu_attention_block *b, const char *cons
         }
     }
     memset(to, 0, (size_t)((FEW_KEYS - count) * bytes));
-    *soon = lines;
+    *prefetch = lines;
     return simd_any(large);
 }
 
 /* From [key][row] to the scores of rows from `row` on and keys from `key` on. */
-static void turn_scores(const cpu_attention_block *b, int row, int key, int count,
-                        const float *sums) {
+static void transpose_scores(const cpu_attention_block *b, int row, int key, int count,
+                             const float *sums) {
     for (int n = 0; n < count && n < FEW_KEYS; n += SIMD_LANES)
         for (int c = 0; c < b->of_head; c += SIMD_LANES) {
             simd_u32 x[SIMD_LANES];
@@ -245,15 +246,15 @@ static void few_scores(const cpu_attention_block *b, int first, int count, const
     const int large = some_large(b), chunks = (b->head_dim + 31) / 32;
     MATRIX_BEGIN_KEYS(b->of_head);
     for (int key = first; key < first + count; key += FEW_KEYS) {
-        soon_lines soon = find_lines(b, key - first, FEW_KEYS);
+        prefetch_lines prefetch = lines_to_prefetch(b, key - first, FEW_KEYS);
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
             const int left = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
-            const int large_keys = copy_keys(b, rows, left, at, &soon, (char *)b->panel);
+            const int large_keys = copy_keys(b, rows, left, at, &prefetch, (char *)b->panel);
             MATRIX_KEYS((const char *)b->panel, b->q_bytes, few_queries(b, row), b->of_head, chunks,
-                        &soon, sums);
-            turn_scores(b, row, key, left, sums);
+                        &prefetch, sums);
+            transpose_scores(b, row, key, left, sums);
             for (int i = 0; i < FEW_KEYS && i < left && (large || large_keys); i += PANEL)
                 add_large(b, row, key + i, left - i, at, rows + i);
         }
@@ -274,10 +275,10 @@ static void matrix_scores(const cpu_attention_block *b, int first, int count,
     for (int key = first; key < first + count; key += PANEL)
         for (int row = 0; row < b->rows; row += b->of_head) {
             const char *const *rows = k + (key - first);
-            soon_lines soon = find_lines(b, key - first, PANEL);
+            prefetch_lines prefetch = lines_to_prefetch(b, key - first, PANEL);
             const int left_keys = first + count - key;
             const int64_t at = row / b->of_head * b->step[0];
-            const int large_keys = pack_keys(b, rows, left_keys, at, &soon, panel);
+            const int large_keys = pack_keys(b, rows, left_keys, at, &prefetch, panel);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r, n = left < ROWS ? left : ROWS;
                 const group_range g = range_of(b, r, n);
@@ -393,7 +394,7 @@ CPU_INLINE void join_row(const cpu_attention_block *b, int row, group_range g, v
     }
     if (simd_any(small))
         small = small_sums(b, v, sum);
-    if (g.partial && simd_any(odd)) {
+    if ((g.partial || (g.from | g.to) % 32) && simd_any(odd)) { /* tiles have other keys too */
         add_seen(b, row, g, v, sum);
         small = ~(simd_u32){0};
     }
@@ -433,21 +434,21 @@ CPU_INLINE value_panel panel_of(const cpu_attention_block *b, const char *const 
 
 /* Sums of one panel or of two, which are [row][panel]. */
 static void few_sums(const cpu_attention_block *b, int row, int panels, value_panel p[2],
-                     soon_lines *soon) {
+                     prefetch_lines *prefetch) {
     float sums[SIDE][2][PANEL] __attribute__((aligned(64)));
     const group_range g = range_of(b, row, b->of_head);
     if (g.from >= g.to)
         return;
     MATRIX_VALUES(b->of_head, (const char *)(b->scores + row * KEYS) + g.from / 32 * 64,
                   (int64_t)(KEYS * sizeof(float)), p[0].tiles + g.from / 32 * 2 * TILE,
-                  (panels - 1) * VALUE_TILES, (g.to + 31) / 32 - g.from / 32, soon, sums[0][0]);
+                  (panels - 1) * VALUE_TILES, (g.to + 31) / 32 - g.from / 32, prefetch, sums[0][0]);
     for (int i = 0; i < b->of_head; i++)
         for (int n = 0; n < panels; n++)
             join_row(b, row + i, g, &p[n], sums[i][n]);
 }
 
 static void few_values(const cpu_attention_block *b, int first, int count, const char *const *v) {
-    soon_lines soon = find_lines(b, 0, KEYS);
+    prefetch_lines prefetch = lines_to_prefetch(b, 0, KEYS);
     MATRIX_BEGIN_VALUES(b->of_head);
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += 2 * PANEL) {
@@ -455,10 +456,10 @@ static void few_values(const cpu_attention_block *b, int first, int count, const
             value_panel p[2] = {panel_of(b, v, row, first, d, count, 0),
                                 panel_of(b, v, row, first, d + PANEL, count, 1)};
             if (panels == 2)
-                pack_panels(2, b, v, p[0].at, count - d, 1, &soon, p[0].tiles);
+                pack_panels(2, b, v, p[0].at, count - d, 1, &prefetch, p[0].tiles);
             else
-                pack_panels(1, b, v, p[0].at, count - d, 1, &soon, p[0].tiles);
-            few_sums(b, row, panels, p, &soon);
+                pack_panels(1, b, v, p[0].at, count - d, 1, &prefetch, p[0].tiles);
+            few_sums(b, row, panels, p, &prefetch);
         }
     MATRIX_END();
 }
@@ -469,12 +470,12 @@ static void matrix_values(const cpu_attention_block *b, int first, int count,
         few_values(b, first, count, v);
         return;
     }
-    soon_lines soon = find_lines(b, 0, KEYS);
+    prefetch_lines prefetch = lines_to_prefetch(b, 0, KEYS);
     MATRIX_BEGIN();
     for (int row = 0; row < b->rows; row += b->of_head)
         for (int d = 0; d < count; d += PANEL) {
             value_panel p = panel_of(b, v, row, first, d, count, 0);
-            pack_panels(1, b, v, p.at, p.count, 2, &soon, p.tiles);
+            pack_panels(1, b, v, p.at, p.count, 2, &prefetch, p.tiles);
             for (int r = row; r < row + b->of_head; r += ROWS) {
                 const int left = row + b->of_head - r;
                 add_rows(b, r, left < ROWS ? left : ROWS, &p);

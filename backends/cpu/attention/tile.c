@@ -1,5 +1,5 @@
 /* A tile: rows of queries that share a head of keys, from block to block of its keys. */
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 
 #include <math.h>
 #include <sched.h>
@@ -9,7 +9,7 @@
 enum { FRAME = 112 * 1024, STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4 };
 
 typedef struct tile_state {
-    const attention_walk *w;
+    const attention_context *ctx;
     const attention_tile *tile;
     int64_t first, last; /* splits */
     cpu_attention_block block;
@@ -24,18 +24,18 @@ typedef struct tile_state {
     int64_t found;                            /* key of the block of rows[0] */
 } tile_state;
 
-static int64_t panel_bytes(const attention_walk *w) {
-    const int q = cpu_attention_padded(w->problem->head_dim), v = w->problem->v_head_dim,
+static int64_t panel_bytes(const attention_context *ctx) {
+    const int q = cpu_attention_padded(ctx->problem->head_dim), v = ctx->problem->v_head_dim,
               longer = q > v ? q : v;
     return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
            (int64_t)sizeof(float);
 }
 
-int64_t attention_tile_rows(const attention_walk *w) {
-    const int64_t q = (cpu_attention_padded(w->problem->head_dim) + CPU_ATTENTION_BLOCK) *
+int64_t attention_tile_rows(const attention_context *ctx) {
+    const int64_t q = (cpu_attention_padded(ctx->problem->head_dim) + CPU_ATTENTION_BLOCK) *
                       (int64_t)sizeof(float),
-                  o = 2 * cpu_attention_padded(w->problem->v_head_dim) * (int64_t)sizeof(float),
-                  of_q = (FRAME - panel_bytes(w)) / q, of_o = FRAME / o,
+                  o = 2 * cpu_attention_padded(ctx->problem->v_head_dim) * (int64_t)sizeof(float),
+                  of_q = (FRAME - panel_bytes(ctx)) / q, of_o = FRAME / o,
                   rows = of_q < of_o ? of_q : of_o;
     return rows < CPU_ATTENTION_ROWS ? rows : CPU_ATTENTION_ROWS;
 }
@@ -62,15 +62,15 @@ static void read_tree(tile_state *t, int64_t begin) {
     const rope_attention_sequence *s = &t->tile->s;
     cpu_attention_block *b = &t->block;
     b->seen = NULL;
-    if (t->w->problem->mask != ROPE_MASK_TREE ||
-        begin + b->to <= s->k_count - t->w->call->tree_keys)
+    if (t->ctx->problem->mask != ROPE_MASK_TREE ||
+        begin + b->to <= s->k_count - t->ctx->call->tree_keys)
         return;
     b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32]) t->bits;
     for (int r = 0; r < b->rows; r++) {
-        const int64_t i = attention_query_of(t->w, t->tile, r);
+        const int64_t i = attention_query_of(t->ctx, t->tile, r);
         memset(t->bits[r], 0, sizeof t->bits[r]);
         for (int k = b->first[r]; k < b->last[r]; k++)
-            t->bits[r][k / 32] |= (uint32_t)rope_tree_sees(t->w->call, s, i, begin + k) << k % 32;
+            t->bits[r][k / 32] |= (uint32_t)rope_tree_sees(t->ctx->call, s, i, begin + k) << k % 32;
     }
 }
 
@@ -81,7 +81,7 @@ static void find_rows(tile_state *t, int which, int64_t begin) {
     t->count[which] = 0;
     if (t->source[which].staged || from >= to)
         return;
-    cpu_attention_rows(t->w, &t->source[which], &t->tile->s,
+    cpu_attention_rows(t->ctx, &t->source[which], &t->tile->s,
                        (attention_part){t->tile->head, begin + from, to - from, 0,
                                         which ? t->block.v_head_dim : t->block.head_dim},
                        NULL, t->rows[which] + from);
@@ -89,12 +89,12 @@ static void find_rows(tile_state *t, int which, int64_t begin) {
 }
 
 /* What is read next, while a kernel computes. */
-static void read_ahead(tile_state *t, int which, int64_t begin) {
+static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
     cpu_attention_block *b = &t->block;
     find_rows(t, which, begin);
     b->ahead = t->rows[which] + in_block(t->tile->seen.first - begin);
     b->ahead_count = t->count[which];
-    b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->w->size;
+    b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->ctx->size;
     b->ahead_step = b->step[which];
 }
 
@@ -106,37 +106,37 @@ static int staged_step(const tile_state *t, int which, int all, int64_t bytes, i
 }
 
 static void run_scores(tile_state *t, int64_t begin, char *stage) {
-    const attention_walk *w = t->w;
+    const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
-    const int panel = w->kernel->panel, whole = b->from / panel * panel,
-              step = staged_step(t, 0, b->to - whole, (int64_t)b->head_dim * w->size, panel);
+    const int panel = ctx->kernel->panel, whole = b->from / panel * panel,
+              step = staged_step(t, 0, b->to - whole, (int64_t)b->head_dim * ctx->size, panel);
     const char **rows = t->rows[0];
     for (int k = whole, count; k < b->to; k += count) {
         const int from = k < b->from ? b->from : k;
         count = b->to - k < step ? b->to - k : step;
         if (t->source[0].staged)
             cpu_attention_rows(
-                w, &t->source[0], &t->tile->s,
+                ctx, &t->source[0], &t->tile->s,
                 (attention_part){t->tile->head, begin + from, k + count - from, 0, b->head_dim},
                 stage, rows + from);
         for (int i = k; i < from; i++)
             rows[i] = rows[from];
-        w->kernel->scores(b, k, count, rows + k);
+        ctx->kernel->scores(b, k, count, rows + k);
     }
 }
 
 static void run_values(tile_state *t, int64_t begin, char *stage) {
-    const attention_walk *w = t->w;
+    const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
     const int keys = b->to - b->from,
-              step = staged_step(t, 1, b->v_head_dim, (int64_t)keys * w->size, CPU_ATTENTION_PAD);
+              step = staged_step(t, 1, b->v_head_dim, (int64_t)keys * ctx->size, CPU_ATTENTION_PAD);
     for (int d = 0, count; d < b->v_head_dim; d += count) {
         count = b->v_head_dim - d < step ? b->v_head_dim - d : step;
         if (t->source[1].staged)
-            cpu_attention_rows(w, &t->source[1], &t->tile->s,
+            cpu_attention_rows(ctx, &t->source[1], &t->tile->s,
                                (attention_part){t->tile->head, begin + b->from, keys, d, count},
                                stage, t->rows[1] + b->from);
-        w->kernel->values(b, d, count, t->rows[1]);
+        ctx->kernel->values(b, d, count, t->rows[1]);
     }
 }
 
@@ -147,10 +147,10 @@ static void run_block(tile_state *t, int64_t begin, int64_t next, char *stage) {
     read_tree(t, begin);
     if (t->found != begin)
         find_rows(t, 0, begin);
-    read_ahead(t, 1, begin);
+    prefetch_ahead(t, 1, begin);
     run_scores(t, begin, stage);
-    t->w->kernel->weights(&t->block);
-    read_ahead(t, 0, next);
+    t->ctx->kernel->weights(&t->block);
+    prefetch_ahead(t, 0, next);
     t->found = next;
     run_values(t, begin, stage);
 }
@@ -187,44 +187,45 @@ static void run_all(tile_state *t, int64_t first, int64_t last) {
     for (int64_t split = first + 1; split < last; split++) {
         run_split(t, split);
         for (int r = 0; r < b->rows; r++)
-            t->w->kernel->join(t->total + r * b->o_stride, &t->total_max[r], &t->total_sum[r],
-                               b->o + r * b->o_stride, t->max[r], t->sum[r], b->o_stride);
+            t->ctx->kernel->join(t->total + r * b->o_stride, &t->total_max[r], &t->total_sum[r],
+                                 b->o + r * b->o_stride, t->max[r], t->sum[r], b->o_stride);
     }
     const int joined = last - first > 1;
     for (int r = 0; r < b->rows; r++)
-        attention_finish(t->w, t->tile, r, joined ? t->total_max[r] : t->max[r],
+        attention_finish(t->ctx, t->tile, r, joined ? t->total_max[r] : t->max[r],
                          joined ? t->total_sum[r] : t->sum[r],
                          (joined ? t->total : b->o) + r * b->o_stride);
 }
 
 /* Splits of a tile join in order, each by the thread that has it once the one before is done. */
 static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
-    const attention_walk *w = t->w;
+    const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
-    const int64_t heads = w->call->rope.tensor[0].heads, length = b->o_stride + 2;
+    const int64_t heads = ctx->call->rope.tensor[0].heads, length = b->o_stride + 2;
     int64_t at[CPU_ATTENTION_ROWS] = {0};
     for (int r = 0; r < b->rows; r++)
-        at[r] = (t->tile->s.q_row * w->call->rope.tokens + t->tile->s.q_first +
-                 attention_query_of(w, t->tile, r)) *
+        at[r] = (t->tile->s.q_row * ctx->call->rope.tokens + t->tile->s.q_first +
+                 attention_query_of(ctx, t->tile, r)) *
                     heads +
-                attention_head_of(w, t->tile, r);
-    int32_t *done = &w->space.done[at[0]];
+                attention_head_of(ctx, t->tile, r);
+    int32_t *done = &ctx->workspace.done[at[0]];
     run_split(t, split);
     for (int spins = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) != (int32_t)(split - first);)
         if (++spins % 64 == 0)
             sched_yield();
     for (int r = 0; r < b->rows; r++) {
-        float *total = w->space.totals + at[r] * length, *max = total + b->o_stride, *sum = max + 1;
+        float *total = ctx->workspace.totals + at[r] * length, *max = total + b->o_stride,
+              *sum = max + 1;
         const float *o = b->o + r * b->o_stride;
         if (split == first) {
             memcpy(total, o, (size_t)b->o_stride * sizeof *o);
             *max = t->max[r];
             *sum = t->sum[r];
         } else {
-            w->kernel->join(total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
+            ctx->kernel->join(total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
         }
         if (split == last - 1)
-            attention_finish(w, t->tile, r, *max, *sum, total);
+            attention_finish(ctx, t->tile, r, *max, *sum, total);
     }
     __atomic_store_n(done, (int32_t)(split - first + 1), __ATOMIC_RELEASE);
 }
@@ -243,7 +244,7 @@ static CPU_NOINLINE void run_results(tile_state *t, int64_t split) {
 }
 
 static void fill_block(tile_state *t, float *memory) {
-    const rope_attention_problem *p = t->w->problem;
+    const rope_attention_problem *p = t->ctx->problem;
     cpu_attention_block *b = &t->block;
     const float log2e = 0x1.715476p+0f;
     b->dtype = p->rope.dtype;
@@ -256,19 +257,20 @@ static void fill_block(tile_state *t, float *memory) {
     b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
     b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
     b->panel = memory;
-    b->q = memory + panel_bytes(t->w) / (int64_t)sizeof(float);
-    b->q_bytes = attention_q_bytes(t->w);
-    b->scores = memory + (panel_bytes(t->w) + b->rows * b->q_bytes) / (int64_t)sizeof(float);
+    b->q = memory + panel_bytes(t->ctx) / (int64_t)sizeof(float);
+    b->q_bytes = attention_q_bytes(t->ctx);
+    b->scores = memory + (panel_bytes(t->ctx) + b->rows * b->q_bytes) / (int64_t)sizeof(float);
     b->max = t->max;
     b->sum = t->sum;
     b->rescale = t->rescale;
 }
 
-void attention_tile_attend(const attention_walk *w, const attention_tile *tile, int64_t split) {
+void attention_tile_attend(const attention_context *ctx, const attention_tile *tile,
+                           int64_t split) {
     float memory[FRAME / sizeof(float)] __attribute__((aligned(64)));
     const int empty = tile->seen.first >= tile->seen.last;
     tile_state t;
-    t.w = w;
+    t.ctx = ctx;
     t.tile = tile;
     t.first = empty ? 0 : tile->seen.first / CPU_ATTENTION_SPLIT;
     t.last = empty ? 1 : (tile->seen.last - 1) / CPU_ATTENTION_SPLIT + 1;
@@ -277,14 +279,14 @@ void attention_tile_attend(const attention_walk *w, const attention_tile *tile, 
         return;
     fill_block(&t, memory);
     for (int r = 0; r < t.block.rows; r++)
-        t.seen[r] = rope_keys_seen(w->problem, &tile->s,
-                                   rope_query_index(&tile->s, attention_query_of(w, tile, r)));
+        t.seen[r] = rope_keys_seen(ctx->problem, &tile->s,
+                                   rope_query_index(&tile->s, attention_query_of(ctx, tile, r)));
     for (int which = 0; which < 2; which++) {
-        t.source[which] = attention_source_of(w, &tile->s, tile->head, which);
+        t.source[which] = attention_source_of(ctx, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;
     }
-    attention_queries(w, tile, (char *)memory, (char *)(memory + (t.block.q - memory)));
-    if (w->kernel->queries)
-        w->kernel->queries(&t.block);
+    attention_queries(ctx, tile, (char *)memory, (char *)(memory + (t.block.q - memory)));
+    if (ctx->kernel->queries)
+        ctx->kernel->queries(&t.block);
     run_results(&t, split);
 }

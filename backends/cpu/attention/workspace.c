@@ -1,5 +1,5 @@
 /* What a workspace of "attention" holds. */
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 #include "common/status.h"
 
 /* More rows than this are as many tasks as threads need without splits. */
@@ -11,7 +11,7 @@ typedef struct extent {
     int totals;                                           /* of splits */
 } extent;
 
-int attention_space_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
+int attention_workspace_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
     int64_t product;
     return __builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
            __builtin_mul_overflow(product, d, &product) ||
@@ -29,17 +29,17 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (!e->totals || e->k_tokens <= CPU_ATTENTION_SPLIT)
         rows = 0;
     at[0] = 0;
-    if (e->keys && attention_space_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
+    if (e->keys && attention_workspace_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[1] = bytes;
     if (e->queries && p->head_dim > p->v_head_dim &&
-        attention_space_add(&bytes, e->q_tokens, e->q_heads, head, 1))
+        attention_workspace_add(&bytes, e->q_tokens, e->q_heads, head, 1))
         return 0;
     at[2] = bytes;
-    if (attention_space_add(&bytes, rows, stride + 2, 4, 1))
+    if (attention_workspace_add(&bytes, rows, stride + 2, 4, 1))
         return 0;
     at[3] = bytes;
-    if (attention_space_add(&bytes, rows, 4, 1, 1))
+    if (attention_workspace_add(&bytes, rows, 4, 1, 1))
         return 0;
     at[4] = bytes;
     return 1;
@@ -70,8 +70,8 @@ rope_status cpu_attention_workspace(const void *problem, const void *kernel, con
     return ROPE_OK;
 }
 
-attention_space attention_space_of(const rope_attention_problem *p, const rope_attention_call *call,
-                                   void *workspace) {
+attention_workspace attention_workspace_of(const rope_attention_problem *p,
+                                           const rope_attention_call *call, void *workspace) {
     const int64_t rows = p->cache ? rope_attention_sequences(call) : call->rope.batch,
                   heads = call->rope.tensor[0].heads, tokens = call->rope.batch * call->rope.tokens;
     const extent e = {.q_heads = heads,
@@ -83,16 +83,16 @@ attention_space attention_space_of(const rope_attention_problem *p, const rope_a
                       .queries = p->rotates[0] && !call->rope.tensor[0].out,
                       .totals = tokens <= SPLIT_ROWS / heads};
     int64_t at[5];
-    attention_space space = {.bytes = SIZE_MAX};
+    attention_workspace parts = {.bytes = SIZE_MAX};
     if (!measure(p, &e, at))
-        return space;
-    space.bytes = (size_t)at[4];
-    space.keys = space.begin = (char *)workspace;
+        return parts;
+    parts.bytes = (size_t)at[4];
+    parts.keys = parts.begin = (char *)workspace;
     if (at[2] != at[1])
-        space.queries = space.begin + at[1];
+        parts.queries = parts.begin + at[1];
     if (at[3] != at[2]) {
-        space.totals = (float *)(void *)(space.begin + at[2]);
-        space.done = (int32_t *)(void *)(space.begin + at[3]);
+        parts.totals = (float *)(void *)(parts.begin + at[2]);
+        parts.done = (int32_t *)(void *)(parts.begin + at[3]);
     }
-    return space;
+    return parts;
 }

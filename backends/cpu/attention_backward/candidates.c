@@ -2,18 +2,11 @@
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/candidate_lists.h"
 
-#include <stdio.h>
-
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
     (void)device;
-    const cpu_attention_kernel *kernel = ((const cpu_backward_kernel *)self->data)->attention;
-    const rope_attention_problem *p = problem; /* NULL: of any */
-    if (p && kernel->dtype && kernel->dtype != p->rope.dtype) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: bf16 alone");
-        return ROPE_DECLINED;
-    }
-    return cpu_isa_query(kernel->needs, reason);
+    return cpu_attention_query(((const cpu_backward_kernel *)self->data)->attention, problem,
+                               reason);
 }
 
 #define CANDIDATE(label, kernel, forced)                                                           \

@@ -5,43 +5,10 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
 
+#include "backends/cpu/attention/groups.h"
 #include "backends/cpu/attention_backward/weights.h"
 
-/* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
-
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CELL % GROUP == 0 && CELL % PANEL == 0, "whole");
-
-typedef simd_f32 group_sum[GROUP][2];
-
-/* A count that has an instance. */
-CPU_INLINE int group_of(int left) {
-    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-#define BY_COUNT(count, call)                                                                      \
-    switch (count) {                                                                               \
-    case 1: {                                                                                      \
-        enum { n_ = 1 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 2: {                                                                                      \
-        enum { n_ = 2 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 4: {                                                                                      \
-        enum { n_ = 4 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    case 6: {                                                                                      \
-        enum { n_ = 6 };                                                                           \
-        call;                                                                                      \
-    } break;                                                                                       \
-    default: {                                                                                     \
-        enum { n_ = GROUP };                                                                       \
-        call;                                                                                      \
-    }                                                                                              \
-    }
 
 /* sum = the chain of a[i][j] * b[j] over `steps` j, for `count` i. */
 CPU_INLINE void multiply(int count, const float *a, int64_t a_row, int64_t a_step, int steps,

@@ -13,29 +13,29 @@
 /* --- before the tiles --- */
 
 /* One thread's part of the rotations that the forward did not leave. */
-static void rotate_first(const backward_walk *b, int index, int parts) {
-    attention_walk w = b->w;
-    rope_attention_problem p = *w.problem;
+static void rotate_first(const backward_context *b, int index, int parts) {
+    attention_context ctx = b->ctx;
+    rope_attention_problem p = *ctx.problem;
     if (b->given->forward.k.out)
         p.rotates[1] = 0;
     if (b->given->forward.rope.tensor[0].out)
-        w.rotated = NULL;
-    w.problem = &p;
-    attention_rotate_first(&w, index, parts);
+        ctx.rotated = NULL;
+    ctx.problem = &p;
+    attention_rotate_first(&ctx, index, parts);
 }
 
-static void fill_delta(const backward_walk *b, int index, int parts) {
-    const int n = b->w.problem->v_head_dim;
+static void fill_delta(const backward_context *b, int index, int parts) {
+    const int n = b->ctx.problem->v_head_dim;
     float out[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
-    for (int64_t i = 0; i < b->w.sequences; i++) {
-        const int64_t heads = b->w.call->k.heads;
-        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, b->w.call, i),
+    for (int64_t i = 0; i < b->ctx.sequences; i++) {
+        const int64_t heads = b->ctx.call->k.heads;
+        attention_tile t = {.s = rope_attention_sequence_of(b->ctx.problem, b->ctx.call, i),
                             .heads = 1};
-        const int64_t rows = t.s.q_count * b->w.group, all = rows * heads;
+        const int64_t rows = t.s.q_count * b->ctx.group, all = rows * heads;
         t.count = rows;
         for (int64_t r = cpu_part(all, index, parts); r < cpu_part(all, index + 1, parts); r++) {
             t.head = r / rows;
-            backward_load_row(b, &t, r % rows, b->w.call->out, b->w.call->out_stride, n, out);
+            backward_load_row(b, &t, r % rows, b->ctx.call->out, b->ctx.call->out_stride, n, out);
             backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, n, dout);
             *backward_delta(b, &t, r % rows) = b->kernel->dot(out, dout, n);
         }
@@ -45,15 +45,15 @@ static void fill_delta(const backward_walk *b, int index, int parts) {
 /* --- tasks --- */
 
 /* Keys ahead of those that some query may see, and behind them. */
-static void store_unseen(const backward_walk *b, const backward_tile *t, rope_key_range used) {
+static void store_unseen(const backward_context *b, const backward_tile *t, rope_key_range used) {
     static const float zeros[ROPE_MAX_ATTENTION_HEAD_DIM];
     for (int64_t k = t->first; k < t->first + t->count; k++)
         if (k < used.first || k >= used.last)
             backward_store_key(b, t, k, b->given->dk ? zeros : NULL, b->given->dv ? zeros : NULL);
 }
 
-static void run_keys(const backward_walk *b, backward_tile *t) {
-    const rope_key_range used = attention_keys_used(b->w.problem, &t->s);
+static void run_keys(const backward_context *b, backward_tile *t) {
+    const rope_key_range used = attention_keys_used(b->ctx.problem, &t->s);
     const int64_t last = t->first + t->count;
     store_unseen(b, t, used);
     t->first = t->first > used.first ? t->first : used.first;
@@ -63,17 +63,17 @@ static void run_keys(const backward_walk *b, backward_tile *t) {
 }
 
 /* A row that sees no key has an out that no sink changes. */
-static void run_sink(const backward_walk *b, int64_t head) {
-    const double sink = (double)cpu_load(b->w.problem->sink_dtype, b->w.call->sinks, head);
+static void run_sink(const backward_context *b, int64_t head) {
+    const double sink = (double)cpu_load(b->ctx.problem->sink_dtype, b->ctx.call->sinks, head);
     double sum = 0;
-    for (int64_t n = 0; n < b->w.sequences && sink != -INFINITY; n++) {
-        attention_tile t = {.s = rope_attention_sequence_of(b->w.problem, b->w.call, n),
-                            .head = head / b->w.group,
+    for (int64_t n = 0; n < b->ctx.sequences && sink != -INFINITY; n++) {
+        attention_tile t = {.s = rope_attention_sequence_of(b->ctx.problem, b->ctx.call, n),
+                            .head = head / b->ctx.group,
                             .heads = 1};
-        t.count = t.s.q_count * b->w.group;
-        for (int64_t r = head % b->w.group; r < t.count; r += b->w.group) {
+        t.count = t.s.q_count * b->ctx.group;
+        for (int64_t r = head % b->ctx.group; r < t.count; r += b->ctx.group) {
             const rope_key_range seen = rope_keys_seen(
-                b->w.problem, &t.s, rope_query_index(&t.s, attention_query_of(&b->w, &t, r)));
+                b->ctx.problem, &t.s, rope_query_index(&t.s, attention_query_of(&b->ctx, &t, r)));
             if (seen.first < seen.last)
                 sum -=
                     exp(sink - (double)backward_lse(b, &t, r)) * (double)*backward_delta(b, &t, r);
@@ -89,38 +89,39 @@ typedef struct task_counts {
     int64_t sinks;      /* heads of q */
 } task_counts;
 
-static task_counts count_tasks(const backward_walk *b) {
+static task_counts count_tasks(const backward_context *b) {
     const rope_attention_backward_call *g = b->given;
-    task_counts n = {.heads = b->w.call->k.heads * b->w.sequences};
+    task_counts n = {.heads = b->ctx.call->k.heads * b->ctx.sequences};
     if (b->sum_bytes)
         n.keys = 1;
     else if (g->dk || g->dv)
-        n.keys = (b->w.most_keys + b->tile - 1) / b->tile;
+        n.keys = (b->ctx.most_keys + b->tile - 1) / b->tile;
     if (g->dq && !b->sum_bytes)
-        n.rows = (b->w.most_rows + b->tile - 1) / b->tile;
+        n.rows = (b->ctx.most_rows + b->tile - 1) / b->tile;
     if (g->dsinks)
-        n.sinks = b->w.call->rope.tensor[0].heads;
+        n.sinks = b->ctx.call->rope.tensor[0].heads;
     return n;
 }
 
 /* Tile n of all heads of all sequences: those of one number together. */
-static int begin_tile(const backward_walk *b, int64_t n, int is_row, backward_tile *t) {
-    const int64_t heads = b->w.call->k.heads, all = heads * b->w.sequences, step = b->tile;
-    t->s = rope_attention_sequence_of(b->w.problem, b->w.call, n % all / heads);
+static int begin_tile(const backward_context *b, int64_t n, int is_row, backward_tile *t) {
+    const int64_t heads = b->ctx.call->k.heads, all = heads * b->ctx.sequences, step = b->tile;
+    t->s = rope_attention_sequence_of(b->ctx.problem, b->ctx.call, n % all / heads);
     t->head = n % heads;
     t->first = n / all * step;
-    const int64_t count = is_row ? t->s.q_count * b->w.group : t->s.k_count;
+    const int64_t count = is_row ? t->s.q_count * b->ctx.group : t->s.k_count;
     t->count = count - t->first < step ? count - t->first : step;
     return t->count > 0;
 }
 
 /* A head of k of a sequence: dq too, from the products that dk and dv need. */
-static void run_head(const backward_walk *b, int64_t n, backward_tile *t) {
-    const int64_t heads = b->w.call->k.heads;
-    t->s = rope_attention_sequence_of(b->w.problem, b->w.call, n / heads);
+static void run_head(const backward_context *b, int64_t n, backward_tile *t) {
+    const int64_t heads = b->ctx.call->k.heads;
+    t->s = rope_attention_sequence_of(b->ctx.problem, b->ctx.call, n / heads);
     t->head = n % heads;
     memset(t->sums, 0,
-           (size_t)(t->s.q_count * b->w.group * backward_row_sums(b->w.problem)) * sizeof *t->sums);
+           (size_t)(t->s.q_count * b->ctx.group * backward_row_sums(b->ctx.problem)) *
+               sizeof *t->sums);
     for (int64_t first = 0; first < t->s.k_count; first += b->tile) {
         const int64_t left = t->s.k_count - first;
         t->first = first;
@@ -131,7 +132,7 @@ static void run_head(const backward_walk *b, int64_t n, backward_tile *t) {
 }
 
 /* Under a causal mask the first keys and the last rows have most to do. */
-static void run_task(const backward_walk *b, const task_counts *counts, int64_t n,
+static void run_task(const backward_context *b, const task_counts *counts, int64_t n,
                      backward_tile *t) {
     const int64_t keys = counts->keys * counts->heads, rows = counts->rows * counts->heads;
     if (n < keys && t->sums) {
@@ -147,63 +148,65 @@ static void run_task(const backward_walk *b, const task_counts *counts, int64_t 
     }
 }
 
-static void run_tasks(backward_walk *b, int thread) {
-    char *memory = b->space.tiles + thread * (b->space.tile_bytes + b->sum_bytes);
+static void run_tasks(backward_context *b, int thread) {
+    char *memory = b->workspace.tiles + thread * (b->workspace.tile_bytes + b->sum_bytes);
     const task_counts counts = count_tasks(b);
     const int64_t tasks = (counts.keys + counts.rows) * counts.heads + counts.sinks;
     backward_tile t = {.memory = (float *)(void *)memory};
     if (b->sum_bytes)
-        t.sums = (float *)(void *)(memory + b->space.tile_bytes);
+        t.sums = (float *)(void *)(memory + b->workspace.tile_bytes);
     for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
         run_task(b, &counts, n, &t);
 }
 
 /* --- a call --- */
 
-static void fill_walk(backward_walk *b, const rope_attention_problem *p,
-                      const cpu_backward_kernel *kernel) {
+static void fill_context(backward_context *b, const rope_attention_problem *p,
+                         const cpu_backward_kernel *kernel) {
     b->kernel = kernel;
     b->tile = backward_tile_size(p);
     b->next = 0;
-    memset(&b->w, 0, sizeof b->w);
-    b->w.kernel = kernel->attention;
-    b->w.space.keys = b->space.keys;
-    b->w.space.queries = b->space.queries;
-    b->w.heads = 1;
-    attention_walk_fill(&b->w, p, &b->given->forward);
+    memset(&b->ctx, 0, sizeof b->ctx);
+    b->ctx.kernel = kernel->attention;
+    b->ctx.workspace.keys = b->workspace.keys;
+    b->ctx.workspace.queries = b->workspace.queries;
+    b->ctx.heads = 1;
+    attention_context_fill(&b->ctx, p, &b->given->forward);
     b->transposed = *p;
     b->transposed.rope = rope_transposed(&p->rope);
-    b->back = b->w;
+    b->back = b->ctx;
     b->back.problem = &b->transposed;
 }
 
 /* Multiplications; a thread is worth as many as bytes. */
-static int64_t work_of(const backward_walk *b) {
-    const double work = (double)b->w.sequences * (double)b->w.call->k.heads *
-                        (double)b->w.most_rows * (double)b->w.most_keys *
-                        (double)(b->w.problem->head_dim + b->w.problem->v_head_dim) * 3;
+static int64_t work_of(const backward_context *b) {
+    const double work = (double)b->ctx.sequences * (double)b->ctx.call->k.heads *
+                        (double)b->ctx.most_rows * (double)b->ctx.most_keys *
+                        (double)(b->ctx.problem->head_dim + b->ctx.problem->v_head_dim) * 3;
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
 
 /* Threads, and what a task is. A head as one has 5 products where tiles of keys and of rows have 7:
  * it is that where heads are many enough, and there is room for the sums of one for each thread. */
-static int choose_tasks(backward_walk *b) {
+static int choose_tasks(backward_context *b) {
     const rope_attention_backward_call *g = b->given;
-    const int64_t worth = cpu_threads_for(work_of(b)), room = b->space.left / b->space.tile_bytes,
-                  parts = worth < room ? worth : room, heads = b->w.call->k.heads * b->w.sequences,
-                  most = parts < heads ? parts : heads, turns = heads ? (heads - 1) / most + 1 : 0;
+    const int64_t worth = cpu_threads_for(work_of(b)),
+                  room = b->workspace.left / b->workspace.tile_bytes,
+                  parts = worth < room ? worth : room,
+                  heads = b->ctx.call->k.heads * b->ctx.sequences,
+                  most = parts < heads ? parts : heads, rounds = heads ? (heads - 1) / most + 1 : 0;
     b->sum_bytes = 0;
     if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv) ||
-        5 * turns * parts > 7 * heads)
+        5 * rounds * parts > 7 * heads)
         return (int)parts;
-    b->sum_bytes = b->w.most_rows * backward_row_sums(b->w.problem) * (int64_t)sizeof(float);
-    if (most * (b->space.tile_bytes + b->sum_bytes) <= b->space.left)
+    b->sum_bytes = b->ctx.most_rows * backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float);
+    if (most * (b->workspace.tile_bytes + b->sum_bytes) <= b->workspace.left)
         return (int)most;
     b->sum_bytes = 0;
     return (int)parts;
 }
 
-static void run_team(backward_walk *b, int parts) {
+static void run_team(backward_context *b, int parts) {
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
     {
@@ -220,20 +223,20 @@ static void run_team(backward_walk *b, int parts) {
 rope_status cpu_backward_call(const void *problem, const void *kernel, const void *given,
                               void *workspace, void *stream) {
     (void)stream;
-    backward_walk b;
+    backward_context b;
     b.given = given;
     const rope_attention_call *call = &b.given->forward;
-    b.space = backward_space_of(problem, call, workspace);
-    if (b.space.bytes > call->workspace_bytes)
+    b.workspace = backward_workspace_of(problem, call, workspace);
+    if (b.workspace.bytes > call->workspace_bytes)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
-                         b.space.bytes);
+                         b.workspace.bytes);
     if (!workspace)
         return rope_fail_null("workspace");
     rope_status status = cpu_attention_check(problem, call);
     if (status != ROPE_OK)
         return status;
-    fill_walk(&b, problem, kernel);
+    fill_context(&b, problem, kernel);
     const int parts = choose_tasks(&b);
     if (parts > 1) {
         run_team(&b, parts);

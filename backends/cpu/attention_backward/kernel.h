@@ -2,15 +2,15 @@
  * What an instruction set offers the operation "attention_backward", and a call of it as its
  * threads share it.
  *
- * Order of arithmetic, which no schedule changes: rows go in tiles of backward_walk.tile, counted
- * from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of keys
- * make a cell. A cell's part of a sum is one chain, and parts are added in order. A task
- * is a tile, or all of a head of keys of a sequence: both give the same bits.
+ * Order of arithmetic, which no schedule changes: rows go in tiles of backward_context.tile,
+ * counted from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of
+ * keys make a cell. A cell's part of a sum is one chain, and parts are added in order. A task is a
+ * tile, or all of a head of keys of a sequence: both give the same bits.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 
-#include "backends/cpu/attention/walk.h"
+#include "backends/cpu/attention/context.h"
 
 enum { CPU_BACKWARD_CELL = 96 }; /* most rows, and most keys, of a cell */
 
@@ -50,7 +50,7 @@ typedef struct backward_tile {
     float *sums;   /* of dq of all rows of the head; NULL: others add to them */
 } backward_tile;
 
-struct backward_walk;
+struct backward_context;
 
 typedef struct cpu_backward_kernel {
     const cpu_attention_kernel *attention; /* conversions, rotations, rows of q */
@@ -64,31 +64,31 @@ typedef struct cpu_backward_kernel {
     void (*add)(const backward_product *product);
     /* dq of a tile of rows in another way, dk and dv of a tile of keys that queries may see; NULL:
      * by the functions above. */
-    void (*rows_tile)(const struct backward_walk *b, const backward_tile *tile);
-    void (*keys_tile)(const struct backward_walk *b, const backward_tile *tile);
+    void (*rows_tile)(const struct backward_context *b, const backward_tile *tile);
+    void (*keys_tile)(const struct backward_context *b, const backward_tile *tile);
 } cpu_backward_kernel;
 
 /* Where a workspace has what. */
-typedef struct backward_space {
+typedef struct backward_workspace {
     char *queries;      /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
-    char *keys;         /* as in attention_space */
+    char *keys;         /* as in attention_workspace */
     float *delta;       /* [row of q][token][head of q]: <dout, out> */
     char *tiles;        /* of threads, tile_bytes each */
     int64_t tile_bytes; /* for cells */
     int64_t left;       /* bytes from tiles to the workspace's end */
     size_t bytes;       /* of all with one thread; SIZE_MAX: they overflow */
-} backward_space;
+} backward_workspace;
 
-typedef struct backward_walk {
-    attention_walk w, back;
+typedef struct backward_context {
+    attention_context ctx, back;
     rope_attention_problem transposed; /* of back */
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
-    backward_space space;
+    backward_workspace workspace;
     int64_t tile;      /* rows or keys of one, at most */
     int64_t sum_bytes; /* of the sums of dq of a head; 0: each task has a tile alone */
     int64_t next;      /* task that no thread has taken */
-} backward_walk;
+} backward_context;
 
 extern const cpu_backward_kernel cpu_backward_scalar;
 extern const cpu_backward_kernel cpu_backward_avx2;
@@ -99,8 +99,8 @@ extern const cpu_backward_kernel cpu_backward_reference;
 
 rope_status cpu_backward_workspace(const void *problem, const void *kernel, const void *bounds,
                                    size_t *bytes);
-backward_space backward_space_of(const rope_attention_problem *problem,
-                                 const rope_attention_call *call, void *workspace);
+backward_workspace backward_workspace_of(const rope_attention_problem *problem,
+                                         const rope_attention_call *call, void *workspace);
 
 /* Runs a kernel over a whole call: the run of every candidate of "attention_backward". */
 rope_status cpu_backward_call(const void *problem, const void *kernel, const void *call,
@@ -111,37 +111,38 @@ int64_t backward_tile_size(const rope_attention_problem *problem);
 int64_t backward_tile_bytes(const rope_attention_problem *problem);
 /* Floats of the sums of a row of dq. */
 int64_t backward_row_sums(const rope_attention_problem *problem);
-void backward_rows_tile(const backward_walk *b, const backward_tile *tile);
-void backward_keys_tile(const backward_walk *b, const backward_tile *tile);
+void backward_rows_tile(const backward_context *b, const backward_tile *tile);
+void backward_keys_tile(const backward_context *b, const backward_tile *tile);
 /* Ends all rows of a head from their sums. */
-void backward_store_rows(const backward_walk *b, const backward_tile *tile);
+void backward_store_rows(const backward_context *b, const backward_tile *tile);
 
 /* Index of a row in lists over [row of q][token][head of q], by their strides. */
-CPU_INLINE int64_t backward_row_at(const backward_walk *b, const attention_tile *t, int64_t row,
+CPU_INLINE int64_t backward_row_at(const backward_context *b, const attention_tile *t, int64_t row,
                                    const int64_t *stride) {
-    return t->s.q_row * stride[0] + (t->s.q_first + attention_query_of(&b->w, t, row)) * stride[1] +
-           attention_head_of(&b->w, t, row) * stride[2];
+    return t->s.q_row * stride[0] +
+           (t->s.q_first + attention_query_of(&b->ctx, t, row)) * stride[1] +
+           attention_head_of(&b->ctx, t, row) * stride[2];
 }
 
 /* n elements of a row of dout, out or rotated q, as fp32. */
-void backward_load_row(const backward_walk *b, const attention_tile *t, int64_t row,
+void backward_load_row(const backward_context *b, const attention_tile *t, int64_t row,
                        const void *data, const int64_t *stride, int n, float *to);
 /* The same as cells have them. */
-void backward_load_cell(const backward_walk *b, const attention_tile *t, int64_t row,
+void backward_load_cell(const backward_context *b, const attention_tile *t, int64_t row,
                         const void *data, const int64_t *stride, int n, float *to);
 /* n elements side by side become a row of a cell. */
-void backward_load(const backward_walk *b, const char *from, int n, float *to);
+void backward_load(const backward_context *b, const char *from, int n, float *to);
 /* A row's lse and delta. */
-float backward_lse(const backward_walk *b, const attention_tile *t, int64_t row);
-float *backward_delta(const backward_walk *b, const attention_tile *t, int64_t row);
+float backward_lse(const backward_context *b, const attention_tile *t, int64_t row);
+float *backward_delta(const backward_context *b, const attention_tile *t, int64_t row);
 
 /* A row of dq, and dk and dv of a key (NULL: not wanted), rounded to dtype. */
-void backward_store_query(const backward_walk *b, const attention_tile *t, int64_t row,
+void backward_store_query(const backward_context *b, const attention_tile *t, int64_t row,
                           const float *dq);
-void backward_store_key(const backward_walk *b, const backward_tile *t, int64_t key,
+void backward_store_key(const backward_context *b, const backward_tile *t, int64_t key,
                         const float *dk, const float *dv);
 /* Rotates back what a tile of rows stored, or one of keys. */
-void backward_rotate_rows(const backward_walk *b, const backward_tile *t);
-void backward_rotate_keys(const backward_walk *b, const backward_tile *t);
+void backward_rotate_rows(const backward_context *b, const backward_tile *t);
+void backward_rotate_keys(const backward_context *b, const backward_tile *t);
 
 #endif

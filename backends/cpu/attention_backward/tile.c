@@ -26,7 +26,7 @@ int64_t backward_tile_bytes(const rope_attention_problem *p) {
 }
 
 typedef struct tile_state {
-    const backward_walk *b;
+    const backward_context *b;
     attention_tile rows; /* of the cell */
     attention_source source[2];
     int64_t key;     /* first of the cell */
@@ -34,15 +34,15 @@ typedef struct tile_state {
     backward_cell c; /* the cell */
 } tile_state;
 
-static void begin_tile(tile_state *t, const backward_walk *b, const backward_tile *tile) {
-    const rope_attention_problem *p = b->w.problem;
+static void begin_tile(tile_state *t, const backward_context *b, const backward_tile *tile) {
+    const rope_attention_problem *p = b->ctx.problem;
     backward_cell *c = &t->c;
     const int64_t rows = b->tile;
     float *at = tile->memory;
     t->b = b;
     t->rows = (attention_tile){.s = tile->s, .head = tile->head, .heads = 1};
     for (int which = 0; which < 2; which++)
-        t->source[which] = attention_source_of(&b->w, &tile->s, tile->head, which);
+        t->source[which] = attention_source_of(&b->ctx, &tile->s, tile->head, which);
     c->dim = p->head_dim;
     c->v_dim = p->v_head_dim;
     c->q_stride = stride_of(c->dim);
@@ -66,14 +66,14 @@ static void begin_tile(tile_state *t, const backward_walk *b, const backward_til
 
 static void load_rows(tile_state *t, int64_t first, int64_t count) {
     const float log2e = 0x1.715476p+0f;
-    const backward_walk *b = t->b;
-    const void *q = b->w.rotated ? b->w.rotated : b->w.call->rope.tensor[0].in;
+    const backward_context *b = t->b;
+    const void *q = b->ctx.rotated ? b->ctx.rotated : b->ctx.call->rope.tensor[0].in;
     backward_cell *c = &t->c;
     t->rows.first = first;
     t->rows.count = count;
     c->rows = (int)count;
     for (int r = 0; r < c->rows; r++) {
-        backward_load_cell(b, &t->rows, r, q, b->w.q_stride, c->dim, c->q + r * c->q_stride);
+        backward_load_cell(b, &t->rows, r, q, b->ctx.q_stride, c->dim, c->q + r * c->q_stride);
         backward_load_cell(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
                            c->dout + r * c->v_stride);
         c->lse[r] = backward_lse(b, &t->rows, r) * log2e;
@@ -82,11 +82,11 @@ static void load_rows(tile_state *t, int64_t first, int64_t count) {
 }
 
 static void load_source(tile_state *t, int which, int n, int stride, float *to) {
-    const attention_walk *w = &t->b->w;
+    const attention_context *ctx = &t->b->ctx;
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
     for (int k = 0; k < t->c.keys; k++, to += stride) {
         const char *from;
-        cpu_attention_rows(w, &t->source[which], &t->rows.s,
+        cpu_attention_rows(ctx, &t->source[which], &t->rows.s,
                            (attention_part){t->rows.head, t->key + k, 1, 0, n}, stage, &from);
         backward_load(t->b, from, n, to);
     }
@@ -111,13 +111,13 @@ static int16_t in_cell(int64_t i, int count) {
 /* Which keys each row sees, and which rows see each key. */
 static void find_seen(tile_state *t) {
     backward_cell *c = &t->c;
-    const attention_walk *w = &t->b->w;
+    const attention_context *ctx = &t->b->ctx;
     memset(c->key_last, 0, sizeof c->key_last);
     memset(c->key_first, 0, sizeof c->key_first);
     for (int r = 0; r < c->rows; r++) {
         const rope_key_range seen =
-            rope_keys_seen(w->problem, &t->rows.s,
-                           rope_query_index(&t->rows.s, attention_query_of(w, &t->rows, r)));
+            rope_keys_seen(ctx->problem, &t->rows.s,
+                           rope_query_index(&t->rows.s, attention_query_of(ctx, &t->rows, r)));
         c->first[r] = in_cell(seen.first - t->key, c->keys);
         c->last[r] = in_cell(seen.last - t->key, c->keys);
         for (int k = c->first[r]; k < c->last[r]; k++) {
@@ -131,9 +131,9 @@ static void find_seen(tile_state *t) {
 /* Whether some of rows first..first + count - 1 may see some of the keys. */
 static int meets(const tile_state *t, int64_t first, int64_t count, int64_t key, int64_t keys) {
     const rope_attention_sequence *s = &t->rows.s;
-    const rope_attention_problem *p = t->b->w.problem;
-    const int64_t low = rope_query_index(s, first / t->b->w.group),
-                  high = rope_query_index(s, (first + count - 1) / t->b->w.group);
+    const rope_attention_problem *p = t->b->ctx.problem;
+    const int64_t low = rope_query_index(s, first / t->b->ctx.group),
+                  high = rope_query_index(s, (first + count - 1) / t->b->ctx.group);
     return rope_keys_seen(p, s, low).first < key + keys && rope_keys_seen(p, s, high).last > key;
 }
 
@@ -182,8 +182,8 @@ static const float *scaled(const tile_state *t, float *sums, float factor, int n
     return sums;
 }
 
-void backward_keys_tile(const backward_walk *b, const backward_tile *tile) {
-    const int64_t all = tile->s.q_count * b->w.group, step = b->tile;
+void backward_keys_tile(const backward_context *b, const backward_tile *tile) {
+    const int64_t all = tile->s.q_count * b->ctx.group, step = b->tile;
     tile_state t;
     backward_cell *c = &t.c;
     begin_tile(&t, b, tile);
@@ -202,13 +202,13 @@ void backward_keys_tile(const backward_walk *b, const backward_tile *tile) {
     for (int k = 0; k < c->keys; k++) {
         float *dk = t.sums[0] + k * c->q_stride, *dv = t.sums[1] + k * c->v_stride;
         backward_store_key(b, tile, tile->first + k,
-                           b->given->dk ? scaled(&t, dk, b->w.problem->scale, c->dim) : NULL,
+                           b->given->dk ? scaled(&t, dk, b->ctx.problem->scale, c->dim) : NULL,
                            b->given->dv ? scaled(&t, dv, 1, c->v_dim) : NULL);
     }
     backward_rotate_keys(b, tile);
 }
 
-void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
+void backward_rows_tile(const backward_context *b, const backward_tile *tile) {
     const int64_t step = b->tile;
     tile_state t;
     backward_cell *c = &t.c;
@@ -224,16 +224,16 @@ void backward_rows_tile(const backward_walk *b, const backward_tile *tile) {
         add_to_rows(&t, t.sums[0]);
     }
     for (int r = 0; r < c->rows; r++)
-        backward_store_query(b, &t.rows, r,
-                             scaled(&t, t.sums[0] + r * c->q_stride, b->w.problem->scale, c->dim));
+        backward_store_query(
+            b, &t.rows, r, scaled(&t, t.sums[0] + r * c->q_stride, b->ctx.problem->scale, c->dim));
     backward_rotate_rows(b, tile);
 }
 
-void backward_store_rows(const backward_walk *b, const backward_tile *tile) {
-    const rope_attention_problem *p = b->w.problem;
+void backward_store_rows(const backward_context *b, const backward_tile *tile) {
+    const rope_attention_problem *p = b->ctx.problem;
     attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
     backward_tile part = *tile;
-    const int64_t all = tile->s.q_count * b->w.group;
+    const int64_t all = tile->s.q_count * b->ctx.group;
     rows.count = all;
     for (part.first = 0; part.first < all; part.first += part.count) {
         part.count = all - part.first < b->tile ? all - part.first : b->tile;

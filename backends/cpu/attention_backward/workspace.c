@@ -16,18 +16,19 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (__builtin_mul_overflow(e->q_rows, e->q_tokens, &rows))
         return 0;
     at[0] = 0;
-    if (e->queries && attention_space_add(&bytes, rows, e->q_heads, head, 1))
+    if (e->queries && attention_workspace_add(&bytes, rows, e->q_heads, head, 1))
         return 0;
     at[1] = bytes;
-    if (e->keys && attention_space_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
+    if (e->keys && attention_workspace_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[2] = bytes;
-    if (attention_space_add(&bytes, rows, e->q_heads, sizeof(float), 1))
+    if (attention_workspace_add(&bytes, rows, e->q_heads, sizeof(float), 1))
         return 0;
     at[3] = bytes;
-    if (attention_space_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
-        attention_space_add(&bytes, e->sums, e->q_tokens, e->k_heads ? e->q_heads / e->k_heads : 0,
-                            backward_row_sums(p) * (int64_t)sizeof(float)))
+    if (attention_workspace_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
+        attention_workspace_add(&bytes, e->sums, e->q_tokens,
+                                e->k_heads ? e->q_heads / e->k_heads : 0,
+                                backward_row_sums(p) * (int64_t)sizeof(float)))
         return 0;
     at[4] = bytes;
     return 1;
@@ -62,8 +63,8 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
     return ROPE_OK;
 }
 
-backward_space backward_space_of(const rope_attention_problem *p, const rope_attention_call *call,
-                                 void *workspace) {
+backward_workspace backward_workspace_of(const rope_attention_problem *p,
+                                         const rope_attention_call *call, void *workspace) {
     const extent e = {.q_rows = call->rope.batch,
                       .q_tokens = call->rope.tokens,
                       .q_heads = call->rope.tensor[0].heads,
@@ -75,13 +76,13 @@ backward_space backward_space_of(const rope_attention_problem *p, const rope_att
                       .threads = 1};
     int64_t at[5];
     if (!measure(p, &e, at))
-        return (backward_space){.bytes = SIZE_MAX};
+        return (backward_workspace){.bytes = SIZE_MAX};
     char *begin = workspace;
-    return (backward_space){.queries = e.queries ? begin : NULL,
-                            .keys = e.keys ? begin + at[1] : NULL,
-                            .delta = (float *)(void *)(begin + at[2]),
-                            .tiles = begin + at[3],
-                            .tile_bytes = backward_tile_bytes(p),
-                            .left = (int64_t)call->workspace_bytes - at[3],
-                            .bytes = (size_t)at[4]};
+    return (backward_workspace){.queries = e.queries ? begin : NULL,
+                                .keys = e.keys ? begin + at[1] : NULL,
+                                .delta = (float *)(void *)(begin + at[2]),
+                                .tiles = begin + at[3],
+                                .tile_bytes = backward_tile_bytes(p),
+                                .left = (int64_t)call->workspace_bytes - at[3],
+                                .bytes = (size_t)at[4]};
 }

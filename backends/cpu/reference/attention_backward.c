@@ -7,7 +7,7 @@
 #include <math.h>
 
 typedef struct row {
-    const backward_walk *b;
+    const backward_context *b;
     attention_tile tile; /* of this row alone */
     rope_key_range seen;
     attention_source source[2];
@@ -20,14 +20,14 @@ typedef struct head_pair {
 } head_pair;
 
 static void load(const row *r, int which, int64_t key, float *to) {
-    const attention_walk *w = &r->b->w;
-    const int n = which ? w->problem->v_head_dim : w->problem->head_dim;
+    const attention_context *ctx = &r->b->ctx;
+    const int n = which ? ctx->problem->v_head_dim : ctx->problem->head_dim;
     char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
     const char *from;
-    cpu_attention_rows(w, &r->source[which], &r->tile.s,
+    cpu_attention_rows(ctx, &r->source[which], &r->tile.s,
                        (attention_part){r->tile.head, key, 1, 0, n}, stage, &from);
     for (int i = 0; i < n; i++)
-        to[i] = cpu_load(w->problem->rope.dtype, from, i);
+        to[i] = cpu_load(ctx->problem->rope.dtype, from, i);
 }
 
 static void load_key(const row *r, int64_t key, head_pair *x) {
@@ -35,22 +35,23 @@ static void load_key(const row *r, int64_t key, head_pair *x) {
     load(r, 1, key, x->v);
 }
 
-static void begin(row *r, const backward_walk *b, const backward_tile *t) {
+static void begin(row *r, const backward_context *b, const backward_tile *t) {
     r->b = b;
     r->tile = (attention_tile){.s = t->s, .head = t->head, .heads = 1, .count = 1};
     for (int which = 0; which < 2; which++)
-        r->source[which] = attention_source_of(&b->w, &t->s, t->head, which);
+        r->source[which] = attention_source_of(&b->ctx, &t->s, t->head, which);
 }
 
 static void begin_row(row *r, int64_t n) {
     float stage[ROPE_MAX_ATTENTION_HEAD_DIM];
-    const backward_walk *b = r->b;
+    const backward_context *b = r->b;
     r->tile.first = n;
-    r->seen = rope_keys_seen(b->w.problem, &r->tile.s,
-                             rope_query_index(&r->tile.s, attention_query_of(&b->w, &r->tile, 0)));
-    attention_queries(&b->w, &r->tile, (char *)stage, (char *)r->q);
+    r->seen =
+        rope_keys_seen(b->ctx.problem, &r->tile.s,
+                       rope_query_index(&r->tile.s, attention_query_of(&b->ctx, &r->tile, 0)));
+    attention_queries(&b->ctx, &r->tile, (char *)stage, (char *)r->q);
     backward_load_row(b, &r->tile, 0, b->given->dout, b->given->dout_stride,
-                      b->w.problem->v_head_dim, r->dout);
+                      b->ctx.problem->v_head_dim, r->dout);
     r->lse = (double)backward_lse(b, &r->tile, 0);
     r->delta = (double)*backward_delta(b, &r->tile, 0);
 }
@@ -64,7 +65,7 @@ static double product(const float *a, const float *b, int n) {
 
 /* The weight of a key for a row; *ds: the gradient of their product of q and k. */
 static double weigh(const row *r, const head_pair *x, double *ds) {
-    const rope_attention_problem *p = r->b->w.problem;
+    const rope_attention_problem *p = r->b->ctx.problem;
     const double cap = (double)p->soft_cap;
     double s = (double)p->scale * product(r->q, x->k, p->head_dim), slope = (double)p->scale;
     if (cap != 0) {
@@ -88,8 +89,8 @@ static const float *rounded(const double *sum, int n, float *to) {
     return to;
 }
 
-static void rows_tile(const backward_walk *b, const backward_tile *t) {
-    const int n = b->w.problem->head_dim;
+static void rows_tile(const backward_context *b, const backward_tile *t) {
+    const int n = b->ctx.problem->head_dim;
     float x[ROPE_MAX_ATTENTION_HEAD_DIM];
     row r;
     head_pair key;
@@ -107,8 +108,8 @@ static void rows_tile(const backward_walk *b, const backward_tile *t) {
     backward_rotate_rows(b, t);
 }
 
-static void keys_tile(const backward_walk *b, const backward_tile *t) {
-    const int n = b->w.problem->head_dim, m = b->w.problem->v_head_dim;
+static void keys_tile(const backward_context *b, const backward_tile *t) {
+    const int n = b->ctx.problem->head_dim, m = b->ctx.problem->v_head_dim;
     float x[ROPE_MAX_ATTENTION_HEAD_DIM], y[ROPE_MAX_ATTENTION_HEAD_DIM];
     row r;
     head_pair key;
@@ -116,7 +117,7 @@ static void keys_tile(const backward_walk *b, const backward_tile *t) {
     for (int64_t j = t->first; j < t->first + t->count; j++) {
         double dk[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, dv[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, ds;
         load_key(&r, j, &key);
-        for (int64_t i = 0; i < t->s.q_count * b->w.group; i++) {
+        for (int64_t i = 0; i < t->s.q_count * b->ctx.group; i++) {
             begin_row(&r, i);
             if (j < r.seen.first || j >= r.seen.last)
                 continue;

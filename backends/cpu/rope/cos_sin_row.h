@@ -209,12 +209,8 @@ static void row_quiet_nans(const rope_problem *p, const cpu_cos_sin_row *row) {
     float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
     const int count = p->dtype != ROPE_BF16 ? 0 : row->c1 == row->c2 ? 2 : 4;
     for (int list = 0; list < count; list++)
-        for (int i = 0; i < p->pairs; i += SIMD_LANES) {
-            simd_f32 x = simd_load_f(lists[list] + i);
-            /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
-            simd_u32 nan = (simd_u32)(x != x), quiet = (simd_u32){0} + 0x7fc00000u;
-            simd_store_f(lists[list] + i, (simd_f32)simd_select(nan, quiet, (simd_u32)x));
-        }
+        for (int i = 0; i < p->pairs; i += SIMD_LANES)
+            simd_store_f(lists[list] + i, simd_quiet_nan(simd_load_f(lists[list] + i)));
 }
 
 /* rope_directed on whole lists; of a half row c2 and s2 are c1 and s1. */

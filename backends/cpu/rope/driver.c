@@ -21,10 +21,10 @@ typedef struct run {
     const rope_call *call;
     const cpu_slice *slice;
     int64_t batch, index, last;
-    int64_t spread;     /* from a token to the next of those that rotate together */
-    int consecutive;    /* positions are the offset plus the index, and nothing else differs */
-    int in_pairs;       /* one cos and sin rotate each pair where it is */
-    cpu_heads heads[2]; /* of q and k, at the token that is next */
+    int64_t token_stride; /* from a token to the next of those that rotate together */
+    int consecutive;      /* positions are the offset plus the index, and nothing else differs */
+    int in_pairs;         /* one cos and sin rotate each pair where it is */
+    cpu_heads heads[2];   /* of q and k, at the token that is next */
     cpu_rotate_heads rotate[2]; /* NULL: elements are strided */
     int stage[2];               /* heads go around the cache by way of the L1 */
     int together;               /* q and k, by one call */
@@ -94,12 +94,13 @@ static void set_beyond_cache(run *r, int index, int size, int64_t head) {
 /* How whole windows go through a cache that holds the call. */
 static void set_within_cache(run *r, cpu_heads *h, int64_t window) {
     const cpu_prefetch_policy *policy = r->slice->policy;
-    const int quiet = policy->quiet && (r->problem->pairs == 32 || r->problem->pairs == 64),
-              alone = r->call->tensor[0].heads + r->call->tensor[1].heads == 1;
+    const int no_writes =
+                  policy->no_write_prefetch && (r->problem->pairs == 32 || r->problem->pairs == 64),
+              single = r->call->tensor[0].heads + r->call->tensor[1].heads == 1;
     set_prefetch(policy->within, window, 0, h);
-    if (quiet)
+    if (no_writes)
         h->out_ahead = 0;
-    if (quiet && alone)
+    if (no_writes && single)
         h->in_ahead = 0;
 }
 
@@ -145,10 +146,11 @@ static int read_tokens(run *r, int most) {
     for (int i = 0; i < most; i++) {
         if (r->consecutive) {
             r->token[i].set = 0;
-            r->token[i].at[0] = rope_sum(r->index + i * r->spread, r->call->position.offset);
+            r->token[i].at[0] = rope_sum(r->index + i * r->token_stride, r->call->position.offset);
             continue;
         }
-        rope_token_read(r->problem, r->call, r->batch, r->index + i * r->spread, &r->token[i]);
+        rope_token_read(r->problem, r->call, r->batch, r->index + i * r->token_stride,
+                        &r->token[i]);
         if (r->token[i].status != ROPE_TOKEN_ROTATES)
             return i;
     }
@@ -196,7 +198,8 @@ static CPU_NOINLINE void rotate_strided(const run *r, int index, int tokens) {
     const cpu_rotate_heads rotate = cpu_choose_instance(r->kernel, r->in_pairs, &copy);
     for (int i = 0; i < tokens; i++)
         for (int64_t h = r->slice->first_head[index]; h < r->slice->last_head[index]; h++) {
-            const cpu_head head = cpu_head_of(operand, size, r->batch, r->index + i * r->spread, h);
+            const cpu_head head =
+                cpu_head_of(operand, size, r->batch, r->index + i * r->token_stride, h);
             const cpu_head from = cpu_window_of(&head, size, p->rotary_offset[index]);
             const cpu_head gather = {from.in, window, from.in_stride, 1},
                            scatter = {window, from.out, 1, from.out_stride};
@@ -306,33 +309,33 @@ static int all_rotate(const run *r) {
 }
 
 /* Sets what separates the tokens that rotate together. */
-static void set_spread(run *r, int64_t spread) {
+static void set_token_stride(run *r, int64_t token_stride) {
     const int size = cpu_dtype_size(r->problem->dtype);
-    r->spread = spread;
+    r->token_stride = token_stride;
     for (int index = 0; index < 2; index++) {
         const rope_operand *operand = &r->call->tensor[index];
-        r->heads[index].in_step = spread * operand->in_stride[1] * size;
-        r->heads[index].out_step = spread * operand->out_stride[1] * size;
-        r->heads[index].by_head = spread > 1 || operand->in_stride[2] > operand->in_stride[1];
+        r->heads[index].in_step = token_stride * operand->in_stride[1] * size;
+        r->heads[index].out_step = token_stride * operand->out_stride[1] * size;
+        r->heads[index].by_head = token_stride > 1 || operand->in_stride[2] > operand->in_stride[1];
     }
     r->together = is_together(r);
 }
 
-/* Equal parts of a run side by side: memory serves several streams faster than one (Intel). */
-static void rotate_parts(run *r) {
-    const int64_t spread = (r->last - r->index) / TOKENS, end = r->index + spread;
-    set_spread(r, spread);
+/* Equal parts of a run, interleaved: memory serves several streams faster than one (Intel). */
+static void rotate_streams(run *r) {
+    const int64_t token_stride = (r->last - r->index) / TOKENS, end = r->index + token_stride;
+    set_token_stride(r, token_stride);
     while (r->index < end) {
         read_tokens(r, TOKENS);
         rotate_tokens(r, TOKENS);
         advance(r, 1);
     }
-    advance(r, (TOKENS - 1) * spread);
-    set_spread(r, 1);
+    advance(r, (TOKENS - 1) * token_stride);
+    set_token_stride(r, 1);
 }
 
 static void rotate_run(run *r) {
-    r->spread = 1;
+    r->token_stride = 1;
     begin_tensor(r, 0);
     begin_tensor(r, 1);
     r->together = is_together(r);
@@ -346,7 +349,7 @@ static void rotate_run(run *r) {
         return;
     }
     if (streams > 1 && all_rotate(r))
-        rotate_parts(r);
+        rotate_streams(r);
     if (single)
         rotate_single(r, single, &r->heads[one], 1);
     else
@@ -423,7 +426,8 @@ static void rotate_slice(const cpu_kernel *kernel, const rope_problem *p, const 
 #endif
 }
 
-void cpu_rotate_alone(const cpu_kernel *kernel, const rope_problem *p, const rope_call *call) {
+void cpu_rotate_on_this_thread(const cpu_kernel *kernel, const rope_problem *p,
+                               const rope_call *call) {
     rotate_slice(kernel, p, call, bytes_of(p, call), 0, 1);
 }
 

@@ -139,7 +139,8 @@ extern const cpu_kernel cpu_kernel_reference;
 rope_status cpu_check_positions(const rope_problem *problem, const rope_call *call);
 
 /* A checked call by this thread alone, for operations that rotate. */
-void cpu_rotate_alone(const cpu_kernel *kernel, const rope_problem *problem, const rope_call *call);
+void cpu_rotate_on_this_thread(const cpu_kernel *kernel, const rope_problem *problem,
+                               const rope_call *call);
 
 /* Runs a kernel over a whole call: the run of every candidate of "rope". */
 rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,

@@ -39,7 +39,7 @@ CPU_INLINE simd_pair rope_rotate_vector(rope_kind kind, simd_pair x, rope_matrix
 }
 
 /* An address to be prefetched, which may lie outside of any buffer. */
-CPU_INLINE const void *rope_beyond(const char *p, int64_t bytes) {
+CPU_INLINE const void *rope_ahead(const char *p, int64_t bytes) {
     return (const void *)((uintptr_t)p + (uintptr_t)bytes);
 }
 
@@ -50,19 +50,19 @@ CPU_INLINE void rope_prefetch(const cpu_heads *heads, int stream, const char *in
         return;
 #pragma GCC unroll 1
     for (int64_t line = 0; line < bytes; line += 64) {
-        const void *next = rope_beyond(in + line, heads->in_ahead);
+        const void *next = rope_ahead(in + line, heads->in_ahead);
         if (heads->into_l2) {
             __builtin_prefetch(next, 0, 2);
             continue;
         }
         __builtin_prefetch(next, 0, 3);
         if (!stream && heads->out_ahead)
-            __builtin_prefetch(rope_beyond(out + line, heads->out_ahead), 1, 3);
+            __builtin_prefetch(rope_ahead(out + line, heads->out_ahead), 1, 3);
     }
 }
 
 /* An even number of bytes, less than a vector, by two moves that may overlap each other. */
-static CPU_NOINLINE void rope_copy_less(char *out, const char *in, int64_t bytes) {
+static CPU_NOINLINE void rope_copy_tail(char *out, const char *in, int64_t bytes) {
 #pragma GCC unroll 8
     for (int most = 2 * SIMD_LANES; most >= 2; most /= 2)
         if (bytes >= most) {
@@ -84,7 +84,7 @@ CPU_INLINE void rope_copy_inline(const cpu_heads *heads, int stream, char *out, 
     if (i < bytes && i > 0)
         simd_store_f(out + bytes - width, simd_load_f(in + bytes - width));
     else if (i < bytes)
-        rope_copy_less(out, in, bytes);
+        rope_copy_tail(out, in, bytes);
 }
 
 static CPU_NOINLINE void rope_copy_bytes(const cpu_heads *heads, int stream, char *out,

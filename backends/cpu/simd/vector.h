@@ -93,6 +93,13 @@ CPU_INLINE simd_u32 simd_bf16_words(simd_f32 x) {
     return (u + ((u >> 16) & 1u) + 0x7fffu) >> 16;
 }
 
+/* x where it is a number, else a NaN whose low half is empty: for simd_bf16_words. */
+CPU_INLINE simd_f32 simd_quiet_nan(simd_f32 x) {
+    /* A NaN differs from itself. NOLINTNEXTLINE(misc-redundant-expression) */
+    const simd_u32 nan = (simd_u32)(x != x), quiet = (simd_u32){0} + 0x7fc00000u;
+    return (simd_f32)simd_select(nan, quiet, (simd_u32)x);
+}
+
 #if !defined(SIMD_MASKS)
 /* Which lanes of u have a bit, and a choice by it. */
 typedef simd_u32 simd_mask;

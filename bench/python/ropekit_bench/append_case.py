@@ -2,7 +2,17 @@
 
 import torch
 
-from ropekit_bench.case import ITEM_BYTES, PAGE, SETS_MOST, TORCH_DTYPES, Case, Declined, refusal, round_up
+from ropekit_bench.case import (
+    ITEM_BYTES,
+    PAGE,
+    SETS_MOST,
+    TORCH_DTYPES,
+    Declined,
+    refusal,
+    rotate,
+    round_up,
+)
+from ropekit_bench.slab_case import SlabCase
 
 STORED = {**TORCH_DTYPES, "f8e4m3": torch.float8_e4m3fn}
 SCALE = 2.0**-6  # of what is stored in 8 bits; a power of two, which a division or a product takes exactly
@@ -31,10 +41,9 @@ def append_refusal(s):
     return ""
 
 
-class AppendCase(Case):
+class AppendCase(SlabCase):
     """Sets of q, k and v lie in `source`; q's result and the pages of k and v in `target`."""
 
-    in_place = False  # a copy moves as many bytes
     operation = "append"
 
     def __post_init__(self):
@@ -55,7 +64,7 @@ class AppendCase(Case):
         self.pages = max(pages, 1)
         self.k_type, self.v_type = (STORED[a.get(f"{p}_store_dtype", s["dtype"])] for p in "kv")
         self.scale = torch.full((1,), SCALE, device=self.device)
-        self._lay_out()
+        self._lay_out_sets()
         wanted = 2 * self.cache_bytes // self.pitch + 1
         self.sets = min(wanted, SETS_MOST) if self.cold else 1
         self._fill()
@@ -68,22 +77,14 @@ class AppendCase(Case):
             for n, shape in ((norm_of(s, "q"), self.q_shape), (norm_of(s, "k"), self.k_shape))
         ]
 
-    def _lay_out(self):
+    def _lay_out_sets(self):
         """Where each tensor lies in a set of source and of target."""
         page = self.pages, self.page_size
-
-        def place(*views):
-            start, placed = 0, []
-            for shape, dtype in views:
-                placed.append((start, torch.Size(shape), dtype))
-                start = round_up(start + torch.Size(shape).numel() * dtype.itemsize, 64)
-            return placed, start
-
         flat = [(self.count, *x[2:]) for x in (self.q_shape, self.k_shape, self.v_shape)]
         if self.moves:
             flat[1] = (0, *flat[1][1:])
-        self.source_views, source = place(*((x, self.dtype) for x in flat))
-        self.target_views, target = place(
+        self.source_views, source = self._lay_out(*((x, self.dtype) for x in flat))
+        self.target_views, target = self._lay_out(
             (flat[0], self.dtype),
             ((*page, *self.k_shape[2:]), self.k_type),
             ((*page, *self.v_shape[2:]), self.v_type),
@@ -102,26 +103,16 @@ class AppendCase(Case):
         each += v * self.v_shape[3] * (item + self.v_type.itemsize)
         return round_up(self.count * each // 2, 16)
 
-    def _fill(self):
-        generator = torch.Generator().manual_seed(self.seed)
-        self.drawn = [
-            (2 * torch.rand(shape, generator=generator) - 1).to(self.device, dtype)
-            for _, shape, dtype in self.source_views
-        ]
+    def _draw(self, generator):
+        super()._draw(generator)
         if self.moves:
             _, shape, _ = self.target_views[1]
             keys = 2 * torch.rand(shape, generator=generator) - 1
             keys = keys / SCALE if self.k_type.itemsize == 1 else keys
             self.drawn_keys = keys.to(self.k_type).to(self.device)
-        slab = torch.zeros(self.pitch * self.sets, dtype=torch.uint8, device=self.device)
-        self.source, self.target = slab, slab.clone()
-        for slot in range(self.sets):
-            self._restore(slot)
 
     def _restore(self, slot):
-        for x, drawn in zip(self.tensors(slot), self.drawn, strict=True):
-            if x is not None:
-                x.copy_(drawn)
+        super()._restore(slot)
         if self.moves:
             self.caches(slot)[0].copy_(self.drawn_keys)
 
@@ -141,15 +132,6 @@ class AppendCase(Case):
             slots = order[tokens // self.page_size] * self.page_size + tokens % self.page_size
         self.page_order, self.slots = order.to(self.device), slots.to(self.device)
 
-    def _at(self, slab, slot, view):
-        start, shape, dtype = view
-        start += slot * self.pitch
-        return slab[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
-
-    def tensors(self, slot):
-        """q, k and v of a set, [token, head, dim]; None where there is none."""
-        return [self._at(self.source, slot, view) if view[1].numel() else None for view in self.source_views]
-
     def q_out(self, slot):
         if self.shape["in_place"]:
             return self.tensors(slot)[0]
@@ -157,9 +139,7 @@ class AppendCase(Case):
 
     def caches(self, slot):
         """Pages of k and v, [page, slot, head, dim]; None where there is none."""
-        return [
-            self._at(self.target, slot, view) if view[1].numel() else None for view in self.target_views[1:]
-        ]
+        return self._views(self.target, slot, self.target_views[1:])
 
     def turned(self, x, which, tokens, pairing):
         """The rotation, in fp64, of what a part of a head holds; pairs in the order of pairing."""
@@ -172,11 +152,7 @@ class AppendCase(Case):
 
     def truth_at(self, x, tokens, pairing):
         angles = self.positions.flatten()[tokens].double()[:, None, None] * self.frequencies().to(x.device)
-        cos, sin = angles.cos(), angles.sin()
-        half = self.rotary_dim // 2
-        a, b = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
-        pair = (a * cos - b * sin, b * cos + a * sin)
-        return torch.stack(pair, -1).flatten(-2) if pairing == "interleaved" else torch.cat(pair, -1)
+        return rotate(x, angles, self.interleaved, pairing == "interleaved")
 
     def normed(self, x, which):
         weight, y = self.weights[which], x.double()

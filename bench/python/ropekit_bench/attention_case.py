@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import torch
 
-from ropekit_bench.append_case import AppendCase
-from ropekit_bench.case import PAGE, SETS_MOST, TORCH_DTYPES, Case, Declined, refusal, round_up
+from ropekit_bench.case import PAGE, SETS_MOST, TORCH_DTYPES, Declined, refusal, rotate, round_up
+from ropekit_bench.slab_case import SlabCase
 
 KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size"}
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
@@ -26,13 +26,11 @@ def attention_refusal(s):
     return ""
 
 
-class AttentionCase(Case):
+class AttentionCase(SlabCase):
     """Sets of q, k and v lie in `source`, results in `target`. Pages lie in order, so that the keys of
     a sequence are a tensor too, for those that have no pages."""
 
-    in_place = False  # a copy moves as many bytes
     operation = "attention"
-    _at = AppendCase._at
 
     def __post_init__(self):
         s, a = self.shape, self.shape["attention"]
@@ -51,19 +49,12 @@ class AttentionCase(Case):
         self.rows = self.keys
         rows = self.batch * self.pages_each * self.page_size if self.cached else self.count
         dim, q_heads, k_heads = s["head_dim"], s["q_heads"], s["k_heads"]
-        keys = (rows, k_heads, dim)
-        self.source_views, source = self._place((self.count, q_heads, dim), keys, keys)
-        self.target_views, target = self._place((self.count, q_heads, dim))
+        queries, keys = ((self.count, q_heads, dim), self.dtype), ((rows, k_heads, dim), self.dtype)
+        self.source_views, source = self._lay_out(queries, keys, keys)
+        self.target_views, target = self._lay_out(queries)
         self.pitch = round_up(max(source, target, self.floor_bytes), PAGE)
         self.sets = min(2 * self.cache_bytes // (2 * self.floor_bytes) + 1, SETS_MOST) if self.cold else 1
         self._fill()
-
-    def _place(self, *shapes):
-        start, placed = 0, []
-        for shape in shapes:
-            placed.append((start, torch.Size(shape), self.dtype))
-            start = round_up(start + torch.Size(shape).numel() * self.dtype.itemsize, 64)
-        return placed, start
 
     def seen(self, m, n):
         """Keys that the queries of a sequence see, and pairs of both."""
@@ -84,28 +75,9 @@ class AttentionCase(Case):
         pairs = sum(self.seen(m, n)[1] for m, n in zip(self.q_lengths, self.k_lengths, strict=True))
         return 4 * self.shape["head_dim"] * self.shape["q_heads"] * pairs
 
-    def _fill(self):
-        generator = torch.Generator().manual_seed(self.seed)
-        self.drawn = [
-            (2 * torch.rand(shape, generator=generator) - 1).to(self.device, self.dtype)
-            for _, shape, _ in self.source_views
-        ]
-        slab = torch.zeros(self.pitch * self.sets, dtype=torch.uint8, device=self.device)
-        self.source, self.target = slab, slab.clone()
-        for slot in range(self.sets):
-            self._restore(slot)
-
-    def _restore(self, slot):
-        for x, drawn in zip(self.tensors(slot), self.drawn, strict=True):
-            x.copy_(drawn)
-
     def refresh(self):
         self.target[: self.pitch] = 255  # a NaN in every type
         self._restore(0)
-
-    def tensors(self, slot):
-        """q, k and v of a set, [token, head, dim]; of pages one after the other."""
-        return [self._at(self.source, slot, view) for view in self.source_views]
 
     def out(self, slot):
         return self._at(self.target, slot, self.target_views[0])
@@ -148,10 +120,7 @@ class AttentionCase(Case):
         """The rotation, in fp64, of tokens from a position on."""
         positions = torch.arange(first, first + len(x), dtype=torch.float64, device=x.device)
         angles = positions[:, None, None] * self.frequencies().to(x.device)
-        cos, sin, half = angles.cos(), angles.sin(), self.rotary_dim // 2
-        a, b = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
-        pair = (a * cos - b * sin, b * cos + a * sin)
-        return torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
+        return rotate(x, angles, self.interleaved, self.interleaved)
 
     def truth(self, sequence, row):
         """A query's row in fp64, [head, dim]."""

@@ -49,6 +49,14 @@ def round_up(value, unit):
     return -(-value // unit) * unit
 
 
+def rotate(x, angles, interleaved, to_interleaved):
+    """x in fp64 rotated by an angle a pair; how its pairs lie, and how those of the result do."""
+    cos, sin, half = angles.cos(), angles.sin(), x.shape[-1] // 2
+    a, b = (x[..., 0::2], x[..., 1::2]) if interleaved else (x[..., :half], x[..., half:])
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    return torch.stack(pair, -1).flatten(-2) if to_interleaved else torch.cat(pair, -1)
+
+
 @dataclass
 class Case:
     """shape is a record's; sets of q and k lie one after the other in `source`, results in `target`."""
@@ -184,11 +192,7 @@ class Case:
         """The rotation of x[:, tokens] in fp64."""
         x = x[:, tokens].double().cpu()
         angles = self.positions[:, tokens].cpu().double()[..., None, None] * self.frequencies()
-        cos, sin = angles.cos(), angles.sin() * (-1 if self.backward else 1)
-        half = self.rotary_dim // 2
-        a, b = (x[..., 0::2], x[..., 1::2]) if self.interleaved else (x[..., :half], x[..., half:])
-        pair = (a * cos - b * sin, b * cos + a * sin)
-        return torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
+        return rotate(x, -angles if self.backward else angles, self.interleaved, self.interleaved)
 
     def bound(self):
         """What a right answer may be off by: four roundings of dtype, and an angle made in fp32."""

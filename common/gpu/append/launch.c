@@ -147,8 +147,8 @@ static int sums_by_shuffles(const rope_append_steps *s, const gpu_append_tensor 
 }
 
 /* How the threads of a block share a head, and how many heads and tokens it has. */
-static void deal_heads(const rope_append_problem *p, const rope_append_operand *o, int t,
-                       int threads, int thread_heads, int64_t rows, gpu_append_tensor *v) {
+static void distribute_heads(const rope_append_problem *p, const rope_append_operand *o, int t,
+                             int threads, int thread_heads, int64_t rows, gpu_append_tensor *v) {
     const rope_append_steps *s = &p->steps[t];
     const int32_t lane = 2 * GPU_APPEND_V, width = s->rotates ? 2 * p->rope.pairs : 0,
                   rest = leaves_rest(p, o, t) ? 0 : s->head_dim - width;
@@ -340,7 +340,7 @@ static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_c
             p->steps[t].head_dim > 2 * GPU_APPEND_V * threads || !has_vectors(p, call, t) ||
             !fill_tensor(p, call, t, v))
             return -1;
-        deal_heads(p, &call->tensor[t], t, threads, thread_heads, rows, v);
+        distribute_heads(p, &call->tensor[t], t, threads, thread_heads, rows, v);
         blocks += ceiling(rows, v->block_tokens) * v->head_blocks;
         if (blocks > GPU_GRID_X_MOST)
             return -1;

@@ -228,7 +228,7 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
 
 /* Keys from..end - 1 of the block's, which begin at key `base`. */
 template <int DTYPE, int D>
-GPU_FN void gpu_decode_walk(const gpu_decode_call &c, gpu_decode_block *b, int sequence,
+GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int sequence,
                             int key_head, int base, int from, int end, char *queries, char *stage,
                             gpu_tile_rows<D, GPU_SPLIT_ROWS> &rows) {
     enum { ROWS = GPU_SPLIT_ROWS, STAGES = 1 + GPU_TILE_AHEAD, TILE = GPU_TILE_KEYS * D * 2 };
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
         gpu_decode_rotate<DTYPE, D>(c, m, queries);
     }
     gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
-    gpu_decode_walk<DTYPE, D>(c, &b, sequence, key_head, base, from, end, queries, stage, rows);
+    gpu_decode_loop<DTYPE, D>(c, &b, sequence, key_head, base, from, end, queries, stage, rows);
     gpu_copies_wait<0>();
     __syncthreads();
     float *kept = (float *)(void *)stage;

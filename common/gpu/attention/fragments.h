@@ -13,7 +13,7 @@ enum { GPU_TILE_WARPS = GPU_ATTENTION_THREADS / GPU_TILE_LANES };
 
 /* Of its block; what is computed of it is computed where it is used. */
 GPU_FN int gpu_thread(void) {
-    return gpu_anew((int)threadIdx.x);
+    return gpu_opaque((int)threadIdx.x);
 }
 
 GPU_FN int gpu_lane(void) {
@@ -61,7 +61,8 @@ template <int ROWS> struct gpu_tile_weights {
 
 /* Where 16 bytes of a row lie: eight rows of a column are in different banks. */
 template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
-    return row * (D * 2) + (chunk ^ (D % 64 == 0 ? row & 7 : row >> 1 & 3)) * 16;
+    static_assert(D % 64 == 0, "a row has a multiple of eight chunks");
+    return row * (D * 2) + (chunk ^ (row & 7)) * 16;
 }
 
 /* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some

@@ -23,8 +23,8 @@ enum {
  * rows a block has, GPU_TILE_ROWS, and how many tiles of keys are copied ahead, GPU_TILE_AHEAD. */
 enum { GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
 
-/* head_dim of q, k and v that they are compiled for. */
-enum { GPU_TILE_64 = 0, GPU_TILE_128 = 1, GPU_TILE_DIMS = 2 };
+/* How many head_dim of q, k and v they are compiled for. */
+enum { GPU_TILE_DIMS = 2 };
 
 /* Of the generic kernel: room for a head's elements, rows of a block, values of a tile that it has
  * at a time, elements of keys that it has at a time, numbers between two of them, and lanes that

@@ -21,7 +21,7 @@ GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROW
 #pragma unroll
             for (int i = 0; i < 2 * GPU_PARTS; i++) {
                 const float *two = s[m][GPU_PARTS * k + i / 2] + i % 2 * 2;
-                w.a[k][m][i] = (uint32_t)gpu_anew((int)gpu_join<DTYPE>(two[0], two[1]));
+                w.a[k][m][i] = (uint32_t)gpu_opaque((int)gpu_join<DTYPE>(two[0], two[1]));
             }
 }
 

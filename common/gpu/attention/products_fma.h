@@ -1,9 +1,9 @@
-/* Products of queries_right.h without matrix instructions: each lane sums its own, in the order of
- * elements and of keys. */
+/* Products without matrix instructions, for queries_right.h, which includes this behind what it
+ * says of lanes: each lane sums its own, in the order of elements and of keys. */
 #ifndef ROPEKIT_GPU_ATTENTION_PRODUCTS_FMA_H
 #define ROPEKIT_GPU_ATTENTION_PRODUCTS_FMA_H
 
-#include "common/gpu/attention/queries_right.h"
+#include "common/gpu/attention/fragments.h"
 
 static_assert(GPU_TILE_LANES == 32, "a lane has 8 of 16 keys side by side");
 

@@ -74,7 +74,7 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
     float *kept = (float *)(void *)t.stage;
     gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
-    gpu_tile_walk<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
+    gpu_tile_loop<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
     gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, &j, kept);
     gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);

@@ -850,7 +850,7 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
 
 /* All keys that the block's rows see. */
 template <int DTYPE, int D, int DV, int ROWS>
-GPU_FN void gpu_tile_walk(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
+GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
     gpu_tile_sums<ROWS> none = {};
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
@@ -872,7 +872,7 @@ GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     enum { ROWS = GPU_TILE_ROWS };
     gpu_tile_begin<DTYPE, D, ROWS>(t, head, {0, INT64_MAX});
     gpu_tile_rows<DV, ROWS> rows = {};
-    gpu_tile_walk<DTYPE, D, DV, ROWS>(t, rows);
+    gpu_tile_loop<DTYPE, D, DV, ROWS>(t, rows);
     gpu_tile_finish<DTYPE, DV, ROWS>(t, rows);
     __syncthreads();
 }

@@ -11,7 +11,7 @@ static inline float gpu_exp2(float x) {
     return std::exp2(x);
 }
 
-static inline int gpu_anew(int x) {
+static inline int gpu_opaque(int x) {
     return x;
 }
 

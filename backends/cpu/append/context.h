@@ -1,0 +1,69 @@
+/* Where a thread stands in a call of "append", and what it hands from step to step. */
+#ifndef ROPEKIT_CPU_APPEND_CONTEXT_H
+#define ROPEKIT_CPU_APPEND_CONTEXT_H
+
+#include "backends/cpu/append/kernel.h"
+#include "common/math/cache.h"
+
+enum { APPEND_STAGE = 16384 }; /* bytes of staged heads, of which one fits at least */
+
+_Static_assert(ROPE_MAX_APPEND_HEAD_DIM * sizeof(float) <= APPEND_STAGE, "a head fits");
+
+/* Where a thread stands. */
+typedef struct append_context {
+    const cpu_append_kernel *kernel;
+    const rope_append_problem *problem;
+    const rope_append_call *call;
+    int size;      /* bytes of an element of dtype */
+    int in_pairs;  /* cpu_rotates_in_pairs */
+    int exceeds;   /* the call exceeds the cache, which stores then go around */
+    int64_t ahead; /* bytes from what is read to what is prefetched, or 0 */
+    int into_l2;   /* and no nearer */
+    int64_t batch, index;
+    rope_token token;
+    rope_place place;
+    int filled; /* tensor whose row is in row, or -1 */
+    cpu_cos_sin_row row;
+    cpu_row_buffer buffer;
+    char stage[APPEND_STAGE] __attribute__((aligned(64)));
+} append_context;
+
+/* Some heads of one tensor, elements side by side: where one step leaves them for the next. */
+typedef struct append_heads {
+    const char *data;
+    int64_t stride; /* bytes */
+} append_heads;
+
+/* Which heads of which tensor. */
+typedef struct append_part {
+    const rope_append_steps *steps;
+    const rope_append_operand *operand;
+    int tensor;
+    int64_t first, count;
+} append_part;
+
+/* Heads in dtype that steps may write, or NULL. */
+typedef struct append_target {
+    char *data;
+    int64_t stride; /* bytes */
+} append_target;
+
+CPU_INLINE int64_t append_head_bytes(const append_context *ctx, const append_part *part) {
+    return (int64_t)part->steps->head_dim * ctx->size;
+}
+
+CPU_INLINE const char *append_in_of(const append_context *ctx, const append_part *part,
+                                    int64_t head) {
+    const rope_append_operand *o = part->operand;
+    return (const char *)o->in +
+           (ctx->batch * o->in_stride[0] + ctx->index * o->in_stride[1] + head * o->in_stride[2]) *
+               ctx->size;
+}
+
+/* The values of the norm of a token. */
+rope_norm_values append_token_values(const append_context *ctx, const append_part *all);
+
+/* Takes one tensor of the token through its steps. */
+void append_run_tensor(append_context *ctx, int tensor);
+
+#endif

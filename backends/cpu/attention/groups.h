@@ -1,0 +1,41 @@
+/* Rows that are multiplied together, compiled by the file that includes this with its vectors. */
+#ifndef ROPEKIT_CPU_ATTENTION_GROUPS_H
+#define ROPEKIT_CPU_ATTENTION_GROUPS_H
+
+#include "backends/cpu/simd/vector.h"
+
+/* Two vectors by as many rows as accumulators leave registers for. */
+enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
+
+typedef simd_f32 group_sum[GROUP][2];
+
+/* How many of the rows that are left: a count that has an instance. */
+CPU_INLINE int group_of(int left) {
+    return left >= GROUP ? GROUP : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+#define BY_COUNT(count, call)                                                                      \
+    switch (count) {                                                                               \
+    case 1: {                                                                                      \
+        enum { n_ = 1 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 2: {                                                                                      \
+        enum { n_ = 2 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 4: {                                                                                      \
+        enum { n_ = 4 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    case 6: {                                                                                      \
+        enum { n_ = 6 };                                                                           \
+        call;                                                                                      \
+    } break;                                                                                       \
+    default: {                                                                                     \
+        enum { n_ = GROUP };                                                                       \
+        call;                                                                                      \
+    }                                                                                              \
+    }
+
+#endif

@@ -1,0 +1,169 @@
+/* libFuzzer target: bytes become the fields of a descriptor and of a call of "append". */
+#include "bench/fuzz/fields.h"
+
+#include <ropekit/append.h>
+
+#include <stddef.h>
+#include <string.h>
+
+/* Entries that the strides of a scale, which are smaller, can reach. */
+#define SCALE_STRIDE_MOST 15
+#define SCALES 512
+
+static double v[2][FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS],
+    weights[FUZZ_TENSOR_ELEMENTS];
+static float scales[3][SCALES];
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void take_norm(fuzz_bytes *b, rope_norm *norm) {
+    norm->type = fuzz_take_some(b, 3);
+    if (norm->type == 0 && fuzz_take(b, 15) < 15)
+        return;
+    norm->scope = fuzz_take(b, 3);
+    norm->offset = fuzz_take_some(b, FUZZ_DIM_MOST);
+    norm->dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    norm->weight = fuzz_take(b, 3);
+    norm->weight_dtype = norm->weight ? fuzz_take_some(b, 4) : 0;
+    norm->rounding = fuzz_take(b, 3);
+    norm->eps = fuzz_take_number(b);
+}
+
+static void take_part(fuzz_bytes *b, rope_append_part *part, int stores) {
+    take_norm(b, &part->norm);
+    part->factor = fuzz_take_number(b);
+    part->store_dtype = stores ? fuzz_take_some(b, 11) : 0;
+    part->scale = part->store_dtype > ROPE_I64 ? fuzz_take(b, 5) : 0;
+}
+
+/* Mostly without what the rest of the descriptor would leave unread. */
+static void take_desc(fuzz_bytes *b, rope_append_desc *d) {
+    fuzz_take_plain_desc(b, &d->rope);
+    d->rotation = fuzz_take_some(b, 3);
+    if (d->rotation == ROPE_ROTATION_OFF)
+        d->rope = (rope_desc){.struct_size = sizeof d->rope,
+                              .dtype = d->rope.dtype,
+                              .head_dim = d->rope.head_dim,
+                              .k_head_dim = d->rope.k_head_dim,
+                              .position_dtype = d->rope.position_dtype,
+                              .shard = d->rope.shard,
+                              .shard_rank = d->rope.shard_rank,
+                              .shard_size = d->rope.shard_size,
+                              .launch = d->rope.launch,
+                              .backend = d->rope.backend};
+    d->v_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->cache = fuzz_take(b, 4);
+    d->k_source = d->cache ? fuzz_take_some(b, 3) : 0;
+    take_part(b, &d->q, 1);
+    take_part(b, &d->k, d->cache);
+    take_part(b, &d->v, d->cache);
+    if (d->k_source == ROPE_SOURCE_CACHE) {
+        d->v_head_dim = 0;
+        d->q = d->v = (rope_append_part){0};
+        d->k.norm = (rope_norm){0};
+    }
+    if (d->cache == 0)
+        return;
+    d->page_size = fuzz_take(b, FUZZ_SIZE_MOST);
+    d->ring = d->cache == ROPE_CACHE_SLOTS ? 0 : fuzz_take_some(b, FUZZ_ROWS);
+    d->slot_dtype = d->cache == ROPE_CACHE_SLOTS ? fuzz_take_some(b, ROPE_I64) : 0;
+    d->table_dtype = d->cache == ROPE_CACHE_TABLE ? fuzz_take_some(b, ROPE_I64) : 0;
+    d->k_dim_block = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->v_dim_block = d->k_source == ROPE_SOURCE_CACHE ? 0 : fuzz_take_some(b, FUZZ_DIM_MOST);
+}
+
+static void take_weight(fuzz_bytes *b, const rope_norm *norm, rope_norm_weight *weight) {
+    if (norm->weight == 0)
+        return;
+    weight->data = fuzz_take(b, 15) ? weights : NULL;
+    weight->head_stride = fuzz_take_some(b, FUZZ_STRIDE_MOST);
+}
+
+static void take_scale(fuzz_bytes *b, int32_t kind, float *data, rope_scale *scale) {
+    for (int i = 0; i < SCALES; i++)
+        data[i] = i < 2 ? (float)fuzz_take_number(b) : 1;
+    if (kind == 0)
+        return;
+    scale->data = fuzz_take(b, 15) ? data : NULL;
+    if (kind >= ROPE_SCALE_TOKEN_HEAD)
+        fuzz_take_strides(b, scale->stride, 3, SCALE_STRIDE_MOST);
+    else if (kind == ROPE_SCALE_HEAD)
+        scale->stride[2] = fuzz_take_some(b, SCALE_STRIDE_MOST);
+}
+
+static void take_cache(fuzz_bytes *b, const rope_append_part *part, int which, rope_cache *cache) {
+    if (fuzz_take(b, 7) == 0)
+        return;
+    cache->data = caches[which];
+    fuzz_take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
+    take_scale(b, part->scale, scales[1 + which], &cache->scale);
+}
+
+static void take_mapping(fuzz_bytes *b, const rope_append_desc *d, rope_append_args *a) {
+    if (!a->k_cache.data && !a->v_cache.data)
+        return;
+    a->pages = fuzz_take(b, FUZZ_SIZE_MOST);
+    if (d->cache == ROPE_CACHE_SLOTS) {
+        a->slots = fuzz_take(b, 15) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
+        fuzz_take_strides(b, a->slot_stride, 2, FUZZ_STRIDE_MOST);
+    }
+    if (d->cache == ROPE_CACHE_TABLE) {
+        a->block_table = fuzz_take(b, 15) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
+        a->table_pages = fuzz_take(b, FUZZ_SIZE_MOST);
+        fuzz_take_strides(b, a->table_stride, 2, FUZZ_STRIDE_MOST);
+    }
+    if (d->cache != ROPE_CACHE_SLOTS)
+        a->cache_starts = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
+}
+
+static void take_call(fuzz_bytes *b, const rope_append_desc *d, rope_append_args *a) {
+    fuzz_take_args(b, &a->rope);
+    fuzz_take_tensor(b, &a->v, v[0], v[1]);
+    take_weight(b, &d->q.norm, &a->q_weight);
+    take_weight(b, &d->k.norm, &a->k_weight);
+    take_weight(b, &d->v.norm, &a->v_weight);
+    take_scale(b, d->q.scale, scales[0], &a->q_scale);
+    if (d->cache)
+        take_cache(b, &d->k, 0, &a->k_cache);
+    if (d->cache && d->k_source != ROPE_SOURCE_CACHE)
+        take_cache(b, &d->v, 1, &a->v_cache);
+    take_mapping(b, d, a);
+    a->rope.k.out = a->k_cache.data && fuzz_take(b, 1) ? NULL : a->rope.k.out;
+    a->v.out = a->v_cache.data && fuzz_take(b, 1) ? NULL : a->v.out;
+}
+
+static void drop_unread(const rope_append_desc *d, rope_append_args *a) {
+    fuzz_drop_unread(&d->rope, &a->rope);
+    if (!a->rope.k.out)
+        memset(a->rope.k.out_stride, 0, sizeof a->rope.k.out_stride);
+    if (!a->v.out)
+        memset(a->v.out_stride, 0, sizeof a->v.out_stride);
+    if (d->k_source == ROPE_SOURCE_CACHE) {
+        a->rope.q = a->v = (rope_tensor){0};
+        a->rope.k = (rope_tensor){.heads = a->rope.k.heads};
+    }
+    if (d->rotation != ROPE_ROTATION_OFF)
+        return;
+    a->rope.position_ids = NULL;
+    memset(a->rope.position_stride, 0, sizeof a->rope.position_stride);
+    if ((a->k_cache.data || a->v_cache.data) && d->cache != ROPE_CACHE_SLOTS && !a->cache_starts)
+        return;
+    a->rope.position_offset = 0;
+    a->rope.sequence_offsets = NULL;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_bytes b = {data, data + size};
+    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
+    rope_append_args args = ROPE_APPEND_ARGS_INIT;
+    rope_plan *plan = NULL;
+    desc.rope.backend = "cpu";
+    take_desc(&b, &desc);
+    take_call(&b, &desc, &args);
+    if (fuzz_take(&b, 15) < 15)
+        drop_unread(&desc, &args);
+    if (rope_append_plan_create(&desc, &plan) == ROPE_OK)
+        rope_append(plan, &args);
+    rope_plan_destroy(plan);
+    return 0;
+}

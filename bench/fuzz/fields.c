@@ -1,0 +1,178 @@
+#include "bench/fuzz/fields.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Elements that four strides can reach, both tensors in and out apart. */
+#define ELEMENTS (3 * (FUZZ_SIZE_MOST * FUZZ_STRIDE_MOST * 3 + FUZZ_DIM_MOST * FUZZ_STRIDE_MOST))
+static double tensors[4][ELEMENTS];
+static double tables[2][FUZZ_ROWS * 4 * FUZZ_DIM_MOST];
+int64_t fuzz_indices[4][FUZZ_ROWS * FUZZ_ROWS];
+static double factors[FUZZ_DIM_MOST];
+static uint8_t axes[FUZZ_DIM_MOST];
+
+int32_t fuzz_take(fuzz_bytes *b, int32_t most) {
+    return b->next < b->end ? *b->next++ % (most + 1) : 0;
+}
+
+int32_t fuzz_take_some(fuzz_bytes *b, int32_t most) {
+    return fuzz_take(b, 1) ? fuzz_take(b, most) : 0;
+}
+
+double fuzz_take_number(fuzz_bytes *b) {
+    double number = 0;
+    int32_t choice = fuzz_take(b, 255);
+    if (choice < 128)
+        return choice < 96 ? 0 : 0.5 * (choice - 95);
+    for (size_t i = 0; i < sizeof number; i++)
+        ((uint8_t *)&number)[i] = (uint8_t)fuzz_take(b, 255);
+    return number;
+}
+
+static void take_tensor_fields(fuzz_bytes *b, rope_desc *d) {
+    d->dtype = fuzz_take(b, 5);
+    d->head_dim = fuzz_take(b, FUZZ_DIM_MOST);
+    d->rotary_dim = fuzz_take(b, FUZZ_DIM_MOST);
+    d->rotary_offset = fuzz_take(b, 8);
+    d->k_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->k_rotary_offset = d->k_head_dim ? fuzz_take(b, 8) : 0;
+    d->pairing_in = fuzz_take(b, 3);
+    d->pairing_out = fuzz_take(b, 3);
+    d->direction = fuzz_take(b, 4);
+    d->angle_mode = fuzz_take(b, 4);
+    d->arithmetic = fuzz_take(b, 3);
+}
+
+static void take_frequency_fields(fuzz_bytes *b, rope_desc *d) {
+    double *numbers[] = {&d->rope_theta,
+                         &d->factor,
+                         &d->low_freq_factor,
+                         &d->high_freq_factor,
+                         &d->beta_fast,
+                         &d->beta_slow,
+                         &d->mscale,
+                         &d->mscale_all_dim,
+                         &d->attention_factor,
+                         &d->alpha,
+                         &d->partial_rotary_factor,
+                         &d->short_mscale,
+                         &d->long_mscale,
+                         &d->xpos_scale_base};
+    d->rope_type = fuzz_take(b, 9);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        *numbers[i] = fuzz_take_number(b);
+    d->xpos_center = fuzz_take(b, 100);
+    d->original_max_position_embeddings = fuzz_take(b, 255) * 64;
+    d->max_position_embeddings = fuzz_take(b, 255) * 64;
+    d->sequence_length = fuzz_take(b, 255) * 64;
+    for (int i = 0; i < FUZZ_DIM_MOST; i++)
+        factors[i] = i < 4 ? fuzz_take_number(b) : 1 + i;
+    d->short_factor = fuzz_take(b, 1) ? factors : NULL;
+    d->long_factor = fuzz_take(b, 1) ? factors : NULL;
+    d->inv_freq = fuzz_take(b, 1) ? factors : NULL;
+    d->factor_count = fuzz_take(b, FUZZ_DIM_MOST);
+    d->truncate = fuzz_take(b, 2);
+    d->longrope_select = fuzz_take(b, 4);
+}
+
+static void take_position_fields(fuzz_bytes *b, rope_desc *d) {
+    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
+    d->axes = fuzz_take(b, 5);
+    d->axis_layout = fuzz_take(b, 5);
+    d->axis_frequency = fuzz_take(b, 2);
+    for (int i = 0; i < ROPE_MAX_AXES; i++)
+        d->sections[i] = fuzz_take(b, FUZZ_DIM_MOST / 2);
+    for (int i = 0; i < FUZZ_DIM_MOST; i++)
+        axes[i] = (uint8_t)(i % 4);
+    d->pair_axis = fuzz_take(b, 1) ? axes : NULL;
+    d->shard = fuzz_take(b, 4);
+    d->shard_rank = fuzz_take(b, 4);
+    d->shard_size = fuzz_take(b, 4);
+    d->table_dtype = fuzz_take(b, 4);
+    d->table_width = fuzz_take(b, 3);
+    d->out_of_range = fuzz_take(b, 4);
+    d->launch = fuzz_take(b, 4);
+}
+
+void fuzz_take_desc(fuzz_bytes *b, rope_desc *d) {
+    take_tensor_fields(b, d);
+    take_frequency_fields(b, d);
+    take_position_fields(b, d);
+}
+
+void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out) {
+    t->heads = fuzz_take(b, FUZZ_SIZE_MOST);
+    t->in = fuzz_take(b, 15) ? in : NULL;
+    t->out = fuzz_take(b, 3) ? out : in;
+    int strided = fuzz_take(b, 1);
+    for (int i = 0; i < 4 && strided; i++) {
+        t->in_stride[i] = fuzz_take(b, FUZZ_STRIDE_MOST);
+        t->out_stride[i] = fuzz_take(b, 1) ? t->in_stride[i] : fuzz_take(b, FUZZ_STRIDE_MOST);
+    }
+}
+
+int64_t fuzz_take_index(fuzz_bytes *b) {
+    static const int64_t edges[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN / 2, INT64_MIN / 3,
+                                    INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 3};
+    int32_t index = fuzz_take(b, 255);
+    return index < 248 ? index - 8 : edges[index - 248];
+}
+
+static void take_index_values(fuzz_bytes *b) {
+    for (int list = 0; list < 4; list++)
+        for (int i = 0; i < FUZZ_ROWS * FUZZ_ROWS; i++)
+            fuzz_indices[list][i] = i < 4 ? fuzz_take_index(b) : 0;
+}
+
+void fuzz_take_args(fuzz_bytes *b, rope_args *a) {
+    a->batch = fuzz_take(b, FUZZ_SIZE_MOST);
+    a->tokens = fuzz_take(b, FUZZ_SIZE_MOST);
+    fuzz_take_tensor(b, &a->q, tensors[0], tensors[1]);
+    fuzz_take_tensor(b, &a->k, tensors[2], tensors[3]);
+    a->position_offset = fuzz_take_index(b);
+    take_index_values(b);
+    for (int i = 0; i < 3; i++) {
+        a->position_stride[i] = fuzz_take_some(b, FUZZ_STRIDE_MOST);
+        a->table_stride[i] = fuzz_take_some(b, i < 2 ? FUZZ_STRIDE_MOST : 3);
+    }
+    a->position_ids = fuzz_take(b, 1) ? fuzz_indices[0] : NULL;
+    a->sequence_offsets = fuzz_take(b, 1) ? fuzz_indices[1] : NULL;
+    a->cu_seqlens = fuzz_take(b, 1) ? fuzz_indices[2] : NULL;
+    a->sequence_lengths = fuzz_take(b, 1) ? fuzz_indices[3] : NULL;
+    a->sequences = fuzz_take(b, FUZZ_SIZE_MOST);
+    a->cos = fuzz_take(b, 7) ? tables[0] : NULL;
+    a->sin = fuzz_take(b, 7) ? tables[1] : NULL;
+    a->table_rows = fuzz_take(b, FUZZ_ROWS / 8);
+}
+
+void fuzz_drop_unread(const rope_desc *d, rope_args *a) {
+    if (!a->position_ids)
+        memset(a->position_stride, 0, sizeof a->position_stride);
+    if (!a->cu_seqlens)
+        a->sequences = 0;
+    if (d->rope_type != ROPE_TYPE_LONGROPE || d->longrope_select > ROPE_LONGROPE_PER_SEQUENCE)
+        a->sequence_lengths = NULL;
+    if (d->angle_mode == ROPE_ANGLE_TABLE)
+        return;
+    a->cos = a->sin = NULL;
+    a->table_rows = 0;
+    memset(a->table_stride, 0, sizeof a->table_stride);
+}
+
+void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d) {
+    if (fuzz_take(b, 7) == 7) {
+        fuzz_take_desc(b, d);
+        return;
+    }
+    d->dtype = 1 + fuzz_take(b, 2);
+    d->head_dim = 2 + 2 * fuzz_take(b, FUZZ_DIM_MOST / 2 - 1);
+    d->rotary_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->angle_mode = fuzz_take(b, 3);
+    d->position_dtype = fuzz_take(b, 1) ? ROPE_I32 : ROPE_I64;
+}
+
+void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most) {
+    const int strided = fuzz_take(b, 1);
+    for (int i = 0; i < n && strided; i++)
+        stride[i] = fuzz_take(b, most);
+}

@@ -1,0 +1,47 @@
+/* Runs of a case of rope_attention, what may be written, and the same attention in a plain call. */
+#ifndef ROPEKIT_TESTS_ATTENTION_COMPARE_H
+#define ROPEKIT_TESTS_ATTENTION_COMPARE_H
+
+#include "tests/attention/cases.h"
+
+/* Queries, keys and values of each sequence as a kernel multiplies them: [token][head][dim], those
+ * of keys from the first that is there, rotated where the call rotates them by rope_apply with a
+ * kernel of the CPU. */
+typedef struct attention_dense {
+    unsigned char *data[ATTENTION_MAX_PARTS][3]; /* of dtype; NULL where the sequence fails */
+    int32_t parts_fail;                          /* 1: a length or a boundary is out of range */
+    int32_t tokens_fail;                         /* 1: a position that is used */
+    int32_t places_fail;                         /* 1: a page that is used is not there */
+    int32_t scales_fail;                         /* 1: a scale that is used is none */
+} attention_dense;
+void attention_dense_make(attention_dense *d, const attention_case *c, const char *kernel);
+void attention_dense_free(attention_dense *d);
+
+/* The descriptor's rotation on the CPU. Rotates tokens first..first + count - 1 of a sequence in
+ * place; of keys those from the first that is there. */
+rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel);
+rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,
+                                    const oracle_part *s, int32_t tensor, unsigned char *data,
+                                    int64_t first, int64_t count);
+
+/* Skips the test where the device has no kernel for it. */
+void attention_required(void);
+/* As device_run, with as much workspace as rope_attention_workspace says. */
+rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result);
+/* The largest sizes of the case. */
+rope_attention_bounds attention_bounds(const attention_case *c);
+
+/* NULL, or a text that says which byte changed that is not of a result. */
+const char *attention_untouched(const attention_case *c, const unsigned char *result);
+
+/* The same attention without a rotation and a cache: sequences first..first + count - 1 as rows of
+ * a batch, without their first `skip` queries. A ring stays one. */
+void attention_plain(attention_case *plain, const attention_case *c, const attention_dense *d,
+                     int64_t first, int64_t count, int64_t skip);
+
+/* Results of a sequence from query `skip` on in the order [query, head, dim], then its lse where
+ * that is wanted; every NaN made the same one. Returns malloc'ed memory. */
+unsigned char *attention_rows(const attention_case *c, const unsigned char *result, int64_t part,
+                              int64_t skip, int with_lse, size_t *bytes);
+
+#endif

@@ -1,0 +1,345 @@
+/* A row of rope_attention has the same bits rotated inside or before, in every layout, alone and in
+ * a batch, from every number of threads and run after run, and a call touches nothing beside its
+ * buffers and its workspace. */
+#include "tests/attention/compare.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/device.h"
+#include "tests/support/guard.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CASES = 250 };
+
+/* The case after a run of a kernel, or NULL where it declines. */
+static unsigned char *arena_after(const attention_case *c, const char *kernel) {
+    unsigned char *result = malloc(c->base.bytes);
+    rope_status status = attention_run(c, kernel, result);
+    if (status == ROPE_ERROR_UNSUPPORTED && kernel) {
+        free(result);
+        return NULL;
+    }
+    CHECK_STATUS(ROPE_OK, status);
+    return result;
+}
+
+typedef void check_case(const attention_case *c, const char *kernel, const unsigned char *expected);
+
+/* For each case in range and each kernel: the arena after, then a check that compares with it. */
+static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
+    static const attention_wish wish = {.in_range = 1};
+    attention_required();
+    for (int64_t i = -1; test_next(&i, cases);) {
+        attention_case c;
+        const char *kernel;
+        attention_make(&c, seed, i, &wish);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected)
+                check(&c, kernel, expected);
+            free(expected);
+        }
+        attention_free(&c);
+    }
+}
+
+/* Sequence `part` of a case, from query `skip` on, has the bits of the other's. */
+static void check_rows(const attention_case *c, const unsigned char *expected, int64_t part,
+                       int64_t skip, const attention_case *other, const unsigned char *result,
+                       int64_t other_part, const char *what) {
+    size_t bytes, other_bytes, at = 0;
+    const int lse = c->args.lse != NULL;
+    unsigned char *rows = attention_rows(c, expected, part, skip, lse, &bytes),
+                  *others = attention_rows(other, result, other_part, 0, lse, &other_bytes);
+    while (at < bytes && rows[at] == others[at])
+        at++;
+    const size_t row = bytes / (size_t)(c->q_count[part] > skip ? c->q_count[part] - skip : 1);
+    free(rows);
+    free(others);
+    CHECK(bytes == other_bytes, "%s: %zu bytes, not %zu", what, other_bytes, bytes);
+    CHECK(at == bytes, "%s: byte %zu of query %lld of sequence %lld differs", what,
+          row ? at % row : 0, (long long)skip + (long long)(row ? at / row : 0), (long long)part);
+}
+
+/* --- layouts --- */
+
+/* All sequences as a padded batch without a rotation and without a cache. */
+static void check_unfused(const attention_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    attention_case plain;
+    attention_dense dense;
+    if (c->parts == 0 || c->args.rope.tokens == 0)
+        return;
+    attention_dense_make(&dense, c, "scalar");
+    attention_plain(&plain, c, &dense, 0, c->parts, 0);
+    unsigned char *result = arena_after(&plain, kernel);
+    CHECK(result, "the kernel declines without a rotation");
+    for (int64_t n = 0; n < c->parts; n++)
+        check_rows(c, expected, n, 0, &plain, result, n, "rotated before, in a plain batch");
+    free(result);
+    attention_free(&plain);
+    attention_dense_free(&dense);
+}
+
+TEST(attention_bits, fused_and_unfused) {
+    for_each_case(test_seed() + 1, CASES, check_unfused);
+}
+
+/* Whether a sequence is so long a prompt that a GPU takes its last queries alone by splits of its
+ * keys (docs/attention.md). */
+static int changes_kernel(const attention_case *c, const char *kernel, int64_t part) {
+    const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
+    return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "generic") == 0) &&
+           c->q_count[part] * group > 16;
+}
+
+/* Each sequence in a call of its own, and its last queries in another: as a prompt in one call and
+ * token by token. */
+static void check_alone(const attention_case *c, const char *kernel,
+                        const unsigned char *expected) {
+    attention_dense dense;
+    if (c->args.rope.tokens == 0)
+        return;
+    attention_dense_make(&dense, c, "scalar");
+    for (int64_t n = 0; n < c->parts; n++)
+        for (int rest = 0; rest < 2 - changes_kernel(c, kernel, n); rest++) {
+            attention_case plain;
+            const int64_t skip = rest * (c->q_count[n] - 1 - c->base.index % 3);
+            if (skip < 0 || c->q_count[n] == 0 || (rest && skip == 0))
+                continue;
+            attention_plain(&plain, c, &dense, n, 1, skip);
+            unsigned char *result = arena_after(&plain, kernel);
+            CHECK(result, "the kernel declines without a rotation");
+            check_rows(c, expected, n, skip, &plain, result, 0,
+                       rest ? "the last queries alone" : "a sequence alone");
+            free(result);
+            attention_free(&plain);
+        }
+    attention_dense_free(&dense);
+}
+
+TEST(attention_bits, alone_and_in_a_batch) {
+    for_each_case(test_seed() + 2, CASES, check_alone);
+}
+
+/* --- runs --- */
+
+static void check_same(const attention_case *c, const char *kernel, const unsigned char *expected,
+                       const char *what) {
+    unsigned char *result = arena_after(c, kernel);
+    size_t at = 0;
+    while (at < c->base.bytes && result[at] == expected[at])
+        at++;
+    CHECK(at == c->base.bytes, "%s: byte %zu of the arena differs", what, at);
+    free(result);
+}
+
+static void check_again(const attention_case *c, const char *kernel,
+                        const unsigned char *expected) {
+    check_same(c, kernel, expected, "the same call again");
+}
+
+TEST(attention_bits, run_after_run) {
+    for_each_case(test_seed() + 3, CASES / 4, check_again);
+}
+
+static void check_threads(const attention_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    static const int counts[] = {1, 2, 3, 7};
+    for (int i = 0; i < 4; i++) {
+        device_threads(counts[i]);
+        check_same(c, kernel, expected, "another number of threads");
+    }
+}
+
+/* m queries of n keys of one key head, which `heads` share. */
+static void make_plain(attention_case *c, int32_t dtype, int64_t dim, int64_t m, int64_t n,
+                       int64_t heads) {
+    const int64_t size = (int64_t)oracle_dtype_size(dtype);
+    const size_t q = (size_t)(m * heads * dim * size), k = (size_t)(n * dim * size);
+    memset(c, 0, sizeof *c);
+    c->base.bytes = (2 * q + 2 * k + sizeof m + 63) / 64 * 64;
+    c->base.arena = aligned_alloc(64, c->base.bytes);
+    c->base.random = random_stream(test_seed(), n);
+    c->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
+    c->desc.rope.dtype = dtype;
+    c->desc.rope.head_dim = (int32_t)dim;
+    c->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
+    rope_attention_args *a = &c->args;
+    unsigned char *at = c->base.arena;
+    c->parts = a->rope.batch = 1;
+    c->q_count[0] = a->rope.tokens = m;
+    c->k_count[0] = a->k_tokens = n;
+    a->rope.q = (rope_tensor){.in = at, .heads = heads};
+    a->out.data = at + q;
+    a->rope.k = (rope_tensor){.in = at + 2 * q, .heads = 1};
+    a->v = (rope_tensor){.in = at + 2 * q + k, .heads = 1};
+    for (int64_t i = 0; i < (int64_t)c->base.bytes / size; i++)
+        oracle_store(dtype, at, i, random_real(&c->base.random, -2, 2));
+}
+
+/* Enough work for a team: many rows, or so few that the keys of a row are several threads'. */
+static void make_large(attention_case *c, int32_t dtype, int64_t index) {
+    if (index == 0)
+        make_plain(c, dtype, 64, 300, 300, 6);
+    else
+        make_plain(c, dtype, 64, index, 6000 + index, 2);
+}
+
+/* The row has one query less, or one key, as the device knows. */
+static void shorten(attention_case *c, int key) {
+    int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
+    *(key ? &c->args.k_lengths : &c->args.q_lengths) = last;
+    *last = key ? --c->k_count[0] : --c->q_count[0];
+}
+
+/* Kernels of 16-bit heads of 64 and 128: a prompt, and one query or two of many keys. */
+static void check_heads(int shortened) {
+    attention_required();
+    for (int i = 0; i < 8; i++) {
+        attention_case c;
+        const char *kernel;
+        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128,
+                   i & 4       ? 40
+                   : shortened ? 2
+                               : 1 + (i & 1),
+                   i & 4 ? 70 : 600, 4);
+        if (shortened)
+            shorten(&c, i & 2);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected) {
+                check_again(&c, kernel, expected);
+                check_unfused(&c, kernel, expected);
+                check_alone(&c, kernel, expected);
+            }
+            free(expected);
+        }
+        attention_free(&c);
+    }
+}
+
+TEST(attention_bits, heads_of_matrix_instructions) {
+    check_heads(0);
+}
+
+TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
+    check_heads(1);
+}
+
+/* Keys whose elements lie apart, as long as they may be. */
+TEST(attention_bits, longest_keys_apart) {
+    enum { KEYS = 40, DIM = ROPE_MAX_ATTENTION_HEAD_DIM };
+    const int64_t stride[4] = {KEYS * DIM, 1, KEYS * DIM, KEYS};
+    attention_case c;
+    const char *kernel;
+    attention_required();
+    make_plain(&c, ROPE_F32, DIM, 2, KEYS, 2);
+    c.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    memcpy(c.args.rope.k.in_stride, stride, sizeof stride);
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        attention_describe(&c, kernel);
+        unsigned char *expected = arena_after(&c, kernel);
+        if (expected) {
+            check_again(&c, kernel, expected);
+            check_alone(&c, kernel, expected);
+        }
+        free(expected);
+    }
+    attention_free(&c);
+}
+
+TEST(attention_bits, every_thread_count) {
+    if (!device_is_host() || !device_threads(2))
+        SKIP("the backend does not run on OpenMP");
+    attention_required();
+    for (int64_t i = -1; test_next(&i, 8);) {
+        attention_case c;
+        const char *kernel;
+        make_large(&c, i < 4 ? ROPE_F32 : ROPE_BF16, i % 4);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected) {
+                check_threads(&c, kernel, expected);
+                check_alone(&c, kernel, expected);
+            }
+            free(expected);
+        }
+        attention_free(&c);
+    }
+    device_threads(2);
+    for_each_case(test_seed() + 4, CASES / 10, check_threads);
+}
+
+/* --- memory --- */
+
+typedef struct guarded {
+    guard_case g;
+    guard_workspace w;
+} guarded;
+
+static void check_guarded(const attention_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    rope_attention_desc desc = c->desc;
+    const rope_attention_bounds bounds = attention_bounds(c);
+    rope_plan *plan = NULL;
+    size_t bytes = 0;
+    guard_name_fault();
+    device_choose(&desc.rope);
+    desc.rope.kernel = kernel;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &bytes));
+    for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
+        static guarded all;
+        rope_attention_args args = c->args;
+        const void **list[ATTENTION_POINTERS];
+        CHECK(guard_make(&all.g, &c->base, side) && guard_workspace_make(&all.w, bytes, side),
+              "no memory between guard pages");
+        attention_pointers(&args, list);
+        guard_move(&all.g, &c->base, list, ATTENTION_POINTERS);
+        args.workspace = bytes ? all.w.g.block[0].at : NULL;
+        args.workspace_bytes = bytes;
+        CHECK_STATUS(ROPE_OK, rope_attention(plan, &args));
+        CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
+        guard_check(&all.g, &c->base, expected);
+        guard_free(&all.g, &c->base);
+        guard_workspace_free(&all.w);
+    }
+    rope_plan_destroy(plan);
+}
+
+TEST(attention_bits, every_buffer_between_pages_that_fault) {
+    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("guard pages are host memory");
+    for_each_case(test_seed() + 5, CASES, check_guarded);
+}
+
+/* Workspace for larger calls serves, one byte less than a call's own does not. */
+static void check_workspace(const attention_case *c, const char *kernel,
+                            const unsigned char *expected) {
+    rope_attention_desc desc = c->desc;
+    rope_attention_bounds bounds = attention_bounds(c), larger = bounds;
+    test_random r = c->base.random;
+    int64_t *const sizes[] = {&larger.batch,     &larger.tokens,  &larger.k_tokens,
+                              &larger.sequences, &larger.q_heads, &larger.k_heads};
+    rope_plan *plan = NULL;
+    size_t own = 0, more = 0;
+    (void)expected;
+    device_choose(&desc.rope);
+    desc.rope.kernel = kernel;
+    for (int i = 0; i < 6; i++)
+        *sizes[i] += *sizes[i] && random_chance(&r, 50) ? random_between(&r, 0, 100) : 0;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &own));
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &larger, &more));
+    CHECK(more >= own, "%zu bytes for larger calls, %zu for this one", more, own);
+    rope_plan_destroy(plan);
+}
+
+TEST(attention_bits, workspace_of_larger_calls) {
+    for_each_case(test_seed() + 6, CASES, check_workspace);
+}

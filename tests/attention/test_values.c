@@ -1,0 +1,334 @@
+/* Results of rope_attention that are known without an oracle: rows that see no key, keys that are
+ * not seen, very large scores, subnormal values. */
+#include "tests/attention/compare.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DIM = 8, HEADS = 2 };
+
+/* A call without a rotation: one sequence, `keys` keys and `queries` queries of two heads that
+ * share one of keys, all elements 0, and lse. */
+static void make(attention_case *c, int32_t dtype, int64_t queries, int64_t keys) {
+    const size_t size = (size_t)oracle_dtype_size(dtype), q = (size_t)queries * HEADS * DIM * size,
+                 k = (size_t)keys * DIM * size, room = 4096;
+    memset(c, 0, sizeof *c);
+    c->base.bytes = 2 * q + 2 * k + (size_t)queries * HEADS * 4 + room;
+    c->base.bytes = (c->base.bytes + 63) / 64 * 64;
+    c->base.arena = aligned_alloc(64, c->base.bytes);
+    memset(c->base.arena, 0, c->base.bytes);
+    unsigned char *at = c->base.arena + room;
+    c->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
+    c->desc.rope.dtype = dtype;
+    c->desc.rope.head_dim = DIM;
+    c->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    c->desc.scale = 1;
+    c->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
+    rope_attention_args *a = &c->args;
+    c->parts = a->rope.batch = 1;
+    c->q_count[0] = a->rope.tokens = queries;
+    c->k_count[0] = a->k_tokens = keys;
+    a->lse = (float *)(void *)at;
+    at += (size_t)queries * HEADS * 4;
+    a->rope.q = (rope_tensor){.in = at, .heads = HEADS};
+    a->out.data = at + q;
+    a->rope.k = (rope_tensor){.in = at + 2 * q, .heads = 1};
+    a->v = (rope_tensor){.in = at + 2 * q + k, .heads = 1};
+}
+
+static void set(const attention_case *c, const void *tensor, int64_t head, int64_t i, double x) {
+    oracle_store(c->desc.rope.dtype, (void *)(uintptr_t)tensor, head * DIM + i, x);
+}
+
+static void set_head(const attention_case *c, const void *tensor, int64_t head, double x) {
+    for (int64_t i = 0; i < DIM; i++)
+        set(c, tensor, head, i, x);
+}
+
+typedef struct row {
+    double out[DIM], lse;
+} row;
+
+static row row_of(const attention_case *c, const unsigned char *result, int64_t query,
+                  int64_t head) {
+    rope_attention_args args = c->args;
+    row r;
+    attention_relocate(&args, c->base.arena, result);
+    for (int64_t i = 0; i < DIM; i++)
+        r.out[i] = oracle_load(c->desc.rope.dtype, args.out.data, (query * HEADS + head) * DIM + i);
+    r.lse = (double)args.lse[query * HEADS + head];
+    return r;
+}
+
+typedef void check_case(const attention_case *c, const unsigned char *result, const void *state);
+
+/* Runs every kernel, the reference too. */
+static void check_kernels(const attention_case *c, check_case *check, const void *state) {
+    attention_required();
+    unsigned char *result = malloc(c->base.bytes);
+    const char *kernel = "";
+    for (int k = 0; kernel; k++) {
+        kernel = device_kernel_of("attention", k);
+        const char *name = kernel ? kernel : device_is_host() ? "reference" : NULL;
+        if (!name)
+            break;
+        attention_describe(c, name);
+        rope_status status = attention_run(c, name, result);
+        if (status == ROPE_ERROR_UNSUPPORTED)
+            continue;
+        CHECK_STATUS(ROPE_OK, status);
+        check(c, result, state);
+    }
+    free(result);
+}
+
+/* Queries 0..state - 1 are 0 and their lse the sink's. */
+static void check_empty_rows(const attention_case *c, const unsigned char *result,
+                             const void *state) {
+    const int64_t count = *(const int64_t *)state;
+    for (int64_t i = 0; i < count * HEADS; i++) {
+        const row r = row_of(c, result, i / HEADS, i % HEADS);
+        const double sink = c->args.sinks ? 1.5 : -INFINITY;
+        CHECK(r.lse == sink, "lse of a query that sees no key is %g, not %g", r.lse, sink);
+        for (int64_t e = 0; e < DIM; e++)
+            CHECK(r.out[e] == 0 && !signbit(r.out[e]),
+                  "element %lld of a query that sees no key is %g", (long long)e, r.out[e]);
+    }
+}
+
+TEST(attention_values, queries_that_see_no_key) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int way = 0; way < 8; way++) {
+            attention_case c;
+            const int64_t seen = 3, all = 5;
+            const int32_t ways = way / 2;
+            make(&c, dtype, all, ways % 3 == 0 ? all - seen : 4);
+            for (int64_t k = 0; k < c.args.k_tokens; k++)
+                set_head(&c, c.args.v.in, k, -1);
+            int64_t count = ways % 3 == 0 ? seen : all;
+            const int64_t none = 0;
+            memcpy(c.base.arena, &none, sizeof none);
+            if (ways == 1) /* no keys */
+                c.args.k_lengths = c.base.arena;
+            if (ways == 2) { /* no bits */
+                c.desc.mask = ROPE_MASK_TREE;
+                c.args.tree_bits = c.base.arena;
+                c.args.tree_keys = 40;
+            }
+            if (ways == 3) { /* another chunk than any key's */
+                c.desc.mask = ROPE_MASK_FULL;
+                c.desc.chunk = 2;
+            }
+            if (way % 2) {
+                c.desc.sink_dtype = ROPE_F32;
+                c.args.sinks = c.base.arena + 64;
+                oracle_store(ROPE_F32, c.base.arena + 64, 0, 1.5);
+                oracle_store(ROPE_F32, c.base.arena + 64, 1, 1.5);
+            }
+            check_kernels(&c, check_empty_rows, &count);
+            attention_free(&c);
+        }
+}
+
+static void check_same_row(const attention_case *c, const unsigned char *result,
+                           const attention_case *other, const unsigned char *plain, int64_t i) {
+    const row got = row_of(c, result, i / HEADS, i % HEADS),
+              exact = row_of(other, plain, i / HEADS, i % HEADS);
+    CHECK(memcmp(&got, &exact, sizeof got) == 0,
+          "query %lld, head %lld: a key that it does not see changes it: %g and lse %g, not %g and "
+          "%g",
+          (long long)(i / HEADS), (long long)(i % HEADS), got.out[0], got.lse, exact.out[0],
+          exact.lse);
+}
+
+/* Queries first..last - 1 have the bits that they have in another call. */
+static void check_same_rows(const attention_case *c, const attention_case *other,
+                            const char *kernel, int64_t first, int64_t last) {
+    unsigned char *result = malloc(c->base.bytes), *plain = malloc(other->base.bytes);
+    rope_status status = attention_run(c, kernel, result);
+    if (status == ROPE_OK) {
+        CHECK_STATUS(ROPE_OK, attention_run(other, kernel, plain));
+        for (int64_t i = first * HEADS; i < last * HEADS; i++)
+            check_same_row(c, result, other, plain, i);
+    } else {
+        CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, status);
+    }
+    free(result);
+    free(plain);
+}
+
+static void fill_random(attention_case *c, int64_t keys, int64_t queries) {
+    c->base.random = random_stream(7, keys);
+    for (int64_t i = 0; i < queries * HEADS * DIM; i++)
+        set(c, c->args.rope.q.in, 0, i, random_real(&c->base.random, -1, 1));
+    for (int64_t i = 0; i < keys * DIM; i++) {
+        set(c, c->args.rope.k.in, 0, i, random_real(&c->base.random, -1, 1));
+        set(c, c->args.v.in, 0, i, random_real(&c->base.random, -1, 1));
+    }
+}
+
+/* Keys first..last - 1 hold what is no number; queries from..to - 1 do not see them. */
+static void check_leaks(attention_case *c, int64_t first, int64_t last, int64_t from, int64_t to) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY};
+    attention_required();
+    for (int kind = 0; kind < 3; kind++)
+        for (int in_values = 0; in_values < 2; in_values++) {
+            attention_case other;
+            const char *kernel;
+            make(&other, c->desc.rope.dtype, c->args.rope.tokens, c->args.k_tokens);
+            memcpy(other.base.arena, c->base.arena, c->base.bytes);
+            other.desc = c->desc;
+            other.args = c->args;
+            attention_relocate(&other.args, c->base.arena, other.base.arena);
+            for (int64_t k = first; k < last; k++)
+                set_head(&other, in_values ? other.args.v.in : other.args.rope.k.in, k, odd[kind]);
+            for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+                attention_describe(&other, kernel);
+                check_same_rows(&other, c, kernel, from, to);
+            }
+            attention_free(&other);
+        }
+}
+
+TEST(attention_values, keys_that_are_not_seen_do_not_leak) {
+    enum { N = 133, M = 70 };
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        const int64_t length = 100;
+        make(&c, dtype, M, N);
+        fill_random(&c, N, M);
+        check_leaks(&c, 90, N, 0, M - (N - 90)); /* ahead of their own */
+        c.desc.window = 9;
+        check_leaks(&c, 0, N - M - 8, 0, M); /* too far back */
+        c.desc.window = 0;
+        c.desc.chunk = 50;
+        check_leaks(&c, 50, 100, 37, M); /* of a chunk before */
+        c.desc.chunk = 0;
+        memcpy(c.base.arena, &length, sizeof length);
+        c.args.k_lengths = c.base.arena;
+        check_leaks(&c, length, N, 0, M); /* behind the end */
+        c.args.k_lengths = NULL;
+        c.desc.mask = ROPE_MASK_TREE;
+        c.args.tree_bits = c.base.arena;
+        c.args.tree_keys = 20;
+        memset(c.base.arena, 0x55, (size_t)M * 4);
+        for (int64_t k = N - 19; k < N; k += 2)
+            check_leaks(&c, k, k + 1, 0, M); /* whose bit is 0 */
+        attention_free(&c);
+    }
+}
+
+/* Kernels compute rows together that see the same keys, and read other rows' keys with theirs. */
+TEST(attention_values, keys_of_neighbours_do_not_leak) {
+    enum { N = 133, M = 65, WINDOW = 9 };
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        make(&c, dtype, M, N);
+        fill_random(&c, N, M);
+        c.desc.window = WINDOW;
+        check_leaks(&c, N - M, N - WINDOW, M - 1, M);
+        check_leaks(&c, N - M + WINDOW, N, 0, WINDOW);
+        attention_free(&c);
+    }
+}
+
+/* Query head 0 has a score of 2^state for key 1 and 0 for others; head 1 the negative. */
+static void check_large(const attention_case *c, const unsigned char *result, const void *state) {
+    const double score = *(const double *)state;
+    const row one = row_of(c, result, 0, 0), others = row_of(c, result, 0, 1);
+    CHECK(one.out[0] == 1 && one.lse == score, "score %g: out %g and lse %g", score, one.out[0],
+          one.lse);
+    CHECK(fabs(others.out[0] - 0.5) < 4e-3 && fabs(others.lse - log(2)) < 1e-5,
+          "score -%g: out %g and lse %g", score, others.out[0], others.lse);
+}
+
+TEST(attention_values, large_scores) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int power = 8; power <= 22; power++) {
+            attention_case c;
+            const double score = ldexp(1, power);
+            make(&c, dtype, 1, 3);
+            set(&c, c.args.rope.q.in, 0, 0, ldexp(1, power / 2));
+            set(&c, c.args.rope.q.in, 1, 0, -ldexp(1, power / 2));
+            set(&c, c.args.rope.k.in, 1, 0, ldexp(1, power - power / 2));
+            set_head(&c, c.args.v.in, 0, 0.25);
+            set_head(&c, c.args.v.in, 1, 1);
+            set_head(&c, c.args.v.in, 2, 0.75);
+            check_kernels(&c, check_large, &score);
+            attention_free(&c);
+        }
+}
+
+static void check_constant(const attention_case *c, const unsigned char *result,
+                           const void *state) {
+    const double value = *(const double *)state;
+    for (int64_t h = 0; h < HEADS; h++) {
+        const row r = row_of(c, result, 0, h);
+        CHECK(r.out[0] == value && r.out[DIM - 1] == value, "out is %g, not %g as all values are",
+              r.out[0], value);
+    }
+}
+
+/* Weights of four equal scores are exact, so the least subnormal number comes out of itself. */
+TEST(attention_values, subnormal_values) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        const double least = dtype == ROPE_F32 ? 0x1p-149 : dtype == ROPE_F16 ? 0x1p-24 : 0x1p-133;
+        make(&c, dtype, 1, 4);
+        for (int64_t k = 0; k < 4; k++)
+            set_head(&c, c.args.v.in, k, least);
+        check_kernels(&c, check_constant, &least);
+        attention_free(&c);
+    }
+}
+
+/* A drawing of docs/attention.md: which of 6 keys each of 4 queries sees. */
+typedef struct drawing {
+    int32_t mask;
+    int64_t window, window_right, chunk;
+    const char *seen[4];
+} drawing;
+
+/* Values are rows of the unit matrix and scores equal, so that out is a row of the mask. */
+static void check_drawing(const attention_case *c, const unsigned char *result, const void *state) {
+    const drawing *d = state;
+    for (int64_t i = 0; i < 4 * HEADS; i++) {
+        const row r = row_of(c, result, i / HEADS, i % HEADS);
+        for (int64_t k = 0; k < 6; k++)
+            CHECK((r.out[k] > 0) == (d->seen[i / HEADS][k] == '#'),
+                  "mask %d: query %lld has weight %g for key %lld", d->mask, (long long)(i / HEADS),
+                  r.out[k], (long long)k);
+    }
+}
+
+TEST(attention_values, masks_as_drawn) {
+    static const drawing drawings[] = {
+        {ROPE_MASK_CAUSAL, 0, 0, 0, {"###...", "####..", "#####.", "######"}},
+        {ROPE_MASK_FULL, 0, 0, 0, {"######", "######", "######", "######"}},
+        {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}},
+        {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}},
+        {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}},
+        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}},
+    };
+    static const uint32_t bits[4] = {1, 3, 5, 10};
+    for (size_t n = 0; n < sizeof drawings / sizeof drawings[0]; n++) {
+        attention_case c;
+        make(&c, ROPE_F32, 4, 6);
+        for (int64_t k = 0; k < 6; k++)
+            set(&c, c.args.v.in, k, k, 1);
+        c.desc.mask = drawings[n].mask;
+        c.desc.window = drawings[n].window;
+        c.desc.window_right = drawings[n].window_right;
+        c.desc.chunk = drawings[n].chunk;
+        if (c.desc.mask == ROPE_MASK_TREE) {
+            c.args.tree_bits = memcpy(c.base.arena, bits, sizeof bits);
+            c.args.tree_keys = 4;
+        }
+        check_kernels(&c, check_drawing, &drawings[n]);
+        attention_free(&c);
+    }
+}

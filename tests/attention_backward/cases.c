@@ -1,0 +1,369 @@
+#include "tests/attention_backward/cases.h"
+
+#include "tests/rope/case_parts.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- views --- */
+
+void backward_pointers(rope_attention_backward_args *args, const void **list[BACKWARD_POINTERS]) {
+    const void **pointers[] = {&args->dout, (const void **)&args->dq.data,
+                               (const void **)&args->dk.data, (const void **)&args->dv.data,
+                               (const void **)&args->dsinks};
+    memcpy(list, pointers, sizeof pointers);
+}
+
+static void relocate(rope_attention_backward_args *args, const void *from, const void *to) {
+    const void **list[BACKWARD_POINTERS];
+    backward_pointers(args, list);
+    case_move_pointers(list, BACKWARD_POINTERS, from, to);
+}
+
+const rope_attention_out *backward_gradient(const rope_attention_backward_args *args,
+                                            int32_t gradient) {
+    return gradient == GRADIENT_Q ? &args->dq : gradient == GRADIENT_K ? &args->dk : &args->dv;
+}
+
+backward_view backward_view_of(const backward_case *c, const rope_attention_out *given,
+                               int32_t gradient) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    const int q = gradient == GRADIENT_Q;
+    const int64_t tokens = q ? c->forward.args.rope.tokens : oracle_attention_key_tokens(&o);
+    backward_view v = {.data = given->data,
+                       .heads = oracle_attention_heads(&o, gradient),
+                       .dim = oracle_attention_head_dim(&o, gradient)};
+    v.stride[3] = 1;
+    v.stride[2] = v.dim;
+    v.stride[1] = v.heads * v.dim;
+    v.stride[0] = tokens * v.stride[1];
+    for (int d = 0; d < 4; d++)
+        if (given->stride[d])
+            memcpy(v.stride, given->stride, sizeof v.stride);
+    return v;
+}
+
+/* dout has the heads of q and the elements of v. */
+static backward_view view_of_dout(const backward_case *c) {
+    rope_attention_out dout = {(void *)(uintptr_t)c->args.dout, {0}};
+    memcpy(dout.stride, c->args.dout_stride, sizeof dout.stride);
+    backward_view v = backward_view_of(c, &dout, GRADIENT_V);
+    const int64_t heads = c->forward.args.rope.q.heads, row = heads * v.dim,
+                  plain[4] = {c->forward.args.rope.tokens * row, row, v.dim, 1};
+    int given = 0;
+    for (int d = 0; d < 4; d++)
+        given |= dout.stride[d] != 0;
+    v.heads = heads;
+    memcpy(v.stride, given ? dout.stride : plain, sizeof v.stride);
+    return v;
+}
+
+static int64_t element_at(const backward_view *v, int64_t row, int64_t token, int64_t head,
+                          int64_t e) {
+    return row * v->stride[0] + token * v->stride[1] + head * v->stride[2] + e * v->stride[3];
+}
+
+int64_t backward_dout_at(const backward_case *c, const oracle_part *s, int64_t i, int64_t head,
+                         int64_t e) {
+    const backward_view v = view_of_dout(c);
+    return element_at(&v, s->q_row, s->q_first + i, head, e);
+}
+
+static int64_t first_of(const oracle_part *s, int32_t gradient, int64_t *row, int64_t *count) {
+    const int q = gradient == GRADIENT_Q;
+    *row = q ? s->q_row : s->k_row;
+    *count = q ? s->q_count : s->k_count;
+    return q ? s->q_first : s->k_first;
+}
+
+/* --- a case --- */
+
+static void choose_gradient(attention_case *base, int32_t dims_of, int64_t tokens, int64_t heads,
+                            rope_attention_out *to) {
+    test_case *c = &base->base;
+    test_random *r = &c->random;
+    const int64_t dim =
+        dims_of == GRADIENT_V && base->desc.v_head_dim ? base->desc.v_head_dim : c->desc.head_dim;
+    const int64_t count[4] = {c->args.batch, tokens, heads, dim},
+                  plain[4] = {tokens * heads * dim, heads * dim, dim, 1};
+    const int given = random_chance(r, 50);
+    if (random_chance(r, 15))
+        return;
+    if (given)
+        case_choose_strides(r, count, to->stride);
+    to->data = (void *)(uintptr_t)case_reserve_view(c, oracle_dtype_size(c->desc.dtype), count,
+                                                    given ? to->stride : plain);
+}
+
+static void choose_gradients(attention_case *base) {
+    backward_case *c = (backward_case *)(void *)base;
+    rope_args *a = &base->base.args;
+    test_random *r = &base->base.random;
+    const int64_t keys = base->args.k_tokens ? base->args.k_tokens : a->tokens;
+    rope_attention_out dout = {0};
+    while (!dout.data)
+        choose_gradient(base, GRADIENT_V, a->tokens, a->q.heads, &dout);
+    c->args.struct_size = sizeof c->args;
+    c->args.dout = dout.data;
+    memcpy(c->args.dout_stride, dout.stride, sizeof dout.stride);
+    choose_gradient(base, GRADIENT_Q, a->tokens, a->q.heads, &c->args.dq);
+    choose_gradient(base, GRADIENT_K, keys, a->k.heads, &c->args.dk);
+    choose_gradient(base, GRADIENT_V, keys, a->k.heads, &c->args.dv);
+    if (base->desc.sink_dtype && random_chance(r, 80))
+        c->args.dsinks = (float *)(uintptr_t)case_reserve(&base->base, 4 * a->q.heads, 4);
+}
+
+/* Of tokens that no sequence has NaNs. */
+static void fill_dout(backward_case *c) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    test_case *base = &c->forward.base;
+    const backward_view v = view_of_dout(c);
+    const double scale = random_chance(&base->random, 80) ? 1 : 300;
+    for (int32_t p = 0; p < base->pieces; p++)
+        if (v.data >= base->arena + base->piece[p].offset &&
+            v.data <= base->arena + base->piece[p].offset + base->piece[p].bytes)
+            memset(base->arena + base->piece[p].offset, 0xff, base->piece[p].bytes);
+    for (int64_t n = 0; n < c->forward.parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        const int odd = base->wild && random_chance(&base->random, 20);
+        for (int64_t i = 0; i < s.q_count * v.heads * v.dim && !s.fails; i++) {
+            const int64_t at = element_at(&v, s.q_row, s.q_first + i / (v.heads * v.dim),
+                                          i / v.dim % v.heads, i % v.dim);
+            double x = random_real(&base->random, -scale, scale);
+            if (odd && random_chance(&base->random, 1))
+                x = random_chance(&base->random, 50) ? NAN : INFINITY;
+            oracle_store(base->desc.dtype, v.data, at, x);
+        }
+    }
+}
+
+/* The forward, in the arena. */
+static void attend(backward_case *c, const char *kernel) {
+    rope_attention_desc desc = c->forward.desc;
+    rope_attention_args args = c->forward.args;
+    const rope_attention_bounds bounds = attention_bounds(&c->forward);
+    rope_plan *plan = NULL;
+    desc.rope.backend = "cpu";
+    desc.rope.kernel = kernel;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &args.workspace_bytes));
+    args.workspace = aligned_alloc(256, args.workspace_bytes + 256);
+    CHECK_STATUS(ROPE_OK, rope_attention(plan, &args));
+    free(args.workspace);
+    rope_plan_destroy(plan);
+}
+
+void backward_make(backward_case *c, uint64_t seed, int64_t index, const attention_wish *wish,
+                   const char *kernel) {
+    attention_wish own = {.gradients = choose_gradients};
+    if (wish)
+        own.tame = wish->tame, own.in_range = wish->in_range, own.large = wish->large;
+    memset(c, 0, sizeof *c);
+    attention_make(&c->forward, seed, index, &own);
+    relocate(&c->args, NULL, c->forward.base.arena);
+    attention_dense_make(&c->dense, &c->forward, kernel);
+    c->fails = c->dense.parts_fail || c->dense.tokens_fail;
+    fill_dout(c);
+    if (!c->fails)
+        attend(c, kernel);
+    rope_args *a = &c->forward.args.rope;
+    if (a->q.out && index % 2)
+        a->q.in = NULL;
+    if (a->k.out && index % 3)
+        a->k.in = NULL;
+}
+
+void backward_free(backward_case *c) {
+    attention_dense_free(&c->dense);
+    attention_free(&c->forward);
+}
+
+/* --- runs --- */
+
+void backward_required(void) {
+    if (!device_kernel_of("attention_backward", 0))
+        SKIP("%s has no kernel for attention_backward", device_backend());
+}
+
+typedef struct backward_job {
+    const rope_plan *plan;
+    const backward_case *c;
+    void *workspace;
+    size_t workspace_bytes;
+} backward_job;
+
+static rope_status run_job(const void *state, const test_case *base, void *memory) {
+    const backward_job *job = state;
+    rope_attention_args forward = job->c->forward.args;
+    rope_attention_backward_args args = job->c->args;
+    attention_relocate(&forward, base->arena, memory);
+    relocate(&args, base->arena, memory);
+    forward.workspace = job->workspace;
+    forward.workspace_bytes = job->workspace_bytes;
+    args.forward = &forward;
+    return rope_attention_backward(job->plan, &args);
+}
+
+rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result) {
+    enum { ALIGNMENT = 256 };
+    rope_attention_desc desc = c->forward.desc;
+    const rope_attention_bounds bounds = attention_bounds(&c->forward);
+    rope_plan *plan = NULL;
+    void *memory = NULL;
+    device_open(); /* skips where there is none */
+    device_choose(&desc.rope);
+    desc.rope.kernel = kernel;
+    rope_status status = rope_attention_backward_plan_create(&desc, &plan);
+    if (status != ROPE_OK)
+        return status;
+    backward_job job = {.plan = plan, .c = c};
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &job.workspace_bytes));
+    const size_t bytes = job.workspace_bytes + ALIGNMENT;
+    unsigned char *noise = malloc(bytes);
+    memset(noise, 0xff, bytes);
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), bytes, &memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, bytes));
+    free(noise);
+    job.workspace = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
+    status = device_with_copy(&c->forward.base, run_job, &job, result);
+    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
+    rope_plan_destroy(plan);
+    return status;
+}
+
+/* --- results --- */
+
+static void mark(const backward_case *c, const oracle_part *s, int32_t gradient,
+                 unsigned char *written) {
+    const backward_view v = backward_view_of(c, backward_gradient(&c->args, gradient), gradient);
+    const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
+    int64_t row, count;
+    const int64_t first = first_of(s, gradient, &row, &count);
+    if (!v.data)
+        return;
+    unsigned char *data = written + (v.data - c->forward.base.arena);
+    for (int64_t i = 0; i < count * v.heads * v.dim; i++) {
+        const int64_t at =
+            element_at(&v, row, first + i / (v.heads * v.dim), i / v.dim % v.heads, i % v.dim);
+        memset(data + at * size, 1, (size_t)size);
+    }
+}
+
+const char *backward_untouched(const backward_case *c, const unsigned char *result) {
+    static char message[160];
+    const attention_case *f = &c->forward;
+    const oracle_attention o = attention_oracle(f);
+    unsigned char *written = calloc(f->base.bytes, 1);
+    size_t at = 0;
+    for (int64_t n = 0; n < f->parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        for (int32_t g = 0; g < GRADIENTS && !s.fails; g++)
+            mark(c, &s, g, written);
+    }
+    if (c->args.dsinks)
+        memset(written + ((unsigned char *)c->args.dsinks - f->base.arena), 1,
+               (size_t)f->args.rope.q.heads * 4);
+    while (at < f->base.bytes && (written[at] || f->base.arena[at] == result[at]))
+        at++;
+    free(written);
+    if (at == f->base.bytes)
+        return NULL;
+    snprintf(message, sizeof message, "byte %zu of the arena changed and is not of a gradient", at);
+    return message;
+}
+
+unsigned char *backward_rows(const backward_case *c, const unsigned char *result, int32_t gradient,
+                             int64_t part, size_t *bytes) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    const oracle_part s = oracle_attention_part(&o, part);
+    const backward_view v = backward_view_of(c, backward_gradient(&c->args, gradient), gradient);
+    const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
+    int64_t row, count;
+    const int64_t first = first_of(&s, gradient, &row, &count);
+    *bytes = (size_t)(count * v.heads * v.dim * size);
+    unsigned char *list = malloc(*bytes + 1);
+    const unsigned char *data = result + (v.data - c->forward.base.arena);
+    for (int64_t i = 0; i < count * v.heads * v.dim; i++) {
+        const int64_t at =
+            element_at(&v, row, first + i / (v.heads * v.dim), i / v.dim % v.heads, i % v.dim);
+        memcpy(list + i * size, data + at * size, (size_t)size);
+    }
+    return list;
+}
+
+/* --- the plain call --- */
+
+/* Room behind the forward's arena, each part at a multiple of 64; returns its offset. */
+static size_t take(size_t *end, int64_t bytes) {
+    const size_t at = *end;
+    *end += ((size_t)bytes + 63) / 64 * 64;
+    return at;
+}
+
+static void lay_out(backward_case *p, int64_t keys) {
+    attention_case *f = &p->forward;
+    const oracle_attention o = attention_oracle(f);
+    const int64_t size = oracle_dtype_size(f->desc.rope.dtype),
+                  rows = f->parts * f->args.rope.tokens, heads = f->args.rope.q.heads,
+                  all_keys = f->parts * keys * f->args.rope.k.heads, dim = f->desc.rope.head_dim,
+                  v_dim = oracle_attention_head_dim(&o, ORACLE_V);
+    size_t end = f->base.bytes;
+    const size_t dout = take(&end, rows * heads * v_dim * size),
+                 dq = take(&end, rows * heads * dim * size), dk = take(&end, all_keys * dim * size),
+                 dv = take(&end, all_keys * v_dim * size), dsinks = take(&end, heads * 4);
+    unsigned char *arena = aligned_alloc(64, end);
+    memcpy(arena, f->base.arena, f->base.bytes);
+    memset(arena + f->base.bytes, 0xff, end - f->base.bytes);
+    attention_relocate(&f->args, f->base.arena, arena);
+    free(f->base.arena);
+    f->base.arena = arena;
+    f->base.bytes = end;
+    p->args = (rope_attention_backward_args)ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    p->args.dout = arena + dout;
+    p->args.dq.data = arena + dq;
+    p->args.dk.data = arena + dk;
+    p->args.dv.data = arena + dv;
+    p->args.dsinks = f->desc.sink_dtype ? (float *)(void *)(arena + dsinks) : NULL;
+}
+
+/* dout, out and lse of a sequence. */
+static void copy_results(backward_case *p, const backward_case *c, int64_t row,
+                         const oracle_part *s) {
+    const oracle_attention from = attention_oracle(&c->forward), to = attention_oracle(&p->forward);
+    const oracle_part own = oracle_attention_part(&to, row);
+    const backward_view in = view_of_dout(c), out = view_of_dout(p);
+    const int32_t dtype = c->forward.desc.rope.dtype;
+    for (int64_t i = 0; i < s->q_count; i++)
+        for (int64_t h = 0; h < in.heads; h++) {
+            for (int64_t e = 0; e < in.dim; e++) {
+                oracle_store(
+                    dtype, out.data, element_at(&out, own.q_row, i, h, e),
+                    oracle_load(dtype, in.data, element_at(&in, s->q_row, s->q_first + i, h, e)));
+                oracle_store(dtype, p->forward.args.out.data,
+                             oracle_attention_out_at(&to, &own, i, h, e),
+                             oracle_load(dtype, c->forward.args.out.data,
+                                         oracle_attention_out_at(&from, s, i, h, e)));
+            }
+            p->forward.args.lse[oracle_attention_lse_at(&to, &own, i, h)] =
+                c->forward.args.lse[oracle_attention_lse_at(&from, s, i, h)];
+        }
+}
+
+void backward_plain(backward_case *p, const backward_case *c, int64_t first, int64_t count) {
+    const oracle_attention o = attention_oracle(&c->forward);
+    memset(p, 0, sizeof *p);
+    attention_plain(&p->forward, &c->forward, &c->dense, first, count, 0);
+    for (int64_t n = 0; n < count; n++) {
+        p->forward.q_count[n] = c->forward.q_count[first + n];
+        p->forward.k_count[n] = c->forward.k_count[first + n];
+    }
+    lay_out(p, p->forward.args.k_tokens);
+    for (int64_t n = 0; n < count; n++) {
+        const oracle_part s = oracle_attention_part(&o, first + n);
+        copy_results(p, c, n, &s);
+    }
+}

@@ -1,0 +1,250 @@
+/* Gradients have the same bits run after run, from every number of threads, alone and in a batch,
+ * and whichever are wanted; a call touches nothing beside its buffers and its workspace. */
+#include "tests/attention_backward/cases.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/device.h"
+#include "tests/support/guard.h"
+#include "tests/support/harness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { CASES = 200 };
+
+/* The case after a run of a kernel, or NULL where it declines. */
+static unsigned char *arena_after(const backward_case *c, const char *kernel) {
+    unsigned char *result = malloc(c->forward.base.bytes);
+    rope_status status = backward_run(c, kernel, result);
+    if (status == ROPE_ERROR_UNSUPPORTED && kernel) {
+        free(result);
+        return NULL;
+    }
+    CHECK_STATUS(ROPE_OK, status);
+    return result;
+}
+
+typedef void check_case(const backward_case *c, const char *kernel, const unsigned char *expected);
+
+static void check_kernels(const backward_case *c, check_case *check) {
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("attention_backward", k)); k++) {
+        attention_describe(&c->forward, kernel);
+        unsigned char *expected = arena_after(c, kernel);
+        if (expected)
+            check(c, kernel, expected);
+        free(expected);
+    }
+}
+
+/* For each case in range and each kernel: the arena after, then a check that compares with it. */
+static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
+    static const attention_wish wish = {.in_range = 1};
+    backward_required();
+    for (int64_t i = -1; test_next(&i, cases);) {
+        backward_case c;
+        backward_make(&c, seed, i, &wish, "scalar");
+        check_kernels(&c, check);
+        backward_free(&c);
+    }
+}
+
+static void check_same(const backward_case *c, const char *kernel, const unsigned char *expected,
+                       const char *what) {
+    unsigned char *result = arena_after(c, kernel);
+    size_t at = 0;
+    while (at < c->forward.base.bytes && result[at] == expected[at])
+        at++;
+    CHECK(at == c->forward.base.bytes, "%s: byte %zu of the arena differs", what, at);
+    free(result);
+}
+
+static void check_again(const backward_case *c, const char *kernel, const unsigned char *expected) {
+    check_same(c, kernel, expected, "the same call again");
+}
+
+TEST(attention_backward_bits, run_after_run) {
+    for_each_case(test_seed() + 1, CASES / 4, check_again);
+}
+
+/* --- a batch --- */
+
+/* Each sequence in a plain call of its own, beside one of all. */
+static void check_alone(const backward_case *c, const char *kernel, const unsigned char *expected) {
+    backward_case all, one;
+    (void)expected;
+    if (c->forward.args.rope.tokens == 0 || c->forward.parts == 0)
+        return;
+    backward_plain(&all, c, 0, c->forward.parts);
+    unsigned char *together = arena_after(&all, kernel);
+    CHECK(together, "the kernel declines without a rotation");
+    for (int64_t n = 0; n < c->forward.parts; n++) {
+        backward_plain(&one, c, n, 1);
+        unsigned char *alone = arena_after(&one, kernel);
+        for (int32_t g = 0; g < GRADIENTS; g++) {
+            size_t bytes, same;
+            unsigned char *a = backward_rows(&all, together, g, n, &bytes),
+                          *b = backward_rows(&one, alone, g, 0, &same);
+            CHECK(bytes == same && memcmp(a, b, bytes) == 0,
+                  "d%c of sequence %lld differs where it is alone", "qkv"[g], (long long)n);
+            free(a);
+            free(b);
+        }
+        free(alone);
+        attention_free(&one.forward);
+    }
+    free(together);
+    attention_free(&all.forward);
+}
+
+TEST(attention_backward_bits, alone_and_in_a_batch) {
+    for_each_case(test_seed() + 2, CASES, check_alone);
+}
+
+/* --- threads --- */
+
+static void check_threads(const backward_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    static const int counts[] = {1, 2, 3, 7};
+    for (int i = 0; i < 4; i++) {
+        device_threads(counts[i]);
+        check_same(c, kernel, expected, "another number of threads");
+    }
+}
+
+/* n queries and keys, enough work for a team. Results of the forward are any numbers. */
+static void make_large(backward_case *c, int32_t dtype, int64_t n) {
+    enum { DIM = 64, HEADS = 4 };
+    const size_t size = (size_t)oracle_dtype_size(dtype), q = (size_t)n * HEADS * DIM * size,
+                 k = q / 2, rows = (size_t)n * HEADS * 4;
+    attention_case *f = &c->forward;
+    memset(c, 0, sizeof *c);
+    f->base.bytes = (4 * q + 4 * k + rows + 64 + 63) / 64 * 64;
+    f->base.arena = aligned_alloc(64, f->base.bytes);
+    f->base.random = random_stream(test_seed(), n);
+    f->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
+    f->desc.rope.dtype = dtype;
+    f->desc.rope.head_dim = DIM;
+    f->desc.sink_dtype = ROPE_F32;
+    f->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
+    rope_attention_args *a = &f->args;
+    unsigned char *at = f->base.arena;
+    f->parts = a->rope.batch = 1;
+    f->q_count[0] = f->k_count[0] = a->rope.tokens = n;
+    for (size_t i = 0; i < f->base.bytes / size; i++)
+        oracle_store(dtype, at, (int64_t)i, random_real(&f->base.random, -2, 2));
+    a->rope.q = (rope_tensor){.in = at, .heads = HEADS};
+    a->out.data = at + q;
+    a->rope.k = (rope_tensor){.in = at + 4 * q, .heads = HEADS / 2};
+    a->v = (rope_tensor){.in = at + 4 * q + k, .heads = HEADS / 2};
+    a->lse = (float *)(void *)(at + 4 * q + 4 * k);
+    for (int64_t i = 0; i < n * HEADS; i++)
+        a->lse[i] = (float)random_real(&f->base.random, 8, 12);
+    a->sinks = a->lse;
+    c->args = (rope_attention_backward_args)ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    c->args.dout = at + 2 * q;
+    c->args.dq.data = at + 3 * q;
+    c->args.dk.data = at + 4 * q + 2 * k;
+    c->args.dv.data = at + 4 * q + 3 * k;
+    c->args.dsinks = (float *)(void *)(at + 4 * q + 4 * k + rows);
+}
+
+TEST(attention_backward_bits, every_thread_count) {
+    if (!device_is_host() || !device_threads(2))
+        SKIP("the backend does not run on OpenMP");
+    backward_required();
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make_large(&c, dtype, 301);
+        check_kernels(&c, check_threads);
+        attention_free(&c.forward);
+    }
+    device_threads(2);
+    for_each_case(test_seed() + 4, CASES / 10, check_threads);
+}
+
+/* --- what is wanted --- */
+
+/* A call that wants one gradient alone. */
+static void check_each(const backward_case *c, const char *kernel, const unsigned char *expected) {
+    for (int32_t g = 0; g < GRADIENTS; g++) {
+        backward_case one = *c;
+        size_t bytes, same;
+        if (!backward_gradient(&c->args, g)->data)
+            continue;
+        one.args.dq = one.args.dk = one.args.dv = (rope_attention_out){0};
+        one.args.dsinks = NULL;
+        *(g == GRADIENT_Q   ? &one.args.dq
+          : g == GRADIENT_K ? &one.args.dk
+                            : &one.args.dv) = *backward_gradient(&c->args, g);
+        unsigned char *result = arena_after(&one, kernel);
+        const char *wrong = backward_untouched(&one, result);
+        CHECK(!wrong, "%s", wrong);
+        for (int64_t n = 0; n < c->forward.parts; n++) {
+            unsigned char *a = backward_rows(c, expected, g, n, &bytes),
+                          *b = backward_rows(&one, result, g, n, &same);
+            CHECK(bytes == same && memcmp(a, b, bytes) == 0, "d%c differs where it alone is wanted",
+                  "qkv"[g]);
+            free(a);
+            free(b);
+        }
+        free(result);
+    }
+}
+
+TEST(attention_backward_bits, each_gradient_alone) {
+    for_each_case(test_seed() + 3, CASES / 2, check_each);
+}
+
+/* --- memory --- */
+
+typedef struct guarded {
+    guard_case g;
+    guard_workspace w;
+} guarded;
+
+static void run_guarded(const backward_case *c, const rope_plan *plan, guarded *all, size_t bytes) {
+    rope_attention_args forward = c->forward.args;
+    rope_attention_backward_args args = c->args;
+    const void **list[ATTENTION_POINTERS + BACKWARD_POINTERS];
+    attention_pointers(&forward, list);
+    backward_pointers(&args, list + ATTENTION_POINTERS);
+    guard_move(&all->g, &c->forward.base, list, ATTENTION_POINTERS + BACKWARD_POINTERS);
+    forward.workspace = bytes ? all->w.g.block[0].at : NULL;
+    forward.workspace_bytes = bytes;
+    args.forward = &forward;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward(plan, &args));
+    CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
+}
+
+static void check_guarded(const backward_case *c, const char *kernel,
+                          const unsigned char *expected) {
+    rope_attention_desc desc = c->forward.desc;
+    rope_attention_bounds bounds = attention_bounds(&c->forward), larger = bounds;
+    rope_plan *plan = NULL;
+    size_t bytes = 0, more = 0;
+    guard_name_fault();
+    device_choose(&desc.rope);
+    desc.rope.kernel = kernel;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(&desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &bytes));
+    larger.batch += 3, larger.tokens += 5, larger.k_tokens += 7, larger.q_heads += 2;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &larger, &more));
+    CHECK(more >= bytes, "%zu bytes for larger calls, %zu for this one", more, bytes);
+    for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
+        static guarded all;
+        CHECK(guard_make(&all.g, &c->forward.base, side) &&
+                  guard_workspace_make(&all.w, bytes, side),
+              "no memory between guard pages");
+        run_guarded(c, plan, &all, bytes);
+        guard_check(&all.g, &c->forward.base, expected);
+        guard_free(&all.g, &c->forward.base);
+        guard_workspace_free(&all.w);
+    }
+    rope_plan_destroy(plan);
+}
+
+TEST(attention_backward_bits, every_buffer_between_pages_that_fault) {
+    if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("guard pages are host memory");
+    for_each_case(test_seed() + 5, CASES, check_guarded);
+}

@@ -1,0 +1,365 @@
+/* Gradients beside finite differences of the forward, and those that are known: of rows that see no
+ * key, and of what is not seen. */
+#include "tests/attention_backward/cases.h"
+#include "tests/oracle/oracle.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CASES = 120, ELEMENTS = 6 };
+
+typedef void check_run(const backward_case *c, const char *kernel, unsigned char *result);
+
+/* Runs every kernel, the reference too. */
+static void for_each_kernel(const backward_case *c, check_run *check) {
+    const char *kernel = "";
+    if (!device_is_host())
+        backward_required();
+    for (int k = 0; kernel; k++) {
+        kernel = device_kernel_of("attention_backward", k);
+        const char *name = kernel ? kernel : device_is_host() ? "reference" : NULL;
+        unsigned char *result = malloc(c->forward.base.bytes);
+        if (name)
+            attention_describe(&c->forward, name);
+        const rope_status status = name ? backward_run(c, name, result) : ROPE_ERROR_UNSUPPORTED;
+        if (status != ROPE_ERROR_UNSUPPORTED) {
+            CHECK_STATUS(ROPE_OK, status);
+            check(c, name, result);
+        }
+        free(result);
+    }
+}
+
+/* --- finite differences --- */
+
+/* Derivatives of fp32 results by four values of each, which are 2^-24 of them off. */
+static const double STEP = 0x1p-6, TOLERANCE = 2e-4;
+
+/* The sum of dout * out, and the root of the sum of the squares of its rows' magnitudes. */
+static double loss(const backward_case *c, double *scale) {
+    const attention_case *f = &c->forward;
+    unsigned char *result = malloc(f->base.bytes);
+    rope_attention_args args = f->args;
+    CHECK_STATUS(ROPE_OK, attention_run(f, device_is_host() ? "reference" : NULL, result));
+    attention_relocate(&args, f->base.arena, result);
+    const oracle_attention o = {&f->desc, &args};
+    double sum = 0;
+    *scale = 0;
+    for (int64_t n = 0; n < f->parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        for (int64_t row = 0; row < s.q_count * args.rope.q.heads; row++) {
+            double magnitude = 0;
+            for (int64_t e = 0; e < oracle_attention_head_dim(&o, ORACLE_V); e++) {
+                const int64_t i = row / args.rope.q.heads, h = row % args.rope.q.heads;
+                const double x =
+                    oracle_load(ROPE_F32, args.out.data, oracle_attention_out_at(&o, &s, i, h, e)) *
+                    oracle_load(ROPE_F32, c->args.dout, backward_dout_at(c, &s, i, h, e));
+                sum += x;
+                magnitude += fabs(x);
+            }
+            *scale += magnitude * magnitude;
+        }
+    }
+    *scale = sqrt(*scale);
+    free(result);
+    return sum;
+}
+
+/* Of an fp32 number of the arena. */
+static double slope(const backward_case *c, float *at, double *scale) {
+    static const double weight[4] = {1. / 12, -8. / 12, 8. / 12, -1. / 12},
+                        step[4] = {-2, -1, 1, 2};
+    const float x = *at;
+    double sum = 0;
+    for (int i = 0; i < 4; i++) {
+        *at = (float)((double)x + step[i] * STEP);
+        sum += weight[i] * loss(c, scale) / STEP;
+    }
+    *at = x;
+    return sum;
+}
+
+/* Elements whose address is one token's alone. */
+static int is_plain(const rope_tensor *t) {
+    int given = 0, zero = 0;
+    for (int d = 0; d < 4; d++) {
+        given |= t->in_stride[d] != 0;
+        zero |= t->in_stride[d] == 0;
+    }
+    return t->in && !t->out && !(given && zero);
+}
+
+static void check_slope(const char *what, double got, double expected, double scale) {
+    CHECK(fabs(got - expected) <= TOLERANCE * (scale + fabs(expected)),
+          "d%s is %.9g, and finite differences say %.9g; sums of rows are of %.3g", what, got,
+          expected, scale);
+}
+
+static void check_slopes(const backward_case *c, const char *kernel, unsigned char *result) {
+    static const char *const names[GRADIENTS] = {"q", "k", "v"};
+    const oracle_attention o = attention_oracle(&c->forward);
+    test_random r = c->forward.base.random;
+    (void)kernel;
+    for (int n = 0; n < ELEMENTS * GRADIENTS; n++) {
+        const int32_t g = n % GRADIENTS;
+        const oracle_part s =
+            oracle_attention_part(&o, random_between(&r, 0, c->forward.parts - 1));
+        const int64_t tokens = g == GRADIENT_Q ? s.q_count : s.k_count,
+                      heads = oracle_attention_heads(&o, g), dim = oracle_attention_head_dim(&o, g);
+        size_t bytes;
+        if (!tokens || !backward_gradient(&c->args, g)->data)
+            continue;
+        const int64_t i = random_between(&r, 0, tokens - 1), h = random_between(&r, 0, heads - 1),
+                      e = random_between(&r, 0, dim - 1);
+        unsigned char *rows = backward_rows(c, result, g, s.index, &bytes);
+        const double got = oracle_load(ROPE_F32, rows, (i * heads + h) * dim + e);
+        const oracle_element x = oracle_attention_at(&o, &s, g, i, h, e);
+        free(rows);
+        double scale;
+        const double expected = slope(c, (float *)x.array + x.at, &scale);
+        check_slope(names[g], got, expected, scale);
+    }
+    for (int64_t h = 0; h < c->forward.args.rope.q.heads && c->args.dsinks; h++) {
+        float *sinks = (float *)(uintptr_t)c->forward.args.sinks;
+        float got;
+        memcpy(&got, result + ((unsigned char *)(c->args.dsinks + h) - c->forward.base.arena), 4);
+        double scale, expected;
+        if (sinks[h] == -INFINITY)
+            continue;
+        expected = slope(c, sinks + h, &scale);
+        check_slope("sinks", (double)got, expected, scale);
+    }
+}
+
+TEST(attention_backward_values, finite_differences) {
+    static const attention_wish wish = {.tame = 1, .in_range = 1};
+    if (!device_is_host())
+        backward_required();
+    for (int64_t i = -1; test_next(&i, CASES);) {
+        backward_case c;
+        backward_make(&c, test_seed() + 6, i, &wish, "scalar");
+        const attention_case *f = &c.forward;
+        const int32_t sinks = f->desc.sink_dtype;
+        if (f->desc.rope.dtype == ROPE_F32 && f->parts && f->args.rope.tokens &&
+            f->desc.rope.arithmetic <= ROPE_ARITHMETIC_FP32 && f->desc.rope.xpos_scale_base == 0 &&
+            sinks <= ROPE_F32 && is_plain(&f->args.rope.q) && is_plain(&f->args.rope.k) &&
+            is_plain(&f->args.v) && f->args.v.in != f->args.rope.k.in)
+            for_each_kernel(&c, check_slopes);
+        backward_free(&c);
+    }
+}
+
+/* --- what is not seen --- */
+
+enum { DIM = 64, HEADS = 2, ROOM = 256 }; /* of which there are kernels of tiles */
+
+/* `queries` queries of two heads that share one of `keys` keys, without a rotation. Elements are
+ * random, lse is as if scores were near 0. */
+static void make(backward_case *c, int32_t dtype, int64_t queries, int64_t keys) {
+    const size_t size = (size_t)oracle_dtype_size(dtype), q = (size_t)queries * HEADS * DIM * size,
+                 k = (size_t)keys * DIM * size, rows = (size_t)queries * HEADS * 4;
+    attention_case *f = &c->forward;
+    memset(c, 0, sizeof *c);
+    f->base.bytes = (ROOM + 4 * q + 4 * k + rows + 63) / 64 * 64;
+    f->base.arena = aligned_alloc(64, f->base.bytes);
+    f->base.random = random_stream(7, queries);
+    f->desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
+    f->desc.rope.dtype = dtype;
+    f->desc.rope.head_dim = DIM;
+    f->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    f->desc.sink_dtype = ROPE_F32;
+    f->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
+    rope_attention_args *a = &f->args;
+    unsigned char *at = f->base.arena + ROOM;
+    memset(f->base.arena, 0, ROOM);
+    for (size_t i = 0; i < (4 * q + 4 * k) / size; i++)
+        oracle_store(dtype, at, (int64_t)i, random_real(&f->base.random, -1, 1));
+    f->parts = a->rope.batch = 1;
+    f->q_count[0] = a->rope.tokens = queries;
+    f->k_count[0] = a->k_tokens = keys;
+    a->rope.q = (rope_tensor){.in = at, .heads = HEADS};
+    a->out.data = at + q;
+    a->rope.k = (rope_tensor){.in = at + 4 * q, .heads = 1};
+    a->v = (rope_tensor){.in = at + 4 * q + k, .heads = 1};
+    a->lse = (float *)(void *)(at + 4 * q + 4 * k);
+    for (int64_t i = 0; i < queries * HEADS; i++)
+        a->lse[i] = 4;
+    a->sinks = f->base.arena + 64;
+    c->args = (rope_attention_backward_args)ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    c->args.dout = at + 2 * q;
+    c->args.dq.data = at + 3 * q;
+    c->args.dk.data = at + 4 * q + 2 * k;
+    c->args.dv.data = at + 4 * q + 3 * k;
+    c->args.dsinks = (float *)(void *)(f->base.arena + 128);
+}
+
+/* Tokens first..last - 1 of a gradient are 0. */
+static void check_zeros(const backward_case *c, const unsigned char *result, int32_t gradient,
+                        int64_t first, int64_t last) {
+    const int64_t row = gradient == GRADIENT_Q ? HEADS * DIM : DIM;
+    size_t bytes;
+    unsigned char *rows = backward_rows(c, result, gradient, 0, &bytes);
+    for (int64_t i = first * row; i < last * row; i++) {
+        const double x = oracle_load(c->forward.desc.rope.dtype, rows, i);
+        CHECK(x == 0 && !signbit(x), "element %lld of d%c is %g", (long long)i, "qkv"[gradient], x);
+    }
+    free(rows);
+}
+
+/* The first 3 of 5 queries see no key. */
+static void check_no_key(const backward_case *c, const char *kernel, unsigned char *result) {
+    float sinks[HEADS];
+    (void)kernel;
+    memcpy(sinks, result + 128, sizeof sinks);
+    CHECK(isfinite(sinks[0]) && isfinite(sinks[1]), "dsinks are %g and %g", (double)sinks[0],
+          (double)sinks[1]);
+    check_zeros(c, result, GRADIENT_Q, 0, 3);
+}
+
+/* There is no query. */
+static void check_nothing(const backward_case *c, const char *kernel, unsigned char *result) {
+    (void)kernel;
+    check_zeros(c, result, GRADIENT_K, 0, c->forward.args.k_tokens);
+    check_zeros(c, result, GRADIENT_V, 0, c->forward.args.k_tokens);
+    float sinks[HEADS];
+    memcpy(sinks, result + 128, sizeof sinks);
+    CHECK(sinks[0] == 0 && sinks[1] == 0, "dsinks are %g and %g", (double)sinks[0],
+          (double)sinks[1]);
+}
+
+/* Rows that see no key have an lse of -infinity and a dout that is no number. */
+TEST(attention_backward_values, rows_that_see_no_key) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make(&c, dtype, 5, 2);
+        for (int64_t i = 0; i < 3 * HEADS * DIM; i++)
+            oracle_store(dtype, (void *)(uintptr_t)c.args.dout, i, i % 2 ? NAN : INFINITY);
+        for (int64_t i = 0; i < 3 * HEADS; i++)
+            c.forward.args.lse[i] = -INFINITY;
+        for_each_kernel(&c, check_no_key);
+        c.forward.desc.mask = ROPE_MASK_FULL;
+        c.forward.desc.chunk = 2;
+        for_each_kernel(&c, check_no_key);
+        attention_free(&c.forward);
+        make(&c, dtype, 2, 6);
+        int64_t none = 0;
+        memcpy(c.forward.base.arena, &none, sizeof none);
+        c.forward.args.q_lengths = c.forward.base.arena;
+        c.forward.q_count[0] = 0;
+        for_each_kernel(&c, check_nothing);
+        attention_free(&c.forward);
+    }
+}
+
+/* Keys that no query sees have gradients of 0, whatever they hold. */
+static void check_window(const backward_case *c, const char *kernel, unsigned char *result) {
+    (void)kernel;
+    check_zeros(c, result, GRADIENT_K, 0, 4);
+    check_zeros(c, result, GRADIENT_V, 0, 4);
+}
+
+TEST(attention_backward_values, keys_that_no_query_sees) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make(&c, dtype, 3, 9);
+        c.forward.desc.window = 3;
+        for (int64_t i = 0; i < 4 * DIM; i++)
+            oracle_store(dtype, (void *)(uintptr_t)c.forward.args.rope.k.in, i, NAN);
+        for_each_kernel(&c, check_window);
+        attention_free(&c.forward);
+    }
+}
+
+static void check_bits(const backward_case *c, const unsigned char *result,
+                       const unsigned char *expected, int32_t gradient, int64_t first,
+                       int64_t last) {
+    size_t bytes;
+    unsigned char *a = backward_rows(c, result, gradient, 0, &bytes),
+                  *b = backward_rows(c, expected, gradient, 0, &bytes);
+    const int64_t row =
+        (gradient == GRADIENT_Q ? HEADS : 1) * DIM * oracle_dtype_size(c->forward.desc.rope.dtype);
+    for (int64_t i = first; i < last; i++)
+        CHECK(memcmp(a + i * row, b + i * row, (size_t)row) == 0,
+              "d%c of token %lld changes with what it does not see", "qkv"[gradient], (long long)i);
+    free(a);
+    free(b);
+}
+
+/* Keys, or queries, that hold what is no number, and tokens that have nothing to do with them. */
+typedef struct leak {
+    int of_queries;
+    int64_t first, last, q_first, q_last, k_first, k_last;
+} leak;
+static leak leaks;
+
+/* Safe tokens have the bits that they have among numbers. */
+static void check_leak(const backward_case *c, const char *kernel, unsigned char *expected) {
+    static const double odd[] = {NAN, INFINITY, -INFINITY};
+    const int32_t dtype = c->forward.desc.rope.dtype;
+    const size_t bytes = c->forward.base.bytes;
+    unsigned char *arena = malloc(bytes), *got = malloc(bytes);
+    memcpy(arena, c->forward.base.arena, bytes);
+    for (int kind = 0; kind < 6; kind++) {
+        const int64_t row = (leaks.of_queries ? HEADS : 1) * DIM;
+        const void *of_q = kind % 2 ? c->args.dout : c->forward.args.rope.q.in,
+                   *of_k = kind % 2 ? c->forward.args.v.in : c->forward.args.rope.k.in,
+                   *tensor = leaks.of_queries ? of_q : of_k;
+        for (int64_t i = leaks.first * row; i < leaks.last * row; i++)
+            oracle_store(dtype, (void *)(uintptr_t)tensor, i, odd[kind / 2]);
+        CHECK_STATUS(ROPE_OK, backward_run(c, kernel, got));
+        memcpy(c->forward.base.arena, arena, bytes);
+        check_bits(c, got, expected, GRADIENT_Q, leaks.q_first, leaks.q_last);
+        check_bits(c, got, expected, GRADIENT_K, leaks.k_first, leaks.k_last);
+        check_bits(c, got, expected, GRADIENT_V, leaks.k_first, leaks.k_last);
+    }
+    free(arena);
+    free(got);
+}
+
+TEST(attention_backward_values, what_is_not_seen_does_not_leak) {
+    enum { N = 133, M = 70, LEAKS = 4 };
+    static const leak list[LEAKS] = {
+        /* keys ahead of their own; queries with the keys behind them */
+        {.first = 90, .last = N, .q_last = M - (N - 90)},
+        {1, 0, 40, .q_first = 40, .q_last = M, .k_first = N - M + 40, .k_last = N},
+        /* with a window of 9: keys too far back; queries with the keys that are too far back */
+        {.first = 0, .last = N - M - 8, .q_last = M, .k_first = N - M - 8, .k_last = N},
+        {1, 50, M, .q_last = 50, .k_last = N - M + 50 - 8},
+    };
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int i = 0; i < LEAKS; i++) {
+            backward_case c;
+            make(&c, dtype, M, N);
+            c.forward.desc.window = i < 2 ? 0 : 9;
+            leaks = list[i];
+            for_each_kernel(&c, check_leak);
+            attention_free(&c.forward);
+        }
+}
+
+/* dout of one row for all tokens. */
+static void check_broadcast(const backward_case *c, const char *kernel, unsigned char *result) {
+    backward_case other = *c;
+    unsigned char *again = malloc(c->forward.base.bytes);
+    const int64_t dout[4] = {0, 0, DIM, 1};
+    const size_t row = (size_t)(HEADS * DIM * oracle_dtype_size(c->forward.desc.rope.dtype));
+    (void)kernel;
+    for (int64_t i = 1; i < c->forward.args.rope.tokens; i++)
+        CHECK(memcmp((const char *)c->args.dout + (size_t)i * row, c->args.dout, row) == 0, "rows");
+    memcpy(other.args.dout_stride, dout, sizeof dout);
+    CHECK_STATUS(ROPE_OK, backward_run(&other, kernel, again));
+    CHECK(memcmp(again, result, c->forward.base.bytes) == 0, "a stride of 0 changes gradients");
+    free(again);
+}
+
+TEST(attention_backward_values, dout_of_stride_0) {
+    backward_case c;
+    make(&c, ROPE_F32, 20, 30);
+    for (size_t i = HEADS * DIM; i < 20 * HEADS * DIM; i++)
+        ((float *)(uintptr_t)c.args.dout)[i] = ((const float *)c.args.dout)[i % (HEADS * DIM)];
+    for_each_kernel(&c, check_broadcast);
+    attention_free(&c.forward);
+}

@@ -1,0 +1,37 @@
+/* Fields with a value that is not allowed, and the text of the error that they cause. */
+#ifndef ROPEKIT_TESTS_BAD_FIELD_H
+#define ROPEKIT_TESTS_BAD_FIELD_H
+
+#include <ropekit/rope.h>
+
+typedef enum field_kind { KIND_I32, KIND_I64, KIND_REAL, KIND_NULL } field_kind;
+
+/* A field, a value that is not allowed, and what comes of it. */
+typedef struct bad_field {
+    const char *name;
+    size_t offset;
+    double value;
+    field_kind kind;
+    rope_status status;
+} bad_field;
+
+void bad_field_set(void *record, const bad_field *bad);
+
+/* The text names the field, gives its value and says what is allowed. */
+void bad_field_check(const bad_field *bad);
+
+/* A descriptor makes a plan, and none once one of these fields is bad. `create` makes a plan of any
+ * descriptor of that size. */
+typedef rope_status bad_field_create(const void *desc, rope_plan **plan);
+void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
+                      const bad_field *list, size_t count);
+#define CHECK_BAD_FIELDS(desc, create, ...)                                                        \
+    do {                                                                                           \
+        static const bad_field list_[] = {__VA_ARGS__};                                            \
+        bad_fields_check(&(desc), sizeof(desc), create, list_, sizeof list_ / sizeof list_[0]);    \
+    } while (0)
+
+/* The same of a text that holds `field` and, unless that is NULL, `value`. */
+void bad_text_check(const char *field, const char *value);
+
+#endif

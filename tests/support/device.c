@@ -1,0 +1,112 @@
+#define _GNU_SOURCE
+#include "tests/support/device.h"
+
+#include "tests/support/harness.h"
+#include "tests/support/required.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *device_backend(void) {
+    const char *name = getenv("ROPE_BACKEND");
+    return name && *name ? name : "cpu";
+}
+
+void device_choose(rope_desc *desc) {
+    desc->backend = device_backend();
+    desc->device = test_device();
+}
+
+rope_device *device_open(void) {
+    static rope_device *device;
+    if (device)
+        return device;
+    rope_status status = rope_device_open(device_backend(), test_device(), &device);
+    if (test_requires(device_backend()))
+        CHECK_STATUS(ROPE_OK, status);
+    if (status != ROPE_OK)
+        SKIP("%s: %s", rope_status_string(status), rope_last_error());
+    return device;
+}
+
+rope_desc device_desc(void) {
+    rope_desc desc = {.struct_size = sizeof desc, .dtype = ROPE_F32, .head_dim = 64};
+    device_open(); /* skips where there is none */
+    device_choose(&desc);
+    return desc;
+}
+
+int device_is_host(void) {
+    rope_device_info info = {.struct_size = sizeof info};
+    CHECK_STATUS(ROPE_OK, rope_device_get(device_open(), &info));
+    return strcmp(info.backend, "cpu") == 0;
+}
+
+const char *device_kernel_of(const char *operation, int32_t index) {
+    const char *name;
+    for (int32_t i = 0; (name = rope_device_kernel(device_open(), operation, i)); i++)
+        if (strcmp(name, "reference") != 0 && index-- == 0)
+            return name;
+    return NULL;
+}
+
+const char *device_kernel(int32_t index) {
+    return device_kernel_of("rope", index);
+}
+
+rope_status device_with_copy(const test_case *c, device_work *work, const void *state,
+                             unsigned char *result) {
+    rope_device *device = device_open();
+    void *memory = NULL;
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device, c->bytes, &memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, c->arena, c->bytes));
+    rope_status status = work(state, c, memory);
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, result, memory, c->bytes));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
+    return status;
+}
+
+typedef struct rope_calls {
+    const rope_plan *plan;
+    const rope_args *args;
+    int32_t count;
+} rope_calls;
+
+static rope_status run_calls(const void *state, const test_case *c, void *memory) {
+    const rope_calls *calls = state;
+    for (int32_t i = 0; i < calls->count; i++) {
+        rope_args moved = calls->args[i];
+        case_relocate(&moved, c->arena, memory);
+        rope_status status = rope_apply(calls->plan, &moved);
+        if (status != ROPE_OK)
+            return status;
+    }
+    return ROPE_OK;
+}
+
+rope_status device_run(const test_case *c, const rope_desc *desc, const rope_args *args,
+                       int32_t count, const char *kernel, unsigned char *result) {
+    rope_desc bound = *desc;
+    device_open(); /* skips where there is none */
+    device_choose(&bound);
+    bound.kernel = kernel;
+    rope_plan *plan = NULL;
+    rope_status status = rope_plan_create(&bound, &plan);
+    if (status != ROPE_OK)
+        return status;
+    rope_calls calls = {plan, args, count};
+    status = device_with_copy(c, run_calls, &calls, result);
+    rope_plan_destroy(plan);
+    return status;
+}
+
+int device_threads(int count) {
+    void *symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    void (*set_threads)(int);
+    memcpy(&set_threads, &symbol, sizeof symbol);
+    if (!symbol)
+        return 0;
+    set_threads(count);
+    return 1;
+}
