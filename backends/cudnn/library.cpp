@@ -12,8 +12,7 @@ void *cudnn_frontend::cudnn_dlhandle;
 
 namespace {
 
-/* The first that has sinks, strides of lse and offsets of 64 bits; ROPE_CUDNN_LEAST of
- * docs/dependencies.md. */
+/* The first that has sinks; strides of lse and offsets of 64 bits are older. */
 constexpr size_t least_version = 91300;
 
 struct state {
