@@ -4,8 +4,10 @@
 
 #include <cuda_runtime_api.h>
 
+#ifndef GPU_BACKEND_NAME
 #define GPU_BACKEND_NAME "cuda"
 #define GPU_BACKEND_PRIORITY 20
+#endif
 
 #define gpuError_t cudaError_t
 #define gpuSuccess cudaSuccess

@@ -4,8 +4,10 @@
 
 #include <hip/hip_runtime_api.h>
 
+#ifndef GPU_BACKEND_NAME
 #define GPU_BACKEND_NAME "hip"
 #define GPU_BACKEND_PRIORITY 10
+#endif
 
 #define gpuError_t hipError_t
 #define gpuSuccess hipSuccess

@@ -158,7 +158,11 @@ static bool add_attention(workload *w, const rope_attention_desc *desc, const ch
     }
     *c = (workload_call){.name = name, .size = sizeof(rope_attention_args)};
     c->sets = staging_host(&w->memory, "calls", w->set_count, c->size);
-    if (!c->sets || !succeeded(rope_attention_plan_create(desc, &c->plan), "plan"))
+    if (!c->sets)
+        return false;
+    const rope_status status = rope_attention_plan_create(desc, &c->plan);
+    w->declined = status == ROPE_ERROR_UNSUPPORTED;
+    if (!succeeded(status, "plan"))
         return false;
     w->call_count++;
     if (!place_workspace(w, s, c->plan, &fixed))

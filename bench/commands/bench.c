@@ -100,7 +100,9 @@ static bool run_case(bench_run *run, const bench_case *c) {
     int64_t sets = measure_sets(&c->o, &run->t.info, workload_tensor_bytes(&c->o));
     bool done = workload_create(&w, &c->o, run->t.device, sets) && work(run, c, &w);
     workload_destroy(&w);
-    return done;
+    if (w.declined && c->suite)
+        message("left out \"%s\"", c->settings);
+    return done || (w.declined && c->suite);
 }
 
 /* Prints the table so far where the next case belongs to another suite; false where it cannot. */

@@ -33,7 +33,8 @@ typedef struct workload {
         host; /* rope: the call over host memory; outputs hold what rope_workload_fetch brought */
     struct append_state *append; /* append: its set in host memory */
     struct attention_state *attention;
-    double flops; /* attention: of its two products */
+    double flops;  /* attention: of its two products */
+    bool declined; /* by every kernel that may be chosen */
     int64_t set_count;
     size_t tensor_bytes;   /* read, and as many written */
     size_t floor_bytes;    /* that a copy or an update of the same elements has to reach */

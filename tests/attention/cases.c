@@ -56,21 +56,25 @@ static void *reserve(attention_case *c, int64_t count, int64_t size) {
 static void choose_rope(test_random *r, attention_case *c) {
     const int plain = c->decode && random_chance(r, 75);
     const case_wish wish = {.single = 1,
-                            .latent = !c->decode && random_chance(r, 6),
+                            .latent = !c->decode && !c->provided && random_chance(r, 6),
                             .angle_mode = plain ? ROPE_ANGLE_EXACT : 0,
                             .single_axis = plain};
     rope_desc *d = &c->base.desc;
     if (c->desc.rotation == ROPE_ATTENTION_ROTATE_NONE) {
         d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
-        d->head_dim = c->decode ? (int32_t)ONE_OF(r, 64, 128)
-                                : (int32_t)ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80, 127, 128, 128,
-                                                  192, 576);
+        d->head_dim = c->decode || c->provided ? (int32_t)ONE_OF(r, 64, 128)
+                                               : (int32_t)ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80,
+                                                                 127, 128, 128, 192, 576);
         d->position_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
         d->launch = (int32_t)random_between(r, 0, ROPE_LAUNCH_PROGRAMMATIC);
         return;
     }
-    case_choose_desc(&c->base, &wish);
-    if (c->decode && d->head_dim <= 128) { /* kernels of matrix instructions have 64 and 128 */
+    do {
+        *d = (rope_desc){.struct_size = sizeof *d};
+        case_choose_desc(&c->base, &wish);
+    } while (c->provided && d->head_dim > 128);
+    /* kernels of matrix instructions have 64 and 128 */
+    if ((c->decode || c->provided) && d->head_dim <= 128) {
         d->rotary_dim = d->rotary_dim ? d->rotary_dim : d->head_dim;
         d->head_dim = d->head_dim <= 64 ? 64 : 128;
     }
@@ -135,10 +139,32 @@ static void choose_desc(test_random *r, attention_case *c) {
     d->cache = (int32_t)random_between(r, ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE);
     if (d->cache == ROPE_CACHE_TABLE)
         d->table_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
-    if (c->decode)
+    if (c->decode || c->provided)
         return;
     choose_store(r, &d->k, dim);
     choose_store(r, &d->v, d->v_head_dim ? d->v_head_dim : dim);
+}
+
+/* What providers do not have is something else. */
+static void choose_provided(attention_case *c, int gradients) {
+    rope_attention_desc *d = &c->desc;
+    rope_desc *rope = &c->base.desc;
+    if (rope->dtype == ROPE_F32) {
+        rope->dtype = ROPE_BF16;
+        rope->table_dtype = 0;
+        d->sink_dtype = d->sink_dtype ? ROPE_F32 : 0;
+    }
+    if (gradients)
+        d->sink_dtype = 0;
+    if (rope->angle_mode == ROPE_ANGLE_TABLE)
+        rope->out_of_range = ROPE_OUT_OF_RANGE_CLAMP;
+    if (d->mask == ROPE_MASK_TREE)
+        d->mask = ROPE_MASK_FULL;
+    if (d->cache && d->rotation <= ROPE_ATTENTION_ROTATE_QK)
+        d->cache = d->table_dtype = 0;
+    d->v_head_dim = 0;
+    d->soft_cap = 0;
+    d->chunk = 0;
 }
 
 static int64_t dims(const attention_case *c) {
@@ -244,7 +270,7 @@ static void choose_queries(test_random *r, attention_case *c, int packed) {
 
 /* Keys of a ring that a sequence has gone round. */
 static void choose_ring(test_random *r, attention_case *c) {
-    if (!c->desc.cache || c->decode || !random_chance(r, 25))
+    if (!c->desc.cache || c->decode || c->provided || !random_chance(r, 25))
         return;
     const int64_t most = largest(c->k_count, c->parts);
     c->desc.ring = random_between(r, 1, most + 2);
@@ -343,7 +369,7 @@ static void choose_positions(test_random *r, attention_case *c, const attention_
 static void choose_in(test_random *r, attention_case *c, rope_tensor *t, const int64_t count[4],
                       int broadcast) {
     const int64_t plain[4] = {count[1] * count[2] * count[3], count[2] * count[3], count[3], 1};
-    const int given = !c->decode && random_chance(r, 60);
+    const int given = !c->decode && !c->provided && random_chance(r, 60);
     if (given) {
         case_choose_strides(r, count, t->in_stride);
         if (broadcast && random_chance(r, 8))
@@ -364,7 +390,7 @@ static void choose_out(test_random *r, attention_case *c, rope_tensor *t, const 
         memcpy(t->out_stride, t->in_stride, sizeof t->out_stride);
         return;
     }
-    const int given = !c->decode && random_chance(r, 50);
+    const int given = !c->decode && !c->provided && random_chance(r, 50);
     if (given)
         case_choose_strides(r, count, t->out_stride);
     t->out = (void *)(uintptr_t)case_reserve_view(&c->base, oracle_dtype_size(c->base.desc.dtype),
@@ -405,7 +431,7 @@ static void choose_tensors(test_random *r, attention_case *c) {
                                  {a->batch, tokens, a->k.heads, v_dim}};
     if (!c->desc.cache || random_chance(r, 50))
         c->args.v.heads = a->k.heads;
-    if (!c->desc.cache && a->tokens == tokens && random_chance(r, 30)) {
+    if (!c->desc.cache && !c->provided && a->tokens == tokens && random_chance(r, 30)) {
         choose_fused(r, c, count);
         return;
     }
@@ -494,7 +520,7 @@ static void reserve_cache(test_random *r, attention_case *c, int32_t tensor) {
     count_cache(c, tensor, count);
     for (int d = 0; d < 5; d++)
         extent *= count[d];
-    if (!c->decode && random_chance(r, 70)) {
+    if (!c->decode && !c->provided && random_chance(r, 70)) {
         cache_strides(r, count, 0, cache->stride);
         extent = cache_extent(count, cache->stride, 0);
     }
@@ -520,13 +546,13 @@ static void reserve_joint(test_random *r, attention_case *c) {
 static void choose_caches(test_random *r, attention_case *c) {
     rope_attention_desc *d = &c->desc;
     const int64_t dim = c->base.desc.head_dim, v_dim = d->v_head_dim ? d->v_head_dim : dim;
-    const int latent = v_dim <= dim && random_chance(r, 15);
+    const int latent = v_dim <= dim && !c->provided && random_chance(r, 15);
     if (latent) { /* MLA: values are a part of keys */
         d->v = d->k;
         d->k.dim_block = d->v.dim_block = 0;
     }
     choose_pages(r, c);
-    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || c->decode ||
+    if (latent || store_size(c, &d->k) != store_size(c, &d->v) || c->decode || c->provided ||
         random_chance(r, 60)) {
         reserve_cache(r, c, ORACLE_K);
         if (!latent)
@@ -554,7 +580,7 @@ static void choose_results(test_random *r, attention_case *c, int lse) {
     const int64_t dim = c->desc.v_head_dim ? c->desc.v_head_dim : c->base.desc.head_dim;
     const int64_t count[4] = {a->batch, a->tokens, a->q.heads, dim};
     const int64_t plain[4] = {a->tokens * a->q.heads * dim, a->q.heads * dim, dim, 1};
-    const int given = random_chance(r, 50);
+    const int given = !c->provided && random_chance(r, 50);
     if (given)
         case_choose_strides(r, count, c->args.out.stride);
     if (given && random_chance(r, 10))
@@ -564,7 +590,7 @@ static void choose_results(test_random *r, attention_case *c, int lse) {
     if (random_chance(r, 40) && !lse)
         return;
     int64_t *stride = c->args.lse_stride, extent = a->batch * a->tokens * a->q.heads;
-    if (random_chance(r, 50)) { /* [batch, head, token], padded */
+    if (!c->provided && random_chance(r, 50)) { /* [batch, head, token], padded */
         stride[1] = random_between(r, 1, 2);
         stride[2] = stride[1] * a->tokens + random_between(r, 0, 2);
         stride[0] = stride[2] * a->q.heads + random_between(r, 0, 2);
@@ -616,8 +642,11 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->args.struct_size = sizeof base->args;
     base->wild = !wish->tame && random_chance(r, 30);
     c->decode = !wish->large && random_chance(r, wish->gradients ? 10 : 35);
-    base->alignment = c->decode ? 16 : 0;
+    c->provided = wish->provided;
+    base->alignment = c->decode || c->provided ? 16 : 0;
     choose_desc(r, c);
+    if (wish->provided)
+        choose_provided(c, wish->gradients != NULL);
     if (wish->gradients)
         choose_differentiable(c);
     choose_counts(r, c, wish);

@@ -15,7 +15,8 @@ typedef struct attention_case {
     rope_attention_args args; /* points into the arena; no workspace */
     int64_t parts, q_count[ATTENTION_MAX_PARTS], k_count[ATTENTION_MAX_PARTS];
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
-    int32_t decode; /* one query a sequence, in tensors and a cache that lie as most do */
+    int32_t decode;   /* one query a sequence, in tensors and a cache that lie as most do */
+    int32_t provided; /* what providers have, as wished */
 } attention_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */
@@ -23,6 +24,8 @@ typedef struct attention_wish {
     int32_t tame;     /* 1: data is finite and of ordinary size */
     int32_t in_range; /* 1: nothing fails */
     int32_t large;    /* 1: at times as many queries as keys, and more than a tile has */
+    int32_t provided; /* 1: what providers have: 16 bits, heads of 64 or 128, tensors that lie as
+                         most do, finite memory in padding */
     /* Not NULL: the case has a gradient; reserves more pieces ahead of the arena. */
     void (*gradients)(attention_case *c);
 } attention_wish;

@@ -14,6 +14,8 @@
 void attention_required(void) {
     if (!device_kernel_of("attention", 0))
         SKIP("%s has no kernel for attention", device_backend());
+    if (device_is_provider())
+        SKIP("%s promises less: its calls have tests of their own", device_backend());
 }
 
 rope_attention_bounds attention_bounds(const attention_case *c) {
@@ -33,6 +35,7 @@ typedef struct attention_job {
     const attention_case *c;
     void *workspace;
     size_t workspace_bytes;
+    int32_t graph;
 } attention_job;
 
 static rope_status run_job(const void *state, const test_case *c, void *memory) {
@@ -41,7 +44,15 @@ static rope_status run_job(const void *state, const test_case *c, void *memory) 
     attention_relocate(&args, c->arena, memory);
     args.workspace = job->workspace;
     args.workspace_bytes = job->workspace_bytes;
-    return rope_attention(job->plan, &args);
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_APPLY,
+                          .graph = 1,
+                          .iterations = 1,
+                          .plan = job->plan,
+                          .args = &args,
+                          .args_count = 1,
+                          .workspace = job->workspace};
+    return job->graph ? rope_time(device_open(), &timing) : rope_attention(job->plan, &args);
 }
 
 /* Memory whose contents mean nothing. */
@@ -63,7 +74,8 @@ static rope_status run_with_workspace(attention_job *job, const attention_case *
     return status;
 }
 
-rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result) {
+static rope_status run(const attention_case *c, const char *kernel, int32_t graph,
+                       unsigned char *result) {
     rope_attention_desc desc = c->desc;
     const rope_attention_bounds bounds = attention_bounds(c);
     device_open(); /* skips where there is none */
@@ -73,11 +85,19 @@ rope_status attention_run(const attention_case *c, const char *kernel, unsigned 
     rope_status status = rope_attention_plan_create(&desc, &plan);
     if (status != ROPE_OK)
         return status;
-    attention_job job = {.plan = plan, .c = c};
+    attention_job job = {.plan = plan, .c = c, .graph = graph};
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &job.workspace_bytes));
     status = run_with_workspace(&job, c, result);
     rope_plan_destroy(plan);
     return status;
+}
+
+rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result) {
+    return run(c, kernel, 0, result);
+}
+
+rope_status attention_replay(const attention_case *c, const char *kernel, unsigned char *result) {
+    return run(c, kernel, 1, result);
 }
 
 /* --- what is written --- */

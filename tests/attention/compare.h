@@ -24,10 +24,13 @@ rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attentio
                                     const oracle_part *s, int32_t tensor, unsigned char *data,
                                     int64_t first, int64_t count);
 
-/* Skips the test where the device has no kernel for it. */
+/* Skips the test where the device has no kernel for it, or one of a provider, which promises less.
+ */
 void attention_required(void);
 /* As device_run, with as much workspace as rope_attention_workspace says. */
 rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result);
+/* The same by one replay of a graph that holds the call, where the backend has graphs. */
+rope_status attention_replay(const attention_case *c, const char *kernel, unsigned char *result);
 /* The largest sizes of the case. */
 rope_attention_bounds attention_bounds(const attention_case *c);
 

@@ -101,7 +101,7 @@ static void fill_pieces(attention_case *c) {
             const case_piece *piece = &c->base.piece[p];
             const unsigned char *begin = c->base.arena + piece->offset, *at = poisoned[i];
             if (at >= begin && at <= begin + piece->bytes)
-                memset(c->base.arena + piece->offset, 0xff, piece->bytes);
+                memset(c->base.arena + piece->offset, c->provided ? 0x3c : 0xff, piece->bytes);
         }
 }
 

@@ -226,6 +226,7 @@ void attention_plain(attention_case *p, const attention_case *c, const attention
     memset(p, 0, sizeof *p);
     plain_desc(&p->desc, &c->desc);
     p->parts = count;
+    p->provided = c->provided;
     p->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
     p->args.rope.batch = count;
     p->args.rope.tokens = p->args.k_tokens = 1;
@@ -243,7 +244,7 @@ void attention_plain(attention_case *p, const attention_case *c, const attention
     p->base.arena = room.arena;
     if (!room.arena)
         abort();
-    memset(room.arena, 0xff, p->base.bytes);
+    memset(room.arena, c->provided ? 0x3c : 0xff, p->base.bytes);
     lay_out(p, c, &room);
     for (int64_t n = 0; n < count; n++) {
         const oracle_part s = oracle_attention_part(&o, first + n);

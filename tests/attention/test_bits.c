@@ -230,6 +230,48 @@ TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
     check_heads(1);
 }
 
+/* A call, in a graph and in the same layout without its rotation: all of them have one kernel. */
+static void check_layout(const attention_case *c, const char *kernel) {
+    attention_case plain = *c;
+    unsigned char *result = malloc(c->base.bytes), *again = malloc(c->base.bytes);
+    rope_status status = attention_run(c, kernel, result);
+    if (status != ROPE_ERROR_UNSUPPORTED) {
+        CHECK_STATUS(ROPE_OK, status);
+        plain.base.arena = result;
+        attention_relocate(&plain.args, c->base.arena, result);
+        plain.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+        plain.args.rope.q.out = plain.args.rope.k.out = NULL;
+        CHECK_STATUS(ROPE_OK, attention_run(&plain, kernel, again));
+        CHECK(memcmp(result, again, c->base.bytes) == 0, "rotated before, in the same layout");
+        CHECK_STATUS(ROPE_OK, attention_replay(c, kernel, again));
+        CHECK(memcmp(result, again, c->base.bytes) == 0, "replayed from a graph");
+    }
+    free(result);
+    free(again);
+}
+
+TEST(attention_bits, one_layout) {
+    device_open();
+    if (!device_kernel_of("attention", 0))
+        SKIP("%s has no kernel for attention", device_backend());
+    for (int i = 0; i < 8; i++) {
+        attention_case c;
+        const char *kernel;
+        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128, i & 4 ? 40 : 64,
+                   i & 4 ? 70 : 64, 4);
+        rope_args *a = &c.args.rope;
+        if (i % 3)
+            a->q.out = (void *)(uintptr_t)a->q.in, a->k.out = (void *)(uintptr_t)a->k.in;
+        else
+            c.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            check_layout(&c, kernel);
+        }
+        attention_free(&c);
+    }
+}
+
 /* Keys whose elements lie apart, as long as they may be. */
 TEST(attention_bits, longest_keys_apart) {
     enum { KEYS = 40, DIM = ROPE_MAX_ATTENTION_HEAD_DIM };

@@ -8,10 +8,14 @@
 #include "tests/support/harness.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CASES = 400 };
+
+static int64_t calls, declined; /* by a provider */
+static char reason[256];
 
 /* A case with what is expected of it. */
 typedef struct expectation {
@@ -182,13 +186,17 @@ static void check_failure(const expectation *e, rope_status status, unsigned cha
         memset(result + ((const unsigned char *)flag - c->base.arena), 0, sizeof raised);
 }
 
-/* Runs a kernel, unless it declines. */
+/* Runs a kernel, unless it declines the descriptor, or a provider's the call. */
 static void check_kernel(const expectation *e, const char *kernel, unsigned char *result) {
     const attention_dense *d = &e->dense;
     attention_describe(e->c, kernel);
     rope_status status = attention_run(e->c, kernel, result);
-    if (status == ROPE_ERROR_UNSUPPORTED && kernel)
+    calls++;
+    if (status == ROPE_ERROR_UNSUPPORTED && (kernel || device_is_provider())) {
+        declined++;
+        snprintf(reason, sizeof reason, "%s", rope_last_error());
         return;
+    }
     const int fails = d->parts_fail || d->tokens_fail || d->places_fail || d->scales_fail;
     if (fails)
         check_failure(e, status, result);
@@ -205,12 +213,12 @@ static void check_kernel(const expectation *e, const char *kernel, unsigned char
 typedef void check(const expectation *e, unsigned char *result);
 
 /* For each case: what is expected of it, rotated by a kernel of the CPU, then a check. */
-static void for_each_case(uint64_t seed, int64_t cases, const char *rotation, check *checks) {
-    attention_required();
+static void for_each_case(uint64_t seed, int64_t cases, const attention_wish *wish,
+                          const char *rotation, check *checks) {
     for (int64_t i = -1; test_next(&i, cases);) {
         attention_case c;
         expectation e;
-        attention_make(&c, seed, i, NULL);
+        attention_make(&c, seed, i, wish);
         attention_describe(&c, NULL);
         expect(&e, &c, rotation);
         unsigned char *result = malloc(c.base.bytes);
@@ -229,7 +237,8 @@ static void check_every_kernel(const expectation *e, unsigned char *result) {
 }
 
 TEST(attention, every_kernel) {
-    for_each_case(test_seed() + 3, CASES, "scalar", check_every_kernel);
+    attention_required();
+    for_each_case(test_seed() + 3, CASES, NULL, "scalar", check_every_kernel);
 }
 
 static void check_reference(const expectation *e, unsigned char *result) {
@@ -240,5 +249,20 @@ static void check_reference(const expectation *e, unsigned char *result) {
 TEST(attention, reference) {
     if (!device_is_host())
         SKIP("the backend has no reference");
-    for_each_case(test_seed() + 4, CASES / 2, "reference", check_reference);
+    attention_required();
+    for_each_case(test_seed() + 4, CASES / 2, NULL, "reference", check_reference);
+}
+
+static void check_default(const expectation *e, unsigned char *result) {
+    check_kernel(e, NULL, result);
+}
+
+/* What cuDNN has, of which it takes most. */
+TEST(attention, provided) {
+    static const attention_wish wish = {.tame = 1, .in_range = 1, .provided = 1};
+    device_open();
+    calls = declined = 0;
+    for_each_case(test_seed() + 6, CASES, &wish, "scalar", check_default);
+    CHECK(declined <= calls / 5, "%lld of %lld calls were declined; %s", (long long)declined,
+          (long long)calls, reason);
 }

@@ -43,6 +43,10 @@ int device_is_host(void) {
     return strcmp(info.backend, "cpu") == 0;
 }
 
+int device_is_provider(void) {
+    return strcmp(device_backend(), "cudnn") == 0;
+}
+
 const char *device_kernel_of(const char *operation, int32_t index) {
     const char *name;
     for (int32_t i = 0; (name = rope_device_kernel(device_open(), operation, i)); i++)

@@ -15,6 +15,10 @@ void device_choose(rope_desc *desc);
 rope_desc device_desc(void);
 /* 1 where device memory is host memory. */
 int device_is_host(void);
+/* 1 where attention is a provider's: it may decline a call, and what lies in padding must be
+ * finite.
+ */
+int device_is_provider(void);
 
 /* The index-th kernel of the device for an operation, "reference" left out, and NULL past the last;
  * device_kernel: of the operation "rope". */

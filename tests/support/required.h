@@ -9,13 +9,14 @@
 /* Whether it names this backend. A name that is no backend of ours ends the process with 2: a slip
  * would turn failures into skips. */
 static inline int test_requires(const char *backend) {
-    static const char *const known[] = {"", "cpu", "cuda", "hip"};
+    static const char *const known[] = {"", "cpu", "cuda", "cudnn", "hip"};
     const char *name = getenv("ROPE_TEST_REQUIRE");
     int found = !name;
     for (size_t i = 0; i < sizeof known / sizeof known[0] && !found; i++)
         found = strcmp(name, known[i]) == 0;
     if (!found) {
-        fprintf(stderr, "ROPE_TEST_REQUIRE is \"%.60s\"; allowed is cpu, cuda or hip\n", name);
+        fprintf(stderr, "ROPE_TEST_REQUIRE is \"%.60s\"; allowed is cpu, cuda, cudnn or hip\n",
+                name);
         exit(2);
     }
     return name && strcmp(name, backend) == 0;

@@ -1,0 +1,32 @@
+# The plugin on the emulated HIP device, whose rotations are those of the emulated HIP backend, with
+# engines that compute on the CPU: all that the plugin does around cuDNN's.
+set(plugin ${PROJECT_SOURCE_DIR}/backends/cudnn)
+set_source_files_properties(${plugin}/sequences.cu PROPERTIES LANGUAGE CXX)
+add_library(ropekit_cudnn_emulated MODULE engine.c
+    ${plugin}/attention.c
+    ${plugin}/attention_backward.c
+    ${plugin}/engines.c
+    ${plugin}/entry.c
+    ${plugin}/forward.c
+    ${plugin}/launch.c
+    ${plugin}/layout.c
+    ${plugin}/sequences.cu
+    ${PROJECT_SOURCE_DIR}/backends/hip/current.c
+    ${PROJECT_SOURCE_DIR}/common/gpu/candidate.c
+    ${PROJECT_SOURCE_DIR}/common/gpu/device.c
+    ${PROJECT_SOURCE_DIR}/common/gpu/time.c)
+ropekit_target(ropekit_cudnn_emulated)
+target_include_directories(ropekit_cudnn_emulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
+    ${PROJECT_SOURCE_DIR}/tests/hip_emulation ${PROJECT_SOURCE_DIR}/backends/hip)
+target_compile_definitions(ropekit_cudnn_emulated PRIVATE DNN_ROTATED_BY="hip")
+target_compile_options(ropekit_cudnn_emulated PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas
+    $<$<CXX_COMPILER_ID:GNU>:-fno-extern-tls-init>>)
+target_link_libraries(ropekit_cudnn_emulated PRIVATE ropekit hip_emulation Threads::Threads m)
+set_target_properties(ropekit_cudnn_emulated PROPERTIES
+    PREFIX lib OUTPUT_NAME ropekit_cudnn CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/emulated)
+
+add_test(NAME cudnn.emulated COMMAND ropekit_tests_plain
+    attention/* attention_backward/* attention_bits/* attention_merge/*)
+set_tests_properties(cudnn.emulated PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT
+    "HIP_EMULATION_WAVE=32;ROPE_BACKEND=cudnn;ROPE_TEST_CASES=200;ROPE_TEST_REQUIRE=cudnn;ROPE_TEST_EMULATED=1;ROPE_PLUGIN_PATH=$<TARGET_FILE_DIR:ropekit_cudnn_emulated>:$<TARGET_FILE_DIR:ropekit_hip_emulated>")
