@@ -456,6 +456,9 @@ ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *probl
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
  * @return what the operation's read and the kernel's run return */
 ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
+/** Name of the kernel that a call takes; NULL after an error. A plan may hold several, of which a
+ * call's sizes choose: the same call takes the same one. */
+ROPE_API const char *rope_plan_kernel_of(const rope_plan *plan, const void *args);
 /** Bytes of workspace that calls within bounds need.
  * @return ROPE_OK, NULL_POINTER or what the kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
