@@ -129,9 +129,10 @@ rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
     made->problem = problem;
     made->backend = backend;
     made->device = choice->device;
+    made->shape = shape;
     status = choose_kernel(made, choice->kernel);
     if (status == ROPE_OK && shape && !choice->kernel)
-        status = rope_plan_tune(made, shape, file);
+        status = rope_plan_tune(made, file);
     if (status != ROPE_OK) {
         rope_plan_destroy(made);
         return status;
@@ -220,6 +221,23 @@ const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {
     if (!plan || plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK)
         return NULL;
     return empty ? plan->first.name : rope_plan_kernel_for(plan, call)->name;
+}
+
+int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entry *entries) {
+    _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
+    int64_t values[ROPE_SHAPE_MOST];
+    void *stream;
+    int empty = 0;
+    if (!plan || !plan->shape || !entries ||
+        plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK || empty)
+        return 0;
+    plan->shape->fill(plan->problem, call, values);
+    for (int32_t i = 0; i < plan->shape->count; i++) {
+        const rope_shape_field *field = &plan->shape->fields[i];
+        entries[i] = (rope_shape_entry){
+            field->name, field->texts ? field->texts[values[i] - 1] : NULL, values[i]};
+    }
+    return plan->shape->count;
 }
 
 const char *rope_plan_report(const rope_plan *plan) {

@@ -15,7 +15,6 @@ typedef struct rope_bound_kernel {
 
 /* Kernels among which calls choose. */
 typedef struct rope_plan_tuning {
-    const rope_shape *shape;
     rope_tuning table;
     rope_bound_kernel
         kernels[ROPE_TUNED_KERNELS]; /* of its names; without a candidate: the first */
@@ -26,6 +25,7 @@ struct rope_plan {
     void *problem;
     const rope_backend *backend;
     rope_bound_kernel first;  /* that accepted */
+    const rope_shape *shape;  /* or NULL: nothing tells calls apart */
     rope_plan_tuning *tuning; /* or NULL: calls take the first */
     int32_t device;
     char name[160]; /* of all kernels */
@@ -50,7 +50,7 @@ void rope_plan_note(rope_plan *plan, const char *kernel, const char *text);
 
 /* Reads a table, and has kernels prepared that it names; plan->tuning stays NULL where it names no
  * other than the first. */
-rope_status rope_plan_tune(rope_plan *plan, const rope_shape *shape, const char *file);
+rope_status rope_plan_tune(rope_plan *plan, const char *file);
 void rope_plan_tuning_release(rope_plan *plan);
 
 /* The kernel of a call. */

@@ -48,8 +48,8 @@ static rope_status prepare(rope_plan *plan, const rope_device_info *device, int3
     return status == ROPE_DECLINED ? ROPE_OK : status;
 }
 
-rope_status rope_plan_tune(rope_plan *plan, const rope_shape *shape, const char *file) {
-    int64_t values[ROPE_SHAPE_FIELDS] = {0};
+rope_status rope_plan_tune(rope_plan *plan, const char *file) {
+    int64_t values[ROPE_SHAPE_MOST] = {0};
     rope_device_info device = {.struct_size = sizeof device};
     rope_status status = plan->backend->device_info(plan->device, &device);
     device.backend = plan->backend->name;
@@ -59,9 +59,9 @@ rope_status rope_plan_tune(rope_plan *plan, const rope_shape *shape, const char 
     if (status != ROPE_OK)
         return status;
     plan->tuning = tuning;
-    tuning->shape = shape;
-    shape->fill(plan->problem, NULL, values);
-    status = rope_tuning_load(file, &device, plan->operation->name, shape, values, &tuning->table);
+    plan->shape->fill(plan->problem, NULL, values);
+    status =
+        rope_tuning_load(file, &device, plan->operation->name, plan->shape, values, &tuning->table);
     if (status == ROPE_OK && tuning->table.point_count)
         rope_plan_note(plan, tuning->table.origin, "is the table by which calls choose");
     for (int32_t i = 0; i < tuning->table.kernel_count && status == ROPE_OK; i++)
@@ -86,11 +86,11 @@ void rope_plan_tuning_release(rope_plan *plan) {
 
 const rope_bound_kernel *rope_plan_kernel_for(const rope_plan *plan, const void *call) {
     const rope_plan_tuning *tuning = plan->tuning;
-    int64_t values[ROPE_SHAPE_FIELDS];
+    int64_t values[ROPE_SHAPE_MOST];
     if (!tuning)
         return &plan->first;
-    tuning->shape->fill(plan->problem, call, values);
+    plan->shape->fill(plan->problem, call, values);
     const rope_bound_kernel *kernel =
-        &tuning->kernels[rope_tuning_nearest(&tuning->table, tuning->shape, values)];
+        &tuning->kernels[rope_tuning_nearest(&tuning->table, plan->shape, values)];
     return kernel->candidate ? kernel : &plan->first;
 }

@@ -24,7 +24,7 @@ static int32_t place_of(int64_t value) {
 
 int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
                             const int64_t *values) {
-    int32_t place[ROPE_SHAPE_FIELDS], nearest = 0, least = INT32_MAX;
+    int32_t place[ROPE_SHAPE_MOST], nearest = 0, least = INT32_MAX;
     for (int32_t f = 0; f < shape->count; f++)
         place[f] = place_of(values[f]);
     for (int32_t i = 0; i < tuning->point_count; i++) {

@@ -3,9 +3,9 @@
 #ifndef ROPEKIT_COMMON_TUNING_H
 #define ROPEKIT_COMMON_TUNING_H
 
-#include <ropekit/rope.h>
+#include <ropekit/backend.h>
 
-enum { ROPE_SHAPE_FIELDS = 12, ROPE_TUNED_KERNELS = 8 };
+enum { ROPE_TUNED_KERNELS = 8 };
 
 /* A number by which calls of an operation differ, and its field in tables. */
 typedef struct rope_shape_field {
@@ -23,7 +23,7 @@ typedef struct rope_shape {
 
 /* A measured call: logarithms of its values, and its fastest kernel. */
 typedef struct rope_tuning_point {
-    int32_t place[ROPE_SHAPE_FIELDS];
+    int32_t place[ROPE_SHAPE_MOST];
     int32_t kernel;
 } rope_tuning_point;
 

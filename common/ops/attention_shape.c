@@ -31,7 +31,7 @@ static const rope_shape_field fields[] = {
 };
 enum { COUNT = sizeof fields / sizeof fields[0] };
 
-_Static_assert((int)COUNT <= (int)ROPE_SHAPE_FIELDS, "room for each");
+_Static_assert((int)COUNT <= (int)ROPE_SHAPE_MOST, "room for each");
 
 /* Lengths that lie on a device are not known here: a row's room counts. */
 static void fill(const void *problem, const void *given, int64_t *values) {
