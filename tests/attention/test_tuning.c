@@ -1,9 +1,9 @@
 /* Calls of attention choose a kernel by a table: by the nearest of its points that speak of the
  * problem. A call has the bits of the kernel that it takes. */
 #include "tests/attention/cases.h"
+#include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
-#include "tests/oracle/oracle.h"
 
 #include <ropekit/backend.h>
 
