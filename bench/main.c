@@ -23,6 +23,7 @@ static const command commands[] = {
     {"accuracy", COMMAND_ACCURACY, command_accuracy, "errors by position and by angle mode"},
     {"bench", COMMAND_BENCH, command_bench, "times a descriptor or a suite beside a copy"},
     {"demo", COMMAND_DEMO, command_demo, "rotates q and k of a model's prefill and decode step"},
+    {"tune", COMMAND_TUNE, command_tune, "writes which kernel of attention is fastest where"},
 };
 static const size_t command_count = sizeof commands / sizeof commands[0];
 

@@ -9,11 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void report(rope_plan *plan, const char *candidate, const char *text) {
+void rope_plan_note(rope_plan *plan, const char *kernel, const char *text) {
     size_t used = strlen(plan->report);
-    snprintf(plan->report + used, sizeof plan->report - used, "%s%s:%s %s", used ? "\n" : "",
-             plan->backend->name, candidate, text);
-    rope_log(ROPE_LOG_CANDIDATE, "%s:%s %s", plan->backend->name, candidate, text);
+    snprintf(plan->report + used, sizeof plan->report - used, "%s%s %s", used ? "\n" : "", kernel,
+             text);
+    rope_log(ROPE_LOG_CANDIDATE, "%s %s", kernel, text);
+}
+
+static void report(rope_plan *plan, const char *candidate, const char *text) {
+    char name[64];
+    snprintf(name, sizeof name, "%s:%s", plan->backend->name, candidate);
+    rope_plan_note(plan, name, text);
 }
 
 static const rope_candidate *candidate_at(const rope_plan *plan, int32_t index) {
@@ -36,8 +42,8 @@ static void report_rest(rope_plan *plan, int32_t chosen) {
         report(plan, candidate->name, candidate->on_request ? "on request" : "not needed");
 }
 
-/* Asks a candidate, then has it prepare its kernel. */
-static rope_status try_candidate(rope_plan *plan, const rope_candidate *candidate, char *reason) {
+rope_status rope_plan_bind(const rope_plan *plan, const rope_candidate *candidate,
+                           rope_bound_kernel *kernel, char *reason) {
     if (candidate->version != plan->operation->version) {
         snprintf(reason, ROPE_REASON_SIZE, "declined: built for version %d of %s; allowed is %d",
                  candidate->version, plan->operation->name, plan->operation->version);
@@ -48,12 +54,17 @@ static rope_status try_candidate(rope_plan *plan, const rope_candidate *candidat
         status = candidate->query(candidate, plan->problem, plan->device, reason);
     if (status != ROPE_OK)
         return status;
-    plan->kernel = (void *)(uintptr_t)candidate->data;
+    kernel->kernel = (void *)(uintptr_t)candidate->data;
     if (candidate->bind)
-        status = candidate->bind(candidate, plan->problem, plan->device, &plan->kernel, reason);
+        status = candidate->bind(candidate, plan->problem, plan->device, &kernel->kernel, reason);
     if (status == ROPE_OK)
-        plan->candidate = candidate;
+        kernel->candidate = candidate;
     return status;
+}
+
+void rope_plan_unbind(const rope_bound_kernel *kernel) {
+    if (kernel->candidate && kernel->candidate->release)
+        kernel->candidate->release(kernel->kernel);
 }
 
 static const char *accepted(const rope_candidate *candidate) {
@@ -67,10 +78,12 @@ static rope_status choose_kernel(rope_plan *plan, const char *forced) {
         if (forced ? strcmp(forced, candidate->name) != 0 : candidate->on_request)
             continue;
         char reason[ROPE_REASON_SIZE] = "";
-        rope_status status = try_candidate(plan, candidate, reason);
+        rope_status status = rope_plan_bind(plan, candidate, &plan->first, reason);
         report(plan, candidate->name, status == ROPE_OK ? accepted(candidate) : reason);
         if (status == ROPE_OK) {
-            snprintf(plan->name, sizeof plan->name, "%s:%s", plan->backend->name, candidate->name);
+            snprintf(plan->first.name, sizeof plan->first.name, "%s:%s", plan->backend->name,
+                     candidate->name);
+            snprintf(plan->name, sizeof plan->name, "%s", plan->first.name);
             if (!forced)
                 report_rest(plan, i);
             return ROPE_OK;
@@ -95,8 +108,9 @@ static void release_problem(const rope_operation *operation, void *problem) {
         operation->release(problem);
 }
 
-rope_status rope_plan_make(const rope_operation *operation, void *problem,
-                           const rope_choice *choice, rope_plan **plan) {
+rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
+                                 const rope_choice *choice, const rope_shape *shape,
+                                 const char *file, rope_plan **plan) {
     if (!operation)
         return rope_fail_null("operation");
     const rope_backend *backend;
@@ -115,7 +129,10 @@ rope_status rope_plan_make(const rope_operation *operation, void *problem,
     made->problem = problem;
     made->backend = backend;
     made->device = choice->device;
+    made->shape = shape;
     status = choose_kernel(made, choice->kernel);
+    if (status == ROPE_OK && shape && !choice->kernel)
+        status = rope_plan_tune(made, file);
     if (status != ROPE_OK) {
         rope_plan_destroy(made);
         return status;
@@ -125,11 +142,16 @@ rope_status rope_plan_make(const rope_operation *operation, void *problem,
     return ROPE_OK;
 }
 
+rope_status rope_plan_make(const rope_operation *operation, void *problem,
+                           const rope_choice *choice, rope_plan **plan) {
+    return rope_plan_make_tuned(operation, problem, choice, NULL, NULL, plan);
+}
+
 void rope_plan_destroy(rope_plan *plan) {
     if (!plan)
         return;
-    if (plan->candidate && plan->candidate->release)
-        plan->candidate->release(plan->kernel);
+    rope_plan_tuning_release(plan);
+    rope_plan_unbind(&plan->first);
     release_problem(plan->operation, plan->problem);
     free(plan);
 }
@@ -151,29 +173,71 @@ rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *wo
     rope_status status = plan->operation->read(plan->problem, args, call, &named, &empty);
     if (status != ROPE_OK || empty)
         return status;
-    return plan->candidate->run(plan->problem, plan->kernel, call, workspace,
-                                stream ? stream : named);
+    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
+    return kernel->candidate->run(plan->problem, kernel->kernel, call, workspace,
+                                  stream ? stream : named);
 }
 
 rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace) {
     return plan ? rope_plan_apply_on(plan, args, workspace, NULL) : rope_fail_null("plan");
 }
 
+static rope_status workspace_of(const rope_plan *plan, const rope_bound_kernel *kernel,
+                                const void *bounds, size_t *bytes) {
+    const rope_candidate *c = kernel->candidate;
+    *bytes = 0;
+    return c && c->workspace ? c->workspace(plan->problem, kernel->kernel, bounds, bytes) : ROPE_OK;
+}
+
 rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes) {
     if (!plan || !bytes)
         return rope_fail_null(plan ? "bytes" : "plan");
-    *bytes = 0;
-    return plan->candidate->workspace
-               ? plan->candidate->workspace(plan->problem, plan->kernel, bounds, bytes)
-               : ROPE_OK;
+    rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
+    for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
+        size_t one;
+        status = workspace_of(plan, &plan->tuning->kernels[i], bounds, &one);
+        *bytes = one > *bytes ? one : *bytes;
+    }
+    return status;
 }
 
 int32_t rope_plan_numerics(const rope_plan *plan) {
-    return plan ? plan->candidate->numerics : 0;
+    int32_t numerics = plan ? plan->first.candidate->numerics : 0;
+    for (int i = 0; plan && plan->tuning && i < ROPE_TUNED_KERNELS; i++) {
+        const rope_candidate *c = plan->tuning->kernels[i].candidate;
+        numerics = c && c->numerics == ROPE_BOUNDED ? ROPE_BOUNDED : numerics;
+    }
+    return numerics;
 }
 
 const char *rope_plan_kernel(const rope_plan *plan) {
     return plan ? plan->name : NULL;
+}
+
+const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {
+    _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
+    void *stream;
+    int empty = 0;
+    if (!plan || plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK)
+        return NULL;
+    return empty ? plan->first.name : rope_plan_kernel_for(plan, call)->name;
+}
+
+int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entry *entries) {
+    _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
+    int64_t values[ROPE_SHAPE_MOST];
+    void *stream;
+    int empty = 0;
+    if (!plan || !plan->shape || !entries ||
+        plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK || empty)
+        return 0;
+    plan->shape->fill(plan->problem, call, values);
+    for (int32_t i = 0; i < plan->shape->count; i++) {
+        const rope_shape_field *field = &plan->shape->fields[i];
+        entries[i] = (rope_shape_entry){
+            field->name, field->texts ? field->texts[values[i] - 1] : NULL, values[i]};
+    }
+    return plan->shape->count;
 }
 
 const char *rope_plan_report(const rope_plan *plan) {

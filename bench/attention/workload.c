@@ -198,7 +198,9 @@ static bool add_rotation(workload *w) {
     rope_args args = s->args.rope;
     *c = (workload_call){.name = "rotation", .size = sizeof(rope_args)};
     c->sets = staging_host(&w->memory, "calls", w->set_count, c->size);
-    if (!c->sets || !succeeded(rope_plan_create(&s->desc.rope, &c->plan), c->name))
+    rope_desc desc = s->desc.rope;
+    desc.kernel = NULL; /* it names one of attention */
+    if (!c->sets || !succeeded(rope_plan_create(&desc, &c->plan), c->name))
         return false;
     w->call_count++;
     if (s->desc.cache && !place_starts(w, s, &args))
@@ -237,6 +239,14 @@ static bool describe(attention_state *s) {
     s->alone.rope = target_without_rotation(&s->desc.rope);
     s->alone.rotation = ROPE_ATTENTION_ROTATE_NONE;
     return true;
+}
+
+bool attention_accepts(const options *o) {
+    attention_state s = {.o = o};
+    rope_plan *plan = NULL;
+    const bool accepts = describe(&s) && rope_attention_plan_create(&s.desc, &plan) == ROPE_OK;
+    rope_plan_destroy(plan);
+    return accepts;
 }
 
 static bool create_memory(workload *w, attention_state *s) {

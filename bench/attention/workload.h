@@ -20,6 +20,8 @@ typedef struct attention_state {
 
 /* Calls: that of the options; then, where it rotates, the rotation and attention on its result. */
 bool attention_create(workload *w, const options *o);
+/* Whether the kernel of the options, or any, takes them. */
+bool attention_accepts(const options *o);
 /* A set of arguments over memory of the device or the host. */
 rope_attention_args attention_args_on(const attention_state *s, const rope_attention_args *fixed,
                                       char *in, char *rotated, char *out);

@@ -9,5 +9,6 @@ int command_verify(options *o);
 int command_accuracy(options *o);
 int command_bench(options *o);
 int command_demo(options *o);
+int command_tune(options *o);
 
 #endif

@@ -4,7 +4,7 @@
 #include "bench/workload/target.h"
 
 /* Commands that take a descriptor, and those that take a call's shape. */
-#define ALL 31
+#define ALL (DESCRIBED | COMMAND_TUNE)
 #define DESCRIBED (COMMAND_INFO | COMMAND_VERIFY | COMMAND_ACCURACY | COMMAND_BENCH | COMMAND_DEMO)
 #define CALLED (COMMAND_VERIFY | COMMAND_BENCH)
 #define APPENDED (CALLED | COMMAND_DEMO)
@@ -55,9 +55,9 @@
 const option_field option_fields[] = {
 #define GROUP "Most used"
     FLAG("help", ALL, help, "print this text"),
-    TEXT("config", ALL, config, "FILE", "a config.json, or the name of a shipped one"),
-    TEXT("layer-type", ALL, layer_type, "NAME", "layer type where the config has several"),
-    FLAG("allow-unread", ALL, allow_unread, "warn of RoPE fields that nothing reads, not fail"),
+    TEXT("config", DESCRIBED, config, "FILE", "a config.json, or the name of a shipped one"),
+    TEXT("layer-type", DESCRIBED, layer_type, "NAME", "layer type where the config has several"),
+    FLAG("allow-unread", DESCRIBED, allow_unread, "warn of RoPE fields that nothing reads, not fail"),
     FLAG("append", APPENDED, append, "normalise, rotate and cache in one call"),
     FLAG("attention", ATTENDED, attention, "rotate and attend in one call"),
     CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
@@ -69,10 +69,10 @@ const option_field option_fields[] = {
     FIELD("k-heads", INT64, ATTENDED, k_heads, "N", SIZES, "heads of k [8]"),
     INT32("head-dim", head_dim, COUNT32, "elements of a head [128]"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
-    FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO, quick,
+    FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO | COMMAND_TUNE, quick,
          "fewer rounds, positions and sizes"),
     TEXT("backend", ALL, desc.backend, "NAME", "backend, comma list in order, or auto"),
-    FLAG("json", ALL, json, "print results as JSON"),
+    FLAG("json", DESCRIBED, json, "print results as JSON"),
     TEXT("output", ALL, output, "FILE", "write the JSON results to a file as well"),
 
 #undef GROUP
@@ -194,7 +194,7 @@ const option_field option_fields[] = {
 #undef GROUP
 #define GROUP "Choice of kernel"
     FIELD("device", INT32, ALL, desc.device, "N", 0, INT32_MAX, "index of the backend's device"),
-    TEXT("kernel", ALL, desc.kernel, "NAME", "force a candidate kernel"),
+    TEXT("kernel", DESCRIBED, desc.kernel, "NAME", "force a candidate kernel"),
     CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
            "start before the launch ahead ends"),
     FIELD("threads", INT64, ALL, threads, "N", 1, TARGET_THREADS_MOST, "OpenMP threads"),
@@ -203,7 +203,7 @@ const option_field option_fields[] = {
 #define GROUP "Measuring"
     FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
     FLAG("resume", COMMAND_BENCH, resume, "keep what --output holds and measure the rest"),
-    FIELD("rounds", INT64, COMMAND_BENCH, rounds, "N", 1, 1000,
+    FIELD("rounds", INT64, COMMAND_BENCH | COMMAND_TUNE, rounds, "N", 1, 1000,
           "rounds of a measurement [15], 1000 at most"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
            "one buffer, or buffers beyond the cache [warm]"),

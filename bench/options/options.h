@@ -17,6 +17,7 @@ enum {
     COMMAND_ACCURACY = 4,
     COMMAND_BENCH = 8,
     COMMAND_DEMO = 16,
+    COMMAND_TUNE = 32,
 };
 
 /* Exit statuses. */

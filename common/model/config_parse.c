@@ -1,7 +1,7 @@
 /* Goes over a config.json: which objects hold the fields, and which of them count. */
 #define _GNU_SOURCE
+#include "common/json.h"
 #include "common/model/config_fields.h"
-#include "common/model/json.h"
 #include "common/status.h"
 
 #include <locale.h>

@@ -3,6 +3,7 @@
 #include "common/ops/attention_call.h"
 #include "common/ops/attention_descriptor.h"
 #include "common/ops/attention_problem.h"
+#include "common/ops/attention_shape.h"
 #include "common/plan.h"
 #include "common/status.h"
 
@@ -27,7 +28,8 @@ rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_pla
     if (status != ROPE_OK)
         return status;
     const rope_choice choice = {full.rope.backend, full.rope.device, full.rope.kernel};
-    return rope_plan_make(&operation, problem, &choice, plan);
+    return rope_plan_make_tuned(&operation, problem, &choice, &rope_attention_shape, full.tuning,
+                                plan);
 }
 
 static rope_status check_bound(const char *name, int64_t bound) {

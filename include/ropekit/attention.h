@@ -79,6 +79,11 @@ typedef struct rope_attention_desc {
                                  modulo ring. */
     rope_attention_store k; /**< Of the cache. */
     rope_attention_store v; /**< Of the cache. */
+
+    const char *tuning; /**< A file of `ropekit tune`, by whose measurements calls choose among
+                             kernels where rope.kernel is NULL. NULL: that of ROPE_TUNING, else what
+                             the library knows of the device. "": calls take the first kernel that
+                             accepts. */
 } rope_attention_desc;
 
 /** Initialiser of a rope_attention_desc: its sizes, and defaults for the rest. */

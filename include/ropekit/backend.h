@@ -456,6 +456,22 @@ ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *probl
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
  * @return what the operation's read and the kernel's run return */
 ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
+/** Name of the kernel that a call takes; NULL after an error. A plan may hold several, of which a
+ * call's sizes choose: the same call takes the same one. */
+ROPE_API const char *rope_plan_kernel_of(const rope_plan *plan, const void *args);
+/** What a table of measured kernels says of a call: a field of its points. */
+typedef struct rope_shape_entry {
+    const char *name; /**< As in "k_tokens". */
+    const char *text; /**< Name of the value, or NULL: it is a number. */
+    int64_t value;    /**< Of the call. */
+} rope_shape_entry;
+#define ROPE_SHAPE_MOST 12 /**< Fields of an operation. */
+/** The fields of a call by which its kernel is chosen.
+ * @param entries  receives up to ROPE_SHAPE_MOST
+ * @return their number; 0 after an error, for a call that does nothing, and where the operation has
+ * none */
+ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
+                                 rope_shape_entry *entries);
 /** Bytes of workspace that calls within bounds need.
  * @return ROPE_OK, NULL_POINTER or what the kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);

@@ -1,4 +1,4 @@
-#include "common/model/json.h"
+#include "common/json.h"
 
 #include "common/status.h"
 

@@ -1,0 +1,66 @@
+#include "common/ops/attention_shape.h"
+
+#include <ropekit/backend.h>
+
+#include <string.h>
+
+enum {
+    DTYPE,
+    HEAD_DIM,
+    V_HEAD_DIM,
+    MASK,
+    CACHE,
+    BATCH,
+    TOKENS,
+    K_TOKENS,
+    Q_HEADS,
+    K_HEADS,
+    WINDOW
+};
+
+static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
+static const char *const masks[] = {"causal", "full", "tree", NULL};
+
+static const rope_shape_field fields[] = {
+    [DTYPE] = {"dtype", dtypes, 1},         [HEAD_DIM] = {"head_dim", NULL, 1},
+    [V_HEAD_DIM] = {"v_head_dim", NULL, 1}, [MASK] = {"mask", masks, 1},
+    [CACHE] = {"cache", NULL, 1},           [BATCH] = {"batch", NULL, 0},
+    [TOKENS] = {"tokens", NULL, 0},         [K_TOKENS] = {"k_tokens", NULL, 0},
+    [Q_HEADS] = {"q_heads", NULL, 0},       [K_HEADS] = {"k_heads", NULL, 0},
+    [WINDOW] = {"window", NULL, 0},
+};
+enum { COUNT = sizeof fields / sizeof fields[0] };
+
+_Static_assert((int)COUNT <= (int)ROPE_SHAPE_MOST, "room for each");
+
+/* Lengths that lie on a device are not known here: a row's room counts. */
+static void fill(const void *problem, const void *given, int64_t *values) {
+    const rope_attention_problem *p = problem;
+    const rope_attention_call *call = given;
+    memset(values, 0, COUNT * sizeof *values);
+    values[DTYPE] = p->rope.dtype;
+    values[HEAD_DIM] = p->head_dim;
+    values[V_HEAD_DIM] = p->v_head_dim;
+    values[MASK] = p->mask;
+    values[CACHE] = p->cache != 0;
+    if (!call)
+        return;
+    const rope_position_map *map = &call->rope.position;
+    values[BATCH] = map->cu_seqlens ? map->sequences : call->rope.batch;
+    values[TOKENS] = call->rope.tokens;
+    values[K_TOKENS] = call->k_tokens;
+    if (map->cu_seqlens && values[BATCH] > 0) { /* of a sequence, were all alike */
+        values[TOKENS] = (values[TOKENS] - 1) / values[BATCH] + 1;
+        values[K_TOKENS] = p->cache ? values[K_TOKENS] : (values[K_TOKENS] - 1) / values[BATCH] + 1;
+    }
+    values[Q_HEADS] = call->rope.tensor[0].heads;
+    values[K_HEADS] = call->k.heads;
+    values[WINDOW] = p->window < values[K_TOKENS] ? p->window : values[K_TOKENS];
+}
+
+static void fill_backward(const void *problem, const void *call, int64_t *values) {
+    fill(problem, call ? &((const rope_attention_backward_call *)call)->forward : NULL, values);
+}
+
+const rope_shape rope_attention_shape = {fields, COUNT, fill};
+const rope_shape rope_attention_backward_shape = {fields, COUNT, fill_backward};

@@ -1,0 +1,63 @@
+/* Which of several kernels a call takes: the one that was fastest at the nearest of measured calls.
+ */
+#ifndef ROPEKIT_COMMON_TUNING_H
+#define ROPEKIT_COMMON_TUNING_H
+
+#include <ropekit/backend.h>
+
+enum { ROPE_TUNED_KERNELS = 8 };
+
+/* A number by which calls of an operation differ, and its field in tables. */
+typedef struct rope_shape_field {
+    const char *name;
+    const char *const *texts; /* of the values 1.., up to a NULL; NULL: tables have numbers */
+    int32_t exact;            /* 1: a measured call of another value says nothing of this one */
+} rope_shape_field;
+
+typedef struct rope_shape {
+    const rope_shape_field *fields;
+    int32_t count;
+    /* Values of all fields; without a call, of those that are exact, which a problem decides. */
+    void (*fill)(const void *problem, const void *call, int64_t *values);
+} rope_shape;
+
+/* A measured call: logarithms of its values, and its fastest kernel. */
+typedef struct rope_tuning_point {
+    int32_t place[ROPE_SHAPE_MOST];
+    int32_t kernel;
+} rope_tuning_point;
+
+/* What a table says of a problem. All 0: nothing. */
+typedef struct rope_tuning {
+    char origin[200];                     /* where the table is from */
+    char kernels[ROPE_TUNED_KERNELS][64]; /* "backend:kernel" */
+    int32_t kernel_count, point_count;
+    rope_tuning_point *points;
+} rope_tuning;
+
+/*
+ * Reads the table of `file`, else of ROPE_TUNING, else the one known of the device or, where it has
+ * none, of the one most like it. An empty file name asks for no table. `values` are the problem's.
+ * Returns INVALID_VALUE where a table that was asked for cannot be read, or OUT_OF_MEMORY.
+ */
+rope_status rope_tuning_load(const char *file, const rope_device_info *device,
+                             const char *operation, const rope_shape *shape, const int64_t *values,
+                             rope_tuning *tuning);
+void rope_tuning_release(rope_tuning *tuning);
+
+/* The kernel of a call's nearest point. */
+int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
+                            const int64_t *values);
+
+/* Whether ROPE_TUNING may have this value. */
+int rope_tuning_is_valid(const char *value);
+
+/* A table that the library has, as text; name NULL past the last. */
+typedef struct rope_known_table {
+    const char *name;
+    const char *text;
+    size_t length;
+} rope_known_table;
+extern const rope_known_table rope_known_tables[];
+
+#endif
