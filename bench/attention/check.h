@@ -19,6 +19,10 @@ typedef struct attention_rows {
  * query on, evenly spread, each element within the bound of docs/numerics.md. */
 void attention_compare(attention_rows *r, int64_t part, int64_t k_head, int64_t rows);
 
+/* The keys or values of a head of a part in double, from its first on; NULL: no memory. */
+double *attention_gather(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                         int64_t head);
+
 /* Runs the call over set 0, then its steps over the same memory, and compares what they wrote; then
  * the rows of a sample, or all where `whole`. rms, unless NULL, receives the root mean square of
  * errors over that of sum p |v|. False after a message, also where there is nothing to compare. */
