@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_BENCH_ATTENTION_CALLS_H
 #define ROPEKIT_BENCH_ATTENTION_CALLS_H
 
-#include "bench/attention/workload.h"
+#include "bench/attention/set.h"
 
 /* Adds attention, with --backward its backward too; then, where it rotates, the steps: rope_apply,
  * both on its result, rope_apply of gradients. False after a message. */

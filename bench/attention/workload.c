@@ -11,20 +11,6 @@
 /* Host and device memory of one workload, as of workload.c. */
 #define SLABS 5
 
-bool attention_rotates(const attention_state *s, int tensor) {
-    return tensor == ATTENTION_Q   ? s->desc.rotation != ROPE_ATTENTION_ROTATE_NONE
-           : tensor == ATTENTION_K ? s->desc.rotation == ROPE_ATTENTION_ROTATE_QK
-                                   : false;
-}
-
-int64_t attention_heads_of(const options *o, int tensor) {
-    return tensor == ATTENTION_Q ? o->q_heads : o->k_heads;
-}
-
-int64_t attention_dim_of(const options *o, int tensor) {
-    return tensor == ATTENTION_V ? attention_v_head_dim(o) : o->desc.head_dim;
-}
-
 /* Pages of the cache, those of a sequence one after the other in the table. */
 static int64_t table_pages(const options *o) {
     const int64_t size = attention_page_size(o);

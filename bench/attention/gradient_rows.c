@@ -1,4 +1,4 @@
-#include "bench/attention/gradient_check.h"
+#include "bench/attention/gradient_rows.h"
 
 #include "tests/oracle/attention_backward.h"
 #include "tests/oracle/oracle.h"
