@@ -1,7 +1,8 @@
 #include "bench/attention/check.h"
 
-#include "bench/attention/workload.h"
-#include "bench/dtype.h"
+#include "bench/attention/calls.h"
+#include "bench/attention/gradient_rows.h"
+#include "bench/attention/rows.h"
 #include "bench/output/message.h"
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
@@ -15,62 +16,6 @@
 #define SAMPLE_KEYS 65536
 #define SAMPLE_ROWS 4
 
-/* --- one row after the other --- */
-
-/* The keys or values of a head in double, `dim` elements each; NULL: no memory. */
-static double *gather(const oracle_attention *o, const oracle_part *s, int32_t tensor,
-                      int64_t head) {
-    const int64_t dim = oracle_attention_head_dim(o, tensor);
-    double *all = calloc((size_t)(s->k_count * dim) + 1, sizeof *all);
-    for (int64_t i = s->k_begin; all && i < s->k_count; i++) {
-        const oracle_element first = oracle_attention_at(o, s, tensor, i, head, 0);
-        for (int64_t e = 0; e < dim; e++)
-            all[(i - s->k_begin) * dim + e] = oracle_load(first.dtype, first.array, first.at + e);
-    }
-    return all;
-}
-
-static void compare_row(attention_rows *r, const oracle_part *s, int64_t i, int64_t head,
-                        oracle_heads heads) {
-    static oracle_row row;
-    double q[ROPE_MAX_ATTENTION_HEAD_DIM];
-    const int32_t dtype = r->o.desc->rope.dtype;
-    for (int64_t e = 0; e < r->o.desc->rope.head_dim; e++) {
-        const oracle_element at = oracle_attention_at(&r->o, s, ORACLE_Q, i, head, e);
-        q[e] = oracle_load(dtype, at.array, at.at);
-    }
-    heads.q = q;
-    oracle_attention_row(&r->o, s, i, head, &heads, &row);
-    for (int64_t e = 0; e < heads.v_stride && row.known; e++) {
-        const check_place place = {3, s->q_row, s->q_first + i, head, e};
-        const double got =
-            oracle_load(dtype, r->out, oracle_attention_out_at(&r->o, s, i, head, e));
-        check_element(r->result, dtype, &place, got, row.value[e],
-                      oracle_attention_bound(&r->o, &row, e));
-        r->error += (got - row.value[e]) * (got - row.value[e]);
-        r->weight += row.weight[e] * row.weight[e];
-    }
-}
-
-void attention_compare(attention_rows *r, int64_t part, int64_t k_head, int64_t rows) {
-    const oracle_part s = oracle_attention_part(&r->o, part);
-    const int64_t group = r->o.args->rope.q.heads / r->o.args->rope.k.heads;
-    const int64_t step = s.q_count > rows ? s.q_count / rows : 1;
-    double *k = gather(&r->o, &s, ORACLE_K, k_head), *v = gather(&r->o, &s, ORACLE_V, k_head);
-    oracle_heads heads = {.k = k,
-                          .v = v,
-                          .k_stride = oracle_attention_head_dim(&r->o, ORACLE_K),
-                          .v_stride = oracle_attention_head_dim(&r->o, ORACLE_V)};
-    r->no_memory = r->no_memory || !k || !v;
-    for (int64_t i = s.q_count - 1; i >= 0 && !r->no_memory; i -= step)
-        for (int64_t h = 0; h < group; h++)
-            compare_row(r, &s, i, k_head * group + h, heads);
-    free(k);
-    free(v);
-}
-
-/* --- a workload --- */
-
 static char *fetch(workload *w, const void *device, size_t bytes) {
     char *host = staging_host(&w->memory, "results", 1, bytes + 1);
     return host && succeeded(rope_device_copy_out(w->device, host, device, bytes),
@@ -81,35 +26,43 @@ static char *fetch(workload *w, const void *device, size_t bytes) {
 
 /* What calls first..last - 1 write over set 0; NULL after a message. */
 static char *written(workload *w, int32_t first, int32_t last) {
-    const attention_state *s = w->attention;
-    char *unwritten = staging_host(&w->memory, "results", 1, s->out.bytes + 1);
+    char *unwritten = staging_host(&w->memory, "results", 1, w->pitch);
     if (!unwritten)
         return NULL;
-    memset(unwritten, WORKLOAD_UNWRITTEN, s->out.bytes);
-    if (!succeeded(rope_device_copy_in(w->device, w->target, unwritten, s->out.bytes), "copy in"))
+    memset(unwritten, WORKLOAD_UNWRITTEN, w->pitch);
+    if (!succeeded(rope_device_copy_in(w->device, w->target, unwritten, w->pitch), "copy in"))
         return NULL;
     for (int32_t i = first; i < last; i++)
         if (!workload_run(w, i))
             return NULL;
-    return fetch(w, w->target, s->out.bytes);
+    return fetch(w, w->target, w->pitch);
+}
+
+/* Heads and elements of one, by the number of a tensor. */
+static void shape_of(const attention_state *s, int32_t tensor, int64_t *heads, int64_t *dims) {
+    const int result = tensor - CHECK_OUT;
+    const int like = result < 0 ? tensor : result < RESULT_DQ ? ATTENTION_Q : result - RESULT_DQ;
+    *heads = attention_heads_of(s->o, like);
+    *dims = result == RESULT_LSE   ? 1
+            : result == RESULT_OUT ? attention_v_head_dim(s->o)
+                                   : attention_dim_of(s->o, like);
 }
 
 /* A place is said as of [batch, token, head, dim], whatever the layout. */
-static void compare_bits(const attention_state *s, const char *got, const char *steps,
-                         check_result *r) {
-    const int32_t dtype = s->out.dtype;
-    const size_t size = dtype_bytes(dtype);
-    const int64_t dims = attention_v_head_dim(s->o);
-    r->steps = (int64_t)(s->out.bytes / size);
-    for (int64_t i = 0; i < r->steps; i++)
-        if (memcmp(got + (size_t)i * size, steps + (size_t)i * size, size) != 0 &&
-            r->refused++ == 0) {
-            r->tensor = 3;
-            r->got = oracle_load(dtype, got, i);
-            r->value = oracle_load(dtype, steps, i);
-            r->batch = i / (dims * s->o->q_heads * s->o->tokens);
-            r->token = i / (dims * s->o->q_heads) % s->o->tokens;
-            r->head = i / dims % s->o->q_heads;
+static void compare_bits(const attention_state *s, int32_t tensor, const workload_array *a,
+                         const char *got, const char *steps, check_result *r) {
+    const int64_t size = oracle_dtype_size(a->dtype), count = (int64_t)a->bytes / size;
+    int64_t heads, dims;
+    shape_of(s, tensor, &heads, &dims);
+    r->steps += count;
+    for (int64_t i = 0; i < count; i++)
+        if (memcmp(got + i * size, steps + i * size, (size_t)size) != 0 && r->refused++ == 0) {
+            r->tensor = tensor;
+            r->got = oracle_load(a->dtype, got, i);
+            r->value = oracle_load(a->dtype, steps, i);
+            r->batch = i / (dims * heads * s->o->tokens);
+            r->token = i / (dims * heads) % s->o->tokens;
+            r->head = i / dims % heads;
             r->dim = i % dims;
             r->worst = INFINITY;
             r->max_error = fabs(r->got - r->value);
@@ -117,17 +70,35 @@ static void compare_bits(const attention_state *s, const char *got, const char *
     r->elements = r->steps;
 }
 
-static void compare_rows(attention_rows *r, bool whole, int64_t seed) {
-    uint64_t state = (uint64_t)seed;
+/* Results, and what the backward reads rotated. */
+static void compare_steps(const attention_state *s, const char *got, const char *steps,
+                          const char *between, check_result *r) {
+    for (int32_t i = 0; i < ATTENTION_RESULTS; i++)
+        if (s->result[i].bytes)
+            compare_bits(s, CHECK_OUT + i, &s->result[i], got + s->result[i].start,
+                         steps + s->result[i].start, r);
+    for (int32_t t = 0; t < ATTENTION_TENSORS; t++)
+        if (s->saved[t].bytes)
+            compare_bits(s, t, &s->saved[t], got + s->saved[t].start, between + s->rotated[t].start,
+                         r);
+}
+
+/* A sample of heads, of so many rows each; all where `whole`. */
+static void compare_rows(const attention_state *s, const rope_attention_backward_args *b,
+                         attention_rows *r, bool whole) {
+    uint64_t state = (uint64_t)s->o->seed;
     const int64_t parts = oracle_attention_parts(&r->o), heads = r->o.args->rope.k.heads;
     const int64_t keys = oracle_attention_key_tokens(&r->o);
+    const int64_t rows = whole ? INT64_MAX : SAMPLE_ROWS;
     int64_t count = whole ? parts * heads : SAMPLE_KEYS / (keys + 1) + 2;
     count = count < parts * heads ? count : parts * heads;
     for (int64_t n = 0; n < count; n++) {
         const bool all = count == parts * heads || n == 0;
         const int64_t last = parts * heads - 1;
         const int64_t chosen = all ? n : n == 1 ? last : random_below(&state, last);
-        attention_compare(r, chosen / heads, chosen % heads, whole ? INT64_MAX : SAMPLE_ROWS);
+        attention_compare(r, chosen / heads, chosen % heads, rows);
+        if (s->o->backward)
+            attention_gradient_compare(r, b, chosen / heads, chosen % heads, rows);
     }
 }
 
@@ -138,23 +109,25 @@ static bool nothing(void) {
 
 bool attention_check(workload *w, bool whole, check_result *result, double *rms) {
     attention_state *s = w->attention;
-    char *got, *steps = NULL, *rotated = NULL;
+    char *got, *steps = NULL, *between = NULL;
     *result = (check_result){0};
-    if (s->out.bytes == 0 || s->o->k_heads == 0)
+    if (s->result[RESULT_OUT].bytes == 0 || s->o->k_heads == 0)
         return nothing();
-    got = written(w, 0, 1);
-    if (got && w->call_count > 1) {
-        steps = written(w, 1, w->call_count);
-        rotated = steps ? fetch(w, s->scratch, s->rotated_bytes) : NULL;
-        if (!rotated)
+    got = written(w, 0, w->parts);
+    if (got && w->call_count > w->parts) {
+        steps = written(w, w->parts, w->call_count);
+        between = steps ? fetch(w, s->scratch, s->rotated_bytes) : NULL;
+        if (!between)
             return false;
-        compare_bits(s, got, steps, result);
+        compare_steps(s, got, steps, between, result);
     }
     if (!got || result->refused)
         return got != NULL;
-    const rope_attention_args host = attention_args_on(s, &s->host, s->data, rotated, got);
-    attention_rows rows = {.o = {&s->alone, &host}, .out = got, .result = result};
-    compare_rows(&rows, whole, s->o->seed);
+    const rope_attention_args host = attention_args_on(s, &s->host, s->data, between, got);
+    const rope_attention_backward_args backward =
+        attention_backward_args_on(s, &host, s->data, between, got);
+    attention_rows rows = {.o = {&s->alone, &host}, .out = host.out.data, .result = result};
+    compare_rows(s, &backward, &rows, whole);
     if (rms)
         *rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;
     if (rows.no_memory)

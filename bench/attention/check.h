@@ -4,20 +4,6 @@
 
 #include "bench/workload/check_result.h"
 #include "bench/workload/workload_set.h"
-#include "tests/oracle/attention.h"
-
-/* Rows of a call in host memory whose queries and keys are rotated. */
-typedef struct attention_rows {
-    oracle_attention o;
-    const char *out; /* element 0 */
-    check_result *result;
-    double error, weight; /* sums of squares: of errors, and of sum p |v| */
-    bool no_memory;
-} attention_rows;
-
-/* Compares query i of sequence `part` in each head of q that reads k_head: `rows` from the last
- * query on, evenly spread, each element within the bound of docs/numerics.md. */
-void attention_compare(attention_rows *r, int64_t part, int64_t k_head, int64_t rows);
 
 /* Runs the call over set 0, then its steps over the same memory, and compares what they wrote; then
  * the rows of a sample, or all where `whole`. rms, unless NULL, receives the root mean square of

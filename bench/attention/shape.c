@@ -64,9 +64,10 @@ size_t attention_tensor_bytes(const options *o) {
         const attention_sequence s = attention_sequence_of(o, n);
         keys += s.queries ? s.keys - keys_of(o, &s, 0).first : 0;
     }
-    return ((size_t)append_count(o->batch, o->tokens, o->q_heads, dims) +
-            (size_t)append_count(o->batch, keys, o->k_heads, dims)) *
-           dtype_bytes(o->desc.dtype) / 2;
+    const size_t forward = ((size_t)append_count(o->batch, o->tokens, o->q_heads, dims) +
+                            (size_t)append_count(o->batch, keys, o->k_heads, dims)) *
+                           dtype_bytes(o->desc.dtype) / 2;
+    return o->backward ? 2 * forward : forward; /* a gradient for each tensor */
 }
 
 double attention_flops(const options *o) {
@@ -78,6 +79,8 @@ double attention_flops(const options *o) {
             pairs += (double)(seen.last - seen.first);
         }
     }
+    /* scores, dq and dk, and scores again; out, dv and the weights' gradients */
+    const double of_q = o->backward ? 4 : 1, of_v = o->backward ? 3 : 1;
     return 2 * pairs * (double)o->batch * (double)o->q_heads *
-           (double)(o->desc.head_dim + attention_v_head_dim(o));
+           (of_q * (double)o->desc.head_dim + of_v * (double)attention_v_head_dim(o));
 }

@@ -18,7 +18,8 @@ int64_t attention_v_head_dim(const options *o);
 int64_t attention_page_size(const options *o);
 /* Bytes that a call has to read and those that it has to write, each once, their mean. */
 size_t attention_tensor_bytes(const options *o);
-/* Of the products of queries with the keys that they see and of weights with these keys' values. */
+/* Of the products of queries with the keys that they see and of weights with these keys' values; of
+ * the backward's five products too. */
 double attention_flops(const options *o);
 
 #endif

@@ -33,7 +33,7 @@ typedef struct accuracy {
     double *cosine, *sine;          /* true values, count * pairs */
     double attention_factor;        /* of the rule */
     double angle_error, output_ulp; /* of one mode and range */
-    char kernel[64];
+    char kernel[WORKLOAD_KERNELS];
     progress bar;
 } accuracy;
 
@@ -158,7 +158,7 @@ static bool run_kernel(accuracy *a, const options *o, bool unit_vectors) {
                 (!unit_vectors || load_unit_vectors(&w, a->rule.pairs)) && workload_run(&w, 0) &&
                 rope_workload_fetch(&w);
     if (done) {
-        snprintf(a->kernel, sizeof a->kernel, "%s", workload_kernel(&w));
+        snprintf(a->kernel, sizeof a->kernel, "%s", w.kernel);
         if (unit_vectors)
             compare_angles(a, &w);
         else

@@ -45,7 +45,7 @@ static bool run_length(errors *e, const options *o, rope_device *device) {
     double rms;
     const bool done = workload_create(&w, o, device, 1) && attention_check(&w, true, &result, &rms);
     if (done)
-        add_row(e, o, workload_kernel(&w), &result, rms);
+        add_row(e, o, w.kernel, &result, rms);
     workload_destroy(&w);
     return done;
 }

@@ -72,7 +72,7 @@ static bool work(bench_run *run, const bench_case *c, workload *w) {
     check_result checked;
     measurement m;
     progress silent = {.total = 1};
-    const char *kernel = workload_kernel(w);
+    const char *kernel = w->kernel;
     if (!check_call(w, &c->o, false, &silent, &checked))
         return false;
     run->checked += checked.elements;

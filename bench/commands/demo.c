@@ -19,7 +19,7 @@ enum { ROUNDS = 15, QUICK_ROUNDS = 3, TOKENS = 4096, QUICK_TOKENS = 512 };
 typedef struct demo_step {
     const char *name;
     options o;
-    char kernel[64];
+    char kernel[WORKLOAD_KERNELS];
     measurement m;
     check_result checked;
     double bytes;
@@ -62,7 +62,7 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
     int64_t sets = measure_sets(&s->o, &t->info, workload_tensor_bytes(&s->o));
     bool done = workload_create(&w, &s->o, t->device, sets < 4 ? sets : 4) && work(s, &w, bar);
     if (done) {
-        snprintf(s->kernel, sizeof s->kernel, "%s", workload_kernel(&w));
+        snprintf(s->kernel, sizeof s->kernel, "%s", w.kernel);
         bench_case c = {NULL, s->name, repeats, s->o};
         record_measurement(list, &c, s->kernel, &w, &s->m, &s->checked);
         record_check(

@@ -1,6 +1,6 @@
 #include "bench/commands/demo_attention.h"
 
-#include "bench/attention/check.h"
+#include "bench/attention/rows.h"
 #include "bench/attention/shape.h"
 #include "bench/measure/record.h"
 #include "bench/output/format.h"

@@ -12,7 +12,9 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
     if (r->steps)
         fprintf(file, "%s: %lld elements beside %s, one after the other\n", kernel,
                 (long long)r->steps,
-                o->append ? "norm, rope_apply and store" : "rope_apply and attention");
+                o->append     ? "norm, rope_apply and store"
+                : o->backward ? "rope_apply, attention, its backward and the transpose"
+                              : "rope_apply and attention");
     if (r->elements > r->steps)
         fprintf(file, "%s: %lld elements, max error %.3g; nearest to its bound: %.3g of %.3g\n",
                 o->append ? "rope_apply" : kernel, (long long)(r->elements - r->steps),
@@ -52,7 +54,7 @@ static int verify(options *o, target *t) {
     progress_begin(&bar, o->batch * o->tokens);
     bool checked = workload_create(&w, o, t->device, 1) && check_call(&w, o, true, &bar, &result);
     progress_end(&bar);
-    int status = checked ? report(o, t, workload_kernel(&w), &result) : EXIT_ENVIRONMENT;
+    int status = checked ? report(o, t, w.kernel, &result) : EXIT_ENVIRONMENT;
     workload_destroy(&w);
     return status;
 }

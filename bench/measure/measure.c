@@ -26,11 +26,15 @@
 /* OpenMP's threads spin for some milliseconds before they sleep. */
 #define SPIN_NANOSECONDS 20000000
 
+/* Seconds of one run of some calls, one after the other: kernels, functions and the host's. */
+typedef struct cost {
+    double kernel, apply, host;
+} cost;
+
 /* Samples of one round. */
 typedef struct round_samples {
-    double kernel, apply, host, launch, alone;
-    double steps, steps_apply, steps_host;
-    double beside, beside_apply, beside_host;
+    cost whole, steps, beside;
+    double launch, alone;
     double floor[FLOORS_MOST][2]; /* before and after */
 } round_samples;
 
@@ -109,18 +113,31 @@ static bool look(meter *m, rope_timing timing, double *seconds, double *host) {
 static const rope_timing of_kernel = {.kind = ROPE_TIME_KERNEL, .graph = 1};
 static const rope_timing of_apply = {.kind = ROPE_TIME_APPLY};
 
-/* Runs that make one look long enough, found with the kernel itself. */
+/* Kernels of the whole. */
+static bool look_at_kernels(meter *m, double *seconds) {
+    double one, host;
+    *seconds = 0;
+    for (m->call = m->w->calls; m->call < m->w->calls + m->w->parts; m->call++) {
+        if (!look(m, of_kernel, &one, &host))
+            return false;
+        *seconds += one;
+    }
+    m->call = m->w->calls;
+    return true;
+}
+
+/* Runs that make one look long enough, found with the kernels themselves. */
 static bool calibrate(meter *m) {
-    double seconds = 0, host;
+    double seconds = 0;
     m->iterations = 1;
     m->count = 1;
-    if (!look(m, of_kernel, &seconds, &host))
+    if (!look_at_kernels(m, &seconds))
         return false;
     m->is_long = seconds > LONG_SECONDS;
     while (seconds * (double)m->iterations < LOOK_SECONDS / 4 && m->iterations < 1 << 24) {
         m->iterations *= 4;
         m->count = m->iterations < m->w->set_count ? m->iterations : m->w->set_count;
-        if (!look(m, of_kernel, &seconds, &host))
+        if (!look_at_kernels(m, &seconds))
             return false;
     }
     m->iterations = (int64_t)(LOOK_SECONDS / seconds) + 1;
@@ -139,49 +156,54 @@ static bool floors(meter *m, round_samples *s, int side) {
 
 /* By one thread, whose processor the uncounted runs wake. */
 static bool look_alone(meter *m, double *seconds) {
-    double host;
     if (m->threads <= 1)
         return true;
     nanosleep(&(struct timespec){.tv_nsec = SPIN_NANOSECONDS}, NULL);
     target_use_threads(1);
-    bool looked = look(m, of_kernel, seconds, &host);
+    bool looked = look_at_kernels(m, seconds);
     target_use_threads(m->threads);
     return looked;
 }
 
-static bool look_at(meter *m, const workload_call *call, double *kernel, double *apply,
-                    double *host) {
-    double unused;
+/* Adds what a call takes. */
+static bool look_at(meter *m, const workload_call *call, cost *sum) {
+    double kernel = 0, apply = 0, host = 0, unused;
     m->call = call;
-    const bool looked = look(m, of_kernel, kernel, &unused) && look(m, of_apply, apply, host);
-    m->call = &m->w->calls[0];
+    const bool looked = look(m, of_kernel, &kernel, &unused) && look(m, of_apply, &apply, &host);
+    m->call = m->w->calls;
+    sum->kernel += kernel;
+    sum->apply += apply;
+    sum->host += host;
+    return looked;
+}
+
+static bool look_at_whole(meter *m, round_samples *s) {
+    bool looked = true;
+    s->whole = (cost){0};
+    for (int32_t i = 0; looked && i < m->w->parts; i++)
+        looked = look_at(m, &m->w->calls[i], &s->whole);
     return looked;
 }
 
 static bool look_at_steps(meter *m, round_samples *s) {
     bool looked = true;
-    s->steps = s->steps_apply = s->steps_host = 0;
-    for (int32_t i = 1; looked && i < m->w->timed_count; i++) {
-        double kernel, apply, host;
-        looked = look_at(m, &m->w->calls[i], &kernel, &apply, &host);
-        if (looked) {
-            s->steps += kernel;
-            s->steps_apply += apply;
-            s->steps_host += host;
-            s->beside = kernel;
-            s->beside_apply = apply;
-            s->beside_host = host;
+    s->steps = s->beside = (cost){0};
+    for (int32_t i = m->w->parts; looked && i < m->w->timed_count; i++) {
+        const cost before = s->steps;
+        looked = look_at(m, &m->w->calls[i], &s->steps);
+        if (m->w->calls[i].beside) {
+            s->beside.kernel += s->steps.kernel - before.kernel;
+            s->beside.apply += s->steps.apply - before.apply;
+            s->beside.host += s->steps.host - before.host;
         }
     }
-    return looked && (!m->w->rotation.plan ||
-                      look_at(m, &m->w->rotation, &s->beside, &s->beside_apply, &s->beside_host));
+    return looked && (!m->w->rotation.plan || look_at(m, &m->w->rotation, &s->beside));
 }
 
 static bool one_round(meter *m, round_samples *s, bool steps_first) {
     double seconds;
     rope_timing launch = {.kind = m->floor_kind};
-    return floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) &&
-           look_at(m, m->call, &s->kernel, &s->apply, &s->host) &&
+    return floors(m, s, 0) && (!steps_first || look_at_steps(m, s)) && look_at_whole(m, s) &&
            look(m, launch, &seconds, &s->launch) && (steps_first || look_at_steps(m, s)) &&
            floors(m, s, 1) && look_alone(m, &s->alone);
 }
@@ -228,27 +250,28 @@ static summary over_rounds(const round_samples *s, int64_t rounds, int32_t floor
     for (int64_t r = 0; r < rounds; r++) {
         const double *pair = s[r].floor[floor];
         double mean = 0.5 * (pair[0] + pair[1]);
-        const double value[] = {s[r].kernel,
-                                s[r].apply,
-                                s[r].host,
+        const cost *whole = &s[r].whole, *steps = &s[r].steps, *beside = &s[r].beside;
+        const double value[] = {whole->kernel,
+                                whole->apply,
+                                whole->host,
                                 s[r].launch,
                                 mean,
-                                mean / s[r].kernel,
-                                mean / s[r].apply,
+                                mean / whole->kernel,
+                                mean / whole->apply,
                                 pair[0] / pair[1],
-                                s[r].alone / s[r].kernel,
-                                s[r].steps,
-                                s[r].steps_apply,
-                                s[r].steps_host,
-                                mean / s[r].steps,
-                                mean / s[r].steps_apply,
-                                s[r].steps / s[r].kernel,
-                                s[r].beside,
-                                s[r].beside_apply,
-                                s[r].beside_host,
-                                mean / s[r].beside,
-                                mean / s[r].beside_apply,
-                                s[r].kernel / s[r].beside};
+                                s[r].alone / whole->kernel,
+                                steps->kernel,
+                                steps->apply,
+                                steps->host,
+                                mean / steps->kernel,
+                                mean / steps->apply,
+                                steps->kernel / whole->kernel,
+                                beside->kernel,
+                                beside->apply,
+                                beside->host,
+                                mean / beside->kernel,
+                                mean / beside->apply,
+                                whole->kernel / beside->kernel};
         values[r] = value[what];
     }
     return summarize(values, rounds);
@@ -296,9 +319,10 @@ static void reduce(const meter *m, const round_samples *s, int64_t rounds, measu
         .rounds = rounds,
         .iterations = m->iterations,
     };
-    if (m->w->timed_count > 1)
+    const bool steps = m->w->timed_count > m->w->parts;
+    if (steps)
         reduce_steps(s, rounds, best, out);
-    if (m->w->rotation.plan || (m->w->attention && m->w->timed_count > 1))
+    if (m->w->rotation.plan || (m->w->attention && steps))
         reduce_beside(s, rounds, best, out);
 }
 
@@ -310,7 +334,7 @@ static double now(void) {
 
 bool measure_run(const workload *w, int64_t rounds, progress *bar, const char *label,
                  measurement *out) {
-    meter m = {.w = w, .call = &w->calls[0]};
+    meter m = {.w = w, .call = w->calls};
     rope_device_info info = {.struct_size = sizeof info};
     if (!succeeded(rope_device_get(w->device, &info), "device"))
         return false;

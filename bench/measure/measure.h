@@ -5,9 +5,9 @@
  * rope_apply the first copy kernel is submitted as often, without a graph, for the host's time.
  * Where CPU kernels may use several threads, a round ends with the kernel by one. Where a call has
  * steps that do the same one after the other, every round has them too, behind the call and ahead
- * of it alternately; their time is the sum of the steps'. Of one more call beside it the call's
- * time is a multiple: of attention's last step, which is attention on rotated inputs, and of
- * rope_apply of as many bytes as append moves for few tokens.
+ * of it alternately; their time is the sum of the steps'. So is that of a call and its backward,
+ * which are two. Of something beside it the call's time is a multiple: of the steps that attend on
+ * rotated inputs, and of rope_apply of as many bytes as append moves for few tokens.
  */
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H

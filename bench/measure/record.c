@@ -187,11 +187,14 @@ static void add_operation(cJSON *shape, const options *o) {
             continue;
         const double number = field->kind == OPTION_DOUBLE  ? *(const double *)member
                               : field->kind == OPTION_INT64 ? (double)*(const int64_t *)member
+                              : field->kind == OPTION_FLAG  ? *(const bool *)member
                                                             : *(const int32_t *)member;
         if (number == 0)
             continue;
         if (field->kind == OPTION_CHOICE)
             add_choice(operation, &full, field);
+        else if (field->kind == OPTION_FLAG)
+            cJSON_AddTrueToObject(operation, member_name(field, name));
         else if (field->kind == OPTION_DTYPE)
             cJSON_AddStringToObject(operation, member_name(field, name),
                                     dtype_name(*(const int32_t *)member));
@@ -336,12 +339,8 @@ static cJSON *add_implementation(record_list *list, const bench_case *c, const c
 /* The steps that do the same are an implementation of their own. */
 static void add_steps(record_list *list, const bench_case *c, const workload *w,
                       const measurement *m, const check_result *checked) {
-    char kernels[256] = "";
-    size_t used = 0;
-    for (int32_t i = 1; i < w->timed_count && used < sizeof kernels; i++)
-        used +=
-            (size_t)snprintf(kernels + used, sizeof kernels - used, "%s%s: %s", i > 1 ? ", " : "",
-                             w->calls[i].name, rope_plan_kernel(w->calls[i].plan));
+    char kernels[WORKLOAD_KERNELS];
+    workload_kernels(w, w->parts, w->timed_count, false, kernels);
     const timed steps = {m->steps, m->steps_ratio, m->steps_apply, m->steps_apply_ratio,
                          m->steps_host};
     add_checked(add_implementation(list, c, "ropekit, step after step", kernels, w, m, &steps),
@@ -352,12 +351,16 @@ static void add_steps(record_list *list, const bench_case *c, const workload *w,
 static void add_beside(record_list *list, const bench_case *c, const workload *w,
                        const measurement *m, const check_result *checked) {
     const check_result unchecked = {0};
-    const workload_call *call = w->attention ? &w->calls[w->timed_count - 1] : &w->rotation;
+    char kernels[WORKLOAD_KERNELS];
     const char *name =
         w->attention ? "ropekit, rotated inputs" : "ropekit, rotation of as many bytes";
+    const workload_call *call = w->attention ? &w->calls[w->timed_count - 1] : &w->rotation;
+    snprintf(kernels, sizeof kernels, "%s", rope_plan_kernel(call->plan));
+    if (w->parts > 1)
+        workload_kernels(w, w->parts, w->timed_count, true, kernels);
     const timed beside = {m->beside, m->beside_ratio, m->beside_apply, m->beside_apply_ratio,
                           m->beside_host};
-    add_checked(add_implementation(list, c, name, rope_plan_kernel(call->plan), w, m, &beside),
+    add_checked(add_implementation(list, c, name, kernels, w, m, &beside),
                 w->attention ? checked : &unchecked);
 }
 

@@ -32,7 +32,8 @@ void suite_table_begin(suite_table *s, const bench_case *first) {
     size_t used = 0;
     *s = (suite_table){.suite = first ? first->suite : NULL,
                        .append = first && first->o.append,
-                       .attention = first && first->o.attention};
+                       .attention = first && first->o.attention,
+                       .backward = first && first->o.backward};
     const char *own = own_headings(s);
     for (int i = 0; i < OWN; i++)
         if (next_heading(&own, heading, sizeof heading))
@@ -72,7 +73,7 @@ static void add_factor(table *t, const char *format, double factor, bool known) 
         table_cell(t, "-");
 }
 
-/* Of both products, of bytes beside the copy, and beside attention on rotated inputs. */
+/* Of all products, of bytes beside the copy, and beside attention on rotated inputs. */
 static void add_attention(table *t, const workload *w, const measurement *m) {
     const double bytes = 2.0 * (double)w->floor_bytes;
     table_cell(t, "%s", format_seconds(m->kernel.median).text);
@@ -130,8 +131,10 @@ void suite_table_end(suite_table *s, FILE *file) {
                 "steps: norm, rope_apply and store one after the other take as many times "
                 "as long; rotations: the time in calls of rope_apply that move as many bytes\n");
         if (s->attention)
-            fprintf(file, "tax: time above that of attention alone on rotated inputs; steps: "
-                          "rope_apply and that take as many times as long\n");
+            fprintf(file,
+                    "tax: time above that of attention%s alone on rotated inputs; steps: "
+                    "rope_apply and that take as many times as long\n",
+                    s->backward ? " and its backward" : "");
         if (s->most > 0)
             fprintf(file, "one thread takes %.3g to %.3g times as long as %d\n", s->least, s->most,
                     target_threads());

@@ -10,7 +10,7 @@ typedef struct suite_table {
     table t;
     const char *suite; /* NULL: a case of the command line */
     bool append;       /* cases may have steps */
-    bool attention;
+    bool attention, backward;
     double first;        /* rules: seconds of the first row */
     double worst_repeat; /* largest of |self_ratio - 1| */
     double least, most;  /* speedup by threads */

@@ -24,6 +24,7 @@ static const suite suites[] = {
     {"overhead", "heads|||dtype"},
     {"append", "case|T||"},
     {"attention", "case|B x T|D|dtype"},
+    {"attention-backward", "case|B x T|D|dtype"},
     {SUITE_ACCURACY, NULL},
 };
 #define SUITES (sizeof suites / sizeof suites[0])
@@ -120,6 +121,18 @@ typedef struct suite_row {
 #define ATTENTION_DECODE(name, keys, rows, gpu_rows)                                               \
     ATTENTION_PAGED("decode, " name " keys", "", keys, rows, "bf16 f32", false),                   \
         ATTENTION_PAGED("decode, " name " keys", "", keys, gpu_rows, "bf16", true)
+/* Attention and its backward, three and a half times the products: on a CPU fewer shapes. */
+#define GRADIENT(name, settings, tokens, dtypes, gpu_only)                                         \
+    {                                                                                              \
+        "attention-backward", name, "--attention --backward " settings " --cache=cold", tokens,    \
+            dtypes, gpu_only                                                                       \
+    }
+#define GRADIENT_PREFILL(name, settings, tokens)                                                   \
+    GRADIENT(name, settings, tokens, "bf16 f32", false),                                           \
+        GRADIENT(name, settings,                                                                   \
+                 "32x512 16x1024 8x2048 4x4096 2x8192 1x4096 1x8192 1x16384 1x32768 1x65536 "      \
+                 "1x131072",                                                                       \
+                 "bf16", true)
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
         "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
@@ -211,6 +224,15 @@ static const suite_row rows[] = {
     ATTENTION_DECODE("128K", "131072", "1x1", "8x1 16x1"),
     ATTENTION_PAGED("decode, window 4K, 32K keys", " --window=4096", "32768", "1x1 8x1", "bf16",
                     false),
+    GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=128", "1x128 1x512 1x1024"),
+    GRADIENT_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128", "1x128 1x512 1x1024 1x2048"),
+    GRADIENT_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128", "1x128 1x512"),
+    GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64", "1x128 1x512 1x1024"),
+    GRADIENT("4/1 heads", "--q-heads=4 --k-heads=1", "1x4096", "bf16 f32", false),
+    GRADIENT("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
+    GRADIENT("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768", "bf16", true),
+    GRADIENT("packed", HEADS32_8 " --cu-seqlens=0,128,640,1664,2048", "2048", "bf16 f32", false),
+    GRADIENT("packed", HEADS32_8 " --cu-seqlens=0,512,1536,3584,7680,16384", "16384", "bf16", true),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

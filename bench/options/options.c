@@ -217,7 +217,7 @@ static void describe_append(const options *o, FILE *file) {
 
 static void describe_attention(const options *o, FILE *file) {
     print_choice(file, o, "mask");
-    fputs(" attention", file);
+    fputs(o->backward ? " attention and its backward" : " attention", file);
     if (o->attends.window)
         fprintf(file, ", window %lld", (long long)o->attends.window);
     if (o->appends.cache)
@@ -302,12 +302,16 @@ static bool check_operation(const options *o) {
                 o->append ? "append" : "in-place");
         return false;
     }
-    for (int32_t i = 0; i < option_field_count; i++)
-        if (o->value[i] && readers(o, &option_fields[i])) {
-            message("--%s is \"%.60s\"; allowed is none without %s", option_fields[i].name,
-                    o->value[i], readers(o, &option_fields[i]));
+    for (int32_t i = 0; i < option_field_count; i++) {
+        const option_field *field = &option_fields[i];
+        const char *by = o->value[i] ? readers(o, field) : NULL;
+        if (by && field->kind == OPTION_FLAG)
+            message("--%s is given; allowed is none without %s", field->name, by);
+        else if (by)
+            message("--%s is \"%.60s\"; allowed is none without %s", field->name, o->value[i], by);
+        if (by)
             return false;
-        }
+    }
     return true;
 }
 

@@ -6,6 +6,7 @@
 #include "bench/output/message.h"
 #include "bench/random.h"
 #include "bench/rope/workload.h"
+#include "bench/workload/target.h"
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
@@ -90,12 +91,13 @@ static bool check_rope(workload *w, const options *o, bool whole, progress *bar,
            check_workload(w, whole ? NULL : tokens, count, bar, result);
 }
 
-/* The rotation of the shape by rope_apply, of a sample's tokens where not `whole`. */
-static bool check_rotation(const workload *w, const options *o, bool whole, progress *bar,
-                           check_result *result) {
+/* The rotation of the shape by rope_apply, or that of gradients back; of a sample's tokens where
+ * not `whole`. */
+static bool check_rotation(const workload *w, const options *o, bool back, bool whole,
+                           progress *bar, check_result *result) {
     workload rope;
     options alone = *o;
-    alone.append = alone.attention = false;
+    alone.append = alone.attention = alone.backward = false;
     alone.appends.k_source = 0;
     if (o->appends.k_source == ROPE_SOURCE_CACHE)
         alone.q_heads = 0;
@@ -103,6 +105,8 @@ static bool check_rotation(const workload *w, const options *o, bool whole, prog
         alone.k_heads = 0;
     if (!whole && alone.tokens > CHECK_SAMPLE && !alone.cu_seqlens.count)
         alone.tokens = CHECK_SAMPLE;
+    if (back)
+        alone.desc = target_transposed(&alone.desc);
     bool checked = workload_create(&rope, &alone, w->device, 1) &&
                    check_rope(&rope, &alone, whole, bar, result);
     workload_destroy(&rope);
@@ -111,15 +115,17 @@ static bool check_rotation(const workload *w, const options *o, bool whole, prog
 
 static bool check_attention(workload *w, const options *o, bool whole, progress *bar,
                             check_result *result) {
-    check_result rotation = {0};
     if (!attention_check(w, whole, result, NULL))
         return false;
-    if (result->refused || attention_rotation(o) == ROPE_ATTENTION_ROTATE_NONE)
+    if (attention_rotation(o) == ROPE_ATTENTION_ROTATE_NONE)
         return true;
-    if (!check_rotation(w, o, whole, bar, &rotation))
-        return false;
-    if (rotation.refused)
-        *result = rotation;
+    for (int back = 0; back <= o->backward && !result->refused; back++) {
+        check_result rotation = {0};
+        if (!check_rotation(w, o, back, whole, bar, &rotation))
+            return false;
+        if (rotation.refused)
+            *result = rotation;
+    }
     return true;
 }
 
@@ -132,7 +138,7 @@ bool check_call(workload *w, const options *o, bool whole, progress *bar, check_
     result->steps = result->elements;
     if (result->refused || o->appends.rotation == ROPE_ROTATION_OFF || o->q_heads + o->k_heads == 0)
         return true;
-    if (!check_rotation(w, o, whole, bar, &rotation))
+    if (!check_rotation(w, o, false, whole, bar, &rotation))
         return false;
     rotation.elements += result->steps;
     rotation.steps = result->steps;

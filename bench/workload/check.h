@@ -13,8 +13,8 @@ bool check_workload(const workload *w, const int64_t *tokens, int64_t count, pro
 /*
  * Runs the call once over set 0 and compares: all of a row where `whole`, else a sample: the first
  * token, the last and random ones between. That of append and of attention is compared bit for bit
- * with its steps, one after the other; rope_apply, which is one of them, and attention's last with
- * the oracle. False after a message.
+ * with its steps, one after the other; rope_apply, which is one of them, and those of attention on
+ * rotated inputs with the oracle. False after a message.
  */
 #define CHECK_SAMPLE 16
 bool check_call(workload *w, const options *o, bool whole, progress *bar, check_result *result);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-const char *const check_tensors[] = {"q", "k", "v", "out"};
+const char *const check_tensors[] = {"q", "k", "v", "out", "lse", "dq", "dk", "dv"};
 
 void check_element(check_result *r, int32_t dtype, const check_place *at, double got, double value,
                    double bound) {

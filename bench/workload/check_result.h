@@ -11,10 +11,11 @@ typedef struct check_result {
     double max_error; /* largest absolute error of a finite element */
     double worst;     /* largest error over its bound; the element below is the one */
     double bound, got, value;
-    int32_t tensor; /* 0: q, 1: k, 2: v, 3: out */
+    int32_t tensor; /* 0: q, 1: k, 2: v, CHECK_OUT and on: results of attention */
     int64_t batch, token, head, dim;
 } check_result;
 
+enum { CHECK_OUT = 3 };
 extern const char *const check_tensors[]; /* their names */
 
 /* Where an element lies. */

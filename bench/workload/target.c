@@ -80,6 +80,14 @@ rope_desc target_without_rotation(const rope_desc *d) {
                        .kernel = d->kernel};
 }
 
+rope_desc target_transposed(const rope_desc *d) {
+    rope_desc back = *d;
+    back.direction = d->direction == ROPE_TRANSPOSE ? ROPE_FORWARD : ROPE_TRANSPOSE;
+    back.pairing_out = d->pairing_in;
+    back.pairing_in = d->pairing_out ? d->pairing_out : d->pairing_in;
+    return back;
+}
+
 bool target_plan(const options *o, rope_plan **plan) {
     rope_desc desc;
     return target_desc(o, &desc) && succeeded(rope_plan_create(&desc, plan), "plan");

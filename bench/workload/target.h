@@ -17,6 +17,8 @@ void target_close(target *t);
 bool target_desc(const options *o, rope_desc *desc);
 /* A descriptor without what only a rotation reads. */
 rope_desc target_without_rotation(const rope_desc *desc);
+/* The rotation of gradients, of a descriptor that is not ROPE_INVERSE. */
+rope_desc target_transposed(const rope_desc *desc);
 /* Makes the plan of the options' descriptor; false after a message. */
 bool target_plan(const options *o, rope_plan **plan);
 /* Threads that the library's CPU kernels may use. */

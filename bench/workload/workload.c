@@ -21,9 +21,14 @@ double workload_flops(const options *o) {
 }
 
 bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
-    *w = (workload){.device = device, .desc = o->desc, .set_count = sets};
+    *w = (workload){.device = device, .parts = 1, .desc = o->desc, .set_count = sets};
     w->memory.device = device;
-    return o->append      ? append_create(w, o)
-           : o->attention ? attention_create(w, o)
-                          : rope_workload_create(w, o);
+    const bool ready = o->append      ? append_create(w, o)
+                       : o->attention ? attention_create(w, o)
+                                      : rope_workload_create(w, o);
+    if (ready && w->parts > 1)
+        workload_kernels(w, 0, w->parts, false, w->kernel);
+    else if (ready)
+        snprintf(w->kernel, sizeof w->kernel, "%s", rope_plan_kernel(w->calls[0].plan));
+    return ready;
 }

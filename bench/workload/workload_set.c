@@ -55,16 +55,28 @@ bool workload_run(const workload *w, int32_t call) {
     const workload_call *c = &w->calls[call];
     const bool append = c->size == sizeof(rope_append_args);
     const bool attention = c->size == sizeof(rope_attention_args);
-    const char *name = append ? "rope_append" : attention ? "rope_attention" : "rope_apply";
+    const bool backward = c->size == sizeof(rope_attention_backward_args);
+    const char *name = append      ? "rope_append"
+                       : attention ? "rope_attention"
+                       : backward  ? "rope_attention_backward"
+                                   : "rope_apply";
     return succeeded(append      ? rope_append(c->plan, c->sets)
                      : attention ? rope_attention(c->plan, c->sets)
+                     : backward  ? rope_attention_backward(c->plan, c->sets)
                                  : rope_apply(c->plan, c->sets),
                      name) &&
            succeeded(rope_device_synchronize(w->device), name);
 }
 
-const char *workload_kernel(const workload *w) {
-    return rope_plan_kernel(w->calls[0].plan);
+void workload_kernels(const workload *w, int32_t first, int32_t last, bool beside,
+                      char text[WORKLOAD_KERNELS]) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (const workload_call *c = w->calls + first; c < w->calls + last && used < WORKLOAD_KERNELS;
+         c++)
+        if (c->beside || !beside)
+            used += (size_t)snprintf(text + used, WORKLOAD_KERNELS - used, "%s%s: %s",
+                                     used ? ", " : "", c->name, rope_plan_kernel(c->plan));
 }
 
 void workload_destroy(workload *w) {

@@ -1,10 +1,12 @@
 #include "python/csrc/attention.h"
 
 #include "python/csrc/attention_put.h"
+#include "python/csrc/attention_results.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static const char *const tensor_names[] = {"k", "v"};
 static const char *const cache_names[] = {"k_cache", "v_cache"};
@@ -83,7 +85,7 @@ static const char *check_tree(const attention_call *c) {
     return check_device(&c->q, t, "tree_mask");
 }
 
-static const char *check_all(const attention_call *c, int32_t *position_dtype) {
+const char *attention_check(const attention_call *c, int32_t *position_dtype) {
     const char *error = check_source(c);
     if (!error)
         error = check_tensor(&c->q, &c->q, "q");
@@ -100,9 +102,15 @@ static const char *check_all(const attention_call *c, int32_t *position_dtype) {
     return error ? error : inputs_check(&c->inputs, &c->q, position_dtype);
 }
 
+const char *attention_check_gradient(const attention_call *c) {
+    if (c->cache[KEYS].handle || c->cache[VALUES].handle)
+        return fail("k_cache is given; allowed with a gradient is None, with k and v");
+    return c->tree_bits.handle ? fail("tree_mask is given; allowed with a gradient is None") : NULL;
+}
+
 /* ---- the plan ---- */
 
-static const plan_entry *plan_of(const attention_call *c, int32_t position_dtype,
+const plan_entry *attention_plan(const attention_call *c, int32_t operation, int32_t position_dtype,
                                  const char **error) {
     plan_key key = {
         .text = c->text,
@@ -111,7 +119,7 @@ static const plan_entry *plan_of(const attention_call *c, int32_t position_dtype
         .v_head_dim =
             attention_is_cached(c) ? cache_head_dim(&c->cache[VALUES]) : tensor_last_size(&c->v),
         .position_dtype = position_dtype,
-        .operation = OPERATION_ATTENTION,
+        .operation = operation,
         .sink_dtype = c->sinks.handle ? c->sinks.dtype : 0,
         .tree = c->tree_bits.handle != NULL,
     };
@@ -132,78 +140,38 @@ static const plan_entry *plan_of(const attention_call *c, int32_t position_dtype
 
 /* ---- results ---- */
 
-/* In the order of q's dimensions, in memory by token, which a product with the next matrix reads.
- */
-static const char *make_result(const attention_call *c, int32_t layout, int64_t dims, int64_t last,
-                               int32_t torch_dtype, tensor *made) {
-    static const int32_t in_order[] = {0, 1, 2, 3}, by_token[] = {0, 2, 1, 3};
-    const int32_t *order = layout == LAYOUT_BHSD ? by_token : in_order;
-    int64_t sizes[TENSOR_DIMS], strides[TENSOR_DIMS], stride = 1;
-    for (int64_t i = c->q.dims - 1; i >= 0; i--) {
-        const int32_t d = order[i];
-        sizes[d] = d == c->q.dims - 1 ? last : c->q.sizes[d];
-        strides[d] = stride;
-        stride *= sizes[d] > 1 ? sizes[d] : 1;
-    }
-    const char *error = tensor_new(&c->q, dims, sizes, strides, torch_dtype, made);
-    return fail_as(ROPE_ERROR_OUT_OF_MEMORY, error);
-}
-
 /* Queries that no sequence has are not written. */
 static const char *make_results(attention_call *c, int32_t layout, int64_t v_head_dim,
                                 rope_attention_args *args) {
     const int partly = attention_is_packed(c) || c->inputs.q_lengths.handle;
-    const char *error = make_result(c, layout, c->q.dims, v_head_dim, c->q.torch_dtype, &c->out);
+    const char *error = results_like(&c->q, layout, c->q.dims, v_head_dim, partly, &c->out);
     if (!error && c->wants_lse)
-        error = make_result(c, layout, c->q.dims - 1, 1, aoti_torch_dtype_float32(), &c->lse);
-    if (!error && partly)
-        error = fail_as(ROPE_ERROR_DEVICE, tensor_zero(&c->out));
-    if (!error && partly && c->wants_lse)
-        error = fail_as(ROPE_ERROR_DEVICE, tensor_minus_infinity(&c->lse));
+        error = results_lse(&c->q, layout, partly, &c->lse);
     if (error)
         return error;
-    args->out.data = tensor_write(&c->out);
-    put_strides(&c->out, layout, args->out.stride);
-    if (!c->wants_lse)
-        return NULL;
-    tensor heads = c->lse; /* with a dimension of elements */
-    int64_t strides[TENSOR_DIMS], stride[4];
-    for (int64_t d = 0; d < TENSOR_DIMS; d++)
-        strides[d] = d < heads.dims ? heads.strides[d] : 1;
-    heads.strides = strides;
-    put_strides(&heads, layout, stride);
-    args->lse = tensor_write(&c->lse);
-    for (int i = 0; i < 3; i++)
-        args->lse_stride[i] = stride[i];
+    results_put(&c->out, layout, &args->out);
+    if (c->wants_lse)
+        results_put_lse(&c->lse, layout, args);
     return NULL;
 }
 
-/* Memory of the call, given back to PyTorch's allocator, which knows the stream, right after it. */
-static const char *run_in_workspace(const plan_entry *entry, const tensor *lead,
-                                    rope_attention_args *args) {
-    enum { ALIGNMENT = 256 };
-    const rope_args *rope = &args->rope;
-    const rope_attention_bounds bounds = {sizeof bounds,  rope->batch,     rope->tokens,
-                                          args->k_tokens, rope->sequences, rope->q.heads,
-                                          rope->k.heads};
-    tensor memory = {0};
-    const char *error =
-        fail_of_library(rope_attention_workspace(entry->plan, &bounds, &args->workspace_bytes));
-    if (error)
-        return error;
-    if (args->workspace_bytes) {
-        const int64_t size = (int64_t)args->workspace_bytes + ALIGNMENT - 1, stride = 1;
-        error = fail_as(ROPE_ERROR_OUT_OF_MEMORY,
-                        tensor_new(lead, 1, &size, &stride, aoti_torch_dtype_uint8(), &memory));
+/* Of what does not rotate the tensor itself serves a backward. */
+static const char *make_rotated(attention_call *c, int32_t layout, const rope_attention_desc *desc,
+                                rope_args *args) {
+    const tensor *const in[STORES] = {&c->q, &c->k};
+    rope_tensor *const to[STORES] = {&args->q, &args->k};
+    const char *error = NULL;
+    for (int i = 0; i < STORES && !error; i++) {
+        const int turns = desc->rotation == ROPE_ATTENTION_ROTATE_QK ||
+                          (i == 0 && desc->rotation == ROPE_ATTENTION_ROTATE_Q);
+        error = turns ? results_like(in[i], layout, in[i]->dims, tensor_last_size(in[i]), 0,
+                                     &c->rotated[i])
+                      : results_none(&c->q, c->q.torch_dtype, &c->rotated[i]);
+        if (error || !turns)
+            continue;
+        to[i]->out = tensor_write(&c->rotated[i]);
+        put_strides(&c->rotated[i], layout, to[i]->out_stride);
     }
-    if (!error && memory.handle) {
-        const uintptr_t first = (uintptr_t)tensor_write(&memory);
-        args->workspace = (char *)first + (ALIGNMENT - first % ALIGNMENT) % ALIGNMENT;
-    }
-    if (!error)
-        error = fail_of_library(rope_attention(entry->plan, args));
-    if (memory.handle)
-        aoti_torch_delete_tensor_object(memory.handle);
     return error;
 }
 
@@ -217,26 +185,38 @@ static const char *run_widened(attention_call *c) {
         error = run(&wide);
     c->out = wide.out;
     c->lse = wide.lse;
+    memcpy(c->rotated, wide.rotated, sizeof c->rotated);
     inputs_release_widened(made);
     return error;
 }
 
 static const char *run(attention_call *c) {
     int32_t position_dtype = 0;
-    const char *error = check_all(c, &position_dtype);
+    const char *error = c->wants_rotated ? attention_check_gradient(c) : NULL;
+    if (!error)
+        error = attention_check(c, &position_dtype);
     if (!error && !position_dtype)
         return run_widened(c);
-    const plan_entry *entry = error ? NULL : plan_of(c, position_dtype, &error);
-    if (!entry)
+    const plan_entry *entry =
+        error ? NULL : attention_plan(c, OPERATION_ATTENTION, position_dtype, &error);
+    if (!entry || (c->wants_rotated &&
+                   !attention_plan(c, OPERATION_ATTENTION_BACKWARD, position_dtype, &error)))
         return error;
     rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
     const int32_t layout = layout_of(entry->config.layout, &c->q);
     error = attention_put(c, entry, layout, &args);
     if (!error)
         error = make_results(c, layout, entry->key.v_head_dim, &args);
+    if (!error && c->wants_rotated)
+        error = make_rotated(c, layout, &entry->config.attention, &args.rope);
     if (error || !args.out.data) /* no queries */
         return error;
-    return run_in_workspace(entry, &c->q, &args);
+    tensor memory = {0};
+    error = results_workspace(&c->q, entry, rope_attention_workspace, &args, &memory);
+    if (!error)
+        error = fail_of_library(rope_attention(entry->plan, &args));
+    tensor_release(&memory);
+    return error;
 }
 
 const char *attention_run(attention_call *c) {
@@ -244,8 +224,8 @@ const char *attention_run(attention_call *c) {
 }
 
 void attention_release_results(const attention_call *c) {
-    if (c->out.handle)
-        aoti_torch_delete_tensor_object(c->out.handle);
-    if (c->lse.handle)
-        aoti_torch_delete_tensor_object(c->lse.handle);
+    tensor_release(&c->out);
+    tensor_release(&c->lse);
+    for (int i = 0; i < STORES; i++)
+        tensor_release(&c->rotated[i]);
 }

@@ -15,16 +15,27 @@ typedef struct attention_call {
     tensor block_table, sinks, tree_bits;
     int64_t tree_keys, max_seqlen_k; /* 0: not given */
     inputs inputs;
-    int wants_lse;
-    tensor out, lse; /* made */
+    int wants_lse, wants_rotated;
+    tensor out, lse;        /* made */
+    tensor rotated[STORES]; /* made: q and k as a backward reads them; empty: as they are */
 } attention_call;
 
-/* Checks, finds the plan, makes out and lse, rotates and attends. Returns NULL or what is wrong,
- * valid until the thread's next call. */
+/* Checks, finds the plan, makes results, rotates and attends; with wants_rotated refuses what has
+ * no gradient. Returns NULL or what is wrong, valid until the thread's next call. */
 const char *attention_run(attention_call *c);
 
-/* Gives back out and lse, as far as they were made. */
+/* Gives back results, as far as they were made. */
 void attention_release_results(const attention_call *c);
+
+/* A call, whose q and k are rotated, with its out and lse; and its gradients. */
+typedef struct gradient_call {
+    attention_call forward;
+    tensor dout;
+    tensor dq, dk, dv, dsinks; /* made; dsinks empty without sinks */
+} gradient_call;
+
+const char *gradient_run(gradient_call *c);
+void gradient_release_results(const gradient_call *c);
 
 /* Partial results and what they are joined to. */
 typedef struct merge_call {

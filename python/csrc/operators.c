@@ -59,8 +59,7 @@ static const char *take_all(const StableIValue *stack, uint64_t count, int pair,
 
 static void release(const tensor *t, size_t count) {
     for (size_t i = 0; i < count; i++)
-        if (t[i].handle)
-            aoti_torch_delete_tensor_object(t[i].handle);
+        tensor_release(&t[i]);
 }
 
 static void release_inputs(const inputs *in) {
@@ -189,66 +188,112 @@ static void append(StableIValue *stack, uint64_t inputs_count, uint64_t outputs)
     end(error);
 }
 
-/* In the order of the schema, which may have a flag after its tensors. */
-static void run_attention(StableIValue *stack, int wants_lse, int has_flag) {
-    attention_call c = {.wants_lse = wants_lse};
-    inputs *in = &c.inputs;
-    tensor *const order[] = {&c.k,
-                             &c.v,
+/* Arguments of a schema of attention from k on: its tensors, then a flag where there is one, and
+ * its numbers. */
+static const char *take_attention(const StableIValue *stack, attention_call *c, int has_flag,
+                                  StringHandle *text) {
+    inputs *in = &c->inputs;
+    tensor *const order[] = {&c->k,
+                             &c->v,
                              NULL,
                              &in->position_ids,
                              &in->cu_seqlens,
                              &in->k_lengths,
-                             &c.cache[KEYS],
-                             &c.cache[VALUES],
-                             &c.block_table,
-                             &c.sinks,
+                             &c->cache[KEYS],
+                             &c->cache[VALUES],
+                             &c->block_table,
+                             &c->sinks,
                              &in->k_position_ids,
                              &in->k_cu_seqlens,
                              &in->q_lengths,
-                             &c.scale[KEYS],
-                             &c.scale[VALUES],
-                             &c.tree_bits,
+                             &c->scale[KEYS],
+                             &c->scale[VALUES],
+                             &c->tree_bits,
                              &in->sequence_offsets,
                              &in->sequence_lengths,
                              &in->cos,
                              &in->sin,
                              &in->position_flag};
     const int tensors = (int)(sizeof order / sizeof order[0]) - !has_flag;
-    int64_t *const numbers[] = {&in->position_offset, &c.tree_keys, &c.max_seqlen_k};
-    StringHandle text = NULL;
-    const char *error = take(stack[0], &c.q);
-    const char *other = take_list(stack + 1, order, tensors, &text);
+    int64_t *const numbers[] = {&in->position_offset, &c->tree_keys, &c->max_seqlen_k};
+    const char *error = take_list(stack, order, tensors, text);
     for (int i = 0; i < 3; i++)
-        memcpy(numbers[i], &stack[1 + tensors + i], sizeof *numbers[i]);
+        memcpy(numbers[i], &stack[tensors + i], sizeof *numbers[i]);
+    return error ? error : read_text(*text, &c->text, &c->text_length);
+}
+
+static void release_attention(const attention_call *c, StringHandle text) {
+    const tensor own[] = {c->q,           c->k,     c->v,         c->cache[KEYS], c->cache[VALUES],
+                          c->block_table, c->sinks, c->tree_bits, c->scale[KEYS], c->scale[VALUES]},
+                 keys[] = {c->inputs.k_position_ids, c->inputs.k_cu_seqlens, c->inputs.q_lengths,
+                           c->inputs.k_lengths};
+    torch_delete_string(text);
+    release(own, sizeof own / sizeof own[0]);
+    release(keys, sizeof keys / sizeof keys[0]);
+    release_inputs(&c->inputs);
+}
+static void run_attention(StableIValue *stack, int has_flag, attention_call *c) {
+    StringHandle text = NULL;
+    const char *error = take(stack[0], &c->q),
+               *other = take_attention(stack + 1, c, has_flag, &text);
     error = error ? error : other;
     if (!error)
-        error = read_text(text, &c.text, &c.text_length);
-    if (!error)
-        error = attention_run(&c);
-    release(&c.q, 1);
-    release_list(order, tensors, text);
+        error = attention_run(c);
+    release_attention(c, text);
     if (error)
-        attention_release_results(&c);
+        attention_release_results(c);
     end(error);
-    stack[0] = (uintptr_t)c.out.handle;
-    if (wants_lse)
-        stack[1] = (uintptr_t)c.lse.handle;
+    stack[0] = (uintptr_t)c->out.handle;
+    if (c->wants_lse)
+        stack[1] = (uintptr_t)c->lse.handle;
+    for (int i = 0; i < STORES && c->wants_rotated; i++)
+        stack[2 + i] = (uintptr_t)c->rotated[i].handle;
 }
 
 static void attention(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 0, 0);
+    run_attention(stack, 0, &(attention_call){0});
 }
 
 static void attention_lse(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 1, 0);
+    run_attention(stack, 0, &(attention_call){.wants_lse = 1});
 }
 
 static void attention_flag(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 1, 1);
+    run_attention(stack, 1, &(attention_call){.wants_lse = 1});
+}
+
+static void attention_rotated(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, 0, &(attention_call){.wants_lse = 1, .wants_rotated = 1});
+}
+
+/* dout, out and lse, then as attention. */
+static void attention_backward(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    gradient_call c = {0};
+    attention_call *f = &c.forward;
+    tensor *const first[] = {&c.dout, &f->out, &f->lse, &f->q};
+    StringHandle text = NULL;
+    (void)inputs, (void)outputs;
+    const char *error = NULL, *other;
+    for (int i = 0; i < 4; i++)
+        if ((other = take(stack[i], first[i])))
+            error = other;
+    other = take_attention(stack + 4, f, 0, &text);
+    error = error ? error : other;
+    if (!error)
+        error = gradient_run(&c);
+    release_attention(f, text);
+    for (int i = 0; i < 3; i++)
+        tensor_release(first[i]);
+    if (error)
+        gradient_release_results(&c);
+    end(error);
+    const tensor *const made[] = {&c.dq, &c.dk, &c.dv, &c.dsinks};
+    for (int i = 0; i < 4; i++)
+        stack[i] = (uintptr_t)made[i]->handle;
 }
 
 static void attention_merge(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
@@ -295,6 +340,8 @@ static const struct {
     {"attention_lse_no_grad", attention_lse},
     {"attention_flag", attention_flag},
     {"attention_flag_no_grad", attention_flag},
+    {"attention_rotated", attention_rotated},
+    {"attention_backward", attention_backward},
     {"attention_merge", attention_merge},
     {"attention_merge_no_grad", attention_merge},
 };

@@ -81,6 +81,11 @@ static const char *create(plan_entry *entry) {
         return error
                    ? error
                    : fail_of_library(rope_attention_plan_create(&config->attention, &entry->plan));
+    case OPERATION_ATTENTION_BACKWARD:
+        error = fill_attention(config, key);
+        return error ? error
+                     : fail_of_library(
+                           rope_attention_backward_plan_create(&config->attention, &entry->plan));
     default:
         return fail_of_library(rope_plan_create(&config->desc, &entry->plan));
     }

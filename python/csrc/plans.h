@@ -7,7 +7,13 @@
 #include "python/csrc/tensor.h"
 
 /* What a plan is of. */
-enum { OPERATION_ROPE, OPERATION_APPEND, OPERATION_ATTENTION, OPERATION_MERGE };
+enum {
+    OPERATION_ROPE,
+    OPERATION_APPEND,
+    OPERATION_ATTENTION,
+    OPERATION_ATTENTION_BACKWARD,
+    OPERATION_MERGE
+};
 
 /* What the tensors of a call tell beside its text. All of it counts, so no byte is left unset. */
 typedef struct plan_key {

@@ -107,6 +107,11 @@ const char *tensor_like(const tensor *t, tensor *made) {
     return make(t, is_dense(t), t->torch_dtype, made);
 }
 
+void tensor_release(const tensor *t) {
+    if (t->handle)
+        aoti_torch_delete_tensor_object(t->handle);
+}
+
 const char *tensor_zero(const tensor *t) {
     return aoti_torch_zero_(t->handle) ? "the result could not be written" : NULL;
 }
@@ -144,7 +149,7 @@ void *tensor_write(const tensor *t) {
 int tensor_repeats(const tensor *t) {
     int64_t elements = 1, stride = 0;
     for (int64_t d = 0; d < t->dims; d++) {
-        elements = t->sizes[d] > 1 ? t->sizes[d] : elements;
+        elements *= t->sizes[d] > 1 ? 2 : t->sizes[d]; /* several, or none */
         stride |= t->strides[d];
     }
     return elements > 1 && stride == 0;

@@ -27,6 +27,9 @@ const char *tensor_dtype_name(const tensor *t);
 const char *tensor_new(const tensor *t, int64_t dims, const int64_t *sizes, const int64_t *strides,
                        int32_t torch_dtype, tensor *made);
 
+/* Gives back a tensor that may be absent. */
+void tensor_release(const tensor *t);
+
 /* Writes 0, or -infinity, to every element. */
 const char *tensor_zero(const tensor *t);
 const char *tensor_minus_infinity(const tensor *t);

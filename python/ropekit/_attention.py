@@ -9,7 +9,14 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
-from ropekit._attention_errors import ARGUMENTS, check_attention, check_no_grad, refuse_attention
+from ropekit._attention_errors import (
+    ARGUMENTS,
+    check_attention,
+    check_differentiable,
+    check_no_grad,
+    refuse_attention,
+    wants_gradient,
+)
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._errors import whole
 from ropekit._fields import APPEND_ONLY, AttentionFields, refuse_fields
@@ -27,17 +34,24 @@ _NO_OFFSET = 0  # by identity, as of `apply`
 _NUMBERS = "SymInt position_offset=0, SymInt tree_keys=0, SymInt max_seqlen_k=0"
 
 
-def _schema(results: str, flag: bool) -> str:
+def _schema(results: str, flag: bool, first: str = "") -> str:
     """In the order of python/csrc/operators.c."""
     optional = [f"Tensor? {name}=None" for name in ARGUMENTS[3:-1]]
     if flag:
         optional.append("Tensor(a!)? position_flag=None")
     rest = ", ".join(optional)
-    return f"(Tensor q, Tensor? k, Tensor? v, str config, {rest}, {_NUMBERS}) -> {results}"
+    return f"({first}Tensor q, Tensor? k, Tensor? v, str config, {rest}, {_NUMBERS}) -> {results}"
 
 
 def _named(arguments: tuple[Any, ...]) -> list[tuple[str, Any]]:
     return list(zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False))
+
+
+def rotated(config: str) -> tuple[bool, bool]:
+    """Whether q and k rotate, where they are tensors."""
+    fields = fields_of(config)
+    rotate = fields.get("rotate", "none" if fields.get("rotation") == "off" else "qk")
+    return rotate in ("q", "qk"), rotate == "qk"
 
 
 # ---- fake kernels ----
@@ -79,8 +93,39 @@ def _fake_lse(*arguments: Any) -> tuple[Tensor, Tensor]:
     return out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device)
 
 
+def _fake_rotated(*arguments: Any) -> tuple[Tensor, ...]:
+    check_differentiable(_named(arguments))
+    out, layout = _fake_out(*arguments)
+    q, k, config = arguments[0], arguments[1], arguments[3]
+    turns = rotated(config)
+    found = (
+        _by_token([*x.shape], layout, x.dtype, x.device) if turn else q.new_empty(0)
+        for x, turn in zip((q, k), turns, strict=True)
+    )
+    return (out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device), *found)
+
+
+def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
+    given = arguments[3:]
+    check_differentiable(_named(given))
+    out, layout = _fake_out(*given)
+    for name, x, like in (
+        ("dout", arguments[0], out.shape),
+        ("out", arguments[1], out.shape),
+        ("lse", arguments[2], out.shape[:-1]),
+    ):
+        if x.shape != like:
+            raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(like)}")
+    found = [_by_token([*x.shape], layout, x.dtype, x.device) for x in given[:3]]
+    sinks = dict(_named(given)).get("sinks")
+    heads = 0 if sinks is None else sinks.shape[0]
+    return (*found, torch.empty(heads, dtype=torch.float32, device=out.device))
+
+
 # ---- the operators; those named no_grad are for a caller that looks for gradients itself ----
 
+_FIRST = "Tensor dout, Tensor out, Tensor lse, "
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
 _KINDS: dict[str, tuple[str, Any]] = {
     "attention": ("Tensor", _fake),
     "attention_lse": ("(Tensor, Tensor)", _fake_lse),
@@ -90,20 +135,43 @@ _OPERATORS: dict[str, Any] = {}
 _DIRECT: dict[str, Any] = {}
 
 
-def _checked(name: str) -> Any:
+def _flagged(keyset: Any, *arguments: Any) -> Any:
+    """attention_flag, which has no gradient."""
+    named = _named(arguments)
+    check_no_grad(named, "attention with position_flag")
+    flag = dict(named).get("position_flag")
+    if flag is not None:
+        check_may_write({"position_flag": flag})
+    below = keyset & torch._C._after_ADInplaceOrView_keyset
+    found = _OPERATORS["attention_flag"].redispatch(below, *arguments)
+    if flag is not None:
+        increment_version([flag])
+    return found
+
+
+def _derived(name: str) -> Any:
+    """attention or attention_lse, of which derivatives are recorded where they are asked for."""
+
     def attend(keyset: Any, *arguments: Any) -> Any:
-        named = _named(arguments)
-        check_no_grad(named)
-        flag = dict(named).get("position_flag") if name == "attention_flag" else None
-        if flag is not None:
-            check_may_write({"position_flag": flag})
-        below = keyset & torch._C._after_ADInplaceOrView_keyset
-        found = _OPERATORS[name].redispatch(below, *arguments)
-        if flag is not None:
-            increment_version([flag])
-        return found
+        if wants_gradient(_named(arguments)):
+            found = recorded(*_filled(arguments))
+            return found[:2] if name == "attention_lse" else found[0]
+        below = keyset & torch._C._after_autograd_keyset
+        return _OPERATORS[name].redispatch(below, *arguments)
 
     return attend
+
+
+def _refusing(name: str) -> Any:
+    """What a derivative calls, of which there is none."""
+
+    def run(keyset: Any, *arguments: Any) -> Any:
+        tensors = [(f"argument {i}", x) for i, x in enumerate(arguments)]
+        check_no_grad(tensors, name)
+        below = keyset & torch._C._after_ADInplaceOrView_keyset
+        return getattr(torch.ops.ropekit, name).default.redispatch(below, *arguments)
+
+    return run
 
 
 for _name, (_results, _of) in _KINDS.items():
@@ -111,7 +179,80 @@ for _name, (_results, _of) in _KINDS.items():
         define(_own, _schema(_results, _name == "attention_flag"), _of)
     _OPERATORS[_name] = getattr(torch.ops.ropekit, _name).default
     _DIRECT[_name] = getattr(torch.ops.ropekit, f"{_name}_no_grad").default._op
-    implement(_name, _checked(_name), "ADInplaceOrView", with_keyset=True)
+implement("attention_flag", _flagged, "ADInplaceOrView", with_keyset=True)
+for _name in ("attention", "attention_lse"):
+    implement(_name, _derived(_name), "Autograd", with_keyset=True)
+define("attention_rotated", _schema(_FOUR, False), _fake_rotated)
+define("attention_backward", _schema(_FOUR, False, _FIRST), _fake_backward)
+for _name in ("attention_rotated", "attention_backward"):
+    implement(_name, _refusing(_name), "ADInplaceOrView", with_keyset=True)
+
+
+# ---- the gradient ----
+
+_COUNT = len(ARGUMENTS) + 3  # of attention_rotated: less position_flag, with config and numbers
+_CONFIG, _SINKS = 3, ARGUMENTS.index("sinks") + 1
+
+
+def _filled(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """With the defaults that a dispatcher leaves out."""
+    tensors = len(ARGUMENTS)
+    missing = (*(None,) * (tensors - len(arguments)), 0, 0, 0)
+    return (
+        arguments + missing[-(_COUNT - len(arguments)) :] if len(arguments) < _COUNT else arguments
+    )
+
+
+class _Attention(torch.autograd.Function):
+    """The arguments of attention_rotated. What it rotated is saved in place of q and k."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.ropekit.attention_rotated.default(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        out, lse, *turned = output
+        ctx.mark_non_differentiable(lse, *turned)
+        ctx.set_materialize_grads(False)
+        choices = zip(inputs[:2], turned, rotated(inputs[_CONFIG]), strict=True)
+        kept = [y if turn else x for x, y, turn in choices]
+        tensors = [x for x in inputs[2 : _COUNT - 3] if not isinstance(x, str)]
+        ctx.config, ctx.numbers = inputs[_CONFIG], inputs[_COUNT - 3 :]
+        ctx.save_for_backward(out, lse, *kept, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        if grads[0] is None:
+            return (None,) * _COUNT
+        out, lse, q, k, v, *rest = ctx.saved_tensors
+        dout = grads[0] if all(grads[0].stride()) else grads[0].contiguous()
+        *found, dsinks = _gradient(dout, out, lse, q, k, v, ctx.config, *rest, *ctx.numbers)
+        all_of = [*found, *(None,) * (_COUNT - 3)]
+        sinks = rest[_SINKS - _CONFIG - 1]
+        if sinks is not None:
+            all_of[_SINKS] = dsinks.to(sinks.dtype)
+        return tuple(all_of)
+
+
+class _Gradient(torch.autograd.Function):
+    """attention_backward, which may be asked for a derivative of its own but has none."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> Any:
+        return torch.ops.ropekit.attention_backward.default(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError("attention has no second derivative; allowed is its gradient")
+
+
+recorded: Any = _Attention.apply
+_gradient: Any = _Gradient.apply
 
 
 # ---- the function ----
@@ -277,6 +418,9 @@ def attention(
             softcap * tanh(score / softcap).
         fields: any other field of a Config but those of norms; it goes before that of `config`.
 
+    Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
+    through lse.
+
     Returns:
         out, in the order of q with v's head_dim, and with return_lse lse, float32 in the order of q
         without its last dimension. Rows that no sequence has, as padding of q_lengths and tokens
@@ -284,8 +428,8 @@ def attention(
 
     Raises:
         TypeError, ValueError: as `apply` does.
-        RuntimeError: what the device or PyTorch refuses; a tensor that requires a gradient, as
-            there is no backward pass yet; from a compiled function, all of these.
+        RuntimeError: what the device or PyTorch refuses; a gradient that there is none of; from a
+            compiled function, all of these.
     """
     refuse_fields(fields, APPEND_ONLY, "append")
     if not isinstance(q, Tensor):
@@ -317,10 +461,15 @@ def attention(
 
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
     try:
-        if is_compiling() or is_derived():
+        if is_compiling():
             return _OPERATORS[name](*arguments, *numbers)
-        if torch.is_grad_enabled():
-            check_no_grad(_named(arguments))
+        if is_derived() or torch.is_grad_enabled():
+            derived = wants_gradient(_named(arguments))
+            if derived and flag is None:
+                found = recorded(*_filled((*arguments, *numbers)))
+                return found[:2] if name == "attention_lse" else found[0]
+            if derived or is_derived():
+                return _OPERATORS[name](*arguments, *numbers)
         if flag is not None:
             check_may_write({"position_flag": flag})
         found = _DIRECT[name](*arguments, *numbers)

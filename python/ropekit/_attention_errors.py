@@ -52,20 +52,52 @@ def check_attention(tensors: Mapping[str, Tensor]) -> None:
     check_tensors(tensors, allowed)
 
 
-def check_no_grad(named: Iterable[tuple[str, object]], what: str = "attention") -> None:
-    """Refuses tensors that a derivative is asked of: there is none."""
-    dual = forward_ad._current_level >= 0
+_DERIVED = ("q", "k", "v", "sinks")
+_UNDERIVED = ("k_cache", "v_cache", "tree_mask", "position_flag")
+
+
+def check_differentiable(named: Iterable[tuple[str, object]]) -> None:
+    """Refuses arguments with which attention has no gradient."""
     for name, x in named:
-        if not isinstance(x, Tensor):
-            continue
-        if x.requires_grad and torch.is_grad_enabled():
+        if name in _UNDERIVED and isinstance(x, Tensor):
+            raise RuntimeError(f"{name} is given; allowed with a gradient is None")
+
+
+def wants_gradient(named: list[tuple[str, object]]) -> bool:
+    """Whether a gradient of attention is asked for; refuses one that there is none of."""
+    check_no_tangent(named, "attention")
+    asked = [name for name, x in named if isinstance(x, Tensor) and x.requires_grad]
+    if not asked or not torch.is_grad_enabled():
+        return False
+    for name in asked:
+        if name not in _DERIVED:
             raise RuntimeError(
-                f"{name} requires a gradient and {what} has no backward pass yet; allowed is a "
-                "call within torch.no_grad(), or tensors that do not"
+                f"{name} requires a gradient; allowed in attention is one of q, k, v and sinks"
             )
-        if dual and forward_ad.unpack_dual(x).tangent is not None:
+    check_differentiable(named)
+    return True
+
+
+def check_no_grad(named: Iterable[tuple[str, object]], what: str) -> None:
+    """Refuses tensors that a derivative is asked of: there is none."""
+    named = list(named)
+    for name, x in named:
+        if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
-                f"{name} has a tangent and {what} has no derivative yet; allowed is a tensor "
+                f"{name} requires a gradient and {what} has no backward pass; allowed is a call "
+                "within torch.no_grad(), or tensors that do not"
+            )
+    check_no_tangent(named, what)
+
+
+def check_no_tangent(named: Iterable[tuple[str, object]], what: str) -> None:
+    """Refuses tensors that carry a forward-mode derivative."""
+    if forward_ad._current_level < 0:
+        return
+    for name, x in named:
+        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+            raise RuntimeError(
+                f"{name} has a tangent and {what} has no derivative forward; allowed is a tensor "
                 "without one"
             )
 

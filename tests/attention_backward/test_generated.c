@@ -55,9 +55,10 @@ static void expect_row(expectation *e, const oracle_part *s, int64_t i, int64_t 
     const oracle_results results = {
         number[3] + (i * heads + head) * v_dim, number[4] + (i * heads + head) * v_dim,
         oracle_load(ROPE_F32, f->args.lse, oracle_attention_lse_at(&o, s, i, head))};
-    const oracle_gradients to = {
-        e->sum[n][GRADIENT_Q] + (i * heads + head) * dim, e->sum[n][GRADIENT_K] + k_head * dim,
-        e->sum[n][GRADIENT_V] + k_head * v_dim, f->desc.sink_dtype ? e->dsinks + head : NULL};
+    const oracle_gradients to = {.dq = e->sum[n][GRADIENT_Q] + (i * heads + head) * dim,
+                                 .dk = e->sum[n][GRADIENT_K] + k_head * dim,
+                                 .dv = e->sum[n][GRADIENT_V] + k_head * v_dim,
+                                 .dsink = f->desc.sink_dtype ? e->dsinks + head : NULL};
     e->logits =
         fmax(e->logits, oracle_attention_backward_row(&o, s, i, head, &view, &results, &to));
 }

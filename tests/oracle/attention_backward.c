@@ -27,6 +27,7 @@ typedef struct backward_row {
     double least;        /* what may become 0 of a weight */
     double tiny;         /* and of ds */
     double flush;        /* below which numbers may be taken for 0 */
+    int64_t first, last; /* keys */
 } backward_row;
 
 static void add(const backward_row *r, oracle_sum *sum, number factor, double scale, double y) {
@@ -95,7 +96,7 @@ static void begin(backward_row *r, const oracle_part *s, int64_t i) {
     memset(&r->forward, 0, sizeof r->forward);
     r->forward.known = 1;
     r->flush = dtype == ROPE_BF16 ? 0x1p-126 : 0;
-    for (int64_t n = 0; n < s->k_count; n++)
+    for (int64_t n = r->first; n < r->last; n++)
         if (oracle_attention_sees(o, s, i, n)) {
             const double *k = r->heads->k + n * r->heads->k_stride;
             oracle_attention_score(o, r->heads->q, k, &r->forward);
@@ -134,9 +135,13 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
     const int64_t dim = oracle_attention_head_dim(o, ORACLE_Q),
                   v_dim = oracle_attention_head_dim(o, ORACLE_V);
     const double scale = oracle_attention_scale(o);
-    backward_row r = {.o = o, .heads = heads, .results = results};
+    backward_row r = {.o = o,
+                      .heads = heads,
+                      .results = results,
+                      .first = to->first,
+                      .last = to->last ? to->last : s->k_count};
     begin(&r, s, i);
-    for (int64_t n = 0; n < s->k_count; n++) {
+    for (int64_t n = r.first; n < r.last; n++) {
         const double *k = heads->k + n * heads->k_stride, *v = heads->v + n * heads->v_stride;
         if (!oracle_attention_sees(o, s, i, n))
             continue;
@@ -147,12 +152,12 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
         ds.x *= scale;
         ds.error *= scale;
         ds.weight *= scale;
-        for (int64_t e = 0; e < dim; e++) {
+        for (int64_t e = 0; e < dim && to->dq; e++)
             add(&r, &to->dq[e], ds, scale, k[e]);
-            add(&r, &to->dk[n * heads->k_stride + e], ds, scale, heads->q[e]);
-        }
-        for (int64_t e = 0; e < v_dim; e++)
-            add(&r, &to->dv[n * heads->v_stride + e], p, 1, results->dout[e]);
+        for (int64_t e = 0; e < dim && to->dk; e++)
+            add(&r, &to->dk[(n - r.first) * heads->k_stride + e], ds, scale, heads->q[e]);
+        for (int64_t e = 0; e < v_dim && to->dv; e++)
+            add(&r, &to->dv[(n - r.first) * heads->v_stride + e], p, 1, results->dout[e]);
     }
     if (to->dsink && r.forward.keys)
         add_sink(&r, head, to->dsink);

@@ -18,10 +18,11 @@ typedef struct oracle_sum {
     int64_t terms;
 } oracle_sum;
 
-/* Gradients that query i and a head of it add to: its own dq, dk and dv of its head of the keys
- * from key 0 on, as far apart as those of oracle_heads. */
+/* Gradients that query i and a head of it add to: its own dq, dk and dv of its head of keys
+ * first..last - 1, as far apart as those of oracle_heads. What is NULL is not wanted. */
 typedef struct oracle_gradients {
-    oracle_sum *dq, *dk, *dv, *dsink; /* dsink NULL: none */
+    oracle_sum *dq, *dk, *dv, *dsink;
+    int64_t first, last; /* both 0: all; of others dq and dsink are not wanted */
 } oracle_gradients;
 
 /* What else a row reads. */

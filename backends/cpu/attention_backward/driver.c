@@ -92,7 +92,7 @@ typedef struct task_counts {
 static task_counts count_tasks(const backward_context *b) {
     const rope_attention_backward_call *g = b->given;
     task_counts n = {.heads = b->ctx.call->k.heads * b->ctx.sequences};
-    if (b->sum_bytes)
+    if (b->sum_bytes && !b->shared)
         n.keys = 1;
     else if (g->dk || g->dv)
         n.keys = (b->ctx.most_keys + b->tile - 1) / b->tile;
@@ -128,16 +128,47 @@ static void run_head(const backward_context *b, int64_t n, backward_tile *t) {
         t->count = left < b->tile ? left : b->tile;
         run_keys(b, t);
     }
+    t->first = 0;
+    t->count = t->s.q_count * b->ctx.group;
     backward_store_rows(b, t);
 }
+
+/* --- sums of all threads --- */
+
+static float *shared_sums(const backward_context *b, int64_t n) {
+    return b->shared + n * b->sum_bytes / (int64_t)sizeof *b->shared;
+}
+
+static void clear_sums(const backward_context *b, int index, int parts) {
+    const int64_t all = b->ctx.call->k.heads * b->ctx.sequences * b->sum_bytes,
+                  first = cpu_part(all, index, parts);
+    if (b->shared)
+        memset((char *)b->shared + first, 0, (size_t)(cpu_part(all, index + 1, parts) - first));
+}
+
+static void store_sums(const backward_context *b, int index, int parts) {
+    const int64_t heads = b->ctx.call->k.heads * b->ctx.sequences,
+                  all = (b->ctx.most_rows + b->tile - 1) / b->tile * heads;
+    backward_tile t = {.in_turn = 1};
+    for (int64_t n = cpu_part(all, index, parts); b->shared && n < cpu_part(all, index + 1, parts);
+         n++) {
+        t.sums = shared_sums(b, n % heads);
+        if (begin_tile(b, n, 1, &t))
+            backward_store_rows(b, &t);
+    }
+}
+
+/* --- a thread --- */
 
 /* Under a causal mask the first keys and the last rows have most to do. */
 static void run_task(const backward_context *b, const task_counts *counts, int64_t n,
                      backward_tile *t) {
     const int64_t keys = counts->keys * counts->heads, rows = counts->rows * counts->heads;
-    if (n < keys && t->sums) {
+    if (n < keys && t->sums && !t->in_turn) {
         run_head(b, n, t);
     } else if (n < keys) {
+        if (t->in_turn)
+            t->sums = shared_sums(b, n % counts->heads);
         if (begin_tile(b, n, 0, t))
             run_keys(b, t);
     } else if (n < keys + rows) {
@@ -149,11 +180,12 @@ static void run_task(const backward_context *b, const task_counts *counts, int64
 }
 
 static void run_tasks(backward_context *b, int thread) {
-    char *memory = b->workspace.tiles + thread * (b->workspace.tile_bytes + b->sum_bytes);
+    const int64_t own = b->workspace.tile_bytes + (b->shared ? 0 : b->sum_bytes);
+    char *memory = b->workspace.tiles + thread * own;
     const task_counts counts = count_tasks(b);
     const int64_t tasks = (counts.keys + counts.rows) * counts.heads + counts.sinks;
-    backward_tile t = {.memory = (float *)(void *)memory};
-    if (b->sum_bytes)
+    backward_tile t = {.memory = (float *)(void *)memory, .in_turn = b->shared != NULL};
+    if (b->sum_bytes && !b->shared)
         t.sums = (float *)(void *)(memory + b->workspace.tile_bytes);
     for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
         run_task(b, &counts, n, &t);
@@ -186,35 +218,67 @@ static int64_t work_of(const backward_context *b) {
     return work < 0x1p62 ? (int64_t)work : INT64_MAX;
 }
 
-/* Threads, and what a task is. A head as one has 5 products where tiles of keys and of rows have 7:
- * it is that where heads are many enough, and there is room for the sums of one for each thread. */
+/* Whether threads that take so many tasks of 5 products come before ones that share 7 evenly. */
+static int is_worth(int64_t tasks, int64_t parts) {
+    const int64_t rounds = (tasks + parts - 1) / parts;
+    return 5 * rounds * parts <= 7 * tasks;
+}
+
+/* Threads, and what a task is. Tiles of keys and of rows have 7 products, of which 2 are made
+ * twice: 5 where dq has sums of a head, for which a workspace has room for each thread. Then a task
+ * is a head, or where these are few a tile of keys. */
 static int choose_tasks(backward_context *b) {
     const rope_attention_backward_call *g = b->given;
     const int64_t worth = cpu_threads_for(work_of(b)),
                   room = b->workspace.left / b->workspace.tile_bytes,
                   parts = worth < room ? worth : room,
                   heads = b->ctx.call->k.heads * b->ctx.sequences,
-                  most = parts < heads ? parts : heads, rounds = heads ? (heads - 1) / most + 1 : 0;
+                  most = parts < heads ? parts : heads,
+                  tiles = (b->ctx.most_keys + b->tile - 1) / b->tile,
+                  bytes =
+                      b->ctx.most_rows * backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float);
     b->sum_bytes = 0;
-    if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv) ||
-        5 * rounds * parts > 7 * heads)
+    b->shared = NULL;
+    if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv))
         return (int)parts;
-    b->sum_bytes = b->ctx.most_rows * backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float);
-    if (most * (b->workspace.tile_bytes + b->sum_bytes) <= b->workspace.left)
-        return (int)most;
-    b->sum_bytes = 0;
-    return (int)parts;
+    if (heads < parts && is_worth(heads * tiles, parts) &&
+        parts * b->workspace.tile_bytes + heads * bytes <= b->workspace.left) {
+        b->shared = (float *)(void *)(b->workspace.tiles + parts * b->workspace.tile_bytes);
+        b->sum_bytes = bytes;
+        return (int)parts;
+    }
+    if (!is_worth(heads, parts) || most * (b->workspace.tile_bytes + bytes) > b->workspace.left)
+        return (int)parts;
+    b->sum_bytes = bytes;
+    return (int)most;
+}
+
+/* One thread alone may be in a team of the caller's. */
+static void await_team(int parts) {
+#if defined(_OPENMP)
+    if (parts > 1) {
+#pragma omp barrier
+    }
+#else
+    (void)parts;
+#endif
+}
+
+/* What one of the threads does. */
+static void run_part(backward_context *b, int index, int parts) {
+    rotate_first(b, index, parts);
+    fill_delta(b, index, parts);
+    clear_sums(b, index, parts);
+    await_team(parts);
+    run_tasks(b, index);
+    await_team(parts);
+    store_sums(b, index, parts);
 }
 
 static void run_team(backward_context *b, int parts) {
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
-    {
-        rotate_first(b, omp_get_thread_num(), omp_get_num_threads());
-        fill_delta(b, omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
-        run_tasks(b, omp_get_thread_num());
-    }
+    run_part(b, omp_get_thread_num(), omp_get_num_threads());
 #else
     (void)b, (void)parts;
 #endif
@@ -242,8 +306,6 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
         run_team(&b, parts);
         return ROPE_OK;
     }
-    rotate_first(&b, 0, 1);
-    fill_delta(&b, 0, 1);
-    run_tasks(&b, 0);
+    run_part(&b, 0, 1);
     return ROPE_OK;
 }

@@ -5,7 +5,8 @@
  * Order of arithmetic, which no schedule changes: rows go in tiles of backward_context.tile,
  * counted from query 0 of a sequence, and so do keys, counted from key 0. A tile of rows and one of
  * keys make a cell. A cell's part of a sum is one chain, and parts are added in order. A task is a
- * tile, or all of a head of keys of a sequence: both give the same bits.
+ * tile, or all of a head of keys of a sequence. Tiles of keys may add to dq too, in order from cell
+ * to cell. All give the same bits.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_BACKWARD_KERNEL_H
@@ -48,6 +49,7 @@ typedef struct backward_tile {
     int64_t head, first, count;
     float *memory; /* of the thread's own */
     float *sums;   /* of dq of all rows of the head; NULL: others add to them */
+    int in_turn;   /* 1: so do tiles of keys that other threads have */
 } backward_tile;
 
 struct backward_context;
@@ -87,7 +89,8 @@ typedef struct backward_context {
     backward_workspace workspace;
     int64_t tile;      /* rows or keys of one, at most */
     int64_t sum_bytes; /* of the sums of dq of a head; 0: each task has a tile alone */
-    int64_t next;      /* task that no thread has taken */
+    float *shared; /* sums of all heads, to which tiles of keys add; NULL: each thread has one */
+    int64_t next;  /* task that no thread has taken */
 } backward_context;
 
 extern const cpu_backward_kernel cpu_backward_scalar;
@@ -113,7 +116,7 @@ int64_t backward_tile_bytes(const rope_attention_problem *problem);
 int64_t backward_row_sums(const rope_attention_problem *problem);
 void backward_rows_tile(const backward_context *b, const backward_tile *tile);
 void backward_keys_tile(const backward_context *b, const backward_tile *tile);
-/* Ends all rows of a head from their sums. */
+/* Ends rows first..first + count - 1 of a head from their sums. */
 void backward_store_rows(const backward_context *b, const backward_tile *tile);
 
 /* Index of a row in lists over [row of q][token][head of q], by their strides. */

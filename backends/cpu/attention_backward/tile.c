@@ -1,11 +1,14 @@
 /* Tiles of rows and of keys: from cell to cell, in whose order sums grow. */
 #include "backends/cpu/attention_backward/kernel.h"
 
-enum { CELL = CPU_BACKWARD_CELL };
+#include <sched.h>
+
+/* Floats between the sums of two rows, behind those that are added to. */
+enum { CELL = CPU_BACKWARD_CELL, PAD = 16 };
 
 /* Rows lie an odd number of lines apart, so that those of a panel spread over a cache's sets. */
 static int stride_of(int dim) {
-    return cpu_attention_padded(dim) + 16;
+    return cpu_attention_padded(dim) + PAD;
 }
 
 int64_t backward_row_sums(const rope_attention_problem *p) {
@@ -174,6 +177,35 @@ static void add_to_rows(const tile_state *t, float *to) {
     t->b->kernel->add(&dq);
 }
 
+/* --- in turn --- */
+
+/* The tile of keys that adds next to a tile of rows: behind the sums of its first row. Tiles are
+ * taken in order, so that the one that is waited for is being worked on. */
+static int64_t *turn_of(const tile_state *t, float *sums) {
+    return (int64_t *)(void *)(sums + t->c.q_stride - PAD);
+}
+
+static void await_turn(const int64_t *turn, int64_t tile) {
+    enum { SPINS = 1000 };
+    for (int spins = 0; __atomic_load_n(turn, __ATOMIC_ACQUIRE) != tile; spins++)
+        if (spins >= SPINS)
+            sched_yield();
+}
+
+/* The cell's part of dq, where it has one. */
+static void add_to_sums(const tile_state *t, const backward_tile *tile, int64_t first, int meet) {
+    float *sums = tile->sums + first * t->c.q_stride;
+    int64_t *turn = turn_of(t, sums);
+    const int64_t own = tile->first / t->b->tile,
+                  begin = attention_keys_used(t->b->ctx.problem, &tile->s).first / t->b->tile;
+    if (tile->in_turn && own > begin)
+        await_turn(turn, own);
+    if (meet)
+        add_to_rows(t, sums);
+    if (tile->in_turn)
+        __atomic_store_n(turn, own + 1, __ATOMIC_RELEASE);
+}
+
 /* --- tiles --- */
 
 /* A sum's zeros have no sign: it would depend on keys that have no weight. */
@@ -190,14 +222,15 @@ void backward_keys_tile(const backward_context *b, const backward_tile *tile) {
     load_keys(&t, tile->first, tile->count);
     for (int64_t first = 0; first < all; first += step) {
         const int64_t count = all - first < step ? all - first : step;
-        if (!meets(&t, first, count, tile->first, tile->count))
-            continue;
-        load_rows(&t, first, count);
-        find_seen(&t);
-        b->kernel->weigh(c, b->given->dk || tile->sums);
-        add_to_keys(&t);
+        const int meet = meets(&t, first, count, tile->first, tile->count);
+        if (meet) {
+            load_rows(&t, first, count);
+            find_seen(&t);
+            b->kernel->weigh(c, b->given->dk || tile->sums);
+            add_to_keys(&t);
+        }
         if (tile->sums)
-            add_to_rows(&t, tile->sums + first * c->q_stride);
+            add_to_sums(&t, tile, first, meet);
     }
     for (int k = 0; k < c->keys; k++) {
         float *dk = t.sums[0] + k * c->q_stride, *dv = t.sums[1] + k * c->v_stride;
@@ -233,10 +266,10 @@ void backward_store_rows(const backward_context *b, const backward_tile *tile) {
     const rope_attention_problem *p = b->ctx.problem;
     attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
     backward_tile part = *tile;
-    const int64_t all = tile->s.q_count * b->ctx.group;
-    rows.count = all;
-    for (part.first = 0; part.first < all; part.first += part.count) {
-        part.count = all - part.first < b->tile ? all - part.first : b->tile;
+    const int64_t last = tile->first + tile->count;
+    rows.count = tile->s.q_count * b->ctx.group;
+    for (; part.first < last; part.first += part.count) {
+        part.count = last - part.first < b->tile ? last - part.first : b->tile;
         for (int64_t r = part.first; r < part.first + part.count; r++) {
             float *sums = tile->sums + r * stride_of(p->head_dim);
             b->kernel->attention->scale(sums, p->scale, cpu_attention_padded(p->head_dim));

@@ -8,7 +8,7 @@ import torch
 from ropekit_bench.case import PAGE, SETS_MOST, TORCH_DTYPES, Declined, refusal, rotate, round_up
 from ropekit_bench.slab_case import SlabCase
 
-KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size"}
+KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward"}
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
 ALLOWED, ALLOWED_MOST = 2, 0.25
 
@@ -31,6 +31,7 @@ class AttentionCase(SlabCase):
     a sequence are a tensor too, for those that have no pages."""
 
     operation = "attention"
+    more_inputs, more_outputs = (), ()  # shapes and types
 
     def __post_init__(self):
         s, a = self.shape, self.shape["attention"]
@@ -50,8 +51,8 @@ class AttentionCase(SlabCase):
         rows = self.batch * self.pages_each * self.page_size if self.cached else self.count
         dim, q_heads, k_heads = s["head_dim"], s["q_heads"], s["k_heads"]
         queries, keys = ((self.count, q_heads, dim), self.dtype), ((rows, k_heads, dim), self.dtype)
-        self.source_views, source = self._lay_out(queries, keys, keys)
-        self.target_views, target = self._lay_out(queries)
+        self.source_views, source = self._lay_out(queries, keys, keys, *self.more_inputs)
+        self.target_views, target = self._lay_out(queries, *self.more_outputs)
         self.pitch = round_up(max(source, target, self.floor_bytes), PAGE)
         self.sets = min(2 * self.cache_bytes // (2 * self.floor_bytes) + 1, SETS_MOST) if self.cold else 1
         self._fill()
@@ -84,7 +85,9 @@ class AttentionCase(SlabCase):
 
     def sequences(self, slot):
         """q, k and v of each group of sequences that are alike, [sequence, token, head, dim]."""
-        q, k, v = self.tensors(slot)
+        return self.split(*self.tensors(slot))
+
+    def split(self, q, k, v):
         if "cu_seqlens" in self.shape:
             return [tuple(x[a:b][None] for x in (q, k, v)) for a, b in pairwise(self.boundaries)]
         k, v = (x.unflatten(0, (self.batch, -1))[:, : self.keys] for x in (k, v))

@@ -63,20 +63,34 @@ class Bounds(Structure):
     )
 
 
+class BackwardArgs(Structure):
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("forward", POINTER(AttentionArgs)),
+        ("dout", c_void_p),
+        ("dout_stride", c_int64 * 4),
+        *several(Out, "dq", "dk", "dv"),
+        ("dsinks", c_void_p),
+    )
+
+
 class AttentionPlan(Plan):
     """A plan of attention for the shape of a case."""
 
+    operation, arguments = "rope_attention", AttentionArgs
+
     def create(self, shape):
         a, c = shape["attention"], self.library.c
-        c.rope_attention_plan_create.argtypes = [POINTER(AttentionDesc), POINTER(c_void_p)]
-        c.rope_attention_workspace.argtypes = [c_void_p, POINTER(Bounds), POINTER(c_size_t)]
-        c.rope_attention.argtypes = [c_void_p, POINTER(AttentionArgs)]
-        self.apply = c.rope_attention
+        create, self.bytes_of = (getattr(c, f"{self.operation}_{n}") for n in ("plan_create", "workspace"))
+        create.argtypes = [POINTER(AttentionDesc), POINTER(c_void_p)]
+        self.bytes_of.argtypes = [c_void_p, POINTER(Bounds), POINTER(c_size_t)]
+        self.apply = getattr(c, self.operation)
+        self.apply.argtypes = [c_void_p, POINTER(self.arguments)]
         desc = AttentionDesc(struct_size=ctypes.sizeof(AttentionDesc), rope=describe(shape))
         desc.rotation, desc.window = {"qk": QK, "q": Q}[a["rotate"]], a.get("window", 0)
         if "kv_cache" in a:
             desc.cache, desc.page_size = TABLE, a["page_size"]
-        self.library.succeed(c.rope_attention_plan_create(byref(desc), byref(self.handle)))
+        self.library.succeed(create(byref(desc), byref(self.handle)))
 
     def workspace(self, case):
         """Memory for one call at a time, and its bytes."""
@@ -90,10 +104,14 @@ class AttentionPlan(Plan):
             q_heads=s["q_heads"],
             k_heads=s["k_heads"],
         )
-        self.library.succeed(
-            self.library.c.rope_attention_workspace(self.handle, byref(bounds), byref(nbytes))
-        )
+        self.library.succeed(self.bytes_of(self.handle, byref(bounds), byref(nbytes)))
         return torch.empty(nbytes.value + ALIGNMENT, dtype=torch.uint8, device=case.device), nbytes.value
+
+
+class BackwardPlan(AttentionPlan):
+    """A plan of attention's backward."""
+
+    operation, arguments = "rope_attention_backward", BackwardArgs
 
 
 def rotated(x, target=None):
@@ -134,4 +152,22 @@ def arguments(case, slot, workspace, stream):
     else:
         rope.k, args.v, args.k_cu_seqlens = rotated(k), rotated(v), rope.cu_seqlens
     args.rope = rope
+    return args
+
+
+def saving(args, lse, q, k):
+    """The arguments of a forward that saves what its backward reads."""
+    args.lse, args.rope.q.out, args.rope.k.out = lse.data_ptr(), q.data_ptr(), k.data_ptr()
+    return args
+
+
+def backward_arguments(case, slot, forward):
+    """Of the backward of a call with these arguments, which are kept."""
+    gradients = [Out(data=x.data_ptr()) for x in case.results(slot)[1:]]
+    args = BackwardArgs(
+        struct_size=ctypes.sizeof(BackwardArgs),
+        forward=ctypes.pointer(forward),
+        dout=case.dout(slot).data_ptr(),
+    )
+    args.dq, args.dk, args.dv = gradients
     return args

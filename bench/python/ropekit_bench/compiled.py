@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from ropekit_bench.operations import case_refusal, make_case
-from ropekit_bench.peers import eager, prepare
+from ropekit_bench.peers import load, prepare
 
 PROCESSES_MOST = 16
 # Members of a shape on which the code does not depend.
@@ -46,7 +46,7 @@ def compile_one(name, shape, device):
     torch.compiler.reset()
     with suppress(Exception):  # the run declines the case, with the reason
         case = make_case(shape, torch.device(device), 0, 0, False)
-        prepare(eager.adapter(name, None), case)(0)
+        prepare(load(name)(name, None), case)(0)
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
 

@@ -43,7 +43,7 @@ class SlabCase(Case):
             self._restore(slot)
 
     def _restore(self, slot):
-        for x, drawn in zip(self.tensors(slot), self.drawn, strict=True):
+        for x, drawn in zip(self._views(self.source, slot, self.source_views), self.drawn, strict=True):
             if x is not None:
                 x.copy_(drawn)
 

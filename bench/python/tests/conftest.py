@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ropekit_bench.peers import Absent, Peer
 from ropekit_bench.tool import Tool
 
 # As in python/tests/conftest.py: Inductor makes scalar code, and starts no processes beside xdist's.
@@ -27,6 +28,14 @@ def tool_path():
 @pytest.fixture(scope="session")
 def tool(tool_path):
     return Tool(tool_path, threads=1, backend="cpu")
+
+
+def peer_of(name, tool):
+    """A peer, which may be of a package that is not installed."""
+    try:
+        return Peer(name, tool)
+    except Absent as error:
+        pytest.skip(str(error))
 
 
 def summary(median):

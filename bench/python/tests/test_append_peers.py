@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from conftest import peer_of
 
 from ropekit_bench import harness, results
 from ropekit_bench.append_case import AppendCase, append_refusal
@@ -40,13 +41,6 @@ LABELS = (
 
 def case_of(shape):
     return make_case(shape, torch.device("cpu"), 0, 1, False)
-
-
-def peer_of(name, tool):
-    try:
-        return Peer(name, tool)
-    except Absent as error:
-        pytest.skip(str(error))
 
 
 def test_every_label_of_the_suite_is_tested(shapes):

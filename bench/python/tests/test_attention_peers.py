@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 import torch
+from conftest import peer_of
 
 from ropekit_bench import results
 from ropekit_bench.attention_case import attention_refusal
@@ -14,7 +15,9 @@ from ropekit_bench.compare import Comparison
 from ropekit_bench.operations import make_case
 from ropekit_bench.peers import PEERS, Absent, Peer
 
-NAMES = ("ropekit", "ropekit + SDPA", "PyTorch cached", "torch.compile cached")
+COMPILED = ("torch.compile cached", "torch.compile ropekit.apply + SDPA")
+TENSORS = ("ropekit.attention", "ropekit.apply + SDPA")  # have no pages
+NAMES = ("ropekit", "ropekit + SDPA", "PyTorch cached", *TENSORS)
 SMALL = {"q_heads": 4, "k_heads": 2, "head_dim": 64, "rotary_dim": 64, "k_head_dim": 64}
 # tokens, keys and boundaries of each kind of case
 KINDS = {
@@ -47,11 +50,15 @@ def case_of(shape):
 
 @pytest.mark.parametrize(
     ("name", "label", "dtype"),
-    [*itertools.product(NAMES[:-1], KINDS, ["f32", "bf16"]), (NAMES[-1], "32/8 heads", "f32")],
+    [*itertools.product(NAMES, KINDS, ["f32", "bf16"]), *((n, "32/8 heads", "f32") for n in COMPILED)],
 )
 def test_peer_is_right(name, label, dtype, shapes, tool):
     case = case_of({**shapes[label], "dtype": dtype})
-    checked = case.check(Peer(name, tool).prepare(case))
+    if name in TENSORS and case.cached:
+        with pytest.raises(Declined, match="attention of tensors alone"):
+            peer_of(name, tool).prepare(case)
+        return
+    checked = case.check(peer_of(name, tool).prepare(case))
     assert 0 < checked["worst"] < 0.5 and checked["elements"] >= 2 * 4 * 64
 
 
@@ -84,7 +91,9 @@ def test_wrong_peer_is_not_timed(wrong, shapes, tool):
 
 def test_others_decline(shapes, tool):
     case = case_of(shapes["32/8 heads"])
-    for name in (n for n, (_, _, backends) in PEERS.items() if "cpu" in backends and n not in NAMES):
+    for name in (
+        n for n, (_, _, backends) in PEERS.items() if "cpu" in backends and n not in NAMES + COMPILED
+    ):
         try:
             peer = Peer(name, tool)
         except Absent:

@@ -593,22 +593,23 @@ def test_two_devices_are_told_by_operation(make, update, tmp_path):
     assert f": {told}.\n" in text.read_text()
 
 
-def attended(implementation, seconds, tokens):
+def attended(implementation, seconds, tokens, suite="attention"):
     """A measurement of attention by four sequences."""
-    more = {"suite": "attention", "label": "decode" if tokens == 1 else "prompt", "flops": 3e9}
+    more = {"suite": suite, "label": "decode" if tokens == 1 else "prompt", "flops": 3e9}
     record = measurement(implementation, seconds, tokens, **more)
     return {**record, "shape": {**record["shape"], "batch": 4}}
 
 
-def test_attention_is_shown_by_what_it_reaches_and_its_tax(make, update, tmp_path):
+@pytest.mark.parametrize(("name", "shown"), [("attention", "attention"), ("attention-backward", "gradients")])
+def test_attention_is_shown_by_what_it_reaches_and_its_tax(name, shown, make, update, tmp_path):
     names = {"ropekit": 1.1e-3, "ropekit, rotated inputs": 1e-3, "ropekit + SDPA": 2e-3}
-    document = make([attended(n, s, t) for n, s in names.items() for t in (1, 512)])
+    document = make([attended(n, s, t, name) for n, s in names.items() for t in (1, 512)])
     found = machines([document])
     (suite,) = found[0].suites.values()
     assert column(suite, "TFLOP/s") == ["2.73"] * 2 and column(suite, "tax") == ["10.0 %"] * 2
     assert column(suite, "beside the best peer") == ["▲ first, 1.82x ropekit + SDPA"] * 2
-    assert summary.of_floor(suite) == [] and "| attention | " not in markdown_of_grid(found)
-    text, region = tmp_path / "docs/attention.md", "<!-- begin: attention -->\n-\n<!-- end: attention -->\n"
+    assert summary.of_floor(suite) == [] and f"| {name} | " not in markdown_of_grid(found)
+    text, region = tmp_path / "docs/attention.md", f"<!-- begin: {shown} -->\n-\n<!-- end: {shown} -->\n"
     update()
     assert text.read_text() == ""
     text.write_text(region)

@@ -18,6 +18,7 @@ from ropekit_bench.tool import Tool
 
 SUITES = {"single-head", "tokens", "interleaved", "large", "prefill", "decode", "backward"}
 SUITES |= {"in-place", "heads", "rules", "overhead", "programmatic", "append", "attention"}
+SUITES |= {"attention-backward"}
 
 # Gives the tool's device another backend's name and much memory.
 GPU = """
@@ -151,6 +152,8 @@ def test_suites_hold_the_cases_they_promise(tool):
     assert stored == {"as dtype", "f8e4m3"}
     assert {c["shape"]["operation"] for c in cases["attention"]} == {"attention"}
     assert {"packed", "window 1K", "decode, 128K keys"} <= {c["label"] for c in cases["attention"]}
+    gradients = [c["shape"]["attention"] for c in cases["attention-backward"]]
+    assert len(gradients) > 20 and all(s["backward"] and "kv_cache" not in s for s in gradients)
     assert len(tool.list("all", False)["records"]) == sum(map(len, cases.values()))
 
 
@@ -173,6 +176,9 @@ def test_suites_hold_more_on_a_gpu(tool_path, tmp_path):
     assert len({r["case"] for r in attention}) == len(attention)
     sizes = {(s["batch"], s["tokens"]) for s in found["attention", "32/8 heads", "bf16"]}
     assert sizes >= {(16384 // n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)} | {(1, 131072)}
+    sizes = {(s["batch"], s["tokens"]) for s in found["attention-backward", "32/8 heads", "bf16"]}
+    assert sizes >= {(16384 // n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)} | {(1, 131072)}
+    assert len(document["records"]) < 512  # as many as the tool has room for
     batches = {s["batch"] for s in found["attention", "decode, 1K keys", "bf16"]}
     assert batches == {1, 8, 32, 64, 128}
     whole = [s["tokens"] for s in found["in-place", "whole", "bf16"]]
@@ -298,6 +304,24 @@ def test_attention_stands_beside_its_steps_and_rotated_inputs(tool_path, tmp_pat
     assert cell.tax == pytest.approx(1) and cell.rival is None
 
 
+def test_the_backward_is_a_part_of_the_call(tool_path, tmp_path):
+    shape = ["--attention", "--backward", "--tokens=8", "--q-heads=4", "--k-heads=2", "--dtype=bf16"]
+    command = ["bench", *shape, "--v-head-dim=64", "--rounds=3", "--threads=2", "--json"]
+    document = json.loads(run(tool_path, *command, LD_PRELOAD=built(tmp_path, CLOCK)).stdout)
+    results.check(document, "stdout")
+    whole, steps, rotated = document["records"]
+    seconds = [r["replay"]["seconds"]["median"] for r in document["records"]]
+    assert seconds == pytest.approx([2e-3, 4e-3, 2e-3]) and whole["tax"]["median"] == pytest.approx(1)
+    assert re.fullmatch("attention: cpu:.*, backward: cpu:.*", whole["kernel"])
+    order = "rotation: cpu:.*, attention: cpu:.*, backward: cpu:.*, transpose: cpu:.*"
+    assert re.fullmatch(order, steps["kernel"]) and rotated["kernel"] == whole["kernel"]
+    assert whole["bytes"] == 2 * 8 * (128 + 64) * 2 * (4 + 2)
+    assert whole["flops"] == 2 * (4 * 128 + 3 * 64) * 4 * (8 * 9 / 2)
+    assert whole["shape"]["attention"]["backward"] is True
+    # out, lse, three gradients, and rotated q and k, beside the steps; then rows beside double
+    assert whole["checked"]["elements"] > 8 * (4 * 64 + 4 + 6 * 128 + 2 * 64 + 6 * 128)
+
+
 @pytest.mark.parametrize(("settings", "keys", "pairs"), [
     ("--kv-cache=table --keys=100 --batch=3 --tokens=2", 3 * 100, 3 * (99 + 100)),
     ("--kv-cache=table --keys=100 --window=10 --tokens=2", 11, 20),
@@ -337,6 +361,35 @@ rope_status rope_attention(const rope_plan *plan, const rope_attention_args *arg
     for word, reason in (("NOTHING", "outside their bound; the worst"), ("BITS", "1 element differ")):
         answer = run(tool_path, *command, status=1, LD_PRELOAD=library, **{word: "1"})
         assert reason in answer.stdout and " out[batch 0, token " in answer.stdout
+
+
+def test_a_wrong_gradient_is_found(tool_path, tmp_path):
+    """One that differs from the steps', or that is wrong there too."""
+    text = (
+        GPU.split("#include <ropekit", maxsplit=1)[0]
+        + """
+#include <ropekit/attention.h>
+#include <stdlib.h>
+rope_status rope_attention_backward(const rope_plan *plan, const rope_attention_backward_args *args) {
+    rope_status (*backward)(const rope_plan *, const rope_attention_backward_args *) =
+        dlsym(RTLD_NEXT, "rope_attention_backward");
+    static int calls;
+    rope_status status = backward(plan, args);
+    float *wrong = getenv("DQ") ? args->dq.data : getenv("DK") ? args->dk.data : args->dv.data;
+    if (getenv("ONCE") && calls++ == 0)
+        wrong[128 + 7] *= 1.5f;
+    for (int i = 0; i < 3 * 128 && !getenv("ONCE"); i++)
+        wrong[i] *= 2; /* as much when it is rotated */
+    return status;
+}
+"""
+    )
+    command = ["verify", "--attention", "--backward", "--tokens=3", "--q-heads=1", "--k-heads=1"]
+    library = built(tmp_path, text)
+    for word in ("DQ", "DK", "DV"):
+        for own, reason in (({"ONCE": "1"}, "1 element differ"), ({}, "outside their bound; the worst")):
+            answer = run(tool_path, *command, status=1, LD_PRELOAD=library, **{word: "1"}, **own)
+            assert reason in answer.stdout and f" {word.lower()}[batch 0, token " in answer.stdout
 
 
 def test_a_case_is_kept_with_all_its_rounds_or_not_at_all(tool_path, tmp_path):

@@ -11,6 +11,7 @@ PEERS = {
     "ropekit.apply": ("operator", "ropekit", ("cpu", "cuda", "hip")),
     "ropekit.append": ("append_operator", None, ("cpu", "cuda", "hip")),
     "ropekit steps": ("append_operator", None, ("cpu", "cuda", "hip")),
+    "ropekit.attention": ("attention_operator", None, ("cpu", "cuda", "hip")),
     "PyTorch naive": ("eager", "torch", ("cpu", "cuda", "hip")),
     "PyTorch cached": ("eager", "torch", ("cpu", "cuda", "hip")),
     "torch.compile naive": ("eager", "torch", ("cpu", "cuda", "hip")),
@@ -18,6 +19,9 @@ PEERS = {
     "ropekit + SDPA": ("sdpa", "torch", ("cpu", "cuda", "hip")),
     "ropekit + cuDNN": ("sdpa", "torch", ("cuda",)),
     "ropekit + flash": ("sdpa", "torch", ("cuda", "hip")),
+    "ropekit + flash deterministic": ("sdpa", "torch", ("cuda", "hip")),
+    "ropekit.apply + SDPA": ("operator_sdpa", "torch", ("cpu", "cuda", "hip")),
+    "torch.compile ropekit.apply + SDPA": ("operator_sdpa", "torch", ("cpu", "cuda", "hip")),
     "Liger-Kernel": ("liger", "liger-kernel", ("cuda", "hip")),
     "FlashInfer": ("flashinfer", "flashinfer-python", ("cuda",)),
     "FlashInfer fused": ("flashinfer", "flashinfer-python", ("cuda",)),
@@ -39,26 +43,33 @@ class Absent(Exception):
     """A peer that cannot run here, with the reason."""
 
 
+def load(name):
+    """The adapter of a peer, not made yet."""
+    return importlib.import_module(f"ropekit_bench.peers.{PEERS[name][0]}").adapter
+
+
 def prepare(adapter, case):
     """What an adapter offers for the case's operation."""
     name = "prepare" if case.operation == "rotation" else f"prepare_{case.operation}"
-    require(hasattr(adapter, name), f"has no {case.operation}{' alone' * (name == 'prepare')}")
+    words = case.operation.replace("_", " and its ")
+    require(hasattr(adapter, name), f"has no {words}{' alone' * (name == 'prepare')}")
     return getattr(adapter, name)(case)
 
 
 class Peer:
     """prepare(case) gives run(slot) -> (q, k): a call on the case's input windows of that set; for append
-    run(slot) -> q, which also writes the set's pages; for attention run(slot) -> its result. From then on
+    run(slot) -> q, which also writes the set's pages; for attention run(slot) -> its result, and with the
+    backward (out, dq, dk, dv). From then on
     the adapter's kernel names what runs, and table_bytes are those of the rows of cos and sin, or of angles,
     that the call is given for its positions."""
 
     def __init__(self, name, tool):
-        module, package, backends = PEERS[name]
+        _, package, backends = PEERS[name]
         if tool.backend not in backends:
             raise Absent(f"does not run on {tool.backend}")
         try:
             self.version = tool.version if package is None else importlib.metadata.version(package)
-            adapter = importlib.import_module(f"ropekit_bench.peers.{module}").adapter(name, tool)
+            adapter = load(name)(name, tool)
         except importlib.metadata.PackageNotFoundError:
             raise Absent(f"{package} is not installed") from None
         except Exception as error:  # a package that breaks on import is as good as absent

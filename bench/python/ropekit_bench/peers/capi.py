@@ -5,7 +5,7 @@ import ctypes
 import torch
 
 from ropekit_bench.append_library import AppendPlan, arguments
-from ropekit_bench.attention_library import AttentionPlan
+from ropekit_bench.attention_library import AttentionPlan, BackwardPlan, backward_arguments, saving
 from ropekit_bench.attention_library import arguments as attention_arguments
 from ropekit_bench.case import Declined
 from ropekit_bench.library import Args, Plan, RopeError, Tensor
@@ -58,6 +58,27 @@ class adapter:
 
         def run(slot, keep=(case, workspace)):
             calls[slot]()
+            return results[slot]
+
+        return run
+
+    def prepare_attention_backward(self, case):
+        forward, stream = self.plan(AttentionPlan, case)
+        backward, _ = self.plan(BackwardPlan, case)
+        self.kernel = f"attention: {forward.kernel}, backward: {backward.kernel}"
+        memory = forward.workspace(case), backward.workspace(case)
+        calls, results, kept = [], [case.results(slot) for slot in range(case.sets)], [memory]
+        for slot in range(case.sets):
+            q, k, _ = case.tensors(slot)
+            lse = torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)
+            kept.append((lse, torch.empty_like(q), torch.empty_like(k)))
+            args = [saving(attention_arguments(case, slot, m, stream), *kept[-1]) for m in memory]
+            calls.append((forward.call(args[0]), backward.call(backward_arguments(case, slot, args[1]))))
+
+        def run(slot, keep=(case, kept)):
+            attend, differentiate = calls[slot]
+            attend()
+            differentiate()
             return results[slot]
 
         return run

@@ -146,24 +146,34 @@ class adapter:
 
         return run
 
-    def prepare_attention(self, case):
+    def attending(self, case):
+        """Rotation and attention of sequences."""
         require(not self.is_naive, "attends with cached tables alone")
         cos, sin = make_table(case.positions, case.inv_freq, case.interleaved, case.dtype)
         cos, sin = (t[0].view(-1, 1, case.rotary_dim) for t in (cos, sin))
         self.table_bytes = nbytes((cos, sin))
         masks, interleaved, rotates_k = make_masks(case), case.interleaved, not case.cached
         self.kernel = f"{self.name}: rotation, scaled_dot_product_attention"
-        called, calls, first = (
-            self.prepared(turn_and_attend),
-            [case.sequences(i) for i in range(case.sets)],
-            0,
-        )
-        tables = []
-        for q, _, _ in calls[0]:
+        called, tables, first = self.prepared(turn_and_attend), [], 0
+        for q, _, _ in case.sequences(0):
             end = first + q.shape[0] * q.shape[1]
             tables.append(tuple(t[first:end].view(*q.shape[:2], 1, -1) for t in (cos, sin)))
             first = end
-        return lambda slot: called(calls[slot], tables, masks, case.window, rotates_k, interleaved)
+        return lambda sequences: called(sequences, tables, masks, case.window, rotates_k, interleaved)
+
+    def prepare_attention(self, case):
+        attend, calls = self.attending(case), [case.sequences(i) for i in range(case.sets)]
+        return lambda slot: attend(calls[slot])
+
+    def prepare_attention_backward(self, case):
+        attend, leaves = self.attending(case), case.leaves
+        self.kernel += ", autograd"
+
+        def run(slot):
+            out = attend(case.split(*leaves[slot]))
+            return out, *torch.autograd.grad(out, leaves[slot], case.dout(slot).view(out.shape))
+
+        return run
 
     def prepare_backward(self, case, constants):
         """autograd.grad of a forward that ran before; the gradients are the case's tensors."""

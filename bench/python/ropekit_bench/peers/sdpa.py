@@ -2,17 +2,20 @@
 one. It has no pages: keys in pages are read as the tensor that the case lets them be."""
 
 import contextlib
+import ctypes
 
 import torch
+import torch.utils.deterministic
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
 from ropekit_bench.attention_library import rope_arguments, rotated
-from ropekit_bench.library import Plan
+from ropekit_bench.library import Plan, Tensor
 from ropekit_bench.peers import require
 
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+DETERMINISTIC = " deterministic"
 MASK_MOST = 1 << 30
 
 
@@ -49,15 +52,50 @@ def make_masks(case):
     return [make_mask(case, q.shape[1], k.shape[1]) for q, k, _ in case.sequences(0)]
 
 
+@contextlib.contextmanager
+def deterministic(asked):
+    """PyTorch's algorithms that always give the same bits, where they are asked for."""
+    filled, torch.utils.deterministic.fill_uninitialized_memory = (
+        torch.utils.deterministic.fill_uninitialized_memory,
+        False,
+    )
+    torch.use_deterministic_algorithms(asked)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+
+
+def in_place(case, x):
+    """A gradient [token, head, dim], whose strides are autograd's, as a tensor that is rotated in place."""
+    x = x.unflatten(0, (case.batch, case.tokens))
+    strides = (ctypes.c_int64 * 4)(*x.stride())
+    return Tensor(in_=x.data_ptr(), out=x.data_ptr(), heads=x.shape[2], in_stride=strides, out_stride=strides)
+
+
 class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        self.library, self.backend = tool.library, BACKENDS.get(name.removeprefix("ropekit + "))
+        own = name.removeprefix("ropekit + ")
+        self.library, self.backend = tool.library, BACKENDS.get(own.removesuffix(DETERMINISTIC))
+        self.is_deterministic = own.endswith(DETERMINISTIC)
+
+    def select(self):
+        return contextlib.nullcontext() if self.backend is None else sdpa_kernel(self.backend)
+
+    def begin(self, case):
+        """What a call of a case has: the plan of its rotation, masks, the stream and the kernel's name."""
+        plan = Plan(self.library, case.shape)
+        stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+        chosen = "" if self.backend is None else f" by {self.backend.name}"
+        self.kernel = f"{plan.kernel}, scaled_dot_product_attention{chosen}"
+        return plan, make_masks(case), stream
 
     def prepare_attention(self, case):
-        plan, masks = Plan(self.library, case.shape), make_masks(case)
-        stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
+        require(not self.is_deterministic, "attention without its backward always is")
+        plan, masks, stream = self.begin(case)
         between = [torch.empty_like(x) for x in case.tensors(0)[: 1 if case.cached else 2]]
         calls = []
         for slot in range(case.sets):
@@ -66,15 +104,38 @@ class adapter:
             args.q, *keys = (rotated(x, y) for x, y in zip(case.tensors(slot), between, strict=False))
             args.k = keys[0] if keys else type(args.q)()
             calls.append((plan.call(args), self.rotated_sequences(case, slot, between)))
-        chosen = "" if self.backend is None else f" by {self.backend.name}"
-        self.kernel = f"{plan.kernel}, scaled_dot_product_attention{chosen}"
-        select = contextlib.nullcontext if self.backend is None else lambda: sdpa_kernel(self.backend)
 
         def run(slot):
             rotate, sequences = calls[slot]
             rotate()
-            with select():
+            with self.select():
                 return attend_all(sequences, masks, case.window)
+
+        return run
+
+    def prepare_attention_backward(self, case):
+        """Gradients by autograd, of rotated q and k rotated back where they are."""
+        plan, masks, stream = self.begin(case)
+        self.kernel += ", autograd" + (", deterministic" if self.is_deterministic else "")
+        back = Plan(self.library, {**case.shape, "direction": "transpose"})
+        between = [torch.empty_like(x).requires_grad_() for x in case.tensors(0)[:2]]
+        calls = []
+        for slot in range(case.sets):
+            q, k, v = case.tensors(slot)
+            args = rope_arguments(case, stream)
+            args.q, args.k = (rotated(x, y) for x, y in zip((q, k), between, strict=True))
+            calls.append((plan.call(args), (*between, v.detach().requires_grad_()), case.dout(slot)))
+
+        def run(slot):
+            rotate, leaves, dout = calls[slot]
+            rotate()
+            with self.select(), deterministic(self.is_deterministic):
+                out = attend_all(case.split(*leaves), masks, case.window)
+                dq, dk, dv = torch.autograd.grad(out, leaves, dout.view(out.shape))
+            args = rope_arguments(case, stream)
+            args.q, args.k = (in_place(case, x) for x in (dq, dk))
+            back.call(args)()
+            return out, dq, dk, dv
 
         return run
 

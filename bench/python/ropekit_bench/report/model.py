@@ -12,7 +12,7 @@ CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 STEPS = "ropekit, step after step"  # what append or attention does, each step a call
 ALONE = "ropekit, rotated inputs"  # attention's last step
 ROTATION = "ropekit, rotation of as many bytes"  # rope_apply, beside append of few tokens
-OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit steps", STEPS, ALONE, ROTATION)
+OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit.attention", "ropekit steps", STEPS, ALONE, ROTATION)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 

@@ -188,14 +188,14 @@ def of_attention(cell):
     return reached + (f", {percent(cell.tax - 1)}" if cell.tax else "") + beside
 
 
-def attention_markdown(machines):
-    """docs/attention.md's table: a row for each case of the suite, a column for each machine."""
+def attention_markdown(machines, suite="attention"):
+    """docs/attention.md's tables: a row for each case of the suite, a column for each machine."""
 
     def key(cell):
         s = cell.shape
         return cell.label, f"{s['batch']} x {s['tokens']}", str(s["head_dim"]), s["dtype"]
 
-    return by_machine(machines, "attention", ["case", "B x T", "D", "dtype"], key, of_attention)
+    return by_machine(machines, suite, ["case", "B x T", "D", "dtype"], key, of_attention)
 
 
 def remarks(machine):

@@ -1,0 +1,19 @@
+/* The calls of a workload of attention. */
+#ifndef ROPEKIT_BENCH_ATTENTION_CALLS_H
+#define ROPEKIT_BENCH_ATTENTION_CALLS_H
+
+#include "bench/attention/set.h"
+
+/* Adds attention, with --backward its backward too; then, where it rotates, the steps: rope_apply,
+ * both on its result, rope_apply of gradients. False after a message. */
+bool attention_add_calls(workload *w);
+
+/* A set of arguments over memory of the device or the host. `rotated` NULL: the call itself, else
+ * what lies between steps, of the call without a rotation. */
+rope_attention_args attention_args_on(const attention_state *s, const rope_attention_args *fixed,
+                                      char *in, char *rotated, char *out);
+rope_attention_backward_args attention_backward_args_on(const attention_state *s,
+                                                        const rope_attention_args *forward,
+                                                        char *in, char *rotated, char *out);
+
+#endif
