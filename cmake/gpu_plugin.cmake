@@ -1,10 +1,12 @@
 # What the GPU backends share: the one kernel source and host code of common/gpu.
 set(ropekit_gpu_kernels traffic.cu rope/bf16.cu rope/f16.cu rope/f32.cu rope/f64.cu
     append/bf16.cu append/f16.cu append/f32.cu
+    append_backward/bf16.cu append_backward/f16.cu append_backward/f32.cu append_backward/join.cu
     attention/bf16.cu attention/f16.cu attention/f32.cu attention/merge.cu
     attention_backward/bf16.cu attention_backward/f16.cu attention_backward/f32.cu)
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
     rope/lists.c append/candidates.c append/launch.c
+    append_backward/candidates.c append_backward/launch.c
     attention/ahead.c attention/bound.c attention/candidates.c attention/decode.c attention/launch.c
     attention/merge.c attention/room.c attention/workspace.c
     attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c)

@@ -16,6 +16,7 @@
 
 static const rope_candidate_list *const lists[] = {&cpu_rope_candidates,
                                                    &cpu_append_candidates,
+                                                   &cpu_append_backward_candidates,
                                                    &cpu_attention_candidates,
                                                    &cpu_attention_backward_candidates,
                                                    &cpu_attention_merge_candidates,

@@ -5,6 +5,7 @@
 #include <ropekit/backend.h>
 
 extern const rope_candidate_list cpu_append_candidates;
+extern const rope_candidate_list cpu_append_backward_candidates;
 extern const rope_candidate_list cpu_attention_candidates;
 extern const rope_candidate_list cpu_attention_backward_candidates;
 extern const rope_candidate_list cpu_attention_merge_candidates;

@@ -1,9 +1,11 @@
-/* libFuzzer target: bytes become the fields of a descriptor and of a call of "append". */
+/* libFuzzer target: bytes become the fields of a descriptor and of a call of "append", or of its
+ * gradients. */
 #include "bench/fuzz/fields.h"
 
 #include <ropekit/append.h>
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Entries that the strides of a scale, which are smaller, can reach. */
@@ -12,6 +14,8 @@
 
 static double v[2][FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS],
     weights[FUZZ_TENSOR_ELEMENTS];
+static double gradients[3][2][FUZZ_TENSOR_ELEMENTS];
+static float sums[3][FUZZ_SIZE_MOST * FUZZ_DIM_MOST];
 static float scales[3][SCALES];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -152,6 +156,54 @@ static void drop_unread(const rope_append_desc *d, rope_append_args *a) {
     a->rope.sequence_offsets = NULL;
 }
 
+static void take_gradient(fuzz_bytes *b, int which, const rope_tensor *of, const rope_norm *norm,
+                          rope_append_gradient *g) {
+    rope_tensor t = {0};
+    fuzz_take_tensor(b, &t, gradients[which][0], gradients[which][1]);
+    if (!t.in || (of->heads == 0 && fuzz_take(b, 15)))
+        return;
+    g->in = t.in;
+    g->out = t.out;
+    memcpy(g->in_stride, t.in_stride, sizeof g->in_stride);
+    if (g->out)
+        memcpy(g->out_stride, t.out_stride, sizeof g->out_stride);
+    if (norm->weight || fuzz_take(b, 15) == 1)
+        g->weight = fuzz_take(b, 3) ? sums[which] : NULL;
+}
+
+/* In memory that ends where the workspace does. */
+static void run_with_workspace(fuzz_bytes *b, const rope_plan *plan,
+                               rope_append_backward_args *args) {
+    const rope_append_args *f = args->forward;
+    const rope_append_bounds bounds = {sizeof bounds,   f->rope.batch,   f->rope.tokens,
+                                       f->rope.q.heads, f->rope.k.heads, f->v.heads};
+    void *memory = NULL;
+    if (rope_append_backward_workspace(plan, &bounds, &args->workspace_bytes) != ROPE_OK)
+        return;
+    if (fuzz_take(b, 7) == 1)
+        args->workspace_bytes /= 2;
+    if (args->workspace_bytes && posix_memalign(&memory, 256, args->workspace_bytes) != 0)
+        return;
+    args->workspace = memory;
+    rope_append_backward(plan, args);
+    free(memory);
+}
+
+static void run_backward(fuzz_bytes *b, const rope_append_desc *desc,
+                         const rope_append_args *forward) {
+    rope_append_backward_args args = ROPE_APPEND_BACKWARD_ARGS_INIT;
+    rope_append_args read = *forward;
+    rope_plan *plan = NULL;
+    args.forward = &read;
+    take_gradient(b, 0, &read.rope.q, &desc->q.norm, &args.q);
+    take_gradient(b, 1, &read.rope.k, &desc->k.norm, &args.k);
+    take_gradient(b, 2, &read.v, &desc->v.norm, &args.v);
+    read.rope.q.out = read.rope.k.out = read.v.out = NULL;
+    if (rope_append_backward_plan_create(desc, &plan) == ROPE_OK)
+        run_with_workspace(b, plan, &args);
+    rope_plan_destroy(plan);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fuzz_bytes b = {data, data + size};
     rope_append_desc desc = ROPE_APPEND_DESC_INIT;
@@ -162,6 +214,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     take_call(&b, &desc, &args);
     if (fuzz_take(&b, 15) < 15)
         drop_unread(&desc, &args);
+    if (!desc.cache && fuzz_take(&b, 1)) {
+        run_backward(&b, &desc, &args);
+        return 0;
+    }
     if (rope_append_plan_create(&desc, &plan) == ROPE_OK)
         rope_append(plan, &args);
     rope_plan_destroy(plan);

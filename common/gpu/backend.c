@@ -7,6 +7,7 @@ const rope_host *gpu_host;
 
 static const rope_candidate_list *const lists[] = {&gpu_rope_candidates,
                                                    &gpu_append_candidates,
+                                                   &gpu_append_backward_candidates,
                                                    &gpu_attention_candidates,
                                                    &gpu_attention_backward_candidates,
                                                    &gpu_attention_merge_candidates,

@@ -6,6 +6,7 @@
 
 extern const rope_candidate_list gpu_rope_candidates;
 extern const rope_candidate_list gpu_append_candidates;
+extern const rope_candidate_list gpu_append_backward_candidates;
 extern const rope_candidate_list gpu_attention_candidates;
 extern const rope_candidate_list gpu_attention_backward_candidates;
 extern const rope_candidate_list gpu_attention_merge_candidates;

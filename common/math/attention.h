@@ -171,13 +171,4 @@ ROPE_FN void rope_key_token(const rope_attention_problem *problem, const rope_ca
     }
 }
 
-/* The rotation of gradients: the transpose of the problem's, which is not ROPE_INVERSE. */
-ROPE_FN rope_problem rope_transposed(const rope_problem *problem) {
-    rope_problem p = *problem;
-    p.direction = problem->direction == ROPE_FORWARD ? ROPE_TRANSPOSE : ROPE_FORWARD;
-    p.pairing_in = problem->pairing_out;
-    p.pairing_out = problem->pairing_in;
-    return p;
-}
-
 #endif

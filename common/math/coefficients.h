@@ -172,4 +172,13 @@ ROPE_FN rope_coefficients64 rope_tabled64(const rope_problem *problem, const rop
     return rope_directed64(problem->direction, m);
 }
 
+/* The rotation of gradients: the transpose of the problem's, which is not ROPE_INVERSE. */
+ROPE_FN rope_problem rope_transposed(const rope_problem *problem) {
+    rope_problem p = *problem;
+    p.direction = problem->direction == ROPE_FORWARD ? ROPE_TRANSPOSE : ROPE_FORWARD;
+    p.pairing_in = problem->pairing_out;
+    p.pairing_out = problem->pairing_in;
+    return p;
+}
+
 #endif

@@ -17,11 +17,10 @@ static const char *const weight_names[] = {"q_weight", "k_weight", "v_weight"};
 typedef struct tensor_regions {
     rope_tensor_spans spans; /* unset where it is read from the cache */
     rope_region stored[2];   /* cache and scale */
-    rope_region weight;
-    int64_t weight_stride[2];
+    rope_append_weights weight;
 } tensor_regions;
 
-static const rope_tensor *tensor_of(const rope_append_args *args, int which) {
+const rope_tensor *rope_append_tensor_of(const rope_append_args *args, int which) {
     return which == ROPE_APPEND_Q   ? &args->rope.q
            : which == ROPE_APPEND_K ? &args->rope.k
                                     : &args->v;
@@ -37,7 +36,7 @@ static const rope_norm_weight *weight_of(const rope_append_args *args, int which
 
 static rope_status check_tensor_unread(const rope_append_problem *problem,
                                        const rope_append_args *args, int which) {
-    const rope_tensor *t = tensor_of(args, which);
+    const rope_tensor *t = rope_append_tensor_of(args, which);
     const int64_t *s = t->out_stride;
     if (problem->k_source == ROPE_SOURCE_CACHE) {
         if (which != ROPE_APPEND_K && t->heads)
@@ -94,7 +93,8 @@ static rope_status check_positions_unread(const rope_append_problem *problem,
     return ROPE_OK;
 }
 
-static rope_status check_unread(const rope_append_problem *problem, const rope_append_args *args) {
+rope_status rope_append_unread_check(const rope_append_problem *problem,
+                                     const rope_append_args *args) {
     rope_status status = ROPE_OK;
     for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
         status = check_tensor_unread(problem, args, t);
@@ -125,7 +125,7 @@ static rope_status read_heads_alone(const rope_append_problem *problem,
 static rope_status read_views(const rope_append_problem *problem, const rope_append_args *args,
                               int which, rope_append_operand *o, rope_tensor_spans *spans) {
     const rope_append_steps *steps = &problem->steps[which];
-    const rope_tensor *given = tensor_of(args, which);
+    const rope_tensor *given = rope_append_tensor_of(args, which);
     const int32_t in = rope_dtype_size(problem->rope.dtype),
                   out = which == ROPE_APPEND_Q ? rope_dtype_size(steps->store_dtype) : in;
     const int stored = (which == ROPE_APPEND_K && args->k_cache.data) ||
@@ -150,11 +150,13 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
     return ROPE_OK;
 }
 
-static rope_status read_weight(const rope_append_problem *problem, const rope_append_args *args,
-                               int which, rope_append_operand *o, tensor_regions *regions) {
+rope_status rope_append_weight_read(const rope_append_problem *problem,
+                                    const rope_append_args *args, int which, rope_append_operand *o,
+                                    rope_append_weights *weights) {
     const rope_append_steps *steps = &problem->steps[which];
     const rope_norm_weight *given = weight_of(args, which);
-    regions->weight.name = NULL;
+    rope_region *region = &weights->region;
+    region->name = NULL;
     if (steps->weight == 0)
         return ROPE_OK;
     const int32_t element = rope_dtype_size(steps->weight_dtype);
@@ -165,14 +167,13 @@ static rope_status read_weight(const rope_append_problem *problem, const rope_ap
     rope_status status = rope_pointer_check(weight_names[which], "data", given->data, element);
     if (status != ROPE_OK)
         return status;
-    rope_region *region = &regions->weight;
     region->name = weight_names[which];
     region->written = 0;
     region->count[0] = o->heads;
     region->count[1] = steps->norm_dim;
-    regions->weight_stride[0] = o->weight_stride;
-    regions->weight_stride[1] = 1;
-    region->span = (rope_span){2, region->count, regions->weight_stride, element, 0, 0};
+    weights->stride[0] = o->weight_stride;
+    weights->stride[1] = 1;
+    region->span = (rope_span){2, region->count, weights->stride, element, 0, 0};
     if (!rope_span_place(&region->span, given->data))
         return rope_fail(ROPE_ERROR_OVERFLOW,
                          "%s.head_stride is %lld; allowed is what stays within 64-bit addresses "
@@ -195,7 +196,8 @@ static rope_status read_tensor(const rope_append_problem *problem, const rope_ap
     status = which == ROPE_APPEND_Q
                  ? rope_append_q_scale_read(problem, args, o, &regions->stored[1])
                  : rope_append_cache_read(problem, args, which, o, regions->stored);
-    return status == ROPE_OK ? read_weight(problem, args, which, o, regions) : status;
+    return status == ROPE_OK ? rope_append_weight_read(problem, args, which, o, &regions->weight)
+                             : status;
 }
 
 /* --- overlap --- */
@@ -208,7 +210,7 @@ static void add_tensor(rope_regions *list, const rope_append_operand *o, int whi
         rope_regions_add(list, in_names[which], 0, &regions->spans.in);
     for (int i = 0; i < 2; i++)
         rope_regions_add_region(list, &regions->stored[i]);
-    rope_regions_add_region(list, &regions->weight);
+    rope_regions_add_region(list, &regions->weight.region);
 }
 
 /* A tensor's own in and out were compared with its strides. */
@@ -235,7 +237,7 @@ static rope_status read_all(const rope_append_problem *problem, const rope_appen
     mapping.name = NULL;
     rope_status status = rope_extent_check(&args->rope);
     if (status == ROPE_OK)
-        status = check_unread(problem, args);
+        status = rope_append_unread_check(problem, args);
     *empty = 1;
     for (int t = 0; t < ROPE_APPEND_TENSORS && status == ROPE_OK; t++) {
         status = read_tensor(problem, args, t, &call->tensor[t], &regions[t]);
@@ -249,17 +251,24 @@ static rope_status read_all(const rope_append_problem *problem, const rope_appen
     return status == ROPE_OK ? check_overlap(call, regions, &mapping) : status;
 }
 
+const rope_append_args *rope_append_args_read(const void *given, rope_append_args *full,
+                                              rope_status *status) {
+    const rope_append_args *args = given;
+    *status = ROPE_OK;
+    if (args && args->struct_size == sizeof *args && args->rope.struct_size == sizeof args->rope)
+        return args;
+    *status = rope_abi_read_embedding(full, sizeof *full, sizeof full->rope, given,
+                                      "rope_append_args", "rope_args");
+    return *status == ROPE_OK ? full : NULL;
+}
+
 rope_status rope_append_call_read(const void *problem, const void *given, void *call, void **stream,
                                   int *empty) {
-    const rope_append_args *args = given;
     rope_append_args full;
-    if (!args || args->struct_size != sizeof *args || args->rope.struct_size != sizeof args->rope) {
-        rope_status status = rope_abi_read_embedding(&full, sizeof full, sizeof full.rope, given,
-                                                     "rope_append_args", "rope_args");
-        if (status != ROPE_OK)
-            return status;
-        args = &full;
-    }
+    rope_status status;
+    const rope_append_args *args = rope_append_args_read(given, &full, &status);
+    if (!args)
+        return status;
     *stream = args->rope.stream;
     return read_all(problem, args, call, empty);
 }

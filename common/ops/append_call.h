@@ -2,11 +2,35 @@
 #ifndef ROPEKIT_COMMON_APPEND_CALL_H
 #define ROPEKIT_COMMON_APPEND_CALL_H
 
+#include "common/ops/regions.h"
+
 #include <ropekit/backend.h>
 
 /* Fills call, a rope_append_call, from args, a rope_append_args: rope_operation.read of "append".
  */
 rope_status rope_append_call_read(const void *problem, const void *args, void *call, void **stream,
                                   int *empty);
+
+/* The caller's struct, of any version, or its copy in `full`; NULL after an error. */
+const rope_append_args *rope_append_args_read(const void *given, rope_append_args *full,
+                                              rope_status *status);
+
+/* q, k or v. */
+const rope_tensor *rope_append_tensor_of(const rope_append_args *args, int which);
+
+/* What nothing reads is 0. */
+rope_status rope_append_unread_check(const rope_append_problem *problem,
+                                     const rope_append_args *args);
+
+/* Weights of a norm as a call reads them; the region's name is NULL where there are none. */
+typedef struct rope_append_weights {
+    rope_region region;
+    int64_t stride[2];
+} rope_append_weights;
+
+/* Fills the weights of a tensor whose heads are known, and their region. */
+rope_status rope_append_weight_read(const rope_append_problem *problem,
+                                    const rope_append_args *args, int which, rope_append_operand *o,
+                                    rope_append_weights *weights);
 
 #endif

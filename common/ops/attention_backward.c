@@ -4,6 +4,7 @@
 #include "common/ops/attention_descriptor.h"
 #include "common/ops/attention_problem.h"
 #include "common/ops/attention_shape.h"
+#include "common/ops/rope_descriptor.h"
 #include "common/plan.h"
 #include "common/status.h"
 
@@ -20,7 +21,6 @@ _Static_assert(sizeof(rope_attention_backward_call) <= ROPE_MAX_CALL_SIZE,
 
 /* What the forward alone has. */
 static rope_status check_descriptor(const rope_attention_desc *desc) {
-    const rope_desc *rope = &desc->rope;
     if (desc->cache)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "cache is %d; allowed is 0 for a gradient: it is of k.in and v.in",
@@ -30,19 +30,8 @@ static rope_status check_descriptor(const rope_attention_desc *desc) {
                          "mask is %d; allowed is ROPE_MASK_CAUSAL (1) or ROPE_MASK_FULL (2) for a "
                          "gradient",
                          desc->mask);
-    if (desc->rotation == ROPE_ATTENTION_ROTATE_NONE)
-        return ROPE_OK;
-    if (rope->direction == ROPE_INVERSE)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "direction is %d; allowed is ROPE_FORWARD (1) or ROPE_TRANSPOSE (2) for a "
-                         "gradient",
-                         rope->direction);
-    if (rope->table_width == ROPE_TABLE_FULL && rope->pairing_in != rope->pairing_out)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "table_width is %d; allowed is ROPE_TABLE_HALF (1) for a gradient where "
-                         "pairing_in (%d) is not pairing_out (%d)",
-                         rope->table_width, rope->pairing_in, rope->pairing_out);
-    return ROPE_OK;
+    return desc->rotation == ROPE_ATTENTION_ROTATE_NONE ? ROPE_OK
+                                                        : rope_transpose_check(&desc->rope);
 }
 
 rope_status rope_attention_backward_plan_create(const rope_attention_desc *desc, rope_plan **plan) {

@@ -265,3 +265,17 @@ int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair) {
         return 0;
     }
 }
+
+rope_status rope_transpose_check(const rope_desc *desc) {
+    if (desc->direction == ROPE_INVERSE)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "direction is %d; allowed is ROPE_FORWARD (1) or ROPE_TRANSPOSE (2) for a "
+                         "gradient",
+                         desc->direction);
+    if (desc->table_width == ROPE_TABLE_FULL && desc->pairing_in != desc->pairing_out)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "table_width is %d; allowed is ROPE_TABLE_HALF (1) for a gradient where "
+                         "pairing_in (%d) is not pairing_out (%d)",
+                         desc->table_width, desc->pairing_in, desc->pairing_out);
+    return ROPE_OK;
+}

@@ -11,4 +11,7 @@ rope_status rope_descriptor_read(const rope_desc *given, rope_desc *full);
 /* Axis of a pair in a checked descriptor. */
 int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair);
 
+/* Whether rope_transposed gives the rotation of gradients of a checked descriptor's. */
+rope_status rope_transpose_check(const rope_desc *desc);
+
 #endif

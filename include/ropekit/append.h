@@ -236,6 +236,89 @@ ROPE_API rope_status rope_append_config_norm(rope_config *config, rope_norm *nor
  */
 ROPE_API rope_status rope_append(const rope_plan *plan, const rope_append_args *args);
 
+/** Gradients of q, k or v. All 0: not wanted. */
+typedef struct rope_append_gradient {
+    const void *in;        /**< Element 0 of the gradient of what the forward made of the tensor, of
+                                dtype: [batch, tokens, heads, head_dim]. */
+    int64_t in_stride[4];  /**< Elements over [batch, token, head, dim]. All 0: contiguous. */
+    void *out;             /**< The gradient of the tensor itself, of dtype; may be `in`. NULL: not
+                                wanted. */
+    int64_t out_stride[4]; /**< The same of out. All 0: contiguous, or as `in` where out is in. */
+    float *weight;         /**< The gradient of the norm's weights: [norm.dim], or where weights
+                                have a head_stride, as with ROPE_NORM_TOKEN, [heads, norm.dim];
+                                written, not added to. NULL: not wanted. */
+} rope_append_gradient;
+
+/** One call of rope_append_backward. */
+typedef struct rope_append_backward_args {
+    size_t struct_size;              /**< sizeof(rope_append_backward_args). */
+    const rope_append_args *forward; /**< As it was, in memory that still has what it read: q.in,
+                                          k.in and v.in where they have a norm, weights, positions,
+                                          tables. Its outs are not looked at. */
+    rope_append_gradient q;          /**< Of forward->rope.q. */
+    rope_append_gradient k;          /**< Of forward->rope.k. */
+    rope_append_gradient v;          /**< Of forward->v. */
+    void *workspace; /**< Device memory, 256-byte aligned, one call's at a time; or NULL where
+                          rope_append_backward_workspace says 0. */
+    size_t workspace_bytes; /**< Of workspace: as many as that says, or more. */
+} rope_append_backward_args;
+
+/** Initialiser of a rope_append_backward_args: its size, and nothing wanted. */
+#if defined(__cplusplus)
+#define ROPE_APPEND_BACKWARD_ARGS_INIT rope_append_backward_args_init()
+static inline rope_append_backward_args rope_append_backward_args_init() {
+    rope_append_backward_args made = rope_append_backward_args();
+    made.struct_size = sizeof made;
+    return made;
+}
+#else
+#define ROPE_APPEND_BACKWARD_ARGS_INIT                                                             \
+    { .struct_size = sizeof(rope_append_backward_args) }
+#endif
+
+/** The largest call that a workspace of rope_append_backward serves. */
+typedef struct rope_append_bounds {
+    size_t struct_size; /**< sizeof(rope_append_bounds). */
+    int64_t batch;      /**< Batch rows. */
+    int64_t tokens;     /**< Of a row. */
+    int64_t q_heads;    /**< Of q. */
+    int64_t k_heads;    /**< Of k. */
+    int64_t v_heads;    /**< Of v. */
+} rope_append_bounds;
+
+/**
+ * As rope_append_plan_create, for rope_append_backward. Refused is what has no gradient: caches and
+ * keys that move, a store_dtype that is not dtype, ROPE_INVERSE, and tables of full width where
+ * pairing_in is not pairing_out.
+ * @param desc  of the forward, without a cache; copied, with everything it points to
+ * @param plan  receives the plan; untouched on error
+ * @return what rope_plan_create returns
+ */
+ROPE_API rope_status rope_append_backward_plan_create(const rope_append_desc *desc,
+                                                      rope_plan **plan);
+
+/**
+ * Bytes of workspace that every call within bounds needs: sums over tokens for the gradients of
+ * weights. A call that wants none of those may need less.
+ * @param plan    of rope_append_backward_plan_create
+ * @param bounds  the largest sizes
+ * @param bytes   receives the bytes; untouched on error
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW or ABI
+ */
+ROPE_API rope_status rope_append_backward_workspace(const rope_plan *plan,
+                                                    const rope_append_bounds *bounds,
+                                                    size_t *bytes);
+
+/**
+ * Gradients of a call of rope_append: of q, k and v ahead of the norm, and of the norm's weights.
+ * docs/append.md has the formulas. A call without tokens writes nothing.
+ * @param plan  of rope_append_backward_plan_create
+ * @param args  what is written is disjoint from everything else, but that an out may be its in
+ * @return what rope_apply returns; nothing is written unless ROPE_OK
+ */
+ROPE_API rope_status rope_append_backward(const rope_plan *plan,
+                                          const rope_append_backward_args *args);
+
 #ifdef __cplusplus
 }
 #endif

@@ -189,6 +189,25 @@ typedef struct rope_append_call {
 } rope_append_call;
 /** @} */
 
+/** @name The operation "append_backward"
+ * Its problem is a rope_append_problem without a cache, whose `rope` rotates gradients: it is the
+ * transpose of the forward's. Its call is a rope_append_backward_call, its bounds
+ * rope_append_bounds.
+ * @{ */
+#define ROPE_APPEND_BACKWARD_VERSION 1 /**< Of these structs. */
+
+/** A checked call: every default filled in, some gradient wanted, at least one element. */
+typedef struct rope_append_backward_call {
+    rope_append_call forward; /**< Read alone: tensors have heads, 0 where no gradient is wanted,
+                                 in, NULL without a norm, and weights; no out and no cache. */
+    rope_operand gradient[ROPE_APPEND_TENSORS]; /**< in: of what the forward made; out: of what it
+                                                     read, or NULL. */
+    float *weight[ROPE_APPEND_TENSORS];         /**< Of weights: [norm_dim], with a weight_stride
+                                                     [heads, norm_dim]; or NULL. */
+    size_t workspace_bytes;                     /**< Given. */
+} rope_append_backward_call;
+/** @} */
+
 /** @name The operation "attention"
  * Its problem is a rope_attention_problem, its call a rope_attention_call, its bounds
  * rope_attention_bounds.

@@ -158,7 +158,7 @@ static void choose_desc(test_random *r, append_case *c, const append_wish *wish)
     d->k_source = wish->source                   ? wish->source
                   : !off && random_chance(r, 15) ? ROPE_SOURCE_CACHE
                                                  : (int32_t)random_between(r, 0, 1);
-    if (moves_keys(c) || random_chance(r, 75))
+    if (!wish->gradients && (moves_keys(c) || random_chance(r, 75)))
         d->cache = (int32_t)random_between(r, ROPE_CACHE_SLOTS, ROPE_CACHE_SEQUENCE);
     if (!moves_keys(c) && random_chance(r, 25))
         d->v_head_dim = (int32_t)whole(c, random_between(r, 2, 300));
@@ -172,6 +172,16 @@ static void choose_desc(test_random *r, append_case *c, const append_wish *wish)
         d->slot_dtype = random_chance(r, 30) ? 0 : (int32_t)random_between(r, ROPE_I32, ROPE_I64);
     if (d->cache == ROPE_CACHE_TABLE)
         d->table_dtype = random_chance(r, 30) ? 0 : (int32_t)random_between(r, ROPE_I32, ROPE_I64);
+}
+
+/* What has no gradient becomes something that has one. */
+static void keep_gradients(append_case *c) {
+    rope_desc *d = &c->base.desc;
+    c->desc.q.store_dtype = c->desc.q.scale = 0;
+    if (d->direction == ROPE_INVERSE)
+        d->direction = ROPE_TRANSPOSE;
+    if (d->table_width == ROPE_TABLE_FULL)
+        d->pairing_out = d->pairing_in;
 }
 
 /* Whether anything but a rotation asks for a token's index in its sequence. */
@@ -736,6 +746,8 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
     c->vectors = random_chance(r, 50);
     base->alignment = c->vectors ? 32 : 0;
     choose_desc(r, c, wish);
+    if (wish->gradients)
+        keep_gradients(c);
     choose_positions(r, c);
     choose_heads(r, c);
     choose_caches(r, c);
@@ -749,6 +761,8 @@ void append_make(append_case *c, uint64_t seed, int64_t index, const append_wish
                 choose_view(r, c, i, wish);
     choose_weights(r, c);
     choose_stores(r, c);
+    if (wish->gradients)
+        wish->gradients(c);
     case_choose_table(r, base, &(case_wish){.in_range = wish->in_range});
     if (random_chance(r, 30))
         base->args.position_flag = (int32_t *)(uintptr_t)case_reserve(base, 4, 4);

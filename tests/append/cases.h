@@ -22,6 +22,7 @@ typedef struct append_wish {
     int32_t out_of_place; /* 1: input and output apart, and no input is broadcast */
     int32_t tame;         /* 1: data is finite and of ordinary size */
     int32_t in_range;     /* 1: no token fails, every place is there, every scale is one */
+    void (*gradients)(append_case *c); /* the case has gradients, for which this reserves memory */
 } append_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */

@@ -60,8 +60,26 @@ CPU_INLINE const char *append_in_of(const append_context *ctx, const append_part
                ctx->size;
 }
 
+/* Where a head of out begins, of elements of `size` bytes. */
+char *append_out_of(const append_context *ctx, const append_part *part, int64_t head, int size);
+
 /* The values of the norm of a token. */
 rope_norm_values append_token_values(const append_context *ctx, const append_part *all);
+
+/* Steps of some heads, each from where the one before left them. */
+append_heads append_read_heads(append_context *ctx, const append_part *part);
+void append_rotate_heads(append_context *ctx, const append_part *part, append_heads from,
+                         append_target to);
+void append_multiply_heads(const append_context *ctx, const append_part *part, append_heads from,
+                           append_target to);
+
+/* To out, unless they are there. */
+void append_store_out(const append_context *ctx, const append_part *part, append_heads from);
+
+/* A context at no token. bytes: read and written by the call. */
+void append_context_fill(append_context *ctx, const cpu_append_kernel *kernel,
+                         const rope_append_problem *problem, const rope_append_call *call,
+                         int64_t bytes);
 
 /* Takes one tensor of the token through its steps. */
 void append_run_tensor(append_context *ctx, int tensor);

@@ -34,20 +34,26 @@ static int64_t bytes_of(const rope_append_problem *p, const rope_append_call *ca
     return bytes;
 }
 
+void append_context_fill(append_context *ctx, const cpu_append_kernel *kernel,
+                         const rope_append_problem *p, const rope_append_call *call,
+                         int64_t bytes) {
+    const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
+    ctx->kernel = kernel;
+    ctx->problem = p;
+    ctx->call = call;
+    ctx->size = cpu_dtype_size(p->rope.dtype);
+    ctx->in_pairs = cpu_rotates_in_pairs(&p->rope);
+    ctx->exceeds = bytes > policy->cache_bytes;
+    ctx->ahead = ctx->exceeds ? policy->ahead[ctx->size == 4] : 0;
+    ctx->into_l2 = policy->into_l2;
+    ctx->token.status = ROPE_TOKEN_PASSES;
+}
+
 static void run_part(const cpu_append_kernel *kernel, const rope_append_problem *p,
                      const rope_append_call *call, int64_t bytes, int index, int parts) {
     const int64_t tokens = call->rope.batch * call->rope.tokens;
-    const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
     append_context ctx;
-    ctx.kernel = kernel;
-    ctx.problem = p;
-    ctx.call = call;
-    ctx.size = cpu_dtype_size(p->rope.dtype);
-    ctx.in_pairs = cpu_rotates_in_pairs(&p->rope);
-    ctx.exceeds = bytes > policy->cache_bytes;
-    ctx.ahead = ctx.exceeds ? policy->ahead[ctx.size == 4] : 0;
-    ctx.into_l2 = policy->into_l2;
-    ctx.token.status = ROPE_TOKEN_PASSES;
+    append_context_fill(&ctx, kernel, p, call, bytes);
     run_tokens(&ctx, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)
     if (ctx.exceeds)

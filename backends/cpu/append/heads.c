@@ -6,7 +6,7 @@
 #include "backends/cpu/rope/head.h"
 #include "common/math/fp8.h"
 
-static char *out_of(const append_context *ctx, const append_part *part, int64_t head, int size) {
+char *append_out_of(const append_context *ctx, const append_part *part, int64_t head, int size) {
     const rope_append_operand *o = part->operand;
     return (char *)o->out + (ctx->batch * o->out_stride[0] + ctx->index * o->out_stride[1] +
                              head * o->out_stride[2]) *
@@ -97,7 +97,7 @@ static void load_cached(append_context *ctx, const append_part *part) {
 }
 
 /* The heads that the first step takes. */
-static append_heads read_heads(append_context *ctx, const append_part *part) {
+append_heads append_read_heads(append_context *ctx, const append_part *part) {
     const rope_append_operand *o = part->operand;
     const append_heads staged = {ctx->stage, append_head_bytes(ctx, part)};
     if (!o->in && caches_whole(part) && part->steps->store_dtype == ctx->problem->rope.dtype)
@@ -176,7 +176,7 @@ static int can_stream(const append_context *ctx, const cpu_heads *h) {
            places % (4 * (uintptr_t)lanes) == 0;
 }
 
-static void rotate_heads(append_context *ctx, const append_part *part, append_heads from,
+void append_rotate_heads(append_context *ctx, const append_part *part, append_heads from,
                          append_target to) {
     const rope_problem *p = &ctx->problem->rope;
     const int64_t offset = (int64_t)p->rotary_offset[part->tensor] * ctx->size,
@@ -206,7 +206,7 @@ static void rotate_heads(append_context *ctx, const append_part *part, append_he
     rotate(&h, 1, &ctx->row, 1);
 }
 
-static void multiply_heads(const append_context *ctx, const append_part *part, append_heads from,
+void append_multiply_heads(const append_context *ctx, const append_part *part, append_heads from,
                            append_target to) {
     for (int64_t n = 0; n < part->count; n++)
         ctx->kernel->multiply(ctx->problem->rope.dtype, part->steps->factor,
@@ -262,20 +262,21 @@ static void store_cached(const append_context *ctx, const append_part *part, app
     }
 }
 
-static void store_out(const append_context *ctx, const append_part *part, append_heads from) {
+void append_store_out(const append_context *ctx, const append_part *part, append_heads from) {
     const rope_append_steps *s = part->steps;
     const int dtype = ctx->problem->rope.dtype,
               store_dtype = part->tensor == ROPE_APPEND_Q ? s->store_dtype : dtype,
               size = cpu_store_size(store_dtype);
     const int64_t stride = part->operand->out_stride[3];
     char row[APPEND_STAGE];
-    if (store_dtype == dtype && stride == 1 && from.data == out_of(ctx, part, part->first, size) &&
+    if (store_dtype == dtype && stride == 1 &&
+        from.data == append_out_of(ctx, part, part->first, size) &&
         from.stride == part->operand->out_stride[2] * size)
         return;
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
-        char *to = out_of(ctx, part, head, size);
+        char *to = append_out_of(ctx, part, head, size);
         if (store_dtype != dtype)
             store_row(ctx, part, head, x, stride == 1 ? to : row);
         else if (stride == 1)
@@ -294,7 +295,7 @@ static append_target target_of(append_context *ctx, const append_part *part) {
     const int dtype = ctx->problem->rope.dtype, q = part->tensor == ROPE_APPEND_Q;
     if (o->out && o->out_stride[3] == 1 && (!q || s->store_dtype == dtype) &&
         !(ctx->exceeds && is_cached(ctx, part)))
-        return (append_target){out_of(ctx, part, part->first, ctx->size),
+        return (append_target){append_out_of(ctx, part, part->first, ctx->size),
                                o->out_stride[2] * ctx->size};
     if (!o->out && is_cached(ctx, part) && caches_whole(part) && s->store_dtype == dtype)
         return (append_target){cache_of(ctx, part, part->first), o->cache_stride[2] * ctx->size};
@@ -308,7 +309,7 @@ static void run_heads(append_context *ctx, const append_part *part,
     const int takes[STEPS] = {s->norm != 0, s->rotates, s->factor != 1};
     const append_target last = target_of(ctx, part),
                         stage = {ctx->stage, append_head_bytes(ctx, part)};
-    append_heads at = read_heads(ctx, part);
+    append_heads at = append_read_heads(ctx, part);
     for (int step = 0, left = takes[NORM] + takes[ROTATION] + takes[FACTOR]; step < STEPS; step++) {
         if (!takes[step])
             continue;
@@ -316,13 +317,13 @@ static void run_heads(append_context *ctx, const append_part *part,
         if (step == NORM)
             normalize_heads(ctx, part, of_token, at, to);
         else if (step == ROTATION)
-            rotate_heads(ctx, part, at, to);
+            append_rotate_heads(ctx, part, at, to);
         else
-            multiply_heads(ctx, part, at, to);
+            append_multiply_heads(ctx, part, at, to);
         at = (append_heads){to.data, to.stride};
     }
     if (part->operand->out)
-        store_out(ctx, part, at);
+        append_store_out(ctx, part, at);
     if (is_cached(ctx, part) && at.data != cache_of(ctx, part, part->first))
         store_cached(ctx, part, at);
 }

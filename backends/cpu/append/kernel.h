@@ -6,10 +6,16 @@
 #define ROPEKIT_CPU_APPEND_KERNEL_H
 
 #include "backends/cpu/rope/kernel.h"
-#include "common/math/norm.h"
+#include "common/math/norm_gradient.h"
 
-/* What a norm sums over elements x. */
-enum { CPU_SUM_SQUARES, CPU_SUM_ELEMENTS, CPU_SUM_DEVIATIONS };
+/* What a norm sums over elements x, and its gradient over those and gradients g: d h and h of
+ * norm_gradient.h. */
+enum { CPU_SUM_SQUARES, CPU_SUM_ELEMENTS, CPU_SUM_DEVIATIONS, CPU_SUM_PRODUCTS, CPU_SUM_GRADIENTS };
+
+/* The elements of a sum; g and weights of the last two alone. */
+typedef struct cpu_norm_row {
+    const char *x, *g, *weight;
+} cpu_norm_row;
 
 /* Elements whose node one call makes: a power of two. */
 enum { CPU_NORM_BLOCK = 64 };
@@ -30,7 +36,8 @@ typedef struct cpu_append_kernel {
     cpu_isa needs;
     const cpu_kernel *rope;
     /* Adds the nodes of n elements to a tree of blocks, of which only the last may be cut short. */
-    void (*add)(int sum, int dtype, const char *x, int64_t n, float mean, rope_norm_tree *blocks);
+    void (*add)(int sum, const rope_append_steps *s, int dtype, const cpu_norm_row *row, int64_t n,
+                float mean, rope_norm_tree *blocks);
     void (*normalize)(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads);
     /* y = x * factor. May be in place. */
     void (*multiply)(int dtype, float factor, const char *x, char *y, int64_t n);

@@ -3,7 +3,8 @@
 
 static void add(const append_context *ctx, int sum, const char *x, int64_t n, float mean,
                 rope_norm_tree *tree) {
-    ctx->kernel->add(sum, ctx->problem->rope.dtype, x, n, mean, tree);
+    const cpu_norm_row row = {x, NULL, NULL};
+    ctx->kernel->add(sum, NULL, ctx->problem->rope.dtype, &row, n, mean, tree);
 }
 
 /* A sum over all heads of a token: blocks may span heads, so they are filled one after the other.

@@ -5,104 +5,36 @@
 #ifndef ROPEKIT_CPU_APPEND_STEPS_H
 #define ROPEKIT_CPU_APPEND_STEPS_H
 
-#include "backends/cpu/append/kernel.h"
+#include "backends/cpu/append/sums.h"
 #include "common/math/fp8.h"
 
 #if defined(SIMD_LANES)
 #include "backends/cpu/append/vectors.h"
 #endif
 
-/* Node of elements i and i + 1; the last of an odd number stands alone. */
-CPU_INLINE float steps_node(int sum, int dtype, const char *x, int64_t i, int64_t n, float mean) {
-    float x0 = cpu_load(dtype, x, i), x1 = i + 1 < n ? cpu_load(dtype, x, i + 1) : 0;
-    if (sum == CPU_SUM_ELEMENTS)
-        return i + 1 < n ? x0 + x1 : x0;
-    if (sum == CPU_SUM_DEVIATIONS) {
-        x0 -= mean;
-        x1 = i + 1 < n ? x1 - mean : 0;
-    }
-    return rope_norm_squares(x0, x1);
-}
-
-CPU_INLINE void steps_add_as(int sum, int dtype, const char *x, int64_t n, float mean,
-                             rope_norm_tree *blocks) {
-    int64_t i = 0;
-#if defined(STEPS_VECTORS)
-    for (; i + CPU_NORM_BLOCK <= n; i += CPU_NORM_BLOCK)
-        rope_norm_add(blocks, vector_block(sum, dtype, x + i * cpu_dtype_size(dtype), mean));
-#endif
-    while (i < n) {
-        rope_norm_tree block = {.nodes = 0};
-        const int64_t end = i + CPU_NORM_BLOCK < n ? i + CPU_NORM_BLOCK : n;
-        for (; i < end; i += 2)
-            rope_norm_add(&block, steps_node(sum, dtype, x, i, n, mean));
-        rope_norm_add(blocks, rope_norm_sum(&block));
-    }
-}
-
-/* One copy of a step for each dtype. */
-#define STEPS_BY_DTYPE(call)                                                                       \
-    if (dtype == ROPE_F32) {                                                                       \
-        const int dtype_ = ROPE_F32;                                                               \
-        call;                                                                                      \
-    } else if (dtype == ROPE_BF16) {                                                               \
-        const int dtype_ = ROPE_BF16;                                                              \
-        call;                                                                                      \
-    } else {                                                                                       \
-        const int dtype_ = ROPE_F16;                                                               \
-        call;                                                                                      \
-    }
-
-static void steps_add(int sum, int dtype, const char *x, int64_t n, float mean,
-                      rope_norm_tree *blocks) {
+static void steps_add(int sum, const rope_append_steps *s, int dtype, const cpu_norm_row *row,
+                      int64_t n, float mean, rope_norm_tree *blocks) {
     if (sum == CPU_SUM_SQUARES) {
-        STEPS_BY_DTYPE(steps_add_as(CPU_SUM_SQUARES, dtype_, x, n, mean, blocks))
+        STEPS_BY_DTYPE(steps_add_as(CPU_SUM_SQUARES, s, dtype_, row, n, mean, blocks))
+    } else if (sum <= CPU_SUM_DEVIATIONS) {
+        STEPS_BY_DTYPE(steps_add_as(steps_of_elements(sum), s, dtype_, row, n, mean, blocks))
     } else {
-        STEPS_BY_DTYPE(steps_add_as(sum, dtype_, x, n, mean, blocks))
-    }
-}
-
-CPU_INLINE void steps_sums_as(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
-                              int64_t n, const float *mean, float *sums) {
-#if defined(STEPS_VECTORS)
-    if ((n & (n - 1)) == 0 && n >= 8 * SIMD_LANES && n <= CPU_NORM_LONGEST) {
-        vector_sums(sum, dtype, x, count, n, mean, sums);
-        return;
-    }
-#endif
-    for (int i = 0; i < count; i++) {
-        rope_norm_tree blocks;
-        blocks.nodes = 0;
-        steps_add_as(sum, dtype, x[i], n, mean[i], &blocks);
-        sums[i] = rope_norm_sum(&blocks);
+        STEPS_BY_DTYPE(steps_add_as(sum, s, dtype_, row, n, mean, blocks))
     }
 }
 
 /* The sums of `count` heads from `first` on, CPU_NORM_HEADS at most. */
 static CPU_NOINLINE void steps_sums(int sum, int dtype, const cpu_norm_heads *h, int64_t first,
                                     int count, int64_t n, const float *mean, float *sums) {
-    const char *x[CPU_NORM_HEADS];
+    cpu_norm_row rows[CPU_NORM_HEADS];
     for (int i = 0; i < CPU_NORM_HEADS; i++)
-        x[i] = h->x + (first + (i < count ? i : 0)) * h->x_stride;
+        rows[i] = (cpu_norm_row){h->x + (first + (i < count ? i : 0)) * h->x_stride, NULL, NULL};
     if (sum == CPU_SUM_SQUARES) {
-        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, dtype_, x, count, n, mean, sums))
+        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, NULL, dtype_, rows, count, n, mean, sums))
     } else {
-        STEPS_BY_DTYPE(steps_sums_as(sum, dtype_, x, count, n, mean, sums))
+        STEPS_BY_DTYPE(
+            steps_sums_as(steps_of_elements(sum), NULL, dtype_, rows, count, n, mean, sums))
     }
-}
-
-/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
-CPU_INLINE void steps_reciprocals(float *sums, int64_t n, float eps) {
-#if defined(STEPS_VECTORS)
-    vector_reciprocals(sums, n, eps);
-#else
-    for (int i = 0; i < CPU_NORM_HEADS; i++)
-        sums[i] = rope_norm_reciprocal(sums[i], n, eps);
-#endif
-}
-
-CPU_INLINE float steps_weight(const rope_append_steps *s, const char *weight, int64_t i) {
-    return rope_norm_weight_of(s, cpu_load(s->weight_dtype, weight, i));
 }
 
 /* All sums of some heads go ahead of their elements: one alone waits for its own results. */

@@ -2,97 +2,12 @@
 #ifndef ROPEKIT_CPU_APPEND_VECTORS_H
 #define ROPEKIT_CPU_APPEND_VECTORS_H
 
-#include "backends/cpu/simd/element.h"
+#include "backends/cpu/append/sums.h"
 #include "common/math/fp8.h"
 
 #define STEPS_VECTORS
 
 typedef int16_t simd_i16 __attribute__((vector_size(2 * SIMD_LANES)));
-
-/* Nodes of the neighbours among 2 * SIMD_LANES elements. */
-CPU_INLINE simd_f32 vector_node(int sum, int dtype, const char *x, simd_f32 mean) {
-    simd_pair pair = simd_load_neighbours(dtype, x);
-    if (sum == CPU_SUM_ELEMENTS)
-        return pair.x1 + pair.x2;
-    if (sum == CPU_SUM_DEVIATIONS) {
-        pair.x1 -= mean;
-        pair.x2 -= mean;
-    }
-    return simd_fma(pair.x2, pair.x2, pair.x1 * pair.x1);
-}
-
-CPU_INLINE simd_f32 vector_level(simd_f32 a, simd_f32 b) {
-    return simd_even(a, b) + simd_odd(a, b);
-}
-
-/* Nodes of sixteen neighbours in lists of n elements; a list has `each` of the eight vectors of
- * nodes that go side by side. Returns how many vectors they are. */
-CPU_INLINE int vector_sixteens(int each, int sum, int dtype, const char *const x[CPU_NORM_HEADS],
-                               int lists, int64_t n, const float *mean, simd_f32 *node) {
-    int count = 0;
-    for (int list = 0; list < lists; list += 8 / each)
-        for (int64_t i = 0; i < n; i += 2 * SIMD_LANES * each) {
-            simd_f32 eight[8];
-#pragma GCC unroll 8
-            for (int v = 0; v < 8; v++)
-                eight[v] = vector_node(sum, dtype,
-                                       x[list + v / each] +
-                                           (i + v % each * 2 * SIMD_LANES) * cpu_dtype_size(dtype),
-                                       simd_set_f(mean[list + v / each]));
-            node[count++] = simd_add_eights(eight);
-        }
-    return count;
-}
-
-/* Levels that join `width` neighbours of vectors of nodes to one. */
-static CPU_NOINLINE void vector_join(simd_f32 *node, int nodes, int64_t width) {
-    for (; width >= 8; width /= 8, nodes = (nodes + 7) / 8) {
-        for (int v = nodes; v < 8; v++)
-            node[v] = node[0];
-        for (int v = 0; v < nodes; v += 8)
-            node[v / 8] = simd_add_eights(&node[v]);
-    }
-    for (; width > 1; width /= 2, nodes = (nodes + 1) / 2)
-        for (int v = 0; v < nodes; v += 2)
-            node[v / 2] = vector_level(node[v], node[nodes > 1 ? v + 1 : 0]);
-}
-
-/* Sums of lists of n elements each, a power of two and four vectors of nodes or more: their nodes
- * are one list, of which levels join neighbours until each list is one node. */
-CPU_INLINE void vector_sums(int sum, int dtype, const char *const x[CPU_NORM_HEADS], int count,
-                            int64_t n, const float *mean, float *sums) {
-    const int64_t vectors = n / 2 / SIMD_LANES;
-    simd_f32 node[CPU_NORM_HEADS * CPU_NORM_LONGEST / 16 / SIMD_LANES + 8];
-    int lists = vectors >= 8 ? 1 : 2, nodes;
-    node[0] = simd_set_f(0);
-    while (lists < count)
-        lists *= 2;
-    if (vectors >= 8)
-        nodes = vector_sixteens(8, sum, dtype, x, lists, n, mean, node);
-    else
-        nodes = vector_sixteens(4, sum, dtype, x, lists, n, mean, node);
-    vector_join(node, nodes, n / 16);
-    memcpy(sums, node, (size_t)count * sizeof *sums);
-}
-
-/* The node of CPU_NORM_BLOCK elements. */
-CPU_INLINE float vector_block(int sum, int dtype, const char *x, float mean) {
-    enum { VECTORS = CPU_NORM_BLOCK / 2 / SIMD_LANES };
-    simd_f32 node[VECTORS];
-#pragma GCC unroll 8
-    for (int v = 0; v < VECTORS; v++)
-        node[v] = vector_node(sum, dtype, x + 2 * v * SIMD_LANES * cpu_dtype_size(dtype),
-                              simd_set_f(mean));
-#pragma GCC unroll 3
-    for (int count = VECTORS / 2; count > 0; count /= 2)
-#pragma GCC unroll 4
-        for (int v = 0; v < count; v++)
-            node[v] = vector_level(node[2 * v], node[2 * v + 1]);
-#pragma GCC unroll 4
-    for (int lanes = SIMD_LANES; lanes > 1; lanes /= 2)
-        node[0] = vector_level(node[0], node[0]);
-    return node[0][0];
-}
 
 /* Rounds to dtype whatever x is, but keeps no NaN's bits. */
 CPU_INLINE void vector_put(int dtype, char *y, simd_f32 x) {
@@ -160,14 +75,6 @@ CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_
                                      vector_normalized(s, dtype, v, a.x2, w2)});
     }
     return i;
-}
-
-/* rope_norm_reciprocal of CPU_NORM_HEADS sums. */
-CPU_INLINE void vector_reciprocals(float *sums, int64_t n, float eps) {
-    for (int i = 0; i < CPU_NORM_HEADS; i += SIMD_LANES) {
-        const simd_f32 mean = (simd_load_f(sums + i) + simd_set_f(0)) / simd_set_f((float)n);
-        simd_store_f(sums + i, simd_set_f(1) / simd_sqrt(mean + simd_set_f(eps)));
-    }
 }
 
 /* rope_to_f8, the bits of lanes in their low byte. Adding 2^23 of the units that x has in the

@@ -39,8 +39,9 @@ GPU_FN const rope_append_operand *gpu_tensor(const gpu_append_head &h) {
     return gpu_reread(&h.call->tensor[h.tensor]);
 }
 
+/* By instructions, where rope_to_f16 branches. */
 template <int DTYPE> GPU_FN float gpu_rounded(float x) {
-    return gpu_widen<DTYPE>(gpu_narrow<DTYPE>(x));
+    return gpu_round<DTYPE>(x, 0).x;
 }
 
 template <int DTYPE> GPU_FN float gpu_input(const gpu_append_head &h, int64_t head, int64_t i) {
@@ -73,11 +74,10 @@ GPU_FN float gpu_node(const gpu_append_head &h, int sum, float mean, int64_t i, 
     return rope_norm_squares(x0, x1);
 }
 
-/* The sum of n elements: the nodes of a segment level by level, the segments by thread 0. */
-template <int DTYPE, bool HEAD>
-GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
+/* The sum of `count` nodes: those of a segment level by level, the segments by thread 0. */
+template <class NODE>
+GPU_FN float gpu_sum_nodes(const gpu_append_head &h, int64_t count, const NODE &node) {
     const int thread = (int)threadIdx.x, threads = (int)blockDim.x;
-    const int64_t count = (n + 1) / 2;
     rope_norm_tree *tree = &h.token->tree;
     if (thread == 0)
         tree->nodes = 0;
@@ -85,7 +85,7 @@ GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
         const int held =
             count - first < GPU_APPEND_SEGMENT ? (int)(count - first) : (int)GPU_APPEND_SEGMENT;
         for (int j = thread; j < held; j += threads)
-            h.nodes[j] = gpu_node<DTYPE, HEAD>(h, sum, mean, 2 * (first + j), n);
+            h.nodes[j] = node(first + j);
         for (int step = 1; step < held; step *= 2) {
             __syncthreads();
             for (int j = thread * 2 * step; j + step < held; j += threads * 2 * step)
@@ -101,6 +101,13 @@ GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
     const float result = h.nodes[0];
     __syncthreads();
     return result;
+}
+
+/* The sum of n elements. */
+template <int DTYPE, bool HEAD>
+GPU_FN float gpu_sum(const gpu_append_head &h, int sum, float mean, int64_t n) {
+    return gpu_sum_nodes(h, (n + 1) / 2,
+                         [&](int64_t j) { return gpu_node<DTYPE, HEAD>(h, sum, mean, 2 * j, n); });
 }
 
 template <int DTYPE, bool HEAD> GPU_FN rope_norm_values gpu_values_of(const gpu_append_head &h) {

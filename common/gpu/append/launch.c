@@ -590,12 +590,6 @@ static int plan_plain(const gpu_append_bound *bound, const rope_append_call *cal
 
 /* -- generic -- */
 
-/* Blocks of the generic kernel, which takes a call of any size with any number of them. */
-#ifndef GPU_GENERIC_X_MOST
-#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
-#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
-#endif
-
 static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
     const rope_append_problem *p = &bound->problem;
     int64_t heads = 1, dim = 0;
