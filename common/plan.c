@@ -173,9 +173,12 @@ rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *wo
     rope_status status = plan->operation->read(plan->problem, args, call, &named, &empty);
     if (status != ROPE_OK || empty)
         return status;
-    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
-    return kernel->candidate->run(plan->problem, kernel->kernel, call, workspace,
-                                  stream ? stream : named);
+    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call), *first = &plan->first;
+    void *const on = stream ? stream : named;
+    status = kernel->candidate->run(plan->problem, kernel->kernel, call, workspace, on);
+    return status == ROPE_ERROR_UNSUPPORTED && kernel != first
+               ? first->candidate->run(plan->problem, first->kernel, call, workspace, on)
+               : status;
 }
 
 rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace) {
