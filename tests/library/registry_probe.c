@@ -224,9 +224,17 @@ static int attend(rope_device *device, const char *names) {
     args.rope.k = (rope_tensor){.in = at + 2, .heads = 1};
     args.v = (rope_tensor){.in = at + 4, .heads = 1};
     args.out.data = at + 6;
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_KERNEL,
+                          .iterations = 1,
+                          .plan = plan,
+                          .args = &args,
+                          .args_count = 1};
     status = rope_attention(plan, &args);
     if (status == ROPE_OK)
         status = rope_device_copy_out(device, &x, at + 6, sizeof x);
+    if (status == ROPE_OK)
+        status = rope_time(device, &timing);
     if (status != ROPE_OK)
         return fail(status);
     printf("%s %.0f\n", rope_plan_kernel(plan), x);
