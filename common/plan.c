@@ -165,6 +165,15 @@ rope_status rope_plan_check(const rope_plan *plan, const rope_operation *operati
     return ROPE_OK;
 }
 
+rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspace, void *stream) {
+    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call), *first = &plan->first;
+    const rope_status status =
+        kernel->candidate->run(plan->problem, kernel->kernel, call, workspace, stream);
+    return status == ROPE_ERROR_UNSUPPORTED && kernel != first
+               ? first->candidate->run(plan->problem, first->kernel, call, workspace, stream)
+               : status;
+}
+
 rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *workspace,
                                void *stream) {
     _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
@@ -173,9 +182,7 @@ rope_status rope_plan_apply_on(const rope_plan *plan, const void *args, void *wo
     rope_status status = plan->operation->read(plan->problem, args, call, &named, &empty);
     if (status != ROPE_OK || empty)
         return status;
-    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
-    return kernel->candidate->run(plan->problem, kernel->kernel, call, workspace,
-                                  stream ? stream : named);
+    return rope_plan_run(plan, call, workspace, stream ? stream : named);
 }
 
 rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace) {

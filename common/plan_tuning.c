@@ -45,7 +45,8 @@ static rope_status prepare(rope_plan *plan, const rope_device_info *device, int3
             strcat(strcat(plan->name, ","), kernel->name);
     }
     rope_plan_note(plan, name, status == ROPE_OK ? "accepted, by the table" : reason);
-    return status == ROPE_DECLINED ? ROPE_OK : status;
+    return status == ROPE_OK || status == ROPE_DECLINED ? ROPE_OK
+                                                        : rope_fail(status, "%s: %s", name, reason);
 }
 
 rope_status rope_plan_tune(rope_plan *plan, const char *file) {

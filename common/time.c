@@ -36,9 +36,7 @@ static rope_status run_kernel(void *opaque, int64_t index, void *stream) {
     const rope_plan *plan = state->timing->plan;
     const char *call =
         state->calls + call_bytes(plan) * (size_t)(index % state->timing->args_count);
-    const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call);
-    return kernel->candidate->run(plan->problem, kernel->kernel, call, state->timing->workspace,
-                                  stream);
+    return rope_plan_run(plan, call, state->timing->workspace, stream);
 }
 
 static rope_status run_traffic(void *opaque, int64_t index, void *stream) {

@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { MOST_BYTES = 1 << 24 };
+_Static_assert(ROPE_TUNED_KERNELS == 8, "read_kernel says so");
 
 /* --- distance --- */
 
@@ -100,7 +101,7 @@ static rope_status read_kernel(const table *t, int32_t index, const char *point,
         if (strcmp(tuning->kernels[*kernel], name) == 0)
             return ROPE_OK;
     if (tuning->kernel_count == ROPE_TUNED_KERNELS)
-        return wrong(t, index, "kernel", "one of eight names");
+        return wrong(t, index, "kernel", "one of at most 8 names of this problem");
     memcpy(tuning->kernels[tuning->kernel_count++], name, sizeof name);
     return ROPE_OK;
 }
@@ -164,25 +165,28 @@ static rope_status check_table(const char *origin, const char *text, size_t leng
 
 /* --- which table --- */
 
-static rope_status read_file(const char *path, char **text, size_t *length) {
+/* field: what names the file. */
+static rope_status read_file(const char *field, const char *path, char **text, size_t *length) {
     FILE *file = fopen(path, "rb");
-    size_t size = 0;
     *text = NULL;
     if (!file)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "tuning is \"%.200s\": %s", path,
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is \"%.200s\": %s", field, path,
                          strerror(errno));
-    if (fseek(file, 0, SEEK_END) == 0 && ftell(file) >= 0 && ftell(file) < MOST_BYTES)
-        size = (size_t)ftell(file);
+    const long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
+    const int fits = size > 0 && size <= MOST_BYTES;
     rewind(file);
-    *text = malloc(size + 1);
-    *length = *text ? fread(*text, 1, size, file) : 0;
+    *text = fits ? malloc((size_t)size + 1) : NULL;
+    *length = *text ? fread(*text, 1, (size_t)size, file) : 0;
     if (*text)
         (*text)[*length] = 0;
     fclose(file);
-    return *text && *length > 0
-               ? ROPE_OK
-               : rope_fail(ROPE_ERROR_INVALID_VALUE,
-                           "tuning is \"%.200s\", which cannot be read or is empty", path);
+    if (fits && !*text)
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %ld bytes of %.200s", size, path);
+    return *length > 0 ? ROPE_OK
+                       : rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                   "%s is \"%.200s\"; allowed is a file of 1 to %d bytes that "
+                                   "can be read",
+                                   field, path, MOST_BYTES);
 }
 
 /* How unlike a device is to that of a table; INT32_MAX: not to be compared. */
@@ -234,14 +238,17 @@ rope_status rope_tuning_load(const char *file, const rope_device_info *device,
                              const char *operation, const rope_shape *shape, const int64_t *values,
                              rope_tuning *tuning) {
     table t = {NULL, NULL};
+    const char *field = "tuning", *named = getenv("ROPE_TUNING");
     char *text = NULL;
     size_t length;
     memset(tuning, 0, sizeof *tuning);
-    if (!file)
-        file = getenv("ROPE_TUNING") && *getenv("ROPE_TUNING") ? getenv("ROPE_TUNING") : NULL;
     if (file && !*file)
         return ROPE_OK;
-    rope_status status = file ? read_file(file, &text, &length) : load_known(device, &t);
+    if (!file && named && *named) {
+        field = "ROPE_TUNING";
+        file = named;
+    }
+    rope_status status = file ? read_file(field, file, &text, &length) : load_known(device, &t);
     if (status == ROPE_OK && file)
         status = check_table(file, text, length, &t);
     if (status == ROPE_OK && t.text)

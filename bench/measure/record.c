@@ -355,7 +355,7 @@ static void add_beside(record_list *list, const bench_case *c, const workload *w
     const char *name =
         w->attention ? "ropekit, rotated inputs" : "ropekit, rotation of as many bytes";
     const workload_call *call = w->attention ? &w->calls[w->timed_count - 1] : &w->rotation;
-    snprintf(kernels, sizeof kernels, "%s", rope_plan_kernel(call->plan));
+    snprintf(kernels, sizeof kernels, "%s", workload_kernel(call));
     if (w->parts > 1)
         workload_kernels(w, w->parts, w->timed_count, true, kernels);
     const timed beside = {m->beside, m->beside_ratio, m->beside_apply, m->beside_apply_ratio,

@@ -29,6 +29,6 @@ bool workload_create(workload *w, const options *o, rope_device *device, int64_t
     if (ready && w->parts > 1)
         workload_kernels(w, 0, w->parts, false, w->kernel);
     else if (ready)
-        snprintf(w->kernel, sizeof w->kernel, "%s", rope_plan_kernel(w->calls[0].plan));
+        snprintf(w->kernel, sizeof w->kernel, "%s", workload_kernel(&w->calls[0]));
     return ready;
 }

@@ -5,6 +5,8 @@
 #include "bench/random.h"
 #include "tests/oracle/oracle.h"
 
+#include <ropekit/backend.h>
+
 #include <string.h>
 
 /* Elements drawn before the data repeat. */
@@ -68,6 +70,11 @@ bool workload_run(const workload *w, int32_t call) {
            succeeded(rope_device_synchronize(w->device), name);
 }
 
+const char *workload_kernel(const workload_call *c) {
+    const char *taken = rope_plan_kernel_of(c->plan, c->sets);
+    return taken ? taken : rope_plan_kernel(c->plan);
+}
+
 void workload_kernels(const workload *w, int32_t first, int32_t last, bool beside,
                       char text[WORKLOAD_KERNELS]) {
     size_t used = 0;
@@ -76,7 +83,7 @@ void workload_kernels(const workload *w, int32_t first, int32_t last, bool besid
          c++)
         if (c->beside || !beside)
             used += (size_t)snprintf(text + used, WORKLOAD_KERNELS - used, "%s%s: %s",
-                                     used ? ", " : "", c->name, rope_plan_kernel(c->plan));
+                                     used ? ", " : "", c->name, workload_kernel(c));
 }
 
 void workload_destroy(workload *w) {

@@ -51,6 +51,8 @@ typedef struct workload {
 /* Runs a call once over set 0; false after a message. */
 bool workload_run(const workload *w, int32_t call);
 void workload_destroy(workload *w);
+/* The kernel that a call takes, of those that its plan has. */
+const char *workload_kernel(const workload_call *call);
 /* Kernels of calls first..last - 1, or of those beside the whole, each behind its call's name. */
 void workload_kernels(const workload *w, int32_t first, int32_t last, bool beside,
                       char text[WORKLOAD_KERNELS]);

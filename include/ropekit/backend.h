@@ -469,7 +469,8 @@ typedef struct rope_choice {
  */
 ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *problem,
                                     const rope_choice *choice, rope_plan **plan);
-/** Reads arguments of the plan's operation and runs the plan's kernel.
+/** Reads arguments of the plan's operation and runs the plan's kernel. Where a table chose one that
+ * does not take the call (UNSUPPORTED, nothing written), the plan's first kernel runs.
  * @param plan       of rope_plan_make or rope_plan_create
  * @param args       the operation's arguments
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0

@@ -372,7 +372,8 @@ ROPE_API rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan);
 /** Destroys a plan whose work has completed. NULL is allowed. */
 ROPE_API void rope_plan_destroy(rope_plan *plan);
 
-/** The chosen kernel, as in "cpu:avx512"; valid as long as the plan. NULL for a NULL plan. */
+/** The chosen kernel, as in "cpu:avx512", or those among which calls choose, with commas between
+ * them; valid as long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
 
 /** One line for each candidate: its name and "accepted", why it declined, "not needed" where one

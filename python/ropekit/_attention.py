@@ -66,7 +66,7 @@ def _layout(q: Tensor, config: str) -> str:
 
 
 def _by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """As make_result of python/csrc/attention.c: by token in memory."""
+    """As results_like of python/csrc/attention_results.c: by token in memory."""
     if layout != "bhsd":
         return torch.empty(sizes, dtype=dtype, device=device)
     sizes[1], sizes[2] = sizes[2], sizes[1]

@@ -214,7 +214,7 @@ TEST(tuning, tables_that_are_none_are_refused) {
     static const struct {
         const char *text, *said;
     } cases[] = {
-        {"", "empty"},
+        {"", "allowed is a file of 1 to"},
         {"{", "byte"},
         {"[]", "object"},
         {"{}", "points"},

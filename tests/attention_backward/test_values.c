@@ -273,6 +273,47 @@ TEST(attention_backward_values, keys_that_no_query_sees) {
     }
 }
 
+/* Of 5 queries the last has no position, and no number as out and lse. */
+static void check_sinks(const backward_case *c, const char *kernel, unsigned char *result) {
+    const int32_t dtype = c->forward.desc.rope.dtype;
+    float sinks[HEADS];
+    (void)kernel;
+    memcpy(sinks, result + 128, sizeof sinks);
+    for (int64_t h = 0; h < HEADS; h++) {
+        double sum = 0;
+        for (int64_t i = 0; i < 4 * DIM; i++) {
+            const int64_t at = (i / DIM * HEADS + h) * DIM + i % DIM;
+            sum -= exp(-4.0) * oracle_load(dtype, c->args.dout, at) *
+                   oracle_load(dtype, c->forward.args.out.data, at);
+        }
+        CHECK(fabs((double)sinks[h] - sum) < 1e-5, "dsinks of head %lld is %g, not %g",
+              (long long)h, (double)sinks[h], sum);
+    }
+}
+
+TEST(attention_backward_values, sinks_of_queries_without_a_position) {
+    if (device_is_host())
+        SKIP("such a call fails");
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++) {
+        backward_case c;
+        make(&c, dtype, 5, 5);
+        rope_attention_desc *desc = &c.forward.desc;
+        rope_attention_args *a = &c.forward.args;
+        desc->rotation = ROPE_ATTENTION_ROTATE_Q;
+        desc->rope.angle_mode = ROPE_ANGLE_TABLE;
+        desc->rope.table_dtype = ROPE_F32;
+        a->rope.cos = c.args.dk.data;
+        a->rope.sin = c.args.dv.data;
+        a->rope.table_rows = 4;
+        c.args.dq.data = c.args.dk.data = c.args.dv.data = NULL;
+        for (int64_t i = 4 * HEADS * DIM; i < 5 * HEADS * DIM; i++)
+            oracle_store(dtype, a->out.data, i, NAN);
+        a->lse[4 * HEADS] = a->lse[4 * HEADS + 1] = NAN;
+        for_each_kernel(&c, check_sinks);
+        attention_free(&c.forward);
+    }
+}
+
 static void check_bits(const backward_case *c, const unsigned char *result,
                        const unsigned char *expected, int32_t gradient, int64_t first,
                        int64_t last) {

@@ -9,8 +9,11 @@
  *     registry_probe rotate NAMES    one plan: its kernel, and (1, 0) rotated by one radian
  *     registry_probe gather NAMES    a plan of the plugin's own operation: its kernel, and what it
  *                                    gathers
+ *     registry_probe attend NAMES    a plan of attention: its kernels, and out's first element
  */
 #include "tests/plugin/gather.h"
+
+#include <ropekit/attention.h>
 
 #include <pthread.h>
 #include <stdio.h>
@@ -200,6 +203,45 @@ static int gather(rope_device *device, const char *names) {
     return 0;
 }
 
+static int attend(rope_device *device, const char *names) {
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
+    rope_plan *plan = NULL;
+    void *memory = NULL;
+    float x = 0;
+    desc.rope.backend = names;
+    desc.rope.dtype = ROPE_F32;
+    desc.rope.head_dim = 2;
+    desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    rope_status status = rope_device_alloc(device, 8 * sizeof x, &memory);
+    float *at = memory;
+    if (status == ROPE_OK)
+        status = rope_attention_plan_create(&desc, &plan);
+    if (status != ROPE_OK)
+        return fail(status);
+    args.rope.batch = args.rope.tokens = 1;
+    args.rope.q = (rope_tensor){.in = at, .heads = 1};
+    args.rope.k = (rope_tensor){.in = at + 2, .heads = 1};
+    args.v = (rope_tensor){.in = at + 4, .heads = 1};
+    args.out.data = at + 6;
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_KERNEL,
+                          .iterations = 1,
+                          .plan = plan,
+                          .args = &args,
+                          .args_count = 1};
+    status = rope_attention(plan, &args);
+    if (status == ROPE_OK)
+        status = rope_device_copy_out(device, &x, at + 6, sizeof x);
+    if (status == ROPE_OK)
+        status = rope_time(device, &timing);
+    if (status != ROPE_OK)
+        return fail(status);
+    printf("%s %.0f\n", rope_plan_kernel(plan), x);
+    rope_plan_destroy(plan);
+    return 0;
+}
+
 static int open_device(const char *command, const char *names) {
     rope_device *device = NULL;
     rope_device_info info = {.struct_size = sizeof info};
@@ -213,6 +255,8 @@ static int open_device(const char *command, const char *names) {
         result = kernels(device);
     else if (strcmp(command, "rotate") == 0)
         result = rotate(device, names);
+    else if (strcmp(command, "attend") == 0)
+        result = attend(device, names);
     else if (strcmp(command, "gather") == 0)
         result = gather(device, names);
     else

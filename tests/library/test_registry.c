@@ -265,6 +265,36 @@ TEST(registry, many_threads_open_a_plugin_once) {
     CHECK(!strstr(strstr(output, loud) + 1, loud), "opened twice: %s", output);
 }
 
+/* ROPE_TUNING with a table that names one kernel of the plugin for every call. */
+static const char *table_of(const char *kernel) {
+    static char variable[64];
+    static const char name[] = "ROPE_TUNING=/tmp/ropekit_table_XXXXXX";
+    memcpy(variable, name, sizeof name);
+    char *path = strchr(variable, '/');
+    const int file = mkstemp(path);
+    CHECK(file >= 0, "no file %s", path);
+    dprintf(file,
+            "{\"points\": [{\"operation\": \"attention\", \"dtype\": \"f32\", \"head_dim\": 2, "
+            "\"v_head_dim\": 2, \"mask\": \"causal\", \"cache\": 0, \"batch\": 1, \"tokens\": 1, "
+            "\"k_tokens\": 1, \"q_heads\": 1, \"k_heads\": 1, \"window\": 1, \"kernel\": \"%s\"}]}",
+            kernel);
+    close(file);
+    return variable;
+}
+
+/* A call that a table's kernel does not take is left to the first, and why one cannot be bound is
+ * told. */
+TEST(registry, kernels_of_a_table_that_fail) {
+    const char *variable = table_of("attention:picky");
+    PROBE(0, "attend", "attention", "attention:first,attention:picky 1", "", PLUGINS, variable);
+    unlink(strchr(variable, '/'));
+    variable = table_of("attention:broken");
+    PROBE(1, "attend", "attention", "ROPE_ERROR_OUT_OF_MEMORY: attention:broken: no memory for it",
+          "", PLUGINS, variable);
+    unlink(strchr(variable, '/'));
+    PROBE(1, "attend", "attention", "ROPE_TUNING is \"/none\"", "", PLUGINS, "ROPE_TUNING=/none");
+}
+
 enum { FOLDER_SIZE = 32 };
 
 /* A folder of its own, for one file that poses as a plugin. */

@@ -1,8 +1,8 @@
 /*
  * A backend that lives outside the tree: host memory of its own, one kernel for the simplest
  * rotation, and one for an operation that the library has never heard of (gather.h). PLUGIN_NAME
- * names it; PLUGIN_ABI, PLUGIN_SIZE, PLUGIN_DEVICES, PLUGIN_ROPE_VERSION and PLUGIN_LOUD make the
- * others.
+ * names it; PLUGIN_ABI, PLUGIN_SIZE, PLUGIN_DEVICES, PLUGIN_ROPE_VERSION, PLUGIN_LOUD and
+ * PLUGIN_ATTENTION make the others.
  */
 #include "tests/plugin/gather.h"
 
@@ -242,7 +242,41 @@ static rope_status gather_run(const void *problem, const void *kernel, const voi
     return ROPE_OK;
 }
 
+#ifdef PLUGIN_ATTENTION
+/* Attention's first kernel, one that takes no call, and one that cannot be bound. */
+static rope_status first_run(const void *problem, const void *kernel, const void *call,
+                             void *workspace, void *stream) {
+    (void)problem, (void)kernel, (void)workspace, (void)stream;
+    *(float *)((const rope_attention_call *)call)->out = 1;
+    return ROPE_OK;
+}
+
+static rope_status picky_run(const void *problem, const void *kernel, const void *call,
+                             void *workspace, void *stream) {
+    (void)problem, (void)kernel, (void)call, (void)workspace, (void)stream;
+    return host->fail(ROPE_ERROR_UNSUPPORTED, "picky takes no call");
+}
+
+static rope_status broken_bind(const rope_candidate *self, const void *problem, int32_t device,
+                               void **kernel, char *reason) {
+    (void)self, (void)problem, (void)device, (void)kernel;
+    snprintf(reason, ROPE_REASON_SIZE, "no memory for it");
+    return ROPE_ERROR_OUT_OF_MEMORY;
+}
+
+#define ATTENTION(label, takes, begins)                                                            \
+    {                                                                                              \
+        .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
+        .name = label, .bind = begins, .run = takes                                                \
+    }
+#endif
+
 static const rope_candidate candidates[] = {
+#ifdef PLUGIN_ATTENTION
+    ATTENTION("first", first_run, NULL),
+    ATTENTION("picky", picky_run, NULL),
+    ATTENTION("broken", first_run, broken_bind),
+#endif
     {.operation = "rope",
      .version = PLUGIN_ROPE_VERSION,
      .numerics = ROPE_BOUNDED,

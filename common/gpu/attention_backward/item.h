@@ -156,9 +156,9 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
     const int pairs = tokens ? r->pairs : 0, units = dim - pairs, from = r->rotary_offset[TENSOR];
     for (int e = (int)threadIdx.x; e < count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units - pairs;
-        bits *out = (bits *)data + to[n];
         if (to[n] == GPU_BACKWARD_NOWHERE)
             continue;
+        bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
             out[at * step] = gpu_narrow<DTYPE>(x[n * stride + at]);

@@ -35,9 +35,10 @@ enum { GPU_BACKWARD_Q = 1, GPU_BACKWARD_DOUT = 2, GPU_BACKWARD_K = 4, GPU_BACKWA
  *   sinks: grid x strides over heads of q
  *   generic[GPU_BACKWARD_ROWS]: dq; grid x strides over tiles of all sequences' rows, y over key
  *     heads; dynamic shared memory as gpu_backward_generic_shared() says
- *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys; one parameter more,
- * rope_call of the keys' positions tiles: the same, by head_dim, as gpu_backward_tiles_shared()
- * says; rope_call in both, and one parameter more, int32_t of what moves 16 bytes at a time
+ *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys
+ *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says
+ * generic and tiles take the rope_call of the keys' positions, too, and tiles an int32_t of what
+ * moves 16 bytes at a time.
  */
 typedef struct gpu_backward_kernels {
     const void *delta;

@@ -30,8 +30,6 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
     call->k.out = rotates_k ? workspace + room->keys : NULL;
     contiguous(q->out_stride, call->rope.tokens, q->heads, p->head_dim);
     contiguous(call->k.out_stride, call->k_tokens, call->k.heads, p->head_dim);
-    const rope_attention_call given = *call;
-    l->ahead.given = &given;
     const gpuError_t error = gpu_attention_rotate_ahead(&l->ahead);
     if (rotates_q) {
         q->in = q->out;
@@ -102,12 +100,12 @@ static gpuError_t sums(launches *l, const void *kernel, int64_t x) {
 gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
                                const rope_attention_backward_call *call,
                                const gpu_backward_room *room, void *workspace, void *stream) {
-    launches l = {
-        .ahead = {&bound->forward, stream, NULL, call->forward, NULL, bound->forward.early},
-        .bound = bound,
-        .call = *call,
-        .keys = call->forward.rope,
-        .delta = (float *)(void *)((char *)workspace + room->delta)};
+    launches l = {.ahead = {&bound->forward, stream, &call->forward, call->forward, NULL,
+                            bound->forward.early},
+                  .bound = bound,
+                  .call = *call,
+                  .keys = call->forward.rope,
+                  .delta = (float *)(void *)((char *)workspace + room->delta)};
     const rope_operand *q = &call->forward.rope.tensor[0];
     const int64_t rows = call->forward.rope.batch * call->forward.rope.tokens * q->heads,
                   each = GPU_ATTENTION_THREADS / GPU_DELTA_LANES;

@@ -52,15 +52,23 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     }
 }
 
-/* What a thread's rows of a sequence have of a head's gradient. */
+/* What a thread's rows of a sequence have of a head's gradient; token: room for one. A query
+ * without a position has none. */
 GPU_FN double gpu_sink_part(const rope_attention_problem *p, const rope_attention_backward_call *c,
                             const rope_attention_sequence *s, const float *delta, int64_t head,
-                            double sink) {
+                            double sink, rope_token *token) {
     const int64_t *stride = c->forward.lse_stride;
     double sum = 0;
     for (int64_t i = threadIdx.x; i < s->q_count; i += GPU_ATTENTION_THREADS) {
         const rope_key_range seen = rope_keys_seen(p, s, rope_query_index(s, i));
         const int64_t at = s->q_first + i;
+        if (gpu_queries_may_fail(p)) {
+            rope_query_token(p, &c->forward, s, i, token);
+            if (token->status == ROPE_TOKEN_FAILS) {
+                gpu_attention_flag(&c->forward);
+                continue;
+            }
+        }
         if (seen.first < seen.last)
             sum -= exp(sink - (double)c->forward
                                   .lse[s->q_row * stride[0] + at * stride[1] + head * stride[2]]) *
@@ -78,6 +86,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     const rope_attention_backward_call &c =
         *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
     __shared__ double part[GPU_ATTENTION_THREADS];
+    __shared__ rope_token tokens[GPU_ATTENTION_THREADS];
     gpu_wait_for_last();
     gpu_let_next_start();
     for (int64_t head = blockIdx.x; head < c.forward.rope.tensor[0].heads; head += gridDim.x) {
@@ -87,7 +96,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
             const rope_attention_sequence s =
                 rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&c.forward), n);
             if (!s.fails && !(failed && failed[n]))
-                sum += gpu_sink_part(gpu_reread(&p), gpu_reread(&c), &s, delta, head, sink);
+                sum += gpu_sink_part(gpu_reread(&p), gpu_reread(&c), &s, delta, head, sink,
+                                     &tokens[threadIdx.x]);
         }
         part[threadIdx.x] = sum;
         __syncthreads();
