@@ -30,6 +30,7 @@ struct gpu_backward_block {
     gpu_backward_items<GPU_BACKWARD_OWN> own;
     gpu_backward_items<GPU_BACKWARD_TILE> others[3];
     rope_token tokens[GPU_BACKWARD_OWN];
+    uint16_t weights[GPU_BACKWARD_OWN][GPU_BACKWARD_TILE]; /* of a tile that is not finite */
     int64_t to[2][GPU_BACKWARD_OWN];
     int64_t key;     /* from which keys count: of the block's own the first, else of the others' */
     int64_t others0; /* the first of the first tile */
@@ -297,6 +298,24 @@ GPU_FN bool gpu_backward_finite(const gpu_backward_tile_call &t, int n) {
     return t.b->special != n + 1;
 }
 
+/* Weights of a warp's rows to where all its lanes find them. */
+template <int DTYPE>
+GPU_FN void gpu_backward_share(const gpu_backward_tile_call &t,
+                               const gpu_backward_scores &weights) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+    const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>();
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
+#pragma unroll
+        for (int p = 0; p < gpu_key_parts<SHAPE>; p++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                t.b->weights[row0 + 16 * m + gpu_row_of(lane, e / GPU_LANE_ELEMENTS)]
+                            [gpu_first_key_of(lane) + gpu_key_of(p, e)] =
+                    (uint16_t)gpu_narrow<DTYPE>(weights[m][p][e]);
+    gpu_warp_barrier();
+}
+
 /* Adds what is not finite, by the weights of rows that see it, to their sums. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call &t, int n, int which,
@@ -305,32 +324,29 @@ GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call &t, int n, int
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const int lane = gpu_lane();
     char *tile = gpu_backward_other<D>(t, n, which);
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
-#pragma unroll
-        for (int p = 0; p < gpu_key_parts<SHAPE>; p++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
+    gpu_backward_share<DTYPE>(t, weights);
 #pragma unroll 1
-                for (int step = 0; step < GPU_ROW_LANES; step++) {
-                    const int h = e / GPU_LANE_ELEMENTS, other = lane ^ step * GPU_ROW_STEP,
-                              row = gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h),
-                              k = gpu_first_key_of(other) + gpu_key_of(p, e);
-                    const float mine = gpu_round<DTYPE>(weights[m][p][e], 0).x,
-                                weight = step ? gpu_shuffle_xor(mine, step * GPU_ROW_STEP) : mine;
-                    if (!gpu_backward_sees<KEYS>(t, n, row, k))
-                        continue;
+    for (int k = 0; k < GPU_BACKWARD_TILE; k++)
 #pragma unroll
-                    for (int r = 0; r < gpu_runs<D>; r++)
+        for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
 #pragma unroll
-                        for (int i = 0; i < gpu_run<D>; i++) {
-                            const uint16_t x =
-                                *gpu_swizzled_element<D>(tile, k, gpu_run_first<D>(lane, r) + i);
-                            float *sum = sums.out[m][gpu_run_part(r, i)] + gpu_run_place(r, h, i);
-                            if (gpu_not_finite<DTYPE>(x))
-                                *sum = fmaf(weight, gpu_widen<DTYPE>(x), *sum);
-                        }
-                }
+            for (int h = 0; h < GPU_LANE_ROWS; h++) {
+                const int row = gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h);
+                const bool sees = gpu_backward_sees<KEYS>(t, n, row, k);
+                const float weight = gpu_widen<DTYPE>(t.b->weights[row][k]);
+#pragma unroll
+                for (int r = 0; r < gpu_runs<D>; r++)
+#pragma unroll
+                    for (int i = 0; i < gpu_run<D>; i++) {
+                        const uint16_t x =
+                            *gpu_swizzled_element<D>(tile, k, gpu_run_first<D>(lane, r) + i);
+                        float *sum = sums.out[m][gpu_run_part(r, i)] + gpu_run_place(r, h, i);
+                        *sum = sees && gpu_not_finite<DTYPE>(x)
+                                   ? fmaf(weight, gpu_widen<DTYPE>(x), *sum)
+                                   : *sum;
+                    }
+            }
+    gpu_warp_barrier();
 }
 
 /* Takes what is not finite out of a tile that not all see. */
