@@ -38,6 +38,9 @@ struct gpu_generic_block {
     int64_t head, part;         /* of keys; of the sequence's splits */
     int32_t alone;              /* no other split has keys of these rows */
     int32_t special;            /* the last values, counted, of which one is not finite */
+    gpu_attention_parts parts;
+    const int32_t *failed;
+    int64_t next; /* what comes next */
 };
 
 /* The block's dynamic shared memory: queries [dim][row], weights [key][row]. */
@@ -336,25 +339,29 @@ GPU_FN void gpu_generic_tile(const gpu_generic_call &t, int64_t first, int begin
 
 /* A row's elements, one thread's: to out, or to a part. */
 template <int DTYPE, int DIM>
-GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_parts &parts,
-                            const gpu_attention_row *row, float largest, float sum,
-                            const float out[gpu_generic_shape<DIM>::COLUMNS][4]) {
-    const rope_attention_call *call = gpu_reread(t.call);
+GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_row *row, float largest,
+                            float sum, const float out[gpu_generic_shape<DIM>::COLUMNS][4]) {
     const int dim = gpu_reread(t.p)->v_head_dim;
     const bool first = gpu_generic_four() == 0;
     float kept = 1;
-    auto part = gpu_part(parts, t.b->tile.s.index, row->query, row->head,
-                         call->rope.tensor[0].heads, t.b->part, dim);
+    auto part = gpu_part(t.b->parts, t.b->tile.s.index, row->query, row->head,
+                         gpu_reread(t.call)->rope.tensor[0].heads, t.b->part, dim);
     if (!t.b->alone && first) {
         part[dim] = largest;
         part[dim + 1] = row->live ? sum : GPU_PART_LEFT_OUT;
     }
     if (!row->live)
         return;
-    if (t.b->alone)
-        gpu_split_sink(gpu_reread(t.p)->sink_dtype, call->sinks, row->head, &kept, &largest, &sum);
-    if (t.b->alone && first)
-        gpu_attention_store_lse(call, &t.b->tile.s, row, largest, sum);
+    typename gpu_element<DTYPE>::bits *to = nullptr;
+    int64_t step = 1;
+    if (t.b->alone) {
+        gpu_split_sink(gpu_reread(t.p)->sink_dtype, gpu_reread(t.call)->sinks, row->head, &kept,
+                       &largest, &sum);
+        to = gpu_attention_out<DTYPE>(gpu_reread(t.call), &t.b->tile.s, row->query, row->head);
+        step = gpu_reread(t.call)->out_stride[3];
+        if (first)
+            gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row, largest, sum);
+    }
 #pragma unroll
     for (int j = 0; j < gpu_generic_shape<DIM>::COLUMNS; j++)
 #pragma unroll
@@ -363,14 +370,12 @@ GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_parts
             if (i < dim && !t.b->alone)
                 part[i] = out[j][c];
             if (i < dim && t.b->alone)
-                gpu_attention_store<DTYPE>(call, &t.b->tile.s, row->query, row->head, i,
-                                           sum == 0 ? 0 : out[j][c] * kept / sum);
+                to[i * step] = gpu_narrow<DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
         }
 }
 
 /* All keys of the block's rows. */
-template <int DTYPE, int DIM>
-GPU_FN void gpu_generic_attend(const gpu_generic_call &t, const gpu_attention_parts &parts) {
+template <int DTYPE, int DIM> GPU_FN void gpu_generic_attend(const gpu_generic_call &t) {
     typedef gpu_generic_shape<DIM> shape;
     gpu_generic_block *b = t.b;
     gpu_generic_rows<DIM> rows = {};
@@ -404,38 +409,44 @@ GPU_FN void gpu_generic_attend(const gpu_generic_call &t, const gpu_attention_pa
     for (int r = 0; r < shape::OWN; r++) {
         const gpu_attention_row *row = &b->rows[gpu_generic_row<DIM>() + r];
         if (row->query < b->tile.s.q_count)
-            gpu_generic_end<DTYPE, DIM>(t, parts, row, rows.largest[r], rows.sum[r], rows.out[r]);
+            gpu_generic_end<DTYPE, DIM>(t, row, rows.largest[r], rows.sum[r], rows.out[r]);
     }
     __syncthreads();
 }
 
 /* What a block does n-th: a tile of rows of a key head, or a split of a short sequence. False where
  * there is no more; nothing is done where it is not valid. Of all threads. */
-template <int DIM>
-GPU_FN bool gpu_generic_find(const gpu_generic_call &t, const int32_t *failed,
-                             const gpu_attention_parts &parts, int64_t n) {
-    const rope_attention_call *call = gpu_reread(t.call);
-    const int64_t heads = call->k.heads, group = gpu_attention_group(call);
-    gpu_attention_tile *tile = &t.b->tile;
-    gpu_split_work w = {n % heads, 0, 0, true, true};
-    const bool splits = gpu_reread(t.fits) & GPU_TILE_SPLITS,
-               more = splits ? gpu_split_find(gpu_reread(t.p), call, failed, parts,
-                                              gpu_reread(t.p)->v_head_dim, n, tile, &w)
-                             : gpu_attention_find<0>(gpu_reread(t.p), call, failed, n / heads,
-                                                     group, gpu_generic_shape<DIM>::ROWS, tile);
-    if (more && !splits)
-        w.valid = tile->valid && tile->first < tile->s.q_count * group &&
-                  !(parts.queries && gpu_is_decoded(call, &tile->s));
-    __syncthreads();
-    if (more && threadIdx.x == 0) {
-        t.b->within = splits ? gpu_split_of(&tile->s, w.split) : rope_key_range{0, INT64_MAX};
-        t.b->head = w.head;
-        t.b->part = w.part;
-        t.b->alone = w.alone;
-        tile->valid = w.valid;
+template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64_t n) {
+    gpu_generic_block *b = t.b;
+    if (gpu_reread(t.fits) & GPU_TILE_SPLITS) {
+        gpu_split_work w;
+        if (!gpu_split_find(gpu_reread(t.p), gpu_reread(t.call), b->failed, b->parts,
+                            gpu_reread(t.p)->v_head_dim, n, &b->tile, &w))
+            return false;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            b->within = gpu_split_of(&b->tile.s, w.split);
+            b->head = w.head;
+            b->part = w.part;
+            b->alone = w.alone;
+            b->tile.valid = w.valid;
+        }
+    } else {
+        const int64_t heads = gpu_reread(t.call)->k.heads,
+                      group = gpu_attention_group(gpu_reread(t.call));
+        if (!gpu_attention_find<0>(gpu_reread(t.p), gpu_reread(t.call), b->failed, n / heads, group,
+                                   gpu_generic_shape<DIM>::ROWS, &b->tile))
+            return false;
+        if (threadIdx.x == 0) {
+            b->within = {0, INT64_MAX};
+            b->head = n % heads;
+            b->alone = 1;
+            b->tile.valid &= b->tile.first < b->tile.s.q_count * group &&
+                             !(b->parts.queries && gpu_is_decoded(gpu_reread(t.call), &b->tile.s));
+        }
     }
     __syncthreads();
-    return more;
+    return true;
 }
 
 template <int DTYPE, int DIM>
@@ -450,6 +461,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     extern __shared__ uint4 memory[];
     __shared__ gpu_generic_block b;
     float *room = (float *)memory;
+    if (threadIdx.x == 0) {
+        b.parts = parts;
+        b.failed = failed;
+        b.next = blockIdx.x;
+    }
+    __syncthreads();
     const gpu_generic_call t = {gpu_reread(&p),
                                 gpu_reread(&call),
                                 &b,
@@ -457,9 +474,13 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
                                 fits};
     gpu_wait_for_last();
     gpu_let_next_start();
-    for (int64_t n = blockIdx.x; gpu_generic_find<DIM>(t, failed, parts, n); n += gridDim.x)
+    while (gpu_generic_find<DIM>(t, b.next)) {
+        if (threadIdx.x == 0)
+            b.next += gridDim.x; /* behind a barrier of all that read it */
         if (b.tile.valid)
-            gpu_generic_attend<DTYPE, DIM>(t, parts);
+            gpu_generic_attend<DTYPE, DIM>(t);
+        __syncthreads();
+    }
 }
 
 #endif

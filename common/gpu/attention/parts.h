@@ -107,7 +107,8 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
                             float out, float largest, float sum) {
     gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
     const int64_t *lse = call->lse_stride;
-    gpu_attention_store<DTYPE>(call, s, query, head, i, sum == 0 ? 0 : out / sum);
+    gpu_attention_out<DTYPE>(call, s, query, head)[i * call->out_stride[3]] =
+        gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (call->lse && i == 0)
         call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
@@ -135,7 +136,7 @@ GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attentio
     if (threadIdx.x == 0) {
         tile->s = s;
         tile->first = 0;
-        tile->valid = !(failed && failed[s.index]);
+        tile->valid = !(failed && gpu_global(failed)[s.index]);
     }
     __syncthreads();
     if (p->cache && !gpu_attention_has_pages(p, call, &tile->s, keys))

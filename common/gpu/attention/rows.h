@@ -83,14 +83,14 @@ GPU_FN float gpu_attention_logit(const rope_attention_problem *p, float product)
     return p->soft_cap > 0 ? p->soft_cap * tanhf(x / p->soft_cap) : x;
 }
 
-/* Element i of a row of out. */
+/* Element 0 of a row of out. */
 template <int DTYPE>
-GPU_FN void gpu_attention_store(const rope_attention_call *call, const rope_attention_sequence *s,
-                                int64_t query, int64_t head, int i, float x) {
+GPU_FN typename gpu_element<DTYPE>::bits *gpu_attention_out(const rope_attention_call *call,
+                                                            const rope_attention_sequence *s,
+                                                            int64_t query, int64_t head) {
     const int64_t *stride = call->out_stride;
-    ((typename gpu_element<DTYPE>::bits *)
-         call->out)[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2] +
-                    i * stride[3]] = gpu_narrow<DTYPE>(x);
+    return (typename gpu_element<DTYPE>::bits *)call->out + s->q_row * stride[0] +
+           (s->q_first + query) * stride[1] + head * stride[2];
 }
 
 /* largest: in units of log 2. */

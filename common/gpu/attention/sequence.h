@@ -162,7 +162,7 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     __syncthreads();
     if (!tile->found)
         return false;
-    const bool in_range = !tile->s.fails && !(failed && failed[tile->s.index]);
+    const bool in_range = !tile->s.fails && !(failed && gpu_global(failed)[tile->s.index]);
     if (!in_range ||
         (gpu_reread(p)->cache && !gpu_attention_has_pages(gpu_reread(p), gpu_reread(call), &tile->s,
                                                           gpu_keys_used(gpu_reread(p), &tile->s))))

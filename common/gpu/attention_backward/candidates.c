@@ -21,9 +21,14 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     int32_t which;
     if (!problem)
         return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
-    return self->data ? gpu_tiles_query(problem, gpu_backward_tiles_shared(problem->head_dim),
-                                        device, &which, reason)
-                      : ROPE_OK;
+    if (!self->data)
+        return ROPE_OK;
+    const rope_status status = gpu_tiles_query(
+        problem, gpu_backward_tiles_shared(problem->head_dim), device, &which, reason);
+    if (status != ROPE_OK || kernels_of(problem->rope.dtype)->tiles[0][which])
+        return status;
+    snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
+    return ROPE_DECLINED;
 }
 
 static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,

@@ -6,7 +6,9 @@
 #include "common/gpu/attention_backward/sums.h"
 #include "common/gpu/attention_backward/tile.h"
 
-#if GPU_HAS_TILES
+/* Registers of AMD's processors do not hold a lane's sums of two gradients in the order of
+ * queries_right.h. */
+#if GPU_HAS_TILES && defined(GPU_QUERIES_LEFT)
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
     {                                                                                              \
         {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                             \

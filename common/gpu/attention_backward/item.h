@@ -69,6 +69,7 @@ GPU_FN gpu_backward_item gpu_backward_row(const gpu_backward_call &t,
             return item;
         }
     }
+#pragma unroll
     for (int which = 0; which < 2; which++)
         item.at[which] = gpu_backward_at(gpu_backward_stride(c, 0, which), s->q_row, at, head);
     const int64_t *lse = c->forward.lse_stride;
@@ -87,6 +88,7 @@ GPU_FN gpu_backward_item gpu_backward_key(const gpu_backward_call &t,
         {GPU_BACKWARD_NOWHERE, GPU_BACKWARD_NOWHERE}, INT64_MAX, {0, 0}, 0, 0};
     if (n >= s->k_count)
         return item;
+#pragma unroll
     for (int which = 0; which < 2; which++)
         item.at[which] =
             gpu_backward_at(gpu_backward_stride(c, 1, which), s->k_row, s->k_first + n, key_head);
