@@ -370,7 +370,7 @@ GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_row *
             if (i < dim && !t.b->alone)
                 part[i] = out[j][c];
             if (i < dim && t.b->alone)
-                to[i * step] = gpu_narrow<DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
+                gpu_global(to)[i * step] = gpu_narrow<DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
         }
 }
 
