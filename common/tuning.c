@@ -240,7 +240,7 @@ rope_status rope_tuning_load(const char *file, const rope_device_info *device,
     table t = {NULL, NULL};
     const char *field = "tuning", *named = getenv("ROPE_TUNING");
     char *text = NULL;
-    size_t length;
+    size_t length = 0;
     memset(tuning, 0, sizeof *tuning);
     if (file && !*file)
         return ROPE_OK;

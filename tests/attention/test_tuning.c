@@ -69,8 +69,8 @@ static const char *table_of(const char *few, const char *many) {
     /* of other problems */
     used += (size_t)snprintf(text + used, sizeof text - used, point, "attention", "f16", 64, 64, 64,
                              backend, few, ", ");
-    used += (size_t)snprintf(text + used, sizeof text - used, point, "attention_backward", "bf16",
-                             64, 64, 64, backend, few, "]}");
+    snprintf(text + used, sizeof text - used, point, "attention_backward", "bf16", 64, 64, 64,
+             backend, few, "]}");
     return text;
 }
 

@@ -143,7 +143,7 @@ typedef struct gpu_attention_kernels {
 
 /* The room of the generic kernel's i-th instance. */
 static inline int32_t gpu_generic_dim(int32_t i) {
-    return i < 3 ? 64 << i : ROPE_MAX_ATTENTION_HEAD_DIM;
+    return i < 1 ? 64 : i < 2 ? 128 : i < 3 ? 256 : ROPE_MAX_ATTENTION_HEAD_DIM;
 }
 
 /* Bytes: queries, weights, and elements of keys or values. */
