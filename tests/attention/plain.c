@@ -188,7 +188,7 @@ static void lay_out(attention_case *p, const attention_case *c, plain_room *room
 /* n rows from one array of rows to another. */
 static void copy_rows(const void *to, int64_t to_row, const void *from, int64_t from_row, int64_t n,
                       int64_t bytes) {
-    if (n > 0)
+    if (to && n > 0) /* an array of no bytes has no place */
         memcpy((char *)(uintptr_t)to + to_row * bytes, (const char *)from + from_row * bytes,
                (size_t)(n * bytes));
 }
