@@ -476,8 +476,11 @@ ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *probl
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
  * @return what the operation's read and the kernel's run return */
 ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
-/** Name of the kernel that a call takes; NULL after an error. A plan may hold several, of which a
- * call's sizes choose: the same call takes the same one. */
+/** Name of the kernel that a call takes. A plan may hold several, of which a call's sizes choose:
+ * the same call takes the same one.
+ * @param plan  of rope_plan_make or rope_plan_create
+ * @param args  the operation's arguments
+ * @return the name, which lives as long as the plan; NULL after an error */
 ROPE_API const char *rope_plan_kernel_of(const rope_plan *plan, const void *args);
 /** What a table of measured kernels says of a call: a field of its points. */
 typedef struct rope_shape_entry {
@@ -487,6 +490,8 @@ typedef struct rope_shape_entry {
 } rope_shape_entry;
 #define ROPE_SHAPE_MOST 12 /**< Fields of an operation. */
 /** The fields of a call by which its kernel is chosen.
+ * @param plan     of rope_plan_make or rope_plan_create
+ * @param args     the operation's arguments
  * @param entries  receives up to ROPE_SHAPE_MOST
  * @return their number; 0 after an error, for a call that does nothing, and where the operation has
  * none */
