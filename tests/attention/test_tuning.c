@@ -20,11 +20,18 @@ enum {
     BYTES = 2 * ELEMENTS
 };
 
-/* A file with this text; the path is gone with the next one. */
+static char path[64];
+
+static void forget_file(void) {
+    unlink(path);
+}
+
+/* A file with this text; it is gone with the next one, and with the program. */
 static const char *file_of(const char *text) {
-    static char path[64];
     if (path[0])
-        unlink(path);
+        forget_file();
+    else
+        atexit(forget_file);
     snprintf(path, sizeof path, "/tmp/ropekit_tuning_XXXXXX");
     const int file = mkstemp(path);
     CHECK(file >= 0, "no file %s", path);
