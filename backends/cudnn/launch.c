@@ -13,8 +13,8 @@
 
 rope_status dnn_query(const rope_candidate *self, const void *problem, int32_t device,
                       char *reason) {
-    const char *declined = problem ? dnn_problem_decline(problem) : NULL;
-    (void)self, (void)device;
+    const char *declined = problem ? dnn_problem_decline(problem, self->data != NULL) : NULL;
+    (void)device;
     if (!declined)
         return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "%s", declined);

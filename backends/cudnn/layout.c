@@ -29,9 +29,11 @@ static const char *decline_cache(const rope_attention_problem *p) {
     return NULL;
 }
 
-const char *dnn_problem_decline(const rope_attention_problem *p) {
+const char *dnn_problem_decline(const rope_attention_problem *p, int backward) {
     if (p->rope.dtype != ROPE_F16 && p->rope.dtype != ROPE_BF16)
         return "declined: dtype is neither f16 nor bf16";
+    if (backward && p->rope.dtype == ROPE_F16) /* no factor keeps its sums in range */
+        return "declined: the backward of f16";
     if (p->mask == ROPE_MASK_TREE || p->chunk < INT64_MAX)
         return "declined: trees and chunks";
     if (p->soft_cap > 0)
@@ -61,6 +63,11 @@ static int64_t dim_of(const dnn_layout *l, int which) {
 
 static size_t element_of(int which) {
     return which == DNN_LSE ? sizeof(float) : 2;
+}
+
+/* cuDNN 9.19 writes that of the first query head of a group alone. */
+static int has_no_lse(const rope_attention_call *c) {
+    return c->rope.tokens == 1 && c->rope.tensor[0].heads > c->k.heads;
 }
 
 /* Strides as cuDNN compares them: of dimensions of one element they mean nothing. */
@@ -144,6 +151,9 @@ static rope_status place_inputs(dnn_layout *l, int backward, char *reason) {
         status = place(l, DNN_OUT, c->out, c->out_stride, reason);
     if (status != ROPE_OK || !c->lse)
         return status;
+    if (!backward && has_no_lse(c))
+        return decline(reason, "lse of one query, by %lld heads for %lld of keys; allowed is NULL",
+                       (long long)c->rope.tensor[0].heads, (long long)c->k.heads);
     const int64_t lse[4] = {c->lse_stride[0], c->lse_stride[1], c->lse_stride[2], 1};
     return place(l, DNN_LSE, backward ? NULL : c->lse, lse, reason);
 }
@@ -379,6 +389,8 @@ void dnn_call_of(const rope_attention_problem *p, const rope_attention_bounds *b
     set_operand(&c->v, data, b->k_heads, p->v_head_dim, p, c->k_tokens);
     c->table_pages = p->cache ? (c->k_tokens - 1) / p->page_size + 1 : 0;
     c->pages = c->table_pages * (b->sequences ? b->sequences : b->batch ? b->batch : 1);
+    if (has_no_lse(c))
+        c->lse = NULL;
     call->dout = data;
     const int64_t q = b->tokens * b->q_heads;
     for (int d = 0; d < 4; d++) {

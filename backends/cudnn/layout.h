@@ -42,6 +42,6 @@ void dnn_call_of(const rope_attention_problem *problem, const rope_attention_bou
                  int lengths, rope_attention_backward_call *call);
 
 /* Why cuDNN's attention has no such mask, cache or type; NULL where it may. */
-const char *dnn_problem_decline(const rope_attention_problem *problem);
+const char *dnn_problem_decline(const rope_attention_problem *problem, int backward);
 
 #endif

@@ -5,6 +5,7 @@
 #include "bench/attention/rows.h"
 #include "bench/output/message.h"
 #include "bench/random.h"
+#include "bench/workload/workload_set.h"
 #include "tests/oracle/oracle.h"
 
 #include <math.h>
@@ -123,10 +124,15 @@ bool attention_check(workload *w, bool whole, check_result *result, double *rms)
     }
     if (!got || result->refused)
         return got != NULL;
+    const workload_call *last = &w->calls[w->parts - 1]; /* the backward, where there is one */
     const rope_attention_args host = attention_args_on(s, &s->host, s->data, between, got);
     const rope_attention_backward_args backward =
         attention_backward_args_on(s, &host, s->data, between, got);
-    attention_rows rows = {.o = {&s->alone, &host}, .out = host.out.data, .result = result};
+    attention_rows rows = {.o = {&s->alone, &host},
+                           .out = host.out.data,
+                           .result = result,
+                           .by_heads = s->o->q_heads > s->o->k_heads &&
+                                       strncmp(workload_kernel(last), "cudnn:", 6) == 0};
     compare_rows(s, &backward, &rows, whole);
     if (rms)
         *rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;

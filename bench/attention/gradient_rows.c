@@ -32,7 +32,7 @@ static void compare_elements(head_state *h, int32_t tensor, const rope_attention
         /* laid out as q, k and v */
         const int64_t at = oracle_attention_at(o, &h->s, like, i, head, e).at;
         check_element(h->r->result, dtype, &place, oracle_load(dtype, gradient->data, at),
-                      sums[e].value, oracle_sum_bound(dtype, &sums[e]));
+                      sums[e].value, oracle_sum_bound(dtype, &sums[e], !of_q && h->r->by_heads));
     }
 }
 

@@ -12,6 +12,7 @@ typedef struct attention_rows {
     oracle_attention o;
     const char *out; /* element 0 */
     check_result *result;
+    bool by_heads;        /* gradients of keys are sums of those of query heads, rounded to dtype */
     double error, weight; /* sums of squares: of errors, and of sum p |v| */
     bool no_memory;
 } attention_rows;

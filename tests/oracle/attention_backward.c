@@ -166,9 +166,12 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
                            : 0;
 }
 
-double oracle_sum_bound(int32_t dtype, const oracle_sum *sum) {
+double oracle_sum_bound(int32_t dtype, const oracle_sum *sum, int by_heads) {
     const oracle_format *format = oracle_format_of(dtype);
-    const double exact = sum->error + sum->flushed +
+    const double apart = by_heads ? format->unit * (sum->magnitude + sum->error) +
+                                        (double)sum->terms * format->tiny
+                                  : 0,
+                 exact = sum->error + sum->flushed + apart +
                          UNIT * ((double)sum->terms + 8) * sum->magnitude +
                          (double)sum->terms * 0x1p-148;
     /* fp32 has no room for it, with the scale in each term or behind the sum */

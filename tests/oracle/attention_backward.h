@@ -37,7 +37,8 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
                                      int64_t head, const oracle_heads *heads,
                                      const oracle_results *results, const oracle_gradients *to);
 
-/* How far an element may be off that is a sum rounded to a type: docs/numerics.md. */
-double oracle_sum_bound(int32_t dtype, const oracle_sum *sum);
+/* How far an element may be off that is a sum rounded to a type, with `by_heads` of sums of query
+ * heads that are so rounded themselves: docs/numerics.md. */
+double oracle_sum_bound(int32_t dtype, const oracle_sum *sum, int by_heads);
 
 #endif
