@@ -338,14 +338,13 @@ static bool write_to(FILE *file, const tune_run *run) {
     return done && fputs("]}\n", file) >= 0;
 }
 
-/* mode: "a" to see whether the file may be written. */
-static bool write_table(const tune_run *run, const options *o, const char *mode) {
-    FILE *file = fopen(o->output, mode);
-    bool done = file && (*mode == 'a' || write_to(file, run));
+static bool write_table(const tune_run *run, const options *o) {
+    FILE *file = fopen(o->output, "w");
+    bool done = file && write_to(file, run);
     if (file && fclose(file) != 0)
         done = false;
     if (!done)
-        message("--output is \"%.200s\"; allowed is a file that can be written", o->output);
+        message("--output is \"%.200s\", which cannot be written", o->output);
     return done;
 }
 
@@ -357,7 +356,7 @@ static bool tune_cases(tune_run *run, const options *o) {
         done = tune_case(run, &run->cases[i]);
     if (interrupted())
         message("interrupted; --output has what was measured");
-    const bool written = (!done && !run->points->child) || write_table(run, o, "w");
+    const bool written = (!done && !run->points->child) || write_table(run, o);
     cJSON_Delete(run->points);
     for (int32_t i = 0; i < run->device_count; i++)
         rope_device_close(run->devices[i]);
@@ -370,8 +369,7 @@ int command_tune(options *o) {
         message("--output is not given; allowed is a file, which ROPE_TUNING may then name");
         return EXIT_ENVIRONMENT;
     }
-    const bool done = run && target_open(&run->t, o) && list_cases(run, o) &&
-                      write_table(run, o, "a") && tune_cases(run, o);
+    const bool done = run && target_open(&run->t, o) && list_cases(run, o) && tune_cases(run, o);
     if (run)
         target_close(&run->t);
     return done ? EXIT_OK : interrupted() ? EXIT_CHECK_FAILED : EXIT_ENVIRONMENT;

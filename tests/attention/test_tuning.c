@@ -42,16 +42,6 @@ static const char *file_of(const char *text) {
 
 static const char forward[] = "attention", backward[] = "attention_backward";
 
-/* The first kernel and another one; 0 where there is one alone. */
-static int two_kernels(const char *operation, const char *name[2]) {
-    int32_t count = 0;
-    while (device_kernel_of(operation, count))
-        count++;
-    name[0] = device_kernel_of(operation, 0);
-    name[1] = count > 1 ? device_kernel_of(operation, count - 1) : NULL;
-    return count > 1;
-}
-
 static rope_attention_desc desc_of(int32_t dtype) {
     rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
     desc.rope.dtype = dtype;
@@ -59,6 +49,26 @@ static rope_attention_desc desc_of(int32_t dtype) {
     desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
     device_choose(&desc.rope);
     return desc;
+}
+
+static rope_status plan_of(const char *operation, const rope_attention_desc *desc,
+                           rope_plan **plan) {
+    return operation == backward ? rope_attention_backward_plan_create(desc, plan)
+                                 : rope_attention_plan_create(desc, plan);
+}
+
+/* The first and the last kernel that takes a dtype; 0 where there is one alone. */
+static int two_kernels(const char *operation, int32_t dtype, const char *name[2]) {
+    rope_attention_desc desc = desc_of(dtype);
+    int32_t count = 0;
+    for (int32_t i = 0; (desc.rope.kernel = device_kernel_of(operation, i)); i++) {
+        rope_plan *plan;
+        if (plan_of(operation, &desc, &plan) != ROPE_OK)
+            continue;
+        rope_plan_destroy(plan);
+        name[count++ > 0] = desc.rope.kernel;
+    }
+    return count > 1;
 }
 
 /* The text of a table, to which points are added. */
@@ -165,7 +175,7 @@ TEST(tuning, calls_take_the_kernel_of_the_nearest_point) {
     unsigned char *memory = malloc(BYTES);
     test_random random = random_stream(test_seed(), 5);
     rope_plan *plan;
-    if (!two_kernels(forward, name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
     for (int i = 0; i < ELEMENTS; i++)
         oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
@@ -188,7 +198,7 @@ TEST(tuning, calls_take_the_kernel_of_the_nearest_point) {
 /* Of a problem that the table does not speak of, of a kernel by name, and without a table. */
 TEST(tuning, the_first_kernel_is_taken_where_no_point_counts) {
     const char *name[2];
-    if (!two_kernels(forward, name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
     const char *table = file_of(table_of(forward, name[1], name[1]));
     for (int i = 0; i < 4; i++) {
@@ -212,7 +222,7 @@ TEST(tuning, the_environment_names_a_table) {
     static unsigned char memory[BYTES];
     rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_plan *plan;
-    if (!two_kernels(forward, name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
     setenv("ROPE_TUNING", file_of(table_of(forward, name[1], name[1])), 1);
     CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
@@ -250,8 +260,7 @@ TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
         char *bits = strstr(end_table(), "16");
         memcpy(bits, "32", 2);
         desc.tuning = file_of(text);
-        CHECK_STATUS(ROPE_OK, (i ? rope_attention_backward_plan_create
-                                 : rope_attention_plan_create)(&desc, &plan));
+        CHECK_STATUS(ROPE_OK, plan_of(operation, &desc, &plan));
         CHECK(strstr(rope_plan_report(plan), "is the table by which calls choose"), "%s",
               rope_plan_report(plan));
         CHECK(!strchr(rope_plan_kernel(plan), ','), "%s: %s", rope_plan_kernel(plan),
@@ -333,7 +342,7 @@ TEST(tuning, calls_of_the_backward_take_the_kernel_of_the_nearest_point) {
     unsigned char *memory = calloc(1, GRADIENT_BYTES);
     test_random random = random_stream(test_seed(), 6);
     rope_plan *plan;
-    if (!two_kernels(backward, name))
+    if (!two_kernels(backward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
     for (int i = 0; i < (GRADIENT_BYTES - 4 * HEADS * MOST) / 2; i++)
         oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
@@ -362,13 +371,8 @@ TEST(tuning, every_point_counts) {
     enum { BATCHES = 12, TOKENS = 8 };
     const char *name[2];
     unsigned char *memory = calloc(1, BYTES);
-    int32_t count = 0;
-    while (device_kernel_of(forward, count))
-        count++;
-    if (count < 2)
+    if (!two_kernels(forward, ROPE_F16, name))
         SKIP("%s has one kernel", device_backend());
-    for (int i = 0; i < 2; i++)
-        name[i] = device_kernel_of(forward, count - 1 - i); /* the first may be of bf16 alone */
     begin_table();
     for (int i = 0; i < BATCHES * TOKENS; i++)
         add_point(forward, DIM, 1 + i / TOKENS, 1 + i % TOKENS, "", name[i * 5 % 7 % 2]);
