@@ -11,7 +11,7 @@
 /* Host and device memory of one workload, as of workload.c. */
 #define SLABS 5
 /* Bytes of a set that are given from the host where nothing is checked. */
-#define GIVEN_BYTES ((size_t)64 << 20)
+#define GIVEN_BYTES ((size_t)8 << 20)
 
 /* Pages of the cache, those of a sequence one after the other in the table. */
 static int64_t table_pages(const options *o) {

@@ -28,7 +28,7 @@
 #define MOST_SECONDS 2.0
 #define SLOW 20
 /* As many times as long as the fastest by one look: there are no more. */
-#define BEHIND 1.5
+#define BEHIND 1.3
 /* Another kernel than the first is taken where it saves as much: less is the noise of a machine. */
 #define WORTH 0.01
 /* A quick run leaves out what takes more floating-point operations, and does not fill caches anew.
@@ -124,9 +124,9 @@ static void note_least(race *c, double seconds) {
     c->least = c->least == 0 || seconds < c->least ? seconds : c->least;
 }
 
-/* Seconds of one run. A kernel that does not take the call is left out; another error is told and
- * gives false. */
-static bool look(race *c, rival *r) {
+/* Seconds of one run. A kernel that does not take the call is left out; so is, after a message, one
+ * that fails. */
+static void look(race *c, rival *r) {
     rope_timing timing = {.struct_size = sizeof timing,
                           .kind = ROPE_TIME_KERNEL,
                           .graph = 1,
@@ -136,19 +136,16 @@ static bool look(race *c, rival *r) {
                           .args_count = c->w.set_count,
                           .workspace = r->call->workspace};
     const rope_status status = rope_time(r->of->device, &timing);
-    if (status == ROPE_ERROR_UNSUPPORTED) {
+    if (status == ROPE_ERROR_UNSUPPORTED || !succeeded(status, r->of->kernel)) {
         r->call = NULL;
-        c->declined++;
-        return true;
+        r->seconds = 0;
+        return;
     }
-    if (!succeeded(status, "time"))
-        return false;
     double *rate = &r->of->rate[width_of(&c->w)];
     r->seconds = timing.seconds;
     r->least = r->looks && r->least < r->seconds ? r->least : r->seconds;
     *rate = c->w.flops > *rate * r->seconds ? c->w.flops / r->seconds : *rate;
     note_least(c, r->seconds);
-    return true;
 }
 
 /* Runs that make a look long enough and visit all sets, unless that takes much longer. */
@@ -159,13 +156,12 @@ static int64_t iterations_for(const race *c, double seconds) {
 }
 
 /* The first run of each, by which it is left out or its next look is as long as the others'. */
-static bool look_first(race *c) {
-    for (int32_t i = 0; i < c->count; i++)
-        if (interrupted() || !look(c, &c->rivals[i]))
-            return false;
+static void look_first(race *c) {
+    for (int32_t i = 0; i < c->count && !interrupted(); i++)
+        look(c, &c->rivals[i]);
     const double most = SLOW * c->least;
     c->least = 0;
-    for (int32_t i = 0; i < c->count; i++) {
+    for (int32_t i = 0; i < c->count && !interrupted(); i++) {
         rival *r = &c->rivals[i];
         if (!r->call || r->seconds > most) {
             r->call = NULL;
@@ -174,23 +170,29 @@ static bool look_first(race *c) {
             note_least(c, r->seconds);
         } else {
             r->iterations = iterations_for(c, r->seconds);
-            if (interrupted() || !look(c, r))
-                return false;
+            look(c, r);
         }
     }
-    return true;
+}
+
+static bool may_win(const race *c, const rival *r) {
+    return r->call && r->least <= BEHIND * c->least;
 }
 
 /* The median of each that is not far behind, in rounds, so that a drifting clock is everyone's. */
-static bool look_in_rounds(race *c, int64_t rounds) {
+static void look_in_rounds(race *c, int64_t rounds) {
     const double begin = now();
+    int32_t left = 0;
+    for (int32_t i = 0; i < c->count; i++)
+        left += may_win(c, &c->rivals[i]);
+    if (left < 2)
+        return;
     for (int64_t round = 0; round < rounds && (round == 0 || now() - begin < CASE_SECONDS); round++)
-        for (int32_t i = 0; i < c->count; i++) {
+        for (int32_t i = 0; i < c->count && !interrupted(); i++) {
             rival *r = &c->rivals[round % 2 ? c->count - 1 - i : i];
-            if (!r->call || r->seconds > LONG_SECONDS || r->least > BEHIND * c->least)
+            if (!may_win(c, r) || r->seconds > LONG_SECONDS)
                 continue;
-            if (interrupted() || !look(c, r))
-                return false;
+            look(c, r);
             if (r->call)
                 r->samples[r->looks++] = r->seconds;
         }
@@ -200,7 +202,6 @@ static bool look_in_rounds(race *c, int64_t rounds) {
         if (r->looks)
             r->seconds = r->samples[r->looks / 2];
     }
-    return true;
 }
 
 /* --- a case --- */
@@ -279,11 +280,15 @@ static void show(const tune_run *run, const bench_case *c, const race *of, const
 /* The point of a case, unless there is no choice. False after a message or SIGINT. */
 static bool tune_case(tune_run *run, const bench_case *c) {
     race *of = calloc(1, sizeof *of);
+    const rival *best = NULL;
     bool done = of && add_rivals(run, &c->o, of);
-    const bool chooses = done && of->count && run->kernel_count[c->o.backward] - of->declined > 1;
-    done = done && (!chooses || (look_first(of) && look_in_rounds(of, c->o.rounds)));
-    const rival *best = done && chooses ? fastest_of(of) : NULL;
-    if (best)
+    if (done && of->count && run->kernel_count[c->o.backward] - of->declined > 1) {
+        look_first(of);
+        look_in_rounds(of, c->o.rounds);
+        best = fastest_of(of);
+    }
+    done = done && !interrupted();
+    if (done && best)
         cJSON_AddItemToArray(run->points, point_of(best, operations[c->o.backward]));
     if (done)
         show(run, c, of, best);
@@ -300,7 +305,7 @@ static bool list_cases(tune_run *run, options *o) {
         run->t.info.memory_bytes > 0 ? (size_t)run->t.info.memory_bytes / 8 : SIZE_MAX;
     int32_t kept = 0;
     if (o->rounds == 0)
-        o->rounds = o->quick ? 3 : 7;
+        o->rounds = o->quick ? 3 : gpu ? 5 : 7;
     o->attends.tuning = "";
     run->cases = pool_alloc(o->pool, SUITE_CASES_MOST, sizeof *run->cases);
     run->count = run->cases ? suite_expand_tuning(o, gpu, run->cases) : -1;

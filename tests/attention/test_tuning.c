@@ -82,14 +82,14 @@ static void begin_table(void) {
 
 /* more: fields that may be left out, each with a comma behind it. */
 static void add_point(const char *operation, int head_dim, int batch, int tokens, const char *more,
-                      const char *kernel) {
+                      const char *backend, const char *kernel) {
     used += (size_t)snprintf(
         text + used, sizeof text - used,
         "%s{\"operation\": \"%s\", \"bits\": 16, \"head_dim\": %d, \"mask\": \"causal\", "
         "\"cache\": \"none\", \"batch\": %d, \"tokens\": %d, \"q_heads\": 2, \"k_heads\": 1, "
         "%s\"kernel\": \"%s:%s\"}",
-        text[used - 1] == '[' ? "" : ", ", operation, head_dim, batch, tokens, more,
-        device_backend(), kernel);
+        text[used - 1] == '[' ? "" : ", ", operation, head_dim, batch, tokens, more, backend,
+        kernel);
 }
 
 static const char *end_table(void) {
@@ -101,13 +101,13 @@ static const char *end_table(void) {
 /* Points of a few tokens with one kernel, and of many with the other. */
 static const char *table_of(const char *operation, const char *few, const char *many) {
     begin_table();
-    add_point(operation, DIM, 1, 4, "", few);
+    add_point(operation, DIM, 1, 4, "", device_backend(), few);
     add_point(operation, DIM, 1, 64, "\"window\": 64, \"k_tokens\": 64, \"v_head_dim\": 64, ",
-              many);
+              device_backend(), many);
     /* of other problems */
-    add_point(operation, 2 * DIM, 1, 64, "", few);
-    add_point(operation, DIM, 1, 64, "\"v_head_dim\": 32, ", few);
-    add_point(operation == forward ? backward : forward, DIM, 1, 64, "", few);
+    add_point(operation, 2 * DIM, 1, 64, "", device_backend(), few);
+    add_point(operation, DIM, 1, 64, "\"v_head_dim\": 32, ", device_backend(), few);
+    add_point(operation == forward ? backward : forward, DIM, 1, 64, "", device_backend(), few);
     return end_table();
 }
 
@@ -256,7 +256,7 @@ TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
         rope_plan *plan;
         const char *operation = i ? backward : forward;
         begin_table();
-        add_point(operation, DIM, 1, 4, "", on_gpu ? "tiles" : "amx");
+        add_point(operation, DIM, 1, 4, "", device_backend(), on_gpu ? "tiles" : "amx");
         char *bits = strstr(end_table(), "16");
         memcpy(bits, "32", 2);
         desc.tuning = file_of(text);
@@ -267,6 +267,46 @@ TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
               rope_plan_report(plan));
         rope_plan_destroy(plan);
     }
+}
+
+/* As cuDNN's, beside those of CUDA. */
+TEST(tuning, kernels_of_another_backend_that_has_the_device) {
+    static const char other[] = "cudnn", kernel[] = "sdpa";
+    rope_device_info has = {.struct_size = sizeof has}, own = {.struct_size = sizeof own};
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_device *device;
+    rope_plan *plan, *alone;
+    rope_attention_args args;
+    if (device_is_provider() || rope_device_open(other, desc.rope.device, &device) != ROPE_OK)
+        SKIP("no other backend has the device of %s", device_backend());
+    CHECK_STATUS(ROPE_OK, rope_device_get(device, &has));
+    CHECK_STATUS(ROPE_OK, rope_device_get(device_open(), &own));
+    rope_device_close(device);
+    if (strcmp(has.name, own.name) != 0)
+        SKIP("no other backend has the device of %s", device_backend());
+    unsigned char *memory = calloc(1, BYTES);
+    test_random random = random_stream(test_seed(), 7);
+    for (int i = 0; i < ELEMENTS; i++)
+        oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
+    begin_table();
+    add_point(forward, DIM, 1, 4, "", device_backend(), device_kernel_of(forward, 0));
+    add_point(forward, DIM, 1, 64, "", other, kernel);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    desc.rope.backend = other;
+    desc.tuning = "";
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    check_kernel(plan, memory, 4, device_kernel_of(forward, 0));
+    arguments(&args, memory, MOST);
+    CHECK(strcmp(rope_plan_kernel_of(plan, &args), "cudnn:sdpa") == 0, "%s",
+          rope_plan_report(plan));
+    unsigned char *got = run(plan, memory, MOST), *expected = run(alone, memory, MOST);
+    CHECK(memcmp(got, expected, BYTES) == 0, "not the bits of %s", rope_plan_kernel(alone));
+    free(got);
+    free(expected);
+    free(memory);
+    rope_plan_destroy(plan);
+    rope_plan_destroy(alone);
 }
 
 /* --- the backward --- */
@@ -375,7 +415,8 @@ TEST(tuning, every_point_counts) {
         SKIP("%s has one kernel", device_backend());
     begin_table();
     for (int i = 0; i < BATCHES * TOKENS; i++)
-        add_point(forward, DIM, 1 + i / TOKENS, 1 + i % TOKENS, "", name[i * 5 % 7 % 2]);
+        add_point(forward, DIM, 1 + i / TOKENS, 1 + i % TOKENS, "", device_backend(),
+                  name[i * 5 % 7 % 2]);
     const char *file = file_of(end_table());
     for (int d = 0; d < 2; d++) {
         rope_attention_desc desc = desc_of(d ? ROPE_BF16 : ROPE_F16);
