@@ -370,6 +370,7 @@ static bool tune_cases(tune_run *run, const options *o) {
 
 int command_tune(options *o) {
     tune_run *run = pool_alloc(o->pool, 1, sizeof *run);
+    interrupt_catch();
     if (!o->output) {
         message("--output is not given; allowed is a file, which ROPE_TUNING may then name");
         return EXIT_ENVIRONMENT;

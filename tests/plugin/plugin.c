@@ -266,8 +266,10 @@ static rope_status greedy_workspace(const void *problem, const void *kernel, con
 
 static rope_status greedy_run(const void *problem, const void *kernel, const void *call,
                               void *workspace, void *stream) {
+    static int calls;
     (void)problem, (void)kernel, (void)call, (void)workspace, (void)stream;
-    return host->fail(ROPE_ERROR_INVALID_VALUE, "greedy's workspace is too small");
+    return host->fail(calls++ % 2 ? ROPE_ERROR_INVALID_VALUE : ROPE_ERROR_OVERFLOW,
+                      "greedy's workspace is too small");
 }
 
 static rope_status broken_bind(const rope_candidate *self, const void *problem, int32_t device,
