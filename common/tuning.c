@@ -158,7 +158,7 @@ static void keep_point(rope_tuning *tuning, const rope_shape *shape, const int64
 static rope_status read_point(const table *t, int32_t index, const char *point,
                               const rope_shape *shape, const int64_t *values, rope_tuning *tuning) {
     const char *found[ROPE_SHAPE_MOST];
-    int64_t own[ROPE_SHAPE_MOST];
+    int64_t own[ROPE_SHAPE_MOST] = {0};
     char name[64];
     int is_same = 1;
     find_fields(point, shape, found);
