@@ -169,7 +169,9 @@ rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspa
     const rope_bound_kernel *kernel = rope_plan_kernel_for(plan, call), *first = &plan->first;
     const rope_status status =
         kernel->candidate->run(plan->problem, kernel->kernel, call, workspace, stream);
-    return status == ROPE_ERROR_UNSUPPORTED && kernel != first
+    const int declines = status == ROPE_ERROR_UNSUPPORTED || status == ROPE_ERROR_OVERFLOW ||
+                         status == ROPE_ERROR_INVALID_VALUE;
+    return declines && kernel != first
                ? first->candidate->run(plan->problem, first->kernel, call, workspace, stream)
                : status;
 }
@@ -201,9 +203,13 @@ rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_
         return rope_fail_null(plan ? "bytes" : "plan");
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
     for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
+        const rope_bound_kernel *kernel = &plan->tuning->kernels[i];
         size_t one;
-        status = workspace_of(plan, &plan->tuning->kernels[i], bounds, &one);
-        *bytes = one > *bytes ? one : *bytes;
+        if (workspace_of(plan, kernel, bounds, &one) != ROPE_OK)
+            rope_log(ROPE_LOG_CANDIDATE, "%s has no calls of these bounds: %s", kernel->name,
+                     rope_last_error());
+        else if (one > *bytes)
+            *bytes = one;
     }
     return status;
 }
@@ -239,12 +245,14 @@ int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entr
         plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK || empty)
         return 0;
     plan->shape->fill(plan->problem, call, values);
+    int32_t count = 0;
     for (int32_t i = 0; i < plan->shape->count; i++) {
         const rope_shape_field *field = &plan->shape->fields[i];
-        entries[i] = (rope_shape_entry){
-            field->name, field->texts ? field->texts[values[i] - 1] : NULL, values[i]};
+        if (!field->like || values[i] != values[field->like - 1])
+            entries[count++] = (rope_shape_entry){
+                field->name, field->texts ? field->texts[values[i] - 1] : NULL, values[i]};
     }
-    return plan->shape->count;
+    return count;
 }
 
 const char *rope_plan_report(const rope_plan *plan) {

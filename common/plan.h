@@ -56,7 +56,8 @@ void rope_plan_tuning_release(rope_plan *plan);
 /* The kernel of a call. */
 const rope_bound_kernel *rope_plan_kernel_for(const rope_plan *plan, const void *call);
 
-/* Runs a call, already read, by its kernel, or by the first where that does not take it. */
+/* Runs a call, already read, by its kernel, or by the first where that does not take it or its
+ * workspace. */
 rope_status rope_plan_run(const rope_plan *plan, const void *call, void *workspace, void *stream);
 
 /* As rope_plan_apply, on `stream` unless that is NULL. */

@@ -8,21 +8,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether another backend than the plan's has the plan's device. */
+static int serves(const rope_backend *backend, const rope_plan *plan,
+                  const rope_device_info *device, char *reason) {
+    char said[ROPE_REASON_SIZE] = "it has another device";
+    rope_device_info info = {.struct_size = sizeof info};
+    int32_t count = 0;
+    const int has = backend->device_count(&count, said) == ROPE_OK && plan->device < count &&
+                    backend->device_info(plan->device, &info) == ROPE_OK &&
+                    strcmp(info.name, device->name) == 0;
+    if (!has)
+        snprintf(reason, ROPE_REASON_SIZE, "declined: %.140s", said);
+    return has;
+}
+
 /* The candidate of a name: of the plan's backend, or of another one for the same device. */
 static const rope_candidate *find(const rope_plan *plan, const rope_device_info *device,
-                                  const char *name) {
+                                  const char *name, char *reason) {
     const char *separator = strchr(name, ':');
-    const size_t length = (size_t)(separator - name);
-    const rope_backend *backend = plan->backend;
-    for (int32_t i = 0;
-         backend && (strlen(backend->name) != length || strncmp(backend->name, name, length) != 0);)
-        backend = i < rope_registry_count() ? rope_registry_entry(i++)->backend : NULL;
-    rope_device_info info = {.struct_size = sizeof info};
-    if (!backend ||
-        (backend != plan->backend && (backend->device_info(plan->device, &info) != ROPE_OK ||
-                                      strcmp(info.name, device->name) != 0)))
-        return NULL;
+    const rope_entry *entry = rope_registry_find(name, (size_t)(separator - name));
+    const rope_backend *backend = entry ? entry->backend : NULL;
     const rope_candidate *candidate;
+    snprintf(reason, ROPE_REASON_SIZE, "declined: there is none of this name");
+    if (!backend || (backend != plan->backend && !serves(backend, plan, device, reason)))
+        return NULL;
     for (int32_t i = 0; (candidate = rope_candidate_of(backend, plan->operation->name, i)); i++)
         if (strcmp(candidate->name, separator + 1) == 0)
             return candidate;
@@ -33,10 +42,10 @@ static const rope_candidate *find(const rope_plan *plan, const rope_device_info 
 static rope_status prepare(rope_plan *plan, const rope_device_info *device, int32_t index) {
     rope_bound_kernel *kernel = &plan->tuning->kernels[index];
     const char *name = plan->tuning->table.kernels[index];
-    char reason[ROPE_REASON_SIZE] = "declined: there is none of this name";
+    char reason[ROPE_REASON_SIZE];
     if (strcmp(name, plan->first.name) == 0)
         return ROPE_OK;
-    const rope_candidate *candidate = find(plan, device, name);
+    const rope_candidate *candidate = find(plan, device, name, reason);
     rope_status status =
         candidate ? rope_plan_bind(plan, candidate, kernel, reason) : ROPE_DECLINED;
     if (status == ROPE_OK) {

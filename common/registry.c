@@ -111,8 +111,7 @@ static rope_status try_entry(const rope_entry *entry, int32_t device, char *text
     return status;
 }
 
-/* The entry of a name, opened; NULL where none has it. */
-static const rope_entry *find(const char *name, size_t length) {
+const rope_entry *rope_registry_find(const char *name, size_t length) {
     pthread_once(&found, find_all);
     for (int32_t i = 0; i < entry_count; i++)
         if (strlen(entries[i].name) == length && strncmp(entries[i].name, name, length) == 0)
@@ -166,7 +165,7 @@ rope_status rope_registry_choose(const char *names, int32_t device, const rope_b
         size_t length = strcspn(name, ",");
         if (length == 4 && strncmp(name, "auto", 4) == 0)
             return choose_auto(device, backend);
-        const rope_entry *entry = find(name, length);
+        const rope_entry *entry = rope_registry_find(name, length);
         if (entry) {
             status = try_entry(entry, device, text, sizeof text);
         } else {

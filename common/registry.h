@@ -24,6 +24,9 @@ const rope_backend *rope_registry_opened(int32_t index);
 int32_t rope_registry_count(void);
 const rope_entry *rope_registry_entry(int32_t index);
 
+/* The entry of a name, opened; NULL where none has it. */
+const rope_entry *rope_registry_find(const char *name, size_t length);
+
 /*
  * The backend that a name, a comma list or "auto" stands for; NULL asks ROPE_BACKEND. The first of
  * the list with a device wins, and what stands behind it is not opened; when none has one, the

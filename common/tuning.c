@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "common/tuning.h"
 
 #include "common/json.h"
@@ -8,35 +9,51 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { MOST_BYTES = 1 << 24 };
+/* Distances are summed side by side; a place beyond every other is of no point. */
+enum { POINTS_AT_ONCE = 32, NO_PLACE = INT16_MAX / ROPE_SHAPE_MOST };
+_Static_assert((int)NO_PLACE > 2 * 8 * 64, "farther than places lie apart");
 _Static_assert(ROPE_TUNED_KERNELS == 8, "read_kernel says so");
 
 /* --- distance --- */
 
 /* The logarithm of a value in eighths of an octave. */
-static int32_t place_of(int64_t value) {
+static int16_t place_of(int64_t value) {
     if (value < 1)
         return 0;
     const int octave = 63 - __builtin_clzll((unsigned long long)value);
-    return 8 * (octave + 1) +
-           (int32_t)(octave >= 3 ? value >> (octave - 3) & 7 : value << (3 - octave) & 7);
+    return (int16_t)(8 * (octave + 1) +
+                     (int)(octave >= 3 ? value >> (octave - 3) & 7 : value << (3 - octave) & 7));
 }
 
+static int16_t apart(int16_t a, int16_t b) {
+    return (int16_t)(a > b ? a - b : b - a);
+}
+
+/* Of exact fields all points have the call's values. */
 int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
                             const int64_t *values) {
-    int32_t place[ROPE_SHAPE_MOST], nearest = 0, least = INT32_MAX;
+    int16_t own[ROPE_SHAPE_MOST], least = INT16_MAX;
+    int32_t fields = 0, nearest = 0;
     for (int32_t f = 0; f < shape->count; f++)
-        place[f] = place_of(values[f]);
-    for (int32_t i = 0; i < tuning->point_count; i++) {
-        const rope_tuning_point *point = &tuning->points[i];
-        int32_t distance = 0;
-        for (int32_t f = 0; f < shape->count; f++)
-            distance += abs(place[f] - point->place[f]);
-        if (distance < least) {
-            least = distance;
-            nearest = point->kernel;
+        if (!shape->fields[f].exact)
+            own[fields++] = place_of(values[f]);
+    for (int32_t first = 0; first < tuning->point_count; first += POINTS_AT_ONCE) {
+        int16_t distance[POINTS_AT_ONCE] = {0}, smallest = INT16_MAX;
+        for (int32_t f = 0; f < fields; f++) {
+            const int16_t *places = tuning->places + f * tuning->room + first, place = own[f];
+            for (int32_t i = 0; i < POINTS_AT_ONCE; i++)
+                distance[i] = (int16_t)(distance[i] + apart(places[i], place));
         }
+        for (int32_t i = 0; i < POINTS_AT_ONCE; i++)
+            smallest = distance[i] < smallest ? distance[i] : smallest;
+        for (int32_t i = 0; smallest < least; i++)
+            if (distance[i] == smallest) {
+                least = smallest;
+                nearest = tuning->fastest[first + i];
+            }
     }
     return nearest;
 }
@@ -58,13 +75,16 @@ static const char *member(const char *object, const char *name) {
     return NULL;
 }
 
-/* A string of an object that has room; empty where there is none. */
-static const char *text_of(const char *object, const char *name, char *room, size_t size) {
-    const char *value = member(object, name);
+/* A string that has room; empty where there is none. */
+static const char *copy_text(const char *value, char *room, size_t size) {
     room[0] = 0;
     if (value && rope_json_type(value) == JSON_STRING && rope_json_length(value) < size)
         rope_json_string(value, room);
     return room;
+}
+
+static const char *text_of(const char *object, const char *name, char *room, size_t size) {
+    return copy_text(member(object, name), room, size);
 }
 
 static rope_status wrong(const table *t, int32_t point, const char *field, const char *allowed) {
@@ -72,9 +92,29 @@ static rope_status wrong(const table *t, int32_t point, const char *field, const
                      point, allowed);
 }
 
-static rope_status read_value(const table *t, int32_t index, const char *point,
-                              const rope_shape_field *field, int64_t *value) {
-    const char *found = member(point, field->name);
+/* Values of a shape's fields in a point; NULL where it has none. */
+static void find_fields(const char *point, const rope_shape *shape, const char **found) {
+    char name[64];
+    for (int32_t f = 0; f < shape->count; f++)
+        found[f] = NULL;
+    for (json_entry e = rope_json_first(point); e.value; e = rope_json_next(e)) {
+        if (rope_json_length(e.name) >= sizeof name)
+            continue;
+        rope_json_string(e.name, name);
+        for (int32_t f = 0; f < shape->count; f++)
+            if (!found[f] && strcmp(shape->fields[f].name, name) == 0)
+                found[f] = e.value;
+    }
+}
+
+/* found: as find_fields gives it; values: of earlier fields. */
+static rope_status read_value(const table *t, int32_t index, const char *found,
+                              const rope_shape_field *field, const int64_t *values,
+                              int64_t *value) {
+    if (!found && field->like) {
+        *value = values[field->like - 1];
+        return ROPE_OK;
+    }
     if (!field->texts) {
         const double number =
             found && rope_json_type(found) == JSON_NUMBER ? rope_json_number(found) : -1;
@@ -84,45 +124,76 @@ static rope_status read_value(const table *t, int32_t index, const char *point,
         return ROPE_OK;
     }
     char text[32];
-    text_of(point, field->name, text, sizeof text);
+    copy_text(found, text, sizeof text);
     for (*value = 1; field->texts[*value - 1]; ++*value)
         if (strcmp(field->texts[*value - 1], text) == 0)
             return ROPE_OK;
     return wrong(t, index, field->name, "one of its names");
 }
 
-/* The number of a kernel's name, which a tuning has from now on. */
-static rope_status read_kernel(const table *t, int32_t index, const char *point,
-                               rope_tuning *tuning, int32_t *kernel) {
+/* The number of a kernel's name, which a tuning has from now on; -1 where it has no more room. */
+static int32_t number_of(rope_tuning *tuning, const char name[64]) {
+    int32_t kernel = 0;
+    while (kernel < tuning->kernel_count && strcmp(tuning->kernels[kernel], name) != 0)
+        kernel++;
+    if (kernel == ROPE_TUNED_KERNELS)
+        return -1;
+    if (kernel == tuning->kernel_count)
+        memcpy(tuning->kernels[tuning->kernel_count++], name, 64);
+    return kernel;
+}
+
+static void keep_point(rope_tuning *tuning, const rope_shape *shape, const int64_t *values,
+                       int32_t kernel) {
+    int16_t *place = tuning->places + tuning->point_count;
+    for (int32_t f = 0; f < shape->count; f++)
+        if (!shape->fields[f].exact) {
+            *place = place_of(values[f]);
+            place += tuning->room;
+        }
+    tuning->fastest[tuning->point_count++] = (unsigned char)kernel;
+}
+
+/* Checks a point, and keeps one of the problem. */
+static rope_status read_point(const table *t, int32_t index, const char *point,
+                              const rope_shape *shape, const int64_t *values, rope_tuning *tuning) {
+    const char *found[ROPE_SHAPE_MOST];
+    int64_t own[ROPE_SHAPE_MOST] = {0};
     char name[64];
+    int is_same = 1;
+    find_fields(point, shape, found);
+    for (int32_t f = 0; f < shape->count; f++) {
+        const rope_status status = read_value(t, index, found[f], &shape->fields[f], own, &own[f]);
+        if (status != ROPE_OK)
+            return status;
+        is_same &= !shape->fields[f].exact || own[f] == values[f];
+    }
     if (!strchr(text_of(point, "kernel", name, sizeof name), ':'))
         return wrong(t, index, "kernel", "a name as in \"cpu:avx512\"");
-    for (*kernel = 0; *kernel < tuning->kernel_count; ++*kernel)
-        if (strcmp(tuning->kernels[*kernel], name) == 0)
-            return ROPE_OK;
-    if (tuning->kernel_count == ROPE_TUNED_KERNELS)
+    if (!is_same)
+        return ROPE_OK;
+    const int32_t kernel = number_of(tuning, name);
+    if (kernel < 0)
         return wrong(t, index, "kernel", "one of at most 8 names of this problem");
-    memcpy(tuning->kernels[tuning->kernel_count++], name, sizeof name);
+    keep_point(tuning, shape, own, kernel);
     return ROPE_OK;
 }
 
-/* Keeps a point of the problem. */
-static rope_status read_point(const table *t, int32_t index, const char *point,
-                              const rope_shape *shape, const int64_t *values, rope_tuning *tuning) {
-    rope_tuning_point *kept = &tuning->points[tuning->point_count];
-    int is_same = 1;
-    for (int32_t f = 0; f < shape->count; f++) {
-        int64_t value = 0;
-        const rope_status status = read_value(t, index, point, &shape->fields[f], &value);
-        if (status != ROPE_OK)
-            return status;
-        is_same &= !shape->fields[f].exact || value == values[f];
-        kept->place[f] = place_of(value);
-    }
-    const rope_status status =
-        is_same ? read_kernel(t, index, point, tuning, &kept->kernel) : ROPE_OK;
-    tuning->point_count += status == ROPE_OK && is_same;
-    return status;
+static rope_status make_room(const table *t, const rope_shape *shape, int32_t points,
+                             rope_tuning *tuning) {
+    size_t fields = 0;
+    for (int32_t f = 0; f < shape->count; f++)
+        fields += !shape->fields[f].exact;
+    const size_t room = ((size_t)points / POINTS_AT_ONCE + 1) * POINTS_AT_ONCE;
+    tuning->places = calloc(room, fields * sizeof *tuning->places + 1);
+    if (!tuning->places)
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %d points of %.200s", points,
+                         t->origin);
+    for (size_t i = 0; i < fields * room; i++)
+        tuning->places[i] = NO_PLACE;
+    tuning->fastest = (unsigned char *)(tuning->places + fields * room);
+    tuning->room = (int32_t)room;
+    return ROPE_OK;
 }
 
 static rope_status read_points(const table *t, const char *operation, const rope_shape *shape,
@@ -133,21 +204,18 @@ static rope_status read_points(const table *t, const char *operation, const rope
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: points is not a list", t->origin);
     for (json_entry e = rope_json_first(points); e.value; e = rope_json_next(e))
         count++;
-    tuning->points = calloc((size_t)count + 1, sizeof *tuning->points);
-    if (!tuning->points)
-        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %d points of %.200s", count,
-                         t->origin);
-    for (json_entry e = rope_json_first(points); e.value; e = rope_json_next(e), index++) {
+    rope_status status = make_room(t, shape, count, tuning);
+    for (json_entry e = rope_json_first(points); e.value && status == ROPE_OK;
+         e = rope_json_next(e), index++) {
         char name[64];
         if (rope_json_type(e.value) != JSON_OBJECT)
-            return wrong(t, index, "what is there instead", "an object");
-        if (strcmp(text_of(e.value, "operation", name, sizeof name), operation) != 0)
-            continue;
-        const rope_status status = read_point(t, index, e.value, shape, values, tuning);
-        if (status != ROPE_OK)
-            return status;
+            status = wrong(t, index, "what is there instead", "an object");
+        else if (!*text_of(e.value, "operation", name, sizeof name))
+            status = wrong(t, index, "operation", "a name");
+        else if (strcmp(name, operation) == 0)
+            status = read_point(t, index, e.value, shape, values, tuning);
     }
-    return ROPE_OK;
+    return status;
 }
 
 static rope_status check_table(const char *origin, const char *text, size_t length, table *t) {
@@ -167,21 +235,24 @@ static rope_status check_table(const char *origin, const char *text, size_t leng
 
 /* field: what names the file. */
 static rope_status read_file(const char *field, const char *path, char **text, size_t *length) {
-    FILE *file = fopen(path, "rb");
+    struct stat found;
     *text = NULL;
+    *length = 0;
+    const int is_missing = stat(path, &found) != 0,
+              is_regular = !is_missing && S_ISREG(found.st_mode);
+    FILE *file = is_regular ? fopen(path, "rb") : NULL; /* a FIFO would block */
     if (!file)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is \"%.200s\": %s", field, path,
-                         strerror(errno));
-    const long size = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : 0;
-    const int fits = size > 0 && size <= MOST_BYTES;
-    rewind(file);
-    *text = fits ? malloc((size_t)size + 1) : NULL;
-    *length = *text ? fread(*text, 1, (size_t)size, file) : 0;
+                         is_missing || is_regular ? strerror(errno) : "no regular file");
+    const int fits = found.st_size > 0 && found.st_size <= MOST_BYTES;
+    *text = fits ? malloc((size_t)found.st_size + 1) : NULL;
+    *length = *text ? fread(*text, 1, (size_t)found.st_size, file) : 0;
     if (*text)
         (*text)[*length] = 0;
     fclose(file);
     if (fits && !*text)
-        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %ld bytes of %.200s", size, path);
+        return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %lld bytes of %.200s",
+                         (long long)found.st_size, path);
     return *length > 0 ? ROPE_OK
                        : rope_fail(ROPE_ERROR_INVALID_VALUE,
                                    "%s is \"%.200s\"; allowed is a file of 1 to %d bytes that "
@@ -227,7 +298,10 @@ static rope_status load_known(const rope_device_info *device, table *found) {
 
 static rope_status take(const table *t, const char *operation, const rope_shape *shape,
                         const int64_t *values, rope_tuning *tuning) {
-    snprintf(tuning->origin, sizeof tuning->origin, "%s", t->origin);
+    char device[100];
+    text_of(t->text, "device", device, sizeof device);
+    snprintf(tuning->origin, sizeof tuning->origin, "%.200s%s%s", t->origin, *device ? " of " : "",
+             device);
     const rope_status status = read_points(t, operation, shape, values, tuning);
     if (status != ROPE_OK)
         rope_tuning_release(tuning);
@@ -258,13 +332,16 @@ rope_status rope_tuning_load(const char *file, const rope_device_info *device,
 }
 
 void rope_tuning_release(rope_tuning *tuning) {
-    free(tuning->points);
+    free(tuning->places);
     memset(tuning, 0, sizeof *tuning);
 }
 
 int rope_tuning_is_valid(const char *value) {
-    FILE *file = fopen(value, "rb");
-    if (file)
-        fclose(file);
-    return file != NULL;
+    char *text;
+    size_t length;
+    table t;
+    const int is_valid = read_file("ROPE_TUNING", value, &text, &length) == ROPE_OK &&
+                         check_table(value, text, length, &t) == ROPE_OK;
+    free(text);
+    return is_valid;
 }

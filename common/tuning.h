@@ -12,6 +12,7 @@ typedef struct rope_shape_field {
     const char *name;
     const char *const *texts; /* of the values 1.., up to a NULL; NULL: tables have numbers */
     int32_t exact;            /* 1: a measured call of another value says nothing of this one */
+    int32_t like; /* 1 + an earlier field, whose value points have that leave this one out */
 } rope_shape_field;
 
 typedef struct rope_shape {
@@ -21,24 +22,22 @@ typedef struct rope_shape {
     void (*fill)(const void *problem, const void *call, int64_t *values);
 } rope_shape;
 
-/* A measured call: logarithms of its values, and its fastest kernel. */
-typedef struct rope_tuning_point {
-    int32_t place[ROPE_SHAPE_MOST];
-    int32_t kernel;
-} rope_tuning_point;
-
 /* What a table says of a problem. All 0: nothing. */
 typedef struct rope_tuning {
-    char origin[200];                     /* where the table is from */
+    char origin[320];                     /* where the table is from */
     char kernels[ROPE_TUNED_KERNELS][64]; /* "backend:kernel" */
     int32_t kernel_count, point_count;
-    rope_tuning_point *points;
+    int32_t room;           /* points that a field has memory for */
+    int16_t *places;        /* logarithms of a point's values: a row for each field that is not
+                               exact; of no point: beyond all others */
+    unsigned char *fastest; /* kernel of each point; of the same memory */
 } rope_tuning;
 
 /*
  * Reads the table of `file`, else of ROPE_TUNING, else the one known of the device or, where it has
  * none, of the one most like it. An empty file name asks for no table. `values` are the problem's.
- * Returns INVALID_VALUE where a table that was asked for cannot be read, or OUT_OF_MEMORY.
+ * Returns INVALID_VALUE where the table cannot be read or a point of the operation is malformed,
+ * whatever problem it is of, or OUT_OF_MEMORY.
  */
 rope_status rope_tuning_load(const char *file, const rope_device_info *device,
                              const char *operation, const rope_shape *shape, const int64_t *values,

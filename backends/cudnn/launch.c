@@ -50,6 +50,13 @@ static rope_status make_rotations(dnn_bound *bound, int backward, char *reason) 
     return dnn_rotation_make(&bound->transposed, bound->device, &bound->back, reason);
 }
 
+/* A capture cannot load them. */
+static gpuError_t load_kernels(void) {
+    const void *const kernels[] = {dnn_lists_kernel, dnn_rows_kernel, dnn_lse_kernel};
+    int32_t early;
+    return gpu_kernels_load(kernels, sizeof kernels / sizeof kernels[0], &early);
+}
+
 rope_status dnn_bind(const rope_candidate *self, const void *problem, int32_t device, void **kernel,
                      char *reason) {
     dnn_bound *bound = calloc(1, sizeof *bound);
@@ -62,11 +69,14 @@ rope_status dnn_bind(const rope_candidate *self, const void *problem, int32_t de
     gpuError_t error = gpuGetDeviceCount(&bound->devices);
     if (error == gpuSuccess)
         error = gpu_enter(device, &previous);
+    const int entered = error == gpuSuccess;
+    if (entered)
+        error = load_kernels();
     rope_status status = error == gpuSuccess ? ROPE_OK : gpu_refuse(error, reason);
-    if (status == ROPE_OK) {
+    if (status == ROPE_OK)
         status = probe(problem, device, self->data != NULL, reason);
+    if (entered)
         gpu_leave(device, previous);
-    }
     if (status == ROPE_OK)
         status = make_rotations(bound, self->data != NULL, reason);
     if (status == ROPE_OK)

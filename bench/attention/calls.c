@@ -114,7 +114,7 @@ static workload_call *begin(workload *w, const workload_call *made, char *rotate
         return NULL;
     const rope_status status = create(rotated ? &s->alone : &s->desc, &c->plan);
     w->declined = status == ROPE_ERROR_UNSUPPORTED;
-    if (!succeeded(status, "plan"))
+    if ((w->declined && s->by_kernel) || !succeeded(status, "plan"))
         return NULL;
     w->call_count++;
     *fixed = s->args;
@@ -218,6 +218,17 @@ static bool fill_results(const workload *w) {
     for (int64_t i = 0; filled && i < w->set_count; i++)
         filled = succeeded(rope_attention(w->calls[0].plan, &sets[i]), "rope_attention");
     return filled && succeeded(rope_device_synchronize(w->device), "rope_attention");
+}
+
+bool attention_add_forward(workload *w) {
+    return add_forward(w, NULL) && fill_results(w);
+}
+
+bool attention_add_kernel(workload *w, const char *backend, const char *kernel) {
+    attention_state *s = w->attention;
+    s->desc.rope.backend = backend;
+    s->desc.rope.kernel = kernel;
+    return s->o->backward ? add_backward(w, NULL) : add_forward(w, NULL);
 }
 
 bool attention_add_calls(workload *w) {

@@ -7,6 +7,11 @@
 /* Adds attention, with --backward its backward too; then, where it rotates, the steps: rope_apply,
  * both on its result, rope_apply of gradients. False after a message. */
 bool attention_add_calls(workload *w);
+/* Adds attention alone, by the first kernel that takes it, and runs it over every set. */
+bool attention_add_forward(workload *w);
+/* Adds attention, with --backward its backward, by a kernel of a backend that has the workload's
+ * device. False where it declines, and after a message. */
+bool attention_add_kernel(workload *w, const char *backend, const char *kernel);
 
 /* A set of arguments over memory of the device or the host. `rotated` NULL: the call itself, else
  * what lies between steps, of the call without a rotation. */

@@ -19,8 +19,9 @@ typedef struct attention_state {
     workload_array saved[ATTENTION_TENSORS]; /* rotated, for the backward */
     workload_array result[ATTENTION_RESULTS];
     size_t in_bytes, rotated_bytes, out_bytes;
-    char *data;    /* inputs of a set */
-    void *scratch; /* device memory of what steps hand on */
+    char *data;     /* inputs of a set */
+    void *scratch;  /* device memory of what steps hand on */
+    bool by_kernel; /* calls are added one by one, and have no steps */
 } attention_state;
 
 bool attention_rotates(const attention_state *s, int tensor);

@@ -10,6 +10,8 @@
 
 /* Host and device memory of one workload, as of workload.c. */
 #define SLABS 5
+/* Bytes of a set that are given from the host where nothing is checked. */
+#define GIVEN_BYTES ((size_t)8 << 20)
 
 /* Pages of the cache, those of a sequence one after the other in the table. */
 static int64_t table_pages(const options *o) {
@@ -103,16 +105,40 @@ static bool describe(attention_state *s) {
     return true;
 }
 
-bool attention_accepts(const options *o) {
-    attention_state s = {.o = o};
-    rope_plan *plan = NULL;
-    const bool accepts = describe(&s) && rope_attention_plan_create(&s.desc, &plan) == ROPE_OK;
-    rope_plan_destroy(plan);
-    return accepts;
+/* Gives the first bytes of a slab, and has the device repeat them. */
+static bool repeat(const workload *w, void *slab, size_t given, size_t bytes) {
+    const attention_state *s = w->attention;
+    const int64_t copies = (int64_t)(bytes / given) - 1;
+    rope_timing copy = {.struct_size = sizeof copy,
+                        .kind = ROPE_TIME_COPY,
+                        .iterations = copies,
+                        .args_count = copies,
+                        .target = (char *)slab + given,
+                        .source = slab,
+                        .bytes = given,
+                        .pitch = given};
+    return succeeded(rope_device_copy_in(w->device, slab, s->data, given), "copy in") &&
+           (copies == 0 || succeeded(rope_time(w->device, &copy), "copy")) &&
+           succeeded(rope_device_copy_in(w->device, (char *)slab + bytes / given * given, s->data,
+                                         bytes % given),
+                     "copy in");
+}
+
+static bool create_repeated(workload *w, attention_state *s) {
+    const size_t bytes = w->pitch * (size_t)w->set_count,
+                 given = w->pitch < GIVEN_BYTES ? w->pitch : GIVEN_BYTES;
+    s->data = staging_host(&w->memory, "tensors", 1, given);
+    if (!s->data || !staging_device(&w->memory, bytes, &w->source) ||
+        !staging_device(&w->memory, bytes, &w->target))
+        return false;
+    workload_fill(s->o->desc.dtype, s->data, given, s->o->seed);
+    return repeat(w, w->source, given, bytes) && repeat(w, w->target, given, bytes);
 }
 
 static bool create_memory(workload *w, attention_state *s) {
     const size_t bytes = w->pitch * (size_t)w->set_count;
+    if (s->by_kernel)
+        return create_repeated(w, s);
     if (!staging_fits("tensors on host and device", SLABS, w->pitch))
         return false;
     s->data = staging_host(&w->memory, "tensors", 1, w->pitch);
@@ -132,12 +158,13 @@ static bool create_memory(workload *w, attention_state *s) {
     return true;
 }
 
-bool attention_create(workload *w, const options *o) {
+static bool create_set(workload *w, const options *o, bool by_kernel) {
     attention_state *s = w->attention = staging_host(&w->memory, "a set", 1, sizeof *s);
     if (!s)
         return false;
     rope_attention_args fixed = ROPE_ATTENTION_ARGS_INIT;
     s->o = o;
+    s->by_kernel = by_kernel;
     if (!describe(s))
         return false;
     fixed.rope.batch = o->batch;
@@ -152,8 +179,17 @@ bool attention_create(workload *w, const options *o) {
     if (!create_memory(w, s))
         return false;
     w->flops = attention_flops(o);
-    if (!create_lists(w, s) || !attention_add_calls(w))
+    return create_lists(w, s);
+}
+
+bool attention_create(workload *w, const options *o) {
+    if (!create_set(w, o, false) || !attention_add_calls(w))
         return false;
     w->timed_count = w->call_count;
     return true;
+}
+
+bool attention_create_tensors(workload *w, const options *o, rope_device *device, int64_t sets) {
+    workload_begin(w, o, device, sets);
+    return create_set(w, o, true) && (!o->backward || attention_add_forward(w));
 }

@@ -1,5 +1,6 @@
-/* Times every kernel of attention that a device has on the cases of a suite, and writes which was
- * fastest: a table by which calls choose (docs/attention.md). */
+/* Times the kernels of attention and of its backward that a device has, those of every backend that
+ * has it, and writes which was fastest: a table by which calls choose (docs/attention.md). */
+#include "bench/attention/calls.h"
 #include "bench/attention/workload.h"
 #include "bench/commands/commands.h"
 #include "bench/measure/interrupt.h"
@@ -7,7 +8,6 @@
 #include "bench/measure/suites.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
-#include "bench/output/table.h"
 #include "bench/workload/target.h"
 
 #include <cjson/cJSON.h>
@@ -16,116 +16,286 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-/* Time of one look at the clock; a quick run leaves out what takes more floating-point operations,
- * and does not fill caches anew. */
-#define LOOK_SECONDS 0.01
-#define QUICK_FLOPS 1e8
+/* Time of one look at the clock, and of a case after which it has no further round. */
+#define LOOK_SECONDS 0.005
+#define CASE_SECONDS 1.0
+/* A run as long is looked at once. */
+#define LONG_SECONDS 0.25
+/* A kernel is not started where it would take longer by the most operations a second that it had so
+ * far, or as many times as long as another. */
+#define MOST_SECONDS 2.0
+#define SLOW 20
+/* As many times as long as the fastest by one look: there are no more. */
+#define BEHIND 1.3
 /* Another kernel than the first is taken where it saves as much: less is the noise of a machine. */
-#define WORTH 0.02
+#define WORTH 0.01
+/* A quick run leaves out what takes more floating-point operations, and does not fill caches anew.
+ */
+#define QUICK_FLOPS 1e8
+
+enum { KERNELS_MOST = 8, ROUNDS_MOST = 1000, DEVICES_MOST = 4, FORWARD = 0, BACKWARD = 1 };
+static const char *const operations[] = {"attention", "attention_backward"};
+
+typedef struct tuned_kernel {
+    rope_device *device;
+    const char *backend, *kernel;
+    double rate[2]; /* most operations a second so far, of 16 and of 32 bits; 0: none */
+} tuned_kernel;
 
 typedef struct tune_run {
     target t;
+    rope_device *devices[DEVICES_MOST]; /* of other backends */
+    int32_t device_count;
+    tuned_kernel kernels[2][KERNELS_MOST];
+    int32_t kernel_count[2];
     bench_case *cases;
     int32_t count;
     cJSON *points;
-    table shown;
 } tune_run;
+
+/* A kernel at a case. */
+typedef struct rival {
+    tuned_kernel *of;
+    const workload_call *call; /* NULL: left out */
+    int64_t iterations, looks;
+    double seconds; /* of one run, by the last look; then their median */
+    double least;   /* of looks as long as the others' */
+    double samples[ROUNDS_MOST];
+} rival;
+
+typedef struct race {
+    workload w;
+    rival rivals[KERNELS_MOST];
+    int32_t count, declined;
+    double least; /* seconds of the fastest; 0: none yet */
+} race;
+
+/* --- kernels --- */
+
+static void add_kernels(tune_run *run, rope_device *device, const char *backend) {
+    for (int d = FORWARD; d <= BACKWARD; d++) {
+        const char *kernel;
+        for (int32_t i = 0; (kernel = rope_device_kernel(device, operations[d], i)) &&
+                            run->kernel_count[d] < KERNELS_MOST;
+             i++)
+            run->kernels[d][run->kernel_count[d]++] =
+                (tuned_kernel){.device = device, .backend = backend, .kernel = kernel};
+    }
+}
+
+/* Kernels of the opened backend, which come first, and of others that have the same device. */
+static void list_kernels(tune_run *run, const options *o) {
+    add_kernels(run, run->t.device, run->t.info.backend);
+    for (int32_t i = 0; i < rope_backend_count() && run->device_count < DEVICES_MOST; i++) {
+        rope_backend_info backend = {.struct_size = sizeof backend};
+        rope_device_info info = {.struct_size = sizeof info};
+        rope_device *device;
+        if (rope_backend_get(i, &backend) != ROPE_OK || backend.status != ROPE_OK ||
+            backend.device_count <= o->desc.device ||
+            strcmp(backend.name, run->t.info.backend) == 0 ||
+            rope_device_open(backend.name, o->desc.device, &device) != ROPE_OK)
+            continue;
+        run->devices[run->device_count++] = device;
+        if (rope_device_get(device, &info) == ROPE_OK && strcmp(info.name, run->t.info.name) == 0)
+            add_kernels(run, device, backend.name);
+    }
+}
+
+/* --- timing --- */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 static int by_size(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-/* The median of looks at a call, or a negative number after a message. */
-static double time_call(const workload *w, int64_t rounds) {
-    const workload_call *call = &w->calls[0];
-    double seconds[1000];
+static int width_of(const workload *w) {
+    return w->desc.dtype == ROPE_F32;
+}
+
+static void note_least(race *c, double seconds) {
+    c->least = c->least == 0 || seconds < c->least ? seconds : c->least;
+}
+
+/* Seconds of one run. A kernel that does not take the call is left out; so is, after a message, one
+ * that fails. */
+static void look(race *c, rival *r) {
     rope_timing timing = {.struct_size = sizeof timing,
                           .kind = ROPE_TIME_KERNEL,
                           .graph = 1,
-                          .iterations = 1,
-                          .plan = call->plan,
-                          .args = call->sets,
-                          .args_count = w->set_count,
-                          .workspace = call->workspace};
-    for (int64_t i = -2; i < rounds; i++) { /* the first two only say how often to run */
-        if (!succeeded(rope_time(w->device, &timing), "time"))
-            return -1;
-        if (i < 0)
-            timing.iterations = timing.seconds > 0 && timing.seconds < LOOK_SECONDS
-                                    ? (int64_t)(LOOK_SECONDS / timing.seconds) + 1
-                                    : 1;
-        else
-            seconds[i] = timing.seconds;
+                          .iterations = r->iterations,
+                          .plan = r->call->plan,
+                          .args = r->call->sets,
+                          .args_count = c->w.set_count,
+                          .workspace = r->call->workspace};
+    const rope_status status = rope_time(r->of->device, &timing);
+    if (status == ROPE_ERROR_UNSUPPORTED || !succeeded(status, r->of->kernel)) {
+        r->call = NULL;
+        r->seconds = 0;
+        return;
     }
-    qsort(seconds, (size_t)rounds, sizeof *seconds, by_size);
-    return seconds[rounds / 2];
+    double *rate = &r->of->rate[width_of(&c->w)];
+    r->seconds = timing.seconds;
+    r->least = r->looks && r->least < r->seconds ? r->least : r->seconds;
+    *rate = c->w.flops > *rate * r->seconds ? c->w.flops / r->seconds : *rate;
+    note_least(c, r->seconds);
 }
 
-/* What a table says of the call, but for its kernel. */
-static cJSON *point_of(const workload *w) {
+/* Runs that make a look long enough and visit all sets, unless that takes much longer. */
+static int64_t iterations_for(const race *c, double seconds) {
+    const int64_t sets = c->w.set_count,
+                  needed = seconds > 0 ? (int64_t)(LOOK_SECONDS / seconds) + 1 : sets;
+    return needed < sets && seconds * (double)sets < 4 * LOOK_SECONDS ? sets : needed;
+}
+
+/* The first run of each, by which it is left out or its next look is as long as the others'. */
+static void look_first(race *c) {
+    for (int32_t i = 0; i < c->count && !interrupted(); i++)
+        look(c, &c->rivals[i]);
+    const double most = SLOW * c->least;
+    c->least = 0;
+    for (int32_t i = 0; i < c->count && !interrupted(); i++) {
+        rival *r = &c->rivals[i];
+        if (!r->call || r->seconds > most) {
+            r->call = NULL;
+        } else if (r->seconds > LONG_SECONDS) {
+            r->samples[r->looks++] = r->seconds;
+            note_least(c, r->seconds);
+        } else {
+            r->iterations = iterations_for(c, r->seconds);
+            look(c, r);
+        }
+    }
+}
+
+static bool may_win(const race *c, const rival *r) {
+    return r->call && r->least <= BEHIND * c->least;
+}
+
+/* The median of each that is not far behind, in rounds, so that a drifting clock is everyone's. */
+static void look_in_rounds(race *c, int64_t rounds) {
+    const double begin = now();
+    int32_t left = 0;
+    for (int32_t i = 0; i < c->count; i++)
+        left += may_win(c, &c->rivals[i]);
+    if (left < 2)
+        return;
+    for (int64_t round = 0; round < rounds && (round == 0 || now() - begin < CASE_SECONDS); round++)
+        for (int32_t i = 0; i < c->count && !interrupted(); i++) {
+            rival *r = &c->rivals[round % 2 ? c->count - 1 - i : i];
+            if (!may_win(c, r) || r->seconds > LONG_SECONDS)
+                continue;
+            look(c, r);
+            if (r->call)
+                r->samples[r->looks++] = r->seconds;
+        }
+    for (int32_t i = 0; i < c->count; i++) {
+        rival *r = &c->rivals[i];
+        qsort(r->samples, (size_t)r->looks, sizeof *r->samples, by_size);
+        if (r->looks)
+            r->seconds = r->samples[r->looks / 2];
+    }
+}
+
+/* --- a case --- */
+
+/* Seconds by the speed so far; 0: not known. */
+static double expected(const tuned_kernel *kernel, const options *o) {
+    const double rate = kernel->rate[o->desc.dtype == ROPE_F32];
+    return rate > 0 ? workload_flops(o) / rate : 0;
+}
+
+/* Those that may win; the workload's calls are theirs. False after a message. */
+static bool add_rivals(tune_run *run, const options *o, race *c) {
+    tuned_kernel *kernels = run->kernels[o->backward];
+    const int32_t count = run->kernel_count[o->backward];
+    double least = MOST_SECONDS;
+    for (int32_t i = 0; i < count; i++) {
+        const double seconds = expected(&kernels[i], o);
+        least = seconds > 0 && SLOW * seconds < least ? SLOW * seconds : least;
+    }
+    const int64_t sets = o->quick ? 1 : measure_sets(o, &run->t.info, workload_tensor_bytes(o));
+    for (int32_t i = 0; i < count; i++) {
+        if (expected(&kernels[i], o) > least)
+            continue;
+        if (!c->w.device && !attention_create_tensors(&c->w, o, run->t.device, sets))
+            return false;
+        const int32_t call = c->w.call_count;
+        if (attention_add_kernel(&c->w, kernels[i].backend, kernels[i].kernel))
+            c->rivals[c->count++] =
+                (rival){.of = &kernels[i], .call = &c->w.calls[call], .iterations = 1};
+        else
+            c->declined++;
+    }
+    return true;
+}
+
+static const rival *fastest_of(const race *c) {
+    const rival *best = NULL;
+    for (int32_t i = 0; i < c->count; i++) {
+        const rival *r = &c->rivals[i];
+        if (r->call && (!best || r->seconds < best->seconds * (1 - WORTH)))
+            best = r;
+    }
+    return best;
+}
+
+/* What a table says of the call, and its kernel. */
+static cJSON *point_of(const rival *r, const char *operation) {
     rope_shape_entry entries[ROPE_SHAPE_MOST];
-    const int32_t count = rope_plan_shape(w->calls[0].plan, w->calls[0].sets, entries);
+    char name[80];
+    const int32_t count = rope_plan_shape(r->call->plan, r->call->sets, entries);
     cJSON *point = cJSON_CreateObject();
-    cJSON_AddStringToObject(point, "operation", "attention");
+    cJSON_AddStringToObject(point, "operation", operation);
     for (int32_t i = 0; i < count; i++) {
         if (entries[i].text)
             cJSON_AddStringToObject(point, entries[i].name, entries[i].text);
         else
             cJSON_AddNumberToObject(point, entries[i].name, (double)entries[i].value);
     }
+    snprintf(name, sizeof name, "%s:%s", r->of->backend, r->of->kernel);
+    cJSON_AddStringToObject(point, "kernel", name);
     return point;
 }
 
-/* One case by one kernel: its point, or NULL where it declines. False after a message. */
-static bool time_kernel(const tune_run *run, const bench_case *c, const char *kernel,
-                        double *seconds, cJSON **point) {
-    options o = c->o;
-    workload w = {0};
-    o.desc.kernel = kernel;
-    *point = NULL;
-    if (!attention_accepts(&o))
-        return true;
-    const int64_t sets = o.quick ? 1 : measure_sets(&o, &run->t.info, workload_tensor_bytes(&o));
-    const bool done =
-        workload_create(&w, &o, run->t.device, sets) && (*seconds = time_call(&w, o.rounds)) >= 0;
-    if (done)
-        *point = point_of(&w);
-    workload_destroy(&w);
-    return done;
+static void show(const tune_run *run, const bench_case *c, const race *of, const rival *best) {
+    printf("%d/%d %s\n   ", (int)(c - run->cases) + 1, run->count, c->settings);
+    for (int32_t i = 0; i < of->count; i++) {
+        const rival *r = &of->rivals[i];
+        if (r->seconds > 0)
+            printf(" %s:%s %s%s", r->of->backend, r->of->kernel, format_seconds(r->seconds).text,
+                   r == best ? " *" : "");
+    }
+    puts(best ? "" : " nothing to choose from");
+    fflush(stdout);
 }
 
+/* The point of a case, unless there is no choice. False after a message or SIGINT. */
 static bool tune_case(tune_run *run, const bench_case *c) {
-    const char *kernel, *best = NULL;
-    cJSON *kept = NULL;
-    double least = 0;
-    for (int32_t i = 0; (kernel = rope_device_kernel(run->t.device, "attention", i)); i++) {
-        cJSON *point;
-        double seconds;
-        if (interrupted() || !time_kernel(run, c, kernel, &seconds, &point)) {
-            cJSON_Delete(kept);
-            return interrupted();
-        }
-        if (point && (!best || seconds < least * (1 - WORTH))) {
-            cJSON *last = kept;
-            kept = point;
-            point = last;
-            best = kernel;
-            least = seconds;
-        }
-        cJSON_Delete(point);
+    race *of = calloc(1, sizeof *of);
+    const rival *best = NULL;
+    bool done = of && add_rivals(run, &c->o, of);
+    if (done && of->count && run->kernel_count[c->o.backward] - of->declined > 1) {
+        look_first(of);
+        look_in_rounds(of, c->o.rounds);
+        best = fastest_of(of);
     }
-    if (!best)
-        return true;
-    char name[80];
-    snprintf(name, sizeof name, "%s:%s", run->t.info.backend, best);
-    cJSON_AddStringToObject(kept, "kernel", name);
-    cJSON_AddItemToArray(run->points, kept);
-    table_cell(&run->shown, "%s", c->settings);
-    table_cell(&run->shown, "%s", name);
-    table_cell(&run->shown, "%s", format_seconds(least).text);
-    return true;
+    done = done && !interrupted();
+    if (done && best)
+        cJSON_AddItemToArray(run->points, point_of(best, operations[c->o.backward]));
+    if (done)
+        show(run, c, of, best);
+    if (of)
+        workload_destroy(&of->w);
+    free(of);
+    return done;
 }
 
 /* The cases that fit the device. */
@@ -135,11 +305,10 @@ static bool list_cases(tune_run *run, options *o) {
         run->t.info.memory_bytes > 0 ? (size_t)run->t.info.memory_bytes / 8 : SIZE_MAX;
     int32_t kept = 0;
     if (o->rounds == 0)
-        o->rounds = o->quick ? 3 : 7;
-    if (o->tokens < 0)
-        o->tokens = 4096;
+        o->rounds = o->quick ? 3 : gpu ? 5 : 7;
+    o->attends.tuning = "";
     run->cases = pool_alloc(o->pool, SUITE_CASES_MOST, sizeof *run->cases);
-    run->count = run->cases ? suite_expand("attention", o, gpu, run->cases) : -1;
+    run->count = run->cases ? suite_expand_tuning(o, gpu, run->cases) : -1;
     for (int32_t i = 0; i < run->count; i++) {
         const bench_case *c = &run->cases[i];
         if (workload_tensor_bytes(&c->o) <= most &&
@@ -150,41 +319,64 @@ static bool list_cases(tune_run *run, options *o) {
     return run->count >= 0;
 }
 
-static bool write_table(tune_run *run, const options *o) {
-    cJSON *document = cJSON_CreateObject();
-    cJSON_AddStringToObject(document, "backend", run->t.info.backend);
-    cJSON_AddStringToObject(document, "device", run->t.info.name);
-    cJSON_AddStringToObject(document, "features", run->t.info.features);
-    cJSON_AddItemToObject(document, "points", run->points);
-    char *text = cJSON_Print(document);
-    FILE *file = text ? fopen(o->output, "w") : NULL;
-    bool done = file && fputs(text, file) >= 0 && fputc('\n', file) >= 0;
+/* --- the table --- */
+
+static bool write_point(FILE *file, const cJSON *point) {
+    char *text = cJSON_PrintUnformatted(point);
+    const bool done = text && fprintf(file, "%s%s", text, point->next ? ",\n" : "\n") > 0;
+    cJSON_free(text);
+    return done;
+}
+
+/* A point a line. */
+static bool write_to(FILE *file, const tune_run *run) {
+    cJSON *head = cJSON_CreateObject();
+    cJSON_AddStringToObject(head, "backend", run->t.info.backend);
+    cJSON_AddStringToObject(head, "device", run->t.info.name);
+    cJSON_AddStringToObject(head, "features", run->t.info.features);
+    char *text = cJSON_PrintUnformatted(head);
+    bool done = text && fprintf(file, "%.*s,\"points\":[\n", (int)strlen(text) - 1, text) > 0;
+    for (const cJSON *p = run->points->child; done && p; p = p->next)
+        done = write_point(file, p);
+    cJSON_free(text);
+    cJSON_Delete(head);
+    return done && fputs("]}\n", file) >= 0;
+}
+
+static bool write_table(const tune_run *run, const options *o) {
+    FILE *file = fopen(o->output, "w");
+    bool done = file && write_to(file, run);
     if (file && fclose(file) != 0)
         done = false;
     if (!done)
         message("--output is \"%.200s\", which cannot be written", o->output);
-    cJSON_free(text);
-    cJSON_Delete(document);
     return done;
 }
 
+static bool tune_cases(tune_run *run, const options *o) {
+    bool done = true;
+    list_kernels(run, o);
+    run->points = cJSON_CreateArray();
+    for (int32_t i = 0; i < run->count && done && !interrupted(); i++)
+        done = tune_case(run, &run->cases[i]);
+    if (interrupted())
+        message("interrupted; --output has what was measured");
+    const bool written = (!done && !run->points->child) || write_table(run, o);
+    cJSON_Delete(run->points);
+    for (int32_t i = 0; i < run->device_count; i++)
+        rope_device_close(run->devices[i]);
+    return done && written && !interrupted();
+}
+
 int command_tune(options *o) {
-    tune_run run = {0};
-    bool done = false;
+    tune_run *run = pool_alloc(o->pool, 1, sizeof *run);
+    interrupt_catch();
     if (!o->output) {
         message("--output is not given; allowed is a file, which ROPE_TUNING may then name");
         return EXIT_ENVIRONMENT;
     }
-    if (target_open(&run.t, o) && list_cases(&run, o)) {
-        run.points = cJSON_CreateArray();
-        table_begin(&run.shown, "case|fastest|time");
-        done = true;
-        for (int32_t i = 0; i < run.count && done && !interrupted(); i++)
-            done = tune_case(&run, &run.cases[i]);
-        table_print(&run.shown, stdout);
-        table_end(&run.shown);
-        done = done && !interrupted() && write_table(&run, o);
-    }
-    target_close(&run.t);
+    const bool done = run && target_open(&run->t, o) && list_cases(run, o) && tune_cases(run, o);
+    if (run)
+        target_close(&run->t);
     return done ? EXIT_OK : interrupted() ? EXIT_CHECK_FAILED : EXIT_ENVIRONMENT;
 }

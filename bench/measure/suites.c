@@ -133,6 +133,21 @@ typedef struct suite_row {
                  "32x512 16x1024 8x2048 4x4096 2x8192 1x4096 1x8192 1x16384 1x32768 1x65536 "      \
                  "1x131072",                                                                       \
                  "bf16", true)
+/* Cases of a table of kernels, forward alone or with the backward. */
+#define TUNED(name, settings, tokens, dtypes, gpu_only)                                            \
+    { "tuning", name, "--attention " settings " --cache=cold", tokens, dtypes, gpu_only }
+#define TUNED_BOTH(name, settings, tokens, dtypes, gpu_only)                                       \
+    TUNED(name, settings, tokens, dtypes, gpu_only),                                               \
+        TUNED(name, "--backward " settings, tokens, dtypes, gpu_only)
+#define TUNED_PREFILL(name, settings)                                                              \
+    TUNED_BOTH(name, settings, "1x128 1x512 1x1024", "bf16 f32", false),                           \
+        TUNED_BOTH(name, settings,                                                                 \
+                   "1x2048 1x4096 32x512 16x1024 8x2048 4x4096 1x8192 2x8192 1x16384 1x32768 "     \
+                   "1x131072",                                                                     \
+                   "bf16", true)
+#define TUNED_PAGED(name, settings, keys, rows, gpu_rows)                                          \
+    TUNED(name, settings " --keys=" keys, rows, "bf16 f32", false),                                \
+        TUNED(name, settings " --keys=" keys, gpu_rows, "bf16", true)
 #define RULE(name, settings)                                                                       \
     {                                                                                              \
         "rules", name, "--q-heads=32 --k-heads=8 --head-dim=128 --cache=cold" settings, "4096",    \
@@ -236,6 +251,58 @@ static const suite_row rows[] = {
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
+static const suite_row tuning_rows[] = {
+    TUNED_PREFILL("32/32 heads", HEADS32_32 " --head-dim=128"),
+    TUNED_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128"),
+    TUNED_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128"),
+    TUNED_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64"),
+    TUNED_PREFILL("32/8 heads", HEADS32_8 " --head-dim=64"),
+    TUNED_PREFILL("64/8 heads", HEADS64_8 " --head-dim=64"),
+    TUNED_PREFILL("32/32 heads", HEADS32_32 " --head-dim=256"),
+    TUNED_PREFILL("32/8 heads", HEADS32_8 " --head-dim=256"),
+    TUNED_PREFILL("64/8 heads", HEADS64_8 " --head-dim=256"),
+    TUNED_BOTH("4/1 heads", "--q-heads=4 --k-heads=1 --head-dim=128", "1x128 1x1024", "bf16 f32",
+               false),
+    TUNED_BOTH("all keys", HEADS32_32 " --mask=full --head-dim=64", "1x1024", "bf16 f32", false),
+    TUNED_BOTH("all keys", HEADS32_32 " --mask=full --head-dim=64", "16x1024 4x4096", "bf16", true),
+    TUNED_BOTH("all keys", HEADS32_8 " --mask=full --head-dim=128", "1x1024", "bf16 f32", false),
+    TUNED_BOTH("all keys", HEADS32_8 " --mask=full --head-dim=128", "16x1024 4x4096", "bf16", true),
+    TUNED_BOTH("window 128", HEADS64_8 " --window=128 --head-dim=64", "1x1024", "bf16 f32", false),
+    TUNED_BOTH("window 128", HEADS64_8 " --window=128 --head-dim=64", "1x4096 1x16384", "bf16",
+               true),
+    TUNED_BOTH("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
+    TUNED_BOTH("window 1K", HEADS32_8 " --window=1024 --head-dim=256", "1x4096 1x16384", "bf16",
+               true),
+    TUNED_BOTH("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768 1x131072", "bf16",
+               true),
+    TUNED_BOTH("packed", HEADS32_8 " --cu-seqlens=0,128,640,1664,2048", "2048", "bf16 f32", false),
+    TUNED_BOTH("packed", HEADS32_8 " --cu-seqlens=0,512,1536,3584,7680,16384", "16384", "bf16",
+               true),
+    TUNED_BOTH("packed", HEADS32_32 " --head-dim=64 --cu-seqlens=0,512,1536,3584,7680,16384",
+               "16384", "bf16", true),
+    TUNED_BOTH("MLA",
+               "--q-heads=128 --k-heads=128 --head-dim=192 --rotary-dim=64 "
+               "--rotary-offset=128 --v-head-dim=128",
+               "1x512 1x2048 1x4096 4x4096 1x16384", "bf16", true),
+    TUNED_PAGED("chunk, 4K keys", HEADS32_8 " --kv-cache=table", "4096", "1x256", "8x256"),
+    TUNED_PAGED("chunk, 32K keys", HEADS32_8 " --kv-cache=table", "32768", "1x16", "1x2048"),
+    TUNED_PAGED("decode, 1K keys", HEADS32_8 " --kv-cache=table", "1024", "1x1 8x1", "64x1"),
+    TUNED_PAGED("decode, 8K keys", HEADS32_8 " --kv-cache=table", "8192", "1x1 8x1", "64x1"),
+    TUNED_PAGED("decode, 32K keys", HEADS32_8 " --kv-cache=table", "32768", "1x1", "8x1 64x1"),
+    TUNED_PAGED("decode, 128K keys", HEADS32_8 " --kv-cache=table", "131072", "1x1", "8x1"),
+    TUNED_PAGED("decode, window 4K, 32K keys", HEADS32_8 " --window=4096 --kv-cache=table", "32768",
+                "1x1 8x1", "64x1"),
+    TUNED_PAGED("decode, 8K keys", HEADS64_8 " --head-dim=64 --kv-cache=table", "8192", "1x1",
+                "8x1 64x1"),
+    TUNED_PAGED("decode, padded, 1K keys", HEADS32_8 " --kv-cache=sequence", "1024", "1x1 8x1",
+                "64x1"),
+    TUNED_PAGED("decode, padded, 8K keys", HEADS32_8 " --kv-cache=sequence", "8192", "1x1 8x1",
+                "64x1"),
+    TUNED_PAGED("decode, padded, 32K keys", HEADS32_8 " --kv-cache=sequence", "32768", "1x1",
+                "8x1"),
+};
+#define TUNING_ROWS (sizeof tuning_rows / sizeof tuning_rows[0])
+
 static bool add_case(const suite_row *row, const char *tokens, const char *dtype,
                      const options *base, bench_case *added) {
     size_t size = strlen(row->settings) + strlen(tokens) + strlen(dtype) + 32;
@@ -304,6 +371,14 @@ int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case
     for (size_t i = 0; i < ROWS; i++)
         if ((all || strcmp(name, rows[i].suite) == 0) && (gpu || !rows[i].gpu_only) &&
             !expand_row(&rows[i], base, cases, &count))
+            return -1;
+    return count;
+}
+
+int32_t suite_expand_tuning(const options *base, bool gpu, bench_case *cases) {
+    int32_t count = 0;
+    for (size_t i = 0; i < TUNING_ROWS; i++)
+        if ((gpu || !tuning_rows[i].gpu_only) && !expand_row(&tuning_rows[i], base, cases, &count))
             return -1;
     return count;
 }

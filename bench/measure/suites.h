@@ -18,6 +18,9 @@ typedef struct bench_case {
  * message. cases has room for SUITE_CASES_MOST. */
 #define SUITE_CASES_MOST 512
 int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case *cases);
+/* As suite_expand: calls of attention and of its backward that `ropekit tune` times, from small to
+ * large where they differ in tokens alone. */
+int32_t suite_expand_tuning(const options *base, bool gpu, bench_case *cases);
 /* The index-th name that suite_expand takes, "all" the last, or NULL past it. */
 const char *suite_name(int32_t index);
 /* Headings of label, tokens, head_dim and dtype in a suite's table, separated by '|'; what does not

@@ -206,7 +206,7 @@ const option_field option_fields[] = {
     FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
     FLAG("resume", COMMAND_BENCH, resume, "keep what --output holds and measure the rest"),
     FIELD("rounds", INT64, COMMAND_BENCH | COMMAND_TUNE, rounds, "N", 1, 1000,
-          "rounds of a measurement [15, tune 7], <= 1000"),
+          "rounds of a measurement [15, tune 5 or 7], <= 1000"),
     CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
            "one buffer, or buffers beyond the cache [warm]"),
     FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),

@@ -21,8 +21,7 @@ double workload_flops(const options *o) {
 }
 
 bool workload_create(workload *w, const options *o, rope_device *device, int64_t sets) {
-    *w = (workload){.device = device, .parts = 1, .desc = o->desc, .set_count = sets};
-    w->memory.device = device;
+    workload_begin(w, o, device, sets);
     const bool ready = o->append      ? append_create(w, o)
                        : o->attention ? attention_create(w, o)
                                       : rope_workload_create(w, o);

@@ -53,6 +53,11 @@ void workload_fill(int32_t dtype, void *slab, size_t bytes, int64_t seed) {
     }
 }
 
+void workload_begin(workload *w, const options *o, rope_device *device, int64_t sets) {
+    *w = (workload){.device = device, .parts = 1, .desc = o->desc, .set_count = sets};
+    w->memory.device = device;
+}
+
 bool workload_run(const workload *w, int32_t call) {
     const workload_call *c = &w->calls[call];
     const bool append = c->size == sizeof(rope_append_args);

@@ -15,7 +15,7 @@ typedef struct workload_call {
     void *workspace;
     bool beside; /* of the steps, what the whole is compared with */
 } workload_call;
-#define WORKLOAD_CALLS 6
+#define WORKLOAD_CALLS 10
 /* Longest list of kernels. */
 #define WORKLOAD_KERNELS 256
 
@@ -48,6 +48,8 @@ typedef struct workload {
     staging memory;
 } workload;
 
+/* A workload that has nothing yet. */
+void workload_begin(workload *w, const options *o, rope_device *device, int64_t sets);
 /* Runs a call once over set 0; false after a message. */
 bool workload_run(const workload *w, int32_t call);
 void workload_destroy(workload *w);

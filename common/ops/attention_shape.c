@@ -4,30 +4,24 @@
 
 #include <string.h>
 
-enum {
-    DTYPE,
-    HEAD_DIM,
-    V_HEAD_DIM,
-    MASK,
-    CACHE,
-    BATCH,
-    TOKENS,
-    K_TOKENS,
-    Q_HEADS,
-    K_HEADS,
-    WINDOW
-};
+enum { BITS, HEAD_DIM, V_HEAD_DIM, MASK, CACHE, BATCH, TOKENS, K_TOKENS, Q_HEADS, K_HEADS, WINDOW };
 
-static const char *const dtypes[] = {"f32", "f16", "bf16", NULL};
 static const char *const masks[] = {"causal", "full", "tree", NULL};
+static const char *const caches[] = {"none", "slots", "table", "sequence", NULL};
 
+/* f16 and bf16 take the same instructions and the same time. */
 static const rope_shape_field fields[] = {
-    [DTYPE] = {"dtype", dtypes, 1},         [HEAD_DIM] = {"head_dim", NULL, 1},
-    [V_HEAD_DIM] = {"v_head_dim", NULL, 1}, [MASK] = {"mask", masks, 1},
-    [CACHE] = {"cache", NULL, 1},           [BATCH] = {"batch", NULL, 0},
-    [TOKENS] = {"tokens", NULL, 0},         [K_TOKENS] = {"k_tokens", NULL, 0},
-    [Q_HEADS] = {"q_heads", NULL, 0},       [K_HEADS] = {"k_heads", NULL, 0},
-    [WINDOW] = {"window", NULL, 0},
+    [BITS] = {"bits", NULL, 1, 0},
+    [HEAD_DIM] = {"head_dim", NULL, 1, 0},
+    [V_HEAD_DIM] = {"v_head_dim", NULL, 1, 1 + HEAD_DIM},
+    [MASK] = {"mask", masks, 1, 0},
+    [CACHE] = {"cache", caches, 1, 0},
+    [BATCH] = {"batch", NULL, 0, 0},
+    [TOKENS] = {"tokens", NULL, 0, 0},
+    [K_TOKENS] = {"k_tokens", NULL, 0, 1 + TOKENS},
+    [Q_HEADS] = {"q_heads", NULL, 0, 0},
+    [K_HEADS] = {"k_heads", NULL, 0, 0},
+    [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS},
 };
 enum { COUNT = sizeof fields / sizeof fields[0] };
 
@@ -38,11 +32,11 @@ static void fill(const void *problem, const void *given, int64_t *values) {
     const rope_attention_problem *p = problem;
     const rope_attention_call *call = given;
     memset(values, 0, COUNT * sizeof *values);
-    values[DTYPE] = p->rope.dtype;
+    values[BITS] = p->rope.dtype == ROPE_F32 ? 32 : 16;
     values[HEAD_DIM] = p->head_dim;
     values[V_HEAD_DIM] = p->v_head_dim;
     values[MASK] = p->mask;
-    values[CACHE] = p->cache != 0;
+    values[CACHE] = 1 + p->cache;
     if (!call)
         return;
     const rope_position_map *map = &call->rope.position;

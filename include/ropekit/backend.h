@@ -470,7 +470,8 @@ typedef struct rope_choice {
 ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *problem,
                                     const rope_choice *choice, rope_plan **plan);
 /** Reads arguments of the plan's operation and runs the plan's kernel. Where a table chose one that
- * does not take the call (UNSUPPORTED, nothing written), the plan's first kernel runs.
+ * does not take the call or its workspace (UNSUPPORTED, INVALID_VALUE or OVERFLOW, nothing
+ * written), the plan's first kernel runs.
  * @param plan       of rope_plan_make or rope_plan_create
  * @param args       the operation's arguments
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
@@ -489,7 +490,7 @@ typedef struct rope_shape_entry {
     int64_t value;    /**< Of the call. */
 } rope_shape_entry;
 #define ROPE_SHAPE_MOST 12 /**< Fields of an operation. */
-/** The fields of a call by which its kernel is chosen.
+/** The fields of a call by which its kernel is chosen, without those that tables may leave out.
  * @param plan     of rope_plan_make or rope_plan_create
  * @param args     the operation's arguments
  * @param entries  receives up to ROPE_SHAPE_MOST
@@ -497,8 +498,9 @@ typedef struct rope_shape_entry {
  * none */
 ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
                                  rope_shape_entry *entries);
-/** Bytes of workspace that calls within bounds need.
- * @return ROPE_OK, NULL_POINTER or what the kernel's workspace returns */
+/** Bytes of workspace that calls within bounds need, by any of the plan's kernels; a table's that
+ * has none for these bounds leaves its calls to the first.
+ * @return ROPE_OK, NULL_POINTER or what the first kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
 ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);

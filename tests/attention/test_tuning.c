@@ -1,5 +1,5 @@
-/* Calls of attention choose a kernel by a table: by the nearest of its points that speak of the
- * problem. A call has the bits of the kernel that it takes. */
+/* Calls of attention and of its backward choose a kernel by a table: by the nearest of its points
+ * that speak of the problem. A call has the bits of the kernel that it takes. */
 #include "tests/attention/cases.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
@@ -40,15 +40,7 @@ static const char *file_of(const char *text) {
     return path;
 }
 
-/* The first kernel and another one; 0 where there is one alone. */
-static int two_kernels(const char *name[2]) {
-    int32_t count = 0;
-    while (device_kernel_of("attention", count))
-        count++;
-    name[0] = device_kernel_of("attention", 0);
-    name[1] = count > 1 ? device_kernel_of("attention", count - 1) : NULL;
-    return count > 1;
-}
+static const char forward[] = "attention", backward[] = "attention_backward";
 
 static rope_attention_desc desc_of(int32_t dtype) {
     rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
@@ -59,26 +51,64 @@ static rope_attention_desc desc_of(int32_t dtype) {
     return desc;
 }
 
-/* Points of a few tokens with one kernel, and of many with the other. */
-static const char *table_of(const char *few, const char *many) {
-    static char text[2048];
-    const char *backend = device_backend();
-    static const char point[] =
-        "{\"operation\": \"%s\", \"dtype\": \"%s\", \"head_dim\": 64, \"v_head_dim\": 64, "
-        "\"mask\": \"causal\", \"cache\": 0, \"batch\": 1, \"tokens\": %d, \"k_tokens\": %d, "
-        "\"q_heads\": 2, \"k_heads\": 1, \"window\": %d, \"kernel\": \"%s:%s\"}%s";
-    size_t used =
-        (size_t)snprintf(text, sizeof text, "{\"backend\": \"%s\", \"points\": [", backend);
-    used += (size_t)snprintf(text + used, sizeof text - used, point, "attention", "bf16", 4, 4, 4,
-                             backend, few, ", ");
-    used += (size_t)snprintf(text + used, sizeof text - used, point, "attention", "bf16", 64, 64,
-                             64, backend, many, ", ");
-    /* of other problems */
-    used += (size_t)snprintf(text + used, sizeof text - used, point, "attention", "f16", 64, 64, 64,
-                             backend, few, ", ");
-    snprintf(text + used, sizeof text - used, point, "attention_backward", "bf16", 64, 64, 64,
-             backend, few, "]}");
+static rope_status plan_of(const char *operation, const rope_attention_desc *desc,
+                           rope_plan **plan) {
+    return operation == backward ? rope_attention_backward_plan_create(desc, plan)
+                                 : rope_attention_plan_create(desc, plan);
+}
+
+/* The first and the last kernel that takes a dtype; 0 where there is one alone. */
+static int two_kernels(const char *operation, int32_t dtype, const char *name[2]) {
+    rope_attention_desc desc = desc_of(dtype);
+    int32_t count = 0;
+    for (int32_t i = 0; (desc.rope.kernel = device_kernel_of(operation, i)); i++) {
+        rope_plan *plan;
+        if (plan_of(operation, &desc, &plan) != ROPE_OK)
+            continue;
+        rope_plan_destroy(plan);
+        name[count++ > 0] = desc.rope.kernel;
+    }
+    return count > 1;
+}
+
+/* The text of a table, to which points are added. */
+static char text[1 << 15];
+static size_t used;
+
+static void begin_table(void) {
+    used = (size_t)snprintf(text, sizeof text, "{\"backend\": \"%s\", \"points\": [",
+                            device_backend());
+}
+
+/* more: fields that may be left out, each with a comma behind it. */
+static void add_point(const char *operation, int head_dim, int batch, int tokens, const char *more,
+                      const char *backend, const char *kernel) {
+    used += (size_t)snprintf(
+        text + used, sizeof text - used,
+        "%s{\"operation\": \"%s\", \"bits\": 16, \"head_dim\": %d, \"mask\": \"causal\", "
+        "\"cache\": \"none\", \"batch\": %d, \"tokens\": %d, \"q_heads\": 2, \"k_heads\": 1, "
+        "%s\"kernel\": \"%s:%s\"}",
+        text[used - 1] == '[' ? "" : ", ", operation, head_dim, batch, tokens, more, backend,
+        kernel);
+}
+
+static const char *end_table(void) {
+    CHECK(used + 3 < sizeof text, "%zu bytes", used);
+    strcpy(text + used, "]}");
     return text;
+}
+
+/* Points of a few tokens with one kernel, and of many with the other. */
+static const char *table_of(const char *operation, const char *few, const char *many) {
+    begin_table();
+    add_point(operation, DIM, 1, 4, "", device_backend(), few);
+    add_point(operation, DIM, 1, 64, "\"window\": 64, \"k_tokens\": 64, \"v_head_dim\": 64, ",
+              device_backend(), many);
+    /* of other problems */
+    add_point(operation, 2 * DIM, 1, 64, "", device_backend(), few);
+    add_point(operation, DIM, 1, 64, "\"v_head_dim\": 32, ", device_backend(), few);
+    add_point(operation == forward ? backward : forward, DIM, 1, 64, "", device_backend(), few);
+    return end_table();
 }
 
 static void arguments(rope_attention_args *args, unsigned char *memory, int64_t tokens) {
@@ -92,15 +122,18 @@ static void arguments(rope_attention_args *args, unsigned char *memory, int64_t 
     args->out.data = memory + (HEADS + 2) * all;
 }
 
+static void check_name(const char *found, int64_t tokens, const char *kernel) {
+    char name[80];
+    snprintf(name, sizeof name, "%s:%s", device_backend(), kernel);
+    CHECK(found && strcmp(found, name) == 0, "%lld tokens take %s, not %s", (long long)tokens,
+          found ? found : rope_last_error(), name);
+}
+
 static void check_kernel(const rope_plan *plan, unsigned char *memory, int64_t tokens,
                          const char *kernel) {
     rope_attention_args args;
-    char name[80];
     arguments(&args, memory, tokens);
-    snprintf(name, sizeof name, "%s:%s", device_backend(), kernel);
-    const char *found = rope_plan_kernel_of(plan, &args);
-    CHECK(found && strcmp(found, name) == 0, "%lld tokens take %s, not %s", (long long)tokens,
-          found ? found : rope_last_error(), name);
+    check_name(rope_plan_kernel_of(plan, &args), tokens, kernel);
 }
 
 /* The out of a call of so many tokens. */
@@ -142,14 +175,14 @@ TEST(tuning, calls_take_the_kernel_of_the_nearest_point) {
     unsigned char *memory = malloc(BYTES);
     test_random random = random_stream(test_seed(), 5);
     rope_plan *plan;
-    if (!two_kernels(name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
     for (int i = 0; i < ELEMENTS; i++)
         oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
     for (int order = 0; order < 2; order++) {
         const char *few = name[1 - order], *many = name[order];
         rope_attention_desc desc = desc_of(ROPE_BF16);
-        desc.tuning = file_of(table_of(few, many));
+        desc.tuning = file_of(table_of(forward, few, many));
         CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
         CHECK(strstr(rope_plan_report(plan), desc.tuning), "the report does not name the table: %s",
               rope_plan_report(plan));
@@ -165,9 +198,9 @@ TEST(tuning, calls_take_the_kernel_of_the_nearest_point) {
 /* Of a problem that the table does not speak of, of a kernel by name, and without a table. */
 TEST(tuning, the_first_kernel_is_taken_where_no_point_counts) {
     const char *name[2];
-    if (!two_kernels(name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
-    const char *table = file_of(table_of(name[1], name[1]));
+    const char *table = file_of(table_of(forward, name[1], name[1]));
     for (int i = 0; i < 4; i++) {
         rope_attention_desc desc = desc_of(i == 0 ? ROPE_F32 : ROPE_BF16);
         rope_plan *plan, *untuned;
@@ -189,9 +222,9 @@ TEST(tuning, the_environment_names_a_table) {
     static unsigned char memory[BYTES];
     rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_plan *plan;
-    if (!two_kernels(name))
+    if (!two_kernels(forward, ROPE_BF16, name))
         SKIP("%s has one kernel", device_backend());
-    setenv("ROPE_TUNING", file_of(table_of(name[1], name[1])), 1);
+    setenv("ROPE_TUNING", file_of(table_of(forward, name[1], name[1])), 1);
     CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
     check_kernel(plan, memory, 40, name[1]);
     rope_plan_destroy(plan);
@@ -205,7 +238,7 @@ TEST(tuning, the_environment_names_a_table) {
 TEST(tuning, unknown_kernels_are_passed_over) {
     rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_plan *plan;
-    desc.tuning = file_of(table_of("of_another_version", "of_another_version"));
+    desc.tuning = file_of(table_of(forward, "of_another_version", "of_another_version"));
     CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
     CHECK(strstr(rope_plan_report(plan), "of_another_version declined"), "the report is %s",
           rope_plan_report(plan));
@@ -213,11 +246,212 @@ TEST(tuning, unknown_kernels_are_passed_over) {
     rope_plan_destroy(plan);
 }
 
+/* As one that is not deterministic would, where the descriptor does not allow it. */
+TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
+    const int on_gpu = strcmp(device_backend(), "cpu") != 0;
+    if (device_is_provider())
+        SKIP("%s has no kernel of f32", device_backend());
+    for (int i = 0; i < 2; i++) {
+        rope_attention_desc desc = desc_of(ROPE_F32);
+        rope_plan *plan;
+        const char *operation = i ? backward : forward;
+        begin_table();
+        add_point(operation, DIM, 1, 4, "", device_backend(), on_gpu ? "tiles" : "amx");
+        char *bits = strstr(end_table(), "16");
+        bits[0] = '3', bits[1] = '2';
+        desc.tuning = file_of(text);
+        CHECK_STATUS(ROPE_OK, plan_of(operation, &desc, &plan));
+        CHECK(strstr(rope_plan_report(plan), "is the table by which calls choose"), "%s",
+              rope_plan_report(plan));
+        CHECK(!strchr(rope_plan_kernel(plan), ','), "%s: %s", rope_plan_kernel(plan),
+              rope_plan_report(plan));
+        rope_plan_destroy(plan);
+    }
+}
+
+/* As cuDNN's, beside those of CUDA. */
+TEST(tuning, kernels_of_another_backend_that_has_the_device) {
+    static const char other[] = "cudnn", kernel[] = "sdpa";
+    rope_device_info has = {.struct_size = sizeof has}, own = {.struct_size = sizeof own};
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_device *device;
+    rope_plan *plan, *alone;
+    rope_attention_args args;
+    if (device_is_provider() || rope_device_open(other, desc.rope.device, &device) != ROPE_OK)
+        SKIP("no other backend has the device of %s", device_backend());
+    CHECK_STATUS(ROPE_OK, rope_device_get(device, &has));
+    CHECK_STATUS(ROPE_OK, rope_device_get(device_open(), &own));
+    rope_device_close(device);
+    if (strcmp(has.name, own.name) != 0)
+        SKIP("no other backend has the device of %s", device_backend());
+    unsigned char *memory = calloc(1, BYTES);
+    test_random random = random_stream(test_seed(), 7);
+    for (int i = 0; i < ELEMENTS; i++)
+        oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
+    begin_table();
+    add_point(forward, DIM, 1, 4, "", device_backend(), device_kernel_of(forward, 0));
+    add_point(forward, DIM, 1, 64, "", other, kernel);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    desc.rope.backend = other;
+    desc.tuning = "";
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    check_kernel(plan, memory, 4, device_kernel_of(forward, 0));
+    arguments(&args, memory, MOST);
+    CHECK(strcmp(rope_plan_kernel_of(plan, &args), "cudnn:sdpa") == 0, "%s",
+          rope_plan_report(plan));
+    unsigned char *got = run(plan, memory, MOST), *expected = run(alone, memory, MOST);
+    CHECK(memcmp(got, expected, BYTES) == 0, "not the bits of %s", rope_plan_kernel(alone));
+    free(got);
+    free(expected);
+    free(memory);
+    rope_plan_destroy(plan);
+    rope_plan_destroy(alone);
+}
+
+/* --- the backward --- */
+
+static void gradient_arguments(rope_attention_backward_args *args, rope_attention_args *of,
+                               unsigned char *memory, int64_t tokens) {
+    const size_t all = MOST * DIM * 2;
+    arguments(of, memory, tokens);
+    unsigned char *at = memory + (2 * HEADS + 2) * all;
+    *args = (rope_attention_backward_args)ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    args->forward = of;
+    args->dout = at;
+    args->dq.data = at + HEADS * all;
+    args->dk.data = at + 2 * HEADS * all;
+    args->dv.data = at + (2 * HEADS + 1) * all;
+    of->lse = (float *)(void *)(at + (2 * HEADS + 2) * all);
+}
+
+enum {
+    ALIGNMENT = 256,
+    GRADIENT_BYTES = BYTES + 2 * (2 * HEADS + 2) * MOST * DIM + 4 * HEADS * MOST
+};
+
+/* All that the backward of a call of so many tokens leaves, by a plan. */
+static unsigned char *run_backward(const rope_plan *plan, const unsigned char *from,
+                                   int64_t tokens) {
+    void *memory, *workspace;
+    rope_attention_args of;
+    rope_attention_backward_args args;
+    const rope_attention_bounds bounds = {sizeof bounds, 1, tokens, tokens, 0, HEADS, 1};
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *attends;
+    size_t bytes[2];
+    unsigned char *result = malloc(GRADIENT_BYTES);
+    desc.tuning = "";
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &attends));
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(attends, &bounds, &bytes[0]));
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &bytes[1]));
+    const size_t most = bytes[0] > bytes[1] ? bytes[0] : bytes[1];
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), GRADIENT_BYTES, &memory));
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), most + ALIGNMENT, &workspace));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, from, GRADIENT_BYTES));
+    gradient_arguments(&args, &of, memory, tokens);
+    of.workspace = (char *)workspace + (ALIGNMENT - (uintptr_t)workspace % ALIGNMENT) % ALIGNMENT;
+    of.workspace_bytes = most;
+    CHECK_STATUS(ROPE_OK, rope_attention(attends, &of));
+    CHECK_STATUS(ROPE_OK, rope_attention_backward(plan, &args));
+    CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), result, memory, GRADIENT_BYTES));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
+    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), workspace));
+    rope_plan_destroy(attends);
+    return result;
+}
+
+static void check_gradients(const rope_plan *plan, const unsigned char *from, int64_t tokens,
+                            const char *kernel) {
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *alone;
+    desc.rope.kernel = kernel;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(&desc, &alone));
+    unsigned char *got = run_backward(plan, from, tokens),
+                  *expected = run_backward(alone, from, tokens);
+    CHECK(memcmp(got, expected, GRADIENT_BYTES) == 0, "%lld tokens do not have the bits of %s",
+          (long long)tokens, kernel);
+    free(got);
+    free(expected);
+    rope_plan_destroy(alone);
+}
+
+TEST(tuning, calls_of_the_backward_take_the_kernel_of_the_nearest_point) {
+    const char *name[2];
+    unsigned char *memory = calloc(1, GRADIENT_BYTES);
+    test_random random = random_stream(test_seed(), 6);
+    rope_plan *plan;
+    if (!two_kernels(backward, ROPE_BF16, name))
+        SKIP("%s has one kernel", device_backend());
+    for (int i = 0; i < (GRADIENT_BYTES - 4 * HEADS * MOST) / 2; i++)
+        oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
+    for (int order = 0; order < 2; order++) {
+        const char *few = name[1 - order], *many = name[order];
+        rope_attention_desc desc = desc_of(ROPE_BF16);
+        desc.tuning = file_of(table_of(backward, few, many));
+        CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(&desc, &plan));
+        for (int64_t tokens = 1; tokens <= MOST; tokens++) {
+            rope_attention_args of;
+            rope_attention_backward_args args;
+            gradient_arguments(&args, &of, memory, tokens);
+            check_name(rope_plan_kernel_of(plan, &args), tokens, tokens <= 17 ? few : many);
+        }
+        check_gradients(plan, memory, 3, few);
+        check_gradients(plan, memory, MOST, many);
+        rope_plan_destroy(plan);
+    }
+    free(memory);
+}
+
+/* --- many points, and bad ones --- */
+
+/* Each is its own nearest one; a call of f16 takes those of bf16. */
+TEST(tuning, every_point_counts) {
+    enum { BATCHES = 12, TOKENS = 8 };
+    const char *name[2];
+    unsigned char *memory = calloc(1, BYTES);
+    if (!two_kernels(forward, ROPE_F16, name))
+        SKIP("%s has one kernel", device_backend());
+    begin_table();
+    for (int i = 0; i < BATCHES * TOKENS; i++)
+        add_point(forward, DIM, 1 + i / TOKENS, 1 + i % TOKENS, "", device_backend(),
+                  name[i * 5 % 7 % 2]);
+    const char *file = file_of(end_table());
+    for (int d = 0; d < 2; d++) {
+        rope_attention_desc desc = desc_of(d ? ROPE_BF16 : ROPE_F16);
+        rope_attention_args args;
+        rope_plan *plan;
+        desc.tuning = file;
+        CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+        for (int i = 0; i < BATCHES * TOKENS; i++) {
+            arguments(&args, memory, 1 + i % TOKENS);
+            args.rope.batch = 1 + i / TOKENS;
+            check_name(rope_plan_kernel_of(plan, &args), 1 + i % TOKENS, name[i * 5 % 7 % 2]);
+        }
+        rope_plan_destroy(plan);
+    }
+    free(memory);
+}
+
+/* A point of an operation that is not the plan's is left to plans of that one. */
+TEST(tuning, points_of_another_operation_are_not_checked) {
+    rope_attention_desc desc = desc_of(ROPE_F32);
+    rope_plan *plan = NULL;
+    if (device_is_provider())
+        SKIP("%s has no kernel of f32", device_backend());
+    desc.tuning = file_of("{\"points\": [{\"operation\": \"attention_backward\"}]}");
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    rope_plan_destroy(plan);
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_backward_plan_create(&desc, &plan));
+    CHECK(strstr(rope_last_error(), "bits of point 0"), "the text is %s", rope_last_error());
+}
+
 TEST(tuning, tables_that_are_none_are_refused) {
-#define POINT "{\"operation\": \"attention\", \"dtype\": \"f32\", \"head_dim\": 64"
+#define POINT "{\"operation\": \"attention\", \"bits\": 32, \"head_dim\": 64"
 #define REST                                                                                       \
-    ", \"v_head_dim\": 64, \"mask\": \"causal\", \"cache\": 0, \"batch\": 1, \"tokens\": 4, "      \
-    "\"k_tokens\": 4, \"q_heads\": 2, \"k_heads\": 1, \"window\": 4"
+    ", \"mask\": \"causal\", \"cache\": \"none\", \"batch\": 1, \"tokens\": 4, \"q_heads\": 2, "   \
+    "\"k_heads\": 1"
     static const struct {
         const char *text, *said;
     } cases[] = {
@@ -227,11 +461,17 @@ TEST(tuning, tables_that_are_none_are_refused) {
         {"{}", "points"},
         {"{\"points\": 3}", "points"},
         {"{\"points\": [3]}", "point 0"},
-        {"{\"points\": [" POINT "}]}", "v_head_dim of point 0"},
+        {"{\"points\": [" POINT "}]}", "mask of point 0"},
+        {"{\"points\": [{}]}", "operation of point 0"},
+        {"{\"points\": [{\"operation\": 3}]}", "operation of point 0"},
         {"{\"points\": [" POINT REST "}]}", "kernel of point 0"},
         {"{\"points\": [" POINT REST ", \"kernel\": \"avx2\"}]}", "kernel of point 0"},
         {"{\"points\": [" POINT ", \"v_head_dim\": -1}]}", "v_head_dim of point 0"},
-        {"{\"points\": [{\"operation\": \"attention\", \"dtype\": \"f31\"}]}", "dtype of point 0"},
+        {"{\"points\": [{\"operation\": \"attention\", \"bits\": \"16\"}]}", "bits of point 0"},
+        /* behind a good one, of a problem that is not the plan's */
+        {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\"}, {\"operation\": "
+         "\"attention\", \"bits\": 16, \"head_dim\": 64" REST "}]}",
+         "kernel of point 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         rope_attention_desc desc = desc_of(ROPE_F32);

@@ -26,7 +26,14 @@ set_target_properties(ropekit_cudnn_emulated PROPERTIES
     PREFIX lib OUTPUT_NAME ropekit_cudnn CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/emulated)
 
+set(environment HIP_EMULATION_WAVE=32 ROPE_TEST_CASES=200 ROPE_TEST_EMULATED=1
+    ROPE_PLUGIN_PATH=$<TARGET_FILE_DIR:ropekit_cudnn_emulated>:$<TARGET_FILE_DIR:ropekit_hip_emulated>)
 add_test(NAME cudnn.emulated COMMAND ropekit_tests_plain
     attention/* attention_backward/* attention_bits/* attention_merge/*)
-set_tests_properties(cudnn.emulated PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT
-    "HIP_EMULATION_WAVE=32;ROPE_BACKEND=cudnn;ROPE_TEST_CASES=200;ROPE_TEST_REQUIRE=cudnn;ROPE_TEST_EMULATED=1;ROPE_PLUGIN_PATH=$<TARGET_FILE_DIR:ropekit_cudnn_emulated>:$<TARGET_FILE_DIR:ropekit_hip_emulated>")
+set_tests_properties(cudnn.emulated PROPERTIES SKIP_RETURN_CODE 77
+    ENVIRONMENT "${environment};ROPE_BACKEND=cudnn;ROPE_TEST_REQUIRE=cudnn")
+# A table that names kernels of both.
+add_test(NAME cudnn.emulated.beside COMMAND ropekit_tests_plain tuning/*)
+set_tests_properties(cudnn.emulated.beside PROPERTIES
+    ENVIRONMENT "${environment};ROPE_BACKEND=hip;ROPE_TEST_REQUIRE=hip"
+    FAIL_REGULAR_EXPRESSION "skip tuning/kernels_of_another")

@@ -224,13 +224,16 @@ static int attend(rope_device *device, const char *names) {
     args.rope.k = (rope_tensor){.in = at + 2, .heads = 1};
     args.v = (rope_tensor){.in = at + 4, .heads = 1};
     args.out.data = at + 6;
+    const rope_attention_bounds bounds = {sizeof bounds, 1, 1, 1, 0, 1, 1};
     rope_timing timing = {.struct_size = sizeof timing,
                           .kind = ROPE_TIME_KERNEL,
                           .iterations = 1,
                           .plan = plan,
                           .args = &args,
                           .args_count = 1};
-    status = rope_attention(plan, &args);
+    status = rope_attention_workspace(plan, &bounds, &args.workspace_bytes);
+    if (status == ROPE_OK)
+        status = rope_attention(plan, &args);
     if (status == ROPE_OK)
         status = rope_device_copy_out(device, &x, at + 6, sizeof x);
     if (status == ROPE_OK)

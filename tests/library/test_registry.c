@@ -274,19 +274,22 @@ static const char *table_of(const char *kernel) {
     const int file = mkstemp(path);
     CHECK(file >= 0, "no file %s", path);
     dprintf(file,
-            "{\"points\": [{\"operation\": \"attention\", \"dtype\": \"f32\", \"head_dim\": 2, "
-            "\"v_head_dim\": 2, \"mask\": \"causal\", \"cache\": 0, \"batch\": 1, \"tokens\": 1, "
-            "\"k_tokens\": 1, \"q_heads\": 1, \"k_heads\": 1, \"window\": 1, \"kernel\": \"%s\"}]}",
+            "{\"points\": [{\"operation\": \"attention\", \"bits\": 32, \"head_dim\": 2, "
+            "\"mask\": \"causal\", \"cache\": \"none\", \"batch\": 1, \"tokens\": 1, "
+            "\"q_heads\": 1, \"k_heads\": 1, \"kernel\": \"%s\"}]}",
             kernel);
     close(file);
     return variable;
 }
 
-/* A call that a table's kernel does not take is left to the first, and why one cannot be bound is
- * told. */
+/* A call that a table's kernel does not take, or that it has no workspace for, is left to the
+ * first; why one cannot be bound is told. */
 TEST(registry, kernels_of_a_table_that_fail) {
     const char *variable = table_of("attention:picky");
     PROBE(0, "attend", "attention", "attention:first,attention:picky 1", "", PLUGINS, variable);
+    unlink(strchr(variable, '/'));
+    variable = table_of("attention:greedy");
+    PROBE(0, "attend", "attention", "attention:first,attention:greedy 1", "", PLUGINS, variable);
     unlink(strchr(variable, '/'));
     variable = table_of("attention:broken");
     PROBE(1, "attend", "attention", "ROPE_ERROR_OUT_OF_MEMORY: attention:broken: no memory for it",

@@ -243,7 +243,7 @@ static rope_status gather_run(const void *problem, const void *kernel, const voi
 }
 
 #ifdef PLUGIN_ATTENTION
-/* Attention's first kernel, one that takes no call, and one that cannot be bound. */
+/* Attention's first kernel, two that take no call, and one that cannot be bound. */
 static rope_status first_run(const void *problem, const void *kernel, const void *call,
                              void *workspace, void *stream) {
     (void)problem, (void)kernel, (void)workspace, (void)stream;
@@ -257,6 +257,21 @@ static rope_status picky_run(const void *problem, const void *kernel, const void
     return host->fail(ROPE_ERROR_UNSUPPORTED, "picky takes no call");
 }
 
+/* Its memory has no bound, and no call has enough. */
+static rope_status greedy_workspace(const void *problem, const void *kernel, const void *bounds,
+                                    size_t *bytes) {
+    (void)problem, (void)kernel, (void)bounds, (void)bytes;
+    return host->fail(ROPE_ERROR_OVERFLOW, "greedy needs too much");
+}
+
+static rope_status greedy_run(const void *problem, const void *kernel, const void *call,
+                              void *workspace, void *stream) {
+    static int calls;
+    (void)problem, (void)kernel, (void)call, (void)workspace, (void)stream;
+    return host->fail(calls++ % 2 ? ROPE_ERROR_INVALID_VALUE : ROPE_ERROR_OVERFLOW,
+                      "greedy's workspace is too small");
+}
+
 static rope_status broken_bind(const rope_candidate *self, const void *problem, int32_t device,
                                void **kernel, char *reason) {
     (void)self, (void)problem, (void)device, (void)kernel;
@@ -264,18 +279,19 @@ static rope_status broken_bind(const rope_candidate *self, const void *problem, 
     return ROPE_ERROR_OUT_OF_MEMORY;
 }
 
-#define ATTENTION(label, takes, begins)                                                            \
+#define ATTENTION(label, takes, begins, needs)                                                     \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
-        .name = label, .bind = begins, .run = takes                                                \
+        .name = label, .bind = begins, .workspace = needs, .run = takes                            \
     }
 #endif
 
 static const rope_candidate candidates[] = {
 #ifdef PLUGIN_ATTENTION
-    ATTENTION("first", first_run, NULL),
-    ATTENTION("picky", picky_run, NULL),
-    ATTENTION("broken", first_run, broken_bind),
+    ATTENTION("first", first_run, NULL, NULL),
+    ATTENTION("picky", picky_run, NULL, NULL),
+    ATTENTION("greedy", greedy_run, NULL, greedy_workspace),
+    ATTENTION("broken", first_run, broken_bind, NULL),
 #endif
     {.operation = "rope",
      .version = PLUGIN_ROPE_VERSION,
