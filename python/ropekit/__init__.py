@@ -3,6 +3,7 @@
 from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._attention_merge import attention_merge
+from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
 from ropekit.config import AttentionFields, Config, Fields, LayerFields
@@ -11,6 +12,7 @@ __version__ = version()
 __all__ = [
     "AttentionFields",
     "Config",
+    "Explanation",
     "Fields",
     "LayerFields",
     "append",
@@ -18,5 +20,6 @@ __all__ = [
     "apply_",
     "attention",
     "attention_merge",
+    "explain",
     "rope",
 ]
