@@ -6,6 +6,7 @@ from ropekit._attention_merge import attention_merge
 from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
+from ropekit._module import KeyValueCache, RoPEAttention
 from ropekit.config import AttentionFields, Config, Fields, LayerFields
 
 __version__ = version()
@@ -14,7 +15,9 @@ __all__ = [
     "Config",
     "Explanation",
     "Fields",
+    "KeyValueCache",
     "LayerFields",
+    "RoPEAttention",
     "append",
     "apply",
     "apply_",
