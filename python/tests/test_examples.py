@@ -33,6 +33,16 @@ def test_demo(tmp_path: Path) -> None:
     assert (tmp_path / "rope.png").stat().st_size > 10000
 
 
+def test_train(tmp_path: Path) -> None:
+    text = run(EXAMPLES / "train.py", tmp_path, "--steps", "12", "--device", "cpu")
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", text)]
+    apart = [float(x) for x in re.findall(r"at most (\S+) from", text)]
+    assert len(losses) == 3 and max(losses) < 5.0  # from log 256, 5.5
+    assert len(apart) == 2 and max(apart) < 1e-3
+    pytest.importorskip("matplotlib")
+    assert (tmp_path / "train.png").stat().st_size > 10000
+
+
 def test_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = Path("README.md").read_text(encoding="utf-8")
