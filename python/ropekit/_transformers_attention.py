@@ -164,11 +164,18 @@ def _attend(
         if mask.values.shape[-1] > 1:
             k, v = k[:, :, :tokens], v[:, :, :tokens]
         return _by_torch(q, k, v, _dense(mask, tokens, k.shape[2], batch), options)
-    if given.dtype != torch.int32:
-        return _by_torch(q, k, v, given, options)
     keys = k.shape[2]
+    if given.dtype != torch.int32:
+        allowed = (1, batch), (1, q.shape[1]), (1, tokens), (keys,)
+        if any(n not in sizes for n, sizes in zip(given.shape, allowed, strict=True)):
+            raise ValueError(
+                f"attention_mask has the shape {list(given.shape)}; allowed is "
+                f"{[batch, q.shape[1], tokens, keys]}, with 1 for batch, heads or queries: a model "
+                "that computes with its mask needs 'eager' or 'sdpa'"
+            )
+        return _by_torch(q, k, v, given, options)
     if dropout or _is_of_torch(q) or _derives(q, k, v, sinks):
-        return _by_torch(q, k, v, dense_of(given, keys), options)
+        return _by_torch(q, k, v, dense_of(given[:, :1], keys), options)
     options = _without_dropout(options) | {"tree_mask": given[:, 0], "tree_keys": keys}
     out: Tensor = attention(q, k, v, layout="bhsd", **options)
     return out.transpose(1, 2)

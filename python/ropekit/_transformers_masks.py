@@ -1,6 +1,6 @@
 """Masks of Transformers, as its layers hand them to attention.
 
-A mask that `ropekit.attention` has itself is an int64 tensor [rows, 1 + size, 1 + flags, n], of
+A mask that `ropekit.attention` has itself is an int64 tensor [rows, OWN + size, 1 + flags, n], of
 which all but rows and n are repeats: its shape tells what a kernel is chosen by, as a compiled
 graph and a copy to another device keep shapes, and its numbers tell what is read on the device.
 
@@ -8,8 +8,9 @@ graph and a copy to another device keep shapes, and its numbers tell what is rea
     n = 1   rows are sequences: how many keys each has
     n > 1   one row: boundaries of sequences in the tokens of the batch, one after the other
 
-`size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, 1, queries, words], a
-bit for each key, where no gradient can be asked for, and else what sdpa has.
+`size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, OWN, queries, words], a
+bit for each key, where no gradient can be asked for, and else what sdpa has. So is one with which a
+model says that it will compute; one that computes with another gets no mask of as many heads.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from transformers.masking_utils import (
 
 from ropekit._attention import bits_of
 
+OWN = 4099  # heads that no model has
 FULL, CHUNK, CUT = 1, 2, 4  # flags: no order, size is that of a chunk, keys end with the queries
 
 
@@ -41,12 +43,12 @@ class Mask:
     flags: int
 
     def encode(self) -> Tensor:
-        shape = -1, 1 + self.size, 1 + self.flags, -1
+        shape = -1, OWN + self.size, 1 + self.flags, -1
         return self.values[:, None, None, :].expand(shape)
 
     @classmethod
     def decode(cls, mask: Tensor) -> Mask:
-        return cls(mask[:, 0, 0, :], mask.shape[1] - 1, mask.shape[2] - 1)
+        return cls(mask[:, 0, 0, :].contiguous(), mask.shape[1] - OWN, mask.shape[2] - 1)
 
     def fields(self) -> dict[str, Any]:
         """Keywords of `attention`."""
@@ -197,8 +199,7 @@ def _structured(
     kv_offset: Any,
     padding: Tensor | None,
 ) -> Mask | None:
-    traced = is_compiling()
-    if traced:  # whose functions cannot be looked into, nor its tensors
+    if is_compiling():  # whose functions cannot be looked into, nor its tensors
         known = function is causal_mask_function or function is bidirectional_mask_function
         pattern = _Pattern(is_full=function is bidirectional_mask_function) if known else None
         if padding is not None:
@@ -233,15 +234,21 @@ def build_mask(
     kv_offset: Any = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
     attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
     device: Any = "cpu",
     **kwargs: Any,
 ) -> Tensor:
     """The mask of attn_implementation "ropekit", of AttentionMaskInterface."""
     sizes = _Sizes(batch_size, q_length, kv_length, q_offset + q_length - kv_offset, device)
     mask = _structured(mask_function, sizes, kv_offset, attention_mask)
-    if mask is not None:
+    # Transformers asks for a whole mask of causal order where a model computes with it, and of a
+    # token behind a static cache, whose length is a tensor unless it slides.
+    limited = kwargs.get("local_size") is not None
+    is_static = q_length == 1 and (isinstance(q_offset, Tensor) or limited)
+    is_free = allow_is_causal_skip or is_static or bool(kwargs.get("use_vmap"))
+    is_packed = mask is not None and mask.values.shape[-1] > 1 and attention_mask is None
+    if mask is not None and (is_free or is_packed or mask.flags & FULL):
         return mask.encode()
-    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     dense: Any = sdpa_mask(
         batch_size=batch_size,
         q_length=q_length,
@@ -251,7 +258,9 @@ def build_mask(
         mask_function=mask_function,
         attention_mask=attention_mask,
         device=device,
-        **kwargs,
+        **(kwargs | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}),
     )
-    found: Tensor = dense if torch.is_grad_enabled() else bits_of(dense)[0]
+    found: Tensor = dense
+    if is_free and not torch.is_grad_enabled():
+        found = bits_of(dense[:, 0])[0][:, None].expand(-1, OWN, -1, -1)
     return found

@@ -113,6 +113,11 @@ class Patch:
         before = _attention_of(model.config)
         model.set_attn_implementation(ATTENTION)
         self._attention = before
+        if model.config.get_text_config()._attn_implementation != ATTENTION:
+            raise ValueError(
+                f"attention is True; allowed for {type(model).__name__}, which does not attend by "
+                "Transformers' AttentionInterface, is False"
+            )
         self.report.append(f"attention: {ATTENTION}, in place of {before}")
         for name, part in model.named_modules():
             if hasattr(part, "q_proj") and hasattr(part, "layer_idx"):

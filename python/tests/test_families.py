@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import families
 import pytest
+import ropekit.transformers
 import torch
 import transformers
 
@@ -42,3 +44,50 @@ def test_a_patched_model_keeps_every_bit(family: str) -> None:
     found = families.row(MODULES[family], (name, variant))
     assert "DIFFERS" not in found
     assert found == BY_NAME[family] or not IS_PINNED
+
+
+# Words of an error that says why a model keeps its own attention.
+REASONS = "keys that an indexer chose|a bias of positions"
+
+
+def visible(model: Any) -> torch.Tensor:
+    """The result of two sequences, of which one is padded before, where it has their tokens."""
+    ids = torch.randint(3, 80, (2, 24), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(24) >= torch.tensor([[0], [5]])
+    with torch.no_grad():
+        found = model(input_ids=ids, attention_mask=mask.long())[0]
+        if found.shape[:2] == mask.shape:
+            return found[mask]
+        whole: torch.Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
+        return whole
+
+
+def widen(model: Any) -> None:
+    """Weights so large that attention tells."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                scale = 1.5 * weight.shape[-1] ** -0.5
+                weight.copy_(scale * torch.randn(weight.shape, generator=generator))
+
+
+@pytest.mark.parametrize("family", [name for name in MODULES if name in BY_NAME])
+def test_attention_is_eagers_or_refused(family: str) -> None:
+    _, name, variant, *_ = BY_NAME[family].split("\t")
+    if name == "-":
+        pytest.skip("no small model of it reads text")
+    kind, fields = getattr(MODULES[family], name), families.VARIANTS[int(variant)]
+    model = families.make(kind, fields, torch.float32, "eager")
+    widen(model)
+    try:
+        expected = visible(model)
+    except Exception as error:
+        pytest.skip(f"it does not run padded: {error}")
+    model.set_attn_implementation(ropekit.transformers.ATTENTION)
+    try:
+        found = visible(model)
+    except ValueError as error:
+        assert re.search(REASONS, str(error))
+        return
+    assert (found - expected).abs().max() <= 3e-5 * expected.abs().max()

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import attention_models
+import models
 import pytest
 import ropekit.transformers
 import torch
 import transformers
 from attention_models import build, inputs
 from ropekit._transformers_attention import attention_forward
-from ropekit._transformers_masks import CHUNK, CUT, FULL, Mask, build_mask
+from ropekit._transformers_masks import CHUNK, CUT, FULL, OWN, Mask, build_mask
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.masking_utils import (
@@ -251,8 +252,32 @@ def test_a_mask_that_no_kernel_has_is_one_of_bits_or_of_sdpa() -> None:
 
     sizes = {"batch_size": 2, "q_length": 40, "kv_length": 40, "mask_function": own}
     with torch.no_grad():
-        assert build_mask(**sizes).shape == (2, 1, 40, 2)
+        assert build_mask(**sizes).shape == (2, OWN, 40, 2)
     assert build_mask(**sizes).dtype == torch.bool
+
+
+def test_a_model_that_computes_with_its_mask(device: str) -> None:
+    """Doge asks for a whole one; another would compute with what no mask of heads fits."""
+    sizes = {"batch_size": 2, "q_length": 9, "kv_length": 9}
+    with torch.no_grad():
+        whole = build_mask(**sizes, allow_is_causal_skip=False)
+        assert torch.equal(whole[1, 0], torch.ones(9, 9, dtype=torch.bool).tril())
+        holes = torch.tensor([[1] * 9, [0, 1, 0] + [1] * 6]).bool()
+        for padding in (None, holes, torch.arange(9) < torch.tensor([[9], [4]])):
+            mask = build_mask(**sizes, attention_mask=padding)
+            for like in (torch.zeros(2, 1, 9, 9), torch.zeros(2, 4, 9, 9)):
+                with pytest.raises((RuntimeError, ValueError), match=r"must match|has the shape"):
+                    x = torch.zeros(2, 4, 9, 16)
+                    attention_forward(torch.nn.Module(), x, x, x, like + mask)
+    kind = transformers.DogeForCausalLM
+    fields = models.TEXT | {"num_hidden_layers": 1, "keep_window_size": 4}
+    model = kind(kind.config_class(**fields, attn_implementation="eager")).to(device).eval()
+    ids = torch.randint(3, 80, (2, 9), device=device)
+    for given in (None, holes.to(device)):
+        with torch.no_grad():
+            expected = switched(model, "eager")(ids, attention_mask=given).logits
+            found = switched(model, "ropekit")(ids, attention_mask=given).logits
+        close(found[:, 3:], expected[:, 3:])
 
 
 # ---- refusals ----
@@ -272,6 +297,15 @@ def test_what_is_not_mapped_is_refused() -> None:
         attention_forward(module, q, q, q, torch.ones(1, 3))
     with pytest.raises(ValueError, match="attention_mask is None with 3 queries and 2 keys"):
         attention_forward(module, q, q[:, :, :2], q[:, :, :2], None)
+    odd = torch.zeros(1, 5, 3, 3)
+    with pytest.raises(
+        ValueError, match=r"attention_mask has the shape \[1, 5, 3, 3\]; allowed is"
+    ):
+        attention_forward(module, q, q, q, odd)
+    with pytest.raises(ValueError, match="which does not attend by Transformers"):
+        config = transformers.FalconConfig(hidden_size=64, num_attention_heads=4, vocab_size=9)
+        config.num_hidden_layers = 1
+        ropekit.transformers.patch(transformers.FalconForCausalLM(config), attention=True)
     model = build("llama", "ropekit")
     with pytest.raises(ValueError, match="output_attentions"):
         model.generate(**inputs("llama"), output_attentions=True, return_dict_in_generate=True)
