@@ -452,8 +452,12 @@ def attention(
     arguments: Any = (q, k, v, text, positions, cu_seqlens, k_lengths)
     arguments = (*arguments, k_cache, v_cache, block_table, sinks)
     if not of_library and isinstance(k, Tensor) and isinstance(v, Tensor) and k_cache is None:
-        others = cu_seqlens, k_lengths, sinks, tree_mask, k_cu_seqlens, q_lengths, position_flag
-        settings = other_candidate((q, k, v), text, (*others, return_lse))
+        others: Any = None
+        alone = cu_seqlens is k_lengths is sinks is tree_mask is k_cu_seqlens is q_lengths is None
+        if return_lse or not alone or position_flag is not None:
+            others = cu_seqlens, k_lengths, sinks, tree_mask, k_cu_seqlens, q_lengths
+            others = (*others, position_flag, return_lse)
+        settings = other_candidate((q, k, v), text, others)
         if settings:
             offset = whole(position_offset)
             own: Any = {
@@ -492,15 +496,17 @@ OTHERS = (
 def other_candidate(
     tensors: tuple[Tensor, Tensor, Tensor], text: str, others: Any
 ) -> _sdpa.Settings | None:
-    """The settings of a call that PyTorch's kernel takes: named, the only one, or the faster."""
+    """The settings of a call that PyTorch's kernel takes: named, the only one, or the faster.
+
+    others are what that kernel has not, in the order of OTHERS, or None where none is given.
+    """
     settings = _sdpa.settings_of(text)
-    named = settings.kernel == _sdpa.KERNEL
-    if named or tensors[0].dtype == torch.float64:
+    if settings.kernel == _sdpa.KERNEL or tensors[0].dtype is torch.float64:
+        named = settings.kernel == _sdpa.KERNEL
         why = "with kernel 'sdpa'" if named else "of float64, which PyTorch's kernel alone takes,"
-        _sdpa.refuse_others(settings, list(zip(OTHERS, others, strict=True)), why)
+        _sdpa.refuse_others(settings, zip(OTHERS, others or (), strict=False), why)
         return settings
-    absent = all(x is None or x is False for x in others)
-    return settings if absent and _sdpa.prefers(*tensors, settings) else None
+    return settings if others is None and _sdpa.prefers(*tensors, settings) else None
 
 
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:

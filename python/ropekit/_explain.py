@@ -75,7 +75,9 @@ def explain(
     only_library = given["k_cache"] is not None or of_library
     if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
         flags = given | {"return_lse": return_lse}
-        settings = other_candidate((q, k, v), text, [flags[name] for name in OTHERS])
+        others = [flags[name] for name in OTHERS]
+        is_alone = all(x is None or x is False for x in others)
+        settings = other_candidate((q, k, v), text, None if is_alone else others)
         if settings:
             return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text)
     arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]

@@ -5,6 +5,7 @@ Which one a call takes follows from its device, type and shape alone: `prefers`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -84,7 +85,7 @@ def settings_of(text: str) -> Settings:
 def is_slow(q: Tensor) -> bool:
     """Whether PyTorch's kernel is the faster one even with a mask: float32 on CUDA, for which the
     library has its generic kernel alone."""
-    return q.device.type == "cuda" and q.dtype == torch.float32
+    return q.is_cuda and q.dtype == torch.float32
 
 
 def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
@@ -93,20 +94,26 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     On CUDA the library's own kernels are slower at every length that was measured; a CPU's are
     faster but for long prompts in 16 bits, and there too with a backward.
     """
-    if settings.kernel is not None or settings.softcap or q.dim() != 4 or k.dim() != 4:
+    if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
         return ""
-    if is_slow(q):
+    if is_slow(q) and q.dim() == 4:
         return "on CUDA PyTorch's kernel was measured faster in float32"
-    axis = {"bhsd": 2, "sbhd": 0}.get(settings.layout or "bshd", 1)
-    tokens, keys = q.shape[axis], k.shape[axis]
-    if settings.is_limited() or (settings.causal and tokens not in (keys, 1)):
-        return ""
-    if q.device.type == "cuda":
+    tokens, keys = _lengths(q, k, settings)
+    if q.is_cuda and tokens:
         return "on CUDA PyTorch's kernel was measured faster at every length"
     derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    if q.dtype in HALF and tokens == keys and tokens >= CPU_TOKENS and not derives:
+    if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
         return f"on a CPU PyTorch's kernel was measured faster in 16 bits from {CPU_TOKENS} tokens"
     return ""
+
+
+def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:
+    """Tokens of q and of k; 0, 0 of a call for which PyTorch's kernel needs a mask."""
+    if q.dim() != 4 or k.dim() != 4 or settings.is_limited():
+        return 0, 0
+    axis = {"bhsd": 2, "sbhd": 0}.get(settings.layout or "bshd", 1)
+    tokens, keys = q.shape[axis], k.shape[axis]
+    return (0, 0) if settings.causal and tokens not in (keys, 1) else (tokens, keys)
 
 
 def visible(own: Tensor, key: Tensor, settings: Settings) -> Tensor | None:
@@ -192,7 +199,7 @@ def run(
     return found.squeeze(0) if axis == 0 and settings.layout in (None, "thd") else found
 
 
-def refuse_others(settings: Settings, named: list[tuple[str, Any]], why: str) -> None:
+def refuse_others(settings: Settings, named: Iterable[tuple[str, Any]], why: str) -> None:
     """Refuses what PyTorch's kernel has not."""
     for name, x in named:
         if x is not None and x is not False:
