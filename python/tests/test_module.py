@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ropekit
 import torch
+import torch.utils.checkpoint
 from ropekit import Config, RoPEAttention
 
 transformers = pytest.importorskip("transformers")
@@ -105,12 +106,16 @@ def test_it_is_a_module() -> None:
 
 
 @pytest.mark.compiles
-def test_it_compiles(device: str) -> None:
+def test_it_compiles_and_is_exported_and_checkpointed(device: str) -> None:
     torch._dynamo.reset()
     layer = RoPEAttention(64, 4, 2, 32, qk_norm=True, device=device)
     x = torch.randn(2, 7, 64, device=device)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), layer(x))
+    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+    again = torch.utils.checkpoint.checkpoint(layer, x.requires_grad_(), use_reentrant=False)
+    found, wanted = (torch.autograd.grad(y.square().sum(), x)[0] for y in (again, layer(x)))
+    torch.testing.assert_close(found, wanted)
 
 
 def test_what_does_not_fit_is_refused() -> None:

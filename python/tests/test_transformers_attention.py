@@ -186,7 +186,9 @@ def test_gradient_checkpoints(device: str) -> None:
     for reentrant in (False, True):
         model.gradient_checkpointing_enable({"use_reentrant": reentrant})
         found = gradients(model, given)
-        assert all(torch.equal(found[name], x) for name, x in expected.items())
+        for name, x in expected.items():  # CUDA adds some of them in any order
+            assert torch.equal(found[name], x) or device == "cuda"
+            torch.testing.assert_close(found[name], x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.compiles
