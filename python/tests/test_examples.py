@@ -90,7 +90,7 @@ def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             if "ropekit.attention(q, k, v" in example:  # of a batch
                 names |= {part: names[part].unsqueeze(0) for part in "qkv"}
             exec(example, names)
-    names["patch"].restore()
+    ropekit.transformers.unpatch(names["model"])
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import families
 import pytest
 import ropekit.transformers
 import torch
-import transformers
+from models import IS_PINNED
 
 ROWS = families.TABLE.read_text(encoding="utf-8").splitlines()
 BY_NAME = {row.split("\t")[0]: row for row in ROWS[1:]}
 MODULES = {module.__name__.rpartition("modeling_")[2]: module for module in families.modules()}
-REQUIREMENTS = (Path(__file__).parents[1] / "requirements.txt").read_text(encoding="utf-8")
-IS_PINNED = transformers.__version__ in re.findall(r"(?m)^transformers==(.*)$", REQUIREMENTS)
 
 
 def test_the_table_has_every_family() -> None:
