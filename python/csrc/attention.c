@@ -1,5 +1,6 @@
 #include "python/csrc/attention.h"
 
+#include "python/csrc/attention_explain.h"
 #include "python/csrc/attention_put.h"
 #include "python/csrc/attention_results.h"
 #include "python/csrc/failure.h"
@@ -209,7 +210,9 @@ static const char *run(attention_call *c) {
         error = make_results(c, layout, entry->key.v_head_dim, &args);
     if (!error && c->wants_rotated)
         error = make_rotated(c, layout, &entry->config.attention, &args.rope);
-    if (error || !args.out.data) /* no queries */
+    if (!error && c->explains)
+        attention_explain(c, entry, position_dtype);
+    if (error || c->explains || !args.out.data) /* no queries */
         return error;
     tensor memory = {0};
     error = results_workspace(&c->q, entry, rope_attention_workspace, &args, &memory);

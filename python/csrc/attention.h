@@ -16,6 +16,7 @@ typedef struct attention_call {
     int64_t tree_keys, max_seqlen_k; /* 0: not given */
     inputs inputs;
     int wants_lse, wants_rotated;
+    int explains;           /* tells which kernel would run, and runs none */
     tensor out, lse;        /* made */
     tensor rotated[STORES]; /* made: q and k as a backward reads them; empty: as they are */
 } attention_call;

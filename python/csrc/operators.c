@@ -265,6 +265,11 @@ static void attention_flag(StableIValue *stack, uint64_t inputs, uint64_t output
     run_attention(stack, 1, &(attention_call){.wants_lse = 1});
 }
 
+static void attention_explained(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, 0, &(attention_call){.explains = 1});
+}
+
 static void attention_rotated(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
     run_attention(stack, 0, &(attention_call){.wants_lse = 1, .wants_rotated = 1});
@@ -340,6 +345,7 @@ static const struct {
     {"attention_lse_no_grad", attention_lse},
     {"attention_flag", attention_flag},
     {"attention_flag_no_grad", attention_flag},
+    {"attention_explained", attention_explained},
     {"attention_rotated", attention_rotated},
     {"attention_backward", attention_backward},
     {"attention_merge", attention_merge},

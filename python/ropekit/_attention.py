@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
+from ropekit import _sdpa
 from ropekit._attention_errors import (
     ARGUMENTS,
     check_attention,
@@ -182,6 +183,7 @@ for _name, (_results, _of) in _KINDS.items():
 implement("attention_flag", _flagged, "ADInplaceOrView", with_keyset=True)
 for _name in ("attention", "attention_lse"):
     implement(_name, _derived(_name), "Autograd", with_keyset=True)
+define("attention_explained", _schema("Tensor", False), _fake)
 define("attention_rotated", _schema(_FOUR, False), _fake_rotated)
 define("attention_backward", _schema(_FOUR, False, _FIRST), _fake_backward)
 for _name in ("attention_rotated", "attention_backward"):
@@ -258,7 +260,7 @@ _gradient: Any = _Gradient.apply
 # ---- the function ----
 
 
-def _bits(mask: Tensor) -> tuple[Tensor, int]:
+def bits_of(mask: Tensor) -> tuple[Tensor, int]:
     """Words of 32 bits from one bool for each query and key, and how many keys they cover."""
     keys = mask.shape[-1]
     words = torch.nn.functional.pad(mask, (0, -keys % 32)).unflatten(-1, (-1, 32))
@@ -267,7 +269,7 @@ def _bits(mask: Tensor) -> tuple[Tensor, int]:
     return (words * weights).sum(-1, dtype=torch.int32), keys
 
 
-def _masked(
+def masked(
     causal: bool | None, tree_mask: Tensor | None, tree_keys: int | None, fields: Any
 ) -> tuple[Tensor | None, int]:
     """The bits of a tree and their count; `fields` gets the mask."""
@@ -283,11 +285,11 @@ def _masked(
                 f"tree_mask has the shape {list(tree_mask.shape)}; allowed is [batch, tokens, "
                 "keys] or [tokens, keys]"
             )
-        return _bits(tree_mask)
-    return tree_mask, _number("tree_keys", tree_keys)
+        return bits_of(tree_mask)
+    return tree_mask, number("tree_keys", tree_keys)
 
 
-def _number(name: str, value: int | None) -> int:
+def number(name: str, value: int | None) -> int:
     """0 stands for None in the operator, and so is refused."""
     if value is None:
         return 0
@@ -414,6 +416,9 @@ def attention(
             "q" with a cache, else "qk".
         window, window_right, chunk: keys up to its own that a query sees, as Transformers'
             sliding_window; keys after its own, with causal=False; chunks in which attention stays.
+        kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
+            "library" for the library's choice among its own, or the name of one of them. None: the
+            faster one by device, type and shape.
         scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become
             softcap * tanh(score / softcap).
         fields: any other field of a Config but those of norms; it goes before that of `config`.
@@ -439,9 +444,32 @@ def attention(
         k_scale, v_scale = scales(k_scale), scales(v_scale)
     options: Any = fields
     if causal is not None or tree_mask is not None or tree_keys is not None:
-        tree_mask, tree_keys = _masked(causal, tree_mask, tree_keys, options)
-    arguments: Any = (q, k, v, text_for(config, options, q), positions, cu_seqlens, k_lengths)
+        tree_mask, tree_keys = masked(causal, tree_mask, tree_keys, options)
+    text = text_for(config, options, q)
+    of_library = "kernel=library" in text
+    if of_library:
+        text = _sdpa.without_library(text)
+    arguments: Any = (q, k, v, text, positions, cu_seqlens, k_lengths)
     arguments = (*arguments, k_cache, v_cache, block_table, sinks)
+    if not of_library and isinstance(k, Tensor) and isinstance(v, Tensor) and k_cache is None:
+        others: Any = None
+        alone = cu_seqlens is k_lengths is sinks is tree_mask is k_cu_seqlens is q_lengths is None
+        if return_lse or not alone or position_flag is not None:
+            others = cu_seqlens, k_lengths, sinks, tree_mask, k_cu_seqlens, q_lengths
+            others = (*others, position_flag, return_lse)
+        settings = other_candidate((q, k, v), text, others)
+        if settings:
+            offset = whole(position_offset)
+            own: Any = {
+                "positions": positions,
+                "k_positions": k_positions,
+                "position_offset": offset,
+            }
+            tables = sequence_offsets, sequence_lengths, cos, sin
+            try:
+                return _sdpa.run(q, k, v, settings, tables=tables, **own)
+            except (AttributeError, RuntimeError) as error:
+                refuse_attention(error, arguments, offset)
     name = "attention_lse" if return_lse else "attention"
     numbers: tuple[int, ...] = ()
     # PyTorch takes its time over each argument, so that what is last and not given stays out.
@@ -451,12 +479,34 @@ def attention(
     if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
         flag = () if position_flag is None else (position_flag,)
         name = "attention_flag" if flag else name
-        numbers = whole(position_offset), tree_keys or 0, _number("max_seqlen_k", max_seqlen_k)
+        numbers = whole(position_offset), tree_keys or 0, number("max_seqlen_k", max_seqlen_k)
         rest = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
         tables = sequence_offsets, sequence_lengths, cos, sin
         arguments = (*arguments, *rest, *tables, *flag)
     found: Tensor | tuple[Tensor, Tensor] = _call(name, arguments, numbers, position_flag)
     return found[0] if name == "attention_flag" and not return_lse else found
+
+
+OTHERS = (
+    *("cu_seqlens", "k_lengths", "sinks", "tree_mask", "k_cu_seqlens", "q_lengths"),
+    *("position_flag", "return_lse"),
+)
+
+
+def other_candidate(
+    tensors: tuple[Tensor, Tensor, Tensor], text: str, others: Any
+) -> _sdpa.Settings | None:
+    """The settings of a call that PyTorch's kernel takes: named, the only one, or the faster.
+
+    others are what that kernel has not, in the order of OTHERS, or None where none is given.
+    """
+    settings = _sdpa.settings_of(text)
+    if settings.kernel == _sdpa.KERNEL or tensors[0].dtype is torch.float64:
+        named = settings.kernel == _sdpa.KERNEL
+        why = "with kernel 'sdpa'" if named else "of float64, which PyTorch's kernel alone takes,"
+        _sdpa.refuse_others(settings, zip(OTHERS, others or (), strict=False), why)
+        return settings
+    return settings if others is None and _sdpa.prefers(*tensors, settings) else None
 
 
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:

@@ -1,4 +1,5 @@
-"""Hugging Face models on ropekit's kernels: `patch`."""
+"""Hugging Face models on ropekit's kernels: `patch`, and attn_implementation "ropekit", which
+importing this module makes known to Transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ropekit._forms import NAMES, Angles, find_forms, replacement
+from ropekit._transformers_attention import NAME as ATTENTION
+from ropekit._transformers_attention import register
+from ropekit._transformers_fused import FusedForward, fuse, rotary_of
 from ropekit.config import Config, merge
+
+register()
 
 
 def _layer_texts(rotary: nn.Module, angle_mode: str, arithmetic: str) -> dict[str | None, str]:
@@ -51,7 +57,7 @@ class _Forward:
     forward is the copy's own, since no `restore` would take this one out.
     """
 
-    rotary: nn.Module
+    module: nn.Module
     texts: dict[str | None, str]
     is_complex: bool  # gives complex numbers, not cos and sin
     under: Callable[..., Any] | None
@@ -69,22 +75,22 @@ class _Forward:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.under:
             return partial, (self.under,)
-        return getattr, (self.rotary, "forward")  # of a module without state yet: its class's
+        return getattr, (self.module, "forward")  # of a module without state yet: its class's
 
 
-def _take_out(forward: _Forward) -> None:
+def _take_out(forward: _Forward | FusedForward) -> None:
     """Removes a patch's forward, also from below those of later patches."""
-    rotary = forward.rotary
-    above = rotary.__dict__.get("forward")
+    module = forward.module
+    above = module.__dict__.get("forward")
     if above is not forward:
         while above and getattr(above, "under", None) is not forward:
             above = getattr(above, "under", None)
         if above:
             above.under = forward.under
     elif forward.under:
-        rotary.forward = forward.under
+        module.forward = forward.under
     else:
-        del rotary.forward
+        del module.forward
 
 
 class Patch:
@@ -95,7 +101,38 @@ class Patch:
         self._model = weakref.ref(model)
         self._serves = True  # until its block or restore
         self._functions: list[tuple[ModuleType, str, Any]] = []
-        self._forwards: list[_Forward] = []
+        self._forwards: list[_Forward | FusedForward] = []
+        self._attention: str | dict[str, Any] | None = None  # what the model had
+
+    def _set_attention(self, model: Any) -> None:
+        if not hasattr(model, "set_attn_implementation"):
+            raise ValueError(
+                f"attention is True; allowed for {type(model).__name__}, which is no model of "
+                "Transformers, is False"
+            )
+        before = _attention_of(model.config)
+        model.set_attn_implementation(ATTENTION)
+        self._attention = before
+        if model.config.get_text_config()._attn_implementation != ATTENTION:
+            raise ValueError(
+                f"attention is True; allowed for {type(model).__name__}, which does not attend by "
+                "Transformers' AttentionInterface, is False"
+            )
+        self.report.append(f"attention: {ATTENTION}, in place of {before}")
+        for name, part in model.named_modules():
+            if hasattr(part, "q_proj") and hasattr(part, "layer_idx"):
+                self._fuse(model, name, part)
+
+    def _fuse(self, model: nn.Module, name: str, layer: nn.Module) -> None:
+        try:
+            forward = fuse(layer, rotary_of(model, name))
+        except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
+            self.report.append(f"{name}: its own steps, because {error}")
+            return
+        forward.under = layer.__dict__.get("forward")
+        layer.forward = forward
+        self._forwards.append(forward)
+        self.report.append(f"{name}: norm, rotation and a static cache's write in one call")
 
     def _replace(self, module: ModuleType, name: str) -> None:
         function = getattr(module, name)
@@ -139,6 +176,10 @@ class Patch:
         for forward in self._forwards:
             _take_out(forward)
         self._functions, self._forwards = [], []
+        model: Any = self._model()
+        if self._attention is not None and model is not None:
+            model.set_attn_implementation(self._attention)
+            self._attention = None
         self._serves = False
         _active[:] = [patch for patch in _active if patch is not self]
 
@@ -155,6 +196,17 @@ class Patch:
         trace: TracebackType | None,
     ) -> None:
         self.restore()
+
+
+def _attention_of(config: Any) -> str | dict[str, Any]:
+    """The attention of a configuration, with those of its parts where it has any."""
+    parts = {
+        name: _attention_of(part)
+        for name in getattr(config, "sub_configs", ())
+        if (part := getattr(config, name, None)) is not None
+    }
+    own: str = config._attn_implementation
+    return {"": own} | parts if parts else own
 
 
 _active: list[Patch] = []  # in the order in which they were made
@@ -208,8 +260,10 @@ def patch(
     model: nn.Module | ModuleType | type[nn.Module] | str,
     angle_mode: Literal["table", "exact", "f32"] = "table",
     arithmetic: Literal["fp32", "model_dtype"] | None = None,
+    *,
+    attention: bool = False,
 ) -> Patch:
-    """Lets a Transformers model rotate with ropekit's kernels.
+    """Lets a Transformers model rotate with ropekit's kernels, and with `attention` attend too.
 
     With angle_mode "table" the model's own cos and sin are used in its own arithmetic: no bit of an
     eager model changes. With "exact" or "f32" ropekit computes the angles from the position ids and
@@ -222,6 +276,7 @@ def patch(
     Args:
         model: a model; or, for angle_mode "table", its class, the module of its source file or the
             name of that, as in "llama".
+        attention: also sets attn_implementation "ropekit", until the patch is restored.
 
     Returns:
         a Patch, to restore or to use in a `with` statement; `unpatch(model)` undoes it as well.
@@ -237,6 +292,8 @@ def patch(
         )
     if isinstance(model, ModuleType) and angle_mode != "table":
         raise ValueError(f'angle_mode is "{angle_mode}"; allowed for a module is "table"')
+    if isinstance(model, ModuleType) and attention:
+        raise ValueError("attention is True; allowed for a module is False")
     done = Patch(model)
     try:
         _apply(done, model, angle_mode, arithmetic or "fp32")
@@ -246,6 +303,8 @@ def patch(
                 f"known form.\nSupported are models whose file has one of {', '.join(NAMES)}\n"
                 "with cos and sin or complex numbers, as of Llama, Gemma 3, GPT-NeoX or Llama 4."
             )
+        if attention and isinstance(model, nn.Module):
+            done._set_attention(model)
     except BaseException:
         done.restore()
         raise

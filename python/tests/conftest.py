@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from ropekit import _sdpa
 
 # Inductor's code for the CPU without vector instructions, which it tries in six processes first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
@@ -43,3 +44,12 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(14)
+
+
+@pytest.fixture(autouse=True)
+def _kernels_of_the_library(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests of attention are of the library's kernels, also where PyTorch's is the faster one."""
+    if request.path.name.startswith("test_attention"):
+        monkeypatch.setattr(_sdpa, "prefers", lambda *_: "")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 transformers = pytest.importorskip("transformers")
+REQUIREMENTS = (Path(__file__).parents[1] / "requirements.txt").read_text(encoding="utf-8")
+IS_PINNED = transformers.__version__ in re.findall(r"(?m)^transformers==(.*)$", REQUIREMENTS)
 
 TEXT: dict[str, Any] = {
     "vocab_size": 97,

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ropekit
@@ -16,6 +17,14 @@ from ropekit import check
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "python"
 PACKAGE = Path(ropekit.__file__).parents[1]
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "vocab_size": 97,
+}
 
 
 def run(*arguments: str | Path) -> str:
@@ -33,11 +42,55 @@ def test_demo(tmp_path: Path) -> None:
     assert (tmp_path / "rope.png").stat().st_size > 10000
 
 
+def test_train(tmp_path: Path) -> None:
+    text = run(EXAMPLES / "train.py", tmp_path, "--steps", "8", "--device", "cpu")
+    losses = [float(x) for x in re.findall(r"loss (\d\.\d+)", text)]
+    apart = [float(x) for x in re.findall(r"at most (\S+) from", text)]
+    assert len(losses) == 3 and max(losses) < 5.0  # from log 256, 5.5
+    assert len(apart) == 2 and max(apart) < 1e-3
+    pytest.importorskip("matplotlib")
+    assert (tmp_path / "train.png").stat().st_size > 10000
+
+
 def test_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = Path("README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"(?s)```python\n(.*?)```", text)
     run("-c", example)
+
+
+def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of docs/python.md, one after the other, each with what it takes as given."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(ROOT)
+    tokens, pages, size = 6, 4, 16
+    config = transformers.LlamaConfig(**SMALL)
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
+    layer = transformers.Qwen3Model(transformers.Qwen3Config(**SMALL | {"head_dim": 128})).layers[0]
+    layer.self_attn.sinks = torch.zeros(32)
+    names: dict[str, Any] = {
+        "tokens": tokens,
+        "qkv": torch.randn(tokens, 48 * 128),
+        "positions": torch.arange(tokens),
+        "slot_mapping": torch.arange(tokens),
+        "kv": torch.zeros(2, pages, size, 8, 128),
+        "layer": layer.self_attn,
+        "table": torch.tensor([[0]]),
+        "lengths": torch.tensor([tokens]),
+        "x": torch.randn(2, tokens, 4096),
+        "AutoModelForCausalLM": transformers.AutoModelForCausalLM,
+        "name": str(tmp_path),
+        "inputs": {"input_ids": torch.ones(1, 3, dtype=torch.long), "max_new_tokens": 2},
+    }
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    examples = re.findall(r"(?s)```python\n(.*?)```", text)
+    assert len(examples) == 6
+    with torch.no_grad():
+        for example in examples:
+            if "ropekit.attention(q, k, v" in example:  # of a batch
+                names |= {part: names[part].unsqueeze(0) for part in "qkv"}
+            exec(example, names)
+    ropekit.transformers.unpatch(names["model"])
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:

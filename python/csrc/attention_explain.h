@@ -1,0 +1,11 @@
+/* Which kernel a call of attention would take, as a text. */
+#ifndef ROPEKIT_PYTHON_ATTENTION_EXPLAIN_H
+#define ROPEKIT_PYTHON_ATTENTION_EXPLAIN_H
+
+#include "python/csrc/attention.h"
+#include "python/csrc/plans.h"
+
+/* Keeps the text for the thread's next ropekit_explanation(). */
+void attention_explain(const attention_call *c, const plan_entry *forward, int32_t position_dtype);
+
+#endif

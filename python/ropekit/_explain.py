@@ -1,0 +1,104 @@
+"""explain: which kernel a call of `attention` would take, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ropekit import _sdpa
+from ropekit._attention import OTHERS, masked, number, other_candidate
+from ropekit._attention_errors import ARGUMENTS, refuse_attention
+from ropekit._cache import pages, scales
+from ropekit._errors import whole
+from ropekit._fields import APPEND_ONLY, refuse_fields
+from ropekit._functions import text_for
+from ropekit._library import library
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call of `attention` would do."""
+
+    kernel: str  #: as in "cpu:avx512", or "sdpa" for our rotation and PyTorch's attention
+    why: str
+    candidates: str  #: of the library, one a line, each accepted or why it declined
+    backward: str  #: the kernel of a gradient, "" where there is none
+    backward_candidates: str  #: likewise, or why there is no gradient
+    config: str
+
+    def __repr__(self) -> str:
+        lines = [f"{self.kernel}: {self.why}", f"config: {self.config or 'none'}"]
+        lines += [f"  {line}" for line in self.candidates.splitlines()]
+        lines.append(f"backward: {self.backward or 'none'}")
+        lines += [f"  {line}" for line in self.backward_candidates.splitlines()]
+        return "\n".join(lines)
+
+
+def explain(
+    q: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    causal: bool | None = None,
+    return_lse: bool = False,
+    config: object = None,
+    cache_layout: str = "nhd",
+    tree_keys: int | None = None,
+    max_seqlen_k: int | None = None,
+    position_offset: int = 0,
+    **options: Any,
+) -> Explanation:
+    """Which kernel `attention` would take for the same arguments, and why; it is not run.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: what the call itself would raise.
+    """
+    refuse_fields(options, APPEND_ONLY, "append")
+    if not isinstance(q, Tensor):
+        raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
+    given = {"q": q, "k": k, "v": v}
+    given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
+    if cache_layout != "nhd":
+        for part in "kv":
+            given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)
+            given[f"{part}_scale"] = scales(given[f"{part}_scale"])
+    tree, keys = masked(causal, given["tree_mask"], tree_keys, options)
+    given["tree_mask"] = tree
+    text = text_for(config, options, q)
+    named = "kernel=" in text
+    of_library = "kernel=library" in text
+    if of_library:
+        text = _sdpa.without_library(text)
+    only_library = given["k_cache"] is not None or of_library
+    if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
+        flags = given | {"return_lse": return_lse}
+        others = [flags[name] for name in OTHERS]
+        is_alone = all(x is None or x is False for x in others)
+        settings = other_candidate((q, k, v), text, None if is_alone else others)
+        if settings:
+            return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text)
+    arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]
+    arguments.insert(3, text)
+    numbers = whole(position_offset), keys, number("max_seqlen_k", max_seqlen_k)
+    try:
+        with torch.no_grad():
+            torch.ops.ropekit.attention_explained.default(*arguments, *numbers)
+    except (AttributeError, RuntimeError) as error:
+        refuse_attention(error, arguments, numbers[0])
+    parts = library.ropekit_explanation().decode(errors="replace").split("\1")
+    kernel, candidates, backward, backward_candidates = parts
+    why = "the first of the library's kernels that takes the call"
+    if named:
+        why = "named by kernel"
+    return Explanation(kernel, why, candidates, backward, backward_candidates, text)
+
+
+def _of_sdpa(faster: str, settings: _sdpa.Settings, text: str) -> Explanation:
+    why = "named by kernel"
+    if settings.kernel != _sdpa.KERNEL:
+        why = faster or "the only one of float64"
+    steps = "ropekit's rotation, then torch.nn.functional.scaled_dot_product_attention"
+    return Explanation(_sdpa.KERNEL, why, steps, _sdpa.KERNEL, "PyTorch's own", text)

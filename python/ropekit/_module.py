@@ -1,0 +1,262 @@
+"""RoPEAttention: attention with its rotation as a module, and its cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ropekit._append import append
+from ropekit._attention import attention
+from ropekit._fields import APPEND_ONLY, merge, refuse_fields
+from ropekit._operators import fields_of
+from ropekit.config import Config
+
+
+class KeyValueCache:
+    """Keys and values of one layer, in pages or a page for each sequence.
+
+    Args:
+        batch, capacity: sequences, and tokens that each can hold.
+        kv_heads, head_dim, v_head_dim: of keys and values.
+        page_size: tokens of a page; None: a page for each sequence.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        capacity: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        v_head_dim: int | None = None,
+        page_size: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        for name, value in (("batch", batch), ("capacity", capacity), ("page_size", page_size)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; allowed is > 0")
+        self.batch, self.capacity, self.page_size = batch, capacity, page_size
+        self.tokens = 0  # of each sequence
+        self.block_table: Tensor | None = None
+        pages, slots = batch, capacity
+        if page_size is not None:
+            per_sequence, slots = -(-capacity // page_size), page_size
+            pages = batch * per_sequence
+            table = torch.arange(pages, dtype=torch.int64, device=device)
+            self.block_table = table.view(batch, per_sequence)
+        self.k = torch.zeros(pages, slots, kv_heads, head_dim, dtype=dtype, device=device)
+        self.v = torch.zeros(
+            pages, slots, kv_heads, v_head_dim or head_dim, dtype=dtype, device=device
+        )
+        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def reset(self) -> None:
+        """Forgets all tokens."""
+        self.tokens = 0
+        self.lengths.zero_()
+
+    def __repr__(self) -> str:
+        paged = f", pages of {self.page_size}" if self.page_size else ""
+        return (
+            f"KeyValueCache({self.tokens} of {self.capacity} tokens, batch {self.batch}{paged}, "
+            f"{self.k.shape[2]} heads of {self.k.shape[3]}, {self.k.dtype}, {self.k.device})"
+        )
+
+
+class _Norm(nn.Module):
+    """The weight of a norm of heads, as Transformers' q_norm and k_norm keep it."""
+
+    def __init__(self, head_dim: int, fields: dict[str, str], **place: Any) -> None:
+        super().__init__()
+        self.plus_one = fields.get("norm_weight") == "one_plus_weight"
+        self.twice = fields.get("norm_rounding") == "twice"
+        self.eps = float(fields.get("norm_eps", 0.0))
+        start = torch.zeros if self.plus_one else torch.ones
+        self.weight = nn.Parameter(start(head_dim, **place))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        if self.twice:
+            return self.weight * wide.to(x.dtype)
+        weight = self.weight.float()
+        return (wide * (1 + weight if self.plus_one else weight)).to(x.dtype)
+
+
+class RoPEAttention(nn.Module):
+    """Attention over [batch, tokens, hidden_size], whose q and k are rotated inside.
+
+    Projections and norms have the names of Transformers' Llama and Qwen3, whose state_dict of
+    `self_attn` loads.
+
+    Args:
+        hidden_size: elements of a token.
+        heads, kv_heads: of q, and of k and v; None: as many. head_dim: None: hidden_size / heads.
+        config: the rotation, and the norm of q and k where it states one, as `attention` takes it.
+        causal: whether a token sees none after its own.
+        qk_norm: an RMS norm of each head of q and k, as in Qwen3. None: what `config` states.
+        norm_eps: of that norm.
+        bias, out_bias: of q_proj, k_proj and v_proj, and of o_proj.
+        fields: any field of `attention`, as window or rope_theta; it goes before that of `config`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        config: object = None,
+        causal: bool = True,
+        qk_norm: bool | None = None,
+        norm_eps: float = 1e-6,
+        bias: bool = False,
+        out_bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **fields: Any,
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        if head_dim is None:
+            if hidden_size % heads:
+                raise ValueError(
+                    f"hidden_size is {hidden_size}; allowed without head_dim is a multiple of "
+                    f"heads, {heads}"
+                )
+            head_dim = hidden_size // heads
+        if heads % kv_heads:
+            raise ValueError(f"kv_heads is {kv_heads}; allowed is a divisor of heads, {heads}")
+        self.hidden_size, self.heads, self.kv_heads = hidden_size, heads, kv_heads
+        self.head_dim, self.causal = head_dim, causal
+        self.config, norm = _configs(config, fields, qk_norm, norm_eps)
+        self._norm = norm
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(hidden_size, heads * head_dim, bias=bias, **place)
+        self.k_proj = nn.Linear(hidden_size, kv_heads * head_dim, bias=bias, **place)
+        self.v_proj = nn.Linear(hidden_size, kv_heads * head_dim, bias=bias, **place)
+        self.o_proj = nn.Linear(heads * head_dim, hidden_size, bias=out_bias, **place)
+        self.q_norm: _Norm | None = None
+        self.k_norm: _Norm | None = None
+        if norm:
+            self.q_norm, self.k_norm = (_Norm(head_dim, norm, **place) for _ in range(2))
+        self._append = Config.from_text(
+            " ".join((self.config.text, *(f"{name}={x}" for name, x in norm.items()))).strip()
+        )
+
+    def make_cache(self, batch: int, capacity: int, page_size: int | None = None) -> KeyValueCache:
+        """A cache of this layer, for `forward`."""
+        weight = self.k_proj.weight
+        return KeyValueCache(
+            batch,
+            capacity,
+            self.kv_heads,
+            self.head_dim,
+            page_size=page_size,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        positions: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Of [batch, tokens, hidden_size]; with a cache the tokens follow those that it has."""
+        parts = ((self.q_proj, self.heads), (self.k_proj, self.kv_heads))
+        q, k = (proj(x).unflatten(-1, (count, self.head_dim)) for proj, count in parts)
+        v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
+        heads = self.attend(q, k, v, positions=positions, cache=cache)
+        found: Tensor = self.o_proj(heads.flatten(2))
+        return found
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        positions: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Norm, rotation and attention of [batch, tokens, heads, head_dim], without projections."""
+        if cache is not None:
+            return self._attend_cached(q, k, v, positions, cache)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return attention(q, k, v, positions=positions, config=self.config, causal=self.causal)
+
+    def _attend_cached(
+        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, cache: KeyValueCache
+    ) -> Tensor:
+        tokens = q.shape[1]
+        if cache.tokens + tokens > cache.capacity:
+            raise ValueError(
+                f"x has {tokens} tokens and the cache {cache.tokens} of {cache.capacity}; allowed "
+                f"is at most {cache.capacity - cache.tokens}"
+            )
+        options: dict[str, Any] = {"block_table": cache.block_table}
+        options |= {"k_cache": cache.k, "v_cache": cache.v}
+        norms: dict[str, Any] = {
+            f"{part}_weight": norm.weight
+            for part, norm in (("q", self.q_norm), ("k", self.k_norm))
+            if norm is not None
+        }
+        q = append(
+            q,
+            k,
+            v,
+            config=self._append,
+            positions=positions,
+            sequence_offsets=cache.lengths if positions is None else None,
+            cache_starts=None if positions is None else cache.lengths,
+            **norms,
+            **options,
+        )
+        cache.lengths += tokens
+        cache.tokens += tokens
+        found: Tensor = attention(
+            q,
+            config=self.config,
+            causal=self.causal,
+            rotate="none",
+            k_lengths=cache.lengths,
+            **options,
+        )
+        return found
+
+    def extra_repr(self) -> str:
+        text = f"{self.hidden_size}, heads={self.heads}, kv_heads={self.kv_heads}"
+        text += f", head_dim={self.head_dim}, causal={self.causal}"
+        return f"{text}, config={self.config}" if self.config.text else text
+
+
+def _configs(
+    config: object, fields: Any, qk_norm: bool | None, norm_eps: float
+) -> tuple[Config, dict[str, str]]:
+    """The configuration of attention, and the fields of the norm."""
+    refuse_fields(fields, APPEND_ONLY, "append")
+    if config is None:
+        config = Config()
+    own = config if isinstance(config, Config) else Config.from_transformers(config)
+    stated = fields_of(own.text)
+    norm = {name: x for name, x in stated.items() if name.startswith("norm_")}
+    kept = merge(own.text, dict.fromkeys(norm) | fields)
+    other = next((name for name in stated if name.endswith("factor") and name[1:2] == "_"), None)
+    other = other or next((name for name in stated if name[1:7] == "_norm_"), None)
+    if other or norm.get("norm_scope", "head") != "head" or norm.get("norm_type", "rms") != "rms":
+        raise ValueError(
+            f"config states {other or 'a norm of tokens or layers'}; allowed is an RMS norm of "
+            "heads, of q and k alike"
+        )
+    if qk_norm is False:
+        norm = {}
+    elif qk_norm and not norm:
+        norm = {"norm_type": "rms", "norm_rounding": "twice", "norm_eps": repr(float(norm_eps))}
+    return Config.from_text(kept), norm

@@ -1,0 +1,208 @@
+"""The other candidate of `attention`: our rotation, then PyTorch's scaled_dot_product_attention.
+
+Which one a call takes follows from its device, type and shape alone: `prefers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_dynamo_compiling
+from torch.nn.functional import scaled_dot_product_attention
+
+from ropekit._fields import merge
+from ropekit._functions import rotate
+from ropekit._operators import fields_of
+
+KERNEL = "sdpa"  # as `kernel` names it
+LIBRARY = "library"  # likewise: one of the library's, whichever
+_OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
+# Tokens from which PyTorch's kernel is the faster one on a CPU in 16 bits, forward alone: between
+# 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2 (docs/attention.md).
+CPU_TOKENS = 1536
+HALF = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a configuration says of attention."""
+
+    layout: str | None
+    rotation: str  # the configuration for the rotation
+    turns_q: bool
+    turns_k: bool
+    causal: bool
+    scale: float | None
+    window: int | None
+    window_right: int | None
+    chunk: int | None
+    softcap: bool
+    kernel: str | None
+
+    def is_limited(self) -> bool:
+        """Whether a query sees some keys only, beside the order."""
+        return (self.window, self.window_right, self.chunk) != (None, None, None)
+
+
+def _settings(text: str) -> Settings:
+    fields = fields_of(text)
+    given = fields.get("rotate", "none" if fields.get("rotation") == "off" else "qk")
+    numbers = {name: int(fields[name]) if name in fields else None for name in _OWN[5:8]}
+    kept = (part for part in text.split() if part.partition("=")[0] not in _OWN)
+    return Settings(
+        layout=fields.get("layout"),
+        rotation=" ".join(kept),
+        turns_q=given in ("q", "qk"),
+        turns_k=given == "qk",
+        causal=fields.get("mask", "causal") == "causal",
+        scale=float(fields["scale"]) if "scale" in fields else None,
+        window=numbers["window"],
+        window_right=numbers["window_right"],
+        chunk=numbers["chunk"],
+        softcap="softcap" in fields,
+        kernel=fields.get("kernel"),
+    )
+
+
+_cached = lru_cache(maxsize=1024)(_settings)
+
+
+def without_library(text: str) -> str:
+    """A configuration that names the library's kernels, without that."""
+    return " ".join(part for part in text.split() if part != f"kernel={LIBRARY}")
+
+
+def settings_of(text: str) -> Settings:
+    return _settings(text) if is_dynamo_compiling() else _cached(text)
+
+
+def is_slow(q: Tensor) -> bool:
+    """Whether PyTorch's kernel is the faster one even with a mask: float32 on CUDA, for which the
+    library has its generic kernel alone."""
+    return q.is_cuda and q.dtype == torch.float32
+
+
+def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
+    """Why a call of tensors alone takes PyTorch's kernel; "" where it takes the library's.
+
+    On CUDA the library's own kernels are slower at every length that was measured; a CPU's are
+    faster but for long prompts in 16 bits, and there too with a backward.
+    """
+    if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
+        return ""
+    if is_slow(q) and q.dim() == 4:
+        return "on CUDA PyTorch's kernel was measured faster in float32"
+    tokens, keys = _lengths(q, k, settings)
+    if q.is_cuda and tokens:
+        return "on CUDA PyTorch's kernel was measured faster at every length"
+    derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
+        return f"on a CPU PyTorch's kernel was measured faster in 16 bits from {CPU_TOKENS} tokens"
+    return ""
+
+
+def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:
+    """Tokens of q and of k; 0, 0 of a call for which PyTorch's kernel needs a mask."""
+    if q.dim() != 4 or k.dim() != 4 or settings.is_limited():
+        return 0, 0
+    axis = {"bhsd": 2, "sbhd": 0}.get(settings.layout or "bshd", 1)
+    tokens, keys = q.shape[axis], k.shape[axis]
+    return (0, 0) if settings.causal and tokens not in (keys, 1) else (tokens, keys)
+
+
+def visible(own: Tensor, key: Tensor, settings: Settings) -> Tensor | None:
+    """Which keys a query sees, of indices that broadcast; None: all."""
+    seen = key <= own if settings.causal else None
+    for rule in (
+        None if settings.window is None else key > own - settings.window,
+        None if settings.window_right is None else key <= own + settings.window_right,
+        None if settings.chunk is None else key // settings.chunk == own // settings.chunk,
+    ):
+        if rule is not None:
+            seen = rule if seen is None else seen & rule
+    return seen
+
+
+def visible_in(tokens: int, keys: int, settings: Settings, device: torch.device) -> Tensor | None:
+    """[tokens, keys] of queries that are the last of their keys."""
+    own = torch.arange(tokens, device=device)[:, None] + (keys - tokens)
+    return visible(own, torch.arange(keys, device=device), settings)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """scaled_dot_product_attention of [batch, heads, tokens, head_dim] in the type of q."""
+    grouped = q.shape[1] != k.shape[1]
+    device = q.device.type
+    own_type = torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if own_type else nullcontext():
+        return scaled_dot_product_attention(
+            q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+        )
+
+
+_TO_HEADS_FIRST = {"bshd": (0, 2, 1, 3), "bhsd": (0, 1, 2, 3), "sbhd": (1, 2, 0, 3)}
+_FROM_HEADS_FIRST = {"bshd": (0, 2, 1, 3), "bhsd": (0, 1, 2, 3), "sbhd": (2, 0, 1, 3)}
+
+
+def run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    settings: Settings,
+    *,
+    positions: Tensor | None,
+    k_positions: Tensor | None,
+    position_offset: int,
+    tables: tuple[Tensor | None, ...],
+) -> Tensor:
+    """The call by PyTorch's kernel; tables are sequence_offsets, sequence_lengths, cos and sin."""
+    layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
+    axis = {"bhsd": 2, "sbhd": 0, "thd": 0}.get(layout, 1)
+    tokens, keys = q.shape[axis], k.shape[axis]
+    text = merge(settings.rotation, {"layout": layout})
+    sequence_offsets, *rest = tables
+    more = (sequence_offsets, None, *rest)
+    behind = keys - tokens if positions is None else 0
+    if settings.turns_q and settings.turns_k and tokens == keys and k_positions is None:
+        q, k = rotate(2, q, k, text, positions, position_offset, *more)
+    else:
+        if settings.turns_q:
+            q = rotate(1, q, text, positions, position_offset + behind, *more)
+        if settings.turns_k:
+            own = positions if k_positions is None and tokens == keys else k_positions
+            k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
+    if layout == "thd":
+        q, k, v = (x.unsqueeze(0) for x in (q, k, v))
+        layout = "bshd"
+    moved = [x.permute(_TO_HEADS_FIRST[layout]) for x in (q, k, v)]
+    limited = settings.is_limited()
+    square = settings.causal and tokens == keys and not limited
+    needs_mask = limited or (settings.causal and not square and tokens != 1)
+    mask = visible_in(tokens, keys, settings, q.device) if needs_mask else None
+    out = attend(*moved, mask=mask, causal=square, scale=settings.scale)
+    found = out.permute(_FROM_HEADS_FIRST[layout])
+    return found.squeeze(0) if axis == 0 and settings.layout in (None, "thd") else found
+
+
+def refuse_others(settings: Settings, named: Iterable[tuple[str, Any]], why: str) -> None:
+    """Refuses what PyTorch's kernel has not."""
+    for name, x in named:
+        if x is not None and x is not False:
+            raise ValueError(f"{name} is given; allowed {why} is None")
+    if settings.softcap:
+        raise ValueError(f"softcap is given; allowed {why} is None")

@@ -1,0 +1,233 @@
+"""attn_implementation "ropekit" of Transformers: attention of queries and keys that are rotated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ropekit import _sdpa
+from ropekit._attention import attention
+from ropekit._fields import merge
+from ropekit._transformers_masks import CUT, FULL, Mask, build_mask, dense_of
+
+NAME = "ropekit"
+# Keywords that change what attention computes, and that it has not.
+_REFUSED = {
+    "position_bias": "a bias of positions",
+    "indices": "keys that an indexer chose",
+    "block_indices": "blocks of keys that an indexer chose",
+    "head_mask": "a mask of heads",
+}
+
+
+def _refuse(kwargs: dict[str, Any], attention_mask: object) -> None:
+    for name, what in _REFUSED.items():
+        if kwargs.get(name) is not None:
+            raise ValueError(
+                f"{name} is given, {what}; allowed with attn_implementation {NAME!r} is None: use "
+                "'eager' or 'sdpa' for this model"
+            )
+    if kwargs.get("output_attentions"):
+        raise ValueError(
+            f"output_attentions is True; allowed with attn_implementation {NAME!r} is False, as "
+            "its kernels keep no weights: use 'eager'"
+        )
+    if type(kwargs.get("cache")).__name__ == "PagedAttentionCache":
+        raise ValueError(
+            "the cache is paged, of continuous batching; allowed with attn_implementation "
+            f"{NAME!r} is a DynamicCache or a StaticCache"
+        )
+    if attention_mask is None:
+        return
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 4:
+        kind = getattr(attention_mask, "shape", None) or type(attention_mask).__name__
+        raise TypeError(
+            f"attention_mask is {kind}; allowed is what Transformers' create_causal_mask makes, or "
+            "four dimensions [batch, heads, queries, keys] of bool or a floating type"
+        )
+
+
+def _plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """Attention by PyTorch's operators, where its one kernel lacks what a layer has."""
+    groups = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (k, v))
+    scale = options.get("scale", q.shape[-1] ** -0.5)
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if options.get("softcap") is not None:
+        scores = options["softcap"] * (scores / options["softcap"]).tanh()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    elif mask is not None:
+        scores = scores + mask
+    sinks = options.get("sinks")
+    if sinks is not None:
+        sink = sinks.float()[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sink), -1)
+    weights = scores.softmax(-1)[..., : k.shape[2]].to(v.dtype)
+    found: Tensor = torch.dropout(weights, options["dropout"], True) @ v
+    return found
+
+
+def _dense(mask: Mask, tokens: int, keys: int, batch: int) -> Tensor | None:
+    """A mask of the kernels as one of bool, [batch, 1, tokens, keys]; None: all keys are seen."""
+    values, fields = mask.values, mask.fields()
+    order = "causal" if fields.pop("causal") else "full"
+    settings = _sdpa.settings_of(merge(f"mask={order}", fields))
+    own, key = (torch.arange(n, device=values.device) for n in (tokens, keys))
+    if values.shape[-1] == 0:
+        return _sdpa.visible(own[:, None] + (keys - tokens), key, settings)
+    if values.shape[-1] == 1:
+        lengths = values[:, :, None, None]
+        behind = lengths - lengths.clamp(max=tokens)
+        within, own = key < lengths, own[:, None] + behind
+    else:  # by the number of its sequence
+        places = torch.arange(batch * tokens, device=values.device).view(batch, 1, tokens)
+        number = torch.searchsorted(values[0].contiguous(), places, right=True)
+        within = number[..., None] == number[..., None, :]
+        key = (places - values[0][number - 1])[..., None, :]
+        own = key.transpose(-1, -2)
+    seen = _sdpa.visible(own, key, settings)
+    return within if seen is None else within & seen
+
+
+def _by_torch(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """[batch, tokens, heads, head_dim] by PyTorch's attention, of any mask."""
+    if options.get("softcap") is None and options.get("sinks") is None:
+        scale, dropout = options.get("scale"), options["dropout"]
+        out = _sdpa.attend(q, k, v, mask=mask, scale=scale, dropout=dropout)
+    else:
+        out = _plain(q, k, v, mask, options)
+    return out.transpose(1, 2)
+
+
+def _without_dropout(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: x for name, x in options.items() if name != "dropout"}
+
+
+def _by_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
+    """As `attention` has the mask."""
+    options = _without_dropout(options) | mask.fields()
+    values, (batch, _, tokens, _) = mask.values, q.shape
+    if values.shape[-1] > 1:
+        flat = [x[:, :, :tokens].transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+        packed: Tensor = attention(*flat, layout="thd", cu_seqlens=values[0], **options)
+        return packed.view(batch, tokens, *packed.shape[1:])
+    if values.shape[-1] == 1:
+        lengths = values[:, 0]
+        options["k_lengths"] = lengths
+        if tokens > 1:
+            options["q_lengths"] = lengths.clamp(max=tokens)
+    out: Tensor = attention(q, k, v, layout="bhsd", **options)
+    return out.transpose(1, 2)
+
+
+def _derives(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def _is_of_torch(q: Tensor) -> bool:
+    return q.dtype == torch.float64 or _sdpa.is_slow(q)
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    given: Tensor,
+    options: dict[str, Any],
+) -> Tensor:
+    batch, tokens, sinks = q.shape[0], q.shape[2], options.get("sinks")
+    dropout = options["dropout"]
+    if given.dtype == torch.int64:
+        mask = Mask.decode(given)
+        if mask.flags & CUT:
+            k, v = k[:, :, :tokens], v[:, :, :tokens]
+        alone = sinks is None and options.get("softcap") is None
+        is_plain = mask.values.shape[-1] == 0 and alone  # of which `attention` chooses the kernel
+        if not dropout and (is_plain or not _is_of_torch(q)):
+            return _by_lengths(q, k, v, mask, options)
+        if mask.values.shape[-1] > 1:
+            k, v = k[:, :, :tokens], v[:, :, :tokens]
+        return _by_torch(q, k, v, _dense(mask, tokens, k.shape[2], batch), options)
+    keys = k.shape[2]
+    if given.dtype != torch.int32:
+        allowed = (1, batch), (1, q.shape[1]), (1, tokens), (keys,)
+        if any(n not in sizes for n, sizes in zip(given.shape, allowed, strict=True)):
+            raise ValueError(
+                f"attention_mask has the shape {list(given.shape)}; allowed is "
+                f"{[batch, q.shape[1], tokens, keys]}, with 1 for batch, heads or queries: a model "
+                "that computes with its mask needs 'eager' or 'sdpa'"
+            )
+        return _by_torch(q, k, v, given, options)
+    if dropout or _is_of_torch(q) or _derives(q, k, v, sinks):
+        return _by_torch(q, k, v, dense_of(given[:, :1], keys), options)
+    options = _without_dropout(options) | {"tree_mask": given[:, 0], "tree_keys": keys}
+    out: Tensor = attention(q, k, v, layout="bhsd", **options)
+    return out.transpose(1, 2)
+
+
+def options_of(query: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of `attention` that a layer gives."""
+    options: dict[str, Any] = {}
+    for name, own in (("scaling", "scale"), ("softcap", "softcap")):
+        if given.get(name) is not None:
+            options[own] = float(given[name])
+    sinks = given.get("s_aux") if given.get("sinks") is None else given["sinks"]
+    if sinks is not None:
+        options["sinks"] = sinks if sinks.dtype == query.dtype else sinks.float()
+    return options
+
+
+def _without_mask(module: nn.Module, query: Tensor, key: Tensor, is_causal: bool | None) -> Tensor:
+    """The mask of a call that has none, as sdpa takes it."""
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    causal = bool(causal) and query.shape[2] > 1
+    if causal and query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"attention_mask is None with {query.shape[2]} queries and {key.shape[2]} keys; "
+            "allowed is as many of both, or a mask"
+        )
+    none = torch.empty(1, 0, dtype=torch.int64, device=query.device)
+    return Mask(none, 0, 0 if causal else FULL).encode()
+
+
+def attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """The attention of attn_implementation "ropekit", of AttentionInterface: the mask, which
+    `build_mask` made, tells windows and order."""
+    _refuse(kwargs, attention_mask)
+    if attention_mask is None:
+        attention_mask = _without_mask(module, query, key, is_causal)
+    options = {"rotation": "off", "dropout": dropout} | options_of(query, kwargs)
+    out = _attend(query, key, value, attention_mask, options)
+    return out.contiguous(), None
+
+
+def register() -> None:
+    """Makes attn_implementation "ropekit" known to Transformers."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, build_mask)

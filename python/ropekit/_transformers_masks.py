@@ -1,0 +1,266 @@
+"""Masks of Transformers, as its layers hand them to attention.
+
+A mask that `ropekit.attention` has itself is an int64 tensor [rows, OWN + size, 1 + flags, n], of
+which all but rows and n are repeats: its shape tells what a kernel is chosen by, as a compiled
+graph and a copy to another device keep shapes, and its numbers tell what is read on the device.
+
+    n = 0   every query sees what window and order let it see
+    n = 1   rows are sequences: how many keys each has
+    n > 1   one row: boundaries of sequences in the tokens of the batch, one after the other
+
+`size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, OWN, queries, words], a
+bit for each key, where no gradient can be asked for, and else what sdpa has. So is one with which a
+model says that it will compute; one that computes with another gets no mask of as many heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    sdpa_mask,
+)
+
+from ropekit._attention import bits_of
+
+OWN = 4099  # heads that no model has
+FULL, CHUNK, CUT = 1, 2, 4  # flags: no order, size is that of a chunk, keys end with the queries
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask of the kernels."""
+
+    values: Tensor  # [rows, n]
+    size: int
+    flags: int
+
+    def encode(self) -> Tensor:
+        shape = -1, OWN + self.size, 1 + self.flags, -1
+        return self.values[:, None, None, :].expand(shape)
+
+    @classmethod
+    def decode(cls, mask: Tensor) -> Mask:
+        return cls(mask[:, 0, 0, :].contiguous(), mask.shape[1] - OWN, mask.shape[2] - 1)
+
+    def fields(self) -> dict[str, Any]:
+        """Keywords of `attention`."""
+        found: dict[str, Any] = {"causal": not self.flags & FULL}
+        if self.size and self.flags & CHUNK:
+            found["chunk"] = self.size
+        elif self.size and self.flags & FULL:  # as many on both sides, beside a query's own
+            found |= {"window": self.size, "window_right": self.size - 1}
+        elif self.size:
+            found["window"] = self.size
+        return found
+
+
+@dataclass
+class _Pattern:
+    """Which keys a mask function of Transformers lets a query see."""
+
+    is_full: bool = False
+    size: int = 0
+    is_chunk: bool = False
+    sequences: Tensor | None = None  # [batch, tokens]: which sequence a token belongs to
+
+    def flags(self) -> int:
+        return FULL * self.is_full | CHUNK * self.is_chunk
+
+
+def _cells(function: Callable[..., Any]) -> dict[str, Any]:
+    code = getattr(function, "__code__", None)
+    closure = getattr(function, "__closure__", None) or ()
+    if code is None or function.__module__ != causal_mask_function.__module__:
+        return {}
+    return dict(zip(code.co_freevars, (cell.cell_contents for cell in closure), strict=True))
+
+
+def _parts(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The functions of which one is the intersection."""
+    inner = _cells(function).get("mask_functions")
+    if inner is None or not function.__qualname__.startswith("and_masks."):
+        yield function
+        return
+    for part in inner:
+        yield from _parts(part)
+
+
+def _pattern(function: Callable[..., Any]) -> _Pattern | None:
+    """None: one that is not known."""
+    found = _Pattern()
+    is_ordered = False
+    for part in _parts(function):
+        cells = _cells(part)
+        kind = part.__qualname__.partition(".")[0] if cells else ""
+        if part is causal_mask_function:
+            is_ordered = True
+        elif part is bidirectional_mask_function:
+            found.is_full = True
+        elif kind == "sliding_window_overlay" and not found.size:
+            found.size = int(cells["sliding_window"])
+        elif kind == "sliding_window_bidirectional_overlay" and not found.size:
+            found.size, found.is_full = int(cells["sliding_window"]) + 1, True
+        elif kind == "chunked_overlay" and not found.size:
+            found.size, found.is_chunk = int(cells["chunk_size"]), True
+        elif kind == "packed_sequence_mask_function" and found.sequences is None:
+            found.sequences = cells["packed_sequence_mask"]
+        elif kind == "remap_positions_for_packed_sequence":
+            inner = _pattern(cells["mask_function"])
+            # Chunks are counted from position 0, a sequence of a packed batch from its own first.
+            if inner is None or inner.is_chunk or inner.sequences is not None:
+                return None
+            found.is_full |= inner.is_full
+            found.size, is_ordered = inner.size, is_ordered or not inner.is_full
+        else:
+            return None
+    return found if is_ordered != found.is_full and found.size >= 0 else None
+
+
+def _boundaries(sequences: Tensor) -> Tensor:
+    """Where a sequence begins in the tokens of the batch, and the end."""
+    changed = torch.ones_like(sequences, dtype=torch.bool)
+    changed[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
+    starts = changed.flatten().nonzero().squeeze(-1)
+    return torch.cat((starts, starts.new_tensor([sequences.numel()])))
+
+
+def _rows(seen: Tensor) -> list[tuple[int, int]] | None:
+    """The first key of each sequence and the one behind its last; None where keys between them are
+    left out."""
+    keys, bits = seen.shape[-1], seen.int()
+    first, behind = bits.argmax(-1), keys - bits.flip(-1).argmax(-1)
+    found = torch.stack((bits.sum(-1), first, behind)).T.tolist()
+    rows = [(first, behind) if count else (0, 0) for count, first, behind in found]
+    whole = all(row[1] - row[0] == count for row, (count, _, _) in zip(rows, found, strict=True))
+    return rows if whole else None
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a call: queries, keys and where the last query stands behind them."""
+
+    batch: int
+    queries: int
+    keys: int
+    end: int | Tensor
+    device: Any
+
+
+def _without_padding(pattern: _Pattern, sizes: _Sizes) -> Mask:
+    size, flags = pattern.size, pattern.flags()
+    end = sizes.keys if pattern.is_full and not size else sizes.end
+    if isinstance(end, Tensor):
+        lengths = end.to(sizes.device, torch.int64).repeat(sizes.batch, 1)
+        return Mask(lengths, size, flags)
+    if end == sizes.keys:
+        return Mask(torch.empty(1, 0, dtype=torch.int64, device=sizes.device), size, flags)
+    if end == sizes.queries:
+        none = torch.empty(1, 0, dtype=torch.int64, device=sizes.device)
+        return Mask(none, size, flags | CUT)
+    return Mask(torch.full((sizes.batch, 1), end, device=sizes.device), size, flags)
+
+
+def _with_padding(pattern: _Pattern, sizes: _Sizes, seen: Tensor) -> Mask | None:
+    """None: no mask of the kernels."""
+    rows = _rows(seen)
+    if rows is None:
+        return None
+    end, queries = int(sizes.end), sizes.queries
+    if not pattern.is_full:  # keys behind the last query are not seen anyway
+        rows = [(min(first, end), min(behind, end)) for first, behind in rows]
+    size, flags = pattern.size, pattern.flags()
+    if all(row == (0, end) for row in rows):
+        return _without_padding(pattern, sizes)
+    if end != queries:
+        return None
+    if all(first == 0 for first, _ in rows):
+        lengths = torch.tensor([[behind] for _, behind in rows], device=sizes.device)
+        return Mask(lengths, size, flags)
+    bounds = [0]
+    for row, (first, behind) in enumerate(rows):
+        start = row * queries
+        bounds += [x for x in (start + first, start + behind) if x > bounds[-1]]
+        if start + queries > bounds[-1]:
+            bounds.append(start + queries)
+    return Mask(torch.tensor([bounds], device=sizes.device), size, flags)
+
+
+def _structured(
+    function: Callable[..., Any],
+    sizes: _Sizes,
+    kv_offset: Any,
+    padding: Tensor | None,
+) -> Mask | None:
+    if is_compiling():  # whose functions cannot be looked into, nor its tensors
+        known = function is causal_mask_function or function is bidirectional_mask_function
+        pattern = _Pattern(is_full=function is bidirectional_mask_function) if known else None
+        if padding is not None:
+            return None
+    else:
+        pattern = _pattern(function)
+    if pattern is None or isinstance(kv_offset, Tensor) or (pattern.is_chunk and kv_offset):
+        return None
+    if pattern.sequences is not None:
+        is_whole = padding is None and sizes.queries == sizes.keys and not kv_offset
+        bounds = _boundaries(pattern.sequences)[None] if is_whole else None
+        return None if bounds is None else Mask(bounds, pattern.size, pattern.flags())
+    if padding is None:
+        return _without_padding(pattern, sizes)
+    seen = padding[:, kv_offset : kv_offset + sizes.keys]
+    seen = torch.nn.functional.pad(seen, (0, sizes.keys - seen.shape[-1]))
+    return _with_padding(pattern, sizes, seen)
+
+
+def dense_of(bits: Tensor, keys: int) -> Tensor:
+    """[..., words] of int32 as [..., keys] of bool."""
+    places = torch.arange(32, dtype=torch.int32, device=bits.device)
+    return ((bits.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :keys]
+
+
+def build_mask(
+    *,
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any = 0,
+    kv_offset: Any = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    device: Any = "cpu",
+    **kwargs: Any,
+) -> Tensor:
+    """The mask of attn_implementation "ropekit", of AttentionMaskInterface."""
+    sizes = _Sizes(batch_size, q_length, kv_length, q_offset + q_length - kv_offset, device)
+    mask = _structured(mask_function, sizes, kv_offset, attention_mask)
+    # Transformers asks for a whole mask of causal order where a model computes with it, and of a
+    # token behind a static cache, whose length is a tensor unless it slides.
+    limited = kwargs.get("local_size") is not None
+    is_static = q_length == 1 and (isinstance(q_offset, Tensor) or limited)
+    is_free = allow_is_causal_skip or is_static or bool(kwargs.get("use_vmap"))
+    is_packed = mask is not None and mask.values.shape[-1] > 1 and attention_mask is None
+    if mask is not None and (is_free or is_packed or mask.flags & FULL):
+        return mask.encode()
+    dense: Any = sdpa_mask(
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        q_offset=q_offset,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        device=device,
+        **(kwargs | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}),
+    )
+    found: Tensor = dense
+    if is_free and not torch.is_grad_enabled():
+        found = bits_of(dense[:, 0])[0][:, None].expand(-1, OWN, -1, -1)
+    return found

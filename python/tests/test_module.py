@@ -1,0 +1,138 @@
+"""RoPEAttention: beside Transformers' layers and beside its steps, with and without its caches."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import ropekit
+import torch
+import torch.utils.checkpoint
+from ropekit import Config, RoPEAttention
+
+transformers = pytest.importorskip("transformers")
+SMALL = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_hidden_layers": 1,
+}
+
+
+def layer_of(name: str, device: str) -> tuple[Any, Any, Any]:
+    """Attention of Transformers with random weights, its rotary embedding and its configuration."""
+    config = getattr(transformers, f"{name}Config")(**SMALL, attn_implementation="eager")
+    model = getattr(transformers, f"{name}Model")(config).to(device)
+    layer = model.layers[0].self_attn
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.copy_(torch.randn_like(weight) * (0.2 if weight.dim() > 1 else 1.0))
+    return layer, model.rotary_emb, config
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+def test_weights_of_transformers_load(name: str, device: str) -> None:
+    theirs, rotary, config = layer_of(name, device)
+    ours = RoPEAttention(64, 4, 2, 32, config=config, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(2, 7, 64, device=device, requires_grad=True)
+    ids = torch.arange(7, device=device)[None]
+    mask = torch.full((7, 7), float("-inf"), device=device).triu(1)[None, None]
+    wanted = theirs(x, position_embeddings=rotary(x, ids), attention_mask=mask)[0]
+    torch.testing.assert_close(ours(x), wanted, rtol=1e-4, atol=1e-5)
+    weights = (
+        [*ours.parameters()],
+        [dict(theirs.named_parameters())[n] for n, _ in ours.named_parameters()],
+    )
+    found, expected = (
+        torch.autograd.grad(y.square().sum(), [x, *own])
+        for y, own in zip((ours(x), wanted), weights, strict=True)
+    )
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("page_size", [None, 4])
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_a_cache_gives_what_the_whole_gives(
+    qk_norm: bool, page_size: int | None, dtype: torch.dtype, device: str
+) -> None:
+    options = {"qk_norm": qk_norm, "window": 5, "rope_theta": 5e5}
+    layer = RoPEAttention(64, 4, 2, 32, dtype=dtype, device=device, **options)
+    x = torch.randn(3, 11, 64, device=device).to(dtype)
+    cache = layer.make_cache(3, 11, page_size)
+    with torch.no_grad():
+        wanted = layer(x)
+        parts = [layer(part, cache=cache) for part in x.split([6, 1, 1, 3], 1)]
+        bound = 1e-5 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(torch.cat(parts, 1), wanted, rtol=bound, atol=bound)
+        with pytest.raises(
+            ValueError, match="x has 1 tokens and the cache 11 of 11; allowed is at"
+        ):
+            layer(x[:, :1], cache=cache)
+        assert cache.tokens == 11
+        cache.reset()
+        again = layer(x[:, :6], cache=cache)
+    assert torch.equal(again, parts[0])
+    assert f"KeyValueCache(6 of 11 tokens, batch 3{', pages of 4' if page_size else ''}, 2" in repr(
+        cache
+    )
+
+
+def test_heads_in_and_out(device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, 32, causal=False, softcap=5.0, device=device)
+    q, k, v = (torch.randn(2, 7, n, 32, device=device) for n in (4, 2, 2))
+    found = layer.attend(q, k, v)
+    assert torch.equal(found, ropekit.attention(q, k, v, causal=False, softcap=5.0))
+    ids = torch.arange(7, device=device) * 2
+    found = layer.attend(q, k, v, positions=ids)
+    wanted = ropekit.attention(q, k, v, positions=ids, causal=False, softcap=5.0)
+    assert torch.equal(found, wanted)
+
+
+def test_it_is_a_module() -> None:
+    layer = RoPEAttention(64, 4, rope_theta=5e5, qk_norm=True)
+    text = "64, heads=4, kv_heads=4, head_dim=16, causal=True, config=Config(rope_theta=500000.0)"
+    assert layer.extra_repr() == text and text in repr(layer)
+    x = torch.randn(1, 3, 64)
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(copied(x), layer(x))
+    names = ["q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"]
+    assert list(layer.state_dict()) == [f"{name}.weight" for name in names]
+
+
+@pytest.mark.compiles
+def test_it_compiles_and_is_exported_and_checkpointed(device: str) -> None:
+    torch._dynamo.reset()
+    layer = RoPEAttention(64, 4, 2, 32, qk_norm=True, device=device)
+    x = torch.randn(2, 7, 64, device=device)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    torch.testing.assert_close(torch.export.export(layer, (x,)).module()(x), layer(x))
+    again = torch.utils.checkpoint.checkpoint(layer, x.requires_grad_(), use_reentrant=False)
+    found, wanted = (torch.autograd.grad(y.square().sum(), x)[0] for y in (again, layer(x)))
+    torch.testing.assert_close(found, wanted)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for arguments, options, text in (
+        ((64, 5), {}, "hidden_size is 64; allowed without head_dim is a multiple of heads, 5"),
+        ((64, 4, 3), {}, "kv_heads is 3; allowed is a divisor of heads, 4"),
+        (
+            (64, 4),
+            {"config": Config(norm_type="layer")},
+            "config states a norm of tokens or layers",
+        ),
+    ):
+        with pytest.raises(ValueError, match=text):
+            RoPEAttention(*arguments, **options)
+    with pytest.raises(TypeError, match="k_norm_type is given"):
+        RoPEAttention(64, 4, k_norm_type="rms")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="page_size is 0; allowed is > 0"):
+        RoPEAttention(64, 4).make_cache(1, 8, 0)
+    with pytest.raises(RuntimeError, match="requires a gradient"):
+        RoPEAttention(64, 4)(torch.randn(1, 2, 64), cache=RoPEAttention(64, 4).make_cache(1, 8))

@@ -1,0 +1,179 @@
+"""The candidate of PyTorch's kernel: which call takes it, what it gives, what `explain` tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import ropekit
+import torch
+from attention_truth import attend, visible
+from ropekit import _sdpa
+from torch import Tensor
+
+HEADS, KV, DIM = 4, 2, 16
+
+
+def tensors_of(
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    tokens: int = 9,
+    keys: int = 9,
+    v_dim: int = DIM,
+) -> list[Tensor]:
+    shapes = (tokens, HEADS, DIM), (keys, KV, DIM), (keys, KV, v_dim)
+    return [torch.randn(2, *shape, device=device).to(dtype) for shape in shapes]
+
+
+CASES: list[tuple[str, int, dict[str, Any]]] = [
+    ("causal", 9, {}),
+    ("causal", 1, {"rope_theta": 5e5}),
+    ("causal", 4, {"scale": 0.3}),
+    ("full", 4, {"causal": False, "pairing_in": "interleaved"}),
+    ("causal window=3", 9, {"window": 3}),
+    ("full window=4 right=2", 9, {"causal": False, "window": 4, "window_right": 2}),
+    ("causal chunk=4", 6, {"chunk": 4}),
+]
+
+
+@pytest.mark.parametrize(("mask", "tokens", "options"), CASES)
+@pytest.mark.parametrize("layout", ["bshd", "bhsd", "sbhd"])
+def test_values(mask: str, tokens: int, options: dict[str, Any], layout: str, device: str) -> None:
+    order = {"bshd": (0, 1, 2, 3), "bhsd": (0, 2, 1, 3), "sbhd": (1, 0, 2, 3)}[layout]
+    given = tensors_of(device, torch.float64, tokens)
+    wanted = ropekit.attention(*(x.float() for x in given), kernel="library", **options)
+    moved = [x.permute(order) for x in given]
+    back = [order.index(i) for i in range(4)]
+    found = ropekit.attention(*moved, kernel="sdpa", layout=layout, **options).permute(back)
+    torch.testing.assert_close(found.float(), wanted, rtol=1e-5, atol=1e-5)
+    turned = [x.clone() for x in given]
+    rotation = {n: x for n, x in options.items() if n in ("rope_theta", "pairing_in")}
+    turned[0] = ropekit.apply(given[0], position_offset=9 - tokens, **rotation)
+    turned[1] = ropekit.apply(None, given[1], **rotation)
+    seen = visible(tokens, 9, mask).to(device)
+    truth = attend(*turned, seen, scale=options.get("scale")).out
+    torch.testing.assert_close(found, truth, rtol=1e-10, atol=1e-10)
+
+
+def test_packed_dimensions_and_positions(device: str) -> None:
+    q, k, v = (x[0] for x in tensors_of(device))
+    ids = torch.arange(9, device=device) * 3
+    for more in (
+        {},
+        {"positions": ids},
+        {"positions": ids, "k_positions": ids},
+        {"position_offset": 7},
+    ):
+        found = ropekit.attention(q, k, v, kernel="sdpa", **more)
+        torch.testing.assert_close(found, ropekit.attention(q, k, v, kernel="library", **more))
+
+
+def test_gradients_in_float64(device: str) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors_of(device, torch.float64, 3, 3, 8))
+
+    def call(*tensors: Tensor) -> Any:
+        return ropekit.attention(*tensors, window=2)
+
+    assert torch.autograd.gradcheck(call, (q, k, v))
+
+
+def test_the_choice_follows_from_the_shape() -> None:
+    long = _sdpa.CPU_TOKENS
+
+    def kernel(dtype: torch.dtype, tokens: int, keys: int, **options: Any) -> str:
+        q, k = (torch.empty(1, n, 2, 16, dtype=dtype) for n in (tokens, keys))
+        return ropekit.explain(q, k, k, **options).kernel
+
+    assert kernel(torch.bfloat16, long, long) == "sdpa"
+    assert kernel(torch.bfloat16, long, long, causal=False) == "sdpa"
+    for dtype, tokens, keys, options in (
+        (torch.bfloat16, long - 1, long - 1, {}),
+        (torch.float32, long, long, {}),
+        (torch.bfloat16, 1, long, {}),
+        (torch.bfloat16, long, 2 * long, {}),
+        (torch.bfloat16, long, long, {"window": 64}),
+        (torch.bfloat16, long, long, {"softcap": 5.0}),
+        (torch.bfloat16, long, long, {"kernel": "library"}),
+        (torch.bfloat16, long, long, {"return_lse": True}),
+        (torch.bfloat16, long, long, {"k_lengths": torch.tensor([long])}),
+    ):
+        assert kernel(dtype, tokens, keys, **options).startswith("cpu:")
+    q = torch.empty(1, long, 2, 16, dtype=torch.bfloat16, requires_grad=True)
+    assert ropekit.explain(q, q, q).kernel.startswith("cpu:")
+    assert kernel(torch.float32, 5, 5, kernel="sdpa") == "sdpa"
+    assert kernel(torch.float64, 5, 5) == "sdpa"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_takes_pytorchs_kernel() -> None:
+    q, k, v = tensors_of("cuda", torch.bfloat16)
+    assert ropekit.explain(q, k, v).kernel == "sdpa"
+    assert ropekit.explain(q, k, v, window=4).kernel.startswith("cuda:")
+
+
+def test_a_call_runs_what_is_explained(device: str) -> None:
+    q, k, v = tensors_of(device, torch.bfloat16)
+    named = ropekit.attention(q, k, v, kernel="library")
+    told = ropekit.explain(q, k, v, kernel="library").kernel
+    assert torch.equal(ropekit.attention(q, k, v, kernel=told.rpartition(":")[2]), named)
+
+
+def test_explain(device: str) -> None:
+    q, k, v = tensors_of(device)
+    found = ropekit.explain(q, k, v, kernel="library", rope_theta=5e5, window=4)
+    assert found.kernel.startswith(("cpu:", "cuda:"))
+    assert found.kernel in found.candidates and "accepted" in found.candidates
+    assert found.backward and found.backward in found.backward_candidates
+    text = repr(found)
+    assert text.startswith(f"{found.kernel}: named by kernel\nconfig: ")
+    assert "rope_theta=500000.0" in text and "window=4" in text
+    cache = {"k_cache": k, "v_cache": v, "k_lengths": torch.tensor([9, 4], device=device)}
+    found = ropekit.explain(q[:, :1], **cache)
+    assert found.kernel and not found.backward
+    assert found.backward_candidates.startswith("k_cache is given; allowed with a gradient is None")
+    with pytest.raises(ValueError, match="window is -1"):
+        ropekit.explain(q, k, v, window=-1)
+    with pytest.raises(TypeError, match="q is int; allowed is a tensor"):
+        ropekit.explain(3, k, v)  # type: ignore[arg-type]
+
+
+def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
+    q, k, v = tensors_of(device)
+    for options, text in (
+        (
+            {"sinks": torch.zeros(HEADS, device=device)},
+            "sinks is given; allowed with kernel 'sdpa'",
+        ),
+        ({"softcap": 2.0}, "softcap is given; allowed with kernel 'sdpa' is None"),
+        ({"return_lse": True}, "return_lse is given; allowed with kernel 'sdpa' is None"),
+        ({"k_lengths": torch.tensor([9, 9], device=device)}, "k_lengths is given; allowed with"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            ropekit.attention(q, k, v, kernel="sdpa", **options)
+    with pytest.raises(ValueError, match="sinks is given; allowed of float64, which"):
+        wide = (x.double() for x in (q, k, v))
+        ropekit.attention(*wide, sinks=torch.zeros(HEADS, device=device).double())
+    with pytest.raises((TypeError, ValueError)):
+        ropekit.attention(q, k.half(), v, kernel="sdpa")
+
+
+def test_autocast_changes_no_type(device: str) -> None:
+    q, k, v = tensors_of(device)
+    with torch.autocast(device, torch.bfloat16):
+        found = ropekit.attention(q, k, v, kernel="sdpa")
+    assert torch.equal(found, ropekit.attention(q, k, v, kernel="sdpa"))
+
+
+@pytest.mark.compiles
+def test_compiles_forward_and_backward(device: str) -> None:
+    torch._dynamo.reset()
+    q, k, v = (x.requires_grad_() for x in tensors_of(device))
+    config = ropekit.Config(kernel="sdpa", rope_theta=5e5)
+
+    def call(*tensors: Tensor) -> Tensor:
+        return ropekit.attention(*tensors, config=config)
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    wanted = torch.autograd.grad(call(q, k, v).square().sum(), (q, k, v))
+    found = torch.autograd.grad(compiled(q, k, v).square().sum(), (q, k, v))
+    torch.testing.assert_close(found, wanted)

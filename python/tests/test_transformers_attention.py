@@ -1,0 +1,380 @@
+"""attn_implementation "ropekit" beside eager and sdpa, on small models of Transformers."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import attention_models
+import models
+import pytest
+import ropekit.transformers
+import torch
+import transformers
+from attention_models import build, inputs
+from ropekit._transformers_attention import attention_forward
+from ropekit._transformers_masks import CHUNK, CUT, FULL, OWN, Mask, build_mask
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.masking_utils import (
+    causal_mask_function,
+    chunked_causal_mask_function,
+    eager_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
+
+FAMILIES = list(attention_models.MODELS)
+GENERATORS = [name for name in FAMILIES if name != "modernbert"]
+GREEDY = {"max_new_tokens": 64, "do_sample": False}
+# In float32: what a kernel's other order of sums may move the largest logit by.
+RELATIVE = 2e-5
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A team for each small call would wait for itself most of the time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    assert (found - expected).abs().max() <= RELATIVE * expected.abs().max()
+
+
+def switched(model: Any, attention: str) -> Any:
+    model.set_attn_implementation(attention)
+    return model
+
+
+# ---- generation ----
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_greedy_tokens_are_eagers(name: str, device: str) -> None:
+    model = build(name, "eager", device=device)
+    given = inputs(name, device, padding="" if name.endswith("_vl") else "left")
+    expected = model.generate(**given, **GREEDY)
+    assert torch.equal(switched(model, "ropekit").generate(**given, **GREEDY), expected)
+    assert len(expected[0, 24:].unique()) > 4
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt_oss", "llama4"])
+@pytest.mark.parametrize("padding", ["", "left"])
+def test_a_static_cache(name: str, padding: str, device: str) -> None:
+    model, given = build(name, "eager", device=device), inputs(name, device, padding=padding)
+    options = GREEDY | {"max_new_tokens": 24, "cache_implementation": "static"}
+    expected = model.generate(**given, **options, disable_compile=True)
+    found = switched(model, "ropekit").generate(**given, **options, disable_compile=True)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_beams_and_assisted_generation(name: str, device: str) -> None:
+    model, given = build(name, "eager", device=device), inputs(name, device)
+    one = {key: x[:1] for key, x in given.items()}
+    runs = (given, {"num_beams": 3}), (one, {"prompt_lookup_num_tokens": 3})
+    options = GREEDY | {"max_new_tokens": 16}
+    expected = [model.generate(**x, **options, **more) for x, more in runs]
+    switched(model, "ropekit")
+    for (x, more), wanted in zip(runs, expected, strict=True):
+        assert torch.equal(model.generate(**x, **options, **more), wanted)
+
+
+@pytest.mark.compiles
+def test_decoding_compiled_by_transformers(device: str) -> None:
+    model, given = build("gemma3", "eager", device=device), inputs("gemma3", device)
+    options = GREEDY | {"max_new_tokens": 12, "cache_implementation": "static"}
+    expected = model.generate(**given, **options, disable_compile=True)
+    torch._dynamo.reset()
+    compiled = transformers.CompileConfig(fullgraph=True, backend="aot_eager", mode=None)
+    compiled._compile_all_devices = True
+    switched(model, "ropekit")
+    assert torch.equal(model.generate(**given, **options, compile_config=compiled), expected)
+
+
+# ---- logits ----
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_padded_prompts(name: str, padding: str, device: str) -> None:
+    if name.endswith("_vl"):
+        padding = ""
+    model, given = build(name, "eager", device=device), inputs(name, device, padding=padding)
+    real = given["attention_mask"].bool()
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            expected = switched(model, "eager")(**given).logits[real]
+            found = switched(model, "ropekit")(**given).logits[real]
+        close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3", "olmo3"])
+def test_packed_batches_without_padding(name: str, device: str) -> None:
+    model, ids = build(name, "eager", device=device), inputs(name, device)["input_ids"]
+    places = [torch.arange(n, device=device) for n in (11, 6, 7)]
+    given = {"input_ids": ids, "position_ids": torch.cat(places).repeat(2, 1), "use_cache": False}
+    with torch.no_grad():
+        expected = model(**given).logits
+        found = switched(model, "ropekit")(**given).logits
+        alone = model(ids[:, 11:17], use_cache=False).logits
+    close(found, expected)
+    close(found[:, 11:17], alone)
+
+
+def test_a_mask_with_holes_and_one_of_the_caller(device: str) -> None:
+    model, given = build("gemma2", "eager", device=device), inputs("gemma2", device)
+    given["attention_mask"][0, 3:6] = 0
+    real = given["attention_mask"].bool()
+    own = torch.rand(2, 1, 24, 24, device=device) < 0.5
+    own |= torch.eye(24, dtype=torch.bool, device=device)
+    additive = torch.zeros(own.shape, device=device).masked_fill(
+        ~own, torch.finfo(torch.float32).min
+    )
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            expected = switched(model, "eager")(**given).logits[real]
+            close(switched(model, "ropekit")(**given).logits[real], expected)
+            wanted = switched(model, "eager")(given["input_ids"], attention_mask=additive).logits
+            for mask in (own, additive):
+                found = switched(model, "ropekit")(given["input_ids"], attention_mask=mask).logits
+                close(found, wanted)
+
+
+def distances(name: str, device: str, attention: str) -> tuple[float, float]:
+    """Of logits and gradients in bfloat16 from eager in float32, relative to their norm."""
+    runs = []
+    for kind, dtype in (("eager", torch.float32), (attention, torch.bfloat16)):
+        model, given = build(name, kind, dtype, device), inputs(name, device, padding="right")
+        if name.endswith("_vl"):
+            given = inputs(name, device)
+        logits = model(**given).logits[given["attention_mask"].bool()].float()
+        generator = torch.Generator().manual_seed(2)
+        logits.backward(torch.randn(logits.shape, generator=generator).to(device))
+        grads = [x.grad.float().flatten() for x in model.parameters() if x.grad is not None]
+        runs.append((logits.detach(), torch.cat(grads)))
+    pairs = zip(*runs, strict=True)
+    logits_off, grads_off = (float((b - a).norm() / a.norm()) for a, b in pairs)
+    return logits_off, grads_off
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bfloat16_is_as_near_as_sdpa(name: str, device: str) -> None:
+    kind = "eager" if name in ("gemma2", "gpt_oss") else "sdpa"  # which sdpa refuses
+    expected, found = distances(name, device, kind), distances(name, device, "ropekit")
+    for off, bound in zip(found, expected, strict=True):
+        assert off <= 1.1 * bound, f"{found} beside {expected}"
+
+
+# ---- training ----
+
+
+def gradients(model: Any, given: dict[str, Any]) -> dict[str, Tensor]:
+    model.zero_grad()
+    model(**given, labels=given["input_ids"]).loss.backward()
+    return {n: x.grad.clone() for n, x in model.named_parameters() if x.grad is not None}
+
+
+def test_gradient_checkpoints(device: str) -> None:
+    model, given = build("llama", "ropekit", device=device).train(), inputs("llama", device)
+    expected = gradients(model, given)
+    for reentrant in (False, True):
+        model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        found = gradients(model, given)
+        for name, x in expected.items():  # CUDA adds some of them in any order
+            assert torch.equal(found[name], x) or device == "cuda"
+            torch.testing.assert_close(found[name], x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.compiles
+def test_a_compiled_model_trains(device: str) -> None:
+    torch._dynamo.reset()
+    model, given = build("gemma2", "ropekit", device=device).train(), inputs("gemma2", device)
+    expected = gradients(model, given)
+    compiled = torch.compile(model, backend="aot_eager")
+    model.zero_grad()
+    compiled(**given, labels=given["input_ids"]).loss.backward()
+    for name, x in model.named_parameters():
+        if x.grad is not None:
+            torch.testing.assert_close(x.grad, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_of_attention(device: str) -> None:
+    model = build("llama", "ropekit", device=device, attention_dropout=0.5).train()
+    given = inputs("llama", device, padding="right")
+    found = [model(**given).logits for _ in range(2)]
+    assert not torch.equal(*found) and torch.isfinite(found[0]).all()
+
+
+# ---- masks ----
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "flags"),
+    [
+        (causal_mask_function, 0, 0),
+        (sliding_window_causal_mask_function(4), 4, 0),
+        (chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int64)), 4, CHUNK),
+        (sliding_window_bidirectional_mask_function(4), 5, FULL),
+    ],
+)
+def test_masks_tell_what_transformers_says(function: Any, size: int, flags: int) -> None:
+    """As eager_mask has it: attention of values that are one-hot gives back the weights."""
+    sizes = {"batch_size": 2, "mask_function": function}
+    q, k = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    v = torch.eye(9, 16).expand(2, 2, 9, 16)
+    for queries, keys, more in (
+        (9, 9, {}),
+        (1, 9, {"q_offset": 8}),
+        (3, 9, {"q_offset": 6}),
+        (9, 9, {"attention_mask": torch.arange(9) < torch.tensor([[9], [6]])}),
+        (9, 9, {"attention_mask": torch.arange(9) >= torch.tensor([[0], [4]])}),
+    ):
+        if flags == CHUNK and "attention_mask" in more:
+            continue  # Transformers counts a chunk from the padding
+        mask = build_mask(q_length=queries, kv_length=keys, **sizes, **more)
+        kept = Mask.decode(mask)
+        assert (kept.size, kept.flags & ~CUT) == (size, flags)
+        wanted = eager_mask(q_length=queries, kv_length=keys, **sizes, **more) == 0
+        out, _ = attention_forward(torch.nn.Module(), q[:, :, :queries], k, v, mask)
+        seen = out.transpose(1, 2)[..., :9] > 0
+        real = more.get("attention_mask", torch.ones(2, keys, dtype=torch.bool))[:, -queries:]
+        rows = real[:, None, :, None].expand_as(seen)
+        assert torch.equal(seen & rows, wanted.expand_as(seen) & rows)
+
+
+def test_a_mask_that_no_kernel_has_is_one_of_bits_or_of_sdpa() -> None:
+    def own(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return key % 2 == query % 2
+
+    sizes = {"batch_size": 2, "q_length": 40, "kv_length": 40, "mask_function": own}
+    with torch.no_grad():
+        assert build_mask(**sizes).shape == (2, OWN, 40, 2)
+    assert build_mask(**sizes).dtype == torch.bool
+
+
+def test_a_model_that_computes_with_its_mask(device: str) -> None:
+    """Doge asks for a whole one; another would compute with what no mask of heads fits."""
+    sizes = {"batch_size": 2, "q_length": 9, "kv_length": 9}
+    with torch.no_grad():
+        whole = build_mask(**sizes, allow_is_causal_skip=False)
+        assert torch.equal(whole[1, 0], torch.ones(9, 9, dtype=torch.bool).tril())
+        holes = torch.tensor([[1] * 9, [0, 1, 0] + [1] * 6]).bool()
+        for padding in (None, holes, torch.arange(9) < torch.tensor([[9], [4]])):
+            mask = build_mask(**sizes, attention_mask=padding)
+            for like in (torch.zeros(2, 1, 9, 9), torch.zeros(2, 4, 9, 9)):
+                with pytest.raises((RuntimeError, ValueError), match=r"must match|has the shape"):
+                    x = torch.zeros(2, 4, 9, 16)
+                    attention_forward(torch.nn.Module(), x, x, x, like + mask)
+    kind = transformers.DogeForCausalLM
+    fields = models.TEXT | {"num_hidden_layers": 1, "keep_window_size": 4}
+    model = kind(kind.config_class(**fields, attn_implementation="eager")).to(device).eval()
+    ids = torch.randint(3, 80, (2, 9), device=device)
+    for given in (None, holes.to(device)):
+        with torch.no_grad():
+            expected = switched(model, "eager")(ids, attention_mask=given).logits
+            found = switched(model, "ropekit")(ids, attention_mask=given).logits
+        close(found[:, 3:], expected[:, 3:])
+
+
+# ---- refusals ----
+
+
+def test_what_is_not_mapped_is_refused() -> None:
+    module = torch.nn.Module()
+    q = torch.randn(1, 2, 3, 16)
+    for more, text in (
+        ({"position_bias": q}, "position_bias is given, a bias of positions; allowed with"),
+        ({"indices": q}, "indices is given, keys that an indexer chose; allowed with"),
+        ({"output_attentions": True}, "output_attentions is True; allowed with"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            attention_forward(module, q, q, q, None, **more)
+    with pytest.raises(TypeError, match=r"attention_mask is torch.Size\(\[1, 3\]\); allowed is"):
+        attention_forward(module, q, q, q, torch.ones(1, 3))
+    with pytest.raises(ValueError, match="attention_mask is None with 3 queries and 2 keys"):
+        attention_forward(module, q, q[:, :, :2], q[:, :, :2], None)
+    odd = torch.zeros(1, 5, 3, 3)
+    with pytest.raises(
+        ValueError, match=r"attention_mask has the shape \[1, 5, 3, 3\]; allowed is"
+    ):
+        attention_forward(module, q, q, q, odd)
+    with pytest.raises(ValueError, match="which does not attend by Transformers"):
+        config = transformers.FalconConfig(hidden_size=64, num_attention_heads=4, vocab_size=9)
+        config.num_hidden_layers = 1
+        ropekit.transformers.patch(transformers.FalconForCausalLM(config), attention=True)
+    model = build("llama", "ropekit")
+    with pytest.raises(ValueError, match="output_attentions"):
+        model.generate(**inputs("llama"), output_attentions=True, return_dict_in_generate=True)
+
+
+def test_patch_sets_the_attention_and_restores_it(device: str) -> None:
+    model, given = build("llama", "sdpa", device=device), inputs("llama", device)
+    with torch.no_grad():
+        expected = model(**given).logits
+        with ropekit.transformers.patch(model, attention=True) as patch:
+            assert model.config._attn_implementation == "ropekit"
+            assert "attention: ropekit, in place of sdpa" in patch.report
+            close(model(**given).logits, expected)
+        assert model.config._attn_implementation == "sdpa"
+        assert torch.equal(model(**given).logits, expected)
+    with pytest.raises(ValueError, match="attention is True; allowed for a module is False"):
+        ropekit.transformers.patch("llama", attention=True)
+
+
+class Appended(TorchDispatchMode):
+    """Counts calls of append."""
+
+    calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += str(func).startswith("ropekit.append")
+        return func(*args, **(kwargs or {}))
+
+
+FUSED = ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_patched_layer_appends_to_a_static_cache(
+    name: str, dtype: torch.dtype, device: str
+) -> None:
+    model, given = build(name, "ropekit", dtype, device), inputs(name, device)
+    options = GREEDY | {"max_new_tokens": 8, "cache_implementation": "static"}
+    expected = model.generate(**given, **options, disable_compile=True)
+    plain = model.model.layers[0].self_attn
+    layers = 1 if name == "gpt_oss" else 2  # the others slide
+    with ropekit.transformers.patch(model, attention=True) as patch, Appended() as appended:
+        found = model.generate(**given, **options, disable_compile=True)
+        assert len([line for line in patch.report if "write in one call" in line]) == layers
+        assert appended.calls == 7 * layers
+        copied = copy.deepcopy(plain)
+    assert torch.equal(found, expected)
+    assert "forward" not in plain.__dict__ and "append" not in repr(copied.forward)
+
+
+def test_a_layer_of_other_steps_is_left_alone(device: str) -> None:
+    model, given = build("llama", "eager", device=device), inputs("llama", device)
+    own = type(model.model.layers[0].self_attn)
+
+    class Scaled(own):  # type: ignore[misc,valid-type]
+        def forward(
+            self, hidden_states: Tensor, position_embeddings: Any = None, **kwargs: Any
+        ) -> Any:
+            return super().forward(2 * hidden_states, position_embeddings, **kwargs)
+
+    Scaled.__module__ = own.__module__
+    Scaled.forward.__signature__ = inspect.signature(own.forward)  # type: ignore[attr-defined]
+    model.model.layers[0].self_attn.__class__ = Scaled
+    options = GREEDY | {"max_new_tokens": 8, "cache_implementation": "static"}
+    expected = model.generate(**given, **options, disable_compile=True)
+    with ropekit.transformers.patch(model, attention=True) as patch:
+        assert torch.equal(model.generate(**given, **options, disable_compile=True), expected)
+    why = "its own steps, because a trial of it gave other queries, keys or values"
+    assert f"model.layers.0.self_attn: {why}" in patch.report
