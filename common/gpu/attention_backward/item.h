@@ -52,13 +52,27 @@ GPU_FN int64_t gpu_delta_at(const rope_call *call, int64_t row, int64_t token, i
     return (row * call->tokens + token) * call->tensor[0].heads + head;
 }
 
+/* n / by, and what is left, neither below 0: of 32 bits where they fit, as a division of 64 is a
+ * call. */
+struct gpu_quotient {
+    int64_t whole, left;
+};
+
+GPU_FN gpu_quotient gpu_divide(int64_t n, int64_t by) {
+    if ((n | by) >> 32)
+        return {n / by, n % by};
+    const uint32_t whole = (uint32_t)n / (uint32_t)by;
+    return {whole, (uint32_t)n - whole * (uint32_t)by};
+}
+
 /* Row n of a sequence; token: room for one. A query without a position sees nothing. */
 GPU_FN gpu_backward_item gpu_backward_row(const gpu_backward_call &t,
                                           const rope_attention_sequence *s, int64_t key_head,
                                           int64_t n, rope_token *token) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
-    const int64_t group = gpu_attention_group(&c->forward), query = n / group,
-                  head = key_head * group + n % group, at = s->q_first + query;
+    const int64_t group = gpu_attention_group(&c->forward);
+    const gpu_quotient row = gpu_divide(n, group);
+    const int64_t query = row.whole, head = key_head * group + row.left, at = s->q_first + query;
     gpu_backward_item item = {{GPU_BACKWARD_NOWHERE, GPU_BACKWARD_NOWHERE}, 0, {0, 0}, 0, 0};
     if (query >= s->q_count)
         return item;
@@ -96,16 +110,15 @@ GPU_FN gpu_backward_item gpu_backward_key(const gpu_backward_call &t,
     return item;
 }
 
-/* The first query of a sequence that sees keys behind `key`, or, BEGINS, none ahead of it; what is
- * seen does not fall from a query to the next. */
-template <bool BEGINS>
+/* The first query of a sequence that sees keys behind `key`, or, `begins`, none ahead of it; what
+ * is seen does not fall from a query to the next. */
 GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_attention_sequence *s,
-                               int64_t key) {
+                               int64_t key, bool begins) {
     int64_t low = 0, high = s->q_count;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         const rope_key_range seen = rope_keys_seen(p, s, rope_query_index(s, middle));
-        if (BEGINS ? seen.first >= key : seen.last > key)
+        if (begins ? seen.first >= key : seen.last > key)
             high = middle;
         else
             low = middle + 1;
@@ -119,7 +132,9 @@ GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_atten
 GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_attention_sequence *s,
                                     int64_t key_head, int64_t n, rope_token *token) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
-    const int64_t group = gpu_attention_group(&c->forward), query = n / group;
+    const int64_t group = gpu_attention_group(&c->forward);
+    const gpu_quotient row = gpu_divide(n, group);
+    const int64_t query = row.whole;
     token->status = ROPE_TOKEN_PASSES;
     if (query >= s->q_count)
         return GPU_BACKWARD_NOWHERE;
@@ -128,7 +143,7 @@ GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_atten
     return token->status == ROPE_TOKEN_FAILS
                ? GPU_BACKWARD_NOWHERE
                : gpu_backward_at(c->dq_stride, s->q_row, s->q_first + query,
-                                 key_head * group + n % group);
+                                 key_head * group + row.left);
 }
 
 /* Of key n: where its dk and dv go. A key that no query sees has zeros, which do not rotate. */
@@ -146,32 +161,115 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);
 }
 
-/* Writes `count` heads of `dim` numbers, `stride` apart and rounded, to where they go; with tokens,
- * which may be NULL, each rotated back. rope: the call of tensor TENSOR's tokens. */
+/* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Each has one of
+ * `tokens`, which may be NULL, by which it is rotated back, and is alike in that to `alike -
+ * before` others, counted from the first head, then to `alike`. */
+struct gpu_backward_waiting {
+    float *x;
+    int stride, dim, count;
+    const rope_token *tokens;
+    int alike, before;
+};
+
+/* Rotates heads where they wait; a thread has a pair of several heads. A barrier is behind it. */
+template <int DTYPE, int TENSOR>
+GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
+                                const gpu_backward_waiting &w) {
+    const int pairs = r->pairs,
+              lanes = pairs < GPU_ATTENTION_THREADS ? pairs : GPU_ATTENTION_THREADS,
+              slices = GPU_ATTENTION_THREADS / lanes, each = (w.count + slices - 1) / slices,
+              slice = (int)threadIdx.x / lanes, begin = slice * each,
+              end = begin + each < w.count ? begin + each : w.count;
+    for (int i = (int)threadIdx.x % lanes; i < pairs && slice < slices; i += lanes) {
+        float *first = w.x + r->rotary_offset[TENSOR] + rope_first_of(r->pairing_in, i),
+              *second = w.x + r->rotary_offset[TENSOR] + rope_second_of(r->pairing_in, i, pairs);
+        rope_coefficients m = {1, 0, 1, 0};
+        int left = 0; /* that are alike to the last one */
+        for (int n = begin; n < end; n++) {
+            const bool rotates = w.tokens[n].status == ROPE_TOKEN_ROTATES;
+            if (left == 0 && rotates)
+                m = rope_coefficients_of(r, gpu_reread(rope), &w.tokens[n], i, TENSOR);
+            left = (left == 0 ? w.alike - (w.before + n) % w.alike : left) - 1;
+            if (!rotates)
+                continue;
+            const rope_pair y =
+                gpu_rotated_by<DTYPE>(r, {first[n * w.stride], second[n * w.stride]}, m);
+            first[n * w.stride] = y.x1;
+            second[n * w.stride] = y.x2;
+        }
+    }
+    __syncthreads();
+}
+
+/* Writes heads to where they go, 16 bytes at a time. */
+template <int DTYPE>
+GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to,
+                                       void *data) {
+    enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
+    const int units = w.dim / V;
+    for (int e = (int)threadIdx.x; e < w.count * units; e += GPU_ATTENTION_THREADS) {
+        const int n = e / units, i = e % units * V;
+        float x[V];
+        if (to[n] == GPU_BACKWARD_NOWHERE)
+            continue;
+#pragma unroll
+        for (int k = 0; k < V; k += 4)
+            gpu_read_numbers<4>(w.x + n * w.stride + i + k, x + k);
+        gpu_store<DTYPE, V>((char *)data + (to[n] + i) * SIZE, gpu_pack<DTYPE, V>(x));
+    }
+}
+
+/* Writes heads to where they go, rotated back. rope: the call of tensor TENSOR's tokens; moves:
+ * whether 16 bytes can be written at a time. */
 template <int DTYPE, int TENSOR>
 GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call *rope,
-                               const float *x, int stride, int dim, int count,
-                               const rope_token *tokens, const int64_t *to, void *data,
-                               int64_t step) {
+                               const gpu_backward_waiting &w, const int64_t *to, void *data,
+                               int64_t step, bool moves) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_problem *r = gpu_reread(&p->rope);
-    const int pairs = tokens ? r->pairs : 0, units = dim - pairs, from = r->rotary_offset[TENSOR];
-    for (int e = (int)threadIdx.x; e < count * units; e += GPU_ATTENTION_THREADS) {
+    if (moves && (!w.tokens || r->pairing_in == r->pairing_out)) {
+        if (w.tokens)
+            gpu_backward_rotate<DTYPE, TENSOR>(r, rope, w);
+        gpu_backward_store_vectors<DTYPE>(w, to, data);
+        return;
+    }
+    const int pairs = w.tokens ? r->pairs : 0, units = w.dim - pairs,
+              from = r->rotary_offset[TENSOR];
+    for (int e = (int)threadIdx.x; e < w.count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units - pairs;
         if (to[n] == GPU_BACKWARD_NOWHERE)
             continue;
         bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
-            out[at * step] = gpu_narrow<DTYPE>(x[n * stride + at]);
+            out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
             continue;
         }
-        const rope_pair y = gpu_rotated_pair<DTYPE>(r, gpu_reread(rope), &tokens[n], TENSOR,
-                                                    x + n * stride, i + pairs);
+        const rope_pair y = gpu_rotated_pair<DTYPE>(r, gpu_reread(rope), &w.tokens[n], TENSOR,
+                                                    w.x + n * w.stride, i + pairs);
         out[(from + rope_first_of(r->pairing_out, i + pairs)) * step] = gpu_narrow<DTYPE>(y.x1);
         out[(from + rope_second_of(r->pairing_out, i + pairs, pairs)) * step] =
             gpu_narrow<DTYPE>(y.x2);
     }
+}
+
+/* Writes dq or, KEYS, dk of a tile: `count` heads of x, `stride` apart. A barrier is behind it. */
+template <int DTYPE, int KEYS>
+GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
+                               const rope_token *tokens, const int64_t *to, int32_t fits, int count,
+                               int stride, int dim, float *x) {
+    const rope_attention_backward_call *c = gpu_reread(t.call);
+    const rope_attention_problem *p = gpu_reread(t.p);
+    const int group = KEYS ? 1 : (int)gpu_attention_group(&c->forward);
+    const gpu_backward_waiting w = {
+        x, stride, dim, count, p->rotates[KEYS] ? tokens : NULL, group, (int)(tile->first % group)};
+    if (!KEYS)
+        gpu_backward_store<DTYPE, 0>(p, &c->forward.rope, w, to, c->dq, c->dq_stride[3],
+                                     gpu_reread(fits) & GPU_BACKWARD_DQ);
+    else if (c->dk)
+        gpu_backward_store<DTYPE, 1>(p, t.keys, w, to, c->dk, c->dk_stride[3],
+                                     gpu_reread(fits) & GPU_BACKWARD_DK);
+    __syncthreads();
 }
 
 #endif
