@@ -8,6 +8,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_GENERIC_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_GENERIC_H
 
+#include "common/gpu/attention/fragments.h"
 #include "common/gpu/attention_backward/item.h"
 
 /* Of a block that has room for heads of DIM elements. One of the block's own, by others or by
@@ -64,11 +65,11 @@ template <int DIM> struct gpu_backward_sums {
 
 /* The first of a thread's own, of its others, and of its columns. */
 template <int DIM> GPU_FN int gpu_backward_first_own(void) {
-    return (int)threadIdx.x / GPU_COLUMN_LANES * gpu_backward_shape<DIM>::OWN;
+    return gpu_thread() / GPU_COLUMN_LANES * gpu_backward_shape<DIM>::OWN;
 }
 
 GPU_FN int gpu_backward_lane(void) {
-    return (int)threadIdx.x % GPU_COLUMN_LANES;
+    return gpu_thread() % GPU_COLUMN_LANES;
 }
 
 /* --- elements --- */
@@ -84,20 +85,19 @@ GPU_FN void gpu_backward_put(const gpu_backward_item &item, gpu_backward_heads<N
 
 /* Elements first..first + WIDTH - 1 of N heads, `stride` numbers apart, 0 for those that are not
  * there; whether all are finite. They move in vectors, as many under way as registers hold. */
-template <int DTYPE, int DIM, int N, int WIDTH>
+template <int DTYPE, int N, int WIDTH>
 GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, int dim, float *to,
                               int stride) {
     enum {
         V = DTYPE == ROPE_F32 ? 4 : 8,
         SIZE = DTYPE == ROPE_F32 ? 4 : 2,
         COUNT = N * WIDTH / V,
-        MOST = DIM > 128 ? 4 : 8,
         TURNS = (COUNT + GPU_ATTENTION_THREADS - 1) / GPU_ATTENTION_THREADS,
-        STEP = TURNS < MOST ? TURNS : MOST
+        STEP = TURNS < GPU_BACKWARD_LOADS ? TURNS : GPU_BACKWARD_LOADS
     };
     bool finite = true;
 #pragma unroll 1
-    for (int begin = (int)threadIdx.x; begin < COUNT; begin += STEP * GPU_ATTENTION_THREADS) {
+    for (int begin = gpu_thread(); begin < COUNT; begin += STEP * GPU_ATTENTION_THREADS) {
         gpu_vector<DTYPE, V> v[STEP];
 #pragma unroll
         for (int turn = 0; turn < STEP; turn++) {
@@ -131,7 +131,7 @@ GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, in
 
 /* The same, of the block's own or of the others from `head` of the tile on, wherever elements lie.
  */
-template <int DTYPE, int DIM, int KEYS, int N, int WIDTH>
+template <int DTYPE, int KEYS, int N, int WIDTH>
 GPU_FN bool gpu_backward_read(const gpu_backward_generic_call &t, const int64_t *at, int which,
                               int first, float *to, int stride) {
     typedef typename gpu_element<DTYPE>::bits bits;
@@ -139,11 +139,11 @@ GPU_FN bool gpu_backward_read(const gpu_backward_generic_call &t, const int64_t 
     const int dim = which ? gpu_reread(t.of.p)->v_head_dim : gpu_reread(t.of.p)->head_dim;
     const bits *data = gpu_backward_data<DTYPE>(c, KEYS, which);
     if (gpu_reread(t.fits) & (1 << (2 * KEYS + which)))
-        return gpu_backward_move<DTYPE, DIM, N, WIDTH>(data, at, first, dim, to, stride);
+        return gpu_backward_move<DTYPE, N, WIDTH>(data, at, first, dim, to, stride);
     const int64_t step = gpu_backward_stride(c, KEYS, which)[3];
     bool finite = true;
 #pragma unroll 1
-    for (int e = (int)threadIdx.x; e < N * WIDTH; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < N * WIDTH; e += GPU_ATTENTION_THREADS) {
         const int n = e / WIDTH, i = first + e % WIDTH;
         const float x =
             i < dim && at[n] != GPU_BACKWARD_NOWHERE ? gpu_widen<DTYPE>(data[at[n] + i * step]) : 0;
@@ -159,13 +159,13 @@ GPU_FN bool gpu_backward_read(const gpu_backward_generic_call &t, const int64_t 
 template <int KEYS>
 GPU_FN void gpu_backward_others(const gpu_backward_generic_call &t, int64_t first) {
     gpu_backward_generic_block *b = t.b;
-    const int64_t n = first + (int)threadIdx.x;
+    const int64_t n = first + gpu_thread();
     gpu_backward_item item = {{GPU_BACKWARD_NOWHERE, GPU_BACKWARD_NOWHERE}, 0, {0, 0}, 0, 0};
     if (n >= b->begin && n < b->end)
         item = KEYS ? gpu_backward_row(t.of, &b->tile.s, b->head, n,
                                        (rope_token *)(void *)t.m.others + threadIdx.x)
                     : gpu_backward_key(t.of, &b->tile.s, b->head, n);
-    gpu_backward_put(item, &b->others, (int)threadIdx.x);
+    gpu_backward_put(item, &b->others, gpu_thread());
     __syncthreads();
 }
 
@@ -184,14 +184,14 @@ gpu_backward_products(const gpu_backward_generic_call &t, int which,
             x[r][c] = 0;
 #pragma unroll 1
     for (int first = 0; first < dim; first += GPU_BACKWARD_DEPTH) {
-        (void)gpu_backward_read<DTYPE, DIM, KEYS, shape::ROWS, GPU_BACKWARD_DEPTH>(
+        (void)gpu_backward_read<DTYPE, KEYS, shape::ROWS, GPU_BACKWARD_DEPTH>(
             t, t.b->own.at[which], which, first, t.m.own, STRIDE);
-        (void)gpu_backward_read<DTYPE, DIM, !KEYS, GPU_ATTENTION_THREADS, GPU_BACKWARD_DEPTH>(
+        (void)gpu_backward_read<DTYPE, !KEYS, GPU_ATTENTION_THREADS, GPU_BACKWARD_DEPTH>(
             t, t.b->others.at[which], which, first, t.m.others, STRIDE);
         __syncthreads();
         const float *own = t.m.own + gpu_backward_first_own<DIM>() * STRIDE,
                     *others = t.m.others + gpu_backward_lane() * STRIDE;
-#pragma unroll 2
+#pragma unroll 1
         for (int i = 0; i < GPU_BACKWARD_DEPTH; i += 4) {
             float a[OWN][4];
 #pragma unroll
@@ -226,58 +226,80 @@ GPU_FN float gpu_backward_weight(const rope_attention_problem *p, float score, f
     return weight;
 }
 
-/* A thread's numbers of an other to or from where weights lie. */
-template <int DIM>
-GPU_FN float *gpu_backward_weights_of(const gpu_backward_generic_call &t, int other) {
-    return t.m.weights + other * gpu_backward_shape<DIM>::WEIGHTS + gpu_backward_first_own<DIM>();
+/* A thread's own numbers of an other, from where those of all others lie. */
+template <int DIM> GPU_FN float *gpu_backward_of(float *all, int other) {
+    return all + other * gpu_backward_shape<DIM>::WEIGHTS + gpu_backward_first_own<DIM>();
 }
 
 template <int DIM>
-GPU_FN void gpu_backward_put_weights(
-    const gpu_backward_generic_call &t,
-    const float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+GPU_FN void
+gpu_backward_keep(float *all,
+                  const float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+    enum { OWN = gpu_backward_shape<DIM>::OWN };
 #pragma unroll
     for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
-        float *to = gpu_backward_weights_of<DIM>(t, gpu_backward_lane() + c * GPU_COLUMN_LANES);
-        float own[gpu_backward_shape<DIM>::OWN];
+        float own[OWN];
 #pragma unroll
-        for (int r = 0; r < gpu_backward_shape<DIM>::OWN; r++)
+        for (int r = 0; r < OWN; r++)
             own[r] = x[r][c];
-        gpu_write_numbers<gpu_backward_shape<DIM>::OWN>(to, own);
+        gpu_write_numbers<OWN>(
+            gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES), own);
     }
 }
 
-/* From scores, and dp where weights lie, to gradients of scores; KEYS: weights take their place.
- * first: of the block's own keys, or of the tile's. */
-template <int DIM, int KEYS>
+template <int DIM>
 GPU_FN void
-gpu_backward_weigh(const gpu_backward_generic_call &t, int64_t first,
-                   float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+gpu_backward_take(float *all,
+                  float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+    enum { OWN = gpu_backward_shape<DIM>::OWN };
+#pragma unroll
+    for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
+        float own[OWN];
+        gpu_read_numbers<OWN>(gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES),
+                              own);
+#pragma unroll
+        for (int r = 0; r < OWN; r++)
+            x[r][c] = own[r];
+    }
+}
+
+/* Keys that a row sees, from `first` on. */
+struct gpu_backward_near_keys {
+    int32_t first, last;
+};
+
+GPU_FN gpu_backward_near_keys gpu_backward_from(rope_key_range seen, int64_t first) {
+    return {gpu_backward_near(seen.first, first), gpu_backward_near(seen.last, first)};
+}
+
+/* From scores where others lie and dp where weights lie to gradients of scores and to weights
+ * there; a thread's own stay its own. first: of the block's own keys, or of the tile's. */
+template <int DIM, int KEYS>
+GPU_FN void gpu_backward_weigh(const gpu_backward_generic_call &t, int64_t first) {
     typedef gpu_backward_shape<DIM> shape;
     const gpu_backward_generic_block *b = t.b;
-#pragma unroll
-    for (int c = 0; c < shape::OTHERS; c++) {
-        const int n = gpu_backward_lane() + c * GPU_COLUMN_LANES;
-        float weights[shape::OWN];
+    const int own = gpu_backward_first_own<DIM>();
+#pragma unroll 1
+    for (int n = gpu_backward_lane(); n < GPU_ATTENTION_THREADS; n += GPU_COLUMN_LANES) {
+        float *scores = gpu_backward_of<DIM>(t.m.others, n),
+              *weights = gpu_backward_of<DIM>(t.m.weights, n), s[shape::OWN], dp[shape::OWN];
+        gpu_read_numbers<shape::OWN>(scores, s);
+        gpu_read_numbers<shape::OWN>(weights, dp);
         uint32_t sees = 0;
-        gpu_read_numbers<shape::OWN>(gpu_backward_weights_of<DIM>(t, n), weights);
 #pragma unroll
         for (int r = 0; r < shape::OWN; r++) {
-            const int own = gpu_backward_first_own<DIM>() + r;
-            const rope_key_range range = KEYS ? b->others.seen[n] : b->own.seen[own];
-            const int64_t key = first + (KEYS ? own : n);
+            const int key = KEYS ? own + r : n;
+            const gpu_backward_near_keys range =
+                gpu_backward_from(KEYS ? b->others.seen[n] : b->own.seen[own + r], first);
             const bool seen = key >= range.first && key < range.last;
-            float dp = weights[r];
-            const float weight = gpu_backward_weight(
-                gpu_reread(t.of.p), x[r][c], KEYS ? b->others.lse[n] : b->own.lse[own],
-                KEYS ? b->others.delta[n] : b->own.delta[own], seen, &dp);
-            x[r][c] = dp;
-            weights[r] = weight;
+            s[r] = gpu_backward_weight(
+                gpu_reread(t.of.p), s[r], KEYS ? b->others.lse[n] : b->own.lse[own + r],
+                KEYS ? b->others.delta[n] : b->own.delta[own + r], seen, &dp[r]);
             sees |= (uint32_t)seen << r;
         }
-        if (KEYS)
-            gpu_write_numbers<shape::OWN>(gpu_backward_weights_of<DIM>(t, n), weights);
-        t.b->sees[n][threadIdx.x / GPU_COLUMN_LANES] = (uint8_t)sees;
+        gpu_write_numbers<shape::OWN>(scores, dp);
+        gpu_write_numbers<shape::OWN>(weights, s);
+        t.b->sees[n][gpu_thread() / GPU_COLUMN_LANES] = (uint8_t)sees;
     }
 }
 
@@ -287,11 +309,11 @@ template <int DIM, bool FINITE>
 GPU_FN void gpu_backward_add_some(const gpu_backward_generic_call &t, int first,
                                   gpu_backward_sums<DIM> &sums) {
     typedef gpu_backward_shape<DIM> shape;
-    const float *weights = gpu_backward_weights_of<DIM>(t, first),
+    const float *weights = gpu_backward_of<DIM>(t.m.weights, first),
                 *others = t.m.others + 4 * gpu_backward_lane();
 #pragma unroll 2
     for (int n = 0; n < shape::VALUES; n++) {
-        const uint32_t sees = FINITE ? 0 : t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
+        const uint32_t sees = FINITE ? 0 : t.b->sees[first + n][gpu_thread() / GPU_COLUMN_LANES];
         float w[shape::OWN];
         gpu_read_numbers<shape::OWN>(weights + n * shape::WEIGHTS, w);
 #pragma unroll
@@ -316,8 +338,8 @@ GPU_FN void gpu_backward_add(const gpu_backward_generic_call &t, int which, int 
     __syncthreads(); /* weights are there */
 #pragma unroll 1
     for (int first = from / VALUES * VALUES; first < to; first += VALUES) {
-        if (!gpu_backward_read<DTYPE, DIM, !KEYS, VALUES, DIM>(t, t.b->others.at[which] + first,
-                                                               which, 0, t.m.others, DIM))
+        if (!gpu_backward_read<DTYPE, !KEYS, VALUES, DIM>(t, t.b->others.at[which] + first, which,
+                                                          0, t.m.others, DIM))
             t.b->special = *count + 1;
         ++*count;
         __syncthreads();
@@ -329,10 +351,16 @@ GPU_FN void gpu_backward_add(const gpu_backward_generic_call &t, int which, int 
     }
 }
 
-/* The tile from `first` of the others on. */
+/* Gradients that a block sums at a time: where registers do not hold two, keys are gone through for
+ * dv, then for dk. */
+template <int DIM, int KEYS> constexpr int gpu_backward_at_once = KEYS &&DIM <= 128 ? 2 : 1;
+
+/* The tile from `first` of the others on. which: the gradient, or 0 for all. */
 template <int DTYPE, int DIM, int KEYS>
-GPU_FN void gpu_backward_generic_tile(const gpu_backward_generic_call &t, int64_t first,
-                                      int32_t *count, gpu_backward_sums<DIM> (&sums)[1 + KEYS]) {
+GPU_FN void
+gpu_backward_generic_tile(const gpu_backward_generic_call &t, int64_t first, int which,
+                          int32_t *count,
+                          gpu_backward_sums<DIM> (&sums)[gpu_backward_at_once<DIM, KEYS>]) {
     typedef gpu_backward_shape<DIM> shape;
     const int64_t before = t.b->begin - first, left = t.b->end - first;
     const int from = before > 0 ? (int)before : 0,
@@ -340,16 +368,17 @@ GPU_FN void gpu_backward_generic_tile(const gpu_backward_generic_call &t, int64_
     float x[shape::OWN][shape::OTHERS];
     gpu_backward_others<KEYS>(t, first);
 #pragma unroll 1
-    for (int which = 1; which >= 0; which--) {
-        gpu_backward_products<DTYPE, DIM, KEYS>(t, which, x);
-        if (which)
-            gpu_backward_put_weights<DIM>(t, x);
+    for (int product = which ? 0 : 1; product >= 0; product--) {
+        gpu_backward_products<DTYPE, DIM, KEYS>(t, product, x);
+        gpu_backward_keep<DIM>(product ? t.m.weights : t.m.others, x);
     }
-    gpu_backward_weigh<DIM, KEYS>(t, KEYS ? t.b->tile.first : first, x);
-    if constexpr (KEYS)
-        gpu_backward_add<DTYPE, DIM, KEYS>(t, 1, from, to, count, sums[KEYS]);
-    gpu_backward_put_weights<DIM>(t, x);
-    gpu_backward_add<DTYPE, DIM, KEYS>(t, 0, from, to, count, sums[0]);
+    gpu_backward_weigh<DIM, KEYS>(t, KEYS ? t.b->tile.first : first);
+    gpu_backward_take<DIM>(t.m.others, x);
+    if constexpr (gpu_backward_at_once<DIM, KEYS> == 2)
+        gpu_backward_add<DTYPE, DIM, KEYS>(t, 1, from, to, count, sums[1]);
+    if (!which)
+        gpu_backward_keep<DIM>(t.m.weights, x);
+    gpu_backward_add<DTYPE, DIM, KEYS>(t, which, from, to, count, sums[0]);
 }
 
 /* --- a block --- */
@@ -359,7 +388,7 @@ template <int DIM, int KEYS> GPU_FN void gpu_backward_begin(const gpu_backward_g
     enum { ROWS = gpu_backward_shape<DIM>::ROWS };
     gpu_backward_generic_block *b = t.b;
     const rope_attention_sequence *s = &b->tile.s;
-    const int n = (int)threadIdx.x;
+    const int n = gpu_thread();
     if (n < ROWS)
         gpu_backward_put(KEYS
                              ? gpu_backward_key(t.of, s, b->head, b->tile.first + n)
@@ -405,15 +434,13 @@ GPU_FN void gpu_backward_stage(const gpu_backward_sums<DIM> &sums, float factor,
     __syncthreads();
 }
 
+/* Writes a gradient. */
 template <int DTYPE, int DIM, int KEYS>
-GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t,
-                             const gpu_backward_sums<DIM> (&sums)[1 + KEYS]) {
+GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t, int which,
+                             const gpu_backward_sums<DIM> &sums) {
     enum { ROWS = gpu_backward_shape<DIM>::ROWS };
     gpu_backward_generic_block *b = t.b;
-    const rope_attention_backward_call *c = gpu_reread(t.of.call);
-    const int n = (int)threadIdx.x, dim = gpu_reread(t.of.p)->head_dim,
-              v_dim = gpu_reread(t.of.p)->v_head_dim;
-    float *x = t.m.own;
+    const int n = gpu_thread();
     if (n < ROWS) {
         int64_t to[2] = {0, 0};
         if (KEYS)
@@ -424,32 +451,33 @@ GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t,
         b->to[0][n] = to[0];
         b->to[1][n] = to[1];
     }
-    gpu_backward_stage<DTYPE, DIM>(sums[0], gpu_reread(t.of.p)->scale, dim, x);
-    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, b->tokens, b->to[0], t.fits, ROWS, dim, dim, x);
-    if (!KEYS || !c->dv)
-        return;
-    gpu_backward_stage<DTYPE, DIM>(sums[KEYS], 1, v_dim, x);
-    gpu_backward_store<DTYPE, 1>(gpu_reread(t.of.p), t.of.keys, {x, v_dim, v_dim, ROWS, NULL, 1, 0},
-                                 b->to[1], c->dv, c->dv_stride[3],
-                                 gpu_reread(t.fits) & GPU_BACKWARD_DV);
-    __syncthreads();
+    const int dim = which ? gpu_reread(t.of.p)->v_head_dim : gpu_reread(t.of.p)->head_dim;
+    gpu_backward_stage<DTYPE, DIM>(sums, which ? 1 : gpu_reread(t.of.p)->scale, dim, t.m.own);
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, which, b->tokens, b->to[which], t.fits, ROWS,
+                                    dim, dim, t.m.own);
 }
 
 /* All that concerns the block's own. */
 template <int DTYPE, int DIM, int KEYS>
 GPU_FN void gpu_backward_block_own(const gpu_backward_generic_call &t) {
-    gpu_backward_sums<DIM> sums[1 + KEYS] = {};
-    int32_t count = 0;
+    enum { AT_ONCE = gpu_backward_at_once<DIM, KEYS> };
     gpu_backward_begin<DIM, KEYS>(t);
+    int32_t count = 0;
 #pragma unroll 1
-    for (int64_t first = t.b->begin / GPU_ATTENTION_THREADS * GPU_ATTENTION_THREADS;
-         first < t.b->end; first += GPU_ATTENTION_THREADS)
-        gpu_backward_generic_tile<DTYPE, DIM, KEYS>(t, first, &count, sums);
-    gpu_backward_end<DTYPE, DIM, KEYS>(t, sums);
+    for (int which = KEYS + 1 - AT_ONCE; which >= 0; which--) {
+        gpu_backward_sums<DIM> sums[AT_ONCE] = {};
+#pragma unroll 1
+        for (int64_t first = t.b->begin / GPU_ATTENTION_THREADS * GPU_ATTENTION_THREADS;
+             first < t.b->end; first += GPU_ATTENTION_THREADS)
+            gpu_backward_generic_tile<DTYPE, DIM, KEYS>(t, first, which, &count, sums);
+        if constexpr (AT_ONCE == 2)
+            gpu_backward_end<DTYPE, DIM, KEYS>(t, 1, sums[1]);
+        gpu_backward_end<DTYPE, DIM, KEYS>(t, which, sums[0]);
+    }
 }
 
 template <int DTYPE, int DIM, int KEYS>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_BACKWARD_BLOCKS(DIM))
     gpu_backward_generic(GPU_PARAMETER rope_attention_problem problem,
                          GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
                          float *delta, GPU_PARAMETER rope_call tokens, int32_t fits) {

@@ -20,6 +20,12 @@ struct gpu_backward_call {
 /* Instead of elements from element 0 on: it is not there, or left out. */
 constexpr int64_t GPU_BACKWARD_NOWHERE = INT64_MIN;
 
+/* A key from another one on. */
+GPU_FN int32_t gpu_backward_near(int64_t key, int64_t from) {
+    const int64_t n = key - from;
+    return (int32_t)(n < INT32_MIN ? INT32_MIN : n > INT32_MAX ? INT32_MAX : n);
+}
+
 /* A row, or a key: elements from element 0 of q and dout, or of k and v, to its own. A key has
  * `key`, a row the keys that it sees. */
 struct gpu_backward_item {
@@ -161,12 +167,13 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);
 }
 
-/* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Each has one of
- * `tokens`, which may be NULL, by which it is rotated back, and is alike in that to `alike -
- * before` others, counted from the first head, then to `alike`. */
+/* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Where they
+ * rotate back, head n does by tokens[n], as do all of its `alike`: those from head -before on are
+ * some, and so on. */
 struct gpu_backward_waiting {
     float *x;
     int stride, dim, count;
+    bool rotates;
     const rope_token *tokens;
     int alike, before;
 };
@@ -227,13 +234,13 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
                                int64_t step, bool moves) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_problem *r = gpu_reread(&p->rope);
-    if (moves && (!w.tokens || r->pairing_in == r->pairing_out)) {
-        if (w.tokens)
+    if (moves && (!w.rotates || r->pairing_in == r->pairing_out)) {
+        if (w.rotates)
             gpu_backward_rotate<DTYPE, TENSOR>(r, rope, w);
         gpu_backward_store_vectors<DTYPE>(w, to, data);
         return;
     }
-    const int pairs = w.tokens ? r->pairs : 0, units = w.dim - pairs,
+    const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
               from = r->rotary_offset[TENSOR];
     for (int e = (int)threadIdx.x; e < w.count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units - pairs;
@@ -253,22 +260,29 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
     }
 }
 
-/* Writes dq or, KEYS, dk of a tile: `count` heads of x, `stride` apart. A barrier is behind it. */
+/* Writes a gradient of a tile, that of its queries or, KEYS, of its keys or values, where it is
+ * wanted: `count` heads of x, `stride` apart. A barrier is behind it. */
 template <int DTYPE, int KEYS>
 GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
-                               const rope_token *tokens, const int64_t *to, int32_t fits, int count,
-                               int stride, int dim, float *x) {
+                               int which, const rope_token *tokens, const int64_t *to, int32_t fits,
+                               int count, int stride, int dim, float *x) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
     const rope_attention_problem *p = gpu_reread(t.p);
     const int group = KEYS ? 1 : (int)gpu_attention_group(&c->forward);
-    const gpu_backward_waiting w = {
-        x, stride, dim, count, p->rotates[KEYS] ? tokens : NULL, group, (int)(tile->first % group)};
-    if (!KEYS)
-        gpu_backward_store<DTYPE, 0>(p, &c->forward.rope, w, to, c->dq, c->dq_stride[3],
-                                     gpu_reread(fits) & GPU_BACKWARD_DQ);
-    else if (c->dk)
-        gpu_backward_store<DTYPE, 1>(p, t.keys, w, to, c->dk, c->dk_stride[3],
-                                     gpu_reread(fits) & GPU_BACKWARD_DK);
+    const gpu_backward_waiting w = {x,
+                                    stride,
+                                    dim,
+                                    count,
+                                    !which && p->rotates[KEYS],
+                                    tokens,
+                                    group,
+                                    (int)(tile->first % group)};
+    void *data = !KEYS ? c->dq : which ? c->dv : c->dk;
+    const int64_t step = (!KEYS ? c->dq_stride : which ? c->dv_stride : c->dk_stride)[3];
+    const int32_t moves = !KEYS ? GPU_BACKWARD_DQ : which ? GPU_BACKWARD_DV : GPU_BACKWARD_DK;
+    if (data)
+        gpu_backward_store<DTYPE, KEYS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data, step,
+                                        gpu_reread(fits) & moves);
     __syncthreads();
 }
 

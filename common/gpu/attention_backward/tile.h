@@ -66,11 +66,6 @@ template <int KEYS> struct gpu_backward_tile_call {
 #if GPU_HAS_TILES
 /* --- what is there --- */
 
-GPU_FN int32_t gpu_backward_near(int64_t key, int64_t from) {
-    const int64_t n = key - from;
-    return (int32_t)(n < INT32_MIN ? INT32_MIN : n > INT32_MAX ? INT32_MAX : n);
-}
-
 /* Rows of a tile that threads copy at a time. */
 template <int D> constexpr int gpu_backward_step = GPU_ATTENTION_THREADS * 8 / D;
 
@@ -668,14 +663,14 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backw
         b->to[1][n] = to[1];
     }
     gpu_backward_tile_stage<DTYPE, D>(sums[0], p->scale, powers, x);
-    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, b->tokens, b->to[0], t.fits, OWN, STRIDE, D, x);
-    if (!KEYS || !c->dv)
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 0, b->tokens, b->to[0], t.fits, OWN, STRIDE, D,
+                                    x);
+    if (!KEYS)
         return;
     gpu_backward_no_powers(powers);
     gpu_backward_tile_stage<DTYPE, D>(sums[KEYS], 1, powers, x);
-    gpu_backward_store<DTYPE, 1>(p, t.of.keys, {x, STRIDE, D, OWN, NULL, 1, 0}, b->to[1], c->dv,
-                                 c->dv_stride[3], gpu_reread(t.fits) & GPU_BACKWARD_DV);
-    __syncthreads();
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 1, b->tokens, b->to[1], t.fits, OWN, STRIDE, D,
+                                    x);
 }
 #endif
 
