@@ -50,7 +50,8 @@ template <int KEYS> struct gpu_backward_block {
     int64_t key;     /* from which keys count: of the block's own the first, else of the others' */
     int64_t others0; /* the first of the first tile */
     int64_t bounds[4];
-    int64_t keys[2]; /* elements to key 0 of the sequence, from element 0 on */
+    int64_t keys[2];   /* elements to the first key of the block's or of the others' */
+    int32_t keys_left; /* from there */
     gpu_backward_span span;
     int32_t special;    /* the last tile, from 1 on, that has what is not finite */
     int64_t head, next; /* of keys; what comes next */
@@ -139,7 +140,7 @@ GPU_FN int64_t gpu_backward_element(const gpu_backward_call &of, const rope_atte
     return gpu_backward_at(stride, s->q_row, s->q_first + row.whole, head * group + row.left);
 }
 
-/* Which of the others may count. A barrier is behind it. */
+/* Which of the others may count, and where keys are. */
 template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<KEYS> &t) {
     gpu_backward_block<KEYS> *b = t.b;
     const int i = gpu_thread();
@@ -147,8 +148,6 @@ template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<
         b->bounds[i] = KEYS ? gpu_backward_rows_bound(t.of, &b->tile.s, b->tile.first, i)
                             : gpu_backward_keys_bound(t.of, &b->tile.s, b->tile.first, i);
     __syncthreads();
-    if (i < 2)
-        b->keys[i] = gpu_backward_element<1>(t.of, &b->tile.s, b->head, i, 0);
     if (i == 0) {
         const int64_t begin = b->bounds[GPU_BACKWARD_BEGIN], end = b->bounds[GPU_BACKWARD_END],
                       first = begin / GPU_BACKWARD_TILE * GPU_BACKWARD_TILE;
@@ -159,29 +158,43 @@ template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<
                                  ? 0
                                  : gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON_END], first);
         b->key = KEYS ? b->tile.first : first;
+        b->keys_left = gpu_backward_near(b->tile.s.k_count, b->key);
         b->special = 0;
     }
     __syncthreads();
+    if (i < 2)
+        b->keys[i] = gpu_backward_element<1>(t.of, &b->tile.s, b->head, i, b->key);
 }
 
 /* --- copies --- */
 
-/* Copies N keys from key n0 of the sequence on, zeros behind the last one; a thread's chunk of each
- * gpu_backward_step-th. */
-template <int DTYPE, int D, int N, int KEYS>
-GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int which, int64_t n0,
+/* Copies a thread's chunk of each gpu_backward_step-th of N keys, ALL of which are there, or those
+ * before `left`, and zeros. */
+template <int D, int N, bool ALL>
+GPU_FN void gpu_backward_copy_some(const char *from, int64_t step, int left, const char *somewhere,
                                    char *to) {
-    enum { STEP = gpu_backward_step<D> };
-    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8);
-    const char *data =
-        (const char *)gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 1, which) + 16 * chunk;
-    const int64_t step = 2 * gpu_backward_stride(gpu_reread(t.of.call), 1, which)[1];
-    const char *from = data + 2 * t.b->keys[which] + (n0 + row) * step;
-    const int left = (int)(t.b->tile.s.k_count - n0) - row;
-    to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
-    for (int e = 0; e < N; e += STEP)
-        gpu_copy_async(to + e * D * 2, e < left ? from + e * step : data, e < left);
+    for (int e = 0; e < N; e += gpu_backward_step<D>) {
+        const bool there = ALL || e < left;
+        gpu_copy_async(to + e * D * 2, there ? from + e * step : somewhere, there);
+    }
+}
+
+/* Copies N keys from the block's i-th on, zeros behind the last one. */
+template <int DTYPE, int D, int N, int KEYS>
+GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int which, int i,
+                                   char *to) {
+    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8),
+              left = t.b->keys_left - i;
+    const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 1, which);
+    const int64_t step = 2 * gpu_backward_stride(gpu_reread(t.of.call), 1, which)[1];
+    const char *from =
+        (const char *)(data + t.b->keys[which]) + 16 * chunk + (uint32_t)(i + row) * step;
+    to += gpu_swizzled<D>(row, chunk);
+    if (left >= N)
+        gpu_backward_copy_some<D, N, true>(from, step, left - row, from, to);
+    else
+        gpu_backward_copy_some<D, N, false>(from, step, left - row, (const char *)data, to);
 }
 
 /* The same of rows from the block's i-th on. */
@@ -209,27 +222,28 @@ GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int wh
     }
 }
 
-/* N keys from key n0 of the sequence on, or, KEYS being what the block has and WANTED what it
- * fetches, its i-th row, which is row n0 of the sequence; zeros for what is not there. */
+/* N of what the block has, or of the others, from its i-th on, keys where WANTED; zeros for what is
+ * not there. */
 template <int DTYPE, int D, int WANTED, int N, int KEYS>
-GPU_FN void gpu_backward_fetch(const gpu_backward_tile_call<KEYS> &t, int which, int i, int64_t n0,
-                               char *to) {
+GPU_FN void gpu_backward_fetch(const gpu_backward_tile_call<KEYS> &t, int which, int i, char *to) {
     const gpu_backward_block<KEYS> *b = t.b;
     if (gpu_reread(t.fits) & (1 << (2 * WANTED + which))) {
         if constexpr (WANTED)
-            gpu_backward_copy_keys<DTYPE, D, N>(t, which, n0, to);
+            gpu_backward_copy_keys<DTYPE, D, N>(t, which, i, to);
         else
             gpu_backward_copy_rows<DTYPE, D, N>(t, which, i, to);
         return;
     }
     const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), WANTED, which);
-    const int64_t step = gpu_backward_stride(gpu_reread(t.of.call), WANTED, which)[3];
+    const int64_t step = gpu_backward_stride(gpu_reread(t.of.call), WANTED, which)[3],
+                  first = (WANTED == KEYS ? b->tile.first : b->others0) + i;
 #pragma unroll 1
     for (int e = gpu_thread(); e < N * D; e += GPU_ATTENTION_THREADS) {
         const int n = e / D, place = gpu_backward_place<D>((i + n) % gpu_backward_known<KEYS>);
         const bool there =
-            WANTED ? n0 + n < b->tile.s.k_count : b->rows.places[which][place] != GPU_BACKWARD_NONE;
-        const int64_t at = gpu_backward_element<WANTED>(t.of, &b->tile.s, b->head, which, n0 + n);
+            WANTED ? i + n < b->keys_left : b->rows.places[which][place] != GPU_BACKWARD_NONE;
+        const int64_t at =
+            gpu_backward_element<WANTED>(t.of, &b->tile.s, b->head, which, first + n);
         *gpu_swizzled_element<D>(to, n, e % D) =
             there ? gpu_global(data)[at + e % D * step] : (uint16_t)0;
     }
@@ -252,7 +266,6 @@ GPU_FN void gpu_backward_fetch_tile(const gpu_backward_tile_call<KEYS> &t, int n
 #pragma unroll
     for (int which = 0; which < 2; which++)
         gpu_backward_fetch<DTYPE, D, !KEYS, GPU_BACKWARD_TILE>(t, which, n * GPU_BACKWARD_TILE,
-                                                               t.b->others0 + n * GPU_BACKWARD_TILE,
                                                                gpu_backward_other<D>(t, n, which));
 }
 
@@ -315,46 +328,70 @@ GPU_FN void gpu_backward_cap(float twice, float delta, float *s, float *dp) {
     *dp = (*dp - delta) * fmaf(-tanh, tanh, 1);
 }
 
+/* Numbers of the rows of two scores side by side, h of a part. */
+template <int KEYS>
+GPU_FN void gpu_backward_two(const float *rows, int n, int m, int i, int h, float two[2]) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+    static_assert(GPU_LANE_ELEMENTS == 2, "a row's keys lie in twos");
+    const int lane = gpu_lane();
+    if (KEYS)
+        gpu_read_numbers<2>(rows + n * GPU_BACKWARD_TILE % gpu_backward_known<KEYS> +
+                                gpu_first_key_of(lane) + gpu_key_of(i, 0),
+                            two);
+    else
+        two[0] = two[1] = rows[gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)];
+}
+
+/* Takes delta from dp, which a cap multiplies; with one, from scores to tanh. */
+template <int KEYS, bool CAP>
+GPU_FN void gpu_backward_take_delta(const gpu_backward_tile_call<KEYS> &t, int n, float twice,
+                                    gpu_backward_scores &s, gpu_backward_scores &dp) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
+#pragma unroll
+        for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2) {
+                float delta[2];
+                gpu_backward_two<KEYS>(t.b->rows.delta, n, m, i, e / 2, delta);
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (CAP)
+                        gpu_backward_cap(twice, delta[c], &s[m][i][e + c], &dp[m][i][e + c]);
+                    else
+                        dp[m][i][e + c] -= delta[c];
+            }
+}
+
 /* From products to weights and gradients of scores, 0 where nothing is seen. */
 template <int KEYS>
 GPU_FN void gpu_backward_tile_weigh(const gpu_backward_tile_call<KEYS> &t, int n, bool whole,
                                     gpu_backward_scores &s, gpu_backward_scores &dp) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
-                twice = cap > 0 ? 2 * 1.44269504f * scale / cap : 0,
                 unit = 1.44269504f * (cap > 0 ? cap : scale);
-    const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>(),
-              first = n * GPU_BACKWARD_TILE % gpu_backward_known<KEYS> + gpu_first_key_of(lane);
+    if (cap > 0)
+        gpu_backward_take_delta<KEYS, true>(t, n, 2 * 1.44269504f * scale / cap, s, dp);
+    else
+        gpu_backward_take_delta<KEYS, false>(t, n, 0, s, dp);
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
 #pragma unroll
         for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
 #pragma unroll
-            for (int h = 0; h < GPU_LANE_ROWS; h++) {
-                float lse[2], delta[2];
-                const int row =
-                    KEYS ? first + gpu_key_of(i, 0) : row0 + 16 * m + gpu_row_of(lane, h);
-                if (KEYS) {
-                    gpu_read_numbers<2>(t.b->rows.lse + row, lse);
-                    gpu_read_numbers<2>(t.b->rows.delta + row, delta);
-                } else {
-                    lse[0] = lse[1] = t.b->rows.lse[row];
-                    delta[0] = delta[1] = t.b->rows.delta[row];
-                }
+            for (int e = 0; e < 4; e += 2) {
+                float lse[2];
+                gpu_backward_two<KEYS>(t.b->rows.lse, n, m, i, e / 2, lse);
 #pragma unroll
-                for (int c = 0; c < GPU_LANE_ELEMENTS; c++) {
-                    float *x = &s[m][i][h * GPU_LANE_ELEMENTS + c],
-                          *y = &dp[m][i][h * GPU_LANE_ELEMENTS + c];
-                    if (cap > 0)
-                        gpu_backward_cap(twice, delta[c], x, y);
-                    else
-                        *y -= delta[c];
-                    *x = gpu_exp2(fmaf(*x, unit, -lse[c]));
-                    *y *= *x;
+                for (int c = 0; c < 2; c++) {
+                    s[m][i][e + c] = gpu_exp2(fmaf(s[m][i][e + c], unit, -lse[c]));
+                    dp[m][i][e + c] *= s[m][i][e + c];
                 }
             }
     if (whole)
         return;
+    const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>();
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
 #pragma unroll
@@ -580,7 +617,7 @@ GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t he
     __syncthreads();
 #pragma unroll
     for (int which = 0; which < 2; which++)
-        gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, which, 0, b->tile.first,
+        gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, which, 0,
                                                              gpu_backward_own<D>(t, which));
     if (GPU_TILE_AHEAD)
         gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
