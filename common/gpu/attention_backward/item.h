@@ -190,19 +190,18 @@ GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
     for (int i = (int)threadIdx.x % lanes; i < pairs && slice < slices; i += lanes) {
         float *first = w.x + r->rotary_offset[TENSOR] + rope_first_of(r->pairing_in, i),
               *second = w.x + r->rotary_offset[TENSOR] + rope_second_of(r->pairing_in, i, pairs);
-        rope_coefficients m = {1, 0, 1, 0};
-        int left = 0; /* that are alike to the last one */
-        for (int n = begin; n < end; n++) {
-            const bool rotates = w.tokens[n].status == ROPE_TOKEN_ROTATES;
-            if (left == 0 && rotates)
-                m = rope_coefficients_of(r, gpu_reread(rope), &w.tokens[n], i, TENSOR);
-            left = (left == 0 ? w.alike - (w.before + n) % w.alike : left) - 1;
-            if (!rotates)
+        for (int n = begin, next; n < end; n = next) {
+            next = n + w.alike - (w.before + n) % w.alike;
+            next = next < end ? next : end;
+            if (w.tokens[n].status != ROPE_TOKEN_ROTATES)
                 continue;
-            const rope_pair y =
-                gpu_rotated_by<DTYPE>(r, {first[n * w.stride], second[n * w.stride]}, m);
-            first[n * w.stride] = y.x1;
-            second[n * w.stride] = y.x2;
+            const rope_coefficients m =
+                rope_coefficients_of(r, gpu_reread(rope), &w.tokens[n], i, TENSOR);
+            for (int k = n * w.stride; k < next * w.stride; k += w.stride) {
+                const rope_pair y = gpu_rotated_by<DTYPE>(r, {first[k], second[k]}, m);
+                first[k] = y.x1;
+                second[k] = y.x2;
+            }
         }
     }
     __syncthreads();

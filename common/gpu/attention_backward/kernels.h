@@ -23,7 +23,7 @@ enum { GPU_BACKWARD_DEPTH = 32, GPU_BACKWARD_HEAD = GPU_BACKWARD_DEPTH + 4 };
 /* Of the kernels of tiles: a block's own, and the others of a tile; numbers between two rows of a
  * gradient of D elements that waits in shared memory to be rotated. */
 enum { GPU_BACKWARD_OWN = 64, GPU_BACKWARD_TILE = 32 };
-#define GPU_BACKWARD_STRIDE(D) ((D) + 4)
+#define GPU_BACKWARD_STRIDE(D) ((D) + 8)
 
 /* What of a call both move 16 bytes at a time: heads of whole vectors that lie side by side. */
 enum {

@@ -140,7 +140,7 @@ GPU_FN int64_t gpu_backward_element(const gpu_backward_call &of, const rope_atte
     return gpu_backward_at(stride, s->q_row, s->q_first + row.whole, head * group + row.left);
 }
 
-/* Which of the others may count, and where keys are. */
+/* Which of the others may count, and where keys are. A barrier is behind it. */
 template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<KEYS> &t) {
     gpu_backward_block<KEYS> *b = t.b;
     const int i = gpu_thread();
@@ -160,10 +160,11 @@ template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<
         b->key = KEYS ? b->tile.first : first;
         b->keys_left = gpu_backward_near(b->tile.s.k_count, b->key);
         b->special = 0;
+#pragma unroll
+        for (int which = 0; which < 2; which++)
+            b->keys[which] = gpu_backward_element<1>(t.of, &b->tile.s, b->head, which, b->key);
     }
     __syncthreads();
-    if (i < 2)
-        b->keys[i] = gpu_backward_element<1>(t.of, &b->tile.s, b->head, i, b->key);
 }
 
 /* --- copies --- */
@@ -604,6 +605,17 @@ GPU_FN void gpu_backward_tile_add(const gpu_backward_tile_call<KEYS> &t, int n, 
 
 /* --- a block --- */
 
+/* OWN: both tensors of what the block has; else the first tile of the others. */
+template <int DTYPE, int D, int KEYS, bool OWN>
+GPU_FN void gpu_backward_fetch_first(const gpu_backward_tile_call<KEYS> &t) {
+#pragma unroll
+    for (int which = 0; which < 2 && OWN; which++)
+        gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, which, 0,
+                                                             gpu_backward_own<D>(t, which));
+    if (!OWN && GPU_TILE_AHEAD)
+        gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
+}
+
 /* What the block has, and the first tiles of the others on their way. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t head) {
@@ -612,15 +624,11 @@ GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t he
     if (thread == 0)
         b->head = head;
     gpu_backward_range<KEYS>(t);
+    gpu_backward_fetch_first<DTYPE, D, KEYS, KEYS>(t); /* keys, while rows are looked for */
     if (thread < gpu_backward_known<KEYS>)
         gpu_backward_look<D, KEYS>(t, thread);
     __syncthreads();
-#pragma unroll
-    for (int which = 0; which < 2; which++)
-        gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, which, 0,
-                                                             gpu_backward_own<D>(t, which));
-    if (GPU_TILE_AHEAD)
-        gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
+    gpu_backward_fetch_first<DTYPE, D, KEYS, !KEYS>(t);
     gpu_copies_mark();
 }
 
@@ -669,12 +677,13 @@ GPU_FN void gpu_backward_tile_stage(const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> &
                     const float2 two = gpu_split<DTYPE>(gpu_join<DTYPE>(
                         fmaf(gpu_run_element<D, SHAPE>(sums, m, r, h, i), factor, 0.0f),
                         fmaf(gpu_run_element<D, SHAPE>(sums, m, r, h, i + 1), factor, 0.0f)));
-                    float *to = x +
-                                (gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)) *
-                                    GPU_BACKWARD_STRIDE(D) +
-                                gpu_run_first<D>(lane, r) + i;
-                    to[0] = two.x;
-                    to[1] = two.y;
+                    const float y[2] = {two.x, two.y};
+                    gpu_write_numbers<2>(
+                        x +
+                            (gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)) *
+                                GPU_BACKWARD_STRIDE(D) +
+                            gpu_run_first<D>(lane, r) + i,
+                        y);
                 }
         }
     __syncthreads();
