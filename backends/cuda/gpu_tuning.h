@@ -59,5 +59,9 @@
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3
+/* The generic kernel of attention's backward: what it is given registers for, vectors that a thread
+ * loads at a time. */
+#define GPU_BACKWARD_BLOCKS(DIM) ((DIM) > 128 ? 2 : 3)
+#define GPU_BACKWARD_LOADS 8
 
 #endif

@@ -120,4 +120,24 @@ template <int DTYPE> GPU_FN float2 gpu_round(float a, float b) {
         return gpu_split<DTYPE>(gpu_join<DTYPE>(a, b));
 }
 
+/* N numbers side by side. */
+template <int N> GPU_FN void gpu_read_numbers(const float *from, float x[N]) {
+    static_assert(N == 2 || N == 4, "a vector");
+    typedef typename gpu_word_type<N>::type type;
+    const type raw = *(const type *)(const void *)from;
+    memcpy(x, &raw, sizeof raw);
+}
+
+template <int N> GPU_FN void gpu_write_numbers(float *to, const float x[N]) {
+    static_assert(N == 2 || N == 4, "a vector");
+    typedef typename gpu_word_type<N>::type type;
+    type raw;
+    memcpy((void *)&raw, x, sizeof raw);
+    *(type *)(void *)to = raw;
+}
+
+GPU_FN bool gpu_is_finite(float x) {
+    return fabsf(x) <= 0x1.fffffep+127f;
+}
+
 #endif

@@ -65,14 +65,6 @@ GPU_FN int gpu_generic_four(void) {
     return (int)threadIdx.x % GPU_COLUMN_LANES * 4;
 }
 
-/* OWN numbers side by side. */
-template <int OWN> GPU_FN void gpu_generic_read(const float *from, float x[OWN]) {
-    static_assert(OWN == 2 || OWN == 4, "a vector");
-    typedef typename gpu_word_type<OWN>::type type;
-    const type raw = *(const type *)(const void *)from;
-    memcpy(x, &raw, sizeof raw);
-}
-
 /* --- queries --- */
 
 template <int DTYPE, int DIM> GPU_FN void gpu_generic_queries(const gpu_generic_call &t) {
@@ -128,10 +120,6 @@ GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int beg
                     : 0;
     }
     __syncthreads();
-}
-
-GPU_FN bool gpu_is_finite(float x) {
-    return fabsf(x) <= 0x1.fffffep+127f;
 }
 
 /* Eight elements of a value, from `at` on; whether all are finite. */
@@ -197,8 +185,8 @@ GPU_FN void gpu_generic_scores(const gpu_generic_call &t, int begin, int end,
 #pragma unroll 8
         for (int i = 0; i < GPU_GENERIC_DEPTH; i++) {
             float q[OWN], k[4];
-            gpu_generic_read<OWN>(queries + i * ROWS, q);
-            gpu_generic_read<4>(keys + i * GPU_GENERIC_STRIDE, k);
+            gpu_read_numbers<OWN>(queries + i * ROWS, q);
+            gpu_read_numbers<4>(keys + i * GPU_GENERIC_STRIDE, k);
 #pragma unroll
             for (int r = 0; r < OWN; r++)
 #pragma unroll
@@ -292,11 +280,11 @@ GPU_FN void gpu_generic_add(const gpu_generic_call &t, int first, gpu_generic_ro
     for (int n = 0; n < shape::VALUES; n++) {
         const uint32_t sees = t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
         float p[shape::OWN];
-        gpu_generic_read<shape::OWN>(weights + n * shape::ROWS, p);
+        gpu_read_numbers<shape::OWN>(weights + n * shape::ROWS, p);
 #pragma unroll
         for (int j = 0; j < shape::COLUMNS; j++) {
             float v[4];
-            gpu_generic_read<4>(values + n * DIM + 4 * GPU_COLUMN_LANES * j, v);
+            gpu_read_numbers<4>(values + n * DIM + 4 * GPU_COLUMN_LANES * j, v);
 #pragma unroll
             for (int r = 0; r < shape::OWN; r++)
 #pragma unroll

@@ -7,20 +7,25 @@
 #include "common/gpu/rope/rotate.h"
 #include "common/math/layout.h"
 
+/* A pair rotated and rounded. */
+template <int DTYPE>
+GPU_FN rope_pair gpu_rotated_by(const rope_problem *p, rope_pair two, const rope_coefficients &m) {
+    two = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(two, m)
+                                                       : rope_rotate(two, m);
+    const float2 y = gpu_round<DTYPE>(two.x1, two.x2);
+    return {y.x, y.y};
+}
+
 /* Pair i of a head x, rotated and rounded. */
 template <int DTYPE>
 GPU_FN rope_pair gpu_rotated_pair(const rope_problem *p, const rope_call *call,
                                   const rope_token *token, int tensor, const float *x, int i) {
     const float *window = x + p->rotary_offset[tensor];
-    rope_pair two = {window[rope_first_of(p->pairing_in, i)],
-                     window[rope_second_of(p->pairing_in, i, p->pairs)]};
-    if (token->status != ROPE_TOKEN_ROTATES)
-        return two;
-    const rope_coefficients m = rope_coefficients_of(p, call, token, i, tensor);
-    two = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE ? gpu_rotate_model<DTYPE>(two, m)
-                                                       : rope_rotate(two, m);
-    const float2 y = gpu_round<DTYPE>(two.x1, two.x2);
-    return {y.x, y.y};
+    const rope_pair two = {window[rope_first_of(p->pairing_in, i)],
+                           window[rope_second_of(p->pairing_in, i, p->pairs)]};
+    return token->status == ROPE_TOKEN_ROTATES
+               ? gpu_rotated_by<DTYPE>(p, two, rope_coefficients_of(p, call, token, i, tensor))
+               : two;
 }
 
 /* Tokens of a block's tile that rotates: queries or keys first.. of a sequence. */

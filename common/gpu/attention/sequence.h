@@ -90,7 +90,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
         const int64_t end = before + sums[thread];
         if (end - mine <= n && n < end) {
             tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), first + thread);
-            tile->first = (end - 1 - n) * rows; /* those of most keys first */
+            tile->first = (TENSOR ? n - (end - mine) : end - 1 - n) * rows;
             tile->found = 1;
         }
         before += sums[GPU_ATTENTION_THREADS - 1];
@@ -108,7 +108,7 @@ GPU_FN void gpu_attention_find_padded(const rope_attention_problem *p,
     if (threadIdx.x != 0 || sequence >= rope_attention_sequences(gpu_reread(call)))
         return;
     tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), sequence);
-    tile->first = (tiles - 1 - n % tiles) * rows; /* those of most keys first */
+    tile->first = (TENSOR ? n % tiles : tiles - 1 - n % tiles) * rows;
     tile->found = 1;
 }
 
@@ -142,8 +142,9 @@ GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
     return valid;
 }
 
-/* Finds tile n of `rows` rows; false where there are fewer. Of all threads, which leave a barrier
- * behind; a tile that is not `valid` is to be left out. */
+/* Finds tile n of `rows` rows, of a sequence's in the order in which a causal mask has the longest
+ * first: queries from the last one, keys from the first; false where there are fewer. Of all
+ * threads, which leave a barrier behind; a tile that is not `valid` is to be left out. */
 template <int TENSOR>
 GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_attention_call *call,
                                const int32_t *failed, int64_t n, int64_t each, int rows,

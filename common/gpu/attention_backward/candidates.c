@@ -31,6 +31,19 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     return ROPE_DECLINED;
 }
 
+static gpuError_t allow_shared(const gpu_backward_bound *bound) {
+    const int32_t generic = bound->forward.generic, tiles = bound->forward.tiles;
+    gpuError_t error = gpuSuccess;
+    for (int i = 0; i < 2 && error == gpuSuccess; i++) {
+        error = gpu_allow_shared(bound->kernels->generic[i][generic],
+                                 gpu_backward_generic_shared(gpu_generic_dim(generic)));
+        if (error == gpuSuccess && tiles != GPU_GENERIC)
+            error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
+                                     gpu_backward_tiles_shared(bound->transposed.head_dim));
+    }
+    return error;
+}
+
 static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,
                        int32_t device, int by_tiles) {
     int32_t early;
@@ -43,9 +56,8 @@ static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *
     if (error == gpuSuccess)
         error = gpu_kernels_load((const void *const *)bound->kernels,
                                  sizeof *bound->kernels / sizeof(void *), &early);
-    for (int i = 0; i < 2 && error == gpuSuccess && by_tiles; i++)
-        error = gpu_allow_shared(bound->kernels->tiles[i][bound->forward.tiles],
-                                 gpu_backward_tiles_shared(problem->head_dim));
+    if (error == gpuSuccess)
+        error = allow_shared(bound);
     if (error == gpuSuccess)
         bound->forward.starts_early &= early;
     bound->forward.early &= bound->forward.starts_early;

@@ -23,12 +23,21 @@
     {}
 #endif
 
+/* As gpu_generic_dim() has them. */
+#define GPU_BACKWARD_GENERIC(DTYPE, KEYS)                                                          \
+    {                                                                                              \
+        GPU_KERNEL(gpu_backward_generic<DTYPE, 64, KEYS>),                                         \
+            GPU_KERNEL(gpu_backward_generic<DTYPE, 128, KEYS>),                                    \
+            GPU_KERNEL(gpu_backward_generic<DTYPE, 256, KEYS>),                                    \
+            GPU_KERNEL(gpu_backward_generic<DTYPE, ROPE_MAX_ATTENTION_HEAD_DIM, KEYS>)             \
+    }
+
 /* ...: GPU_BACKWARD_TILES or {}. */
 #define GPU_BACKWARD_KERNELS(DTYPE, ...)                                                           \
     {                                                                                              \
         GPU_KERNEL(gpu_backward_delta<DTYPE>), GPU_KERNEL(gpu_backward_sinks<DTYPE>),              \
-            {GPU_KERNEL(gpu_backward_generic<DTYPE, GPU_BACKWARD_ROWS>),                           \
-             GPU_KERNEL(gpu_backward_generic<DTYPE, GPU_BACKWARD_KEYS>)},                          \
+            {GPU_BACKWARD_GENERIC(DTYPE, GPU_BACKWARD_ROWS),                                       \
+             GPU_BACKWARD_GENERIC(DTYPE, GPU_BACKWARD_KEYS)},                                      \
             __VA_ARGS__                                                                            \
     }
 

@@ -20,6 +20,12 @@ struct gpu_backward_call {
 /* Instead of elements from element 0 on: it is not there, or left out. */
 constexpr int64_t GPU_BACKWARD_NOWHERE = INT64_MIN;
 
+/* A key from another one on. */
+GPU_FN int32_t gpu_backward_near(int64_t key, int64_t from) {
+    const int64_t n = key - from;
+    return (int32_t)(n < INT32_MIN ? INT32_MIN : n > INT32_MAX ? INT32_MAX : n);
+}
+
 /* A row, or a key: elements from element 0 of q and dout, or of k and v, to its own. A key has
  * `key`, a row the keys that it sees. */
 struct gpu_backward_item {
@@ -52,13 +58,27 @@ GPU_FN int64_t gpu_delta_at(const rope_call *call, int64_t row, int64_t token, i
     return (row * call->tokens + token) * call->tensor[0].heads + head;
 }
 
+/* n / by, and what is left, neither below 0: of 32 bits where they fit, as a division of 64 is a
+ * call. */
+struct gpu_quotient {
+    int64_t whole, left;
+};
+
+GPU_FN gpu_quotient gpu_divide(int64_t n, int64_t by) {
+    if ((n | by) >> 32)
+        return {n / by, n % by};
+    const uint32_t whole = (uint32_t)n / (uint32_t)by;
+    return {whole, (uint32_t)n - whole * (uint32_t)by};
+}
+
 /* Row n of a sequence; token: room for one. A query without a position sees nothing. */
 GPU_FN gpu_backward_item gpu_backward_row(const gpu_backward_call &t,
                                           const rope_attention_sequence *s, int64_t key_head,
                                           int64_t n, rope_token *token) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
-    const int64_t group = gpu_attention_group(&c->forward), query = n / group,
-                  head = key_head * group + n % group, at = s->q_first + query;
+    const int64_t group = gpu_attention_group(&c->forward);
+    const gpu_quotient row = gpu_divide(n, group);
+    const int64_t query = row.whole, head = key_head * group + row.left, at = s->q_first + query;
     gpu_backward_item item = {{GPU_BACKWARD_NOWHERE, GPU_BACKWARD_NOWHERE}, 0, {0, 0}, 0, 0};
     if (query >= s->q_count)
         return item;
@@ -96,16 +116,15 @@ GPU_FN gpu_backward_item gpu_backward_key(const gpu_backward_call &t,
     return item;
 }
 
-/* The first query of a sequence that sees keys behind `key`, or, BEGINS, none ahead of it; what is
- * seen does not fall from a query to the next. */
-template <bool BEGINS>
+/* The first query of a sequence that sees keys behind `key`, or, `begins`, none ahead of it; what
+ * is seen does not fall from a query to the next. */
 GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_attention_sequence *s,
-                               int64_t key) {
+                               int64_t key, bool begins) {
     int64_t low = 0, high = s->q_count;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         const rope_key_range seen = rope_keys_seen(p, s, rope_query_index(s, middle));
-        if (BEGINS ? seen.first >= key : seen.last > key)
+        if (begins ? seen.first >= key : seen.last > key)
             high = middle;
         else
             low = middle + 1;
@@ -119,7 +138,9 @@ GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_atten
 GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_attention_sequence *s,
                                     int64_t key_head, int64_t n, rope_token *token) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
-    const int64_t group = gpu_attention_group(&c->forward), query = n / group;
+    const int64_t group = gpu_attention_group(&c->forward);
+    const gpu_quotient row = gpu_divide(n, group);
+    const int64_t query = row.whole;
     token->status = ROPE_TOKEN_PASSES;
     if (query >= s->q_count)
         return GPU_BACKWARD_NOWHERE;
@@ -128,7 +149,7 @@ GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_atten
     return token->status == ROPE_TOKEN_FAILS
                ? GPU_BACKWARD_NOWHERE
                : gpu_backward_at(c->dq_stride, s->q_row, s->q_first + query,
-                                 key_head * group + n % group);
+                                 key_head * group + row.left);
 }
 
 /* Of key n: where its dk and dv go. A key that no query sees has zeros, which do not rotate. */
@@ -146,32 +167,122 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);
 }
 
-/* Writes `count` heads of `dim` numbers, `stride` apart and rounded, to where they go; with tokens,
- * which may be NULL, each rotated back. rope: the call of tensor TENSOR's tokens. */
+/* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Where they
+ * rotate back, head n does by tokens[n], as do all of its `alike`: those from head -before on are
+ * some, and so on. */
+struct gpu_backward_waiting {
+    float *x;
+    int stride, dim, count;
+    bool rotates;
+    const rope_token *tokens;
+    int alike, before;
+};
+
+/* Rotates heads where they wait; a thread has a pair of several heads. A barrier is behind it. */
+template <int DTYPE, int TENSOR>
+GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
+                                const gpu_backward_waiting &w) {
+    const int pairs = r->pairs,
+              lanes = pairs < GPU_ATTENTION_THREADS ? pairs : GPU_ATTENTION_THREADS,
+              slices = GPU_ATTENTION_THREADS / lanes, each = (w.count + slices - 1) / slices,
+              slice = (int)threadIdx.x / lanes, begin = slice * each,
+              end = begin + each < w.count ? begin + each : w.count;
+    for (int i = (int)threadIdx.x % lanes; i < pairs && slice < slices; i += lanes) {
+        float *first = w.x + r->rotary_offset[TENSOR] + rope_first_of(r->pairing_in, i),
+              *second = w.x + r->rotary_offset[TENSOR] + rope_second_of(r->pairing_in, i, pairs);
+        for (int n = begin, next; n < end; n = next) {
+            next = n + w.alike - (w.before + n) % w.alike;
+            next = next < end ? next : end;
+            if (w.tokens[n].status != ROPE_TOKEN_ROTATES)
+                continue;
+            const rope_coefficients m =
+                rope_coefficients_of(r, gpu_reread(rope), &w.tokens[n], i, TENSOR);
+            for (int k = n * w.stride; k < next * w.stride; k += w.stride) {
+                const rope_pair y = gpu_rotated_by<DTYPE>(r, {first[k], second[k]}, m);
+                first[k] = y.x1;
+                second[k] = y.x2;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* Writes heads to where they go, 16 bytes at a time. */
+template <int DTYPE>
+GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int64_t *to,
+                                       void *data) {
+    enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
+    const int units = w.dim / V;
+    for (int e = (int)threadIdx.x; e < w.count * units; e += GPU_ATTENTION_THREADS) {
+        const int n = e / units, i = e % units * V;
+        float x[V];
+        if (to[n] == GPU_BACKWARD_NOWHERE)
+            continue;
+#pragma unroll
+        for (int k = 0; k < V; k += 4)
+            gpu_read_numbers<4>(w.x + n * w.stride + i + k, x + k);
+        gpu_store<DTYPE, V>((char *)data + (to[n] + i) * SIZE, gpu_pack<DTYPE, V>(x));
+    }
+}
+
+/* Writes heads to where they go, rotated back. rope: the call of tensor TENSOR's tokens; moves:
+ * whether 16 bytes can be written at a time. */
 template <int DTYPE, int TENSOR>
 GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call *rope,
-                               const float *x, int stride, int dim, int count,
-                               const rope_token *tokens, const int64_t *to, void *data,
-                               int64_t step) {
+                               const gpu_backward_waiting &w, const int64_t *to, void *data,
+                               int64_t step, bool moves) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const rope_problem *r = gpu_reread(&p->rope);
-    const int pairs = tokens ? r->pairs : 0, units = dim - pairs, from = r->rotary_offset[TENSOR];
-    for (int e = (int)threadIdx.x; e < count * units; e += GPU_ATTENTION_THREADS) {
+    if (moves && (!w.rotates || r->pairing_in == r->pairing_out)) {
+        if (w.rotates)
+            gpu_backward_rotate<DTYPE, TENSOR>(r, rope, w);
+        gpu_backward_store_vectors<DTYPE>(w, to, data);
+        return;
+    }
+    const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
+              from = r->rotary_offset[TENSOR];
+    for (int e = (int)threadIdx.x; e < w.count * units; e += GPU_ATTENTION_THREADS) {
         const int n = e / units, i = e % units - pairs;
         if (to[n] == GPU_BACKWARD_NOWHERE)
             continue;
         bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
-            out[at * step] = gpu_narrow<DTYPE>(x[n * stride + at]);
+            out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
             continue;
         }
-        const rope_pair y = gpu_rotated_pair<DTYPE>(r, gpu_reread(rope), &tokens[n], TENSOR,
-                                                    x + n * stride, i + pairs);
+        const rope_pair y = gpu_rotated_pair<DTYPE>(r, gpu_reread(rope), &w.tokens[n], TENSOR,
+                                                    w.x + n * w.stride, i + pairs);
         out[(from + rope_first_of(r->pairing_out, i + pairs)) * step] = gpu_narrow<DTYPE>(y.x1);
         out[(from + rope_second_of(r->pairing_out, i + pairs, pairs)) * step] =
             gpu_narrow<DTYPE>(y.x2);
     }
+}
+
+/* Writes a gradient of a tile, that of its queries or, KEYS, of its keys or values, where it is
+ * wanted: `count` heads of x, `stride` apart. A barrier is behind it. */
+template <int DTYPE, int KEYS>
+GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
+                               int which, const rope_token *tokens, const int64_t *to, int32_t fits,
+                               int count, int stride, int dim, float *x) {
+    const rope_attention_backward_call *c = gpu_reread(t.call);
+    const rope_attention_problem *p = gpu_reread(t.p);
+    const int group = KEYS ? 1 : (int)gpu_attention_group(&c->forward);
+    const gpu_backward_waiting w = {x,
+                                    stride,
+                                    dim,
+                                    count,
+                                    !which && p->rotates[KEYS],
+                                    tokens,
+                                    group,
+                                    (int)(tile->first % group)};
+    void *data = !KEYS ? c->dq : which ? c->dv : c->dk;
+    const int64_t step = (!KEYS ? c->dq_stride : which ? c->dv_stride : c->dk_stride)[3];
+    const int32_t moves = !KEYS ? GPU_BACKWARD_DQ : which ? GPU_BACKWARD_DV : GPU_BACKWARD_DK;
+    if (data)
+        gpu_backward_store<DTYPE, KEYS>(p, KEYS ? t.keys : &c->forward.rope, w, to, data, step,
+                                        gpu_reread(fits) & moves);
+    __syncthreads();
 }
 
 #endif

@@ -14,45 +14,56 @@ enum { GPU_BACKWARD_ROWS = 0, GPU_BACKWARD_KEYS = 1 };
 /* Lanes that sum a row's delta. */
 enum { GPU_DELTA_LANES = 16 };
 
-/* Of the generic kernels: a block's own; elements of which products are summed at a time. A tile
- * has one of the others for each thread. */
-enum { GPU_BACKWARD_FEW = 8, GPU_BACKWARD_DEPTH = 32 };
+/* Of the generic kernels, whose blocks have GPU_GENERIC_ROWS of their own and a tile of the others
+ * one for each thread: elements of which products are summed at a time, numbers between two heads
+ * of them, and between the weights of two others. */
+enum { GPU_BACKWARD_DEPTH = 32, GPU_BACKWARD_HEAD = GPU_BACKWARD_DEPTH + 4 };
+#define GPU_BACKWARD_WEIGHTS(dim) (GPU_GENERIC_ROWS(dim) + 4)
 
 /* Of the kernels of tiles: a block's own, and the others of a tile; numbers between two rows of a
  * gradient of D elements that waits in shared memory to be rotated. */
 enum { GPU_BACKWARD_OWN = 64, GPU_BACKWARD_TILE = 32 };
-#define GPU_BACKWARD_STRIDE(D) ((D) + 4)
+#define GPU_BACKWARD_STRIDE(D) ((D) + 8)
 
-/* What of a call they move 16 bytes at a time: where elements lie side by side. */
-enum { GPU_BACKWARD_Q = 1, GPU_BACKWARD_DOUT = 2, GPU_BACKWARD_K = 4, GPU_BACKWARD_V = 8 };
+/* What of a call both move 16 bytes at a time: heads of whole vectors that lie side by side. */
+enum {
+    GPU_BACKWARD_Q = 1,
+    GPU_BACKWARD_DOUT = 2,
+    GPU_BACKWARD_K = 4,
+    GPU_BACKWARD_V = 8,
+    GPU_BACKWARD_DQ = 16,
+    GPU_BACKWARD_DK = 32,
+    GPU_BACKWARD_DV = 64,
+    GPU_BACKWARD_OUT = 128
+};
 
 /*
  * Kernels of one dtype, each a kernel function's host symbol or NULL. All take
  * (rope_attention_problem, rope_attention_backward_call, int32_t *failed, float *delta): the
  * problem's rotation is the transpose, q.in and k.in are rotated, failed is as that of
  * gpu_attention_kernels, delta has a number of each [batch row, query, head].
- *   delta: fills it; grid x strides over its numbers
+ *   delta: fills it; int32_t of GPU_BACKWARD_; grid x strides over its numbers
  *   sinks: grid x strides over heads of q
- *   generic[GPU_BACKWARD_ROWS]: dq; grid x strides over tiles of all sequences' rows, y over key
- *     heads; dynamic shared memory as gpu_backward_generic_shared() says
+ *   generic[GPU_BACKWARD_ROWS], by room for a head: dq; grid x strides over tiles of all sequences'
+ * rows, y over key heads; dynamic shared memory as gpu_backward_generic_shared() says
  *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys
  *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says
- * generic and tiles take the rope_call of the keys' positions, too, and tiles an int32_t of what
- * moves 16 bytes at a time.
+ * generic and tiles take the rope_call of the keys' positions, too, and an int32_t of
+ * GPU_BACKWARD_.
  */
 typedef struct gpu_backward_kernels {
     const void *delta;
     const void *sinks;
-    const void *generic[2];
+    const void *generic[2][GPU_GENERIC_DIMS];
     const void *tiles[2][GPU_TILE_DIMS];
 } gpu_backward_kernels;
 
-/* Bytes: elements of the others and of the block's own, weights and gradients of scores; or one
- * gradient of the block's own. */
-static inline int32_t gpu_backward_generic_shared(int32_t head_dim) {
-    const int32_t tile = GPU_ATTENTION_THREADS * (GPU_BACKWARD_DEPTH + 1 + 2 * GPU_BACKWARD_FEW) +
-                         GPU_BACKWARD_DEPTH * GPU_BACKWARD_FEW,
-                  gradient = GPU_BACKWARD_FEW * head_dim;
+/* Bytes of a kernel with room for heads of `dim` elements: elements of the block's own and of the
+ * others, which are as many as are added at a time, and weights; or one gradient of its own. */
+static inline int32_t gpu_backward_generic_shared(int32_t dim) {
+    const int32_t tile = GPU_BACKWARD_HEAD * (GPU_GENERIC_ROWS(dim) + GPU_ATTENTION_THREADS) +
+                         GPU_BACKWARD_WEIGHTS(dim) * GPU_ATTENTION_THREADS,
+                  gradient = GPU_GENERIC_ROWS(dim) * dim;
     return 4 * (tile > gradient ? tile : gradient);
 }
 

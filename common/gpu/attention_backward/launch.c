@@ -42,21 +42,28 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
     return error;
 }
 
-static int32_t fits_of(int32_t dtype, const rope_attention_backward_call *c) {
+/* `what` where heads of a tensor move 16 bytes at a time. */
+static int32_t fits(int32_t what, const void *data, const int64_t *stride, int64_t batch,
+                    int64_t tokens, int64_t heads, int32_t dim, int32_t dtype) {
+    return dim % (dtype == ROPE_F32 ? 4 : 8) == 0 &&
+                   gpu_moves_head(data, stride, batch, tokens, heads, 16, dtype)
+               ? what
+               : 0;
+}
+
+static int32_t fits_of(const rope_attention_problem *p, const rope_attention_backward_call *c) {
     const rope_attention_call *f = &c->forward;
     const rope_operand *q = &f->rope.tensor[0];
-    const int64_t batch = f->rope.batch, tokens = f->rope.tokens;
-    return (gpu_moves_head(q->in, q->in_stride, batch, tokens, q->heads, 16, dtype) ? GPU_BACKWARD_Q
-                                                                                    : 0) |
-           (gpu_moves_head(c->dout, c->dout_stride, batch, tokens, q->heads, 16, dtype)
-                ? GPU_BACKWARD_DOUT
-                : 0) |
-           (gpu_moves_head(f->k.in, f->k.in_stride, batch, f->k_tokens, f->k.heads, 16, dtype)
-                ? GPU_BACKWARD_K
-                : 0) |
-           (gpu_moves_head(f->v.in, f->v.in_stride, batch, f->k_tokens, f->v.heads, 16, dtype)
-                ? GPU_BACKWARD_V
-                : 0);
+    const int64_t batch = f->rope.batch, tokens = f->rope.tokens, keys = f->k_tokens;
+    const int32_t dtype = p->rope.dtype, dim = p->head_dim, v_dim = p->v_head_dim;
+    return fits(GPU_BACKWARD_Q, q->in, q->in_stride, batch, tokens, q->heads, dim, dtype) |
+           fits(GPU_BACKWARD_DOUT, c->dout, c->dout_stride, batch, tokens, q->heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_K, f->k.in, f->k.in_stride, batch, keys, f->k.heads, dim, dtype) |
+           fits(GPU_BACKWARD_V, f->v.in, f->v.in_stride, batch, keys, f->v.heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_DQ, c->dq, c->dq_stride, batch, tokens, q->heads, dim, dtype) |
+           fits(GPU_BACKWARD_DK, c->dk, c->dk_stride, batch, keys, f->k.heads, dim, dtype) |
+           fits(GPU_BACKWARD_DV, c->dv, c->dv_stride, batch, keys, f->v.heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_OUT, f->out, f->out_stride, batch, tokens, q->heads, v_dim, dtype);
 }
 
 /* A kernel over rows or keys of a block, `own` of each tile. */
@@ -80,20 +87,20 @@ static gpuError_t gradient(launches *l, int which) {
     const gpu_backward_bound *bound = l->bound;
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads;
-    const int32_t tiles = bound->forward.tiles, dim = bound->transposed.head_dim,
-                  v_dim = bound->transposed.v_head_dim;
+    const int32_t tiles = bound->forward.tiles, generic = bound->forward.generic,
+                  room = gpu_generic_dim(generic);
     /* rows and keys are counted in 32 bits by tiles */
     if (tiles == GPU_GENERIC || f->rope.tokens > INT32_MAX / 2 / group ||
         f->k_tokens > INT32_MAX / 2)
-        return start(l, bound->kernels->generic[which], which, GPU_BACKWARD_FEW,
-                     gpu_backward_generic_shared(dim > v_dim ? dim : v_dim));
+        return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room),
+                     gpu_backward_generic_shared(room));
     return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN,
-                 gpu_backward_tiles_shared(dim));
+                 gpu_backward_tiles_shared(bound->transposed.head_dim));
 }
 
 static gpuError_t sums(launches *l, const void *kernel, int64_t x) {
     void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed, &l->call, &l->ahead.failed,
-                         &l->delta};
+                         &l->delta, &l->fits};
     return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
 }
 
@@ -118,7 +125,7 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
     if (error == gpuSuccess)
         error = rotate(&l, room, workspace);
     l.call.forward = l.ahead.call;
-    l.fits = fits_of(bound->transposed.rope.dtype, &l.call);
+    l.fits = fits_of(&bound->transposed, &l.call);
     if (error == gpuSuccess)
         error = sums(&l, bound->kernels->delta, (rows + each - 1) / each);
     if (error == gpuSuccess && (call->dk || call->dv))

@@ -4,12 +4,19 @@
 
 #include "common/gpu/attention_backward/item.h"
 
-/* Elements first..first + 7 of a head, 0 behind its last one. */
+/* Elements first..first + 7 of a head, 0 behind its last one. moves: 16 bytes at a time. */
 template <int DTYPE>
 GPU_FN void gpu_delta_read(const void *data, int64_t at, int64_t step, int first, int dim,
-                           float x[8]) {
+                           bool moves, float x[8]) {
     typedef typename gpu_element<DTYPE>::bits bits;
     const bits *from = (const bits *)data + at;
+    enum { V = DTYPE == ROPE_F32 ? 4 : 8 };
+    if (moves && first + 8 <= dim) {
+#pragma unroll
+        for (int i = 0; i < 8; i += V)
+            gpu_unpack<DTYPE, V>(gpu_load<DTYPE, V>(from + first + i), x + i);
+        return;
+    }
     for (int i = 0; i < 8; i++)
         x[i] = first + i < dim ? gpu_widen<DTYPE>(from[(first + i) * step]) : 0;
 }
@@ -18,7 +25,7 @@ template <int DTYPE>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     gpu_backward_delta(GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
-                       float *delta) {
+                       float *delta, int32_t fits) {
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_backward_call &c =
         *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
@@ -30,16 +37,19 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     const rope_call *rope = &c.forward.rope;
     const int64_t heads = rope->tensor[0].heads, rows = rope->batch * rope->tokens * heads;
     for (int64_t n = blockIdx.x * (int64_t)ROWS; n < rows; n += gridDim.x * (int64_t)ROWS) {
-        const int64_t mine = n + threadIdx.x / GPU_DELTA_LANES, row = mine < rows ? mine : rows - 1,
-                      token = row / heads, head = row % heads, batch = token / rope->tokens,
-                      i = token % rope->tokens;
-        const int64_t out = gpu_backward_at(c.forward.out_stride, batch, i, head),
-                      dout = gpu_backward_at(c.dout_stride, batch, i, head);
+        const int64_t mine = n + threadIdx.x / GPU_DELTA_LANES, row = mine < rows ? mine : rows - 1;
+        const gpu_quotient token = gpu_divide(row, heads),
+                           batch = gpu_divide(token.whole, rope->tokens);
+        const int64_t out = gpu_backward_at(c.forward.out_stride, batch.whole, batch.left,
+                                            token.left),
+                      dout = gpu_backward_at(c.dout_stride, batch.whole, batch.left, token.left);
         float sum = 0;
         for (int first = 8 * lane; first < dim; first += 8 * GPU_DELTA_LANES) {
             float x[8], y[8];
-            gpu_delta_read<DTYPE>(c.forward.out, out, c.forward.out_stride[3], first, dim, x);
-            gpu_delta_read<DTYPE>(c.dout, dout, c.dout_stride[3], first, dim, y);
+            gpu_delta_read<DTYPE>(c.forward.out, out, c.forward.out_stride[3], first, dim,
+                                  fits & GPU_BACKWARD_OUT, x);
+            gpu_delta_read<DTYPE>(c.dout, dout, c.dout_stride[3], first, dim,
+                                  fits & GPU_BACKWARD_DOUT, y);
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 sum = fmaf(x[e], y[e], sum);

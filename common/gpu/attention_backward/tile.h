@@ -11,38 +11,55 @@
 #include "common/gpu/attention/products.h"
 #include "common/gpu/attention_backward/item.h"
 
+#ifdef GPU_QUERIES_LEFT
 enum {
     GPU_BACKWARD_SHAPE = GPU_TILE_SHAPE(GPU_BACKWARD_OWN, GPU_BACKWARD_TILE),
     GPU_BACKWARD_STAGES = 1 + GPU_TILE_AHEAD
 };
 
-/* Items side by side: where they are, a row's keys from the block's `key` on, its lse in units of
- * log 2. */
-template <int N> struct gpu_backward_items {
-    int64_t at[2][N];
-    int32_t first[N], last[N];
-    float lse[N], delta[N];
+/* Others that may count are 0..count - 1 of the block's, common..common_end - 1 of which all of its
+ * own see or are seen by. */
+struct gpu_backward_span {
+    int32_t count, common, common_end;
 };
 
+/* Rows, counted through: where they are in 16 bytes from element 0, as gpu_backward_place orders
+ * them, GPU_BACKWARD_NONE where they are not there; keys that they see, from the block's `key` on;
+ * lse in units of log 2. */
+template <int N> struct gpu_backward_rows {
+    alignas(16) uint32_t places[2][N];
+    alignas(8) float lse[N], delta[N];
+    int32_t first[N], last[N];
+};
+enum : uint32_t { GPU_BACKWARD_NONE = 0xffffffffu };
+
+/* Rows of which a block knows: its own, or, KEYS, others, of as many at a time as it has threads.
+ */
+template <int KEYS>
+constexpr int gpu_backward_known = KEYS ? 2 * (int)GPU_ATTENTION_THREADS : (int)GPU_BACKWARD_OWN;
+
 /* What threads of a block share, beside tiles. */
-struct gpu_backward_block {
+template <int KEYS> struct gpu_backward_block {
     gpu_attention_tile tile;
-    gpu_backward_items<GPU_BACKWARD_OWN> own;
-    gpu_backward_items<GPU_BACKWARD_TILE> others[3];
-    rope_token tokens[GPU_BACKWARD_OWN];
-    uint16_t weights[GPU_BACKWARD_OWN][GPU_BACKWARD_TILE]; /* of a tile that is not finite */
+    gpu_backward_rows<gpu_backward_known<KEYS>> rows;
+    union {
+        rope_token tokens[KEYS ? (int)GPU_ATTENTION_THREADS : (int)GPU_BACKWARD_OWN];
+        uint16_t weights[GPU_BACKWARD_OWN][GPU_BACKWARD_TILE]; /* of a tile that is not finite */
+    };
     int64_t to[2][GPU_BACKWARD_OWN];
     int64_t key;     /* from which keys count: of the block's own the first, else of the others' */
     int64_t others0; /* the first of the first tile */
-    int32_t count;   /* from there to the last one that may count */
-    int32_t common, common_end; /* others that all of the block's rows see, counted so */
-    int32_t special;            /* the last tile, from 1 on, that has what is not finite */
-    int64_t head, next;         /* of keys; what comes next */
+    int64_t bounds[4];
+    int64_t keys[2];   /* elements to the first key of the block's or of the others' */
+    int32_t keys_left; /* from there */
+    gpu_backward_span span;
+    int32_t special;    /* the last tile, from 1 on, that has what is not finite */
+    int64_t head, next; /* of keys; what comes next */
 };
 
-struct gpu_backward_tile_call {
+template <int KEYS> struct gpu_backward_tile_call {
     gpu_backward_call of;
-    gpu_backward_block *b;
+    gpu_backward_block<KEYS> *b;
     char *memory; /* dynamic shared memory */
     int32_t fits;
 };
@@ -50,106 +67,206 @@ struct gpu_backward_tile_call {
 #if GPU_HAS_TILES
 /* --- what is there --- */
 
-GPU_FN int32_t gpu_backward_near(int64_t key, int64_t from) {
-    const int64_t n = key - from;
-    return (int32_t)(n < INT32_MIN ? INT32_MIN : n > INT32_MAX ? INT32_MAX : n);
+/* Rows of a tile that threads copy at a time. */
+template <int D> constexpr int gpu_backward_step = GPU_ATTENTION_THREADS * 8 / D;
+
+/* Places of a thread's rows of a tile lie side by side. */
+template <int D> GPU_FN int gpu_backward_place(int n) {
+    enum { STEP = gpu_backward_step<D>, EACH = GPU_BACKWARD_TILE / STEP };
+    const int row = n % GPU_BACKWARD_TILE;
+    return n - row + row % STEP * EACH + row / STEP;
 }
 
-/* Item n of the sequence, a row or, KEYS, a key. */
-template <int KEYS>
-GPU_FN gpu_backward_item gpu_backward_item_of(const gpu_backward_tile_call &t, int64_t n,
-                                              rope_token *token) {
-    if constexpr (KEYS)
-        return gpu_backward_key(t.of, &t.b->tile.s, t.b->head, n);
-    else
-        return gpu_backward_row(t.of, &t.b->tile.s, t.b->head, n, token);
-}
-
-template <int N>
-GPU_FN void gpu_backward_keep(const gpu_backward_item &item, int64_t key,
-                              gpu_backward_items<N> *items, int i) {
+/* Looks for row i of the block's own, or of the others. */
+template <int D, int KEYS>
+GPU_FN void gpu_backward_look(const gpu_backward_tile_call<KEYS> &t, int i) {
+    gpu_backward_block<KEYS> *b = t.b;
+    const int n = i % gpu_backward_known<KEYS>;
+    const gpu_backward_item item =
+        gpu_backward_row(t.of, &b->tile.s, b->head, (KEYS ? b->others0 : b->tile.first) + i,
+                         &b->tokens[gpu_thread()]);
     const bool sees = item.seen.first < item.seen.last;
-    items->at[0][i] = item.at[0];
-    items->at[1][i] = item.at[1];
-    items->first[i] = sees ? gpu_backward_near(item.seen.first, key) : INT32_MAX;
-    items->last[i] = sees ? gpu_backward_near(item.seen.last, key) : INT32_MIN;
-    items->lse[i] = 1.44269504f * item.lse;
-    items->delta[i] = item.delta;
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+        b->rows.places[which][gpu_backward_place<D>(n)] =
+            item.at[which] == GPU_BACKWARD_NOWHERE ? (uint32_t)GPU_BACKWARD_NONE
+            : gpu_reread(t.fits) & 1 << which      ? (uint32_t)(item.at[which] / 8)
+                                                   : 0;
+    b->rows.first[n] = sees ? gpu_backward_near(item.seen.first, b->key) : INT32_MAX;
+    b->rows.last[n] = sees ? gpu_backward_near(item.seen.last, b->key) : INT32_MIN;
+    b->rows.lse[n] = 1.44269504f * item.lse;
+    b->rows.delta[n] = item.delta;
 }
 
-/* Which of the others may count, of all threads' one. */
-template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call &t) {
-    gpu_backward_block *b = t.b;
-    const rope_attention_problem *p = gpu_reread(t.of.p);
-    const rope_attention_sequence *s = &b->tile.s;
-    const int64_t group = gpu_attention_group(&gpu_reread(t.of.call)->forward);
-    int64_t begin, end, common = 0, common_end = 0;
-    if (KEYS) {
-        begin = group * gpu_first_query<false>(p, s, b->tile.first);
-        end = group * gpu_first_query<true>(p, s, b->tile.first + GPU_BACKWARD_OWN);
-    } else {
-        const int64_t last = s->q_count * group - 1, behind = b->tile.first + GPU_BACKWARD_OWN - 1;
-        const rope_key_range ahead =
-                                 rope_keys_seen(p, s, rope_query_index(s, b->tile.first / group)),
-                             after = rope_keys_seen(
-                                 p, s,
-                                 rope_query_index(s, (behind < last ? behind : last) / group));
-        begin = ahead.first;
-        end = after.last;
-        common = after.first;
-        common_end = ahead.last;
+/* Bounds of the others in the order of gpu_backward_span: from begin to end some count, from common
+ * to common_end all. What is seen does not fall from a query to the next. */
+enum { GPU_BACKWARD_BEGIN, GPU_BACKWARD_END, GPU_BACKWARD_COMMON, GPU_BACKWARD_COMMON_END };
+
+/* Bound i of rows that see the block's keys. */
+GPU_FN int64_t gpu_backward_rows_bound(const gpu_backward_call &of,
+                                       const rope_attention_sequence *s, int64_t first, int i) {
+    const int64_t last = first + GPU_BACKWARD_OWN - 1, key = i == GPU_BACKWARD_BEGIN    ? first
+                                                             : i == GPU_BACKWARD_END    ? last + 1
+                                                             : i == GPU_BACKWARD_COMMON ? last
+                                                                                        : first + 1;
+    return gpu_attention_group(&gpu_reread(of.call)->forward) *
+           gpu_first_query(gpu_reread(of.p), s, key,
+                           i == GPU_BACKWARD_END || i == GPU_BACKWARD_COMMON_END);
+}
+
+/* Bound i of keys that the block's rows see. */
+GPU_FN int64_t gpu_backward_keys_bound(const gpu_backward_call &of,
+                                       const rope_attention_sequence *s, int64_t first, int i) {
+    const int64_t group = gpu_attention_group(&gpu_reread(of.call)->forward),
+                  last = first + GPU_BACKWARD_OWN - 1,
+                  row = i == GPU_BACKWARD_BEGIN || i == GPU_BACKWARD_COMMON_END ? first
+                        : last < s->q_count * group                             ? last
+                                                    : s->q_count * group - 1;
+    const rope_key_range seen =
+        rope_keys_seen(gpu_reread(of.p), s, rope_query_index(s, gpu_divide(row, group).whole));
+    return i == GPU_BACKWARD_BEGIN || i == GPU_BACKWARD_COMMON ? seen.first : seen.last;
+}
+
+/* Elements to row n of a sequence, or, KEYS, to a key, from element 0 on. */
+template <int KEYS>
+GPU_FN int64_t gpu_backward_element(const gpu_backward_call &of, const rope_attention_sequence *s,
+                                    int64_t head, int which, int64_t n) {
+    const rope_attention_backward_call *c = gpu_reread(of.call);
+    const int64_t *stride = gpu_backward_stride(c, KEYS, which);
+    if (KEYS)
+        return gpu_backward_at(stride, s->k_row, s->k_first + n, head);
+    const int64_t group = gpu_attention_group(&c->forward);
+    const gpu_quotient row = gpu_divide(n, group);
+    return gpu_backward_at(stride, s->q_row, s->q_first + row.whole, head * group + row.left);
+}
+
+/* Which of the others may count, and where keys are. A barrier is behind it. */
+template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<KEYS> &t) {
+    gpu_backward_block<KEYS> *b = t.b;
+    const int i = gpu_thread();
+    if (i < 4)
+        b->bounds[i] = KEYS ? gpu_backward_rows_bound(t.of, &b->tile.s, b->tile.first, i)
+                            : gpu_backward_keys_bound(t.of, &b->tile.s, b->tile.first, i);
+    __syncthreads();
+    if (i == 0) {
+        const int64_t begin = b->bounds[GPU_BACKWARD_BEGIN], end = b->bounds[GPU_BACKWARD_END],
+                      first = begin / GPU_BACKWARD_TILE * GPU_BACKWARD_TILE;
+        b->others0 = first;
+        b->span.count = begin < end ? (int32_t)(end - first) : 0;
+        b->span.common = gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON], first);
+        b->span.common_end = gpu_queries_may_fail(gpu_reread(t.of.p))
+                                 ? 0
+                                 : gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON_END], first);
+        b->key = KEYS ? b->tile.first : first;
+        b->keys_left = gpu_backward_near(b->tile.s.k_count, b->key);
+        b->special = 0;
+#pragma unroll
+        for (int which = 0; which < 2; which++)
+            b->keys[which] = gpu_backward_element<1>(t.of, &b->tile.s, b->head, which, b->key);
     }
-    b->others0 = begin / GPU_BACKWARD_TILE * GPU_BACKWARD_TILE;
-    b->count = begin < end ? (int32_t)(end - b->others0) : 0;
-    b->common = gpu_backward_near(common, b->others0);
-    b->common_end = gpu_queries_may_fail(p) ? 0 : gpu_backward_near(common_end, b->others0);
-    b->key = KEYS ? b->tile.first : b->others0;
-    b->special = 0;
+    __syncthreads();
 }
 
 /* --- copies --- */
 
-/* Heads of N items, zeros for what is not there. */
-template <int DTYPE, int D, int KEYS, int N>
-GPU_FN void gpu_backward_fetch(const gpu_backward_tile_call &t, const gpu_backward_items<N> *items,
-                               int which, char *to) {
-    const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), KEYS, which);
-    if (gpu_reread(t.fits) & (1 << (2 * KEYS + which))) {
+/* Copies a thread's chunk of each gpu_backward_step-th of N keys, ALL of which are there, or those
+ * before `left`, and zeros. */
+template <int D, int N, bool ALL>
+GPU_FN void gpu_backward_copy_some(const char *from, int64_t step, int left, const char *somewhere,
+                                   char *to) {
 #pragma unroll
-        for (int e = 0; e < N * D / 8; e += GPU_ATTENTION_THREADS) {
-            const int n = (e + gpu_thread()) / (D / 8), chunk = (e + gpu_thread()) % (D / 8);
-            const int64_t at = items->at[which][n];
-            const bool there = at != GPU_BACKWARD_NOWHERE;
-            gpu_copy_async(to + gpu_swizzled<D>(n, chunk),
-                           (const char *)data + 2 * (there ? at + 8 * chunk : 0), there);
-        }
+    for (int e = 0; e < N; e += gpu_backward_step<D>) {
+        const bool there = ALL || e < left;
+        gpu_copy_async(to + e * D * 2, there ? from + e * step : somewhere, there);
+    }
+}
+
+/* Copies N keys from the block's i-th on, zeros behind the last one. */
+template <int DTYPE, int D, int N, int KEYS>
+GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int which, int i,
+                                   char *to) {
+    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8),
+              left = t.b->keys_left - i;
+    const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 1, which);
+    const int64_t step = 2 * gpu_backward_stride(gpu_reread(t.of.call), 1, which)[1];
+    const char *from =
+        (const char *)(data + t.b->keys[which]) + 16 * chunk + (uint32_t)(i + row) * step;
+    to += gpu_swizzled<D>(row, chunk);
+    if (left >= N)
+        gpu_backward_copy_some<D, N, true>(from, step, left - row, from, to);
+    else
+        gpu_backward_copy_some<D, N, false>(from, step, left - row, (const char *)data, to);
+}
+
+/* The same of rows from the block's i-th on. */
+template <int DTYPE, int D, int N, int KEYS>
+GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int which, int i,
+                                   char *to) {
+    enum { STEP = gpu_backward_step<D>, EACH = GPU_BACKWARD_TILE / STEP };
+    typedef typename gpu_word_type<EACH>::type words;
+    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8);
+    const char *from =
+        (const char *)gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 0, which) + 16 * chunk;
+    const uint32_t *places =
+        t.b->rows.places[which] + gpu_backward_place<D>(i % gpu_backward_known<KEYS> + row);
+    to += gpu_swizzled<D>(row, chunk);
+#pragma unroll
+    for (int tile = 0; tile < N; tile += GPU_BACKWARD_TILE) {
+        const words raw = *(const words *)(const void *)(places + tile);
+        uint32_t at[EACH];
+        memcpy(at, &raw, sizeof at);
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            gpu_copy_async(to + (tile + e * STEP) * D * 2,
+                           from + 16 * (uint64_t)(at[e] != GPU_BACKWARD_NONE ? at[e] : 0),
+                           at[e] != GPU_BACKWARD_NONE);
+    }
+}
+
+/* N of what the block has, or of the others, from its i-th on, keys where WANTED; zeros for what is
+ * not there. */
+template <int DTYPE, int D, int WANTED, int N, int KEYS>
+GPU_FN void gpu_backward_fetch(const gpu_backward_tile_call<KEYS> &t, int which, int i, char *to) {
+    const gpu_backward_block<KEYS> *b = t.b;
+    if (gpu_reread(t.fits) & (1 << (2 * WANTED + which))) {
+        if constexpr (WANTED)
+            gpu_backward_copy_keys<DTYPE, D, N>(t, which, i, to);
+        else
+            gpu_backward_copy_rows<DTYPE, D, N>(t, which, i, to);
         return;
     }
-    const int64_t step = gpu_backward_stride(gpu_reread(t.of.call), KEYS, which)[3];
+    const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), WANTED, which);
+    const int64_t step = gpu_backward_stride(gpu_reread(t.of.call), WANTED, which)[3],
+                  first = (WANTED == KEYS ? b->tile.first : b->others0) + i;
 #pragma unroll 1
     for (int e = gpu_thread(); e < N * D; e += GPU_ATTENTION_THREADS) {
-        const int64_t at = items->at[which][e / D];
-        *gpu_swizzled_element<D>(to, e / D, e % D) =
-            at != GPU_BACKWARD_NOWHERE ? gpu_global(data)[at + e % D * step] : (uint16_t)0;
+        const int n = e / D, place = gpu_backward_place<D>((i + n) % gpu_backward_known<KEYS>);
+        const bool there =
+            WANTED ? i + n < b->keys_left : b->rows.places[which][place] != GPU_BACKWARD_NONE;
+        const int64_t at =
+            gpu_backward_element<WANTED>(t.of, &b->tile.s, b->head, which, first + n);
+        *gpu_swizzled_element<D>(to, n, e % D) =
+            there ? gpu_global(data)[at + e % D * step] : (uint16_t)0;
     }
 }
 
 /* Where the block's own lie in shared memory, and tile n of the others. */
-template <int D> GPU_FN char *gpu_backward_own(const gpu_backward_tile_call &t, int which) {
+template <int D, int KEYS>
+GPU_FN char *gpu_backward_own(const gpu_backward_tile_call<KEYS> &t, int which) {
     return t.memory + which * GPU_BACKWARD_OWN * D * 2;
 }
 
-template <int D>
-GPU_FN char *gpu_backward_other(const gpu_backward_tile_call &t, int n, int which) {
+template <int D, int KEYS>
+GPU_FN char *gpu_backward_other(const gpu_backward_tile_call<KEYS> &t, int n, int which) {
     return t.memory + 2 * GPU_BACKWARD_OWN * D * 2 +
            (n % GPU_BACKWARD_STAGES * 2 + which) * GPU_BACKWARD_TILE * D * 2;
 }
 
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_fetch_tile(const gpu_backward_tile_call &t, int n) {
+GPU_FN void gpu_backward_fetch_tile(const gpu_backward_tile_call<KEYS> &t, int n) {
 #pragma unroll
     for (int which = 0; which < 2; which++)
-        gpu_backward_fetch<DTYPE, D, !KEYS, GPU_BACKWARD_TILE>(t, &t.b->others[n % 3], which,
+        gpu_backward_fetch<DTYPE, D, !KEYS, GPU_BACKWARD_TILE>(t, which, n * GPU_BACKWARD_TILE,
                                                                gpu_backward_other<D>(t, n, which));
 }
 
@@ -158,24 +275,51 @@ GPU_FN void gpu_backward_fetch_tile(const gpu_backward_tile_call &t, int n) {
 typedef float gpu_backward_scores[gpu_row_blocks<GPU_BACKWARD_SHAPE>]
                                  [gpu_key_parts<GPU_BACKWARD_SHAPE>][4];
 
-/* Whether all rows see all keys of tile n. */
-template <int KEYS> GPU_FN bool gpu_backward_whole(const gpu_backward_tile_call &t, int n) {
-    const gpu_backward_block *b = t.b;
-    enum { TILE = GPU_BACKWARD_TILE, OWN = GPU_BACKWARD_OWN };
-    if (!KEYS)
-        return n * TILE >= b->common && (n + 1) * TILE <= b->common_end;
-    const gpu_backward_items<TILE> *rows = &b->others[n % 3];
-    return rows->first[TILE - 1] <= 0 && rows->last[0] >= OWN &&
-           !gpu_queries_may_fail(gpu_reread(t.of.p));
-}
-
 /* Whether row `row` of the block and the k-th one of tile n see each other. */
 template <int KEYS>
-GPU_FN bool gpu_backward_sees(const gpu_backward_tile_call &t, int n, int row, int k) {
-    const int key = KEYS ? row : n * GPU_BACKWARD_TILE + k;
-    const int32_t first = KEYS ? t.b->others[n % 3].first[k] : t.b->own.first[row],
-                  last = KEYS ? t.b->others[n % 3].last[k] : t.b->own.last[row];
-    return key >= first && key < last;
+GPU_FN bool gpu_backward_sees(const gpu_backward_tile_call<KEYS> &t, int n, int row, int k) {
+    const int i = KEYS ? (n * GPU_BACKWARD_TILE + k) % gpu_backward_known<KEYS> : row,
+              key = KEYS ? row : n * GPU_BACKWARD_TILE + k;
+    return key >= t.b->rows.first[i] && key < t.b->rows.last[i];
+}
+
+/* Products of a warp's own with tile n: scores, and dp. */
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_backward_products(const gpu_backward_tile_call<KEYS> &t, int n,
+                                  gpu_backward_scores (&x)[2]) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE, BLOCKS = gpu_row_blocks<SHAPE> };
+    const char *own = gpu_backward_own<D>(t, 0), *other = gpu_backward_other<D>(t, n, 0);
+    const int lane = gpu_lane(),
+              left = gpu_swizzled<D>(gpu_warp_row<SHAPE>() + lane % 16, lane / 16),
+              right = gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int which = 0; which < 2; which++)
+#pragma unroll
+        for (int m = 0; m < BLOCKS; m++)
+#pragma unroll
+            for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
+                x[which][m][i][0] = x[which][m][i][1] = x[which][m][i][2] = x[which][m][i][3] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++)
+#pragma unroll
+        for (int which = 0; which < 2; which++) {
+            uint32_t a[BLOCKS][4];
+#pragma unroll
+            for (int m = 0; m < BLOCKS; m++)
+                gpu_load_matrices(a[m], own,
+                                  gpu_moved<D>(left, m, k) + which * GPU_BACKWARD_OWN * D * 2);
+#pragma unroll
+            for (int i = 0; i < gpu_warp_keys<SHAPE> / 16; i++) {
+                uint32_t b[4];
+                gpu_load_matrices(b, other,
+                                  gpu_moved<D>(right, i, k) + which * GPU_BACKWARD_TILE * D * 2);
+#pragma unroll
+                for (int m = 0; m < BLOCKS; m++) {
+                    gpu_mma<DTYPE>(x[which][m][2 * i], a[m], b);
+                    gpu_mma<DTYPE>(x[which][m][2 * i + 1], a[m], b + 2);
+                }
+            }
+        }
 }
 
 /* With a cap: from scores to tanh, and what dp is multiplied by. */
@@ -185,35 +329,80 @@ GPU_FN void gpu_backward_cap(float twice, float delta, float *s, float *dp) {
     *dp = (*dp - delta) * fmaf(-tanh, tanh, 1);
 }
 
-/* From products to weights and gradients of scores, 0 where nothing is seen. */
+/* Numbers of the rows of two scores side by side, h of a part. */
 template <int KEYS>
-GPU_FN void gpu_backward_tile_weigh(const gpu_backward_tile_call &t, int n, bool whole,
+GPU_FN void gpu_backward_two(const float *rows, int n, int m, int i, int h, float two[2]) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+    static_assert(GPU_LANE_ELEMENTS == 2, "a row's keys lie in twos");
+    const int lane = gpu_lane();
+    if (KEYS)
+        gpu_read_numbers<2>(rows + n * GPU_BACKWARD_TILE % gpu_backward_known<KEYS> +
+                                gpu_first_key_of(lane) + gpu_key_of(i, 0),
+                            two);
+    else
+        two[0] = two[1] = rows[gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)];
+}
+
+/* Takes delta from dp, which a cap multiplies; with one, from scores to tanh. */
+template <int KEYS, bool CAP>
+GPU_FN void gpu_backward_take_delta(const gpu_backward_tile_call<KEYS> &t, int n, float twice,
                                     gpu_backward_scores &s, gpu_backward_scores &dp) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
-    const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
-                twice = cap > 0 ? 2 * 1.44269504f * scale / cap : 0,
-                unit = 1.44269504f * (cap > 0 ? cap : scale);
-    const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>();
-    const gpu_backward_items<GPU_BACKWARD_TILE> *others = &t.b->others[n % 3];
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
 #pragma unroll
         for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int row = row0 + 16 * m + gpu_row_of(lane, e / GPU_LANE_ELEMENTS),
-                          k = gpu_first_key_of(lane) + gpu_key_of(i, e);
-                const float lse = KEYS ? others->lse[k] : t.b->own.lse[row],
-                            delta = KEYS ? others->delta[k] : t.b->own.delta[row];
-                if (cap > 0)
-                    gpu_backward_cap(twice, delta, &s[m][i][e], &dp[m][i][e]);
-                else
-                    dp[m][i][e] -= delta;
-                s[m][i][e] = gpu_exp2(fmaf(s[m][i][e], unit, -lse));
-                dp[m][i][e] *= s[m][i][e];
-                if (!whole && !gpu_backward_sees<KEYS>(t, n, row, k))
-                    s[m][i][e] = dp[m][i][e] = 0;
+            for (int e = 0; e < 4; e += 2) {
+                float delta[2];
+                gpu_backward_two<KEYS>(t.b->rows.delta, n, m, i, e / 2, delta);
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    if (CAP)
+                        gpu_backward_cap(twice, delta[c], &s[m][i][e + c], &dp[m][i][e + c]);
+                    else
+                        dp[m][i][e + c] -= delta[c];
             }
+}
+
+/* From products to weights and gradients of scores, 0 where nothing is seen. */
+template <int KEYS>
+GPU_FN void gpu_backward_tile_weigh(const gpu_backward_tile_call<KEYS> &t, int n, bool whole,
+                                    gpu_backward_scores &s, gpu_backward_scores &dp) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+    const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
+                unit = 1.44269504f * (cap > 0 ? cap : scale);
+    if (cap > 0)
+        gpu_backward_take_delta<KEYS, true>(t, n, 2 * 1.44269504f * scale / cap, s, dp);
+    else
+        gpu_backward_take_delta<KEYS, false>(t, n, 0, s, dp);
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
+#pragma unroll
+        for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e += 2) {
+                float lse[2];
+                gpu_backward_two<KEYS>(t.b->rows.lse, n, m, i, e / 2, lse);
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    s[m][i][e + c] = gpu_exp2(fmaf(s[m][i][e + c], unit, -lse[c]));
+                    dp[m][i][e + c] *= s[m][i][e + c];
+                }
+            }
+    if (whole)
+        return;
+    const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>();
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<SHAPE>; m++)
+#pragma unroll
+        for (int i = 0; i < gpu_key_parts<SHAPE>; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (!gpu_backward_sees<KEYS>(
+                        t, n, row0 + 16 * m + gpu_row_of(lane, e / GPU_LANE_ELEMENTS),
+                        gpu_first_key_of(lane) + gpu_key_of(i, e)))
+                    s[m][i][e] = dp[m][i][e] = 0;
 }
 
 /* --- f16, in which a gradient of a score may be too large --- */
@@ -279,18 +468,25 @@ template <int DTYPE> GPU_FN bool gpu_not_finite(uint32_t x) {
 }
 
 /* Whether both tensors of tile n are finite; a barrier is behind it. CLEAN: makes them so. */
-template <int DTYPE, int D, bool CLEAN>
-GPU_FN bool gpu_backward_finite(const gpu_backward_tile_call &t, int n) {
+template <int DTYPE, int D, bool CLEAN, int KEYS>
+GPU_FN bool gpu_backward_finite(const gpu_backward_tile_call<KEYS> &t, int n) {
     bool found = false;
 #pragma unroll 1
     for (int e = gpu_thread(); e < 2 * GPU_BACKWARD_TILE * D / 8; e += GPU_ATTENTION_THREADS) {
-        uint16_t *x = (uint16_t *)(void *)(gpu_backward_other<D>(t, n, 0) + 16 * e);
+        char *at = gpu_backward_other<D>(t, n, 0) + 16 * e;
+        gpu_vector<DTYPE, 8> x = gpu_load<DTYPE, 8>(at);
+        bool none = false;
+#pragma unroll
         for (int i = 0; i < 8; i++) {
-            const bool none = gpu_not_finite<DTYPE>(x[i]);
-            found |= none;
-            if (CLEAN && none)
-                x[i] = 0;
+            const uint32_t half = 0xffffu << i % 2 * 16;
+            if (!gpu_not_finite<DTYPE>(x.word[i / 2] >> i % 2 * 16))
+                continue;
+            none = true;
+            x.word[i / 2] &= ~half;
         }
+        if (CLEAN && none)
+            gpu_store<DTYPE, 8>(at, x);
+        found |= none;
     }
     if (found)
         t.b->special = n + 1;
@@ -299,8 +495,8 @@ GPU_FN bool gpu_backward_finite(const gpu_backward_tile_call &t, int n) {
 }
 
 /* Weights of a warp's rows to where all its lanes find them. */
-template <int DTYPE>
-GPU_FN void gpu_backward_share(const gpu_backward_tile_call &t,
+template <int DTYPE, int KEYS>
+GPU_FN void gpu_backward_share(const gpu_backward_tile_call<KEYS> &t,
                                const gpu_backward_scores &weights) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const int lane = gpu_lane(), row0 = gpu_warp_row<SHAPE>();
@@ -318,13 +514,13 @@ GPU_FN void gpu_backward_share(const gpu_backward_tile_call &t,
 
 /* Adds what is not finite, by the weights of rows that see it, to their sums. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call &t, int n, int which,
+GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call<KEYS> &t, int n, int which,
                                      const gpu_backward_scores &weights,
                                      gpu_tile_rows<D, GPU_BACKWARD_SHAPE> &sums) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const int lane = gpu_lane();
     char *tile = gpu_backward_other<D>(t, n, which);
-    gpu_backward_share<DTYPE>(t, weights);
+    gpu_backward_share<DTYPE, KEYS>(t, weights);
 #pragma unroll 1
     for (int k = 0; k < GPU_BACKWARD_TILE; k++)
 #pragma unroll
@@ -351,8 +547,8 @@ GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call &t, int n, int
 
 /* Takes what is not finite out of a tile that not all see. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_part(const gpu_backward_tile_call &t, int n, const gpu_backward_scores &p,
-                              const gpu_backward_scores &ds,
+GPU_FN void gpu_backward_part(const gpu_backward_tile_call<KEYS> &t, int n,
+                              const gpu_backward_scores &p, const gpu_backward_scores &ds,
                               gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
     if (gpu_backward_finite<DTYPE, D, false>(t, n))
         return;
@@ -363,85 +559,100 @@ GPU_FN void gpu_backward_part(const gpu_backward_tile_call &t, int n, const gpu_
     (void)gpu_backward_finite<DTYPE, D, true>(t, n);
 }
 
+/* Adds tile n of the others by their weights. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_tile_add(const gpu_backward_tile_call &t, int n,
+GPU_FN void gpu_backward_add_tile(const gpu_backward_tile_call<KEYS> &t, int n,
+                                  const gpu_tile_weights<GPU_BACKWARD_SHAPE> (&w)[1 + KEYS],
+                                  gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE };
+    const char *other = gpu_backward_other<D>(t, n, 0);
+    const int at = gpu_right_values<D>();
+#pragma unroll
+    for (int i = 0; i < D / 16; i++)
+#pragma unroll
+        for (int k = 0; k < gpu_warp_keys<SHAPE> / 16; k++)
+#pragma unroll
+            for (int which = 0; which < 1 + KEYS; which++) {
+                uint32_t b[4];
+                gpu_load_transposed(b, other,
+                                    gpu_moved<D>(at, k, i) + which * GPU_BACKWARD_TILE * D * 2);
+#pragma unroll
+                for (int m = 0; m < gpu_row_blocks<SHAPE>; m++) {
+                    gpu_mma<DTYPE>(sums[which].out[m][2 * i], w[which].a[k][m], b);
+                    gpu_mma<DTYPE>(sums[which].out[m][2 * i + 1], w[which].a[k][m], b + 2);
+                }
+            }
+}
+
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_backward_tile_add(const gpu_backward_tile_call<KEYS> &t, int n, bool whole,
                                   gpu_backward_powers &powers,
                                   gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
-    const bool whole = gpu_backward_whole<KEYS>(t, n);
-    gpu_backward_scores p, ds;
-    gpu_tile_products<DTYPE, D, SHAPE>(gpu_backward_own<D>(t, 0), gpu_backward_other<D>(t, n, 0),
-                                       p);
-    gpu_tile_products<DTYPE, D, SHAPE>(gpu_backward_own<D>(t, 1), gpu_backward_other<D>(t, n, 1),
-                                       ds);
-    gpu_backward_tile_weigh<KEYS>(t, n, whole, p, ds);
+    gpu_backward_scores x[2]; /* scores, then weights; dp, then gradients of scores */
+    gpu_backward_products<DTYPE, D, KEYS>(t, n, x);
+    gpu_backward_tile_weigh<KEYS>(t, n, whole, x[0], x[1]);
     if constexpr (DTYPE == ROPE_F16)
-        gpu_backward_fit<D>(ds, powers, sums[0]);
+        gpu_backward_fit<D>(x[1], powers, sums[0]);
     if (!whole)
-        gpu_backward_part<DTYPE, D, KEYS>(t, n, p, ds, sums);
-    gpu_tile_weights<SHAPE> w;
-    if constexpr (KEYS) {
-        gpu_tile_round<DTYPE, SHAPE>(p, w);
-        gpu_tile_add<DTYPE, D, SHAPE>(gpu_backward_other<D>(t, n, 1), w, sums[KEYS]);
-    }
-    gpu_tile_round<DTYPE, SHAPE>(ds, w);
-    gpu_tile_add<DTYPE, D, SHAPE>(gpu_backward_other<D>(t, n, 0), w, sums[0]);
+        gpu_backward_part<DTYPE, D, KEYS>(t, n, x[0], x[1], sums);
+    gpu_tile_weights<SHAPE> w[1 + KEYS];
+    if constexpr (KEYS)
+        gpu_tile_round<DTYPE, SHAPE>(x[0], w[KEYS]);
+    gpu_tile_round<DTYPE, SHAPE>(x[1], w[0]);
+    gpu_backward_add_tile<DTYPE, D, KEYS>(t, n, w, sums);
 }
 
 /* --- a block --- */
 
+/* OWN: both tensors of what the block has; else the first tile of the others. */
+template <int DTYPE, int D, int KEYS, bool OWN>
+GPU_FN void gpu_backward_fetch_first(const gpu_backward_tile_call<KEYS> &t) {
+#pragma unroll
+    for (int which = 0; which < 2 && OWN; which++)
+        gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, which, 0,
+                                                             gpu_backward_own<D>(t, which));
+    if (!OWN && GPU_TILE_AHEAD)
+        gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
+}
+
 /* What the block has, and the first tiles of the others on their way. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_start(const gpu_backward_tile_call &t, int64_t head) {
-    gpu_backward_block *b = t.b;
+GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t head) {
+    gpu_backward_block<KEYS> *b = t.b;
     const int thread = gpu_thread();
-    if (thread == 0) {
+    if (thread == 0)
         b->head = head;
-        gpu_backward_range<KEYS>(t);
-    }
+    gpu_backward_range<KEYS>(t);
+    gpu_backward_fetch_first<DTYPE, D, KEYS, KEYS>(t); /* keys, while rows are looked for */
+    if (thread < gpu_backward_known<KEYS>)
+        gpu_backward_look<D, KEYS>(t, thread);
     __syncthreads();
-    if (thread < GPU_BACKWARD_OWN)
-        gpu_backward_keep(gpu_backward_item_of<KEYS>(t, b->tile.first + thread, &b->tokens[thread]),
-                          b->key, &b->own, thread);
-    __syncthreads();
-    if (thread < 2 * GPU_BACKWARD_TILE) {
-        const int n = thread / GPU_BACKWARD_TILE;
-        gpu_backward_keep(gpu_backward_item_of<!KEYS>(t, b->others0 + thread, &b->tokens[thread]),
-                          b->key, &b->others[n], thread % GPU_BACKWARD_TILE);
-    }
-    __syncthreads();
-    gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, &b->own, 0, gpu_backward_own<D>(t, 0));
-    gpu_backward_fetch<DTYPE, D, KEYS, GPU_BACKWARD_OWN>(t, &b->own, 1, gpu_backward_own<D>(t, 1));
-    if (GPU_TILE_AHEAD)
-        gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
+    gpu_backward_fetch_first<DTYPE, D, KEYS, !KEYS>(t);
     gpu_copies_mark();
 }
 
 /* All of the others. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_walk(const gpu_backward_tile_call &t, gpu_backward_powers &powers,
+GPU_FN void gpu_backward_walk(const gpu_backward_tile_call<KEYS> &t, gpu_backward_powers &powers,
                               gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
-    gpu_backward_block *b = t.b;
-    enum { TILE = GPU_BACKWARD_TILE };
+    enum { TILE = GPU_BACKWARD_TILE, LOOK = GPU_ATTENTION_THREADS };
 #pragma unroll 1
-    for (int n = 0; n * TILE < b->count; n++) {
+    for (int n = 0; n * TILE < t.b->span.count; n++) {
+        const gpu_backward_span span = t.b->span; /* registers do not hold it */
         if (!GPU_TILE_AHEAD) {
             __syncthreads();
             gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, n);
         }
         gpu_copies_wait<0>();
         __syncthreads();
-        if (GPU_TILE_AHEAD && (n + 1) * TILE < b->count)
+        if (GPU_TILE_AHEAD && (n + 1) * TILE < span.count)
             gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, n + 1);
         gpu_copies_mark();
-        const bool looks = gpu_thread() < TILE && (n + 2) * TILE < b->count;
-        gpu_backward_item next;
-        if (looks)
-            next = gpu_backward_item_of<!KEYS>(t, b->others0 + (n + 2) * TILE + gpu_thread(),
-                                               &b->tokens[gpu_thread()]);
-        gpu_backward_tile_add<DTYPE, D, KEYS>(t, n, powers, sums);
-        if (looks)
-            gpu_backward_keep(next, b->key, &b->others[(n + 2) % 3], gpu_thread());
+        if (KEYS && n * TILE % LOOK == 0 && n * TILE + LOOK < span.count)
+            gpu_backward_look<D, KEYS>(t, n * TILE + LOOK + gpu_thread());
+        gpu_backward_tile_add<DTYPE, D, KEYS>(
+            t, n, n * TILE >= span.common && (n + 1) * TILE <= span.common_end, powers, sums);
     }
     gpu_copies_wait<0>();
     __syncthreads();
@@ -466,21 +677,22 @@ GPU_FN void gpu_backward_tile_stage(const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> &
                     const float2 two = gpu_split<DTYPE>(gpu_join<DTYPE>(
                         fmaf(gpu_run_element<D, SHAPE>(sums, m, r, h, i), factor, 0.0f),
                         fmaf(gpu_run_element<D, SHAPE>(sums, m, r, h, i + 1), factor, 0.0f)));
-                    float *to = x +
-                                (gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)) *
-                                    GPU_BACKWARD_STRIDE(D) +
-                                gpu_run_first<D>(lane, r) + i;
-                    to[0] = two.x;
-                    to[1] = two.y;
+                    const float y[2] = {two.x, two.y};
+                    gpu_write_numbers<2>(
+                        x +
+                            (gpu_warp_row<SHAPE>() + 16 * m + gpu_row_of(lane, h)) *
+                                GPU_BACKWARD_STRIDE(D) +
+                            gpu_run_first<D>(lane, r) + i,
+                        y);
                 }
         }
     __syncthreads();
 }
 
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_finish(const gpu_backward_tile_call &t, gpu_backward_powers &powers,
+GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backward_powers &powers,
                                 const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
-    gpu_backward_block *b = t.b;
+    gpu_backward_block<KEYS> *b = t.b;
     enum { STRIDE = GPU_BACKWARD_STRIDE(D), OWN = GPU_BACKWARD_OWN };
     const rope_attention_backward_call *c = gpu_reread(t.of.call);
     const rope_attention_problem *p = gpu_reread(t.of.p);
@@ -497,27 +709,23 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call &t, gpu_backward_po
         b->to[1][n] = to[1];
     }
     gpu_backward_tile_stage<DTYPE, D>(sums[0], p->scale, powers, x);
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 0, b->tokens, b->to[0], t.fits, OWN, STRIDE, D,
+                                    x);
     if (!KEYS)
-        gpu_backward_store<DTYPE, 0>(p, &c->forward.rope, x, STRIDE, D, OWN,
-                                     p->rotates[0] ? b->tokens : NULL, b->to[0], c->dq,
-                                     c->dq_stride[3]);
-    else if (c->dk)
-        gpu_backward_store<DTYPE, 1>(p, t.of.keys, x, STRIDE, D, OWN,
-                                     p->rotates[1] ? b->tokens : NULL, b->to[0], c->dk,
-                                     c->dk_stride[3]);
-    __syncthreads();
-    if (!KEYS || !c->dv)
         return;
     gpu_backward_no_powers(powers);
     gpu_backward_tile_stage<DTYPE, D>(sums[KEYS], 1, powers, x);
-    gpu_backward_store<DTYPE, 1>(p, t.of.keys, x, STRIDE, D, OWN, NULL, b->to[1], c->dv,
-                                 c->dv_stride[3]);
-    __syncthreads();
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 1, b->tokens, b->to[1], t.fits, OWN, STRIDE, D,
+                                    x);
 }
 #endif
 
+/* What a kernel is given registers for, beside its sums. */
+template <int D, int KEYS>
+constexpr int gpu_backward_blocks = (1 + KEYS) * D > 128 ? GPU_TILE_BLOCKS : GPU_TILE_BLOCKS + 1;
+
 template <int DTYPE, int D, int KEYS>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, gpu_backward_blocks<D, KEYS>)
     gpu_backward_tiles(GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
                        float *delta, GPU_PARAMETER rope_call tokens, int32_t fits) {
@@ -529,7 +737,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
         *gpu_parameter<rope_call, rope_attention_problem, rope_attention_backward_call,
                        const int32_t *, float *>(tokens);
     extern __shared__ uint4 memory[];
-    __shared__ gpu_backward_block b;
+    __shared__ gpu_backward_block<KEYS> b;
     gpu_wait_for_last();
     gpu_let_next_start();
     const int64_t each = KEYS ? 1 : gpu_attention_group(&c.forward);
@@ -541,7 +749,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
         __syncthreads();
         if (!b.tile.valid || b.tile.first >= (KEYS ? b.tile.s.k_count : b.tile.s.q_count * each))
             continue;
-        const gpu_backward_tile_call t = {
+        const gpu_backward_tile_call<KEYS> t = {
             {gpu_reread(&p), gpu_reread(&c), gpu_reread(&keys), failed, delta},
             &b,
             (char *)memory,
@@ -559,4 +767,5 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
 #endif
 }
 
+#endif
 #endif
