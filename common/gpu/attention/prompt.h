@@ -202,55 +202,19 @@ template <int D> GPU_FN char *gpu_prompt_tile(const gpu_prompt_call &t, int n) {
     return t.stage + (n & GPU_TILE_KEYS) * (D * 2);
 }
 
-/* A tile on its way to shared memory, two rows of a thread at a time, as products have steps. */
-template <int D> struct gpu_prompt_copy {
-    const char *const *sources;
-    const uint32_t *places;
-    char *to;
-    const char *data;      /* of keys, then of values */
-    unsigned first, count; /* the thread's first row, of so many from the first that is seen on */
-    uint2 two;
-};
-
-/* Steps of keys, or of values. */
-template <int D> constexpr int gpu_prompt_steps = GPU_TILE_KEYS / 2 / gpu_copy_step<D>();
-
-template <int D> GPU_FN void gpu_before_products(gpu_prompt_copy<D> &c, int k) {
-    enum { STEPS = gpu_prompt_steps<D> };
-    if (k % STEPS == 0)
-        c.data = c.sources[k / STEPS] + gpu_thread() % (D / 8) * 16;
-    c.two = *(const uint2 *)(const void *)(c.places + k / STEPS * GPU_TILE_KEYS + k % STEPS * 2);
-}
-
-template <int D> GPU_FN void gpu_behind_products(gpu_prompt_copy<D> &c, int k) {
-    enum { STEP = gpu_copy_step<D>(), STEPS = gpu_prompt_steps<D>, TILE = GPU_TILE_KEYS * D * 2 };
-    const int value = k / STEPS, e = k % STEPS * 2;
-    const uint32_t at[2] = {c.two.x, c.two.y};
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        gpu_copy_async(c.to + value * 2 * TILE + (e + i) * STEP * D * 2,
-                       c.data + 16 * (uint64_t)at[i], c.first + (e + i) * STEP < c.count);
-}
-
-template <int D> GPU_FN void gpu_prompt_copy_all(gpu_prompt_copy<D> &c) {
-#pragma unroll
-    for (int k = 0; k < D / 16; k++) {
-        gpu_before_products(c, k);
-        gpu_behind_products(c, k);
-    }
-}
-
-/* The tile from key n on, of which keys from `from` on are seen. */
-template <int D>
-GPU_FN gpu_prompt_copy<D> gpu_prompt_copy_of(const gpu_prompt_call &t, int n, int from) {
+/* Copies the tile from key n on to shared memory, zeros for keys that no row sees. */
+template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
+    enum { STEP = gpu_copy_step<D>() };
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
-    return {t.b->data,
-            t.b->places[n / GPU_TILE_KEYS % 2][0] + gpu_place_index<D>(row),
-            gpu_prompt_tile<D>(t, n) + gpu_swizzled<D>(row, chunk),
-            nullptr,
-            (unsigned)(n + row - from),
-            (unsigned)(t.b->all.end > from ? t.b->all.end - from : 0),
-            {}};
+    const int from = t.b->all.from, end = t.b->all.end;
+    const unsigned first = (unsigned)(n + row - from), count = end > from ? (unsigned)(end - from) : 0;
+#pragma unroll
+    for (int value = 0; value < 2; value++)
+        gpu_tile_copy_rows<D, false>(
+            t.b->data[value] + 16 * chunk,
+            t.b->places[n / GPU_TILE_KEYS % 2][value] + gpu_place_index<D>(row), (int)first, count,
+            gpu_prompt_tile<D>(t, n) + value * 2 * GPU_TILE_KEYS * D * 2 +
+                gpu_swizzled<D>(row, chunk));
 }
 
 /* -infinity for keys of the tile from key n on that a row does not see. */
@@ -365,12 +329,14 @@ GPU_FN void gpu_prompt_mark(const gpu_prompt_call &t, int n, const gpu_prompt_si
     }
 }
 
-/* The same of a tile whose keys all warps have multiplied. */
+/* The same of a tile that has some, whose keys a warp has multiplied. */
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_take_out(const gpu_prompt_call &t, int n, char *keys, char *values,
                                const gpu_tile_weights<GPU_TILE_ROWS> &w) {
     gpu_prompt_signs<D> *signs = (gpu_prompt_signs<D> *)(void *)keys;
     static_assert(sizeof *signs <= GPU_TILE_KEYS * D * 2, "in the room of keys");
+    if (t.b->special != n + 1)
+        return;
     const bool again = t.b->has_special != 0;
     __syncthreads();
     gpu_prompt_clean<DTYPE, D>(values, signs);
@@ -413,19 +379,23 @@ GPU_FN void gpu_prompt_put_in(const gpu_prompt_call &t, gpu_tile_rows<D, GPU_TIL
 
 /* --- a tile --- */
 
-/* From keys to weights, beside a copy. */
+/* From keys to weights, beside a copy of the next tile. */
 template <int DTYPE, int D>
-GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const char *keys, int left,
-                           int right, gpu_prompt_copy<D> &copy, gpu_tile_sums<GPU_TILE_ROWS> &sums,
-                           gpu_tile_weights<GPU_TILE_ROWS> &w,
-                           gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const char *keys,
+                            int rows_at, int keys_at, gpu_tile_sums<GPU_TILE_ROWS> &sums,
+                            gpu_tile_weights<GPU_TILE_ROWS> &w,
+                            gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
+    const float unit = 1.44269504f * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
-    gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, left, keys,
-                                         right, s, copy);
+    gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
+                                         keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
-    gpu_tile_weigh<D, ROWS>(1.44269504f * gpu_reread(t.p)->scale, s, sums, rows);
+    gpu_tile_raise<D, ROWS>(unit, s, sums, rows);
+    gpu_prompt_copy<D>(t, n + GPU_TILE_KEYS);
+    gpu_copies_mark();
+    gpu_tile_exponents<ROWS>(unit, s, sums);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
@@ -447,28 +417,23 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
         gpu_prompt_keep<D>(t, n, gpu_prompt_place(t, source, n + 2 * KEYS));
         gpu_prompt_send_page(t, n + 3 * KEYS);
         char *keys = gpu_prompt_tile<D>(t, n), *values = keys + 2 * KEYS * D * 2;
-        bool special = false;
         if (n < all.whole || n + KEYS > all.whole_end) {
             if (!gpu_prompt_finite<DTYPE, D>(values))
                 t.b->special = n + 1;
             __syncthreads();
-            special = t.b->special == n + 1;
         }
-        gpu_prompt_copy<D> copy =
-            gpu_prompt_copy_of<D>(t, n + KEYS, n + KEYS + gpu_thread() / (D / 8));
         gpu_tile_weights<ROWS> w;
         if (seen) {
-            gpu_prompt_look<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at), gpu_opaque(keys_at),
-                                     copy, sums, w, rows);
+            gpu_prompt_look<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at),
+                                      gpu_opaque(keys_at), sums, w, rows);
+            gpu_prompt_take_out<DTYPE, D>(t, n, keys, values, w);
+            gpu_tile_add_at<DTYPE, D, ROWS>(values, gpu_opaque(rows_at), w, rows);
         } else {
             w = {};
-            gpu_prompt_copy_all(copy);
-        }
-        gpu_copies_mark();
-        if (special)
+            gpu_prompt_copy<D>(t, n + KEYS);
+            gpu_copies_mark();
             gpu_prompt_take_out<DTYPE, D>(t, n, keys, values, w);
-        if (seen)
-            gpu_tile_add_at<DTYPE, D, ROWS>(values, gpu_opaque(rows_at), w, rows);
+        }
     }
 }
 
@@ -601,8 +566,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     }
     gpu_prompt_send_page(t, n + 2 * KEYS);
     __syncthreads();
-    gpu_prompt_copy<D> copy = gpu_prompt_copy_of<D>(t, n, t.b->all.from);
-    gpu_prompt_copy_all(copy);
+    gpu_prompt_copy<D>(t, n);
     gpu_copies_mark();
     return n;
 }

@@ -49,27 +49,21 @@ GPU_FN constexpr int gpu_run_place(int r, int h, int i) {
 }
 
 #if GPU_HAS_TILES
-/* Where a lane's row of 16 by 16 elements lies: of keys; of a warp's queries, or of values. */
+/* Where a lane's row of 16 by 16 elements lies: of keys; of queries from a row on, or of values. */
 template <int D> GPU_FN int gpu_operand_keys(void) {
     const int lane = gpu_lane();
     return gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
-template <int D> GPU_FN int gpu_operand_rows(void) {
+template <int D> GPU_FN int gpu_operand_rows(int row = 0) {
     const int lane = gpu_lane();
-    return gpu_swizzled<D>(lane % 16, lane / 16);
+    return gpu_swizzled<D>(row + lane % 16, lane / 16);
 }
 
-/* What is done beside products, before and behind those of each 16 elements of heads: nothing. */
-struct gpu_nothing_beside {};
-GPU_FN void gpu_before_products(gpu_nothing_beside &, int) {}
-GPU_FN void gpu_behind_products(gpu_nothing_beside &, int) {}
-
 /* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). */
-template <int DTYPE, int D, int ROWS, typename BESIDE>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys, int right,
-                                 float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                                 BESIDE &beside) {
+                                 float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -81,7 +75,6 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
 #pragma unroll
         for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
             gpu_load_matrices(a[m], queries, gpu_moved<D>(left, m, k));
-        gpu_before_products(beside, k);
 #pragma unroll
         for (int n = 0; n < gpu_warp_keys<ROWS> / 16; n++) {
             uint32_t b[4];
@@ -92,17 +85,14 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
                 gpu_mma<DTYPE>(s[m][2 * n + 1], a[m], b + 2);
             }
         }
-        gpu_behind_products(beside, k);
     }
 }
 
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    gpu_nothing_beside nothing;
-    gpu_tile_products_at<DTYPE, D, ROWS>(queries + gpu_warp_row<ROWS>() * D * 2,
-                                         gpu_operand_rows<D>(), keys, gpu_operand_keys<D>(), s,
-                                         nothing);
+    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()), keys,
+                                         gpu_operand_keys<D>(), s);
 }
 
 template <int DTYPE, int DV, int ROWS>

@@ -507,12 +507,10 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
         }
 }
 
-/* From products to weights. */
-template <int DV, int ROWS>
-GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_sums<ROWS> sums = held;
-    gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
+/* From products to weights, by largest logits that have room for them. */
+template <int ROWS>
+GPU_FN void gpu_tile_exponents(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                               gpu_tile_sums<ROWS> &sums) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -537,6 +535,15 @@ GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_par
                     part[n] += part[n + step];
             sums.sum[m][h] += part[0];
         }
+}
+
+/* From products to weights. */
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> sums = held;
+    gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
+    gpu_tile_exponents<ROWS>(unit, s, sums);
     held = sums;
 }
 
