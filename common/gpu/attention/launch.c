@@ -131,7 +131,7 @@ static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t 
         gpu_tiles_of(rope_attention_sequences(call), packed, call->rope.tokens * group, a.rows);
     if (l->bound->tiles == GPU_GENERIC)
         fits &= ~GPU_TILE_SPLITS; /* it has a parts->queries then */
-    else if (is_prompt(l->bound, call, fits)) {
+    else if (tiles <= INT32_MAX / 2 && is_prompt(l->bound, call, fits)) {
         a.kernel = l->bound->kernels->prompts[l->bound->tiles];
         a.shared = gpu_prompts_shared(l->bound->problem.head_dim);
         if (gpu_attention_starts_all(tiles, call->k.heads))

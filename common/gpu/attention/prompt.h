@@ -120,26 +120,19 @@ GPU_FN void gpu_prompt_see(const gpu_prompt_call &t) {
 }
 
 /* The limits of rows first..last, of which both lie behind a barrier. */
-GPU_FN gpu_prompt_limits gpu_prompt_limits_of(const gpu_prompt_row *rows, int first, int last) {
-    const gpu_prompt_row before = rows[first], after = rows[last];
+GPU_FN gpu_prompt_limits gpu_prompt_limits_of(const gpu_prompt_call &t, int first, int last) {
+    const gpu_prompt_row before = t.b->rows[first], after = t.b->rows[last];
     return {before.first, after.last, after.first, before.last};
 }
 
-/* Of each warp, and of the block: where all rows see the same, nothing is known of other keys. */
-GPU_FN void gpu_prompt_limit(const gpu_prompt_call &t) {
-    enum { WARP_ROWS = 16 * gpu_row_blocks<GPU_TILE_ROWS> };
-    const int row = gpu_warp_row<GPU_TILE_ROWS>();
-    if (gpu_lane() == 0)
-        t.b->limits[gpu_thread() / GPU_TILE_LANES] =
-            gpu_prompt_limits_of(t.b->rows, row, row + WARP_ROWS - 1);
-    if (gpu_thread() == 0) {
-        gpu_prompt_limits all = gpu_prompt_limits_of(t.b->rows, 0, GPU_TILE_ROWS - 1);
-        if (all.from == all.whole && all.end == all.whole_end) {
-            all.whole = 0;
-            all.whole_end = INT32_MAX;
-        }
-        t.b->all = all;
+/* Of all rows of the block: where they see the same, nothing is known of other keys. */
+GPU_FN gpu_prompt_limits gpu_prompt_limits_of_all(const gpu_prompt_call &t) {
+    gpu_prompt_limits all = gpu_prompt_limits_of(t, 0, GPU_TILE_ROWS - 1);
+    if (all.from == all.whole && all.end == all.whole_end) {
+        all.whole = 0;
+        all.whole_end = INT32_MAX;
     }
+    return all;
 }
 
 /* Keys, or values. */
@@ -166,30 +159,28 @@ GPU_FN int gpu_prompt_value(void) {
     return gpu_thread() / GPU_TILE_KEYS;
 }
 
-/* Sends for the page of a thread's key of the tile from key n on, if some row sees it. */
+/* Sends for the page of a thread's key n. */
 GPU_FN void gpu_prompt_send_page(const gpu_prompt_call &t, int n) {
     const rope_attention_call *call = gpu_reread(t.call);
-    n += gpu_thread() % GPU_TILE_KEYS;
-    if (!t.b->source[gpu_prompt_value()].paged || n < t.b->all.from || n >= t.b->all.end)
-        return;
     const uint32_t turn = (uint32_t)n / (uint32_t)gpu_reread(t.p)->page_size;
-    const int64_t at =
-        t.b->tile.s.index * call->table_stride[0] + turn * call->table_stride[1];
+    const int64_t at = t.b->tile.s.index * call->table_stride[0] + turn * call->table_stride[1];
     gpu_copy_word(t.b->pages + gpu_thread(),
                   (const char *)call->block_table + (gpu_reread(t.p)->table_wide ? 8 : 4) * at);
 }
 
-/* Where it lies, on the page that was sent for. */
-GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_source &source, int n) {
+/* Where a thread's key of the tile from key n on lies. Its page is there; that of the next tile's
+ * is sent for. */
+GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_source &source,
+                                 const gpu_prompt_limits &all, int n) {
     n += gpu_thread() % GPU_TILE_KEYS;
-    uint32_t slot = (uint32_t)n, page = 0;
+    uint32_t place = source.first + (uint32_t)n * source.slot;
     if (source.paged) {
-        slot %= (uint32_t)gpu_reread(t.p)->page_size;
-        page = t.b->pages[gpu_thread()];
+        place = source.first + t.b->pages[gpu_thread()] * source.page +
+                (uint32_t)n % (uint32_t)gpu_reread(t.p)->page_size * source.slot;
+        if (n + GPU_TILE_KEYS >= all.from && n + GPU_TILE_KEYS < all.end)
+            gpu_prompt_send_page(t, n + GPU_TILE_KEYS);
     }
-    return n >= t.b->all.from && n < t.b->all.end
-               ? source.first + page * source.page + slot * source.slot
-               : 0;
+    return n >= all.from && n < all.end ? place : 0;
 }
 
 template <int D> GPU_FN void gpu_prompt_keep(const gpu_prompt_call &t, int n, uint32_t place) {
@@ -414,8 +405,7 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
                    masked = n < limits.whole || n + KEYS > limits.whole_end;
         gpu_copies_wait<0>();
         __syncthreads();
-        gpu_prompt_keep<D>(t, n, gpu_prompt_place(t, source, n + 2 * KEYS));
-        gpu_prompt_send_page(t, n + 3 * KEYS);
+        gpu_prompt_keep<D>(t, n, gpu_prompt_place(t, source, all, n + 2 * KEYS));
         char *keys = gpu_prompt_tile<D>(t, n), *values = keys + 2 * KEYS * D * 2;
         if (n < all.whole || n + KEYS > all.whole_end) {
             if (!gpu_prompt_finite<DTYPE, D>(values))
@@ -539,32 +529,42 @@ GPU_FN void gpu_prompt_finish(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_R
     }
 }
 
-/* Queries and the first tile on their way; the first key of that. */
-template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t head) {
-    enum { KEYS = GPU_TILE_KEYS };
-    gpu_prompt_copy_queries<D>(t, head);
-    gpu_prompt_see(t);
-    if (gpu_thread() % KEYS == 0)
-        gpu_prompt_find_source(t, gpu_prompt_value(), head);
-    if (gpu_thread() == 0) {
-        t.b->head = head;
-        t.b->special = t.b->has_special = 0;
-    }
-    __syncthreads();
-    gpu_prompt_limit(t);
-    __syncthreads();
-    const int n = t.b->all.from / KEYS * KEYS;
-#pragma unroll 1
-    for (int i = 0; i < 2 * KEYS; i += KEYS) {
-        const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
+/* Places of a thread's keys of the first two tiles. */
+template <int D>
+GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_limits &all, int n) {
+    const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
+    const int mine = n + gpu_thread() % GPU_TILE_KEYS;
+    if (source.paged && mine >= all.from && mine < all.end)
+        gpu_prompt_send_page(t, mine);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
         if (source.paged) {
-            gpu_prompt_send_page(t, n + i);
             gpu_copies_mark();
             gpu_copies_wait<0>();
         }
-        gpu_prompt_keep<D>(t, n + i, gpu_prompt_place(t, source, n + i));
+        gpu_prompt_keep<D>(t, n + i * GPU_TILE_KEYS,
+                           gpu_prompt_place(t, source, all, n + i * GPU_TILE_KEYS));
     }
-    gpu_prompt_send_page(t, n + 2 * KEYS);
+}
+
+/* Queries and the first tile on their way; the first key of that. */
+template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t head) {
+    enum { KEYS = GPU_TILE_KEYS, WARP_ROWS = 16 * gpu_row_blocks<GPU_TILE_ROWS> };
+    gpu_prompt_see(t);
+    if (gpu_thread() % KEYS == 0)
+        gpu_prompt_find_source(t, gpu_prompt_value(), head);
+    gpu_prompt_copy_queries<D>(t, head);
+    __syncthreads();
+    const gpu_prompt_limits all = gpu_prompt_limits_of_all(t);
+    const int n = all.from / KEYS * KEYS, row = gpu_warp_row<GPU_TILE_ROWS>();
+    gpu_prompt_find_places<D>(t, all, n);
+    if (gpu_lane() == 0)
+        t.b->limits[row / WARP_ROWS] = gpu_prompt_limits_of(t, row, row + WARP_ROWS - 1);
+    if (gpu_thread() == 0) {
+        t.b->all = all;
+        t.b->head = head;
+        t.b->special = t.b->has_special = 0;
+    }
     __syncthreads();
     gpu_prompt_copy<D>(t, n);
     gpu_copies_mark();
@@ -589,11 +589,44 @@ GPU_FN void gpu_prompt_attend(const gpu_prompt_call &t, int32_t head) {
     __syncthreads();
 }
 
+/* Finds tile n, as gpu_attention_find(), and says what comes next. */
+GPU_FN bool gpu_prompt_find(const gpu_prompt_call &t, const int32_t *failed, int64_t n) {
+    const rope_attention_problem *p = gpu_reread(t.p);
+    const rope_attention_call *call = gpu_reread(t.call);
+    const uint32_t group = gpu_prompt_group(t);
+    if (call->rope.position.cu_seqlens || p->cache) {
+        const bool found =
+            gpu_attention_find<0>(p, call, failed, n, group, GPU_TILE_ROWS, &t.b->tile);
+        if (gpu_thread() == 0)
+            t.b->next = n + gridDim.x;
+        __syncthreads();
+        return found;
+    }
+    const uint32_t tiles =
+                       ((uint32_t)call->rope.tokens * group + GPU_TILE_ROWS - 1) / GPU_TILE_ROWS,
+                   sequence = (uint32_t)n / tiles;
+    if (sequence >= rope_attention_sequences(call))
+        return false;
+    if (gpu_thread() == 0) {
+        gpu_attention_tile tile = {rope_attention_sequence_of(p, call, sequence),
+                                   (int64_t)(tiles - 1 - (uint32_t)n % tiles) * GPU_TILE_ROWS, 1,
+                                   1};
+        if (tile.s.fails || (failed && gpu_global(failed)[sequence])) {
+            tile.valid = 0;
+            gpu_attention_flag(call);
+        }
+        t.b->tile = tile;
+        t.b->next = n + gridDim.x;
+    }
+    __syncthreads();
+    return true;
+}
+
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_prompts(GPU_PARAMETER rope_attention_problem problem,
-                        GPU_PARAMETER rope_attention_call given, const int32_t *failed,
-                        int32_t fits) {
+                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                          int32_t fits) {
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
@@ -602,13 +635,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_wait_for_last();
     gpu_let_next_start();
     const gpu_prompt_call t = {gpu_reread(&p), gpu_reread(&call), &b, (char *)memory,
-                              (char *)memory + GPU_TILE_ROWS * D * 2};
-    for (int64_t n = blockIdx.x; gpu_attention_find<0>(&p, &call, failed, n, gpu_prompt_group(t),
-                                                       GPU_TILE_ROWS, &b.tile);
-         n = b.next) {
-        if (threadIdx.x == 0)
-            b.next = n + gridDim.x;
-        __syncthreads();
+                               (char *)memory + GPU_TILE_ROWS * D * 2};
+    for (int64_t n = blockIdx.x; gpu_prompt_find(t, failed, n);) {
         if (b.tile.valid && !(fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) &&
             b.tile.first < b.tile.s.q_count * gpu_prompt_group(t))
             for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
@@ -616,6 +644,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
                 gpu_prompt_attend<DTYPE, D>(t, head);
         if (fits & GPU_TILE_ONCE)
             return;
+        n = b.next;
+        __syncthreads();
     }
 }
 
