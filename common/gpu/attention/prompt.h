@@ -183,9 +183,14 @@ GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_sour
     return n >= all.from && n < all.end ? place : 0;
 }
 
-template <int D> GPU_FN void gpu_prompt_keep(const gpu_prompt_call &t, int n, uint32_t place) {
+/* Rows of a tile that threads copy at a time. Places of a thread's lie side by side. */
+enum { GPU_PROMPT_STEP = GPU_ATTENTION_THREADS / 8 };
+static_assert((int)GPU_TILE_KEYS == 4 * (int)GPU_PROMPT_STEP, "four places a thread");
+
+GPU_FN void gpu_prompt_keep(const gpu_prompt_call &t, int n, uint32_t place) {
+    const int key = gpu_thread() % GPU_TILE_KEYS;
     t.b->places[n / GPU_TILE_KEYS % 2][gpu_prompt_value()]
-             [gpu_place_index<D>(gpu_thread() % GPU_TILE_KEYS)] = place;
+               [key % GPU_PROMPT_STEP * 4 + key / GPU_PROMPT_STEP] = place;
 }
 
 /* Where the tile of keys from key n on lies; its values are two tiles behind. */
@@ -193,19 +198,30 @@ template <int D> GPU_FN char *gpu_prompt_tile(const gpu_prompt_call &t, int n) {
     return t.stage + (n & GPU_TILE_KEYS) * (D * 2);
 }
 
-/* Copies the tile from key n on to shared memory, zeros for keys that no row sees. */
+/* Copies the tile from key n on to shared memory, zeros for keys that no row sees: a thread copies
+ * every eighth chunk of its rows. */
 template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
-    enum { STEP = gpu_copy_step<D>() };
-    const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
-    const int from = t.b->all.from, end = t.b->all.end;
-    const unsigned first = (unsigned)(n + row - from), count = end > from ? (unsigned)(end - from) : 0;
+    enum { STEP = GPU_PROMPT_STEP };
+    const int row = gpu_thread() / 8, chunk = gpu_thread() % 8, from = t.b->all.from,
+              end = t.b->all.end;
+    const unsigned first = (unsigned)(n + row - from),
+                   count = end > from ? (unsigned)(end - from) : 0;
 #pragma unroll
-    for (int value = 0; value < 2; value++)
-        gpu_tile_copy_rows<D, false>(
-            t.b->data[value] + 16 * chunk,
-            t.b->places[n / GPU_TILE_KEYS % 2][value] + gpu_place_index<D>(row), (int)first, count,
-            gpu_prompt_tile<D>(t, n) + value * 2 * GPU_TILE_KEYS * D * 2 +
-                gpu_swizzled<D>(row, chunk));
+    for (int value = 0; value < 2; value++) {
+        const uint4 four = *(const uint4 *)(const void *)(t.b->places[n / GPU_TILE_KEYS % 2][value] +
+                                                          row * (GPU_TILE_KEYS / STEP));
+        const uint32_t at[4] = {four.x, four.y, four.z, four.w};
+        char *to = gpu_prompt_tile<D>(t, n) + value * 2 * GPU_TILE_KEYS * D * 2 +
+                   gpu_swizzled<D>(row, chunk);
+#pragma unroll
+        for (int e = 0; e < GPU_TILE_KEYS / STEP; e++) {
+            const char *place = t.b->data[value] + 16 * chunk + 16 * (uint64_t)at[e];
+#pragma unroll
+            for (int c = 0; c < D / 64; c++)
+                gpu_copy_async(to + e * STEP * D * 2 + 128 * c, place + 128 * c,
+                               first + e * STEP < count);
+        }
+    }
 }
 
 /* -infinity for keys of the tile from key n on that a row does not see. */
@@ -379,7 +395,7 @@ GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const 
     enum { ROWS = GPU_TILE_ROWS };
     const float unit = 1.44269504f * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
-    gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
+    gpu_tile_products_at<DTYPE, D, ROWS, true>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
                                          keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
@@ -405,7 +421,7 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
                    masked = n < limits.whole || n + KEYS > limits.whole_end;
         gpu_copies_wait<0>();
         __syncthreads();
-        gpu_prompt_keep<D>(t, n, gpu_prompt_place(t, source, all, n + 2 * KEYS));
+        gpu_prompt_keep(t, n, gpu_prompt_place(t, source, all, n + 2 * KEYS));
         char *keys = gpu_prompt_tile<D>(t, n), *values = keys + 2 * KEYS * D * 2;
         if (n < all.whole || n + KEYS > all.whole_end) {
             if (!gpu_prompt_finite<DTYPE, D>(values))
@@ -530,7 +546,6 @@ GPU_FN void gpu_prompt_finish(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_R
 }
 
 /* Places of a thread's keys of the first two tiles. */
-template <int D>
 GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_limits &all, int n) {
     const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
     const int mine = n + gpu_thread() % GPU_TILE_KEYS;
@@ -542,7 +557,7 @@ GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_li
             gpu_copies_mark();
             gpu_copies_wait<0>();
         }
-        gpu_prompt_keep<D>(t, n + i * GPU_TILE_KEYS,
+        gpu_prompt_keep(t, n + i * GPU_TILE_KEYS,
                            gpu_prompt_place(t, source, all, n + i * GPU_TILE_KEYS));
     }
 }
@@ -557,7 +572,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     __syncthreads();
     const gpu_prompt_limits all = gpu_prompt_limits_of_all(t);
     const int n = all.from / KEYS * KEYS, row = gpu_warp_row<GPU_TILE_ROWS>();
-    gpu_prompt_find_places<D>(t, all, n);
+    gpu_prompt_find_places(t, all, n);
     if (gpu_lane() == 0)
         t.b->limits[row / WARP_ROWS] = gpu_prompt_limits_of(t, row, row + WARP_ROWS - 1);
     if (gpu_thread() == 0) {
