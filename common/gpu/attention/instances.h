@@ -7,10 +7,10 @@
 #include "common/gpu/attention/prompt.h"
 
 #if GPU_HAS_TILES && GPU_TILE_AHEAD
-#define GPU_ATTENTION_PROMPTS(DTYPE)                                                                 \
-    {GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>)}
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+    { GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>) }
 #else
-#define GPU_ATTENTION_PROMPTS(DTYPE)                                                                 \
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
     {}
 #endif
 
@@ -18,7 +18,7 @@
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
-        GPU_ATTENTION_PROMPTS(DTYPE),                                                                \
+        GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \

@@ -46,12 +46,11 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_cal
 
 /* Whether it is one of those that prompt.h says. */
 static int is_prompt(const gpu_attention_bound *bound, const rope_attention_call *call,
-                    int32_t fits) {
+                     int32_t fits) {
     const rope_attention_problem *p = &bound->problem;
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t most = INT32_MAX - (1 << 16);
-    return bound->kernels->prompts[bound->tiles] &&
-           (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
+    return bound->kernels->prompts[bound->tiles] && (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
            gpu_moves_head(call->out, call->out_stride, call->rope.batch, call->rope.tokens,
                           q->heads, 16, p->rope.dtype) &&
            !(p->soft_cap > 0) && p->mask != ROPE_MASK_TREE && !p->ring &&

@@ -1,6 +1,6 @@
 /*
- * The kernel of tiles for calls as most are: heads of all tensors in vectors of 16 bytes, no cap, no
- * tree, no ring, every query has a position, tokens and keys are counted in 31 bits. It has the
+ * The kernel of tiles for calls as most are: heads of all tensors in vectors of 16 bytes, no cap,
+ * no tree, no ring, every query has a position, tokens and keys are counted in 31 bits. It has the
  * sums of tile.h in their order, so the same bits, by less code. Keys and values of a tile are
  * copied beside the products of the one before it.
  */
@@ -33,12 +33,12 @@ struct gpu_prompt_block {
     alignas(16) uint32_t places[2][2][GPU_TILE_KEYS]; /* [tile % 2, value, key] */
     gpu_prompt_source source[2];
     gpu_prompt_limits limits[GPU_TILE_WARPS], all; /* of a warp's rows, of the block's */
-    const char *data[2];                          /* element 0 of keys, of values */
+    const char *data[2];                           /* element 0 of keys, of values */
     gpu_prompt_row rows[GPU_TILE_ROWS];
     uint32_t pages[GPU_ATTENTION_THREADS]; /* of keys and values of one tile */
     gpu_attention_tile tile;
-    int64_t next;                /* what comes next */
-    int32_t head;                /* of keys */
+    int64_t next;                 /* what comes next */
+    int32_t head;                 /* of keys */
     int32_t special, has_special; /* 1 + the first key of a tile that is not finite; a tile was */
 };
 
@@ -63,7 +63,7 @@ struct gpu_prompt_walk {
 };
 
 GPU_FN gpu_prompt_walk gpu_prompt_walk_from(const gpu_prompt_call &t, int32_t key_head,
-                                          const int64_t *stride, uint32_t row) {
+                                            const int64_t *stride, uint32_t row) {
     const rope_attention_sequence *s = &t.b->tile.s;
     gpu_prompt_walk w;
     w.group = gpu_prompt_group(t);
@@ -97,7 +97,7 @@ template <int D> GPU_FN void gpu_prompt_copy_queries(const gpu_prompt_call &t, i
     char *to = t.queries + gpu_swizzled<D>(row, chunk);
     const uint32_t queries = (uint32_t)t.b->tile.s.q_count;
     gpu_prompt_walk w = gpu_prompt_walk_from(t, head, o->out ? o->out_stride : o->in_stride,
-                                           (uint32_t)t.b->tile.first + (uint32_t)row);
+                                             (uint32_t)t.b->tile.first + (uint32_t)row);
     const uint32_t step = STEP / w.group, rest = STEP % w.group;
 #pragma unroll 4
     for (int e = 0; e < GPU_TILE_ROWS / STEP; e++) {
@@ -145,8 +145,8 @@ GPU_FN void gpu_prompt_find_source(const gpu_prompt_call &t, int value, int32_t 
     const rope_attention_sequence *s = &t.b->tile.s;
     const gpu_key_source from = gpu_key_source_of(o, s, head);
     gpu_prompt_source source = {(uint32_t)(from.first / 8), (uint32_t)(from.page / 8),
-                               (uint32_t)(from.slot / 8),
-                               gpu_is_cached(o) && gpu_reread(t.p)->cache == ROPE_CACHE_TABLE};
+                                (uint32_t)(from.slot / 8),
+                                gpu_is_cached(o) && gpu_reread(t.p)->cache == ROPE_CACHE_TABLE};
     if (!source.paged)
         source.first += (uint32_t)s->index * source.page; /* a sequence's, or 0 */
     t.b->source[value] = source;
@@ -208,8 +208,9 @@ template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
                    count = end > from ? (unsigned)(end - from) : 0;
 #pragma unroll
     for (int value = 0; value < 2; value++) {
-        const uint4 four = *(const uint4 *)(const void *)(t.b->places[n / GPU_TILE_KEYS % 2][value] +
-                                                          row * (GPU_TILE_KEYS / STEP));
+        const uint4 four =
+            *(const uint4 *)(const void *)(t.b->places[n / GPU_TILE_KEYS % 2][value] +
+                                           row * (GPU_TILE_KEYS / STEP));
         const uint32_t at[4] = {four.x, four.y, four.z, four.w};
         char *to = gpu_prompt_tile<D>(t, n) + value * 2 * GPU_TILE_KEYS * D * 2 +
                    gpu_swizzled<D>(row, chunk);
@@ -225,8 +226,9 @@ template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
 }
 
 /* -infinity for keys of the tile from key n on that a row does not see. */
-GPU_FN void gpu_prompt_mask(const gpu_prompt_call &t, int n,
-                           float s[gpu_row_blocks<GPU_TILE_ROWS>][gpu_key_parts<GPU_TILE_ROWS>][4]) {
+GPU_FN void
+gpu_prompt_mask(const gpu_prompt_call &t, int n,
+                float s[gpu_row_blocks<GPU_TILE_ROWS>][gpu_key_parts<GPU_TILE_ROWS>][4]) {
     enum { ROWS = GPU_TILE_ROWS };
     const int lane = gpu_lane();
     n += gpu_first_key_of(lane);
@@ -254,8 +256,8 @@ template <int DTYPE, int D> GPU_FN bool gpu_prompt_finite(const char *values) {
     uint32_t found = 0;
 #pragma unroll
     for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const uint4 eight = ((const uint4 *)(const void *)values)[gpu_thread() +
-                                                                  e * GPU_ATTENTION_THREADS];
+        const uint4 eight =
+            ((const uint4 *)(const void *)values)[gpu_thread() + e * GPU_ATTENTION_THREADS];
         found |= (eight.x & infinity) + one;
         found |= (eight.y & infinity) + one;
         found |= (eight.z & infinity) + one;
@@ -277,7 +279,7 @@ template <int D> struct gpu_prompt_signs {
  * was taken out of which element: D / 32 words of what is above 0, as many of what is below. */
 GPU_FN char *gpu_prompt_out(const gpu_prompt_call &t, int row) {
     const gpu_prompt_walk w = gpu_prompt_walk_from(t, t.b->head, gpu_reread(t.call)->out_stride,
-                                                 (uint32_t)t.b->tile.first + (uint32_t)row);
+                                                   (uint32_t)t.b->tile.first + (uint32_t)row);
     return w.query < (uint32_t)t.b->tile.s.q_count
                ? (char *)gpu_reread(t.call)->out + 16 * (uint64_t)w.at
                : NULL;
@@ -304,7 +306,7 @@ template <int DTYPE, int D> GPU_FN void gpu_prompt_clean(char *values, gpu_promp
  * of 0, NaN. again: it is not the first. */
 template <int D>
 GPU_FN void gpu_prompt_mark(const gpu_prompt_call &t, int n, const gpu_prompt_signs<D> *signs,
-                           const gpu_tile_weights<GPU_TILE_ROWS> &w, bool again) {
+                            const gpu_tile_weights<GPU_TILE_ROWS> &w, bool again) {
     enum { WORDS = D / 32 };
     const int lane = gpu_lane(), row = gpu_warp_row<GPU_TILE_ROWS>();
 #pragma unroll
@@ -339,7 +341,7 @@ GPU_FN void gpu_prompt_mark(const gpu_prompt_call &t, int n, const gpu_prompt_si
 /* The same of a tile that has some, whose keys a warp has multiplied. */
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_take_out(const gpu_prompt_call &t, int n, char *keys, char *values,
-                               const gpu_tile_weights<GPU_TILE_ROWS> &w) {
+                                const gpu_tile_weights<GPU_TILE_ROWS> &w) {
     gpu_prompt_signs<D> *signs = (gpu_prompt_signs<D> *)(void *)keys;
     static_assert(sizeof *signs <= GPU_TILE_KEYS * D * 2, "in the room of keys");
     if (t.b->special != n + 1)
@@ -395,8 +397,8 @@ GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const 
     enum { ROWS = GPU_TILE_ROWS };
     const float unit = 1.44269504f * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
-    gpu_tile_products_at<DTYPE, D, ROWS, true>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
-                                         keys_at, s);
+    gpu_tile_products_at<DTYPE, D, ROWS, true>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at,
+                                               keys, keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
     gpu_tile_raise<D, ROWS>(unit, s, sums, rows);
@@ -409,14 +411,13 @@ GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const 
 /* All tiles from key n on. */
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_TILE_ROWS> &sums,
-                           gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+                            gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS, KEYS = GPU_TILE_KEYS };
     const int keys_at = gpu_operand_keys<D>(), rows_at = gpu_operand_rows<D>();
 #pragma unroll 1
     for (; n < t.b->all.end; n += KEYS) {
         const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
-        const gpu_prompt_limits limits = t.b->limits[gpu_thread() / GPU_TILE_LANES],
-                               all = t.b->all;
+        const gpu_prompt_limits limits = t.b->limits[gpu_thread() / GPU_TILE_LANES], all = t.b->all;
         const bool seen = n < limits.end && n + KEYS > limits.from,
                    masked = n < limits.whole || n + KEYS > limits.whole_end;
         gpu_copies_wait<0>();
@@ -430,8 +431,8 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
         }
         gpu_tile_weights<ROWS> w;
         if (seen) {
-            gpu_prompt_look<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at),
-                                      gpu_opaque(keys_at), sums, w, rows);
+            gpu_prompt_look<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at), gpu_opaque(keys_at),
+                                      sums, w, rows);
             gpu_prompt_take_out<DTYPE, D>(t, n, keys, values, w);
             gpu_tile_add_at<DTYPE, D, ROWS>(values, gpu_opaque(rows_at), w, rows);
         } else {
@@ -453,7 +454,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
     const rope_attention_call *call = gpu_reread(t.call);
     const rope_attention_sequence *s = &t.b->tile.s;
     const gpu_prompt_walk w = gpu_prompt_walk_from(t, key_head, call->out_stride,
-                                                 (uint32_t)t.b->tile.first + (uint32_t)row);
+                                                   (uint32_t)t.b->tile.first + (uint32_t)row);
     float largest = rope_bits_float(end->x), sum = rope_bits_float(end->y), kept = 1;
     const int64_t head = (int64_t)((uint32_t)key_head * w.group + w.head);
     if (w.query >= (uint32_t)s->q_count) {
@@ -478,7 +479,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
 
 /* Of a thread's rows, sums of all lanes that share them, in the order of gpu_tile_sum(). */
 GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_ROWS> &sums,
-                               uint2 *ends) {
+                                uint2 *ends) {
     const int lane = gpu_lane();
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
@@ -500,7 +501,7 @@ GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE
 /* A thread's rows, divided and rounded, to where the warp's queries were. */
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_stage(const gpu_prompt_call &t, const uint2 *ends,
-                            gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+                             gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
     const int lane = gpu_lane();
 #pragma unroll
@@ -525,7 +526,7 @@ GPU_FN void gpu_prompt_stage(const gpu_prompt_call &t, const uint2 *ends,
 
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_finish(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_ROWS> &sums,
-                             gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+                              gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS, STEP = GPU_TILE_LANES * 8 / D };
     uint2 *ends = (uint2 *)(void *)(t.b->rows + gpu_warp_row<ROWS>());
     gpu_prompt_end_rows(t, sums, ends);
@@ -558,7 +559,7 @@ GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_li
             gpu_copies_wait<0>();
         }
         gpu_prompt_keep(t, n + i * GPU_TILE_KEYS,
-                           gpu_prompt_place(t, source, all, n + i * GPU_TILE_KEYS));
+                        gpu_prompt_place(t, source, all, n + i * GPU_TILE_KEYS));
     }
 }
 
@@ -587,8 +588,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
 }
 
 /* All rows of a block. */
-template <int DTYPE, int D>
-GPU_FN void gpu_prompt_attend(const gpu_prompt_call &t, int32_t head) {
+template <int DTYPE, int D> GPU_FN void gpu_prompt_attend(const gpu_prompt_call &t, int32_t head) {
     enum { ROWS = GPU_TILE_ROWS };
     const int n = gpu_prompt_begin<D>(t, head);
     gpu_tile_sums<ROWS> sums = {};

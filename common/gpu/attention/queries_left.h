@@ -98,8 +98,8 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    gpu_tile_products_at<DTYPE, D, ROWS, false>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()), keys,
-                                         gpu_operand_keys<D>(), s);
+    gpu_tile_products_at<DTYPE, D, ROWS, false>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()),
+                                                keys, gpu_operand_keys<D>(), s);
 }
 
 template <int DTYPE, int DV, int ROWS>

@@ -477,8 +477,7 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
         for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
             for (int h = 0; h < GPU_LANE_ROWS; h++)
-                most[m][h] =
-                    fmaxf(most[m][h], gpu_shuffle_xor(most[m][h], step * GPU_ROW_STEP));
+                most[m][h] = fmaxf(most[m][h], gpu_shuffle_xor(most[m][h], step * GPU_ROW_STEP));
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
