@@ -60,15 +60,14 @@ template <int D> GPU_FN int gpu_operand_rows(int row = 0) {
     return gpu_swizzled<D>(row + lane % 16, lane / 16);
 }
 
-/* As gpu_moved(); FOUR: by four addresses and what is added to them. */
-template <int D, bool FOUR> GPU_FN int gpu_operand_moved(int at, int down, int across) {
-    return FOUR ? (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * D
-                : gpu_moved<D>(at, down, across);
+/* As gpu_moved(), by four addresses and what is added to them: for values, as in products of queries
+ * and keys registers do not hold that. */
+template <int DV> GPU_FN int gpu_values_moved(int at, int down, int across) {
+    return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * DV;
 }
 
-/* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). FOUR: as above; the
- * loop of gpu_attention_tiles has no registers for it. */
-template <int DTYPE, int D, int ROWS, bool FOUR>
+/* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). */
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys, int right,
                                  float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
 #pragma unroll
@@ -81,11 +80,11 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
         uint32_t a[gpu_row_blocks<ROWS>][4];
 #pragma unroll
         for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-            gpu_load_matrices(a[m], queries, gpu_operand_moved<D, FOUR>(left, m, k));
+            gpu_load_matrices(a[m], queries, gpu_moved<D>(left, m, k));
 #pragma unroll
         for (int n = 0; n < gpu_warp_keys<ROWS> / 16; n++) {
             uint32_t b[4];
-            gpu_load_matrices(b, keys, gpu_operand_moved<D, FOUR>(right, n, k));
+            gpu_load_matrices(b, keys, gpu_moved<D>(right, n, k));
 #pragma unroll
             for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
                 gpu_mma<DTYPE>(s[m][2 * n], a[m], b);
@@ -98,7 +97,7 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    gpu_tile_products_at<DTYPE, D, ROWS, false>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()),
+    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()),
                                                 keys, gpu_operand_keys<D>(), s);
 }
 
@@ -110,7 +109,7 @@ GPU_FN void gpu_tile_add_at(const char *values, int right, const gpu_tile_weight
 #pragma unroll
         for (int n = 0; n < DV / 16; n++) {
             uint32_t b[4];
-            gpu_load_transposed(b, values, gpu_operand_moved<DV, true>(right, k, n));
+            gpu_load_transposed(b, values, gpu_values_moved<DV>(right, k, n));
 #pragma unroll
             for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
                 gpu_mma<DTYPE>(rows.out[m][2 * n], w.a[k][m], b);
