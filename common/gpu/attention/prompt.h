@@ -397,8 +397,8 @@ GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const 
     enum { ROWS = GPU_TILE_ROWS };
     const float unit = 1.44269504f * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
-    gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at,
-                                               keys, keys_at, s);
+    gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
+                                         keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
     gpu_tile_raise<D, ROWS>(unit, s, sums, rows);
@@ -610,8 +610,8 @@ GPU_FN bool gpu_prompt_find(const gpu_prompt_call &t, const int32_t *failed, int
     const rope_attention_call *call = gpu_reread(t.call);
     const uint32_t group = gpu_prompt_group(t);
     if (call->rope.position.cu_seqlens || p->cache) {
-        const bool found =
-            gpu_attention_find<0>(p, call, failed, n, group, GPU_TILE_ROWS, &t.b->tile, gpu_thread());
+        const bool found = gpu_attention_find<0>(p, call, failed, n, group, GPU_TILE_ROWS,
+                                                 &t.b->tile, gpu_thread());
         if (gpu_thread() == 0)
             t.b->next = n + gridDim.x;
         __syncthreads();

@@ -60,8 +60,8 @@ template <int D> GPU_FN int gpu_operand_rows(int row = 0) {
     return gpu_swizzled<D>(row + lane % 16, lane / 16);
 }
 
-/* As gpu_moved(), by four addresses and what is added to them: for values, as in products of queries
- * and keys registers do not hold that. */
+/* As gpu_moved(), by four addresses and what is added to them: for values, as in products of
+ * queries and keys registers do not hold that. */
 template <int DV> GPU_FN int gpu_values_moved(int at, int down, int across) {
     return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * DV;
 }
@@ -97,8 +97,8 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()),
-                                                keys, gpu_operand_keys<D>(), s);
+    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()), keys,
+                                         gpu_operand_keys<D>(), s);
 }
 
 template <int DTYPE, int DV, int ROWS>
