@@ -84,6 +84,12 @@ GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
                  : "memory");
 }
 
+/* A word to shared memory. */
+GPU_FN void gpu_copy_word(void *to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(gpu_shared_address(to)), "l"(from)
+                 : "memory");
+}
+
 /* Copies up to here, since the last mark, are one group. */
 GPU_FN void gpu_copies_mark(void) {
     asm volatile("cp.async.commit_group;" ::: "memory");

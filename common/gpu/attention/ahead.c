@@ -33,6 +33,10 @@ int32_t gpu_next_early(gpu_attention_launches *l) {
     return early;
 }
 
+int gpu_attention_starts_all(int64_t x, int64_t y) {
+    return x <= GPU_GENERIC_X_MOST && y <= GPU_GENERIC_Y_MOST;
+}
+
 gpuError_t gpu_attention_start(gpu_attention_launches *l, const void *kernel, int64_t x, int64_t y,
                                size_t shared, void **arguments) {
     const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},

@@ -25,6 +25,9 @@ int32_t gpu_next_early(gpu_attention_launches *launches);
 gpuError_t gpu_attention_start(gpu_attention_launches *launches, const void *kernel, int64_t x,
                                int64_t y, size_t shared, void **arguments);
 
+/* Whether a launch of so many blocks by so many has one for each. */
+int gpu_attention_starts_all(int64_t x, int64_t y);
+
 /* Whether heads can be moved `bytes` at a time, and lie within 2^35 elements of the first. */
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
                    int64_t heads, int64_t bytes, int32_t dtype);

@@ -34,6 +34,9 @@ static gpuError_t allow_shared(gpu_attention_bound *bound) {
                                 gpu_generic_shared(gpu_generic_dim(bound->generic)));
     gpuError_t error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
                                         gpu_tiles_shared(head_dim, v_head_dim));
+    if (error == gpuSuccess && bound->kernels->prompts[bound->tiles])
+        error =
+            gpu_allow_shared(bound->kernels->prompts[bound->tiles], gpu_prompts_shared(head_dim));
     if (error == gpuSuccess && bound->splits)
         error = gpu_allow_shared(bound->kernels->splits[bound->tiles],
                                  gpu_splits_shared(head_dim, v_head_dim));

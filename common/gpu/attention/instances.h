@@ -4,11 +4,21 @@
 
 #include "common/gpu/attention/decode.h"
 #include "common/gpu/attention/generic.h"
+#include "common/gpu/attention/prompt.h"
+
+#if GPU_HAS_TILES && GPU_TILE_AHEAD
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+    { GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>) }
+#else
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+    {}
+#endif
 
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
+        GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
@@ -19,7 +29,7 @@
     }
 #else
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {}, {}, {}, {}
+    {}, {}, {}, {}, {}
 #endif
 
 /* Two vectors of 16-bit elements. */

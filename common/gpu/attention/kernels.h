@@ -39,15 +39,16 @@ enum {
     GPU_COLUMN_LANES = 16
 };
 
-/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side; and
- * whether sequences of few queries are left to the kernel of splits, or, of the generic one, are
- * meant. */
+/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side; whether
+ * sequences of few queries are left to the kernel of splits, or, of the generic one, are meant;
+ * whether each block has one tile at most. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
     GPU_TILE_V = 4,
     GPU_TILE_OUT = 8,
     GPU_TILE_SPLITS = 16,
+    GPU_TILE_ONCE = 32,
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 
@@ -121,6 +122,7 @@ typedef struct gpu_decode_call {
  *   generic: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key head], or
  *     over splits as below; dynamic shared memory as gpu_generic_shared() says
  *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
+ *   prompts: the same, as gpu_prompts_shared() says, of calls that prompt.h has
  *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
  *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
@@ -136,6 +138,7 @@ typedef struct gpu_attention_kernels {
     const void *generic[GPU_GENERIC_DIMS];
     const void *join;
     const void *tiles[GPU_TILE_DIMS];
+    const void *prompts[GPU_TILE_DIMS];
     const void *splits[GPU_TILE_DIMS];
     const void *decode[GPU_TILE_DIMS];
     const void *decode_join[GPU_TILE_DIMS];
@@ -157,6 +160,11 @@ static inline int32_t gpu_generic_shared(int32_t dim) {
 static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
     return 2 * (GPU_TILE_ROWS * head_dim +
                 GPU_TILE_KEYS * ((1 + GPU_TILE_AHEAD) * head_dim + v_head_dim));
+}
+
+/* The same of the kernel of prompts: two tiles of each. */
+static inline int32_t gpu_prompts_shared(int32_t head_dim) {
+    return 2 * head_dim * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 
 /* The same, with as many tiles of values. */

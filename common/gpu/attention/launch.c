@@ -44,6 +44,22 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_cal
                 : 0);
 }
 
+/* Whether it is one of those that prompt.h says. */
+static int is_prompt(const gpu_attention_bound *bound, const rope_attention_call *call,
+                     int32_t fits) {
+    const rope_attention_problem *p = &bound->problem;
+    const rope_operand *q = &call->rope.tensor[0];
+    const int64_t most = INT32_MAX - (1 << 16);
+    return bound->kernels->prompts[bound->tiles] && (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
+           gpu_moves_head(call->out, call->out_stride, call->rope.batch, call->rope.tokens,
+                          q->heads, 16, p->rope.dtype) &&
+           !(p->soft_cap > 0) && p->mask != ROPE_MASK_TREE && !p->ring &&
+           !(p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+             p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR) &&
+           q->heads <= most && call->rope.tokens <= most / (q->heads / call->k.heads) &&
+           rope_attention_capacity(p, call) <= most && (!p->cache || p->page_size <= most);
+}
+
 /* A kernel of all sequences, and bytes of its shared memory. */
 typedef struct attending {
     const void *kernel;
@@ -108,12 +124,18 @@ static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
 static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t group,
                                int32_t fits) {
     const rope_attention_call *call = &l->call;
-    const attending a = attends(l->bound, 0, call->k.heads);
+    attending a = attends(l->bound, 0, call->k.heads);
     const int packed = call->rope.position.cu_seqlens != NULL;
     const int64_t tiles =
         gpu_tiles_of(rope_attention_sequences(call), packed, call->rope.tokens * group, a.rows);
     if (l->bound->tiles == GPU_GENERIC)
         fits &= ~GPU_TILE_SPLITS; /* it has a parts->queries then */
+    else if (tiles <= INT32_MAX / 2 && is_prompt(l->bound, call, fits)) {
+        a.kernel = l->bound->kernels->prompts[l->bound->tiles];
+        a.shared = gpu_prompts_shared(l->bound->problem.head_dim);
+        if (gpu_attention_starts_all(tiles, call->k.heads))
+            fits |= GPU_TILE_ONCE;
+    }
     void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &l->failed, &fits, parts};
     return gpu_attention_start(l, a.kernel, tiles * a.x, a.x > 1 ? 1 : call->k.heads,
                                (size_t)a.shared, arguments);

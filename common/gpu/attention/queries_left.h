@@ -49,12 +49,27 @@ GPU_FN constexpr int gpu_run_place(int r, int h, int i) {
 }
 
 #if GPU_HAS_TILES
+/* Where a lane's row of 16 by 16 elements lies: of keys; of queries from a row on, or of values. */
+template <int D> GPU_FN int gpu_operand_keys(void) {
+    const int lane = gpu_lane();
+    return gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+}
+
+template <int D> GPU_FN int gpu_operand_rows(int row = 0) {
+    const int lane = gpu_lane();
+    return gpu_swizzled<D>(row + lane % 16, lane / 16);
+}
+
+/* As gpu_moved(), by four addresses and what is added to them: for values, as in products of
+ * queries and keys registers do not hold that. */
+template <int DV> GPU_FN int gpu_values_moved(int at, int down, int across) {
+    return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * DV;
+}
+
+/* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). */
 template <int DTYPE, int D, int ROWS>
-GPU_FN void gpu_tile_products(const char *queries, const char *keys,
-                              float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    const int lane = gpu_lane(),
-              left = gpu_swizzled<D>(gpu_warp_row<ROWS>() + lane % 16, lane / 16),
-              right = gpu_swizzled<D>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys, int right,
+                                 float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -79,22 +94,22 @@ GPU_FN void gpu_tile_products(const char *queries, const char *keys,
     }
 }
 
-/* Where a lane's row of values 0..15 by elements 0..15 lies, as the right operand. */
-template <int DV> GPU_FN int gpu_right_values(void) {
-    const int lane = gpu_lane();
-    return gpu_swizzled<DV>(lane % 16, lane / 16);
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_products(const char *queries, const char *keys,
+                              float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
+    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()), keys,
+                                         gpu_operand_keys<D>(), s);
 }
 
 template <int DTYPE, int DV, int ROWS>
-GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
-                         gpu_tile_rows<DV, ROWS> &rows) {
-    const int at = gpu_right_values<DV>();
+GPU_FN void gpu_tile_add_at(const char *values, int right, const gpu_tile_weights<ROWS> &w,
+                            gpu_tile_rows<DV, ROWS> &rows) {
 #pragma unroll
     for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++) {
 #pragma unroll
         for (int n = 0; n < DV / 16; n++) {
             uint32_t b[4];
-            gpu_load_transposed(b, values, gpu_moved<DV>(at, k, n));
+            gpu_load_transposed(b, values, gpu_values_moved<DV>(right, k, n));
 #pragma unroll
             for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
                 gpu_mma<DTYPE>(rows.out[m][2 * n], w.a[k][m], b);
@@ -102,6 +117,12 @@ GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
             }
         }
     }
+}
+
+template <int DTYPE, int DV, int ROWS>
+GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
+                         gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_add_at<DTYPE, DV, ROWS>(values, gpu_operand_rows<DV>(), w, rows);
 }
 
 #endif

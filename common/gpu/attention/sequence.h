@@ -62,10 +62,9 @@ GPU_FN int64_t gpu_rows_of(const rope_attention_problem *p, const rope_attention
 template <int TENSOR>
 GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
                                       const rope_attention_call *call, int64_t n, int64_t each,
-                                      int rows, gpu_attention_tile *tile) {
+                                      int rows, gpu_attention_tile *tile, int thread) {
     extern __shared__ uint4 memory[];
     int64_t *sums = (int64_t *)(void *)memory;
-    const int thread = (int)threadIdx.x;
     const int64_t sequences = rope_attention_sequences(gpu_reread(call));
     int64_t before = 0;
     for (int64_t first = 0; first < sequences && !tile->found; first += GPU_ATTENTION_THREADS) {
@@ -144,11 +143,12 @@ GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
 
 /* Finds tile n of `rows` rows, of a sequence's in the order in which a causal mask has the longest
  * first: queries from the last one, keys from the first; false where there are fewer. Of all
- * threads, which leave a barrier behind; a tile that is not `valid` is to be left out. */
+ * threads, which leave a barrier behind; a tile that is not `valid` is to be left out. thread: of
+ * the block, for kernels that have no register to keep what is computed of it. */
 template <int TENSOR>
 GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_attention_call *call,
                                const int32_t *failed, int64_t n, int64_t each, int rows,
-                               gpu_attention_tile *tile) {
+                               gpu_attention_tile *tile, int thread = (int)threadIdx.x) {
     const rope_position_map *map = TENSOR ? &call->k_position : &call->rope.position;
     __syncthreads(); /* all have read the last one */
     if (threadIdx.x == 0) {
@@ -157,7 +157,7 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     }
     __syncthreads();
     if (map->cu_seqlens)
-        gpu_attention_find_packed<TENSOR>(p, call, n, each, rows, tile);
+        gpu_attention_find_packed<TENSOR>(p, call, n, each, rows, tile, thread);
     else
         gpu_attention_find_padded<TENSOR>(p, call, n, each, rows, tile);
     __syncthreads();

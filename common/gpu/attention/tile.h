@@ -441,38 +441,50 @@ GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
 /* A row's largest logit stands for weights up to 2^this: it need not rise for every larger one. */
 constexpr float GPU_TILE_SLACK = 8;
 
-/* Of a row of a tile, the largest logit of all lanes that share it. */
+/* Of a row of a tile, a lane's largest logit. */
 template <int N> GPU_FN float gpu_tile_most(const float s[N][4], int h) {
-    float most = -INFINITY;
+    float most[N];
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int n = 0; n < N; n++) {
+        const float *x = s[n] + h * GPU_LANE_ELEMENTS;
+        most[n] = fmaxf(x[0], x[1]);
 #pragma unroll
-        for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e += 2)
-            most = fmaxf(most, fmaxf(s[n][e], s[n][e + 1]));
+        for (int e = 2; e < GPU_LANE_ELEMENTS; e += 2)
+            most[n] = fmaxf(most[n], fmaxf(x[e], x[e + 1]));
+    }
 #pragma unroll
-    for (int step = 1; step < GPU_ROW_LANES; step *= 2)
-        most = fmaxf(most, gpu_shuffle_xor(most, step * GPU_ROW_STEP));
-    return most;
+    for (int step = 1; step < N; step *= 2)
+#pragma unroll
+        for (int n = 0; n < N; n += 2 * step)
+            most[n] = fmaxf(most[n], most[n + step]);
+    return most[0];
 }
 
 /* Makes room in rows for larger logits; unit: log2 of e times what a product is multiplied by. */
 template <int DV, int ROWS>
 GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
                            gpu_tile_sums<ROWS> &sums, gpu_tile_rows<DV, ROWS> &rows) {
-    float kept[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
+    float most[gpu_row_blocks<ROWS>][GPU_LANE_ROWS], kept[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
     bool raised = false;
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            most[m][h] = gpu_tile_most<gpu_key_parts<ROWS>>(s[m], h);
+#pragma unroll
+    for (int step = 1; step < GPU_ROW_LANES; step *= 2)
+#pragma unroll
+        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
+#pragma unroll
+            for (int h = 0; h < GPU_LANE_ROWS; h++)
+                most[m][h] = fmaxf(most[m][h], gpu_shuffle_xor(most[m][h], step * GPU_ROW_STEP));
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
+#pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const float most = gpu_tile_most<gpu_key_parts<ROWS>>(s[m], h) * unit,
-                        before = sums.largest[m][h];
+            most[m][h] *= unit;
             kept[m][h] = 1;
-            if (most > before + GPU_TILE_SLACK) {
-                sums.largest[m][h] = most;
-                kept[m][h] = gpu_exp2(before - most);
-                raised = true;
-            }
+            raised |= most[m][h] > sums.largest[m][h] + GPU_TILE_SLACK;
         }
     if (!gpu_any(raised))
         return;
@@ -480,6 +492,11 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const float before = sums.largest[m][h];
+            if (most[m][h] > before + GPU_TILE_SLACK) {
+                sums.largest[m][h] = most[m][h];
+                kept[m][h] = gpu_exp2(before - most[m][h]);
+            }
             sums.sum[m][h] *= kept[m][h];
 #pragma unroll
             for (int n = 0; n < gpu_out_parts<DV>; n++)
@@ -489,12 +506,10 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
         }
 }
 
-/* From products to weights. */
-template <int DV, int ROWS>
-GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_sums<ROWS> sums = held;
-    gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
+/* From products to weights, by largest logits that have room for them. */
+template <int ROWS>
+GPU_FN void gpu_tile_exponents(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                               gpu_tile_sums<ROWS> &sums) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -519,6 +534,15 @@ GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_par
                     part[n] += part[n + step];
             sums.sum[m][h] += part[0];
         }
+}
+
+/* From products to weights. */
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_weigh(float unit, float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &held, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_tile_sums<ROWS> sums = held;
+    gpu_tile_raise<DV, ROWS>(unit, s, sums, rows);
+    gpu_tile_exponents<ROWS>(unit, s, sums);
     held = sums;
 }
 

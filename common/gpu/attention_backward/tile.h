@@ -566,7 +566,7 @@ GPU_FN void gpu_backward_add_tile(const gpu_backward_tile_call<KEYS> &t, int n,
                                   gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const char *other = gpu_backward_other<D>(t, n, 0);
-    const int at = gpu_right_values<D>();
+    const int at = gpu_operand_rows<D>();
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
 #pragma unroll

@@ -194,6 +194,10 @@ static inline void gpu_copy_async(void *to, const void *from, bool there) {
     *(uint4 *)to = there ? *(const uint4 *)from : none;
 }
 
+static inline void gpu_copy_word(void *to, const void *from) {
+    *(uint32_t *)to = *(const uint32_t *)from;
+}
+
 static inline void gpu_copies_mark(void) {}
 template <int> static inline void gpu_copies_wait(void) {}
 
