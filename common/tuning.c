@@ -308,6 +308,10 @@ static rope_status take(const table *t, const char *operation, const rope_shape 
     return status;
 }
 
+static int is_none(const char *variable) {
+    return strcmp(variable, "none") == 0;
+}
+
 rope_status rope_tuning_load(const char *file, const rope_device_info *device,
                              const char *operation, const rope_shape *shape, const int64_t *values,
                              rope_tuning *tuning) {
@@ -316,12 +320,12 @@ rope_status rope_tuning_load(const char *file, const rope_device_info *device,
     char *text = NULL;
     size_t length = 0;
     memset(tuning, 0, sizeof *tuning);
-    if (file && !*file)
-        return ROPE_OK;
     if (!file && named && *named) {
         field = "ROPE_TUNING";
-        file = named;
+        file = is_none(named) ? "" : named;
     }
+    if (file && !*file)
+        return ROPE_OK;
     rope_status status = file ? read_file(field, file, &text, &length) : load_known(device, &t);
     if (status == ROPE_OK && file)
         status = check_table(file, text, length, &t);
@@ -340,6 +344,8 @@ int rope_tuning_is_valid(const char *value) {
     char *text;
     size_t length;
     table t;
+    if (is_none(value))
+        return 1;
     const int is_valid = read_file("ROPE_TUNING", value, &text, &length) == ROPE_OK &&
                          check_table(value, text, length, &t) == ROPE_OK;
     free(text);

@@ -35,9 +35,9 @@ typedef struct rope_tuning {
 
 /*
  * Reads the table of `file`, else of ROPE_TUNING, else the one known of the device or, where it has
- * none, of the one most like it. An empty file name asks for no table. `values` are the problem's.
- * Returns INVALID_VALUE where the table cannot be read or a point of the operation is malformed,
- * whatever problem it is of, or OUT_OF_MEMORY.
+ * none, of the one most like it. An empty file name and a ROPE_TUNING of none ask for no table.
+ * `values` are the problem's. Returns INVALID_VALUE where the table cannot be read or a point of
+ * the operation is malformed, whatever problem it is of, or OUT_OF_MEMORY.
  */
 rope_status rope_tuning_load(const char *file, const rope_device_info *device,
                              const char *operation, const rope_shape *shape, const int64_t *values,

@@ -13,8 +13,8 @@ static const rope_setting own[] = {
     {"ROPE_BACKEND", "backend of plans and devices that name none", "a backend", NULL},
     {"ROPE_PLUGIN_PATH", "where plugins are found before those beside libropekit.so",
      "absolute paths of directories with colons between them", rope_loader_path_is_valid},
-    {"ROPE_TUNING", "table by which calls of attention choose a kernel", "a table of ropekit tune",
-     rope_tuning_is_valid},
+    {"ROPE_TUNING", "table by which calls of attention choose a kernel",
+     "a table of ropekit tune, or none", rope_tuning_is_valid},
     {"ROPE_VERBOSE", "lines of the log", ROPE_LOG_LEVELS, rope_log_level_is_valid},
 };
 enum { OWN_COUNT = sizeof own / sizeof own[0] };

@@ -405,6 +405,9 @@ rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,
     rope_status status = dnn_layout_of(bound->problem, call, gradients, &layout, reason);
     if (status != ROPE_OK)
         return unsupported(status, reason);
+    if (gradients && !layout.shape.alike) /* NaN by cuDNN 9.19, of keys that a query does not see */
+        return unsupported(ROPE_ERROR_UNSUPPORTED,
+                           "a backward by other queries than the keys' own");
     const gpuError_t error = gpu_enter(bound->device, &previous);
     if (error != gpuSuccess)
         return gpu_fail(error, "attending", bound->device);

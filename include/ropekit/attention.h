@@ -82,8 +82,8 @@ typedef struct rope_attention_desc {
 
     const char *tuning; /**< A file of `ropekit tune`, by whose measurements calls choose among
                              kernels where rope.kernel is NULL. NULL: that of ROPE_TUNING, else what
-                             the library knows of the device. "": calls take the first kernel that
-                             accepts. */
+                             the library knows of the device. "", or a ROPE_TUNING of none: calls
+                             take the first kernel that accepts. */
 } rope_attention_desc;
 
 /** Initialiser of a rope_attention_desc: its sizes, and defaults for the rest. */

@@ -225,6 +225,8 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
         const int tabled = wish->in_range && c->base.desc.angle_mode == ROPE_ANGLE_TABLE;
         if (c->q_count[s] > c->k_count[s] && (tabled || random_chance(r, 80)))
             c->q_count[s] = c->k_count[s];
+        if (c->alike)
+            c->k_count[s] = c->q_count[s] = s ? c->q_count[0] : c->q_count[s];
     }
 }
 
@@ -262,7 +264,7 @@ static void choose_queries(test_random *r, attention_case *c, int packed) {
     }
     a->batch = c->parts;
     a->tokens = largest(c->q_count, c->parts);
-    if (are_equal(c->q_count, c->parts) && random_chance(r, 70))
+    if (c->alike || (are_equal(c->q_count, c->parts) && random_chance(r, 70)))
         return;
     a->tokens += random_chance(r, 50) ? 0 : random_between(r, 1, 3);
     c->args.q_lengths = reserve(c, c->parts + 1, index_size(c));
@@ -287,7 +289,11 @@ static void choose_keys(test_random *r, attention_case *c, int packed) {
         n = c->desc.ring && n > c->desc.ring ? c->desc.ring : n;
         kept = n > kept ? n : kept;
     }
-    if (packed && !c->desc.cache) {
+    if (packed && c->alike) {
+        c->args.k_tokens = c->base.args.tokens;
+        c->args.k_cu_seqlens = c->base.args.cu_seqlens;
+        memcpy(c->k_boundary, c->base.boundary, (size_t)(c->parts + 1) * sizeof *c->k_boundary);
+    } else if (packed && !c->desc.cache) {
         c->args.k_tokens = packed_tokens(r, c, c->k_count, c->k_boundary);
         c->args.k_tokens += c->args.k_tokens == 0;
         c->args.k_cu_seqlens = reserve(c, c->parts + 1, index_size(c));
@@ -296,7 +302,7 @@ static void choose_keys(test_random *r, attention_case *c, int packed) {
         c->args.k_lengths = reserve(c, c->parts + 1, index_size(c));
     } else {
         c->args.k_tokens = kept ? kept : 1;
-        if (are_equal(c->k_count, c->parts) && kept && random_chance(r, 60))
+        if (c->alike || (are_equal(c->k_count, c->parts) && kept && random_chance(r, 60)))
             return;
         c->args.k_tokens += random_chance(r, 50) ? 0 : random_between(r, 1, 3);
         c->args.k_lengths = reserve(c, c->parts + 1, index_size(c));
@@ -647,6 +653,7 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     choose_desc(r, c);
     if (wish->provided)
         choose_provided(c, wish->gradients != NULL);
+    c->alike = wish->provided && wish->gradients && random_chance(r, 90);
     if (wish->gradients)
         choose_differentiable(c);
     choose_counts(r, c, wish);

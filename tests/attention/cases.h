@@ -17,6 +17,7 @@ typedef struct attention_case {
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
     int32_t decode;   /* one query a sequence, in tensors and a cache that lie as most do */
     int32_t provided; /* what providers have, as wished */
+    int32_t alike;    /* queries are the keys' own, of sequences of one length */
 } attention_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */

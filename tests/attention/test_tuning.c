@@ -231,7 +231,10 @@ TEST(tuning, the_environment_names_a_table) {
     setenv("ROPE_TUNING", "/no/such/table", 1);
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
     CHECK(strstr(rope_last_error(), "/no/such/table"), "the text is %s", rope_last_error());
-    unsetenv("ROPE_TUNING");
+    setenv("ROPE_TUNING", "none", 1);
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    CHECK(strchr(rope_plan_kernel(plan), ',') == NULL, "%s", rope_plan_kernel(plan));
+    rope_plan_destroy(plan);
 }
 
 /* A kernel that there is not is passed over, and the report says so. */
