@@ -198,16 +198,27 @@ static rope_status workspace_of(const rope_plan *plan, const rope_bound_kernel *
     return c && c->workspace ? c->workspace(plan->problem, kernel->kernel, bounds, bytes) : ROPE_OK;
 }
 
+/* A table may ask for so much more memory than the first kernel: cuDNN's deterministic backward has
+ * 2 bytes for each pair of a query and a key. */
+static size_t most_of_a_table(size_t first) {
+    const size_t more = (size_t)64 << 20;
+    return first > (SIZE_MAX - more) / 2 ? SIZE_MAX : 2 * first + more;
+}
+
 rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes) {
     if (!plan || !bytes)
         return rope_fail_null(plan ? "bytes" : "plan");
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
+    const size_t most = status == ROPE_OK ? most_of_a_table(*bytes) : 0;
     for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
         const rope_bound_kernel *kernel = &plan->tuning->kernels[i];
         size_t one;
         if (workspace_of(plan, kernel, bounds, &one) != ROPE_OK)
             rope_log(ROPE_LOG_CANDIDATE, "%s has no calls of these bounds: %s", kernel->name,
                      rope_last_error());
+        else if (one > most)
+            rope_log(ROPE_LOG_CANDIDATE, "%s has no calls of these bounds: %zu bytes of workspace",
+                     kernel->name, one);
         else if (one > *bytes)
             *bytes = one;
     }

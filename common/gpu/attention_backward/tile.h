@@ -694,7 +694,6 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backw
                                 const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
     gpu_backward_block<KEYS> *b = t.b;
     enum { STRIDE = GPU_BACKWARD_STRIDE(D), OWN = GPU_BACKWARD_OWN };
-    const rope_attention_backward_call *c = gpu_reread(t.of.call);
     const rope_attention_problem *p = gpu_reread(t.of.p);
     const int n = gpu_thread();
     float *x = (float *)(void *)t.memory;
