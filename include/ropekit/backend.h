@@ -499,7 +499,8 @@ typedef struct rope_shape_entry {
 ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
                                  rope_shape_entry *entries);
 /** Bytes of workspace that calls within bounds need, by any of the plan's kernels; a table's that
- * has none for these bounds leaves its calls to the first.
+ * has none for these bounds, or needs more than twice the first's and 64 MiB, leaves its calls to
+ * the first.
  * @return ROPE_OK, NULL_POINTER or what the first kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */

@@ -81,12 +81,7 @@ def build(
     config = model_class.config_class(**fields, attn_implementation=attention)
     torch.manual_seed(0)
     model = model_class._from_config(config, dtype=torch.float32)
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                scale = 1.5 * weight.shape[-1] ** -0.5
-                weight.copy_(scale * torch.randn(weight.shape, generator=generator))
+    models.widen(model)
     model = model.to(device, dtype).eval()
     if model.can_generate():
         model.generation_config.eos_token_id = None

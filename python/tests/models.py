@@ -173,3 +173,13 @@ def inputs(name: str, device: str = "cpu", length: int = 24) -> dict[str, torch.
         made["image_grid_thw"] = torch.tensor([[1, 4, 4]] * 2)
         made["mm_token_type_ids"] = (ids == 90).int()
     return {key: value.to(device) for key, value in made.items()}
+
+
+def widen(model: Any) -> None:
+    """Weights so large that attention tells."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                scale = 1.5 * weight.shape[-1] ** -0.5
+                weight.copy_(scale * torch.randn(weight.shape, generator=generator))

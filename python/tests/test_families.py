@@ -11,7 +11,7 @@ import families
 import pytest
 import ropekit.transformers
 import torch
-from models import IS_PINNED
+from models import IS_PINNED, widen
 
 ROWS = families.TABLE.read_text(encoding="utf-8").splitlines()
 BY_NAME = {row.split("\t")[0]: row for row in ROWS[1:]}
@@ -57,16 +57,6 @@ def visible(model: Any) -> torch.Tensor:
             return found[mask]
         whole: torch.Tensor = model(input_ids=ids, attention_mask=torch.ones_like(ids))[0]
         return whole
-
-
-def widen(model: Any) -> None:
-    """Weights so large that attention tells."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                scale = 1.5 * weight.shape[-1] ** -0.5
-                weight.copy_(scale * torch.randn(weight.shape, generator=generator))
 
 
 @pytest.mark.parametrize("family", [name for name in MODULES if name in BY_NAME])

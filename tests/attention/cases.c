@@ -154,7 +154,7 @@ static void choose_provided(attention_case *c, int gradients) {
         rope->table_dtype = 0;
         d->sink_dtype = d->sink_dtype ? ROPE_F32 : 0;
     }
-    if (gradients)
+    if (gradients || c->decode) /* one query with a sink is not cuDNN's */
         d->sink_dtype = 0;
     if (rope->angle_mode == ROPE_ANGLE_TABLE)
         rope->out_of_range = ROPE_OUT_OF_RANGE_CLAMP;

@@ -146,7 +146,7 @@ static void check_values(const expectation *e, const unsigned char *result) {
     const backward_case *p = &e->plain;
     const int32_t dtype = e->c->forward.desc.rope.dtype;
     const rope_args *rope = &p->forward.args.rope;
-    const int shared = e->c->forward.provided && rope->q.heads > rope->k.heads;
+    const int shared = device_is_provider() && rope->q.heads > rope->k.heads;
     for (int32_t g = 0; g < GRADIENTS; g++) {
         const int by_heads = shared && g != GRADIENT_Q;
         statistic sum = {0};
@@ -362,7 +362,7 @@ TEST(attention_backward, provided) {
         forget(&e);
         backward_free(&c);
     }
-    CHECK(calls_declined <= calls / 4, "%lld of %lld calls were declined; %s",
+    CHECK(calls_declined <= calls / 5, "%lld of %lld calls were declined; %s",
           (long long)calls_declined, (long long)calls, reason);
 }
 

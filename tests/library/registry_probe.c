@@ -232,6 +232,8 @@ static int attend(rope_device *device, const char *names) {
                           .args = &args,
                           .args_count = 1};
     status = rope_attention_workspace(plan, &bounds, &args.workspace_bytes);
+    if (status == ROPE_OK && args.workspace_bytes > 0) /* the first kernel has none */
+        status = ROPE_ERROR_OVERFLOW;
     if (status == ROPE_OK)
         status = rope_attention(plan, &args);
     if (status == ROPE_OK)

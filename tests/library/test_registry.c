@@ -282,14 +282,17 @@ static const char *table_of(const char *kernel) {
     return variable;
 }
 
-/* A call that a table's kernel does not take, or that it has no workspace for, is left to the
- * first; why one cannot be bound is told. */
+/* A call that a table's kernel does not take, or that it has no or too much workspace for, is left
+ * to the first; why one cannot be bound is told. */
 TEST(registry, kernels_of_a_table_that_fail) {
     const char *variable = table_of("attention:picky");
     PROBE(0, "attend", "attention", "attention:first,attention:picky 1", "", PLUGINS, variable);
     unlink(strchr(variable, '/'));
     variable = table_of("attention:greedy");
     PROBE(0, "attend", "attention", "attention:first,attention:greedy 1", "", PLUGINS, variable);
+    unlink(strchr(variable, '/'));
+    variable = table_of("attention:hungry");
+    PROBE(0, "attend", "attention", "attention:first,attention:hungry 1", "", PLUGINS, variable);
     unlink(strchr(variable, '/'));
     variable = table_of("attention:broken");
     PROBE(1, "attend", "attention", "ROPE_ERROR_OUT_OF_MEMORY: attention:broken: no memory for it",

@@ -243,7 +243,7 @@ static rope_status gather_run(const void *problem, const void *kernel, const voi
 }
 
 #ifdef PLUGIN_ATTENTION
-/* Attention's first kernel, two that take no call, and one that cannot be bound. */
+/* Attention's first kernel, three that take no call, and one that cannot be bound. */
 static rope_status first_run(const void *problem, const void *kernel, const void *call,
                              void *workspace, void *stream) {
     (void)problem, (void)kernel, (void)workspace, (void)stream;
@@ -272,6 +272,14 @@ static rope_status greedy_run(const void *problem, const void *kernel, const voi
                       "greedy's workspace is too small");
 }
 
+/* It has bounds, but far more than the first. */
+static rope_status hungry_workspace(const void *problem, const void *kernel, const void *bounds,
+                                    size_t *bytes) {
+    (void)problem, (void)kernel, (void)bounds;
+    *bytes = (size_t)1 << 30;
+    return ROPE_OK;
+}
+
 static rope_status broken_bind(const rope_candidate *self, const void *problem, int32_t device,
                                void **kernel, char *reason) {
     (void)self, (void)problem, (void)device, (void)kernel;
@@ -291,6 +299,7 @@ static const rope_candidate candidates[] = {
     ATTENTION("first", first_run, NULL, NULL),
     ATTENTION("picky", picky_run, NULL, NULL),
     ATTENTION("greedy", greedy_run, NULL, greedy_workspace),
+    ATTENTION("hungry", picky_run, NULL, hungry_workspace),
     ATTENTION("broken", first_run, broken_bind, NULL),
 #endif
     {.operation = "rope",
