@@ -54,6 +54,11 @@ class AttentionBackwardCase(AttentionCase):
         """q, k and v of each set, of which autograd takes gradients."""
         return [[x.detach().requires_grad_() for x in self.tensors(slot)] for slot in range(self.sets)]
 
+    def turned_back(self, found):
+        out, *gradients = found
+        *turned, dv = (x.detach().reshape(view[1]) for x, view in zip(gradients, self.target_views[1:], strict=True))
+        return out, *(self.turned_tokens(x, -1) for x in turned), dv
+
     def turned(self, x, first):
         """x [token, ..., dim] rotated in fp64."""
         return self.angles(x.flatten(1, -2), first).view_as(x)

@@ -11,6 +11,7 @@ from ropekit_bench.slab_case import SlabCase
 KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward"}
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
 ALLOWED, ALLOWED_MOST = 2, 0.25
+TOKENS_MOST = 4096  # that are rotated in fp64 at once
 
 
 def attention_refusal(s):
@@ -86,6 +87,30 @@ class AttentionCase(SlabCase):
     def sequences(self, slot):
         """q, k and v of each group of sequences that are alike, [sequence, token, head, dim]."""
         return self.split(*self.tensors(slot))
+
+    @cached_property
+    def rotated_data(self):
+        """q and, where keys are tensors, k of every set, rotated in fp64 and rounded."""
+        return [self.turned_tokens(x, 1) for x in self.drawn[: 1 if self.cached else 2]]
+
+    def rotated_tensors(self):
+        """q, k and v of each set as they are without a rotation: q and k are memory of their own."""
+        found = [self.tensors(slot) for slot in range(self.sets)]
+        count = len(self.rotated_data)
+        return [[*(x.clone() for x in self.rotated_data), *tensors[count:]] for tensors in found]
+
+    def turned_tokens(self, x, direction):
+        """x [token, head, dim] by the angles of its tokens' positions, or back by -1."""
+        frequencies = direction * self.frequencies().to(x.device)
+        parts = []
+        for rows, at in zip(x.split(TOKENS_MOST), self.positions[0].split(TOKENS_MOST), strict=True):
+            angles = at[:, None, None].double() * frequencies
+            parts.append(rotate(rows.double(), angles, self.interleaved, self.interleaved).to(x.dtype))
+        return torch.cat(parts)
+
+    def turned_back(self, found):
+        """What a run on rotated tensors is checked by."""
+        return found
 
     def split(self, q, k, v):
         if "cu_seqlens" in self.shape:

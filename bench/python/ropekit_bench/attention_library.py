@@ -1,14 +1,14 @@
 """rope_attention through ctypes. Structures are those of <ropekit/attention.h>."""
 
 import ctypes
-from ctypes import POINTER, Structure, byref, c_double, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int32, c_int64, c_size_t, c_void_p
 
 import torch
 
 from ropekit_bench.append_library import Cache
-from ropekit_bench.library import Args, Desc, Plan, Tensor, describe, several
+from ropekit_bench.library import DTYPES, Args, Desc, Plan, Tensor, describe, several
 
-TABLE, QK, Q, ALIGNMENT = 2, 1, 2, 256
+TABLE, QK, Q, NONE, ALIGNMENT = 2, 1, 2, 3, 256
 
 
 class Store(Structure):
@@ -25,6 +25,7 @@ class AttentionDesc(Structure):
         *several(c_int32, "cache", "table_dtype"),
         *several(c_int64, "page_size", "ring"),
         *several(Store, "k", "v"),
+        ("tuning", c_char_p),
     )
 
 
@@ -74,10 +75,21 @@ class BackwardArgs(Structure):
     )
 
 
+def describe_heads(shape):
+    """The descriptor of a case's shape where nothing rotates."""
+    dtype, head_dim = DTYPES[shape["dtype"]], shape["head_dim"]
+    return Desc(struct_size=ctypes.sizeof(Desc), dtype=dtype, head_dim=head_dim)
+
+
 class AttentionPlan(Plan):
-    """A plan of attention for the shape of a case."""
+    """A plan of attention for the shape of a case: as the library chooses, or by a backend's first kernel;
+    also of rotated inputs."""
 
     operation, arguments = "rope_attention", AttentionArgs
+
+    def __init__(self, library, shape, backend=None, rotates=True):
+        self.backend, self.rotates = backend, rotates
+        super().__init__(library, shape)
 
     def create(self, shape):
         a, c = shape["attention"], self.library.c
@@ -86,11 +98,19 @@ class AttentionPlan(Plan):
         self.bytes_of.argtypes = [c_void_p, POINTER(Bounds), POINTER(c_size_t)]
         self.apply = getattr(c, self.operation)
         self.apply.argtypes = [c_void_p, POINTER(self.arguments)]
-        desc = AttentionDesc(struct_size=ctypes.sizeof(AttentionDesc), rope=describe(shape))
-        desc.rotation, desc.window = {"qk": QK, "q": Q}[a["rotate"]], a.get("window", 0)
+        rope = describe(shape) if self.rotates else describe_heads(shape)
+        desc = AttentionDesc(struct_size=ctypes.sizeof(AttentionDesc), rope=rope)
+        desc.rotation = {"qk": QK, "q": Q}[a["rotate"]] if self.rotates else NONE
+        desc.window = a.get("window", 0)
+        if self.backend:
+            desc.rope.backend, desc.tuning = self.backend.encode(), b""
         if "kv_cache" in a:
             desc.cache, desc.page_size = TABLE, a["page_size"]
         self.library.succeed(create(byref(desc), byref(self.handle)))
+
+    def kernel_of(self, args):
+        """What a call takes."""
+        return self.library.c.rope_plan_kernel_of(self.handle, byref(args)).decode()
 
     def workspace(self, case):
         """Memory for one call at a time, and its bytes."""
@@ -131,9 +151,9 @@ def rope_arguments(case, stream):
     )
 
 
-def arguments(case, slot, workspace, stream):
-    """Of a call on a set of a case."""
-    q, k, v = case.tensors(slot)
+def arguments(case, slot, workspace, stream, tensors=None):
+    """Of a call on a set of a case, or on other tensors for its q, k and v."""
+    q, k, v = tensors or case.tensors(slot)
     memory, nbytes = workspace
     rope = rope_arguments(case, stream)
     rope.q = rotated(q)
@@ -155,9 +175,11 @@ def arguments(case, slot, workspace, stream):
     return args
 
 
-def saving(args, lse, q, k):
-    """The arguments of a forward that saves what its backward reads."""
-    args.lse, args.rope.q.out, args.rope.k.out = lse.data_ptr(), q.data_ptr(), k.data_ptr()
+def saving(args, lse, *rotated):
+    """The arguments of a forward that saves what its backward reads: lse and, where it rotates, q and k."""
+    args.lse = lse.data_ptr()
+    for tensor, saved in zip((args.rope.q, args.rope.k), rotated, strict=False):
+        tensor.out = saved.data_ptr()
     return args
 
 

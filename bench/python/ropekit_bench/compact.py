@@ -8,6 +8,7 @@ COLUMNS = (
     *("eager", "eager_ratio", "eager_low", "eager_high", "host"),
     *("replay", "replay_ratio", "replay_low", "replay_high", "ratio_low", "ratio_high"),
     *("floor_host", "speedup"),
+    *("tax", "beside", "beside_low", "beside_high"),
 )
 # What all implementations of a case have in common.
 CASE, MEASURED = ("suite", "label", "cache", "case", "shape"), ("bytes", "flops", "sets", "rounds")
@@ -50,8 +51,11 @@ def row(record, kernels, compared):
         found |= {f"ratio_{end}": rounded(record["replay"]["ratio"][end]) for end in ("low", "high")}
     if "host_seconds" in record["floor"]:
         found["floor_host"] = ns(record["floor"]["host_seconds"])
-    if "speedup" in record:
-        found["speedup"] = rounded(record["speedup"]["median"])
+    for name in ("speedup", "tax"):
+        if name in record:
+            found[name] = rounded(record[name]["median"])
+    for name, value in record.get("beside_ropekit", {}).items():
+        found["beside" if name == "median" else f"beside_{name}"] = rounded(value)
     values = [found.get(column) for column in COLUMNS]
     while values[-1] is None:
         values.pop()
@@ -89,8 +93,12 @@ def measurement(case, values, kernels):
         record["replay"] = timing(known, "replay", nbytes)
     if "floor_host" in known:
         record["floor"]["host_seconds"] = known["floor_host"] / 1e9
-    if "speedup" in known:
-        record["speedup"] = {"median": known["speedup"]}
+    for name in ("speedup", "tax"):
+        if name in known:
+            record[name] = {"median": known[name]}
+    if "beside" in known:
+        ends = {end: known[f"beside_{end}"] for end in ("low", "high") if f"beside_{end}" in known}
+        record["beside_ropekit"] = {"median": known["beside"], **ends}
     return record
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import statistics
 import time
 
 import torch
@@ -11,6 +12,7 @@ from ropekit_bench.case import Declined
 from ropekit_bench.clock import LOOK_SECONDS, REPLAY_RUNS_MOST, REPLAY_SECONDS, RUNS_MOST, summarize
 from ropekit_bench.library import RopeError
 from ropekit_bench.operations import make_case
+from ropekit_bench.report.model import CALL, ROTATED, is_peer
 
 # After so long a case of attention ends, once it has the least rounds.
 CASE_SECONDS, ROUNDS_LEAST, LONG_SECONDS = 60.0, 5, 0.1
@@ -23,6 +25,31 @@ def refused(listed, peer, reason):
 def speed(samples, nbytes):
     seconds = summarize(samples)
     return {"seconds": seconds, "gb_per_second": 1e-9 * nbytes / seconds["median"]}
+
+
+def paired(samples, others):
+    """Ratios of samples of the same round: their median and, of 6 or more, the 95 % confidence interval of it
+    that order statistics give, whatever the distribution."""
+    ratios = sorted(a / b for a, b in zip(samples, others, strict=True))
+    n, rank = len(ratios), 0
+    while sum(math.comb(n, i) for i in range(rank + 1)) <= 0.025 * 2**n:
+        rank += 1
+    ends = {"low": ratios[rank - 1], "high": ratios[n - rank]} if rank else {}
+    return {"median": statistics.median(ratios), **ends}
+
+
+def beside_ours(records, subjects):
+    """Adds what is compared round by round: attention's time over that on rotated inputs, a peer's over ours."""
+    timed = {s.peer.name: s.samples["replay"] or s.samples["eager"] for s in subjects}
+    for record in records:
+        name = record["implementation"]
+        if name + ROTATED in timed:
+            record["tax"] = summarize(
+                [a / b for a, b in zip(timed[name], timed[name + ROTATED], strict=True)]
+            )
+        if is_peer(name) and CALL in timed:
+            record["beside_ropekit"] = paired(timed[name], timed[CALL])
+    return records
 
 
 class DeviceLost(Exception):
@@ -39,7 +66,7 @@ class Subject:
     def __init__(self, peer, case, clock, replays):
         self.peer, self.clock, self.kept = peer, clock, {}
         self.run = peer.prepare(case)
-        self.checked = case.check(self.run)
+        self.checked = self.check(case, self.run)
         self.kernel, self.table_bytes = peer.adapter.kernel, peer.adapter.table_bytes
         self.sets, self.samples = case.sets, {"eager": [], "host": [], "replay": []}
         self.calibrate()
@@ -52,6 +79,9 @@ class Subject:
         self.is_long = seconds > LONG_SECONDS
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
 
+    def check(self, case, run):
+        return case.check((lambda slot: case.turned_back(run(slot))) if self.peer.is_rotated else run)
+
     def capture(self, case, runs):
         """A graph of as many runs as every implementation has: each replay waits as long before it begins. It
         visits every set, so that it finds none of its own in the cache."""
@@ -61,20 +91,25 @@ class Subject:
             once()
             return results[slot]
 
-        case.check(replayed)  # a graph has only what was launched on the stream that it captures
-        slots = [i % self.sets for i in range(max(runs, self.sets))]
+        self.check(case, replayed)  # a graph has only what was launched on the stream that it captures
+        slots = [i % self.sets for i in range(1 if self.is_long else max(runs, self.sets))]
         self.replay, self.results = self.clock.capture(self.run, slots)
         self.replays = len(slots)
 
     def look(self, cursor):
+        # Of a long run a graph says the same: calls have the least rounds.
+        if not (self.is_long and self.clock.replays and len(self.samples["eager"]) >= ROUNDS_LEAST):
+            self.look_at_calls(cursor)
+        if self.clock.replays:
+            self.samples["replay"].append(self.replay())
+
+    def look_at_calls(self, cursor):
         # What ran before left a cache of its own behind: the first does not count. A long run finds its own.
         for _ in range(1 if self.is_long else 2):
             slots = [next(cursor) for _ in range(self.runs)]
             seconds, host = self.clock.look(self.run, slots, self.kept)
         self.samples["eager"].append(seconds)
         self.samples["host"].append(host)
-        if self.clock.replays:
-            self.samples["replay"].append(self.replay())
 
 
 class Floor:
@@ -122,8 +157,9 @@ class Floor:
 class Comparison:
     """What all cases share. Peers decline cases; `record` gets a record for each of both."""
 
-    def __init__(self, tool, peers, seed, rounds):
-        self.tool, self.peers, self.seed, self.rounds = tool, peers, seed, rounds
+    def __init__(self, tool, peers, seed, rounds, in_time=True):
+        """in_time: a case of attention may have fewer rounds."""
+        self.tool, self.peers, self.seed, self.rounds, self.in_time = tool, peers, seed, rounds, in_time
         device = tool.header["device"]
         self.torch_device = torch.device("cpu" if tool.backend == "cpu" else f"cuda:{device['index']}")
         self.device = tool.library.device(tool.backend, device["index"])
@@ -167,12 +203,13 @@ class Comparison:
         cursor = itertools.cycle(range(case.sets))
         end = time.perf_counter() + CASE_SECONDS
         for turn in range(self.rounds):
-            if case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
+            if self.in_time and case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
                 break
             first = turn % max(len(subjects), 1)
             control, before = floor.look(), floor.look()
             controls.append(control / before)
-            for subject in subjects[first:] + subjects[:first]:  # nobody is always first
+            order = subjects[first:] + subjects[:first]  # nobody is always first
+            for subject in order[:: -1 if turn % 2 else 1]:  # nor of two the same one
                 try:
                     subject.look(cursor)
                 except Exception as error:
@@ -182,13 +219,14 @@ class Comparison:
                 after = floor.look()
                 floors.setdefault(subject, []).append((before, after))
                 before = after
-        return [self.record(listed, case, s, floor, floors[s], controls) for s in subjects] + declined
+        records = [self.record(listed, case, s, floor, floors[s], controls) for s in subjects]
+        return beside_ours(records, subjects) + declined
 
     def record(self, listed, case, subject, floor, pairs, controls):
         nbytes = 2 * case.floor_bytes
 
         def timing(samples):
-            ratios = [copy / s for copy, s in zip(copies, samples, strict=True)]
+            ratios = [copy / s for copy, s in zip(copies, samples, strict=False)]  # calls may have fewer rounds
             return {**speed(samples, nbytes), "ratio": summarize(ratios)}
 
         samples, copies = subject.samples, [(a + b) / 2 for a, b in pairs]

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sys
 
@@ -11,8 +12,8 @@ from ropekit_bench import angles, results
 from ropekit_bench.case import tensor_bytes
 from ropekit_bench.compact import case_key
 from ropekit_bench.operations import case_refusal
-from ropekit_bench.peers import PEERS, Absent, Peer
-from ropekit_bench.report.model import Machine, counted
+from ropekit_bench.peers import PARTS, PEERS, Absent, Peer
+from ropekit_bench.report.model import CALL, OURS, ROTATED, Machine, counted
 from ropekit_bench.report.tables import size, suite_markdown
 from ropekit_bench.tool import Tool, ToolError
 
@@ -37,6 +38,13 @@ def at_least_one(text):
     return number
 
 
+def pattern(text):
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}; allowed is a regular expression") from error
+
+
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="ropekit-peers", description=__doc__)
     parser.add_argument("--suite", default="all", help="a suite of `ropekit bench`, or all")
@@ -44,7 +52,17 @@ def parse(arguments):
     parser.add_argument("--resume", action="store_true", help="keep what --output holds, measure the rest")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and sizes, nothing compiled")
     parser.add_argument(
-        "--rounds", type=at_least_one, help=f"rounds of a measurement [{ROUNDS}, quick {QUICK_ROUNDS}]"
+        "--rounds",
+        type=at_least_one,
+        help=f"rounds of a measurement, however long [{ROUNDS}, quick {QUICK_ROUNDS}; of attention as time allows]",
+    )
+    parser.add_argument(
+        "--cases", type=pattern, help="regular expression found in the label or options of a case"
+    )
+    parser.add_argument(
+        "--tax",
+        action="store_true",
+        help="attention: also backends of ropekit each by itself, and what attends alone on rotated inputs",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the data [1]")
     parser.add_argument("--threads", type=int, default=0, help="threads on the CPU")
@@ -57,14 +75,20 @@ def parse(arguments):
     return parser.parse_args(arguments)
 
 
-def find_peers(tool, only, quick=False):
+def is_wanted(name, only):
+    """Whether --only leaves an implementation in; parts are of what it names, or ropekit's own."""
+    whole = name.removesuffix(ROTATED) if name in PARTS else name
+    return not only or whole in (*only, CALL) or (name in PARTS and whole in OURS)
+
+
+def find_peers(tool, only, quick=False, parts=False):
     """Peers that can run, and a line for each that was looked for."""
     peers, lines = [], []
     unknown = [name for name in only or () if name not in PEERS]
     if unknown:
         raise ToolError(f"--only is {unknown[0]!r}; allowed is any of {', '.join(PEERS)}")
-    for name in PEERS:
-        if only and name not in (*only, "ropekit"):
+    for name in [*PEERS, *(PARTS if parts else ())]:
+        if not is_wanted(name, only):
             continue
         try:
             peer = Peer(name, tool)
@@ -86,13 +110,14 @@ def begin(options, tool, lines):
         "seed": options.seed,
         "rounds": options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
         "suites": {},
+        **({"cases": options.cases.pattern} if options.cases else {}),
         "implementations": lines,
         "records": [],
     }
     if options.resume and os.path.exists(options.output):
         old = results.read(options.output)
-        for member in ("command", "seed", "quick", "rounds", "build", "implementations"):
-            if old.get(member) != document[member]:
+        for member in ("command", "seed", "quick", "rounds", "cases", "build", "implementations"):
+            if old.get(member) != document.get(member):
                 raise results.ResultsError(f"--resume: {member} of {options.output} is not this run's")
         for part, member in RESUMED:
             was = old[part].get(member)
@@ -140,6 +165,10 @@ def cases(options, tool, document):
         return []
     listed = tool.list(options.suite, options.quick)["records"]
     listed = [c for c in listed if not of_tool_alone(c["shape"])]
+    if options.cases:
+        listed = [c for c in listed if options.cases.search(f"{c['label']} {c['case']}")]
+        if not listed:
+            raise ToolError(f"--cases is {options.cases.pattern!r}; allowed is what finds a case of --suite")
     if options.quick and tool.backend == "cpu":
         listed = without_large(listed)
     left = [c for c in listed if case_key(c) not in done]
@@ -196,7 +225,7 @@ def measure(options, tool, peers, document):
     from ropekit_bench.compiled import fill_cache
 
     torch.set_num_threads(tool.threads)
-    comparison = Comparison(tool, peers, options.seed, document["rounds"])
+    comparison = Comparison(tool, peers, options.seed, document["rounds"], in_time=not options.rounds)
     fill_cache(peers, listed, comparison.torch_device, tool.threads)
     with progress(sum(weight(tool, c) for c in listed) + len(left)) as bar:
         for index, case in enumerate(listed):
@@ -229,7 +258,8 @@ def main(arguments=None):
     options = parse(arguments)
     try:
         tool = Tool(options.tool, options.library, options.threads, options.backend)
-        peers, lines = find_peers(tool, options.only and options.only.split(","), options.quick)
+        only = options.only and options.only.split(",")
+        peers, lines = find_peers(tool, only, options.quick, options.tax)
         document = begin(options, tool, lines)
         ended = False
         try:

@@ -99,6 +99,8 @@ class Library:
         self.c.rope_last_error.restype = c_char_p
         self.c.rope_plan_kernel.restype = c_char_p
         self.c.rope_device_kernel.restype = c_char_p
+        self.c.rope_plan_kernel_of.restype = c_char_p
+        self.c.rope_plan_kernel_of.argtypes = [c_void_p, c_void_p]
         for function in ("rope_plan_kernel", "rope_plan_destroy", "rope_device_close"):
             getattr(self.c, function).argtypes = [c_void_p]
         self.c.rope_device_kernel.argtypes = [c_void_p, c_char_p, c_int32]

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 
 from ropekit_bench.case import Declined
+from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, ROTATED
 
 # name: module, published package (None: its own version), backends
 PEERS = {
@@ -32,6 +33,17 @@ PEERS = {
     "ONNX Runtime": ("onnx_runtime", "onnxruntime", ("cpu",)),
     "llama.cpp": ("llama_cpp", "llama-cpp-python", ("cpu",)),
 }
+# What --tax adds: backends of ropekit each by itself, and the attention of implementations on rotated inputs.
+PARTS = {
+    BY_CUDA: ("capi", None, ("cuda",)),
+    BY_CUDNN: ("capi", None, ("cuda",)),
+    ALONE: ("capi", None, ("cpu", "cuda", "hip")),
+    BY_CUDA + ROTATED: ("capi", None, ("cuda",)),
+    BY_CUDNN + ROTATED: ("capi", None, ("cuda",)),
+    "ropekit + SDPA" + ROTATED: ("sdpa", "torch", ("cpu", "cuda", "hip")),
+    "ropekit + cuDNN" + ROTATED: ("sdpa", "torch", ("cuda",)),
+    "ropekit + flash" + ROTATED: ("sdpa", "torch", ("cuda", "hip")),
+}
 COMPILED = "torch.compile"  # begins the names of those for which each shape needs code of its own
 
 
@@ -45,7 +57,7 @@ class Absent(Exception):
 
 def load(name):
     """The adapter of a peer, not made yet."""
-    return importlib.import_module(f"ropekit_bench.peers.{PEERS[name][0]}").adapter
+    return importlib.import_module(f"ropekit_bench.peers.{(PEERS | PARTS)[name][0]}").adapter
 
 
 def prepare(adapter, case):
@@ -64,7 +76,7 @@ class Peer:
     that the call is given for its positions."""
 
     def __init__(self, name, tool):
-        _, package, backends = PEERS[name]
+        _, package, backends = (PEERS | PARTS)[name]
         if tool.backend not in backends:
             raise Absent(f"does not run on {tool.backend}")
         try:
@@ -75,6 +87,11 @@ class Peer:
         except Exception as error:  # a package that breaks on import is as good as absent
             raise Absent(f"{type(error).__name__}: {str(error)[:200]}") from error
         self.name, self.adapter = name, adapter
+
+    @property
+    def is_rotated(self):
+        """Whether it is given rotated inputs."""
+        return self.name.endswith(ROTATED)
 
     @property
     def compiles(self):

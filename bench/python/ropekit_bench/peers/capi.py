@@ -9,6 +9,8 @@ from ropekit_bench.attention_library import AttentionPlan, BackwardPlan, backwar
 from ropekit_bench.attention_library import arguments as attention_arguments
 from ropekit_bench.case import Declined
 from ropekit_bench.library import Args, Plan, RopeError, Tensor
+from ropekit_bench.peers import require
+from ropekit_bench.report.model import CALL, ROTATED
 
 
 def tensor(source, target):
@@ -29,11 +31,17 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        self.library = tool.library
+        own = name.removesuffix(ROTATED).removeprefix(CALL)
+        self.library, self.rotates = tool.library, not name.endswith(ROTATED)
+        self.backend = own.removeprefix(", ") or None
+        self.is_part = bool(self.backend) or not self.rotates
+        if self.backend:
+            tool.library.device(self.backend, tool.header["device"]["index"])
 
-    def plan(self, kind, case):
+    def plan(self, kind, case, *more):
+        require(not self.is_part or issubclass(kind, AttentionPlan), "is of attention alone")
         try:
-            plan = kind(self.library, case.shape)
+            plan = kind(self.library, case.shape, *more)
         except RopeError as error:
             raise Declined(str(error)) from error
         self.kernel = plan.kernel
@@ -50,30 +58,38 @@ class adapter:
 
         return run
 
+    def tensors(self, case):
+        """Of each set q, k and v; None for the case's own."""
+        return [None] * case.sets if self.rotates else case.rotated_tensors()
+
     def prepare_attention(self, case):
-        plan, stream = self.plan(AttentionPlan, case)
-        workspace = plan.workspace(case)
-        calls = [plan.call(attention_arguments(case, i, workspace, stream)) for i in range(case.sets)]
+        plan, stream = self.plan(AttentionPlan, case, self.backend, self.rotates)
+        workspace, tensors = plan.workspace(case), self.tensors(case)
+        args = [attention_arguments(case, i, workspace, stream, tensors[i]) for i in range(case.sets)]
+        self.kernel, calls = plan.kernel_of(args[0]), [plan.call(x) for x in args]
         results = [case.out(slot) for slot in range(case.sets)]
 
-        def run(slot, keep=(case, workspace)):
+        def run(slot, keep=(case, workspace, tensors)):
             calls[slot]()
             return results[slot]
 
         return run
 
     def prepare_attention_backward(self, case):
-        forward, stream = self.plan(AttentionPlan, case)
-        backward, _ = self.plan(BackwardPlan, case)
-        self.kernel = f"attention: {forward.kernel}, backward: {backward.kernel}"
-        memory = forward.workspace(case), backward.workspace(case)
-        calls, results, kept = [], [case.results(slot) for slot in range(case.sets)], [memory]
+        forward, stream = self.plan(AttentionPlan, case, self.backend, self.rotates)
+        backward, _ = self.plan(BackwardPlan, case, self.backend, self.rotates)
+        memory, tensors = (forward.workspace(case), backward.workspace(case)), self.tensors(case)
+        calls, results, kept = [], [case.results(slot) for slot in range(case.sets)], [memory, tensors]
         for slot in range(case.sets):
             q, k, _ = case.tensors(slot)
-            lse = torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)
-            kept.append((lse, torch.empty_like(q), torch.empty_like(k)))
-            args = [saving(attention_arguments(case, slot, m, stream), *kept[-1]) for m in memory]
-            calls.append((forward.call(args[0]), backward.call(backward_arguments(case, slot, args[1]))))
+            saved = [torch.empty(q.shape[:2], dtype=torch.float32, device=case.device)]
+            saved += [torch.empty_like(q), torch.empty_like(k)] if self.rotates else []
+            kept.append(saved)
+            both = [saving(attention_arguments(case, slot, m, stream, tensors[slot]), *saved) for m in memory]
+            args = both[0], backward_arguments(case, slot, both[1])
+            calls.append((forward.call(args[0]), backward.call(args[1])))
+        kernels = forward.kernel_of(args[0]), backward.kernel_of(args[1])
+        self.kernel = "attention: {}, backward: {}".format(*kernels)
 
         def run(slot, keep=(case, kept)):
             attend, differentiate = calls[slot]

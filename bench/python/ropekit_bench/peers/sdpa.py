@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from ropekit_bench.attention_library import rope_arguments, rotated
 from ropekit_bench.library import Plan, Tensor
 from ropekit_bench.peers import require
+from ropekit_bench.report.model import ROTATED
 
 BACKENDS = {"cuDNN": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 DETERMINISTIC = " deterministic"
@@ -78,7 +79,7 @@ class adapter:
     table_bytes = 0
 
     def __init__(self, name, tool):
-        own = name.removeprefix("ropekit + ")
+        own, self.rotates = name.removeprefix("ropekit + ").removesuffix(ROTATED), not name.endswith(ROTATED)
         self.library, self.backend = tool.library, BACKENDS.get(own.removesuffix(DETERMINISTIC))
         self.is_deterministic = own.endswith(DETERMINISTIC)
 
@@ -89,12 +90,41 @@ class adapter:
         """What a call of a case has: the plan of its rotation, masks, the stream and the kernel's name."""
         plan = Plan(self.library, case.shape)
         stream = torch.cuda.current_stream().cuda_stream if case.device.type == "cuda" else None
-        chosen = "" if self.backend is None else f" by {self.backend.name}"
-        self.kernel = f"{plan.kernel}, scaled_dot_product_attention{chosen}"
+        self.kernel = f"{plan.kernel}, {self.attention}"
         return plan, make_masks(case), stream
+
+    @property
+    def attention(self):
+        chosen = "" if self.backend is None else f" by {self.backend.name}"
+        return f"scaled_dot_product_attention{chosen}"
+
+    def prepare_rotated(self, case):
+        """Attention alone."""
+        masks, self.kernel = make_masks(case), self.attention
+        sequences = [case.split(*tensors) for tensors in case.rotated_tensors()]
+
+        def run(slot):
+            with self.select():
+                return attend_all(sequences[slot], masks, case.window)
+
+        return run
+
+    def prepare_rotated_backward(self, case):
+        """Attention alone, and autograd through it."""
+        masks, self.kernel = make_masks(case), f"{self.attention}, autograd"
+        leaves = [[x.detach().requires_grad_() for x in tensors] for tensors in case.rotated_tensors()]
+
+        def run(slot):
+            with self.select():
+                out = attend_all(case.split(*leaves[slot]), masks, case.window)
+                return out, *torch.autograd.grad(out, leaves[slot], case.dout(slot).view(out.shape))
+
+        return run
 
     def prepare_attention(self, case):
         require(not self.is_deterministic, "attention without its backward always is")
+        if not self.rotates:
+            return self.prepare_rotated(case)
         plan, masks, stream = self.begin(case)
         between = [torch.empty_like(x) for x in case.tensors(0)[: 1 if case.cached else 2]]
         calls = []
@@ -115,6 +145,8 @@ class adapter:
 
     def prepare_attention_backward(self, case):
         """Gradients by autograd, of rotated q and k rotated back where they are."""
+        if not self.rotates:
+            return self.prepare_rotated_backward(case)
         plan, masks, stream = self.begin(case)
         self.kernel += ", autograd" + (", deterministic" if self.is_deterministic else "")
         back = Plan(self.library, {**case.shape, "direction": "transpose"})

@@ -10,11 +10,19 @@ from ropekit_bench.compact import case_key
 
 CALL = "ropekit"  # the C call, which stands beside the floor and the peers
 STEPS = "ropekit, step after step"  # what append or attention does, each step a call
-ALONE = "ropekit, rotated inputs"  # attention's last step
+ROTATED = ", rotated inputs"  # ends the name of what attends alone, without a rotation
+ALONE = CALL + ROTATED  # attention's last step
+# attention by a backend's first kernel, whatever a table says
+BY_CUDA, BY_CUDNN = "ropekit, cuda", "ropekit, cudnn"
 ROTATION = "ropekit, rotation of as many bytes"  # rope_apply, beside append of few tokens
 OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit.attention", "ropekit steps", STEPS, ALONE, ROTATION)
+OURS += (BY_CUDA, BY_CUDNN)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
+
+
+def is_peer(name):
+    return name not in OURS and not name.endswith(ROTATED)
 
 
 @dataclass
@@ -44,7 +52,7 @@ class Cell:
     @cached_property
     def rival(self):
         """The fastest of the others."""
-        return min((n for n in self.records if n not in OURS), key=self.seconds, default=None)
+        return min(filter(is_peer, self.records), key=self.seconds, default=None)
 
     @property
     def lead(self):
@@ -61,7 +69,7 @@ class Cell:
         if abs(self.lead - 1) <= self.a_a:
             return "level" if self.a_a <= SETTLED else "unsettled"
         ours = self.timing(CALL)["seconds"]
-        others = [self.timing(n)["seconds"] for n in self.records if n not in OURS]
+        others = [self.timing(n)["seconds"] for n in filter(is_peer, self.records)]
         if self.lead > 1:
             return "first" if ours["high"] < min(o["low"] for o in others) else "unsettled"
         return "lost" if ours["low"] > min(o["high"] for o in others) else "unsettled"
@@ -73,7 +81,19 @@ class Cell:
     @property
     def tax(self):
         """Attention's time over that on rotated inputs; None where that was not measured."""
-        return self.seconds(CALL) / self.seconds(ALONE) if ALONE in self.records else None
+        return self.own_tax(CALL) if CALL in self.records else None
+
+    def own_tax(self, name):
+        """An implementation's time over its own on rotated inputs; None where that was not measured."""
+        if "tax" in self.records[name]:
+            return self.records[name]["tax"]["median"]
+        alone = name + ROTATED
+        return self.seconds(name) / self.seconds(alone) if alone in self.records else None
+
+    @cached_property
+    def attending(self):
+        """Seconds of the fastest attention on rotated inputs; None where none was measured."""
+        return min((self.seconds(n) for n in self.records if n.endswith(ROTATED)), default=None)
 
     @property
     def rotations(self):
