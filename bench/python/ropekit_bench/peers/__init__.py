@@ -4,7 +4,7 @@ import importlib
 import importlib.metadata
 
 from ropekit_bench.case import Declined
-from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, ROTATED
+from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, IN_TILES, ROTATED
 
 # name: module, published package (None: its own version), backends
 PEERS = {
@@ -33,13 +33,15 @@ PEERS = {
     "ONNX Runtime": ("onnx_runtime", "onnxruntime", ("cpu",)),
     "llama.cpp": ("llama_cpp", "llama-cpp-python", ("cpu",)),
 }
-# What --tax adds: backends of ropekit each by itself, and the attention of implementations on rotated inputs.
+# What --tax adds: backends of ropekit each by itself, keys rotated in tiles, and attention on rotated inputs.
 PARTS = {
     BY_CUDA: ("capi", None, ("cuda",)),
     BY_CUDNN: ("capi", None, ("cuda",)),
+    IN_TILES: ("triton_tiles", "triton", ("cuda",)),
     ALONE: ("capi", None, ("cpu", "cuda", "hip")),
     BY_CUDA + ROTATED: ("capi", None, ("cuda",)),
     BY_CUDNN + ROTATED: ("capi", None, ("cuda",)),
+    IN_TILES + ROTATED: ("triton_tiles", "triton", ("cuda",)),
     "ropekit + SDPA" + ROTATED: ("sdpa", "torch", ("cpu", "cuda", "hip")),
     "ropekit + cuDNN" + ROTATED: ("sdpa", "torch", ("cuda",)),
     "ropekit + flash" + ROTATED: ("sdpa", "torch", ("cuda", "hip")),

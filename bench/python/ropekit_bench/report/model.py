@@ -14,9 +14,10 @@ ROTATED = ", rotated inputs"  # ends the name of what attends alone, without a r
 ALONE = CALL + ROTATED  # attention's last step
 # attention by a backend's first kernel, whatever a table says
 BY_CUDA, BY_CUDNN = "ropekit, cuda", "ropekit, cudnn"
+IN_TILES = "Triton, keys rotated in tiles"  # what rotates keys again for each tile of queries
 ROTATION = "ropekit, rotation of as many bytes"  # rope_apply, beside append of few tokens
 OURS = (CALL, "ropekit.apply", "ropekit.append", "ropekit.attention", "ropekit steps", STEPS, ALONE, ROTATION)
-OURS += (BY_CUDA, BY_CUDNN)
+OURS += (BY_CUDA, BY_CUDNN, IN_TILES)
 BASELINE = "PyTorch naive"
 SETTLED = 0.1  # largest A/A within which cases are level
 

@@ -6,7 +6,7 @@ from statistics import median
 
 import jinja2
 
-from ropekit_bench.report import plots, summary, svg, tables
+from ropekit_bench.report import lengths, plots, summary, svg, tables
 from ropekit_bench.report.model import counted
 
 # Least share of the floor's speed for a shade of the grid, and the shade.
@@ -77,6 +77,7 @@ def render(machines):
         lost=lost,
         undecided=undecided,
         implementations=implementations,
+        lengths=lengths,
         plots=plots,
         summary=summary,
         tables=tables,

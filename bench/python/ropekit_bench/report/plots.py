@@ -1,7 +1,7 @@
 """What is drawn of machines: every figure against tokens, beside the copy of the same bytes."""
 
-from ropekit_bench.report import svg
-from ropekit_bench.report.model import CALL, OURS, newest
+from ropekit_bench.report import lengths, svg
+from ropekit_bench.report.model import CALL, OURS, ROTATED, is_peer, newest
 from ropekit_bench.report.tables import MEASURES, errors
 
 SHAPE = "Llama-3-8B: 32 query and 8 key heads of 128"
@@ -70,6 +70,8 @@ def of_copy(cells, known):
     """A line for each implementation, ours on top: percent of the floor."""
     found = []
     for name, classes in reversed(known.items()):
+        if name.endswith(ROTATED):
+            continue
         held = [c for c in cells if name in c.records]
         if len(held) > 1:
             points = [(c.shape["tokens"], 100 * c.timing(name)["ratio"]["median"]) for c in held]
@@ -87,10 +89,11 @@ def groups(suite):
 
 
 def suite_plots(suite, known):
-    return [
+    found = [
         svg.chart(title, of_copy(cells, known), (400, 270), PERCENT, reference=100)
         for title, cells in groups(suite).items()
     ]
+    return found + lengths.charts(suite, known)
 
 
 def error_plot(machine, known):
@@ -116,7 +119,7 @@ def beside_peers(machine):
 
 def standalone(machines):
     """The figure of the README: a machine of each backend beside its peers."""
-    known = {name: c for name, c in looks(machines).items() if name == CALL or name not in OURS}
+    known = {name: c for name, c in looks(machines).items() if name == CALL or is_peer(name)}
     panels, shown = [], set()
     for machine in newest(machines):
         cells = beside_peers(machine)
@@ -126,4 +129,5 @@ def standalone(machines):
             labels = (PERCENT[0], said)
             panels.append(svg.panel(machine.short, of_copy(cells, known), place, labels, reference=100))
             shown |= {name for c in cells for name in c.records}
-    return svg.document(SHAPE, panels, [(c, name) for name, c in known.items() if name in shown])
+    entries = [(c, name) for name, c in known.items() if name in shown]
+    return svg.document(SHAPE, panels, [("copy", "copy"), *entries])

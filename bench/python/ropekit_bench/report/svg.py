@@ -43,6 +43,8 @@ def definitions(count):
 
 def short(value):
     """A tick's label of a few characters: K and M of tokens are powers of two."""
+    if value < 0:
+        return f"-{short(-value)}"
     for unit, scale in (("M", 1 << 20), ("K", 1 << 10)):
         if value >= scale and value % scale == 0:
             return f"{value // scale:g}{unit}"
@@ -60,11 +62,12 @@ def powers(low, high, base, most):
     return [value for value in found if 0.99 * low <= value <= high]
 
 
-def even(high, most=6):
-    """Round values from 0 to at least high."""
-    step = 10 ** math.floor(math.log10(high / most))
-    step = next(step * m for m in (1, 2, 2.5, 5, 10) if high / (step * m) <= most)
-    return [step * i for i in range(math.ceil(high / step - 1e-9) + 1)]
+def even(low, high, most=6):
+    """Round values from low, or a fourth of a step above it, and 0 to at least high."""
+    low, high = min(low, 0), max(high, 1e-9)
+    step = 10 ** math.floor(math.log10((high - low) / most))
+    step = next(step * m for m in (1, 2, 2.5, 5, 10) if (high - low) / (step * m) <= most)
+    return [step * i for i in range(math.floor(low / step + 0.25), math.ceil(high / step - 1e-9) + 1)]
 
 
 class Axis:
@@ -76,8 +79,8 @@ class Axis:
             self.low, self.high = (math.log(v) for v in (min(values), max(values)))
             self.ticks = powers(min(values), max(values), base, most)
         else:
-            self.ticks = even(max(values))
-            self.low, self.high = 0, self.ticks[-1]
+            self.ticks = even(min(values), max(values))
+            self.low, self.high = self.ticks[0], self.ticks[-1]
 
     def __call__(self, value):
         value = math.log(value) if self.base else value
@@ -137,16 +140,16 @@ def key(classes):
     return f'<svg class="key" viewBox="-2 0 32 12">{sample(classes, 0, 6)}</svg>'
 
 
-def document(title, panels, entries):
-    """A file: panels of 400 by 330 beside each other above one legend of (class, name), on a ground of its
+def document(title, panels, entries, height=354, columns=4):
+    """A file: panels of 400 by 330, `height` in all, above one legend of (class, name), on a ground of its
     own in light and dark."""
-    count = 1 + max((int(classes[1:]) for classes, _ in entries), default=0)
-    top, pitch, columns = 388, 196, 4
+    count = 1 + max((int(classes[1:]) for classes, _ in entries if classes != "copy"), default=0)
+    top, pitch = height + 34, 784 // columns
     labels = []
-    for i, (classes, name) in enumerate([("copy", "copy"), *entries]):
+    for i, (classes, name) in enumerate(entries):
         x, y = 12 + pitch * (i % columns), top + 22 * (i // columns)
         labels.append(f'{sample(classes, x, y)}<text x="{x + 38}" y="{y + 4}">{escape(name)}</text>')
-    height = top + 22 * (len(entries) // columns) + 18
+    height = top + 22 * ((len(entries) - 1) // columns) + 18
     scheme = "svg{color:#1b1f24;background:#fff}"
     scheme += "@media(prefers-color-scheme:dark){svg{color:#e6e9ed;background:#14171b}}"
     return (
