@@ -56,7 +56,8 @@ class AttentionBackwardCase(AttentionCase):
 
     def turned_back(self, found):
         out, *gradients = found
-        *turned, dv = (x.detach().reshape(view[1]) for x, view in zip(gradients, self.target_views[1:], strict=True))
+        shapes = [view[1] for view in self.target_views[1:]]
+        *turned, dv = (x.detach().reshape(shape) for x, shape in zip(gradients, shapes, strict=True))
         return out, *(self.turned_tokens(x, -1) for x in turned), dv
 
     def turned(self, x, first):

@@ -39,14 +39,13 @@ def paired(samples, others):
 
 
 def beside_ours(records, subjects):
-    """Adds what is compared round by round: attention's time over that on rotated inputs, a peer's over ours."""
+    """Adds what is compared round by round: a time over that on rotated inputs, a peer's over ours."""
     timed = {s.peer.name: s.samples["replay"] or s.samples["eager"] for s in subjects}
     for record in records:
         name = record["implementation"]
         if name + ROTATED in timed:
-            record["tax"] = summarize(
-                [a / b for a, b in zip(timed[name], timed[name + ROTATED], strict=True)]
-            )
+            both = zip(timed[name], timed[name + ROTATED], strict=True)
+            record["tax"] = summarize([a / b for a, b in both])
         if is_peer(name) and CALL in timed:
             record["beside_ropekit"] = paired(timed[name], timed[CALL])
     return records
@@ -226,7 +225,7 @@ class Comparison:
         nbytes = 2 * case.floor_bytes
 
         def timing(samples):
-            ratios = [copy / s for copy, s in zip(copies, samples, strict=False)]  # calls may have fewer rounds
+            ratios = [copy / s for copy, s in zip(copies, samples, strict=False)]  # long calls have fewer
             return {**speed(samples, nbytes), "ratio": summarize(ratios)}
 
         samples, copies = subject.samples, [(a + b) / 2 for a, b in pairs]

@@ -54,7 +54,7 @@ def parse(arguments):
     parser.add_argument(
         "--rounds",
         type=at_least_one,
-        help=f"rounds of a measurement, however long [{ROUNDS}, quick {QUICK_ROUNDS}; of attention as time allows]",
+        help=f"rounds of a measurement, however long [{ROUNDS}, quick {QUICK_ROUNDS}, attention's in 60 s]",
     )
     parser.add_argument(
         "--cases", type=pattern, help="regular expression found in the label or options of a case"

@@ -2,6 +2,7 @@
 rotated inputs. Standard library alone, for scripts/update_documents."""
 
 import statistics
+from itertools import chain
 
 from ropekit_bench.report import svg
 from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, CALL, IN_TILES, ROTATED, is_peer
@@ -22,7 +23,7 @@ NEVER_SLOWER, LONG = 0.99, 8192
 
 
 def families(suite):
-    """Cells that differ in their lengths alone, by title: 16K tokens in all and longer ones, and one sequence."""
+    """Cells that differ in lengths alone, by title: 16K tokens in all and longer ones, and one sequence."""
     found = {}
     for c in sorted(suite.cells, key=lambda c: c.shape["tokens"]):
         s = c.shape
@@ -99,17 +100,20 @@ def charts(suite, known):
 
 
 def pictured(machines):
-    """The machine of the figure, its family's title, and its cells by suite: of those with both directions
-    where any has them, the first machine and its longest family."""
+    """(machine, title, cells by suite) of the figure: both directions before one, a GPU before a CPU, then
+    the most cells."""
     found = []
     for machine in machines:
         by_suite = {name: families(machine.suites[name]) for name in SUITES if name in machine.suites}
-        for title in dict.fromkeys(t for of_suite in by_suite.values() for t in of_suite):
+        for title in dict.fromkeys(chain(*by_suite.values())):
             cells = {name: of_suite[title] for name, of_suite in by_suite.items() if title in of_suite}
             found.append((machine, title, cells))
-    return max(
-        found, key=lambda f: (len(f[2]), f[0].backend != "cpu", sum(map(len, f[2].values()))), default=None
-    )
+
+    def rank(one):
+        machine, _, cells = one
+        return len(cells), machine.backend != "cpu", sum(map(len, cells.values()))
+
+    return max(found, key=rank, default=None)
 
 
 def figure(machines):
@@ -163,8 +167,9 @@ def never_slower(suite):
             met = sum(r["low"] >= NEVER_SLOWER for r in ratios)
             mean = statistics.geometric_mean(r["median"] for r in ratios)
             found.append(
-                f"Never slower than the fastest {words}peer in {met} of {len(ratios)} cases: its time over ours, "
-                f"at the lower end of its 95 % interval, is at least {NEVER_SLOWER}. Geometric mean: {mean:.3f}."
+                f"Never slower than the fastest {words}peer in {met} of {len(ratios)} cases: its time over "
+                f"ours, at the lower end of its 95 % interval, is at least {NEVER_SLOWER}. Geometric mean: "
+                f"{mean:.3f}."
             )
     return found
 
@@ -176,8 +181,8 @@ def rotated_again(cells):
         return []
     factors = [c.own_tax(IN_TILES) / c.own_tax(CALL) for c in long]
     ends = [
-        f"{short(c.shape['tokens'])} the rotation adds {percent(own_tax(c, IN_TILES))} to the same attention, "
-        f"once ahead of it {percent(own_tax(c, CALL))}"
+        f"{short(c.shape['tokens'])} its rotation adds {percent(own_tax(c, IN_TILES))} to the same "
+        f"attention, once ahead {percent(own_tax(c, CALL))}"
         for c in (long[0], *long[1:][-1:])
     ]
     return [
@@ -198,7 +203,9 @@ def document(machines):
     if not found:
         return "No run is in bench/results."
     machine, title, by_suite = found
-    lines = [f"{SUITES[name].capitalize()}: {line}" for name in by_suite for line in remarks(machine.suites[name])]
+    lines = [f"{SUITES[n].capitalize()}. {line}" for n in by_suite for line in remarks(machine.suites[n])]
     rounds = min(r["rounds"] for cells in by_suite.values() for c in cells for r in c.records.values())
-    caption = f"{machine.name}, {title}, {rounds} rounds or more: time of a call, and its RoPE tax."
-    return "\n\n".join(["![Time and RoPE tax against length](attention.svg)", caption, table(by_suite), *lines])
+    caption = f"{machine.name}, {title}, at least {rounds} rounds: time of a call and its RoPE tax."
+    return "\n\n".join(
+        ["![Time and RoPE tax against length](attention.svg)", caption, table(by_suite), *lines]
+    )
