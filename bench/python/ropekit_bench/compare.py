@@ -79,7 +79,8 @@ class Subject:
         self.runs = min(max(math.ceil(LOOK_SECONDS / seconds), 1), RUNS_MOST)
 
     def check(self, case, run):
-        return case.check((lambda slot: case.turned_back(run(slot))) if self.peer.is_rotated else run)
+        is_rotated = self.peer.name.endswith(ROTATED)
+        return case.check((lambda slot: case.turned_back(run(slot))) if is_rotated else run)
 
     def capture(self, case, runs):
         """A graph of as many runs as every implementation has: each replay waits as long before it begins. It
@@ -204,11 +205,11 @@ class Comparison:
         for turn in range(self.rounds):
             if self.in_time and case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
                 break
-            first = turn % max(len(subjects), 1)
+            first = turn // 2 % max(len(subjects), 1)
             control, before = floor.look(), floor.look()
             controls.append(control / before)
             order = subjects[first:] + subjects[:first]  # nobody is always first
-            for subject in order[:: -1 if turn % 2 else 1]:  # nor of two the same one
+            for subject in order[:: -1 if turn % 2 else 1]:  # nor one of two ahead of the other
                 try:
                     subject.look(cursor)
                 except Exception as error:

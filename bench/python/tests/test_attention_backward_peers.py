@@ -16,6 +16,7 @@ from ropekit_bench.operations import make_case
 from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.report.model import machines
 
+PARTS = ("ropekit, rotated inputs", "ropekit + SDPA, rotated inputs")
 COMPILED = ("torch.compile cached", "torch.compile ropekit.apply + SDPA")
 NAMES = ("ropekit", "ropekit + SDPA", "ropekit.apply + SDPA", "ropekit.attention", "PyTorch cached")
 SMALL = {"q_heads": 4, "k_heads": 2, "head_dim": 64, "rotary_dim": 64, "k_head_dim": 64}
@@ -52,6 +53,15 @@ def test_peer_is_right(name, label, dtype, shapes, tool):
     checked = case.check(peer_of(name, tool).prepare(case))
     sequences = min(2, len(case.q_lengths))
     assert 0 < checked["worst"] < 0.5 and checked["elements"] >= sequences * 2 * 3 * 64 * 6
+
+
+@pytest.mark.parametrize(("name", "label"), [*itertools.product(PARTS, KINDS)])
+def test_gradients_of_rotated_inputs_are_right(name, label, shapes, tool):
+    case = case_of(shapes[label])
+    run = Peer(name, tool).prepare(case)
+    assert case.check(lambda slot: case.turned_back(run(slot)))["worst"] < 0.5
+    with pytest.raises(Declined, match=r"wrong: d[qk] is off by"):  # they are of rotated tensors
+        case.check(run)
 
 
 def test_the_truth_is_that_of_one_pass(shapes, monkeypatch):

@@ -15,6 +15,7 @@ from ropekit_bench.compare import Comparison
 from ropekit_bench.operations import make_case
 from ropekit_bench.peers import PEERS, Absent, Peer
 
+PARTS = ("ropekit, rotated inputs", "ropekit + SDPA, rotated inputs")
 COMPILED = ("torch.compile cached", "torch.compile ropekit.apply + SDPA")
 TENSORS = ("ropekit.attention", "ropekit.apply + SDPA")  # have no pages
 NAMES = ("ropekit", "ropekit + SDPA", "PyTorch cached", *TENSORS)
@@ -60,6 +61,21 @@ def test_peer_is_right(name, label, dtype, shapes, tool):
         return
     checked = case.check(peer_of(name, tool).prepare(case))
     assert 0 < checked["worst"] < 0.5 and checked["elements"] >= 2 * 4 * 64
+
+
+@pytest.mark.parametrize(("name", "label"), [*itertools.product(PARTS, KINDS)])
+def test_attention_of_rotated_inputs_is_right(name, label, shapes, tool):
+    case, peer = case_of(shapes[label]), Peer(name, tool)
+    run = peer.prepare(case)
+    assert case.check(lambda slot: case.turned_back(run(slot)))["worst"] < 0.5
+
+
+def test_rotated_inputs_are_not_rotated_again(shapes, tool):
+    """Such a run is right of rotated inputs alone."""
+    case, peer = case_of(shapes["32/8 heads"]), Peer("ropekit, rotated inputs", tool)
+    case.rotated_tensors = lambda: [case.tensors(0)]
+    with pytest.raises(Declined, match="wrong: off by"):
+        case.check(peer.prepare(case))
 
 
 @pytest.mark.parametrize("wrong", ["unrotated", "a key more", "a key less", "zero", "nan", "one head"])
@@ -126,8 +142,9 @@ def test_what_peers_do_not_offer_is_refused(shapes):
 
 def test_records_are_those_of_the_schema(shapes, tool):
     listed = {"case": "c", "suite": "attention", "label": "", "cache": "warm", "shape": shapes["packed"]}
-    comparison = Comparison(tool, [Peer("ropekit", tool), Peer("ropekit + SDPA", tool)], 1, 2)
-    records = comparison.run(listed)
-    assert [r["implementation"] for r in records] == ["ropekit", "ropekit + SDPA"]
+    names = ["ropekit", "ropekit + SDPA", *PARTS]
+    records = Comparison(tool, [Peer(name, tool) for name in names], 1, 2).run(listed)
+    assert [r["implementation"] for r in records] == names
+    assert [("tax" in r, "beside_ropekit" in r) for r in records] == [(1, 0), (1, 1), (0, 0), (0, 0)]
     assert all(r["flops"] == case_of(shapes["packed"]).flops for r in records)
     results.check({**tool.header, "command": "peers", "records": records}, "records")

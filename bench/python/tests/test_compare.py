@@ -56,6 +56,10 @@ class Stage:
     def run(self):
         return self.comparison.run(LISTED)
 
+    def order(self):
+        """Those that were timed, look by look."""
+        return [e[0] for e in self.events if e.endswith(" 10")][::2]
+
 
 def test_each_is_checked_before_the_clock_and_stands_between_copies(tool):
     stage = Stage(tool, 2, "a", "b")
@@ -64,6 +68,13 @@ def test_each_is_checked_before_the_clock_and_stands_between_copies(tool):
     copy = ["copy"] * 2  # warm, then timed
     a, b = ([*copy, *[f"{name} 10"] * 2] for name in "ab")
     assert stage.events == [*begun[0], *begun[1], *copy, *a, *b, *copy, *copy, *b, *a, *copy]
+
+
+def test_of_two_each_is_ahead_as_often_and_nobody_is_always_first(tool):
+    stage = Stage(tool, 6, "a", "b", "c")
+    stage.run()
+    rounds = ["".join(stage.order()[i : i + 3]) for i in range(0, 18, 3)]
+    assert rounds == ["abc", "cba", "bca", "acb", "cab", "bac"]
 
 
 def test_what_is_wrong_is_not_timed_and_the_others_are(tool):

@@ -13,8 +13,8 @@ from torch._dynamo.utils import counters
 from ropekit_bench import angles, clock, compiled, harness, peers, results
 from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison, Floor
-from ropekit_bench.peers import PEERS, Absent, Peer, capi, eager
-from ropekit_bench.tool import Tool
+from ropekit_bench.peers import PARTS, PEERS, Absent, Peer, capi, eager
+from ropekit_bench.tool import Tool, ToolError
 
 SHAPE = {**angles.SHAPE, "tokens": 5, "q_heads": 3, "k_heads": 2, "head_dim": 16, "max_position": 100}
 LISTED = {"case": "c", "suite": "s", "label": "", "cache": "warm", "shape": SHAPE}
@@ -219,6 +219,65 @@ def test_every_implementation_has_as_many_runs_in_a_graph(tool):
     assert ours["iterations"] > torch_["iterations"]
     assert ours["replay"]["iterations"] == torch_["replay"]["iterations"] > 1
     assert ours["replay"]["seconds"] == torch_["replay"]["seconds"]
+
+
+class LongClock(GraphClock):
+    """A clock by which each run is long."""
+
+    def look(self, run, slots, kept):
+        super().look(run, slots, kept)
+        return 0.2, 0.2
+
+
+def test_a_long_run_is_replayed_once_and_called_in_the_least_rounds(tool, monkeypatch):
+    monkeypatch.setattr("ropekit_bench.compare.ROUNDS_LEAST", 2)
+    comparison = Comparison(tool, [Peer("ropekit", tool)], 1, 4)
+    comparison.clock, looks = LongClock(), []
+    monkeypatch.setattr(
+        "ropekit_bench.compare.summarize", lambda x: looks.append(len(x)) or clock.summarize(x)
+    )
+    (record,) = comparison.run(LISTED)
+    assert record["replay"]["iterations"] == 1 and record["rounds"] == 4
+    assert sorted(looks) == [2, 2, 2, 4, 4, 4, 4]  # calls: time, share of the copy, host; then graphs, copies
+
+
+@pytest.mark.parametrize(("in_time", "rounds"), [(True, 2), (False, 4)])
+def test_rounds_that_are_asked_for_are_made_however_long(in_time, rounds, tool, monkeypatch):
+    monkeypatch.setattr("ropekit_bench.compare.ROUNDS_LEAST", 2)
+    monkeypatch.setattr("ropekit_bench.compare.CASE_SECONDS", 0)
+    monkeypatch.setattr(Case, "flops", 1)
+    (record,) = Comparison(tool, [Peer("ropekit", tool)], 1, 4, in_time).run(LISTED)
+    assert record["rounds"] == rounds
+
+
+def test_cases_are_selected_by_a_pattern(tool, capsys):
+    def listed(pattern, *more):
+        options = harness.parse(["--output=none", "--suite=attention", f"--cases={pattern}", *more])
+        document = harness.begin(options, tool, [])
+        return harness.cases(options, tool, document), document
+
+    found, document = listed("32/8 heads.*bf16")
+    assert {(c["label"], c["shape"]["dtype"]) for c in found} == {("32/8 heads", "bf16")} and len(found) > 3
+    assert document["cases"] == "32/8 heads.*bf16" and document["suites"] == {"attention": False}
+    with pytest.raises(ToolError, match="--cases is 'nothing'; allowed is what finds a case of --suite"):
+        listed("nothing")
+    with pytest.raises(SystemExit):
+        harness.parse(["--output=none", "--cases=("])
+    assert "allowed is a regular expression" in capsys.readouterr().err
+
+
+def test_parts_are_those_of_what_is_compared(tool):
+    def names(only, parts):
+        return [line["implementation"] for line in harness.find_peers(tool, only, False, parts)[1]]
+
+    assert not set(names(None, False)) & set(PARTS) and set(names(None, True)) == {*PEERS, *PARTS}
+    of_ours = {n for n in PARTS if "+" not in n}
+    assert set(names(["ropekit + SDPA"], True)) == {
+        "ropekit",
+        "ropekit + SDPA",
+        "ropekit + SDPA, rotated inputs",
+        *of_ours,
+    }
 
 
 def test_graph_without_the_work_is_declined(tool, monkeypatch):

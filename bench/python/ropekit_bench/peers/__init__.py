@@ -91,11 +91,6 @@ class Peer:
         self.name, self.adapter = name, adapter
 
     @property
-    def is_rotated(self):
-        """Whether it is given rotated inputs."""
-        return self.name.endswith(ROTATED)
-
-    @property
     def compiles(self):
         """Whether each shape needs code of its own."""
         return is_compiled(self.name)
