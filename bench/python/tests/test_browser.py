@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 from conftest import ROOT, measurement
+from test_lengths import documents
 
 from ropekit_bench import results
-from ropekit_bench.report import page
+from ropekit_bench.report import lengths, page
 from ropekit_bench.report.model import machines
 
 CHROMIUM = shutil.which("chromium")
@@ -56,6 +57,12 @@ CLIPPED = """[...document.querySelectorAll(".chart text")].filter((node) => {
   const [a, b] = [node, node.closest("svg")].map((part) => part.getBoundingClientRect());
   return a.left < b.left || a.right > b.right;
 }).map((node) => node.textContent)"""
+# Words of a figure that share a pixel with others, ticks of axes apart, which touch at most.
+OVERLAP = """() => {
+  const all = [...document.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
+  return all.flatMap(([one, a], i) => all.slice(i + 1).filter(([, b]) => a.left + 1 < b.right &&
+    b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom).map(([other]) => `${one}, ${other}`));
+}"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -194,10 +201,10 @@ def test_a_cell_of_the_grid_opens_its_suite(browser, kept):
     tab.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_figure_of_the_readme_is_read_at_800_pixels(browser, scheme):
+def read_at_800_pixels(browser, path, scheme):
+    """The figure's tab, in which words and lines are seen, and none leaves it."""
     tab = browser.new_page(viewport={"width": 800, "height": 600}, color_scheme=scheme)
-    tab.goto((ROOT / "docs/bandwidth.svg").as_uri())
+    tab.goto(path.as_uri())
     assert min(tab.evaluate(CONTRAST, "text")) > 4.5 and min(tab.evaluate(CONTRAST, ".line")) > 3
     sizes = tab.evaluate(
         "[...document.querySelectorAll('text')].map((t) => t.getBoundingClientRect().height)"
@@ -205,4 +212,31 @@ def test_the_figure_of_the_readme_is_read_at_800_pixels(browser, scheme):
     assert min(sizes) > 11
     ends = tab.evaluate("[...document.querySelectorAll('text')].map((t) => t.getBoundingClientRect().right)")
     assert max(ends) <= 800
+    return tab
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_figure_of_the_readme_is_read_at_800_pixels(browser, scheme):
+    read_at_800_pixels(browser, ROOT / "docs/bandwidth.svg", scheme).close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_figure_of_lengths_is_read_at_800_pixels(browser, scheme, make, tmp_path):
+    path = tmp_path / "attention.svg"
+    path.write_text(lengths.figure(machines(documents(make))), encoding="utf-8")
+    tab = read_at_800_pixels(browser, path, scheme)
+    assert tab.evaluate(OVERLAP) == []
+    tab.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_lengths_are_read_on_the_page(browser, make, tmp_path, width):
+    path = tmp_path / "page.html"
+    path.write_text(page.render(machines(documents(make))), encoding="utf-8")
+    tab = browser.new_page(viewport={"width": width, "height": 844})
+    tab.goto(path.as_uri())
+    tab.evaluate(OPEN)
+    assert tab.evaluate(OVERFLOW) == 0 and tab.evaluate(COVERED) == 0 and tab.evaluate(CLIPPED) == []
+    assert tab.get_by_text("RoPE tax, %").count() == 4  # two families, two directions
+    assert tab.get_by_text("loses from 8K tokens on").first.is_visible()
     tab.close()
