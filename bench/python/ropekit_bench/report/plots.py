@@ -21,7 +21,8 @@ def looks(machines):
 def legend(known, machine):
     """(class, name) of the implementations of a machine."""
     present = looks([machine])
-    return [(classes, name) for name, classes in known.items() if name in present]
+    drawn = [name for name in known if name in present and not name.endswith(ROTATED)]
+    return [(known[name], name) for name in drawn]
 
 
 def prefill(machine):
