@@ -10,10 +10,11 @@ from conftest import peer_of
 
 from ropekit_bench import results
 from ropekit_bench.attention_case import attention_refusal
-from ropekit_bench.case import Declined
+from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison
+from ropekit_bench.library import RopeError
 from ropekit_bench.operations import make_case
-from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.peers import PEERS, Absent, Peer, capi, prepare
 
 PARTS = ("ropekit, rotated inputs", "ropekit + SDPA, rotated inputs")
 COMPILED = ("torch.compile cached", "torch.compile ropekit.apply + SDPA")
@@ -68,6 +69,28 @@ def test_attention_of_rotated_inputs_is_right(name, label, shapes, tool):
     case, peer = case_of(shapes[label]), Peer(name, tool)
     run = peer.prepare(case)
     assert case.check(lambda slot: case.turned_back(run(slot)))["worst"] < 0.5
+
+
+TABLE = """{"backend":"cpu","device":"any","features":"any","points":[
+{"operation":"%s","bits":32,"head_dim":64,"mask":"causal","cache":"none","batch":2,"tokens":19,"q_heads":4,"k_heads":2,"kernel":"cpu:scalar"}
+]}"""
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_backend_by_itself_does_not_read_the_table(backward, shapes, tool, tmp_path, monkeypatch):
+    shape = {**shapes["32/8 heads"], "dtype": "f32"}
+    shape["attention"] = {**shape["attention"], **({"backward": True} if backward else {})}
+    case, name = case_of(shape), "attention_backward" if backward else "attention"
+    (tmp_path / "table.json").write_text(TABLE % name)
+    monkeypatch.setenv("ROPE_TUNING", str(tmp_path / "table.json"))
+    chosen, alone = Peer("ropekit", tool).adapter, capi.adapter("ropekit, cpu", tool)
+    for adapter in (chosen, alone):
+        case.check(prepare(adapter, case))
+    assert chosen.kernel.endswith("cpu:scalar") and "scalar" not in alone.kernel
+    with pytest.raises(RopeError, match="nonesuch"):
+        capi.adapter("ropekit, nonesuch", tool)
+    with pytest.raises(Declined, match="is of attention alone"):
+        alone.prepare(Case({**shape, "in_place": True}, torch.device("cpu"), 0, 1, False))
 
 
 def test_rotated_inputs_are_not_rotated_again(shapes, tool):

@@ -60,8 +60,10 @@ CLIPPED = """[...document.querySelectorAll(".chart text")].filter((node) => {
 # Words of a figure that share a pixel with others, ticks of axes apart, which touch at most.
 OVERLAP = """() => {
   const all = [...document.querySelectorAll("text")].map((t) => [t.textContent, t.getBoundingClientRect()]);
-  return all.flatMap(([one, a], i) => all.slice(i + 1).filter(([, b]) => a.left + 1 < b.right &&
-    b.left + 1 < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom).map(([other]) => `${one}, ${other}`));
+  const meet = (a, b) => a.left + 1 < b.right && b.left + 1 < a.right && a.top + 3 < b.bottom &&
+    b.top + 3 < a.bottom;
+  return all.flatMap(([one, a], i) => all.slice(i + 1).filter(([, b]) => meet(a, b))
+    .map(([other]) => `${one}, ${other}`));
 }"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
