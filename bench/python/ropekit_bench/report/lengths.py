@@ -11,7 +11,7 @@ from ropekit_bench.report.tables import markdown, seconds
 
 SUITES = {"attention": "forward", "attention-backward": "forward and backward"}
 TOTAL, FEWEST = 16384, 3  # tokens in all, lengths that are drawn
-TIME = ("tokens of a sequence", "ns a token")
+TIME = ("tokens of a sequence", "us a token")
 TAX = ("tokens of a sequence", "RoPE tax, %; dashed: beyond the same attention")
 WORDS = {
     CALL: "ropekit, as it chooses",
@@ -64,7 +64,7 @@ def points(cells, name, value):
 
 def times(cells, known):
     def of(name):
-        return lambda c: 1e9 * c.seconds(name) / (c.shape["batch"] * c.shape["tokens"])
+        return lambda c: 1e6 * c.seconds(name) / (c.shape["batch"] * c.shape["tokens"])
 
     return [(classes, points(cells, n, of(n))) for n, classes in reversed(known.items())]
 
