@@ -79,9 +79,10 @@ GPU_FN void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
 
 /* 16 bytes to shared memory, or zeros. */
 GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(to)),
-                 "l"(from), "r"(there ? 16 : 0)
-                 : "memory");
+    asm volatile(
+        "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(gpu_shared_address(to)),
+        "l"(from), "r"(there ? 16 : 0)
+        : "memory");
 }
 
 /* A word to shared memory. */

@@ -225,8 +225,10 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
         const int tabled = wish->in_range && c->base.desc.angle_mode == ROPE_ANGLE_TABLE;
         if (c->q_count[s] > c->k_count[s] && (tabled || random_chance(r, 80)))
             c->q_count[s] = c->k_count[s];
-        if (c->alike)
-            c->k_count[s] = c->q_count[s] = s ? c->q_count[0] : c->q_count[s];
+        if (c->alike) /* more than one: cuDNN's backward has none of one query and one key */
+            c->k_count[s] = c->q_count[s] = s                    ? c->q_count[0]
+                                            : c->q_count[s] == 1 ? 2
+                                                                 : c->q_count[s];
     }
 }
 

@@ -205,23 +205,23 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         *c.flag = 1;
     if (b->lacks_page && alone)
         return;
+    enum { N = 4, EACH = D / N };
 #pragma unroll 1
-    for (int e = gpu_thread(); e < c.group * D; e += GPU_ATTENTION_THREADS) {
-        const int row = e / D, i = e % D, part = row * GPU_TILE_WARPS,
-                  head = key_head * c.group + row;
-        const float out =
-                        gpu_joined(b->joint.weight + part, kept + part * D + i, GPU_TILE_WARPS, D),
-                    largest = b->joint.largest[row],
-                    sum = b->lacks_page ? GPU_PART_LEFT_OUT : b->joint.sum[row];
-        if (alone) {
-            gpu_decode_store<DTYPE>(c, sequence, head, i, out, largest, sum);
-            continue;
-        }
+    for (int e = gpu_thread(); e < c.group * EACH; e += GPU_ATTENTION_THREADS) {
+        const int row = e / EACH, first = e % EACH, head = key_head * c.group + row;
+        const gpu_joined<N> made = gpu_join_warps<D, N>(&b->joint, row, kept, first);
         const auto at = gpu_decode_part(c, sequence, head, split, D);
-        at[i] = out;
-        if (i == 0) {
-            at[D] = largest;
-            at[D + 1] = sum;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int i = first + n * EACH;
+            if (alone)
+                gpu_decode_store<DTYPE>(c, sequence, head, i, made.out[n], made.largest, made.sum);
+            else
+                at[i] = made.out[n];
+        }
+        if (!alone && first == 0) {
+            at[D] = made.largest;
+            at[D + 1] = b->lacks_page ? GPU_PART_LEFT_OUT : made.sum;
         }
     }
 }
@@ -304,33 +304,32 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     gpu_copies_wait<0>();
     __syncthreads();
     float *kept = (float *)(void *)stage;
-    gpu_split_keep<D>(b.sums + gpu_thread(), rows, &b.joint, kept);
-    gpu_joint_weigh(&b.joint, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
+    gpu_split_keep<D>(b.sums + gpu_thread(), rows, c.group, &b.joint, kept);
     gpu_decode_finish<DTYPE, D>(c, &b, sequence, key_head, split, k.splits <= 1, kept);
 #endif
 }
 
+/* Grid x over groups of GPU_JOINED_HEADS(D) heads, y over sequences. */
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     gpu_attention_decode_join(GPU_PARAMETER gpu_decode_call call) {
     const gpu_decode_call &c = *gpu_parameter<gpu_decode_call>(call);
-    __shared__ gpu_joint j;
-    const int head = (int)blockIdx.x, sequence = (int)blockIdx.y, thread = (int)threadIdx.x;
+    enum { N = 2, EACH = D / N };
+    const int thread = (int)threadIdx.x, sequence = (int)blockIdx.y, first = thread % EACH,
+              head = (int)blockIdx.x * GPU_JOINED_HEADS(D) + thread / EACH;
     gpu_wait_for_last();
     gpu_let_next_start();
     const gpu_decode_keys k = gpu_decode_keys_of(c, sequence);
-    if (k.fails || k.empty || k.splits <= 1)
+    if (k.fails || k.empty || k.splits <= 1 || head >= c.heads)
         return;
-    const auto part = gpu_decode_part(c, sequence, head, 0, D);
-    if (thread < k.splits) {
-        j.part_largest[thread] = part[thread * (D + 2) + D];
-        j.part_sum[thread] = part[thread * (D + 2) + D + 1];
-    }
-    gpu_joint_weigh(&j, 1, k.splits);
-    if (thread < D && j.sum[0] != GPU_PART_LEFT_OUT)
-        gpu_decode_store<DTYPE>(c, sequence, head, thread,
-                                gpu_joined(j.weight, part + thread, k.splits, D + 2), j.largest[0],
-                                j.sum[0]);
+    const gpu_joined<N> row =
+        gpu_join<N>(gpu_decode_part(c, sequence, head, 0, D), first, EACH, D, k.splits);
+    if (row.sum == GPU_PART_LEFT_OUT)
+        return;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        gpu_decode_store<DTYPE>(c, sequence, head, first + n * EACH, row.out[n], row.largest,
+                                row.sum);
 }
 
 #endif

@@ -36,7 +36,7 @@ struct gpu_generic_block {
     uint8_t sees[GPU_TILE_KEYS][GPU_ATTENTION_THREADS / GPU_COLUMN_LANES];
     rope_key_range within, all; /* keys of the block's split; that some row sees */
     int64_t head, part;         /* of keys; of the sequence's splits */
-    int32_t alone;              /* no other split has keys of these rows */
+    int32_t valid, alone;       /* there is work; no other split has keys of these rows */
     int32_t special;            /* the last values, counted, of which one is not finite */
     gpu_attention_parts parts;
     const int32_t *failed;
@@ -417,7 +417,7 @@ template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64
             b->head = w.head;
             b->part = w.part;
             b->alone = w.alone;
-            b->tile.valid = w.valid;
+            b->valid = w.valid;
         }
     } else {
         const int64_t heads = gpu_reread(t.call)->k.heads,
@@ -429,8 +429,8 @@ template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64
             b->within = {0, INT64_MAX};
             b->head = n % heads;
             b->alone = 1;
-            b->tile.valid &= b->tile.first < b->tile.s.q_count * group &&
-                             !(b->parts.queries && gpu_is_decoded(gpu_reread(t.call), &b->tile.s));
+            b->valid = b->tile.valid && b->tile.first < b->tile.s.q_count * group &&
+                       !(b->parts.queries && gpu_is_decoded(gpu_reread(t.call), &b->tile.s));
         }
     }
     __syncthreads();
@@ -465,7 +465,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     while (gpu_generic_find<DIM>(t, b.next)) {
         if (threadIdx.x == 0)
             b.next += gridDim.x; /* behind a barrier of all that read it */
-        if (b.tile.valid)
+        if (b.valid)
             gpu_generic_attend<DTYPE, DIM>(t);
         __syncthreads();
     }

@@ -56,6 +56,9 @@ enum {
  */
 enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256 };
 
+/* Heads of a block that joins splits of one query. */
+#define GPU_JOINED_HEADS(dim) (2 * GPU_ATTENTION_THREADS / (dim))
+
 /* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */
 typedef struct gpu_attention_parts {

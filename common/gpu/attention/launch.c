@@ -105,10 +105,11 @@ static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
     const gpu_attention_bound *bound = l->bound;
     const rope_attention_problem *p = &bound->problem;
     const dim3 block = {GPU_ATTENTION_THREADS, 1, 1}, one = {1, 1, 1};
+    const int32_t heads = GPU_JOINED_HEADS(p->v_head_dim);
     dim3 grid = one, joined = one;
     grid.x = (uint32_t)d->k_heads;
     grid.y = (uint32_t)d->parts.splits;
-    joined.x = (uint32_t)d->heads;
+    joined.x = (uint32_t)((d->heads - 1) / heads + 1);
     grid.z = joined.y = (uint32_t)l->call.rope.batch;
     void *arguments[] = {d};
     gpuError_t error = gpu_launch_kernel(

@@ -9,30 +9,62 @@
 #include "common/gpu/attention/parts.h"
 #include "common/gpu/attention/tile.h"
 
-static_assert(GPU_SPLIT_ROWS * GPU_TILE_WARPS <= (int)GPU_JOINT_MOST, "parts of a block");
+/* Largest logits and sums of the warps' parts of rows. */
+struct gpu_joint {
+    alignas(16) float largest[GPU_SPLIT_ROWS * GPU_TILE_WARPS],
+        sum[GPU_SPLIT_ROWS * GPU_TILE_WARPS];
+};
 
 #if GPU_HAS_TILES
 
-/* A warp's rows as parts of the block's: elements [row, warp, DV]; sums: the thread's own, among
- * those of all. */
+/* Where element i of a warp's part of a row is kept: rows begin in other banks. */
+template <int DV> GPU_FN int gpu_kept(int row, int warp, int i) {
+    return (row * GPU_TILE_WARPS + warp) * DV + (i ^ row % 4 * 8);
+}
+
+/* A warp's first rows as parts of the block's, elements [row, warp, DV], with a barrier behind;
+ * sums: the thread's own, among those of all. */
 template <int DV, typename SUMS>
 GPU_FN void gpu_split_keep(const SUMS *sums, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
-                           gpu_joint *j, float *parts) {
+                           int count, gpu_joint *j, float *parts) {
     const int lane = gpu_lane(), warp = (int)threadIdx.x / GPU_TILE_LANES;
 #pragma unroll
     for (int h = 0; h < GPU_LANE_ROWS; h++) {
         const int row = gpu_row_of(lane, h), part = row * GPU_TILE_WARPS + warp;
+        if (row >= count)
+            continue;
 #pragma unroll
         for (int r = 0; r < gpu_runs<DV>; r++)
 #pragma unroll
             for (int at = 0; at < gpu_run<DV>; at += 2)
-                *(float2 *)(void *)(parts + part * DV + gpu_run_first<DV>(lane, r) + at) = {
+                *(float2 *)(void *)(parts +
+                                    gpu_kept<DV>(row, warp, gpu_run_first<DV>(lane, r) + at)) = {
                     gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at),
                     gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at + 1)};
-        j->part_largest[part] =
+        j->largest[part] =
             ((const gpu_tile_sums<GPU_SPLIT_ROWS> *)(const void *)sums)->largest[0][h];
-        j->part_sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(sums, row);
+        j->sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(sums, row);
     }
+    __syncthreads();
+}
+
+/* Joins elements i, i + DV / N... of the warps' parts of a row. */
+template <int DV, int N>
+GPU_FN gpu_joined<N> gpu_join_warps(const gpu_joint *j, int row, const float *parts, int i) {
+    gpu_joined<N> made = {{}, -INFINITY, 0};
+    const float *largest = j->largest + row * GPU_TILE_WARPS, *sum = j->sum + row * GPU_TILE_WARPS;
+#pragma unroll
+    for (int warp = 0; warp < GPU_TILE_WARPS; warp++)
+        made.largest = fmaxf(made.largest, largest[warp]);
+#pragma unroll
+    for (int warp = 0; warp < GPU_TILE_WARPS; warp++) {
+        float out[N];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            out[n] = parts[gpu_kept<DV>(row, warp, i + n * (DV / N))];
+        gpu_join_part<N>(made, largest[warp], sum[warp], out);
+    }
+    return made;
 }
 
 /* Joins the warps' parts: to a part of the split, or where it is the only one, to out. */
@@ -48,21 +80,20 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         (void)gpu_tile_query(t, row, &query, &head);
         if (alone && left_out)
             continue;
-        const int part = row * GPU_TILE_WARPS;
         const auto at =
             alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
         for (int i = gpu_thread(); i < DV; i += GPU_ATTENTION_THREADS) {
-            const float out =
-                gpu_joined(j->weight + part, parts + part * DV + i, GPU_TILE_WARPS, DV);
-            if (alone)
+            const gpu_joined<1> made = gpu_join_warps<DV, 1>(j, row, parts, i);
+            if (alone) {
                 gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query,
-                                       head, i, out, j->largest[row], j->sum[row]);
-            else
-                at[i] = out;
-        }
-        if (!alone && gpu_thread() == 0) {
-            at[DV] = j->largest[row];
-            at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : j->sum[row];
+                                       head, i, made.out[0], made.largest, made.sum);
+                continue;
+            }
+            at[i] = made.out[0];
+            if (i == 0) {
+                at[DV] = made.largest;
+                at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : made.sum;
+            }
         }
     }
 }
@@ -75,8 +106,8 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
     gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
     gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
     gpu_tile_loop<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
-    gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, &j, kept);
-    gpu_joint_weigh(&j, GPU_SPLIT_ROWS, GPU_TILE_WARPS);
+    gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, (int)(t.b->tile.s.q_count * t.b->group), &j,
+                       kept);
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }
 
