@@ -39,6 +39,15 @@
 #endif
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
+/* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
+#define GPU_APPEND_BLOCKS_ENOUGH 8
+/* Heads that a thread of it loads before it stores one, of elements of SIZE bytes: fewer where 8 bits
+ * are converted by many instructions. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 2 : 4)
+#else
+#define GPU_MOVED_HEADS(SIZE) 4
+#endif
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
  * take longer than its angles. */
 #define GPU_LOADS_FIRST(GEOMETRY) ((GEOMETRY) == GPU_WIDE)

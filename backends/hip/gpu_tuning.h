@@ -27,6 +27,11 @@
 #define GPU_APPEND_BLOCKS 1
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
+/* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
+#define GPU_APPEND_BLOCKS_ENOUGH 8
+/* Heads that a thread of it loads before it stores one, of elements of SIZE bytes; fewer where 8
+ * bits are converted by many instructions. */
+#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 2 : 4)
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false
 #define GPU_LETS_LATE(GEOMETRY) false

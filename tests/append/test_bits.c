@@ -318,6 +318,99 @@ TEST(append_bits, whole_heads) {
     }
 }
 
+/* Whole heads of a cache that move: the index says dtype, pairing, what is stored and head_dim,
+ * random numbers the rest. */
+enum { MOVED_TOKENS = 21, MOVED_PLACES = 32, MOVED_BYTES = MOVED_PLACES * 9 * 256 * 2 };
+
+/* Quotients by some of these are other 8 bits than products by their reciprocals. */
+static float moved_scale(test_random *r) {
+    static const float scales[] = {1,     0.03125f, 0x1.9ffffep+1f, 3.5f,     0x1.48p+4f,
+                                   3.25f, 0.1f,     0x1p-80f,       0x1p100f, 0x1.3p-61f};
+    const int64_t i = random_between(r, 0, 14);
+    return i < 10 ? scales[i] : (float)random_real(r, 0.001, 0.1);
+}
+
+/* Numbers of every magnitude, infinities and NaNs among them. */
+static void moved_cache(append_case *c) {
+    test_random *r = &c->base.random;
+    const int wide = c->desc.k.store_dtype < ROPE_F8E4M3, all = random_between(r, 0, 3) == 0;
+    for (size_t i = 0; i < MOVED_BYTES; i += 2) {
+        const uint16_t any = (uint16_t)random_between(r, 0, UINT16_MAX),
+                       x = wide ? (uint16_t)((any & 0x83ff) + 0x3a00) : (uint16_t)(any & 0xb7b7);
+        memcpy(c->base.arena + i, all ? &any : &x, sizeof x);
+    }
+}
+
+static void moved_lists(append_case *c, unsigned char *at) {
+    test_random *r = &c->base.random;
+    const int64_t page = c->desc.page_size, pages = MOVED_PLACES / page,
+                  one = random_between(r, 0, 1);
+    for (int64_t t = 0; t < MOVED_TOKENS; t++) {
+        const int64_t slot = t == 3 ? -1 : t * 5 % MOVED_PLACES, id = random_signed(r, 99999);
+        memcpy(at + 8 * t, &slot, 8);
+        memcpy(at + 256 + 8 * t, &id, 8);
+    }
+    for (int64_t i = 0; i < pages; i++) {
+        const int64_t other = pages - 1 - i;
+        memcpy(at + 512 + 8 * i, &other, 8);
+    }
+    const int64_t start = random_between(r, 0, MOVED_PLACES - MOVED_TOKENS);
+    const float scale = moved_scale(r);
+    memcpy(at + 768, &start, 8);
+    memcpy(at + 776, &scale, 4);
+    c->args.rope.position_ids = at + 256;
+    c->args.rope.position_stride[0] = one;
+    c->args.rope.position_offset = random_signed(r, 40);
+    c->args.pages = pages;
+    c->args.k_cache.scale.data = c->desc.k.scale ? at + 776 : NULL;
+    c->args.slots = c->desc.cache == ROPE_CACHE_SLOTS ? at : NULL;
+    c->args.cache_starts = c->desc.cache == ROPE_CACHE_SLOTS ? NULL : at + 768;
+    c->args.block_table = c->desc.cache == ROPE_CACHE_TABLE ? at + 512 : NULL;
+    c->args.table_pages = c->desc.cache == ROPE_CACHE_TABLE ? pages : 0;
+}
+
+static void make_moved(append_case *c, int64_t index) {
+    static const int32_t dims[] = {128, 64, 256, 96},
+                         eight[] = {ROPE_F8E4M3, ROPE_F8E5M2, ROPE_F8E4M3FNUZ, ROPE_I8},
+                         heads[] = {1, 4, 9};
+    const int32_t dtype = index % 2 ? ROPE_F16 : ROPE_BF16, stored = (int32_t)(index / 4 % 5);
+    memset(c, 0, sizeof *c);
+    c->base.bytes = MOVED_BYTES + 1024;
+    c->base.arena = aligned_alloc(64, c->base.bytes);
+    c->base.random = random_stream(test_seed(), index);
+    test_random *r = &c->base.random;
+    c->desc.struct_size = sizeof c->desc;
+    c->args.struct_size = sizeof c->args;
+    c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
+                               .dtype = dtype,
+                               .head_dim = dims[index / 20 % 4],
+                               .pairing_in = ROPE_PAIRING_HALF_SPLIT + index / 2 % 2,
+                               .position_dtype = ROPE_I64};
+    c->desc.rope.pairing_out = c->desc.rope.pairing_in;
+    c->desc.rope.direction = (int32_t)random_between(r, 0, ROPE_INVERSE);
+    c->desc.k_source = ROPE_SOURCE_CACHE;
+    c->desc.cache = (int32_t)random_between(r, ROPE_CACHE_SLOTS, ROPE_CACHE_SEQUENCE);
+    c->desc.page_size =
+        c->desc.cache == ROPE_CACHE_SEQUENCE ? MOVED_PLACES : INT64_C(1) << random_between(r, 0, 5);
+    c->desc.k.store_dtype = stored ? eight[stored - 1] : dtype;
+    c->desc.k.scale = stored && random_between(r, 0, 7) ? ROPE_SCALE_TENSOR : 0;
+    c->args.rope =
+        (rope_args){.struct_size = sizeof c->args.rope, .batch = 1, .tokens = MOVED_TOKENS};
+    c->args.rope.k.heads = heads[random_between(r, 0, 2)];
+    c->args.k_cache.data = c->base.arena;
+    moved_cache(c);
+    moved_lists(c, c->base.arena + MOVED_BYTES);
+}
+
+/* However few cases are asked for: these launch every kernel of a GPU for keys that move. */
+TEST(append_bits, moved_heads) {
+    for (int64_t i = 0; i < 80; i++) {
+        append_case c;
+        make_moved(&c, i);
+        check_and_free(&c, check_kernels);
+    }
+}
+
 /* Heads that are normalised side by side, by sums that kernels take in other pieces. */
 static void check_norms(int32_t dtype, int32_t type, int32_t dim, int64_t heads) {
     append_case c;

@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_APPEND_INSTANCES_H
 
 #include "common/gpu/append/generic.h"
+#include "common/gpu/append/moved.h"
 #include "common/gpu/append/plain.h"
 #include "common/gpu/append/vector.h"
 
@@ -12,6 +13,16 @@
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_INTERLEAVED>),                                 \
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_TO_HALF_SPLIT>),                               \
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_TO_INTERLEAVED>)                               \
+    }
+
+#define GPU_APPEND_MOVED(DTYPE)                                                                    \
+    {                                                                                              \
+        {GPU_KERNEL(gpu_append_moved<DTYPE, GPU_HALF_SPLIT, 0>),                                   \
+         GPU_KERNEL(gpu_append_moved<DTYPE, GPU_HALF_SPLIT, 1>)},                                  \
+        {                                                                                          \
+            GPU_KERNEL(gpu_append_moved<DTYPE, GPU_INTERLEAVED, 0>),                               \
+                GPU_KERNEL(gpu_append_moved<DTYPE, GPU_INTERLEAVED, 1>)                            \
+        }                                                                                          \
     }
 
 /* clang-format off */

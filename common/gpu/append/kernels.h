@@ -25,6 +25,9 @@ enum { GPU_APPEND_GENERIC_THREADS = 128, GPU_APPEND_SEGMENT = 1024 };
 enum { GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };
 enum { GPU_APPEND_NODES = 16, GPU_APPEND_SUMS = 4 };
 
+/* Most tokens of a block of the moved kernel. */
+enum { GPU_APPEND_MOVED_TOKENS = 64 };
+
 /*
  * q, k or v of a call of the vector kernel, strides in bytes: in three lines of 64 bytes, because
  * every multiprocessor misses each line once a launch, one after the other. A head has `lanes`
@@ -152,6 +155,8 @@ static_assert(sizeof(gpu_append_plain_operand) == 64, "a line");
  *     two heads in fp32 and GPU_APPEND_SEGMENT nodes
  *   vector (rope_append_problem, rope_append_call, gpu_append_vectors), of a GPU_ pairing: grid x
  * over blocks of tokens and heads of q, then k's, then v's
+ *   moved (the same), of pairings that do not change, [1] for stores of 8 bits: grid x over blocks
+ * of tokens, y over thread_heads of k; block is (lanes, tokens); dynamic shared memory holds rows
  *
  * All may be launched to start early.
  */
@@ -159,6 +164,7 @@ typedef struct gpu_append_kernels {
     const void *generic;
     const void *vector[GPU_PAIRINGS];
     const void *plain[GPU_GEOMETRIES][2][2][2];
+    const void *moved[2][2];
 } gpu_append_kernels;
 
 extern const gpu_append_kernels gpu_append_f32;

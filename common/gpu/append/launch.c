@@ -1,6 +1,6 @@
 /*
  * From a call of "append" to its launch: kernel, grid, block and parameters. The first kernel that
- * strides, addresses and size of the call fit is taken: plain, vector, generic.
+ * strides, addresses and size of the call fit is taken: moved or plain, vector, generic.
  */
 #include "common/gpu/append/launch.h"
 
@@ -19,6 +19,7 @@ typedef struct launch {
 } launch;
 
 /* Each plans a launch, or gives 0 where the kernel does not fit the call. */
+static int plan_moved(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
@@ -27,7 +28,8 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
                              void *stream) {
     launch l;
     l.shared = 0;
-    if ((bound->most < GPU_APPEND_BY_PLAIN || !plan_plain(bound, call, &l)) &&
+    if ((bound->most != GPU_APPEND_BY_MOVED || !plan_moved(bound, call, &l)) &&
+        (bound->most != GPU_APPEND_BY_PLAIN || !plan_plain(bound, call, &l)) &&
         (bound->most < GPU_APPEND_BY_VECTOR || !plan_vector(bound, call, &l)))
         plan_generic(bound, call, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream,
@@ -348,6 +350,13 @@ static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_c
     return blocks;
 }
 
+static void set_vector_arguments(const rope_append_problem *p, const rope_append_call *call,
+                                 launch *l) {
+    l->arguments[0] = &l->vectors;
+    l->arguments[1] = (void *)(uintptr_t)p;
+    l->arguments[2] = (void *)(uintptr_t)call;
+}
+
 static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
     const rope_append_problem *p = &bound->problem;
     const int64_t each = threads_each(bound, call);
@@ -367,16 +376,25 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     l->kernel = bound->kernels->vector[pairing_of(&p->rope)];
     l->grid = (dim3){(uint32_t)blocks, 1, 1};
     l->block = (dim3){(uint32_t)threads, 1, 1};
-    l->arguments[0] = &l->vectors;
-    l->arguments[1] = (void *)(uintptr_t)p;
-    l->arguments[2] = (void *)(uintptr_t)call;
+    set_vector_arguments(p, call, l);
     return 1;
 }
 
-/* -- plain -- */
+/* -- moved and plain: what of a problem both take -- */
 
-static const char *declines_plain_steps(const rope_problem *r, const rope_append_steps *s, int t) {
-    if (s->head_dim != 2 * r->pairs || (t != ROPE_APPEND_V && !s->rotates))
+static const char *declines_angles(const rope_problem *r) {
+    if (!r->pairs || r->angle_mode != ROPE_ANGLE_EXACT)
+        return "declined: angles are not exact";
+    if (r->axes != 1 || r->shard != ROPE_SHARD_NONE || r->xpos_rate || r->frequency_sets > 1)
+        return "declined: there are several axes or frequency sets, shards or XPos";
+    if (r->arithmetic != ROPE_ARITHMETIC_FP32)
+        return "declined: arithmetic is model_dtype";
+    return r->pairing_in == r->pairing_out ? NULL : "declined: pairing_in is not pairing_out";
+}
+
+static const char *declines_whole_heads(const rope_problem *r, const rope_append_steps *s,
+                                        int rotates) {
+    if (s->head_dim != 2 * r->pairs || (rotates && !s->rotates))
         return "declined: a part of a head does not rotate";
     if (s->factor != 1)
         return "declined: there is a factor";
@@ -384,8 +402,64 @@ static const char *declines_plain_steps(const rope_problem *r, const rope_append
         return "declined: a cached head lies in blocks";
     if (s->store_dtype != r->dtype && s->store_dtype < ROPE_F8E4M3)
         return "declined: a store_dtype is neither dtype nor of 8 bits";
-    if (s->scale && s->scale != ROPE_SCALE_TENSOR)
-        return "declined: scales differ within a tensor";
+    return s->scale && s->scale != ROPE_SCALE_TENSOR ? "declined: scales differ within a tensor"
+                                                     : NULL;
+}
+
+/* -- moved -- */
+
+const char *gpu_append_moved_declines(const rope_append_problem *p) {
+    if (p->k_source != ROPE_SOURCE_CACHE)
+        return "declined: keys do not move in a cache";
+    const char *declined = gpu_append_vector_declines(p);
+    if (!declined)
+        declined = declines_angles(&p->rope);
+    return declined ? declined : declines_whole_heads(&p->rope, &p->steps[ROPE_APPEND_K], 1);
+}
+
+/* Blocks along y of heads of a thread: of all heads, or fewer where that leaves the device idle. */
+static int64_t divide_heads(const gpu_append_bound *bound, int64_t blocks, int64_t heads,
+                            gpu_append_tensor *v) {
+    const int64_t enough = (int64_t)GPU_APPEND_BLOCKS_ENOUGH * bound->on.multiprocessors;
+    int64_t each = at_most(heads, UINT16_MAX);
+    while (each > 1 && blocks * ceiling(heads, each) < enough)
+        each = ceiling(each, 2);
+    v->thread_heads = (uint16_t)each;
+    return ceiling(heads, each);
+}
+
+static int plan_moved(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    const int64_t heads = call->tensor[ROPE_APPEND_K].heads, lanes = p->rope.pairs / GPU_APPEND_V;
+    gpu_append_tensor *v = &l->vectors.tensor[ROPE_APPEND_K];
+    l->vectors = (gpu_append_vectors){.rows = 0};
+    if (lanes > GPU_APPEND_THREADS || heads > INT32_MAX / 2 ||
+        call->rope.tokens > INT32_MAX / 2 / call->rope.batch || !is_exact(p, call) ||
+        !has_vectors(p, call, ROPE_APPEND_K) || !fill_tensor(p, call, ROPE_APPEND_K, v))
+        return 0;
+    fill_call(p, call, &l->vectors);
+    v->width = (uint16_t)(2 * p->rope.pairs);
+    const int64_t rows = l->vectors.rows,
+                  tokens =
+                      at_most(at_most(GPU_APPEND_THREADS / lanes, GPU_APPEND_MOVED_TOKENS), rows),
+                  blocks = ceiling(rows, tokens), y = divide_heads(bound, blocks, heads, v);
+    if (y > GPU_GRID_YZ_MOST)
+        return 0;
+    l->kernel = bound->kernels->moved[pairing_of(&p->rope)][v->steps.store_dtype >= ROPE_F8E4M3];
+    l->grid = (dim3){(uint32_t)blocks, (uint32_t)y, 1};
+    l->block = (dim3){(uint32_t)lanes, (uint32_t)tokens, 1};
+    l->shared =
+        (size_t)((l->vectors.flags & GPU_APPEND_ONE_ID ? 1 : tokens) * v->width) * sizeof(float);
+    set_vector_arguments(p, call, l);
+    return 1;
+}
+
+/* -- plain -- */
+
+static const char *declines_plain_steps(const rope_problem *r, const rope_append_steps *s, int t) {
+    const char *declined = declines_whole_heads(r, s, t != ROPE_APPEND_V);
+    if (declined)
+        return declined;
     if (s->norm && (t == ROPE_APPEND_V || s->norm != ROPE_NORM_RMS || s->norm_dim != s->head_dim ||
                     !s->weight || s->weight_dtype != r->dtype))
         return "declined: a norm is not RMS of whole heads of q or k with weights of dtype";
@@ -395,16 +469,10 @@ static const char *declines_plain_steps(const rope_problem *r, const rope_append
 const char *gpu_append_plain_declines(const rope_append_problem *p) {
     const rope_problem *r = &p->rope;
     const char *declined = gpu_append_vector_declines(p);
+    if (!declined)
+        declined = declines_angles(r);
     if (declined)
         return declined;
-    if (!r->pairs || r->angle_mode != ROPE_ANGLE_EXACT)
-        return "declined: angles are not exact";
-    if (r->axes != 1 || r->shard != ROPE_SHARD_NONE || r->xpos_rate || r->frequency_sets > 1)
-        return "declined: there are several axes or frequency sets, shards or XPos";
-    if (r->arithmetic != ROPE_ARITHMETIC_FP32)
-        return "declined: arithmetic is model_dtype";
-    if (r->pairing_in != r->pairing_out)
-        return "declined: pairing_in is not pairing_out";
     if (p->cache != ROPE_CACHE_SLOTS || p->k_source == ROPE_SOURCE_CACHE)
         return "declined: the cache is not one of slots to be written";
     for (int t = 0; t < ROPE_APPEND_TENSORS && !declined; t++)

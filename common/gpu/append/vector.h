@@ -115,7 +115,9 @@ GPU_FN rope_place gpu_place_of(const gpu_append_vectors &vectors, const rope_app
     place.index = rope_index_of(vectors.flags & GPU_APPEND_WIDE_SLOTS, vectors.slots, n);
     if (place.index < 0)
         return place;
-    place.page = place.index / vectors.page_size;
+    place.page = (uint64_t)(place.index | vectors.page_size) >> 32
+                     ? place.index / vectors.page_size
+                     : (uint32_t)place.index / (uint32_t)vectors.page_size;
     place.slot = place.index - place.page * vectors.page_size;
     place.status = place.page < vectors.pages ? ROPE_PLACE_GIVEN : ROPE_PLACE_PAGE;
     return place;
