@@ -27,6 +27,9 @@
 #define GPU_APPEND_BLOCKS 1
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
+/* Threads of a block of the latent kernel, and what it is given registers for. */
+#define GPU_LATENT_THREADS 256
+#define GPU_LATENT_BLOCKS 1
 /* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
 #define GPU_APPEND_BLOCKS_ENOUGH 8
 /* Heads that a thread of it loads before it stores one, of elements of SIZE bytes; fewer where 8

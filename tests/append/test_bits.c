@@ -411,6 +411,81 @@ TEST(append_bits, moved_heads) {
     }
 }
 
+/* Multi-head latent attention: windows of q in place, and k's latent part normalised beside its
+ * window. The index says dtype, pairings and the latent's size, random numbers the rest. */
+enum { LATENT_Q = 1 << 16, LATENT_K = 1 << 15, LATENT_LISTS = LATENT_Q + 3 * LATENT_K };
+
+static void latent_lists(append_case *c, unsigned char *at) {
+    test_random *r = &c->base.random;
+    for (int64_t t = 0; t < c->args.rope.tokens; t++) {
+        const int64_t slot = t == 3 ? -1 : t * 5 % WHOLE_SLOTS, id = random_between(r, 0, 99999);
+        memcpy(at + 8 * t, &slot, 8);
+        memcpy(at + 64 + 8 * t, &id, 8);
+    }
+    c->args.slots = at;
+    c->args.rope.position_ids = random_between(r, 0, 2) ? at + 64 : NULL;
+    c->args.rope.position_offset = random_signed(r, 40);
+}
+
+static void make_latent(append_case *c, int64_t index) {
+    static const int32_t pairs[] = {32, 16, 64};
+    static const int64_t heads[] = {4, 8, 6, 16};
+    const int32_t dtype = index % 2 ? ROPE_F16 : ROPE_BF16, dim = index / 8 % 2 ? 256 : 512;
+    memset(c, 0, sizeof *c);
+    c->base.bytes = LATENT_LISTS + 128;
+    c->base.arena = aligned_alloc(64, c->base.bytes);
+    c->base.random = random_stream(test_seed(), index);
+    test_random *r = &c->base.random;
+    unsigned char *at = c->base.arena;
+    const int32_t width = 2 * pairs[random_between(r, 0, 2)],
+                  before = 8 * (int32_t)random_between(r, 0, 16),
+                  behind = random_between(r, 0, 1) ? width : 0; /* the latent: of the window */
+    for (size_t i = 0; i < LATENT_LISTS; i += 2) {
+        const uint16_t x =
+            (uint16_t)(0x3c00 + random_between(r, 0, 0x2ff) + (random_between(r, 0, 1) << 15));
+        memcpy(at + i, &x, sizeof x);
+    }
+    c->desc.struct_size = sizeof c->desc;
+    c->args.struct_size = sizeof c->args;
+    c->desc.rope = (rope_desc){.struct_size = sizeof c->desc.rope,
+                               .dtype = dtype,
+                               .head_dim = before + width,
+                               .rotary_dim = width,
+                               .rotary_offset = before,
+                               .k_head_dim = dim + width,
+                               .k_rotary_offset = behind ? 0 : dim,
+                               .pairing_in = ROPE_PAIRING_HALF_SPLIT + index / 2 % 2,
+                               .pairing_out = ROPE_PAIRING_HALF_SPLIT + index / 4 % 2,
+                               .position_dtype = ROPE_I64};
+    c->desc.rope.direction = (int32_t)random_between(r, 0, ROPE_INVERSE);
+    c->desc.k.norm = (rope_norm){
+        .type = ROPE_NORM_RMS,
+        .offset = behind,
+        .dim = dim,
+        .weight = (int32_t)random_between(r, ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT),
+        .rounding = (int32_t)random_between(r, ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE),
+        .eps = random_real(r, 1e-6, 1e-2)};
+    c->desc.cache = ROPE_CACHE_SLOTS;
+    c->desc.page_size = random_between(r, 1, WHOLE_SLOTS);
+    c->args.rope = (rope_args){
+        .struct_size = sizeof c->args.rope, .batch = 1, .tokens = random_between(r, 1, 7)};
+    c->args.rope.q = (rope_tensor){.in = at, .out = at, .heads = heads[random_between(r, 0, 3)]};
+    c->args.rope.k = (rope_tensor){.in = at + LATENT_Q, .heads = 1};
+    c->args.k_cache.data = at + LATENT_Q + LATENT_K;
+    c->args.k_weight.data = at + LATENT_Q + 2 * LATENT_K;
+    c->args.pages = (WHOLE_SLOTS + c->desc.page_size - 1) / c->desc.page_size;
+    latent_lists(c, at + LATENT_LISTS);
+}
+
+/* However few cases are asked for: these launch every kernel of a GPU for latent attention. */
+TEST(append_bits, latent_heads) {
+    for (int64_t i = 0; i < 64; i++) {
+        append_case c;
+        make_latent(&c, i);
+        check_and_free(&c, check_kernels);
+    }
+}
+
 /* Heads that are normalised side by side, by sums that kernels take in other pieces. */
 static void check_norms(int32_t dtype, int32_t type, int32_t dim, int64_t heads) {
     append_case c;

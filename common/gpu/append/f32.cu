@@ -1,3 +1,4 @@
 #include "common/gpu/append/instances.h"
 
-const gpu_append_kernels gpu_append_f32 = {GPU_KERNEL(gpu_append_generic<ROPE_F32>), {}, {}, {}};
+const gpu_append_kernels gpu_append_f32 = {
+    GPU_KERNEL(gpu_append_generic<ROPE_F32>), {}, {}, {}, {}};

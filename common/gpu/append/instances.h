@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_APPEND_INSTANCES_H
 
 #include "common/gpu/append/generic.h"
+#include "common/gpu/append/latent.h"
 #include "common/gpu/append/moved.h"
 #include "common/gpu/append/plain.h"
 #include "common/gpu/append/vector.h"
@@ -24,6 +25,16 @@
                 GPU_KERNEL(gpu_append_moved<DTYPE, GPU_INTERLEAVED, 1>)                            \
         }                                                                                          \
     }
+
+#define GPU_APPEND_LATENT_OF(DTYPE, GEOMETRY)                                                      \
+    {                                                                                              \
+        GPU_KERNEL(gpu_append_latent<DTYPE, GPU_HALF_SPLIT, GEOMETRY>),                            \
+            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_INTERLEAVED, GEOMETRY>),                       \
+            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY>),                     \
+            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_TO_INTERLEAVED, GEOMETRY>)                     \
+    }
+#define GPU_APPEND_LATENT(DTYPE)                                                                   \
+    { GPU_APPEND_LATENT_OF(DTYPE, GPU_NARROW), GPU_APPEND_LATENT_OF(DTYPE, GPU_WIDE) }
 
 /* clang-format off */
 #define GPU_APPEND_START(...)                                                                      \

@@ -1,6 +1,6 @@
 /*
  * From a call of "append" to its launch: kernel, grid, block and parameters. The first kernel that
- * strides, addresses and size of the call fit is taken: moved or plain, vector, generic.
+ * strides, addresses and size of the call fit is taken: moved, latent or plain, vector, generic.
  */
 #include "common/gpu/append/launch.h"
 
@@ -15,11 +15,13 @@ typedef struct launch {
     size_t shared;      /* bytes of dynamic shared memory */
     void *arguments[3]; /* of the kernel, some in what follows */
     gpu_append_plain_call plain;
+    gpu_append_latent_call latent;
     gpu_append_vectors vectors;
 } launch;
 
 /* Each plans a launch, or gives 0 where the kernel does not fit the call. */
 static int plan_moved(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
+static int plan_latent(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static int plan_vector(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
 static void plan_generic(const gpu_append_bound *bound, const rope_append_call *call, launch *l);
@@ -29,6 +31,7 @@ gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_ca
     launch l;
     l.shared = 0;
     if ((bound->most != GPU_APPEND_BY_MOVED || !plan_moved(bound, call, &l)) &&
+        (bound->most != GPU_APPEND_BY_LATENT || !plan_latent(bound, call, &l)) &&
         (bound->most != GPU_APPEND_BY_PLAIN || !plan_plain(bound, call, &l)) &&
         (bound->most < GPU_APPEND_BY_VECTOR || !plan_vector(bound, call, &l)))
         plan_generic(bound, call, &l);
@@ -380,7 +383,7 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
     return 1;
 }
 
-/* -- moved and plain: what of a problem both take -- */
+/* -- moved, latent and plain: what of a problem they take -- */
 
 static const char *declines_angles(const rope_problem *r) {
     if (!r->pairs || r->angle_mode != ROPE_ANGLE_EXACT)
@@ -389,6 +392,10 @@ static const char *declines_angles(const rope_problem *r) {
         return "declined: there are several axes or frequency sets, shards or XPos";
     if (r->arithmetic != ROPE_ARITHMETIC_FP32)
         return "declined: arithmetic is model_dtype";
+    return NULL;
+}
+
+static const char *declines_pairing(const rope_problem *r) {
     return r->pairing_in == r->pairing_out ? NULL : "declined: pairing_in is not pairing_out";
 }
 
@@ -414,6 +421,8 @@ const char *gpu_append_moved_declines(const rope_append_problem *p) {
     const char *declined = gpu_append_vector_declines(p);
     if (!declined)
         declined = declines_angles(&p->rope);
+    if (!declined)
+        declined = declines_pairing(&p->rope);
     return declined ? declined : declines_whole_heads(&p->rope, &p->steps[ROPE_APPEND_K], 1);
 }
 
@@ -471,6 +480,8 @@ const char *gpu_append_plain_declines(const rope_append_problem *p) {
     const char *declined = gpu_append_vector_declines(p);
     if (!declined)
         declined = declines_angles(r);
+    if (!declined)
+        declined = declines_pairing(r);
     if (declined)
         return declined;
     if (p->cache != ROPE_CACHE_SLOTS || p->k_source == ROPE_SOURCE_CACHE)
@@ -626,10 +637,11 @@ static int has_norm(const rope_append_problem *p, const rope_append_call *call) 
     return has && lacks ? -1 : has;
 }
 
-static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
-    const rope_append_problem *p = &bound->problem;
+/* What all tensors share. */
+static gpu_append_plain_call plain_call_of(const rope_append_problem *p,
+                                           const rope_append_call *call) {
     const rope_problem *r = &p->rope;
-    l->plain = (gpu_append_plain_call){
+    return (gpu_append_plain_call){
         .turns = r->set[0].turns,
         .ids = call->rope.position.ids,
         .slots = call->slots,
@@ -639,6 +651,11 @@ static int plan_plain(const gpu_append_bound *bound, const rope_append_call *cal
         .share = 0.5f / (float)r->pairs,
         .position_flag = call->rope.position_flag,
     };
+}
+
+static int plan_plain(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    l->plain = plain_call_of(p, call);
     const int norm = has_norm(p, call);
     if (norm < 0 || !is_plain(p, call) || !fill_operands(p, call, &l->plain))
         return 0;
@@ -648,12 +665,91 @@ static int plan_plain(const gpu_append_bound *bound, const rope_append_call *cal
     for (int i = 0; i < (bound->geometry == GPU_BY_SIZE ? 3 : 1); i++) {
         if (!lay_out_plain(bound, call, order[i], norm, l))
             continue;
-        l->kernel = bound->kernels->plain[order[i]][pairing_of(r)][norm][bound->on.early != 0];
+        l->kernel =
+            bound->kernels->plain[order[i]][pairing_of(&p->rope)][norm][bound->on.early != 0];
         l->plain.flags = (uint16_t)flags_of_plain(bound, call, l);
         l->arguments[0] = &l->plain;
         return 1;
     }
     return 0;
+}
+
+/* -- latent -- */
+
+/* A latent part that is normalised, beside a window. */
+static const char *declines_latent(const rope_problem *r, const rope_append_steps *s) {
+    const int32_t width = 2 * r->pairs, at = r->rotary_offset[ROPE_APPEND_K];
+    if (!s->rotates || s->norm_dim + width != s->head_dim ||
+        at != (s->norm_offset ? 0 : s->norm_dim) || (s->norm_offset && s->norm_offset != width))
+        return "declined: k is not a norm's elements beside a window";
+    if (s->norm != ROPE_NORM_RMS || !s->weight || s->weight_dtype != r->dtype ||
+        (s->norm_dim != 32 * GPU_APPEND_V && s->norm_dim != 64 * GPU_APPEND_V))
+        return "declined: a norm is not RMS of 256 or 512 elements of k with weights of dtype";
+    return s->factor != 1 || s->dim_block != s->head_dim || s->store_dtype != r->dtype
+               ? "declined: k has a factor, blocks or a store_dtype of its own"
+               : NULL;
+}
+
+const char *gpu_append_latent_declines(const rope_append_problem *p) {
+    const rope_append_steps *q = &p->steps[ROPE_APPEND_Q];
+    const char *declined = gpu_append_vector_declines(p);
+    if (!declined)
+        declined = declines_angles(&p->rope);
+    if (declined)
+        return declined;
+    if (p->cache != ROPE_CACHE_SLOTS || p->k_source == ROPE_SOURCE_CACHE)
+        return "declined: the cache is not one of slots to be written";
+    if (q->norm || q->factor != 1 || q->store_dtype != p->rope.dtype)
+        return "declined: q has a norm, a factor or a store_dtype of its own";
+    return declines_latent(&p->rope, &p->steps[ROPE_APPEND_K]);
+}
+
+/* Grid and block of a geometry; 0 where it does not fit. */
+static int lay_out_latent(const gpu_append_bound *bound, const rope_append_call *call,
+                          int32_t geometry, launch *l) {
+    const int64_t lanes = bound->problem.rope.pairs / (geometry == GPU_NARROW ? 2 : 4),
+                  rows = call->rope.batch * call->rope.tokens,
+                  units = call->tensor[ROPE_APPEND_Q].heads / 2;
+    const int64_t z = at_most(rows, GPU_LATENT_THREADS / 32);
+    if (lanes > 32 || 32 % lanes || call->tensor[ROPE_APPEND_Q].heads % 2 ||
+        units > INT32_MAX / 4 || ceiling(rows, z) > GPU_GRID_YZ_MOST)
+        return 0;
+    const uint32_t y = divisor(&units, 1, GPU_LATENT_THREADS / (lanes * z));
+    if (lanes * y < 32)
+        return 0;
+    l->block = (dim3){(uint32_t)lanes, y, (uint32_t)z};
+    l->grid = (dim3){(uint32_t)(1 + units / y), (uint32_t)ceiling(rows, z), 1};
+    return 1;
+}
+
+static int fill_latent(const rope_append_problem *p, const rope_append_call *call,
+                       gpu_append_latent_call *latent) {
+    const rope_append_operand *q = &call->tensor[ROPE_APPEND_Q], *k = &call->tensor[ROPE_APPEND_K];
+    const rope_append_steps *s = &p->steps[ROPE_APPEND_K];
+    gpu_append_plain_operand *o = &latent->plain.operand[ROPE_APPEND_Q];
+    const int64_t from = 2 * (int64_t)p->rope.rotary_offset[ROPE_APPEND_Q];
+    if (k->heads != 1 || call->tensor[ROPE_APPEND_V].heads || !is_plain(p, call) ||
+        (q->heads && q->in != q->out) || !fill_operands(p, call, &latent->plain))
+        return 0;
+    latent->plain.share = 1.0f / (float)s->norm_dim;
+    latent->latent = (uint16_t)(2 * s->norm_offset);
+    latent->window = (uint16_t)(2 * p->rope.rotary_offset[ROPE_APPEND_K]);
+    latent->vectors = s->norm_dim / (32 * GPU_APPEND_V);
+    o->store = q->heads ? o->store + from : NULL;
+    return 1;
+}
+
+static int plan_latent(const gpu_append_bound *bound, const rope_append_call *call, launch *l) {
+    const rope_append_problem *p = &bound->problem;
+    const int32_t wide = geometry_of(bound, call, 0) != GPU_NARROW;
+    l->latent = (gpu_append_latent_call){.plain = plain_call_of(p, call)};
+    if (!fill_latent(p, call, &l->latent) ||
+        !lay_out_latent(bound, call, wide ? GPU_WIDE : GPU_NARROW, l))
+        return 0;
+    l->kernel = bound->kernels->latent[wide][pairing_of(&p->rope)];
+    l->latent.plain.flags = (uint16_t)flags_of_plain(bound, call, l);
+    l->arguments[0] = &l->latent;
+    return 1;
 }
 
 /* -- generic -- */

@@ -16,17 +16,19 @@ typedef struct gpu_append_bound {
     int32_t geometry; /* a forced GPU_ geometry of plain kernels, or GPU_BY_SIZE */
 } gpu_append_bound;
 
-/* Kernels: calls that do not fit moved or plain ones take vector's, and those that do not fit it
- * the generic one's. */
+/* Kernels: calls that do not fit moved, latent or plain ones take vector's, and those that do not
+ * fit it the generic one's. */
 enum {
     GPU_APPEND_BY_GENERIC = 0,
     GPU_APPEND_BY_VECTOR = 1,
     GPU_APPEND_BY_PLAIN = 2,
-    GPU_APPEND_BY_MOVED = 3
+    GPU_APPEND_BY_LATENT = 3,
+    GPU_APPEND_BY_MOVED = 4
 };
 
-/* Why no call of this problem takes a moved, a plain or a vector kernel; NULL where some may. */
+/* Why no call of this problem takes such a kernel; NULL where some may. */
 const char *gpu_append_moved_declines(const rope_append_problem *problem);
+const char *gpu_append_latent_declines(const rope_append_problem *problem);
 const char *gpu_append_plain_declines(const rope_append_problem *problem);
 const char *gpu_append_vector_declines(const rope_append_problem *problem);
 
