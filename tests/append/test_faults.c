@@ -266,28 +266,91 @@ TEST(append_faults, scales) {
             }
 }
 
+/* Keys of the cache that all move by one distance, of what was made. */
+static void move_keys(append_case *c) {
+    c->desc.q = c->desc.v = (rope_append_part){0};
+    c->desc.k.norm = (rope_norm){0};
+    c->desc.k_source = ROPE_SOURCE_CACHE;
+    c->args.rope.q = c->args.v = (rope_tensor){0};
+    c->args.rope.k = (rope_tensor){.heads = K};
+    c->args.q_weight = c->args.k_weight = (rope_norm_weight){0};
+    c->args.q_scale = (rope_scale){0};
+    c->args.v_cache = (rope_cache){0};
+    for (int64_t t = 0; t < TOKENS; t++)
+        case_store_index(c->desc.rope.position_dtype, memory_of(c)->ids, t, 5);
+}
+
 TEST(append_faults, scales_of_keys_that_move) {
     for (int32_t kind = ROPE_SCALE_TENSOR; kind <= ROPE_SCALE_TOKEN_HEAD_MAX; kind++)
         for (size_t i = 0; i < sizeof no_scales / sizeof no_scales[0]; i++) {
             append_case c;
             make(&c, ROPE_CACHE_SLOTS, ROPE_I64);
             store_8bit(&c, kind);
-            c.desc.q = c.desc.v = (rope_append_part){0};
-            c.desc.k.norm = (rope_norm){0};
-            c.desc.k_source = ROPE_SOURCE_CACHE;
-            c.args.rope.q = c.args.v = (rope_tensor){0};
-            c.args.rope.k = (rope_tensor){.heads = K};
-            c.args.q_weight = c.args.k_weight = (rope_norm_weight){0};
-            c.args.q_scale = (rope_scale){0};
-            c.args.v_cache = (rope_cache){0};
-            for (int64_t t = 0; t < TOKENS; t++)
-                memory_of(&c)->ids[t] = 5;
+            move_keys(&c);
             unsigned char *values = malloc(c.base.bytes);
             CHECK_STATUS(ROPE_OK, append_run(&c, &c.desc, &c.args, 1, NULL, values));
             *scale_at(&c, 1, kind) = no_scales[i];
             test_describe(test_text("scale of kind %d is %g", kind, (double)no_scales[i]));
             check_left_out(&c, NULL, 1, values);
             free(values);
+            append_free(&c);
+        }
+}
+
+/* Slots that the cache does not have, and whether the flag tells. */
+static const fault_index no_slots[] = {
+    {-1, 0, 0},       {SLOTS, 0, 1}, {INT32_MAX, 0, 1}, {INT64_MIN, 1, 0}, {INT64_C(1) << 32, 1, 1},
+    {INT64_MAX, 1, 1}};
+
+TEST(append_faults, slots_of_keys_that_move) {
+    for (size_t i = 0; i < sizeof no_slots / sizeof no_slots[0]; i++)
+        for (int32_t type = no_slots[i].wide ? ROPE_I64 : ROPE_I32; type <= ROPE_I64; type++)
+            for (int eight = 0; eight < 2; eight++) {
+                append_case c;
+                make(&c, ROPE_CACHE_SLOTS, type);
+                if (eight)
+                    store_8bit(&c, ROPE_SCALE_TENSOR);
+                move_keys(&c);
+                unsigned char *values = malloc(c.base.bytes);
+                CHECK_STATUS(ROPE_OK, append_run(&c, &c.desc, &c.args, 1, NULL, values));
+                case_store_index(type, memory_of(&c)->list, BAD, no_slots[i].value);
+                test_describe(test_text("slot %lld, type %d", (long long)no_slots[i].value, type));
+                check_left_out(&c, NULL, no_slots[i].flagged, values);
+                free(values);
+                append_free(&c);
+            }
+}
+
+/* One head of k whose latent of 256 elements is normalised beside a window of 32. */
+static void make_latent(append_case *c, int32_t type) {
+    enum { LATENT = 256, WINDOW = 32, SIZE = 2, PAGES_OF_ROWS = 5 };
+    make(c, ROPE_CACHE_SLOTS, type);
+    fault_memory *m = memory_of(c);
+    c->desc.rope.rotary_dim = WINDOW;
+    c->desc.rope.k_head_dim = LATENT + WINDOW;
+    c->desc.rope.k_rotary_offset = LATENT;
+    c->desc.q.norm = (rope_norm){0};
+    c->desc.k.norm.dim = LATENT;
+    c->desc.page_size = SIZE;
+    c->args.rope.q.out = m->q;
+    c->args.rope.k = (rope_tensor){.in = m->k, .heads = 1};
+    c->args.v = (rope_tensor){0};
+    c->args.q_weight = (rope_norm_weight){0};
+    c->args.k_weight.data = m->q_out;
+    c->args.v_cache = (rope_cache){0};
+    c->args.pages = PAGES_OF_ROWS;
+    for (int64_t t = 0; t < TOKENS; t++)
+        case_store_index(type, m->list, t, t * 3 % (SIZE * PAGES_OF_ROWS));
+}
+
+TEST(append_faults, slots_of_a_latent) {
+    for (size_t i = 0; i < sizeof no_slots / sizeof no_slots[0]; i++)
+        for (int32_t type = no_slots[i].wide ? ROPE_I64 : ROPE_I32; type <= ROPE_I64; type++) {
+            append_case c;
+            make_latent(&c, type);
+            case_store_index(type, memory_of(&c)->list, BAD, no_slots[i].value);
+            test_describe(test_text("slot %lld, type %d", (long long)no_slots[i].value, type));
+            check_plain(&c, NULL, no_slots[i].flagged);
             append_free(&c);
         }
 }
