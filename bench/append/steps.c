@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- a step a call --- */
+/* --- a step a call, by the kernels that plans choose, whichever runs the whole --- */
 
 static const char *const step_names[] = {"norm", "rotation", "store"};
 
@@ -39,6 +39,7 @@ static rope_append_desc step_desc(const append_state *s, int step) {
         d.k_source = 0;
     }
     d.rope = target_without_rotation(&s->desc.rope);
+    d.rope.kernel = NULL;
     d.rotation = ROPE_ROTATION_OFF;
     return d;
 }
@@ -46,6 +47,7 @@ static rope_append_desc step_desc(const append_state *s, int step) {
 /* Keys of the cache have their attention factor already, and XPos takes a difference. */
 static rope_desc rotation_desc(const append_state *s) {
     rope_desc d = s->desc.rope;
+    d.kernel = NULL;
     if (append_moves(s->o)) {
         d.xpos_center = 0;
         if (d.angle_mode != ROPE_ANGLE_TABLE)

@@ -106,6 +106,8 @@ GPU_FN void gpu_move_8bit(const gpu_append_tensor &v, char *at, int count, float
         gpu_move_heads<S, ROPE_F8E5M2, false, HEADS>(v, at, count, scale, row);
     else if (dtype == ROPE_F8E5M2)
         gpu_move_heads<S, ROPE_F8E5M2, true, HEADS>(v, at, count, scale, row);
+    else if (dtype == ROPE_I8 && !quotients)
+        gpu_move_heads<S, ROPE_I8, false, 2>(v, at, count, scale, row);
     else if (dtype == ROPE_I8)
         gpu_move_heads<S, ROPE_I8, true, 1>(v, at, count, scale, row);
     else

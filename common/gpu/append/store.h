@@ -34,11 +34,15 @@ GPU_FN uint32_t gpu_four_i8(const float q[4]) {
     uint32_t word = 0;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        float x = q[i] == q[i] ? q[i] : 0.0f;
-        x = x < -128 ? -128 : x > 127 ? 127 : x;
+        const float x = fminf(fmaxf(q[i] == q[i] ? q[i] : 0.0f, -128.0f), 127.0f);
         word |= (rope_float_bits(x + 12582912.0f) & 0xffu) << (8 * i);
     }
     return word;
+}
+
+/* The integer of a word's i-th byte: its sign turned, it counts units of 2^23 from 128 below. */
+GPU_FN float gpu_byte_i8(uint32_t word, int i) {
+    return rope_bits_float(((word ^ 0x80808080u) >> 8 * i & 0xffu) | 0x4b000000u) - 8388736.0f;
 }
 
 /* The numbers of a word's two low bytes. */
@@ -47,6 +51,8 @@ GPU_FN float2 gpu_split_8bit(int32_t dtype, uint32_t word) {
         return gpu_split_e4m3(word);
     if (dtype == ROPE_F8E5M2)
         return gpu_split_e5m2(word);
+    if (dtype == ROPE_I8)
+        return {gpu_byte_i8(word, 0), gpu_byte_i8(word, 1)};
     return {rope_from_8bit(dtype, (uint8_t)word), rope_from_8bit(dtype, (uint8_t)(word >> 8))};
 }
 
