@@ -99,6 +99,7 @@ static bool check_rotation(const workload *w, const options *o, bool back, bool 
     options alone = *o;
     alone.append = alone.attention = alone.backward = false;
     alone.appends.k_source = 0;
+    alone.desc.kernel = NULL; /* a name among those of the whole */
     if (o->appends.k_source == ROPE_SOURCE_CACHE)
         alone.q_heads = 0;
     if (o->attention && attention_rotation(o) == ROPE_ATTENTION_ROTATE_Q)
