@@ -32,9 +32,9 @@
 #define GPU_LATENT_BLOCKS 1
 /* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
 #define GPU_APPEND_BLOCKS_ENOUGH 8
-/* Heads that a thread of it loads before it stores one, of elements of SIZE bytes; fewer where 8
- * bits are converted by many instructions. */
-#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 2 : 4)
+/* Heads that a thread of it loads before it stores one, of elements of SIZE bytes: of 8 bits, which
+ * many instructions convert, two would spill scalar registers on CDNA. */
+#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 1 : 4)
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false
 #define GPU_LETS_LATE(GEOMETRY) false
