@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Host time of one eager call that rotates q and k of a decoded token, beside that of peers.
+"""Host time of one eager call that rotates q and k of a decoded token, or attends by it, beside peers.
 
 On a GPU calls are queued without waiting, and the device is idle before each round, so the time
 is that of the host alone; on the CPU it holds the rotation too. Peers are measured where they
@@ -30,11 +30,22 @@ def ours(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[
     yield "ropekit.apply_", lambda: ropekit.apply_(q, k, positions=ids, config=config)
     leaf = q.detach().requires_grad_()
     yield "ropekit.apply, gradient", lambda: ropekit.apply(leaf, k, positions=ids, config=config)
+    cache = torch.zeros(2, 1, 16, KV_HEADS, HEAD_DIM, dtype=q.dtype, device=q.device)
+    caches = {"k_cache": cache[0], "v_cache": cache[1], "k_lengths": ids[0] + 1}
+    yield "ropekit.attention", lambda: ropekit.attention(q, k, k, config=config)
+    named = {kernel: ropekit.Config(rope_theta=500000.0, kernel=kernel) for kernel in ("library", "sdpa")}
+    yield "the same by the library", lambda: ropekit.attention(q, k, k, config=named["library"])
+    yield "the same by sdpa", lambda: ropekit.attention(q, k, k, config=named["sdpa"])
+    yield "the same of a cache", lambda: ropekit.attention(q, config=config, **caches)
+    yield "the same, gradient", lambda: ropekit.attention(leaf, k, k, config=config)
 
 
 def peers(q: torch.Tensor, k: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[str, Call]]:
     table = torch.randn(1, 1, HEAD_DIM, dtype=q.dtype, device=q.device)
     heads_first = q.transpose(1, 2), k.transpose(1, 2)
+    grouped = {"enable_gqa": True}
+    attend = torch.nn.functional.scaled_dot_product_attention
+    yield "SDPA alone", lambda: attend(*heads_first, heads_first[1], **grouped)
     yield "torch.empty_like, twice", lambda: (torch.empty_like(q), torch.empty_like(k))
     try:
         from transformers.models.llama.modeling_llama import (

@@ -222,6 +222,31 @@ static const char *take_attention(const StableIValue *stack, attention_call *c, 
     return error ? error : read_text(*text, &c->text, &c->text_length);
 }
 
+/* Those of the overload few, from k on. */
+static const char *take_few(const StableIValue *stack, attention_call *c, StringHandle *text) {
+    tensor *const order[] = {&c->inputs.k_lengths, &c->sinks};
+    const char *error = take(stack[0], &c->k), *other = take(stack[1], &c->v);
+    *text = (StringHandle)(uintptr_t)stack[2];
+    error = error ? error : other;
+    other = take_list(stack + 3, order, 2, text);
+    error = error ? error : other;
+    return error ? error : read_text(*text, &c->text, &c->text_length);
+}
+
+/* Those of the overload cached, from config on. */
+static const char *take_cached(const StableIValue *stack, attention_call *c, StringHandle *text) {
+    tensor *const given[] = {&c->inputs.k_lengths, &c->cache[KEYS], &c->cache[VALUES]};
+    tensor *const order[] = {&c->block_table, &c->sinks};
+    const char *error = NULL, *other;
+    *text = (StringHandle)(uintptr_t)stack[0];
+    for (int i = 0; i < 3; i++)
+        if ((other = take(stack[1 + i], given[i])))
+            error = other;
+    other = take_list(stack + 4, order, 2, text);
+    error = error ? error : other;
+    return error ? error : read_text(*text, &c->text, &c->text_length);
+}
+
 static void release_attention(const attention_call *c, StringHandle text) {
     const tensor own[] = {c->q,           c->k,     c->v,         c->cache[KEYS], c->cache[VALUES],
                           c->block_table, c->sinks, c->tree_bits, c->scale[KEYS], c->scale[VALUES]},
@@ -232,10 +257,21 @@ static void release_attention(const attention_call *c, StringHandle text) {
     release(keys, sizeof keys / sizeof keys[0]);
     release_inputs(&c->inputs);
 }
-static void run_attention(StableIValue *stack, int has_flag, attention_call *c) {
+
+/* How the arguments of an operator are taken, from the one behind q on. */
+typedef const char *take_rest(const StableIValue *stack, attention_call *c, StringHandle *text);
+
+static const char *take_plain(const StableIValue *stack, attention_call *c, StringHandle *text) {
+    return take_attention(stack, c, 0, text);
+}
+
+static const char *take_flagged(const StableIValue *stack, attention_call *c, StringHandle *text) {
+    return take_attention(stack, c, 1, text);
+}
+
+static void run_attention(StableIValue *stack, take_rest *take_others, attention_call *c) {
     StringHandle text = NULL;
-    const char *error = take(stack[0], &c->q),
-               *other = take_attention(stack + 1, c, has_flag, &text);
+    const char *error = take(stack[0], &c->q), *other = take_others(stack + 1, c, &text);
     error = error ? error : other;
     if (!error)
         error = attention_run(c);
@@ -252,27 +288,37 @@ static void run_attention(StableIValue *stack, int has_flag, attention_call *c) 
 
 static void attention(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 0, &(attention_call){0});
+    run_attention(stack, take_plain, &(attention_call){0});
+}
+
+static void attention_few(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, take_few, &(attention_call){0});
+}
+
+static void attention_cached(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+    (void)inputs, (void)outputs;
+    run_attention(stack, take_cached, &(attention_call){0});
 }
 
 static void attention_lse(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 0, &(attention_call){.wants_lse = 1});
+    run_attention(stack, take_plain, &(attention_call){.wants_lse = 1});
 }
 
 static void attention_flag(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 1, &(attention_call){.wants_lse = 1});
+    run_attention(stack, take_flagged, &(attention_call){.wants_lse = 1});
 }
 
 static void attention_explained(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 0, &(attention_call){.explains = 1});
+    run_attention(stack, take_plain, &(attention_call){.explains = 1});
 }
 
 static void attention_rotated(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
     (void)inputs, (void)outputs;
-    run_attention(stack, 0, &(attention_call){.wants_lse = 1, .wants_rotated = 1});
+    run_attention(stack, take_plain, &(attention_call){.wants_lse = 1, .wants_rotated = 1});
 }
 
 /* dout, out and lse, then as attention. */
@@ -341,6 +387,8 @@ static const struct {
     {"append_no_grad", append},
     {"attention", attention},
     {"attention_no_grad", attention},
+    {"attention_no_grad.few", attention_few},
+    {"attention_no_grad.cached", attention_cached},
     {"attention_lse", attention_lse},
     {"attention_lse_no_grad", attention_lse},
     {"attention_flag", attention_flag},

@@ -89,6 +89,14 @@ def _fake(*arguments: Any) -> Tensor:
     return _fake_out(*arguments)[0]
 
 
+def _fake_few(q: Tensor, k: Tensor, v: Tensor, config: str, *rest: Tensor | None) -> Tensor:
+    return _fake(q, k, v, config, None, None, rest[0], None, None, None, rest[1])
+
+
+def _fake_cached(q: Tensor, config: str, *rest: Tensor | None) -> Tensor:
+    return _fake(q, None, None, config, None, None, *rest)
+
+
 def _fake_lse(*arguments: Any) -> tuple[Tensor, Tensor]:
     out, layout = _fake_out(*arguments)
     return out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device)
@@ -180,6 +188,16 @@ for _name, (_results, _of) in _KINDS.items():
         define(_own, _schema(_results, _name == "attention_flag"), _of)
     _OPERATORS[_name] = getattr(torch.ops.ropekit, _name).default
     _DIRECT[_name] = getattr(torch.ops.ropekit, f"{_name}_no_grad").default._op
+# What most calls give: PyTorch takes its time over each argument, a default too.
+_FEW = "(Tensor q, Tensor k, Tensor v, str config, Tensor? k_lengths, Tensor? sinks)"
+_CACHED = (
+    "(Tensor q, str config, Tensor k_lengths, Tensor k_cache, Tensor v_cache, Tensor? block_table, "
+    "Tensor? sinks)"
+)
+define("attention_no_grad.few", f"{_FEW} -> Tensor", _fake_few)
+define("attention_no_grad.cached", f"{_CACHED} -> Tensor", _fake_cached)
+_few: Any = torch.ops.ropekit.attention_no_grad.few._op
+_cached: Any = torch.ops.ropekit.attention_no_grad.cached._op
 implement("attention_flag", _flagged, "ADInplaceOrView", with_keyset=True)
 for _name in ("attention", "attention_lse"):
     implement(_name, _derived(_name), "Autograd", with_keyset=True)
@@ -436,7 +454,8 @@ def attention(
         RuntimeError: what the device or PyTorch refuses; a gradient that there is none of; from a
             compiled function, all of these.
     """
-    refuse_fields(fields, APPEND_ONLY, "append")
+    if fields:
+        refuse_fields(fields, APPEND_ONLY, "append")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     if cache_layout != "nhd":
@@ -446,45 +465,76 @@ def attention(
     if causal is not None or tree_mask is not None or tree_keys is not None:
         tree_mask, tree_keys = masked(causal, tree_mask, tree_keys, options)
     text = text_for(config, options, q)
+    named = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
+    rest: Any = (*named, sequence_offsets, sequence_lengths, cos, sin)
+    numbers: Any = position_offset, tree_keys or 0, 0
+    if max_seqlen_k is not None:
+        numbers = (*numbers[:2], number("max_seqlen_k", max_seqlen_k))
+    if position_offset is _NO_OFFSET and not any(numbers) and all(x is None for x in rest):
+        rest = numbers = ()
+    first = (q, k, v, text, positions, cu_seqlens, k_lengths, k_cache, v_cache, block_table, sinks)
+    found: Tensor | tuple[Tensor, Tensor] = attend(first, rest, numbers, return_lse, position_flag)
+    return found
+
+
+def attend(
+    first: Any,
+    rest: Any = (),
+    numbers: Any = (),
+    return_lse: bool = False,
+    flag: Tensor | None = None,
+) -> Any:
+    """`attention` of the operator's arguments, by the library's kernel or PyTorch's.
+
+    first are those up to sinks; rest and numbers those behind, or empty where none is given.
+    """
+    q, k, v, text, _, cu_seqlens, k_lengths, k_cache = first[:8]
     of_library = "kernel=library" in text
     if of_library:
         text = _sdpa.without_library(text)
-    arguments: Any = (q, k, v, text, positions, cu_seqlens, k_lengths)
-    arguments = (*arguments, k_cache, v_cache, block_table, sinks)
+        first = (*first[:3], text, *first[4:])
     if not of_library and isinstance(k, Tensor) and isinstance(v, Tensor) and k_cache is None:
         others: Any = None
-        alone = cu_seqlens is k_lengths is sinks is tree_mask is k_cu_seqlens is q_lengths is None
-        if return_lse or not alone or position_flag is not None:
-            others = cu_seqlens, k_lengths, sinks, tree_mask, k_cu_seqlens, q_lengths
-            others = (*others, position_flag, return_lse)
+        alone = cu_seqlens is k_lengths is first[10] is flag is None and not return_lse
+        if not alone or (rest and not rest[1] is rest[2] is rest[5] is None):
+            more = (rest[5], rest[1], rest[2]) if rest else (None, None, None)
+            others = cu_seqlens, k_lengths, first[10], *more, flag, return_lse
         settings = other_candidate((q, k, v), text, others)
         if settings:
-            offset = whole(position_offset)
-            own: Any = {
-                "positions": positions,
-                "k_positions": k_positions,
-                "position_offset": offset,
-            }
-            tables = sequence_offsets, sequence_lengths, cos, sin
-            try:
-                return _sdpa.run(q, k, v, settings, tables=tables, **own)
-            except (AttributeError, RuntimeError) as error:
-                refuse_attention(error, arguments, offset)
-    name = "attention_lse" if return_lse else "attention"
-    numbers: tuple[int, ...] = ()
-    # PyTorch takes its time over each argument, so that what is last and not given stays out.
-    usual = k_positions is k_cu_seqlens is q_lengths is k_scale is v_scale is tree_mask is None
-    usual = usual and sequence_offsets is sequence_lengths is cos is sin is None
-    usual = usual and max_seqlen_k is None and not tree_keys
-    if not usual or position_flag is not None or position_offset is not _NO_OFFSET:
-        flag = () if position_flag is None else (position_flag,)
-        name = "attention_flag" if flag else name
-        numbers = whole(position_offset), tree_keys or 0, number("max_seqlen_k", max_seqlen_k)
-        rest = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
-        tables = sequence_offsets, sequence_lengths, cos, sin
-        arguments = (*arguments, *rest, *tables, *flag)
-    found: Tensor | tuple[Tensor, Tensor] = _call(name, arguments, numbers, position_flag)
-    return found[0] if name == "attention_flag" and not return_lse else found
+            return _by_sdpa(first, rest, numbers, settings)
+    if rest or numbers or return_lse or flag is not None:
+        name = "attention_flag" if flag is not None else "attention"
+        name = "attention_lse" if return_lse and flag is None else name
+        rest = rest or (None,) * 10
+        numbers = (whole(numbers[0]), *numbers[1:]) if numbers else (0, 0, 0)
+        arguments = (*first, *rest) if flag is None else (*first, *rest, flag)
+        found = _call(name, arguments, numbers, flag)
+        return found[0] if name == "attention_flag" and not return_lse else found
+    if is_compiling() or is_derived() or torch.is_grad_enabled():
+        return _call("attention", first, (), None)
+    try:
+        return _usual(first)
+    except (AttributeError, RuntimeError) as error:
+        refuse_attention(error, first, 0)
+
+
+def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> Tensor:
+    q, k, v, _, positions = first[:5]
+    offset = whole(numbers[0]) if numbers else 0
+    k_positions, tables = (rest[0], rest[6:]) if rest else (None, None)
+    try:
+        return _sdpa.run(
+            q,
+            k,
+            v,
+            settings,
+            positions=positions,
+            k_positions=k_positions,
+            position_offset=offset,
+            tables=tables,
+        )
+    except (AttributeError, RuntimeError) as error:
+        refuse_attention(error, first, offset)
 
 
 OTHERS = (
@@ -528,3 +578,16 @@ def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | No
     if flag is not None:
         increment_version([flag])
     return found
+
+
+def _usual(first: Any) -> Any:
+    """The operator of no argument behind sinks, by the overload that has the fewest."""
+    q, k, v, text, positions, cu_seqlens, k_lengths, k_cache, v_cache, block_table, sinks = first
+    if positions is cu_seqlens is None:
+        of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
+        if of_tensors and k_cache is v_cache is block_table is None:
+            return _few(q, k, v, text, k_lengths, sinks)
+        of_caches = isinstance(k_cache, Tensor) and isinstance(v_cache, Tensor)
+        if k is v is None and of_caches and isinstance(k_lengths, Tensor):
+            return _cached(q, text, k_lengths, k_cache, v_cache, block_table, sinks)
+    return _DIRECT["attention"](*first)

@@ -164,7 +164,9 @@ def rotate(count: int, *arguments: Any) -> Any:
     """
     check_tables(arguments[count + 6 :])
     if not needs_grad(*arguments[:count]):
-        return (NO_GRAD if is_dynamo_compiling() else DIRECT)[count](*arguments)
+        if is_dynamo_compiling():
+            return NO_GRAD[count](*arguments)
+        return (FEW if len(arguments) == count + 3 else DIRECT)[count](*arguments)
     if is_compiling() or is_tracing():
         return GRAD[count](*arguments)
     if is_derived():

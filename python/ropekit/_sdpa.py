@@ -6,7 +6,6 @@ Which one a call takes follows from its device, type and shape alone: `prefers`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.compiler import is_dynamo_compiling
 from torch.nn.functional import scaled_dot_product_attention
 
-from ropekit._fields import merge
 from ropekit._functions import rotate
 from ropekit._operators import fields_of
 
@@ -44,10 +42,7 @@ class Settings:
     chunk: int | None
     softcap: bool
     kernel: str | None
-
-    def is_limited(self) -> bool:
-        """Whether a query sees some keys only, beside the order."""
-        return (self.window, self.window_right, self.chunk) != (None, None, None)
+    is_limited: bool  # whether a query sees some keys only, beside the order
 
 
 def _settings(text: str) -> Settings:
@@ -67,6 +62,7 @@ def _settings(text: str) -> Settings:
         chunk=numbers["chunk"],
         softcap="softcap" in fields,
         kernel=fields.get("kernel"),
+        is_limited=any(x is not None for x in numbers.values()),
     )
 
 
@@ -109,10 +105,10 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
 
 def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:
     """Tokens of q and of k; 0, 0 of a call for which PyTorch's kernel needs a mask."""
-    if q.dim() != 4 or k.dim() != 4 or settings.is_limited():
+    if q.dim() != 4 or k.dim() != 4 or settings.is_limited:
         return 0, 0
-    axis = {"bhsd": 2, "sbhd": 0}.get(settings.layout or "bshd", 1)
-    tokens, keys = q.shape[axis], k.shape[axis]
+    axis = _TOKENS[settings.layout or "bshd"]
+    tokens, keys = q.size(axis), k.size(axis)
     return (0, 0) if settings.causal and tokens not in (keys, 1) else (tokens, keys)
 
 
@@ -146,17 +142,19 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """scaled_dot_product_attention of [batch, heads, tokens, head_dim] in the type of q."""
-    grouped = q.shape[1] != k.shape[1]
+    grouped = q.size(1) != k.size(1)
     device = q.device.type
-    own_type = torch.is_autocast_enabled(device)
-    with torch.autocast(device, enabled=False) if own_type else nullcontext():
-        return scaled_dot_product_attention(
-            q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
-        )
+    if torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            return scaled_dot_product_attention(
+                q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+            )
+    return scaled_dot_product_attention(
+        q, k, v, mask, dropout, causal, scale=scale, enable_gqa=grouped
+    )
 
 
-_TO_HEADS_FIRST = {"bshd": (0, 2, 1, 3), "bhsd": (0, 1, 2, 3), "sbhd": (1, 2, 0, 3)}
-_FROM_HEADS_FIRST = {"bshd": (0, 2, 1, 3), "bhsd": (0, 1, 2, 3), "sbhd": (2, 0, 1, 3)}
+_TOKENS = {"bshd": 1, "bhsd": 2, "sbhd": 0, "thd": 0}
 
 
 def run(
@@ -168,35 +166,42 @@ def run(
     positions: Tensor | None,
     k_positions: Tensor | None,
     position_offset: int,
-    tables: tuple[Tensor | None, ...],
+    tables: tuple[Tensor | None, ...] | None,
 ) -> Tensor:
-    """The call by PyTorch's kernel; tables are sequence_offsets, sequence_lengths, cos and sin."""
+    """The call by PyTorch's kernel; tables are sequence_offsets, sequence_lengths, cos and sin, or
+    None where none is given."""
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
-    axis = {"bhsd": 2, "sbhd": 0, "thd": 0}.get(layout, 1)
-    tokens, keys = q.shape[axis], k.shape[axis]
-    text = merge(settings.rotation, {"layout": layout})
-    sequence_offsets, *rest = tables
-    more = (sequence_offsets, None, *rest)
-    behind = keys - tokens if positions is None else 0
-    if settings.turns_q and settings.turns_k and tokens == keys and k_positions is None:
-        q, k = rotate(2, q, k, text, positions, position_offset, *more)
-    else:
-        if settings.turns_q:
-            q = rotate(1, q, text, positions, position_offset + behind, *more)
-        if settings.turns_k:
-            own = positions if k_positions is None and tokens == keys else k_positions
-            k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
+    axis = _TOKENS[layout]
+    tokens, keys = q.size(axis), k.size(axis)
+    if settings.turns_q or settings.turns_k:
+        more = () if tables is None else (tables[0], None, *tables[1:])
+        text = settings.rotation
+        if layout == "thd" and settings.layout is None:
+            text = f"{text} layout=thd".lstrip()
+        if settings.turns_q and settings.turns_k and tokens == keys and k_positions is None:
+            q, k = rotate(2, q, k, text, positions, position_offset, *more)
+        else:
+            behind = keys - tokens if positions is None else 0
+            if settings.turns_q:
+                q = rotate(1, q, text, positions, position_offset + behind, *more)
+            if settings.turns_k:
+                own = positions if k_positions is None and tokens == keys else k_positions
+                k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
+    square = settings.causal and tokens == keys
+    mask = None
+    if settings.is_limited or (settings.causal and not square and tokens != 1):
+        mask, square = visible_in(tokens, keys, settings, q.device), False
+    if layout == "bhsd":
+        return attend(q, k, v, mask=mask, causal=square, scale=settings.scale)
+    if layout == "sbhd":
+        moved = (x.permute(1, 2, 0, 3) for x in (q, k, v))
+        found = attend(*moved, mask=mask, causal=square, scale=settings.scale)
+        return found.permute(2, 0, 1, 3)
     if layout == "thd":
         q, k, v = (x.unsqueeze(0) for x in (q, k, v))
-        layout = "bshd"
-    moved = [x.permute(_TO_HEADS_FIRST[layout]) for x in (q, k, v)]
-    limited = settings.is_limited()
-    square = settings.causal and tokens == keys and not limited
-    needs_mask = limited or (settings.causal and not square and tokens != 1)
-    mask = visible_in(tokens, keys, settings, q.device) if needs_mask else None
-    out = attend(*moved, mask=mask, causal=square, scale=settings.scale)
-    found = out.permute(_FROM_HEADS_FIRST[layout])
-    return found.squeeze(0) if axis == 0 and settings.layout in (None, "thd") else found
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    found = attend(q, k, v, mask=mask, causal=square, scale=settings.scale).transpose(1, 2)
+    return found.squeeze(0) if layout == "thd" else found
 
 
 def refuse_others(settings: Settings, named: Iterable[tuple[str, Any]], why: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ropekit import _sdpa
-from ropekit._attention import attention
+from ropekit._attention import attend
 from ropekit._fields import merge
-from ropekit._transformers_masks import CUT, FULL, Mask, build_mask, dense_of
+from ropekit._transformers_masks import CUT, FULL, OWN, Mask, build_mask, dense_of
 
 NAME = "ropekit"
 # Keywords that change what attention computes, and that it has not.
@@ -23,7 +25,10 @@ _REFUSED = {
 }
 
 
-def _refuse(kwargs: dict[str, Any], attention_mask: object) -> None:
+_LOOKED_AT = {*_REFUSED, "output_attentions", "cache"}
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             raise ValueError(
@@ -40,8 +45,9 @@ def _refuse(kwargs: dict[str, Any], attention_mask: object) -> None:
             "the cache is paged, of continuous batching; allowed with attn_implementation "
             f"{NAME!r} is a DynamicCache or a StaticCache"
         )
-    if attention_mask is None:
-        return
+
+
+def _check_mask(attention_mask: object) -> None:
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 4:
         kind = getattr(attention_mask, "shape", None) or type(attention_mask).__name__
         raise TypeError(
@@ -115,24 +121,50 @@ def _by_torch(
     return out.transpose(1, 2)
 
 
-def _without_dropout(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: x for name, x in options.items() if name != "dropout"}
+def _text(layout: str, scale: float | None, softcap: float | None, mask: Mask | None) -> str:
+    """The configuration of a call of rotated q and k."""
+    fields: dict[str, Any] = {"layout": layout, "scale": scale, "softcap": softcap}
+    if mask is not None:
+        fields |= mask.fields()
+        fields["mask"] = "causal" if fields.pop("causal") else "full"
+    return merge("rotation=off", fields)
+
+
+@lru_cache(maxsize=1024)
+def _text_cached(
+    layout: str, scale: float | None, softcap: float | None, size: int, flags: int
+) -> str:
+    return _text(layout, scale, softcap, Mask(_NONE, size, flags))
+
+
+_NONE = torch.empty(1, 0, dtype=torch.int64)
+_SIX = (None,) * 6
+
+
+def _text_of(layout: str, mask: Mask | None, options: dict[str, Any]) -> str:
+    scale, softcap = options.get("scale"), options.get("softcap")
+    if mask is None or is_dynamo_compiling():
+        return _text(layout, scale, softcap, mask)
+    return _text_cached(layout, scale, softcap, mask.size, mask.flags)
 
 
 def _by_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
     """As `attention` has the mask."""
-    options = _without_dropout(options) | mask.fields()
     values, (batch, _, tokens, _) = mask.values, q.shape
+    sinks = options.get("sinks")
     if values.shape[-1] > 1:
         flat = [x[:, :, :tokens].transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
-        packed: Tensor = attention(*flat, layout="thd", cu_seqlens=values[0], **options)
+        text = _text_of("thd", mask, options)
+        packed: Tensor = attend((*flat, text, None, values[0], *(None,) * 4, sinks))
         return packed.view(batch, tokens, *packed.shape[1:])
+    k_lengths: Tensor | None = None
+    rest: tuple[Tensor | None, ...] = ()
     if values.shape[-1] == 1:
-        lengths = values[:, 0]
-        options["k_lengths"] = lengths
+        k_lengths = values[:, 0]
         if tokens > 1:
-            options["q_lengths"] = lengths.clamp(max=tokens)
-    out: Tensor = attention(q, k, v, layout="bhsd", **options)
+            rest = (None, None, k_lengths.clamp(max=tokens), *(None,) * 7)
+    text = _text_of("bhsd", mask, options)
+    out: Tensor = attend((q, k, v, text, None, None, k_lengths, *(None,) * 3, sinks), rest)
     return out.transpose(1, 2)
 
 
@@ -176,8 +208,10 @@ def _attend(
         return _by_torch(q, k, v, given, options)
     if dropout or _is_of_torch(q) or _derives(q, k, v, sinks):
         return _by_torch(q, k, v, dense_of(given[:, :1], keys), options)
-    options = _without_dropout(options) | {"tree_mask": given[:, 0], "tree_keys": keys}
-    out: Tensor = attention(q, k, v, layout="bhsd", **options)
+    text = _text_of("bhsd", None, options)
+    rest = (*(None,) * 5, given[:, 0], *(None,) * 4)
+    first = (q, k, v, text, *(None,) * 6, sinks)
+    out: Tensor = attend(first, rest, (0, keys, 0))
     return out.transpose(1, 2)
 
 
@@ -219,10 +253,22 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """The attention of attn_implementation "ropekit", of AttentionInterface: the mask, which
     `build_mask` made, tells windows and order."""
-    _refuse(kwargs, attention_mask)
+    if not _LOOKED_AT.isdisjoint(kwargs):
+        _refuse(kwargs)
     if attention_mask is None:
         attention_mask = _without_mask(module, query, key, is_causal)
-    options = {"rotation": "off", "dropout": dropout} | options_of(query, kwargs)
+    else:
+        _check_mask(attention_mask)
+    options = options_of(query, kwargs)
+    shape, alone = attention_mask.shape, "sinks" not in options and "softcap" not in options
+    is_usual = shape[-1] == 0 and not dropout and (alone or not _is_of_torch(query))
+    if is_usual and not (shape[2] - 1) & CUT and not is_dynamo_compiling():
+        # As _attend, of what most calls have: a host waits for each step.
+        size, flags = shape[1] - OWN, shape[2] - 1
+        text = _text_cached("bhsd", options.get("scale"), options.get("softcap"), size, flags)
+        first = (query, key, value, text, *_SIX, options.get("sinks"))
+        return attend(first).transpose(1, 2).contiguous(), None
+    options["dropout"] = dropout
     out = _attend(query, key, value, attention_mask, options)
     return out.contiguous(), None
 

@@ -38,7 +38,7 @@ FULL, CHUNK, CUT = 1, 2, 4  # flags: no order, size is that of a chunk, keys end
 class Mask:
     """A mask of the kernels."""
 
-    values: Tensor  # [rows, n]
+    values: Tensor  # [rows, n]; of a mask that was decoded any shape without elements where n is 0
     size: int
     flags: int
 
@@ -48,7 +48,8 @@ class Mask:
 
     @classmethod
     def decode(cls, mask: Tensor) -> Mask:
-        return cls(mask[:, 0, 0, :].contiguous(), mask.shape[1] - OWN, mask.shape[2] - 1)
+        values = mask[:, 0, 0, :].contiguous() if mask.shape[-1] else mask
+        return cls(values, mask.shape[1] - OWN, mask.shape[2] - 1)
 
     def fields(self) -> dict[str, Any]:
         """Keywords of `attention`."""
@@ -95,6 +96,8 @@ def _parts(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 def _pattern(function: Callable[..., Any]) -> _Pattern | None:
     """None: one that is not known."""
+    if function is causal_mask_function:
+        return _Pattern()
     found = _Pattern()
     is_ordered = False
     for part in _parts(function):
@@ -213,6 +216,9 @@ def _structured(
         bounds = _boundaries(pattern.sequences)[None] if is_whole else None
         return None if bounds is None else Mask(bounds, pattern.size, pattern.flags())
     if padding is None:
+        return _without_padding(pattern, sizes)
+    real = min(padding.shape[-1] - kv_offset, sizes.keys)
+    if real >= (sizes.keys if pattern.is_full else int(sizes.end)) and bool(padding.all()):
         return _without_padding(pattern, sizes)
     seen = padding[:, kv_offset : kv_offset + sizes.keys]
     seen = torch.nn.functional.pad(seen, (0, sizes.keys - seen.shape[-1]))

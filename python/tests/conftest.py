@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +17,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 CUDA = torch.cuda.is_available()
 DEVICES = ["cpu", "cuda"] if CUDA else ["cpu"]
+OF_MODELS = {
+    "test_families.py",
+    "test_models.py",
+    "test_module.py",
+    "test_sdpa.py",
+    "test_transformers.py",
+    "test_transformers_attention.py",
+}
 
 
 def pytest_report_header() -> str:
@@ -44,6 +53,16 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(14)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_of_models(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A team for each small call of a model would wait for itself most of the time."""
+    threads = torch.get_num_threads()
+    if request.path.name in OF_MODELS:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

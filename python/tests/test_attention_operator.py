@@ -57,6 +57,29 @@ def test_opcheck(name: str, suffix: str, device: str) -> None:
     torch.library.opcheck(operator, (*packed, ""), {"cu_seqlens": bounds} | more)
 
 
+def test_opcheck_of_overloads(device: str) -> None:
+    q, k, v = tensors_of(device, v_dim=32)
+    lengths, sinks = torch.tensor([4, 2], device=device), torch.randn(HEADS, device=device)
+    for given in ((None, None), (lengths, sinks)):
+        torch.library.opcheck(ops.attention_no_grad.few, (q, k, v, "window=3", *given))
+        caches = (lengths, k, v)
+        more = (None, given[1])
+        torch.library.opcheck(ops.attention_no_grad.cached, (q, "rotate=none", *caches, *more))
+
+
+def test_overloads_are_the_operator(device: str) -> None:
+    q, k, v = tensors_of(device)
+    sinks, lengths = torch.randn(HEADS, device=device), torch.tensor([4, 2], device=device)
+    table = torch.tensor([[1], [0]], device=device)
+    with torch.no_grad():
+        found = ropekit.attention(q, k, v, sinks=sinks, k_lengths=lengths)
+        wanted = ops.attention.default(q, k, v, "", k_lengths=lengths, sinks=sinks)
+        assert torch.equal(found, wanted)
+        caches = {"k_cache": k, "v_cache": v, "k_lengths": lengths, "block_table": table}
+        found = ropekit.attention(q, sinks=sinks, **caches)
+        assert torch.equal(found, ops.attention.default(q, None, None, "", **caches, sinks=sinks))
+
+
 @pytest.mark.parametrize("suffix", ["", "_no_grad"])
 def test_opcheck_of_merge(suffix: str, device: str) -> None:
     out, lse = torch.randn(3, 2, 4, 5, 64, device=device), torch.randn(3, 2, 4, 5, device=device)

@@ -28,7 +28,7 @@ SMALL = {
 
 
 def run(*arguments: str | Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
     )

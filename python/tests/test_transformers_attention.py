@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import attention_models
@@ -31,15 +30,6 @@ GENERATORS = [name for name in FAMILIES if name != "modernbert"]
 GREEDY = {"max_new_tokens": 64, "do_sample": False}
 # In float32: what a kernel's other order of sums may move the largest logit by.
 RELATIVE = 2e-5
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """A team for each small call would wait for itself most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def close(found: Tensor, expected: Tensor) -> None:
