@@ -159,13 +159,14 @@ def append(
     Args:
         q, k, v: each may be None. Three dimensions are [tokens, heads, elements], four those of
             `layout`, "bshd" unless given. Without q, k and v the keys in k_cache are rotated
-            in place by `positions`.
+            in place by `positions`, as by -256; a cache of 8 bits then needs dtype, that of keys.
         k_cache, v_cache: pages in the order of `cache_layout`, in dtype, float32, float16,
             bfloat16, a float8 or int8. "nhd" is [page, slot, head, element], or without heads
             [page, slot, element]; "hnd" is [page, head, slot, element]; "vllm" is
             [page, head, element / x, slot, x] of k and [page, head, element, slot].
         slots: int32 or int64, [tokens] or [batch, tokens]: page * page size + slot; -1 leaves a
-            token out.
+            token out. Of FlashInfer's indices:
+            kv_indices[kv_indptr[i] + n // size] * size + n % size.
         block_table: [sequences, pages]: the pages of each sequence. With neither of them a page
             holds a sequence.
         cache_starts: index in its sequence of the first token of each, for a block table or
@@ -181,7 +182,16 @@ def append(
         q_out, k_out, v_out: where results go too, q itself for one in place. q_out may be of
             8 bits. Without a cache k and v need one.
         position_flag: as of `apply_`; it also tells of a token that has no place.
-        fields: any field of a Config; it goes before that of `config`.
+        fields: any field of a Config; it goes before that of `config`. norm_type="rms", norm_eps,
+            norm_scope, norm_weight, norm_rounding, norm_dim and norm_offset are of q and k, or of
+            one as in v_norm_type; q_factor, k_factor and v_factor multiply; rotation="off" leaves
+            out what `config` says of angles; ring=R keeps the last R tokens.
+
+    It has no gradient: where a weight requires one, call it within torch.no_grad(). Values are
+    those of the separate steps, bit for bit. Norms round as Transformers' modules; a sum that fp32
+    does not hold exactly may differ by a few units of the type, as PyTorch adds in another order.
+    Under torch.compile(dynamic=True) PyTorch 2.13 loses the offset of views made in the function,
+    as kv[1]: give both caches to it.
 
     Returns:
         q_out, a new tensor where that is not given; None without q.

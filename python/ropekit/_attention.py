@@ -436,16 +436,24 @@ def attention(
             sliding_window; keys after its own, with causal=False; chunks in which attention stays.
         kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
             "library" for the library's choice among its own, or the name of one of them. None: the
-            faster one by device, type and shape.
+            faster one by device, type and shape, as `explain` tells. PyTorch's is a candidate of
+            calls without cache, lengths, packing, tree_mask, cap, sinks or lse, and the only one of
+            float64, for gradcheck.
         scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become
             softcap * tanh(score / softcap).
         fields: any other field of a Config but those of norms; it goes before that of `config`.
 
+    Bits are, within a kernel, those of `apply` followed by the same call with rotate="none", of
+    each sequence alone, and of any paging: who compares lengths, batches or packing names a kernel.
+
     Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
-    through lse.
+    through lse. The library's have the same bits call after call; PyTorch's follow
+    torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There is no
+    second derivative and no tangent.
 
     Returns:
-        out, in the order of q with v's head_dim, and with return_lse lse, float32 in the order of q
+        out, in the order of q with v's head_dim ("bhsd" lies by token, so that transpose(1, 2) is
+        contiguous), and with return_lse lse, float32 in the order of q
         without its last dimension. Rows that no sequence has, as padding of q_lengths and tokens
         past the end of cu_seqlens, are 0 and -inf.
 

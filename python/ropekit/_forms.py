@@ -42,6 +42,12 @@ class Form:
     complex_layout: str = ""  # multiplies complex numbers, of tensors with this layout
     fuses: bool = False  # rounds a product and the sum once, as complex numbers on some devices
 
+    def __str__(self) -> str:
+        """As a report tells it."""
+        into = f" into {self.pairing_out}" if self.pairing_out != self.pairing_in else ""
+        kind = ", complex numbers" if self.complex_layout else ""
+        return f"ropekit's kernels, {self.pairing_in} pairs{into}{kind}"
+
     def table(self, pairs: Tensor) -> Tensor:
         """A row of cos of this form."""
         if self.columns == "twice":

@@ -127,11 +127,14 @@ def apply(
         cu_seqlens: boundaries of packed sequences, one more than there are sequences.
         sequence_lengths: longrope per sequence: total length of each.
         cos, sin: tables [rows, entries] or [batch, rows, entries] that positions index; no gradient
-            flows into them.
+            flows into them, and asking for one is an error.
         fields: any field of a Config; it goes before that of `config`.
 
+    Derivatives are the transpose, of any order; direction="inverse" has none.
+
     Returns:
-        q and k rotated, or the one that was given.
+        q and k rotated, or the one that was given: with the strides of the input where these fill
+        its memory, else contiguous.
 
     Raises:
         TypeError: what is no tensor, no number, no field or of another element type.
@@ -208,7 +211,9 @@ def apply_(
 
     position_flag is one int32 on the tensors' device: a GPU sets it to 1 when it left out a token
     whose position lies outside the caller's table. Gradients flow through the rotation, as they do
-    through PyTorch's functions in place: into views of one tensor too, and not into a leaf.
+    through PyTorch's functions in place: into views of one tensor too, as qkv[:, :, 0], but neither
+    into a leaf nor into the views that unbind, split and chunk make. Under transforms and in a
+    compiled function a derivative is taken of a copy.
     """
     few = sequence_offsets is cu_seqlens is sequence_lengths is cos is sin is position_flag is None
     rest = (position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos, sin)

@@ -40,7 +40,13 @@ def _checked(text: str) -> str:
 
 
 class Config:
-    """An immutable set of fields. `text` is what the operators take."""
+    """An immutable set of fields. `text` is what the operators take.
+
+    Fields are those of rope_desc (include/ropekit/rope.h); enumerations are lower-case strings. A
+    Config costs a call nothing. A dict is read at every call, a file once and again where it has
+    changed, at which a call looks every 0.1 s; in a compiled function only a Config made outside
+    works. Fields of attention, as window, may be in it: `apply` and `append` pass over them.
+    """
 
     __slots__ = ("text",)
     text: str
@@ -73,7 +79,10 @@ class Config:
     ) -> Config:
         """What a Transformers configuration, a dict or a config.json says.
 
-        layer_type names the kind of layer where a model has several, as in "sliding_attention".
+        layer_type names the kind of layer where a model has several, as in "sliding_attention";
+        None: "full_attention". Norms of q and k are read; windows and caps of attention are not.
+        A model_type that was not compared with Transformers gives a warning that says how its
+        fields were read (python/tests/model_types.tsv lists all).
         A configuration with a field that speaks of rope, rotary or theta and that nothing reads is
         an error, with allow_unread a warning. Where it tells no width of a head, the field head_dim
         does.

@@ -1,5 +1,12 @@
 """Hugging Face models on ropekit's kernels: `patch`, and attn_implementation "ropekit", which
-importing this module makes known to Transformers."""
+importing this module makes known to Transformers.
+
+The attention: padding in a cache becomes bits, one a key. Where a gradient is asked for through a
+mask that the kernels lack (holes, images that see each other, a mask of the caller, any padding in
+a compiled model), or there is dropout, PyTorch's attention takes the mask. What would change the
+result and has no kernel is refused before the first token: output_attentions, a bias of positions,
+keys that an indexer chose, the paged cache of continuous batching.
+"""
 
 from __future__ import annotations
 
@@ -269,17 +276,30 @@ def patch(
     eager model changes. With "exact" or "f32" ropekit computes the angles from the position ids and
     the model's configuration, in `arithmetic`, fp32 unless given.
 
+    Logits in float32 then move by at most 2e-6 of the largest.
+
     The functions apply_rotary_pos_emb* of the model's source file are replaced, so other models of
     the same file run on the kernels too, with their own cos and sin; angles are replaced in this
-    model alone.
+    model alone. Copies, pickled or by copy.deepcopy, take their own cos and sin.
+
+    A function is replaced where it and the kernel agree bit for bit on a trial, in results and
+    gradients, and angles where the configuration gives the module's own frequencies; `Patch.report`
+    tells what was left alone. Left alone are vision towers' and GPT-J's tables, dynamic scaling,
+    and calls whose tables require a gradient or do not belong to the tokens of q and k. A rotated
+    tensor keeps the order of q and k in memory: where the model's own result would be contiguous, a
+    matrix product behind it may add in another order.
 
     Args:
         model: a model; or, for angle_mode "table", its class, the module of its source file or the
             name of that, as in "llama".
-        attention: also sets attn_implementation "ropekit", until the patch is restored.
+        attention: also sets attn_implementation "ropekit", until the patch is restored, and lets
+            norm, rotation and a StaticCache's write be one `append` in each layer of which a trial
+            on a small cache gives the same queries, keys and values: bit for bit without a norm.
 
     Returns:
         a Patch, to restore or to use in a `with` statement; `unpatch(model)` undoes it as well.
+        Patches nest and are restored in any order. A `with` block must hold the backward pass of
+        gradient checkpoints too, as it runs the forward again.
     """
     given, model = model, _resolve(model)
     if angle_mode not in ("table", "exact", "f32"):

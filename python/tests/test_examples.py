@@ -63,22 +63,20 @@ def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The examples of docs/python.md, one after the other, each with what it takes as given."""
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(ROOT)
-    tokens, pages, size = 6, 4, 16
+    tokens, size = 6, 16  # a token and a page of each sequence
     config = transformers.LlamaConfig(**SMALL)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
     layer = transformers.Qwen3Model(transformers.Qwen3Config(**SMALL | {"head_dim": 128})).layers[0]
-    layer.self_attn.sinks = torch.zeros(32)
     names: dict[str, Any] = {
         "tokens": tokens,
         "qkv": torch.randn(tokens, 48 * 128),
-        "positions": torch.arange(tokens),
-        "slot_mapping": torch.arange(tokens),
-        "kv": torch.zeros(2, pages, size, 8, 128),
+        "positions": torch.zeros(tokens, dtype=torch.long),
+        "slot_mapping": torch.arange(tokens) * size,
+        "kv": torch.zeros(2, tokens, size, 8, 128),
         "layer": layer.self_attn,
-        "table": torch.tensor([[0]]),
-        "lengths": torch.tensor([tokens]),
+        "table": torch.arange(tokens)[:, None],
+        "lengths": torch.ones(tokens, dtype=torch.long),
         "x": torch.randn(2, tokens, 4096),
-        "AutoModelForCausalLM": transformers.AutoModelForCausalLM,
         "name": str(tmp_path),
         "inputs": {"input_ids": torch.ones(1, 3, dtype=torch.long), "max_new_tokens": 2},
     }
@@ -87,10 +85,9 @@ def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(examples) == 6
     with torch.no_grad():
         for example in examples:
-            if "ropekit.attention(q, k, v" in example:  # of a batch
-                names |= {part: names[part].unsqueeze(0) for part in "qkv"}
             exec(example, names)
-    ropekit.transformers.unpatch(names["model"])
+    values = names["v"].repeat_interleave(4, 1)  # a query's only key
+    torch.testing.assert_close(names["out"][:, 0], values)
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
