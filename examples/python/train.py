@@ -113,15 +113,15 @@ def train(
     return losses, BATCH * CONTEXT / sorted(times)[len(times) // 2]
 
 
-def draw(curves: dict[str, list[float]], path: Path) -> None:
+def draw(curves: dict[str, list[float]], labels: list[str], path: Path) -> None:
     try:
         from matplotlib import pyplot  # noqa: PLC0415 (it may be missing)
     except ImportError:
         print("matplotlib is missing: no plot")
         return
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    for (name, losses), style in zip(curves.items(), ("-", "--", ":"), strict=True):
-        axes.plot(losses, style, label=name)
+    for losses, label, width in zip(curves.values(), labels, (6, 3, 1), strict=True):
+        axes.plot(losses, linewidth=width, label=label)  # each within the one before
     axes.set_xlabel("step")
     axes.set_ylabel("loss, nats per byte")
     axes.legend()
@@ -138,14 +138,14 @@ def main() -> None:
     given = parser.parse_args()
     data = (Path(__file__).parent / "train.txt").read_bytes()
     text = torch.tensor(list(data), device=given.device)
-    curves = {}
+    curves: dict[str, list[float]] = {}
+    labels = []
     for name, attention in KINDS.items():
         curves[name], speed = train(attention, text, given.steps, getattr(torch, given.dtype))
-        print(f"{name}: loss {curves[name][-1]:.4f}, {speed:.0f} tokens/s")
-    for name in ("sdpa", "ropekit"):
         apart = max(abs(a - b) for a, b in zip(curves[name], curves["eager"], strict=True))
-        print(f"{name}: at most {apart:.2g} from eager's loss")
-    draw(curves, given.folder / "train.png")
+        labels.append(f"{name}: {speed:.0f} tokens/s, at most {apart:.2g} from eager's loss")
+        print(f"{labels[-1]}, {curves[name][-1]:.4f} at last", flush=True)
+    draw(curves, labels, given.folder / "train.png")
 
 
 if __name__ == "__main__":

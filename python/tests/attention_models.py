@@ -55,16 +55,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"local_attention": 8, "layer_types": SLIDING, "rope_parameters": BASES},
     ),
 }
-VISION25 = {
-    "depth": 1,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_heads": 2,
-    "patch_size": 4,
-    "out_hidden_size": 64,
-    "window_size": 16,
-    "fullatt_block_indexes": [0],
-}
+VISION25 = models.VISION | {"window_size": 16, "fullatt_block_indexes": [0]}
 
 
 def build(

@@ -65,16 +65,15 @@ MLA = {
     "num_key_value_heads": 4,
 }
 VISION2 = {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4}
-VISION3 = {
+VISION = {
     "depth": 1,
     "hidden_size": 32,
     "intermediate_size": 32,
     "num_heads": 2,
     "patch_size": 4,
     "out_hidden_size": 64,
-    "num_position_embeddings": 16,
-    "deepstack_visual_indexes": [0],
 }
+VISION3 = VISION | {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
 IMAGE = {"image_token_id": 90, "vision_start_token_id": 91, "vision_end_token_id": 92}
 SECTIONS = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
 
