@@ -4,13 +4,14 @@
     scripts/model_speed.py OUTPUT.json                  a GPU's, or a CPU's where there is none
     scripts/model_speed.py OUTPUT.json --only=llama     of one model alone
     scripts/model_speed.py OUTPUT.json --resume         what the file lacks
+    scripts/model_speed.py OUTPUT.json --seconds=420    ends by then
 
 Generation with a StaticCache, of one sequence and of 32, and a training step, each also under
 torch.compile: with eager, sdpa, Liger's patch over sdpa, and ropekit, as attn_implementation and as
-patch(attention=True). Each has a process of its own, as a patch changes a model's source file; they
-are made ready side by side and then measured one at a time, in every round in another order. A case
-is in the file once it ends. Its place is bench/results, from which scripts/update_documents fills
-docs/python.md.
+patch(attention=True). Each has a process of its own, as a patch changes a model's source file; those
+of a case are made ready side by side and then measured one at a time, a model's in every round in
+another order. A model's case is in the file once it ends. Its place is bench/results, from which
+scripts/update_documents fills docs/python.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,10 @@ ALL = {
     "pad_token_id": 0,
 }
 # What replaces the fields above, and how long prompts, answers and rows of training are.
+LENGTHS = {"prompt": 512, "tokens": 64, "train_batch": 2, "train_tokens": 2048}
 SIZES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
-    "whole": ({}, {"prompt": 512, "tokens": 64, "train_batch": 2, "train_tokens": 2048}),
+    "whole": ({}, LENGTHS),
+    "half": ({}, LENGTHS),  # of the layers
     "small": (
         {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "vocab_size": 8192,
          "num_attention_heads": 8, "num_key_value_heads": 2},
@@ -93,11 +97,11 @@ SIZES: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 # Task, sequences, under torch.compile: what is most wanted first.
 CASES = (
     ("generate", 1, False),
-    ("generate", 1, True),
+    ("generate", 32, False),
     ("train", 0, False),
+    ("generate", 1, True),
     ("train", 0, True),
     ("generate", 32, True),
-    ("generate", 32, False),
 )
 TURN_SECONDS = 0.5  # of a turn at least, by repeated runs
 RUNS_MOST = 16
@@ -118,6 +122,8 @@ class Subject:
         self.cuda = self.device == "cuda"
         name, fields = MODELS[given["model"]]
         fewer, self.lengths = SIZES[given["size"]]
+        if given["size"] == "half":
+            fewer = {"num_hidden_layers": fields["num_hidden_layers"] // 2}
         config = getattr(transformers, f"{name}Config")(**(fields | ALL | fewer))
         kind = given["attention"]
         config._attn_implementation = {"liger": "sdpa", "ropekit, patched": "sdpa"}.get(kind, kind)
@@ -242,9 +248,11 @@ def serve(given: str) -> None:
 
 
 class Worker:
-    def __init__(self, attention: str, options: Any, model: str, size: str) -> None:
-        self.attention = attention
-        given = {"model": model, "attention": attention, "device": options.device, "size": size}
+    """A process of one kind. Its answers raise queue.Empty once `deadline` has passed."""
+
+    def __init__(self, model: str, attention: str, size: str, device: str, deadline: float) -> None:
+        self.model, self.attention, self.deadline = model, attention, deadline
+        given = {"model": model, "attention": attention, "device": device, "size": size}
         environment = {"TORCHINDUCTOR_COMPILE_THREADS": "4", "OMP_WAIT_POLICY": "passive"} | os.environ
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--serve", json.dumps(given)],
@@ -262,7 +270,8 @@ class Worker:
         self.answers.put({"reason": f"its process ended with status {self.process.wait()}"})
 
     def answer(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.answers.get()
+        left = self.deadline - time.monotonic()
+        found: dict[str, Any] = self.answers.get(timeout=max(min(left, threading.TIMEOUT_MAX), 0))
         if "process ended" in found.get("reason", ""):
             self.answers.put(found)  # as it would be to every other
         return found
@@ -273,8 +282,6 @@ class Worker:
         return self.answer()
 
     def end(self) -> None:
-        if self.process.stdin:
-            self.process.stdin.close()
         self.process.kill()
         self.process.wait()
 
@@ -325,19 +332,9 @@ def summarize(values: list[float]) -> dict[str, float]:
 
 
 def prepare(workers: list[Worker], case: tuple[Any, ...]) -> list[dict[str, Any]]:
-    slots = threading.Semaphore(TRAINING_AT_ONCE if case[0] == "train" else len(workers))
-    found: list[dict[str, Any]] = [{} for _ in workers]
-
-    def one(i: int) -> None:
-        with slots:
-            found[i] = workers[i].ask("prepare", *case)
-
-    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(workers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    at_once = TRAINING_AT_ONCE if case[0] == "train" else len(workers)
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(lambda worker: worker.ask("prepare", *case), workers))
 
 
 def measure(workers: list[Worker], answers: list[dict[str, Any]], rounds: int) -> dict[str, list[float]]:
@@ -356,11 +353,11 @@ def measure(workers: list[Worker], answers: list[dict[str, Any]], rounds: int) -
 
 
 def run_case(
-    workers: list[Worker], model: str, size: str, case: tuple[Any, ...], rounds: int
+    workers: list[Worker], answers: list[dict[str, Any]], size: str, case: tuple[Any, ...], rounds: int
 ) -> list[dict[str, Any]]:
+    """The records of one model, whose workers are ready."""
     task, batch, compiled = case
-    lengths = SIZES[size][1]
-    answers = prepare(workers, case)
+    lengths, model = SIZES[size][1], workers[0].model
     times = measure(workers, answers, rounds)
     batch = batch or lengths["train_batch"]
     tokens = lengths["tokens" if task == "generate" else "train_tokens"]
@@ -394,13 +391,11 @@ def missing(document: dict[str, Any], model: str, size: str) -> list[tuple[Any, 
 
 
 def parse() -> Any:
-    import torch
-
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("output", type=Path)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", help="cuda where there is one, else cpu, unless given")
     parser.add_argument("--size", choices=SIZES, help="whole on a GPU, small on a CPU unless given")
     parser.add_argument("--only", choices=MODELS, action="append", help="a model; all unless given")
     parser.add_argument("--attention", choices=KINDS, action="append", help="a kind; all unless given")
@@ -408,9 +403,38 @@ def parse() -> Any:
     parser.add_argument("--cases", type=int, default=len(CASES), help="of a model, at most")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--resume", action="store_true", help="adds what the file lacks")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begins no case after so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="ends by then")
     parser.add_argument("--tool", default=str(ROOT / "build" / "release" / "bench" / "ropekit"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.device is None:
+        import torch
+
+        options.device = "cuda" if torch.cuda.is_available() else "cpu"
+    return options
+
+
+def run(options: Any, document: dict[str, Any], size: str, deadline: float) -> None:
+    kinds = options.attention or KINDS
+    left = {}
+    for model in options.only or MODELS:
+        cases = [c for c in missing(document, model, size) if not (c[2] and options.plain)]
+        left[model] = cases[: options.cases]
+    workers = [Worker(m, kind, size, options.device, deadline) for m in left if left[m] for kind in kinds]
+    try:
+        for worker in workers:
+            if reason := worker.answer().get("reason"):
+                print(f"{worker.model}, {worker.attention}: {reason}", flush=True)
+        for case in CASES:
+            ready = [w for w in workers if case in left[w.model]]
+            answers = prepare(ready, case) if ready else []
+            for model in dict.fromkeys(w.model for w in ready):
+                own = [(w, a) for w, a in zip(ready, answers, strict=True) if w.model == model]
+                some, found = (list(part) for part in zip(*own, strict=True))
+                document["records"] += run_case(some, found, size, case, options.rounds)
+                write(document, options.output)
+    finally:
+        for worker in workers:
+            worker.end()
 
 
 def main() -> None:
@@ -420,19 +444,10 @@ def main() -> None:
         document = json.loads(options.output.read_text(encoding="utf-8"))
     else:
         document = heading(options.tool, options.device) | {"rounds": options.rounds}
-    for model in options.only or MODELS:
-        cases = [c for c in missing(document, model, size) if not (c[2] and options.plain)]
-        kinds = (options.attention or KINDS) if cases else ()
-        workers = [Worker(kind, options, model, size) for kind in kinds]
-        failed = {w.attention: w.answer().get("reason") for w in workers}
-        for kind in filter(failed.get, failed):
-            print(f"{model}, {kind}: {failed[kind]}", flush=True)
-        for case in cases[: options.cases]:
-            if time.monotonic() - begun < options.seconds:
-                document["records"] += run_case(workers, model, size, case, options.rounds)
-                write(document, options.output)
-        for worker in workers:
-            worker.end()
+    try:
+        run(options, document, size, begun + options.seconds)
+    except queue.Empty:
+        print(f"model_speed: the {options.seconds:.0f} s are over; --resume runs what is left")
     print(f"model_speed: {time.monotonic() - begun:.0f} s; results in {options.output}")
 
 

@@ -4,7 +4,6 @@ Another one is tested by the families that both have, of which none may differ."
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import families
@@ -24,15 +23,6 @@ def test_the_table_has_every_family() -> None:
     assert len(BY_NAME.keys() & MODULES.keys()) > 190
     assert not [row for row in ROWS if "DIFFERS" in row]
     assert sum("bfloat16/eager" in row for row in ROWS) > 130
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """A team for each small call would wait for itself most of the time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("family", [name for name in MODULES if name in BY_NAME])

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import ropekit
@@ -25,23 +24,22 @@ def test_a_tiny_model_is_measured_and_resumed(tmp_path: Path) -> None:
     tool.write_text(f"#!/bin/sh\necho '{json.dumps(INFO)}'\n", encoding="utf-8")
     tool.chmod(0o755)
     command = [sys.executable, str(ROOT / "scripts" / "model_speed.py"), str(path), "--size=tiny"]
-    command += ["--only=llama", "--device=cpu", "--rounds=2", "--resume", "--plain", "--cases=1"]
+    command += ["--only=llama", "--device=cpu", "--rounds=2", "--resume", "--plain"]
     command += [f"--tool={tool}", "--attention=sdpa", "--attention=ropekit, patched"]
     own = {"PYTHONPATH": str(Path(ropekit.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
-    def run() -> list[dict[str, Any]]:
-        subprocess.run(command, env=os.environ | own, check=True)
-        records = json.loads(path.read_text(encoding="utf-8"))["records"]
-        assert not any(r["reason"] for r in records[1:])
-        return list(records[1:])
+    done = subprocess.run(
+        [*command, "--seconds=0"], env=os.environ | own, check=True, capture_output=True, text=True
+    )
+    assert "the 0 s are over" in done.stdout and not path.exists()
 
-    first = run()
-    assert [(r["task"], r["attention"]) for r in first] == [
-        ("generate", "sdpa"),
-        ("generate", "ropekit, patched"),
-    ]
-    assert first[1]["note"] == "1 of 1 layers append in one call"
-    assert all(r["tokens_per_second"] > 0 for r in first)
-    both = run()
-    assert both[:2] == first and [r["task"] for r in both[2:]] == ["train", "train"]
-    assert abs(both[2]["loss"] - both[3]["loss"]) < 1e-4
+    for _ in range(2):  # the second has nothing left
+        subprocess.run(command, env=os.environ | own, check=True)
+        records = json.loads(path.read_text(encoding="utf-8"))["records"][1:]
+        assert not any(r["reason"] for r in records)
+        told = [(r["task"], r["batch"], r["attention"]) for r in records]
+        cases = ("generate", 1), ("generate", 32), ("train", 1)
+        assert told == [(*case, kind) for case in cases for kind in ("sdpa", "ropekit, patched")]
+    assert records[1]["note"] == "1 of 1 layers append in one call"
+    assert all(r["tokens_per_second"] > 0 for r in records)
+    assert abs(records[4]["loss"] - records[5]["loss"]) < 1e-4

@@ -37,6 +37,11 @@ def test_a_page_shows_tokens_and_ratios(document):
     assert text.startswith("GPU, PyTorch 2.11, Transformers 5.17, commit ")
     assert "| 8 tokens behind 4, batch 1 | 100 | 200 | - | 230 | 250 | 1.25 | 1.25 |" in text
     assert "| training, 1 x 8 tokens, compiled | - | 3 | - | - | - | - | - |" in text
+    shapes = {"whole": "shape |", "half": "shape, half its layers |", "small": "shape, smaller |"}
+    for size, said in shapes.items():
+        document["records"] = [document["records"][0], record("sdpa", 3.0, size=size)]
+        results.check(document, "models")
+        assert f"| Llama 3.2 1B {said} eager" in models_markdown([document])
 
 
 def test_without_a_run(make):

@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+SIZES = {"whole": " shape", "half": " shape, half its layers"}
 NAMES = {"llama": "Llama 3.2 1B", "qwen3": "Qwen3 0.6B"}
 OTHERS, OURS = ("eager", "sdpa", "liger"), ("ropekit", "ropekit, patched")
 HEADS = ("eager", "sdpa", "Liger", "ropekit", "patched", "over sdpa", "over the best")
@@ -40,7 +41,7 @@ def place(document):
 
 
 def table(name, records):
-    size = " shape, smaller" if records[0]["size"] != "whole" else " shape"
+    size = SIZES.get(records[0]["size"], " shape, smaller")
     lines = [f"| {NAMES.get(name, name)}{size} | {' | '.join(HEADS)} |", "|---" * (1 + len(HEADS)) + "|"]
     for _, same in groupby(sorted(records, key=case), key=case):
         lines.append(f"| {' | '.join(row(list(same)))} |")
