@@ -226,6 +226,8 @@ def _filled(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 class _Attention(torch.autograd.Function):
     """The arguments of attention_rotated. What it rotated is saved in place of q and k."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(*arguments: Any) -> Any:
         return torch.ops.ropekit.attention_rotated.default(*arguments)
@@ -257,6 +259,8 @@ class _Attention(torch.autograd.Function):
 
 class _Gradient(torch.autograd.Function):
     """attention_backward, which may be asked for a derivative of its own but has none."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(*arguments: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from numbers import Real
 from typing import Literal, NoReturn, TypedDict, get_args, get_origin, get_type_hints
 
@@ -135,6 +136,7 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k"), "mask": ("causal", "full")} | {
     name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
 }
+_ARGUMENTS = ("causal", "positions", "position_offset", "cu_seqlens", "k_cache", "v_cache")
 _LISTS = {name: get_args(kind)[0] for name, kind in _KINDS.items() if get_origin(kind) is Sequence}
 
 
@@ -193,8 +195,25 @@ def _write(name: str, value: object) -> str:
     elif name in _KINDS:
         text = _number(name, value, _KINDS[name] is int)
     else:
-        raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields")
+        known = get_close_matches(name, (*_KINDS, *_ARGUMENTS), 1)
+        meant = f": {known[0]}?" if known else ""
+        raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields{meant}")
     return f"{name}={text}"
+
+
+def _shown(part: str) -> str:
+    name, _, value = part.partition("=")
+    if name in NAMES or name == "kernel":
+        return f"{name}={value!r}"
+    if name == "dtype":
+        return f"{name}=torch.{value}"
+    numbers = [x if x.lstrip("-").isdigit() else repr(float(x)) for x in value.split(",")]
+    return f"{name}=[{', '.join(numbers)}]" if name in _LISTS else f"{name}={numbers[0]}"
+
+
+def shown(text: str) -> str:
+    """The fields of a text as Python writes them."""
+    return ", ".join(map(_shown, text.split()))
 
 
 def merge(text: str, fields: Mapping[str, object]) -> str:

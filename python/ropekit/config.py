@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import explain
-from ropekit._fields import AttentionFields, Fields, LayerFields, merge
+from ropekit._fields import AttentionFields, Fields, LayerFields, merge, shown
 from ropekit._library import library
 
 __all__ = ["AttentionFields", "Config", "Fields", "LayerFields", "merge", "text_of"]
@@ -113,7 +113,7 @@ class Config:
         return hash(self.text)
 
     def __repr__(self) -> str:
-        return f"Config({self.text})"
+        return f"Config({shown(self.text)})"
 
 
 def text_of(config: object, x: Tensor) -> str:

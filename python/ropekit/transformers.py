@@ -190,6 +190,9 @@ class Patch:
         self._serves = False
         _active[:] = [patch for patch in _active if patch is not self]
 
+    def __repr__(self) -> str:
+        return "\n".join(["Patch", *(f"  {line}" for line in self.report)])
+
     def __enter__(self) -> Patch:
         if not self._serves:
             raise RuntimeError("the patch was restored or serves a block; allowed is a new one")

@@ -233,6 +233,9 @@ def test_torch_func(device: str) -> None:
     tensors = [x.clone().requires_grad_() for x in (q, k, v)]
     for a, b in zip(found, torch.autograd.grad(squared(*tensors), tensors), strict=True):
         assert torch.equal(a, b)
+    parts = [x.unsqueeze(1) for x in (q, k, v)]
+    each = torch.func.vmap(torch.func.grad(squared, argnums=(0, 1, 2)))(*parts)
+    assert all(torch.equal(x.flatten(0, 1), y) for x, y in zip(each, found, strict=True))
     with pytest.raises(RuntimeError, match="attention has no second derivative"):
         torch.func.grad(lambda x: torch.func.grad(squared)(x, k, v).sum())(q)
 

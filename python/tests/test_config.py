@@ -45,6 +45,13 @@ def test_fields_are_those_of_the_descriptor() -> None:
     assert members - TOLD == set(Fields.__annotations__) - {"layout"}
 
 
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.stem))
+def test_what_is_shown_makes_the_same(path: Path) -> None:
+    config = ropekit.Config.from_transformers(path).replace(kernel="scalar")
+    assert repr(eval(repr(config), vars(ropekit))) == repr(config)
+    assert "'half_split'" in repr(config.replace(pairing_in="half_split"))
+
+
 HINTS = get_type_hints(Fields)
 LISTS = {"sections": [4, 4], "pair_axis": [0, 1] * 4}
 

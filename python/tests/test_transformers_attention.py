@@ -310,6 +310,7 @@ def test_patch_sets_the_attention_and_restores_it(device: str) -> None:
         with ropekit.transformers.patch(model, attention=True) as patch:
             assert model.config._attn_implementation == "ropekit"
             assert "attention: ropekit, in place of sdpa" in patch.report
+            assert repr(patch).splitlines() == ["Patch", *(f"  {line}" for line in patch.report)]
             close(model(**given).logits, expected)
         assert model.config._attn_implementation == "sdpa"
         assert torch.equal(model(**given).logits, expected)
