@@ -28,10 +28,11 @@ is.
 from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._attention_merge import attention_merge
+from ropekit._cache import KeyValueCache
 from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
-from ropekit._module import KeyValueCache, RoPEAttention
+from ropekit._module import RoPEAttention
 from ropekit.config import AttentionFields, Config, Fields, LayerFields
 
 __version__ = version()

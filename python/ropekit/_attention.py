@@ -18,7 +18,7 @@ from ropekit._attention_errors import (
     refuse_attention,
     wants_gradient,
 )
-from ropekit._cache import CacheLayout, pages, scales
+from ropekit._cache import CacheLayout, KeyValueCache, pages, parts_of, scales
 from ropekit._errors import whole
 from ropekit._fields import APPEND_ONLY, AttentionFields, refuse_fields
 from ropekit._functions import text_for
@@ -332,6 +332,7 @@ class Options(AttentionFields, total=False):
     k_cu_seqlens: Tensor | None
     q_lengths: Tensor | None
     k_lengths: Tensor | None
+    cache: KeyValueCache | None
     k_cache: Tensor | None
     v_cache: Tensor | None
     block_table: Tensor | None
@@ -386,6 +387,7 @@ def attention(
     k_cu_seqlens: Tensor | None = None,
     q_lengths: Tensor | None = None,
     k_lengths: Tensor | None = None,
+    cache: KeyValueCache | None = None,
     k_cache: Tensor | None = None,
     v_cache: Tensor | None = None,
     block_table: Tensor | None = None,
@@ -424,6 +426,8 @@ def attention(
             differ.
         q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
             padding. k_lengths is required with a cache.
+        cache: in place of k_cache, v_cache, block_table and k_lengths, one that a `RoPEAttention`
+            filled.
         k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
             read. MLA: both are one cache, v_cache its first elements.
         max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
@@ -470,6 +474,9 @@ def attention(
         refuse_fields(fields, APPEND_ONLY, "append")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
+    if cache is not None:
+        parts = parts_of(cache, k_cache, v_cache, block_table, k_lengths)
+        k_cache, v_cache, block_table, k_lengths = parts
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
         k_scale, v_scale = scales(k_scale), scales(v_scale)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ropekit import _sdpa
 from ropekit._attention import OTHERS, masked, number, other_candidate
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
-from ropekit._cache import pages, scales
+from ropekit._cache import pages, parts_of, scales
 from ropekit._errors import whole
 from ropekit._fields import APPEND_ONLY, refuse_fields
 from ropekit._functions import text_for
@@ -61,6 +61,10 @@ def explain(
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     given = {"q": q, "k": k, "v": v}
     given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
+    if (cache := options.pop("cache", None)) is not None:
+        names = "k_cache", "v_cache", "block_table", "k_lengths"
+        parts = parts_of(cache, *(given[name] for name in names))
+        given |= dict(zip(names, parts, strict=True))
     if cache_layout != "nhd":
         for part in "kv":
             given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)

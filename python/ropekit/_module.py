@@ -1,4 +1,4 @@
-"""RoPEAttention: attention with its rotation as a module, and its cache."""
+"""RoPEAttention: attention with its rotation as a module."""
 
 from __future__ import annotations
 
@@ -9,61 +9,10 @@ from torch import Tensor, nn
 
 from ropekit._append import append
 from ropekit._attention import attention
+from ropekit._cache import KeyValueCache
 from ropekit._fields import APPEND_ONLY, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
-
-
-class KeyValueCache:
-    """Keys and values of one layer, in pages or a page for each sequence.
-
-    Args:
-        batch, capacity: sequences, and tokens that each can hold.
-        kv_heads, head_dim, v_head_dim: of keys and values.
-        page_size: tokens of a page; None: a page for each sequence.
-    """
-
-    def __init__(
-        self,
-        batch: int,
-        capacity: int,
-        kv_heads: int,
-        head_dim: int,
-        *,
-        v_head_dim: int | None = None,
-        page_size: int | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-    ) -> None:
-        for name, value in (("batch", batch), ("capacity", capacity), ("page_size", page_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; allowed is > 0")
-        self.batch, self.capacity, self.page_size = batch, capacity, page_size
-        self.tokens = 0  # of each sequence
-        self.block_table: Tensor | None = None
-        pages, slots = batch, capacity
-        if page_size is not None:
-            per_sequence, slots = -(-capacity // page_size), page_size
-            pages = batch * per_sequence
-            table = torch.arange(pages, dtype=torch.int64, device=device)
-            self.block_table = table.view(batch, per_sequence)
-        self.k = torch.zeros(pages, slots, kv_heads, head_dim, dtype=dtype, device=device)
-        self.v = torch.zeros(
-            pages, slots, kv_heads, v_head_dim or head_dim, dtype=dtype, device=device
-        )
-        self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
-
-    def reset(self) -> None:
-        """Forgets all tokens."""
-        self.tokens = 0
-        self.lengths.zero_()
-
-    def __repr__(self) -> str:
-        paged = f", pages of {self.page_size}" if self.page_size else ""
-        return (
-            f"KeyValueCache({self.tokens} of {self.capacity} tokens, batch {self.batch}{paged}, "
-            f"{self.k.shape[2]} heads of {self.k.shape[3]}, {self.k.dtype}, {self.k.device})"
-        )
 
 
 class _Norm(nn.Module):

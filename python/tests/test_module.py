@@ -83,6 +83,23 @@ def test_a_cache_gives_what_the_whole_gives(
     )
 
 
+@pytest.mark.parametrize("page_size", [None, 4])
+def test_attention_of_a_filled_cache(page_size: int | None, device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, 32, rope_theta=5e5, device=device)
+    cache = layer.make_cache(3, 11, page_size)
+    q, k, v = (torch.randn(3, 7, n, 32, device=device) for n in (4, 2, 2))
+    wanted = layer.attend(q, k, v, cache=cache)
+    found = ropekit.attention(q, cache=cache, rope_theta=5e5)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    told = ropekit.explain(q, cache=cache, rope_theta=5e5)
+    assert told.backward_candidates.startswith("k_cache is given")
+    for call in (ropekit.attention, ropekit.explain):
+        with pytest.raises(ValueError, match="cache is given; allowed with k_cache, v_cache, bl"):
+            call(q, cache=cache, k_lengths=cache.lengths)
+        with pytest.raises(TypeError, match="cache is tuple; allowed is a ropekit"):
+            call(q, cache=(k, v))
+
+
 def test_heads_in_and_out(device: str) -> None:
     layer = RoPEAttention(64, 4, 2, 32, causal=False, softcap=5.0, device=device)
     q, k, v = (torch.randn(2, 7, n, 32, device=device) for n in (4, 2, 2))
