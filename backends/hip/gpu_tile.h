@@ -18,9 +18,7 @@
 #define GPU_TILE_MFMA
 #elif defined(EMULATED_WMMA_RDNA3) || defined(__GFX11__)
 #define GPU_TILE_WMMA_RDNA3
-#elif defined(EMULATED_WMMA_RDNA4) || defined(__GFX12__)
-#define GPU_TILE_WMMA_RDNA4
-#else
+#elif !defined(EMULATED_WMMA_RDNA4) && !defined(__GFX12__)
 #define GPU_TILE_FMA
 #endif
 
