@@ -46,6 +46,38 @@ GPU_FN bool gpu_any(bool holds) {
     return __any_sync(0xffffffffu, holds);
 }
 
+/* --- what blocks wait for --- */
+
+/* The next number of a counter of the device. */
+GPU_FN int32_t gpu_take_ticket(int32_t *ticket) {
+    return atomicAdd(ticket, 1);
+}
+
+/* What other blocks have written before a fence of theirs, behind a fence. */
+GPU_FN void gpu_device_fence(void) {
+#if __CUDA_ARCH__ >= 700
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+#endif
+}
+
+GPU_FN int32_t gpu_turn_read(const int32_t *turn) {
+    int32_t n;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(turn) : "memory");
+    return n;
+}
+
+/* Only rises. */
+GPU_FN void gpu_turn_pass(int32_t *turn, int32_t n) {
+    asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(turn), "r"(n) : "memory");
+}
+
+GPU_FN void gpu_read_coherent(const float *from, float x[4]) {
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "l"(from)
+                 : "memory");
+}
+
 #if GPU_HAS_TILES
 /* c += a b of 16 x 8 by 16: fragments as PTX lays out mma.m16n8k16. */
 template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {

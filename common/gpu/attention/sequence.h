@@ -56,10 +56,10 @@ GPU_FN int64_t gpu_rows_of(const rope_attention_problem *p, const rope_attention
     return keys.first < keys.last ? keys.last - keys.first : 0;
 }
 
-/* One of the sequences by boundaries: tiles are counted through, GPU_ATTENTION_THREADS sequences at
- * a time, with dynamic shared memory for as many int64_t. Sequences that are out of range have none
- * and are flagged. */
-template <int TENSOR>
+/* One of the sequences by boundaries: tiles are counted through, as many sequences at a time as a
+ * block has THREADS, with dynamic shared memory for as many int64_t. Sequences that are out of
+ * range have none and are flagged. */
+template <int TENSOR, int THREADS>
 GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
                                       const rope_attention_call *call, int64_t n, int64_t each,
                                       int rows, gpu_attention_tile *tile, int thread) {
@@ -67,7 +67,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
     int64_t *sums = (int64_t *)(void *)memory;
     const int64_t sequences = rope_attention_sequences(gpu_reread(call));
     int64_t before = 0;
-    for (int64_t first = 0; first < sequences && !tile->found; first += GPU_ATTENTION_THREADS) {
+    for (int64_t first = 0; first < sequences && !tile->found; first += THREADS) {
         int64_t mine = 0;
         if (first + thread < sequences) {
             const rope_attention_sequence s =
@@ -80,7 +80,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
         }
         sums[thread] = mine;
         __syncthreads();
-        for (int step = 1; step < GPU_ATTENTION_THREADS; step *= 2) {
+        for (int step = 1; step < THREADS; step *= 2) {
             const int64_t other = thread >= step ? sums[thread - step] : 0;
             __syncthreads();
             sums[thread] += other;
@@ -92,7 +92,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
             tile->first = (TENSOR ? n - (end - mine) : end - 1 - n) * rows;
             tile->found = 1;
         }
-        before += sums[GPU_ATTENTION_THREADS - 1];
+        before += sums[THREADS - 1];
         __syncthreads();
     }
 }
@@ -145,7 +145,7 @@ GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
  * first: queries from the last one, keys from the first; false where there are fewer. Of all
  * threads, which leave a barrier behind; a tile that is not `valid` is to be left out. thread: of
  * the block, for kernels that have no register to keep what is computed of it. */
-template <int TENSOR>
+template <int TENSOR, int THREADS = GPU_ATTENTION_THREADS>
 GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_attention_call *call,
                                const int32_t *failed, int64_t n, int64_t each, int rows,
                                gpu_attention_tile *tile, int thread = (int)threadIdx.x) {
@@ -157,7 +157,7 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     }
     __syncthreads();
     if (map->cu_seqlens)
-        gpu_attention_find_packed<TENSOR>(p, call, n, each, rows, tile, thread);
+        gpu_attention_find_packed<TENSOR, THREADS>(p, call, n, each, rows, tile, thread);
     else
         gpu_attention_find_padded<TENSOR>(p, call, n, each, rows, tile);
     __syncthreads();

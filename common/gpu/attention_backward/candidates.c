@@ -13,7 +13,13 @@ static const gpu_backward_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_backward_bf16;
 }
 
-static const char tiles[] = "tiles";
+static const char ordered[] = "ordered", tiles[] = "tiles";
+
+/* Bytes of shared memory. */
+static int32_t shared_of(const rope_candidate *self, int32_t head_dim) {
+    return self->data == ordered ? gpu_backward_ordered_shared(head_dim)
+                                 : gpu_backward_tiles_shared(head_dim);
+}
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
@@ -23,8 +29,8 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
         return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
     if (!self->data)
         return ROPE_OK;
-    const rope_status status = gpu_tiles_query(
-        problem, gpu_backward_tiles_shared(problem->head_dim), device, &which, reason);
+    const rope_status status =
+        gpu_tiles_query(problem, shared_of(self, problem->head_dim), device, &which, reason);
     if (status != ROPE_OK || kernels_of(problem->rope.dtype)->tiles[0][which])
         return status;
     snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
@@ -41,17 +47,21 @@ static gpuError_t allow_shared(const gpu_backward_bound *bound) {
             error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
                                      gpu_backward_tiles_shared(bound->transposed.head_dim));
     }
+    if (error == gpuSuccess && bound->ordered)
+        error = gpu_allow_shared(bound->kernels->ordered[tiles],
+                                 gpu_backward_ordered_shared(bound->transposed.head_dim));
     return error;
 }
 
 static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,
-                       int32_t device, int by_tiles) {
+                       int32_t device, const void *takes) {
     int32_t early;
     gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
     bound->kernels = kernels_of(problem->rope.dtype);
     bound->transposed = bound->forward.problem;
     bound->transposed.rope = rope_transposed(&bound->forward.problem.rope);
-    if (by_tiles)
+    bound->ordered = takes == ordered;
+    if (takes)
         (void)gpu_tiles_decline(problem, &bound->forward.tiles);
     if (error == gpuSuccess)
         error = gpu_kernels_load((const void *const *)bound->kernels,
@@ -79,7 +89,7 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = fill(bound, problem, device, self->data != NULL);
+        error = fill(bound, problem, device, self->data);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
@@ -138,7 +148,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending backward", forward->device);
 }
 
-/* takes: tiles or NULL. */
+/* takes: ordered, tiles or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
@@ -146,7 +156,8 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .workspace = gpu_backward_workspace, .run = run, .release = release                        \
     }
 
-static const rope_candidate candidates[] = {CANDIDATE(tiles, tiles), CANDIDATE("generic", NULL)};
+static const rope_candidate candidates[] = {CANDIDATE(ordered, ordered), CANDIDATE(tiles, tiles),
+                                            CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_backward_candidates = {
     sizeof(rope_candidate), candidates, sizeof candidates / sizeof candidates[0]};

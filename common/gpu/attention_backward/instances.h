@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
 
 #include "common/gpu/attention_backward/generic.h"
+#include "common/gpu/attention_backward/ordered.h"
 #include "common/gpu/attention_backward/sums.h"
 #include "common/gpu/attention_backward/tile.h"
 
@@ -10,17 +11,18 @@
  * queries_right.h. */
 #if GPU_HAS_TILES && defined(GPU_QUERIES_LEFT)
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
+    {{GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                                \
+      GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                              \
+     {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_KEYS>),                                \
+      GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_KEYS>)}},                             \
+        {GPU_KERNEL(gpu_backward_ordered<DTYPE, 64>),                                              \
+         GPU_KERNEL(gpu_backward_ordered<DTYPE, 128>)},                                            \
     {                                                                                              \
-        {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                             \
-         GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                           \
-        {                                                                                          \
-            GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_KEYS>),                          \
-                GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_KEYS>)                      \
-        }                                                                                          \
+        GPU_KERNEL(gpu_backward_dq<DTYPE, 64>), GPU_KERNEL(gpu_backward_dq<DTYPE, 128>)            \
     }
 #else
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
-    {}
+    {}, {}, {}
 #endif
 
 /* As gpu_generic_dim() has them. */
@@ -32,7 +34,7 @@
             GPU_KERNEL(gpu_backward_generic<DTYPE, ROPE_MAX_ATTENTION_HEAD_DIM, KEYS>)             \
     }
 
-/* ...: GPU_BACKWARD_TILES or {}. */
+/* ...: GPU_BACKWARD_TILES or {}, {}, {}. */
 #define GPU_BACKWARD_KERNELS(DTYPE, ...)                                                           \
     {                                                                                              \
         GPU_KERNEL(gpu_backward_delta<DTYPE>), GPU_KERNEL(gpu_backward_sinks<DTYPE>),              \

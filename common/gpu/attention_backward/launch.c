@@ -10,6 +10,7 @@ typedef struct launches {
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
     rope_call keys;                    /* with the positions of keys */
     float *delta;
+    gpu_backward_dq_sums sums;
     int32_t fits;
 } launches;
 
@@ -66,6 +67,33 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_bac
            fits(GPU_BACKWARD_OUT, f->out, f->out_stride, batch, tokens, q->heads, v_dim, dtype);
 }
 
+/* Rows and keys are counted in 32 bits by tiles. */
+static int by_tiles(const launches *l) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
+    return l->bound->forward.tiles != GPU_GENERIC && f->rope.tokens <= INT32_MAX / 2 / group &&
+           f->k_tokens <= INT32_MAX / 2;
+}
+
+/* Where sums of dq lie, and how many of them and of tiles of keys a head has; 0 where the kernel
+ * that sums them does not take the call. */
+static int find_sums(launches *l, const gpu_backward_room *room, char *workspace) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads,
+                  sequences = rope_attention_sequences(f);
+    if (!l->bound->ordered || !by_tiles(l))
+        return 0;
+    l->sums.tiles =
+        gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
+                     GPU_ORDERED_ROWS(l->bound->transposed.head_dim));
+    l->sums.key_tiles =
+        gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_ORDERED_KEYS);
+    l->sums.dq = l->call.dq ? (float *)(void *)(workspace + room->dq) : NULL;
+    l->sums.ticket = (int32_t *)(void *)(workspace + room->turns);
+    l->sums.turns = l->sums.ticket + 1;
+    return l->sums.key_tiles <= INT32_MAX / f->k.heads;
+}
+
 /* A kernel over rows or keys of a block, `own` of each tile. */
 static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int32_t shared) {
     const rope_attention_call *f = &l->call.forward;
@@ -85,22 +113,51 @@ static gpuError_t start(launches *l, const void *kernel, int which, int64_t own,
 
 static gpuError_t gradient(launches *l, int which) {
     const gpu_backward_bound *bound = l->bound;
-    const rope_attention_call *f = &l->call.forward;
-    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
     const int32_t tiles = bound->forward.tiles, generic = bound->forward.generic,
                   room = gpu_generic_dim(generic);
-    /* rows and keys are counted in 32 bits by tiles */
-    if (tiles == GPU_GENERIC || f->rope.tokens > INT32_MAX / 2 / group ||
-        f->k_tokens > INT32_MAX / 2)
+    if (!by_tiles(l))
         return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room),
                      gpu_backward_generic_shared(room));
     return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN,
                  gpu_backward_tiles_shared(bound->transposed.head_dim));
 }
 
-static gpuError_t sums(launches *l, const void *kernel, int64_t x) {
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed, &l->call, &l->ahead.failed,
-                         &l->delta, &l->fits};
+static gpuError_t gradients(launches *l) {
+    const gpuError_t error = l->call.dk || l->call.dv ? gradient(l, GPU_BACKWARD_KEYS) : gpuSuccess;
+    return error == gpuSuccess && l->call.dq ? gradient(l, GPU_BACKWARD_ROWS) : error;
+}
+
+/* The same in five products. */
+static gpuError_t gradients_at_once(launches *l) {
+    const rope_attention_call *f = &l->call.forward;
+    const int32_t tiles = l->bound->forward.tiles, dim = l->bound->transposed.head_dim;
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
+                         &l->call,
+                         &l->ahead.failed,
+                         &l->delta,
+                         &l->keys,
+                         &l->fits,
+                         &l->sums};
+    if (!l->call.dq && !l->call.dk && !l->call.dv)
+        return gpuSuccess;
+    gpuError_t error = gpu_attention_start_of(
+        &l->ahead, l->bound->kernels->ordered[tiles], GPU_ORDERED_THREADS,
+        l->sums.key_tiles * f->k.heads, 1, (size_t)gpu_backward_ordered_shared(dim), arguments);
+    if (error == gpuSuccess && l->sums.dq)
+        error = gpu_attention_start_of(&l->ahead, l->bound->kernels->dq[tiles], GPU_ORDERED_THREADS,
+                                       l->sums.tiles, f->k.heads,
+                                       (size_t)gpu_backward_dq_shared(dim), arguments);
+    return error;
+}
+
+static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros) {
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
+                         &l->call,
+                         &l->ahead.failed,
+                         &l->delta,
+                         &l->fits,
+                         &l->sums.ticket,
+                         &zeros};
     return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
 }
 
@@ -126,13 +183,13 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
         error = rotate(&l, room, workspace);
     l.call.forward = l.ahead.call;
     l.fits = fits_of(&bound->transposed, &l.call);
+    const int ordered = find_sums(&l, room, workspace);
     if (error == gpuSuccess)
-        error = sums(&l, bound->kernels->delta, (rows + each - 1) / each);
-    if (error == gpuSuccess && (call->dk || call->dv))
-        error = gradient(&l, GPU_BACKWARD_KEYS);
-    if (error == gpuSuccess && call->dq)
-        error = gradient(&l, GPU_BACKWARD_ROWS);
+        error = sums(&l, bound->kernels->delta, (rows + each - 1) / each,
+                     ordered ? call->forward.k.heads * l.sums.tiles + 1 : 0);
+    if (error == gpuSuccess)
+        error = ordered ? gradients_at_once(&l) : gradients(&l);
     if (error == gpuSuccess && call->dsinks)
-        error = sums(&l, bound->kernels->sinks, q->heads);
+        error = sums(&l, bound->kernels->sinks, q->heads, 0);
     return error;
 }

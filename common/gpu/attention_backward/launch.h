@@ -10,6 +10,7 @@ typedef struct gpu_backward_bound {
     gpu_attention_bound forward;
     rope_attention_problem transposed;
     const gpu_backward_kernels *kernels;
+    int32_t ordered; /* takes the kernel of five products */
 } gpu_backward_bound;
 
 /* Where parts of a workspace begin, each at a multiple of 256 bytes. */
@@ -18,6 +19,8 @@ typedef struct gpu_backward_room {
     size_t keys;    /* rotated keys, [row, key, head, dim] */
     size_t queries; /* rotated queries, [row, query, head, dim] */
     size_t delta;   /* fp32, [row, query, head] */
+    size_t dq;      /* as gpu_backward_dq_sums has them */
+    size_t turns;   /* the ticket, then turns */
     size_t bytes;   /* of all */
 } gpu_backward_room;
 
