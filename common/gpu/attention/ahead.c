@@ -91,11 +91,10 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
 
 /* --- what rotates --- */
 
-/* Whether "rope" rotates all tokens of a tensor as this call means them: what it writes beyond
- * lengths, between boundaries and of sequences that fail has room, is read by no one, and raises no
- * flag. Positions do not depend on lengths that lie on the device, nor on boundaries, of which some
- * may be out of range. */
-static int is_rope(const gpu_attention_launches *l, int tensor) {
+/* What "rope" writes beyond lengths, between boundaries and of sequences that fail has room, is
+ * read by no one, and raises no flag. Positions do not depend on lengths that lie on the device,
+ * nor on boundaries, of which some may be out of range. */
+int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     const rope_attention_call *c = l->given;
     const rope_position_map *map = &c->rope.position;
     const void *out = tensor ? c->k.out : c->rope.tensor[0].out;
@@ -115,8 +114,9 @@ static int stand_alike(const rope_attention_call *c) {
            memcmp(q->id_stride, k->id_stride, sizeof q->id_stride) == 0;
 }
 
-/* Queries, keys or both, which stand alike, in one launch. */
-static gpuError_t rotate_as_rope(gpu_attention_launches *l, int queries, int keys) {
+/* Queries, keys or both, which stand alike. */
+static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_bound *rotation, int queries,
+                              int keys) {
     const rope_append_operand *k = &l->call.k;
     rope_call call = l->call.rope;
     call.tensor[1] = (rope_operand){.in = k->in, .out = k->out, .heads = keys ? k->heads : 0};
@@ -129,7 +129,15 @@ static gpuError_t rotate_as_rope(gpu_attention_launches *l, int queries, int key
     } else if (!call.position.ids) /* their index is among the keys, which are their length */
         call.position.offset = rope_sum(call.position.offset, l->call.k_tokens - call.tokens);
     call.position.cu_seqlens = NULL; /* is there with ids alone */
-    return gpu_rope_launch(&l->bound->rotation, &call, gpu_next_early(l), l->stream);
+    return gpu_rope_launch(rotation, &call, gpu_next_early(l), l->stream);
+}
+
+gpuError_t gpu_attention_rope(gpu_attention_launches *l, const gpu_bound *rotation, int queries,
+                              int keys) {
+    if (queries && keys && stand_alike(&l->call))
+        return launch_rope(l, rotation, 1, 1);
+    const gpuError_t error = keys ? launch_rope(l, rotation, 0, 1) : gpuSuccess;
+    return error == gpuSuccess && queries ? launch_rope(l, rotation, 1, 0) : error;
 }
 
 /* Whether pairs of a tensor lie in vectors of eight elements of 16 bits, there and where they go.
@@ -152,8 +160,6 @@ static int rotates_vectors(const gpu_attention_launches *l, int tensor) {
 }
 
 static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
-    if (is_rope(l, tensor))
-        return rotate_as_rope(l, tensor == 0, tensor == 1);
     const rope_attention_call *call = &l->call;
     const gpu_attention_kernels *kernels = l->bound->kernels;
     const int packed =
@@ -182,10 +188,12 @@ static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
 gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *l) {
     const int queries = l->call.rope.tensor[0].out != NULL,
               keys = l->bound->problem.rotates[1] && l->call.k.out;
-    if (queries && keys && is_rope(l, 0) && is_rope(l, 1) && stand_alike(&l->call))
-        return rotate_as_rope(l, 1, 1);
-    const gpuError_t error = keys ? rotate(l, 1) : gpuSuccess;
-    return error == gpuSuccess && queries ? rotate(l, 0) : error;
+    const int q_rope = queries && gpu_attention_is_rope(l, 0),
+              k_rope = keys && gpu_attention_is_rope(l, 1);
+    gpuError_t error = gpu_attention_rope(l, &l->bound->rotation, q_rope, k_rope);
+    if (error == gpuSuccess && keys && !k_rope)
+        error = rotate(l, 1);
+    return error == gpuSuccess && queries && !q_rope ? rotate(l, 0) : error;
 }
 
 gpuError_t gpu_attention_check_keys(gpu_attention_launches *l) {

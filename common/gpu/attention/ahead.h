@@ -44,6 +44,13 @@ int gpu_moves_operand(const rope_attention_problem *problem, const rope_append_s
 /* Fills `failed`. */
 gpuError_t gpu_attention_check_keys(gpu_attention_launches *launches);
 
+/* Whether "rope" rotates all tokens of queries, or keys, as this call means them. */
+int gpu_attention_is_rope(const gpu_attention_launches *launches, int tensor);
+
+/* Rotates queries, keys or both by "rope". */
+gpuError_t gpu_attention_rope(gpu_attention_launches *launches, const gpu_bound *rotation,
+                              int queries, int keys);
+
 /* Rotates queries to q.out where there is one, and keys, if they rotate, to k.out. */
 gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *launches);
 

@@ -13,12 +13,12 @@ static const gpu_backward_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_backward_bf16;
 }
 
-static const char ordered[] = "ordered", tiles[] = "tiles";
+static const char fused[] = "fused", tiles[] = "tiles";
 
-/* Bytes of shared memory. */
+/* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
 static int32_t shared_of(const rope_candidate *self, int32_t head_dim) {
-    return self->data == ordered ? gpu_backward_ordered_shared(head_dim)
-                                 : gpu_backward_tiles_shared(head_dim);
+    return self->data == fused ? gpu_backward_fused_shared(head_dim) + GPU_FUSED_BESIDE
+                               : gpu_backward_tiles_shared(head_dim);
 }
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
@@ -47,20 +47,24 @@ static gpuError_t allow_shared(const gpu_backward_bound *bound) {
             error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
                                      gpu_backward_tiles_shared(bound->transposed.head_dim));
     }
-    if (error == gpuSuccess && bound->ordered)
-        error = gpu_allow_shared(bound->kernels->ordered[tiles],
-                                 gpu_backward_ordered_shared(bound->transposed.head_dim));
+    if (error == gpuSuccess && bound->fused)
+        error = gpu_allow_shared(bound->kernels->fused[tiles],
+                                 gpu_backward_fused_shared(bound->transposed.head_dim));
     return error;
 }
 
 static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,
                        int32_t device, const void *takes) {
+    const rope_problem transposed = rope_transposed(&problem->rope);
     int32_t early;
     gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
     bound->kernels = kernels_of(problem->rope.dtype);
     bound->transposed = bound->forward.problem;
     bound->transposed.rope = rope_transposed(&bound->forward.problem.rope);
-    bound->ordered = takes == ordered;
+    if (error == gpuSuccess && problem->rotates[0])
+        error = gpu_rope_bind(&bound->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
+    bound->transpose.problem = bound->transposed.rope;
+    bound->fused = takes == fused;
     if (takes)
         (void)gpu_tiles_decline(problem, &bound->forward.tiles);
     if (error == gpuSuccess)
@@ -148,7 +152,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return error == gpuSuccess ? status : gpu_fail(error, "attending backward", forward->device);
 }
 
-/* takes: ordered, tiles or NULL. */
+/* takes: fused, tiles or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
@@ -156,7 +160,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .workspace = gpu_backward_workspace, .run = run, .release = release                        \
     }
 
-static const rope_candidate candidates[] = {CANDIDATE(ordered, ordered), CANDIDATE(tiles, tiles),
+static const rope_candidate candidates[] = {CANDIDATE(fused, fused), CANDIDATE(tiles, tiles),
                                             CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_backward_candidates = {

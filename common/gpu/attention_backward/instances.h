@@ -2,8 +2,8 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_INSTANCES_H
 
+#include "common/gpu/attention_backward/fused.h"
 #include "common/gpu/attention_backward/generic.h"
-#include "common/gpu/attention_backward/ordered.h"
 #include "common/gpu/attention_backward/sums.h"
 #include "common/gpu/attention_backward/tile.h"
 
@@ -15,9 +15,7 @@
       GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                              \
      {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_KEYS>),                                \
       GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_KEYS>)}},                             \
-        {GPU_KERNEL(gpu_backward_ordered<DTYPE, 64>),                                              \
-         GPU_KERNEL(gpu_backward_ordered<DTYPE, 128>)},                                            \
-    {                                                                                              \
+        {GPU_KERNEL(gpu_backward_fused<DTYPE, 64>), GPU_KERNEL(gpu_backward_fused<DTYPE, 128>)}, { \
         GPU_KERNEL(gpu_backward_dq<DTYPE, 64>), GPU_KERNEL(gpu_backward_dq<DTYPE, 128>)            \
     }
 #else

@@ -25,9 +25,15 @@ enum { GPU_BACKWARD_DEPTH = 32, GPU_BACKWARD_HEAD = GPU_BACKWARD_DEPTH + 4 };
 enum { GPU_BACKWARD_OWN = 64, GPU_BACKWARD_TILE = 32 };
 #define GPU_BACKWARD_STRIDE(D) ((D) + 8)
 
-/* Of the ordered kernels: threads and keys of a block, sums of dq of a tile, rows of one. */
-enum { GPU_ORDERED_THREADS = 256, GPU_ORDERED_KEYS = 128, GPU_ORDERED_SUMS = 8192 };
-#define GPU_ORDERED_ROWS(D) (GPU_ORDERED_SUMS / (D))
+/* Of the fused kernels: threads and keys of a block, sums of dq of a tile, rows of one; most bytes
+ * of static shared memory. */
+enum {
+    GPU_FUSED_THREADS = 256,
+    GPU_FUSED_KEYS = 128,
+    GPU_FUSED_SUMS = 8192,
+    GPU_FUSED_BESIDE = 22 << 10
+};
+#define GPU_FUSED_ROWS(D) (GPU_FUSED_SUMS / (D))
 
 /* What of a call both move 16 bytes at a time: heads of whole vectors that lie side by side. */
 enum {
@@ -62,8 +68,8 @@ typedef struct gpu_backward_dq_sums {
  * rows, y over key heads; dynamic shared memory as gpu_backward_generic_shared() says
  *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys
  *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says
- *   ordered: dk, dv and sums of dq, gpu_backward_dq_sums behind what tiles take; grid x strides
- * over tiles of keys and key heads; dynamic shared memory as gpu_backward_ordered_shared() says dq:
+ *   fused: dk, dv and sums of dq, gpu_backward_dq_sums behind what tiles take; grid x strides
+ * over tiles of keys and key heads; dynamic shared memory as gpu_backward_fused_shared() says dq:
  * the same, from the sums to dq; grid x strides over tiles of rows, y over key heads; dynamic
  *     shared memory as gpu_backward_dq_shared() says
  * generic and tiles take the rope_call of the keys' positions, too, and an int32_t of
@@ -74,7 +80,7 @@ typedef struct gpu_backward_kernels {
     const void *sinks;
     const void *generic[2][GPU_GENERIC_DIMS];
     const void *tiles[2][GPU_TILE_DIMS];
-    const void *ordered[GPU_TILE_DIMS];
+    const void *fused[GPU_TILE_DIMS];
     const void *dq[GPU_TILE_DIMS];
 } gpu_backward_kernels;
 
@@ -97,13 +103,13 @@ static inline int32_t gpu_backward_tiles_shared(int32_t head_dim) {
 }
 
 /* Bytes: k and v, two tiles of q and dout, weights and gradients of a tile's scores. */
-static inline int32_t gpu_backward_ordered_shared(int32_t head_dim) {
-    return 4 * (GPU_ORDERED_KEYS * head_dim +
-                GPU_ORDERED_ROWS(head_dim) * (2 * head_dim + GPU_ORDERED_KEYS));
+static inline int32_t gpu_backward_fused_shared(int32_t head_dim) {
+    return 4 *
+           (GPU_FUSED_KEYS * head_dim + GPU_FUSED_ROWS(head_dim) * (2 * head_dim + GPU_FUSED_KEYS));
 }
 
 static inline int32_t gpu_backward_dq_shared(int32_t head_dim) {
-    return 4 * GPU_ORDERED_ROWS(head_dim) * GPU_BACKWARD_STRIDE(head_dim);
+    return 4 * GPU_FUSED_ROWS(head_dim) * GPU_BACKWARD_STRIDE(head_dim);
 }
 
 extern const gpu_backward_kernels gpu_attention_backward_f32;

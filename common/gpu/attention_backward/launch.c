@@ -6,7 +6,10 @@
 
 typedef struct launches {
     gpu_attention_launches ahead;
+    gpu_attention_launches behind; /* its q and k are dq and dk */
+    int behind_rotates[2];
     const gpu_backward_bound *bound;
+    rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
     rope_call keys;                    /* with the positions of keys */
     float *delta;
@@ -41,6 +44,42 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
         memcpy(call->k.in_stride, call->k.out_stride, sizeof call->k.in_stride);
     }
     return error;
+}
+
+/* Whether "rope" rotates a gradient where it lies: that of every token, which has a position. A key
+ * that no query sees has zeros, which do not rotate. */
+static int rotates_behind(const launches *l, int tensor) {
+    const rope_attention_problem *p = &l->bound->transposed;
+    const rope_attention_call *call = &l->behind.call;
+    const rope_attention_sequence s = {.q_count = call->rope.tokens, .k_count = call->k_tokens};
+    const int may_fail =
+        p->rope.angle_mode == ROPE_ANGLE_TABLE && p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    if (!p->rotates[tensor] || may_fail || s.q_count < 1 || s.k_count < 1 ||
+        !gpu_attention_is_rope(&l->behind, tensor))
+        return 0;
+    return tensor == 0 ||
+           (rope_keys_seen(p, &s, rope_query_index(&s, 0)).first == 0 &&
+            rope_keys_seen(p, &s, rope_query_index(&s, s.q_count - 1)).last == s.k_count);
+}
+
+/* What "rope" rotates behind the kernels, which have a head in a block, they do not: angles of a
+ * token serve all of its heads there. */
+static void find_behind(launches *l) {
+    rope_attention_call *call = &l->behind.call;
+    rope_operand *q = &call->rope.tensor[0];
+    l->behind = l->ahead;
+    l->behind.given = call;
+    q->in = q->out = l->call.dq;
+    call->k.in = call->k.out = l->call.dk;
+    memcpy(q->in_stride, l->call.dq_stride, sizeof q->in_stride);
+    memcpy(q->out_stride, l->call.dq_stride, sizeof q->out_stride);
+    memcpy(call->k.in_stride, l->call.dk_stride, sizeof call->k.in_stride);
+    memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
+    l->problem = l->bound->transposed;
+    for (int tensor = 0; tensor < 2; tensor++) {
+        l->behind_rotates[tensor] = (tensor ? l->call.dk : l->call.dq) && rotates_behind(l, tensor);
+        l->problem.rotates[tensor] &= !l->behind_rotates[tensor];
+    }
 }
 
 /* `what` where heads of a tensor move 16 bytes at a time. */
@@ -81,13 +120,13 @@ static int find_sums(launches *l, const gpu_backward_room *room, char *workspace
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads,
                   sequences = rope_attention_sequences(f);
-    if (!l->bound->ordered || !by_tiles(l))
+    if (!l->bound->fused || !by_tiles(l))
         return 0;
     l->sums.tiles =
         gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
-                     GPU_ORDERED_ROWS(l->bound->transposed.head_dim));
+                     GPU_FUSED_ROWS(l->bound->transposed.head_dim));
     l->sums.key_tiles =
-        gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_ORDERED_KEYS);
+        gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_FUSED_KEYS);
     l->sums.dq = l->call.dq ? (float *)(void *)(workspace + room->dq) : NULL;
     l->sums.ticket = (int32_t *)(void *)(workspace + room->turns);
     l->sums.turns = l->sums.ticket + 1;
@@ -99,12 +138,7 @@ static gpuError_t start(launches *l, const void *kernel, int which, int64_t own,
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads;
     const int packed = (which ? f->k_position.cu_seqlens : f->rope.position.cu_seqlens) != NULL;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
-                         &l->call,
-                         &l->ahead.failed,
-                         &l->delta,
-                         &l->keys,
-                         &l->fits};
+    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta, &l->keys, &l->fits};
     return gpu_attention_start(&l->ahead, kernel,
                                gpu_tiles_of(rope_attention_sequences(f), packed,
                                             which ? f->k_tokens : f->rope.tokens * group, own),
@@ -131,33 +165,29 @@ static gpuError_t gradients(launches *l) {
 static gpuError_t gradients_at_once(launches *l) {
     const rope_attention_call *f = &l->call.forward;
     const int32_t tiles = l->bound->forward.tiles, dim = l->bound->transposed.head_dim;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
-                         &l->call,
-                         &l->ahead.failed,
-                         &l->delta,
-                         &l->keys,
-                         &l->fits,
-                         &l->sums};
+    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta,
+                         &l->keys,    &l->fits, &l->sums};
     if (!l->call.dq && !l->call.dk && !l->call.dv)
         return gpuSuccess;
-    gpuError_t error = gpu_attention_start_of(
-        &l->ahead, l->bound->kernels->ordered[tiles], GPU_ORDERED_THREADS,
-        l->sums.key_tiles * f->k.heads, 1, (size_t)gpu_backward_ordered_shared(dim), arguments);
+    gpuError_t error = gpu_attention_start_of(&l->ahead, l->bound->kernels->fused[tiles],
+                                              GPU_FUSED_THREADS, l->sums.key_tiles * f->k.heads, 1,
+                                              (size_t)gpu_backward_fused_shared(dim), arguments);
     if (error == gpuSuccess && l->sums.dq)
-        error = gpu_attention_start_of(&l->ahead, l->bound->kernels->dq[tiles], GPU_ORDERED_THREADS,
+        error = gpu_attention_start_of(&l->ahead, l->bound->kernels->dq[tiles], GPU_FUSED_THREADS,
                                        l->sums.tiles, f->k.heads,
                                        (size_t)gpu_backward_dq_shared(dim), arguments);
     return error;
 }
 
+static gpuError_t rotate_behind(launches *l) {
+    l->behind.early = l->ahead.early;
+    return gpu_attention_rope(&l->behind, &l->bound->transpose, l->behind_rotates[0],
+                              l->behind_rotates[1]);
+}
+
 static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros) {
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->transposed,
-                         &l->call,
-                         &l->ahead.failed,
-                         &l->delta,
-                         &l->fits,
-                         &l->sums.ticket,
-                         &zeros};
+    void *arguments[] = {&l->problem,     &l->call, &l->ahead.failed, &l->delta, &l->fits,
+                         &l->sums.ticket, &zeros};
     return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
 }
 
@@ -183,12 +213,15 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
         error = rotate(&l, room, workspace);
     l.call.forward = l.ahead.call;
     l.fits = fits_of(&bound->transposed, &l.call);
-    const int ordered = find_sums(&l, room, workspace);
+    find_behind(&l);
+    const int fused = find_sums(&l, room, workspace);
     if (error == gpuSuccess)
         error = sums(&l, bound->kernels->delta, (rows + each - 1) / each,
-                     ordered ? call->forward.k.heads * l.sums.tiles + 1 : 0);
+                     fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
     if (error == gpuSuccess)
-        error = ordered ? gradients_at_once(&l) : gradients(&l);
+        error = fused ? gradients_at_once(&l) : gradients(&l);
+    if (error == gpuSuccess)
+        error = rotate_behind(&l);
     if (error == gpuSuccess && call->dsinks)
         error = sums(&l, bound->kernels->sinks, q->heads, 0);
     return error;

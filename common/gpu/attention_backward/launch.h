@@ -9,8 +9,9 @@
 typedef struct gpu_backward_bound {
     gpu_attention_bound forward;
     rope_attention_problem transposed;
+    gpu_bound transpose; /* by "rope", as forward.rotation */
     const gpu_backward_kernels *kernels;
-    int32_t ordered; /* takes the kernel of five products */
+    int32_t fused; /* takes the kernel of five products */
 } gpu_backward_bound;
 
 /* Where parts of a workspace begin, each at a multiple of 256 bytes. */

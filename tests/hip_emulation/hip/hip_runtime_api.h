@@ -52,7 +52,7 @@ typedef struct hipDeviceProp_t {
 } hipDeviceProp_t;
 
 /* What a kernel may have beyond what every launch may, once hipFuncSetAttribute says so. */
-#define EMULATED_SHARED_MOST (160 << 10)
+#define EMULATED_SHARED_MOST (192 << 10)
 
 typedef enum hipFuncAttribute { hipFuncAttributeMaxDynamicSharedMemorySize = 8 } hipFuncAttribute;
 
