@@ -15,6 +15,14 @@ enum { GPU_TILE_LANES = 32 };
 #define GPU_HAS_TILES 0
 #endif
 
+/* Whether it has the backward's kernel of five products: for sm_100 registers spill, others have
+ * too little shared memory. */
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900
+#define GPU_HAS_FUSED 1
+#else
+#define GPU_HAS_FUSED 0
+#endif
+
 GPU_FN unsigned gpu_shared_address(const void *p) {
     return (unsigned)__cvta_generic_to_shared(p);
 }

@@ -9,6 +9,7 @@
 #include "common/gpu/element.h"
 
 #define GPU_HAS_TILES 1
+#define GPU_HAS_FUSED 1
 
 /* Which products: those of common/gpu/attention/queries_right.h, of 16 by 16 elements. The
  * emulation names its own, of which EMULATED_MMA is CUDA's. */

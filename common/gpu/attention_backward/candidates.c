@@ -21,6 +21,18 @@ static int32_t shared_of(const rope_candidate *self, int32_t head_dim) {
                                : gpu_backward_tiles_shared(head_dim);
 }
 
+/* Whether a kernel's code is there for the device, which has kernels of tiles. */
+static int has_code(const void *kernel, int32_t device) {
+    gpuFuncAttributes attributes;
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error != gpuSuccess)
+        return 0;
+    error = gpuFuncGetAttributes(&attributes, kernel);
+    gpu_leave(device, previous);
+    return error == gpuSuccess && gpu_has_fused(&attributes);
+}
+
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
     const rope_attention_problem *problem = canonical;
@@ -31,8 +43,12 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
         return ROPE_OK;
     const rope_status status =
         gpu_tiles_query(problem, shared_of(self, problem->head_dim), device, &which, reason);
-    if (status != ROPE_OK || kernels_of(problem->rope.dtype)->tiles[0][which])
+    if (status != ROPE_OK)
         return status;
+    const gpu_backward_kernels *kernels = kernels_of(problem->rope.dtype);
+    if (kernels->tiles[0][which] &&
+        (self->data != fused || has_code(kernels->fused[which], device)))
+        return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
     return ROPE_DECLINED;
 }

@@ -104,7 +104,7 @@ GPU_FN int gpu_fused_lane(void) {
     return gpu_fused_thread() % GPU_TILE_LANES;
 }
 
-#if GPU_HAS_TILES
+#if GPU_HAS_FUSED
 /* --- what is there --- */
 
 /* Places of a thread's rows of a tile lie side by side. */
@@ -814,7 +814,7 @@ __global__ void __launch_bounds__(GPU_FUSED_THREADS, 1)
                        GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
                        float *delta, GPU_PARAMETER rope_call tokens, int32_t fits,
                        gpu_backward_dq_sums sums) {
-#if GPU_HAS_TILES
+#if GPU_HAS_FUSED
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_backward_call &c =
         *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
@@ -861,7 +861,7 @@ __global__ void __launch_bounds__(GPU_FUSED_THREADS, 1)
                     GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
                     float *delta, GPU_PARAMETER rope_call tokens, int32_t fits,
                     gpu_backward_dq_sums sums) {
-#if GPU_HAS_TILES
+#if GPU_HAS_FUSED
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_backward_call &c =
         *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
