@@ -91,9 +91,9 @@ GPU_FN int64_t gpu_fused_sums_of(const rope_attention_call *call, const rope_att
                : s->index * gpu_divide(call->rope.tokens * group + rows - 1, rows).whole;
 }
 
-/* A thread of the block, which is known not to be below 0, its warp, and which of that it is. */
+/* A thread of the block, its warp, and which of that it is. */
 GPU_FN int gpu_fused_thread(void) {
-    return gpu_thread() & (GPU_FUSED_THREADS - 1);
+    return gpu_backward_thread<GPU_FUSED_THREADS>();
 }
 
 GPU_FN int gpu_fused_warp(void) {

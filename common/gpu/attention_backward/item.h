@@ -167,6 +167,11 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);
 }
 
+/* A thread of so many, a power of 2: computed anew, and known not to be below 0. */
+template <int THREADS> GPU_FN int gpu_backward_thread(void) {
+    return gpu_opaque((int)threadIdx.x) & (THREADS - 1);
+}
+
 /* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Where they
  * rotate back, head n does by tokens[n], as do all of its `alike`: those from head -before on are
  * some, and so on. */
@@ -183,9 +188,10 @@ template <int DTYPE, int TENSOR, int THREADS>
 GPU_FN void gpu_backward_rotate(const rope_problem *r, const rope_call *rope,
                                 const gpu_backward_waiting &w) {
     const int pairs = r->pairs, lanes = pairs < THREADS ? pairs : THREADS, slices = THREADS / lanes,
-              each = (w.count + slices - 1) / slices, slice = gpu_opaque((int)threadIdx.x) / lanes,
-              begin = slice * each, end = begin + each < w.count ? begin + each : w.count;
-    for (int i = gpu_opaque((int)threadIdx.x) % lanes; i < pairs && slice < slices; i += lanes) {
+              each = (w.count + slices - 1) / slices,
+              slice = gpu_backward_thread<THREADS>() / lanes, begin = slice * each,
+              end = begin + each < w.count ? begin + each : w.count;
+    for (int i = gpu_backward_thread<THREADS>() % lanes; i < pairs && slice < slices; i += lanes) {
         float *first = w.x + r->rotary_offset[TENSOR] + rope_first_of(r->pairing_in, i),
               *second = w.x + r->rotary_offset[TENSOR] + rope_second_of(r->pairing_in, i, pairs);
         for (int n = begin, next; n < end; n = next) {
@@ -211,7 +217,7 @@ GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int6
                                        void *data) {
     enum { V = DTYPE == ROPE_F32 ? 4 : 8, SIZE = DTYPE == ROPE_F32 ? 4 : 2 };
     const int units = w.dim / V;
-    for (int e = gpu_opaque((int)threadIdx.x); e < w.count * units; e += THREADS) {
+    for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
         const int n = e / units, i = e % units * V;
         float x[V];
         if (to[n] == GPU_BACKWARD_NOWHERE)
@@ -239,7 +245,7 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
     }
     const int pairs = w.rotates ? r->pairs : 0, units = w.dim - pairs,
               from = r->rotary_offset[TENSOR];
-    for (int e = gpu_opaque((int)threadIdx.x); e < w.count * units; e += THREADS) {
+    for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
         const int n = e / units, i = e % units - pairs;
         if (to[n] == GPU_BACKWARD_NOWHERE)
             continue;
