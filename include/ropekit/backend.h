@@ -477,8 +477,9 @@ ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *probl
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
  * @return what the operation's read and the kernel's run return */
 ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
-/** Name of the kernel that a call takes. A plan may hold several, of which a call's sizes choose:
- * the same call takes the same one.
+/** Name of the kernel that is chosen for a call. A plan may hold several, of which a call's sizes
+ * choose: the same call takes the same one. Where that kernel does not take the call or its
+ * workspace the plan's first kernel runs, as rope_plan_apply says; this function does not see it.
  * @param plan  of rope_plan_make or rope_plan_create
  * @param args  the operation's arguments
  * @return the name, which lives as long as the plan; NULL after an error */

@@ -142,13 +142,12 @@ def row(suite, cell, names):
     texts = [
         f"{seconds(cell.seconds(n))}, {percent(tax_of(cell, n))}" if n in cell.records else "-" for n in names
     ]
-    kernel = cell.records[CALL]["kernel"].replace("attention: ", "").replace(" backward: ", " ")
-    return [SUITES[suite], f"{s['batch']} x {s['tokens']}", *texts, kernel]
+    return [SUITES[suite], f"{s['batch']} x {s['tokens']}", *texts]
 
 
 def table(by_suite):
     names = shown([c for cells in by_suite.values() for c in cells])
-    heading = ["", "B x T", *(WORDS.get(n, n) for n in names), "chosen"]
+    heading = ["", "B x T", *(WORDS.get(n, n) for n in names)]
     return markdown([heading, *(row(n, c, names) for n, cells in by_suite.items() for c in cells)])
 
 
