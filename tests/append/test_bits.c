@@ -346,7 +346,7 @@ static void moved_lists(append_case *c, unsigned char *at) {
     const int64_t page = c->desc.page_size, pages = MOVED_PLACES / page,
                   one = random_between(r, 0, 1);
     for (int64_t t = 0; t < MOVED_TOKENS; t++) {
-        const int64_t slot = t == 3 ? -1 : t * 5 % MOVED_PLACES, id = random_signed(r, 99999);
+        const int64_t slot = t == 3 ? -1 : t * 5 % MOVED_PLACES, id = random_signed(r, 17);
         memcpy(at + 8 * t, &slot, 8);
         memcpy(at + 256 + 8 * t, &id, 8);
     }
