@@ -442,7 +442,7 @@ static int plan_moved(const gpu_append_bound *bound, const rope_append_call *cal
     const int64_t heads = call->tensor[ROPE_APPEND_K].heads, lanes = p->rope.pairs / GPU_APPEND_V;
     gpu_append_tensor *v = &l->vectors.tensor[ROPE_APPEND_K];
     l->vectors = (gpu_append_vectors){.rows = 0};
-    if (lanes > GPU_APPEND_THREADS || heads > INT32_MAX / 2 ||
+    if (lanes < 1 || lanes > GPU_APPEND_THREADS || heads > INT32_MAX / 2 ||
         call->rope.tokens > INT32_MAX / 2 / call->rope.batch || !is_exact(p, call) ||
         !has_vectors(p, call, ROPE_APPEND_K) || !fill_tensor(p, call, ROPE_APPEND_K, v))
         return 0;
