@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from ropekit_bench.report.model import CALL, OURS, counted, disagreement
+from ropekit_bench.report.model import CALL, OURS, ROTATED, counted, disagreement
 
 BORROWED = "†"
 NOT_FIRST = {
@@ -156,14 +156,15 @@ def rows(suite, columns=None):
 
 
 def peer_tables(suite):
-    """(title, rows) of what every implementation of each case took: by kernels, by calls, and of the host."""
+    """(title, rows) of what every implementation of each case took: by kernels, by calls, and of the host;
+    what attends to rotated inputs stands in tables of its own."""
     own = own_columns(suite)
-    names = dict.fromkeys([*OURS, *(name for c in suite.cells for name in c.records)])
-    names = [name for name in names if any(name in c.records for c in suite.cells)]
+    known = dict.fromkeys([*OURS, *(name for c in suite.cells for name in c.records)])
+    known = [name for name in known if any(name in c.records for c in suite.cells)]
 
-    def table(text):
+    def table(names, text):
         body = [[*(f(c) for _, f in own), *(text(c.records.get(n, {})) for n in names)] for c in suite.cells]
-        return [[*(heading for heading, _ in own), *names], *body]
+        return [[*(heading for heading, _ in own), *(n.removesuffix(ROTATED) for n in names)], *body]
 
     def timing(measure):
         def text(record):
@@ -172,16 +173,24 @@ def peer_tables(suite):
             t = record[measure]
             return f"{seconds(t['seconds']['median'])} {100 * t['ratio']['median']:.0f} %"
 
-        return table(text)
+        return text
 
     def host(record):
         return seconds(record["eager"]["host_seconds"]) if record else "-"
 
     records = [r for c in suite.cells for r in c.records.values()]
-    found = [("Kernels alone", timing("replay"))] * any("replay" in r for r in records)
-    found.append(("Calls", timing("eager")))
+    measured = [("Kernels alone", timing("replay"))] * any("replay" in r for r in records)
+    measured.append(("Calls", timing("eager")))
     apart = any(r["eager"]["host_seconds"] != r["eager"]["seconds"]["median"] for r in records)
-    return found + [("The host's part of a call", table(host))] * apart
+    measured += [("The host's part of a call", host)] * apart
+    alone = [name for name in known if name.endswith(ROTATED)]
+    kinds = {"": [name for name in known if name not in alone], ROTATED: alone}
+    return [
+        (title + kind, table(names, text))
+        for title, text in measured
+        for kind, names in kinds.items()
+        if names
+    ]
 
 
 def tables_read(suite):
