@@ -55,12 +55,17 @@ function(ropekit_cuda_objects target)
     set(others ${CMAKE_CUDA_ARCHITECTURES})
     if("80-real" IN_LIST others AND "89-real" IN_LIST others)
         list(REMOVE_ITEM others 89-real)
-        set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${others}")
         set(converting ${ropekit_gpu_kernels})
         list(FILTER converting INCLUDE REGEX "/append/")
         set_property(SOURCE ${converting} APPEND PROPERTY
             COMPILE_OPTIONS --generate-code=arch=compute_89,code=[sm_89])
     endif()
+    # No source tells sm_120 from sm_100: one PTX serves both, and newer GPUs.
+    if("100-real" IN_LIST others AND "120-real" IN_LIST others)
+        list(REMOVE_ITEM others 120-real 120-virtual)
+        target_compile_options(${target} PRIVATE --generate-code=arch=compute_100,code=[compute_100,sm_120])
+    endif()
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${others}")
 endfunction()
 
 # The runtime stays inside, whatever else a program has loaded, and needs no C++ library.
