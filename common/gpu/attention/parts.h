@@ -41,37 +41,38 @@ GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t
 /* The sum of a part whose row is left out. */
 constexpr float GPU_PART_LEFT_OUT = -1;
 
-/* Of rows of parts, [row, part]: largest logits and sums, how parts weigh, and the same of rows. */
+/* Of the parts of a row: largest logits, sums and how they weigh; of the row: its largest logit and
+ * sum. */
 enum { GPU_PARTS_MOST = 64 };
 static_assert((int)GPU_SPLITS_MOST <= (int)GPU_PARTS_MOST, "parts of a row");
-struct gpu_parts_joint {
+struct gpu_row_parts {
     float part_largest[GPU_PARTS_MOST], part_sum[GPU_PARTS_MOST], weight[GPU_PARTS_MOST];
-    float largest[GPU_SPLIT_ROWS], sum[GPU_SPLIT_ROWS];
+    float largest, sum;
 };
 
-/* Weighs parts, `count` a row; of all threads, with a barrier before and behind. */
-GPU_FN void gpu_parts_weigh(gpu_parts_joint *j, int rows, int count) {
+/* Weighs parts; of all threads, with a barrier before and behind. */
+GPU_FN void gpu_parts_weigh(gpu_row_parts *j, int count) {
+    const int part = (int)threadIdx.x;
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < rows * count; e += GPU_ATTENTION_THREADS) {
-        const int first = e - e % count;
+    if (part < count) {
         float most = -INFINITY;
 #pragma unroll 8
         for (int n = 0; n < count; n++)
-            most = fmaxf(most, j->part_largest[first + n]);
-        j->weight[e] = exp2f(j->part_largest[e] - (most == -INFINITY ? 0 : most));
-        if (e == first)
-            j->largest[e / count] = most;
+            most = fmaxf(most, j->part_largest[n]);
+        j->weight[part] = exp2f(j->part_largest[part] - (most == -INFINITY ? 0 : most));
+        if (part == 0)
+            j->largest = most;
     }
     __syncthreads();
-    for (int row = (int)threadIdx.x; row < rows; row += GPU_ATTENTION_THREADS) {
+    if (part == 0) {
         float sum = 0;
         bool left_out = false;
 #pragma unroll 8
-        for (int e = row * count; e < (row + 1) * count; e++) {
-            left_out |= j->part_sum[e] == GPU_PART_LEFT_OUT;
-            sum = fmaf(j->weight[e], j->part_sum[e], sum);
+        for (int n = 0; n < count; n++) {
+            left_out |= j->part_sum[n] == GPU_PART_LEFT_OUT;
+            sum = fmaf(j->weight[n], j->part_sum[n], sum);
         }
-        j->sum[row] = left_out ? GPU_PART_LEFT_OUT : sum;
+        j->sum = left_out ? GPU_PART_LEFT_OUT : sum;
     }
     __syncthreads();
 }
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    __shared__ gpu_parts_joint j;
+    __shared__ gpu_row_parts j;
     gpu_wait_for_last();
     gpu_let_next_start();
     const int64_t heads = call.rope.tensor[0].heads;
@@ -263,12 +264,11 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
                 j.part_largest[thread] = part[thread * (dv + 2) + dv];
                 j.part_sum[thread] = part[thread * (dv + 2) + dv + 1];
             }
-            gpu_parts_weigh(&j, 1, count);
-            for (int i = thread; i < dv && j.sum[0] != GPU_PART_LEFT_OUT;
-                 i += GPU_ATTENTION_THREADS)
+            gpu_parts_weigh(&j, count);
+            for (int i = thread; i < dv && j.sum != GPU_PART_LEFT_OUT; i += GPU_ATTENTION_THREADS)
                 gpu_split_store<DTYPE>(gpu_reread(&p), gpu_reread(&call), &s, query, head, i,
                                        gpu_parts_joined(j.weight, part + i, count, dv + 2),
-                                       j.largest[0], j.sum[0]);
+                                       j.largest, j.sum);
         }
     }
 }
