@@ -32,16 +32,24 @@ template <> struct gpu_element<ROPE_F64> {
     typedef rope_coefficients64 coefficients;
 };
 
+/* Numbers of f16 by one instruction, NaNs as common/math/half.h has them. */
 template <int DTYPE> GPU_FN float gpu_widen(typename gpu_element<DTYPE>::bits h) {
-    if (DTYPE == ROPE_F32)
+    if constexpr (DTYPE == ROPE_F32)
         return rope_bits_float(h);
-    return DTYPE == ROPE_BF16 ? rope_from_bf16((uint16_t)h) : rope_from_f16((uint16_t)h);
+    else if constexpr (DTYPE == ROPE_BF16)
+        return rope_from_bf16(h);
+    else
+        return (h & 0x7fffu) > 0x7c00u ? rope_from_f16(h) : gpu_split_f16(h).x;
 }
 
 template <int DTYPE> GPU_FN typename gpu_element<DTYPE>::bits gpu_narrow(float x) {
-    if (DTYPE == ROPE_F32)
-        return (typename gpu_element<DTYPE>::bits)rope_float_bits(x);
-    return DTYPE == ROPE_BF16 ? rope_to_bf16(x) : rope_to_f16(x);
+    if constexpr (DTYPE == ROPE_F32)
+        return rope_float_bits(x);
+    else if constexpr (DTYPE == ROPE_BF16)
+        return rope_to_bf16(x);
+    else
+        return (rope_float_bits(x) & 0x7fffffffu) > 0x7f800000u ? rope_to_f16(x)
+                                                                : (uint16_t)gpu_join_f16(x, 0);
 }
 
 /* Two 16-bit numbers of a word, the first in its low half. */

@@ -562,7 +562,7 @@ GPU_FN void gpu_fused_add_special(const gpu_fused_call &t, int n, char *weights,
                         right, k, column + i / 2 * 8 + lane % 4 * 2 + i % 2);
                     float *sum = &sums[m][i / 2][2 * h + i % 2];
                     *sum = sees && gpu_not_finite<DTYPE>(x)
-                               ? fmaf(weight, gpu_widen<DTYPE>(x), *sum)
+                               ? fmaf(weight, gpu_split<DTYPE>(x).x, *sum)
                                : *sum;
                 }
             }

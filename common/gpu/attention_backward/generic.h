@@ -425,19 +425,21 @@ GPU_FN void gpu_backward_stage(const gpu_backward_sums<DIM> &sums, float factor,
 #pragma unroll
         for (int j = 0; j < shape::COLUMNS; j++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 4; c += 2) { /* a zero has no sign */
+                const float2 two = gpu_round<DTYPE>(fmaf(sums.of[r][j][c], factor, 0.0f),
+                                                    fmaf(sums.of[r][j][c + 1], factor, 0.0f));
                 const int column = 4 * (GPU_COLUMN_LANES * j + gpu_backward_lane()) + c;
-                if (column < dim) /* a zero has no sign */
-                    x[(gpu_backward_first_own<DIM>() + r) * dim + column] =
-                        gpu_widen<DTYPE>(gpu_narrow<DTYPE>(fmaf(sums.of[r][j][c], factor, 0.0f)));
+                float *to = x + (gpu_backward_first_own<DIM>() + r) * dim + column;
+                if (column < dim)
+                    to[0] = two.x;
+                if (column + 1 < dim)
+                    to[1] = two.y;
             }
-    __syncthreads();
 }
 
-/* Writes a gradient. */
+/* Writes gradient `which`, whose numbers wait. */
 template <int DTYPE, int DIM, int KEYS>
-GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t, int which,
-                             const gpu_backward_sums<DIM> &sums) {
+GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t, int which, int dim) {
     enum { ROWS = gpu_backward_shape<DIM>::ROWS };
     gpu_backward_generic_block *b = t.b;
     const int n = gpu_thread();
@@ -451,8 +453,7 @@ GPU_FN void gpu_backward_end(const gpu_backward_generic_call &t, int which,
         b->to[0][n] = to[0];
         b->to[1][n] = to[1];
     }
-    const int dim = which ? gpu_reread(t.of.p)->v_head_dim : gpu_reread(t.of.p)->head_dim;
-    gpu_backward_stage<DTYPE, DIM>(sums, which ? 1 : gpu_reread(t.of.p)->scale, dim, t.m.own);
+    __syncthreads();
     gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, which, b->tokens, b->to[which], t.fits, ROWS,
                                     dim, dim, t.m.own);
 }
@@ -470,9 +471,16 @@ GPU_FN void gpu_backward_block_own(const gpu_backward_generic_call &t) {
         for (int64_t first = t.b->begin / GPU_ATTENTION_THREADS * GPU_ATTENTION_THREADS;
              first < t.b->end; first += GPU_ATTENTION_THREADS)
             gpu_backward_generic_tile<DTYPE, DIM, KEYS>(t, first, which, &count, sums);
-        if constexpr (AT_ONCE == 2)
-            gpu_backward_end<DTYPE, DIM, KEYS>(t, 1, sums[1]);
-        gpu_backward_end<DTYPE, DIM, KEYS>(t, which, sums[0]);
+#pragma unroll 1
+        for (int gradient = which + AT_ONCE - 1; gradient >= which; gradient--) {
+            const rope_attention_problem *p = gpu_reread(t.of.p);
+            const int dim = gradient ? p->v_head_dim : p->head_dim;
+            if (AT_ONCE == 2 && gradient)
+                gpu_backward_stage<DTYPE, DIM>(sums[AT_ONCE - 1], 1, dim, t.m.own);
+            else
+                gpu_backward_stage<DTYPE, DIM>(sums[0], gradient ? 1 : p->scale, dim, t.m.own);
+            gpu_backward_end<DTYPE, DIM, KEYS>(t, gradient, dim);
+        }
     }
 }
 

@@ -538,7 +538,7 @@ GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call<KEYS> &t, int 
                             *gpu_swizzled_element<D>(tile, k, gpu_run_first<D>(lane, r) + i);
                         float *sum = sums.out[m][gpu_run_part(r, i)] + gpu_run_place(r, h, i);
                         *sum = sees && gpu_not_finite<DTYPE>(x)
-                                   ? fmaf(weight, gpu_widen<DTYPE>(x), *sum)
+                                   ? fmaf(weight, gpu_split<DTYPE>(x).x, *sum)
                                    : *sum;
                     }
             }
