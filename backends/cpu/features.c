@@ -195,11 +195,6 @@ static void fill(void) {
     }
 }
 
-cpu_isa cpu_isa_present(void) {
-    pthread_once(&once, fill);
-    return present;
-}
-
 cpu_isa cpu_isa_allowed(void) {
     pthread_once(&once, fill);
     return allowed;
@@ -218,7 +213,8 @@ static void ask_for_tiles(void) {
 rope_status cpu_isa_query(cpu_isa needs, char *reason) {
     static pthread_once_t asked = PTHREAD_ONCE_INIT;
     const char *why = NULL;
-    if (needs > cpu_isa_present())
+    pthread_once(&once, fill);
+    if (needs > present)
         why = "not supported by this processor";
     else if (needs > cpu_isa_allowed())
         why = "above ROPE_CPU_ISA";

@@ -20,9 +20,6 @@ typedef enum cpu_isa {
     CPU_ISA_AMX = 5, /* tiles of bf16, beside AVX512_BF16 */
 } cpu_isa;
 
-/* The highest that processor and operating system support, without ROPE_CPU_ISA. */
-cpu_isa cpu_isa_present(void);
-
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 

@@ -1,6 +1,7 @@
 #include "backends/cpu/membench.h"
 
 #include "backends/cpu/candidate_lists.h"
+#include "backends/cpu/features.h"
 #include "backends/cpu/partition.h"
 
 #include <stddef.h>
@@ -20,9 +21,22 @@ static void update_memory(char *target, const char *source, size_t bytes) {
         target[i] ^= 1;
 }
 
-/* Of a kernel without vectors. */
+/* Without vectors. */
 static const cpu_membench membench_memory = {copy_memory, copy_memory, copy_memory, update_memory,
                                              update_memory};
+
+/* Of the highest instruction set that kernels may use. */
+static const cpu_membench *membench_allowed(void) {
+    const cpu_isa isa = cpu_isa_allowed();
+#if defined(__x86_64__)
+    if (isa >= CPU_ISA_AVX2)
+        return isa >= CPU_ISA_AVX512 ? &cpu_membench_avx512 : &cpu_membench_avx2;
+#elif defined(__aarch64__)
+    if (isa >= CPU_ISA_NEON)
+        return &cpu_membench_neon;
+#endif
+    return &membench_memory;
+}
 
 #if defined(_OPENMP)
 static void run_part(cpu_membench_function function, const rope_traffic *t, size_t index,
@@ -66,8 +80,7 @@ static rope_status bind_memcpy(const rope_candidate *self, const void *problem, 
 static rope_status bind_lines(const rope_candidate *self, const void *problem, int32_t device,
                               void **kernel, char *reason) {
     (void)problem, (void)device, (void)reason;
-    const cpu_membench *of_kernel = cpu_membench_allowed();
-    const char *functions = (const char *)(of_kernel ? of_kernel : &membench_memory);
+    const char *functions = (const char *)membench_allowed();
     *kernel = (void *)(uintptr_t)(functions + *(const size_t *)self->data);
     return ROPE_OK;
 }

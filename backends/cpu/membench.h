@@ -11,7 +11,7 @@ typedef struct cpu_membench {
     cpu_membench_function copy, stream, stream_by_pages, update, update_by_pages;
 } cpu_membench;
 
-/* Of the highest instruction set that kernels may use; NULL where it has no vectors. */
-const cpu_membench *cpu_membench_allowed(void);
+/* Of instruction sets that the build has. */
+extern const cpu_membench cpu_membench_avx2, cpu_membench_avx512, cpu_membench_neon;
 
 #endif

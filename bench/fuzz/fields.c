@@ -111,7 +111,8 @@ void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out) {
     }
 }
 
-int64_t fuzz_take_index(fuzz_bytes *b) {
+/* An index, mostly small, at times at the edges of 64 bits. */
+static int64_t fuzz_take_index(fuzz_bytes *b) {
     static const int64_t edges[] = {INT64_MIN, INT64_MIN + 1, INT64_MIN / 2, INT64_MIN / 3,
                                     INT64_MAX, INT64_MAX - 1, INT64_MAX / 2, INT64_MAX / 3};
     int32_t index = fuzz_take(b, 255);

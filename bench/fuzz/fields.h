@@ -31,9 +31,6 @@ int32_t fuzz_take_some(fuzz_bytes *b, int32_t most);
 /* A number that is often a plain one and sometimes any bit pattern. */
 double fuzz_take_number(fuzz_bytes *b);
 
-/* An index, mostly small, at times at the edges of 64 bits. */
-int64_t fuzz_take_index(fuzz_bytes *b);
-
 void fuzz_take_desc(fuzz_bytes *b, rope_desc *d);
 /* Mostly a plain one: fuzz_descriptor has the others. */
 void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d);

@@ -51,8 +51,10 @@ static bool create(checker *c) {
     return false;
 }
 
-bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
-                    check_result *result) {
+/* Compares what rope_workload_fetch brought, for the listed tokens of every batch row, or all where
+ * tokens is NULL. False after a message, also where there is nothing to compare. */
+static bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
+                           check_result *result) {
     checker c = {.w = w, .result = result};
     *result = (check_result){0};
     bool ready = create(&c);

@@ -6,10 +6,6 @@
 #include "bench/workload/check_result.h"
 #include "bench/workload/workload.h"
 
-/* Compares what rope_workload_fetch brought, for the listed tokens of every batch row, or all where
- * tokens is NULL. False after a message, also where there is nothing to compare. */
-bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
-                    check_result *result);
 /*
  * Runs the call once over set 0 and compares: all of a row where `whole`, else a sample: the first
  * token, the last and random ones between. That of append and of attention is compared bit for bit

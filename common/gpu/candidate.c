@@ -3,6 +3,7 @@
 #include "common/gpu/device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 rope_status gpu_refuse(gpuError_t error, char *reason) {
     snprintf(reason, ROPE_REASON_SIZE, "%s", gpuGetErrorString(error));
@@ -45,6 +46,25 @@ gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
     return error;
 }
 
+rope_status gpu_bind_candidate(const gpu_operation *operation, const rope_candidate *self,
+                               const void *problem, int32_t device, void **kernel, char *reason) {
+    void *bound = calloc(1, operation->size);
+    int previous;
+    if (!bound)
+        return gpu_refuse(gpuErrorMemoryAllocation, reason);
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error == gpuSuccess) {
+        error = operation->fill(bound, self, problem, device);
+        gpu_leave(device, previous);
+    }
+    if (error != gpuSuccess) {
+        operation->release(bound);
+        return gpu_refuse(error, reason);
+    }
+    *kernel = bound;
+    return ROPE_OK;
+}
+
 rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, size_t count) {
     for (size_t i = 0; i < count; i++)
         if (given[i].pointer && gpu_is_out_of_reach(device, given[i].pointer))
@@ -65,7 +85,7 @@ rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream) {
 
 static rope_status check_memory(const gpu_operation *operation, gpu_binding *binding,
                                 const void *call) {
-    if (atomic_load_explicit(&binding->asked, memory_order_relaxed))
+    if (!operation->check_memory || atomic_load_explicit(&binding->asked, memory_order_relaxed))
         return ROPE_OK;
     const rope_status status = operation->check_memory(binding, call);
     if (status == ROPE_OK)

@@ -45,12 +45,22 @@ rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, s
  * runtime. */
 rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream);
 
-/* What runs an operation's calls. */
+/* What binds an operation's problems and runs its calls. */
 typedef struct gpu_operation {
     const char *doing; /* as errors name it */
+    size_t size;       /* of what bind makes */
+    /* Fills what bind makes, zeros at first, for the current device. */
+    gpuError_t (*fill)(void *bound, const rope_candidate *self, const void *problem,
+                       int32_t device);
+    void (*release)(void *bound); /* also of one that is filled in part */
+    /* Refuses memory that the device does not reach; NULL: of no call. */
     rope_status (*check_memory)(const gpu_binding *binding, const void *call);
     gpuError_t (*launch)(const gpu_binding *binding, const void *call, void *stream);
 } gpu_operation;
+
+/* As rope_candidate.bind. */
+rope_status gpu_bind_candidate(const gpu_operation *operation, const rope_candidate *self,
+                               const void *problem, int32_t device, void **kernel, char *reason);
 
 /* Runs a call. Its memory is asked about in a plan's first call alone: an answer takes as long as a
  * launch. */

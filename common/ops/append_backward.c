@@ -19,16 +19,6 @@ static const rope_operation operation = {.name = "append_backward",
 
 _Static_assert(sizeof(rope_append_backward_call) <= ROPE_MAX_CALL_SIZE, "a call lies on the stack");
 
-static rope_status check_plan(const rope_plan *plan) {
-    if (!plan)
-        return rope_fail_null("plan");
-    if (plan->operation != &operation)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "plan is one of %s; allowed is one of append_backward",
-                         plan->operation->name);
-    return ROPE_OK;
-}
-
 /* What the forward alone has. */
 static rope_status check_descriptor(const rope_append_desc *desc) {
     if (desc->k_source == ROPE_SOURCE_CACHE)
@@ -67,25 +57,18 @@ rope_status rope_append_backward_plan_create(const rope_append_desc *desc, rope_
 }
 
 static rope_status check_bounds(const rope_append_bounds *b) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } fields[] = {{"batch", b->batch},
-                  {"tokens", b->tokens},
-                  {"q_heads", b->q_heads},
-                  {"k_heads", b->k_heads},
-                  {"v_heads", b->v_heads}};
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (fields[i].value < 0)
-            return rope_fail(ROPE_ERROR_INVALID_VALUE, "bounds.%s is %lld; allowed is >= 0",
-                             fields[i].name, (long long)fields[i].value);
-    return ROPE_OK;
+    const rope_bound fields[] = {{"batch", b->batch},
+                                 {"tokens", b->tokens},
+                                 {"q_heads", b->q_heads},
+                                 {"k_heads", b->k_heads},
+                                 {"v_heads", b->v_heads}};
+    return rope_bounds_check(fields, sizeof fields / sizeof fields[0]);
 }
 
 rope_status rope_append_backward_workspace(const rope_plan *plan, const rope_append_bounds *given,
                                            size_t *bytes) {
     rope_append_bounds bounds;
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     if (!bytes)
         return status == ROPE_OK ? rope_fail_null("bytes") : status;
     if (status == ROPE_OK)
@@ -102,7 +85,7 @@ rope_status rope_append_backward_workspace(const rope_plan *plan, const rope_app
 
 rope_status rope_append_backward(const rope_plan *plan, const rope_append_backward_args *given) {
     rope_append_backward_args args;
-    rope_status status = check_plan(plan);
+    rope_status status = rope_plan_check(plan, &operation);
     if (status == ROPE_OK)
         status = rope_abi_read(&args, sizeof args, given, "rope_append_backward_args");
     return status == ROPE_OK ? rope_plan_apply_on(plan, &args, args.workspace, NULL) : status;

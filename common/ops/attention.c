@@ -4,6 +4,7 @@
 #include "common/ops/attention_descriptor.h"
 #include "common/ops/attention_problem.h"
 #include "common/ops/attention_shape.h"
+#include "common/ops/fields.h"
 #include "common/plan.h"
 #include "common/status.h"
 
@@ -32,22 +33,11 @@ rope_status rope_attention_plan_create(const rope_attention_desc *desc, rope_pla
                                 plan);
 }
 
-static rope_status check_bound(const char *name, int64_t bound) {
-    return bound >= 0 ? ROPE_OK
-                      : rope_fail(ROPE_ERROR_INVALID_VALUE, "bounds.%s is %lld; allowed is >= 0",
-                                  name, (long long)bound);
-}
-
 static rope_status check_bounds(const rope_attention_bounds *b) {
-    const struct {
-        const char *name;
-        int64_t value;
-    } fields[] = {{"batch", b->batch},         {"tokens", b->tokens},   {"k_tokens", b->k_tokens},
-                  {"sequences", b->sequences}, {"q_heads", b->q_heads}, {"k_heads", b->k_heads}};
-    rope_status status = ROPE_OK;
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0] && status == ROPE_OK; i++)
-        status = check_bound(fields[i].name, fields[i].value);
-    return status;
+    const rope_bound fields[] = {{"batch", b->batch},       {"tokens", b->tokens},
+                                 {"k_tokens", b->k_tokens}, {"sequences", b->sequences},
+                                 {"q_heads", b->q_heads},   {"k_heads", b->k_heads}};
+    return rope_bounds_check(fields, sizeof fields / sizeof fields[0]);
 }
 
 rope_status rope_attention_bounds_read(const rope_plan *plan, const rope_attention_bounds *given,

@@ -189,3 +189,11 @@ rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *
         full->rotary_dim = 0;
     return status;
 }
+
+rope_status rope_bounds_check(const rope_bound *bounds, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (bounds[i].value < 0)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE, "bounds.%s is %lld; allowed is >= 0",
+                             bounds[i].name, (long long)bounds[i].value);
+    return ROPE_OK;
+}

@@ -62,4 +62,11 @@ rope_status rope_store_check(const char *part, const char *name, int32_t *store_
 rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *where,
                                rope_desc *full);
 
+/* A field of bounds by its name there. */
+typedef struct rope_bound {
+    const char *name;
+    int64_t value;
+} rope_bound;
+rope_status rope_bounds_check(const rope_bound *bounds, size_t count);
+
 #endif

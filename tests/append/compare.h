@@ -36,6 +36,8 @@ void append_canonical(const append_writes *w, unsigned char *arena);
 const char *append_untouched(const append_case *c, const append_writes *w,
                              const unsigned char *result);
 
+/* The sum of nodes, of which neighbours make one up to the last; they are lost. */
+float append_plain_sum(float *node, int64_t count);
 /* rope_append of a plan without a rotation, in plain C as the contract has it, on host memory. */
 void append_plain(const rope_append_desc *desc, const rope_append_args *args);
 

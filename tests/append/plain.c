@@ -13,7 +13,7 @@ static float rounded(int32_t dtype, float x) {
 }
 
 /* Neighbours make a node, of which neighbours make one, up to the sum; one without goes up. */
-static float sum_of_nodes(float *node, int64_t count) {
+float append_plain_sum(float *node, int64_t count) {
     for (; count > 1; count = (count + 1) / 2) {
         for (int64_t j = 0; j < count / 2; j++)
             node[j] = node[2 * j] + node[2 * j + 1];
@@ -28,7 +28,7 @@ static float sum_of_elements(const float *x, int64_t n, float *node) {
         node[j] = x[2 * j] + x[2 * j + 1];
     if (n % 2)
         node[n / 2] = x[n - 1];
-    return sum_of_nodes(node, (n + 1) / 2);
+    return append_plain_sum(node, (n + 1) / 2);
 }
 
 static float sum_of_squares(const float *x, int64_t n, float *node) {
@@ -36,7 +36,7 @@ static float sum_of_squares(const float *x, int64_t n, float *node) {
         node[j] = fmaf(x[2 * j + 1], x[2 * j + 1], x[2 * j] * x[2 * j]);
     if (n % 2)
         node[n / 2] = x[n - 1] * x[n - 1];
-    return sum_of_nodes(node, (n + 1) / 2);
+    return append_plain_sum(node, (n + 1) / 2);
 }
 
 /* x becomes x - mean for a layer norm, then what 1 / sqrt(mean of squares + eps) makes of it. */

@@ -150,12 +150,7 @@ TEST(append_bits, threads_of_a_large_call) {
     for (int64_t i = -1; test_next(&i, 3);) {
         append_case c;
         make_large(&c, i);
-        append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
-        unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
-        check_threads(&c, &w, expected);
-        free(expected);
-        append_writes_free(&w);
-        append_free(&c);
+        check_and_free(&c, check_threads);
     }
 }
 
@@ -203,12 +198,7 @@ static void make_plain(append_case *c, int32_t dtype, int32_t pairing_in, int32_
 static void check_plain(int32_t dtype, int32_t pairing_in, int32_t pairing_out) {
     append_case c;
     make_plain(&c, dtype, pairing_in, pairing_out);
-    append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
-    unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
-    check_kernels(&c, &w, expected);
-    free(expected);
-    append_writes_free(&w);
-    append_free(&c);
+    check_and_free(&c, check_kernels);
 }
 
 /* Every kernel that takes whole vectors is launched. */
@@ -508,12 +498,7 @@ static void check_norms(int32_t dtype, int32_t type, int32_t dim, int64_t heads)
         uint16_t x = (uint16_t)(0x3c00 + random_between(&c.base.random, 0, 0x2ff));
         memcpy(c.base.arena + i, &x, sizeof x);
     }
-    append_writes w = append_writes_of(&c, &c.desc, &c.args, NULL);
-    unsigned char *expected = arena_after(&c, &w, &c.args, 1, NULL);
-    check_kernels(&c, &w, expected);
-    free(expected);
-    append_writes_free(&w);
-    append_free(&c);
+    check_and_free(&c, check_kernels);
 }
 
 TEST(append_bits, norms_of_heads) {

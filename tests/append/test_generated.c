@@ -112,12 +112,7 @@ static void check_failure(const append_case *c, const append_writes *w, rope_sta
         return;
     }
     CHECK_STATUS(ROPE_OK, status);
-    int32_t *flag = c->args.rope.position_flag, raised;
-    if (!flag)
-        return;
-    memcpy(&raised, result + ((unsigned char *)flag - c->base.arena), sizeof raised);
-    CHECK(raised == 1, "position_flag is %d, not 1", raised);
-    memset(result + ((unsigned char *)flag - c->base.arena), 0, sizeof raised);
+    device_check_flag(&c->base, &c->args.rope, result);
 }
 
 /* Runs a kernel; 0 where it declines. */

@@ -159,11 +159,9 @@ static rope_status run_job(const void *state, const test_case *base, void *memor
 }
 
 rope_status gradient_run(const gradient_case *c, const char *kernel, unsigned char *result) {
-    enum { ALIGNMENT = 256 };
     rope_append_desc desc = c->forward.desc;
     const rope_append_bounds bounds = gradient_bounds(c);
     rope_plan *plan = NULL;
-    void *memory = NULL;
     device_open(); /* skips where there is none */
     device_choose(&desc.rope);
     desc.rope.kernel = kernel;
@@ -172,15 +170,8 @@ rope_status gradient_run(const gradient_case *c, const char *kernel, unsigned ch
         return status;
     gradient_job job = {.plan = plan, .c = c};
     CHECK_STATUS(ROPE_OK, rope_append_backward_workspace(plan, &bounds, &job.workspace_bytes));
-    const size_t bytes = job.workspace_bytes + ALIGNMENT;
-    unsigned char *noise = malloc(bytes);
-    memset(noise, 0xff, bytes);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), bytes, &memory));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, bytes));
-    free(noise);
-    job.workspace = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
-    status = device_with_copy(&c->forward.base, run_job, &job, result);
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
+    status = device_with_workspace(&c->forward.base, run_job, &job, &job.workspace,
+                                   job.workspace_bytes, result);
     rope_plan_destroy(plan);
     return status;
 }

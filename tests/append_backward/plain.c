@@ -1,5 +1,6 @@
 /* The contract of rope_append_backward in scalar fp32 arithmetic, written from the text of
  * docs/numerics.md: roundings, the tree of a norm, the sum over tokens. */
+#include "tests/append/compare.h"
 #include "tests/append_backward/cases.h"
 #include "tests/oracle/append_layout.h"
 #include "tests/oracle/oracle.h"
@@ -13,17 +14,6 @@ static float rounded(int32_t dtype, float x) {
     return (float)oracle_round(dtype, (double)x);
 }
 
-/* Neighbours make a node, of which neighbours make one, up to the sum; one without goes up. */
-static float tree(float *node, int64_t count) {
-    for (; count > 1; count = (count + 1) / 2) {
-        for (int64_t j = 0; j < count / 2; j++)
-            node[j] = node[2 * j] + node[2 * j + 1];
-        if (count % 2)
-            node[count / 2] = node[count - 1];
-    }
-    return node[0];
-}
-
 /* The sum of a[i] b[i], or of a[i] where there is no b. */
 static float sum(const float *a, const float *b, int64_t n) {
     float *node = calloc((size_t)n + 1, sizeof *node);
@@ -34,7 +24,7 @@ static float sum(const float *a, const float *b, int64_t n) {
         else
             node[i / 2] = alone ? a[i] : a[i] + a[i + 1];
     }
-    const float result = tree(node, (n + 1) / 2);
+    const float result = append_plain_sum(node, (n + 1) / 2);
     free(node);
     return result;
 }
@@ -116,7 +106,7 @@ static float sum_over_tokens(const dense *d, int64_t first, int64_t rows, int64_
             }
         }
     }
-    const float result = tree(node, blocks);
+    const float result = append_plain_sum(node, blocks);
     free(node);
     return result;
 }

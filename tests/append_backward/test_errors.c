@@ -1,15 +1,12 @@
 /* Bad input of "append_backward": each gives its status and a text with field and value, and
  * changes nothing. */
 #include "tests/append_backward/cases.h"
+#include "tests/support/bad_call.h"
 #include "tests/support/bad_field.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { BATCH = 2, TOKENS = 4, HEADS = 2, DIM = 64 };
-enum { PART = 8192, PARTS = 16, BYTES = PARTS * PART };
 /* Parts of a call's memory. */
 enum { QX, KX, VX, QW, KW, QG, KG, VG, QD, KD, VD, QS, KS, WORK };
 
@@ -119,23 +116,21 @@ TEST(append_backward_errors, null_arguments) {
 typedef struct call {
     rope_append_args forward;
     rope_append_backward_args args;
-    unsigned char *memory;
+    char *memory;
     rope_plan *plan;
 } call;
+
+static bad_memory memory;
 
 static call make_call(void) {
     const rope_append_desc desc = backward_desc();
     const rope_append_bounds bounds = {sizeof bounds, BATCH, TOKENS, HEADS, HEADS, HEADS};
     call c = {.forward = ROPE_APPEND_ARGS_INIT, .args = ROPE_APPEND_BACKWARD_ARGS_INIT};
-    void *memory = NULL;
-    unsigned char *noise = malloc(BYTES);
     c.plan = plan_of(&desc);
-    memset(noise, 0x3c, BYTES);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), BYTES, &memory));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, BYTES));
-    free(noise);
-    c.memory = (unsigned char *)memory;
-#define AT(part) (c.memory + (size_t)(part)*PART)
+    bad_memory_make(&memory);
+    bad_memory_put(&memory);
+    c.memory = memory.device;
+#define AT(part) bad_memory_part(&memory, part)
     c.forward.rope.batch = BATCH, c.forward.rope.tokens = TOKENS;
     c.forward.rope.q = (rope_tensor){.in = AT(QX), .heads = HEADS};
     c.forward.rope.k = (rope_tensor){.in = AT(KX), .heads = HEADS};
@@ -148,7 +143,7 @@ static call make_call(void) {
         (rope_append_gradient){.in = AT(KG), .out = AT(KD), .weight = (float *)(void *)AT(KS)};
     c.args.v = (rope_append_gradient){.in = AT(VG), .out = AT(VD)};
     CHECK_STATUS(ROPE_OK, rope_append_backward_workspace(c.plan, &bounds, &c.args.workspace_bytes));
-    CHECK(c.args.workspace_bytes + 256 < 2 * PART, "the memory is too small for a workspace");
+    CHECK(c.args.workspace_bytes + 256 < 2 * BAD_PART, "the memory is too small for a workspace");
     c.args.workspace = AT(WORK) + (256 - (uintptr_t)AT(WORK) % 256) % 256;
     return c;
 }
@@ -160,20 +155,16 @@ static rope_status run(call *c) {
 
 static void end(call *c) {
     CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), c->memory));
+    bad_memory_free(&memory);
     rope_plan_destroy(c->plan);
 }
 
 /* A call that fails leaves memory as it was. */
 static void check(call *c, rope_status status, const char *field, const char *value) {
-    unsigned char *before = malloc(2 * BYTES), *after = before + BYTES;
     test_describe(field);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), before, c->memory, BYTES));
+    bad_memory_put(&memory);
     CHECK_STATUS(status, run(c));
-    bad_text_check(field, value);
-    CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), after, c->memory, BYTES));
-    CHECK(memcmp(before, after, BYTES) == 0, "a call that failed wrote something");
-    free(before);
+    bad_memory_check(&memory, field, value);
 }
 
 #define CHECK_CALL(change, status, field, value)                                                   \
@@ -238,16 +229,15 @@ TEST(append_backward_errors, workspace) {
 /* What is written lies in nothing else, but that an out may be its in. */
 TEST(append_backward_errors, overlap) {
     call made = make_call();
-    CHECK_CALL(c.args.q.out = c.memory + QX * PART, ROPE_ERROR_OVERLAP, "q.out", "forward's q.in");
-    CHECK_CALL(c.args.q.out = c.memory + QW * PART, ROPE_ERROR_OVERLAP, "q.out", "q_weight");
-    CHECK_CALL(c.args.q.out = c.memory + KG * PART, ROPE_ERROR_OVERLAP, "q.out", "k.in");
-    CHECK_CALL(c.args.q.out = c.memory + KD * PART + 512, ROPE_ERROR_OVERLAP, "q.out", "k.out");
-    CHECK_CALL(c.args.q.out = c.memory + QG * PART + 2, ROPE_ERROR_OVERLAP, "q.out", "q.in");
+    CHECK_CALL(c.args.q.out = AT(QX), ROPE_ERROR_OVERLAP, "q.out", "forward's q.in");
+    CHECK_CALL(c.args.q.out = AT(QW), ROPE_ERROR_OVERLAP, "q.out", "q_weight");
+    CHECK_CALL(c.args.q.out = AT(KG), ROPE_ERROR_OVERLAP, "q.out", "k.in");
+    CHECK_CALL(c.args.q.out = AT(KD) + 512, ROPE_ERROR_OVERLAP, "q.out", "k.out");
+    CHECK_CALL(c.args.q.out = AT(QG) + 2, ROPE_ERROR_OVERLAP, "q.out", "q.in");
     CHECK_CALL(c.args.q.weight = c.args.k.weight, ROPE_ERROR_OVERLAP, "q.weight", "k.weight");
-    CHECK_CALL(c.args.q.weight = (float *)(void *)(c.memory + QD * PART), ROPE_ERROR_OVERLAP,
-               "q.weight", "q.out");
-    CHECK_CALL(c.args.k.weight = (float *)(void *)(c.memory + VG * PART), ROPE_ERROR_OVERLAP,
-               "k.weight", "v.in");
+    CHECK_CALL(c.args.q.weight = (float *)(void *)(AT(QD)), ROPE_ERROR_OVERLAP, "q.weight",
+               "q.out");
+    CHECK_CALL(c.args.k.weight = (float *)(void *)(AT(VG)), ROPE_ERROR_OVERLAP, "k.weight", "v.in");
     made.args.q.out = (void *)(uintptr_t)made.args.q.in;
     made.args.k.out = (void *)(uintptr_t)made.args.k.in;
     made.args.v.out = (void *)(uintptr_t)made.args.v.in;

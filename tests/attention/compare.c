@@ -55,25 +55,6 @@ static rope_status run_job(const void *state, const test_case *c, void *memory) 
     return job->graph ? rope_time(device_open(), &timing) : rope_attention(job->plan, &args);
 }
 
-/* Memory whose contents mean nothing. */
-static rope_status run_with_workspace(attention_job *job, const attention_case *c,
-                                      unsigned char *result) {
-    enum { ALIGNMENT = 256 };
-    void *memory = NULL;
-    const size_t bytes = job->workspace_bytes;
-    if (bytes == 0)
-        return device_with_copy(&c->base, run_job, job, result);
-    unsigned char *noise = malloc(bytes + ALIGNMENT);
-    memset(noise, 0xff, bytes + ALIGNMENT);
-    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), bytes + ALIGNMENT, &memory));
-    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, bytes + ALIGNMENT));
-    free(noise);
-    job->workspace = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
-    rope_status status = device_with_copy(&c->base, run_job, job, result);
-    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
-    return status;
-}
-
 static rope_status run(const attention_case *c, const char *kernel, int32_t graph,
                        unsigned char *result) {
     rope_attention_desc desc = c->desc;
@@ -87,7 +68,8 @@ static rope_status run(const attention_case *c, const char *kernel, int32_t grap
         return status;
     attention_job job = {.plan = plan, .c = c, .graph = graph};
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &job.workspace_bytes));
-    status = run_with_workspace(&job, c, result);
+    status =
+        device_with_workspace(&c->base, run_job, &job, &job.workspace, job.workspace_bytes, result);
     rope_plan_destroy(plan);
     return status;
 }

@@ -177,13 +177,7 @@ static void check_failure(const expectation *e, rope_status status, unsigned cha
         return;
     }
     CHECK_STATUS(ROPE_OK, status);
-    const int32_t *flag = c->args.rope.position_flag;
-    int32_t raised = 1;
-    if (flag)
-        memcpy(&raised, result + ((const unsigned char *)flag - c->base.arena), sizeof raised);
-    CHECK(raised == 1, "position_flag is %d, not 1", raised);
-    if (flag)
-        memset(result + ((const unsigned char *)flag - c->base.arena), 0, sizeof raised);
+    device_check_flag(&c->base, &c->args.rope, result);
 }
 
 /* Runs a kernel, unless it declines the descriptor, or a provider's the call. */

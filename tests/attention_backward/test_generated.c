@@ -281,13 +281,7 @@ static void check_failure(const backward_case *c, rope_status status, unsigned c
         return;
     }
     CHECK_STATUS(ROPE_OK, status);
-    const int32_t *flag = f->args.rope.position_flag;
-    int32_t raised = 1;
-    if (flag)
-        memcpy(&raised, result + ((const unsigned char *)flag - f->base.arena), sizeof raised);
-    CHECK(raised == 1, "position_flag is %d, not 1", raised);
-    if (flag)
-        memset(result + ((const unsigned char *)flag - f->base.arena), 0, sizeof raised);
+    device_check_flag(&f->base, &f->args.rope, result);
 }
 
 static void check_kernel(const expectation *e, const char *kernel, const char *rotation) {

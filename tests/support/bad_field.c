@@ -16,7 +16,7 @@ static void set_i64(char *at, double value) {
     memcpy(at, &x, sizeof x);
 }
 
-void bad_field_set(void *record, const bad_field *bad) {
+static void set_field(void *record, const bad_field *bad) {
     char *at = (char *)record + bad->offset;
     if (bad->kind == KIND_I32)
         set_i32(at, bad->value);
@@ -45,7 +45,7 @@ void bad_text_check(const char *field, const char *value) {
     CHECK(strstr(text, "allowed"), "the text does not say what is allowed: %s", text);
 }
 
-void bad_field_check(const bad_field *bad) {
+static void check_text(const bad_field *bad) {
     char value[32];
     value_text(bad, value, sizeof value);
     bad_text_check(bad->name, bad->kind == KIND_NULL ? NULL : value);
@@ -60,11 +60,11 @@ void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
     for (size_t i = 0; i < count; i++) {
         rope_plan *untouched = plan = copy;
         memcpy(copy, desc, size);
-        bad_field_set(copy, &list[i]);
+        set_field(copy, &list[i]);
         test_describe(list[i].name);
         CHECK_STATUS(list[i].status, create(copy, &plan));
         CHECK(plan == untouched, "a plan that was not made was written");
-        bad_field_check(&list[i]);
+        check_text(&list[i]);
     }
     free(copy);
 }

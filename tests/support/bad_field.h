@@ -15,11 +15,6 @@ typedef struct bad_field {
     rope_status status;
 } bad_field;
 
-void bad_field_set(void *record, const bad_field *bad);
-
-/* The text names the field, gives its value and says what is allowed. */
-void bad_field_check(const bad_field *bad);
-
 /* A descriptor makes a plan, and none once one of these fields is bad. `create` makes a plan of any
  * descriptor of that size. */
 typedef rope_status bad_field_create(const void *desc, rope_plan **plan);
@@ -31,7 +26,7 @@ void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
         bad_fields_check(&(desc), sizeof(desc), create, list_, sizeof list_ / sizeof list_[0]);    \
     } while (0)
 
-/* The same of a text that holds `field` and, unless that is NULL, `value`. */
+/* The text names `field`, gives `value` unless that is NULL, and says what is allowed. */
 void bad_text_check(const char *field, const char *value);
 
 #endif

@@ -72,6 +72,23 @@ rope_status device_with_copy(const test_case *c, device_work *work, const void *
     return status;
 }
 
+rope_status device_with_workspace(const test_case *c, device_work *work, const void *state,
+                                  void **workspace, size_t bytes, unsigned char *result) {
+    enum { ALIGNMENT = 256 };
+    void *memory = NULL;
+    if (bytes == 0)
+        return device_with_copy(c, work, state, result);
+    unsigned char *noise = malloc(bytes + ALIGNMENT);
+    memset(noise, 0xff, bytes + ALIGNMENT);
+    CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), bytes + ALIGNMENT, &memory));
+    CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, noise, bytes + ALIGNMENT));
+    free(noise);
+    *workspace = (char *)memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT) % ALIGNMENT;
+    const rope_status status = device_with_copy(c, work, state, result);
+    CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
+    return status;
+}
+
 typedef struct rope_calls {
     const rope_plan *plan;
     const rope_args *args;
@@ -104,6 +121,16 @@ rope_status device_run(const test_case *c, const rope_desc *desc, const rope_arg
     status = device_with_copy(c, run_calls, &calls, result);
     rope_plan_destroy(plan);
     return status;
+}
+
+void device_check_flag(const test_case *c, const rope_args *args, unsigned char *result) {
+    int32_t raised;
+    if (!args->position_flag)
+        return;
+    unsigned char *flag = result + ((unsigned char *)args->position_flag - c->arena);
+    memcpy(&raised, flag, sizeof raised);
+    CHECK(raised == 1, "position_flag is %d, not 1", raised);
+    memset(flag, 0, sizeof raised);
 }
 
 int device_threads(int count) {

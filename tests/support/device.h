@@ -30,6 +30,10 @@ typedef rope_status device_work(const void *state, const test_case *c, void *mem
 /* Has it done, and brings the arena back in `result`. */
 rope_status device_with_copy(const test_case *c, device_work *work, const void *state,
                              unsigned char *result);
+/* The same while *workspace is memory of `bytes` on the device that means nothing; of 0 it stays.
+ */
+rope_status device_with_workspace(const test_case *c, device_work *work, const void *state,
+                                  void **workspace, size_t bytes, unsigned char *result);
 
 /*
  * Runs `count` calls of one plan on a copy of a case's arena in device memory and brings the arena
@@ -38,6 +42,9 @@ rope_status device_with_copy(const test_case *c, device_work *work, const void *
  */
 rope_status device_run(const test_case *c, const rope_desc *desc, const rope_args *args,
                        int32_t count, const char *kernel, unsigned char *result);
+
+/* The position_flag of a call that the device has run, where it has one, is 1; becomes 0. */
+void device_check_flag(const test_case *c, const rope_args *args, unsigned char *result);
 
 /* Sets the number of OpenMP threads where the library runs on OpenMP; 0 if it does not. */
 int device_threads(int count);

@@ -42,7 +42,7 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
     const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
     const int64_t dim = s.norm_dim;
     float mean[CPU_NORM_HEADS] = {0}, r[CPU_NORM_HEADS] = {0};
-#if defined(STEPS_VECTORS)
+#if defined(SIMD_LANES)
     float weights[ROPE_MAX_APPEND_HEAD_DIM];
 #endif
     for (int64_t n = 0; n < h.count; n++) {
@@ -62,7 +62,7 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
                    *weight = s.weight ? h.weight + n * h.weight_stride : NULL;
         char *y = h.y + n * h.y_stride;
         int64_t i = 0;
-#if defined(STEPS_VECTORS)
+#if defined(SIMD_LANES)
         if (s.weight && (n == 0 || h.weight_stride))
             vector_weights(&s, dtype, weight, weights);
         i = vector_normalize(&s, dtype, v, x, weights, y, h.ahead);
@@ -74,26 +74,10 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
     }
 }
 
-/* The norms of Llama and Qwen, and of Gemma, have loops of their own. */
 CPU_INLINE void steps_normalize_as(const rope_append_steps *steps, int dtype,
                                    const cpu_norm_heads *heads) {
     rope_append_steps s = *steps;
-#if defined(STEPS_VECTORS)
-    const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
-    if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
-        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
-        s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
-        steps_normalize_by(s, dtype, heads);
-        return;
-    }
-    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT && s.rounding == ROPE_NORM_ROUND_ONCE) {
-        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
-        s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
-        steps_normalize_by(s, dtype, heads);
-        return;
-    }
-#endif
-    steps_normalize_by(s, dtype, heads);
+    STEPS_BY_NORM(steps_normalize_by(s, dtype, heads))
 }
 
 static void steps_normalize(const rope_append_steps *s, int dtype, const cpu_norm_heads *heads) {
@@ -108,7 +92,7 @@ static void steps_multiply(int dtype, float factor, const char *x, char *y, int6
 CPU_INLINE void steps_store_as(int dtype, int store_dtype, float scale, const char *x, char *y,
                                int64_t n) {
     int64_t i = 0;
-#if defined(STEPS_VECTORS)
+#if defined(SIMD_LANES)
     i = vector_store(dtype, store_dtype, scale, x, y, n);
 #endif
     for (; i < n; i++) {
@@ -126,7 +110,7 @@ static void steps_store(int dtype, int store_dtype, float scale, const char *x, 
 CPU_INLINE
     void steps_load_as(int dtype, int store_dtype, float scale, const char *x, char *y, int64_t n) {
     int64_t i = 0;
-#if defined(STEPS_VECTORS)
+#if defined(SIMD_LANES)
     i = vector_load(dtype, store_dtype, scale, x, y, n);
 #endif
     for (; i < n; i++)
@@ -141,7 +125,7 @@ static void steps_load(int dtype, int store_dtype, float scale, const char *x, c
 CPU_INLINE uint32_t steps_largest_as(int dtype, const char *x, int64_t n) {
     uint32_t largest = 0;
     int64_t i = 0;
-#if defined(STEPS_VECTORS)
+#if defined(SIMD_LANES)
     i = vector_largest(dtype, x, n, &largest);
 #endif
     for (; i < n; i++) {

@@ -212,6 +212,29 @@ CPU_INLINE int steps_of_elements(int sum) {
         call;                                                                                      \
     }
 
+#if defined(SIMD_LANES)
+/* Whether it is an RMS norm with a weight of dtype and these, constants then to the compiler. */
+CPU_INLINE int steps_are(rope_append_steps *s, int dtype, int weight, int rounding) {
+    const int equal = s->norm == ROPE_NORM_RMS && s->weight_dtype == dtype && s->weight == weight &&
+                      s->rounding == rounding;
+    if (equal)
+        s->norm = ROPE_NORM_RMS, s->weight_dtype = dtype, s->weight = weight,
+        s->rounding = rounding;
+    return equal;
+}
+
+/* One copy of a step for the norms of Llama and Qwen, one for Gemma's, one for all. */
+#define STEPS_BY_NORM(call)                                                                        \
+    if (steps_are(&s, dtype, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_TWICE))                             \
+        call;                                                                                      \
+    else if (steps_are(&s, dtype, ROPE_NORM_ONE_PLUS_WEIGHT, ROPE_NORM_ROUND_ONCE))                \
+        call;                                                                                      \
+    else                                                                                           \
+        call;
+#else
+#define STEPS_BY_NORM(call) call;
+#endif
+
 CPU_INLINE void steps_sums_as(int sum, const rope_append_steps *s, int dtype,
                               const cpu_norm_row *rows, int count, int64_t n, const float *mean,
                               float *sums) {

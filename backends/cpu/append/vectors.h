@@ -5,8 +5,6 @@
 #include "backends/cpu/append/sums.h"
 #include "common/math/fp8.h"
 
-#define STEPS_VECTORS
-
 typedef int16_t simd_i16 __attribute__((vector_size(2 * SIMD_LANES)));
 
 /* Rounds to dtype whatever x is, but keeps no NaN's bits. */

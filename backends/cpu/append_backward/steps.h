@@ -94,26 +94,10 @@ CPU_INLINE void steps_gradient_by(rope_append_steps s, int dtype, const cpu_grad
                            h.sums ? h.sums + n * h.sums_stride : NULL, h.ahead);
 }
 
-/* The norms that have loops of their own in append/steps.h have them here. */
 CPU_INLINE void steps_gradient_as(const rope_append_steps *steps, int dtype,
                                   const cpu_gradient_heads *heads) {
     rope_append_steps s = *steps;
-#if defined(SIMD_LANES)
-    const int plain = s.norm == ROPE_NORM_RMS && s.weight_dtype == dtype;
-    if (plain && s.weight == ROPE_NORM_WEIGHT && s.rounding == ROPE_NORM_ROUND_TWICE) {
-        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
-        s.weight = ROPE_NORM_WEIGHT, s.rounding = ROPE_NORM_ROUND_TWICE;
-        steps_gradient_by(s, dtype, heads);
-        return;
-    }
-    if (plain && s.weight == ROPE_NORM_ONE_PLUS_WEIGHT && s.rounding == ROPE_NORM_ROUND_ONCE) {
-        s.norm = ROPE_NORM_RMS, s.weight_dtype = dtype;
-        s.weight = ROPE_NORM_ONE_PLUS_WEIGHT, s.rounding = ROPE_NORM_ROUND_ONCE;
-        steps_gradient_by(s, dtype, heads);
-        return;
-    }
-#endif
-    steps_gradient_by(s, dtype, heads);
+    STEPS_BY_NORM(steps_gradient_by(s, dtype, heads))
 }
 
 static void steps_gradient(const rope_append_steps *s, int dtype, const cpu_gradient_heads *heads) {

@@ -29,6 +29,7 @@ CPU_INLINE simd_u32 simd_neighbours_to_bf16(simd_f32 even, simd_f32 odd) {
 }
 
 #include "backends/cpu/rope/isa.h"
+#include "backends/cpu/simd/membench.h"
 
 ROPE_INSTANCES(static, f32, ROPE_F32)
 ROPE_INSTANCES(static, f16, ROPE_F16)
@@ -37,12 +38,12 @@ ROPE_INSTANCES(static, bf16, ROPE_BF16)
 const cpu_kernel cpu_kernel_avx512 = {.needs = CPU_ISA_AVX512,
                                       .slice_f64 = cpu_rotate_f64,
                                       .rows = &rope_rows,
-                                      .instances = {&cpu_rope_f32, &cpu_rope_f16, &cpu_rope_bf16},
-                                      .membench = &membench_lines};
+                                      .instances = {&cpu_rope_f32, &cpu_rope_f16, &cpu_rope_bf16}};
 
 const cpu_kernel cpu_kernel_avx512_bf16 = {
     .needs = CPU_ISA_AVX512_BF16,
     .slice_f64 = cpu_rotate_f64,
     .rows = &rope_rows,
-    .instances = {&cpu_rope_f32, &cpu_rope_f16, &cpu_rope_native_bf16},
-    .membench = &membench_lines};
+    .instances = {&cpu_rope_f32, &cpu_rope_f16, &cpu_rope_native_bf16}};
+
+const cpu_membench cpu_membench_avx512 = MEMBENCH_FUNCTIONS;

@@ -1,8 +1,5 @@
 /* The operation "rope": a candidate for each instruction set, and the reference. */
 #include "backends/cpu/candidate_lists.h"
-#include "backends/cpu/features.h"
-#include "backends/cpu/membench.h"
-#include "backends/cpu/partition.h"
 #include "backends/cpu/rope/kernel.h"
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
@@ -32,10 +29,3 @@ static const rope_candidate candidates[] = {
 
 const rope_candidate_list cpu_rope_candidates = {sizeof(rope_candidate), candidates,
                                                  sizeof candidates / sizeof candidates[0]};
-
-const cpu_membench *cpu_membench_allowed(void) {
-    const rope_candidate *candidate = candidates;
-    while (((const cpu_kernel *)candidate->data)->needs > cpu_isa_allowed())
-        candidate++;
-    return ((const cpu_kernel *)candidate->data)->membench;
-}

@@ -6,7 +6,6 @@
 #include "backends/cpu/rope/cos_sin_row.h"
 #include "backends/cpu/rope/f64.h"
 #include "backends/cpu/rope/instances.h"
-#include "backends/cpu/simd/membench.h"
 
 /* Whole lines around the cache; the driver fences. */
 static void rope_stream(char *target, const char *source, int64_t bytes) {

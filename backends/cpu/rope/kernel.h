@@ -6,7 +6,6 @@
 #define ROPEKIT_CPU_ROPE_KERNEL_H
 
 #include "backends/cpu/features.h"
-#include "backends/cpu/membench.h"
 #include "backends/cpu/scalar.h"
 #include "common/math/token.h"
 
@@ -103,7 +102,6 @@ typedef struct cpu_kernel {
     cpu_rotate_slice slice_f64;
     const cpu_rope_rows *rows;
     const cpu_rope_instances *instances[3]; /* f32, f16, bf16: dtype - ROPE_F32 */
-    const cpu_membench *membench;           /* or NULL */
 } cpu_kernel;
 
 /* One cos and sin rotate each pair where it is. */

@@ -88,8 +88,10 @@ static void membench_update_by_pages(char *target, const char *source, size_t by
     membench_by_pages(MEMBENCH_UPDATES, target, target, bytes);
 }
 
-static const cpu_membench membench_lines = {membench_copy, membench_stream_in_order,
-                                            membench_stream_by_pages, membench_update,
-                                            membench_update_by_pages};
+#define MEMBENCH_FUNCTIONS                                                                         \
+    {                                                                                              \
+        membench_copy, membench_stream_in_order, membench_stream_by_pages, membench_update,        \
+            membench_update_by_pages                                                               \
+    }
 
 #endif

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ropekit_bench.peers import Absent, Peer
+from ropekit_bench.case import Declined
+from ropekit_bench.peers import PEERS, Absent, Peer
 from ropekit_bench.tool import Tool
 
 # As in python/tests/conftest.py: Inductor makes scalar code, and starts no processes beside xdist's.
@@ -36,6 +37,19 @@ def peer_of(name, tool):
         return Peer(name, tool)
     except Absent as error:
         pytest.skip(str(error))
+
+
+def check_others_decline(case, tool, names, match):
+    """Peers of the CPU but those of `names` decline a case, where they are installed."""
+    for name, (_, _, backends) in PEERS.items():
+        if "cpu" not in backends or name in names:
+            continue
+        try:
+            peer = Peer(name, tool)
+        except Absent:
+            continue
+        with pytest.raises(Declined, match=match):
+            peer.prepare(case)
 
 
 def summary(median):

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from conftest import peer_of
+from conftest import check_others_decline, peer_of
 
 from ropekit_bench import harness, results
 from ropekit_bench.append_case import AppendCase, append_refusal
 from ropekit_bench.case import Declined
 from ropekit_bench.compare import Comparison
 from ropekit_bench.operations import make_case
-from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.peers import Peer
 
 NAMES = ("ropekit", "ropekit.append", "ropekit steps", "PyTorch cached", "torch.compile cached")
 SMALL = {"batch": 1, "tokens": 19, "q_heads": 3, "k_heads": 2, "max_position": 100}
@@ -58,15 +58,7 @@ def test_peer_is_right(name, label, shapes, tool):
 
 
 def test_others_decline(shapes, tool):
-    case = case_of(shapes["Llama-3-8B"])
-    others = [n for n, (_, _, backends) in PEERS.items() if "cpu" in backends and n not in NAMES]
-    for name in others:
-        try:
-            peer = Peer(name, tool)
-        except Absent:
-            continue
-        with pytest.raises(Declined, match="append"):
-            peer.prepare(case)
+    check_others_decline(case_of(shapes["Llama-3-8B"]), tool, NAMES, "append")
     rotation = {k: v for k, v in shapes["Llama-3-8B"].items() if k not in ("operation", "append")}
     with pytest.raises(Declined, match="has no rotation alone"):
         peer_of("ropekit.append", tool).prepare(case_of(rotation))

@@ -6,14 +6,14 @@ import subprocess
 
 import pytest
 import torch
-from conftest import peer_of
+from conftest import check_others_decline, peer_of
 
 from ropekit_bench import results
 from ropekit_bench.attention_backward_case import NAMES as RESULTS
 from ropekit_bench.case import Declined
 from ropekit_bench.compare import Comparison
 from ropekit_bench.operations import make_case
-from ropekit_bench.peers import PEERS, Absent, Peer
+from ropekit_bench.peers import Peer
 from ropekit_bench.report.model import machines
 
 PARTS = ("ropekit, rotated inputs", "ropekit + SDPA, rotated inputs")
@@ -99,16 +99,8 @@ def test_wrong_peer_is_not_timed(how, wrong, shapes, tool):
 
 
 def test_others_decline(shapes, tool):
-    case = case_of(shapes["32/8 heads"])
-    for name in (
-        n for n, (_, _, backends) in PEERS.items() if "cpu" in backends and n not in NAMES + COMPILED
-    ):
-        try:
-            peer = Peer(name, tool)
-        except Absent:
-            continue
-        with pytest.raises(Declined, match=r"has no attention and its backward|attends"):
-            peer.prepare(case)
+    reasons = r"has no attention and its backward|attends"
+    check_others_decline(case_of(shapes["32/8 heads"]), tool, NAMES + COMPILED, reasons)
 
 
 def test_bytes_and_products_are_those_of_the_tool(shapes, tool_path):

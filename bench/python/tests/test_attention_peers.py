@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import torch
-from conftest import peer_of
+from conftest import check_others_decline, peer_of
 
 from ropekit_bench import results
 from ropekit_bench.attention_case import attention_refusal
@@ -14,7 +14,7 @@ from ropekit_bench.case import Case, Declined
 from ropekit_bench.compare import Comparison
 from ropekit_bench.library import RopeError
 from ropekit_bench.operations import make_case
-from ropekit_bench.peers import PEERS, Absent, Peer, capi, prepare
+from ropekit_bench.peers import Peer, capi, prepare
 
 PARTS = ("ropekit, rotated inputs", "ropekit + SDPA, rotated inputs")
 COMPILED = ("torch.compile cached", "torch.compile ropekit.apply + SDPA")
@@ -129,16 +129,7 @@ def test_wrong_peer_is_not_timed(wrong, shapes, tool):
 
 
 def test_others_decline(shapes, tool):
-    case = case_of(shapes["32/8 heads"])
-    for name in (
-        n for n, (_, _, backends) in PEERS.items() if "cpu" in backends and n not in NAMES + COMPILED
-    ):
-        try:
-            peer = Peer(name, tool)
-        except Absent:
-            continue
-        with pytest.raises(Declined, match=r"attention|attends"):
-            peer.prepare(case)
+    check_others_decline(case_of(shapes["32/8 heads"]), tool, NAMES + COMPILED, r"attention|attends")
 
 
 def test_bytes_and_products_are_those_of_the_tool(shapes, tool, tool_path):

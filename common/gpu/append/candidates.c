@@ -36,43 +36,25 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return ROPE_DECLINED;
 }
 
-static gpuError_t fill(gpu_append_bound *bound, const rope_append_problem *problem,
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
+    gpu_append_bound *bound = to;
+    const rope_append_problem *problem = canonical;
+    const choice *chosen = self->data;
+    bound->kernels = kernels_of(problem->rope.dtype);
+    bound->most = chosen->most;
+    bound->geometry = chosen->geometry;
+    bound->problem = *problem;
     const gpuError_t error =
         gpu_bind(&bound->on, device, problem->rope.launch, (const void *const *)bound->kernels,
                  sizeof *bound->kernels / sizeof(void *));
-    bound->problem = *problem;
     return error == gpuSuccess ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
                                : error;
 }
 
-static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
-                        void **kernel, char *reason) {
-    const rope_append_problem *problem = canonical;
-    const choice *chosen = self->data;
-    gpu_append_bound *bound = calloc(1, sizeof *bound);
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->kernels = kernels_of(problem->rope.dtype);
-    bound->most = chosen->most;
-    bound->geometry = chosen->geometry;
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = fill(bound, problem, device);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        free(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
-}
-
 static void release(void *kernel) {
     gpu_append_bound *bound = kernel;
-    if (bound)
+    if (bound && bound->lists)
         (void)gpu_free(bound->on.device, bound->lists);
     free(bound);
 }
@@ -123,9 +105,16 @@ static gpuError_t launch(const gpu_binding *binding, const void *call, void *str
     return gpu_append_launch((const gpu_append_bound *)binding, call, stream);
 }
 
+static const gpu_operation operation = {
+    "appending", sizeof(gpu_append_bound), fill, release, check_memory, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    static const gpu_operation operation = {"appending", check_memory, launch};
     (void)problem, (void)workspace;
     return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }

@@ -18,42 +18,24 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return problem ? ROPE_OK : gpu_kernel_probe(gpu_gradient_tokens_f32[1], device, reason);
 }
 
-static gpuError_t fill(gpu_gradient_bound *bound, const rope_append_problem *problem,
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
+    gpu_gradient_bound *bound = to;
+    const rope_append_problem *problem = canonical;
+    (void)self;
+    bound->kernels[0] = kernels_of(problem->rope.dtype)[0];
+    bound->kernels[1] = kernels_of(problem->rope.dtype)[1];
+    bound->kernels[2] = gpu_gradient_join;
+    bound->problem = *problem;
     const gpuError_t error = gpu_bind(&bound->on, device, problem->rope.launch, bound->kernels,
                                       sizeof bound->kernels / sizeof(void *));
-    bound->problem = *problem;
     return error == gpuSuccess ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
                                : error;
 }
 
-static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
-                        void **kernel, char *reason) {
-    (void)self;
-    const rope_append_problem *problem = canonical;
-    gpu_gradient_bound *bound = calloc(1, sizeof *bound);
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->kernels[0] = kernels_of(problem->rope.dtype)[0];
-    bound->kernels[1] = kernels_of(problem->rope.dtype)[1];
-    bound->kernels[2] = gpu_gradient_join;
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = fill(bound, problem, device);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        free(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
-}
-
 static void release(void *kernel) {
     gpu_gradient_bound *bound = kernel;
-    if (bound)
+    if (bound && bound->lists)
         (void)gpu_free(bound->on.device, bound->lists);
     free(bound);
 }
@@ -99,9 +81,17 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
     return status;
 }
 
+static const gpu_operation operation = {
+    "differentiating", sizeof(gpu_gradient_bound), fill, release,
+    check_memory,      gpu_gradient_launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    static const gpu_operation operation = {"differentiating", check_memory, gpu_gradient_launch};
     const gpu_gradient_work work = {call, workspace};
     (void)problem;
     const rope_status status = gpu_gradient_check(kernel, &work);

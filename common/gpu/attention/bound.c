@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-const gpu_attention_kernels *gpu_attention_kernels_of(int32_t dtype) {
+static const gpu_attention_kernels *kernels_of(int32_t dtype) {
     return dtype == ROPE_F32   ? &gpu_attention_f32
            : dtype == ROPE_F16 ? &gpu_attention_f16
                                : &gpu_attention_bf16;
@@ -21,7 +21,7 @@ const char *gpu_tiles_decline(const rope_attention_problem *p, int32_t *tiles) {
         ++*tiles;
     if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
         return "declined: head_dim and v_head_dim are not both 64 or 128";
-    return gpu_attention_kernels_of(p->rope.dtype)->tiles[*tiles]
+    return kernels_of(p->rope.dtype)->tiles[*tiles]
                ? NULL
                : "declined: no matrix instructions are compiled here";
 }
@@ -62,23 +62,21 @@ static int32_t most_of(const rope_attention_problem *p) {
 
 gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
                               int32_t device) {
-    bound->kernels = gpu_attention_kernels_of(problem->rope.dtype);
-    bound->device = device;
+    bound->kernels = kernels_of(problem->rope.dtype);
     bound->tiles = GPU_GENERIC;
     bound->problem = *problem;
     while (gpu_generic_dim(bound->generic) < most_of(problem))
         bound->generic++;
     gpuError_t error =
-        gpu_kernels_load((const void *const *)bound->kernels,
-                         sizeof *bound->kernels / sizeof(void *), &bound->starts_early);
+        gpu_bind(&bound->on, device, ROPE_LAUNCH_PROGRAMMATIC, (const void *const *)bound->kernels,
+                 sizeof *bound->kernels / sizeof(void *));
+    bound->starts_early = bound->on.early;
     if (error == gpuSuccess && problem->rotates[0]) {
         error = gpu_rope_bind(&bound->rotation, &problem->rope, device,
                               ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */
         bound->starts_early &= bound->rotation.on.early;
     }
-    bound->early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
-    if (error == gpuSuccess)
-        error = gpuGetDeviceCount(&bound->devices);
+    bound->on.early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
         error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
     bound->rotation.problem = bound->problem.rope;
@@ -86,7 +84,8 @@ gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_p
 }
 
 void gpu_attention_unbind(const gpu_attention_bound *bound) {
-    (void)gpu_free(bound->device, bound->lists);
+    if (bound->lists)
+        (void)gpu_free(bound->on.device, bound->lists);
 }
 
 rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
@@ -109,5 +108,5 @@ rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
         {"tree_bits", call->tree_bits},
         {"block_table", call->block_table},
     };
-    return gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    return gpu_check_pointers(bound->on.device, given, sizeof given / sizeof given[0]);
 }

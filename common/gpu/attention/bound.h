@@ -2,27 +2,20 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BOUND_H
 #define ROPEKIT_GPU_ATTENTION_BOUND_H
 
-#include <gpu_alias.h>
-
-#include <stdatomic.h>
-
 #include "common/gpu/attention/kernels.h"
 #include "common/gpu/rope/launch.h"
 
 /* What bind makes and run is given. */
 typedef struct gpu_attention_bound {
+    gpu_binding on;
     rope_attention_problem problem; /* its lists lie on the device */
     void *lists;
     gpu_bound rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
-    int32_t device;
-    int32_t devices;             /* of the machine */
-    int32_t tiles;               /* of GPU_TILE_DIMS; or GPU_GENERIC */
-    int32_t generic;             /* of GPU_GENERIC_DIMS, whatever `tiles` is */
-    int32_t splits;              /* sequences of few queries take the kernel of splits */
-    int32_t early, starts_early; /* launches may begin before the one ahead of a call has ended;
-                                    those of a call before the one ahead of them */
-    atomic_int asked;            /* the runtime was asked about a call's memory */
+    int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
+    int32_t splits;       /* sequences of few queries take the kernel of splits */
+    int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_bound;
 
 /* Binds to a device, which is the current one: all but tiles and splits. */
@@ -35,8 +28,6 @@ void gpu_attention_unbind(const gpu_attention_bound *bound);
 /* Refuses lists of a call that the device is known not to reach, by name. */
 rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
                                       const rope_attention_call *call);
-
-const gpu_attention_kernels *gpu_attention_kernels_of(int32_t dtype);
 
 /* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);

@@ -53,34 +53,24 @@ static void release(void *kernel) {
     free(bound);
 }
 
-static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
-                        void **kernel, char *reason) {
-    const rope_attention_problem *problem = canonical;
-    gpu_attention_bound *bound = calloc(1, sizeof *bound);
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = gpu_attention_bind(bound, problem, device);
-        bound->splits = self->data != tiles;
-        if (self->data)
-            (void)gpu_tiles_decline(problem, &bound->tiles);
-        if (error == gpuSuccess)
-            error = allow_shared(bound);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        release(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
+static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
+    gpu_attention_bound *bound = to;
+    const gpuError_t error = gpu_attention_bind(bound, problem, device);
+    bound->splits = self->data != tiles;
+    if (self->data)
+        (void)gpu_tiles_decline(problem, &bound->tiles);
+    return error == gpuSuccess ? allow_shared(bound) : error;
 }
 
-/* A plan's first call alone is asked about: an answer takes as long as a launch. */
-static rope_status check_memory(gpu_attention_bound *bound, const rope_attention_call *call,
-                                const void *workspace) {
+/* A call with its workspace. */
+typedef struct attention_work {
+    const rope_attention_call *call;
+    void *workspace;
+} attention_work;
+
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
+    const attention_work *work = checked;
+    const rope_attention_call *call = work->call;
     const gpu_named_pointer given[] = {
         {"q.in", call->rope.tensor[0].in},
         {"q.out", call->rope.tensor[0].out},
@@ -93,34 +83,35 @@ static rope_status check_memory(gpu_attention_bound *bound, const rope_attention
         {"v_cache.scale", call->v.scale},
         {"out.data", call->out},
         {"lse", call->lse},
-        {"workspace", call->workspace_bytes ? workspace : NULL},
+        {"workspace", call->workspace_bytes ? work->workspace : NULL},
     };
-    rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
-    if (status == ROPE_OK)
-        status = gpu_attention_check_lists(bound, call);
-    if (status == ROPE_OK)
-        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
-    return status;
+    const rope_status status =
+        gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
+    return status == ROPE_OK ? gpu_attention_check_lists((const gpu_attention_bound *)binding, call)
+                             : status;
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const attention_work *work = given;
+    return gpu_attention_launch((const gpu_attention_bound *)binding, work->call, work->workspace,
+                                stream);
+}
+
+static const gpu_operation operation = {
+    "attending", sizeof(gpu_attention_bound), fill, release, check_memory, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    gpu_attention_bound *bound = (gpu_attention_bound *)(uintptr_t)kernel;
+    const attention_work work = {call, workspace};
     (void)problem;
-    rope_status status = gpu_attention_check_workspace(bound, call, workspace);
-    if (status != ROPE_OK)
-        return status;
-    int previous;
-    gpuError_t error = gpu_enter(bound->device, &previous);
-    if (error == gpuSuccess) {
-        status = gpu_check_stream(bound->device, bound->devices, stream);
-        if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
-            status = check_memory(bound, call, workspace);
-        if (status == ROPE_OK)
-            error = gpu_attention_launch(bound, call, workspace, stream);
-        gpu_leave(bound->device, previous);
-    }
-    return error == gpuSuccess ? status : gpu_fail(error, "attending", bound->device);
+    const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
+    return status == ROPE_OK ? gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, &work, stream)
+                             : status;
 }
 
 /* takes: splits, tiles or NULL. */

@@ -167,7 +167,7 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
                                 void *workspace, void *stream) {
     const rope_attention_problem *p = &bound->problem;
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, call);
-    launches l = {bound, stream, call, *call, NULL, bound->early};
+    launches l = {bound, stream, call, *call, NULL, bound->on.early};
     gpu_attention_parts parts = {NULL, 0, gpu_splits_most(p, call->k_tokens)};
     gpu_attention_room room;
     gpuError_t error = gpuSuccess;

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 
 typedef struct bound_merge {
+    gpu_binding on;
     const void *kernel;
-    int32_t head_dim, device, devices;
+    int32_t head_dim;
 } bound_merge;
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
@@ -18,34 +19,19 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return problem ? ROPE_OK : gpu_kernel_probe(gpu_attention_merge_kernels[0], device, reason);
 }
 
-static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
-                        void **kernel, char *reason) {
-    (void)self;
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
+                       int32_t device) {
+    bound_merge *bound = to;
     const rope_attention_merge_problem *problem = canonical;
-    bound_merge *bound = malloc(sizeof *bound);
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    *bound = (bound_merge){gpu_attention_merge_kernels[problem->dtype - ROPE_F32],
-                           problem->head_dim, device, 0};
-    int previous, early;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = gpu_kernels_load(&bound->kernel, 1, &early);
-        if (error == gpuSuccess)
-            error = gpuGetDeviceCount(&bound->devices);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        free(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
+    (void)self;
+    bound->kernel = gpu_attention_merge_kernels[problem->dtype - ROPE_F32];
+    bound->head_dim = problem->head_dim;
+    return gpu_bind(&bound->on, device, ROPE_LAUNCH_PROGRAMMATIC, &bound->kernel, 1);
 }
 
-static gpuError_t launch(const bound_merge *bound, const rope_attention_merge_call *given,
-                         void *stream) {
-    rope_attention_merge_call call = *given;
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const bound_merge *bound = (const bound_merge *)binding;
+    rope_attention_merge_call call = *(const rope_attention_merge_call *)given;
     int32_t head_dim = bound->head_dim;
     const int64_t heads = call.batch * call.tokens * call.heads;
     void *arguments[] = {&call, &head_dim};
@@ -54,20 +40,17 @@ static gpuError_t launch(const bound_merge *bound, const rope_attention_merge_ca
     return gpu_launch_kernel(bound->kernel, grid, block, arguments, 0, stream, 0);
 }
 
+static const gpu_operation operation = {"merging", sizeof(bound_merge), fill, free, NULL, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
     (void)problem, (void)workspace;
-    const bound_merge *bound = kernel;
-    rope_status status = ROPE_OK;
-    int previous;
-    gpuError_t error = gpu_enter(bound->device, &previous);
-    if (error == gpuSuccess) {
-        status = gpu_check_stream(bound->device, bound->devices, stream);
-        if (status == ROPE_OK)
-            error = launch(bound, call, stream);
-        gpu_leave(bound->device, previous);
-    }
-    return error == gpuSuccess ? status : gpu_fail(error, "merging", bound->device);
+    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
 
 static const rope_candidate candidates[] = {{.operation = "attention_merge",

@@ -69,8 +69,10 @@ static gpuError_t allow_shared(const gpu_backward_bound *bound) {
     return error;
 }
 
-static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *problem,
-                       int32_t device, const void *takes) {
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
+                       int32_t device) {
+    gpu_backward_bound *bound = to;
+    const rope_attention_problem *problem = canonical;
     const rope_problem transposed = rope_transposed(&problem->rope);
     int32_t early;
     gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
@@ -80,8 +82,8 @@ static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *
     if (error == gpuSuccess && problem->rotates[0])
         error = gpu_rope_bind(&bound->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
     bound->transpose.problem = bound->transposed.rope;
-    bound->fused = takes == fused;
-    if (takes)
+    bound->fused = self->data == fused;
+    if (self->data)
         (void)gpu_tiles_decline(problem, &bound->forward.tiles);
     if (error == gpuSuccess)
         error = gpu_kernels_load((const void *const *)bound->kernels,
@@ -90,7 +92,7 @@ static gpuError_t fill(gpu_backward_bound *bound, const rope_attention_problem *
         error = allow_shared(bound);
     if (error == gpuSuccess)
         bound->forward.starts_early &= early;
-    bound->forward.early &= bound->forward.starts_early;
+    bound->forward.on.early &= bound->forward.starts_early;
     return error;
 }
 
@@ -101,28 +103,16 @@ static void release(void *kernel) {
     free(bound);
 }
 
-static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
-                        void **kernel, char *reason) {
-    gpu_backward_bound *bound = calloc(1, sizeof *bound);
-    int previous;
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = fill(bound, problem, device, self->data);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        release(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
-}
+/* A call with its workspace and the parts of that. */
+typedef struct backward_work {
+    const rope_attention_backward_call *call;
+    void *workspace;
+    gpu_backward_room room;
+} backward_work;
 
-/* A plan's first call alone is asked about: an answer takes as long as a launch. */
-static rope_status check_memory(gpu_backward_bound *bound, const rope_attention_backward_call *call,
-                                const void *workspace) {
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
+    const backward_work *work = checked;
+    const rope_attention_backward_call *call = work->call;
     const rope_attention_call *f = &call->forward;
     const gpu_named_pointer given[] = {
         {"q.in", f->rope.tensor[0].in},
@@ -135,37 +125,36 @@ static rope_status check_memory(gpu_backward_bound *bound, const rope_attention_
         {"dk.data", call->dk},
         {"dv.data", call->dv},
         {"dsinks", call->dsinks},
-        {"workspace", f->workspace_bytes ? workspace : NULL},
+        {"workspace", f->workspace_bytes ? work->workspace : NULL},
     };
-    rope_status status =
-        gpu_check_pointers(bound->forward.device, given, sizeof given / sizeof given[0]);
-    if (status == ROPE_OK)
-        status = gpu_attention_check_lists(&bound->forward, f);
-    if (status == ROPE_OK)
-        atomic_store_explicit(&bound->forward.asked, 1, memory_order_relaxed);
-    return status;
+    const rope_status status =
+        gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
+    return status == ROPE_OK
+               ? gpu_attention_check_lists(&((const gpu_backward_bound *)binding)->forward, f)
+               : status;
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const backward_work *work = given;
+    return gpu_backward_launch((const gpu_backward_bound *)binding, work->call, &work->room,
+                               work->workspace, stream);
+}
+
+static const gpu_operation operation = {
+    "attending backward", sizeof(gpu_backward_bound), fill, release, check_memory, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    gpu_backward_bound *bound = (gpu_backward_bound *)(uintptr_t)kernel;
-    gpu_attention_bound *forward = &bound->forward;
-    gpu_backward_room room;
+    backward_work work = {.call = call, .workspace = workspace};
     (void)problem;
-    rope_status status = gpu_backward_check_workspace(bound, call, workspace, &room);
-    if (status != ROPE_OK)
-        return status;
-    int previous;
-    gpuError_t error = gpu_enter(forward->device, &previous);
-    if (error == gpuSuccess) {
-        status = gpu_check_stream(forward->device, forward->devices, stream);
-        if (status == ROPE_OK && !atomic_load_explicit(&forward->asked, memory_order_relaxed))
-            status = check_memory(bound, call, workspace);
-        if (status == ROPE_OK)
-            error = gpu_backward_launch(bound, call, &room, workspace, stream);
-        gpu_leave(forward->device, previous);
-    }
-    return error == gpuSuccess ? status : gpu_fail(error, "attending backward", forward->device);
+    const rope_status status = gpu_backward_check_workspace(kernel, call, workspace, &work.room);
+    return status == ROPE_OK ? gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, &work, stream)
+                             : status;
 }
 
 /* takes: fused, tiles or NULL. */

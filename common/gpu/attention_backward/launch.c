@@ -195,7 +195,7 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
                                const rope_attention_backward_call *call,
                                const gpu_backward_room *room, void *workspace, void *stream) {
     launches l = {.ahead = {&bound->forward, stream, &call->forward, call->forward, NULL,
-                            bound->forward.early},
+                            bound->forward.on.early},
                   .bound = bound,
                   .call = *call,
                   .keys = call->forward.rope,

@@ -57,8 +57,11 @@ static const char *declines(const rope_problem *problem, const choice *chosen) {
     return gpu_vector_declines(problem);
 }
 
-static gpuError_t fill(gpu_bound *bound, const rope_problem *problem, const choice *chosen,
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
+    gpu_bound *bound = to;
+    const rope_problem *problem = canonical;
+    const choice *chosen = self->data;
     const gpuError_t error = gpu_rope_bind(bound, problem, device, problem->launch);
     bound->geometry = chosen->geometry;
     bound->plain &= chosen->plain != SKIPPED;
@@ -77,29 +80,9 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return ROPE_DECLINED;
 }
 
-static rope_status bind(const rope_candidate *self, const void *canonical, int32_t device,
-                        void **kernel, char *reason) {
-    const rope_problem *problem = canonical;
-    gpu_bound *bound = calloc(1, sizeof *bound);
-    if (!bound)
-        return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    int previous;
-    gpuError_t error = gpu_enter(device, &previous);
-    if (error == gpuSuccess) {
-        error = fill(bound, problem, self->data, device);
-        gpu_leave(device, previous);
-    }
-    if (error != gpuSuccess) {
-        free(bound);
-        return gpu_refuse(error, reason);
-    }
-    *kernel = bound;
-    return ROPE_OK;
-}
-
 static void release(void *kernel) {
     gpu_bound *bound = kernel;
-    if (bound)
+    if (bound && bound->lists)
         (void)gpu_free(bound->on.device, bound->lists);
     free(bound);
 }
@@ -123,9 +106,16 @@ static gpuError_t launch(const gpu_binding *binding, const void *call, void *str
     return gpu_rope_launch((const gpu_bound *)binding, call, binding->early, stream);
 }
 
+static const gpu_operation operation = {"rotating", sizeof(gpu_bound), fill,
+                                        release,    check_memory,      launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
-    static const gpu_operation operation = {"rotating", check_memory, launch};
     (void)problem, (void)workspace;
     return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
