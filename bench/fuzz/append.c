@@ -8,15 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Entries that the strides of a scale, which are smaller, can reach. */
-#define SCALE_STRIDE_MOST 15
-#define SCALES 512
-
 static double v[2][FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS],
     weights[FUZZ_TENSOR_ELEMENTS];
 static double gradients[3][2][FUZZ_TENSOR_ELEMENTS];
 static float sums[3][FUZZ_SIZE_MOST * FUZZ_DIM_MOST];
-static float scales[3][SCALES];
+static float scales[3][FUZZ_SCALES];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -83,24 +79,12 @@ static void take_weight(fuzz_bytes *b, const rope_norm *norm, rope_norm_weight *
     weight->head_stride = fuzz_take_some(b, FUZZ_STRIDE_MOST);
 }
 
-static void take_scale(fuzz_bytes *b, int32_t kind, float *data, rope_scale *scale) {
-    for (int i = 0; i < SCALES; i++)
-        data[i] = i < 2 ? (float)fuzz_take_number(b) : 1;
-    if (kind == 0)
-        return;
-    scale->data = fuzz_take(b, 15) ? data : NULL;
-    if (kind >= ROPE_SCALE_TOKEN_HEAD)
-        fuzz_take_strides(b, scale->stride, 3, SCALE_STRIDE_MOST);
-    else if (kind == ROPE_SCALE_HEAD)
-        scale->stride[2] = fuzz_take_some(b, SCALE_STRIDE_MOST);
-}
-
 static void take_cache(fuzz_bytes *b, const rope_append_part *part, int which, rope_cache *cache) {
     if (fuzz_take(b, 7) == 0)
         return;
     cache->data = caches[which];
     fuzz_take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
-    take_scale(b, part->scale, scales[1 + which], &cache->scale);
+    fuzz_take_scale(b, part->scale, scales[1 + which], &cache->scale);
 }
 
 static void take_mapping(fuzz_bytes *b, const rope_append_desc *d, rope_append_args *a) {
@@ -126,7 +110,7 @@ static void take_call(fuzz_bytes *b, const rope_append_desc *d, rope_append_args
     take_weight(b, &d->q.norm, &a->q_weight);
     take_weight(b, &d->k.norm, &a->k_weight);
     take_weight(b, &d->v.norm, &a->v_weight);
-    take_scale(b, d->q.scale, scales[0], &a->q_scale);
+    fuzz_take_scale(b, d->q.scale, scales[0], &a->q_scale);
     if (d->cache)
         take_cache(b, &d->k, 0, &a->k_cache);
     if (d->cache && d->k_source != ROPE_SOURCE_CACHE)

@@ -8,15 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Strides of a scale, of ids of keys and of a tree's bits, and entries that a scale's can reach. */
-#define SMALL_STRIDE_MOST 15
-#define SCALES 512
-
 static double v[FUZZ_TENSOR_ELEMENTS], out[FUZZ_TENSOR_ELEMENTS], caches[2][FUZZ_CACHE_ELEMENTS];
 static double gradients[4][FUZZ_TENSOR_ELEMENTS];
 static float dsinks[FUZZ_SIZE_MOST];
-static float lse[FUZZ_TENSOR_ELEMENTS], scales[2][SCALES], sinks[FUZZ_SIZE_MOST];
-static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * SMALL_STRIDE_MOST];
+static float lse[FUZZ_TENSOR_ELEMENTS], scales[2][FUZZ_SCALES], sinks[FUZZ_SIZE_MOST];
+static uint32_t bits[(2 * FUZZ_SIZE_MOST + 1) * FUZZ_SMALL_STRIDE_MOST];
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -65,18 +61,9 @@ static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
 
 static void take_cache(fuzz_bytes *b, const rope_attention_store *store, int which,
                        rope_cache *cache) {
-    float *data = scales[which];
     cache->data = fuzz_take(b, 15) ? caches[which] : NULL;
     fuzz_take_strides(b, cache->stride, 5, FUZZ_STRIDE_MOST);
-    for (int i = 0; i < SCALES; i++)
-        data[i] = i < 2 ? (float)fuzz_take_number(b) : 1;
-    if (store->scale == 0)
-        return;
-    cache->scale.data = fuzz_take(b, 15) ? data : NULL;
-    if (store->scale >= ROPE_SCALE_TOKEN_HEAD)
-        fuzz_take_strides(b, cache->scale.stride, 3, SMALL_STRIDE_MOST);
-    else if (store->scale == ROPE_SCALE_HEAD)
-        cache->scale.stride[2] = fuzz_take_some(b, SMALL_STRIDE_MOST);
+    fuzz_take_scale(b, store->scale, scales[which], &cache->scale);
 }
 
 static void take_caches(fuzz_bytes *b, const rope_attention_desc *d, rope_attention_args *a) {
@@ -104,14 +91,14 @@ static void take_call(fuzz_bytes *b, const rope_attention_desc *d, rope_attentio
     a->k_lengths = fuzz_take(b, 1) || d->cache ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->k_cu_seqlens = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
     a->k_position_ids = fuzz_take(b, 1) ? fuzz_indices[fuzz_take(b, 3)] : NULL;
-    fuzz_take_strides(b, a->k_position_stride, 3, SMALL_STRIDE_MOST);
+    fuzz_take_strides(b, a->k_position_stride, 3, FUZZ_SMALL_STRIDE_MOST);
     for (int i = 0; i < FUZZ_SIZE_MOST; i++)
         sinks[i] = (float)fuzz_take_number(b);
     a->sinks = fuzz_take(b, 15) ? sinks : NULL;
     memset(bits, fuzz_take(b, 255), sizeof bits);
     a->tree_bits = fuzz_take(b, 15) ? bits : NULL;
     a->tree_keys = fuzz_take(b, FUZZ_ROWS);
-    fuzz_take_strides(b, a->tree_stride, 2, SMALL_STRIDE_MOST);
+    fuzz_take_strides(b, a->tree_stride, 2, FUZZ_SMALL_STRIDE_MOST);
     if (d->cache)
         take_caches(b, d, a);
     a->rope.q.out = fuzz_take(b, 3) ? NULL : a->rope.q.out;

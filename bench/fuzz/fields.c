@@ -125,6 +125,18 @@ static void take_index_values(fuzz_bytes *b) {
             fuzz_indices[list][i] = i < 4 ? fuzz_take_index(b) : 0;
 }
 
+void fuzz_take_scale(fuzz_bytes *b, int32_t kind, float *data, rope_scale *scale) {
+    for (int i = 0; i < FUZZ_SCALES; i++)
+        data[i] = i < 2 ? (float)fuzz_take_number(b) : 1;
+    if (kind == 0)
+        return;
+    scale->data = fuzz_take(b, 15) ? data : NULL;
+    if (kind >= ROPE_SCALE_TOKEN_HEAD)
+        fuzz_take_strides(b, scale->stride, 3, FUZZ_SMALL_STRIDE_MOST);
+    else if (kind == ROPE_SCALE_HEAD)
+        scale->stride[2] = fuzz_take_some(b, FUZZ_SMALL_STRIDE_MOST);
+}
+
 void fuzz_take_args(fuzz_bytes *b, rope_args *a) {
     a->batch = fuzz_take(b, FUZZ_SIZE_MOST);
     a->tokens = fuzz_take(b, FUZZ_SIZE_MOST);

@@ -4,13 +4,16 @@
 #ifndef ROPEKIT_BENCH_FUZZ_FIELDS_H
 #define ROPEKIT_BENCH_FUZZ_FIELDS_H
 
-#include <ropekit/rope.h>
+#include <ropekit/append.h>
 
 /* Largest batch, tokens, heads, stride and head_dim that the bytes name. */
 #define FUZZ_SIZE_MOST 7
 #define FUZZ_DIM_MOST 64
 #define FUZZ_STRIDE_MOST 255
 #define FUZZ_ROWS 64
+/* Strides of a scale, of ids of keys and of a tree's bits, and entries that a scale's can reach. */
+#define FUZZ_SMALL_STRIDE_MOST 15
+#define FUZZ_SCALES 512
 /* Elements that the strides of a tensor and of a cache can reach. */
 #define FUZZ_TENSOR_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + FUZZ_DIM_MOST))
 #define FUZZ_CACHE_ELEMENTS (FUZZ_STRIDE_MOST * (3 * FUZZ_SIZE_MOST + 2 * FUZZ_DIM_MOST))
@@ -37,6 +40,8 @@ void fuzz_take_plain_desc(fuzz_bytes *b, rope_desc *d);
 /* n strides of 0..most, or none. */
 void fuzz_take_strides(fuzz_bytes *b, int64_t *stride, int n, int32_t most);
 void fuzz_take_tensor(fuzz_bytes *b, rope_tensor *t, void *in, void *out);
+/* A scale of a ROPE_SCALE_ kind, in FUZZ_SCALES entries of `data`. */
+void fuzz_take_scale(fuzz_bytes *b, int32_t kind, float *data, rope_scale *scale);
 void fuzz_take_args(fuzz_bytes *b, rope_args *a);
 
 /* What nothing would read is refused, so that most calls leave it out. */

@@ -94,8 +94,6 @@ const char *merge_run(merge_call *c) {
 }
 
 void merge_release_results(const merge_call *c) {
-    if (c->out.handle)
-        aoti_torch_delete_tensor_object(c->out.handle);
-    if (c->lse.handle)
-        aoti_torch_delete_tensor_object(c->lse.handle);
+    tensor_release(&c->out);
+    tensor_release(&c->lse);
 }

@@ -131,8 +131,6 @@ const char *call_run(call *c) {
 }
 
 void call_release_results(const call *c) {
-    if (c->q_out.handle)
-        aoti_torch_delete_tensor_object(c->q_out.handle);
-    if (c->k_out.handle)
-        aoti_torch_delete_tensor_object(c->k_out.handle);
+    tensor_release(&c->q_out);
+    tensor_release(&c->k_out);
 }

@@ -29,8 +29,14 @@ const rope_attention_out *backward_gradient(const rope_attention_backward_args *
     return gradient == GRADIENT_Q ? &args->dq : gradient == GRADIENT_K ? &args->dk : &args->dv;
 }
 
-backward_view backward_view_of(const backward_case *c, const rope_attention_out *given,
-                               int32_t gradient) {
+/* A gradient, or dout, with its strides; data NULL: not wanted. */
+typedef struct backward_view {
+    unsigned char *data;
+    int64_t stride[4], heads, dim;
+} backward_view;
+
+static backward_view view_of(const backward_case *c, const rope_attention_out *given,
+                             int32_t gradient) {
     const oracle_attention o = attention_oracle(&c->forward);
     const int q = gradient == GRADIENT_Q;
     const int64_t tokens = q ? c->forward.args.rope.tokens : oracle_attention_key_tokens(&o);
@@ -51,7 +57,7 @@ backward_view backward_view_of(const backward_case *c, const rope_attention_out 
 static backward_view view_of_dout(const backward_case *c) {
     rope_attention_out dout = {(void *)(uintptr_t)c->args.dout, {0}};
     memcpy(dout.stride, c->args.dout_stride, sizeof dout.stride);
-    backward_view v = backward_view_of(c, &dout, GRADIENT_V);
+    backward_view v = view_of(c, &dout, GRADIENT_V);
     const int64_t heads = c->forward.args.rope.q.heads, row = heads * v.dim,
                   plain[4] = {c->forward.args.rope.tokens * row, row, v.dim, 1};
     int given = 0;
@@ -231,7 +237,7 @@ rope_status backward_run(const backward_case *c, const char *kernel, unsigned ch
 
 static void mark(const backward_case *c, const oracle_part *s, int32_t gradient,
                  unsigned char *written) {
-    const backward_view v = backward_view_of(c, backward_gradient(&c->args, gradient), gradient);
+    const backward_view v = view_of(c, backward_gradient(&c->args, gradient), gradient);
     const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
     int64_t row, count;
     const int64_t first = first_of(s, gradient, &row, &count);
@@ -272,7 +278,7 @@ unsigned char *backward_rows(const backward_case *c, const unsigned char *result
                              int64_t part, size_t *bytes) {
     const oracle_attention o = attention_oracle(&c->forward);
     const oracle_part s = oracle_attention_part(&o, part);
-    const backward_view v = backward_view_of(c, backward_gradient(&c->args, gradient), gradient);
+    const backward_view v = view_of(c, backward_gradient(&c->args, gradient), gradient);
     const int64_t size = oracle_dtype_size(c->forward.desc.rope.dtype);
     int64_t row, count;
     const int64_t first = first_of(&s, gradient, &row, &count);

@@ -19,13 +19,6 @@ void backward_make(backward_case *c, uint64_t seed, int64_t index, const attenti
                    const char *kernel);
 void backward_free(backward_case *c);
 
-/* A gradient, or dout, with its strides; data NULL: not wanted. */
-typedef struct backward_view {
-    unsigned char *data;
-    int64_t stride[4], heads, dim;
-} backward_view;
-backward_view backward_view_of(const backward_case *c, const rope_attention_out *given,
-                               int32_t gradient);
 /* Where an element of dout lies. */
 int64_t backward_dout_at(const backward_case *c, const oracle_part *s, int64_t i, int64_t head,
                          int64_t e);

@@ -1,7 +1,6 @@
 /* Streams, events and graphs. What was submitted waits until somebody waits for it. */
-#include "tests/hip_emulation/stream.h"
-
 #include "tests/hip_emulation/device.h"
+#include "tests/hip_emulation/kernel.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,6 +11,21 @@
 
 /* Threads of a grid along one dimension; HIP counts them in 32 bits. */
 #define GRID_THREADS_MOST UINT32_MAX
+
+/* A launch, a copy, a function of the host or the recording of an event. */
+typedef struct work {
+    emulated_launch launch; /* with a kernel */
+    hipHostFn_t function;   /* with target as its data */
+    void *target;           /* of a copy */
+    const void *source;
+    size_t bytes;
+    hipEvent_t event;
+    struct work *next;
+} work;
+
+typedef struct work_list {
+    work *first, *last;
+} work_list;
 
 struct ihipStream_t {
     work_list *capture; /* or NULL */
@@ -76,7 +90,9 @@ static int device_of(hipStream_t stream) {
     return stream ? stream->device : current;
 }
 
-hipError_t stream_submit(hipStream_t stream, const work *item) {
+/* Takes a copy of the work, into the stream's capture or the queue of its device, under the lock of
+ * device.h. */
+static hipError_t submit_locked(hipStream_t stream, const work *item) {
     work_list *list = stream && stream->capture ? stream->capture : &queues[device_of(stream)];
     if (failure != hipSuccess)
         return failure;
@@ -120,7 +136,8 @@ static hipError_t queue_run(int device) {
     return failure;
 }
 
-hipError_t queues_run(void) {
+/* Runs the queues under that lock; the first error, which stays until the process ends. */
+static hipError_t queues_run(void) {
     for (int device = 0; device < EMULATED_DEVICES; device++)
         (void)queue_run(device);
     return failure;
@@ -168,7 +185,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream) {
 
 static hipError_t submit(hipStream_t stream, const work *item) {
     device_lock();
-    hipError_t error = stream_submit(stream, item);
+    hipError_t error = submit_locked(stream, item);
     device_unlock();
     return error;
 }
@@ -179,7 +196,7 @@ hipError_t hipMemcpyAsync(void *target, const void *source, size_t bytes, hipMem
     device_lock();
     int ok = (kind == hipMemcpyDeviceToHost || memory_holds(target, bytes)) &&
              (kind == hipMemcpyHostToDevice || memory_holds(source, bytes));
-    hipError_t error = ok ? stream_submit(stream, &item) : hipErrorInvalidValue;
+    hipError_t error = ok ? submit_locked(stream, &item) : hipErrorInvalidValue;
     device_unlock();
     return error;
 }

@@ -2,18 +2,8 @@
  * of sums of groups of tokens, then for each thread a chain, a block and a tree of rows. */
 #include "backends/cpu/append_backward/context.h"
 #include "backends/cpu/partition.h"
+#include "backends/cpu/room.h"
 #include "common/status.h"
-
-enum { ALIGNMENT = 256 };
-
-/* Bytes of some rows of floats, behind others. */
-static int add_rows(int64_t *bytes, int64_t rows, int64_t width) {
-    int64_t more;
-    return __builtin_mul_overflow(rows, width, &more) ||
-           __builtin_mul_overflow(more, (int64_t)sizeof(float), &more) ||
-           __builtin_add_overflow(more, ALIGNMENT - 1, &more) ||
-           __builtin_add_overflow(*bytes, more / ALIGNMENT * ALIGNMENT, bytes);
-}
 
 int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
                        gradient_plan *plan) {
@@ -29,8 +19,9 @@ int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
         plan->width[t] = width[t];
         plan->rows[t] = bytes;
         plan->thread[t] = more;
-        if (add_rows(&bytes, units < GRADIENT_GROUPS ? units : GRADIENT_GROUPS, width[t]) ||
-            add_rows(&more, 2 + plan->levels, width[t]))
+        if (cpu_room_add(&bytes, units < GRADIENT_GROUPS ? units : GRADIENT_GROUPS, width[t],
+                         sizeof(float), 1) ||
+            cpu_room_add(&more, 2 + plan->levels, width[t], sizeof(float), 1))
             return 0;
     }
     plan->begin = bytes;

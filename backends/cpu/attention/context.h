@@ -80,9 +80,6 @@ CPU_INLINE char *attention_kept_key(const attention_context *ctx, const rope_att
 rope_key_range attention_keys_used(const rope_attention_problem *problem,
                                    const rope_attention_sequence *s);
 
-/* Adds the bytes of a part of a workspace, a * b * c * d of them; not 0 where they overflow. */
-int attention_workspace_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d);
-
 attention_workspace attention_workspace_of(const rope_attention_problem *problem,
                                            const rope_attention_call *call, void *workspace);
 

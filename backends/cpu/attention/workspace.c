@@ -1,23 +1,16 @@
 /* What a workspace of "attention" holds. */
 #include "backends/cpu/attention/context.h"
+#include "backends/cpu/room.h"
 #include "common/status.h"
 
 /* More rows than this are as many tasks as threads need without splits. */
-enum { SPLIT_ROWS = 4096, ALIGNMENT = 256 };
+enum { SPLIT_ROWS = 4096 };
 
 typedef struct extent {
     int64_t q_tokens, q_heads, k_rows, k_tokens, k_heads; /* q_tokens: of all rows */
     int keys, queries;                                    /* rotated ones; queries fit in `out` */
     int totals;                                           /* of splits */
 } extent;
-
-int attention_workspace_add(int64_t *bytes, int64_t a, int64_t b, int64_t c, int64_t d) {
-    int64_t product;
-    return __builtin_mul_overflow(a, b, &product) || __builtin_mul_overflow(product, c, &product) ||
-           __builtin_mul_overflow(product, d, &product) ||
-           __builtin_add_overflow(product, ALIGNMENT - 1, &product) ||
-           __builtin_add_overflow(*bytes, product / ALIGNMENT * ALIGNMENT, bytes);
-}
 
 /* Bytes from the workspace's begin to each part and to its end; 0 where they overflow. */
 static int measure(const rope_attention_problem *p, const extent *e, int64_t at[5]) {
@@ -29,17 +22,17 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (!e->totals || e->k_tokens <= CPU_ATTENTION_SPLIT)
         rows = 0;
     at[0] = 0;
-    if (e->keys && attention_workspace_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
+    if (e->keys && cpu_room_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[1] = bytes;
     if (e->queries && p->head_dim > p->v_head_dim &&
-        attention_workspace_add(&bytes, e->q_tokens, e->q_heads, head, 1))
+        cpu_room_add(&bytes, e->q_tokens, e->q_heads, head, 1))
         return 0;
     at[2] = bytes;
-    if (attention_workspace_add(&bytes, rows, stride + 2, 4, 1))
+    if (cpu_room_add(&bytes, rows, stride + 2, 4, 1))
         return 0;
     at[3] = bytes;
-    if (attention_workspace_add(&bytes, rows, 4, 1, 1))
+    if (cpu_room_add(&bytes, rows, 4, 1, 1))
         return 0;
     at[4] = bytes;
     return 1;
