@@ -23,20 +23,6 @@ static void steps_add(int sum, const rope_append_steps *s, int dtype, const cpu_
     }
 }
 
-/* The sums of `count` heads from `first` on, CPU_NORM_HEADS at most. */
-static CPU_NOINLINE void steps_sums(int sum, int dtype, const cpu_norm_heads *h, int64_t first,
-                                    int count, int64_t n, const float *mean, float *sums) {
-    cpu_norm_row rows[CPU_NORM_HEADS];
-    for (int i = 0; i < CPU_NORM_HEADS; i++)
-        rows[i] = (cpu_norm_row){h->x + (first + (i < count ? i : 0)) * h->x_stride, NULL, NULL};
-    if (sum == CPU_SUM_SQUARES) {
-        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, NULL, dtype_, rows, count, n, mean, sums))
-    } else {
-        STEPS_BY_DTYPE(
-            steps_sums_as(steps_of_elements(sum), NULL, dtype_, rows, count, n, mean, sums))
-    }
-}
-
 /* All sums of some heads go ahead of their elements: one alone waits for its own results. */
 CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_norm_heads *heads) {
     const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
@@ -49,13 +35,10 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
         const int at = (int)(n % CPU_NORM_HEADS),
                   left = (int)(h.count - n < CPU_NORM_HEADS ? h.count - n : CPU_NORM_HEADS);
         if (at == 0 && !h.values) {
-            if (s.norm == ROPE_NORM_LAYER)
-                steps_sums(CPU_SUM_ELEMENTS, dtype, &h, n, left, dim, mean, r);
-            for (int i = 0; i < left && s.norm == ROPE_NORM_LAYER; i++)
-                mean[i] = rope_norm_mean(r[i], dim);
-            steps_sums(s.norm == ROPE_NORM_LAYER ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, &h,
-                       n, left, dim, mean, r);
-            steps_reciprocals(r, dim, s.eps);
+            cpu_norm_row rows[CPU_NORM_HEADS];
+            for (int i = 0; i < CPU_NORM_HEADS; i++)
+                rows[i] = (cpu_norm_row){h.x + (n + (i < left ? i : 0)) * h.x_stride, NULL, NULL};
+            steps_values(&s, dtype, rows, left, mean, r);
         }
         const rope_norm_values v = h.values ? *h.values : (rope_norm_values){mean[at], r[at]};
         const char *x = h.x + n * h.x_stride,

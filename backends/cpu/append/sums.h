@@ -262,4 +262,29 @@ CPU_INLINE void steps_reciprocals(float *sums, int64_t n, float eps) {
 #endif
 }
 
+/* A sum over the elements x of `count` rows, CPU_NORM_HEADS at most: of every norm alike. */
+static CPU_NOINLINE void steps_sums(int sum, int dtype, const cpu_norm_row *rows, int count,
+                                    int64_t n, const float *mean, float *sums) {
+    if (sum == CPU_SUM_SQUARES) {
+        STEPS_BY_DTYPE(steps_sums_as(CPU_SUM_SQUARES, NULL, dtype_, rows, count, n, mean, sums))
+    } else {
+        STEPS_BY_DTYPE(
+            steps_sums_as(steps_of_elements(sum), NULL, dtype_, rows, count, n, mean, sums))
+    }
+}
+
+/* The rope_norm_values of rows. */
+CPU_INLINE void steps_values(const rope_append_steps *s, int dtype, const cpu_norm_row *rows,
+                             int count, float *mean, float *reciprocal) {
+    const int64_t n = s->norm_dim;
+    const int layer = s->norm == ROPE_NORM_LAYER;
+    if (layer)
+        steps_sums(CPU_SUM_ELEMENTS, dtype, rows, count, n, mean, reciprocal);
+    for (int i = 0; i < count && layer; i++)
+        mean[i] = rope_norm_mean(reciprocal[i], n);
+    steps_sums(layer ? CPU_SUM_DEVIATIONS : CPU_SUM_SQUARES, dtype, rows, count, n, mean,
+               reciprocal);
+    steps_reciprocals(reciprocal, n, s->eps);
+}
+
 #endif

@@ -61,17 +61,10 @@ CPU_INLINE void steps_slopes(const rope_append_steps *s, int dtype, const cpu_no
     const int64_t n = s->norm_dim;
     float mean[CPU_NORM_HEADS] = {0}, r[CPU_NORM_HEADS] = {0}, products[CPU_NORM_HEADS],
           gradients[CPU_NORM_HEADS] = {0};
-    if (s->norm == ROPE_NORM_LAYER) {
-        steps_sums_as(CPU_SUM_ELEMENTS, s, dtype, rows, count, n, mean, r);
-        for (int i = 0; i < count; i++)
-            mean[i] = rope_norm_mean(r[i], n);
-        steps_sums_as(CPU_SUM_DEVIATIONS, s, dtype, rows, count, n, mean, r);
+    steps_values(s, dtype, rows, count, mean, r);
+    if (s->norm == ROPE_NORM_LAYER)
         steps_sums_as(CPU_SUM_GRADIENTS, s, dtype, rows, count, n, mean, gradients);
-    } else {
-        steps_sums_as(CPU_SUM_SQUARES, s, dtype, rows, count, n, mean, r);
-    }
     steps_sums_as(CPU_SUM_PRODUCTS, s, dtype, rows, count, n, mean, products);
-    steps_reciprocals(r, n, s->eps);
     for (int i = 0; i < count; i++)
         slopes[i] =
             rope_norm_slopes_of((rope_norm_values){mean[i], r[i]}, products[i], gradients[i], n);
