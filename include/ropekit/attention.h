@@ -4,8 +4,11 @@
  *
  * For each query token i and head h of a sequence,
  *
- *     s[j]   = cap(scale * <rotated q[i], rotated k[j]>)    over the keys j that the mask lets it
- * see lse    = log(exp(sink) + sum of exp(s[j])) out[i] = sum of exp(s[j] - lse) * v[j]
+ *     s[j] = cap(scale * <rotated q[i], rotated k[j]>)    for each key j that the mask lets it see
+ *
+ *     lse = log(exp(sink) + sum of exp(s[j]))
+ *
+ *     out[i] = sum of exp(s[j] - lse) * v[j]
  *
  * where cap(x) is soft_cap * tanh(x / soft_cap), or x, and without a sink its term is 0. Rotated
  * elements are those that rope_apply writes, so a call gives the bits of the same kernel without

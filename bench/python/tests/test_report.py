@@ -48,7 +48,7 @@ def test_documents_of_these_tests_follow_the_schema(document):
 def test_lost_cells_are_marked_as_plainly_as_won_ones(document):
     suite = machines([document])[0].suites["prefill"]
     assert tables.tally(suite) == "first in 2, ▼ NOT first in 1 of 3"
-    verdicts = [row[tables.rows(suite)[0].index("beside the best peer")] for row in tables.rows(suite)[1:]]
+    verdicts = [row[tables.rows(suite)[0].index("against the best peer")] for row in tables.rows(suite)[1:]]
     assert verdicts == ["▲ first, 2.00x Liger-Kernel", "▼ NOT first, 0.90x Liger-Kernel",
                         "▲ first, 2.00x Liger-Kernel"]  # fmt: skip
     html = page.render(machines([document]))
@@ -97,7 +97,7 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     heading, row = tables.rows(machines([together, alone])[0].suites["prefill"])
     assert row[heading.index("of copy †")].startswith("50.0 %")
     assert row[heading.index("eager")] == "4 us"
-    assert row[heading.index("beside the best peer")] == "▲ first, 2.00x ONNX Runtime"
+    assert row[heading.index("against the best peer")] == "▲ first, 2.00x ONNX Runtime"
     found = machines([together, alone])
     text = tables.suite_markdown("prefill", found[0].suites["prefill"])
     assert "of the peers' run; † kernels alone, of the tool's own run" in text
@@ -272,7 +272,7 @@ def test_command_refuses_what_is_no_result(tmp_path, capsys):
     (1.005e-6, "≈ level with Liger-Kernel, 1.00x"), (1.02e-6, "▲ first, 1.02x Liger-Kernel")])  # fmt: skip
 def test_within_the_disagreement_of_the_floor_nobody_is_first(make, peer, mark):
     found = machines([make([measurement("ropekit", 1e-6), measurement("Liger-Kernel", peer)])])
-    assert column(found[0].suites["prefill"], "beside the best peer") == [mark]
+    assert column(found[0].suites["prefill"], "against the best peer") == [mark]
     assert ('<td class="level">' in page.render(found)) == mark.startswith("≈")
 
 
@@ -284,7 +284,7 @@ def test_the_control_is_that_of_the_call_and_its_rival_and_a_wide_one_levels_not
     for record, control in zip(records, a_a, strict=True):
         record["self_ratio"] = dict(record["self_ratio"], median=control)
     suite = machines([make(records)])[0].suites["prefill"]
-    assert column(suite, "beside the best peer")[0].startswith(mark)
+    assert column(suite, "against the best peer")[0].startswith(mark)
 
 
 @pytest.mark.parametrize(("ours", "near", "far", "mark"), [
@@ -300,7 +300,7 @@ def test_samples_that_scatter_across_each_other_settle_no_order(make, ours, near
         records.append(measurement(name, median))
         records[-1]["replay"]["seconds"] = {"low": low, "median": median, "high": high}
     found = machines([make(records)])
-    assert column(found[0].suites["prefill"], "beside the best peer") == [mark]
+    assert column(found[0].suites["prefill"], "against the best peer") == [mark]
     assert ("◇ unsettled in 1 of 1" in tables.tally(found[0].suites["prefill"])) == mark.startswith("◇")
     assert ('<td class="level">' in page.render(found)) == mark.startswith("◇")
 
@@ -317,7 +317,7 @@ def test_level_cases_are_counted_apart(make):
 def test_a_row_is_of_the_c_call_alone(make):
     records = [measurement("ropekit", 4e-6), measurement("ropekit.apply", 1e-6), measurement("vLLM", 2e-6)]
     suite = machines([make(records)])[0].suites["prefill"]
-    assert column(suite, "beside the best peer") == ["▼ NOT first, 0.50x vLLM"]
+    assert column(suite, "against the best peer") == ["▼ NOT first, 0.50x vLLM"]
     assert column(suite, "ropekit") == column(suite, "eager") == ["4 us"]
     assert column(suite, "host") == ["2 us"]
 
@@ -542,7 +542,7 @@ def test_a_run_that_did_not_end_says_so(document):
 def test_the_verdict_follows_the_case(document):
     found = machines([document])
     heading = tables.rows(found[0].suites["prefill"])[0]
-    assert heading[:2] == ["T", "beside the best peer"]
+    assert heading[:2] == ["T", "against the best peer"]
 
 
 def test_a_range_without_extent_is_one_figure(document):
@@ -607,7 +607,7 @@ def test_attention_is_shown_by_what_it_reaches_and_its_tax(name, shown, make, up
     found = machines([document])
     (suite,) = found[0].suites.values()
     assert column(suite, "TFLOP/s") == ["2.73"] * 2 and column(suite, "tax") == ["10.0 %"] * 2
-    assert column(suite, "beside the best peer") == ["▲ first, 1.82x ropekit + SDPA"] * 2
+    assert column(suite, "against the best peer") == ["▲ first, 1.82x ropekit + SDPA"] * 2
     assert summary.of_floor(suite) == [] and f"| {name} | " not in markdown_of_grid(found)
     text, region = tmp_path / "docs/attention.md", f"<!-- begin: {shown} -->\n-\n<!-- end: {shown} -->\n"
     update()

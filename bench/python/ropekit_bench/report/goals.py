@@ -82,12 +82,12 @@ GOALS = (
          decodes, lambda c: c.rotations, "", at_most=True, cpu=False),
     Goal("the same by programmatic launches", 1.05,
          lambda c: "programmatic" in c.label, lambda c: c.rotations, "", at_most=True, cpu=False),
-    Goal("up to 256 tokens: speed beside the fastest chain of separate kernels", 1.5,
+    Goal("up to 256 tokens: speed over that of the fastest chain of separate kernels", 1.5,
          lambda c: tokens(c) <= 256, beside_chain, "x", cpu=False),
     Goal("from 4096 tokens on: the same", 1.2, is_long, beside_chain, "x", cpu=False),
     Goal("131072 keys that move: of a copy's speed", 0.97, moves, of_copy, cpu=False),
     Goal("CPU, 1 token, 2048 and more: of a copy's speed", 0.9, is_cpu_size, of_copy, cpu=True),
-    Goal("CPU: speed beside the fastest peer", 1, lambda c: True, lambda c: c.lead, "x", cpu=True),
+    Goal("CPU: speed over that of the fastest peer", 1, lambda c: True, lambda c: c.lead, "x", cpu=True),
 )  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def overview_markdown(machines):
     lines = [f"- {m.name}: {standing_words(m)}; {over_naive(m)}." for m in shown]
     lines += [
         "",
-        "Percent: the kernel alone, the median of a suite's cases. First: beside peers, on a CPU by calls.",
+        "Percent: the kernel alone, the median of a suite's cases. First: against peers, on a CPU by calls.",
     ]
     return "\n".join([markdown([["suite", *(m.short for m in shown)], *rows]), "", *lines])
 
@@ -239,4 +239,4 @@ def document(machines):
 
 def summary(machines):
     """The Markdown summary of some machines."""
-    return f"# ropekit beside copies and peers\n\n{document(machines)}\n"
+    return f"# ropekit against copies and peers\n\n{document(machines)}\n"

@@ -11,7 +11,7 @@ NOT_FIRST = {
     "level": "≈ level",
     "unsettled": "◇ unsettled",
 }
-VERDICT = "beside the best peer"
+VERDICT = "against the best peer"
 MEASURES = {"replay": "kernels alone", "eager": "calls"}
 WIDTH = 120  # of a terminal; Markdown divides what is wider
 
