@@ -223,14 +223,18 @@ CPU_INLINE int steps_are(rope_append_steps *s, int dtype, int weight, int roundi
     return equal;
 }
 
-/* One copy of a step for the norms of Llama and Qwen, one for Gemma's, one for all. */
+/* One copy of a function's last step for the norms of Llama and Qwen, one for Gemma's, one for all.
+ */
 #define STEPS_BY_NORM(call)                                                                        \
-    if (steps_are(&s, dtype, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_TWICE))                             \
+    if (steps_are(&s, dtype, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_TWICE)) {                           \
         call;                                                                                      \
-    else if (steps_are(&s, dtype, ROPE_NORM_ONE_PLUS_WEIGHT, ROPE_NORM_ROUND_ONCE))                \
+        return;                                                                                    \
+    }                                                                                              \
+    if (steps_are(&s, dtype, ROPE_NORM_ONE_PLUS_WEIGHT, ROPE_NORM_ROUND_ONCE)) {                   \
         call;                                                                                      \
-    else                                                                                           \
-        call;
+        return;                                                                                    \
+    }                                                                                              \
+    call;
 #else
 #define STEPS_BY_NORM(call) call;
 #endif
