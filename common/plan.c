@@ -198,9 +198,8 @@ static rope_status workspace_of(const rope_plan *plan, const rope_bound_kernel *
     return c && c->workspace ? c->workspace(plan->problem, kernel->kernel, bounds, bytes) : ROPE_OK;
 }
 
-/* A table may ask for so much more memory than the first kernel: cuDNN's deterministic backward has
- * 2 bytes for each pair of a query and a key. */
-static size_t most_of_a_table(size_t first) {
+/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key. */
+size_t rope_plan_workspace_most(size_t first) {
     const size_t more = (size_t)64 << 20;
     return first > (SIZE_MAX - more) / 2 ? SIZE_MAX : 2 * first + more;
 }
@@ -209,7 +208,7 @@ rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_
     if (!plan || !bytes)
         return rope_fail_null(plan ? "bytes" : "plan");
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
-    const size_t most = status == ROPE_OK ? most_of_a_table(*bytes) : 0;
+    const size_t most = status == ROPE_OK ? rope_plan_workspace_most(*bytes) : 0;
     for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
         const rope_bound_kernel *kernel = &plan->tuning->kernels[i];
         size_t one;
@@ -259,7 +258,7 @@ int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entr
     int32_t count = 0;
     for (int32_t i = 0; i < plan->shape->count; i++) {
         const rope_shape_field *field = &plan->shape->fields[i];
-        if (!field->like || values[i] != values[field->like - 1])
+        if (!field->like || values[i] != rope_shape_absent(field, values))
             entries[count++] = (rope_shape_entry){
                 field->name, field->texts ? field->texts[values[i] - 1] : NULL, values[i]};
     }

@@ -112,7 +112,7 @@ static rope_status read_value(const table *t, int32_t index, const char *found,
                               const rope_shape_field *field, const int64_t *values,
                               int64_t *value) {
     if (!found && field->like) {
-        *value = values[field->like - 1];
+        *value = rope_shape_absent(field, values);
         return ROPE_OK;
     }
     if (!field->texts) {
@@ -296,13 +296,29 @@ static rope_status load_known(const rope_device_info *device, table *found) {
     return ROPE_OK;
 }
 
+/* The points of a problem; where there are none, of one whose points leave out what they may. */
+static rope_status read_nearest(const table *t, const char *operation, const rope_shape *shape,
+                                const int64_t *values, rope_tuning *tuning) {
+    int64_t left_out[ROPE_SHAPE_MOST];
+    int differs = 0;
+    rope_status status = read_points(t, operation, shape, values, tuning);
+    for (int32_t f = 0; f < shape->count; f++) {
+        left_out[f] = shape->fields[f].like == ROPE_LIKE_ZERO ? 0 : values[f];
+        differs |= left_out[f] != values[f];
+    }
+    if (status != ROPE_OK || tuning->point_count || !differs)
+        return status;
+    free(tuning->places);
+    return read_points(t, operation, shape, left_out, tuning);
+}
+
 static rope_status take(const table *t, const char *operation, const rope_shape *shape,
                         const int64_t *values, rope_tuning *tuning) {
     char device[100];
     text_of(t->text, "device", device, sizeof device);
     snprintf(tuning->origin, sizeof tuning->origin, "%.200s%s%s", t->origin, *device ? " of " : "",
              device);
-    const rope_status status = read_points(t, operation, shape, values, tuning);
+    const rope_status status = read_nearest(t, operation, shape, values, tuning);
     if (status != ROPE_OK)
         rope_tuning_release(tuning);
     return status;

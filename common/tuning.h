@@ -5,15 +5,21 @@
 
 #include <ropekit/backend.h>
 
-enum { ROPE_TUNED_KERNELS = 8 };
+enum { ROPE_TUNED_KERNELS = 8, ROPE_LIKE_ZERO = -1 };
 
 /* A number by which calls of an operation differ, and its field in tables. */
 typedef struct rope_shape_field {
     const char *name;
     const char *const *texts; /* of the values 1.., up to a NULL; NULL: tables have numbers */
     int32_t exact;            /* 1: a measured call of another value says nothing of this one */
-    int32_t like; /* 1 + an earlier field, whose value points have that leave this one out */
+    int32_t like; /* of points that leave this one out: 1 + an earlier field, whose value they have,
+                     or ROPE_LIKE_ZERO; 0: none may */
 } rope_shape_field;
+
+/* values: of earlier fields. */
+static inline int64_t rope_shape_absent(const rope_shape_field *field, const int64_t *values) {
+    return field->like > 0 ? values[field->like - 1] : 0;
+}
 
 typedef struct rope_shape {
     const rope_shape_field *fields;
@@ -36,7 +42,8 @@ typedef struct rope_tuning {
 /*
  * Reads the table of `file`, else of ROPE_TUNING, else the one known of the device or, where it has
  * none, of the one most like it. An empty file name and a ROPE_TUNING of none ask for no table.
- * `values` are the problem's. Returns INVALID_VALUE where the table cannot be read or a point of
+ * `values` are the problem's; where it has no point, those count that have 0 in fields of
+ * ROPE_LIKE_ZERO. Returns INVALID_VALUE where the table cannot be read or a point of
  * the operation is malformed, whatever problem it is of, or OUT_OF_MEMORY.
  */
 rope_status rope_tuning_load(const char *file, const rope_device_info *device,

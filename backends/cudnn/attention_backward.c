@@ -1,5 +1,5 @@
-/* The operation "attention_backward": our rotation, cuDNN's deterministic backward, and the
- * rotation's transpose of its sums. */
+/* The operation "attention_backward": our rotation, cuDNN's backward, deterministic unless the
+ * problem allows otherwise, and the rotation's transpose of its sums. */
 #include "backends/cudnn/candidate_lists.h"
 #include "backends/cudnn/launch.h"
 #include "common/gpu/device.h"

@@ -111,7 +111,7 @@ void make_forward(fe::graph::Graph &graph, const dnn_shape &s) {
 
 void make_backward(fe::graph::Graph &graph, const dnn_shape &s) {
     fe::graph::SDPA_backward_attributes attributes;
-    attributes.set_name("attention_backward").set_deterministic_algorithm(true);
+    attributes.set_name("attention_backward").set_deterministic_algorithm(!s.nondeterministic);
     set_masks(graph, s, attributes);
     const tensor q = input(graph, s, DNN_Q), k = input(graph, s, DNN_K), v = input(graph, s, DNN_V),
                  out = input(graph, s, DNN_OUT), dout = input(graph, s, DNN_DOUT),

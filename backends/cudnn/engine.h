@@ -38,6 +38,7 @@ typedef struct dnn_shape {
     int32_t lengths; /* 1: sequences have the lengths of lists, else q_tokens and k_tokens */
     int32_t alike;   /* 1: each has as many queries as keys */
     int32_t has_lse, has_sinks, is_backward; /* 1 or 0 */
+    int32_t nondeterministic;                /* 1: the backward's sums need no fixed order */
 } dnn_shape;
 
 typedef struct dnn_engine dnn_engine;

@@ -306,6 +306,7 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
     l->hidden = l->known ? dnn_hidden(problem, call->rope.tokens, call->k_tokens) : 0;
     l->is_nothing = l->sequences == 0 || call->k_tokens == 0 || l->hidden == call->rope.tokens;
     l->shape.is_backward = gradients != NULL;
+    l->shape.nondeterministic = gradients && problem->nondeterministic;
     if (problem->rope.frequency_sets > 1 && !map->lengths &&
         (call->q_lengths || (call->k_lengths && problem->rotates[1])))
         return decline(reason, "two lists of frequencies by lengths on the device");

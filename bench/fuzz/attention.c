@@ -48,6 +48,7 @@ static void take_desc(fuzz_bytes *b, rope_attention_desc *d) {
                               .launch = d->rope.launch,
                               .backend = d->rope.backend};
     d->v_head_dim = fuzz_take_some(b, FUZZ_DIM_MOST);
+    d->nondeterministic = fuzz_take_some(b, 2);
     take_mask(b, d);
     d->cache = fuzz_take(b, 1) ? fuzz_take(b, 4) : 0;
     if (d->cache == 0)

@@ -89,6 +89,13 @@ static rope_status check_sinks(const rope_attention_desc *desc) {
                      dtype);
 }
 
+static rope_status check_order(int32_t nondeterministic) {
+    return nondeterministic == 0 || nondeterministic == 1
+               ? ROPE_OK
+               : rope_fail(ROPE_ERROR_INVALID_VALUE, "nondeterministic is %d; allowed is 0 or 1",
+                           nondeterministic);
+}
+
 static rope_status check_store(const char *part, rope_attention_store *store, int32_t dtype,
                                int32_t head_dim) {
     rope_status status = rope_store_check(part, "dtype", &store->dtype, &store->scale, dtype);
@@ -158,5 +165,7 @@ rope_status rope_attention_descriptor_read(const rope_attention_desc *given,
         status = check_mask(full);
     if (status == ROPE_OK)
         status = check_sinks(full);
+    if (status == ROPE_OK)
+        status = check_order(full->nondeterministic);
     return status == ROPE_OK ? check_cache(full) : status;
 }

@@ -48,6 +48,7 @@ rope_status rope_attention_problem_create(const rope_attention_desc *desc,
         .ring = desc->ring,
         .k = steps_of(&desc->k, dtype, head_dim),
         .v = steps_of(&desc->v, dtype, desc->v_head_dim),
+        .nondeterministic = desc->nondeterministic,
     };
     *made = problem;
     return ROPE_OK;

@@ -4,7 +4,21 @@
 
 #include <string.h>
 
-enum { BITS, HEAD_DIM, V_HEAD_DIM, MASK, CACHE, BATCH, TOKENS, K_TOKENS, Q_HEADS, K_HEADS, WINDOW };
+enum {
+    BITS,
+    HEAD_DIM,
+    V_HEAD_DIM,
+    MASK,
+    CACHE,
+    BATCH,
+    TOKENS,
+    K_TOKENS,
+    Q_HEADS,
+    K_HEADS,
+    WINDOW,
+    NONDETERMINISTIC, /* of the backward alone */
+    COUNT
+};
 
 static const char *const masks[] = {"causal", "full", "tree", NULL};
 static const char *const caches[] = {"none", "slots", "table", "sequence", NULL};
@@ -22,8 +36,8 @@ static const rope_shape_field fields[] = {
     [Q_HEADS] = {"q_heads", NULL, 0, 0},
     [K_HEADS] = {"k_heads", NULL, 0, 0},
     [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS},
+    [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO},
 };
-enum { COUNT = sizeof fields / sizeof fields[0] };
 
 _Static_assert((int)COUNT <= (int)ROPE_SHAPE_MOST, "room for each");
 
@@ -37,6 +51,7 @@ static void fill(const void *problem, const void *given, int64_t *values) {
     values[V_HEAD_DIM] = p->v_head_dim;
     values[MASK] = p->mask;
     values[CACHE] = 1 + p->cache;
+    values[NONDETERMINISTIC] = p->nondeterministic;
     if (!call)
         return;
     const rope_position_map *map = &call->rope.position;
@@ -56,5 +71,5 @@ static void fill_backward(const void *problem, const void *call, int64_t *values
     fill(problem, call ? &((const rope_attention_backward_call *)call)->forward : NULL, values);
 }
 
-const rope_shape rope_attention_shape = {fields, COUNT, fill};
+const rope_shape rope_attention_shape = {fields, NONDETERMINISTIC, fill};
 const rope_shape rope_attention_backward_shape = {fields, COUNT, fill_backward};

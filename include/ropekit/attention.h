@@ -87,6 +87,10 @@ typedef struct rope_attention_desc {
                              kernels where rope.kernel is NULL. NULL: that of ROPE_TUNING, else what
                              the library knows of the device. "", or a ROPE_TUNING of none: calls
                              take the first kernel that accepts. */
+
+    int32_t nondeterministic; /**< 1: the backward may take a provider's kernel that sums in no
+                                   fixed order, so that the same call may have other bits. 0:
+                                   none. */
 } rope_attention_desc;
 
 /** Initialiser of a rope_attention_desc: its sizes, and defaults for the rest. */
@@ -226,7 +230,8 @@ ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_
  * where i is a query of any head that reads the head of j. Sums are rounded to dtype ahead of the
  * transpose, so a call gives the bits of the same kernel without rotation on rotated tensors,
  * followed by rope_apply with ROPE_TRANSPOSE. Every sum has one order, which lengths and sizes
- * alone decide. A query that sees no key and a key that no query sees have gradients of 0.
+ * alone decide, unless nondeterministic is 1. A query that sees no key and a key that no query sees
+ * have gradients of 0.
  */
 typedef struct rope_attention_backward_args {
     size_t struct_size;                 /**< sizeof(rope_attention_backward_args). */

@@ -235,6 +235,8 @@ typedef struct rope_attention_problem {
     int64_t ring;         /**< 0: none. */
     rope_append_steps k;  /**< Of the cache: head_dim, store_dtype, scale, dim_block alone. */
     rope_append_steps v;  /**< The same. */
+
+    int32_t nondeterministic; /**< 1: sums of the backward need no fixed order. */
 } rope_attention_problem;
 
 /** A checked call: every default filled in, at least one element of out to write. */
@@ -477,13 +479,6 @@ ROPE_API rope_status rope_plan_make(const rope_operation *operation, void *probl
  * @param workspace  as many bytes as rope_plan_workspace says, or NULL where that is 0
  * @return what the operation's read and the kernel's run return */
 ROPE_API rope_status rope_plan_apply(const rope_plan *plan, const void *args, void *workspace);
-/** Name of the kernel that is chosen for a call. A plan may hold several, of which a call's sizes
- * choose: the same call takes the same one. Where that kernel does not take the call or its
- * workspace the plan's first kernel runs, as rope_plan_apply says; this function does not see it.
- * @param plan  of rope_plan_make or rope_plan_create
- * @param args  the operation's arguments
- * @return the name, which lives as long as the plan; NULL after an error */
-ROPE_API const char *rope_plan_kernel_of(const rope_plan *plan, const void *args);
 /** What a table of measured kernels says of a call: a field of its points. */
 typedef struct rope_shape_entry {
     const char *name; /**< As in "k_tokens". */
@@ -500,10 +495,13 @@ typedef struct rope_shape_entry {
 ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
                                  rope_shape_entry *entries);
 /** Bytes of workspace that calls within bounds need, by any of the plan's kernels; a table's that
- * has none for these bounds, or needs more than twice the first's and 64 MiB, leaves its calls to
- * the first.
+ * has none for these bounds, or needs more than rope_plan_workspace_most of the first's, leaves its
+ * calls to the first.
  * @return ROPE_OK, NULL_POINTER or what the first kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
+/** What a kernel of a table may need where the plan's first needs so many bytes: twice as much and
+ * 64 MiB. */
+ROPE_API size_t rope_plan_workspace_most(size_t first);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
 ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);
 /** @} */

@@ -376,6 +376,14 @@ ROPE_API void rope_plan_destroy(rope_plan *plan);
  * them; valid as long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
 
+/** Name of the kernel that is chosen for a call. A plan may hold several, of which a call's sizes
+ * choose: the same call takes the same one. Where that kernel does not take the call or its
+ * workspace the plan's first kernel runs; this function does not see it.
+ * @param plan  of any operation
+ * @param args  the operation's arguments, as rope_args
+ * @return the name, which lives as long as the plan; NULL after an error */
+ROPE_API const char *rope_plan_kernel_of(const rope_plan *plan, const void *args);
+
 /** One line for each candidate: its name and "accepted", why it declined, "not needed" where one
  * ahead of it accepted, or "on request" where rope_desc.kernel must name it. Behind "accepted"
  * stands what the kernel promises: "bitwise", the bits of every other such kernel, or "bounded", an

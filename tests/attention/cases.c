@@ -669,6 +669,7 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     choose_results(r, c, wish->gradients != NULL);
     choose_bits(r, c);
     choose_defaults(r, c);
+    c->desc.nondeterministic = random_chance(r, 25);
     if (wish->gradients)
         wish->gradients(c);
     case_make_arena(base);

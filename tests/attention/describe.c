@@ -19,6 +19,8 @@ static void add_mask(const rope_attention_desc *d, const rope_attention_args *a,
         test_append(text, room, " scale=%g cap=%g", d->scale, d->soft_cap);
     if (d->sink_dtype)
         test_append(text, room, " sinks=%d", d->sink_dtype);
+    if (d->nondeterministic)
+        test_append(text, room, " nondeterministic");
 }
 
 static void add_cache(const attention_case *c, char *text, size_t room) {

@@ -96,7 +96,8 @@ TEST(attention_errors, scores) {
                BAD(soft_cap, KIND_REAL, 1e39), BAD(window, KIND_I64, -1),
                BAD(window_right, KIND_I64, -1), BAD(window_right, KIND_I64, 4),
                BAD(chunk, KIND_I64, -1), BAD(sink_dtype, KIND_I32, ROPE_F16),
-               BAD(sink_dtype, KIND_I32, -1), BAD(sink_dtype, KIND_I32, ROPE_F64));
+               BAD(sink_dtype, KIND_I32, -1), BAD(sink_dtype, KIND_I32, ROPE_F64),
+               BAD(nondeterministic, KIND_I32, 2), BAD(nondeterministic, KIND_I32, -1));
     desc.mask = ROPE_MASK_FULL;
     CHECK_DESC(desc, BAD(window_right, KIND_I64, -3));
     desc.mask = ROPE_MASK_TREE;

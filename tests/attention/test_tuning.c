@@ -272,14 +272,14 @@ TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
     }
 }
 
-/* As cuDNN's, beside those of CUDA. */
-TEST(tuning, kernels_of_another_backend_that_has_the_device) {
-    static const char other[] = "cudnn", kernel[] = "sdpa";
+/* --- another backend that has the device, as cuDNN's beside CUDA's --- */
+
+static const char other[] = "cudnn", kernel[] = "sdpa";
+
+static void require_other(void) {
     rope_device_info has = {.struct_size = sizeof has}, own = {.struct_size = sizeof own};
-    rope_attention_desc desc = desc_of(ROPE_BF16);
+    const rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_device *device;
-    rope_plan *plan, *alone;
-    rope_attention_args args;
     if (device_is_provider() || rope_device_open(other, desc.rope.device, &device) != ROPE_OK)
         SKIP("no other backend has the device of %s", device_backend());
     CHECK_STATUS(ROPE_OK, rope_device_get(device, &has));
@@ -287,6 +287,46 @@ TEST(tuning, kernels_of_another_backend_that_has_the_device) {
     rope_device_close(device);
     if (strcmp(has.name, own.name) != 0)
         SKIP("no other backend has the device of %s", device_backend());
+}
+
+/* A plan's workspace for the backward of 2048 tokens by 32 heads. */
+static size_t large_workspace(const rope_attention_desc *desc) {
+    const rope_attention_bounds bounds = {sizeof bounds, 1, 2048, 2048, 0, 32, 8};
+    rope_plan *plan;
+    size_t bytes;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &bytes));
+    rope_plan_destroy(plan);
+    return bytes;
+}
+
+/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head; a plan
+ * has no room for it, but for one in any order. */
+TEST(tuning, kernels_that_need_much_more_memory_get_no_calls) {
+    require_other();
+    begin_table();
+    add_point(backward, DIM, 1, 64, "", other, kernel);
+    file_of(end_table());
+    for (int allowed = 0; allowed < 2; allowed++) {
+        rope_attention_desc desc = desc_of(ROPE_BF16);
+        desc.nondeterministic = allowed;
+        desc.tuning = "";
+        const size_t first = large_workspace(&desc), most = rope_plan_workspace_most(first);
+        desc.tuning = path;
+        const size_t tuned = large_workspace(&desc);
+        desc.rope.backend = other;
+        const size_t alone = large_workspace(&desc);
+        CHECK((alone <= most) == allowed, "%zu bytes of %zu", alone, most);
+        CHECK(tuned == (alone <= most && alone > first ? alone : first),
+              "%zu bytes, not %zu or %zu", tuned, first, alone);
+    }
+}
+
+TEST(tuning, kernels_of_another_backend_that_has_the_device) {
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *plan, *alone;
+    rope_attention_args args;
+    require_other();
     unsigned char *memory = calloc(1, BYTES);
     test_random random = random_stream(test_seed(), 7);
     for (int i = 0; i < ELEMENTS; i++)
@@ -405,6 +445,54 @@ TEST(tuning, calls_of_the_backward_take_the_kernel_of_the_nearest_point) {
         rope_plan_destroy(plan);
     }
     free(memory);
+}
+
+static void check_order(int32_t allowed, const char *kernel) {
+    static unsigned char memory[GRADIENT_BYTES];
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_attention_args of;
+    rope_attention_backward_args args;
+    rope_shape_entry entries[ROPE_SHAPE_MOST];
+    rope_plan *plan;
+    int found = 0;
+    desc.nondeterministic = allowed;
+    desc.tuning = path;
+    CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(&desc, &plan));
+    gradient_arguments(&args, &of, memory, 64);
+    check_name(rope_plan_kernel_of(plan, &args), 64, kernel);
+    for (int32_t i = rope_plan_shape(plan, &args, entries); i-- > 0;)
+        found |= strcmp(entries[i].name, "nondeterministic") == 0 && entries[i].value == 1;
+    CHECK(found == allowed, "a point of nondeterministic %d %s it", allowed,
+          found ? "has" : "lacks");
+    rope_plan_destroy(plan);
+}
+
+/* A problem that allows kernels that sum in any order takes what was measured among them, or where
+ * nothing was, what is known of the others; the forward has no such field. */
+TEST(tuning, points_of_kernels_in_any_order_are_apart) {
+    static const char allowed[] = "\"nondeterministic\": 1, ";
+    const char *name[2];
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *plan = NULL;
+    if (!two_kernels(backward, ROPE_BF16, name))
+        SKIP("%s has one kernel", device_backend());
+    for (int measured = 0; measured < 2; measured++) {
+        begin_table();
+        add_point(backward, DIM, 1, 64, "", device_backend(), name[1]);
+        add_point(backward, measured ? DIM : 2 * DIM, 1, 64, allowed, device_backend(), name[0]);
+        file_of(end_table());
+        check_order(0, name[1]);
+        check_order(1, name[!measured]);
+    }
+    begin_table();
+    add_point(forward, DIM, 1, 64, allowed, device_backend(), device_kernel_of(forward, 0));
+    add_point(backward, DIM, 1, 64, "\"nondeterministic\": -1, ", device_backend(), name[0]);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    rope_plan_destroy(plan);
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_backward_plan_create(&desc, &plan));
+    CHECK(strstr(rope_last_error(), "nondeterministic of point 1"), "the text is %s",
+          rope_last_error());
 }
 
 /* --- many points, and bad ones --- */

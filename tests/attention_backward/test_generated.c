@@ -360,6 +360,28 @@ TEST(attention_backward, provided) {
           (long long)calls_declined, (long long)calls, reason);
 }
 
+/* The allowance reaches cuDNN: its deterministic backward has 2 bytes for each pair of a query and
+ * a key, and head, another one has sums of dq alone. */
+TEST(attention_backward, provided_in_any_order) {
+    const rope_attention_bounds bounds = {sizeof bounds, 1, 2048, 2048, 0, 8, 2};
+    size_t bytes[2];
+    if (!device_is_provider())
+        SKIP("%s has no kernel that sums in any order", device_backend());
+    for (int allowed = 0; allowed < 2; allowed++) {
+        rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+        rope_plan *plan;
+        desc.rope.dtype = ROPE_BF16;
+        desc.rope.head_dim = 128;
+        desc.nondeterministic = allowed;
+        device_choose(&desc.rope);
+        CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(&desc, &plan));
+        CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &bytes[allowed]));
+        rope_plan_destroy(plan);
+    }
+    CHECK(bytes[1] < bytes[0], "%zu bytes of workspace in any order, %zu in one", bytes[1],
+          bytes[0]);
+}
+
 /* The reference rotates in double, as rope_apply's does. */
 TEST(attention_backward, reference) {
     if (!device_is_host())

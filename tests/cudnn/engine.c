@@ -62,9 +62,11 @@ void dnn_engine_destroy(dnn_engine *engine) {
     free(engine);
 }
 
+/* The deterministic backward has 2 bytes for each pair of a query and a key, and head. */
 size_t dnn_engine_workspace(const dnn_engine *engine) {
-    (void)engine;
-    return WORKSPACE;
+    const dnn_shape *s = &engine->shape;
+    const int64_t pairs = s->sequences * s->q_heads * s->q_tokens * s->k_tokens;
+    return WORKSPACE + (s->is_backward && !s->nondeterministic ? 2 * (size_t)pairs : 0);
 }
 
 /* --- attention --- */
