@@ -5,6 +5,8 @@
 #include "bench/workload/placement.h"
 #include "bench/workload/target.h"
 
+#include <ropekit/backend.h>
+
 /* Alignment of a workspace. */
 #define ALIGNMENT ((size_t)256)
 
@@ -72,13 +74,10 @@ rope_attention_backward_args attention_backward_args_on(const attention_state *s
 typedef rope_status workspace_of(const rope_plan *plan, const rope_attention_bounds *bounds,
                                  size_t *bytes);
 
-/* Device memory for calls of a plan, one at a time. */
-static bool place_workspace(workload *w, workspace_of *bytes_of, workload_call *c,
-                            rope_attention_args *fixed) {
-    const attention_state *s = w->attention;
+static rope_attention_bounds bounds_of(const attention_state *s) {
     const options *o = s->o;
-    const rope_attention_bounds bounds = {
-        .struct_size = sizeof bounds,
+    return (rope_attention_bounds){
+        .struct_size = sizeof(rope_attention_bounds),
         .batch = o->batch,
         .tokens = o->tokens,
         .k_tokens = s->desc.cache ? attention_keys(o) : o->tokens,
@@ -86,8 +85,16 @@ static bool place_workspace(workload *w, workspace_of *bytes_of, workload_call *
         .q_heads = o->q_heads,
         .k_heads = o->k_heads,
     };
+}
+
+/* Device memory for calls of a plan, one at a time; none beyond workspace_most. */
+static bool place_workspace(workload *w, workspace_of *bytes_of, workload_call *c,
+                            rope_attention_args *fixed) {
+    const attention_state *s = w->attention;
+    const rope_attention_bounds bounds = bounds_of(s);
     void *memory;
-    if (!succeeded(bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace"))
+    if (!succeeded(bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace") ||
+        fixed->workspace_bytes > s->workspace_most)
         return false;
     if (fixed->workspace_bytes == 0)
         return true;
@@ -222,6 +229,25 @@ static bool fill_results(const workload *w) {
 
 bool attention_add_forward(workload *w) {
     return add_forward(w, NULL) && fill_results(w);
+}
+
+void attention_limit_workspace(workload *w, const char *backend) {
+    attention_state *s = w->attention;
+    const bool backward = s->o->backward;
+    plan_create *create =
+        backward ? rope_attention_backward_plan_create : rope_attention_plan_create;
+    workspace_of *bytes_of =
+        backward ? rope_attention_backward_workspace : rope_attention_workspace;
+    const rope_attention_bounds bounds = bounds_of(s);
+    rope_plan *first;
+    size_t bytes;
+    s->desc.rope.backend = backend;
+    s->desc.rope.kernel = NULL;
+    if (create(&s->desc, &first) != ROPE_OK)
+        return;
+    if (bytes_of(first, &bounds, &bytes) == ROPE_OK)
+        s->workspace_most = rope_plan_workspace_most(bytes);
+    rope_plan_destroy(first);
 }
 
 bool attention_add_kernel(workload *w, const char *backend, const char *kernel) {

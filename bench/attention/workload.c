@@ -93,6 +93,7 @@ static bool describe(attention_state *s) {
     s->desc.struct_size = sizeof s->desc;
     s->desc.rotation = attention_rotation(o);
     s->desc.v_head_dim = o->appends.v_head_dim;
+    s->desc.nondeterministic = o->nondeterministic;
     s->desc.cache = o->appends.cache;
     s->desc.page_size = o->appends.cache ? attention_page_size(o) : o->appends.page_size;
     if (!target_desc(o, &s->desc.rope))
@@ -165,6 +166,7 @@ static bool create_set(workload *w, const options *o, bool by_kernel) {
     rope_attention_args fixed = ROPE_ATTENTION_ARGS_INIT;
     s->o = o;
     s->by_kernel = by_kernel;
+    s->workspace_most = SIZE_MAX;
     if (!describe(s))
         return false;
     fixed.rope.batch = o->batch;

@@ -225,14 +225,17 @@ static bool add_rivals(tune_run *run, const options *o, race *c) {
     for (int32_t i = 0; i < count; i++) {
         if (expected(&kernels[i], o) > least)
             continue;
-        if (!c->w.device && !attention_create_tensors(&c->w, o, run->t.device, sets))
-            return false;
+        if (!c->w.device) {
+            if (!attention_create_tensors(&c->w, o, run->t.device, sets))
+                return false;
+            attention_limit_workspace(&c->w, run->t.info.backend);
+        }
         const int32_t call = c->w.call_count;
         if (attention_add_kernel(&c->w, kernels[i].backend, kernels[i].kernel))
             c->rivals[c->count++] =
                 (rival){.of = &kernels[i], .call = &c->w.calls[call], .iterations = 1};
         else
-            c->declined++;
+            c->declined += c->w.declined; /* one without room leaves its calls to the others */
     }
     return true;
 }
@@ -298,9 +301,17 @@ static bool tune_case(tune_run *run, const bench_case *c) {
     return done;
 }
 
+/* A kernel of another backend, which may sum in any order: the opened one's have one. */
+static bool has_provider(const tune_run *run) {
+    for (int32_t i = 0; i < run->kernel_count[BACKWARD]; i++)
+        if (strcmp(run->kernels[BACKWARD][i].backend, run->t.info.backend) != 0)
+            return true;
+    return false;
+}
+
 /* The cases that fit the device. */
 static bool list_cases(tune_run *run, options *o) {
-    const bool gpu = strcmp(run->t.info.backend, "cpu") != 0;
+    const bool gpu = strcmp(run->t.info.backend, "cpu") != 0, provided = has_provider(run);
     const size_t most =
         run->t.info.memory_bytes > 0 ? (size_t)run->t.info.memory_bytes / 8 : SIZE_MAX;
     int32_t kept = 0;
@@ -311,7 +322,7 @@ static bool list_cases(tune_run *run, options *o) {
     run->count = run->cases ? suite_expand_tuning(o, gpu, run->cases) : -1;
     for (int32_t i = 0; i < run->count; i++) {
         const bench_case *c = &run->cases[i];
-        if (workload_tensor_bytes(&c->o) <= most &&
+        if (workload_tensor_bytes(&c->o) <= most && (!c->o.nondeterministic || provided) &&
             !(o->quick && workload_flops(&c->o) > QUICK_FLOPS))
             run->cases[kept++] = *c;
     }
@@ -355,7 +366,6 @@ static bool write_table(const tune_run *run, const options *o) {
 
 static bool tune_cases(tune_run *run, const options *o) {
     bool done = true;
-    list_kernels(run, o);
     run->points = cJSON_CreateArray();
     for (int32_t i = 0; i < run->count && done && !interrupted(); i++)
         done = tune_case(run, &run->cases[i]);
@@ -363,9 +373,17 @@ static bool tune_cases(tune_run *run, const options *o) {
         message("interrupted; --output has what was measured");
     const bool written = (!done && !run->points->child) || write_table(run, o);
     cJSON_Delete(run->points);
+    return done && written && !interrupted();
+}
+
+static bool tune_device(tune_run *run, options *o) {
+    if (!target_open(&run->t, o))
+        return false;
+    list_kernels(run, o);
+    const bool done = list_cases(run, o) && tune_cases(run, o);
     for (int32_t i = 0; i < run->device_count; i++)
         rope_device_close(run->devices[i]);
-    return done && written && !interrupted();
+    return done;
 }
 
 int command_tune(options *o) {
@@ -375,7 +393,7 @@ int command_tune(options *o) {
         message("--output is not given; allowed is a file, which ROPE_TUNING may then name");
         return EXIT_ENVIRONMENT;
     }
-    const bool done = run && target_open(&run->t, o) && list_cases(run, o) && tune_cases(run, o);
+    const bool done = run && tune_device(run, o);
     if (run)
         target_close(&run->t);
     return done ? EXIT_OK : interrupted() ? EXIT_CHECK_FAILED : EXIT_ENVIRONMENT;

@@ -133,12 +133,14 @@ typedef struct suite_row {
                  "32x512 16x1024 8x2048 4x4096 2x8192 1x4096 1x8192 1x16384 1x32768 1x65536 "      \
                  "1x131072",                                                                       \
                  "bf16", true)
-/* Cases of a table of kernels, forward alone or with the backward. */
+/* Cases of a table of kernels, forward alone or with the backward, also by kernels that sum in no
+ * fixed order, of which GPUs alone may have some. */
 #define TUNED(name, settings, tokens, dtypes, gpu_only)                                            \
     { "tuning", name, "--attention " settings " --cache=cold", tokens, dtypes, gpu_only }
 #define TUNED_BOTH(name, settings, tokens, dtypes, gpu_only)                                       \
     TUNED(name, settings, tokens, dtypes, gpu_only),                                               \
-        TUNED(name, "--backward " settings, tokens, dtypes, gpu_only)
+        TUNED(name, "--backward " settings, tokens, dtypes, gpu_only),                             \
+        TUNED(name, "--backward --nondeterministic " settings, tokens, "bf16", true)
 #define TUNED_PREFILL(name, settings)                                                              \
     TUNED_BOTH(name, settings, "1x128 1x512 1x1024", "bf16 f32", false),                           \
         TUNED_BOTH(name, settings,                                                                 \
@@ -243,6 +245,8 @@ static const suite_row rows[] = {
     GRADIENT_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128", "1x128 1x512 1x1024 1x2048"),
     GRADIENT_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128", "1x128 1x512"),
     GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64", "1x128 1x512 1x1024"),
+    GRADIENT("32/8 heads, any order", HEADS32_8 " --head-dim=128 --nondeterministic",
+             "1x512 8x2048 2x8192 1x32768", "bf16", true),
     GRADIENT("4/1 heads", "--q-heads=4 --k-heads=1", "1x4096", "bf16 f32", false),
     GRADIENT("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
     GRADIENT("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768", "bf16", true),

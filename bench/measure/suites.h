@@ -16,7 +16,7 @@ typedef struct bench_case {
 
 /* Appends the cases of a suite, or of all, over the base options; their number, or -1 after a
  * message. cases has room for SUITE_CASES_MOST. */
-#define SUITE_CASES_MOST 512
+#define SUITE_CASES_MOST 1024
 int32_t suite_expand(const char *name, const options *base, bool gpu, bench_case *cases);
 /* As suite_expand: calls of attention and of its backward that `ropekit tune` times, from small to
  * large where they differ in tokens alone. */

@@ -183,6 +183,8 @@ const option_field option_fields[] = {
 #undef GROUP
 #define GROUP OPTION_ATTENTION
     FLAG("backward", CALLED, backward, "and its backward, of the gradient of what it gives"),
+    FLAG("nondeterministic", CALLED, nondeterministic,
+         "also by kernels that sum in no fixed order"),
     CHOICE("rotate", ATTENDED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),
     FIELD("keys", INT64, CALLED, keys, "N", COUNT64, "cached keys of a sequence [tokens]"),
     CHOICE("mask", ATTENDED, attends.mask, "causal|full", "keys that a query sees"),

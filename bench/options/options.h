@@ -42,6 +42,7 @@ typedef struct options {
     rope_desc desc;
     bool append, attention;      /* the operation of that name, else "rope" */
     bool backward;               /* attention: and its gradients */
+    bool nondeterministic;       /* of kernels that may sum in any order too */
     rope_append_desc appends;    /* descriptor of append, but for rope, which is desc */
     rope_attention_desc attends; /* of attention, but for that and what appends has too */
     int64_t keys;                /* of a sequence in a cache, with its queries'; 0: tokens */

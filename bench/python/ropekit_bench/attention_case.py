@@ -8,7 +8,7 @@ import torch
 from ropekit_bench.case import PAGE, SETS_MOST, TORCH_DTYPES, Declined, refusal, rotate, round_up
 from ropekit_bench.slab_case import SlabCase
 
-KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward"}
+KNOWN = {"rotate", "keys", "mask", "window", "kv_cache", "page_size", "backward", "nondeterministic"}
 # Relative error of a right row, in bounds of its rotation; a wrong row is off by its own size.
 ALLOWED, ALLOWED_MOST = 2, 0.25
 TOKENS_MOST = 4096  # that are rotated in fp64 at once

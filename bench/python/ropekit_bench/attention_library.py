@@ -26,6 +26,7 @@ class AttentionDesc(Structure):
         *several(c_int64, "page_size", "ring"),
         *several(Store, "k", "v"),
         ("tuning", c_char_p),
+        ("nondeterministic", c_int32),
     )
 
 
@@ -102,6 +103,7 @@ class AttentionPlan(Plan):
         desc = AttentionDesc(struct_size=ctypes.sizeof(AttentionDesc), rope=rope)
         desc.rotation = {"qk": QK, "q": Q}[a["rotate"]] if self.rotates else NONE
         desc.window = a.get("window", 0)
+        desc.nondeterministic = a.get("nondeterministic", 0)
         if self.backend:
             desc.rope.backend, desc.tuning = self.backend.encode(), b""
         if "kv_cache" in a:

@@ -55,6 +55,17 @@ def test_peer_is_right(name, label, dtype, shapes, tool):
     assert 0 < checked["worst"] < 0.5 and checked["elements"] >= sequences * 2 * 3 * 64 * 6
 
 
+def test_the_order_of_sums_reaches_the_library(shapes, tool):
+    shape = shapes["32/8 heads"]
+    any_order, bad = (
+        case_of({**shape, "attention": {**shape["attention"], "nondeterministic": n}}) for n in (1, 2)
+    )
+    peer = peer_of("ropekit", tool)
+    assert any_order.check(peer.prepare(any_order))["worst"] < 0.5
+    with pytest.raises(Declined, match="nondeterministic is 2; allowed is 0 or 1"):
+        peer.prepare(bad)
+
+
 @pytest.mark.parametrize(("name", "label"), [*itertools.product(PARTS, KINDS)])
 def test_gradients_of_rotated_inputs_are_right(name, label, shapes, tool):
     case = case_of(shapes[label])
