@@ -105,6 +105,7 @@ static const field fields[] = {
     NAMED("chunk", attention.chunk, KIND_INT64, NULL, 0),
     NAMED("scale", attention.scale, KIND_REAL, NULL, 0),
     NAMED("softcap", attention.soft_cap, KIND_REAL, NULL, 0),
+    NAMED("nondeterministic", attention.nondeterministic, KIND_INT32, NULL, 0),
     NAMED("dtype", append.rope.dtype, KIND_INT32, "float32 float16 bfloat16", 0),
 };
 

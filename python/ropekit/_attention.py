@@ -29,6 +29,7 @@ from ropekit._operators import (
     implement,
     increment_version,
     is_derived,
+    of_backward,
 )
 
 _NO_OFFSET = 0  # by identity, as of `apply`
@@ -249,7 +250,8 @@ class _Attention(torch.autograd.Function):
             return (None,) * _COUNT
         out, lse, q, k, v, *rest = ctx.saved_tensors
         dout = grads[0] if all(grads[0].stride()) else grads[0].contiguous()
-        *found, dsinks = _gradient(dout, out, lse, q, k, v, ctx.config, *rest, *ctx.numbers)
+        config = of_backward(ctx.config)
+        *found, dsinks = _gradient(dout, out, lse, q, k, v, config, *rest, *ctx.numbers)
         all_of = [*found, *(None,) * (_COUNT - 3)]
         sinks = rest[_SINKS - _CONFIG - 1]
         if sinks is not None:
@@ -455,9 +457,9 @@ def attention(
     each sequence alone, and of any paging: who compares lengths, batches or packing names a kernel.
 
     Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
-    through lse. The library's have the same bits call after call; PyTorch's follow
-    torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There is no
-    second derivative and no tangent.
+    through lse. They have the same bits call after call, those of PyTorch's kernel and of cuDNN's
+    with torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There
+    is no second derivative and no tangent.
 
     Returns:
         out, in the order of q with v's head_dim ("bhsd" lies by token, so that transpose(1, 2) is

@@ -74,6 +74,14 @@ def empty_like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
+def of_backward(config: str) -> str:
+    """A configuration as a backward takes it: PyTorch's switch says whether it may choose a kernel
+    that sums in no fixed order."""
+    if torch.are_deterministic_algorithms_enabled():
+        return config
+    return f"{config} nondeterministic=1".lstrip()
+
+
 def fields_of(config: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in config.split())
 

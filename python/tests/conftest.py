@@ -55,6 +55,14 @@ def _seeded() -> None:
     torch.manual_seed(14)
 
 
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    """PyTorch's switch is on, for tests of a gradient's bits; it is off again after the test."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread_of_models(request: pytest.FixtureRequest) -> Iterator[None]:
     """A team for each small call of a model would wait for itself most of the time."""

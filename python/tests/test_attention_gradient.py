@@ -10,9 +10,12 @@ import pytest
 import ropekit
 import torch
 from attention_truth import attend, visible
+from functorch.compile import make_boxed_func
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ops = torch.ops.ropekit
 TOKENS, HEADS, KV, DIM = 37, 4, 2, 64
@@ -120,6 +123,7 @@ def test_no_token_of_no_sequence_has_a_gradient(device: str) -> None:
         assert x[0, :20].any() and not x[0, 20:].any() and not x[1].any()
 
 
+@pytest.mark.usefixtures("deterministic")
 def test_the_same_call_has_the_same_bits(device: str) -> None:
     q, k, v = leaves(device, batch=3)
     found = gradients(ropekit.attention(q, k, v), [q, k, v])
@@ -223,6 +227,59 @@ def test_compiles_without_a_break(backend: str, device: str) -> None:
     assert counter.frame_count == 1
 
 
+# ---- the order of sums ----
+
+
+class Configs(TorchDispatchMode):
+    """Of the backwards that run below it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is ops.attention_backward.default:
+            self.found.append(args[6])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_the_backward_follows_pytorchs_switch() -> None:
+    q, k, v = leaves("cpu")  # where a backward runs in the caller's thread
+    for config, text in (({}, ""), ({"window": 9}, "window=9 ")):
+        out = ropekit.attention(q, k, v, **config)
+        for in_order in (False, True, False):
+            torch.use_deterministic_algorithms(in_order)
+            with Configs() as configs:
+                torch.autograd.grad(out.sum(), [q, k, v], retain_graph=True)
+            more = "" if in_order else "nondeterministic=1"
+            assert configs.found == [(text + more).rstrip()]
+    with pytest.raises(TypeError, match="there is no field 'nondeterministic'"):
+        ropekit.attention(q, k, v, nondeterministic=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.compiles
+@pytest.mark.usefixtures("deterministic")
+def test_a_compiled_backward_follows_it_too() -> None:
+    torch._dynamo.reset()
+    found: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        nodes = graph.graph.find_nodes(op="call_function", target=ops.attention_backward.default)
+        found.extend(node.args[6] for node in nodes)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    compiled = torch.compile(ropekit.attention, fullgraph=True, backend=backend)
+    q, k, v = leaves("cpu")
+    wanted = gradients(ropekit.attention(q, k, v), [q, k, v])
+    for in_order in (False, True, False):
+        torch.use_deterministic_algorithms(in_order)
+        for a, b in zip(gradients(compiled(q, k, v), [q, k, v]), wanted, strict=True):
+            assert torch.equal(a, b)
+    assert found == ["nondeterministic=1", ""]
+
+
 def test_torch_func(device: str) -> None:
     q, k, v = (x.detach() for x in leaves(device))
 
@@ -240,6 +297,7 @@ def test_torch_func(device: str) -> None:
         torch.func.grad(lambda x: torch.func.grad(squared)(x, k, v).sum())(q)
 
 
+@pytest.mark.usefixtures("deterministic")
 def test_checkpoint_and_autocast(device: str) -> None:
     q, k, v = leaves(device, torch.bfloat16)
     wanted = gradients(ropekit.attention(q, k, v), [q, k, v])
