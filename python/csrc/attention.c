@@ -211,7 +211,7 @@ static const char *run(attention_call *c) {
     if (!error && c->wants_rotated)
         error = make_rotated(c, layout, &entry->config.attention, &args.rope);
     if (!error && c->explains)
-        attention_explain(c, entry, position_dtype);
+        attention_explain(c, entry, &args, layout, position_dtype);
     if (error || c->explains || !args.out.data) /* no queries */
         return error;
     tensor memory = {0};

@@ -6,6 +6,7 @@
 #include "python/csrc/plans.h"
 
 /* Keeps the text for the thread's next ropekit_explanation(). */
-void attention_explain(const attention_call *c, const plan_entry *forward, int32_t position_dtype);
+void attention_explain(const attention_call *c, const plan_entry *forward,
+                       const rope_attention_args *args, int32_t layout, int32_t position_dtype);
 
 #endif

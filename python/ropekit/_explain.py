@@ -16,6 +16,7 @@ from ropekit._errors import whole
 from ropekit._fields import APPEND_ONLY, refuse_fields
 from ropekit._functions import text_for
 from ropekit._library import library
+from ropekit._operators import of_backward
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def explain(
         if settings:
             return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text)
     arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]
-    arguments.insert(3, text)
+    arguments.insert(3, of_backward(text))
     numbers = whole(position_offset), keys, number("max_seqlen_k", max_seqlen_k)
     try:
         with torch.no_grad():

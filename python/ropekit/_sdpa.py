@@ -12,11 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
+from ropekit._attention_errors import ARGUMENTS
 from ropekit._functions import rotate
-from ropekit._operators import fields_of
+from ropekit._library import library
+from ropekit._operators import fields_of, is_derived, of_backward
 
 KERNEL = "sdpa"  # as `kernel` names it
 LIBRARY = "library"  # likewise: one of the library's, whichever
@@ -25,12 +28,17 @@ _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right"
 # 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2 (docs/attention.md).
 CPU_TOKENS = 1536
 HALF = (torch.bfloat16, torch.float16)
+# Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
+# takes as long on the device and longer on the host.
+TUNED = "cudnn:"
+_tuned: dict[Any, bool] = {}  # what `_is_tuned` found
 
 
 @dataclass(frozen=True)
 class Settings:
     """What a configuration says of attention."""
 
+    text: str
     layout: str | None
     rotation: str  # the configuration for the rotation
     turns_q: bool
@@ -51,6 +59,7 @@ def _settings(text: str) -> Settings:
     numbers = {name: int(fields[name]) if name in fields else None for name in _OWN[5:8]}
     kept = (part for part in text.split() if part.partition("=")[0] not in _OWN)
     return Settings(
+        text=text,
         layout=fields.get("layout"),
         rotation=" ".join(kept),
         turns_q=given in ("q", "qk"),
@@ -87,20 +96,46 @@ def is_slow(q: Tensor) -> bool:
 def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     """Why a call of tensors alone takes PyTorch's kernel; "" where it takes the library's.
 
-    On CUDA the library's own kernels are slower at every length that was measured; a CPU's are
-    faster but for long prompts in 16 bits, and there too with a backward.
+    On CUDA the library's own kernels are slower at every length that was measured, and those of its
+    tables are not; a CPU's are faster but for long prompts in 16 bits, and there too with a
+    backward.
     """
     if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
         return ""
     if is_slow(q) and q.dim() == 4:
         return "on CUDA PyTorch's kernel was measured faster in float32"
     tokens, keys = _lengths(q, k, settings)
-    if q.is_cuda and tokens:
-        return "on CUDA PyTorch's kernel was measured faster at every length"
     derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if q.is_cuda and tokens:
+        is_plain = type(q) in (Tensor, Parameter) and not (is_compiling() or is_derived())
+        if is_plain and _is_tuned(q, k, v, settings.text, derives):
+            return ""
+        return "on CUDA PyTorch's kernel was measured faster at every length"
     if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
         return f"on a CPU PyTorch's kernel was measured faster in 16 bits from {CPU_TOKENS} tokens"
     return ""
+
+
+def _is_tuned(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> bool:
+    """Whether the library takes a kernel of TUNED for a call of such tensors, and where it derives
+    for its gradient."""
+    in_order = derives and torch.are_deterministic_algorithms_enabled()
+    key = q.device, q.dtype, q.shape, k.shape, v.shape, text, derives, in_order
+    known = _tuned.get(key)
+    if known is None:
+        rest = (None,) * (len(ARGUMENTS) - 4)
+        text = of_backward(text)
+        try:
+            with torch.no_grad():
+                torch.ops.ropekit.attention_explained.default(q, k, v, text, *rest, 0, 0, 0)
+            told = library.ropekit_explanation().decode(errors="replace").split("\1")
+            known = told[0].startswith(TUNED) and (not derives or told[2].startswith(TUNED))
+        except RuntimeError:  # which the call itself tells
+            return False
+        if len(_tuned) >= 4096:  # as of keys that grow by a token
+            _tuned.clear()
+        _tuned[key] = known
+    return known
 
 
 def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,9 +106,65 @@ def test_the_choice_follows_from_the_shape() -> None:
     assert kernel(torch.float64, 5, 5) == "sdpa"
 
 
+def test_a_kernel_of_a_table_is_seen(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors_of(device, torch.bfloat16)
+    kernel = ropekit.explain(q, k, v, kernel="library").kernel
+    for prefix, expected in ((kernel, True), ("none:", False)):
+        monkeypatch.setattr(_sdpa, "TUNED", prefix)
+        _sdpa._tuned.clear()
+        for _ in range(2):  # found, then kept
+            assert _sdpa._is_tuned(q, k, v, "", False) is expected
+        assert _sdpa._is_tuned(q, k[..., :8], v, "", False) is False  # which is refused
+    _sdpa._tuned.clear()
+
+
+def point(operation: str, tokens: int, kernel: str, **more: int) -> dict[str, Any]:
+    heads = {"q_heads": HEADS, "k_heads": KV, "head_dim": 64, "bits": 16, "batch": 2}
+    named = {"operation": operation, "kernel": kernel, "mask": "causal", "cache": "none"}
+    return named | heads | {"tokens": tokens} | more
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
+    device: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    few, many = (
+        [torch.randn(2, n, heads, 64, device=device).bfloat16() for heads in (HEADS, KV, KV)]
+        for n in (3, 40)
+    )
+    first = ropekit.explain(*few, kernel="library")
+    kernel, other = first.kernel, f"{device}:{'scalar' if device == 'cpu' else 'generic'}"
+    gradient = first.backward
+    assert other not in (kernel, gradient)
+    points = [
+        point("attention", 2, kernel),
+        point("attention", 64, other),
+        point("attention_backward", 64, gradient),
+        point("attention_backward", 64, other, nondeterministic=1),
+    ]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"points": points}))
+    monkeypatch.setenv("ROPE_TUNING", str(table))
+    monkeypatch.setattr(_sdpa, "TUNED", other)
+    _sdpa._tuned.clear()
+    theta = 4321.0  # of no other test: plans are kept
+    assert ropekit.explain(*few, kernel="library", rope_theta=theta).kernel == kernel
+    for in_order in (False, True):
+        torch.use_deterministic_algorithms(in_order)
+        found = ropekit.explain(*many, kernel="library", rope_theta=theta)
+        assert (found.kernel, found.backward) == (other, gradient if in_order else other)
+        for derives in (False, True):
+            tuned = _sdpa._is_tuned(*many, f"rope_theta={theta}", derives)
+            assert tuned is not (derives and in_order)
+    _sdpa._tuned.clear()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_takes_pytorchs_kernel() -> None:
+def test_cuda_takes_pytorchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors_of("cuda", torch.bfloat16)
+    own = ropekit.explain(q, k, v, kernel="library").kernel
+    assert (ropekit.explain(q, k, v).kernel == "sdpa") != own.startswith("cudnn:")
+    monkeypatch.setattr(_sdpa, "_is_tuned", lambda *_: False)
     assert ropekit.explain(q, k, v).kernel == "sdpa"
     assert ropekit.explain(q, k, v, window=4).kernel.startswith("cuda:")
 
