@@ -29,11 +29,16 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
     const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim;
+    gpuError_t error = gpuSuccess;
+    for (int splits = 0; bound->tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
+        error = gpu_allow_shared(bound->kernels->generic[splits][bound->generic],
+                                 gpu_generic_shared(gpu_generic_rows_of(bound->problem.rope.dtype,
+                                                                        bound->generic, splits),
+                                                    gpu_generic_dim(bound->generic)));
     if (bound->tiles == GPU_GENERIC)
-        return gpu_allow_shared(bound->kernels->generic[bound->generic],
-                                gpu_generic_shared(gpu_generic_dim(bound->generic)));
-    gpuError_t error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
-                                        gpu_tiles_shared(head_dim, v_head_dim));
+        return error;
+    error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
+                             gpu_tiles_shared(head_dim, v_head_dim));
     if (error == gpuSuccess && bound->kernels->prompts[bound->tiles])
         error =
             gpu_allow_shared(bound->kernels->prompts[bound->tiles], gpu_prompts_shared(head_dim));

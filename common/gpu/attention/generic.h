@@ -9,29 +9,31 @@
 
 #include "common/gpu/attention/parts.h"
 
-/* Of a block that has room for heads of DIM elements. A row's keys, or columns, are those of
- * GPU_COLUMN_LANES threads side by side. */
-template <int DIM> struct gpu_generic_shape {
+/* Of a block of ROWS_ rows that has room for heads of DIM_ elements. A row's keys, or columns, are
+ * those of GPU_COLUMN_LANES threads side by side. */
+template <int DTYPE_, int DIM_, int ROWS_> struct gpu_generic_shape {
     enum {
-        ROWS = GPU_GENERIC_ROWS(DIM),
+        DTYPE = DTYPE_,
+        DIM = DIM_,
+        ROWS = ROWS_,
         OWN = ROWS * GPU_COLUMN_LANES / GPU_ATTENTION_THREADS, /* rows of a thread */
+        WIDTH = OWN < 4 ? OWN : 4,                             /* of a vector of them */
         COLUMNS = DIM / (4 * GPU_COLUMN_LANES),                /* fours of them */
-        VALUES = GPU_GENERIC_VALUES(DIM)                       /* of a tile, at a time */
+        VALUES = GPU_GENERIC_VALUES(ROWS, DIM)                 /* of a tile, at a time */
     };
 };
 
 /* Rows that a thread has, and what is summed of them: largest logits in units of log 2, weights,
  * and values by weights. */
-template <int DIM> struct gpu_generic_rows {
-    typedef gpu_generic_shape<DIM> shape;
-    float largest[shape::OWN], sum[shape::OWN];
-    float out[shape::OWN][shape::COLUMNS][4];
+template <typename S> struct gpu_generic_rows {
+    float largest[S::OWN], sum[S::OWN];
+    float out[S::OWN][S::COLUMNS][4];
 };
 
 /* What threads of a block share. */
-struct gpu_generic_block {
+template <typename S> struct gpu_generic_block {
     gpu_attention_tile tile;
-    gpu_attention_row rows[GPU_GENERIC_ROWS_MOST];
+    gpu_attention_row rows[S::ROWS];
     gpu_attention_head keys[GPU_TILE_KEYS], values[GPU_TILE_KEYS];
     uint8_t sees[GPU_TILE_KEYS][GPU_ATTENTION_THREADS / GPU_COLUMN_LANES];
     rope_key_range within, all; /* keys of the block's split; that some row sees */
@@ -48,17 +50,17 @@ struct gpu_generic_memory {
     float *queries, *weights, *stage;
 };
 
-struct gpu_generic_call {
+template <typename S> struct gpu_generic_call {
     const rope_attention_problem *p;
     const rope_attention_call *call;
-    gpu_generic_block *b;
+    gpu_generic_block<S> *b;
     gpu_generic_memory m;
     int32_t fits; /* GPU_TILE_ */
 };
 
 /* Which rows a thread has, and which keys or columns of them. */
-template <int DIM> GPU_FN int gpu_generic_row(void) {
-    return (int)threadIdx.x / GPU_COLUMN_LANES * gpu_generic_shape<DIM>::OWN;
+template <typename S> GPU_FN int gpu_generic_row(void) {
+    return (int)threadIdx.x / GPU_COLUMN_LANES * S::OWN;
 }
 
 GPU_FN int gpu_generic_four(void) {
@@ -67,15 +69,21 @@ GPU_FN int gpu_generic_four(void) {
 
 /* --- queries --- */
 
-template <int DTYPE, int DIM> GPU_FN void gpu_generic_queries(const gpu_generic_call &t) {
-    enum { ROWS = gpu_generic_shape<DIM>::ROWS };
+/* A thread reads four elements of a row that lie in the same sector. */
+template <typename S> GPU_FN void gpu_generic_queries(const gpu_generic_call<S> &t) {
     const int dim = gpu_reread(t.p)->head_dim;
-    for (int e = (int)threadIdx.x; e < ROWS * DIM; e += GPU_ATTENTION_THREADS) {
-        const gpu_attention_row *r = &t.b->rows[e % ROWS];
-        t.m.queries[e] = r->live && e / ROWS < dim
-                             ? gpu_query_element<DTYPE>(&gpu_reread(t.call)->rope.tensor[0],
-                                                        &t.b->tile.s, r->query, r->head, e / ROWS)
-                             : 0;
+#pragma unroll 1
+    for (int e = (int)threadIdx.x; e < S::ROWS * S::DIM / 4; e += GPU_ATTENTION_THREADS) {
+        const gpu_attention_row *r = &t.b->rows[e % S::ROWS];
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+            const int i = e / S::ROWS * 4 + n;
+            t.m.queries[i * S::ROWS + e % S::ROWS] =
+                r->live && i < dim
+                    ? gpu_query_element<S::DTYPE>(&gpu_reread(t.call)->rope.tensor[0], &t.b->tile.s,
+                                                  r->query, r->head, i)
+                    : 0;
+        }
     }
 }
 
@@ -97,8 +105,8 @@ GPU_FN void gpu_generic_load(const rope_append_operand *o, int64_t first, float 
 }
 
 /* Keys begin..end - 1 of the tile, GPU_GENERIC_DEPTH elements of each, 0 for the others. */
-template <int DTYPE>
-GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int begin, int end) {
+template <typename S>
+GPU_FN void gpu_generic_stage_keys(const gpu_generic_call<S> &t, int first, int begin, int end) {
     enum { N = GPU_GENERIC_DEPTH * GPU_TILE_KEYS / GPU_ATTENTION_THREADS };
     const int key = (int)threadIdx.x % GPU_TILE_KEYS, from = (int)threadIdx.x / GPU_TILE_KEYS * N,
               dim = gpu_reread(t.p)->head_dim, at = first + from;
@@ -107,7 +115,7 @@ GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int beg
     const bool there = key >= begin && key < end;
     if (there && gpu_reread(t.fits) & GPU_TILE_K && at + N <= dim) {
         float x[N];
-        gpu_generic_load<DTYPE, N>(o, t.b->keys[key].at + at, x);
+        gpu_generic_load<S::DTYPE, N>(o, t.b->keys[key].at + at, x);
 #pragma unroll
         for (int i = 0; i < N; i++)
             to[i * GPU_GENERIC_STRIDE] = x[i];
@@ -115,23 +123,23 @@ GPU_FN void gpu_generic_stage_keys(const gpu_generic_call &t, int first, int beg
 #pragma unroll 1
         for (int i = 0; i < N; i++)
             to[i * GPU_GENERIC_STRIDE] =
-                there && at + i < dim
-                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->k, t.b->keys[key], at + i)
-                    : 0;
+                there && at + i < dim ? gpu_attention_element<S::DTYPE>(o, &gpu_reread(t.p)->k,
+                                                                        t.b->keys[key], at + i)
+                                      : 0;
     }
     __syncthreads();
 }
 
 /* Eight elements of a value, from `at` on; whether all are finite. */
-template <int DTYPE>
-GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call &t, int key, int at, bool there,
+template <typename S>
+GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call<S> &t, int key, int at, bool there,
                                     float *to) {
     const int dim = gpu_reread(t.p)->v_head_dim;
     const rope_append_operand *o = &gpu_reread(t.call)->v;
     bool finite = true;
     if (there && gpu_reread(t.fits) & GPU_TILE_V && at + 8 <= dim) {
         float x[8];
-        gpu_generic_load<DTYPE, 8>(o, t.b->values[key].at + at, x);
+        gpu_generic_load<S::DTYPE, 8>(o, t.b->values[key].at + at, x);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             finite &= gpu_is_finite(x[i]);
@@ -140,10 +148,10 @@ GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call &t, int key, int at, 
     } else {
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {
-            const float x =
-                there && at + i < dim
-                    ? gpu_attention_element<DTYPE>(o, &gpu_reread(t.p)->v, t.b->values[key], at + i)
-                    : 0;
+            const float x = there && at + i < dim
+                                ? gpu_attention_element<S::DTYPE>(o, &gpu_reread(t.p)->v,
+                                                                  t.b->values[key], at + i)
+                                : 0;
             finite &= gpu_is_finite(x);
             to[i] = x;
         }
@@ -153,16 +161,15 @@ GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call &t, int key, int at, 
 
 /* Values from `first` of the tile on, all elements, 0 for keys that are not begin..end - 1; whether
  * all are finite. count: of such calls. */
-template <int DTYPE, int DIM>
-GPU_FN bool gpu_generic_stage_values(const gpu_generic_call &t, int first, int begin, int end,
+template <typename S>
+GPU_FN bool gpu_generic_stage_values(const gpu_generic_call<S> &t, int first, int begin, int end,
                                      int32_t count) {
     bool finite = true;
 #pragma unroll 1
-    for (int e = (int)threadIdx.x; e < gpu_generic_shape<DIM>::VALUES * DIM / 8;
-         e += GPU_ATTENTION_THREADS) {
-        const int n = e / (DIM / 8), at = e % (DIM / 8) * 8, key = first + n;
-        finite &= gpu_generic_stage_eight<DTYPE>(t, key, at, key >= begin && key < end,
-                                                 t.m.stage + n * DIM + at);
+    for (int e = (int)threadIdx.x; e < S::VALUES * S::DIM / 8; e += GPU_ATTENTION_THREADS) {
+        const int n = e / (S::DIM / 8), at = e % (S::DIM / 8) * 8, key = first + n;
+        finite &= gpu_generic_stage_eight<S>(t, key, at, key >= begin && key < end,
+                                             t.m.stage + n * S::DIM + at);
     }
     if (!finite)
         t.b->special = count;
@@ -173,22 +180,23 @@ GPU_FN bool gpu_generic_stage_values(const gpu_generic_call &t, int first, int b
 /* --- a tile --- */
 
 /* Scores of a thread's rows and keys. */
-template <int DTYPE, int DIM>
-GPU_FN void gpu_generic_scores(const gpu_generic_call &t, int begin, int end,
-                               float s[gpu_generic_shape<DIM>::OWN][4]) {
-    enum { OWN = gpu_generic_shape<DIM>::OWN, ROWS = gpu_generic_shape<DIM>::ROWS };
+template <typename S>
+GPU_FN void gpu_generic_scores(const gpu_generic_call<S> &t, int begin, int end,
+                               float s[S::OWN][4]) {
 #pragma unroll 1
     for (int first = 0; first < gpu_reread(t.p)->head_dim; first += GPU_GENERIC_DEPTH) {
-        gpu_generic_stage_keys<DTYPE>(t, first, begin, end);
-        const float *queries = t.m.queries + first * ROWS + gpu_generic_row<DIM>(),
+        gpu_generic_stage_keys<S>(t, first, begin, end);
+        const float *queries = t.m.queries + first * S::ROWS + gpu_generic_row<S>(),
                     *keys = t.m.stage + gpu_generic_four();
 #pragma unroll 8
         for (int i = 0; i < GPU_GENERIC_DEPTH; i++) {
-            float q[OWN], k[4];
-            gpu_read_numbers<OWN>(queries + i * ROWS, q);
+            float q[S::OWN], k[4];
+#pragma unroll
+            for (int r = 0; r < S::OWN; r += S::WIDTH)
+                gpu_read_numbers<S::WIDTH>(queries + i * S::ROWS + r, q + r);
             gpu_read_numbers<4>(keys + i * GPU_GENERIC_STRIDE, k);
 #pragma unroll
-            for (int r = 0; r < OWN; r++)
+            for (int r = 0; r < S::OWN; r++)
 #pragma unroll
                 for (int c = 0; c < 4; c++)
                     s[r][c] = fmaf(q[r], k[c], s[r][c]);
@@ -214,7 +222,8 @@ GPU_FN float gpu_generic_sum(float x) {
 
 /* From scores of a row to logits in units of log 2, -infinity where a key is not seen; returns
  * which are. */
-GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call &t, const gpu_attention_row *row,
+template <typename S>
+GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_attention_row *row,
                                    int64_t key, int begin, int end, float s[4]) {
     uint32_t sees = 0;
 #pragma unroll
@@ -229,16 +238,21 @@ GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call &t, const gpu_attentio
     return sees;
 }
 
+/* Weights of a thread's rows from r on by a key. Every four keys rows move on by four, so that
+ * lanes write to banks of their own. */
+template <typename S>
+GPU_FN float *gpu_generic_weights(const gpu_generic_call<S> &t, int key, int r) {
+    return t.m.weights + key * S::ROWS + (gpu_generic_row<S>() + r + key / 4 * 4) % S::ROWS;
+}
+
 /* From scores to weights, in shared memory; largest, sum and out move on. */
-template <int DIM>
-GPU_FN void gpu_generic_weigh(const gpu_generic_call &t, int64_t first, int begin, int end,
-                              float s[gpu_generic_shape<DIM>::OWN][4],
-                              gpu_generic_rows<DIM> &rows) {
-    enum { OWN = gpu_generic_shape<DIM>::OWN, ROWS = gpu_generic_shape<DIM>::ROWS };
+template <typename S>
+GPU_FN void gpu_generic_weigh(const gpu_generic_call<S> &t, int64_t first, int begin, int end,
+                              float s[S::OWN][4], gpu_generic_rows<S> &rows) {
     uint32_t seen[4] = {};
 #pragma unroll
-    for (int r = 0; r < OWN; r++) {
-        const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<DIM>() + r],
+    for (int r = 0; r < S::OWN; r++) {
+        const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<S>() + r],
                                                  first + gpu_generic_four(), begin, end, s[r]);
         const float most =
                         gpu_generic_most(fmaxf(fmaxf(s[r][0], s[r][1]), fmaxf(s[r][2], s[r][3]))),
@@ -253,7 +267,7 @@ GPU_FN void gpu_generic_weigh(const gpu_generic_call &t, int64_t first, int begi
         rows.sum[r] =
             fmaf(rows.sum[r], kept, gpu_generic_sum((s[r][0] + s[r][1]) + (s[r][2] + s[r][3])));
 #pragma unroll
-        for (int j = 0; j < gpu_generic_shape<DIM>::COLUMNS; j++)
+        for (int j = 0; j < S::COLUMNS; j++)
 #pragma unroll
             for (int c = 0; c < 4; c++)
                 rows.out[r][j][c] *= kept;
@@ -263,30 +277,35 @@ GPU_FN void gpu_generic_weigh(const gpu_generic_call &t, int64_t first, int begi
         const int n = gpu_generic_four() + c;
         t.b->sees[n][threadIdx.x / GPU_COLUMN_LANES] = (uint8_t)seen[c];
 #pragma unroll
-        for (int r = 0; r < OWN; r++)
-            t.m.weights[n * ROWS + gpu_generic_row<DIM>() + r] = s[r][c];
+        for (int r = 0; r < S::OWN; r += S::WIDTH) {
+            float weights[S::WIDTH];
+#pragma unroll
+            for (int i = 0; i < S::WIDTH; i++)
+                weights[i] = s[r + i][c];
+            gpu_write_numbers<S::WIDTH>(gpu_generic_weights<S>(t, n, r), weights);
+        }
     }
     __syncthreads();
 }
 
 /* Adds VALUES values from `first` of the tile on; FINITE: all are, else each to rows that see it.
  */
-template <int DIM, bool FINITE>
-GPU_FN void gpu_generic_add(const gpu_generic_call &t, int first, gpu_generic_rows<DIM> &rows) {
-    typedef gpu_generic_shape<DIM> shape;
-    const float *weights = t.m.weights + first * shape::ROWS + gpu_generic_row<DIM>(),
-                *values = t.m.stage + gpu_generic_four();
+template <typename S, bool FINITE>
+GPU_FN void gpu_generic_add(const gpu_generic_call<S> &t, int first, gpu_generic_rows<S> &rows) {
+    const float *values = t.m.stage + gpu_generic_four();
 #pragma unroll 4
-    for (int n = 0; n < shape::VALUES; n++) {
+    for (int n = 0; n < S::VALUES; n++) {
         const uint32_t sees = t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
-        float p[shape::OWN];
-        gpu_read_numbers<shape::OWN>(weights + n * shape::ROWS, p);
+        float p[S::OWN];
 #pragma unroll
-        for (int j = 0; j < shape::COLUMNS; j++) {
+        for (int r = 0; r < S::OWN; r += S::WIDTH)
+            gpu_read_numbers<S::WIDTH>(gpu_generic_weights<S>(t, first + n, r), p + r);
+#pragma unroll
+        for (int j = 0; j < S::COLUMNS; j++) {
             float v[4];
-            gpu_read_numbers<4>(values + n * DIM + 4 * GPU_COLUMN_LANES * j, v);
+            gpu_read_numbers<4>(values + n * S::DIM + 4 * GPU_COLUMN_LANES * j, v);
 #pragma unroll
-            for (int r = 0; r < shape::OWN; r++)
+            for (int r = 0; r < S::OWN; r++)
 #pragma unroll
                 for (int c = 0; c < 4; c++)
                     if (FINITE || (sees >> r & 1))
@@ -297,11 +316,11 @@ GPU_FN void gpu_generic_add(const gpu_generic_call &t, int first, gpu_generic_ro
 }
 
 /* Keys begin..end - 1 of the tile from key `first` on. */
-template <int DTYPE, int DIM>
-GPU_FN void gpu_generic_tile(const gpu_generic_call &t, int64_t first, int begin, int end,
-                             int32_t *count, gpu_generic_rows<DIM> &rows) {
+template <typename S>
+GPU_FN void gpu_generic_tile(const gpu_generic_call<S> &t, int64_t first, int begin, int end,
+                             int32_t *count, gpu_generic_rows<S> &rows) {
     const int n = (int)threadIdx.x;
-    float s[gpu_generic_shape<DIM>::OWN][4] = {};
+    float s[S::OWN][4] = {};
     if (n >= begin && n < end) {
         t.b->keys[n] =
             gpu_attention_head_of(gpu_reread(t.p), gpu_reread(t.call), &gpu_reread(t.call)->k,
@@ -311,24 +330,23 @@ GPU_FN void gpu_generic_tile(const gpu_generic_call &t, int64_t first, int begin
                                   &gpu_reread(t.p)->v, &t.b->tile.s, first + n, t.b->head);
     }
     __syncthreads();
-    gpu_generic_scores<DTYPE, DIM>(t, begin, end, s);
-    gpu_generic_weigh<DIM>(t, first, begin, end, s, rows);
-    enum { VALUES = gpu_generic_shape<DIM>::VALUES };
+    gpu_generic_scores<S>(t, begin, end, s);
+    gpu_generic_weigh<S>(t, first, begin, end, s, rows);
 #pragma unroll 1
-    for (int v = begin / VALUES * VALUES; v < end; v += VALUES) {
-        if (gpu_generic_stage_values<DTYPE, DIM>(t, v, begin, end, ++*count))
-            gpu_generic_add<DIM, true>(t, v, rows);
+    for (int v = begin / S::VALUES * S::VALUES; v < end; v += S::VALUES) {
+        if (gpu_generic_stage_values<S>(t, v, begin, end, ++*count))
+            gpu_generic_add<S, true>(t, v, rows);
         else
-            gpu_generic_add<DIM, false>(t, v, rows);
+            gpu_generic_add<S, false>(t, v, rows);
     }
 }
 
 /* --- a block --- */
 
 /* A row's elements, one thread's: to out, or to a part. */
-template <int DTYPE, int DIM>
-GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_row *row, float largest,
-                            float sum, const float out[gpu_generic_shape<DIM>::COLUMNS][4]) {
+template <typename S>
+GPU_FN void gpu_generic_end(const gpu_generic_call<S> &t, const gpu_attention_row *row,
+                            float largest, float sum, const float out[S::COLUMNS][4]) {
     const int dim = gpu_reread(t.p)->v_head_dim;
     const bool first = gpu_generic_four() == 0;
     float kept = 1;
@@ -340,36 +358,36 @@ GPU_FN void gpu_generic_end(const gpu_generic_call &t, const gpu_attention_row *
     }
     if (!row->live)
         return;
-    typename gpu_element<DTYPE>::bits *to = nullptr;
+    typename gpu_element<S::DTYPE>::bits *to = nullptr;
     int64_t step = 1;
     if (t.b->alone) {
         gpu_split_sink(gpu_reread(t.p)->sink_dtype, gpu_reread(t.call)->sinks, row->head, &kept,
                        &largest, &sum);
-        to = gpu_attention_out<DTYPE>(gpu_reread(t.call), &t.b->tile.s, row->query, row->head);
+        to = gpu_attention_out<S::DTYPE>(gpu_reread(t.call), &t.b->tile.s, row->query, row->head);
         step = gpu_reread(t.call)->out_stride[3];
         if (first)
             gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row, largest, sum);
     }
 #pragma unroll
-    for (int j = 0; j < gpu_generic_shape<DIM>::COLUMNS; j++)
+    for (int j = 0; j < S::COLUMNS; j++)
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             const int i = 4 * GPU_COLUMN_LANES * j + gpu_generic_four() + c;
             if (i < dim && !t.b->alone)
                 part[i] = out[j][c];
             if (i < dim && t.b->alone)
-                gpu_global(to)[i * step] = gpu_narrow<DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
+                gpu_global(to)[i * step] =
+                    gpu_narrow<S::DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
         }
 }
 
 /* All keys of the block's rows. */
-template <int DTYPE, int DIM> GPU_FN void gpu_generic_attend(const gpu_generic_call &t) {
-    typedef gpu_generic_shape<DIM> shape;
-    gpu_generic_block *b = t.b;
-    gpu_generic_rows<DIM> rows = {};
+template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &t) {
+    gpu_generic_block<S> *b = t.b;
+    gpu_generic_rows<S> rows = {};
     const int n = (int)threadIdx.x;
     int32_t count = 0;
-    if (n < shape::ROWS) {
+    if (n < S::ROWS) {
         gpu_attention_row *row = &b->rows[n];
         gpu_attention_row_read(gpu_reread(t.p), gpu_reread(t.call), &b->tile.s, b->tile.first + n,
                                b->head, row);
@@ -377,35 +395,34 @@ template <int DTYPE, int DIM> GPU_FN void gpu_generic_attend(const gpu_generic_c
     }
     __syncthreads();
     if (n == 0) {
-        b->all = gpu_attention_seen(b->rows, shape::ROWS);
+        b->all = gpu_attention_seen(b->rows, S::ROWS);
         b->special = 0;
     }
 #pragma unroll
-    for (int r = 0; r < shape::OWN; r++)
+    for (int r = 0; r < S::OWN; r++)
         rows.largest[r] = -INFINITY;
-    gpu_generic_queries<DTYPE, DIM>(t);
+    gpu_generic_queries<S>(t);
     __syncthreads();
 #pragma unroll 1
     for (int64_t first = b->all.first / GPU_TILE_KEYS * GPU_TILE_KEYS; first < b->all.last;
          first += GPU_TILE_KEYS) {
         const int64_t left = b->all.last - first, before = b->all.first - first;
-        gpu_generic_tile<DTYPE, DIM>(t, first, before > 0 ? (int)before : 0,
-                                     left < GPU_TILE_KEYS ? (int)left : (int)GPU_TILE_KEYS, &count,
-                                     rows);
+        gpu_generic_tile<S>(t, first, before > 0 ? (int)before : 0,
+                            left < GPU_TILE_KEYS ? (int)left : (int)GPU_TILE_KEYS, &count, rows);
     }
 #pragma unroll
-    for (int r = 0; r < shape::OWN; r++) {
-        const gpu_attention_row *row = &b->rows[gpu_generic_row<DIM>() + r];
+    for (int r = 0; r < S::OWN; r++) {
+        const gpu_attention_row *row = &b->rows[gpu_generic_row<S>() + r];
         if (row->query < b->tile.s.q_count)
-            gpu_generic_end<DTYPE, DIM>(t, row, rows.largest[r], rows.sum[r], rows.out[r]);
+            gpu_generic_end<S>(t, row, rows.largest[r], rows.sum[r], rows.out[r]);
     }
     __syncthreads();
 }
 
 /* What a block does n-th: a tile of rows of a key head, or a split of a short sequence. False where
  * there is no more; nothing is done where it is not valid. Of all threads. */
-template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64_t n) {
-    gpu_generic_block *b = t.b;
+template <typename S> GPU_FN bool gpu_generic_find(const gpu_generic_call<S> &t, int64_t n) {
+    gpu_generic_block<S> *b = t.b;
     if (gpu_reread(t.fits) & GPU_TILE_SPLITS) {
         gpu_split_work w;
         if (!gpu_split_find(gpu_reread(t.p), gpu_reread(t.call), b->failed, b->parts,
@@ -423,7 +440,7 @@ template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64
         const int64_t heads = gpu_reread(t.call)->k.heads,
                       group = gpu_attention_group(gpu_reread(t.call));
         if (!gpu_attention_find<0>(gpu_reread(t.p), gpu_reread(t.call), b->failed, n / heads, group,
-                                   gpu_generic_shape<DIM>::ROWS, &b->tile))
+                                   S::ROWS, &b->tile))
             return false;
         if (threadIdx.x == 0) {
             b->within = {0, INT64_MAX};
@@ -437,7 +454,7 @@ template <int DIM> GPU_FN bool gpu_generic_find(const gpu_generic_call &t, int64
     return true;
 }
 
-template <int DTYPE, int DIM>
+template <int DTYPE, int DIM, int ROWS>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_generic(GPU_PARAMETER rope_attention_problem problem,
                           GPU_PARAMETER rope_attention_call given, const int32_t *failed,
@@ -445,9 +462,9 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    enum { ROWS = gpu_generic_shape<DIM>::ROWS };
+    typedef gpu_generic_shape<DTYPE, DIM, ROWS> S;
     extern __shared__ uint4 memory[];
-    __shared__ gpu_generic_block b;
+    __shared__ gpu_generic_block<S> b;
     float *room = (float *)memory;
     if (threadIdx.x == 0) {
         b.parts = parts;
@@ -455,18 +472,18 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
         b.next = blockIdx.x;
     }
     __syncthreads();
-    const gpu_generic_call t = {gpu_reread(&p),
-                                gpu_reread(&call),
-                                &b,
-                                {room, room + ROWS * DIM, room + ROWS * (DIM + GPU_TILE_KEYS)},
-                                fits};
+    const gpu_generic_call<S> t = {gpu_reread(&p),
+                                   gpu_reread(&call),
+                                   &b,
+                                   {room, room + ROWS * DIM, room + ROWS * (DIM + GPU_TILE_KEYS)},
+                                   fits};
     gpu_wait_for_last();
     gpu_let_next_start();
-    while (gpu_generic_find<DIM>(t, b.next)) {
+    while (gpu_generic_find<S>(t, b.next)) {
         if (threadIdx.x == 0)
             b.next += gridDim.x; /* behind a barrier of all that read it */
         if (b.valid)
-            gpu_generic_attend<DTYPE, DIM>(t);
+            gpu_generic_attend<S>(t);
         __syncthreads();
     }
 }

@@ -31,11 +31,16 @@ enum { GPU_TILE_DIMS = 2 };
  * share a row. */
 enum { GPU_GENERIC_DIMS = 4 };
 #define GPU_GENERIC_ROWS(dim) ((dim) > 256 ? 16 : 32)
-#define GPU_GENERIC_VALUES(dim) ((dim) > 512 ? 8 : 4096 / (dim))
+#define GPU_GENERIC_VALUES(rows, dim) ((dim) > 512 ? 8 : ((rows) > 32 ? 2048 : 4096) / (dim))
+/* The forward's in fp32: prompts fill registers, a sequence of few queries leaves few rows empty.
+ */
+#define GPU_PROMPT_ROWS(dtype, dim)                                                                \
+    ((dtype) == ROPE_F32 && (dim) <= 128 ? 64 : GPU_GENERIC_ROWS(dim))
+#define GPU_FEW_ROWS(dtype, dim) ((dtype) == ROPE_F32 ? 16 : GPU_GENERIC_ROWS(dim))
 enum {
     GPU_GENERIC_ROWS_MOST = 32,
     GPU_GENERIC_DEPTH = 32,
-    GPU_GENERIC_STRIDE = GPU_TILE_KEYS + 4,
+    GPU_GENERIC_STRIDE = GPU_TILE_KEYS,
     GPU_COLUMN_LANES = 16
 };
 
@@ -122,8 +127,8 @@ typedef struct gpu_decode_call {
  *     holds GPU_ATTENTION_TOKENS heads in fp32
  *   rotate_vectors: the same, of heads that lie in vectors of 16 bytes and keep their pairing;
  *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
- *   generic: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key head], or
- *     over splits as below; dynamic shared memory as gpu_generic_shared() says
+ *   generic[0], [1]: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
+ *     head], or over splits as below; dynamic shared memory as gpu_generic_shared() says
  *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
  *   prompts: the same, as gpu_prompts_shared() says, of calls that prompt.h has
  *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
@@ -138,7 +143,7 @@ typedef struct gpu_attention_kernels {
     const void *check;
     const void *rotate[2];
     const void *rotate_vectors[2];
-    const void *generic[GPU_GENERIC_DIMS];
+    const void *generic[2][GPU_GENERIC_DIMS];
     const void *join;
     const void *tiles[GPU_TILE_DIMS];
     const void *prompts[GPU_TILE_DIMS];
@@ -153,10 +158,16 @@ static inline int32_t gpu_generic_dim(int32_t i) {
 }
 
 /* Bytes: queries, weights, and elements of keys or values. */
-static inline int32_t gpu_generic_shared(int32_t dim) {
+static inline int32_t gpu_generic_shared(int32_t rows, int32_t dim) {
     const int32_t keys = GPU_GENERIC_DEPTH * GPU_GENERIC_STRIDE,
-                  values = GPU_GENERIC_VALUES(dim) * dim;
-    return 4 * (GPU_GENERIC_ROWS(dim) * (dim + GPU_TILE_KEYS) + (keys > values ? keys : values));
+                  values = GPU_GENERIC_VALUES(rows, dim) * dim;
+    return 4 * (rows * (dim + GPU_TILE_KEYS) + (keys > values ? keys : values));
+}
+
+/* Rows of a block of the i-th instance, of prompts or of splits. */
+static inline int32_t gpu_generic_rows_of(int32_t dtype, int32_t i, int splits) {
+    const int32_t dim = gpu_generic_dim(i);
+    return splits ? GPU_FEW_ROWS(dtype, dim) : GPU_PROMPT_ROWS(dtype, dim);
 }
 
 /* Bytes: queries, tiles of keys and one of values. */

@@ -71,9 +71,10 @@ typedef struct attending {
 static attending attends(const gpu_attention_bound *bound, int splits, int64_t k_heads) {
     const rope_attention_problem *p = &bound->problem;
     if (bound->tiles == GPU_GENERIC) {
-        const int32_t dim = gpu_generic_dim(bound->generic);
-        return (attending){bound->kernels->generic[bound->generic], GPU_GENERIC_ROWS(dim), k_heads,
-                           gpu_generic_shared(dim)};
+        const int32_t dim = gpu_generic_dim(bound->generic),
+                      rows = gpu_generic_rows_of(p->rope.dtype, bound->generic, splits);
+        return (attending){bound->kernels->generic[splits][bound->generic], rows, k_heads,
+                           gpu_generic_shared(rows, dim)};
     }
     if (splits)
         return (attending){bound->kernels->splits[bound->tiles], GPU_SPLIT_ROWS, 1,

@@ -19,8 +19,9 @@ template <int DIM> struct gpu_backward_shape {
         OWN = ROWS * GPU_COLUMN_LANES / GPU_ATTENTION_THREADS, /* of a thread */
         OTHERS = GPU_ATTENTION_THREADS / GPU_COLUMN_LANES, /* of a thread, GPU_COLUMN_LANES apart */
         COLUMNS = DIM / (4 * GPU_COLUMN_LANES),            /* fours of them */
-        VALUES = GPU_GENERIC_VALUES(DIM),                  /* others that are added at a time */
-        WEIGHTS = GPU_BACKWARD_WEIGHTS(DIM)                /* numbers between two others */
+        VALUES =
+            GPU_GENERIC_VALUES(GPU_GENERIC_ROWS(DIM), DIM), /* others that are added at a time */
+        WEIGHTS = GPU_BACKWARD_WEIGHTS(DIM)                 /* numbers between two others */
     };
 };
 
