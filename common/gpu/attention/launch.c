@@ -128,8 +128,12 @@ static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t 
     const rope_attention_call *call = &l->call;
     attending a = attends(l->bound, 0, call->k.heads);
     const int packed = call->rope.position.cu_seqlens != NULL;
-    const int64_t tiles =
-        gpu_tiles_of(rope_attention_sequences(call), packed, call->rope.tokens * group, a.rows);
+    const int64_t sequences = rope_attention_sequences(call), rows = call->rope.tokens * group;
+    int64_t tiles = gpu_tiles_of(sequences, packed, rows, a.rows);
+    if (l->bound->tiles == GPU_GENERIC && tiles * a.x < l->bound->on.multiprocessors) {
+        a = attends(l->bound, 1, call->k.heads); /* smaller blocks, of which all have some */
+        tiles = gpu_tiles_of(sequences, packed, rows, a.rows);
+    }
     if (l->bound->tiles == GPU_GENERIC)
         fits &= ~GPU_TILE_SPLITS; /* it has a parts->queries then */
     else if (tiles <= INT32_MAX / 2 && is_prompt(l->bound, call, fits)) {
