@@ -130,8 +130,8 @@ static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t 
     const int packed = call->rope.position.cu_seqlens != NULL;
     const int64_t sequences = rope_attention_sequences(call), rows = call->rope.tokens * group;
     int64_t tiles = gpu_tiles_of(sequences, packed, rows, a.rows);
-    if (l->bound->tiles == GPU_GENERIC && tiles * a.x < l->bound->on.multiprocessors) {
-        a = attends(l->bound, 1, call->k.heads); /* smaller blocks, of which all have some */
+    if (l->bound->tiles == GPU_GENERIC && tiles * a.x < 2 * l->bound->on.multiprocessors) {
+        a = attends(l->bound, 1, call->k.heads); /* smaller blocks, of which all have several */
         tiles = gpu_tiles_of(sequences, packed, rows, a.rows);
     }
     if (l->bound->tiles == GPU_GENERIC)
