@@ -9,8 +9,8 @@
 Generation with a StaticCache, of one sequence and of 32, and a training step, each also under
 torch.compile: with eager, sdpa, Liger's patch over sdpa, and ropekit, as attn_implementation and as
 patch(attention=True). Each has a process of its own, as a patch changes a model's source file; those
-of a case are made ready side by side and then measured one at a time, a model's in every round in
-another order. A model's case is in the file once it ends. Its place is bench/results, from which
+of a case are made ready side by side and then measured one at a time, in every round in another
+order. A case is in the file once it ends. Its place is bench/results, from which
 scripts/update_documents fills docs/python.md.
 """
 
@@ -105,7 +105,7 @@ CASES = (
 )
 TURN_SECONDS = 0.5  # of a turn at least, by repeated runs
 RUNS_MOST = 16
-TRAINING_AT_ONCE = 2  # being made ready side by side, for memory
+TRAINING_AT_ONCE = 2  # being compiled side by side, for memory; else one at a time
 
 
 # ---- a process of one kind ----
@@ -332,7 +332,8 @@ def summarize(values: list[float]) -> dict[str, float]:
 
 
 def prepare(workers: list[Worker], case: tuple[Any, ...]) -> list[dict[str, Any]]:
-    at_once = TRAINING_AT_ONCE if case[0] == "train" else len(workers)
+    task, _, compiled = case
+    at_once = len(workers) if task == "generate" else TRAINING_AT_ONCE if compiled else 1
     with ThreadPoolExecutor(at_once) as pool:
         return list(pool.map(lambda worker: worker.ask("prepare", *case), workers))
 
@@ -413,25 +414,20 @@ def parse() -> Any:
     return options
 
 
-def run(options: Any, document: dict[str, Any], size: str, deadline: float) -> None:
-    kinds = options.attention or KINDS
-    left = {}
-    for model in options.only or MODELS:
-        cases = [c for c in missing(document, model, size) if not (c[2] and options.plain)]
-        left[model] = cases[: options.cases]
-    workers = [Worker(m, kind, size, options.device, deadline) for m in left if left[m] for kind in kinds]
+def run_model(
+    options: Any, document: dict[str, Any], model: str, size: str, deadline: float
+) -> None:
+    cases = [c for c in missing(document, model, size) if not (c[2] and options.plain)]
+    kinds = (options.attention or KINDS) if cases else ()
+    workers = [Worker(model, kind, size, options.device, deadline) for kind in kinds]
     try:
         for worker in workers:
             if reason := worker.answer().get("reason"):
-                print(f"{worker.model}, {worker.attention}: {reason}", flush=True)
-        for case in CASES:
-            ready = [w for w in workers if case in left[w.model]]
-            answers = prepare(ready, case) if ready else []
-            for model in dict.fromkeys(w.model for w in ready):
-                own = [(w, a) for w, a in zip(ready, answers, strict=True) if w.model == model]
-                some, found = (list(part) for part in zip(*own, strict=True))
-                document["records"] += run_case(some, found, size, case, options.rounds)
-                write(document, options.output)
+                print(f"{model}, {worker.attention}: {reason}", flush=True)
+        for case in cases[: options.cases]:
+            answers = prepare(workers, case)
+            document["records"] += run_case(workers, answers, size, case, options.rounds)
+            write(document, options.output)
     finally:
         for worker in workers:
             worker.end()
@@ -445,7 +441,8 @@ def main() -> None:
     else:
         document = heading(options.tool, options.device) | {"rounds": options.rounds}
     try:
-        run(options, document, size, begun + options.seconds)
+        for model in options.only or MODELS:
+            run_model(options, document, model, size, begun + options.seconds)
     except queue.Empty:
         print(f"model_speed: the {options.seconds:.0f} s are over; --resume runs what is left")
     print(f"model_speed: {time.monotonic() - begun:.0f} s; results in {options.output}")
