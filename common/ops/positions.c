@@ -109,11 +109,12 @@ static rope_status read_positions(const rope_problem *problem, const rope_args *
         status = rope_index_check("position_flag", args->position_flag, 4);
     if (status != ROPE_OK)
         return status;
+    const int is_listed = !args->cu_seqlens || args->sequences > 0; /* else lists have no entry */
     map->ids = args->position_ids;
     map->offset = args->position_offset;
-    map->offsets = args->sequence_offsets;
+    map->offsets = is_listed ? args->sequence_offsets : NULL;
     map->cu_seqlens = args->cu_seqlens;
-    map->lengths = args->sequence_lengths;
+    map->lengths = is_listed ? args->sequence_lengths : NULL;
     map->sequences = args->sequences;
     map->tokens = args->tokens;
     map->wide = problem->position_dtype == ROPE_I64;
