@@ -375,7 +375,8 @@ def _agrees(
 
 
 def find_form(original: Callable[..., Any], device: str = "cpu") -> Form | None:
-    """The form of a rotary function, or None; bfloat16 tells in what type it rotates."""
+    """The form of a rotary function, or None; bfloat16 tells in what type it rotates, and float32
+    how a device rounds complex products."""
     parameters = inspect.signature(original).parameters
     is_complex = bool(_complex_name(parameters))
     if not is_complex and not {"cos", "sin"} <= set(parameters):
@@ -383,8 +384,13 @@ def find_form(original: Callable[..., Any], device: str = "cpu") -> Form | None:
     if not 1 <= len(_tensor_names(parameters)) <= 2:
         return None
     candidates = _COMPLEX_FORMS if is_complex else _FORMS
+    types = (torch.bfloat16, torch.float32) if is_complex else (torch.bfloat16,)
+
+    def fits(form: Form) -> bool:
+        return all(agrees(original, form, dtype, device) for dtype in types)
+
     with torch.inference_mode(False), torch.enable_grad():
-        return next((f for f in candidates if agrees(original, f, torch.bfloat16, device)), None)
+        return next((form for form in candidates if fits(form)), None)
 
 
 def find_forms(original: Callable[..., Any]) -> dict[str, Form]:
