@@ -26,6 +26,24 @@ ROPE_API const char *ropekit_check_text(const char *text) {
     return plan_check(text, strlen(text));
 }
 
+/* The same of attention's own fields, by which no rotation goes. */
+ROPE_API const char *ropekit_check_attention(const char *text) {
+    config_text config;
+    rope_plan *plan = NULL;
+    const char *error = config_text_parse(text, strlen(text), &config);
+    rope_attention_desc *desc = &config.attention;
+    desc->rope.dtype = ROPE_F32;
+    desc->rope.head_dim = 8;
+    desc->rope.backend = "cpu";
+    desc->rotation = ROPE_ATTENTION_ROTATE_NONE;
+    desc->tuning = "";
+    if (!error && rope_attention_plan_create(desc, &plan) != ROPE_OK)
+        error = rope_last_error();
+    rope_plan_destroy(plan);
+    config_text_release(&config);
+    return error;
+}
+
 /* rope_frequencies of a text, whose rotary_dim is 2 * count. Returns NULL or what is wrong, valid
  * until the thread's next call. */
 ROPE_API const char *ropekit_frequencies(const char *text, int32_t long_set, double *inv_freq,

@@ -26,6 +26,7 @@ def _load() -> ctypes.CDLL:
         ("rope_config_note", text, [pointer]),
         ("ropekit_last_error", text, [pointer]),
         ("ropekit_check_text", text, [text]),
+        ("ropekit_check_attention", text, [text]),
         ("ropekit_explanation", text, []),
         ("ropekit_describe_config", count, [pointer, whole, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),

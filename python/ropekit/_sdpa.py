@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import assume_constant_result, is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
-from ropekit._attention_errors import ARGUMENTS
+from ropekit._attention_errors import ARGUMENTS, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
 from ropekit._operators import fields_of, is_derived, of_backward
@@ -53,7 +53,16 @@ class Settings:
     is_limited: bool  # whether a query sees some keys only, beside the order
 
 
+@assume_constant_result
+def _check(text: str) -> None:
+    """Refuses what the library refuses of attention's own fields: PyTorch's kernel has none."""
+    error = library.ropekit_check_attention(text.encode())
+    if error:
+        raise ValueError(explain_attention(error.decode()))
+
+
 def _settings(text: str) -> Settings:
+    _check(text)
     fields = fields_of(text)
     given = fields.get("rotate", "none" if fields.get("rotation") == "off" else "qk")
     numbers = {name: int(fields[name]) if name in fields else None for name in _OWN[5:8]}

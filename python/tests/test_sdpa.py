@@ -213,6 +213,15 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
         ropekit.attention(*wide, sinks=torch.zeros(HEADS, device=device).double())
     with pytest.raises((TypeError, ValueError)):
         ropekit.attention(q, k.half(), v, kernel="sdpa")
+    for options, text in (
+        ({"window": -1}, "window is -1; allowed is > 0"),
+        ({"chunk": -2}, "chunk is -2; allowed is > 0"),
+        ({"scale": -1.0}, "scale is -1; allowed is None, or > 0 and finite as an fp32 number"),
+        ({"window_right": 3}, "window_right is 3; allowed is None unless causal is False"),
+    ):
+        for call in (ropekit.attention, ropekit.explain, torch.compile(ropekit.attention, backend="eager")):
+            with pytest.raises(Exception, match=text):
+                call(q, k, v, kernel="sdpa", **options)
 
 
 def test_autocast_changes_no_type(device: str) -> None:
