@@ -325,7 +325,13 @@ def write(document: dict[str, Any], path: Path) -> None:
 def summarize(values: list[float]) -> dict[str, float]:
     values = sorted(values)
     edge = (len(values) - 1) // 4
-    return {"median": statistics.median(values), "low": values[edge], "high": values[-1 - edge]}
+    found = {"median": statistics.median(values), "low": values[edge], "high": values[-1 - edge]}
+    return {name: digits(x) for name, x in found.items()}
+
+
+def digits(x: float) -> float:
+    """As many as count."""
+    return float(f"{x:.6g}")
 
 
 # ---- cases ----
@@ -371,7 +377,7 @@ def run_case(
         found = times.get(worker.attention, [])
         if found and not record["reason"]:
             seconds = summarize(found)
-            record |= {"seconds": seconds, "tokens_per_second": batch * tokens / seconds["median"]}
+            record |= {"seconds": seconds, "tokens_per_second": digits(batch * tokens / seconds["median"])}
             record |= {"rounds": len(found), "loss": answer["loss"]}
         said = f"{record['tokens_per_second']:.1f} tokens/s" if "seconds" in record else record["reason"]
         ready = answer.get("ready_seconds", 0.0)
@@ -414,9 +420,7 @@ def parse() -> Any:
     return options
 
 
-def run_model(
-    options: Any, document: dict[str, Any], model: str, size: str, deadline: float
-) -> None:
+def run_model(options: Any, document: dict[str, Any], model: str, size: str, deadline: float) -> None:
     cases = [c for c in missing(document, model, size) if not (c[2] and options.plain)]
     kinds = (options.attention or KINDS) if cases else ()
     workers = [Worker(model, kind, size, options.device, deadline) for kind in kinds]

@@ -345,7 +345,11 @@ def test_memory_is_given_back() -> None:
 def test_no_gradient_of_other_tensors(name: str, device: str) -> None:
     q, k, v = (x.detach() for x in leaves(device))
     table = torch.rand(TOKENS, DIM // 2, device=device)
-    given: dict[str, Any] = {"cos": table, "sin": table.clone(), "k_scale": torch.ones(1, device=device)}
+    given: dict[str, Any] = {
+        "cos": table,
+        "sin": table.clone(),
+        "k_scale": torch.ones(1, device=device),
+    }
     given[name].requires_grad_()
     words = f"{name} requires a gradient; allowed in attention is one of q, k, v and sinks"
     for call in (ropekit.attention, lambda *x, **more: ops.attention(*x, "", **more)):

@@ -219,7 +219,8 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
         ({"scale": -1.0}, "scale is -1; allowed is None, or > 0 and finite as an fp32 number"),
         ({"window_right": 3}, "window_right is 3; allowed is None unless causal is False"),
     ):
-        for call in (ropekit.attention, ropekit.explain, torch.compile(ropekit.attention, backend="eager")):
+        compiled = torch.compile(ropekit.attention, backend="eager")
+        for call in (ropekit.attention, ropekit.explain, compiled):
             with pytest.raises(Exception, match=text):
                 call(q, k, v, kernel="sdpa", **options)
 
