@@ -246,7 +246,7 @@ static const suite_row rows[] = {
     GRADIENT_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128", "1x128 1x512"),
     GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64", "1x128 1x512 1x1024"),
     GRADIENT("32/8 heads, any order", HEADS32_8 " --head-dim=128 --nondeterministic",
-             "1x512 8x2048 2x8192 1x32768", "bf16", true),
+             "1x512 1x2048 8x2048 1x8192 2x8192 1x32768", "bf16", true),
     GRADIENT("4/1 heads", "--q-heads=4 --k-heads=1", "1x4096", "bf16 f32", false),
     GRADIENT("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
     GRADIENT("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768", "bf16", true),

@@ -24,13 +24,13 @@ NAMES = {
 TILES = {IN_TILES: (1.5, 0.5), IN_TILES + ROTATED: (1.2, 0)}
 
 
-def records(suite, names):
+def records(suite, names, label="32/8 heads"):
     found = []
     for tokens, attending in ATTENDING.items():
         batch = max(1, 16384 // tokens)
         for name, (times, rotations) in names.items():
             seconds = times * attending + rotations * ROTATING * batch * tokens / 16384
-            record = measurement(name, seconds, tokens, suite, "32/8 heads", flops=1e9, rounds=30)
+            record = measurement(name, seconds, tokens, suite, label, flops=1e9, rounds=30)
             record["shape"] = {**record["shape"], "batch": batch}
             if is_peer(name):
                 record["beside_ropekit"] = {
@@ -87,6 +87,21 @@ def test_what_it_comes_to_is_said(shown):
     assert "at 8K its rotation adds 27.3 % to the same attention, once ahead 5.0 %" in text
     assert text.count("loses from 8K") == 1 and " 2 x 8192 |" in text
     assert "loses from 8K tokens on by" in page.render(shown)
+
+
+def test_cases_of_any_order_stand_behind_the_others(make):
+    (document,) = documents(make)
+    label = f"32/8 heads{lengths.ANY_ORDER}"
+    others = records("attention-backward", NAMES, label)
+    for record in others:
+        record["case"] += " --nondeterministic"
+    document["records"] += others
+    found = machines([document])
+    text = lengths.document(found)
+    assert text.count("| forward and backward, any order |") == len(ATTENDING)
+    assert "fastest peer in 5 of 6 cases, any order: its time" in text
+    assert "fastest peer in 5 of 6 cases: its time" in text
+    assert lengths.figure(found) == lengths.figure(machines(documents(make)))
 
 
 def test_a_run_without_rotated_inputs_draws_nothing(make):
