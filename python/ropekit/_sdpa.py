@@ -1,11 +1,12 @@
 """The other candidate of `attention`: our rotation, then PyTorch's scaled_dot_product_attention.
 
-Which one a call takes follows from its device, type and shape alone: `prefers`.
+Which one a call takes follows from its device, type and shape, and whether it is compiled or
+captured: `prefers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,11 @@ HALF = (torch.bfloat16, torch.float16)
 # Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
 # takes as long on the device and longer on the host.
 TUNED = "cudnn:"
-_tuned: dict[Any, bool] = {}  # what `_is_tuned` found
+# The library's own for CUDA, and elements of q times keys, and of k, up to which it takes less time
+# on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5 times as long as for it.
+OWN = "cuda:splits"
+LITTLE, LITTLE_KEYS = 1 << 30, 1 << 23
+_kernels: dict[Any, tuple[str, str]] = {}  # what `_kernels_of` found
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,14 @@ class Settings:
     is_limited: bool  # whether a query sees some keys only, beside the order
 
 
-@assume_constant_result
-def _check(text: str) -> None:
+def _refuse(text: str) -> None:
     """Refuses what the library refuses of attention's own fields: PyTorch's kernel has none."""
     error = library.ropekit_check_attention(text.encode())
     if error:
         raise ValueError(explain_attention(error.decode()))
+
+
+_check: Callable[[str], None] = assume_constant_result(_refuse)
 
 
 def _settings(text: str) -> Settings:
@@ -105,9 +112,9 @@ def is_slow(q: Tensor) -> bool:
 def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     """Why a call of tensors alone takes PyTorch's kernel; "" where it takes the library's.
 
-    On CUDA the library's own kernels are slower at every length that was measured, and those of its
-    tables are not; a CPU's are faster but for long prompts in 16 bits, and there too with a
-    backward.
+    On CUDA the library's own kernels are slower at every length that was measured; those of its
+    tables are not, and eager calls of little work wait for the host. A CPU's are faster but for
+    long prompts in 16 bits, and there too with a backward.
     """
     if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
         return ""
@@ -117,7 +124,7 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if q.is_cuda and tokens:
         is_plain = type(q) in (Tensor, Parameter) and not (is_compiling() or is_derived())
-        if is_plain and _is_tuned(q, k, v, settings.text, derives):
+        if is_plain and _is_of_library((q, k, v), settings.text, keys, derives):
             return ""
         return "on CUDA PyTorch's kernel was measured faster at every length"
     if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
@@ -125,25 +132,37 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     return ""
 
 
-def _is_tuned(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> bool:
-    """Whether the library takes a kernel of TUNED for a call of such tensors, and where it derives
-    for its gradient."""
+def _is_of_library(
+    tensors: tuple[Tensor, Tensor, Tensor], text: str, keys: int, derives: bool
+) -> bool:
+    """Whether the library takes a kernel of TUNED, and where the call derives for its gradient, or
+    its own for a call that waits for the host, unless a graph is captured."""
+    q, k, v = tensors
+    forward, backward = _kernels_of(q, k, v, text, derives)
+    if forward == OWN and not derives:
+        little = q.numel() * keys <= LITTLE and k.numel() <= LITTLE_KEYS
+        return little and not torch.cuda.is_current_stream_capturing()
+    return forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
+
+
+def _kernels_of(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> tuple[str, str]:
+    """The kernels that the library takes for a call of such tensors and for its backward; none
+    where it refuses the call."""
     in_order = derives and torch.are_deterministic_algorithms_enabled()
-    key = q.device, q.dtype, q.shape, k.shape, v.shape, text, derives, in_order
-    known = _tuned.get(key)
+    key = q.device, q.dtype, q.shape, k.shape, v.shape, text, in_order
+    known = _kernels.get(key)
     if known is None:
         rest = (None,) * (len(ARGUMENTS) - 4)
         text = of_backward(text)
         try:
             with torch.no_grad():
                 torch.ops.ropekit.attention_explained.default(q, k, v, text, *rest, 0, 0, 0)
-            told = library.ropekit_explanation().decode(errors="replace").split("\1")
-            known = told[0].startswith(TUNED) and (not derives or told[2].startswith(TUNED))
         except RuntimeError:  # which the call itself tells
-            return False
-        if len(_tuned) >= 4096:  # as of keys that grow by a token
-            _tuned.clear()
-        _tuned[key] = known
+            return "", ""
+        told = library.ropekit_explanation().decode(errors="replace").split("\1")
+        if len(_kernels) >= 4096:  # as of keys that grow by a token
+            _kernels.clear()
+        _kernels[key] = known = told[0], told[2]
     return known
 
 

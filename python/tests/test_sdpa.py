@@ -109,13 +109,19 @@ def test_the_choice_follows_from_the_shape() -> None:
 def test_a_kernel_of_a_table_is_seen(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors_of(device, torch.bfloat16)
     kernel = ropekit.explain(q, k, v, kernel="library").kernel
-    for prefix, expected in ((kernel, True), ("none:", False)):
-        monkeypatch.setattr(_sdpa, "TUNED", prefix)
-        _sdpa._tuned.clear()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    _sdpa._kernels.clear()
+    for tuned, own, expected in ((kernel, "", True), ("none:", "", False), ("none:", kernel, True)):
+        monkeypatch.setattr(_sdpa, "TUNED", tuned)
+        monkeypatch.setattr(_sdpa, "OWN", own)
         for _ in range(2):  # found, then kept
-            assert _sdpa._is_tuned(q, k, v, "", False) is expected
-        assert _sdpa._is_tuned(q, k[..., :8], v, "", False) is False  # which is refused
-    _sdpa._tuned.clear()
+            assert _sdpa._is_of_library((q, k, v), "", 9, False) is expected
+        assert _sdpa._is_of_library((q, k[..., :8], v), "", 9, False) is False  # which is refused
+    for derives, keys in ((True, 9), (False, _sdpa.LITTLE)):
+        assert _sdpa._is_of_library((q, k, v), "", keys, derives) is False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert _sdpa._is_of_library((q, k, v), "", 9, False) is False
+    _sdpa._kernels.clear()
 
 
 def point(operation: str, tokens: int, kernel: str, **more: int) -> dict[str, Any]:
@@ -146,7 +152,7 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
     table.write_text(json.dumps({"points": points}))
     monkeypatch.setenv("ROPE_TUNING", str(table))
     monkeypatch.setattr(_sdpa, "TUNED", other)
-    _sdpa._tuned.clear()
+    _sdpa._kernels.clear()
     theta = 4321.0  # of no other test: plans are kept
     assert ropekit.explain(*few, kernel="library", rope_theta=theta).kernel == kernel
     for in_order in (False, True):
@@ -154,18 +160,19 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
         found = ropekit.explain(*many, kernel="library", rope_theta=theta)
         assert (found.kernel, found.backward) == (other, gradient if in_order else other)
         for derives in (False, True):
-            tuned = _sdpa._is_tuned(*many, f"rope_theta={theta}", derives)
+            tuned = _sdpa._is_of_library(tuple(many), f"rope_theta={theta}", 40, derives)
             assert tuned is not (derives and in_order)
-    _sdpa._tuned.clear()
+    _sdpa._kernels.clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_takes_pytorchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors_of("cuda", torch.bfloat16)
     own = ropekit.explain(q, k, v, kernel="library").kernel
-    assert (ropekit.explain(q, k, v).kernel == "sdpa") != own.startswith("cudnn:")
-    monkeypatch.setattr(_sdpa, "_is_tuned", lambda *_: False)
-    assert ropekit.explain(q, k, v).kernel == "sdpa"
+    assert ropekit.explain(q, k, v).kernel == own  # of little work
+    long = torch.empty(1, 8192, 32, 64, dtype=torch.bfloat16, device="cuda")
+    own = ropekit.explain(long, long, long, kernel="library").kernel
+    assert (ropekit.explain(long, long, long).kernel == "sdpa") != own.startswith("cudnn:")
     assert ropekit.explain(q, k, v, window=4).kernel.startswith("cuda:")
 
 
