@@ -111,7 +111,7 @@ def test_a_kernel_of_a_table_is_seen(device: str, monkeypatch: pytest.MonkeyPatc
     kernel = ropekit.explain(q, k, v, kernel="library").kernel
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     _sdpa._kernels.clear()
-    for tuned, own, expected in ((kernel, "", True), ("none:", "", False), ("none:", kernel, True)):
+    for tuned, own, expected in ((kernel, "no", True), ("no", "no", False), ("no", kernel, True)):
         monkeypatch.setattr(_sdpa, "TUNED", tuned)
         monkeypatch.setattr(_sdpa, "OWN", own)
         for _ in range(2):  # found, then kept
