@@ -70,9 +70,11 @@
  * tokens. */
 #define GPU_UNITS_THREADS 128
 #define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((GEOMETRY) == GPU_WIDE && (SIZE) == 2 ? 32 : 128)
-/* Rows of a block of attention by tiles, and tiles of keys that are copied behind its back. */
+/* Rows of a block of attention by tiles, tiles of keys that are copied behind its back, and the
+ * most elements of a head. */
 #define GPU_TILE_ROWS 128
 #define GPU_TILE_AHEAD 1
+#define GPU_TILE_DIM 256
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3

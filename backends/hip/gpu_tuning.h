@@ -41,11 +41,12 @@
 /* Threads of a block that take units of one token; the rest take further tokens. */
 #define GPU_UNITS_THREADS 256
 #define GPU_WHOLE_THREADS(GEOMETRY, SIZE) ((void)(GEOMETRY), (void)(SIZE), GPU_UNITS_THREADS)
-/* Rows of a block of attention by tiles, and tiles of keys that are copied ahead: a block has 64
- * KiB of LDS, and no copies of which it does not wait for each. */
+/* Rows of a block of attention by tiles, tiles of keys that are copied ahead, and the most elements
+ * of a head: a block has 64 KiB of LDS, and no copies of which it does not wait for each. */
 #ifndef GPU_TILE_ROWS
 #define GPU_TILE_ROWS 64
 #define GPU_TILE_AHEAD 0
+#define GPU_TILE_DIM 128
 #endif
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2

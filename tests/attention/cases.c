@@ -62,9 +62,10 @@ static void choose_rope(test_random *r, attention_case *c) {
     rope_desc *d = &c->base.desc;
     if (c->desc.rotation == ROPE_ATTENTION_ROTATE_NONE) {
         d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
-        d->head_dim = c->decode || c->provided ? (int32_t)ONE_OF(r, 64, 128)
-                                               : (int32_t)ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80,
-                                                                 127, 128, 128, 192, 576);
+        d->head_dim = (int32_t)(c->provided ? ONE_OF(r, 64, 128)
+                                : c->decode ? ONE_OF(r, 64, 64, 128, 128, 96, 192, 256)
+                                            : ONE_OF(r, 2, 3, 5, 16, 17, 33, 64, 64, 80, 96, 127,
+                                                     128, 128, 192, 256, 576));
         d->position_dtype = (int32_t)ONE_OF(r, 0, ROPE_I32, ROPE_I64);
         d->launch = (int32_t)random_between(r, 0, ROPE_LAUNCH_PROGRAMMATIC);
         return;
@@ -73,10 +74,12 @@ static void choose_rope(test_random *r, attention_case *c) {
         *d = (rope_desc){.struct_size = sizeof *d};
         case_choose_desc(&c->base, &wish);
     } while (c->provided && d->head_dim > 128);
-    /* kernels of matrix instructions have 64 and 128 */
+    /* kernels of matrix instructions have room for 64 and 128, and most calls that many */
     if ((c->decode || c->provided) && d->head_dim <= 128) {
         d->rotary_dim = d->rotary_dim ? d->rotary_dim : d->head_dim;
-        d->head_dim = d->head_dim <= 64 ? 64 : 128;
+        d->head_dim = c->decode && !c->provided && random_chance(r, 30) ? (d->head_dim + 7) / 8 * 8
+                      : d->head_dim <= 64                               ? 64
+                                                                        : 128;
     }
     if (plain) {
         d->pairing_out = d->pairing_in;
@@ -377,7 +380,7 @@ static void choose_positions(test_random *r, attention_case *c, const attention_
 static void choose_in(test_random *r, attention_case *c, rope_tensor *t, const int64_t count[4],
                       int broadcast) {
     const int64_t plain[4] = {count[1] * count[2] * count[3], count[2] * count[3], count[3], 1};
-    const int given = !c->decode && !c->provided && random_chance(r, 60);
+    const int given = !c->dense && random_chance(r, 60);
     if (given) {
         case_choose_strides(r, count, t->in_stride);
         if (broadcast && random_chance(r, 8))
@@ -398,7 +401,7 @@ static void choose_out(test_random *r, attention_case *c, rope_tensor *t, const 
         memcpy(t->out_stride, t->in_stride, sizeof t->out_stride);
         return;
     }
-    const int given = !c->decode && !c->provided && random_chance(r, 50);
+    const int given = !c->dense && random_chance(r, 50);
     if (given)
         case_choose_strides(r, count, t->out_stride);
     t->out = (void *)(uintptr_t)case_reserve_view(&c->base, oracle_dtype_size(c->base.desc.dtype),
@@ -528,7 +531,7 @@ static void reserve_cache(test_random *r, attention_case *c, int32_t tensor) {
     count_cache(c, tensor, count);
     for (int d = 0; d < 5; d++)
         extent *= count[d];
-    if (!c->decode && !c->provided && random_chance(r, 70)) {
+    if (!c->dense && random_chance(r, 70)) {
         cache_strides(r, count, 0, cache->stride);
         extent = cache_extent(count, cache->stride, 0);
     }
@@ -651,7 +654,8 @@ void attention_make(attention_case *c, uint64_t seed, int64_t index, const atten
     base->wild = !wish->tame && random_chance(r, 30);
     c->decode = !wish->large && random_chance(r, wish->gradients ? 10 : 35);
     c->provided = wish->provided;
-    base->alignment = c->decode || c->provided ? 16 : 0;
+    c->dense = c->decode || c->provided || random_chance(r, 15);
+    base->alignment = c->dense ? 16 : 0;
     choose_desc(r, c);
     if (wish->provided)
         choose_provided(c, wish->gradients != NULL);

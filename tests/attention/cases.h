@@ -15,7 +15,8 @@ typedef struct attention_case {
     rope_attention_args args; /* points into the arena; no workspace */
     int64_t parts, q_count[ATTENTION_MAX_PARTS], k_count[ATTENTION_MAX_PARTS];
     int64_t k_boundary[ATTENTION_MAX_PARTS + 1]; /* of k_cu_seqlens, where there is one */
-    int32_t decode;   /* one query a sequence, in tensors and a cache that lie as most do */
+    int32_t dense;    /* tensors and a cache lie as most do, in whole vectors */
+    int32_t decode;   /* the same, of one query a sequence */
     int32_t provided; /* what providers have, as wished */
     int32_t alike;    /* queries are the keys' own, of sequences of one length */
 } attention_case;

@@ -11,25 +11,29 @@ static const gpu_attention_kernels *kernels_of(int32_t dtype) {
                                : &gpu_attention_bf16;
 }
 
-static const int32_t tile_dims[GPU_TILE_DIMS] = {64, 128};
+static int32_t most_of(const rope_attention_problem *p) {
+    return p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
+}
+
+#define TEXT(number) #number
+#define TEXT_OF(number) TEXT(number)
 
 const char *gpu_tiles_decline(const rope_attention_problem *p, int32_t *tiles) {
     *tiles = 0;
     if (p->rope.dtype == ROPE_F32)
         return "declined: dtype is f32";
-    while (*tiles < GPU_TILE_DIMS && tile_dims[*tiles] != p->head_dim)
+    if (p->head_dim % 8 || p->v_head_dim % 8 || most_of(p) > GPU_TILE_DIM)
+        return "declined: head_dim and v_head_dim are not multiples of 8 up to " TEXT_OF(
+            GPU_TILE_DIM);
+    while (gpu_tile_dim(*tiles) < most_of(p))
         ++*tiles;
-    if (*tiles == GPU_TILE_DIMS || p->v_head_dim != p->head_dim)
-        return "declined: head_dim and v_head_dim are not both 64 or 128";
     return kernels_of(p->rope.dtype)->tiles[*tiles]
                ? NULL
                : "declined: no matrix instructions are compiled here";
 }
 
-rope_status gpu_tiles_query(const rope_attention_problem *p, int32_t shared, int32_t device,
-                            int32_t *tiles, char *reason) {
-    const char *declined = gpu_tiles_decline(p, tiles);
-    int32_t most;
+rope_status gpu_tiles_query(const char *declined, int32_t shared, int32_t device, char *reason) {
+    int32_t most = 0;
     const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
     if (error != gpuSuccess)
         return gpu_refuse(error, reason);
@@ -54,10 +58,6 @@ int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys) {
 int gpu_attention_may_fail(const rope_attention_problem *p) {
     return p->rotates[1] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
            p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
-}
-
-static int32_t most_of(const rope_attention_problem *p) {
-    return p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim;
 }
 
 gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,

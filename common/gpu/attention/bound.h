@@ -29,13 +29,13 @@ void gpu_attention_unbind(const gpu_attention_bound *bound);
 rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
                                       const rope_attention_call *call);
 
-/* The kernel of tiles that a problem takes, of GPU_TILE_DIMS; or why there is none. */
+/* The kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its heads;
+ * or why there is none. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);
 
-/* The same, where the device has `shared` bytes of shared memory for it, as rope_candidate.query.
- */
-rope_status gpu_tiles_query(const rope_attention_problem *problem, int32_t shared, int32_t device,
-                            int32_t *tiles, char *reason);
+/* Why there is none, if so, or whether the device has `shared` bytes of shared memory for it, as
+ * rope_candidate.query. */
+rope_status gpu_tiles_query(const char *declined, int32_t shared, int32_t device, char *reason);
 
 /* Most splits that a sequence of at most so many keys uses. */
 int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);

@@ -11,43 +11,38 @@
 static const char tiles[] = "tiles", splits[] = "splits";
 
 /* Bytes of shared memory. */
-static int32_t shared_of(const rope_candidate *self, const rope_attention_problem *p) {
-    const int32_t most = gpu_tiles_shared(p->head_dim, p->v_head_dim),
-                  of_splits = gpu_splits_shared(p->head_dim, p->v_head_dim);
+static int32_t shared_of(const rope_candidate *self, int32_t which) {
+    const int32_t most = gpu_tiles_shared(which), of_splits = gpu_splits_shared(which);
     return self->data == splits && of_splits > most ? of_splits : most;
 }
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
                          char *reason) {
     const rope_attention_problem *problem = canonical;
-    int32_t which;
     if (!problem)
         return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
-    return self->data ? gpu_tiles_query(problem, shared_of(self, problem), device, &which, reason)
-                      : ROPE_OK;
+    int32_t which = 0;
+    const char *declined = self->data ? gpu_tiles_decline(problem, &which) : NULL;
+    return self->data ? gpu_tiles_query(declined, shared_of(self, which), device, reason) : ROPE_OK;
 }
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
-    const int32_t head_dim = bound->problem.head_dim, v_head_dim = bound->problem.v_head_dim;
+    const int32_t tiles = bound->tiles;
     gpuError_t error = gpuSuccess;
-    for (int splits = 0; bound->tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
+    for (int splits = 0; tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
         error = gpu_allow_shared(bound->kernels->generic[splits][bound->generic],
                                  gpu_generic_shared(gpu_generic_rows_of(bound->problem.rope.dtype,
                                                                         bound->generic, splits),
                                                     gpu_generic_dim(bound->generic)));
-    if (bound->tiles == GPU_GENERIC)
+    if (tiles == GPU_GENERIC)
         return error;
-    error = gpu_allow_shared(bound->kernels->tiles[bound->tiles],
-                             gpu_tiles_shared(head_dim, v_head_dim));
-    if (error == gpuSuccess && bound->kernels->prompts[bound->tiles])
-        error =
-            gpu_allow_shared(bound->kernels->prompts[bound->tiles], gpu_prompts_shared(head_dim));
+    error = gpu_allow_shared(bound->kernels->tiles[tiles], gpu_tiles_shared(tiles));
+    if (error == gpuSuccess && bound->kernels->prompts[tiles])
+        error = gpu_allow_shared(bound->kernels->prompts[tiles], gpu_prompts_shared(tiles));
     if (error == gpuSuccess && bound->splits)
-        error = gpu_allow_shared(bound->kernels->splits[bound->tiles],
-                                 gpu_splits_shared(head_dim, v_head_dim));
-    if (error == gpuSuccess && bound->splits)
-        error = gpu_allow_shared(bound->kernels->decode[bound->tiles],
-                                 gpu_splits_shared(head_dim, v_head_dim));
+        error = gpu_allow_shared(bound->kernels->splits[tiles], gpu_splits_shared(tiles));
+    if (error == gpuSuccess && bound->splits && bound->kernels->decode[tiles])
+        error = gpu_allow_shared(bound->kernels->decode[tiles], gpu_splits_shared(tiles));
     return error;
 }
 

@@ -158,13 +158,13 @@ GPU_FN void gpu_decode_copy(const gpu_decode_call &c, const gpu_decode_block *b,
               at = gpu_swizzled<D>(row, chunk), place = gpu_place_index<D>(first + row);
     const unsigned count = (unsigned)(end - from);
     if (first >= from && first + GPU_TILE_KEYS <= end) {
-        gpu_tile_copy_rows<D, true>(c.k.data + 16 * chunk, b->places[0] + place, 0, 0, keys + at);
-        gpu_tile_copy_rows<D, true>(c.v.data + 16 * chunk, b->places[1] + place, 0, 0, values + at);
+        gpu_tile_copy_rows<D, true>(c.k.data + 16 * chunk, b->places[0] + place, 0, 0, keys, at);
+        gpu_tile_copy_rows<D, true>(c.v.data + 16 * chunk, b->places[1] + place, 0, 0, values, at);
     } else {
         gpu_tile_copy_rows<D, false>(c.k.data + 16 * chunk, b->places[0] + place,
-                                     first + row - from, count, keys + at);
+                                     first + row - from, count, keys, at);
         gpu_tile_copy_rows<D, false>(c.v.data + 16 * chunk, b->places[1] + place,
-                                     first + row - from, count, values + at);
+                                     first + row - from, count, values, at);
     }
 }
 

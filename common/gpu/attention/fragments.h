@@ -25,15 +25,28 @@ GPU_FN int gpu_lane(void) {
  * a part of each tile of keys. */
 #define GPU_TILE_SHAPE(rows, keys) ((rows) | (keys) << 16)
 
+/* What a kernel with room for D elements has. */
+template <int D>
+constexpr int gpu_tiles_shape = D > GPU_TILE_NARROW ? GPU_TILE_SHAPE(GPU_WIDE_ROWS, GPU_WIDE_KEYS)
+                                                    : GPU_TILE_ROWS;
+
+/* Tiles of keys that it copies ahead. */
+template <int D, int ROWS>
+constexpr int gpu_tiles_ahead = D > GPU_TILE_NARROW &&ROWS == GPU_SPLIT_ROWS ? 0 : GPU_TILE_AHEAD;
+
+/* Rows of a block, and keys of a tile. */
+template <int ROWS> constexpr int gpu_block_rows = ROWS & 0xffff;
+template <int ROWS> constexpr int gpu_block_keys = ROWS >> 16 ? ROWS >> 16 : (int)GPU_TILE_KEYS;
+
 /* How many 16 rows a warp has. */
 template <int ROWS>
-constexpr int gpu_row_blocks = ROWS == GPU_SPLIT_ROWS ? 1 : (ROWS & 0xffff) / 16 / GPU_TILE_WARPS;
+constexpr int gpu_row_blocks =
+    ROWS == GPU_SPLIT_ROWS ? 1 : gpu_block_rows<ROWS> / 16 / GPU_TILE_WARPS;
 
 /* Keys of a tile that a warp takes. */
 template <int ROWS>
-constexpr int gpu_warp_keys = ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS
-                              : ROWS >> 16           ? ROWS >> 16
-                                                     : GPU_TILE_KEYS;
+constexpr int gpu_warp_keys =
+    ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS : gpu_block_keys<ROWS>;
 
 /* The first of them, and the first row of a warp. */
 template <int ROWS> GPU_FN int gpu_warp_key(void) {
@@ -65,10 +78,16 @@ template <int D> GPU_FN int gpu_swizzled(int row, int chunk) {
     return row * (D * 2) + (chunk ^ (row & 7)) * 16;
 }
 
+/* From where 16 bytes of one of the first rows lie to those `down` rows below: a multiple of four,
+ * from one of the first four, or of eight. */
+template <int D> GPU_FN int gpu_swizzled_further(int at, int down) {
+    return (at ^ (down & 7) * 16) + down * D * 2;
+}
+
 /* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some
  * columns across, both in 16s. */
 template <int D> GPU_FN int gpu_moved(int at, int down, int across) {
-    static_assert(D == 64 || D == 128, "a row's chunks are bits of their own");
+    static_assert(D == 64 || D == 128 || D == 256, "a row's chunks are bits of their own");
     return (at ^ 32 * across) + down * 32 * D;
 }
 

@@ -14,13 +14,22 @@
     {}
 #endif
 
+#if GPU_TILE_DIM == 256
+#define GPU_ATTENTION_WIDE(KERNEL, DTYPE) GPU_KERNEL(KERNEL<DTYPE, 256, 256>)
+#else
+#define GPU_ATTENTION_WIDE(KERNEL, DTYPE) NULL
+#endif
+
+/* As gpu_tile_dim() has them. */
 #if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
-     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>)},                                            \
+     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
+     GPU_ATTENTION_WIDE(gpu_attention_tiles, DTYPE)},                                              \
         GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
-         GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>)},                                       \
+         GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>),                                        \
+         GPU_ATTENTION_WIDE(gpu_attention_splits, DTYPE)},                                         \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
          GPU_KERNEL(gpu_attention_decode<DTYPE, 128>)},                                            \
     {                                                                                              \

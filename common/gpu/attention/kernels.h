@@ -19,12 +19,14 @@ enum {
     GPU_VECTOR_HEADS = 8
 };
 
-/* Of the kernels of tiles: keys of a tile, the most elements of a head. gpu_tuning.h says how many
- * rows a block has, GPU_TILE_ROWS, and how many tiles of keys are copied ahead, GPU_TILE_AHEAD. */
-enum { GPU_TILE_KEYS = 64, GPU_TILE_DIM = 128 };
+/* Of the kernels of tiles: keys of a tile, the most elements of a head for which a block has as
+ * many, and as many rows as GPU_TILE_ROWS says; else its rows, and its keys but in splits.
+ * gpu_tuning.h says that, how many tiles of keys are copied ahead, GPU_TILE_AHEAD, and for how many
+ * elements there is a kernel, GPU_TILE_DIM. */
+enum { GPU_TILE_KEYS = 64, GPU_TILE_NARROW = 128, GPU_WIDE_ROWS = 64, GPU_WIDE_KEYS = 32 };
 
-/* How many head_dim of q, k and v they are compiled for. */
-enum { GPU_TILE_DIMS = 2 };
+/* For how many numbers of elements they are compiled. A head of q, k and v has as many or fewer. */
+enum { GPU_TILE_DIMS = 3 };
 
 /* Of the generic kernel: room for a head's elements, rows of a block, values of a tile that it has
  * at a time, elements of keys that it has at a time, numbers between two of them, and lanes that
@@ -44,9 +46,9 @@ enum {
     GPU_COLUMN_LANES = 16
 };
 
-/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side; whether
- * sequences of few queries are left to the kernel of splits, or, of the generic one, are meant;
- * whether each block has one tile at most. */
+/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
+ * fill the kernel's room; whether sequences of few queries are left to the kernel of splits, or, of
+ * the generic one, are meant; whether each block has one tile at most. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
@@ -170,21 +172,30 @@ static inline int32_t gpu_generic_rows_of(int32_t dtype, int32_t i, int splits) 
     return splits ? GPU_FEW_ROWS(dtype, dim) : GPU_PROMPT_ROWS(dtype, dim);
 }
 
+/* The room of the i-th kernel of tiles, and rows of its block. */
+static inline int32_t gpu_tile_dim(int32_t i) {
+    return 64 << i;
+}
+
+static inline int32_t gpu_tile_rows_of(int32_t i) {
+    return gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_ROWS : GPU_TILE_ROWS;
+}
+
 /* Bytes: queries, tiles of keys and one of values. */
-static inline int32_t gpu_tiles_shared(int32_t head_dim, int32_t v_head_dim) {
-    return 2 * (GPU_TILE_ROWS * head_dim +
-                GPU_TILE_KEYS * ((1 + GPU_TILE_AHEAD) * head_dim + v_head_dim));
+static inline int32_t gpu_tiles_shared(int32_t i) {
+    const int32_t keys = gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_KEYS : GPU_TILE_KEYS;
+    return 2 * gpu_tile_dim(i) * (gpu_tile_rows_of(i) + (2 + GPU_TILE_AHEAD) * keys);
 }
 
 /* The same of the kernel of prompts: two tiles of each. */
-static inline int32_t gpu_prompts_shared(int32_t head_dim) {
-    return 2 * head_dim * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
+static inline int32_t gpu_prompts_shared(int32_t i) {
+    return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 
-/* The same, with as many tiles of values. */
-static inline int32_t gpu_splits_shared(int32_t head_dim, int32_t v_head_dim) {
-    return 2 * (GPU_SPLIT_ROWS * head_dim +
-                (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * (head_dim + v_head_dim));
+/* Of the kernel of splits: as many tiles of values as of keys. */
+static inline int32_t gpu_splits_shared(int32_t i) {
+    const int32_t ahead = gpu_tile_dim(i) > GPU_TILE_NARROW ? 0 : GPU_TILE_AHEAD;
+    return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * (1 + ahead) * GPU_TILE_KEYS);
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

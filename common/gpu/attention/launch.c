@@ -30,7 +30,8 @@ static void room_for_queries(const rope_attention_problem *p, const gpu_attentio
     q->out_stride[0] = call->rope.tokens * q->out_stride[1];
 }
 
-static int32_t fits_of(const rope_attention_problem *p, const rope_attention_call *call) {
+static int32_t fits_of(const gpu_attention_bound *bound, const rope_attention_call *call) {
+    const rope_attention_problem *p = &bound->problem;
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
     return (gpu_moves_head(q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, batch,
@@ -39,9 +40,17 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_cal
                 : 0) |
            (gpu_moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
            (gpu_moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
-           (gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4, p->rope.dtype)
+           (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles) &&
+                    gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4,
+                                   p->rope.dtype)
                 ? GPU_TILE_OUT
                 : 0);
+}
+
+/* Whether heads have as many elements as a kernel of tiles has room for. */
+static int fills(const gpu_attention_bound *bound) {
+    const int32_t dim = bound->tiles == GPU_GENERIC ? 0 : gpu_tile_dim(bound->tiles);
+    return bound->problem.head_dim == dim && bound->problem.v_head_dim == dim;
 }
 
 /* Whether it is one of those that prompt.h says. */
@@ -50,7 +59,8 @@ static int is_prompt(const gpu_attention_bound *bound, const rope_attention_call
     const rope_attention_problem *p = &bound->problem;
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t most = INT32_MAX - (1 << 16);
-    return bound->kernels->prompts[bound->tiles] && (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
+    return bound->kernels->prompts[bound->tiles] && fills(bound) &&
+           (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
            gpu_moves_head(call->out, call->out_stride, call->rope.batch, call->rope.tokens,
                           q->heads, 16, p->rope.dtype) &&
            !(p->soft_cap > 0) && p->mask != ROPE_MASK_TREE && !p->ring &&
@@ -69,18 +79,17 @@ typedef struct attending {
 } attending;
 
 static attending attends(const gpu_attention_bound *bound, int splits, int64_t k_heads) {
-    const rope_attention_problem *p = &bound->problem;
     if (bound->tiles == GPU_GENERIC) {
         const int32_t dim = gpu_generic_dim(bound->generic),
-                      rows = gpu_generic_rows_of(p->rope.dtype, bound->generic, splits);
+                      rows = gpu_generic_rows_of(bound->problem.rope.dtype, bound->generic, splits);
         return (attending){bound->kernels->generic[splits][bound->generic], rows, k_heads,
                            gpu_generic_shared(rows, dim)};
     }
     if (splits)
         return (attending){bound->kernels->splits[bound->tiles], GPU_SPLIT_ROWS, 1,
-                           gpu_splits_shared(p->head_dim, p->v_head_dim)};
-    return (attending){bound->kernels->tiles[bound->tiles], GPU_TILE_ROWS, 1,
-                       gpu_tiles_shared(p->head_dim, p->v_head_dim)};
+                           gpu_splits_shared(bound->tiles)};
+    return (attending){bound->kernels->tiles[bound->tiles], gpu_tile_rows_of(bound->tiles), 1,
+                       gpu_tiles_shared(bound->tiles)};
 }
 
 static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t group,
@@ -113,9 +122,9 @@ static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
     joined.x = (uint32_t)((d->heads - 1) / heads + 1);
     grid.z = joined.y = (uint32_t)l->call.rope.batch;
     void *arguments[] = {d};
-    gpuError_t error = gpu_launch_kernel(
-        bound->kernels->decode[bound->tiles], grid, block, arguments,
-        (size_t)gpu_splits_shared(p->head_dim, p->v_head_dim), l->stream, gpu_next_early(l));
+    gpuError_t error =
+        gpu_launch_kernel(bound->kernels->decode[bound->tiles], grid, block, arguments,
+                          (size_t)gpu_splits_shared(bound->tiles), l->stream, gpu_next_early(l));
     if (error == gpuSuccess && d->parts.splits > 1)
         error = gpu_launch_kernel(bound->kernels->decode_join[bound->tiles], joined, block,
                                   arguments, 0, l->stream, gpu_next_early(l));
@@ -138,7 +147,7 @@ static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t 
         fits &= ~GPU_TILE_SPLITS; /* it has a parts->queries then */
     else if (tiles <= INT32_MAX / 2 && is_prompt(l->bound, call, fits)) {
         a.kernel = l->bound->kernels->prompts[l->bound->tiles];
-        a.shared = gpu_prompts_shared(l->bound->problem.head_dim);
+        a.shared = gpu_prompts_shared(l->bound->tiles);
         if (gpu_attention_starts_all(tiles, call->k.heads))
             fits |= GPU_TILE_ONCE;
     }
@@ -157,9 +166,9 @@ static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes,
     const int varies = call->rope.position.cu_seqlens || call->q_lengths,
               few = gpu_attention_few(bound, sizes),
               splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
-    const int32_t fits = fits_of(p, call) | (splits ? GPU_TILE_SPLITS : 0);
+    const int32_t fits = fits_of(bound, call) | (splits ? GPU_TILE_SPLITS : 0);
     gpu_decode_call decode;
-    if (bound->tiles != GPU_GENERIC && few && !l->failed &&
+    if (few && !l->failed && fills(bound) && bound->kernels->decode[bound->tiles] &&
         (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(p, call, &decode)) {
         decode.parts = *parts;
         return attend_decode(l, &decode);

@@ -90,7 +90,7 @@ GPU_FN void gpu_prompt_step(gpu_prompt_walk &w, uint32_t queries, uint32_t heads
 }
 
 template <int D> GPU_FN void gpu_prompt_copy_queries(const gpu_prompt_call &t, int32_t head) {
-    enum { STEP = gpu_copy_step<D>() };
+    enum { STEP = gpu_copy_step<D> };
     const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
     const char *from = (const char *)(o->out ? o->out : o->in) + 16 * chunk;

@@ -72,6 +72,7 @@ template <int DTYPE, int DV>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = gpu_reread(t.call)->rope.tensor[0].heads;
+    const int dim = gpu_reread(t.p)->v_head_dim;
     const int rows = (int)(t.b->tile.s.q_count * t.b->group); /* at most GPU_SPLIT_ROWS */
 #pragma unroll 1
     for (int row = 0; row < rows; row++) {
@@ -81,8 +82,8 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         if (alone && left_out)
             continue;
         const auto at =
-            alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, DV);
-        for (int i = gpu_thread(); i < DV; i += GPU_ATTENTION_THREADS) {
+            alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, dim);
+        for (int i = gpu_thread(); i < dim; i += GPU_ATTENTION_THREADS) {
             const gpu_joined<1> made = gpu_join_warps<DV, 1>(j, row, parts, i);
             if (alone) {
                 gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query,
@@ -91,8 +92,8 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
             }
             at[i] = made.out[0];
             if (i == 0) {
-                at[DV] = made.largest;
-                at[DV + 1] = left_out ? GPU_PART_LEFT_OUT : made.sum;
+                at[dim] = made.largest;
+                at[dim + 1] = left_out ? GPU_PART_LEFT_OUT : made.sum;
             }
         }
     }
@@ -115,7 +116,8 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
 
 /* Grid x strides over [sequence, used split, key head]. */
 template <int DTYPE, int D, int DV>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
+                                  DV > GPU_TILE_NARROW ? 2 : GPU_SPLIT_BLOCKS)
     gpu_attention_splits(GPU_PARAMETER rope_attention_problem problem,
                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                          int32_t fits, gpu_attention_parts parts) {
@@ -124,12 +126,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
     extern __shared__ uint4 memory[];
-    __shared__ gpu_tile_block b;
+    __shared__ gpu_tile_block_of<DV, GPU_SPLIT_ROWS> b;
     gpu_wait_for_last();
     gpu_let_next_start();
     gpu_split_work w;
-    for (int64_t n = blockIdx.x;
-         gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed, parts, DV, n, &b.tile, &w);
+    for (int64_t n = blockIdx.x; gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed, parts,
+                                                p.v_head_dim, n, &b.tile, &w);
          n += gridDim.x) {
         const gpu_tile_call t = {gpu_reread(&p),
                                  gpu_reread(&call),

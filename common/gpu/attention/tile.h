@@ -31,13 +31,13 @@ struct gpu_tile_end {
 };
 
 /* Elements of a head that are infinite, and those that are below 0; NaN is both. */
-struct gpu_tile_signs {
-    uint32_t above[GPU_TILE_DIM / 32], below[GPU_TILE_DIM / 32];
-};
+template <int DV> struct gpu_tile_signs { uint32_t above[DV / 32], below[DV / 32]; };
 
-/* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. */
+/* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. Tiles
+ * within whole..end - 1 are copied as they are: none where heads have fewer elements than a tile.
+ */
 struct gpu_tile_keys_seen {
-    int32_t from, end, common, common_end;
+    int32_t whole, end, from, common, common_end;
 };
 
 /* What threads of a block share, beside queries and tiles of keys and values. */
@@ -46,9 +46,7 @@ struct gpu_tile_block {
     int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     gpu_tile_sums<GPU_TILE_ROWS> sums[GPU_ATTENTION_THREADS];
     gpu_tile_end ends[GPU_ATTENTION_THREADS];
-    uint64_t sees[GPU_ATTENTION_THREADS];          /* keys of a tile, by a row of a thread's warp */
-    gpu_tile_signs special[GPU_ATTENTION_THREADS]; /* that reach out, by the same */
-    uint8_t signs[2][GPU_TILE_KEYS][GPU_TILE_DIM / 8]; /* values of a tile that are not finite */
+    uint64_t sees[GPU_ATTENTION_THREADS]; /* keys of a tile, by a row of a thread's warp */
     int32_t special_tile, has_special; /* the last one that has such values, 0 none; a row does */
     /* In 16 bytes from element 0, as gpu_place_index orders them. */
     alignas(16) uint32_t places[2][GPU_TILE_PLACES];
@@ -59,6 +57,14 @@ struct gpu_tile_block {
     gpu_key_source source[2];    /* of keys, of values */
     int64_t group, query0, next; /* heads of q a key head; the first query; what comes next */
     int32_t head;                /* of keys */
+};
+
+/* The same, with values that are not finite: those of a tile, and those that reach out, by a row of
+ * a warp. */
+template <int DV, int ROWS> struct gpu_tile_block_of : gpu_tile_block {
+    enum { EACH = 16 * gpu_row_blocks<ROWS>, COUNT = EACH * GPU_TILE_WARPS };
+    gpu_tile_signs<DV> special[COUNT];
+    uint8_t signs[2][gpu_block_keys<ROWS>][DV / 8];
 };
 
 enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
@@ -82,6 +88,18 @@ GPU_FN gpu_tile_sums<ROWS> &gpu_sums_of(const gpu_tile_call &t, int further = 0)
     return *(gpu_tile_sums<ROWS> *)(void *)(t.b->sums + gpu_thread() + further);
 }
 
+template <int DV, int ROWS>
+GPU_FN gpu_tile_block_of<DV, ROWS> &gpu_block_of(const gpu_tile_call &t) {
+    return *static_cast<gpu_tile_block_of<DV, ROWS> *>(t.b);
+}
+
+/* Of the values that reach out, those of a row of the thread's warp. */
+template <int DV, int ROWS>
+GPU_FN gpu_tile_signs<DV> &gpu_special_of(const gpu_tile_call &t, int row) {
+    gpu_tile_block_of<DV, ROWS> &b = gpu_block_of<DV, ROWS>(t);
+    return b.special[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
+}
+
 #if GPU_HAS_TILES
 /* --- queries --- */
 
@@ -99,7 +117,7 @@ template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
     const rope_attention_sequence *s = &t.b->tile.s;
     const int row = gpu_thread();
     int64_t query, head;
-    if (row < ROWS)
+    if (row < gpu_block_rows<ROWS>)
         t.b->queries[row] = gpu_tile_query(t, row, &query, &head)
                                 ? (uint32_t)((s->q_row * stride[0] +
                                               (s->q_first + query) * stride[1] + head * stride[2]) /
@@ -110,11 +128,12 @@ template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
     const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
     const char *from = (const char *)(o->out ? o->out : o->in);
+    const int dim = gpu_reread(t.p)->head_dim;
 #pragma unroll 4
-    for (int e = gpu_thread(); e < ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < gpu_block_rows<ROWS> * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
         const uint32_t at = t.b->queries[row];
-        const bool there = at != GPU_TILE_NONE;
+        const bool there = at != GPU_TILE_NONE && 8 * chunk < dim;
         gpu_copy_async(t.queries + gpu_swizzled<D>(row, chunk),
                        from + 16 * (there ? (int64_t)at + chunk : 0), there);
     }
@@ -122,8 +141,9 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gp
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gpu_tile_call &t) {
     int64_t query, head;
-    for (int e = gpu_thread(); e < ROWS * D; e += GPU_ATTENTION_THREADS) {
-        const bool there = gpu_tile_query(t, e / D, &query, &head);
+    for (int e = gpu_thread(); e < gpu_block_rows<ROWS> * D; e += GPU_ATTENTION_THREADS) {
+        const bool there =
+            gpu_tile_query(t, e / D, &query, &head) && e % D < gpu_reread(t.p)->head_dim;
         *gpu_swizzled_element<D>(t.queries, e / D, e % D) =
             gpu_narrow<DTYPE>(there ? gpu_query_element<DTYPE>(&gpu_reread(t.call)->rope.tensor[0],
                                                                &t.b->tile.s, query, head, e % D)
@@ -143,7 +163,8 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const g
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) {
     const rope_problem *p = &gpu_reread(t.p)->rope;
-    const int64_t group = t.b->group, query0 = t.b->query0, to = query0 + t.b->query[ROWS - 1];
+    const int64_t group = t.b->group, query0 = t.b->query0,
+                  to = query0 + t.b->query[gpu_block_rows<ROWS> - 1];
     const int count = (int)((to < t.b->tile.s.q_count ? to + 1 : t.b->tile.s.q_count) - query0);
     for (int n = gpu_thread(); n < count; n += GPU_ATTENTION_THREADS)
         rope_query_token(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query0 + n, &tokens[n]);
@@ -159,7 +180,7 @@ GPU_FN void gpu_tile_rotate_queries(const gpu_tile_call &t, rope_token *tokens) 
         if (token->status == ROPE_TOKEN_ROTATES)
             m = rope_coefficients_of(gpu_reread(p), &gpu_reread(t.call)->rope, token, i, 0);
         const int64_t row0 = (query0 + e / pairs) * group - t.b->tile.first;
-        for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < ROWS; g++) {
+        for (int64_t g = row0 < 0 ? -row0 : 0; g < group && row0 + g < gpu_block_rows<ROWS>; g++) {
             const int row = (int)(row0 + g), first = from + rope_first_of(p->pairing_in, i),
                       second = from + rope_second_of(p->pairing_in, i, pairs);
             rope_pair x;
@@ -221,27 +242,30 @@ GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
 }
 
 /* What is seen does not fall from a query to the next. */
-template <int ROWS>
+template <int D, int ROWS>
 GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range within) {
+    enum { COUNT = gpu_block_rows<ROWS> };
     gpu_tile_block *b = t.b;
     const int64_t group = gpu_attention_group(gpu_reread(t.call)), first = b->tile.first;
     if (gpu_thread() == 0) {
         const int64_t query0 = first / group;
         const rope_key_range before = gpu_tile_seen(t, query0, within),
-                             after = gpu_tile_seen(t, (first + ROWS - 1) / group, within);
+                             after = gpu_tile_seen(t, (first + COUNT - 1) / group, within);
         const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
         b->head = head;
         b->group = group;
         b->query0 = query0;
-        b->seen = {gpu_tile_near(before.first, base),
-                   before.first < after.last ? gpu_tile_near(after.last, base) : 0,
+        const int32_t from = gpu_tile_near(before.first, base);
+        b->seen = {gpu_reread(t.p)->head_dim == D && gpu_reread(t.p)->v_head_dim == D ? from
+                                                                                      : INT32_MAX,
+                   before.first < after.last ? gpu_tile_near(after.last, base) : 0, from,
                    gpu_tile_near(after.first, base), gpu_tile_near(before.last, base)};
         b->base = gpu_key_origin_of(gpu_reread(t.p), base);
         b->source[0] = gpu_key_source_of(&gpu_reread(t.call)->k, &b->tile.s, head);
         b->source[1] = gpu_key_source_of(&gpu_reread(t.call)->v, &b->tile.s, head);
     }
     __syncthreads();
-    for (int row = gpu_thread(); row < ROWS; row += GPU_ATTENTION_THREADS)
+    for (int row = gpu_thread(); row < COUNT; row += GPU_ATTENTION_THREADS)
         gpu_tile_see_row(t, row, (first + row) / group, within);
     if (gpu_fits(t, GPU_TILE_Q))
         gpu_tile_place_queries<ROWS>(t);
@@ -249,17 +273,14 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
 
 /* --- keys and values --- */
 
-/* Rows of a tile that threads copy at a time: a thread's are swizzled alike. */
-template <int D> GPU_FN constexpr int gpu_copy_step(void) {
-    static_assert(GPU_ATTENTION_THREADS * 8 / D % 8 == 0, "a multiple of 8 apart");
-    return GPU_ATTENTION_THREADS * 8 / D;
-}
+/* Rows of a tile that threads copy at a time. */
+template <int D> constexpr int gpu_copy_step = GPU_ATTENTION_THREADS * 8 / D;
 
-/* Places of a thread's rows of a tile lie side by side. */
-template <int D> GPU_FN int gpu_place_index(int n) {
-    enum { STEP = gpu_copy_step<D>() };
-    const int row = n % GPU_TILE_KEYS;
-    return n % GPU_TILE_PLACES - row + row % STEP * (GPU_TILE_KEYS / STEP) + row / STEP;
+/* Places of a thread's rows of a tile of KEYS lie side by side. */
+template <int D, int KEYS = GPU_TILE_KEYS> GPU_FN int gpu_place_index(int n) {
+    enum { STEP = gpu_copy_step<D> };
+    const int row = n % KEYS;
+    return n % GPU_TILE_PLACES - row + row % STEP * (KEYS / STEP) + row / STEP;
 }
 
 /* Keys, or values. */
@@ -269,13 +290,13 @@ GPU_FN const rope_append_operand *gpu_tile_operand(const gpu_tile_call &t, int v
 
 /* Where the heads of a thread's key, of those from `first` of the block's on, begin; of a key that
  * no row sees, 0. */
-template <int D> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
+template <int D, int KEYS> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
     const int n = first + gpu_thread();
     gpu_tile_block *b = t.b;
     const bool seen = n >= b->seen.from && n < b->seen.end;
 #pragma unroll
     for (int value = 0; value < 2; value++)
-        b->places[value][gpu_place_index<D>(n)] =
+        b->places[value][gpu_place_index<D, KEYS>(n)] =
             seen ? (uint32_t)(gpu_place_at(b->source[value],
                                            gpu_place_from(gpu_reread(t.p), gpu_reread(t.call),
                                                           gpu_tile_operand(t, value), &b->tile.s,
@@ -284,43 +305,51 @@ template <int D> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
                  : 0;
 }
 
-/* Copies rows of a tile, all or those of a range. */
-template <int D, bool ALL>
+/* Copies rows of a tile of KEYS, all or those of a range; at: where a thread's first one goes. */
+template <int D, bool ALL, int KEYS = GPU_TILE_KEYS>
 GPU_FN void gpu_tile_copy_rows(const char *from, const uint32_t *places, int first, unsigned count,
-                               char *to) {
-    enum { STEP = gpu_copy_step<D>() };
+                               char *to, int at) {
+    enum { STEP = gpu_copy_step<D> };
 #pragma unroll
-    for (int e = 0; e < GPU_TILE_KEYS / STEP; e += 4) {
+    for (int e = 0; e < KEYS / STEP; e += 4) {
         const uint4 four = *(const uint4 *)(const void *)(places + e);
-        const uint32_t at[4] = {four.x, four.y, four.z, four.w};
+        const uint32_t place[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            gpu_copy_async(to + (e + i) * STEP * D * 2, from + 16 * (uint64_t)at[i],
+            gpu_copy_async(to + gpu_swizzled_further<D>(at, (e + i) * STEP),
+                           from + 16 * (uint64_t)place[i],
                            ALL || (unsigned)(first + (e + i) * STEP) < count);
     }
 }
 
-/* Copies a tile's rows to shared memory, zeros for keys that no row sees. */
-template <int D> GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to) {
-    const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
-    const char *from = t.b->source[value].data + 16 * chunk;
-    const uint32_t *places = t.b->places[value] + gpu_place_index<D>(first + row);
-    const int before = t.b->seen.from, end = t.b->seen.end;
-    to += gpu_swizzled<D>(row, chunk);
-    if (first >= before && first + GPU_TILE_KEYS <= end)
-        gpu_tile_copy_rows<D, true>(from, places, 0, 0, to);
-    else
-        gpu_tile_copy_rows<D, false>(from, places, first + row - before,
-                                     end > before ? (unsigned)(end - before) : 0, to);
+/* Copies a tile's rows to shared memory, zeros for keys that no row sees, and where heads have
+ * fewer elements than D. */
+template <int D, int KEYS>
+GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to) {
+    const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8),
+              at = gpu_swizzled<D>(row, chunk), end = t.b->seen.end;
+    const char *from = t.b->source[value].data;
+    const uint32_t *places = t.b->places[value] + gpu_place_index<D, KEYS>(first + row);
+    if (first >= t.b->seen.whole && first + KEYS <= end) {
+        gpu_tile_copy_rows<D, true, KEYS>(from + 16 * chunk, places, 0, 0, to, at);
+        return;
+    }
+    const int before = t.b->seen.from,
+              dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
+    const bool there = 8 * chunk < dim && end > before;
+    gpu_tile_copy_rows<D, false, KEYS>(there ? from + 16 * chunk : from, places,
+                                       first + row - before, there ? (unsigned)(end - before) : 0,
+                                       to, at);
 }
 
 /* The same of elements that do not lie side by side, or are of another type. */
-template <int DTYPE, int D>
+template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
+    const int dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
     const rope_append_operand *o = gpu_tile_operand(t, value);
     const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
 #pragma unroll 1
-    for (int row = gpu_thread() / GPU_TILE_LANES; row < GPU_TILE_KEYS; row += GPU_TILE_WARPS) {
+    for (int row = gpu_thread() / GPU_TILE_LANES; row < KEYS; row += GPU_TILE_WARPS) {
         const int n = first + row;
         const bool there = n >= t.b->seen.from && n < t.b->seen.end;
         gpu_attention_head h = {0, 1};
@@ -334,8 +363,9 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to
         }
         for (int i = gpu_lane(); i < D; i += GPU_TILE_LANES)
             *gpu_swizzled_element<D>(to, row, i) =
-                there ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
-                      : (uint16_t)0;
+                there && i < dim
+                    ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
+                    : (uint16_t)0;
     }
 }
 
@@ -562,17 +592,18 @@ template <int DTYPE> GPU_FN uint32_t gpu_tile_infinite(uint4 eight, uint32_t sig
 }
 
 /* Takes such values out of a tile; whether it had any. A barrier is behind it. */
-template <int DTYPE, int DV>
+template <int DTYPE, int DV, int ROWS>
 GPU_FN bool gpu_tile_clean(const gpu_tile_call &t, int first, char *values) {
+    auto &signs = gpu_block_of<DV, ROWS>(t).signs;
     bool found = false;
 #pragma unroll 1
-    for (int e = gpu_thread(); e < GPU_TILE_KEYS * DV / 8; e += GPU_ATTENTION_THREADS) {
+    for (int e = gpu_thread(); e < gpu_block_keys<ROWS> * DV / 8; e += GPU_ATTENTION_THREADS) {
         const int key = e / (DV / 8), chunk = e % (DV / 8);
         uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<DV>(key, chunk));
         const uint32_t above = gpu_tile_infinite<DTYPE>(*eight, 0),
                        below = gpu_tile_infinite<DTYPE>(*eight, 0x8000u);
-        t.b->signs[0][key][chunk] = (uint8_t)above;
-        t.b->signs[1][key][chunk] = (uint8_t)below;
+        signs[0][key][chunk] = (uint8_t)above;
+        signs[1][key][chunk] = (uint8_t)below;
         for (int i = 0; i < 8; i++)
             if ((above | below) >> i & 1)
                 ((uint16_t *)(void *)eight)[i] = 0;
@@ -622,8 +653,9 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int first, int at,
         for (int h = 0; h < GPU_LANE_ROWS; h++)
             rows[16 * m + gpu_row_of(lane, h)] = gpu_tile_weighed<ROWS>(w, m, h);
     gpu_warp_barrier();
-    gpu_tile_signs *signs = t.b->special + thread;
-    const int row = gpu_warp_row<ROWS>() + lane % (16 * gpu_row_blocks<ROWS>);
+    const auto &signs = gpu_block_of<DV, ROWS>(t).signs;
+    const int of_warp = lane % (16 * gpu_row_blocks<ROWS>), row = gpu_warp_row<ROWS>() + of_warp;
+    gpu_tile_signs<DV> &special = gpu_special_of<DV, ROWS>(t, of_warp);
     const uint64_t sees = gpu_tile_sees(t, row, first + at);
 #pragma unroll 1
     for (int n = 0; n < gpu_warp_keys<ROWS> && lane < 16 * gpu_row_blocks<ROWS>; n++) {
@@ -631,10 +663,10 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int first, int at,
             continue;
         const uint32_t none = rows[lane] >> n & 1 ? 0 : 0xffffffffu;
         for (int i = 0; i < DV / 32; i++) {
-            const uint32_t above = ((const uint32_t *)(const void *)t.b->signs[0][at + n])[i],
-                           below = ((const uint32_t *)(const void *)t.b->signs[1][at + n])[i];
-            signs->above[i] |= above | (below & none);
-            signs->below[i] |= below | (above & none);
+            const uint32_t above = ((const uint32_t *)(const void *)signs[0][at + n])[i],
+                           below = ((const uint32_t *)(const void *)signs[1][at + n])[i];
+            special.above[i] |= above | (below & none);
+            special.below[i] |= below | (above & none);
         }
     }
     t.b->has_special = 1;
@@ -642,12 +674,12 @@ GPU_FN void gpu_tile_mark(const gpu_tile_call &t, int first, int at,
 }
 
 /* Element i of a row of a warp with what was taken out of it. */
+template <int DV, int ROWS>
 GPU_FN float gpu_tile_with_special(const gpu_tile_call &t, int row, int i, float x) {
-    const gpu_tile_signs *signs =
-        t.b->special + gpu_thread() / GPU_TILE_LANES * GPU_TILE_LANES + row;
-    if (signs->above[i / 32] >> i % 32 & 1)
+    const gpu_tile_signs<DV> &signs = gpu_special_of<DV, ROWS>(t, row);
+    if (signs.above[i / 32] >> i % 32 & 1)
         x += INFINITY;
-    if (signs->below[i / 32] >> i % 32 & 1)
+    if (signs.below[i / 32] >> i % 32 & 1)
         x -= INFINITY;
     return x;
 }
@@ -666,8 +698,8 @@ GPU_FN void gpu_tile_add_special(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS>
             for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
                 const int h = i / gpu_run<DV>, at = i % gpu_run<DV>;
                 float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
-                *x = gpu_tile_with_special(t, 16 * m + gpu_row_of(lane, h),
-                                           gpu_run_first<DV>(lane, r) + at, *x);
+                *x = gpu_tile_with_special<DV, ROWS>(t, 16 * m + gpu_row_of(lane, h),
+                                                     gpu_run_first<DV>(lane, r) + at, *x);
             }
 }
 
@@ -742,7 +774,7 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
             two = end.none ? 0 : two;
             if (gpu_fits(t, GPU_TILE_OUT)) {
                 *(uint32_t *)(out + i) = two;
-            } else {
+            } else if (i < gpu_reread(t.p)->v_head_dim) {
                 const int64_t stride = gpu_reread(t.call)->out_stride[3];
                 out[i * stride] = (uint16_t)two;
                 out[(i + 1) * stride] = (uint16_t)(two >> 16);
@@ -763,41 +795,44 @@ GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, ROWS
 }
 
 /* Values of so many tiles have room. Splits wait for memory: there a tile comes whole, ahead. */
-template <int ROWS>
-constexpr int gpu_value_stages = ROWS == GPU_SPLIT_ROWS ? 1 + GPU_TILE_AHEAD : 1;
+template <int D, int ROWS>
+constexpr int gpu_value_stages = ROWS == GPU_SPLIT_ROWS ? 1 + gpu_tiles_ahead<D, ROWS> : 1;
 
 /* Where a tile's keys and its values lie. */
-template <int D> GPU_FN char *gpu_tile_keys(const gpu_tile_call &t, int first) {
-    return t.stage + first / GPU_TILE_KEYS % (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * D * 2;
+template <int D, int ROWS> GPU_FN char *gpu_tile_keys(const gpu_tile_call &t, int first) {
+    enum { KEYS = gpu_block_keys<ROWS>, STAGES = 1 + gpu_tiles_ahead<D, ROWS> };
+    return t.stage + first / KEYS % STAGES * KEYS * D * 2;
 }
 
-template <int D, int DV, int ROWS> GPU_FN char *gpu_tile_values(const gpu_tile_call &t, int first) {
-    return t.stage + (1 + GPU_TILE_AHEAD) * GPU_TILE_KEYS * D * 2 +
-           first / GPU_TILE_KEYS % gpu_value_stages<ROWS> * GPU_TILE_KEYS * DV * 2;
+template <int D, int ROWS> GPU_FN char *gpu_tile_values(const gpu_tile_call &t, int first) {
+    enum { KEYS = gpu_block_keys<ROWS>, STAGES = gpu_value_stages<D, ROWS> };
+    return t.stage + ((1 + gpu_tiles_ahead<D, ROWS>)*KEYS + first / KEYS % STAGES * KEYS) * D * 2;
 }
 
 /* A tile's keys, or its values. */
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
-    char *to = value ? gpu_tile_values<D, D, ROWS>(t, first) : gpu_tile_keys<D>(t, first);
+    char *to = value ? gpu_tile_values<D, ROWS>(t, first) : gpu_tile_keys<D, ROWS>(t, first);
     if (gpu_fits(t, value ? GPU_TILE_V : GPU_TILE_K))
-        gpu_tile_copy<D>(t, value, first, to);
+        gpu_tile_copy<D, gpu_block_keys<ROWS>>(t, value, first, to);
     else
-        gpu_tile_read<DTYPE, D>(t, value, first, to);
+        gpu_tile_read<DTYPE, D, gpu_block_keys<ROWS>>(t, value, first, to);
 }
 
 /* Queries and the first keys on their way. */
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
-    gpu_tile_see<ROWS>(t, head, within);
-    t.b->special[threadIdx.x] = {};
+    gpu_tile_block_of<D, ROWS> &b = gpu_block_of<D, ROWS>(t);
+    gpu_tile_see<D, ROWS>(t, head, within);
+    if (b.COUNT == GPU_ATTENTION_THREADS || threadIdx.x < b.COUNT)
+        b.special[threadIdx.x] = {};
     t.b->special_tile = t.b->has_special = 0;
     __syncthreads();
     gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
-    gpu_tile_place<D>(t, 0);
+    gpu_tile_place<D, gpu_block_keys<ROWS>>(t, 0);
     __syncthreads();
 #pragma unroll 1
-    for (int value = gpu_value_stages<ROWS> - 1; value >= 0; value--)
+    for (int value = gpu_value_stages<D, ROWS> - 1; value >= 0; value--)
         gpu_tile_fetch<DTYPE, D, ROWS>(t, value, 0);
     gpu_copies_mark();
     if constexpr (ROWS == GPU_SPLIT_ROWS) {
@@ -806,8 +841,9 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
         gpu_copies_wait<0>();
         __syncthreads();
         gpu_tile_rotate_queries<DTYPE, D, ROWS>(
-            t, (rope_token *)(void *)(GPU_TILE_AHEAD ? gpu_tile_keys<D>(t, GPU_TILE_KEYS)
-                                                     : gpu_tile_values<D, D, ROWS>(t, 0)));
+            t, (rope_token *)(void *)(gpu_tiles_ahead<D, ROWS>
+                                          ? gpu_tile_keys<D, ROWS>(t, GPU_TILE_KEYS)
+                                          : gpu_tile_values<D, ROWS>(t, 0)));
     }
 }
 
@@ -829,7 +865,7 @@ GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, i
 /* Sends for values, a tile ahead where they have room. */
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_send(const gpu_tile_call &t, int value, int first) {
-    const int next = value && gpu_value_stages<ROWS> == 1 ? first : first + GPU_TILE_KEYS;
+    const int next = value && gpu_value_stages<D, ROWS> == 1 ? first : first + gpu_block_keys<ROWS>;
     if (next < t.b->seen.end)
         gpu_tile_fetch<DTYPE, D, ROWS>(t, value, next);
     gpu_copies_mark();
@@ -840,33 +876,34 @@ template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_send_keys(const gpu_tile_call &t, int first) {
     gpu_tile_send<DTYPE, D, ROWS>(t, 0, first);
     if (first % GPU_ATTENTION_THREADS == 0)
-        gpu_tile_place<D>(t, first + GPU_ATTENTION_THREADS);
+        gpu_tile_place<D, gpu_block_keys<ROWS>>(t, first + GPU_ATTENTION_THREADS);
 }
 
 /* The tile from key `first` of the block's on. */
 template <int DTYPE, int D, int DV, int ROWS>
 GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, ROWS> &rows) {
     static_assert(D == DV, "keys and values are fetched by the same code");
+    enum { KEYS = gpu_block_keys<ROWS>, AHEAD = gpu_tiles_ahead<D, ROWS> };
     const int at = gpu_warp_key<ROWS>();
     const int32_t state = gpu_warp_state<ROWS>(t, t.b->seen, first + at);
     gpu_tile_weights<ROWS> w;
     gpu_copies_wait<0>();
     __syncthreads();
     gpu_tile_send<DTYPE, D, ROWS>(t, 1, first);
-    if (GPU_TILE_AHEAD)
+    if (AHEAD)
         gpu_tile_send_keys<DTYPE, D, ROWS>(t, first);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_look<DTYPE, D, DV, ROWS>(t, first + at, gpu_tile_keys<D>(t, first) + at * D * 2,
-                                          state, w, rows);
-    if (gpu_value_stages<ROWS> == 1) {
-        gpu_copies_wait<GPU_TILE_AHEAD>();
+        gpu_tile_look<DTYPE, D, DV, ROWS>(
+            t, first + at, gpu_tile_keys<D, ROWS>(t, first) + at * D * 2, state, w, rows);
+    if (gpu_value_stages<D, ROWS> == 1) {
+        gpu_copies_wait<AHEAD>();
         __syncthreads();
     }
-    if (!GPU_TILE_AHEAD)
+    if (!AHEAD)
         gpu_tile_send_keys<DTYPE, D, ROWS>(t, first);
-    char *values = gpu_tile_values<D, DV, ROWS>(t, first);
-    if (gpu_tile_state(t, t.b->seen, first, GPU_TILE_KEYS) == GPU_TILE_APART &&
-        gpu_tile_clean<DTYPE, DV>(t, first, values) && state != GPU_TILE_UNSEEN)
+    char *values = gpu_tile_values<D, ROWS>(t, first);
+    if (gpu_tile_state(t, t.b->seen, first, KEYS) == GPU_TILE_APART &&
+        gpu_tile_clean<DTYPE, DV, ROWS>(t, first, values) && state != GPU_TILE_UNSEEN)
         gpu_tile_mark<DV, ROWS>(t, first, at, w);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_add<DTYPE, DV, ROWS>(values + at * DV * 2, w, rows);
@@ -883,7 +920,7 @@ GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows)
             none.largest[m][h] = -INFINITY;
     gpu_sums_of<ROWS>(t) = none;
 #pragma unroll 1
-    for (int first = 0; first < t.b->seen.end; first += GPU_TILE_KEYS)
+    for (int first = 0; first < t.b->seen.end; first += gpu_block_keys<ROWS>)
         gpu_tile_attend<DTYPE, D, DV, ROWS>(t, first, rows);
     gpu_copies_wait<0>();
     __syncthreads();
@@ -893,7 +930,7 @@ GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows)
 /* All rows of a block. */
 template <int DTYPE, int D, int DV>
 GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
-    enum { ROWS = GPU_TILE_ROWS };
+    enum { ROWS = gpu_tiles_shape<D> };
     gpu_tile_begin<DTYPE, D, ROWS>(t, head, {0, INT64_MAX});
     gpu_tile_rows<DV, ROWS> rows = {};
     gpu_tile_loop<DTYPE, D, DV, ROWS>(t, rows);
@@ -912,9 +949,9 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
     const rope_attention_call &call =
         *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    enum { ROWS = GPU_TILE_ROWS };
+    enum { ROWS = gpu_block_rows<gpu_tiles_shape<D>> };
     extern __shared__ uint4 memory[];
-    __shared__ gpu_tile_block b;
+    __shared__ gpu_tile_block_of<DV, gpu_tiles_shape<D>> b;
     gpu_wait_for_last();
     gpu_let_next_start();
     for (int64_t n = blockIdx.x;

@@ -37,12 +37,14 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
                          char *reason) {
     const rope_attention_problem *problem = canonical;
     int32_t which;
+    const char *declined;
     if (!problem)
         return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
     if (!self->data)
         return ROPE_OK;
+    declined = gpu_tiles_decline(problem, &which);
     const rope_status status =
-        gpu_tiles_query(problem, shared_of(self, problem->head_dim), device, &which, reason);
+        gpu_tiles_query(declined, shared_of(self, gpu_tile_dim(which)), device, reason);
     if (status != ROPE_OK)
         return status;
     const gpu_backward_kernels *kernels = kernels_of(problem->rope.dtype);
