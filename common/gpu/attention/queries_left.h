@@ -66,8 +66,9 @@ template <int DV> GPU_FN int gpu_values_moved(int at, int down, int across) {
     return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * DV;
 }
 
-/* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). */
-template <int DTYPE, int D, int ROWS>
+/* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). USED: elements behind
+ * are 0. */
+template <int DTYPE, int D, int ROWS, int USED = D>
 GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys, int right,
                                  float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
 #pragma unroll
@@ -76,7 +77,7 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
         for (int n = 0; n < gpu_key_parts<ROWS>; n++)
             s[m][n][0] = s[m][n][1] = s[m][n][2] = s[m][n][3] = 0;
 #pragma unroll
-    for (int k = 0; k < D / 16; k++) {
+    for (int k = 0; k < USED / 16; k++) {
         uint32_t a[gpu_row_blocks<ROWS>][4];
 #pragma unroll
         for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
@@ -94,20 +95,20 @@ GPU_FN void gpu_tile_products_at(const char *queries, int left, const char *keys
     }
 }
 
-template <int DTYPE, int D, int ROWS>
+template <int DTYPE, int D, int ROWS, int USED = D>
 GPU_FN void gpu_tile_products(const char *queries, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    gpu_tile_products_at<DTYPE, D, ROWS>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()), keys,
-                                         gpu_operand_keys<D>(), s);
+    gpu_tile_products_at<DTYPE, D, ROWS, USED>(queries, gpu_operand_rows<D>(gpu_warp_row<ROWS>()),
+                                               keys, gpu_operand_keys<D>(), s);
 }
 
-template <int DTYPE, int DV, int ROWS>
+template <int DTYPE, int DV, int ROWS, int USED = DV>
 GPU_FN void gpu_tile_add_at(const char *values, int right, const gpu_tile_weights<ROWS> &w,
                             gpu_tile_rows<DV, ROWS> &rows) {
 #pragma unroll
     for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++) {
 #pragma unroll
-        for (int n = 0; n < DV / 16; n++) {
+        for (int n = 0; n < USED / 16; n++) {
             uint32_t b[4];
             gpu_load_transposed(b, values, gpu_values_moved<DV>(right, k, n));
 #pragma unroll
@@ -119,10 +120,10 @@ GPU_FN void gpu_tile_add_at(const char *values, int right, const gpu_tile_weight
     }
 }
 
-template <int DTYPE, int DV, int ROWS>
+template <int DTYPE, int DV, int ROWS, int USED = DV>
 GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
                          gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_add_at<DTYPE, DV, ROWS>(values, gpu_operand_rows<DV>(), w, rows);
+    gpu_tile_add_at<DTYPE, DV, ROWS, USED>(values, gpu_operand_rows<DV>(), w, rows);
 }
 
 #endif

@@ -824,7 +824,7 @@ template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     gpu_tile_block_of<D, ROWS> &b = gpu_block_of<D, ROWS>(t);
     gpu_tile_see<D, ROWS>(t, head, within);
-    if (b.COUNT == GPU_ATTENTION_THREADS || threadIdx.x < b.COUNT)
+    if ((int)b.COUNT == (int)GPU_ATTENTION_THREADS || gpu_thread() < b.COUNT)
         b.special[threadIdx.x] = {};
     t.b->special_tile = t.b->has_special = 0;
     __syncthreads();
@@ -847,13 +847,40 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
     }
 }
 
+/* Products of a tile: of wide heads not beyond what those of 192 and 128 have, as MLA's do. */
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys,
+                              float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
+#if GPU_TILE_DIM > 128
+    if constexpr (D > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
+        if (gpu_reread(t.p)->head_dim <= 192) {
+            gpu_tile_products<DTYPE, D, ROWS, 192>(t.queries, keys, s);
+            return;
+        }
+#endif
+    gpu_tile_products<DTYPE, D, ROWS>(t.queries, keys, s);
+}
+
+template <int DTYPE, int DV, int ROWS>
+GPU_FN void gpu_tile_add_values(const gpu_tile_call &t, const char *values,
+                                const gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
+#if GPU_TILE_DIM > 128
+    if constexpr (DV > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
+        if (gpu_reread(t.p)->v_head_dim <= 128) {
+            gpu_tile_add<DTYPE, DV, ROWS, 128>(values, w, rows);
+            return;
+        }
+#endif
+    gpu_tile_add<DTYPE, DV, ROWS>(values, w, rows);
+}
+
 /* From keys to weights: the tile from key `first` of the block's on, `keys` a warp's. */
 template <int DTYPE, int D, int DV, int ROWS>
 GPU_FN void gpu_tile_look(const gpu_tile_call &t, int first, const char *keys, int32_t state,
                           gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
     const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
-    gpu_tile_products<DTYPE, D, ROWS>(t.queries, keys, s);
+    gpu_tile_multiply<DTYPE, D, ROWS>(t, keys, s);
     if (cap > 0)
         gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
@@ -906,7 +933,7 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
         gpu_tile_clean<DTYPE, DV, ROWS>(t, first, values) && state != GPU_TILE_UNSEEN)
         gpu_tile_mark<DV, ROWS>(t, first, at, w);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_add<DTYPE, DV, ROWS>(values + at * DV * 2, w, rows);
+        gpu_tile_add_values<DTYPE, DV, ROWS>(t, values + at * DV * 2, w, rows);
 }
 
 /* All keys that the block's rows see. */

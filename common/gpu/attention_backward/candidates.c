@@ -16,9 +16,9 @@ static const gpu_backward_kernels *kernels_of(int32_t dtype) {
 static const char fused[] = "fused", tiles[] = "tiles";
 
 /* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
-static int32_t shared_of(const rope_candidate *self, int32_t head_dim) {
-    return self->data == fused ? gpu_backward_fused_shared(head_dim) + GPU_FUSED_BESIDE
-                               : gpu_backward_tiles_shared(head_dim);
+static int32_t shared_of(const rope_candidate *self, int32_t dim) {
+    return self->data == fused ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
+                               : gpu_backward_tiles_shared(dim);
 }
 
 /* Whether a kernel's code is there for the device, which has kernels of tiles. */
@@ -63,11 +63,11 @@ static gpuError_t allow_shared(const gpu_backward_bound *bound) {
                                  gpu_backward_generic_shared(gpu_generic_dim(generic)));
         if (error == gpuSuccess && tiles != GPU_GENERIC)
             error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
-                                     gpu_backward_tiles_shared(bound->transposed.head_dim));
+                                     gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
     }
     if (error == gpuSuccess && bound->fused)
         error = gpu_allow_shared(bound->kernels->fused[tiles],
-                                 gpu_backward_fused_shared(bound->transposed.head_dim));
+                                 gpu_backward_fused_shared(gpu_tile_dim(tiles)));
     return error;
 }
 

@@ -50,6 +50,11 @@ GPU_FN const int64_t *gpu_backward_stride(const rope_attention_backward_call *c,
                 : (which ? c->dout_stride : c->forward.rope.tensor[0].in_stride);
 }
 
+/* Elements of a head of q and k, or of dout and v. */
+GPU_FN int gpu_backward_dim(const gpu_backward_call &t, int which) {
+    return which ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
+}
+
 GPU_FN int64_t gpu_backward_at(const int64_t stride[4], int64_t row, int64_t token, int64_t head) {
     return row * stride[0] + token * stride[1] + head * stride[2];
 }
@@ -172,12 +177,12 @@ template <int THREADS> GPU_FN int gpu_backward_thread(void) {
     return gpu_opaque((int)threadIdx.x) & (THREADS - 1);
 }
 
-/* Heads that wait to be written: `count` of `dim` numbers, rounded, `stride` apart. Where they
- * rotate back, head n does by tokens[n], as do all of its `alike`: those from head -before on are
- * some, and so on. */
+/* Heads that wait to be written: `count`, `stride` apart, each in room for `dim` numbers of which
+ * it has `used`, rounded. Where they rotate back, head n does by tokens[n], as do all of its
+ * `alike`: those from head -before on are some, and so on. */
 struct gpu_backward_waiting {
     float *x;
-    int stride, dim, count;
+    int stride, dim, used, count;
     bool rotates;
     const rope_token *tokens;
     int alike, before;
@@ -220,7 +225,7 @@ GPU_FN void gpu_backward_store_vectors(const gpu_backward_waiting &w, const int6
     for (int e = gpu_backward_thread<THREADS>(); e < w.count * units; e += THREADS) {
         const int n = e / units, i = e % units * V;
         float x[V];
-        if (to[n] == GPU_BACKWARD_NOWHERE)
+        if (to[n] == GPU_BACKWARD_NOWHERE || i >= w.used)
             continue;
 #pragma unroll
         for (int k = 0; k < V; k += 4)
@@ -252,7 +257,8 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
         bits *out = (bits *)data + to[n];
         if (i >= 0) { /* an element outside the window */
             const int at = pairs == 0 || i < from ? i : i + 2 * pairs;
-            out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
+            if (at < w.used)
+                out[at * step] = gpu_narrow<DTYPE>(w.x[n * w.stride + at]);
             continue;
         }
         const rope_pair y = gpu_rotated_pair<DTYPE>(r, gpu_reread(rope), &w.tokens[n], TENSOR,
@@ -264,7 +270,8 @@ GPU_FN void gpu_backward_store(const rope_attention_problem *p, const rope_call 
 }
 
 /* Writes a gradient of a tile, that of its queries or, KEYS, of its keys or values, where it is
- * wanted: `count` heads of x, `stride` apart. A barrier is behind it. */
+ * wanted: `count` heads of x, `stride` apart, with room for `dim` numbers. A barrier is behind it.
+ */
 template <int DTYPE, int KEYS, int THREADS = GPU_ATTENTION_THREADS>
 GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_tile *tile,
                                int which, const rope_token *tokens, const int64_t *to, int32_t fits,
@@ -275,6 +282,7 @@ GPU_FN void gpu_backward_write(const gpu_backward_call &t, const gpu_attention_t
     const gpu_backward_waiting w = {x,
                                     stride,
                                     dim,
+                                    gpu_backward_dim(t, which),
                                     count,
                                     !which && p->rotates[KEYS],
                                     tokens,

@@ -124,7 +124,7 @@ static int find_sums(launches *l, const gpu_backward_room *room, char *workspace
         return 0;
     l->sums.tiles =
         gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
-                     GPU_FUSED_ROWS(l->bound->transposed.head_dim));
+                     GPU_FUSED_ROWS(gpu_tile_dim(l->bound->forward.tiles)));
     l->sums.key_tiles =
         gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_FUSED_KEYS);
     l->sums.dq = l->call.dq ? (float *)(void *)(workspace + room->dq) : NULL;
@@ -153,7 +153,7 @@ static gpuError_t gradient(launches *l, int which) {
         return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room),
                      gpu_backward_generic_shared(room));
     return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN,
-                 gpu_backward_tiles_shared(bound->transposed.head_dim));
+                 gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
 }
 
 static gpuError_t gradients(launches *l) {
@@ -164,7 +164,7 @@ static gpuError_t gradients(launches *l) {
 /* The same in five products. */
 static gpuError_t gradients_at_once(launches *l) {
     const rope_attention_call *f = &l->call.forward;
-    const int32_t tiles = l->bound->forward.tiles, dim = l->bound->transposed.head_dim;
+    const int32_t tiles = l->bound->forward.tiles, dim = gpu_tile_dim(tiles);
     void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta,
                          &l->keys,    &l->fits, &l->sums};
     if (!l->call.dq && !l->call.dk && !l->call.dv)

@@ -186,27 +186,29 @@ template <int DTYPE, int D, int N, int KEYS>
 GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int which, int i,
                                    char *to) {
     const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8),
-              left = t.b->keys_left - i;
+              left = t.b->keys_left - i, dim = gpu_backward_dim(t.of, which);
     const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 1, which);
     const int64_t step = 2 * gpu_backward_stride(gpu_reread(t.of.call), 1, which)[1];
     const char *from =
         (const char *)(data + t.b->keys[which]) + 16 * chunk + (uint32_t)(i + row) * step;
     to += gpu_swizzled<D>(row, chunk);
-    if (left >= N)
+    if (left >= N && dim == D)
         gpu_backward_copy_some<D, N, true>(from, step, left - row, from, to);
     else
-        gpu_backward_copy_some<D, N, false>(from, step, left - row, (const char *)data, to);
+        gpu_backward_copy_some<D, N, false>(from, step, 8 * chunk < dim ? left - row : 0,
+                                            (const char *)data, to);
 }
 
-/* The same of rows from the block's i-th on. */
+/* The same of rows from the block's i-th on, zeros where heads have fewer elements than D. */
 template <int DTYPE, int D, int N, int KEYS>
 GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int which, int i,
                                    char *to) {
     enum { STEP = gpu_backward_step<D>, EACH = GPU_BACKWARD_TILE / STEP };
     typedef typename gpu_word_type<EACH>::type words;
     const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8);
-    const char *from =
-        (const char *)gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 0, which) + 16 * chunk;
+    const bool used = 8 * chunk < gpu_backward_dim(t.of, which);
+    const char *from = (const char *)gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 0, which) +
+                       (used ? 16 * chunk : 0);
     const uint32_t *places =
         t.b->rows.places[which] + gpu_backward_place<D>(i % gpu_backward_known<KEYS> + row);
     to += gpu_swizzled<D>(row, chunk);
@@ -219,7 +221,7 @@ GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int wh
         for (int e = 0; e < EACH; e++)
             gpu_copy_async(to + (tile + e * STEP) * D * 2,
                            from + 16 * (uint64_t)(at[e] != GPU_BACKWARD_NONE ? at[e] : 0),
-                           at[e] != GPU_BACKWARD_NONE);
+                           at[e] != GPU_BACKWARD_NONE && used);
     }
 }
 
@@ -242,7 +244,8 @@ GPU_FN void gpu_backward_fetch(const gpu_backward_tile_call<KEYS> &t, int which,
     for (int e = gpu_thread(); e < N * D; e += GPU_ATTENTION_THREADS) {
         const int n = e / D, place = gpu_backward_place<D>((i + n) % gpu_backward_known<KEYS>);
         const bool there =
-            WANTED ? i + n < b->keys_left : b->rows.places[which][place] != GPU_BACKWARD_NONE;
+            e % D < gpu_backward_dim(t.of, which) &&
+            (WANTED ? i + n < b->keys_left : b->rows.places[which][place] != GPU_BACKWARD_NONE);
         const int64_t at =
             gpu_backward_element<WANTED>(t.of, &b->tile.s, b->head, which, first + n);
         *gpu_swizzled_element<D>(to, n, e % D) =

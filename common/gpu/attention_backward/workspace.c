@@ -8,11 +8,11 @@ typedef struct rotated {
 
 /* Tiles of rows of a head of keys, as gpu_tiles_of() has them for either kind of sequences. */
 static int64_t tiles_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s) {
-    const int64_t rows = GPU_FUSED_ROWS(bound->transposed.head_dim),
-                  group = s->k_heads ? s->q_heads / s->k_heads : 0;
-    int64_t most;
     if (!bound->fused)
         return 0;
+    const int64_t rows = GPU_FUSED_ROWS(gpu_tile_dim(bound->forward.tiles)),
+                  group = s->k_heads ? s->q_heads / s->k_heads : 0;
+    int64_t most;
     if (__builtin_mul_overflow(s->tokens, group, &most) ||
         __builtin_mul_overflow(most / rows + (most % rows > 0), s->q_rows, &most) ||
         __builtin_add_overflow(most, s->sequences, &most))
