@@ -195,17 +195,21 @@ static void shorten(attention_case *c, int key) {
     *last = key ? --c->k_count[0] : --c->q_count[0];
 }
 
-/* Kernels of 16-bit heads of 64 and 128: a prompt, and one query or two of many keys. */
+/* Kernels of 16-bit heads of 64 and 128: a prompt, and one query or two of many keys. A shorter
+ * prompt of heads that have less than there is room for, and of the widest. */
 static void check_heads(int shortened) {
     attention_required();
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         attention_case c;
         const char *kernel;
-        make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128,
-                   i & 4       ? 40
-                   : shortened ? 2
-                               : 1 + (i & 1),
-                   i & 4 ? 70 : 600, 4);
+        if (i < 8)
+            make_plain(&c, i & 1 ? ROPE_F16 : ROPE_BF16, i & 2 ? 64 : 128,
+                       i & 4       ? 40
+                       : shortened ? 2
+                                   : 1 + (i & 1),
+                       i & 4 ? 70 : 600, 4);
+        else
+            make_plain(&c, ROPE_BF16, i & 1 ? 96 : 256, 17, 40, 4);
         if (shortened)
             shorten(&c, i & 2);
         for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {

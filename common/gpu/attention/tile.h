@@ -851,9 +851,11 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys,
                               float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
+    const int dim = gpu_reread(t.p)->head_dim;
+    (void)dim;
 #if GPU_TILE_DIM > 128
     if constexpr (D > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
-        if (gpu_reread(t.p)->head_dim <= 192) {
+        if (dim <= 192) {
             gpu_tile_products<DTYPE, D, ROWS, 192>(t.queries, keys, s);
             return;
         }
@@ -864,9 +866,11 @@ GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys,
 template <int DTYPE, int DV, int ROWS>
 GPU_FN void gpu_tile_add_values(const gpu_tile_call &t, const char *values,
                                 const gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    (void)dim;
 #if GPU_TILE_DIM > 128
     if constexpr (DV > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
-        if (gpu_reread(t.p)->v_head_dim <= 128) {
+        if (dim <= 128) {
             gpu_tile_add<DTYPE, DV, ROWS, 128>(values, w, rows);
             return;
         }
