@@ -192,7 +192,8 @@ static inline int32_t gpu_prompts_shared(int32_t i) {
     return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 
-/* Of the kernel of splits: as many tiles of values as of keys. */
+/* Of the kernel of splits: as many tiles of values as of keys. The widest has 2 KiB more of its own
+ * than others, and less here than tiles. */
 static inline int32_t gpu_splits_shared(int32_t i) {
     const int32_t ahead = gpu_tile_dim(i) > GPU_TILE_NARROW ? 0 : GPU_TILE_AHEAD;
     return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * (1 + ahead) * GPU_TILE_KEYS);
