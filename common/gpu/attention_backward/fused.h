@@ -203,21 +203,20 @@ GPU_FN void gpu_fused_fetch_keys(const gpu_fused_call &t, int which, char *to) {
     const auto *data = gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 1, which);
     const int left = (int)gpu_backward_near(t.b->tile.s.k_count, t.b->tile.first);
     if (gpu_reread(t.fits) & (GPU_BACKWARD_K << which)) {
-        const int row = gpu_fused_thread() / (D / 8), chunk = gpu_fused_thread() % (D / 8),
-                  there = 8 * chunk < gpu_backward_dim(t.of, which) ? left : 0;
+        const int row = gpu_fused_thread() / (D / 8), chunk = gpu_fused_thread() % (D / 8);
         const char *from = (const char *)(data + t.b->keys[which] + row * stride[1]) + 16 * chunk;
         to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
         for (int e = 0; e < N; e += STEP)
             gpu_copy_async(to + e * D * 2,
-                           row + e < there ? from + 2 * e * stride[1] : (const char *)data,
-                           row + e < there);
+                           row + e < left ? from + 2 * e * stride[1] : (const char *)data,
+                           row + e < left);
         return;
     }
 #pragma unroll 1
     for (int e = gpu_fused_thread(); e < N * D; e += GPU_FUSED_THREADS)
         *gpu_swizzled_element<D>(to, e / D, e % D) =
-            e / D < left && e % D < gpu_backward_dim(t.of, which)
+            e / D < left
                 ? gpu_global(data)[t.b->keys[which] + e / D * stride[1] + e % D * stride[3]]
                 : (uint16_t)0;
 }
@@ -234,16 +233,15 @@ GPU_FN void gpu_fused_fetch_rows(const gpu_fused_call &t, int which, int n, char
     const uint32_t *places = t.b->rows.places[which] + (n * ROWS & (GPU_FUSED_KNOWN - 1));
     if (gpu_reread(t.fits) & (GPU_BACKWARD_Q << which)) {
         const int row = gpu_fused_thread() / (D / 8), chunk = gpu_fused_thread() % (D / 8);
-        const bool used = 8 * chunk < gpu_backward_dim(t.of, which);
         const uint4 raw = *(const uint4 *)(const void *)(places + gpu_fused_place<D>(row));
         uint32_t at[EACH];
         memcpy(at, &raw, sizeof at);
         to += gpu_swizzled<D>(row, chunk);
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
-            const bool there = at[e] != GPU_BACKWARD_NONE && used;
+            const bool there = at[e] != GPU_BACKWARD_NONE;
             gpu_copy_async(to + e * STEP * D * 2,
-                           (const char *)data + (there ? 16 * ((uint64_t)at[e] + chunk) : 0),
+                           (const char *)data + 16 * ((uint64_t)(there ? at[e] : 0) + chunk),
                            there);
         }
         return;
@@ -251,8 +249,7 @@ GPU_FN void gpu_fused_fetch_rows(const gpu_fused_call &t, int which, int n, char
     const int64_t step = gpu_backward_stride(gpu_reread(t.of.call), 0, which)[3];
 #pragma unroll 1
     for (int e = gpu_fused_thread(); e < ROWS * D; e += GPU_FUSED_THREADS) {
-        const bool there = places[gpu_fused_place<D>(e / D)] != GPU_BACKWARD_NONE &&
-                           e % D < gpu_backward_dim(t.of, which);
+        const bool there = places[gpu_fused_place<D>(e / D)] != GPU_BACKWARD_NONE;
         const int64_t at = gpu_backward_element<0>(t.of, &t.b->tile.s, t.b->head, which,
                                                    t.b->rows0 + n * ROWS + e / D);
         *gpu_swizzled_element<D>(to, e / D, e % D) =
