@@ -174,7 +174,7 @@ static inline int32_t gpu_generic_rows_of(int32_t dtype, int32_t i, int splits) 
 
 /* The room of the i-th kernel of tiles, and rows of its block. */
 static inline int32_t gpu_tile_dim(int32_t i) {
-    return 64 << i;
+    return i < 1 ? 64 : i < 2 ? 128 : 256;
 }
 
 static inline int32_t gpu_tile_rows_of(int32_t i) {
@@ -195,8 +195,8 @@ static inline int32_t gpu_prompts_shared(int32_t i) {
 /* Of the kernel of splits: as many tiles of values as of keys. The widest has 2 KiB more of its own
  * than others, and less here than tiles. */
 static inline int32_t gpu_splits_shared(int32_t i) {
-    const int32_t ahead = gpu_tile_dim(i) > GPU_TILE_NARROW ? 0 : GPU_TILE_AHEAD;
-    return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * (1 + ahead) * GPU_TILE_KEYS);
+    const int32_t narrow = gpu_tile_dim(i) <= GPU_TILE_NARROW, stages = 1 + narrow * GPU_TILE_AHEAD;
+    return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * stages * GPU_TILE_KEYS);
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;
