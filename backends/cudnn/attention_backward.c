@@ -10,15 +10,12 @@ static rope_status workspace(const void *problem, const void *kernel, const void
     return dnn_workspace_of(kernel, bounds, 1, bytes);
 }
 
-/* A gradient that is wanted: rotated back, or as cuDNN wrote it but for rows without a part. */
+/* A gradient that is wanted and does not rotate back: as cuDNN wrote it but for rows without a
+ * part. */
 static rope_status finish(const dnn_launch *launch, int which, int rotates, void *to,
                           const int64_t *stride) {
     const dnn_layout *l = launch->layout;
-    if (!to)
-        return ROPE_OK;
-    if (rotates)
-        return dnn_launch_back(launch, which, to, stride);
-    return l->known && !l->hidden && !l->is_nothing
+    return !to || rotates || (l->known && !l->hidden && !l->is_nothing)
                ? ROPE_OK
                : dnn_launch_rows(launch, which, NULL, to, stride, 1, 0);
 }
@@ -33,6 +30,8 @@ static rope_status work(const dnn_launch *launch, const dnn_entry *entry, const 
         status = dnn_launch_lse(launch);
     if (status == ROPE_OK)
         status = dnn_launch_engine(launch, entry);
+    if (status == ROPE_OK)
+        status = dnn_launch_back(launch, call);
     if (status == ROPE_OK)
         status = finish(launch, DNN_DQ, rotates[0], call->dq, call->dq_stride);
     if (status == ROPE_OK)

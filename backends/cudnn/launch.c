@@ -330,20 +330,44 @@ rope_status dnn_launch_rotations(const dnn_launch *launch) {
     return status;
 }
 
-rope_status dnn_launch_back(const dnn_launch *launch, int which, void *to,
-                            const int64_t stride[4]) {
+/* Gradients of queries, keys or both, whose tokens then stand alike, from the workspace to where
+ * they are wanted; where lengths lie on the device, back to the workspace. */
+static rope_status rotate_back(const dnn_launch *launch, const rope_attention_backward_call *to,
+                               int queries, int keys) {
     const dnn_layout *l = launch->layout;
-    const int keys = which == DNN_DK, direct = l->known;
-    void *const own = dnn_part_at(l, which, launch->workspace);
-    const int64_t *own_stride = l->stride[which];
-    rope_call call = positions_of(launch, keys);
-    set_operand(&call.tensor[keys], own, own_stride, direct ? to : own,
-                direct ? stride : own_stride, keys ? l->shape.k_heads : l->shape.q_heads);
-    rope_status status =
-        l->is_nothing ? ROPE_OK : dnn_rotation_run(launch->bound->back, &call, launch->stream);
-    if (status != ROPE_OK || (direct && !l->hidden && !l->is_nothing))
-        return status;
-    return dnn_launch_rows(launch, which, direct ? NULL : own, to, stride, 1, 0);
+    rope_call call = positions_of(launch, !queries);
+    void *const own[2] = {dnn_part_at(l, DNN_DQ, launch->workspace),
+                          dnn_part_at(l, DNN_DK, launch->workspace)};
+    if (queries)
+        set_operand(&call.tensor[0], own[0], l->stride[DNN_DQ], l->known ? to->dq : own[0],
+                    l->known ? to->dq_stride : l->stride[DNN_DQ], l->shape.q_heads);
+    if (keys)
+        set_operand(&call.tensor[1], own[1], l->stride[DNN_DK], l->known ? to->dk : own[1],
+                    l->known ? to->dk_stride : l->stride[DNN_DK], l->shape.k_heads);
+    return dnn_rotation_run(launch->bound->back, &call, launch->stream);
+}
+
+/* Rows that have no part in the engine, or of sequences alone. */
+static rope_status end_back(const dnn_launch *launch, int which, void *to, const int64_t *stride) {
+    const dnn_layout *l = launch->layout;
+    const void *own = l->known ? NULL : dnn_part_at(l, which, launch->workspace);
+    return l->known && !l->hidden && !l->is_nothing
+               ? ROPE_OK
+               : dnn_launch_rows(launch, which, own, to, stride, 1, 0);
+}
+
+rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to) {
+    const dnn_layout *l = launch->layout;
+    const int queries = l->problem->rotates[0] && to->dq, keys = l->problem->rotates[1] && to->dk,
+              both = queries && keys && stand_alike(l);
+    rope_status status = ROPE_OK;
+    if (queries && !l->is_nothing)
+        status = rotate_back(launch, to, 1, both);
+    if (status == ROPE_OK && keys && !both && !l->is_nothing)
+        status = rotate_back(launch, to, 0, 1);
+    if (status == ROPE_OK && queries)
+        status = end_back(launch, DNN_DQ, to->dq, to->dq_stride);
+    return status == ROPE_OK && keys ? end_back(launch, DNN_DK, to->dk, to->dk_stride) : status;
 }
 
 /* --- calls --- */

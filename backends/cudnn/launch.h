@@ -46,8 +46,8 @@ rope_status dnn_launch_rows(const dnn_launch *launch, int which, const void *fro
                             const int64_t stride[4], int zeroes, int with_lse);
 /* The forward's lse into the workspace. */
 rope_status dnn_launch_lse(const dnn_launch *launch);
-/* A gradient of rotated queries or keys from the workspace to where it is wanted. */
-rope_status dnn_launch_back(const dnn_launch *launch, int which, void *to, const int64_t stride[4]);
+/* Gradients of rotated queries and keys from the workspace to where they are wanted. */
+rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to);
 
 /* Finds or builds the engine, checks the workspace, and has `each` launch the rest. */
 typedef rope_status dnn_work(const dnn_launch *launch, const dnn_entry *entry, const void *call);
