@@ -218,7 +218,7 @@ static void describe_append(const options *o, FILE *file) {
 static void describe_attention(const options *o, FILE *file) {
     print_choice(file, o, "mask");
     fputs(o->backward ? " attention and its backward" : " attention", file);
-    if (o->nondeterministic)
+    if (o->backward && o->nondeterministic)
         fputs(", in any order", file);
     if (o->attends.window)
         fprintf(file, ", window %lld", (long long)o->attends.window);

@@ -446,7 +446,8 @@ def attention(
             sliding_window; keys after its own, with causal=False; chunks in which attention stays.
         kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
             "library" for the library's choice among its own, or the name of one of them. None: the
-            faster one by device, type and shape, as `explain` tells. PyTorch's is a candidate of
+            faster one by device, type and shape, whether a gradient is wanted and, on CUDA,
+            whether the call is eager, as `explain` tells. PyTorch's is a candidate of
             calls without cache, lengths, packing, tree_mask, cap, sinks or lse, and the only one of
             float64, for gradcheck.
         scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become

@@ -23,7 +23,9 @@ from ropekit._operators import of_backward
 class Explanation:
     """What a call of `attention` would do."""
 
-    kernel: str  #: as in "cpu:avx512", or "sdpa" for our rotation and PyTorch's attention
+    #: as in "cpu:avx512", or "sdpa" for our rotation and PyTorch's attention; a call whose layout
+    #: or workspace it declines takes the first that accepted
+    kernel: str
     why: str
     candidates: str  #: of the library, one a line, each accepted or why it declined
     backward: str  #: the kernel of a gradient, "" where there is none
@@ -95,7 +97,7 @@ def explain(
         refuse_attention(error, arguments, numbers[0])
     parts = library.ropekit_explanation().decode(errors="replace").split("\1")
     kernel, candidates, backward, backward_candidates = parts
-    why = "the first of the library's kernels that takes the call"
+    why = "the library's: its table's for such a call, else the first that takes it"
     if named:
         why = "named by kernel"
     return Explanation(kernel, why, candidates, backward, backward_candidates, text)

@@ -36,6 +36,9 @@ TUNED = "cudnn:"
 # on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5 times as long as for it.
 OWN = "cuda:splits"
 LITTLE, LITTLE_KEYS = 1 << 30, 1 << 23
+# Sizes of heads that were measured, and the fewest tokens of a kernel of TUNED: a decoded token
+# would have an engine made for each number of keys. A table has no backward of wider heads.
+MEASURED_DIMS, FEWEST = {64, 128}, 128
 _kernels: dict[Any, tuple[str, str]] = {}  # what `_kernels_of` found
 
 
@@ -112,9 +115,9 @@ def is_slow(q: Tensor) -> bool:
 def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     """Why a call of tensors alone takes PyTorch's kernel; "" where it takes the library's.
 
-    On CUDA the library's own kernels are slower at every length that was measured; those of its
-    tables are not, and eager calls of little work wait for the host. A CPU's are faster but for
-    long prompts in 16 bits, and there too with a backward.
+    On CUDA PyTorch's kernel is faster on the device than the library's own, and as fast as those of
+    its tables; an eager call of little work takes the library's, which asks less of the host. A
+    CPU's are faster but for long prompts in 16 bits, and there too with a backward.
     """
     if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
         return ""
@@ -124,25 +127,38 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
     derives = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     if q.is_cuda and tokens:
         is_plain = type(q) in (Tensor, Parameter) and not (is_compiling() or is_derived())
-        if is_plain and _is_of_library((q, k, v), settings.text, keys, derives):
+        if is_plain and _is_of_library((q, k, v), settings.text, (tokens, keys), derives):
             return ""
-        return "on CUDA PyTorch's kernel was measured faster at every length"
+        return "on CUDA PyTorch's kernel was measured faster on the device"
     if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
         return f"on a CPU PyTorch's kernel was measured faster in 16 bits from {CPU_TOKENS} tokens"
     return ""
 
 
+def _is_in_vectors(x: Tensor) -> bool:
+    """As cuDNN takes it: elements side by side, the rest in units of 16 bytes."""
+    *others, last = x.stride()
+    return last == 1 and not any(n % 8 for n in others) and x.data_ptr() % 16 == 0
+
+
 def _is_of_library(
-    tensors: tuple[Tensor, Tensor, Tensor], text: str, keys: int, derives: bool
+    tensors: tuple[Tensor, Tensor, Tensor], text: str, lengths: tuple[int, int], derives: bool
 ) -> bool:
     """Whether the library takes a kernel of TUNED, and where the call derives for its gradient, or
     its own for a call that waits for the host, unless a graph is captured."""
     q, k, v = tensors
+    tokens, keys = lengths
+    is_measured = {q.size(-1), v.size(-1)} <= MEASURED_DIMS
+    is_little = q.numel() * keys <= LITTLE and k.numel() <= LITTLE_KEYS
+    is_little = is_little and is_measured and not derives
+    may_be_tuned = tokens >= FEWEST and (not derives or (is_measured and tokens == keys))
+    if not (is_little or may_be_tuned):
+        return False
     forward, backward = _kernels_of(q, k, v, text, derives)
-    if forward == OWN and not derives:
-        little = q.numel() * keys <= LITTLE and k.numel() <= LITTLE_KEYS
-        return little and not torch.cuda.is_current_stream_capturing()
-    return forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
+    if forward == OWN and is_little:
+        return not torch.cuda.is_current_stream_capturing()
+    is_tuned = forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
+    return may_be_tuned and is_tuned and all(map(_is_in_vectors, tensors))
 
 
 def _kernels_of(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> tuple[str, str]:

@@ -106,21 +106,35 @@ def test_the_choice_follows_from_the_shape() -> None:
     assert kernel(torch.float64, 5, 5) == "sdpa"
 
 
-def test_a_kernel_of_a_table_is_seen(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_is_taken_where_it_was_measured(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     q, k, v = tensors_of(device, torch.bfloat16)
     kernel = ropekit.explain(q, k, v, kernel="library").kernel
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(_sdpa, "MEASURED_DIMS", {DIM})
+    monkeypatch.setattr(_sdpa, "FEWEST", 9)
     _sdpa._kernels.clear()
+
+    def taken(keys: int = 9, derives: bool = False, **others: Tensor) -> bool:
+        tensors = tuple(others.get(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
+        return _sdpa._is_of_library(tensors, "", (9, keys), derives)  # type: ignore[arg-type]
+
     for tuned, own, expected in ((kernel, "no", True), ("no", "no", False), ("no", kernel, True)):
         monkeypatch.setattr(_sdpa, "TUNED", tuned)
         monkeypatch.setattr(_sdpa, "OWN", own)
         for _ in range(2):  # found, then kept
-            assert _sdpa._is_of_library((q, k, v), "", 9, False) is expected
-        assert _sdpa._is_of_library((q, k[..., :8], v), "", 9, False) is False  # which is refused
-    for derives, keys in ((True, 9), (False, _sdpa.LITTLE)):
-        assert _sdpa._is_of_library((q, k, v), "", keys, derives) is False
+            assert taken() is expected
+        assert not taken(k=k[..., :8])  # which is refused
+    assert not taken(derives=True) and not taken(keys=_sdpa.LITTLE)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert _sdpa._is_of_library((q, k, v), "", 9, False) is False
+    assert not taken()
+    monkeypatch.setattr(_sdpa, "TUNED", kernel)
+    monkeypatch.setattr(_sdpa, "OWN", "no")
+    apart = torch.empty(*k.shape, 2, dtype=k.dtype, device=device)[..., 0]
+    assert taken() and not taken(k=apart) and not taken(derives=True, keys=10)
+    monkeypatch.setattr(_sdpa, "FEWEST", 10)
+    assert not taken()
     _sdpa._kernels.clear()
 
 
@@ -152,6 +166,7 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
     table.write_text(json.dumps({"points": points}))
     monkeypatch.setenv("ROPE_TUNING", str(table))
     monkeypatch.setattr(_sdpa, "TUNED", other)
+    monkeypatch.setattr(_sdpa, "FEWEST", 40)
     _sdpa._kernels.clear()
     theta = 4321.0  # of no other test: plans are kept
     assert ropekit.explain(*few, kernel="library", rope_theta=theta).kernel == kernel
@@ -160,20 +175,19 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
         found = ropekit.explain(*many, kernel="library", rope_theta=theta)
         assert (found.kernel, found.backward) == (other, gradient if in_order else other)
         for derives in (False, True):
-            tuned = _sdpa._is_of_library(tuple(many), f"rope_theta={theta}", 40, derives)
+            tuned = _sdpa._is_of_library(tuple(many), f"rope_theta={theta}", (40, 40), derives)
             assert tuned is not (derives and in_order)
     _sdpa._kernels.clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_takes_pytorchs_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v = tensors_of("cuda", torch.bfloat16)
-    own = ropekit.explain(q, k, v, kernel="library").kernel
-    assert ropekit.explain(q, k, v).kernel == own  # of little work
-    long = torch.empty(1, 8192, 32, 64, dtype=torch.bfloat16, device="cuda")
-    own = ropekit.explain(long, long, long, kernel="library").kernel
-    assert (ropekit.explain(long, long, long).kernel == "sdpa") != own.startswith("cudnn:")
-    assert ropekit.explain(q, k, v, window=4).kernel.startswith("cuda:")
+def test_cuda_takes_pytorchs_kernel_for_much_work() -> None:
+    few = torch.empty(1, 9, 4, 64, dtype=torch.bfloat16, device="cuda")
+    assert ropekit.explain(few, few, few).kernel == "cuda:splits"
+    assert ropekit.explain(few, few, few, window=4).kernel.startswith("cuda:")
+    many = torch.empty(1, 8192, 32, 64, dtype=torch.bfloat16, device="cuda")
+    own = ropekit.explain(many, many, many, kernel="library").kernel
+    assert (ropekit.explain(many, many, many).kernel == "sdpa") != own.startswith("cudnn:")
 
 
 def test_a_call_runs_what_is_explained(device: str) -> None:

@@ -32,7 +32,8 @@ constexpr int gpu_tiles_shape = D > GPU_TILE_NARROW ? GPU_TILE_SHAPE(GPU_WIDE_RO
 
 /* Tiles of keys that it copies ahead. */
 template <int D, int ROWS>
-constexpr int gpu_tiles_ahead = D > GPU_TILE_NARROW &&ROWS == GPU_SPLIT_ROWS ? 0 : GPU_TILE_AHEAD;
+constexpr int gpu_tiles_ahead = (D > GPU_TILE_NARROW && ROWS == GPU_SPLIT_ROWS) ? 0
+                                                                                : GPU_TILE_AHEAD;
 
 /* Rows of a block, and keys of a tile. */
 template <int ROWS> constexpr int gpu_block_rows = ROWS & 0xffff;

@@ -19,10 +19,10 @@ enum {
     GPU_VECTOR_HEADS = 8
 };
 
-/* Of the kernels of tiles: keys of a tile, the most elements of a head for which a block has as
- * many, and as many rows as GPU_TILE_ROWS says; else its rows, and its keys but in splits.
- * gpu_tuning.h says that, how many tiles of keys are copied ahead, GPU_TILE_AHEAD, and for how many
- * elements there is a kernel, GPU_TILE_DIM. */
+/* Kernels of tiles: a tile has GPU_TILE_KEYS keys and a block GPU_TILE_ROWS rows where heads have
+ * room for at most GPU_TILE_NARROW elements; wider ones GPU_WIDE_KEYS, in splits GPU_TILE_KEYS, and
+ * GPU_WIDE_ROWS. gpu_tuning.h has GPU_TILE_ROWS, how many tiles of keys are copied ahead,
+ * GPU_TILE_AHEAD, and the most elements for which there is a kernel, GPU_TILE_DIM. */
 enum { GPU_TILE_KEYS = 64, GPU_TILE_NARROW = 128, GPU_WIDE_ROWS = 64, GPU_WIDE_KEYS = 32 };
 
 /* For how many numbers of elements they are compiled. A head of q, k and v has as many or fewer. */
@@ -34,8 +34,8 @@ enum { GPU_TILE_DIMS = 3 };
 enum { GPU_GENERIC_DIMS = 4 };
 #define GPU_GENERIC_ROWS(dim) ((dim) > 256 ? 16 : 32)
 #define GPU_GENERIC_VALUES(rows, dim) ((dim) > 512 ? 8 : ((rows) > 32 ? 2048 : 4096) / (dim))
-/* The forward's in fp32: prompts fill registers, a sequence of few queries leaves few rows empty.
- */
+/* The forward's in fp32: prompts fill registers; few queries leave few rows empty, and short
+ * prompts have blocks for all multiprocessors. */
 #define GPU_PROMPT_ROWS(dtype, dim)                                                                \
     ((dtype) == ROPE_F32 && (dim) <= 128 ? 64 : GPU_GENERIC_ROWS(dim))
 #define GPU_FEW_ROWS(dtype, dim) ((dtype) == ROPE_F32 ? 16 : GPU_GENERIC_ROWS(dim))
@@ -192,8 +192,7 @@ static inline int32_t gpu_prompts_shared(int32_t i) {
     return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 
-/* Of the kernel of splits: as many tiles of values as of keys. The widest has 2 KiB more of its own
- * than others, and less here than tiles. */
+/* Of the kernel of splits: as many tiles of values as of keys. */
 static inline int32_t gpu_splits_shared(int32_t i) {
     const int32_t narrow = gpu_tile_dim(i) <= GPU_TILE_NARROW, stages = 1 + narrow * GPU_TILE_AHEAD;
     return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * stages * GPU_TILE_KEYS);
