@@ -212,31 +212,39 @@ static double expected(const tuned_kernel *kernel, const options *o) {
     return rate > 0 ? workload_flops(o) / rate : 0;
 }
 
-/* Those that may win; the workload's calls are theirs. False after a message. */
+/* Adds a kernel, unless it declines the case or has no room for it. False after a message. */
+static bool add_rival(tune_run *run, const options *o, race *c, tuned_kernel *kernel) {
+    const int64_t sets = o->quick ? 1 : measure_sets(o, &run->t.info, workload_tensor_bytes(o));
+    if (!c->w.device) {
+        if (!attention_create_tensors(&c->w, o, run->t.device, sets))
+            return false;
+        attention_limit_workspace(&c->w, run->t.info.backend);
+    }
+    const int32_t call = c->w.call_count;
+    if (attention_add_kernel(&c->w, kernel->backend, kernel->kernel))
+        c->rivals[c->count++] = (rival){.of = kernel, .call = &c->w.calls[call], .iterations = 1};
+    else
+        c->declined += c->w.declined; /* one without room leaves its calls to the others */
+    return true;
+}
+
+/* Those that may win, or where none of them has room, those that end in time; the workload's calls
+ * are theirs. False after a message. */
 static bool add_rivals(tune_run *run, const options *o, race *c) {
     tuned_kernel *kernels = run->kernels[o->backward];
     const int32_t count = run->kernel_count[o->backward];
-    double least = MOST_SECONDS;
+    double least = MOST_SECONDS, after = 0; /* seconds, which those added so far take at most */
     for (int32_t i = 0; i < count; i++) {
         const double seconds = expected(&kernels[i], o);
         least = seconds > 0 && SLOW * seconds < least ? SLOW * seconds : least;
     }
-    const int64_t sets = o->quick ? 1 : measure_sets(o, &run->t.info, workload_tensor_bytes(o));
-    for (int32_t i = 0; i < count; i++) {
-        if (expected(&kernels[i], o) > least)
-            continue;
-        if (!c->w.device) {
-            if (!attention_create_tensors(&c->w, o, run->t.device, sets))
+    for (; c->count == 0 && after < MOST_SECONDS; after = least, least = MOST_SECONDS)
+        for (int32_t i = 0; i < count; i++) {
+            const double seconds = expected(&kernels[i], o);
+            if (seconds <= least && (after == 0 || seconds > after) &&
+                !add_rival(run, o, c, &kernels[i]))
                 return false;
-            attention_limit_workspace(&c->w, run->t.info.backend);
         }
-        const int32_t call = c->w.call_count;
-        if (attention_add_kernel(&c->w, kernels[i].backend, kernels[i].kernel))
-            c->rivals[c->count++] =
-                (rival){.of = &kernels[i], .call = &c->w.calls[call], .iterations = 1};
-        else
-            c->declined += c->w.declined; /* one without room leaves its calls to the others */
-    }
     return true;
 }
 
