@@ -75,6 +75,8 @@
 #define GPU_TILE_ROWS 128
 #define GPU_TILE_AHEAD 1
 #define GPU_TILE_DIM 256
+/* Values of the widest heads that attention by fused operations reads at once. */
+#define GPU_GENERIC_AT_ONCE 4
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3

@@ -48,6 +48,9 @@
 #define GPU_TILE_AHEAD 0
 #define GPU_TILE_DIM 128
 #endif
+/* Values of the widest heads that attention by fused operations reads at once: four spill on RDNA.
+ */
+#define GPU_GENERIC_AT_ONCE 2
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 2
