@@ -565,7 +565,7 @@ TEST(tuning, tables_that_are_none_are_refused) {
          "kernel of point 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        rope_attention_desc desc = desc_of(ROPE_F32);
+        rope_attention_desc desc = desc_of(device_is_provider() ? ROPE_BF16 : ROPE_F32);
         rope_plan *plan = NULL;
         test_describe(cases[i].text);
         desc.tuning = file_of(cases[i].text);
