@@ -293,7 +293,7 @@ GPU_FN void gpu_generic_weigh(const gpu_generic_call<S> &t, int64_t first, int b
 template <typename S, bool FINITE>
 GPU_FN void gpu_generic_add(const gpu_generic_call<S> &t, int first, gpu_generic_rows<S> &rows) {
     const float *values = t.m.stage + gpu_generic_four();
-    constexpr int AT_ONCE = S::COLUMNS > 4 ? GPU_GENERIC_AT_ONCE : 4;
+    [[maybe_unused]] constexpr int AT_ONCE = S::COLUMNS > 4 ? GPU_GENERIC_AT_ONCE : 4;
 #pragma unroll AT_ONCE
     for (int n = 0; n < S::VALUES; n++) {
         const uint32_t sees = t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
