@@ -128,14 +128,18 @@ static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 
 }
 
 /* Bytes of shared memory of a block that kernels of matrix instructions may have; 0 where the
- * device lacks those that they take. */
-static inline cudaError_t gpu_tile_memory(int device, int *bytes) {
-    int major;
+ * device lacks those of a dtype: sm_75 has f16's. */
+static inline cudaError_t gpu_tile_memory(int device, int dtype, int *bytes) {
+    int major, minor;
     cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     if (error == cudaSuccess)
-        error = cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
     if (error == cudaSuccess)
-        *bytes = major < 8 ? 0 : *bytes > 18432 ? *bytes - 18432 : 0; /* of a block beside them */
+        error = cudaDeviceGetAttribute(bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (error == cudaSuccess) {
+        const int has = 10 * major + minor >= (dtype == ROPE_F16 ? 75 : 80);
+        *bytes = has && *bytes > 18432 ? *bytes - 18432 : 0; /* of a block beside them */
+    }
     return error;
 }
 

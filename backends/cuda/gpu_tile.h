@@ -1,4 +1,4 @@
-/* Matrix instructions of a warp and copies behind its back: PTX from sm_80 on. */
+/* Matrix instructions of a warp and copies behind its back: PTX, of sm_75 what it has of it. */
 #ifndef ROPEKIT_CUDA_GPU_TILE_H
 #define ROPEKIT_CUDA_GPU_TILE_H
 
@@ -8,12 +8,17 @@
 #define GPU_QUERIES_LEFT
 enum { GPU_TILE_LANES = 32 };
 
-/* Whether this compilation has them. */
+/* Whether this compilation has what came with sm_80. */
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-#define GPU_HAS_TILES 1
+#define GPU_IS_SM_80 1
 #else
-#define GPU_HAS_TILES 0
+#define GPU_IS_SM_80 0
 #endif
+
+/* Whether it has kernels of tiles for heads of D elements: sm_75 multiplies f16 alone, and its
+ * shared memory has no room for wider heads. */
+template <int DTYPE, int D>
+constexpr bool gpu_has_tiles = GPU_IS_SM_80 || (DTYPE == ROPE_F16 && D <= 64);
 
 /* Whether it has the backward's kernel of five products: for sm_100 registers spill, others have
  * too little shared memory. */
@@ -86,7 +91,14 @@ GPU_FN void gpu_read_coherent(const float *from, float x[4]) {
                  : "memory");
 }
 
-#if GPU_HAS_TILES
+/* c += a b of 16 x 8 by 8: fragments as PTX lays out mma.m16n8k8. */
+GPU_FN void gpu_mma_half(float c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+
 /* c += a b of 16 x 8 by 16: fragments as PTX lays out mma.m16n8k16. */
 template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
     if constexpr (DTYPE == ROPE_BF16)
@@ -94,7 +106,10 @@ template <int DTYPE> GPU_FN void gpu_mma(float c[4], const uint32_t a[4], const 
             "{%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
+    else if constexpr (!GPU_IS_SM_80) {
+        gpu_mma_half(c, a[0], a[1], b[0]);
+        gpu_mma_half(c, a[2], a[3], b[1]);
+    } else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
             "{%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -117,6 +132,7 @@ GPU_FN void gpu_load_transposed(uint32_t r[4], const char *tile, int row) {
                  : "memory");
 }
 
+#if GPU_IS_SM_80
 /* 16 bytes to shared memory, or zeros. */
 GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
     asm volatile(
@@ -140,6 +156,19 @@ GPU_FN void gpu_copies_mark(void) {
 template <int BUT> GPU_FN void gpu_copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(BUT) : "memory");
 }
+#else
+/* The same, done when they return. */
+GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
+    *(uint4 *)to = there ? *(const uint4 *)from : uint4{0, 0, 0, 0};
+}
+
+GPU_FN void gpu_copy_word(void *to, const void *from) {
+    *(uint32_t *)to = *(const uint32_t *)from;
+}
+
+GPU_FN void gpu_copies_mark(void) {}
+
+template <int BUT> GPU_FN void gpu_copies_wait(void) {}
 #endif
 
 #endif

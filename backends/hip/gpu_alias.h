@@ -105,8 +105,8 @@ static inline hipError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 b
 enum { GPU_SHARED_MOST = 64 << 10, GPU_TILE_SHARED = 16 << 10 };
 
 /* Bytes of shared memory of a block that kernels of matrix instructions may have. */
-static inline hipError_t gpu_tile_memory(int device, int *bytes) {
-    (void)device;
+static inline hipError_t gpu_tile_memory(int device, int dtype, int *bytes) {
+    (void)device, (void)dtype;
 #ifdef EMULATED_MMA
     *bytes = EMULATED_SHARED_MOST;
 #else

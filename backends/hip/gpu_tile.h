@@ -8,7 +8,7 @@
 
 #include "common/gpu/element.h"
 
-#define GPU_HAS_TILES 1
+template <int DTYPE, int D> constexpr bool gpu_has_tiles = true;
 #define GPU_HAS_FUSED 1
 
 /* Which products: those of common/gpu/attention/queries_right.h, of 16 by 16 elements. The

@@ -32,9 +32,10 @@ const char *gpu_tiles_decline(const rope_attention_problem *p, int32_t *tiles) {
                : "declined: no matrix instructions are compiled here";
 }
 
-rope_status gpu_tiles_query(const char *declined, int32_t shared, int32_t device, char *reason) {
+rope_status gpu_tiles_query(const rope_attention_problem *p, const char *declined, int32_t shared,
+                            int32_t device, char *reason) {
     int32_t most = 0;
-    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, &most);
+    const gpuError_t error = declined ? gpuSuccess : gpu_tile_memory(device, p->rope.dtype, &most);
     if (error != gpuSuccess)
         return gpu_refuse(error, reason);
     if (!declined && most >= shared)

@@ -33,9 +33,10 @@ rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
  * or why there is none. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);
 
-/* Why there is none, if so, or whether the device has `shared` bytes of shared memory for it, as
- * rope_candidate.query. */
-rope_status gpu_tiles_query(const char *declined, int32_t shared, int32_t device, char *reason);
+/* Why there is none, if so, or whether the device has its instructions and `shared` bytes of shared
+ * memory for it, as rope_candidate.query. */
+rope_status gpu_tiles_query(const rope_attention_problem *problem, const char *declined,
+                            int32_t shared, int32_t device, char *reason);
 
 /* Most splits that a sequence of at most so many keys uses. */
 int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);

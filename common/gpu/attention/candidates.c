@@ -23,7 +23,8 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
         return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
     int32_t which = 0;
     const char *declined = self->data ? gpu_tiles_decline(problem, &which) : NULL;
-    return self->data ? gpu_tiles_query(declined, shared_of(self, which), device, reason) : ROPE_OK;
+    return self->data ? gpu_tiles_query(problem, declined, shared_of(self, which), device, reason)
+                      : ROPE_OK;
 }
 
 static gpuError_t allow_shared(gpu_attention_bound *bound) {

@@ -65,8 +65,6 @@ GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, i
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
-#if GPU_HAS_TILES
-
 /* --- queries --- */
 
 template <int D>
@@ -262,51 +260,49 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
     b->sums[gpu_thread()] = sums;
 }
 
-#endif
-
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
     gpu_attention_decode(GPU_PARAMETER gpu_decode_call call) {
-#if GPU_HAS_TILES
-    const gpu_decode_call &c = *gpu_parameter<gpu_decode_call>(call);
-    extern __shared__ uint4 memory[];
-    __shared__ gpu_decode_block b;
-    const int key_head = (int)blockIdx.x, split = (int)blockIdx.y, sequence = (int)blockIdx.z;
-    char *queries = (char *)memory, *stage = queries + GPU_SPLIT_ROWS * D * 2;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    const gpu_decode_keys k = gpu_decode_keys_of(c, sequence);
-    if (k.fails && threadIdx.x == 0 && c.flag)
-        *c.flag = 1;
-    if (k.fails || k.empty || (split > 0 && split >= k.splits))
-        return;
-    const int begin = (k.split + split) * k.size, seen = begin > k.first ? begin : k.first,
-              base = seen / GPU_TILE_KEYS * GPU_TILE_KEYS,
-              last = begin + k.size < k.count ? begin + k.size : k.count, from = seen - base,
-              end = last - base;
-    gpu_decode_copy_queries<D>(c, sequence, key_head, queries);
-    if (threadIdx.x == 0)
-        b.lacks_page = 0;
-    __syncthreads();
-    gpu_decode_place<D>(c, &b, sequence, key_head, base, from, end, 0);
-    gpu_copies_mark();
-    const rope_coefficients m = gpu_decode_angle<D>(c, sequence, k.count);
-    __syncthreads();
-    gpu_decode_copy<D>(c, &b, from, end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
-    gpu_copies_mark();
-    if (c.pairs) {
-        gpu_copies_wait<1>();
+    if constexpr (gpu_has_tiles<DTYPE, D>) {
+        const gpu_decode_call &c = *gpu_parameter<gpu_decode_call>(call);
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_decode_block b;
+        const int key_head = (int)blockIdx.x, split = (int)blockIdx.y, sequence = (int)blockIdx.z;
+        char *queries = (char *)memory, *stage = queries + GPU_SPLIT_ROWS * D * 2;
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        const gpu_decode_keys k = gpu_decode_keys_of(c, sequence);
+        if (k.fails && threadIdx.x == 0 && c.flag)
+            *c.flag = 1;
+        if (k.fails || k.empty || (split > 0 && split >= k.splits))
+            return;
+        const int begin = (k.split + split) * k.size, seen = begin > k.first ? begin : k.first,
+                  base = seen / GPU_TILE_KEYS * GPU_TILE_KEYS,
+                  last = begin + k.size < k.count ? begin + k.size : k.count, from = seen - base,
+                  end = last - base;
+        gpu_decode_copy_queries<D>(c, sequence, key_head, queries);
+        if (threadIdx.x == 0)
+            b.lacks_page = 0;
         __syncthreads();
-        gpu_decode_rotate<DTYPE, D>(c, m, queries);
+        gpu_decode_place<D>(c, &b, sequence, key_head, base, from, end, 0);
+        gpu_copies_mark();
+        const rope_coefficients m = gpu_decode_angle<D>(c, sequence, k.count);
+        __syncthreads();
+        gpu_decode_copy<D>(c, &b, from, end, 0, stage, stage + GPU_TILE_KEYS * D * 2);
+        gpu_copies_mark();
+        if (c.pairs) {
+            gpu_copies_wait<1>();
+            __syncthreads();
+            gpu_decode_rotate<DTYPE, D>(c, m, queries);
+        }
+        gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
+        gpu_decode_loop<DTYPE, D>(c, &b, sequence, key_head, base, from, end, queries, stage, rows);
+        gpu_copies_wait<0>();
+        __syncthreads();
+        float *kept = (float *)(void *)stage;
+        gpu_split_keep<D>(b.sums + gpu_thread(), rows, c.group, &b.joint, kept);
+        gpu_decode_finish<DTYPE, D>(c, &b, sequence, key_head, split, k.splits <= 1, kept);
     }
-    gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
-    gpu_decode_loop<DTYPE, D>(c, &b, sequence, key_head, base, from, end, queries, stage, rows);
-    gpu_copies_wait<0>();
-    __syncthreads();
-    float *kept = (float *)(void *)stage;
-    gpu_split_keep<D>(b.sums + gpu_thread(), rows, c.group, &b.joint, kept);
-    gpu_decode_finish<DTYPE, D>(c, &b, sequence, key_head, split, k.splits <= 1, kept);
-#endif
 }
 
 /* Grid x over groups of GPU_JOINED_HEADS(D) heads, y over sequences. */

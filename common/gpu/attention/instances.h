@@ -6,7 +6,7 @@
 #include "common/gpu/attention/generic.h"
 #include "common/gpu/attention/prompt.h"
 
-#if GPU_HAS_TILES && GPU_TILE_AHEAD
+#if GPU_TILE_AHEAD
 #define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
     { GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>) }
 #else
@@ -21,7 +21,6 @@
 #endif
 
 /* As gpu_tile_dim() has them. */
-#if GPU_HAS_TILES
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
@@ -36,10 +35,6 @@
         GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                          \
             GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)                                      \
     }
-#else
-#define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {}, {}, {}, {}, {}
-#endif
 
 /* Two vectors of 16-bit elements. */
 #define GPU_ATTENTION_VECTORS(DTYPE)                                                               \

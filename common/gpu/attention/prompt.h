@@ -9,7 +9,7 @@
 
 #include "common/gpu/attention/tile.h"
 
-#if GPU_HAS_TILES && GPU_TILE_AHEAD
+#if GPU_TILE_AHEAD
 
 /* Where the heads of keys or values lie, in 16 bytes: of key 0 and page 0, and from one to the
  * next. */
@@ -642,25 +642,27 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_prompts(GPU_PARAMETER rope_attention_problem problem,
                           GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                           int32_t fits) {
-    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
-    const rope_attention_call &call =
-        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    extern __shared__ uint4 memory[];
-    __shared__ gpu_prompt_block b;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    const gpu_prompt_call t = {gpu_reread(&p), gpu_reread(&call), &b, (char *)memory,
-                               (char *)memory + GPU_TILE_ROWS * D * 2};
-    for (int64_t n = blockIdx.x; gpu_prompt_find(t, failed, n);) {
-        if (b.tile.valid && !(fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) &&
-            b.tile.first < b.tile.s.q_count * gpu_prompt_group(t))
-            for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
-                 head = b.head + (int32_t)gridDim.y)
-                gpu_prompt_attend<DTYPE, D>(t, head);
-        if (fits & GPU_TILE_ONCE)
-            return;
-        n = b.next;
-        __syncthreads();
+    if constexpr (gpu_has_tiles<DTYPE, D>) {
+        const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+        const rope_attention_call &call =
+            *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_prompt_block b;
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        const gpu_prompt_call t = {gpu_reread(&p), gpu_reread(&call), &b, (char *)memory,
+                                   (char *)memory + GPU_TILE_ROWS * D * 2};
+        for (int64_t n = blockIdx.x; gpu_prompt_find(t, failed, n);) {
+            if (b.tile.valid && !(fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) &&
+                b.tile.first < b.tile.s.q_count * gpu_prompt_group(t))
+                for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
+                     head = b.head + (int32_t)gridDim.y)
+                    gpu_prompt_attend<DTYPE, D>(t, head);
+            if (fits & GPU_TILE_ONCE)
+                return;
+            n = b.next;
+            __syncthreads();
+        }
     }
 }
 

@@ -48,7 +48,6 @@ GPU_FN constexpr int gpu_run_place(int r, int h, int i) {
     return (void)r, 2 * h + i;
 }
 
-#if GPU_HAS_TILES
 /* Where a lane's row of 16 by 16 elements lies: of keys; of queries from a row on, or of values. */
 template <int D> GPU_FN int gpu_operand_keys(void) {
     const int lane = gpu_lane();
@@ -125,7 +124,5 @@ GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
                          gpu_tile_rows<DV, ROWS> &rows) {
     gpu_tile_add_at<DTYPE, DV, ROWS, USED>(values, gpu_operand_rows<DV>(), w, rows);
 }
-
-#endif
 
 #endif

@@ -15,8 +15,6 @@ struct gpu_joint {
         sum[GPU_SPLIT_ROWS * GPU_TILE_WARPS];
 };
 
-#if GPU_HAS_TILES
-
 /* Where element i of a warp's part of a row is kept: rows begin in other banks. */
 template <int DV> GPU_FN int gpu_kept(int row, int warp, int i) {
     return (row * GPU_TILE_WARPS + warp) * DV + (i ^ row % 4 * 8);
@@ -112,8 +110,6 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
     gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
 }
 
-#endif
-
 /* Grid x strides over [sequence, used split, key head]. */
 template <int DTYPE, int D, int DV>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
@@ -121,28 +117,28 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
     gpu_attention_splits(GPU_PARAMETER rope_attention_problem problem,
                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                          int32_t fits, gpu_attention_parts parts) {
-#if GPU_HAS_TILES
-    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
-    const rope_attention_call &call =
-        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    extern __shared__ uint4 memory[];
-    __shared__ gpu_tile_block_of<DV, GPU_SPLIT_ROWS> b;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    gpu_split_work w;
-    for (int64_t n = blockIdx.x; gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed, parts,
-                                                p.v_head_dim, n, &b.tile, &w);
-         n += gridDim.x) {
-        const gpu_tile_call t = {gpu_reread(&p),
-                                 gpu_reread(&call),
-                                 &b,
-                                 (char *)memory,
-                                 (char *)memory + GPU_SPLIT_ROWS * D * 2,
-                                 fits};
-        if (w.valid)
-            gpu_split_attend<DTYPE, D, DV>(t, (int32_t)w.head, parts, w.split, w.part, w.alone);
+    if constexpr (gpu_has_tiles<DTYPE, D>) {
+        const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+        const rope_attention_call &call =
+            *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_tile_block_of<DV, GPU_SPLIT_ROWS> b;
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        gpu_split_work w;
+        for (int64_t n = blockIdx.x; gpu_split_find(gpu_reread(&p), gpu_reread(&call), failed,
+                                                    parts, p.v_head_dim, n, &b.tile, &w);
+             n += gridDim.x) {
+            const gpu_tile_call t = {gpu_reread(&p),
+                                     gpu_reread(&call),
+                                     &b,
+                                     (char *)memory,
+                                     (char *)memory + GPU_SPLIT_ROWS * D * 2,
+                                     fits};
+            if (w.valid)
+                gpu_split_attend<DTYPE, D, DV>(t, (int32_t)w.head, parts, w.split, w.part, w.alone);
+        }
     }
-#endif
 }
 
 #endif

@@ -100,7 +100,6 @@ GPU_FN gpu_tile_signs<DV> &gpu_special_of(const gpu_tile_call &t, int row) {
     return b.special[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
 }
 
-#if GPU_HAS_TILES
 /* --- queries --- */
 
 /* Row `row` of the block as one of its sequence's. */
@@ -969,44 +968,42 @@ GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     __syncthreads();
 }
 
-#endif
-
 template <int DTYPE, int D, int DV>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_tiles(GPU_PARAMETER rope_attention_problem problem,
                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                         int32_t fits) {
-#if GPU_HAS_TILES
-    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
-    const rope_attention_call &call =
-        *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
-    enum { ROWS = gpu_block_rows<gpu_tiles_shape<D>> };
-    extern __shared__ uint4 memory[];
-    __shared__ gpu_tile_block_of<DV, gpu_tiles_shape<D>> b;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    for (int64_t n = blockIdx.x;
-         gpu_attention_find<0>(&p, &call, failed, n, gpu_attention_group(&call), ROWS, &b.tile);
-         n = b.next) {
-        if (threadIdx.x == 0)
-            b.next = n + gridDim.x;
-        __syncthreads();
-        if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
-            b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
-            continue;
-        const gpu_tile_call t = {gpu_reread(&p),
-                                 gpu_reread(&call),
-                                 &b,
-                                 (char *)memory,
-                                 (char *)memory + ROWS * D * 2,
-                                 fits};
-        for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
-             head = b.head + (int32_t)gridDim.y) {
+    if constexpr (gpu_has_tiles<DTYPE, D>) {
+        const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+        const rope_attention_call &call =
+            *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+        enum { ROWS = gpu_block_rows<gpu_tiles_shape<D>> };
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_tile_block_of<DV, gpu_tiles_shape<D>> b;
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        for (int64_t n = blockIdx.x;
+             gpu_attention_find<0>(&p, &call, failed, n, gpu_attention_group(&call), ROWS, &b.tile);
+             n = b.next) {
+            if (threadIdx.x == 0)
+                b.next = n + gridDim.x;
             __syncthreads();
-            gpu_tile_block_attend<DTYPE, D, DV>(t, head);
+            if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
+                b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
+                continue;
+            const gpu_tile_call t = {gpu_reread(&p),
+                                     gpu_reread(&call),
+                                     &b,
+                                     (char *)memory,
+                                     (char *)memory + ROWS * D * 2,
+                                     fits};
+            for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
+                 head = b.head + (int32_t)gridDim.y) {
+                __syncthreads();
+                gpu_tile_block_attend<DTYPE, D, DV>(t, head);
+            }
         }
     }
-#endif
 }
 
 #endif

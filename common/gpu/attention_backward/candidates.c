@@ -53,7 +53,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         return ROPE_OK;
     const char *declined = decline(self, problem, &which);
     const rope_status status =
-        gpu_tiles_query(declined, shared_of(self, gpu_tile_dim(which)), device, reason);
+        gpu_tiles_query(problem, declined, shared_of(self, gpu_tile_dim(which)), device, reason);
     if (status != ROPE_OK)
         return status;
     const gpu_backward_kernels *kernels = kernels_of(((const rope_problem *)problem)->dtype);

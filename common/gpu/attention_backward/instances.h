@@ -9,7 +9,7 @@
 
 /* Registers of AMD's processors do not hold a lane's sums of two gradients in the order of
  * queries_right.h. */
-#if GPU_HAS_TILES && defined(GPU_QUERIES_LEFT)
+#ifdef GPU_QUERIES_LEFT
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
     {{GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                                \
       GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                              \

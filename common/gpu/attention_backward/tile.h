@@ -64,7 +64,6 @@ template <int KEYS> struct gpu_backward_tile_call {
     int32_t fits;
 };
 
-#if GPU_HAS_TILES
 /* --- what is there --- */
 
 /* Rows of a tile that threads copy at a time. */
@@ -720,7 +719,6 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backw
     gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 1, b->tokens, b->to[1], t.fits, OWN, STRIDE, D,
                                     x);
 }
-#endif
 
 /* What a kernel is given registers for, beside its sums. */
 template <int D, int KEYS>
@@ -731,42 +729,43 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, gpu_backward_blocks<D, 
     gpu_backward_tiles(GPU_PARAMETER rope_attention_problem problem,
                        GPU_PARAMETER rope_attention_backward_call given, const int32_t *failed,
                        float *delta, GPU_PARAMETER rope_call tokens, int32_t fits) {
-#if GPU_HAS_TILES
-    const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
-    const rope_attention_backward_call &c =
-        *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
-    const rope_call &keys =
-        *gpu_parameter<rope_call, rope_attention_problem, rope_attention_backward_call,
-                       const int32_t *, float *>(tokens);
-    extern __shared__ uint4 memory[];
-    __shared__ gpu_backward_block<KEYS> b;
-    gpu_wait_for_last();
-    gpu_let_next_start();
-    const int64_t each = KEYS ? 1 : gpu_attention_group(&c.forward);
-    for (int64_t n = blockIdx.x;
-         gpu_attention_find<KEYS>(&p, &c.forward, failed, n, each, GPU_BACKWARD_OWN, &b.tile);
-         n = b.next) {
-        if (threadIdx.x == 0)
-            b.next = n + gridDim.x;
-        __syncthreads();
-        if (!b.tile.valid || b.tile.first >= (KEYS ? b.tile.s.k_count : b.tile.s.q_count * each))
-            continue;
-        const gpu_backward_tile_call<KEYS> t = {
-            {gpu_reread(&p), gpu_reread(&c), gpu_reread(&keys), failed, delta},
-            &b,
-            (char *)memory,
-            fits};
-        for (int64_t head = blockIdx.y; head < c.forward.k.heads; head = b.head + gridDim.y) {
+    if constexpr (gpu_has_tiles<DTYPE, D>) {
+        const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+        const rope_attention_backward_call &c =
+            *gpu_parameter<rope_attention_backward_call, rope_attention_problem>(given);
+        const rope_call &keys =
+            *gpu_parameter<rope_call, rope_attention_problem, rope_attention_backward_call,
+                           const int32_t *, float *>(tokens);
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_backward_block<KEYS> b;
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        const int64_t each = KEYS ? 1 : gpu_attention_group(&c.forward);
+        for (int64_t n = blockIdx.x;
+             gpu_attention_find<KEYS>(&p, &c.forward, failed, n, each, GPU_BACKWARD_OWN, &b.tile);
+             n = b.next) {
+            if (threadIdx.x == 0)
+                b.next = n + gridDim.x;
             __syncthreads();
-            gpu_tile_rows<D, GPU_BACKWARD_SHAPE> sums[1 + KEYS] = {};
-            gpu_backward_start<DTYPE, D, KEYS>(t, head);
-            gpu_backward_powers powers;
-            gpu_backward_no_powers(powers);
-            gpu_backward_walk<DTYPE, D, KEYS>(t, powers, sums);
-            gpu_backward_finish<DTYPE, D, KEYS>(t, powers, sums);
+            if (!b.tile.valid ||
+                b.tile.first >= (KEYS ? b.tile.s.k_count : b.tile.s.q_count * each))
+                continue;
+            const gpu_backward_tile_call<KEYS> t = {
+                {gpu_reread(&p), gpu_reread(&c), gpu_reread(&keys), failed, delta},
+                &b,
+                (char *)memory,
+                fits};
+            for (int64_t head = blockIdx.y; head < c.forward.k.heads; head = b.head + gridDim.y) {
+                __syncthreads();
+                gpu_tile_rows<D, GPU_BACKWARD_SHAPE> sums[1 + KEYS] = {};
+                gpu_backward_start<DTYPE, D, KEYS>(t, head);
+                gpu_backward_powers powers;
+                gpu_backward_no_powers(powers);
+                gpu_backward_walk<DTYPE, D, KEYS>(t, powers, sums);
+                gpu_backward_finish<DTYPE, D, KEYS>(t, powers, sums);
+            }
         }
     }
-#endif
 }
 
 #endif
