@@ -7,6 +7,8 @@
 
 #include <ropekit/backend.h>
 
+#include <string.h>
+
 /* Alignment of a workspace. */
 #define ALIGNMENT ((size_t)256)
 
@@ -43,6 +45,11 @@ rope_attention_args attention_args_on(const attention_state *s, const rope_atten
     if (cached) {
         a.k_cache.data = in + s->in[ATTENTION_K].start;
         a.v_cache.data = in + s->in[ATTENTION_V].start;
+        if (s->o->v_in_k) {
+            const int64_t row = s->o->desc.head_dim * s->o->k_heads;
+            const int64_t stride[5] = {s->desc.page_size * row, row, s->o->desc.head_dim, 0, 1};
+            memcpy(a.v_cache.stride, stride, sizeof stride);
+        }
     }
     a.out.data = out + s->result[RESULT_OUT].start;
     workload_strides(s->o, s->o->q_heads, attention_v_head_dim(s->o), a.out.stride);

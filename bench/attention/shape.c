@@ -58,15 +58,16 @@ static int64_t kinds(const options *o) {
 }
 
 size_t attention_tensor_bytes(const options *o) {
-    const int64_t dims = o->desc.head_dim + attention_v_head_dim(o);
+    const int64_t v_dim = attention_v_head_dim(o), dims = o->desc.head_dim + v_dim;
     int64_t keys = 0;
     for (int64_t n = 0; n < kinds(o); n++) {
         const attention_sequence s = attention_sequence_of(o, n);
         keys += s.queries ? s.keys - keys_of(o, &s, 0).first : 0;
     }
-    const size_t forward = ((size_t)append_count(o->batch, o->tokens, o->q_heads, dims) +
-                            (size_t)append_count(o->batch, keys, o->k_heads, dims)) *
-                           dtype_bytes(o->desc.dtype) / 2;
+    const size_t forward =
+        ((size_t)append_count(o->batch, o->tokens, o->q_heads, dims) +
+         (size_t)append_count(o->batch, keys, o->k_heads, o->v_in_k ? dims - v_dim : dims)) *
+        dtype_bytes(o->desc.dtype) / 2;
     return o->backward ? 2 * forward : forward; /* a gradient for each tensor */
 }
 

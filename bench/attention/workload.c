@@ -28,6 +28,10 @@ static void lay_out(attention_state *s, size_t copied) {
         const int64_t heads = attention_heads_of(o, t), dim = attention_dim_of(o, t);
         const int64_t tokens = append_count(o->batch, o->tokens, heads, dim);
         const bool paged = t != ATTENTION_Q && s->desc.cache, turns = attention_rotates(s, t);
+        if (t == ATTENTION_V && o->v_in_k) {
+            s->in[t] = s->in[ATTENTION_K];
+            continue;
+        }
         s->in[t] = workload_take(&s->in_bytes, dtype,
                                  paged ? append_count(s->args.pages, s->desc.page_size, heads, dim)
                                        : tokens);
@@ -87,6 +91,10 @@ static bool describe(attention_state *s) {
     if (!o->appends.cache && o->keys && o->keys != o->tokens) {
         message("--keys is %lld; allowed without --kv-cache is --tokens, %lld", (long long)o->keys,
                 (long long)o->tokens);
+        return false;
+    }
+    if (o->v_in_k && (!o->appends.cache || attention_v_head_dim(o) > o->desc.head_dim)) {
+        message("--v-in-k needs --kv-cache and --v-head-dim <= --head-dim");
         return false;
     }
     s->desc = o->attends;

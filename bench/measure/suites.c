@@ -59,6 +59,10 @@ typedef struct suite_row {
     "--in-place --q-heads=128 --k-heads=1 --v-heads=0 --head-dim=192 --rotary-dim=64 "             \
     "--rotary-offset=128 --k-head-dim=576 --k-rotary-offset=512 --pairing-in=interleaved "         \
     "--pairing-out=half-split --k-norm-dim=512" RMS("k")
+/* Queries of DeepSeek-V3, which absorb the projection of keys and values, over these rows. */
+#define MLA_ABSORBED                                                                               \
+    "--q-heads=128 --k-heads=1 --head-dim=576 --v-head-dim=512 --rotary-dim=64 "                   \
+    "--rotary-offset=512 --kv-cache=table --v-in-k --keys="
 /* A context of 128K tokens is shifted. */
 #define MOVED "--q-heads=0 --k-heads=8 --head-dim=128 --k-source=cache --position-offset=-256"
 #define ONE_HEAD "--q-heads=1 --k-heads=0"
@@ -241,6 +245,8 @@ static const suite_row rows[] = {
     ATTENTION_DECODE("128K", "131072", "1x1", "8x1 16x1"),
     ATTENTION_PAGED("decode, window 4K, 32K keys", " --window=4096", "32768", "1x1 8x1", "bf16",
                     false),
+    ATTENTION("MLA decode, 8K keys", MLA_ABSORBED "8192", "1x1 8x1 64x1", "bf16", true),
+    ATTENTION("MLA decode, 32K keys", MLA_ABSORBED "32768", "1x1 8x1 32x1", "bf16", true),
     GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=128", "1x128 1x512 1x1024"),
     GRADIENT_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128", "1x128 1x512 1x1024 1x2048"),
     GRADIENT_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128", "1x128 1x512"),

@@ -43,6 +43,7 @@ typedef struct options {
     bool append, attention;      /* the operation of that name, else "rope" */
     bool backward;               /* attention: and its gradients */
     bool nondeterministic;       /* of kernels that may sum in any order too */
+    bool v_in_k;                 /* attention: a cached key's first elements are its value */
     rope_append_desc appends;    /* descriptor of append, but for rope, which is desc */
     rope_attention_desc attends; /* of attention, but for that and what appends has too */
     int64_t keys;                /* of a sequence in a cache, with its queries'; 0: tokens */

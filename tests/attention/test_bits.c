@@ -91,8 +91,10 @@ TEST(attention_bits, fused_and_unfused) {
  * keys (docs/attention.md). */
 static int changes_kernel(const attention_case *c, const char *kernel, int64_t part) {
     const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
-    return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "generic") == 0) &&
-           c->q_count[part] * group > 16;
+    return strcmp(kernel, "latent") == 0
+               ? c->q_count[part] > 4
+               : (strcmp(kernel, "splits") == 0 || strcmp(kernel, "generic") == 0) &&
+                     c->q_count[part] * group > 16;
 }
 
 /* Each sequence in a call of its own, and its last queries in another: as a prompt in one call and
@@ -232,6 +234,38 @@ TEST(attention_bits, heads_of_matrix_instructions) {
 
 TEST(attention_bits, heads_of_matrix_instructions_with_lengths) {
     check_heads(1);
+}
+
+/* MLA's heads of which the value is the first elements of the key, copied and where it lies: one
+ * query of many keys, and more queries than a GPU reads in splits. */
+TEST(attention_bits, values_within_keys) {
+    enum { DIM = 576, VALUE = 512 };
+    attention_required();
+    for (int i = 0; i < 2; i++) {
+        attention_case c;
+        const char *kernel;
+        const int64_t keys = i ? 70 : 600;
+        make_plain(&c, i ? ROPE_F16 : ROPE_BF16, DIM, i ? 6 : 1, keys, i ? 2 : 33);
+        c.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+        c.desc.v_head_dim = VALUE;
+        for (int64_t n = 0; n < keys; n++)
+            memcpy((uint16_t *)(uintptr_t)c.args.v.in + n * VALUE,
+                   (const uint16_t *)c.args.rope.k.in + n * DIM, VALUE * sizeof(uint16_t));
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            attention_case within = c;
+            within.args.v = c.args.rope.k;
+            memcpy(within.args.v.in_stride, (const int64_t[4]){keys * DIM, DIM, DIM, 1},
+                   sizeof within.args.v.in_stride);
+            if (expected) {
+                check_same(&within, kernel, expected, "values within keys");
+                check_alone(&within, kernel, expected);
+            }
+            free(expected);
+        }
+        attention_free(&c);
+    }
 }
 
 /* A call, in a graph and in the same layout without its rotation: all of them have one kernel. */

@@ -32,6 +32,23 @@ const char *gpu_tiles_decline(const rope_attention_problem *p, int32_t *tiles) {
                : "declined: no matrix instructions are compiled here";
 }
 
+const char *gpu_latent_decline(const rope_attention_problem *p) {
+    if (p->rope.dtype == ROPE_F32)
+        return "declined: dtype is f32";
+    if (p->head_dim <= GPU_TILE_DIM || p->head_dim % 8 || p->v_head_dim % 8 ||
+        p->v_head_dim > GPU_LATENT_VALUE_DIM)
+        return "declined: head_dim is not a multiple of 8 beyond " TEXT_OF(
+            GPU_TILE_DIM) ", or v_head_dim not one up to 512";
+    return kernels_of(p->rope.dtype)->latent ? NULL
+                                             : "declined: no matrix instructions are compiled here";
+}
+
+int64_t gpu_split_queries(const gpu_attention_bound *bound, int64_t group) {
+    if (!bound->splits || group < 1)
+        return 0;
+    return bound->latent ? GPU_LATENT_QUERIES : GPU_SPLIT_ROWS / group;
+}
+
 rope_status gpu_tiles_query(const rope_attention_problem *p, const char *declined, int32_t shared,
                             int32_t device, char *reason) {
     int32_t most = 0;

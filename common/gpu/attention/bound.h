@@ -15,6 +15,7 @@ typedef struct gpu_attention_bound {
     int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
     int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;       /* sequences of few queries take the kernel of splits */
+    int32_t latent;       /* all take the kernel of latents; `tiles` is GPU_GENERIC then */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_bound;
 
@@ -32,6 +33,12 @@ rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
 /* The kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its heads;
  * or why there is none. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);
+
+/* Why a problem does not take the kernel of latents, or NULL. */
+const char *gpu_latent_decline(const rope_attention_problem *problem);
+
+/* Most queries of a sequence that is read in splits where so many heads of q share one of k. */
+int64_t gpu_split_queries(const gpu_attention_bound *bound, int64_t group);
 
 /* Why there is none, if so, or whether the device has its instructions and `shared` bytes of shared
  * memory for it, as rope_candidate.query. */

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char tiles[] = "tiles", splits[] = "splits";
+static const char tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
 
 /* Bytes of shared memory. */
 static int32_t shared_of(const rope_candidate *self, int32_t which) {
@@ -21,6 +21,9 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     const rope_attention_problem *problem = canonical;
     if (!problem)
         return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
+    if (self->data == latent)
+        return gpu_tiles_query(problem, gpu_latent_decline(problem), gpu_latent_shared(), device,
+                               reason);
     int32_t which = 0;
     const char *declined = self->data ? gpu_tiles_decline(problem, &which) : NULL;
     return self->data ? gpu_tiles_query(problem, declined, shared_of(self, which), device, reason)
@@ -30,6 +33,8 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
 static gpuError_t allow_shared(gpu_attention_bound *bound) {
     const int32_t tiles = bound->tiles;
     gpuError_t error = gpuSuccess;
+    if (bound->latent)
+        return gpu_allow_shared(bound->kernels->latent, gpu_latent_shared());
     for (int splits = 0; tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
         error = gpu_allow_shared(bound->kernels->generic[splits][bound->generic],
                                  gpu_generic_shared(gpu_generic_rows_of(bound->problem.rope.dtype,
@@ -58,7 +63,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
     gpu_attention_bound *bound = to;
     const gpuError_t error = gpu_attention_bind(bound, problem, device);
     bound->splits = self->data != tiles;
-    if (self->data)
+    bound->latent = self->data == latent;
+    if (self->data && !bound->latent)
         (void)gpu_tiles_decline(problem, &bound->tiles);
     return error == gpuSuccess ? allow_shared(bound) : error;
 }
@@ -115,7 +121,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
                              : status;
 }
 
-/* takes: splits, tiles or NULL. */
+/* takes: splits, tiles, latent or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
@@ -124,7 +130,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     }
 
 static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),
-                                            CANDIDATE("generic", NULL)};
+                                            CANDIDATE(latent, latent), CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

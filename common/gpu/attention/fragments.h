@@ -21,8 +21,8 @@ GPU_FN int gpu_lane(void) {
 }
 
 /* A block's rows, ROWS below, are a number of them, of which each warp has its part and all keys of
- * a tile: GPU_TILE_KEYS, or KEYS of GPU_TILE_SHAPE(rows, KEYS). All warps have those of splits, and
- * a part of each tile of keys. */
+ * a tile: GPU_TILE_KEYS, or KEYS of GPU_TILE_SHAPE(rows, KEYS). All warps have those of splits and
+ * of latents, and a part of each tile of keys. */
 #define GPU_TILE_SHAPE(rows, keys) ((rows) | (keys) << 16)
 
 /* What a kernel with room for D elements has. */
@@ -39,23 +39,27 @@ constexpr int gpu_tiles_ahead = (D > GPU_TILE_NARROW && ROWS == GPU_SPLIT_ROWS) 
 template <int ROWS> constexpr int gpu_block_rows = ROWS & 0xffff;
 template <int ROWS> constexpr int gpu_block_keys = ROWS >> 16 ? ROWS >> 16 : (int)GPU_TILE_KEYS;
 
+/* Whether all warps have all rows. */
+template <int ROWS>
+constexpr bool gpu_shares_rows = (int)ROWS == (int)GPU_SPLIT_ROWS ||
+                                 (int)ROWS == (int)GPU_LATENT_ROWS;
+
 /* How many 16 rows a warp has. */
 template <int ROWS>
-constexpr int gpu_row_blocks =
-    ROWS == GPU_SPLIT_ROWS ? 1 : gpu_block_rows<ROWS> / 16 / GPU_TILE_WARPS;
+constexpr int gpu_row_blocks = gpu_block_rows<ROWS> / 16 /
+                               (gpu_shares_rows<ROWS> ? 1 : GPU_TILE_WARPS);
 
 /* Keys of a tile that a warp takes. */
 template <int ROWS>
-constexpr int gpu_warp_keys =
-    ROWS == GPU_SPLIT_ROWS ? GPU_TILE_KEYS / GPU_TILE_WARPS : gpu_block_keys<ROWS>;
+constexpr int gpu_warp_keys = gpu_block_keys<ROWS> / (gpu_shares_rows<ROWS> ? GPU_TILE_WARPS : 1);
 
 /* The first of them, and the first row of a warp. */
 template <int ROWS> GPU_FN int gpu_warp_key(void) {
-    return ROWS == GPU_SPLIT_ROWS ? gpu_thread() / GPU_TILE_LANES * gpu_warp_keys<ROWS> : 0;
+    return gpu_shares_rows<ROWS> ? gpu_thread() / GPU_TILE_LANES * gpu_warp_keys<ROWS> : 0;
 }
 
 template <int ROWS> GPU_FN int gpu_warp_row(void) {
-    return ROWS == GPU_SPLIT_ROWS ? 0 : gpu_thread() / GPU_TILE_LANES * 16 * gpu_row_blocks<ROWS>;
+    return gpu_shares_rows<ROWS> ? 0 : gpu_thread() / GPU_TILE_LANES * 16 * gpu_row_blocks<ROWS>;
 }
 
 /* Parts of 16 rows by 16 keys, by a warp's keys, and by DV elements of values. */
@@ -86,10 +90,15 @@ template <int D> GPU_FN int gpu_swizzled_further(int at, int down) {
 }
 
 /* From where a lane's row of a matrix of 16 by 16 lies to that of one some rows down and some
- * columns across, both in 16s. */
+ * columns across, both in 16s. By four addresses and what is added to them: */
+template <int D> GPU_FN int gpu_moved_by_groups(int at, int down, int across) {
+    return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * D;
+}
+
+/* The same, where a row's chunks are bits of their own by one address. */
 template <int D> GPU_FN int gpu_moved(int at, int down, int across) {
-    static_assert(D == 64 || D == 128 || D == 256, "a row's chunks are bits of their own");
-    return (at ^ 32 * across) + down * 32 * D;
+    return D & (D - 1) ? gpu_moved_by_groups<D>(at, down, across)
+                       : (at ^ 32 * across) + down * 32 * D;
 }
 
 template <int D> GPU_FN uint16_t *gpu_swizzled_element(char *tile, int row, int i) {

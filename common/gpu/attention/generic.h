@@ -448,7 +448,7 @@ template <typename S> GPU_FN bool gpu_generic_find(const gpu_generic_call<S> &t,
             b->head = n % heads;
             b->alone = 1;
             b->valid = b->tile.valid && b->tile.first < b->tile.s.q_count * group &&
-                       !(b->parts.queries && gpu_is_decoded(gpu_reread(t.call), &b->tile.s));
+                       !gpu_is_split(b->parts, &b->tile.s);
         }
     }
     __syncthreads();

@@ -4,6 +4,7 @@
 
 #include "common/gpu/attention/decode.h"
 #include "common/gpu/attention/generic.h"
+#include "common/gpu/attention/latent.h"
 #include "common/gpu/attention/prompt.h"
 
 #if GPU_TILE_AHEAD
@@ -20,6 +21,12 @@
 #define GPU_ATTENTION_WIDE(KERNEL, DTYPE) NULL
 #endif
 
+#ifdef GPU_QUERIES_LEFT
+#define GPU_ATTENTION_LATENT(DTYPE) GPU_KERNEL(gpu_attention_latent<DTYPE>)
+#else
+#define GPU_ATTENTION_LATENT(DTYPE) NULL
+#endif
+
 /* As gpu_tile_dim() has them. */
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
@@ -31,10 +38,9 @@
          GPU_ATTENTION_WIDE(gpu_attention_splits, DTYPE)},                                         \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
          GPU_KERNEL(gpu_attention_decode<DTYPE, 128>)},                                            \
-    {                                                                                              \
-        GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                          \
-            GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)                                      \
-    }
+        {GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                         \
+         GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)},                                       \
+        GPU_ATTENTION_LATENT(DTYPE)
 
 /* Two vectors of 16-bit elements. */
 #define GPU_ATTENTION_VECTORS(DTYPE)                                                               \

@@ -48,7 +48,8 @@ enum {
 
 /* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
  * fill the kernel's room; whether sequences of few queries are left to the kernel of splits, or, of
- * the generic one, are meant; whether each block has one tile at most. */
+ * the generic one and that of latents, are meant; whether each block has one tile at most; whether
+ * values are the first elements of keys. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
@@ -56,12 +57,24 @@ enum {
     GPU_TILE_OUT = 8,
     GPU_TILE_SPLITS = 16,
     GPU_TILE_ONCE = 32,
+    GPU_TILE_SAME = 64,
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 
 /* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
  */
 enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256 };
+
+/* Of the kernel of latents: the most elements of a key and of a value; rows of a block, which are
+ * heads of one query and key head, and blocks of a query's; most queries of a sequence that is read
+ * in splits. */
+enum {
+    GPU_LATENT_DIM = ROPE_MAX_ATTENTION_HEAD_DIM,
+    GPU_LATENT_VALUE_DIM = 512,
+    GPU_LATENT_ROWS = 32,
+    GPU_LATENT_QUERIES = 4
+};
+#define GPU_LATENT_TILES(group) (((group) + GPU_LATENT_ROWS - 1) / GPU_LATENT_ROWS)
 
 /* Heads of a block that joins splits of one query. */
 #define GPU_JOINED_HEADS(dim) (2 * GPU_ATTENTION_THREADS / (dim))
@@ -138,8 +151,9 @@ typedef struct gpu_decode_call {
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
  *     memory as gpu_splits_shared() says
  *   decode_join: the same; grid x over heads of q, y sequences
- *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
- *     their queries, y over heads
+ *   latent: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
+ * shared memory as gpu_latent_shared() says join: problem, call and gpu_attention_parts: joins
+ * splits; grid x strides over sequences and their queries, y over heads
  */
 typedef struct gpu_attention_kernels {
     const void *check;
@@ -152,6 +166,7 @@ typedef struct gpu_attention_kernels {
     const void *splits[GPU_TILE_DIMS];
     const void *decode[GPU_TILE_DIMS];
     const void *decode_join[GPU_TILE_DIMS];
+    const void *latent;
 } gpu_attention_kernels;
 
 /* The room of the generic kernel's i-th instance. */
@@ -196,6 +211,11 @@ static inline int32_t gpu_prompts_shared(int32_t i) {
 static inline int32_t gpu_splits_shared(int32_t i) {
     const int32_t narrow = gpu_tile_dim(i) <= GPU_TILE_NARROW, stages = 1 + narrow * GPU_TILE_AHEAD;
     return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * stages * GPU_TILE_KEYS);
+}
+
+/* Of the kernel of latents: queries and one tile. */
+static inline int32_t gpu_latent_shared(void) {
+    return 2 * GPU_LATENT_DIM * (GPU_LATENT_ROWS + GPU_TILE_KEYS);
 }
 
 extern const gpu_attention_kernels gpu_attention_f32;

@@ -9,6 +9,8 @@
 #include "common/gpu/attention/workspace.h"
 #include "common/math/attention.h"
 
+#include <string.h>
+
 typedef gpu_attention_launches launches;
 
 static void room_for_keys(const rope_attention_problem *p, const gpu_attention_room *room,
@@ -30,6 +32,17 @@ static void room_for_queries(const rope_attention_problem *p, const gpu_attentio
     q->out_stride[0] = call->rope.tokens * q->out_stride[1];
 }
 
+/* Whether values are the first elements of keys, where both are moved in vectors. */
+static int are_same(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_append_operand *k = &call->k, *v = &call->v;
+    if (!gpu_moves_operand(p, &p->k, call, k) || !gpu_moves_operand(p, &p->v, call, v) || k->out ||
+        !k->in != !v->in || p->v_head_dim > p->head_dim)
+        return 0;
+    return k->in ? k->in == v->in && !memcmp(k->in_stride, v->in_stride, sizeof k->in_stride)
+                 : k->cache == v->cache &&
+                       !memcmp(k->cache_stride, v->cache_stride, sizeof k->cache_stride);
+}
+
 static int32_t fits_of(const gpu_attention_bound *bound, const rope_attention_call *call) {
     const rope_attention_problem *p = &bound->problem;
     const rope_operand *q = &call->rope.tensor[0];
@@ -40,11 +53,13 @@ static int32_t fits_of(const gpu_attention_bound *bound, const rope_attention_ca
                 : 0) |
            (gpu_moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
            (gpu_moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
-           (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles) &&
+           ((bound->latent ||
+             (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles))) &&
                     gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4,
                                    p->rope.dtype)
                 ? GPU_TILE_OUT
-                : 0);
+                : 0) |
+           (are_same(p, call) ? GPU_TILE_SAME : 0);
 }
 
 /* Whether heads have as many elements as a kernel of tiles has room for. */
@@ -79,6 +94,8 @@ typedef struct attending {
 } attending;
 
 static attending attends(const gpu_attention_bound *bound, int splits, int64_t k_heads) {
+    if (bound->latent)
+        return (attending){bound->kernels->latent, GPU_LATENT_ROWS, k_heads, gpu_latent_shared()};
     if (bound->tiles == GPU_GENERIC) {
         const int32_t dim = gpu_generic_dim(bound->generic),
                       rows = gpu_generic_rows_of(bound->problem.rope.dtype, bound->generic, splits);
@@ -98,12 +115,15 @@ static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t
     const rope_attention_problem *p = &bound->problem;
     const rope_attention_call *call = &l->call;
     const attending a = attends(bound, 1, call->k.heads);
-    const int64_t sequences = rope_attention_sequences(call), queries = GPU_SPLIT_ROWS / group;
+    const int64_t sequences = rope_attention_sequences(call),
+                  queries = gpu_split_queries(bound, group);
     parts->queries = call->rope.tokens < queries ? call->rope.tokens : queries;
+    const int64_t each = bound->latent ? parts->queries * GPU_LATENT_TILES(group) : 1;
     void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, parts},
          *joined[] = {(void *)(uintptr_t)p, &l->call, parts};
-    gpuError_t error = gpu_attention_start(l, a.kernel, sequences * parts->splits * call->k.heads,
-                                           1, (size_t)a.shared, arguments);
+    gpuError_t error =
+        gpu_attention_start(l, a.kernel, sequences * parts->splits * call->k.heads * each, 1,
+                            (size_t)a.shared, arguments);
     if (error == gpuSuccess && parts->splits > 1)
         error = gpu_attention_start(l, bound->kernels->join, sequences * parts->queries,
                                     call->rope.tensor[0].heads, 0, joined);
@@ -137,7 +157,9 @@ static gpuError_t attend_tiles(launches *l, gpu_attention_parts *parts, int64_t 
     const rope_attention_call *call = &l->call;
     attending a = attends(l->bound, 0, call->k.heads);
     const int packed = call->rope.position.cu_seqlens != NULL;
-    const int64_t sequences = rope_attention_sequences(call), rows = call->rope.tokens * group;
+    const int64_t sequences = rope_attention_sequences(call),
+                  each = l->bound->latent ? GPU_LATENT_TILES(group) * GPU_LATENT_ROWS : group,
+                  rows = call->rope.tokens * each;
     int64_t tiles = gpu_tiles_of(sequences, packed, rows, a.rows);
     if (l->bound->tiles == GPU_GENERIC && tiles * a.x < 2 * l->bound->on.multiprocessors) {
         a = attends(l->bound, 1, call->k.heads); /* smaller blocks, of which all have several */
@@ -165,7 +187,7 @@ static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes,
     const int64_t group = call->rope.tensor[0].heads / call->k.heads;
     const int varies = call->rope.position.cu_seqlens || call->q_lengths,
               few = gpu_attention_few(bound, sizes),
-              splits = few || (bound->splits && group <= GPU_SPLIT_ROWS && varies);
+              splits = few || (gpu_split_queries(bound, group) > 0 && varies);
     const int32_t fits = fits_of(bound, call) | (splits ? GPU_TILE_SPLITS : 0);
     gpu_decode_call decode;
     if (few && !l->failed && fills(bound) && bound->kernels->decode[bound->tiles] &&

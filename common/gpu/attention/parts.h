@@ -30,6 +30,11 @@ GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
     return {used.first / size, (used.last - 1) / size + 1};
 }
 
+/* Whether a sequence has so few queries that its keys are read in splits. */
+GPU_FN bool gpu_is_split(const gpu_attention_parts &parts, const rope_attention_sequence *s) {
+    return s->q_count <= parts.queries;
+}
+
 /* A part of a row: out of DV elements, not divided, the largest logit in units of log 2, the sum.
  */
 GPU_FN auto gpu_part(const gpu_attention_parts &parts, int64_t sequence, int64_t query,
@@ -172,11 +177,10 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
 GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
                                 int64_t key_head, const gpu_attention_parts &parts, int64_t part,
                                 int dv) {
-    const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads,
-                  row = threadIdx.x;
-    if (row == 0)
+    const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads;
+    if (threadIdx.x == 0)
         gpu_attention_flag(call);
-    if (row < s->q_count * group)
+    for (int64_t row = threadIdx.x; row < s->q_count * group; row += GPU_ATTENTION_THREADS)
         gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
                  dv)[dv + 1] = GPU_PART_LEFT_OUT;
 }
@@ -217,7 +221,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     const rope_attention_sequence s = rope_attention_sequence_of(p, call, n / each);
     if (s.fails && threadIdx.x == 0)
         gpu_attention_flag(call);
-    if (s.fails || s.q_count < 1 || !gpu_is_decoded(call, &s))
+    if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
         return true;
     const rope_key_range used = gpu_splits_used(p, &s);
     w->alone = used.last - used.first <= 1;
@@ -251,7 +255,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
         const int64_t query = n % parts.queries;
         const rope_attention_sequence s =
             rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / parts.queries);
-        if (s.fails || query >= s.q_count || !gpu_is_decoded(gpu_reread(&call), &s))
+        if (s.fails || query >= s.q_count || !gpu_is_split(parts, &s))
             continue;
         const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
         const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;

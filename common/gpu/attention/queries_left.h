@@ -59,12 +59,6 @@ template <int D> GPU_FN int gpu_operand_rows(int row = 0) {
     return gpu_swizzled<D>(row + lane % 16, lane / 16);
 }
 
-/* As gpu_moved(), by four addresses and what is added to them: for values, as in products of
- * queries and keys registers do not hold that. */
-template <int DV> GPU_FN int gpu_values_moved(int at, int down, int across) {
-    return (at ^ across % 4 * 32) + across / 4 * 128 + down * 32 * DV;
-}
-
 /* left: gpu_operand_rows() of the warp's queries; right: gpu_operand_keys(). USED: elements behind
  * are 0. */
 template <int DTYPE, int D, int ROWS, int USED = D>
@@ -109,7 +103,7 @@ GPU_FN void gpu_tile_add_at(const char *values, int right, const gpu_tile_weight
 #pragma unroll
         for (int n = 0; n < USED / 16; n++) {
             uint32_t b[4];
-            gpu_load_transposed(b, values, gpu_values_moved<DV>(right, k, n));
+            gpu_load_transposed(b, values, gpu_moved_by_groups<DV>(right, k, n));
 #pragma unroll
             for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
                 gpu_mma<DTYPE>(rows.out[m][2 * n], w.a[k][m], b);

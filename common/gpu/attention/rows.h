@@ -11,7 +11,7 @@ struct gpu_attention_row {
     int32_t live;
 };
 
-/* Whether a sequence is so short of queries that its keys are read in splits. */
+/* Whether a sequence has so few queries that the kernel of splits reads its keys. */
 GPU_FN bool gpu_is_decoded(const rope_attention_call *call, const rope_attention_sequence *s) {
     return s->q_count * gpu_attention_group(call) <= GPU_SPLIT_ROWS;
 }

@@ -423,24 +423,34 @@ GPU_FN uint64_t gpu_tree_bits(const uint32_t *words, int64_t count, int64_t firs
     return shift ? low >> shift | (uint64_t)w[2] << (64 - shift) : low;
 }
 
-/* Which keys of a tile a row sees; first: the tile's, from the block's base on. */
-GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
-    const int from = t.b->first[row] - first, to = t.b->last[row] - first;
+/* Bits from..to - 1, of 64. */
+GPU_FN uint64_t gpu_bits_between(int from, int to) {
     const uint64_t before = from <= 0    ? 0
                             : from >= 64 ? ~UINT64_C(0)
                                          : (UINT64_C(1) << from) - 1,
                    upto = to <= 0    ? 0
                           : to >= 64 ? ~UINT64_C(0)
                                      : (UINT64_C(1) << to) - 1;
+    return upto & ~before;
+}
+
+/* Which of 64 keys from `key` on a query sees by its tree, if there is one. */
+GPU_FN uint64_t gpu_tree_sees(const rope_attention_problem *p, const rope_attention_call *call,
+                              const rope_attention_sequence *s, int64_t query, int64_t key) {
+    return p->mask == ROPE_MASK_TREE
+               ? gpu_tree_bits(call->tree_bits + s->q_row * call->tree_stride[0] +
+                                   (s->q_first + query) * call->tree_stride[1],
+                               (call->tree_keys + 31) / 32, key - s->k_count + call->tree_keys)
+               : ~UINT64_C(0);
+}
+
+/* Which keys of a tile a row sees; first: the tile's, from the block's base on. */
+GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
     const int64_t n = t.b->query0 + t.b->query[row];
     const rope_attention_sequence *q = &t.b->tile.s;
-    uint64_t sees = upto & ~before;
-    if (gpu_reread(t.p)->mask == ROPE_MASK_TREE && n < q->q_count)
-        sees &= gpu_tree_bits(gpu_reread(t.call)->tree_bits +
-                                  q->q_row * gpu_reread(t.call)->tree_stride[0] +
-                                  (q->q_first + n) * gpu_reread(t.call)->tree_stride[1],
-                              (gpu_reread(t.call)->tree_keys + 31) / 32,
-                              t.b->base.key + first - q->k_count + gpu_reread(t.call)->tree_keys);
+    uint64_t sees = gpu_bits_between(t.b->first[row] - first, t.b->last[row] - first);
+    if (n < q->q_count)
+        sees &= gpu_tree_sees(gpu_reread(t.p), gpu_reread(t.call), q, n, t.b->base.key + first);
     return sees;
 }
 
@@ -489,12 +499,13 @@ template <int N> GPU_FN float gpu_tile_most(const float s[N][4], int h) {
     return most[0];
 }
 
-/* Makes room in rows for larger logits; unit: log2 of e times what a product is multiplied by. */
-template <int DV, int ROWS>
-GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_sums<ROWS> &sums, gpu_tile_rows<DV, ROWS> &rows) {
-    float most[gpu_row_blocks<ROWS>][GPU_LANE_ROWS], kept[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
-    bool raised = false;
+/* One of each of a lane's rows. */
+template <int ROWS> using gpu_lane_rows = float[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];
+
+/* Of a lane's rows the largest products. */
+template <int ROWS>
+GPU_FN void gpu_tile_largest(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                             gpu_lane_rows<ROWS> &most) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -507,6 +518,15 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
 #pragma unroll
             for (int h = 0; h < GPU_LANE_ROWS; h++)
                 most[m][h] = fmaxf(most[m][h], gpu_shuffle_xor(most[m][h], step * GPU_ROW_STEP));
+}
+
+/* Makes room in rows for larger logits, which are `unit` times what `most` has: log2 of e times
+ * what a product is multiplied by. */
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_raise_to(float unit, gpu_lane_rows<ROWS> &most, gpu_tile_sums<ROWS> &sums,
+                              gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_lane_rows<ROWS> kept;
+    bool raised = false;
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
@@ -533,6 +553,15 @@ GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_k
                 for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e++)
                     rows.out[m][n][e] *= kept[m][h];
         }
+}
+
+/* The same of a tile's products. */
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_raise(float unit, const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
+                           gpu_tile_sums<ROWS> &sums, gpu_tile_rows<DV, ROWS> &rows) {
+    gpu_lane_rows<ROWS> most;
+    gpu_tile_largest<ROWS>(s, most);
+    gpu_tile_raise_to<DV, ROWS>(unit, most, sums, rows);
 }
 
 /* From products to weights, by largest logits that have room for them. */

@@ -1,17 +1,22 @@
 #include "common/gpu/attention/workspace.h"
 
-/* Heads of all queries of a sequence that is read in splits: at most GPU_SPLIT_ROWS a key head. */
-static int64_t rows_of(const gpu_attention_sizes *s) {
-    const int64_t most =
-        s->k_heads < INT64_MAX / GPU_SPLIT_ROWS ? s->k_heads * GPU_SPLIT_ROWS : INT64_MAX;
-    int64_t all;
+static int64_t queries_of(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
+    return gpu_split_queries(bound, s->k_heads ? s->q_heads / s->k_heads : 0);
+}
+
+/* Heads of all queries of a sequence that is read in splits, of calls up to these sizes: at most
+ * GPU_SPLIT_ROWS a key head, or GPU_LATENT_QUERIES times all. */
+static int64_t rows_of(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
+    int64_t most, all;
+    if (bound->latent ? __builtin_mul_overflow(s->q_heads, GPU_LATENT_QUERIES, &most)
+                      : __builtin_mul_overflow(s->k_heads, GPU_SPLIT_ROWS, &most))
+        most = INT64_MAX;
     return __builtin_mul_overflow(s->tokens, s->q_heads, &all) || all > most ? most : all;
 }
 
 int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
-    const int64_t group = s->k_heads ? s->q_heads / s->k_heads : 0;
-    return bound->splits && group > 0 && group <= GPU_SPLIT_ROWS &&
-           s->tokens <= GPU_SPLIT_ROWS / group;
+    const int64_t most = queries_of(bound, s);
+    return most > 0 && s->tokens <= most;
 }
 
 int gpu_attention_rotates_ahead(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
@@ -36,7 +41,7 @@ int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_
                         element, &room->bytes, &room->keys) &&
            gpu_room_add((const int64_t[]){q_rows, sizes->tokens, sizes->q_heads, p->head_dim},
                         element, &room->bytes, &room->queries) &&
-           gpu_room_add((const int64_t[]){parts, rows_of(sizes), splits, p->v_head_dim + 2},
+           gpu_room_add((const int64_t[]){parts, rows_of(bound, sizes), splits, p->v_head_dim + 2},
                         sizeof(float), &room->bytes, &room->parts);
 }
 

@@ -18,8 +18,7 @@ typedef struct gpu_attention_room {
 int gpu_attention_room_of(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes,
                           int has_k_out, int has_q_out, gpu_attention_room *room);
 
-/* Whether the kernel of splits attends alone: sequences have at most GPU_SPLIT_ROWS rows a key
- * head. */
+/* Whether all sequences are read in splits: they have at most gpu_split_queries(). */
 int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_sizes *sizes);
 
 /* Whether queries of a call without q.out are rotated ahead, not by the kernel that attends. */
