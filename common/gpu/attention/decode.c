@@ -85,6 +85,8 @@ int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *
                            .heads = (int32_t)q->heads,
                            .k_heads = (int32_t)call->k.heads,
                            .group = (int32_t)(q->heads / call->k.heads),
+                           .dim = p->head_dim,
+                           .v_dim = p->v_head_dim,
                            .flags = (call->rope.position.wide ? GPU_DECODE_WIDE : 0) |
                                     (p->table_wide ? GPU_DECODE_WIDE_TABLE : 0),
                            .capacity = (int32_t)capacity,

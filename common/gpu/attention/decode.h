@@ -74,7 +74,7 @@ GPU_FN void gpu_decode_copy_queries(const gpu_decode_call &c, int sequence, int 
 #pragma unroll 2
     for (int e = gpu_thread(); e < GPU_SPLIT_ROWS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int row = e / (D / 8), chunk = e % (D / 8);
-        const bool there = row < c.group;
+        const bool there = row < c.group && 8 * chunk < c.dim;
         gpu_copy_async(queries + gpu_swizzled<D>(row, chunk),
                        c.q + 16 * (uint64_t)(there ? at + row * c.q_head + chunk : 0), there);
     }
@@ -155,14 +155,15 @@ GPU_FN void gpu_decode_copy(const gpu_decode_call &c, const gpu_decode_block *b,
     const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8),
               at = gpu_swizzled<D>(row, chunk), place = gpu_place_index<D>(first + row);
     const unsigned count = (unsigned)(end - from);
-    if (first >= from && first + GPU_TILE_KEYS <= end) {
+    if (first >= from && first + GPU_TILE_KEYS <= end && c.dim == D && c.v_dim == D) {
         gpu_tile_copy_rows<D, true>(c.k.data + 16 * chunk, b->places[0] + place, 0, 0, keys, at);
         gpu_tile_copy_rows<D, true>(c.v.data + 16 * chunk, b->places[1] + place, 0, 0, values, at);
     } else {
         gpu_tile_copy_rows<D, false>(c.k.data + 16 * chunk, b->places[0] + place,
-                                     first + row - from, count, keys, at);
+                                     first + row - from, 8 * chunk < c.dim ? count : 0, keys, at);
         gpu_tile_copy_rows<D, false>(c.v.data + 16 * chunk, b->places[1] + place,
-                                     first + row - from, count, values, at);
+                                     first + row - from, 8 * chunk < c.v_dim ? count : 0, values,
+                                     at);
     }
 }
 
@@ -208,18 +209,20 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
     for (int e = gpu_thread(); e < c.group * EACH; e += GPU_ATTENTION_THREADS) {
         const int row = e / EACH, first = e % EACH, head = key_head * c.group + row;
         const gpu_joined<N> made = gpu_join_warps<D, N>(&b->joint, row, kept, first);
-        const auto at = gpu_decode_part(c, sequence, head, split, D);
+        const auto at = gpu_decode_part(c, sequence, head, split, c.v_dim);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             const int i = first + n * EACH;
+            if (i >= c.v_dim)
+                continue;
             if (alone)
                 gpu_decode_store<DTYPE>(c, sequence, head, i, made.out[n], made.largest, made.sum);
             else
                 at[i] = made.out[n];
         }
         if (!alone && first == 0) {
-            at[D] = made.largest;
-            at[D + 1] = b->lacks_page ? GPU_PART_LEFT_OUT : made.sum;
+            at[c.v_dim] = made.largest;
+            at[c.v_dim + 1] = b->lacks_page ? GPU_PART_LEFT_OUT : made.sum;
         }
     }
 }
@@ -229,7 +232,12 @@ template <int DTYPE, int D>
 GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int sequence,
                             int key_head, int base, int from, int end, char *queries, char *stage,
                             gpu_tile_rows<D, GPU_SPLIT_ROWS> &rows) {
-    enum { ROWS = GPU_SPLIT_ROWS, STAGES = 1 + GPU_TILE_AHEAD, TILE = GPU_TILE_KEYS * D * 2 };
+    enum {
+        ROWS = GPU_SPLIT_ROWS,
+        AHEAD = gpu_tiles_ahead<D, ROWS>,
+        STAGES = 1 + AHEAD,
+        TILE = GPU_TILE_KEYS * D * 2
+    };
     gpu_tile_sums<ROWS> sums = {};
 #pragma unroll
     for (int h = 0; h < GPU_LANE_ROWS; h++)
@@ -237,10 +245,10 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
     const int at = gpu_warp_key<ROWS>();
 #pragma unroll 1
     for (int first = 0; first < end; first += GPU_TILE_KEYS) {
-        const int next = first + GPU_TILE_AHEAD * GPU_TILE_KEYS;
+        const int next = first + AHEAD * GPU_TILE_KEYS;
         char *keys = stage + first / GPU_TILE_KEYS % STAGES * 2 * TILE,
              *to = stage + next / GPU_TILE_KEYS % STAGES * 2 * TILE;
-        if (GPU_TILE_AHEAD)
+        if (AHEAD)
             gpu_copies_wait<0>();
         __syncthreads();
         if (next > 0 && next < end)
@@ -249,7 +257,7 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
         if (first % GPU_ATTENTION_THREADS == 0)
             gpu_decode_place<D>(c, b, sequence, key_head, base, from, end,
                                 first + GPU_ATTENTION_THREADS);
-        if (!GPU_TILE_AHEAD) {
+        if (!AHEAD) {
             gpu_copies_wait<0>();
             __syncthreads();
         }
@@ -261,7 +269,7 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
 }
 
 template <int DTYPE, int D>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_SPLIT_BLOCKS)
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2 : GPU_SPLIT_BLOCKS)
     gpu_attention_decode(GPU_PARAMETER gpu_decode_call call) {
     if constexpr (gpu_has_tiles<DTYPE, D>) {
         const gpu_decode_call &c = *gpu_parameter<gpu_decode_call>(call);

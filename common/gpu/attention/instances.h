@@ -16,9 +16,9 @@
 #endif
 
 #if GPU_TILE_DIM > 128
-#define GPU_ATTENTION_WIDE(KERNEL, DTYPE) GPU_KERNEL(KERNEL<DTYPE, 256, 256>)
+#define GPU_ATTENTION_WIDE(...) GPU_KERNEL(__VA_ARGS__)
 #else
-#define GPU_ATTENTION_WIDE(KERNEL, DTYPE) NULL
+#define GPU_ATTENTION_WIDE(...) NULL
 #endif
 
 #ifdef GPU_QUERIES_LEFT
@@ -31,13 +31,14 @@
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
-     GPU_ATTENTION_WIDE(gpu_attention_tiles, DTYPE)},                                              \
+     GPU_ATTENTION_WIDE(gpu_attention_tiles<DTYPE, 256, 256>)},                                    \
         GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>),                                        \
-         GPU_ATTENTION_WIDE(gpu_attention_splits, DTYPE)},                                         \
+         GPU_ATTENTION_WIDE(gpu_attention_splits<DTYPE, 256, 256>)},                               \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
-         GPU_KERNEL(gpu_attention_decode<DTYPE, 128>)},                                            \
+         GPU_KERNEL(gpu_attention_decode<DTYPE, 128>),                                             \
+         GPU_ATTENTION_WIDE(gpu_attention_decode<DTYPE, 256>)},                                    \
         {GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                         \
          GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)},                                       \
         GPU_ATTENTION_LATENT(DTYPE)

@@ -110,6 +110,7 @@ typedef struct gpu_decode_call {
     const char *q; /* units of 16 bytes, over [sequence, head] */
     uint32_t q_row, q_head;
     int32_t heads, k_heads, group;
+    int32_t dim, v_dim;  /* elements of a head */
     int32_t pairs, from; /* that rotate here, 0 none; the first element of a head that does */
     int32_t flags;       /* GPU_DECODE_ */
     int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
@@ -150,7 +151,7 @@ typedef struct gpu_decode_call {
  *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
  *     memory as gpu_splits_shared() says
- *   decode_join: the same; grid x over heads of q, y sequences
+ *   decode_join: the same, of heads that fill its room; grid x over heads of q, y sequences
  *   latent: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
  * shared memory as gpu_latent_shared() says join: problem, call and gpu_attention_parts: joins
  * splits; grid x strides over sequences and their queries, y over heads

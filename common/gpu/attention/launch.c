@@ -109,6 +109,13 @@ static attending attends(const gpu_attention_bound *bound, int splits, int64_t k
                        gpu_tiles_shared(bound->tiles)};
 }
 
+static gpuError_t join(launches *l, gpu_attention_parts *parts) {
+    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, parts};
+    return gpu_attention_start(l, l->bound->kernels->join,
+                               rope_attention_sequences(&l->call) * parts->queries,
+                               l->call.rope.tensor[0].heads, 0, arguments);
+}
+
 static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t group,
                                 int32_t fits) {
     const gpu_attention_bound *bound = l->bound;
@@ -119,36 +126,31 @@ static gpuError_t attend_splits(launches *l, gpu_attention_parts *parts, int64_t
                   queries = gpu_split_queries(bound, group);
     parts->queries = call->rope.tokens < queries ? call->rope.tokens : queries;
     const int64_t each = bound->latent ? parts->queries * GPU_LATENT_TILES(group) : 1;
-    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, parts},
-         *joined[] = {(void *)(uintptr_t)p, &l->call, parts};
+    void *arguments[] = {(void *)(uintptr_t)p, &l->call, &l->failed, &fits, parts};
     gpuError_t error =
         gpu_attention_start(l, a.kernel, sequences * parts->splits * call->k.heads * each, 1,
                             (size_t)a.shared, arguments);
-    if (error == gpuSuccess && parts->splits > 1)
-        error = gpu_attention_start(l, bound->kernels->join, sequences * parts->queries,
-                                    call->rope.tensor[0].heads, 0, joined);
-    return error;
+    return error == gpuSuccess && parts->splits > 1 ? join(l, parts) : error;
 }
 
 /* One query a sequence. */
 static gpuError_t attend_decode(launches *l, gpu_decode_call *d) {
     const gpu_attention_bound *bound = l->bound;
-    const rope_attention_problem *p = &bound->problem;
-    const dim3 block = {GPU_ATTENTION_THREADS, 1, 1}, one = {1, 1, 1};
-    const int32_t heads = GPU_JOINED_HEADS(p->v_head_dim);
-    dim3 grid = one, joined = one;
-    grid.x = (uint32_t)d->k_heads;
-    grid.y = (uint32_t)d->parts.splits;
-    joined.x = (uint32_t)((d->heads - 1) / heads + 1);
-    grid.z = joined.y = (uint32_t)l->call.rope.batch;
+    const void *join_heads = bound->kernels->decode_join[bound->tiles];
+    const int32_t heads = GPU_JOINED_HEADS(d->v_dim);
+    const uint32_t sequences = (uint32_t)l->call.rope.batch;
+    const dim3 block = {GPU_ATTENTION_THREADS, 1, 1},
+               grid = {(uint32_t)d->k_heads, (uint32_t)d->parts.splits, sequences},
+               joined = {(uint32_t)((d->heads - 1) / heads + 1), sequences, 1};
     void *arguments[] = {d};
-    gpuError_t error =
+    const gpuError_t error =
         gpu_launch_kernel(bound->kernels->decode[bound->tiles], grid, block, arguments,
                           (size_t)gpu_splits_shared(bound->tiles), l->stream, gpu_next_early(l));
-    if (error == gpuSuccess && d->parts.splits > 1)
-        error = gpu_launch_kernel(bound->kernels->decode_join[bound->tiles], joined, block,
-                                  arguments, 0, l->stream, gpu_next_early(l));
-    return error;
+    if (error != gpuSuccess || d->parts.splits <= 1)
+        return error;
+    return fills(bound) && join_heads ? gpu_launch_kernel(join_heads, joined, block, arguments, 0,
+                                                          l->stream, gpu_next_early(l))
+                                      : join(l, &d->parts);
 }
 
 /* All sequences, but those that are read in splits. */
@@ -190,9 +192,10 @@ static gpuError_t attend(launches *l, const gpu_attention_sizes *sizes,
               splits = few || (gpu_split_queries(bound, group) > 0 && varies);
     const int32_t fits = fits_of(bound, call) | (splits ? GPU_TILE_SPLITS : 0);
     gpu_decode_call decode;
-    if (few && !l->failed && fills(bound) && bound->kernels->decode[bound->tiles] &&
+    if (few && !l->failed && bound->tiles != GPU_GENERIC && bound->kernels->decode[bound->tiles] &&
         (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(p, call, &decode)) {
         decode.parts = *parts;
+        decode.parts.queries = 1;
         return attend_decode(l, &decode);
     }
     const gpuError_t error = splits ? attend_splits(l, parts, group, fits) : gpuSuccess;
