@@ -10,11 +10,15 @@
 /* Registers of AMD's processors do not hold a lane's sums of two gradients in the order of
  * queries_right.h. */
 #ifdef GPU_QUERIES_LEFT
+#define GPU_BACKWARD_TILES_OF(DTYPE, KEYS)                                                         \
+    {                                                                                              \
+        GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, KEYS>),                                           \
+            GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, KEYS>),                                      \
+            GPU_KERNEL(gpu_backward_tiles<DTYPE, 256, KEYS>)                                       \
+    }
 #define GPU_BACKWARD_TILES(DTYPE)                                                                  \
-    {{GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_ROWS>),                                \
-      GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_ROWS>)},                              \
-     {GPU_KERNEL(gpu_backward_tiles<DTYPE, 64, GPU_BACKWARD_KEYS>),                                \
-      GPU_KERNEL(gpu_backward_tiles<DTYPE, 128, GPU_BACKWARD_KEYS>)}},                             \
+    {GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_ROWS),                                              \
+     GPU_BACKWARD_TILES_OF(DTYPE, GPU_BACKWARD_KEYS)},                                             \
         {GPU_KERNEL(gpu_backward_fused<DTYPE, 64>), GPU_KERNEL(gpu_backward_fused<DTYPE, 128>)}, { \
         GPU_KERNEL(gpu_backward_dq<DTYPE, 64>), GPU_KERNEL(gpu_backward_dq<DTYPE, 128>)            \
     }

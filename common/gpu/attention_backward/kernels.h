@@ -67,7 +67,8 @@ typedef struct gpu_backward_dq_sums {
  *   generic[GPU_BACKWARD_ROWS], by room for a head: dq; grid x strides over tiles of all sequences'
  * rows, y over key heads; dynamic shared memory as gpu_backward_generic_shared() says
  *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys
- *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says
+ *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says; of
+ * keys with room for more than GPU_TILE_NARROW elements grid y is over key heads and dk or dv
  *   fused: dk, dv and sums of dq, gpu_backward_dq_sums behind what tiles take; grid x strides
  * over tiles of keys and key heads; dynamic shared memory as gpu_backward_fused_shared() says dq:
  * the same, from the sums to dq; grid x strides over tiles of rows, y over key heads; dynamic

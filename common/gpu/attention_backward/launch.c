@@ -133,8 +133,9 @@ static int find_sums(launches *l, const gpu_backward_room *room, char *workspace
     return l->sums.key_tiles <= INT32_MAX / f->k.heads;
 }
 
-/* A kernel over rows or keys of a block, `own` of each tile. */
-static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int32_t shared) {
+/* A kernel over rows or keys of a block, `own` of each tile, and parts of a key head. */
+static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int64_t parts,
+                        int32_t shared) {
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads;
     const int packed = (which ? f->k_position.cu_seqlens : f->rope.position.cu_seqlens) != NULL;
@@ -142,7 +143,7 @@ static gpuError_t start(launches *l, const void *kernel, int which, int64_t own,
     return gpu_attention_start(&l->ahead, kernel,
                                gpu_tiles_of(rope_attention_sequences(f), packed,
                                             which ? f->k_tokens : f->rope.tokens * group, own),
-                               f->k.heads, (size_t)shared, arguments);
+                               f->k.heads * parts, (size_t)shared, arguments);
 }
 
 static gpuError_t gradient(launches *l, int which) {
@@ -150,9 +151,10 @@ static gpuError_t gradient(launches *l, int which) {
     const int32_t tiles = bound->forward.tiles, generic = bound->forward.generic,
                   room = gpu_generic_dim(generic);
     if (!by_tiles(l))
-        return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room),
+        return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room), 1,
                      gpu_backward_generic_shared(room));
-    return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN,
+    const int parts = which && gpu_tile_dim(tiles) > GPU_TILE_NARROW;
+    return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN, 1 + parts,
                  gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
 }
 

@@ -53,9 +53,22 @@ template <int KEYS> struct gpu_backward_block {
     int64_t keys[2];   /* elements to the first key of the block's or of the others' */
     int32_t keys_left; /* from there */
     gpu_backward_span span;
-    int32_t special;    /* the last tile, from 1 on, that has what is not finite */
-    int64_t head, next; /* of keys; what comes next */
+    int32_t special;        /* the last tile, from 1 on, that has what is not finite */
+    int64_t head, next;     /* of keys; what comes next */
+    int32_t part, gradient; /* of [key head, gradient]; of keys alone: 0 dk, 1 dv */
 };
+
+/* Gradients that a block sums: of keys dk and dv, or, as registers hold one of wider heads, one of
+ * them. */
+template <int D, int KEYS>
+constexpr int gpu_backward_gradients = KEYS &&D <= GPU_TILE_NARROW ? 2 : 1;
+template <int D, int KEYS>
+using gpu_backward_tile_sums =
+    gpu_tile_rows<D, GPU_BACKWARD_SHAPE>[gpu_backward_gradients<D, KEYS>];
+
+/* Whether it sums one of the two. */
+template <int D, int KEYS>
+constexpr bool gpu_backward_parts = KEYS &&gpu_backward_gradients<D, KEYS> == 1;
 
 template <int KEYS> struct gpu_backward_tile_call {
     gpu_backward_call of;
@@ -168,15 +181,16 @@ template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<
 
 /* --- copies --- */
 
-/* Copies a thread's chunk of each gpu_backward_step-th of N keys, ALL of which are there, or those
- * before `left`, and zeros. */
+/* Copies a thread's chunk, the first to `at`, of each gpu_backward_step-th of N keys, ALL of which
+ * are there, or those before `left`, and zeros. */
 template <int D, int N, bool ALL>
 GPU_FN void gpu_backward_copy_some(const char *from, int64_t step, int left, const char *somewhere,
-                                   char *to) {
+                                   char *to, int at) {
 #pragma unroll
     for (int e = 0; e < N; e += gpu_backward_step<D>) {
         const bool there = ALL || e < left;
-        gpu_copy_async(to + e * D * 2, there ? from + e * step : somewhere, there);
+        gpu_copy_async(to + gpu_swizzled_further<D>(at, e), there ? from + e * step : somewhere,
+                       there);
     }
 }
 
@@ -190,35 +204,40 @@ GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int wh
     const int64_t step = 2 * gpu_backward_stride(gpu_reread(t.of.call), 1, which)[1];
     const char *from =
         (const char *)(data + t.b->keys[which]) + 16 * chunk + (uint32_t)(i + row) * step;
-    to += gpu_swizzled<D>(row, chunk);
+    const int at = gpu_swizzled<D>(row, chunk);
     if (left >= N && dim == D)
-        gpu_backward_copy_some<D, N, true>(from, step, left - row, from, to);
+        gpu_backward_copy_some<D, N, true>(from, step, left - row, from, to, at);
     else
         gpu_backward_copy_some<D, N, false>(from, step, 8 * chunk < dim ? left - row : 0,
-                                            (const char *)data, to);
+                                            (const char *)data, to, at);
 }
 
 /* The same of rows from the block's i-th on, zeros where heads have fewer elements than D. */
 template <int DTYPE, int D, int N, int KEYS>
 GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int which, int i,
                                    char *to) {
-    enum { STEP = gpu_backward_step<D>, EACH = GPU_BACKWARD_TILE / STEP };
-    typedef typename gpu_word_type<EACH>::type words;
+    enum {
+        STEP = gpu_backward_step<D>,
+        EACH = GPU_BACKWARD_TILE / STEP,
+        SOME = EACH < 4 ? EACH : 4
+    };
+    typedef typename gpu_word_type<SOME>::type words;
     const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8);
     const bool used = 8 * chunk < gpu_backward_dim(t.of, which);
     const char *from = (const char *)gpu_backward_data<DTYPE>(gpu_reread(t.of.call), 0, which) +
                        (used ? 16 * chunk : 0);
     const uint32_t *places =
         t.b->rows.places[which] + gpu_backward_place<D>(i % gpu_backward_known<KEYS> + row);
-    to += gpu_swizzled<D>(row, chunk);
+    const int to_row = gpu_swizzled<D>(row, chunk);
 #pragma unroll
-    for (int tile = 0; tile < N; tile += GPU_BACKWARD_TILE) {
-        const words raw = *(const words *)(const void *)(places + tile);
-        uint32_t at[EACH];
+    for (int i = 0; i < N / STEP; i += SOME) {
+        const int tile = i / EACH * GPU_BACKWARD_TILE, first = i % EACH;
+        const words raw = *(const words *)(const void *)(places + tile + first);
+        uint32_t at[SOME];
         memcpy(at, &raw, sizeof at);
 #pragma unroll
-        for (int e = 0; e < EACH; e++)
-            gpu_copy_async(to + (tile + e * STEP) * D * 2,
+        for (int e = 0; e < SOME; e++)
+            gpu_copy_async(to + gpu_swizzled_further<D>(to_row, tile + (first + e) * STEP),
                            from + 16 * (uint64_t)(at[e] != GPU_BACKWARD_NONE ? at[e] : 0),
                            at[e] != GPU_BACKWARD_NONE && used);
     }
@@ -285,7 +304,7 @@ GPU_FN bool gpu_backward_sees(const gpu_backward_tile_call<KEYS> &t, int n, int 
     return key >= t.b->rows.first[i] && key < t.b->rows.last[i];
 }
 
-/* Products of a warp's own with tile n: scores, and dp. */
+/* Products of a warp's own with tile n: scores, and, but for dv alone, dp. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_products(const gpu_backward_tile_call<KEYS> &t, int n,
                                   gpu_backward_scores (&x)[2]) {
@@ -305,6 +324,8 @@ GPU_FN void gpu_backward_products(const gpu_backward_tile_call<KEYS> &t, int n,
     for (int k = 0; k < D / 16; k++)
 #pragma unroll
         for (int which = 0; which < 2; which++) {
+            if (gpu_backward_parts<D, KEYS> && which && t.b->gradient)
+                continue;
             uint32_t a[BLOCKS][4];
 #pragma unroll
             for (int m = 0; m < BLOCKS; m++)
@@ -551,12 +572,13 @@ GPU_FN void gpu_backward_add_special(const gpu_backward_tile_call<KEYS> &t, int 
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_part(const gpu_backward_tile_call<KEYS> &t, int n,
                               const gpu_backward_scores &p, const gpu_backward_scores &ds,
-                              gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
+                              gpu_backward_tile_sums<D, KEYS> &sums) {
     if (gpu_backward_finite<DTYPE, D, false>(t, n))
         return;
-    gpu_backward_add_special<DTYPE, D, KEYS>(t, n, 0, ds, sums[0]);
-    if (KEYS)
-        gpu_backward_add_special<DTYPE, D, KEYS>(t, n, 1, p, sums[KEYS]);
+    gpu_backward_add_special<DTYPE, D, KEYS>(t, n, gpu_backward_parts<D, KEYS> ? t.b->gradient : 0,
+                                             ds, sums[0]);
+    if constexpr (gpu_backward_gradients<D, KEYS> == 2)
+        gpu_backward_add_special<DTYPE, D, KEYS>(t, n, 1, p, sums[1]);
     __syncthreads();
     (void)gpu_backward_finite<DTYPE, D, true>(t, n);
 }
@@ -564,17 +586,18 @@ GPU_FN void gpu_backward_part(const gpu_backward_tile_call<KEYS> &t, int n,
 /* Adds tile n of the others by their weights. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_add_tile(const gpu_backward_tile_call<KEYS> &t, int n,
-                                  const gpu_tile_weights<GPU_BACKWARD_SHAPE> (&w)[1 + KEYS],
-                                  gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
+                                  const gpu_tile_weights<GPU_BACKWARD_SHAPE> *w,
+                                  gpu_backward_tile_sums<D, KEYS> &sums) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
-    const char *other = gpu_backward_other<D>(t, n, 0);
+    const char *other =
+        gpu_backward_other<D>(t, n, gpu_backward_parts<D, KEYS> ? t.b->gradient : 0);
     const int at = gpu_operand_rows<D>();
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
 #pragma unroll
         for (int k = 0; k < gpu_warp_keys<SHAPE> / 16; k++)
 #pragma unroll
-            for (int which = 0; which < 1 + KEYS; which++) {
+            for (int which = 0; which < gpu_backward_gradients<D, KEYS>; which++) {
                 uint32_t b[4];
                 gpu_load_transposed(b, other,
                                     gpu_moved<D>(at, k, i) + which * GPU_BACKWARD_TILE * D * 2);
@@ -589,18 +612,22 @@ GPU_FN void gpu_backward_add_tile(const gpu_backward_tile_call<KEYS> &t, int n,
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_tile_add(const gpu_backward_tile_call<KEYS> &t, int n, bool whole,
                                   gpu_backward_powers &powers,
-                                  gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
-    enum { SHAPE = GPU_BACKWARD_SHAPE };
+                                  gpu_backward_tile_sums<D, KEYS> &sums) {
+    enum { SHAPE = GPU_BACKWARD_SHAPE, COUNT = gpu_backward_gradients<D, KEYS> };
+    const bool dv = gpu_backward_parts<D, KEYS> && t.b->gradient; /* alone */
     gpu_backward_scores x[2]; /* scores, then weights; dp, then gradients of scores */
     gpu_backward_products<DTYPE, D, KEYS>(t, n, x);
     gpu_backward_tile_weigh<KEYS>(t, n, whole, x[0], x[1]);
     if constexpr (DTYPE == ROPE_F16)
-        gpu_backward_fit<D>(x[1], powers, sums[0]);
+        if (!dv)
+            gpu_backward_fit<D>(x[1], powers, sums[0]);
+    if (dv)
+        memcpy(x[1], x[0], sizeof x[1]);
     if (!whole)
         gpu_backward_part<DTYPE, D, KEYS>(t, n, x[0], x[1], sums);
-    gpu_tile_weights<SHAPE> w[1 + KEYS];
-    if constexpr (KEYS)
-        gpu_tile_round<DTYPE, SHAPE>(x[0], w[KEYS]);
+    gpu_tile_weights<SHAPE> w[COUNT];
+    if constexpr (COUNT == 2)
+        gpu_tile_round<DTYPE, SHAPE>(x[0], w[1]);
     gpu_tile_round<DTYPE, SHAPE>(x[1], w[0]);
     gpu_backward_add_tile<DTYPE, D, KEYS>(t, n, w, sums);
 }
@@ -620,11 +647,15 @@ GPU_FN void gpu_backward_fetch_first(const gpu_backward_tile_call<KEYS> &t) {
 
 /* What the block has, and the first tiles of the others on their way. */
 template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t head) {
+GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int32_t part) {
+    enum { PARTS = 1 + gpu_backward_parts<D, KEYS> };
     gpu_backward_block<KEYS> *b = t.b;
     const int thread = gpu_thread();
-    if (thread == 0)
-        b->head = head;
+    if (thread == 0) {
+        b->part = part;
+        b->head = part / PARTS;
+        b->gradient = part % PARTS;
+    }
     gpu_backward_range<KEYS>(t);
     gpu_backward_fetch_first<DTYPE, D, KEYS, KEYS>(t); /* keys, while rows are looked for */
     if (thread < gpu_backward_known<KEYS>)
@@ -637,7 +668,7 @@ GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int64_t he
 /* All of the others. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_walk(const gpu_backward_tile_call<KEYS> &t, gpu_backward_powers &powers,
-                              gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
+                              gpu_backward_tile_sums<D, KEYS> &sums) {
     enum { TILE = GPU_BACKWARD_TILE, LOOK = GPU_ATTENTION_THREADS };
 #pragma unroll 1
     for (int n = 0; n * TILE < t.b->span.count; n++) {
@@ -693,9 +724,10 @@ GPU_FN void gpu_backward_tile_stage(const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> &
 
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backward_powers &powers,
-                                const gpu_tile_rows<D, GPU_BACKWARD_SHAPE> (&sums)[1 + KEYS]) {
+                                const gpu_backward_tile_sums<D, KEYS> &sums) {
     gpu_backward_block<KEYS> *b = t.b;
     enum { STRIDE = GPU_BACKWARD_STRIDE(D), OWN = GPU_BACKWARD_OWN };
+    const int first = gpu_backward_parts<D, KEYS> ? b->gradient : 0;
     const rope_attention_problem *p = gpu_reread(t.of.p);
     const int n = gpu_thread();
     float *x = (float *)(void *)t.memory;
@@ -709,15 +741,15 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backw
         b->to[0][n] = to[0];
         b->to[1][n] = to[1];
     }
-    gpu_backward_tile_stage<DTYPE, D>(sums[0], p->scale, powers, x);
-    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 0, b->tokens, b->to[0], t.fits, OWN, STRIDE, D,
-                                    x);
-    if (!KEYS)
-        return;
-    gpu_backward_no_powers(powers);
-    gpu_backward_tile_stage<DTYPE, D>(sums[KEYS], 1, powers, x);
-    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 1, b->tokens, b->to[1], t.fits, OWN, STRIDE, D,
-                                    x);
+    gpu_backward_tile_stage<DTYPE, D>(sums[0], first ? 1 : p->scale, powers, x);
+    gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, first, b->tokens, b->to[first], t.fits, OWN,
+                                    STRIDE, D, x);
+    if constexpr (gpu_backward_gradients<D, KEYS> == 2) {
+        gpu_backward_no_powers(powers);
+        gpu_backward_tile_stage<DTYPE, D>(sums[1], 1, powers, x);
+        gpu_backward_write<DTYPE, KEYS>(t.of, &b->tile, 1, b->tokens, b->to[1], t.fits, OWN, STRIDE,
+                                        D, x);
+    }
 }
 
 /* What a kernel is given registers for, beside its sums. */
@@ -742,7 +774,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, gpu_backward_blocks<D, 
         gpu_let_next_start();
         const int64_t each = KEYS ? 1 : gpu_attention_group(&c.forward);
         for (int64_t n = blockIdx.x;
-             gpu_attention_find<KEYS>(&p, &c.forward, failed, n, each, GPU_BACKWARD_OWN, &b.tile);
+             gpu_attention_find<KEYS>(gpu_reread(&p), &gpu_reread(&c)->forward, failed, n, each,
+                                      GPU_BACKWARD_OWN, &b.tile);
              n = b.next) {
             if (threadIdx.x == 0)
                 b.next = n + gridDim.x;
@@ -755,10 +788,12 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, gpu_backward_blocks<D, 
                 &b,
                 (char *)memory,
                 fits};
-            for (int64_t head = blockIdx.y; head < c.forward.k.heads; head = b.head + gridDim.y) {
+            enum { PARTS = 1 + gpu_backward_parts<D, KEYS> };
+            for (int32_t part = (int32_t)blockIdx.y; part < gpu_reread(&c)->forward.k.heads * PARTS;
+                 part = b.part + (int32_t)gridDim.y) {
                 __syncthreads();
-                gpu_tile_rows<D, GPU_BACKWARD_SHAPE> sums[1 + KEYS] = {};
-                gpu_backward_start<DTYPE, D, KEYS>(t, head);
+                gpu_backward_tile_sums<D, KEYS> sums = {};
+                gpu_backward_start<DTYPE, D, KEYS>(t, part);
                 gpu_backward_powers powers;
                 gpu_backward_no_powers(powers);
                 gpu_backward_walk<DTYPE, D, KEYS>(t, powers, sums);
