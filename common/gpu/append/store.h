@@ -3,8 +3,7 @@
 #define ROPEKIT_GPU_APPEND_STORE_H
 
 #include "common/gpu/append/kernels.h"
-#include "common/gpu/element.h"
-#include "common/math/fp8.h"
+#include "common/gpu/stored.h"
 
 /* A scale as quotients are made of it: times a power of two, `up`, that brings it within
  * 2^-60..2^60, and its reciprocal, rounded. */
@@ -38,22 +37,6 @@ GPU_FN uint32_t gpu_four_i8(const float q[4]) {
         word |= (rope_float_bits(x + 12582912.0f) & 0xffu) << (8 * i);
     }
     return word;
-}
-
-/* The integer of a word's i-th byte: its sign turned, it counts units of 2^23 from 128 below. */
-GPU_FN float gpu_byte_i8(uint32_t word, int i) {
-    return rope_bits_float(((word ^ 0x80808080u) >> 8 * i & 0xffu) | 0x4b000000u) - 8388736.0f;
-}
-
-/* The numbers of a word's two low bytes. */
-GPU_FN float2 gpu_split_8bit(int32_t dtype, uint32_t word) {
-    if (dtype == ROPE_F8E4M3)
-        return gpu_split_e4m3(word);
-    if (dtype == ROPE_F8E5M2)
-        return gpu_split_e5m2(word);
-    if (dtype == ROPE_I8)
-        return {gpu_byte_i8(word, 0), gpu_byte_i8(word, 1)};
-    return {rope_from_8bit(dtype, (uint8_t)word), rope_from_8bit(dtype, (uint8_t)(word >> 8))};
 }
 
 GPU_FN uint32_t gpu_four_8bit(int32_t dtype, const float q[4]) {
@@ -102,40 +85,6 @@ GPU_FN void gpu_store_vector_as(int32_t dtype, char *to, gpu_scale scale,
         gpu_store<ROPE_F32, 4>(to, gpu_pack<ROPE_F32, 4>(y));
         gpu_store<ROPE_F32, 4>(to + 16, gpu_pack<ROPE_F32, 4>(y + 4));
     }
-}
-
-/* 8 bits stay as they are, in the first two words. */
-template <int DTYPE>
-GPU_FN gpu_vector<DTYPE, GPU_APPEND_V> gpu_load_vector_as(int32_t dtype, const char *from) {
-    constexpr int OTHER = DTYPE == ROPE_BF16 ? ROPE_F16 : ROPE_BF16;
-    float y[GPU_APPEND_V];
-    if (dtype >= ROPE_F8E4M3) {
-        const uint2 raw = *(const uint2 *)from;
-        return {{raw.x, raw.y, 0, 0}};
-    }
-    if (dtype == DTYPE)
-        return gpu_load<DTYPE, GPU_APPEND_V>(from);
-    if (dtype == OTHER) {
-        gpu_unpack<OTHER, GPU_APPEND_V>(gpu_load<OTHER, GPU_APPEND_V>(from), y);
-    } else {
-        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from), y);
-        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from + 16), y + 4);
-    }
-    return gpu_pack<DTYPE, GPU_APPEND_V>(y);
-}
-
-/* The numbers that a vector's 8 bits stand for. */
-template <int DTYPE>
-GPU_FN gpu_vector<DTYPE, GPU_APPEND_V> gpu_dequantize(int32_t dtype, float scale,
-                                                      const gpu_vector<DTYPE, GPU_APPEND_V> &raw) {
-    float y[GPU_APPEND_V];
-#pragma unroll
-    for (int i = 0; i < GPU_APPEND_V; i += 2) {
-        const float2 two = gpu_split_8bit(dtype, raw.word[i / 4] >> (i % 4 * 8));
-        y[i] = two.x * scale;
-        y[i + 1] = two.y * scale;
-    }
-    return gpu_pack<DTYPE, GPU_APPEND_V>(y);
 }
 
 /* Bytes from a head's first element to its i-th; blocks of 1 << shift elements lie `block` bytes

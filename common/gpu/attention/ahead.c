@@ -53,11 +53,10 @@ gpuError_t gpu_attention_start(gpu_attention_launches *l, const void *kernel, in
 
 /* --- what moves in vectors --- */
 
-/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `bytes` at a
- * time, and lie within 2^35 of the first. */
+/* Whether elements from a pointer on, over dimensions of these sizes, can be moved `unit` at a
+ * time from addresses of an alignment, and lie within 2^35 of the first. */
 static int moves(const void *pointer, const int64_t *stride, const int64_t *size, int count,
-                 int64_t bytes, int32_t dtype) {
-    const int64_t unit = bytes / (dtype == ROPE_F32 ? 4 : 2);
+                 int64_t unit, int64_t alignment) {
     int64_t reach = 0;
     for (int d = 0; d < count; d++) {
         if (size[d] <= 1)
@@ -66,18 +65,27 @@ static int moves(const void *pointer, const int64_t *stride, const int64_t *size
             return 0;
         reach += (size[d] - 1) * stride[d];
     }
-    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)bytes == 0;
+    return reach < INT64_C(1) << 35 && (uintptr_t)pointer % (size_t)alignment == 0;
 }
 
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
                    int64_t heads, int64_t bytes, int32_t dtype) {
     const int64_t size[3] = {batch, tokens, heads};
-    return stride[3] == 1 && moves(pointer, stride, size, 3, bytes, dtype);
+    return stride[3] == 1 &&
+           moves(pointer, stride, size, 3, bytes / (dtype == ROPE_F32 ? 4 : 2), bytes);
+}
+
+int gpu_moves_cache(const rope_attention_problem *p, const rope_append_steps *steps,
+                    const rope_attention_call *call, const rope_append_operand *o) {
+    const int64_t size[3] = {call->pages, p->page_size, o->heads};
+    const int is_wide = steps->store_dtype == ROPE_F32,
+              is_narrow = steps->store_dtype >= ROPE_F8E4M3;
+    return !o->out && !o->in && steps->dim_block == steps->head_dim && o->cache_stride[4] == 1 &&
+           moves(o->cache, o->cache_stride, size, 3, is_wide ? 4 : 8, is_narrow ? 8 : 16);
 }
 
 int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *steps,
                       const rope_attention_call *call, const rope_append_operand *o) {
-    const int64_t size[3] = {call->pages, p->page_size, o->heads};
     if (o->out)
         return gpu_moves_head(o->out, o->out_stride,
                               p->cache ? rope_attention_sequences(call) : call->rope.batch,
@@ -85,8 +93,7 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
     if (o->in)
         return gpu_moves_head(o->in, o->in_stride, call->rope.batch, call->k_tokens, o->heads, 16,
                               p->rope.dtype);
-    return steps->store_dtype == p->rope.dtype && steps->dim_block == steps->head_dim &&
-           o->cache_stride[4] == 1 && moves(o->cache, o->cache_stride, size, 3, 16, p->rope.dtype);
+    return steps->store_dtype == p->rope.dtype && gpu_moves_cache(p, steps, call, o);
 }
 
 /* --- what rotates --- */

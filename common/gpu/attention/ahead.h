@@ -37,6 +37,10 @@ int gpu_attention_starts_all(int64_t x, int64_t y);
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
                    int64_t heads, int64_t bytes, int32_t dtype);
 
+/* Whether those of a cache can be read eight elements at a time, whatever their type. */
+int gpu_moves_cache(const rope_attention_problem *problem, const rope_append_steps *steps,
+                    const rope_attention_call *call, const rope_append_operand *operand);
+
 /* Whether keys or values can be moved 16 bytes at a time. */
 int gpu_moves_operand(const rope_attention_problem *problem, const rope_append_steps *steps,
                       const rope_attention_call *call, const rope_append_operand *operand);

@@ -49,7 +49,7 @@ enum {
 /* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
  * fill the kernel's room; whether sequences of few queries are left to the kernel of splits, or, of
  * the generic one and that of latents, are meant; whether each block has one tile at most; whether
- * values are the first elements of keys. */
+ * values are the first elements of keys; what is converted eight elements at a time. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
@@ -58,6 +58,8 @@ enum {
     GPU_TILE_SPLITS = 16,
     GPU_TILE_ONCE = 32,
     GPU_TILE_SAME = 64,
+    GPU_TILE_K_STORED = 128,
+    GPU_TILE_V_STORED = 256,
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 

@@ -53,6 +53,8 @@ static int32_t fits_of(const gpu_attention_bound *bound, const rope_attention_ca
                 : 0) |
            (gpu_moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
            (gpu_moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
+           (gpu_moves_cache(p, &p->k, call, &call->k) ? GPU_TILE_K_STORED : 0) |
+           (gpu_moves_cache(p, &p->v, call, &call->v) ? GPU_TILE_V_STORED : 0) |
            ((bound->latent ||
              (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles))) &&
                     gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4,

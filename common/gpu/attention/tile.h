@@ -11,6 +11,7 @@
 #include "common/gpu/attention/place.h"
 #include "common/gpu/attention/products.h"
 #include "common/gpu/attention/rows.h"
+#include "common/gpu/stored.h"
 
 /* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
 enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
@@ -341,7 +342,49 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to
                                        to, at);
 }
 
-/* The same of elements that do not lie side by side, or are of another type. */
+/* What elements of the block's key n are multiplied by. */
+GPU_FN float gpu_tile_scale(const gpu_tile_call &t, int value, int n) {
+    const rope_append_operand *o = gpu_tile_operand(t, value);
+    const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
+    gpu_key_place place = {0, 0};
+    if (steps->scale && (o->scale_stride[0] | o->scale_stride[1]))
+        place = gpu_place_from(gpu_reread(t.p), gpu_reread(t.call), o, &t.b->tile.s, t.b->base, n);
+    return gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot, t.b->head);
+}
+
+/* The same of elements of another type, eight at a time. */
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char *to) {
+    enum { STEP = gpu_copy_step<D>, SOME = 4 };
+    const int row = gpu_thread() / (D / 8), chunk = gpu_thread() % (D / 8),
+              type = (value ? gpu_reread(t.p)->v : gpu_reread(t.p)->k).store_dtype,
+              bytes = type >= ROPE_F8E4M3 ? 8
+                      : type == ROPE_F32  ? 32
+                                          : 16;
+    const bool used = 8 * chunk < (value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim);
+    const char *from = t.b->source[value].data + chunk * bytes;
+    const uint32_t *places = t.b->places[value] + gpu_place_index<D, KEYS>(first + row);
+#pragma unroll 1
+    for (int e = 0; e < KEYS / STEP; e += SOME) {
+        gpu_vector<DTYPE, GPU_STORED> x[SOME];
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            const int n = first + row + (e + i) * STEP;
+            x[i] = {};
+            if (used && n >= t.b->seen.from && n < t.b->seen.end)
+                x[i] = gpu_load_vector_as<DTYPE>(type, from + (uint64_t)places[e + i] * bytes);
+        }
+#pragma unroll
+        for (int i = 0; i < SOME; i++) {
+            const int n = first + row + (e + i) * STEP;
+            if (type >= ROPE_F8E4M3 && n >= t.b->seen.from && n < t.b->seen.end)
+                x[i] = gpu_dequantize<DTYPE>(type, gpu_tile_scale(t, value, n), x[i]);
+            gpu_store<DTYPE, GPU_STORED>(to + gpu_swizzled<D>(row + (e + i) * STEP, chunk), x[i]);
+        }
+    }
+}
+
+/* The same, one at a time. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
     const int dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
@@ -843,6 +886,9 @@ GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
     char *to = value ? gpu_tile_values<D, ROWS>(t, first) : gpu_tile_keys<D, ROWS>(t, first);
     if (gpu_fits(t, value ? GPU_TILE_V : GPU_TILE_K))
         gpu_tile_copy<D, gpu_block_keys<ROWS>>(t, value, first, to);
+    else if (gpu_shares_rows<ROWS> && /* else registers spill */
+             gpu_fits(t, value ? GPU_TILE_V_STORED : GPU_TILE_K_STORED))
+        gpu_tile_convert<DTYPE, D, gpu_block_keys<ROWS>>(t, value, first, to);
     else
         gpu_tile_read<DTYPE, D, gpu_block_keys<ROWS>>(t, value, first, to);
 }
