@@ -580,6 +580,17 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     assert "bandwidth.svg" in update("--check").stderr
 
 
+def test_results_that_grow_past_their_bound_are_refused(make, update, tmp_path):
+    path = tmp_path / "bench/results/a.json"
+    path.write_text(json.dumps(make([])))
+    update()
+    assert update("--check").returncode == 0
+    path.write_text(path.read_text().ljust(10**6 + 1))
+    assert "bench/results holds 1000001 bytes; allowed are 1000000" in update("--check").stderr
+    path.write_text(path.read_text()[:-1])
+    assert update("--check").returncode == 0
+
+
 def test_two_devices_are_told_by_operation(make, update, tmp_path):
     cases = {"--tokens=2": 1.0, "--append --tokens=2": 0.99, "--append --k-store-dtype=f8e4m3": 0.98}
     records = [{"case": case, "name": "GPU", "ratio": ratio} for case, ratio in cases.items()]
