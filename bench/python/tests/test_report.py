@@ -580,6 +580,18 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     assert "bandwidth.svg" in update("--check").stderr
 
 
+def test_runs_of_before_the_cpu_backend_was_rebuilt_are_named(make, update, tmp_path):
+    documents = {"before": "2026-11-24T14:53:34Z", "behind": "2026-11-24T14:53:36Z"}
+    text = tmp_path / "docs/figures.md"
+    for name, time in documents.items():
+        text.write_text("<!-- begin: older -->\n-\n<!-- end: older -->\n")
+        document = {**make([measurement("ropekit", 1e-6, 1)], name), "time": time}
+        document["device"]["backend"] = "cpu"
+        results.write(document, tmp_path / "bench/results/a.json")
+        update()
+        assert (f"{name}, 1 thread: the tables below show" in text.read_text()) == (name == "before")
+
+
 def test_results_that_grow_past_their_bound_are_refused(make, update, tmp_path):
     path = tmp_path / "bench/results/a.json"
     path.write_text(json.dumps(make([])))
