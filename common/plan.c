@@ -9,13 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void rope_plan_note(rope_plan *plan, const char *kernel, const char *text) {
-    size_t used = strlen(plan->report);
-    snprintf(plan->report + used, sizeof plan->report - used, "%s%s %s", used ? "\n" : "", kernel,
-             text);
-    rope_log(ROPE_LOG_CANDIDATE, "%s %s", kernel, text);
-}
-
 static void report(rope_plan *plan, const char *candidate, const char *text) {
     char name[64];
     snprintf(name, sizeof name, "%s:%s", plan->backend->name, candidate);
@@ -40,31 +33,6 @@ static void report_rest(rope_plan *plan, int32_t chosen) {
     const rope_candidate *candidate;
     for (int32_t i = chosen + 1; (candidate = candidate_at(plan, i)); i++)
         report(plan, candidate->name, candidate->on_request ? "on request" : "not needed");
-}
-
-rope_status rope_plan_bind(const rope_plan *plan, const rope_candidate *candidate,
-                           rope_bound_kernel *kernel, char *reason) {
-    if (candidate->version != plan->operation->version) {
-        snprintf(reason, ROPE_REASON_SIZE, "declined: built for version %d of %s; allowed is %d",
-                 candidate->version, plan->operation->name, plan->operation->version);
-        return ROPE_DECLINED;
-    }
-    rope_status status = ROPE_OK;
-    if (candidate->query)
-        status = candidate->query(candidate, plan->problem, plan->device, reason);
-    if (status != ROPE_OK)
-        return status;
-    kernel->kernel = (void *)(uintptr_t)candidate->data;
-    if (candidate->bind)
-        status = candidate->bind(candidate, plan->problem, plan->device, &kernel->kernel, reason);
-    if (status == ROPE_OK)
-        kernel->candidate = candidate;
-    return status;
-}
-
-void rope_plan_unbind(const rope_bound_kernel *kernel) {
-    if (kernel->candidate && kernel->candidate->release)
-        kernel->candidate->release(kernel->kernel);
 }
 
 static const char *accepted(const rope_candidate *candidate) {
@@ -198,7 +166,7 @@ static rope_status workspace_of(const rope_plan *plan, const rope_bound_kernel *
     return c && c->workspace ? c->workspace(plan->problem, kernel->kernel, bounds, bytes) : ROPE_OK;
 }
 
-/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key. */
+/* Some kernels keep bytes for every pair of tokens, more than a device may have. */
 size_t rope_plan_workspace_most(size_t first) {
     const size_t more = (size_t)64 << 20;
     return first > (SIZE_MAX - more) / 2 ? SIZE_MAX : 2 * first + more;

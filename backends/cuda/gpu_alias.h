@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <ropekit/rope.h>
+
 #ifndef GPU_BACKEND_NAME
 #define GPU_BACKEND_NAME "cuda"
 #define GPU_BACKEND_PRIORITY 20

@@ -1,6 +1,7 @@
 /* The backend of cuDNN: devices of CUDA, cuDNN's attention, and the CUDA backend for the rest. */
 #include "backends/cudnn/candidate_lists.h"
 #include "backends/cudnn/library.h"
+#include "common/gpu/backend.h"
 #include "common/gpu/device.h"
 
 const rope_host *gpu_host;
@@ -14,22 +15,7 @@ static rope_status device_count(int32_t *count, char *reason) {
     return status == ROPE_OK ? gpu_device_count(count, reason) : status;
 }
 
-static const rope_backend backend = {
-    .abi = ROPE_BACKEND_ABI,
-    .struct_size = sizeof backend,
-    .priority = GPU_BACKEND_PRIORITY,
-    .name = GPU_BACKEND_NAME,
-    .lists = lists,
-    .list_count = sizeof lists / sizeof lists[0],
-    .device_count = device_count,
-    .device_info = gpu_device_info,
-    .alloc = gpu_alloc,
-    .free = gpu_free,
-    .copy_in = gpu_copy_in,
-    .copy_out = gpu_copy_out,
-    .synchronize = gpu_synchronize,
-    .time = gpu_time,
-};
+static const rope_backend backend = GPU_BACKEND(device_count);
 
 __attribute__((visibility("default"))) const rope_backend *
 rope_backend_entry(const rope_host *host);

@@ -48,21 +48,30 @@ gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
 
 rope_status gpu_bind_candidate(const gpu_operation *operation, const rope_candidate *self,
                                const void *problem, int32_t device, void **kernel, char *reason) {
-    void *bound = calloc(1, operation->size);
+    gpu_binding *bound = calloc(1, operation->size);
     int previous;
     if (!bound)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
+    bound->operation = operation;
+    bound->device = device;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
         error = operation->fill(bound, self, problem, device);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
-        operation->release(bound);
+        gpu_release(bound);
         return gpu_refuse(error, reason);
     }
     *kernel = bound;
     return ROPE_OK;
+}
+
+void gpu_release(void *kernel) {
+    const gpu_binding *bound = kernel;
+    if (bound && bound->lists)
+        (void)gpu_free(bound->device, bound->lists);
+    free(kernel);
 }
 
 rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, size_t count) {
@@ -83,28 +92,35 @@ rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream) {
                                 GPU_BACKEND_NAME, found, device);
 }
 
-static rope_status check_memory(const gpu_operation *operation, gpu_binding *binding,
-                                const void *call) {
-    if (!operation->check_memory || atomic_load_explicit(&binding->asked, memory_order_relaxed))
+static rope_status check_memory(gpu_binding *binding, const void *call) {
+    if (!binding->operation->check_memory ||
+        atomic_load_explicit(&binding->asked, memory_order_relaxed))
         return ROPE_OK;
-    const rope_status status = operation->check_memory(binding, call);
+    const rope_status status = binding->operation->check_memory(binding, call);
     if (status == ROPE_OK)
         atomic_store_explicit(&binding->asked, 1, memory_order_relaxed);
     return status;
 }
 
-rope_status gpu_run(const gpu_operation *operation, gpu_binding *binding, const void *call,
-                    void *stream) {
+rope_status gpu_run(const void *kernel, const void *call, void *stream) {
+    gpu_binding *binding = (gpu_binding *)(uintptr_t)kernel;
     rope_status status = ROPE_OK;
     int previous;
     gpuError_t error = gpu_enter(binding->device, &previous);
     if (error == gpuSuccess) {
         status = gpu_check_stream(binding->device, binding->devices, stream);
         if (status == ROPE_OK)
-            status = check_memory(operation, binding, call);
+            status = check_memory(binding, call);
         if (status == ROPE_OK)
-            error = operation->launch(binding, call, stream);
+            error = binding->operation->launch(binding, call, stream);
         gpu_leave(binding->device, previous);
     }
-    return error == gpuSuccess ? status : gpu_fail(error, operation->doing, binding->device);
+    return error == gpuSuccess ? status
+                               : gpu_fail(error, binding->operation->doing, binding->device);
+}
+
+rope_status gpu_run_call(const void *problem, const void *kernel, const void *call, void *workspace,
+                         void *stream) {
+    (void)problem, (void)workspace;
+    return gpu_run(kernel, call, stream);
 }

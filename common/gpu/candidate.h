@@ -21,6 +21,8 @@ gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *e
 
 /* What a plan of every operation is bound to; the first member of what bind makes. */
 typedef struct gpu_binding {
+    const struct gpu_operation *operation;
+    void *lists; /* on the device, the plan's to free; or NULL */
     int32_t device;
     int32_t devices; /* of the machine */
     int32_t multiprocessors;
@@ -52,7 +54,6 @@ typedef struct gpu_operation {
     /* Fills what bind makes, zeros at first, for the current device. */
     gpuError_t (*fill)(void *bound, const rope_candidate *self, const void *problem,
                        int32_t device);
-    void (*release)(void *bound); /* also of one that is filled in part */
     /* Refuses memory that the device does not reach; NULL: of no call. */
     rope_status (*check_memory)(const gpu_binding *binding, const void *call);
     gpuError_t (*launch)(const gpu_binding *binding, const void *call, void *stream);
@@ -62,9 +63,15 @@ typedef struct gpu_operation {
 rope_status gpu_bind_candidate(const gpu_operation *operation, const rope_candidate *self,
                                const void *problem, int32_t device, void **kernel, char *reason);
 
-/* Runs a call. Its memory is asked about in a plan's first call alone: an answer takes as long as a
- * launch. */
-rope_status gpu_run(const gpu_operation *operation, gpu_binding *binding, const void *call,
-                    void *stream);
+/* As rope_candidate.release. */
+void gpu_release(void *kernel);
+
+/* Runs a call of what gpu_bind_candidate made. Its memory is asked about in a plan's first call
+ * alone: an answer takes as long as a launch. */
+rope_status gpu_run(const void *kernel, const void *call, void *stream);
+
+/* As rope_candidate.run, of an operation without a workspace. */
+rope_status gpu_run_call(const void *problem, const void *kernel, const void *call, void *workspace,
+                         void *stream);
 
 #endif

@@ -1,3 +1,4 @@
+#include "python/csrc/attention_plan.h"
 #include "python/csrc/attention_put.h"
 #include "python/csrc/attention_results.h"
 #include "python/csrc/failure.h"

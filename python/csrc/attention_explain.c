@@ -1,6 +1,6 @@
 #include "python/csrc/attention_explain.h"
 
-#include "python/csrc/attention_put.h"
+#include "python/csrc/attention_plan.h"
 #include "python/csrc/attention_results.h"
 
 #include <stdio.h>

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, measurement, refused
 
 from ropekit_bench import results
-from ropekit_bench.report import command, goals, page, plots, summary, svg, tables
+from ropekit_bench.report import command, page, plots, summary, svg, tables
 from ropekit_bench.report.model import machines
 
 TOKENS = (1024, 2048, 4096)
@@ -580,6 +580,29 @@ def test_the_drawn_figure_is_checked_against_the_results(make, update, tmp_path)
     assert "bandwidth.svg" in update("--check").stderr
 
 
+def test_runs_of_before_the_cpu_backend_was_rebuilt_are_named(make, update, tmp_path):
+    documents = {"before": "2026-11-24T14:53:34Z", "behind": "2026-11-24T14:53:36Z"}
+    text = tmp_path / "docs/figures.md"
+    for name, time in documents.items():
+        text.write_text("<!-- begin: older -->\n-\n<!-- end: older -->\n")
+        document = {**make([measurement("ropekit", 1e-6, 1)], name), "time": time}
+        document["device"]["backend"] = "cpu"
+        results.write(document, tmp_path / "bench/results/a.json")
+        update()
+        assert (f"{name}, 1 thread: the tables below show" in text.read_text()) == (name == "before")
+
+
+def test_results_that_grow_past_their_bound_are_refused(make, update, tmp_path):
+    path = tmp_path / "bench/results/a.json"
+    path.write_text(json.dumps(make([])))
+    update()
+    assert update("--check").returncode == 0
+    path.write_text(path.read_text().ljust(10**6 + 1))
+    assert "bench/results holds 1000001 bytes; allowed are 1000000" in update("--check").stderr
+    path.write_text(path.read_text()[:-1])
+    assert update("--check").returncode == 0
+
+
 def test_two_devices_are_told_by_operation(make, update, tmp_path):
     cases = {"--tokens=2": 1.0, "--append --tokens=2": 0.99, "--append --k-store-dtype=f8e4m3": 0.98}
     records = [{"case": case, "name": "GPU", "ratio": ratio} for case, ratio in cases.items()]
@@ -647,30 +670,6 @@ def test_append_is_shown_by_rotations_of_the_tools_own_run(make):
     assert [cell.strip() for cell in row.split("|")[2:-1]] == [
         *("▼ NOT first", "T 1", "0.500x", "vLLM", "4 us", "2 us")
     ]
-
-
-def test_goals_of_append_count_the_cases_that_meet_them(make):
-    """By the tool's run or by one with peers; a kernel that does all is no chain of separate ones."""
-    chains = {"ropekit": 2e-6, "ropekit steps": 5e-6, "vLLM": 3e-6, "FlashInfer fused": 1e-6}
-    decode = {"suite": "append", "label": "Llama-3-8B, decode"}
-    records = [measurement(n, s, 8, **decode) for n, s in chains.items()]
-    for label, took, tokens in (
-        ("Llama-3-8B", 1, 4096),
-        ("Qwen3-8B", 1.1, 8192),
-        ("DeepSeek-V3 MLA", 1, 16384),
-    ):
-        records.append(measurement("ropekit", took * 1e-6, tokens, suite="append", label=label))
-    found = machines([make(records)])
-    rows = [
-        [cell.strip() for cell in row.split("|")[2:-1]] for row in goals.goals_markdown(found).splitlines()
-    ]
-    assert rows[2:] == [
-        *(["≥ 97 %", "91 %..100 %, met in 1 of 2"], ["≥ 95 %", "100 %, met in 1 of 1"]),
-        *(["≤ 1.05", "-"], ["≤ 1.05", "-"]),
-        *(["≥ 1.50x", "1.50x, met in 1 of 1"], ["≥ 1.20x", "-"], ["≥ 97 %", "-"]),
-        *(["≥ 90 %", "-"], ["≥ 1.00x", "-"]),
-    ]
-    assert goals.goals_markdown([]) == "No run is in bench/results."
 
 
 def markdown_of_grid(found):

@@ -2,11 +2,9 @@
 #include "common/gpu/append/launch.h"
 #include "common/gpu/candidate.h"
 #include "common/gpu/candidate_lists.h"
-#include "common/gpu/device.h"
 #include "common/gpu/rope/lists.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const gpu_append_kernels *kernels_of(int32_t dtype) {
     return dtype == ROPE_F32   ? &gpu_append_f32
@@ -48,15 +46,9 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     const gpuError_t error =
         gpu_bind(&bound->on, device, problem->rope.launch, (const void *const *)bound->kernels,
                  sizeof *bound->kernels / sizeof(void *));
-    return error == gpuSuccess ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
-                               : error;
-}
-
-static void release(void *kernel) {
-    gpu_append_bound *bound = kernel;
-    if (bound && bound->lists)
-        (void)gpu_free(bound->on.device, bound->lists);
-    free(bound);
+    return error == gpuSuccess
+               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists)
+               : error;
 }
 
 /* Names in rope_append_args of a tensor's pointers. */
@@ -105,25 +97,19 @@ static gpuError_t launch(const gpu_binding *binding, const void *call, void *str
     return gpu_append_launch((const gpu_append_bound *)binding, call, stream);
 }
 
-static const gpu_operation operation = {
-    "appending", sizeof(gpu_append_bound), fill, release, check_memory, launch};
+static const gpu_operation operation = {"appending", sizeof(gpu_append_bound), fill, check_memory,
+                                        launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
     return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
-static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
-                       void *stream) {
-    (void)problem, (void)workspace;
-    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
-}
-
 #define CANDIDATE(label, forced, ...)                                                              \
     {                                                                                              \
         .operation = "append", .version = ROPE_APPEND_VERSION, .numerics = ROPE_BITWISE,           \
         .name = label, .data = &(const choice){__VA_ARGS__}, .on_request = forced, .query = query, \
-        .bind = bind, .run = run, .release = release                                               \
+        .bind = bind, .run = gpu_run_call, .release = gpu_release                                  \
     }
 
 static const rope_candidate candidates[] = {

@@ -10,7 +10,6 @@
 typedef struct gpu_append_bound {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */
-    void *lists;
     const gpu_append_kernels *kernels;
     int32_t most;     /* GPU_APPEND_BY_: the first of the kernels that its calls may take */
     int32_t geometry; /* a forced GPU_ geometry of plain kernels, or GPU_BY_SIZE */

@@ -1,10 +1,7 @@
 /* The operation "append_backward": its candidate, what it binds and how it runs. */
 #include "common/gpu/append_backward/launch.h"
 #include "common/gpu/candidate_lists.h"
-#include "common/gpu/device.h"
 #include "common/gpu/rope/lists.h"
-
-#include <stdlib.h>
 
 static const void *const *kernels_of(int32_t dtype) {
     return dtype == ROPE_F32   ? gpu_gradient_tokens_f32
@@ -29,15 +26,9 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     bound->problem = *problem;
     const gpuError_t error = gpu_bind(&bound->on, device, problem->rope.launch, bound->kernels,
                                       sizeof bound->kernels / sizeof(void *));
-    return error == gpuSuccess ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists)
-                               : error;
-}
-
-static void release(void *kernel) {
-    gpu_gradient_bound *bound = kernel;
-    if (bound && bound->lists)
-        (void)gpu_free(bound->on.device, bound->lists);
-    free(bound);
+    return error == gpuSuccess
+               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists)
+               : error;
 }
 
 /* Names in the arguments of a tensor's pointers. */
@@ -81,9 +72,8 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
     return status;
 }
 
-static const gpu_operation operation = {
-    "differentiating", sizeof(gpu_gradient_bound), fill, release,
-    check_memory,      gpu_gradient_launch};
+static const gpu_operation operation = {"differentiating", sizeof(gpu_gradient_bound), fill,
+                                        check_memory, gpu_gradient_launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
@@ -95,8 +85,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     const gpu_gradient_work work = {call, workspace};
     (void)problem;
     const rope_status status = gpu_gradient_check(kernel, &work);
-    return status == ROPE_OK ? gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, &work, stream)
-                             : status;
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
 static const rope_candidate candidates[] = {{.operation = "append_backward",
@@ -107,6 +96,6 @@ static const rope_candidate candidates[] = {{.operation = "append_backward",
                                              .bind = bind,
                                              .workspace = gpu_gradient_workspace,
                                              .run = run,
-                                             .release = release}};
+                                             .release = gpu_release}};
 
 const rope_candidate_list gpu_append_backward_candidates = {sizeof(rope_candidate), candidates, 1};

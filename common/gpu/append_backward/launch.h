@@ -9,8 +9,7 @@
 typedef struct gpu_gradient_bound {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */
-    void *lists;
-    const void *kernels[3]; /* of tokens, as kernels.h lists them, and of trees */
+    const void *kernels[3];      /* of tokens, as kernels.h lists them, and of trees */
 } gpu_gradient_bound;
 
 /* A call with its workspace. */

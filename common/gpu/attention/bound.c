@@ -96,14 +96,9 @@ gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_p
     }
     bound->on.early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
-        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->lists);
+        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists);
     bound->rotation.problem = bound->problem.rope;
     return error;
-}
-
-void gpu_attention_unbind(const gpu_attention_bound *bound) {
-    if (bound->lists)
-        (void)gpu_free(bound->on.device, bound->lists);
 }
 
 rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,

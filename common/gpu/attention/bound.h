@@ -9,7 +9,6 @@
 typedef struct gpu_attention_bound {
     gpu_binding on;
     rope_attention_problem problem; /* its lists lie on the device */
-    void *lists;
     gpu_bound rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
     int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
@@ -22,9 +21,6 @@ typedef struct gpu_attention_bound {
 /* Binds to a device, which is the current one: all but tiles and splits. */
 gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
                               int32_t device);
-
-/* Frees what it has on the device. */
-void gpu_attention_unbind(const gpu_attention_bound *bound);
 
 /* Refuses lists of a call that the device is known not to reach, by name. */
 rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,

@@ -3,10 +3,8 @@
 #include "common/gpu/attention/workspace.h"
 #include "common/gpu/candidate.h"
 #include "common/gpu/candidate_lists.h"
-#include "common/gpu/device.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const char tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
 
@@ -50,13 +48,6 @@ static gpuError_t allow_shared(gpu_attention_bound *bound) {
     if (error == gpuSuccess && bound->splits && bound->kernels->decode[tiles])
         error = gpu_allow_shared(bound->kernels->decode[tiles], gpu_splits_shared(tiles));
     return error;
-}
-
-static void release(void *kernel) {
-    gpu_attention_bound *bound = kernel;
-    if (bound)
-        gpu_attention_unbind(bound);
-    free(bound);
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
@@ -104,8 +95,8 @@ static gpuError_t launch(const gpu_binding *binding, const void *given, void *st
                                 stream);
 }
 
-static const gpu_operation operation = {
-    "attending", sizeof(gpu_attention_bound), fill, release, check_memory, launch};
+static const gpu_operation operation = {"attending", sizeof(gpu_attention_bound), fill,
+                                        check_memory, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
@@ -117,8 +108,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     const attention_work work = {call, workspace};
     (void)problem;
     const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
-    return status == ROPE_OK ? gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, &work, stream)
-                             : status;
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
 /* takes: splits, tiles, latent or NULL. */
@@ -126,7 +116,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = (takes), .query = query, .bind = bind,                              \
-        .workspace = gpu_attention_workspace, .run = run, .release = release                       \
+        .workspace = gpu_attention_workspace, .run = run, .release = gpu_release                   \
     }
 
 static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),

@@ -5,8 +5,6 @@
 #include "common/gpu/candidate_lists.h"
 #include "common/gpu/device.h"
 
-#include <stdlib.h>
-
 typedef struct bound_merge {
     gpu_binding on;
     const void *kernel;
@@ -40,17 +38,11 @@ static gpuError_t launch(const gpu_binding *binding, const void *given, void *st
     return gpu_launch_kernel(bound->kernel, grid, block, arguments, 0, stream, 0);
 }
 
-static const gpu_operation operation = {"merging", sizeof(bound_merge), fill, free, NULL, launch};
+static const gpu_operation operation = {"merging", sizeof(bound_merge), fill, NULL, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
     return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
-}
-
-static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
-                       void *stream) {
-    (void)problem, (void)workspace;
-    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
 }
 
 static const rope_candidate candidates[] = {{.operation = "attention_merge",
@@ -59,7 +51,7 @@ static const rope_candidate candidates[] = {{.operation = "attention_merge",
                                              .name = "generic",
                                              .query = query,
                                              .bind = bind,
-                                             .run = run,
-                                             .release = free}};
+                                             .run = gpu_run_call,
+                                             .release = gpu_release}};
 
 const rope_candidate_list gpu_attention_merge_candidates = {sizeof(rope_candidate), candidates, 1};

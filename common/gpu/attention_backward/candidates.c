@@ -5,7 +5,6 @@
 #include "common/math/attention.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const gpu_backward_kernels *kernels_of(int32_t dtype) {
     return dtype == ROPE_F32   ? &gpu_attention_backward_f32
@@ -107,13 +106,6 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     return error;
 }
 
-static void release(void *kernel) {
-    gpu_backward_bound *bound = kernel;
-    if (bound)
-        gpu_attention_unbind(&bound->forward);
-    free(bound);
-}
-
 /* A call with its workspace and the parts of that. */
 typedef struct backward_work {
     const rope_attention_backward_call *call;
@@ -151,8 +143,8 @@ static gpuError_t launch(const gpu_binding *binding, const void *given, void *st
                                work->workspace, stream);
 }
 
-static const gpu_operation operation = {
-    "attending backward", sizeof(gpu_backward_bound), fill, release, check_memory, launch};
+static const gpu_operation operation = {"attending backward", sizeof(gpu_backward_bound), fill,
+                                        check_memory, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
@@ -164,8 +156,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     backward_work work = {.call = call, .workspace = workspace};
     (void)problem;
     const rope_status status = gpu_backward_check_workspace(kernel, call, workspace, &work.room);
-    return status == ROPE_OK ? gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, &work, stream)
-                             : status;
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
 /* takes: fused, tiles or NULL. */
@@ -173,7 +164,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     {                                                                                              \
         .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
         .numerics = ROPE_BOUNDED, .name = label, .data = (takes), .query = query, .bind = bind,    \
-        .workspace = gpu_backward_workspace, .run = run, .release = release                        \
+        .workspace = gpu_backward_workspace, .run = run, .release = gpu_release                    \
     }
 
 static const rope_candidate candidates[] = {CANDIDATE(fused, fused), CANDIDATE(tiles, tiles),

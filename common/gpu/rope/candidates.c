@@ -1,12 +1,10 @@
 /* The operation "rope": its candidates, what they bind and how they run. */
 #include "common/gpu/candidate.h"
 #include "common/gpu/candidate_lists.h"
-#include "common/gpu/device.h"
 #include "common/gpu/rope/launch.h"
 #include "common/gpu/rope/lists.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     switch (dtype) {
@@ -66,7 +64,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
     bound->geometry = chosen->geometry;
     bound->plain &= chosen->plain != SKIPPED;
     bound->window &= chosen->window != SKIPPED;
-    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->lists) : error;
+    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->on.lists) : error;
 }
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
@@ -78,13 +76,6 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
         return ROPE_OK;
     snprintf(reason, ROPE_REASON_SIZE, "%s", declined);
     return ROPE_DECLINED;
-}
-
-static void release(void *kernel) {
-    gpu_bound *bound = kernel;
-    if (bound && bound->lists)
-        (void)gpu_free(bound->on.device, bound->lists);
-    free(bound);
 }
 
 static rope_status check_memory(const gpu_binding *binding, const void *given) {
@@ -106,25 +97,18 @@ static gpuError_t launch(const gpu_binding *binding, const void *call, void *str
     return gpu_rope_launch((const gpu_bound *)binding, call, binding->early, stream);
 }
 
-static const gpu_operation operation = {"rotating", sizeof(gpu_bound), fill,
-                                        release,    check_memory,      launch};
+static const gpu_operation operation = {"rotating", sizeof(gpu_bound), fill, check_memory, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {
     return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
 }
 
-static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
-                       void *stream) {
-    (void)problem, (void)workspace;
-    return gpu_run(&operation, (gpu_binding *)(uintptr_t)kernel, call, stream);
-}
-
 #define CANDIDATE(label, forced, ...)                                                              \
     {                                                                                              \
         .operation = "rope", .version = ROPE_ROPE_VERSION, .numerics = ROPE_BITWISE,               \
         .name = label, .data = &(const choice){__VA_ARGS__}, .on_request = forced, .query = query, \
-        .bind = bind, .run = run, .release = release                                               \
+        .bind = bind, .run = gpu_run_call, .release = gpu_release                                  \
     }
 
 static const rope_candidate candidates[] = {

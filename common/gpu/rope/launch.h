@@ -11,7 +11,6 @@ enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 typedef struct gpu_bound {
     gpu_binding on;
     rope_problem problem; /* its lists lie on the device */
-    void *lists;
     const gpu_rope_kernels *kernels;
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
     int32_t plain;    /* calls may take a plain kernel */
