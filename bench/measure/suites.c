@@ -53,6 +53,9 @@ typedef struct suite_row {
     "-norm-rounding=twice --" part "-norm-eps=1e-6"
 #define QWEN3_8B "--q-heads=32 --k-heads=8 --head-dim=128 --rope-theta=1000000" RMS("q") RMS("k")
 #define SLOTS " --append --kv-cache=slots"
+/* Into f16, as llama.cpp does on a CPU. */
+#define F32_TO_F16                                                                                 \
+    SLOTS " --k-store-dtype=f16 --v-store-dtype=f16 --cache=cold", "1 2048", "f32", false
 #define FP8 " --k-store-dtype=f8e4m3 --v-store-dtype=f8e4m3 --k-scale=tensor --v-scale=tensor"
 /* The latent, normalised, and the rotated part of the key in one row of a page. */
 #define MLA_ROW                                                                                    \
@@ -219,6 +222,8 @@ static const suite_row rows[] = {
     APPEND("Qwen3-8B", QWEN3_8B, "1 2048 4096 16384"),
     APPEND("Qwen3-8B, fp8", QWEN3_8B FP8, "1 2048 4096 16384"),
     APPEND("DeepSeek-V3 MLA", MLA_ROW, "1 2048 4096 16384"),
+    {"append", "Llama-3-8B, f32 to f16", LLAMA F32_TO_F16},
+    {"append", "Qwen3-8B, f32 to f16", QWEN3_8B F32_TO_F16},
     APPEND_DECODE("Llama-3-8B, decode", LLAMA, false),
     APPEND_DECODE("Qwen3-8B, decode", QWEN3_8B, false),
     APPEND_DECODE("Qwen3-8B, fp8, decode", QWEN3_8B FP8, false),

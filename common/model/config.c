@@ -120,7 +120,7 @@ rope_status rope_config_finish(rope_config *config, rope_desc *desc, rope_model 
         made.head_dim = desc->head_dim;
     rope_status status = rope_config_read(config, &made, &shape);
     if (status == ROPE_OK)
-        status = rope_descriptor_read(&made, &full);
+        status = rope_descriptor_read(&made, ROPE_MAX_HEAD_DIM, &full);
     config->finished = status == ROPE_OK;
     if (status == ROPE_OK && model)
         status = rope_abi_write(model, &shape, sizeof shape, "rope_model");

@@ -167,15 +167,12 @@ static rope_status check_source(rope_append_desc *desc) {
                              "where k_source is ROPE_SOURCE_CACHE");
 }
 
-static rope_status check_head_dims(rope_append_desc *desc) {
+static rope_status check_v_head_dim(rope_append_desc *desc) {
+    if (desc->v_head_dim < 0 || desc->v_head_dim > ROPE_MAX_APPEND_HEAD_DIM)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "v_head_dim is %d; allowed is 0..%d",
+                         desc->v_head_dim, ROPE_MAX_APPEND_HEAD_DIM);
     if (desc->v_head_dim == 0)
         desc->v_head_dim = desc->rope.head_dim;
-    const char *const names[] = {"head_dim", "k_head_dim", "v_head_dim"};
-    const int32_t dims[] = {desc->rope.head_dim, desc->rope.k_head_dim, desc->v_head_dim};
-    for (int i = 0; i < 3; i++)
-        if (dims[i] < 1 || dims[i] > ROPE_MAX_APPEND_HEAD_DIM)
-            return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %d; allowed is 1..%d", names[i],
-                             dims[i], ROPE_MAX_APPEND_HEAD_DIM);
     return ROPE_OK;
 }
 
@@ -196,7 +193,8 @@ rope_status rope_append_descriptor_read(const rope_append_desc *given, rope_appe
     *full = sized;
     status = rope_choice_check("", "rotation", &full->rotation, ROTATIONS, ROPE_ROTATION_ON);
     if (status == ROPE_OK)
-        status = rope_embedded_read(&sized.rope, full->rotation == ROPE_ROTATION_ON,
+        status = rope_embedded_read(&sized.rope, ROPE_MAX_APPEND_HEAD_DIM,
+                                    full->rotation == ROPE_ROTATION_ON,
                                     "where rotation is ROPE_ROTATION_OFF", &full->rope);
     if (status == ROPE_OK)
         status = rope_choice_check("", "cache", &full->cache, CACHES, 0);
@@ -206,7 +204,7 @@ rope_status rope_append_descriptor_read(const rope_append_desc *given, rope_appe
         status =
             rope_unread_check(full, cache_fields, ROPE_COUNT(cache_fields), "", "without a cache");
     if (status == ROPE_OK)
-        status = check_head_dims(full);
+        status = check_v_head_dim(full);
     if (status == ROPE_OK && full->cache)
         status = check_cache(full);
     return status == ROPE_OK ? check_parts(full) : status;

@@ -37,9 +37,6 @@ static rope_status check_head_dims(rope_attention_desc *desc) {
             rope->k_head_dim, rope->k_rotary_offset, rope->head_dim, rope->rotary_offset);
     if (desc->v_head_dim == 0)
         desc->v_head_dim = rope->head_dim;
-    if (rope->head_dim > ROPE_MAX_ATTENTION_HEAD_DIM)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 1..%d",
-                         rope->head_dim, ROPE_MAX_ATTENTION_HEAD_DIM);
     if (desc->v_head_dim < 1 || desc->v_head_dim > ROPE_MAX_ATTENTION_HEAD_DIM)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "v_head_dim is %d; allowed is 0..%d",
                          desc->v_head_dim, ROPE_MAX_ATTENTION_HEAD_DIM);
@@ -132,9 +129,9 @@ static rope_status check_cache(rope_attention_desc *desc) {
 }
 
 static rope_status check_rope(const rope_desc *given, rope_attention_desc *full) {
-    rope_status status =
-        rope_embedded_read(given, full->rotation != ROPE_ATTENTION_ROTATE_NONE,
-                           "where rotation is ROPE_ATTENTION_ROTATE_NONE", &full->rope);
+    rope_status status = rope_embedded_read(
+        given, ROPE_MAX_ATTENTION_HEAD_DIM, full->rotation != ROPE_ATTENTION_ROTATE_NONE,
+        "where rotation is ROPE_ATTENTION_ROTATE_NONE", &full->rope);
     if (status == ROPE_OK && full->rope.shard != ROPE_SHARD_NONE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard is %d; allowed is 0 or ROPE_SHARD_NONE",
                          full->rope.shard);

@@ -170,7 +170,7 @@ rope_status rope_store_check(const char *part, const char *name, int32_t *store_
 }
 
 /* Without a rotation one pair stands for the window, which every head has. */
-rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *where,
+rope_status rope_embedded_read(const rope_desc *given, int32_t most, int rotates, const char *where,
                                rope_desc *full) {
     rope_desc desc = *given;
     rope_status status = ROPE_OK;
@@ -184,7 +184,7 @@ rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *
         desc.rotary_dim = 2;
     }
     if (status == ROPE_OK)
-        status = rope_descriptor_read(&desc, full);
+        status = rope_descriptor_read(&desc, most, full);
     if (!rotates)
         full->rotary_dim = 0;
     return status;

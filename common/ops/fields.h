@@ -57,9 +57,9 @@ rope_status rope_dim_block_check(const char *name, int32_t *block, int32_t head_
 rope_status rope_store_check(const char *part, const char *name, int32_t *store_dtype,
                              int32_t *scale, int32_t dtype);
 
-/* The embedded rope_desc, not of ROPE_F64. Where nothing rotates what only a rotation reads is 0,
- * and rotary_dim becomes 0; `where` names what says so. */
-rope_status rope_embedded_read(const rope_desc *given, int rotates, const char *where,
+/* The embedded rope_desc, not of ROPE_F64, of heads of `most` elements at most. Where nothing
+ * rotates what only a rotation reads is 0, and rotary_dim becomes 0; `where` names what says so. */
+rope_status rope_embedded_read(const rope_desc *given, int32_t most, int rotates, const char *where,
                                rope_desc *full);
 
 /* A field of bounds by its name there. */

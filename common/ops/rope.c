@@ -22,7 +22,7 @@ rope_status rope_plan_create(const rope_desc *desc, rope_plan **plan) {
         return rope_fail_null("plan");
     rope_desc full;
     rope_problem *problem;
-    rope_status status = rope_descriptor_read(desc, &full);
+    rope_status status = rope_descriptor_read(desc, ROPE_MAX_HEAD_DIM, &full);
     if (status == ROPE_OK)
         status = rope_problem_create(&full, sizeof *problem, &problem);
     if (status != ROPE_OK)
@@ -39,7 +39,7 @@ rope_status rope_apply(const rope_plan *plan, const rope_args *args) {
 rope_status rope_frequencies(const rope_desc *desc, int32_t long_set, double *inv_freq,
                              int32_t count, double *attention_factor) {
     rope_desc full;
-    rope_status status = rope_descriptor_read(desc, &full);
+    rope_status status = rope_descriptor_read(desc, ROPE_MAX_HEAD_DIM, &full);
     if (status != ROPE_OK)
         return status;
     if (full.angle_mode == ROPE_ANGLE_TABLE)

@@ -60,7 +60,7 @@ static rope_status check_window(const char *name, int32_t offset, int32_t rotary
     return ROPE_OK;
 }
 
-static rope_status check_shape(rope_desc *desc) {
+static rope_status check_shape(rope_desc *desc, int32_t most_elements) {
     static const char dtypes[] = "ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 (1..4)";
     if (desc->dtype == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is not given; allowed is %s", dtypes);
@@ -69,10 +69,10 @@ static rope_status check_shape(rope_desc *desc) {
                          dtypes);
     if (desc->head_dim == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is not given; allowed is 2..%d",
-                         ROPE_MAX_HEAD_DIM);
-    if (desc->head_dim < 2 || desc->head_dim > ROPE_MAX_HEAD_DIM)
+                         most_elements);
+    if (desc->head_dim < 2 || desc->head_dim > most_elements)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 2..%d",
-                         desc->head_dim, ROPE_MAX_HEAD_DIM);
+                         desc->head_dim, most_elements);
     int32_t most = desc->head_dim < ROPE_MAX_ROTARY_DIM ? desc->head_dim & ~1 : ROPE_MAX_ROTARY_DIM;
     if (desc->rotary_dim == 0 && desc->head_dim != most)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
@@ -98,10 +98,10 @@ static rope_status check_shape(rope_desc *desc) {
         desc->k_rotary_offset = desc->rotary_offset;
         return ROPE_OK;
     }
-    if (desc->k_head_dim < desc->rotary_dim || desc->k_head_dim > ROPE_MAX_HEAD_DIM)
+    if (desc->k_head_dim < desc->rotary_dim || desc->k_head_dim > most_elements)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "k_head_dim is %d; allowed is 0 or %d (rotary_dim)..%d", desc->k_head_dim,
-                         desc->rotary_dim, ROPE_MAX_HEAD_DIM);
+                         desc->rotary_dim, most_elements);
     return check_window("k_rotary_offset", desc->k_rotary_offset, desc->rotary_dim, "k_head_dim",
                         desc->k_head_dim);
 }
@@ -229,12 +229,12 @@ static rope_status check_tables(rope_desc *desc) {
     return ROPE_OK;
 }
 
-rope_status rope_descriptor_read(const rope_desc *given, rope_desc *full) {
+rope_status rope_descriptor_read(const rope_desc *given, int32_t most, rope_desc *full) {
     rope_status status = rope_abi_read(full, sizeof *full, given, "rope_desc");
     if (status == ROPE_OK)
         status = check_choices(full);
     if (status == ROPE_OK)
-        status = check_shape(full);
+        status = check_shape(full, most);
     if (status == ROPE_OK)
         status = check_axes(full);
     if (status == ROPE_OK)

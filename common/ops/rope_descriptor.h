@@ -5,8 +5,8 @@
 
 #include <ropekit/rope.h>
 
-/* `full` borrows the pointers of `given`. */
-rope_status rope_descriptor_read(const rope_desc *given, rope_desc *full);
+/* `full` borrows the pointers of `given`. most: the largest head_dim that the operation takes. */
+rope_status rope_descriptor_read(const rope_desc *given, int32_t most, rope_desc *full);
 
 /* Axis of a pair in a checked descriptor. */
 int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair);

@@ -287,19 +287,52 @@ TEST(append_cache, eight_bits_are_read) {
             check_reading(small_types[i], kernel);
 }
 
-/* Keys of a sequence in a cache. */
+/* Keys of a sequence in a cache, and where exact rotations would have brought them. */
 enum { MOVED_TOKENS = 12, MOVED_HEADS = 2, MOVED_DIM = 64, MOVED_PAIRS = MOVED_DIM / 2 };
+enum { MOVED_ELEMENTS = MOVED_TOKENS * MOVED_HEADS * MOVED_DIM };
 typedef struct moved {
     append_case c;
+    oracle *angles;
     size_t in, cache, scale, ids;
-    double largest; /* magnitude of a pair */
+    double from[MOVED_ELEMENTS];  /* before the rotations */
+    int64_t turned[MOVED_TOKENS]; /* sum of the rotations' positions */
+    double off[MOVED_ELEMENTS];   /* how far a pair may be off, at its first element */
 } moved;
 
-static const int64_t moved_elements = MOVED_TOKENS * MOVED_HEADS * MOVED_DIM;
+static int64_t scales_of(int32_t scale) {
+    return scale == ROPE_SCALE_TENSOR ? 1
+           : scale == ROPE_SCALE_HEAD ? MOVED_HEADS
+                                      : MOVED_TOKENS * MOVED_HEADS;
+}
+
+/* What element i is multiplied by when it is read. */
+static double scale_of(const moved *m, int64_t i) {
+    int32_t scale = m->c.desc.k.scale;
+    return scale
+               ? oracle_load(ROPE_F32, m->c.base.arena + m->scale, i / MOVED_DIM % scales_of(scale))
+               : 1;
+}
+
+/* Given scales keep 1.5 of the longest pair within the type, as two moves of F8E5M2 need. */
+static void fill_scales(moved *m) {
+    const append_case *c = &m->c;
+    float *scales = (float *)(void *)(c->base.arena + m->scale);
+    double largest[MOVED_TOKENS * MOVED_HEADS] = {0};
+    const int64_t count = scales_of(c->desc.k.scale);
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++)
+        if (i % MOVED_DIM < MOVED_PAIRS) {
+            double *most = &largest[i / MOVED_DIM % count];
+            *most = fmax(*most, hypot(oracle_load(c->desc.rope.dtype, c->base.arena + m->in, i),
+                                      oracle_load(c->desc.rope.dtype, c->base.arena + m->in,
+                                                  i + MOVED_PAIRS)));
+        }
+    for (int64_t i = 0; i < count; i++)
+        scales[i] = (float)(1.5 * largest[i] / oracle_round(c->desc.k.store_dtype, 1e30));
+}
 
 static void make_moved(moved *m, int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
     append_case *c = &m->c;
-    size_t start[4], n = (size_t)moved_elements;
+    size_t start[4], n = MOVED_ELEMENTS;
     make_arena(c, (size_t[]){n * 4, n * 4, n * 4, MOVED_TOKENS * 8}, 4, start);
     m->in = start[0], m->cache = start[1], m->scale = start[2], m->ids = start[3];
     c->base.random = random_stream(test_seed(), seed);
@@ -317,121 +350,187 @@ static void make_moved(moved *m, int32_t dtype, int32_t store, int32_t scale, in
     c->args.rope.position_ids = c->base.arena + m->ids;
     c->args.k_cache.data = c->base.arena + m->cache;
     c->args.pages = 1;
-    m->largest = 0;
-    for (int64_t i = 0; i < moved_elements; i++)
-        if (i % MOVED_DIM < MOVED_PAIRS)
-            m->largest =
-                fmax(m->largest, hypot(oracle_load(dtype, c->base.arena, i),
-                                       oracle_load(dtype, c->base.arena, i + MOVED_PAIRS)));
     if (scale)
         c->args.k_cache.scale.data = c->base.arena + m->scale;
-    float one = (float)(1.05 * m->largest / oracle_round(store, 1e30));
-    if (scale == ROPE_SCALE_TENSOR)
-        memcpy(c->base.arena + m->scale, &one, sizeof one);
+    fill_scales(m);
+    m->angles = oracle_create(&c->desc.rope);
+}
+
+static void free_moved(moved *m) {
+    oracle_destroy(m->angles);
+    append_free(&m->c);
+}
+
+/* What is rotated from here on: the tensor, or what the cache has. */
+static void start_from(moved *m, int32_t source) {
+    const append_case *c = &m->c;
+    const int cached = source == ROPE_SOURCE_CACHE;
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
+        m->from[i] = cached ? oracle_load(c->desc.k.store_dtype, c->base.arena + m->cache, i) *
+                                  scale_of(m, i)
+                            : oracle_load(c->desc.rope.dtype, c->base.arena + m->in, i);
+        m->off[i] = 0;
+    }
+    memset(m->turned, 0, sizeof m->turned);
+}
+
+/* Half a unit in the last place of 1, and the least number above 0. */
+static const double unit_of[] = {
+    [ROPE_F32] = 0x1p-24,   [ROPE_F16] = 0x1p-11,   [ROPE_BF16] = 0x1p-8,
+    [ROPE_F8E4M3] = 0x1p-4, [ROPE_F8E5M2] = 0x1p-3, [ROPE_F8E4M3FNUZ] = 0x1p-4,
+    [ROPE_I8] = 0};
+static const double least_of[] = {
+    [ROPE_F32] = 0x1p-149,  [ROPE_F16] = 0x1p-24,    [ROPE_BF16] = 0x1p-133,
+    [ROPE_F8E4M3] = 0x1p-9, [ROPE_F8E5M2] = 0x1p-16, [ROPE_F8E4M3FNUZ] = 0x1p-10,
+    [ROPE_I8] = 1};
+
+/* The bound of docs/append.md, "Keys that move", with one more rotation. */
+static void add_bound(moved *m, int32_t source) {
+    const int32_t dtype = m->c.desc.rope.dtype, store = m->c.desc.k.store_dtype;
+    const int read_exactly = source == ROPE_SOURCE_TENSOR || store == dtype ||
+                             (store <= ROPE_BF16 ? dtype == ROPE_F32 : !m->c.desc.k.scale);
+    const int stored_exactly = store == dtype || store == ROPE_F32;
+    const double r = (1 + (read_exactly ? 0 : unit_of[dtype])) * (1 + unit_of[dtype]) *
+                         (1 + (stored_exactly ? 0 : unit_of[store])) * (1 + 4e-7) -
+                     1;
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
+        if (i % MOVED_DIM >= MOVED_PAIRS)
+            continue;
+        const double t = sqrt(2) * (2 * least_of[dtype] + least_of[store] * scale_of(m, i) / 2);
+        m->off[i] += r * (hypot(m->from[i], m->from[i + MOVED_PAIRS]) + m->off[i]) + t;
+    }
 }
 
 /* Token t at position first + t * step: keys from the tensor, or those of the cache moved. */
-static void put(moved *m, int32_t source, int64_t first, int64_t step) {
+static void turn(moved *m, int32_t source, int64_t first, int64_t step) {
     append_case *c = &m->c;
     for (int64_t t = 0; t < MOVED_TOKENS; t++) {
         int64_t position = step == 0 && t > 0 ? 12345 : first + t * step;
         memcpy(c->base.arena + m->ids + 8 * t, &position, sizeof position);
+        m->turned[t] += first + t * step;
     }
     /* one entry for all that move by one distance */
     c->args.rope.position_stride[0] = step == 0;
     c->desc.k_source = source;
     c->args.rope.k.in = source == ROPE_SOURCE_CACHE ? NULL : c->base.arena + m->in;
-    c->args.cache_starts = NULL;
     CHECK(run_into(c, NULL), "no kernel");
+    add_bound(m, source);
 }
 
-static void read_moved(const moved *m, double *x) {
-    const append_case *c = &m->c;
-    int32_t scale = c->desc.k.scale;
-    for (int64_t i = 0; i < moved_elements; i++) {
-        x[i] = oracle_load(c->desc.k.store_dtype, c->base.arena + m->cache, i);
-        if (scale)
-            x[i] *= oracle_load(ROPE_F32, c->base.arena + m->scale,
-                                scale == ROPE_SCALE_TENSOR ? 0 : i / MOVED_DIM);
-    }
+/* Where the pair of element i should be, by exact rotations, and what the cache has. */
+static void pair_of(const moved *m, int64_t i, double exact[2], double got[2]) {
+    double cosine, sine, a = m->from[i], b = m->from[i + MOVED_PAIRS];
+    oracle_cos_sin(m->angles, 0, m->turned[i / MOVED_DIM / MOVED_HEADS], (int32_t)(i % MOVED_DIM),
+                   &cosine, &sine);
+    exact[0] = a * cosine - b * sine;
+    exact[1] = b * cosine + a * sine;
+    for (int k = 0; k < 2; k++)
+        got[k] = scale_of(m, i) * oracle_load(m->c.desc.k.store_dtype, m->c.base.arena + m->cache,
+                                              i + k * MOVED_PAIRS);
 }
 
-/*
- * What keys may lose, as the length of a pair's error. A store rounds both elements to store_dtype,
- * and ahead of it the rotation rounds to dtype and its coefficients are off by 8e-8; a move also
- * rounds what it reads to dtype. A rotation keeps the length of what was lost before. Each is
- * relative to the pair but for half a least subnormal (of I8 half a step) times the scale.
- */
-static double lost(const moved *m, int writes, int reads) {
-    int32_t dtype = m->c.desc.rope.dtype, store = m->c.desc.k.store_dtype;
-    static const double unit[] = {
-        [ROPE_F32] = 0x1p-24,   [ROPE_F16] = 0x1p-11,   [ROPE_BF16] = 0x1p-8,
-        [ROPE_F8E4M3] = 0x1p-4, [ROPE_F8E5M2] = 0x1p-3, [ROPE_F8E4M3FNUZ] = 0x1p-4,
-        [ROPE_I8] = 0};
-    static const double tiny[] = {
-        [ROPE_F32] = 0x1p-150,   [ROPE_F16] = 0x1p-25,    [ROPE_BF16] = 0x1p-134,
-        [ROPE_F8E4M3] = 0x1p-10, [ROPE_F8E5M2] = 0x1p-17, [ROPE_F8E4M3FNUZ] = 0x1p-11,
-        [ROPE_I8] = 0.5};
-    double scale = m->c.desc.k.scale ? 1.2 * m->largest / oracle_round(store, 1e30) : 1;
-    double relative = writes * (unit[store] + unit[dtype] + 4e-7) + reads * (unit[dtype] + 2e-7);
-    double grown = 1.5 * m->largest; /* a pair with what it lost */
-    return sqrt(2) * (relative * grown + writes * (tiny[store] * scale + tiny[dtype]));
-}
-
-static void check_lost(const moved *m, const double *a, const double *b, double bound,
-                       const char *what) {
-    for (int64_t i = 0; i < moved_elements; i++) {
+static void check_moved(const moved *m, const char *what) {
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
+        double exact[2], got[2];
         if (i % MOVED_DIM >= MOVED_PAIRS)
             continue;
-        double off = hypot(a[i] - b[i], a[i + MOVED_PAIRS] - b[i + MOVED_PAIRS]);
-        CHECK(off <= bound,
+        pair_of(m, i, exact, got);
+        double off = hypot(got[0] - exact[0], got[1] - exact[1]);
+        CHECK(off <= m->off[i],
               "dtype %d, store %d, scale %d: %s: pair %lld is off by %g; the bound is %g",
               m->c.desc.rope.dtype, m->c.desc.k.store_dtype, m->c.desc.k.scale, what, (long long)i,
-              off, bound);
+              off, m->off[i]);
     }
 }
 
 enum { MOVES = 6 };
 
 static void check_moves(int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
-    double *x = malloc((size_t)moved_elements * 3 * sizeof *x), *first = x;
-    double *shifted = x + moved_elements, *other = shifted + moved_elements;
     moved m;
     make_moved(&m, dtype, store, scale, seed);
     int64_t start = random_signed(&m.c.base.random, 17), by = random_signed(&m.c.base.random, 17);
-    put(&m, ROPE_SOURCE_TENSOR, start, 1);
-    read_moved(&m, first);
-    put(&m, ROPE_SOURCE_CACHE, by, 0);
-    read_moved(&m, shifted);
-    put(&m, ROPE_SOURCE_CACHE, -by, 0);
-    read_moved(&m, other);
-    check_lost(&m, first, other, lost(&m, 2, 2), "moved there and back");
-    put(&m, ROPE_SOURCE_TENSOR, start + by, 1);
-    read_moved(&m, other);
-    check_lost(&m, shifted, other, lost(&m, 3, 1), "moved, beside computed there");
-    if (store <= ROPE_BF16) { /* 8 bits may saturate on the way */
+    start_from(&m, ROPE_SOURCE_TENSOR);
+    turn(&m, ROPE_SOURCE_TENSOR, start, 1);
+    check_moved(&m, "stored");
+    start_from(&m, ROPE_SOURCE_CACHE);
+    turn(&m, ROPE_SOURCE_CACHE, by, 0);
+    check_moved(&m, "moved");
+    turn(&m, ROPE_SOURCE_CACHE, -by, 0);
+    check_moved(&m, "moved there and back");
+    if (store <= ROPE_BF16 || scale == ROPE_SCALE_TOKEN_HEAD_MAX) { /* others may saturate */
         for (int i = 1; i <= MOVES; i++)
-            put(&m, ROPE_SOURCE_CACHE, by, 0);
-        read_moved(&m, shifted);
-        put(&m, ROPE_SOURCE_TENSOR, start + (1 + MOVES) * by, 1);
-        read_moved(&m, other);
-        check_lost(&m, shifted, other, lost(&m, 2 + MOVES, MOVES), "moved again and again");
+            turn(&m, ROPE_SOURCE_CACHE, by, 0);
+        check_moved(&m, "moved again and again");
     }
-    append_free(&m.c);
-    free(x);
+    free_moved(&m);
 }
 
 TEST(append_cache, keys_move_there_and_back) {
-    static const int32_t dtypes[] = {ROPE_F32, ROPE_F16, ROPE_BF16};
     int64_t seed = 0;
-    for (int i = 0; i < 3; i++)
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
         for (int64_t round = 0; round < test_scaled(4); round++) {
             for (int32_t store = ROPE_F32; store <= ROPE_BF16; store++)
-                check_moves(dtypes[i], store, 0, seed++);
+                check_moves(dtype, store, 0, seed++);
             for (int j = 0; j < 4; j++)
                 for (int32_t scale = 0; scale <= ROPE_SCALE_TOKEN_HEAD_MAX; scale++)
-                    if (scale != ROPE_SCALE_HEAD && scale != ROPE_SCALE_TOKEN_HEAD)
-                        check_moves(dtypes[i], small_types[j], scale, seed++);
+                    check_moves(dtype, small_types[j], scale, seed++);
+        }
+}
+
+/* Pairs of the ends of the range of 8 bits, both of their elements. */
+static void fill_ends(moved *m) {
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++)
+        m->c.base.arena[m->cache + (size_t)i] = (unsigned char)nearest_code(
+            m->c.desc.k.store_dtype, random_chance(&m->c.base.random, 50) ? 1e6 : -1e6);
+    for (int64_t i = 0; i < MOVED_TOKENS * MOVED_HEADS; i++)
+        ((float *)(void *)(m->c.base.arena + m->scale))[i] = 0x1p-4F;
+}
+
+/* What turns past an end becomes it, and the rest of such pairs is within the bound. */
+static void check_ends(int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
+    moved m;
+    int64_t ends = 0, beyond = 0;
+    make_moved(&m, dtype, store, scale, seed);
+    fill_ends(&m);
+    start_from(&m, ROPE_SOURCE_CACHE);
+    turn(&m, ROPE_SOURCE_CACHE, random_between(&m.c.base.random, 1, 131072), 0);
+    for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
+        double exact[2], got[2], off[2];
+        if (i % MOVED_DIM >= MOVED_PAIRS)
+            continue;
+        pair_of(&m, i, exact, got);
+        beyond += hypot(got[0] - exact[0], got[1] - exact[1]) > m.off[i];
+        for (int k = 0; k < 2; k++) {
+            const double end = scale_of(&m, i) * oracle_round(store, copysign(1e30, exact[k]));
+            off[k] = fabs(exact[k]) > fabs(end) ? got[k] - end : got[k] - exact[k];
+            if (fabs(exact[k]) > fabs(end) + m.off[i]) {
+                ends++;
+                CHECK(off[k] == 0, "dtype %d, store %d, scale %d: %g becomes %g, not %g", dtype,
+                      store, scale, exact[k], got[k], end);
+            }
+        }
+        CHECK(hypot(off[0], off[1]) <= m.off[i],
+              "dtype %d, store %d, scale %d: pair %lld is off by %g, %g; the bound is %g", dtype,
+              store, scale, (long long)i, off[0], off[1], m.off[i]);
+    }
+    CHECK(ends > 0 && beyond > 0, "dtype %d, store %d, scale %d: %lld at an end, %lld beyond",
+          dtype, store, scale, (long long)ends, (long long)beyond);
+    free_moved(&m);
+}
+
+TEST(append_cache, keys_that_turn_past_the_largest_number_saturate) {
+    int64_t seed = 0;
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int j = 0; j < 4; j++) {
+            for (int32_t scale = 0; scale < ROPE_SCALE_TOKEN_HEAD_MAX; scale++)
+                check_ends(dtype, small_types[j], scale, seed++);
+            moved m; /* scales that are written leave room */
+            make_moved(&m, dtype, small_types[j], ROPE_SCALE_TOKEN_HEAD_MAX, seed++);
+            fill_ends(&m);
+            start_from(&m, ROPE_SOURCE_CACHE);
+            turn(&m, ROPE_SOURCE_CACHE, random_between(&m.c.base.random, 1, 131072), 0);
+            check_moved(&m, "moved from the ends");
+            free_moved(&m);
         }
 }
 

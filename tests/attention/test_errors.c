@@ -81,6 +81,10 @@ TEST(attention_errors, shape) {
                BAD_ROPE(rotary_offset, KIND_I32, 16));
     rope_plan *plan = NULL;
     desc = attention_desc();
+    desc.rope.head_dim = 1;
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
+    bad_text_check("head_dim is 1; allowed is 2..576", NULL);
+    desc = attention_desc();
     desc.rope.shard = ROPE_SHARD_CONTIGUOUS;
     desc.rope.shard_size = 2;
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));

@@ -203,6 +203,8 @@ class AppendCase(SlabCase):
             allowed = 2 * self.bound() * truth.abs().amax().clamp_min(1)
             if narrow:
                 allowed = allowed + truth.abs() / 16 + SCALE * 2.0**-9
+            elif output.dtype != self.dtype:
+                allowed = allowed + truth.abs() * torch.finfo(output.dtype).eps / 2
             ratio = (off / allowed).max().item()
             worst = max(worst, ratio) if ratio == ratio else float("inf")
             error = max(error, off.max().item())

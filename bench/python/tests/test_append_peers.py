@@ -11,7 +11,8 @@ from ropekit_bench.compare import Comparison
 from ropekit_bench.operations import make_case
 from ropekit_bench.peers import Peer
 
-NAMES = ("ropekit", "ropekit.append", "ropekit steps", "PyTorch cached", "torch.compile cached")
+NAMES = ("ropekit", "ropekit.append", "ropekit steps", "PyTorch cached", "torch.compile cached", "llama.cpp")
+F32_TO_F16 = ("Llama-3-8B, f32 to f16", "Qwen3-8B, f32 to f16")
 SMALL = {"batch": 1, "tokens": 19, "q_heads": 3, "k_heads": 2, "max_position": 100}
 
 
@@ -36,6 +37,7 @@ LABELS = (
     *("Llama-3-8B", "Llama-3-8B, fp8", "Qwen3-8B", "Qwen3-8B, fp8", "DeepSeek-V3 MLA"),
     *("Llama-3-8B, decode", "Qwen3-8B, decode", "Qwen3-8B, fp8, decode", "DeepSeek-V3 MLA, decode"),
     *("keys moved", "keys moved, fp8"),
+    *F32_TO_F16,
 )
 
 
@@ -53,6 +55,10 @@ def test_peer_is_right(name, label, shapes, tool):
     if name.startswith("torch.compile") and label not in ("Qwen3-8B, fp8", "keys moved"):
         pytest.skip("what is compiled is tested where it differs most")
     case = case_of(shapes[label])
+    if name == "llama.cpp" and label not in F32_TO_F16:
+        with pytest.raises(Declined, match="f32"):
+            peer_of(name, tool).prepare(case)
+        return
     checked = case.check(peer_of(name, tool).prepare(case))
     assert checked["max_error"] > 0 and checked["elements"] >= 16 * 2 * 128  # of a sample
 

@@ -149,7 +149,7 @@ def test_suites_hold_the_cases_they_promise(tool):
     assert {c["shape"]["rope_type"] for c in cases["rules"]} >= {"default", "yarn", "longrope", "llama3"}
     assert {c["shape"]["operation"] for c in cases["append"]} == {"append"}
     stored = {c["shape"]["append"].get("k_store_dtype", "as dtype") for c in cases["append"]}
-    assert stored == {"as dtype", "f8e4m3"}
+    assert stored == {"as dtype", "f16", "f8e4m3"}
     assert {c["shape"]["operation"] for c in cases["attention"]} == {"attention"}
     assert {"packed", "window 1K", "decode, 128K keys"} <= {c["label"] for c in cases["attention"]}
     gradients = [c["shape"]["attention"] for c in cases["attention-backward"]]
