@@ -24,6 +24,7 @@ _Alignas(16) _Thread_local uint64_t memory[(EMULATED_SHARED_MOST + GUARD_BYTES) 
 
 static const emulated_launch *launch;
 static thread threads[EMULATED_BLOCK_THREADS];
+static dim3 index_of[EMULATED_BLOCK_THREADS];
 static int count, started, done, current, backwards;
 /* Two exchanges are under way at most: none begins a third before all have read the first. */
 static uint64_t values[2][EMULATED_BLOCK_THREADS];
@@ -50,11 +51,13 @@ const void *emulated_arguments(void) {
 }
 
 static void enter_thread(int t) {
-    uint32_t index = (uint32_t)t;
     current = t;
-    threadIdx.x = index % blockDim.x;
-    threadIdx.y = index / blockDim.x % blockDim.y;
-    threadIdx.z = index / blockDim.x / blockDim.y;
+    threadIdx = index_of[t];
+}
+
+/* The thread of a turn, and the turn of a thread. */
+static int turn_of(int t) {
+    return backwards ? count - 1 - t : t;
 }
 
 /* swapcontext would ask the kernel for the signal mask each time. */
@@ -63,12 +66,30 @@ static void switch_to(jmp_buf from, jmp_buf to) {
         longjmp(to, 1);
 }
 
+/* Enters the first thread from a turn on that is ready and gives where it waits, or the scheduler
+ * where there is none. */
+static jmp_buf *next_ready(int turn) {
+    for (; turn < count; turn++) {
+        int t = turn_of(turn);
+        if (threads[t].state == READY) {
+            enter_thread(t);
+            return &fibers[threads[t].fiber];
+        }
+    }
+    return &scheduler;
+}
+
+/* None is ready while some have not started. */
+static jmp_buf *next_after(int t) {
+    return next_ready(started < count ? count : turn_of(t) + 1);
+}
+
 /* A fiber runs threads until one must wait, in every block anew: after a failure, which leaves some
  * in the middle, nothing runs any more. */
 static void fiber_main(int fiber) {
     for (;;) {
         while (started < count) {
-            int t = backwards ? count - 1 - started : started;
+            int t = turn_of(started);
             started++;
             threads[t].fiber = fiber;
             enter_thread(t);
@@ -76,7 +97,7 @@ static void fiber_main(int fiber) {
             threads[current].state = DONE;
             done++;
         }
-        switch_to(fibers[fiber], scheduler);
+        switch_to(fibers[fiber], *next_after(current));
     }
 }
 
@@ -100,7 +121,7 @@ static int start_fiber(int fiber) {
 static void wait_in(enum state state) {
     int fiber = threads[current].fiber;
     threads[current].state = state;
-    switch_to(fibers[fiber], scheduler);
+    switch_to(fibers[fiber], *next_after(current));
 }
 
 void emulated_block_barrier(void) {
@@ -142,16 +163,6 @@ static int release_any(void) {
     return any || (done == 0 && release(0, count, AT_BARRIER));
 }
 
-static void resume_all(void) {
-    for (int i = 0; i < count; i++) {
-        int t = backwards ? count - 1 - i : i;
-        if (threads[t].state == READY) {
-            enter_thread(t);
-            switch_to(scheduler, fibers[threads[t].fiber]);
-        }
-    }
-}
-
 static hipError_t run_block(void) {
     unsigned char *shared = (unsigned char *)memory;
     memset(shared, UNWRITTEN, launch->shared_bytes + GUARD_BYTES);
@@ -161,7 +172,7 @@ static hipError_t run_block(void) {
         if (!start_fiber(fiber))
             return hipErrorOutOfMemory;
     while (done < count && release_any())
-        resume_all();
+        switch_to(scheduler, *next_ready(0));
     for (int i = 0; i < GUARD_BYTES; i++)
         if (shared[launch->shared_bytes + (size_t)i] != UNWRITTEN)
             return hipErrorLaunchFailure;
@@ -173,7 +184,11 @@ hipError_t emulated_run(const emulated_launch *given) {
     launch = given;
     gridDim = launch->grid;
     blockDim = launch->block;
-    count = (int)(blockDim.x * blockDim.y * blockDim.z);
+    count = 0;
+    for (uint32_t z = 0; z < blockDim.z; z++)
+        for (uint32_t y = 0; y < blockDim.y; y++)
+            for (uint32_t x = 0; x < blockDim.x; x++)
+                index_of[count++] = (dim3){x, y, z};
     hipError_t error = hipSuccess;
     for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
         for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)

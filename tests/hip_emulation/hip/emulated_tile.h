@@ -22,10 +22,6 @@ static inline float gpu_reciprocal(float x) {
 }
 
 /* What each thread of a block hands to its warp: one exchange is read while the next is written. */
-struct emulated_fragment {
-    uint32_t word[16];
-};
-inline emulated_fragment emulated_fragments[2][EMULATED_BLOCK_THREADS];
 inline int emulated_turns[EMULATED_BLOCK_THREADS];
 
 static inline void gpu_warp_barrier(void) {
@@ -39,17 +35,18 @@ static inline int emulated_tile_lane(void) {
     return (int)threadIdx.x % GPU_TILE_LANES;
 }
 
-/* Fragments of the threads of the warp. */
-static inline const emulated_fragment *emulated_gather(const emulated_fragment &mine) {
+/* Of the threads of the warp. */
+template <typename T> static const T *emulated_gather(const T &mine) {
+    static T handed[2][EMULATED_BLOCK_THREADS];
     const int thread = (int)threadIdx.x;
-    emulated_fragment *all = emulated_fragments[emulated_turns[thread]++ % 2];
+    T *all = handed[emulated_turns[thread]++ % 2];
     all[thread] = mine;
     gpu_warp_barrier();
     return all + thread / GPU_TILE_LANES * GPU_TILE_LANES;
 }
 
 static inline uint32_t gpu_shuffle_xor(uint32_t x, int mask) {
-    return emulated_gather({{x}})[emulated_tile_lane() ^ mask].word[0];
+    return emulated_gather(x)[emulated_tile_lane() ^ mask];
 }
 
 static inline uint32_t gpu_other_half(uint32_t x) {
@@ -64,52 +61,130 @@ static inline float gpu_shuffle_xor(float x, int mask) {
 }
 
 static inline bool gpu_any(bool holds) {
-    const emulated_fragment *all = emulated_gather({{holds}});
+    const bool *all = emulated_gather(holds);
     bool any = false;
     for (int lane = 0; lane < GPU_TILE_LANES; lane++)
-        any |= all[lane].word[0] != 0;
+        any |= all[lane];
     return any;
 }
 
-/* 16-bit element i of a fragment's words. */
+/* --- c += a b --- */
+
+/* Row and column of a thread's element of an operand or of the sums. */
+struct emulated_place {
+    int row, column;
+};
+
+#ifdef GPU_QUERIES_LEFT
+enum { EMULATED_A = 8, EMULATED_B = 4, EMULATED_COLUMNS = 8 };
+
+/* Register 1 and 3 have rows 8.., 2 and 3 have columns 8... */
+static inline emulated_place emulated_a(int lane, int i) {
+    return {lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8};
+}
+
+/* Register 1 has rows 8... */
+static inline emulated_place emulated_b(int lane, int i) {
+    return {lane % 4 * 2 + i % 2 + i / 2 * 8, lane / 4};
+}
+
+static inline emulated_place emulated_sum(int lane, int i) {
+    return {lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2};
+}
+#else
+enum {
+    EMULATED_A = 256 / GPU_TILE_LANES * GPU_OPERAND_COPIES,
+    EMULATED_B = EMULATED_A,
+    EMULATED_COLUMNS = 16
+};
+
+/* MFMA and RDNA 4's WMMA have as many columns side by side in each sixteenth lane as there are
+ * lanes for; RDNA 3's has all 16 in each. */
+static inline emulated_place emulated_a(int lane, int i) {
+    return {lane % 16, (GPU_OPERAND_COPIES > 1 ? 0 : lane / 16 * EMULATED_A) + i};
+}
+
+static inline emulated_place emulated_b(int lane, int i) {
+    return {emulated_a(lane, i).column, lane % 16};
+}
+
+static inline emulated_place emulated_sum(int lane, int i) {
+#if defined(EMULATED_WMMA_RDNA3)
+    return {2 * i + lane / 16, lane % 16};
+#elif defined(EMULATED_WMMA_RDNA4)
+    return {8 * (lane / 16) + i, lane % 16};
+#else
+    return {4 * (lane / 16) + i, lane % 16};
+#endif
+}
+#endif
+
+/* Of a warp: each thread has stored its elements, and the first that goes on multiplies. */
+struct emulated_product {
+    float a[GPU_OPERAND_COPIES][16][16];
+    alignas(16) float b[GPU_OPERAND_COPIES][16][EMULATED_COLUMNS], sum[16][EMULATED_COLUMNS];
+    bool is_done;
+};
+
+static inline void emulated_multiply(emulated_product *p) {
+    typedef float four __attribute__((vector_size(16)));
+    /* RDNA 3 multiplies by whichever half of a wave it likes: they must hold the same. */
+    if (GPU_OPERAND_COPIES > 1 && (std::memcmp(p->a[0], p->a[1], sizeof p->a[0]) != 0 ||
+                                   std::memcmp(p->b[0], p->b[1], sizeof p->b[0]) != 0))
+        std::abort();
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < EMULATED_COLUMNS; j += 4) {
+            four sum = {0, 0, 0, 0};
+            for (int k = 0; k < 16; k++)
+                sum += p->a[0][i][k] * *(const four *)(p->b[0][k] + j);
+            *(four *)(p->sum[i] + j) = sum;
+        }
+    p->is_done = true;
+}
+
 template <int DTYPE> static inline float emulated_element(const uint32_t *words, int i) {
     return gpu_widen<DTYPE>((uint16_t)(words[i / 2] >> (16 * (i % 2))));
+}
+
+template <int DTYPE> static void emulated_mma(float *c, const uint32_t *a, const uint32_t *b) {
+    static emulated_product products[2][EMULATED_BLOCK_THREADS / GPU_TILE_LANES];
+    const int thread = (int)threadIdx.x, lane = emulated_tile_lane(),
+              copy = GPU_OPERAND_COPIES > 1 ? lane / 16 : 0;
+    emulated_product *p = &products[emulated_turns[thread]++ % 2][thread / GPU_TILE_LANES];
+    for (int i = 0; i < EMULATED_A; i++) {
+        const emulated_place at = emulated_a(lane, i);
+        p->a[copy][at.row][at.column] = emulated_element<DTYPE>(a, i);
+    }
+    for (int i = 0; i < EMULATED_B; i++) {
+        const emulated_place at = emulated_b(lane, i);
+        p->b[copy][at.row][at.column] = emulated_element<DTYPE>(b, i);
+    }
+    p->is_done = false;
+    gpu_warp_barrier();
+    if (!p->is_done)
+        emulated_multiply(p);
+    for (int i = 0; i < 16 * EMULATED_COLUMNS / GPU_TILE_LANES; i++) {
+        const emulated_place at = emulated_sum(lane, i);
+        c[i] += p->sum[at.row][at.column];
+    }
 }
 
 #ifdef GPU_QUERIES_LEFT
 template <int DTYPE>
 static inline void gpu_mma(float c[4], const uint32_t a[4], const uint32_t b[2]) {
-    const emulated_fragment *all = emulated_gather({{a[0], a[1], a[2], a[3], b[0], b[1]}});
-    const int lane = (int)threadIdx.x % 32;
-    for (int e = 0; e < 4; e++) {
-        const int row = lane / 4 + 8 * (e / 2), column = 2 * (lane % 4) + e % 2;
-        float sum = 0;
-        for (int k = 0; k < 16; k++) {
-            /* a: register 1 and 3 have rows 8.., 2 and 3 have k 8..; b: register 1 has k 8.. */
-            const emulated_fragment *left = all + row % 8 * 4 + k % 8 / 2,
-                                    *right = all + column * 4 + k % 8 / 2;
-            const float x = emulated_element<DTYPE>(left->word + row / 8 + 2 * (k / 8), k % 2),
-                        y = emulated_element<DTYPE>(right->word + 4 + k / 8, k % 2);
-            sum += x * y;
-        }
-        c[e] += sum;
-    }
+    emulated_mma<DTYPE>(c, a, b);
 }
 
 template <bool TRANSPOSED> static inline void emulated_load(uint32_t r[4], const void *row) {
-    const uint64_t address = (uint64_t)(uintptr_t)row;
-    const emulated_fragment *all =
-        emulated_gather({{(uint32_t)address, (uint32_t)(address >> 32), 0, 0, 0, 0}});
+    const char *const *all = emulated_gather((const char *)row);
     const int lane = (int)threadIdx.x % 32;
     for (int m = 0; m < 4; m++) {
         uint32_t word = 0;
         for (int i = 0; i < 2; i++) {
             const int y = TRANSPOSED ? 2 * (lane % 4) + i : lane / 4,
                       x = TRANSPOSED ? lane / 4 : 2 * (lane % 4) + i;
-            const uint32_t *at = all[8 * m + y].word;
             uint16_t element;
-            std::memcpy(&element, (const char *)(uintptr_t)(at[0] | (uint64_t)at[1] << 32) + 2 * x,
-                        sizeof element);
+            std::memcpy(&element, all[8 * m + y] + 2 * x, sizeof element);
             word |= (uint32_t)element << (16 * i);
         }
         r[m] = word;
@@ -125,67 +200,9 @@ static inline void gpu_load_transposed(uint32_t r[4], const char *tile, int row)
 }
 
 #else
-/* Where element k of row or column n of an operand is: MFMA and RDNA 4's WMMA have as many of k
- * side by side in each sixteenth lane as there are lanes for; RDNA 3's has all 16 in each. */
-struct emulated_operand {
-    int lane, element;
-};
-
-static inline emulated_operand emulated_operand_of(int n, int k) {
-#if defined(EMULATED_WMMA_RDNA3)
-    return {n, k};
-#elif defined(EMULATED_WMMA_RDNA4)
-    return {n + 16 * (k / 8), k % 8};
-#else
-    return {n + 16 * (k / 4), k % 4};
-#endif
-}
-
-/* The row of element e of a lane's sums, of which the column is lane % 16. */
-static inline int emulated_sum_row(int lane, int e) {
-#if defined(EMULATED_WMMA_RDNA3)
-    return 2 * e + lane / 16;
-#elif defined(EMULATED_WMMA_RDNA4)
-    return 8 * (lane / 16) + e;
-#else
-    return 4 * (lane / 16) + e;
-#endif
-}
-
-#ifdef EMULATED_WMMA_RDNA3
-/* RDNA 3 multiplies by whichever half of a wave it likes: they must hold the same. */
-static inline void emulated_check_halves(const emulated_fragment *all) {
-    for (int lane = 0; lane < 16; lane++)
-        if (std::memcmp(all + lane, all + lane + 16, sizeof *all) != 0)
-            std::abort();
-}
-#endif
-
 template <int DTYPE>
 static inline void gpu_mma(float (*c)[4], const uint32_t *a, const uint32_t *b) {
-#if defined(EMULATED_WMMA_RDNA3)
-    enum { WORDS = 8 };
-#else
-    enum { WORDS = 128 / GPU_TILE_LANES };
-#endif
-    emulated_fragment mine = {};
-    std::memcpy(mine.word, a, WORDS * sizeof *a);
-    std::memcpy(mine.word + 8, b, WORDS * sizeof *b);
-    const emulated_fragment *all = emulated_gather(mine);
-#if defined(EMULATED_WMMA_RDNA3)
-    emulated_check_halves(all);
-#endif
-    const int lane = emulated_tile_lane();
-    for (int e = 0; e < 256 / GPU_TILE_LANES; e++) {
-        float sum = 0;
-        for (int k = 0; k < 16; k++) {
-            const emulated_operand left = emulated_operand_of(emulated_sum_row(lane, e), k),
-                                   right = emulated_operand_of(lane % 16, k);
-            sum += emulated_element<DTYPE>(all[left.lane].word, left.element) *
-                   emulated_element<DTYPE>(all[right.lane].word + 8, right.element);
-        }
-        c[e / 4][e % 4] += sum;
-    }
+    emulated_mma<DTYPE>(*c, a, b);
 }
 #endif
 
