@@ -10,14 +10,15 @@ static rope_status workspace(const void *problem, const void *kernel, const void
     return dnn_workspace_of(kernel, bounds, 1, bytes);
 }
 
-/* A gradient that is wanted and does not rotate back: as cuDNN wrote it but for rows without a
- * part. */
+/* Ends a gradient that is wanted: rows that have no part in the engine, and those of sequences
+ * alone from where they rotated back. */
 static rope_status finish(const dnn_launch *launch, int which, int rotates, void *to,
                           const int64_t *stride) {
     const dnn_layout *l = launch->layout;
-    return !to || rotates || (l->known && !l->hidden && !l->is_nothing)
+    const void *own = rotates && !l->known ? dnn_part_at(l, which, launch->workspace) : NULL;
+    return !to || (l->known && !l->hidden && !l->is_nothing)
                ? ROPE_OK
-               : dnn_launch_rows(launch, which, NULL, to, stride, 1, 0);
+               : dnn_launch_rows(launch, which, own, to, stride, 1, 0);
 }
 
 static rope_status work(const dnn_launch *launch, const dnn_entry *entry, const void *given) {

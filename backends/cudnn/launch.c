@@ -347,15 +347,6 @@ static rope_status rotate_back(const dnn_launch *launch, const rope_attention_ba
     return dnn_rotation_run(launch->bound->back, &call, launch->stream);
 }
 
-/* Rows that have no part in the engine, or of sequences alone. */
-static rope_status end_back(const dnn_launch *launch, int which, void *to, const int64_t *stride) {
-    const dnn_layout *l = launch->layout;
-    const void *own = l->known ? NULL : dnn_part_at(l, which, launch->workspace);
-    return l->known && !l->hidden && !l->is_nothing
-               ? ROPE_OK
-               : dnn_launch_rows(launch, which, own, to, stride, 1, 0);
-}
-
 rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to) {
     const dnn_layout *l = launch->layout;
     const int queries = l->problem->rotates[0] && to->dq, keys = l->problem->rotates[1] && to->dk,
@@ -363,11 +354,8 @@ rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backw
     rope_status status = ROPE_OK;
     if (queries && !l->is_nothing)
         status = rotate_back(launch, to, 1, both);
-    if (status == ROPE_OK && keys && !both && !l->is_nothing)
-        status = rotate_back(launch, to, 0, 1);
-    if (status == ROPE_OK && queries)
-        status = end_back(launch, DNN_DQ, to->dq, to->dq_stride);
-    return status == ROPE_OK && keys ? end_back(launch, DNN_DK, to->dk, to->dk_stride) : status;
+    return status == ROPE_OK && keys && !both && !l->is_nothing ? rotate_back(launch, to, 0, 1)
+                                                                : status;
 }
 
 /* --- calls --- */

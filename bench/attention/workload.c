@@ -94,7 +94,12 @@ static bool describe(attention_state *s) {
         return false;
     }
     if (o->v_in_k && (!o->appends.cache || attention_v_head_dim(o) > o->desc.head_dim)) {
-        message("--v-in-k needs --kv-cache and --v-head-dim <= --head-dim");
+        message("v-in-k is given; allowed is none without --kv-cache, nor with --v-head-dim "
+                "beyond --head-dim");
+        return false;
+    }
+    if (o->nondeterministic && !o->backward) {
+        message("nondeterministic is given; allowed is none without --backward");
         return false;
     }
     s->desc = o->attends;
