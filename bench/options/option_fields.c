@@ -186,7 +186,7 @@ const option_field option_fields[] = {
     FLAG("nondeterministic", CALLED, nondeterministic,
          "also by kernels that sum in no fixed order"),
     CHOICE("rotate", ATTENDED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),
-    FLAG("v-in-k", CALLED, v_in_k, "a cached key's first elements are its value, as MLA's"),
+    FLAG("v-in-k", CALLED, v_in_k, "cached keys begin with their values: MLA"),
     FIELD("keys", INT64, CALLED, keys, "N", COUNT64, "cached keys of a sequence [tokens]"),
     CHOICE("mask", ATTENDED, attends.mask, "causal|full", "keys that a query sees"),
     FIELD("window", INT64, ATTENDED, attends.window, "N", COUNT64, "the last of them"),
