@@ -50,14 +50,19 @@ static double decoded(int32_t dtype, int code) {
 /* The code whose number is nearest, of two the even one; found by trying all. What is beyond the
  * numbers of every type is as near as 1e6. */
 static int nearest_code(int32_t dtype, double x) {
+    static int32_t type; /* whose numbers these are */
+    static double number[256];
     const int signed_zero = dtype == ROPE_F8E4M3 || dtype == ROPE_F8E5M2;
     double best_off = INFINITY;
     int best = -1;
     if (isnan(x))
         return dtype == ROPE_I8 ? 0 : dtype == ROPE_F8E4M3FNUZ ? 0x80 : 0x7f;
+    for (int code = 0; type != dtype && code < 256; code++)
+        number[code] = decoded(dtype, code);
+    type = dtype;
     x = fmin(fmax(x, -1e6), 1e6);
     for (int code = 0; code < 256; code++) {
-        double y = decoded(dtype, code), off = fabs(x - y);
+        double y = number[code], off = fabs(x - y);
         if (!isfinite(y) || ((y != 0 || signed_zero) && !signbit(y) != !signbit(x)))
             continue;
         if (off < best_off || (off == best_off && code % 2 == 0)) {

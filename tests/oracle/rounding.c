@@ -38,6 +38,14 @@ int64_t oracle_dtype_size(int32_t dtype) {
     }
 }
 
+/* x 2^n in one rounding, as ldexp has it, for n from -1022 to 1023. */
+static double scaled(double x, int n) {
+    const uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return x * power;
+}
+
 /* 8 bits saturate. */
 static double round_to_8bit(int32_t dtype, double x) {
     const oracle_format *format = &formats[dtype];
@@ -51,7 +59,7 @@ static double round_to_8bit(int32_t dtype, double x) {
         exponent - format->precision < format->least ? format->least : exponent - format->precision;
     if (fabs(x) > 2 * format->largest)
         return copysign(format->largest, x);
-    return copysign(fmin(ldexp(rint(ldexp(fabs(x), -unit)), unit), format->largest), x);
+    return copysign(fmin(scaled(rint(scaled(fabs(x), -unit)), unit), format->largest), x);
 }
 
 double oracle_round(int32_t dtype, double x) {
@@ -65,17 +73,17 @@ double oracle_round(int32_t dtype, double x) {
     int unit = exponent - format->precision;
     if (unit < format->least)
         unit = format->least;
-    double y = ldexp(rint(ldexp(x, -unit)), unit);
+    double y = scaled(rint(scaled(x, -unit)), unit);
     return fabs(y) > format->largest ? copysign(INFINITY, x) : y;
 }
 
 /* Exponent and significand of a finite number >= 0 of a format with that many significand bits. */
 static int encode_magnitude(double x, int bits, int least) {
-    if (x < ldexp(1, least + bits))
-        return (int)ldexp(x, -least);
+    if (x < scaled(1, least + bits))
+        return (int)scaled(x, -least);
     int exponent;
     double fraction = frexp(x, &exponent) * 2 - 1;
-    return (exponent - (least + bits)) << bits | (int)ldexp(fraction, bits);
+    return (exponent - (least + bits)) << bits | (int)scaled(fraction, bits);
 }
 
 static uint16_t encode(double x, int bits, int least) {
@@ -90,8 +98,8 @@ static uint16_t encode(double x, int bits, int least) {
 
 static double decode_magnitude(int code, int bits, int least) {
     int biased = code >> bits, significand = code & ((1 << bits) - 1);
-    return biased == 0 ? ldexp(significand, least)
-                       : ldexp(significand + (1 << bits), least + biased - 1);
+    return biased == 0 ? scaled(significand, least)
+                       : scaled(significand + (1 << bits), least + biased - 1);
 }
 
 static double decode(uint16_t h, int bits, int least) {

@@ -146,7 +146,8 @@ template <int DTYPE> static inline float emulated_element(const uint32_t *words,
     return gpu_widen<DTYPE>((uint16_t)(words[i / 2] >> (16 * (i % 2))));
 }
 
-template <int DTYPE> static void emulated_mma(float *c, const uint32_t *a, const uint32_t *b) {
+template <int DTYPE>
+__attribute__((noinline)) static void emulated_mma(float *c, const uint32_t *a, const uint32_t *b) {
     static emulated_product products[2][EMULATED_BLOCK_THREADS / GPU_TILE_LANES];
     const int thread = (int)threadIdx.x, lane = emulated_tile_lane(),
               copy = GPU_OPERAND_COPIES > 1 ? lane / 16 : 0;

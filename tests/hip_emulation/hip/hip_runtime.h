@@ -46,6 +46,16 @@ static inline int emulated_lane() {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % warpSize;
 }
 
+#ifdef EMULATED_FMA
+/* Else a call of the C library. By -mfma gcc 12 would take -fmaf(x, y, -z) for -x y + z, which is
+ * another zero. */
+static inline float emulated_fmaf(float x, float y, float z) {
+    asm("vfmadd231ss %2, %1, %0" : "+x"(z) : "x"(x), "x"(y));
+    return z;
+}
+#define fmaf emulated_fmaf
+#endif
+
 template <typename T> T __shfl(T value, int lane, int width = warpSize) {
     static_assert(sizeof(T) <= sizeof(uint64_t));
     uint64_t bits = 0;
