@@ -491,7 +491,28 @@ static void fill_ends(moved *m) {
         ((float *)(void *)(m->c.base.arena + m->scale))[i] = 0x1p-4F;
 }
 
-/* What turns past an end becomes it, and the rest of such pairs is within the bound. */
+/* A pair that may have turned past an end: what does becomes it, and the rest is within the bound.
+ * The elements that did. */
+static int64_t check_pair_at_ends(const moved *m, int64_t i, const double exact[2],
+                                  const double got[2]) {
+    const int32_t dtype = m->c.desc.rope.dtype, store = m->c.desc.k.store_dtype,
+                  scale = m->c.desc.k.scale;
+    double off[2];
+    int64_t ends = 0;
+    for (int k = 0; k < 2; k++) {
+        const double end = scale_of(m, i) * oracle_round(store, copysign(1e30, exact[k]));
+        const int turns_past = fabs(exact[k]) > fabs(end) + m->off[i];
+        off[k] = fabs(exact[k]) > fabs(end) ? got[k] - end : got[k] - exact[k];
+        ends += turns_past;
+        CHECK(!turns_past || off[k] == 0, "dtype %d, store %d, scale %d: %g becomes %g, not %g",
+              dtype, store, scale, exact[k], got[k], end);
+    }
+    CHECK(hypot(off[0], off[1]) <= m->off[i],
+          "dtype %d, store %d, scale %d: pair %lld is off by %g, %g; the bound is %g", dtype, store,
+          scale, (long long)i, off[0], off[1], m->off[i]);
+    return ends;
+}
+
 static void check_ends(int32_t dtype, int32_t store, int32_t scale, int64_t seed) {
     moved m;
     int64_t ends = 0, beyond = 0;
@@ -500,23 +521,12 @@ static void check_ends(int32_t dtype, int32_t store, int32_t scale, int64_t seed
     start_from(&m, ROPE_SOURCE_CACHE);
     turn(&m, ROPE_SOURCE_CACHE, random_between(&m.c.base.random, 1, 131072), 0);
     for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
-        double exact[2], got[2], off[2];
+        double exact[2], got[2];
         if (i % MOVED_DIM >= MOVED_PAIRS)
             continue;
         pair_of(&m, i, exact, got);
         beyond += hypot(got[0] - exact[0], got[1] - exact[1]) > m.off[i];
-        for (int k = 0; k < 2; k++) {
-            const double end = scale_of(&m, i) * oracle_round(store, copysign(1e30, exact[k]));
-            off[k] = fabs(exact[k]) > fabs(end) ? got[k] - end : got[k] - exact[k];
-            if (fabs(exact[k]) > fabs(end) + m.off[i]) {
-                ends++;
-                CHECK(off[k] == 0, "dtype %d, store %d, scale %d: %g becomes %g, not %g", dtype,
-                      store, scale, exact[k], got[k], end);
-            }
-        }
-        CHECK(hypot(off[0], off[1]) <= m.off[i],
-              "dtype %d, store %d, scale %d: pair %lld is off by %g, %g; the bound is %g", dtype,
-              store, scale, (long long)i, off[0], off[1], m.off[i]);
+        ends += check_pair_at_ends(&m, i, exact, got);
     }
     CHECK(ends > 0 && beyond > 0, "dtype %d, store %d, scale %d: %lld at an end, %lld beyond",
           dtype, store, scale, (long long)ends, (long long)beyond);
