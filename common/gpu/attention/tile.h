@@ -342,6 +342,8 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to
                                        to, at);
 }
 
+/* AMD's compiler reaches these elements by flat instructions, and spills. */
+#ifdef GPU_QUERIES_LEFT
 /* What elements of the block's key n are multiplied by. */
 GPU_FN float gpu_tile_scale(const gpu_tile_call &t, int value, int n) {
     const rope_append_operand *o = gpu_tile_operand(t, value);
@@ -383,6 +385,8 @@ GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char 
         }
     }
 }
+
+#endif
 
 /* The same, one at a time. */
 template <int DTYPE, int D, int KEYS>
@@ -886,9 +890,11 @@ GPU_FN void gpu_tile_fetch(const gpu_tile_call &t, int value, int first) {
     char *to = value ? gpu_tile_values<D, ROWS>(t, first) : gpu_tile_keys<D, ROWS>(t, first);
     if (gpu_fits(t, value ? GPU_TILE_V : GPU_TILE_K))
         gpu_tile_copy<D, gpu_block_keys<ROWS>>(t, value, first, to);
+#ifdef GPU_QUERIES_LEFT
     else if (gpu_shares_rows<ROWS> && /* else registers spill */
              gpu_fits(t, value ? GPU_TILE_V_STORED : GPU_TILE_K_STORED))
         gpu_tile_convert<DTYPE, D, gpu_block_keys<ROWS>>(t, value, first, to);
+#endif
     else
         gpu_tile_read<DTYPE, D, gpu_block_keys<ROWS>>(t, value, first, to);
 }
