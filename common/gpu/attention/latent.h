@@ -430,8 +430,8 @@ GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts 
     if (t.fits & GPU_TILE_SPLITS) {
         const int64_t each = parts.queries * blocks;
         gpu_split_work w;
-        if (!gpu_split_find(gpu_reread(t.p), gpu_reread(t.call), t.failed, parts,
-                            gpu_reread(t.p)->v_head_dim, n / each, &b->tile, &w))
+        if (!gpu_split_find<true>(gpu_reread(t.p), gpu_reread(t.call), t.failed, parts,
+                                  gpu_reread(t.p)->v_head_dim, n / each, &b->tile, &w))
             return false;
         __syncthreads();
         if (threadIdx.x == 0) {

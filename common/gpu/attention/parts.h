@@ -173,14 +173,16 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
-/* All rows of a sequence and key head are left out. */
+/* All rows of a sequence and key head are left out; MANY: there may be more than threads. */
+template <bool MANY>
 GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_attention_sequence *s,
                                 int64_t key_head, const gpu_attention_parts &parts, int64_t part,
                                 int dv) {
     const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads;
     if (threadIdx.x == 0)
         gpu_attention_flag(call);
-    for (int64_t row = threadIdx.x; row < s->q_count * group; row += GPU_ATTENTION_THREADS)
+    for (int64_t row = threadIdx.x; row < s->q_count * group;
+         row += MANY ? (int64_t)GPU_ATTENTION_THREADS : INT64_MAX / 2)
         gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
                  dv)[dv + 1] = GPU_PART_LEFT_OUT;
 }
@@ -211,6 +213,7 @@ struct gpu_split_work {
 
 /* Finds it, and the sequence; false where there is no more. Of all threads. Where a split's keys
  * are out of range its rows are left out. */
+template <bool MANY = false>
 GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention_call *call,
                            const int32_t *failed, const gpu_attention_parts &parts, int dv,
                            int64_t n, gpu_attention_tile *tile, gpu_split_work *w) {
@@ -233,7 +236,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     if (!w->valid && w->alone && threadIdx.x == 0)
         gpu_attention_flag(call);
     if (!w->valid && !w->alone)
-        gpu_split_leave_out(call, &tile->s, w->head, parts, w->part, dv);
+        gpu_split_leave_out<MANY>(call, &tile->s, w->head, parts, w->part, dv);
     return true;
 }
 
