@@ -78,10 +78,10 @@ int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, in
 int gpu_moves_cache(const rope_attention_problem *p, const rope_append_steps *steps,
                     const rope_attention_call *call, const rope_append_operand *o) {
     const int64_t size[3] = {call->pages, p->page_size, o->heads};
-    const int is_wide = steps->store_dtype == ROPE_F32,
-              is_narrow = steps->store_dtype >= ROPE_F8E4M3;
+    const int64_t unit = p->rope.dtype == ROPE_F32 ? 4 : 8; /* in which kernels count places */
     return !o->out && !o->in && steps->dim_block == steps->head_dim && o->cache_stride[4] == 1 &&
-           moves(o->cache, o->cache_stride, size, 3, is_wide ? 4 : 8, is_narrow ? 8 : 16);
+           moves(o->cache, o->cache_stride, size, 3, unit,
+                 steps->store_dtype >= ROPE_F8E4M3 ? 8 : 16);
 }
 
 int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *steps,
