@@ -268,6 +268,54 @@ TEST(attention_bits, values_within_keys) {
     }
 }
 
+/* One query of keys in a cache of f32, whose slots are `apart` elements from each other. */
+static void make_cached(attention_case *c, int64_t dim, int64_t keys, int64_t apart) {
+    make_plain(c, ROPE_BF16, dim, 1, 4 * keys, 2); /* room for keys of twice the size */
+    float *k = (float *)(uintptr_t)c->args.rope.k.in, *v = k + keys * apart;
+    int64_t *last = (int64_t *)(void *)(c->base.arena + c->base.bytes) - 1;
+    for (int64_t n = 0; n < keys; n++)
+        for (int64_t i = 0; i < dim; i++) {
+            k[n * apart + i] = (float)((31 * n + 7 * i) % 13) / 8;
+            v[n * apart + i] = (float)((17 * n + 5 * i) % 11) / 4;
+        }
+    c->desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    c->desc.k.dtype = c->desc.v.dtype = ROPE_F32;
+    c->desc.cache = ROPE_CACHE_SEQUENCE;
+    c->desc.page_size = c->k_count[0] = *last = keys;
+    c->args.k_lengths = last;
+    c->args.pages = 1;
+    c->args.k_tokens = 0;
+    c->args.rope.k.in = c->args.v.in = NULL;
+    c->args.k_cache.data = k;
+    c->args.v_cache.data = v;
+    const int64_t stride[5] = {keys * apart, apart, dim, dim, 1};
+    memcpy(c->args.k_cache.stride, stride, sizeof stride);
+    memcpy(c->args.v_cache.stride, stride, sizeof stride);
+}
+
+/* Slots that begin between vectors of eight elements have the bits of those that do not. */
+TEST(attention_bits, slots_between_vectors) {
+    enum { DIM = 64, KEYS = 40, HEADS = 2 };
+    const char *kernel;
+    attention_required();
+    for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        unsigned char *result[2];
+        const size_t q = HEADS * DIM * sizeof(uint16_t);
+        for (int i = 0; i < 2; i++) {
+            attention_case c;
+            make_cached(&c, DIM, KEYS, DIM + 4 * i);
+            attention_describe(&c, kernel);
+            result[i] = arena_after(&c, kernel);
+            attention_free(&c);
+        }
+        CHECK(!result[0] == !result[1] &&
+                  (!result[0] || memcmp(result[0] + q, result[1] + q, q) == 0),
+              "%s: the outputs differ", kernel);
+        free(result[0]);
+        free(result[1]);
+    }
+}
+
 /* A call, in a graph and in the same layout without its rotation: all of them have one kernel. */
 static void check_layout(const attention_case *c, const char *kernel) {
     attention_case plain = *c;
