@@ -376,14 +376,12 @@ GPU_FN void gpu_latent_finish(const gpu_latent_call &t, const gpu_attention_part
     for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            float sum = sums.sum[m][h];
-#pragma unroll
-            for (int step = 1; step < GPU_ROW_LANES; step *= 2)
-                sum += gpu_shuffle_xor(sum, step * GPU_ROW_STEP);
+            const float sum = gpu_lanes_sum(sums.sum[m][h]);
             const int row = 16 * m + gpu_row_of(lane, h);
-            if (lane % GPU_ROW_LANES == 0)
-                end->sum[warp][row] = sum;
-            if (lane % GPU_ROW_LANES == 0 && warp == 0)
+            if (gpu_first_lane_of(row) != lane)
+                continue;
+            end->sum[warp][row] = sum;
+            if (warp == 0)
                 end->largest[row] = sums.largest[m][h];
         }
     __syncthreads();

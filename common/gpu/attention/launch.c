@@ -32,11 +32,10 @@ static void room_for_queries(const rope_attention_problem *p, const gpu_attentio
     q->out_stride[0] = call->rope.tokens * q->out_stride[1];
 }
 
-/* Whether values are the first elements of keys, where both are moved in vectors. */
+/* Whether values are the first elements of keys. */
 static int are_same(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_append_operand *k = &call->k, *v = &call->v;
-    if (!gpu_moves_operand(p, &p->k, call, k) || !gpu_moves_operand(p, &p->v, call, v) || k->out ||
-        !k->in != !v->in || p->v_head_dim > p->head_dim)
+    if (k->out || !k->in != !v->in || p->v_head_dim > p->head_dim)
         return 0;
     return k->in ? k->in == v->in && !memcmp(k->in_stride, v->in_stride, sizeof k->in_stride)
                  : k->cache == v->cache &&
@@ -46,22 +45,25 @@ static int are_same(const rope_attention_problem *p, const rope_attention_call *
 static int32_t fits_of(const gpu_attention_bound *bound, const rope_attention_call *call) {
     const rope_attention_problem *p = &bound->problem;
     const rope_operand *q = &call->rope.tensor[0];
-    const int64_t batch = call->rope.batch, tokens = call->rope.tokens;
-    return (gpu_moves_head(q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, batch,
-                           tokens, q->heads, 16, p->rope.dtype)
-                ? GPU_TILE_Q
-                : 0) |
-           (gpu_moves_operand(p, &p->k, call, &call->k) ? GPU_TILE_K : 0) |
-           (gpu_moves_operand(p, &p->v, call, &call->v) ? GPU_TILE_V : 0) |
-           (gpu_moves_cache(p, &p->k, call, &call->k) ? GPU_TILE_K_STORED : 0) |
-           (gpu_moves_cache(p, &p->v, call, &call->v) ? GPU_TILE_V_STORED : 0) |
-           ((bound->latent ||
-             (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles))) &&
-                    gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4,
-                                   p->rope.dtype)
-                ? GPU_TILE_OUT
-                : 0) |
-           (are_same(p, call) ? GPU_TILE_SAME : 0);
+    const int64_t batch = call->rope.batch, tokens = call->rope.tokens,
+                  *stride = q->out ? q->out_stride : q->in_stride;
+    const int fills = bound->latent ||
+                      (bound->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(bound->tiles)),
+              k = gpu_moves_operand(p, &p->k, call, &call->k),
+              v = gpu_moves_operand(p, &p->v, call, &call->v);
+    int32_t fits = (k ? GPU_TILE_K : 0) | (v ? GPU_TILE_V : 0);
+    if (gpu_moves_head(q->out ? q->out : q->in, stride, batch, tokens, q->heads, 16, p->rope.dtype))
+        fits |= GPU_TILE_Q;
+    if (fills &&
+        gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4, p->rope.dtype))
+        fits |= GPU_TILE_OUT;
+    if (k && v && bound->latent && are_same(p, call))
+        fits |= GPU_TILE_SAME;
+    if (!k && gpu_moves_cache(p, &p->k, call, &call->k))
+        fits |= GPU_TILE_K_STORED;
+    if (!v && gpu_moves_cache(p, &p->v, call, &call->v))
+        fits |= GPU_TILE_V_STORED;
+    return fits;
 }
 
 /* Whether heads have as many elements as a kernel of tiles has room for. */

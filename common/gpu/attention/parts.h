@@ -181,10 +181,12 @@ GPU_FN void gpu_split_leave_out(const rope_attention_call *call, const rope_atte
     const int64_t group = gpu_attention_group(call), heads = call->rope.tensor[0].heads;
     if (threadIdx.x == 0)
         gpu_attention_flag(call);
-    for (int64_t row = threadIdx.x; row < s->q_count * group;
-         row += MANY ? (int64_t)GPU_ATTENTION_THREADS : INT64_MAX / 2)
+    for (int64_t row = threadIdx.x; row < s->q_count * group; row += GPU_ATTENTION_THREADS) {
         gpu_part(parts, s->index, row / group, key_head * group + row % group, heads, part,
                  dv)[dv + 1] = GPU_PART_LEFT_OUT;
+        if (!MANY)
+            return;
+    }
 }
 
 /* Whether keys of a sequence have a position and a page; of all threads, with a barrier before and

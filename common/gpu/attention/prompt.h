@@ -477,7 +477,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
             sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
 }
 
-/* Of a thread's rows, sums of all lanes that share them, in the order of gpu_tile_sum(). */
+/* Of a thread's rows, sums of all lanes that share them. */
 GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_ROWS> &sums,
                                 uint2 *ends) {
     const int lane = gpu_lane();
@@ -485,10 +485,7 @@ GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE
     for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            float sum = sums.sum[m][h];
-#pragma unroll
-            for (int step = 1; step < GPU_ROW_LANES; step *= 2)
-                sum += gpu_shuffle_xor(sum, step * GPU_ROW_STEP);
+            const float sum = gpu_lanes_sum(sums.sum[m][h]);
             if (gpu_first_lane_of(16 * m + gpu_row_of(lane, h)) == lane)
                 ends[16 * m + gpu_row_of(lane, h)] = {rope_float_bits(sums.largest[m][h]),
                                                       rope_float_bits(sum)};

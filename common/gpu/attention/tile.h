@@ -785,6 +785,14 @@ GPU_FN int gpu_row_lanes(int row) {
     return gpu_first_lane_of(row) - gpu_lane();
 }
 
+/* A number of each lane that shares a row: their sum, in the order of gpu_tile_sum(). */
+GPU_FN float gpu_lanes_sum(float sum) {
+#pragma unroll
+    for (int step = 1; step < GPU_ROW_LANES; step *= 2)
+        sum += gpu_shuffle_xor(sum, step * GPU_ROW_STEP);
+    return sum;
+}
+
 /* The sum of a row of a warp; sums: the thread's own, among those of all. */
 template <int ROWS, typename SUMS> GPU_FN float gpu_tile_sum(const SUMS *sums, int row) {
     const int first = gpu_row_lanes(row), m = row / 16, h = gpu_held_row(row);

@@ -1,9 +1,5 @@
 #include "common/gpu/attention/workspace.h"
 
-static int64_t queries_of(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
-    return gpu_split_queries(bound, s->k_heads ? s->q_heads / s->k_heads : 0);
-}
-
 /* Heads of all queries of a sequence that is read in splits, of calls up to these sizes: at most
  * GPU_SPLIT_ROWS a key head, or GPU_LATENT_QUERIES times all. */
 static int64_t rows_of(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
@@ -15,7 +11,7 @@ static int64_t rows_of(const gpu_attention_bound *bound, const gpu_attention_siz
 }
 
 int gpu_attention_few(const gpu_attention_bound *bound, const gpu_attention_sizes *s) {
-    const int64_t most = queries_of(bound, s);
+    const int64_t most = gpu_split_queries(bound, s->k_heads ? s->q_heads / s->k_heads : 0);
     return most > 0 && s->tokens <= most;
 }
 

@@ -61,14 +61,14 @@ template <int KEYS> struct gpu_backward_block {
 /* Gradients that a block sums: of keys dk and dv, or, as registers hold one of wider heads, one of
  * them. */
 template <int D, int KEYS>
-constexpr int gpu_backward_gradients = KEYS &&D <= GPU_TILE_NARROW ? 2 : 1;
+constexpr int gpu_backward_gradients = KEYS > 0 && D <= GPU_TILE_NARROW ? 2 : 1;
 template <int D, int KEYS>
 using gpu_backward_tile_sums =
     gpu_tile_rows<D, GPU_BACKWARD_SHAPE>[gpu_backward_gradients<D, KEYS>];
 
 /* Whether it sums one of the two. */
 template <int D, int KEYS>
-constexpr bool gpu_backward_parts = KEYS &&gpu_backward_gradients<D, KEYS> == 1;
+constexpr bool gpu_backward_parts = KEYS > 0 && gpu_backward_gradients<D, KEYS> == 1;
 
 template <int KEYS> struct gpu_backward_tile_call {
     gpu_backward_call of;
