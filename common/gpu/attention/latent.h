@@ -17,8 +17,7 @@
 enum {
     GPU_LATENT_COLUMNS = GPU_LATENT_VALUE_DIM / GPU_TILE_WARPS, /* of a value, a warp's */
     GPU_LATENT_ROW_BYTES = 2 * GPU_LATENT_DIM,
-    GPU_LATENT_WEIGHTS = 2 * GPU_LATENT_VALUE_DIM, /* bytes of a row before its weights */
-    GPU_LATENT_TILE_BYTES = GPU_TILE_KEYS * GPU_LATENT_ROW_BYTES
+    GPU_LATENT_WEIGHTS = 2 * GPU_LATENT_VALUE_DIM /* bytes of a row before its weights */
 };
 static_assert((int)GPU_LATENT_DIM - (int)GPU_LATENT_VALUE_DIM == (int)GPU_TILE_KEYS,
               "room for a row's weights");
@@ -41,8 +40,8 @@ struct gpu_latent_block {
     alignas(16) uint32_t places[2][GPU_TILE_PLACES]; /* as in tile.h */
 };
 
-/* A row's end, where a tile was: how a row of a part of a split is, or what elements are multiplied
- * by and where they go. */
+/* Ends of rows, where a tile was: sums of each warp's keys, largest logits, and what elements are
+ * multiplied by and where they go. */
 struct gpu_latent_end {
     float sum[GPU_TILE_WARPS][GPU_LATENT_ROWS], largest[GPU_LATENT_ROWS];
     gpu_tile_end row[GPU_LATENT_ROWS];
