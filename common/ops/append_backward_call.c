@@ -156,14 +156,18 @@ static void add_tensor(rope_regions *list, const rope_append_backward_call *call
     rope_regions_add_region(list, &regions->sums);
 }
 
-static rope_status check_overlap(const rope_append_backward_call *call,
+static rope_status check_overlap(const rope_append_backward_args *args,
+                                 const rope_append_backward_call *call,
                                  const gradient_regions regions[ROPE_APPEND_TENSORS]) {
     rope_regions list;
+    rope_span workspace;
     list.count = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->forward.tensor[t].heads)
             add_tensor(&list, call, t, &regions[t]);
-    return rope_regions_check(&list);
+    const rope_status status =
+        rope_regions_add_workspace(&list, args->workspace, args->workspace_bytes, &workspace);
+    return status == ROPE_OK ? rope_regions_check(&list) : status;
 }
 
 /* --- a call --- */
@@ -196,9 +200,7 @@ static rope_status read_all(const rope_append_problem *problem,
     }
     if (status == ROPE_OK)
         status = rope_positions_read(&problem->rope, &forward->rope, *empty, &call->forward.rope);
-    if (status == ROPE_OK && args->workspace)
-        status = rope_pointer_check("", "workspace", args->workspace, 256);
-    return status == ROPE_OK ? check_overlap(call, regions) : status;
+    return status == ROPE_OK ? check_overlap(args, call, regions) : status;
 }
 
 rope_status rope_append_backward_call_read(const void *problem, const void *given, void *call,

@@ -102,6 +102,7 @@ static rope_status read_all(const rope_attention_problem *problem,
     rope_attention_regions regions;
     rope_region gradients[GRADIENTS];
     rope_regions list;
+    rope_span workspace;
     rope_status status = read_forward(problem, forward, &call->forward, &regions, empty);
     if (status == ROPE_OK && !*empty)
         status = read_gradients(problem, args, call, gradients);
@@ -114,7 +115,9 @@ static rope_status read_all(const rope_attention_problem *problem,
     for (int i = 0; i < GRADIENTS; i++)
         rope_regions_add_region(&list, &gradients[i]);
     *empty = !call->dq && !call->dk && !call->dv && !call->dsinks;
-    return rope_regions_check(&list);
+    status =
+        rope_regions_add_workspace(&list, forward->workspace, forward->workspace_bytes, &workspace);
+    return status == ROPE_OK ? rope_regions_check(&list) : status;
 }
 
 const rope_attention_args *rope_attention_backward_args_read(const void *given,

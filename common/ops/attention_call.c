@@ -147,11 +147,6 @@ static rope_status read_tree(const rope_attention_problem *problem, const rope_a
 
 /* --- a call --- */
 
-static rope_status read_workspace(const rope_attention_args *args, rope_attention_call *call) {
-    call->workspace_bytes = args->workspace_bytes;
-    return args->workspace ? rope_pointer_check("", "workspace", args->workspace, 256) : ROPE_OK;
-}
-
 static rope_status read_queries(const rope_attention_problem *problem,
                                 const rope_attention_args *args, rope_attention_call *call,
                                 rope_attention_regions *regions, int *empty) {
@@ -195,19 +190,22 @@ rope_status rope_attention_parts_read(const rope_attention_problem *problem,
         status = read_sinks(problem, args, call);
     if (status == ROPE_OK)
         status = read_tree(problem, args, call);
-    return status == ROPE_OK ? read_workspace(args, call) : status;
+    call->workspace_bytes = args->workspace_bytes;
+    return status;
 }
 
 static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
                             rope_attention_call *call, int *empty) {
     rope_attention_regions regions;
     rope_regions list;
+    rope_span workspace;
     list.count = 0;
     rope_status status = rope_attention_parts_read(problem, args, call, &regions, empty);
     if (status != ROPE_OK || *empty)
         return status;
     rope_attention_regions_add(call, &regions, &list);
-    return rope_regions_check(&list);
+    status = rope_regions_add_workspace(&list, args->workspace, args->workspace_bytes, &workspace);
+    return status == ROPE_OK ? rope_regions_check(&list) : status;
 }
 
 const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,

@@ -1,5 +1,6 @@
 #include "common/ops/regions.h"
 
+#include "common/ops/tensor.h"
 #include "common/status.h"
 
 void rope_regions_add(rope_regions *list, const char *name, int written, const rope_span *span) {
@@ -12,6 +13,21 @@ void rope_regions_add(rope_regions *list, const char *name, int written, const r
 void rope_regions_add_region(rope_regions *list, const rope_region *region) {
     if (region->name)
         rope_regions_add(list, region->name, region->written, &region->span);
+}
+
+rope_status rope_regions_add_workspace(rope_regions *list, const void *workspace, size_t bytes,
+                                       rope_span *span) {
+    const int64_t signed_bytes = bytes > INT64_MAX ? INT64_MAX : (int64_t)bytes;
+    rope_status status = workspace ? rope_pointer_check("", "workspace", workspace, 256) : ROPE_OK;
+    if (status != ROPE_OK || !workspace || !bytes)
+        return status;
+    *span = (rope_span){.dims = 0, .element = signed_bytes};
+    if (!rope_span_place_contiguous(span, workspace, signed_bytes))
+        return rope_fail(ROPE_ERROR_OVERFLOW,
+                         "workspace_bytes is %zu; allowed is what stays within 64-bit addresses",
+                         bytes);
+    rope_regions_add(list, "workspace", 1, span);
+    return ROPE_OK;
 }
 
 rope_status rope_regions_check(const rope_regions *list) {

@@ -30,6 +30,10 @@ void rope_regions_add(rope_regions *list, const char *name, int written, const r
 /* Adds a region that is there. */
 void rope_regions_add_region(rope_regions *list, const rope_region *region);
 
+/* Checks a workspace, or NULL, and adds its bytes, which are written; span: lives as the list. */
+rope_status rope_regions_add_workspace(rope_regions *list, const void *workspace, size_t bytes,
+                                       rope_span *span);
+
 /* Two of which one is written share no byte. */
 rope_status rope_regions_check(const rope_regions *list);
 

@@ -234,6 +234,7 @@ TEST(append_backward_errors, overlap) {
     CHECK_CALL(c.args.q.out = AT(KG), ROPE_ERROR_OVERLAP, "q.out", "k.in");
     CHECK_CALL(c.args.q.out = AT(KD) + 512, ROPE_ERROR_OVERLAP, "q.out", "k.out");
     CHECK_CALL(c.args.q.out = AT(QG) + 2, ROPE_ERROR_OVERLAP, "q.out", "q.in");
+    CHECK_CALL(c.args.q.out = c.args.workspace, ROPE_ERROR_OVERLAP, "workspace", "q.out");
     CHECK_CALL(c.args.q.weight = c.args.k.weight, ROPE_ERROR_OVERLAP, "q.weight", "k.weight");
     CHECK_CALL(c.args.q.weight = (float *)(void *)(AT(QD)), ROPE_ERROR_OVERLAP, "q.weight",
                "q.out");

@@ -589,6 +589,12 @@ TEST(attention_errors, overlap) {
     BAD_CALL(call, overlap, "q.out", "k.out", a.rope.q.out = a.rope.k.out = part_of(&call, SPARE));
     BAD_CALL(call, overlap, "v.in", "k.out", a.rope.k.out = part_of(&call, V_IN));
     BAD_CALL(call, overlap, "lse", "out.data", a.lse = (float *)a.out.data);
+    BAD_CALL(call, overlap, "workspace", "out.data",
+             (a.workspace_bytes = 256, a.out.data = a.workspace));
+    BAD_CALL(call, overlap, "workspace", "q.in",
+             (a.workspace_bytes = 256, a.rope.q.in = a.workspace));
+    BAD_CALL(call, overlap, "workspace", "k.out",
+             (a.workspace_bytes = 256, a.rope.k.out = (char *)a.workspace + 192));
     BAD_CALL(call, overlap, "lse", "q.in", a.lse = (float *)(void *)part_of(&call, Q_IN));
     BAD_CALL(call, overlap, "out.data", "[256, 64, 64", STRIDE(a.out.stride, 256, 64, 64, 1));
     BAD_CALL(call, overlap, "lse", "[4, 4, 1", (a.lse = lse, STRIDE(a.lse_stride, 4, 4, 1)));

@@ -256,6 +256,12 @@ TEST(attention_backward_errors, call_gradients) {
              (f.rope.q.out = part_of(&call, Q_OUT), a.dq.data = f.rope.q.out));
     BAD_CALL(call, overlap, "dk.data", "k.out",
              (f.rope.k.out = part_of(&call, K_OUT), a.dk.data = f.rope.k.out));
+    BAD_CALL(call, overlap, "workspace", "dq.data", a.dq.data = f.workspace);
+    BAD_CALL(call, overlap, "workspace", "dv.data",
+             a.dv.data = (char *)f.workspace + f.workspace_bytes - 64);
+    BAD_CALL(call, overlap, "workspace", "dout", a.dout = f.workspace);
+    BAD_CALL(call, overlap, "workspace", "lse", f.lse = f.workspace);
+    BAD_CALL(call, overlap, "workspace", "v.in", f.v.in = f.workspace);
     BAD_CALL(call, overlap, "dk.data", "k.in", a.dk.data = part_of(&call, K));
     BAD_CALL(call, overlap, "dv.data", "v.in", a.dv.data = part_of(&call, V) + 64);
     BAD_CALL(call, overlap, "dq.data", "dout", a.dq.data = part_of(&call, DOUT));
