@@ -167,16 +167,22 @@ static rope_status workspace_of(const rope_plan *plan, const rope_bound_kernel *
 }
 
 /* Some kernels keep bytes for every pair of tokens, more than a device may have. */
-size_t rope_plan_workspace_most(size_t first) {
-    const size_t more = (size_t)64 << 20;
-    return first > (SIZE_MAX - more) / 2 ? SIZE_MAX : 2 * first + more;
+size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_t first) {
+    const rope_shape *shape = plan ? plan->shape : NULL;
+    const size_t known = shape && shape->more_bytes ? shape->more_bytes(plan->problem, bounds) : 0,
+                 more = known > first ? known : first;
+    size_t most;
+    return __builtin_add_overflow(first, more, &most) ||
+                   __builtin_add_overflow(most, (size_t)64 << 20, &most)
+               ? SIZE_MAX
+               : most;
 }
 
 rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes) {
     if (!plan || !bytes)
         return rope_fail_null(plan ? "bytes" : "plan");
     rope_status status = workspace_of(plan, &plan->first, bounds, bytes);
-    const size_t most = status == ROPE_OK ? rope_plan_workspace_most(*bytes) : 0;
+    const size_t most = status == ROPE_OK ? rope_plan_workspace_most(plan, bounds, *bytes) : 0;
     for (int i = 0; plan->tuning && i < ROPE_TUNED_KERNELS && status == ROPE_OK; i++) {
         const rope_bound_kernel *kernel = &plan->tuning->kernels[i];
         size_t one;

@@ -12,9 +12,15 @@
 #include <sys/stat.h>
 
 enum { MOST_BYTES = 1 << 24 };
-/* Distances are summed side by side; a place beyond every other is of no point. */
-enum { POINTS_AT_ONCE = 32, NO_PLACE = INT16_MAX / ROPE_SHAPE_MOST };
-_Static_assert((int)NO_PLACE > 2 * 8 * 64, "farther than places lie apart");
+/* Distances are summed side by side; a first place beyond every other is of no point. */
+enum {
+    POINTS_AT_ONCE = 32,
+    PLACES = 8 * 64,
+    APART = 8 * PLACES, /* of eight fields, one of them apart: more than the others together */
+    NO_PLACE = INT16_MAX / 2
+};
+_Static_assert(2 * (int)APART < (int)NO_PLACE && 2 * (int)APART < INT16_MAX - (int)NO_PLACE,
+               "farther than places lie apart, and their sum is one");
 _Static_assert(ROPE_TUNED_KERNELS == 8, "read_kernel says so");
 
 /* --- distance --- */
@@ -28,6 +34,10 @@ static int16_t place_of(int64_t value) {
                      (int)(octave >= 3 ? value >> (octave - 3) & 7 : value << (3 - octave) & 7));
 }
 
+static int16_t place_in(const rope_shape_field *field, int64_t value) {
+    return field->apart ? (int16_t)(value ? APART : 0) : place_of(value);
+}
+
 static int16_t apart(int16_t a, int16_t b) {
     return (int16_t)(a > b ? a - b : b - a);
 }
@@ -39,7 +49,7 @@ int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
     int32_t fields = 0, nearest = 0;
     for (int32_t f = 0; f < shape->count; f++)
         if (!shape->fields[f].exact)
-            own[fields++] = place_of(values[f]);
+            own[fields++] = place_in(&shape->fields[f], values[f]);
     for (int32_t first = 0; first < tuning->point_count; first += POINTS_AT_ONCE) {
         int16_t distance[POINTS_AT_ONCE] = {0}, smallest = INT16_MAX;
         for (int32_t f = 0; f < fields; f++) {
@@ -59,6 +69,12 @@ int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
 }
 
 /* --- a table --- */
+
+/* The least problem that is a problem's but for values that may be larger. */
+typedef struct larger {
+    int found;
+    int64_t values[ROPE_SHAPE_MOST];
+} larger;
 
 typedef struct table {
     const char *origin, *text; /* of where, and what it holds, checked */
@@ -87,24 +103,66 @@ static const char *text_of(const char *object, const char *name, char *room, siz
     return copy_text(member(object, name), room, size);
 }
 
-static rope_status wrong(const table *t, int32_t point, const char *field, const char *allowed) {
-    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: %s of point %d is not %s", t->origin, field,
-                     point, allowed);
+/* value: of the field, or NULL where the point has none. */
+static rope_status wrong(const table *t, int32_t point, const char *field, const char *value,
+                         const char *allowed) {
+    char text[72] = "absent";
+    const json_type type = value ? rope_json_type(value) : JSON_NULL;
+    if (value)
+        snprintf(text, sizeof text, "of another type");
+    if (type == JSON_NUMBER)
+        snprintf(text, sizeof text, "%.17g", rope_json_number(value));
+    if (type == JSON_STRING && rope_json_length(value) < sizeof text - 2) {
+        const size_t length = rope_json_string(value, text + 1);
+        text[0] = text[length + 1] = '"';
+        text[length + 2] = 0;
+    }
+    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: %s of point %d is %s; allowed is %s",
+                     t->origin, field, point, text, allowed);
+}
+
+/* Names of fields or of values, with commas between them. */
+static const char *add_name(char *list, size_t size, const char *name) {
+    const size_t used = strlen(list);
+    snprintf(list + used, size - used, "%s%s", used ? ", " : "", name);
+    return list;
+}
+
+static rope_status wrong_name(const table *t, int32_t point, const char *name,
+                              const rope_shape *shape) {
+    char names[256] = "operation, kernel";
+    for (int32_t f = 0; f < shape->count; f++)
+        add_name(names, sizeof names, shape->fields[f].name);
+    return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                     "%.200s: point %d has a field \"%s\"; allowed is any of %s", t->origin, point,
+                     name, names);
+}
+
+/* The number of a field by its name; -1 where there is none. */
+static int32_t field_of(const rope_shape *shape, const char *name) {
+    int32_t f = shape->count - 1;
+    while (f >= 0 && strcmp(shape->fields[f].name, name) != 0)
+        f--;
+    return f;
 }
 
 /* Values of a shape's fields in a point; NULL where it has none. */
-static void find_fields(const char *point, const rope_shape *shape, const char **found) {
+static rope_status find_fields(const table *t, int32_t index, const char *point,
+                               const rope_shape *shape, const char **found) {
     char name[64];
     for (int32_t f = 0; f < shape->count; f++)
         found[f] = NULL;
     for (json_entry e = rope_json_first(point); e.value; e = rope_json_next(e)) {
-        if (rope_json_length(e.name) >= sizeof name)
-            continue;
-        rope_json_string(e.name, name);
-        for (int32_t f = 0; f < shape->count; f++)
-            if (!found[f] && strcmp(shape->fields[f].name, name) == 0)
-                found[f] = e.value;
+        snprintf(name, sizeof name, "of more than 63 bytes");
+        if (rope_json_length(e.name) < sizeof name)
+            rope_json_string(e.name, name);
+        const int32_t f = field_of(shape, name);
+        if (f >= 0)
+            found[f] = found[f] ? found[f] : e.value;
+        else if (strcmp(name, "operation") != 0 && strcmp(name, "kernel") != 0)
+            return wrong_name(t, index, name, shape);
     }
+    return ROPE_OK;
 }
 
 /* found: as find_fields gives it; values: of earlier fields. */
@@ -118,17 +176,19 @@ static rope_status read_value(const table *t, int32_t index, const char *found,
     if (!field->texts) {
         const double number =
             found && rope_json_type(found) == JSON_NUMBER ? rope_json_number(found) : -1;
-        if (!(number >= 0 && number < 0x1p62))
-            return wrong(t, index, field->name, "a number >= 0");
+        if (!(number >= 0 && number < 0x1p62) || number != (double)(int64_t)number)
+            return wrong(t, index, field->name, found, "an integer >= 0");
         *value = (int64_t)number;
         return ROPE_OK;
     }
-    char text[32];
+    char text[32], names[128] = "";
     copy_text(found, text, sizeof text);
     for (*value = 1; field->texts[*value - 1]; ++*value)
         if (strcmp(field->texts[*value - 1], text) == 0)
             return ROPE_OK;
-    return wrong(t, index, field->name, "one of its names");
+        else
+            add_name(names, sizeof names, field->texts[*value - 1]);
+    return wrong(t, index, field->name, found, names);
 }
 
 /* The number of a kernel's name, which a tuning has from now on; -1 where it has no more room. */
@@ -148,33 +208,60 @@ static void keep_point(rope_tuning *tuning, const rope_shape *shape, const int64
     int16_t *place = tuning->places + tuning->point_count;
     for (int32_t f = 0; f < shape->count; f++)
         if (!shape->fields[f].exact) {
-            *place = place_of(values[f]);
+            *place = place_in(&shape->fields[f], values[f]);
             place += tuning->room;
         }
     tuning->fastest[tuning->point_count++] = (unsigned char)kernel;
 }
 
+/* Whether a point is of a problem: 1; 0; -1: of one that differs in larger values alone. */
+static int compare(const rope_shape *shape, const int64_t *own, const int64_t *values) {
+    int is_larger = 0;
+    for (int32_t f = 0; f < shape->count; f++) {
+        if (!shape->fields[f].exact || own[f] == values[f])
+            continue;
+        if (shape->fields[f].exact != ROPE_EXACT_OR_LARGER || own[f] < values[f])
+            return 0;
+        is_larger = 1;
+    }
+    return is_larger ? -1 : 1;
+}
+
+/* Keeps the values of a problem in `least`, unless it has smaller ones. */
+static void note_larger(const rope_shape *shape, const int64_t *own, larger *least) {
+    int32_t f = 0;
+    while (f < shape->count && (!shape->fields[f].exact || own[f] == least->values[f]))
+        f++;
+    if (least->found && (f == shape->count || own[f] > least->values[f]))
+        return;
+    least->found = 1;
+    memcpy(least->values, own, sizeof least->values);
+}
+
 /* Checks a point, and keeps one of the problem. */
 static rope_status read_point(const table *t, int32_t index, const char *point,
-                              const rope_shape *shape, const int64_t *values, rope_tuning *tuning) {
+                              const rope_shape *shape, const int64_t *values, rope_tuning *tuning,
+                              larger *least) {
     const char *found[ROPE_SHAPE_MOST];
     int64_t own[ROPE_SHAPE_MOST] = {0};
     char name[64];
-    int is_same = 1;
-    find_fields(point, shape, found);
-    for (int32_t f = 0; f < shape->count; f++) {
-        const rope_status status = read_value(t, index, found[f], &shape->fields[f], own, &own[f]);
-        if (status != ROPE_OK)
-            return status;
-        is_same &= !shape->fields[f].exact || own[f] == values[f];
-    }
+    rope_status status = find_fields(t, index, point, shape, found);
+    for (int32_t f = 0; f < shape->count && status == ROPE_OK; f++)
+        status = read_value(t, index, found[f], &shape->fields[f], own, &own[f]);
+    if (status != ROPE_OK)
+        return status;
     if (!strchr(text_of(point, "kernel", name, sizeof name), ':'))
-        return wrong(t, index, "kernel", "a name as in \"cpu:avx512\"");
-    if (!is_same)
+        return wrong(t, index, "kernel", member(point, "kernel"),
+                     "a name as in \"cpu:avx512\", of up to 63 bytes");
+    const int is_same = compare(shape, own, values);
+    if (is_same < 0)
+        note_larger(shape, own, least);
+    if (is_same != 1)
         return ROPE_OK;
     const int32_t kernel = number_of(tuning, name);
     if (kernel < 0)
-        return wrong(t, index, "kernel", "one of at most 8 names of this problem");
+        return wrong(t, index, "kernel", member(point, "kernel"),
+                     "one of at most 8 names of this problem");
     keep_point(tuning, shape, own, kernel);
     return ROPE_OK;
 }
@@ -189,7 +276,7 @@ static rope_status make_room(const table *t, const rope_shape *shape, int32_t po
     if (!tuning->places)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %d points of %.200s", points,
                          t->origin);
-    for (size_t i = 0; i < fields * room; i++)
+    for (size_t i = 0; fields && i < room; i++)
         tuning->places[i] = NO_PLACE;
     tuning->fastest = (unsigned char *)(tuning->places + fields * room);
     tuning->room = (int32_t)room;
@@ -197,7 +284,7 @@ static rope_status make_room(const table *t, const rope_shape *shape, int32_t po
 }
 
 static rope_status read_points(const table *t, const char *operation, const rope_shape *shape,
-                               const int64_t *values, rope_tuning *tuning) {
+                               const int64_t *values, rope_tuning *tuning, larger *least) {
     const char *points = member(t->text, "points");
     int32_t count = 0, index = 0;
     if (!points || rope_json_type(points) != JSON_LIST)
@@ -209,11 +296,11 @@ static rope_status read_points(const table *t, const char *operation, const rope
          e = rope_json_next(e), index++) {
         char name[64];
         if (rope_json_type(e.value) != JSON_OBJECT)
-            status = wrong(t, index, "what is there instead", "an object");
+            status = wrong(t, index, "what is there instead", e.value, "an object");
         else if (!*text_of(e.value, "operation", name, sizeof name))
-            status = wrong(t, index, "operation", "a name");
+            status = wrong(t, index, "operation", member(e.value, "operation"), "a name");
         else if (strcmp(name, operation) == 0)
-            status = read_point(t, index, e.value, shape, values, tuning);
+            status = read_point(t, index, e.value, shape, values, tuning, least);
     }
     return status;
 }
@@ -242,8 +329,10 @@ static rope_status read_file(const char *field, const char *path, char **text, s
               is_regular = !is_missing && S_ISREG(found.st_mode);
     FILE *file = is_regular ? fopen(path, "rb") : NULL; /* a FIFO would block */
     if (!file)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is \"%.200s\": %s", field, path,
-                         is_missing || is_regular ? strerror(errno) : "no regular file");
+        return rope_fail(
+            ROPE_ERROR_INVALID_VALUE,
+            "%s is \"%.200s\": %s; allowed is a file of 1 to %d bytes that can be read", field,
+            path, is_missing || is_regular ? strerror(errno) : "no regular file", MOST_BYTES);
     const int fits = found.st_size > 0 && found.st_size <= MOST_BYTES;
     *text = fits ? malloc((size_t)found.st_size + 1) : NULL;
     *length = *text ? fread(*text, 1, (size_t)found.st_size, file) : 0;
@@ -296,20 +385,34 @@ static rope_status load_known(const rope_device_info *device, table *found) {
     return ROPE_OK;
 }
 
-/* The points of a problem; where there are none, of one whose points leave out what they may. */
+/* As read_points, where there are no points yet. */
+static rope_status read_else(const table *t, const char *operation, const rope_shape *shape,
+                             const int64_t *values, rope_tuning *tuning, larger *least) {
+    if (tuning->point_count)
+        return ROPE_OK;
+    free(tuning->places);
+    tuning->places = NULL;
+    return read_points(t, operation, shape, values, tuning, least);
+}
+
+/* The points of a problem; where there are none, of one whose points leave out what they may; then
+ * of those with the next larger values. */
 static rope_status read_nearest(const table *t, const char *operation, const rope_shape *shape,
                                 const int64_t *values, rope_tuning *tuning) {
-    int64_t left_out[ROPE_SHAPE_MOST];
-    int differs = 0;
-    rope_status status = read_points(t, operation, shape, values, tuning);
+    int64_t problems[2][ROPE_SHAPE_MOST] = {{0}};
+    larger least[2] = {{0}}, none = {0};
+    rope_status status = ROPE_OK;
     for (int32_t f = 0; f < shape->count; f++) {
-        left_out[f] = shape->fields[f].like == ROPE_LIKE_ZERO ? 0 : values[f];
-        differs |= left_out[f] != values[f];
+        const rope_shape_field *field = &shape->fields[f];
+        problems[0][f] = values[f];
+        problems[1][f] = field->exact && field->like == ROPE_LIKE_ZERO ? 0 : values[f];
     }
-    if (status != ROPE_OK || tuning->point_count || !differs)
-        return status;
-    free(tuning->places);
-    return read_points(t, operation, shape, left_out, tuning);
+    for (int i = 0; i < 2 && status == ROPE_OK; i++)
+        status = read_else(t, operation, shape, problems[i], tuning, &least[i]);
+    for (int i = 0; i < 2 && status == ROPE_OK; i++)
+        if (least[i].found)
+            status = read_else(t, operation, shape, least[i].values, tuning, &none);
+    return status;
 }
 
 static rope_status take(const table *t, const char *operation, const rope_shape *shape,

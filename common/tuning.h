@@ -5,15 +5,18 @@
 
 #include <ropekit/backend.h>
 
-enum { ROPE_TUNED_KERNELS = 8, ROPE_LIKE_ZERO = -1 };
+enum { ROPE_TUNED_KERNELS = 8, ROPE_LIKE_ZERO = -1, ROPE_EXACT_OR_LARGER = 2 };
 
 /* A number by which calls of an operation differ, and its field in tables. */
 typedef struct rope_shape_field {
     const char *name;
     const char *const *texts; /* of the values 1.., up to a NULL; NULL: tables have numbers */
-    int32_t exact;            /* 1: a measured call of another value says nothing of this one */
+    int32_t
+        exact;    /* 1: a measured call of another value says nothing of this one;
+                     ROPE_EXACT_OR_LARGER: where there is none of this value, the next larger counts */
     int32_t like; /* of points that leave this one out: 1 + an earlier field, whose value they have,
                      or ROPE_LIKE_ZERO; 0: none may */
+    int32_t apart; /* 1: 0 or 1, and points of the other value count where there are none of this */
 } rope_shape_field;
 
 /* values: of earlier fields. */
@@ -26,6 +29,9 @@ typedef struct rope_shape {
     int32_t count;
     /* Values of all fields; without a call, of those that are exact, which a problem decides. */
     void (*fill)(const void *problem, const void *call, int64_t *values);
+    /* Bytes that a kernel within bounds may need beside the first's, where they are more than the
+     * first's; or NULL. */
+    size_t (*more_bytes)(const void *problem, const void *bounds);
 } rope_shape;
 
 /* What a table says of a problem. All 0: nothing. */
@@ -42,8 +48,8 @@ typedef struct rope_tuning {
 /*
  * Reads the table of `file`, else of ROPE_TUNING, else the one known of the device or, where it has
  * none, of the one most like it. An empty file name and a ROPE_TUNING of none ask for no table.
- * `values` are the problem's; where it has no point, those count that have 0 in fields of
- * ROPE_LIKE_ZERO. Returns INVALID_VALUE where the table cannot be read or a point of
+ * `values` are the problem's; where it has no point, those count that have 0 in exact
+ * fields of ROPE_LIKE_ZERO. Returns INVALID_VALUE where the table cannot be read or a point of
  * the operation is malformed, whatever problem it is of, or OUT_OF_MEMORY.
  */
 rope_status rope_tuning_load(const char *file, const rope_device_info *device,

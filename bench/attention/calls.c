@@ -97,11 +97,13 @@ static rope_attention_bounds bounds_of(const attention_state *s) {
 /* Device memory for calls of a plan, one at a time; none beyond workspace_most. */
 static bool place_workspace(workload *w, workspace_of *bytes_of, workload_call *c,
                             rope_attention_args *fixed) {
-    const attention_state *s = w->attention;
+    attention_state *s = w->attention;
     const rope_attention_bounds bounds = bounds_of(s);
     void *memory;
-    if (!succeeded(bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace") ||
-        fixed->workspace_bytes > s->workspace_most)
+    if (!succeeded(bytes_of(c->plan, &bounds, &fixed->workspace_bytes), "workspace"))
+        return false;
+    s->workspace_needed = fixed->workspace_bytes > s->workspace_most ? fixed->workspace_bytes : 0;
+    if (s->workspace_needed)
         return false;
     if (fixed->workspace_bytes == 0)
         return true;
@@ -253,7 +255,7 @@ void attention_limit_workspace(workload *w, const char *backend) {
     if (create(&s->desc, &first) != ROPE_OK)
         return;
     if (bytes_of(first, &bounds, &bytes) == ROPE_OK)
-        s->workspace_most = rope_plan_workspace_most(bytes);
+        s->workspace_most = rope_plan_workspace_most(first, &bounds, bytes);
     rope_plan_destroy(first);
 }
 
@@ -261,6 +263,7 @@ bool attention_add_kernel(workload *w, const char *backend, const char *kernel) 
     attention_state *s = w->attention;
     s->desc.rope.backend = backend;
     s->desc.rope.kernel = kernel;
+    s->workspace_needed = 0;
     return s->o->backward ? add_backward(w, NULL) : add_forward(w, NULL);
 }
 

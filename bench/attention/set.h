@@ -19,10 +19,11 @@ typedef struct attention_state {
     workload_array saved[ATTENTION_TENSORS]; /* rotated, for the backward */
     workload_array result[ATTENTION_RESULTS];
     size_t in_bytes, rotated_bytes, out_bytes;
-    char *data;            /* inputs of a set */
-    void *scratch;         /* device memory of what steps hand on */
-    bool by_kernel;        /* calls are added one by one, and have no steps */
-    size_t workspace_most; /* bytes, of each of those */
+    char *data;              /* inputs of a set */
+    void *scratch;           /* device memory of what steps hand on */
+    bool by_kernel;          /* calls are added one by one, and have no steps */
+    size_t workspace_most;   /* bytes, of each of those */
+    size_t workspace_needed; /* beyond workspace_most, by the last one; else 0 */
 } attention_state;
 
 bool attention_rotates(const attention_state *s, int tensor);

@@ -14,6 +14,7 @@
 
 #include <ropekit/backend.h>
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -66,6 +67,7 @@ typedef struct rival {
 } rival;
 
 typedef struct race {
+    const bench_case *of;
     workload w;
     rival rivals[KERNELS_MOST];
     int32_t count, declined;
@@ -103,6 +105,18 @@ static void list_kernels(tune_run *run, const options *o) {
     }
 }
 
+/* --- what is left out --- */
+
+__attribute__((format(printf, 3, 4))) static void
+leave_out(const bench_case *c, const tuned_kernel *kernel, const char *format, ...) {
+    char reason[400];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(reason, sizeof reason, format, list);
+    va_end(list);
+    message("%s:%s is left out of %s: %s", kernel->backend, kernel->kernel, c->settings, reason);
+}
+
 /* --- timing --- */
 
 static double now(void) {
@@ -124,8 +138,7 @@ static void note_least(race *c, double seconds) {
     c->least = c->least == 0 || seconds < c->least ? seconds : c->least;
 }
 
-/* Seconds of one run. A kernel that does not take the call is left out; so is, after a message, one
- * that fails. */
+/* Seconds of one run. A kernel that does not take the call, or fails, is left out. */
 static void look(race *c, rival *r) {
     rope_timing timing = {.struct_size = sizeof timing,
                           .kind = ROPE_TIME_KERNEL,
@@ -136,7 +149,8 @@ static void look(race *c, rival *r) {
                           .args_count = c->w.set_count,
                           .workspace = r->call->workspace};
     const rope_status status = rope_time(r->of->device, &timing);
-    if (status == ROPE_ERROR_UNSUPPORTED || !succeeded(status, r->of->kernel)) {
+    if (status != ROPE_OK) {
+        leave_out(c->of, r->of, "%s", rope_last_error());
         r->call = NULL;
         r->seconds = 0;
         return;
@@ -163,7 +177,11 @@ static void look_first(race *c) {
     c->least = 0;
     for (int32_t i = 0; i < c->count && !interrupted(); i++) {
         rival *r = &c->rivals[i];
-        if (!r->call || r->seconds > most) {
+        if (!r->call)
+            continue;
+        if (r->seconds > most) {
+            leave_out(c->of, r->of, "it takes %s, the fastest %s", format_seconds(r->seconds).text,
+                      format_seconds(most / SLOW).text);
             r->call = NULL;
         } else if (r->seconds > LONG_SECONDS) {
             r->samples[r->looks++] = r->seconds;
@@ -213,7 +231,8 @@ static double expected(const tuned_kernel *kernel, const options *o) {
 }
 
 /* Adds a kernel, unless it declines the case or has no room for it. False after a message. */
-static bool add_rival(tune_run *run, const options *o, race *c, tuned_kernel *kernel) {
+static bool add_rival(tune_run *run, race *c, tuned_kernel *kernel) {
+    const options *o = &c->of->o;
     const int64_t sets = o->quick ? 1 : measure_sets(o, &run->t.info, workload_tensor_bytes(o));
     if (!c->w.device) {
         if (!attention_create_tensors(&c->w, o, run->t.device, sets))
@@ -223,14 +242,21 @@ static bool add_rival(tune_run *run, const options *o, race *c, tuned_kernel *ke
     const int32_t call = c->w.call_count;
     if (attention_add_kernel(&c->w, kernel->backend, kernel->kernel))
         c->rivals[c->count++] = (rival){.of = kernel, .call = &c->w.calls[call], .iterations = 1};
+    else if (c->w.declined)
+        leave_out(c->of, kernel, "%s", rope_last_error());
+    else if (c->w.attention->workspace_needed)
+        leave_out(c->of, kernel, "it needs %zu bytes of workspace; allowed is <= %zu",
+                  c->w.attention->workspace_needed, c->w.attention->workspace_most);
     else
-        c->declined += c->w.declined; /* one without room leaves its calls to the others */
+        leave_out(c->of, kernel, "the message above says why");
+    c->declined += c->w.declined; /* one without room leaves its calls to the others */
     return true;
 }
 
 /* Those that may win, or where none of them has room, those that end in time; the workload's calls
  * are theirs. False after a message. */
-static bool add_rivals(tune_run *run, const options *o, race *c) {
+static bool add_rivals(tune_run *run, race *c) {
+    const options *o = &c->of->o;
     tuned_kernel *kernels = run->kernels[o->backward];
     const int32_t count = run->kernel_count[o->backward];
     double least = MOST_SECONDS, after = 0; /* seconds, which those added so far take at most */
@@ -238,13 +264,18 @@ static bool add_rivals(tune_run *run, const options *o, race *c) {
         const double seconds = expected(&kernels[i], o);
         least = seconds > 0 && SLOW * seconds < least ? SLOW * seconds : least;
     }
+    const double first = least;
     for (; c->count == 0 && after < MOST_SECONDS; after = least, least = MOST_SECONDS)
         for (int32_t i = 0; i < count; i++) {
             const double seconds = expected(&kernels[i], o);
             if (seconds <= least && (after == 0 || seconds > after) &&
-                !add_rival(run, o, c, &kernels[i]))
+                !add_rival(run, c, &kernels[i]))
                 return false;
         }
+    for (int32_t i = 0; i < count; i++)
+        if (expected(&kernels[i], o) > (after > first ? MOST_SECONDS : first))
+            leave_out(c->of, &kernels[i], "by its speed so far it takes %s",
+                      format_seconds(expected(&kernels[i], o)).text);
     return true;
 }
 
@@ -292,7 +323,9 @@ static void show(const tune_run *run, const bench_case *c, const race *of, const
 static bool tune_case(tune_run *run, const bench_case *c) {
     race *of = calloc(1, sizeof *of);
     const rival *best = NULL;
-    bool done = of && add_rivals(run, &c->o, of);
+    if (of)
+        of->of = c;
+    bool done = of && add_rivals(run, of);
     if (done && of->count && run->kernel_count[c->o.backward] - of->declined > 1) {
         look_first(of);
         look_in_rounds(of, c->o.rounds);

@@ -62,6 +62,10 @@ typedef struct suite_row {
     "--in-place --q-heads=128 --k-heads=1 --v-heads=0 --head-dim=192 --rotary-dim=64 "             \
     "--rotary-offset=128 --k-head-dim=576 --k-rotary-offset=512 --pairing-in=interleaved "         \
     "--pairing-out=half-split --k-norm-dim=512" RMS("k")
+/* Heads of DeepSeek-V3, keys and values projected. */
+#define MLA_HEADS                                                                                  \
+    "--q-heads=128 --k-heads=128 --head-dim=192 --rotary-dim=64 --rotary-offset=128 "              \
+    "--v-head-dim=128"
 /* Queries of DeepSeek-V3, which absorb the projection of keys and values, over these rows. */
 #define MLA_ABSORBED                                                                               \
     "--q-heads=128 --k-heads=1 --head-dim=576 --v-head-dim=512 --rotary-dim=64 "                   \
@@ -154,6 +158,9 @@ typedef struct suite_row {
                    "1x2048 1x4096 32x512 16x1024 8x2048 4x4096 1x8192 2x8192 1x16384 1x32768 "     \
                    "1x131072",                                                                     \
                    "bf16", true)
+#define TUNED_FEW(name, settings)                                                                  \
+    TUNED_BOTH(name, settings, "1x128 1x1024", "bf16 f32", false),                                 \
+        TUNED_BOTH(name, settings, "1x512 1x2048 8x2048 1x8192 1x32768", "bf16", true)
 #define TUNED_PAGED(name, settings, keys, rows, gpu_rows)                                          \
     TUNED(name, settings " --keys=" keys, rows, "bf16 f32", false),                                \
         TUNED(name, settings " --keys=" keys, gpu_rows, "bf16", true)
@@ -273,9 +280,10 @@ static const suite_row tuning_rows[] = {
     TUNED_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64"),
     TUNED_PREFILL("32/8 heads", HEADS32_8 " --head-dim=64"),
     TUNED_PREFILL("64/8 heads", HEADS64_8 " --head-dim=64"),
-    TUNED_PREFILL("32/32 heads", HEADS32_32 " --head-dim=256"),
-    TUNED_PREFILL("32/8 heads", HEADS32_8 " --head-dim=256"),
-    TUNED_PREFILL("64/8 heads", HEADS64_8 " --head-dim=256"),
+    TUNED_FEW("32/32 heads", HEADS32_32 " --head-dim=96"),
+    TUNED_FEW("32/32 heads", HEADS32_32 " --head-dim=256"),
+    TUNED_FEW("32/8 heads", HEADS32_8 " --head-dim=256"),
+    TUNED_FEW("64/8 heads", HEADS64_8 " --head-dim=256"),
     TUNED_BOTH("4/1 heads", "--q-heads=4 --k-heads=1 --head-dim=128", "1x128 1x1024", "bf16 f32",
                false),
     TUNED_BOTH("all keys", HEADS32_32 " --mask=full --head-dim=64", "1x1024", "bf16 f32", false),
@@ -295,10 +303,7 @@ static const suite_row tuning_rows[] = {
                true),
     TUNED_BOTH("packed", HEADS32_32 " --head-dim=64 --cu-seqlens=0,512,1536,3584,7680,16384",
                "16384", "bf16", true),
-    TUNED_BOTH("MLA",
-               "--q-heads=128 --k-heads=128 --head-dim=192 --rotary-dim=64 "
-               "--rotary-offset=128 --v-head-dim=128",
-               "1x512 1x2048 1x4096 4x4096 1x16384", "bf16", true),
+    TUNED_BOTH("MLA", MLA_HEADS, "1x512 1x2048 1x4096 4x4096 1x16384", "bf16", true),
     TUNED_PAGED("chunk, 4K keys", HEADS32_8 " --kv-cache=table", "4096", "1x256", "8x256"),
     TUNED_PAGED("chunk, 32K keys", HEADS32_8 " --kv-cache=table", "32768", "1x16", "1x2048"),
     TUNED_PAGED("decode, 1K keys", HEADS32_8 " --kv-cache=table", "1024", "1x1 8x1", "64x1"),
@@ -309,6 +314,14 @@ static const suite_row tuning_rows[] = {
                 "1x1 8x1", "64x1"),
     TUNED_PAGED("decode, 8K keys", HEADS64_8 " --head-dim=64 --kv-cache=table", "8192", "1x1",
                 "8x1 64x1"),
+    TUNED("decode, 8K keys", HEADS32_32 " --head-dim=96 --kv-cache=table --keys=8192",
+          "1x1 8x1 64x1", "bf16", true),
+    TUNED("decode, 8K keys", HEADS32_8 " --head-dim=256 --kv-cache=table --keys=8192",
+          "1x1 8x1 64x1", "bf16", true),
+    TUNED("decode, 32K keys", HEADS32_8 " --head-dim=256 --kv-cache=table --keys=32768", "1x1 8x1",
+          "bf16", true),
+    TUNED("decode, MLA, 8K keys", MLA_HEADS " --kv-cache=table --keys=8192", "1x1 8x1", "bf16",
+          true),
     TUNED_PAGED("decode, padded, 1K keys", HEADS32_8 " --kv-cache=sequence", "1024", "1x1 8x1",
                 "64x1"),
     TUNED_PAGED("decode, padded, 8K keys", HEADS32_8 " --kv-cache=sequence", "8192", "1x1 8x1",

@@ -1,5 +1,6 @@
 #include "common/ops/attention_shape.h"
 
+#include <ropekit/attention.h>
 #include <ropekit/backend.h>
 
 #include <string.h>
@@ -16,6 +17,7 @@ enum {
     Q_HEADS,
     K_HEADS,
     WINDOW,
+    PACKED,           /* sequences whose lengths differ: tokens are their mean */
     NONDETERMINISTIC, /* of the backward alone */
     COUNT
 };
@@ -26,8 +28,8 @@ static const char *const caches[] = {"none", "slots", "table", "sequence", NULL}
 /* f16 and bf16 take the same instructions and the same time. */
 static const rope_shape_field fields[] = {
     [BITS] = {"bits", NULL, 1, 0},
-    [HEAD_DIM] = {"head_dim", NULL, 1, 0},
-    [V_HEAD_DIM] = {"v_head_dim", NULL, 1, 1 + HEAD_DIM},
+    [HEAD_DIM] = {"head_dim", NULL, ROPE_EXACT_OR_LARGER, 0},
+    [V_HEAD_DIM] = {"v_head_dim", NULL, ROPE_EXACT_OR_LARGER, 1 + HEAD_DIM},
     [MASK] = {"mask", masks, 1, 0},
     [CACHE] = {"cache", caches, 1, 0},
     [BATCH] = {"batch", NULL, 0, 0},
@@ -36,6 +38,7 @@ static const rope_shape_field fields[] = {
     [Q_HEADS] = {"q_heads", NULL, 0, 0},
     [K_HEADS] = {"k_heads", NULL, 0, 0},
     [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS},
+    [PACKED] = {"packed", NULL, 0, ROPE_LIKE_ZERO, .apart = 1},
     [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO},
 };
 
@@ -62,6 +65,7 @@ static void fill(const void *problem, const void *given, int64_t *values) {
         values[TOKENS] = (values[TOKENS] - 1) / values[BATCH] + 1;
         values[K_TOKENS] = p->cache ? values[K_TOKENS] : (values[K_TOKENS] - 1) / values[BATCH] + 1;
     }
+    values[PACKED] = map->cu_seqlens != NULL;
     values[Q_HEADS] = call->rope.tensor[0].heads;
     values[K_HEADS] = call->k.heads;
     values[WINDOW] = p->window < values[K_TOKENS] ? p->window : values[K_TOKENS];
@@ -71,5 +75,20 @@ static void fill_backward(const void *problem, const void *call, int64_t *values
     fill(problem, call ? &((const rope_attention_backward_call *)call)->forward : NULL, values);
 }
 
-const rope_shape rope_attention_shape = {fields, NONDETERMINISTIC, fill};
-const rope_shape rope_attention_backward_shape = {fields, COUNT, fill_backward};
+/* Gradients of queries, keys and values in fp32, of each query head: what a kernel may sum them in,
+ * which grows with tokens alone. 2^64 - 1 where it is more. */
+static size_t gradient_bytes(const void *problem, const void *given) {
+    const rope_attention_problem *p = problem;
+    const rope_attention_bounds *b = given;
+    const int64_t factors[] = {b->batch, b->q_heads, p->head_dim + p->v_head_dim, sizeof(float)};
+    size_t bytes;
+    if (__builtin_add_overflow(b->tokens, b->k_tokens ? b->k_tokens : b->tokens, &bytes))
+        return SIZE_MAX;
+    for (size_t i = 0; i < sizeof factors / sizeof factors[0]; i++)
+        if (__builtin_mul_overflow(bytes, factors[i], &bytes))
+            return SIZE_MAX;
+    return bytes;
+}
+
+const rope_shape rope_attention_shape = {fields, NONDETERMINISTIC, fill, NULL};
+const rope_shape rope_attention_backward_shape = {fields, COUNT, fill_backward, gradient_bytes};

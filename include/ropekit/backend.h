@@ -485,7 +485,7 @@ typedef struct rope_shape_entry {
     const char *text; /**< Name of the value, or NULL: it is a number. */
     int64_t value;    /**< Of the call. */
 } rope_shape_entry;
-#define ROPE_SHAPE_MOST 12 /**< Fields of an operation. */
+#define ROPE_SHAPE_MOST 16 /**< Fields of an operation. */
 /** The fields of a call by which its kernel is chosen, without those that tables may leave out.
  * @param plan     of rope_plan_make or rope_plan_create
  * @param args     the operation's arguments
@@ -499,9 +499,10 @@ ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
  * calls to the first.
  * @return ROPE_OK, NULL_POINTER or what the first kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
-/** What a kernel of a table may need where the plan's first needs so many bytes: twice as much and
- * 64 MiB. */
-ROPE_API size_t rope_plan_workspace_most(size_t first);
+/** What a kernel of a table may need for calls within bounds where the plan's first needs so many
+ * bytes: twice as much, or of a backward of attention as much and the fp32 gradients of q, k and v
+ * of every query head, whichever is more; and 64 MiB. */
+ROPE_API size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_t first);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
 ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);
 /** @} */

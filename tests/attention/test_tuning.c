@@ -230,7 +230,9 @@ TEST(tuning, the_environment_names_a_table) {
     rope_plan_destroy(plan);
     setenv("ROPE_TUNING", "/no/such/table", 1);
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
-    CHECK(strstr(rope_last_error(), "/no/such/table"), "the text is %s", rope_last_error());
+    CHECK(strstr(rope_last_error(), "/no/such/table") &&
+              strstr(rope_last_error(), "allowed is a file of 1 to"),
+          "the text is %s", rope_last_error());
     setenv("ROPE_TUNING", "none", 1);
     CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
     CHECK(strchr(rope_plan_kernel(plan), ',') == NULL, "%s", rope_plan_kernel(plan));
@@ -289,33 +291,40 @@ static void require_other(void) {
         SKIP("no other backend has the device of %s", device_backend());
 }
 
-/* A plan's workspace for the backward of 2048 tokens by 32 heads. */
-static size_t large_workspace(const rope_attention_desc *desc) {
-    const rope_attention_bounds bounds = {sizeof bounds, 1, 2048, 2048, 0, 32, 8};
+/* A plan's workspace for a backward of 32 heads of 8; most: what a table's kernel may need beside
+ * it. */
+static size_t large_workspace(const rope_attention_desc *desc, int64_t batch, int64_t tokens,
+                              size_t *most) {
+    const rope_attention_bounds bounds = {sizeof bounds, batch, tokens, tokens, 0, 32, 8};
     rope_plan *plan;
     size_t bytes;
     CHECK_STATUS(ROPE_OK, rope_attention_backward_plan_create(desc, &plan));
     CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &bytes));
+    *most = rope_plan_workspace_most(plan, &bounds, bytes);
     rope_plan_destroy(plan);
     return bytes;
 }
 
 /* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head; a plan
- * has no room for it, but for one in any order. */
+ * has no room for it, but for one in any order, which has fp32 gradients of every query head. */
 TEST(tuning, kernels_that_need_much_more_memory_get_no_calls) {
     require_other();
     begin_table();
     add_point(backward, DIM, 1, 64, "", other, kernel);
     file_of(end_table());
-    for (int allowed = 0; allowed < 2; allowed++) {
+    static const int64_t sizes[][2] = {{1, 2048}, {16, 1024}, {1, 131072}};
+    for (int i = 0; i < 6; i++) {
+        const int64_t *size = sizes[i / 2];
+        const int allowed = i % 2;
         rope_attention_desc desc = desc_of(ROPE_BF16);
+        size_t most, unused;
         desc.nondeterministic = allowed;
         desc.tuning = "";
-        const size_t first = large_workspace(&desc), most = rope_plan_workspace_most(first);
+        const size_t first = large_workspace(&desc, size[0], size[1], &most);
         desc.tuning = path;
-        const size_t tuned = large_workspace(&desc);
+        const size_t tuned = large_workspace(&desc, size[0], size[1], &unused);
         desc.rope.backend = other;
-        const size_t alone = large_workspace(&desc);
+        const size_t alone = large_workspace(&desc, size[0], size[1], &unused);
         CHECK((alone <= most) == allowed, "%zu bytes of %zu", alone, most);
         CHECK(tuned == (alone <= most && alone > first ? alone : first),
               "%zu bytes, not %zu or %zu", tuned, first, alone);
@@ -488,11 +497,100 @@ TEST(tuning, points_of_kernels_in_any_order_are_apart) {
     add_point(forward, DIM, 1, 64, allowed, device_backend(), device_kernel_of(forward, 0));
     add_point(backward, DIM, 1, 64, "\"nondeterministic\": -1, ", device_backend(), name[0]);
     desc.tuning = file_of(end_table());
-    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
-    rope_plan_destroy(plan);
-    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_backward_plan_create(&desc, &plan));
-    CHECK(strstr(rope_last_error(), "nondeterministic of point 1"), "the text is %s",
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
+    CHECK(strstr(rope_last_error(), "point 0 has a field \"nondeterministic\""), "the text is %s",
           rope_last_error());
+    CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_backward_plan_create(&desc, &plan));
+    CHECK(strstr(rope_last_error(), "nondeterministic of point 1 is -1"), "the text is %s",
+          rope_last_error());
+}
+
+/* --- packed sequences, and heads of other sizes --- */
+
+/* Of one sequence of so many tokens, in a batch row or packed. */
+static void check_layout(const rope_plan *plan, int packed, int64_t tokens, const char *kernel) {
+    static unsigned char memory[BYTES];
+    const int64_t begin[] = {0, tokens};
+    rope_attention_args args;
+    arguments(&args, memory, tokens);
+    if (packed) {
+        args.rope.cu_seqlens = args.k_cu_seqlens = begin;
+        args.rope.sequences = 1;
+    }
+    check_name(rope_plan_kernel_of(plan, &args), tokens, kernel);
+}
+
+/* Each layout takes its own points, however far, and the other's where there are none. */
+TEST(tuning, points_of_packed_sequences_are_apart) {
+    static const char packed[] = "\"packed\": 1, ";
+    const char *name[2];
+    if (!two_kernels(forward, ROPE_BF16, name))
+        SKIP("%s has one kernel", device_backend());
+    for (int measured = 0; measured < 4; measured++) {
+        rope_attention_desc desc = desc_of(ROPE_BF16);
+        rope_plan *plan;
+        begin_table();
+        if (measured != 1)
+            add_point(forward, DIM, 1, 8, "", device_backend(), name[1]);
+        if (measured != 0)
+            add_point(forward, DIM, 1, 64, packed, device_backend(), name[0]);
+        if (measured == 3) /* as far as values may lie */
+            add_point(forward, DIM, 1, 1, "\"packed\": 0, \"window\": 2305843009213693952, ",
+                      device_backend(), name[1]);
+        desc.tuning = file_of(end_table());
+        CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+        for (int64_t tokens = 1; tokens <= MOST; tokens += 5) {
+            check_layout(plan, 0, tokens, name[measured != 1]);
+            check_layout(plan, 1, tokens, name[measured == 0]);
+        }
+        rope_plan_destroy(plan);
+    }
+}
+
+/* kernel NULL: the plan has its first alone. */
+static void check_head(int32_t head_dim, int32_t v_head_dim, const char *kernel) {
+    static unsigned char memory[2 * ELEMENTS * 8];
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
+    rope_plan *plan;
+    desc.rope.head_dim = head_dim;
+    desc.v_head_dim = v_head_dim;
+    desc.tuning = path;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    args.rope.batch = args.rope.tokens = args.k_tokens = 1;
+    args.rope.q = (rope_tensor){.in = memory, .heads = HEADS};
+    args.rope.k = (rope_tensor){.in = memory + 4096, .heads = 1};
+    args.v = (rope_tensor){.in = memory + 8192, .heads = 1};
+    args.out.data = memory + 16384;
+    test_describe(rope_plan_report(plan));
+    if (kernel)
+        check_name(rope_plan_kernel_of(plan, &args), head_dim, kernel);
+    else
+        CHECK(!strchr(rope_plan_kernel(plan), ','), "%s", rope_plan_kernel(plan));
+    rope_plan_destroy(plan);
+}
+
+/* Heads whose size no point has take those of the next larger one, never of a smaller one. */
+TEST(tuning, heads_without_points_take_those_of_larger_ones) {
+    const char *name[2];
+    if (!two_kernels(forward, ROPE_BF16, name))
+        SKIP("%s has one kernel", device_backend());
+    for (int order = 0; order < 2; order++) {
+        const char *wide = name[order], *wider = name[1 - order];
+        begin_table();
+        add_point(forward, 128, 1, 1, "", device_backend(), wider);
+        add_point(forward, 96, 1, 1, "\"v_head_dim\": 32, ", device_backend(), wider);
+        add_point(forward, 96, 1, 1, "", device_backend(), wide);
+        add_point(forward, 32, 1, 1, "", device_backend(), wider);
+        file_of(end_table());
+        check_head(64, 64, wide);
+        check_head(80, 80, wide);
+        check_head(96, 96, wide);
+        check_head(80, 16, wider);
+        check_head(112, 112, wider);
+        check_head(128, 128, wider);
+    }
+    check_head(160, 160, NULL);
 }
 
 /* --- many points, and bad ones --- */
@@ -559,6 +657,14 @@ TEST(tuning, tables_that_are_none_are_refused) {
         {"{\"points\": [" POINT REST ", \"kernel\": \"avx2\"}]}", "kernel of point 0"},
         {"{\"points\": [" POINT ", \"v_head_dim\": -1}]}", "v_head_dim of point 0"},
         {"{\"points\": [{\"operation\": \"attention\", \"bits\": \"16\"}]}", "bits of point 0"},
+        {"{\"points\": [" POINT ", \"v_head_dim\": 64.5}]}",
+         "v_head_dim of point 0 is 64.5; allowed is an integer >= 0"},
+        {"{\"points\": [" POINT ", \"mask\": \"band\"}]}",
+         "mask of point 0 is \"band\"; allowed is causal, full, tree"},
+        {"{\"points\": [" POINT ", \"mask\": 7}]}", "mask of point 0 is 7; allowed"},
+        {"{\"points\": [" POINT REST ", \"windw\": 5, \"kernel\": \"cpu:scalar\"}]}",
+         "point 0 has a field \"windw\"; allowed is any of operation, kernel, bits, head_dim"},
+        {"{\"points\": [" POINT REST ", \"kernel\": 3}]}", "kernel of point 0 is 3; allowed"},
         /* behind a good one, of a problem that is not the plan's */
         {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\"}, {\"operation\": "
          "\"attention\", \"bits\": 16, \"head_dim\": 64" REST "}]}",

@@ -62,11 +62,16 @@ void dnn_engine_destroy(dnn_engine *engine) {
     free(engine);
 }
 
-/* The deterministic backward has 2 bytes for each pair of a query and a key, and head. */
+/* The backward has sums of gradients of each query head, the deterministic one also 2 bytes for
+ * each pair of a query and a key, and head. */
 size_t dnn_engine_workspace(const dnn_engine *engine) {
     const dnn_shape *s = &engine->shape;
     const int64_t pairs = s->sequences * s->q_heads * s->q_tokens * s->k_tokens;
-    return WORKSPACE + (s->is_backward && !s->nondeterministic ? 2 * (size_t)pairs : 0);
+    const int64_t sums =
+        s->sequences * s->q_heads * s->q_tokens * (2 * s->head_dim + s->v_head_dim);
+    if (!s->is_backward)
+        return WORKSPACE;
+    return WORKSPACE + 4 * (size_t)sums + (s->nondeterministic ? 0 : 2 * (size_t)pairs);
 }
 
 /* --- attention --- */
