@@ -104,6 +104,18 @@ ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
     return seen;
 }
 
+/* Most keys that a query of a sequence of n keys may see; queries 0..m - 1 together: m - 1 more. */
+ROPE_FN int64_t rope_keys_most(const rope_attention_problem *problem, int64_t n) {
+    const int64_t chunk = problem->chunk, window = problem->window,
+                  right = chunk < problem->window_right ? chunk : problem->window_right;
+    int64_t most = chunk < window ? chunk : window;
+    if (problem->mask != ROPE_MASK_CAUSAL)
+        most = right < INT64_MAX - most ? most + right : INT64_MAX;
+    if (problem->ring && problem->ring < most)
+        most = problem->ring;
+    return n < most ? n : most;
+}
+
 /* Whether the tree lets query i of a sequence see a key. */
 ROPE_FN int rope_tree_sees(const rope_attention_call *call, const rope_attention_sequence *s,
                            int64_t i, int64_t key) {

@@ -2,6 +2,7 @@
 
 #include "common/gpu/device.h"
 #include "common/gpu/rope/lists.h"
+#include "common/math/attention.h"
 
 #include <stdio.h>
 
@@ -68,9 +69,14 @@ rope_status gpu_tiles_query(const rope_attention_problem *p, const char *decline
 }
 
 int64_t gpu_splits_most(const rope_attention_problem *p, int64_t keys) {
-    /* keys of a ring may begin within a split */
-    const int64_t splits = keys / GPU_SPLIT_LEAST + (keys % GPU_SPLIT_LEAST > 0) + (p->ring > 0);
-    return splits < 1 ? 1 : splits < GPU_SPLITS_MOST ? splits : GPU_SPLITS_MOST;
+    const int64_t most = rope_keys_most(p, keys),
+                  few = most < GPU_SPLIT_SHORT ? most : GPU_SPLIT_SHORT,
+                  shorter = (few + GPU_SPLIT_LEAST / 2 - 1) / (GPU_SPLIT_LEAST / 2),
+                  whole = most / GPU_SPLIT_LEAST + (most % GPU_SPLIT_LEAST > 0),
+                  larger = whole < GPU_SPLITS_MOST ? whole : GPU_SPLITS_MOST,
+                  splits = larger > shorter ? larger : shorter;
+    /* what is seen may begin and end within a split */
+    return p->ring || most < keys ? splits + 2 : splits < 1 ? 1 : splits;
 }
 
 int gpu_attention_may_fail(const rope_attention_problem *p) {

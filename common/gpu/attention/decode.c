@@ -94,6 +94,7 @@ int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *
                            .pages = p->cache ? (int32_t)call->pages : INT_MAX,
                            .window = (int32_t)at_most(p->window, INT_MAX),
                            .chunk = (int32_t)at_most(p->chunk, INT_MAX),
+                           .most = (int32_t)at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
                            .q_lengths = call->q_lengths,
                            .lengths = call->k_lengths,
                            .table = p->cache == ROPE_CACHE_TABLE ? call->block_table : NULL,

@@ -43,7 +43,7 @@ GPU_FN gpu_decode_keys gpu_decode_keys_of(const gpu_decode_call &c, int sequence
         k.first = index - c.window + 1;
     if (c.chunk < INT32_MAX && index > 0 && index / c.chunk * c.chunk > k.first)
         k.first = index / c.chunk * c.chunk;
-    k.size = gpu_split_size(k.count);
+    k.size = gpu_split_size(k.count < c.most ? k.count : c.most);
     k.split = k.first / k.size;
     k.splits = k.count > 0 ? index / k.size + 1 - k.split : 0;
     return k;

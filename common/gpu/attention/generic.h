@@ -431,7 +431,7 @@ template <typename S> GPU_FN bool gpu_generic_find(const gpu_generic_call<S> &t,
             return false;
         __syncthreads();
         if (threadIdx.x == 0) {
-            b->within = gpu_split_of(&b->tile.s, w.split);
+            b->within = gpu_split_of(gpu_reread(t.p), &b->tile.s, w.split);
             b->head = w.head;
             b->part = w.part;
             b->alone = w.alone;

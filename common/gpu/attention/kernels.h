@@ -63,9 +63,9 @@ enum {
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 
-/* Of the kernel of splits: rows of a block; most splits of a sequence, and the fewest keys of one.
- */
-enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256 };
+/* Of the kernel of splits: rows of a block; most splits of a sequence; the fewest keys of one, and
+ * up to how many keys a split may have half as many. */
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256, GPU_SPLIT_SHORT = 1024 };
 
 /* Of the kernel of latents: the most elements of a key and of a value; rows of a block, which are
  * heads of one query and key head, and blocks of a query's; most queries of a sequence that is read
@@ -117,6 +117,7 @@ typedef struct gpu_decode_call {
     int32_t flags;       /* GPU_DECODE_ */
     int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
     int32_t window, chunk;              /* INT32_MAX: none */
+    int32_t most;                       /* keys that a query sees at most */
     const void *q_lengths;              /* 1 or 0 of each sequence, or NULL: 1 */
     const void *lengths;                /* of sequences, or NULL: capacity */
     const void *table;                  /* or NULL: a sequence's page is its index */

@@ -434,7 +434,7 @@ GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts 
         if (threadIdx.x == 0) {
             b->query = n % each / blocks;
             b->valid = w.valid && b->query < b->tile.s.q_count;
-            b->within = gpu_split_of(&b->tile.s, w.split);
+            b->within = gpu_split_of(gpu_reread(t.p), &b->tile.s, w.split);
             b->key_head = w.head;
             b->part = w.part;
             b->alone = w.alone;

@@ -1,22 +1,23 @@
 /*
- * Splits of a sequence's keys and their results: a split's size is a function of the sequence's
- * keys alone, and results are joined in their order.
+ * Splits of a sequence's keys and their results: a split's size is a function of the most keys that
+ * a query of the sequence sees, and results are joined in their order.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_PARTS_H
 #define ROPEKIT_GPU_ATTENTION_PARTS_H
 
 #include "common/gpu/attention/rows.h"
 
-/* Keys of a split of a sequence, by its keys alone. */
+/* Keys of a split, by the most that a query sees. */
 template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
-    const INT size = keys / GPU_SPLITS_MOST + 1;
-    return size <= GPU_SPLIT_LEAST ? (INT)GPU_SPLIT_LEAST
-                                   : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
+    const INT size = keys / GPU_SPLITS_MOST + 1,
+              least = keys <= GPU_SPLIT_SHORT ? GPU_SPLIT_LEAST / 2 : GPU_SPLIT_LEAST;
+    return size <= least ? least : (size + GPU_TILE_KEYS - 1) / GPU_TILE_KEYS * GPU_TILE_KEYS;
 }
 
 /* Keys of split n of a sequence. */
-GPU_FN rope_key_range gpu_split_of(const rope_attention_sequence *s, int64_t n) {
-    const int64_t size = gpu_split_size(s->k_count);
+GPU_FN rope_key_range gpu_split_of(const rope_attention_problem *p,
+                                   const rope_attention_sequence *s, int64_t n) {
+    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count));
     return {n * size, n * size + size < s->k_count ? n * size + size : s->k_count};
 }
 
@@ -24,7 +25,7 @@ GPU_FN rope_key_range gpu_split_of(const rope_attention_sequence *s, int64_t n) 
 GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
                                       const rope_attention_sequence *s) {
     const rope_key_range used = gpu_keys_used(p, s);
-    const int64_t size = gpu_split_size(s->k_count);
+    const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count));
     if (used.first >= used.last)
         return {0, 0};
     return {used.first / size, (used.last - 1) / size + 1};
@@ -233,7 +234,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     if (w->part > 0 && w->part >= used.last - used.first) /* of no key, the first split ends rows */
         return true;
     w->split = used.first + w->part;
-    const rope_key_range keys = gpu_within(gpu_keys_used(p, &s), gpu_split_of(&s, w->split));
+    const rope_key_range keys = gpu_within(gpu_keys_used(p, &s), gpu_split_of(p, &s, w->split));
     w->valid = gpu_split_valid(p, call, failed, keys, s, tile);
     if (!w->valid && w->alone && threadIdx.x == 0)
         gpu_attention_flag(call);

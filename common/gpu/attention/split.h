@@ -102,7 +102,8 @@ GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_att
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
-    gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head, gpu_split_of(&t.b->tile.s, split));
+    gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head,
+                                             gpu_split_of(gpu_reread(t.p), &t.b->tile.s, split));
     gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
     gpu_tile_loop<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
     gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, (int)(t.b->tile.s.q_count * t.b->group), &j,
