@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit import _sdpa
@@ -457,6 +457,9 @@ def attention(
     Bits are, within a kernel, those of `apply` followed by the same call with rotate="none", of
     each sequence alone, and of any paging: who compares lengths, batches or packing names a kernel.
 
+    Under autocast q, k and v of several types are cast to its type, as PyTorch's kernel casts them;
+    those of one type keep it.
+
     Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
     through lse. They have the same bits call after call, those of PyTorch's kernel and of cuDNN's
     with torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There
@@ -495,8 +498,23 @@ def attention(
     if position_offset is _NO_OFFSET and not any(numbers) and all(x is None for x in rest):
         rest = numbers = ()
     first = (q, k, v, text, positions, cu_seqlens, k_lengths, k_cache, v_cache, block_table, sinks)
-    found: Tensor | tuple[Tensor, Tensor] = attend(first, rest, numbers, return_lse, position_flag)
-    return found
+    try:
+        found = attend(first, rest, numbers, return_lse, position_flag)
+    except TypeError:
+        cast = of_autocast(first)
+        if cast is first:
+            raise
+        found = attend(cast, rest, numbers, return_lse, position_flag)
+    return found  # type: ignore[no-any-return]
+
+
+def of_autocast(arguments: Any) -> Any:
+    """Arguments whose q, k and v are tensors of several types, in that of autocast if it is on."""
+    tensors = arguments[:3]
+    if not all(isinstance(x, Tensor) for x in tensors) or _sdpa.are_alike(*tensors):
+        return arguments
+    cast = _sdpa.of_autocast(*tensors)
+    return (*cast, *arguments[3:]) if _sdpa.are_alike(*cast) else arguments
 
 
 def attend(
@@ -541,7 +559,7 @@ def attend(
 
 
 def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> Tensor:
-    q, k, v, _, positions = first[:5]
+    q, k, v, _, positions = (of_autocast(first) if is_dynamo_compiling() else first)[:5]
     offset = whole(numbers[0]) if numbers else 0
     k_positions, tables = (rest[0], rest[6:]) if rest else (None, None)
     try:
@@ -584,7 +602,7 @@ def other_candidate(
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
     try:
         if is_compiling():
-            return _OPERATORS[name](*arguments, *numbers)
+            return _OPERATORS[name](*of_autocast(arguments), *numbers)
         if is_derived() or torch.is_grad_enabled():
             derived = wants_gradient(_named(arguments))
             if derived and flag is None:

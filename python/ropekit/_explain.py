@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ropekit import _sdpa
-from ropekit._attention import OTHERS, masked, number, other_candidate
+from ropekit._attention import OTHERS, masked, number, of_autocast, other_candidate
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
 from ropekit._cache import pages, parts_of, scales
 from ropekit._errors import whole
@@ -62,6 +62,7 @@ def explain(
     refuse_fields(options, APPEND_ONLY, "append")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
+    q, k, v = of_autocast((q, k, v))
     given = {"q": q, "k": k, "v": v}
     given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
     if (cache := options.pop("cache", None)) is not None:

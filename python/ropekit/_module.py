@@ -30,7 +30,7 @@ class _Norm(nn.Module):
         wide = x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         if self.twice:
-            return self.weight * wide.to(x.dtype)
+            return (self.weight * wide.to(x.dtype)).to(x.dtype)
         weight = self.weight.float()
         return (wide * (1 + weight if self.plus_one else weight)).to(x.dtype)
 

@@ -106,6 +106,19 @@ def settings_of(text: str) -> Settings:
     return _settings(text) if is_dynamo_compiling() else _cached(text)
 
 
+def of_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors in the type of autocast, as PyTorch's kernel takes them; else as they are."""
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x if x.dtype is torch.float64 else x.to(dtype) for x in tensors)
+
+
+def are_alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    return q.dtype is k.dtype is v.dtype
+
+
 def is_slow(q: Tensor) -> bool:
     """Whether PyTorch's kernel is the faster one even with a mask: float32 on CUDA, for which the
     library has its generic kernel alone."""

@@ -115,6 +115,8 @@ def _by_torch(
     """[batch, tokens, heads, head_dim] by PyTorch's attention, of any mask."""
     if options.get("softcap") is None and options.get("sinks") is None:
         scale, dropout = options.get("scale"), options["dropout"]
+        if mask is not None and mask.is_floating_point():
+            (mask,) = _sdpa.of_autocast(mask)
         out = _sdpa.attend(q, k, v, mask=mask, scale=scale, dropout=dropout)
     else:
         out = _plain(q, k, v, mask, options)
@@ -255,6 +257,8 @@ def attention_forward(
     `build_mask` made, tells windows and order."""
     if not _LOOKED_AT.isdisjoint(kwargs):
         _refuse(kwargs)
+    if query.dtype is torch.float32 or not _sdpa.are_alike(query, key, value):
+        query, key, value = _sdpa.of_autocast(query, key, value)
     if attention_mask is None:
         attention_mask = _without_mask(module, query, key, is_causal)
     else:

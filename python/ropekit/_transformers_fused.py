@@ -72,6 +72,8 @@ class FusedForward:
         tables = kwargs.get("position_embeddings")
         if torch.is_grad_enabled() or not isinstance(mask, Tensor) or mask.dtype != torch.int64:
             return None
+        if torch.is_autocast_enabled(mask.device.type):  # of which a cache may have another type
+            return None
         if mask.dim() != 4 or mask.shape[-1] != 1 or not isinstance(tables, tuple):
             return None
         if self.module.config._attn_implementation != NAME or not isinstance(cache, StaticCache):

@@ -111,6 +111,20 @@ def test_heads_in_and_out(device: str) -> None:
     assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_autocast(qk_norm: bool, device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, 32, qk_norm=qk_norm, device=device)
+    x = torch.randn(3, 6, 64, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        out = layer(x)
+        with torch.no_grad():
+            cached = layer(x, cache=layer.make_cache(3, 6))
+    assert out.dtype == cached.dtype == torch.bfloat16
+    out.float().sum().backward()
+    torch.testing.assert_close(out.float(), layer(x), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(cached.float(), layer(x), rtol=2e-2, atol=2e-2)
+
+
 def test_it_is_a_module() -> None:
     layer = RoPEAttention(64, 4, rope_theta=5e5, qk_norm=True)
     text = "64, heads=4, kv_heads=4, head_dim=16, causal=True, config=Config(rope_theta=500000.0)"

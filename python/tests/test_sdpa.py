@@ -246,11 +246,28 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
                 call(q, k, v, kernel="sdpa", **options)
 
 
-def test_autocast_changes_no_type(device: str) -> None:
+@pytest.mark.compiles
+@pytest.mark.parametrize("kernel", ["sdpa", "library"])
+def test_autocast_casts_what_is_of_several_types(kernel: str, device: str) -> None:
     q, k, v = tensors_of(device)
+    short = [x.bfloat16() for x in (q, k, v)]
     with torch.autocast(device, torch.bfloat16):
-        found = ropekit.attention(q, k, v, kernel="sdpa")
-    assert torch.equal(found, ropekit.attention(q, k, v, kernel="sdpa"))
+        found = ropekit.attention(q, k, v, kernel=kernel)
+        wanted = ropekit.attention(*short, kernel=kernel)
+        torch._dynamo.reset()
+        compiled = torch.compile(ropekit.attention, fullgraph=True, backend="aot_eager")
+        for call in (ropekit.attention, compiled):
+            own = q.clone().requires_grad_()
+            out = call(own, k, short[2], kernel=kernel)
+            assert torch.equal(out, wanted) and out.dtype == torch.bfloat16
+            out.float().sum().backward()
+            assert own.grad is not None and own.grad.dtype == torch.float32
+            with torch.no_grad():
+                assert torch.equal(call(q, short[1], short[2], kernel=kernel), wanted)
+        assert ropekit.explain(q, k, short[2], kernel=kernel).kernel
+    assert torch.equal(found, ropekit.attention(q, k, v, kernel=kernel))
+    with pytest.raises(TypeError, match=r"v is torch.bfloat16; allowed is torch.float32, the type"):
+        ropekit.attention(q, k, short[2], kernel=kernel)
 
 
 @pytest.mark.compiles

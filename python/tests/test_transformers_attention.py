@@ -164,6 +164,35 @@ def test_bfloat16_is_as_near_as_sdpa(name: str, device: str) -> None:
 # ---- training ----
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_training_under_autocast_is_as_near_as_sdpa(name: str, device: str) -> None:
+    kind = "eager" if name in ("gemma2", "gpt_oss") else "sdpa"  # which sdpa refuses
+    model = build(name, "eager", device=device)
+    given = inputs(name, device, padding="" if name.endswith("_vl") else "right")
+    runs = []
+    for attention, is_cast in (("eager", False), (kind, True), ("ropekit", True)):
+        switched(model, attention).zero_grad()
+        with torch.autocast(device, torch.bfloat16, enabled=is_cast):
+            logits = model(**given).logits[given["attention_mask"].bool()].float()
+        logits.square().mean().backward()
+        grads = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
+        runs.append((logits.detach(), torch.cat(grads).clone()))
+    for exact, sdpas, ours in zip(*runs, strict=True):
+        assert (ours - exact).norm() <= 1.1 * (sdpas - exact).norm()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_under_autocast(name: str, cache: str, device: str) -> None:
+    model, given = build(name, "ropekit", device=device), inputs(name, device, padding="left")
+    options = GREEDY | {"max_new_tokens": 6, "cache_implementation": cache}
+    with torch.autocast(device, torch.bfloat16):
+        found = model.generate(**given, **options, disable_compile=True)
+        with ropekit.transformers.patch(model, attention=True):
+            patched = model.generate(**given, **options, disable_compile=True)
+    assert torch.equal(patched, found) and found.shape[1] == 30
+
+
 def gradients(model: Any, given: dict[str, Any]) -> dict[str, Tensor]:
     model.zero_grad()
     model(**given, labels=given["input_ids"]).loss.backward()
