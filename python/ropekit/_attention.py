@@ -12,9 +12,11 @@ from typing_extensions import Unpack
 from ropekit import _sdpa
 from ropekit._attention_errors import (
     ARGUMENTS,
+    NO_SECOND,
     check_attention,
     check_differentiable,
     check_no_grad,
+    check_no_tangent,
     refuse_attention,
     wants_gradient,
 )
@@ -274,7 +276,7 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError("attention has no second derivative; allowed is its gradient")
+        raise RuntimeError(NO_SECOND)
 
 
 recorded: Any = _Attention.apply
@@ -562,6 +564,8 @@ def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> T
     q, k, v, _, positions = (of_autocast(first) if is_dynamo_compiling() else first)[:5]
     offset = whole(numbers[0]) if numbers else 0
     k_positions, tables = (rest[0], rest[6:]) if rest else (None, None)
+    if not is_compiling() and is_derived():
+        check_no_tangent(zip("qkv", (q, k, v), strict=True), "attention")
     try:
         return _sdpa.run(
             q,

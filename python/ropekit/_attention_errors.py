@@ -52,6 +52,7 @@ def check_attention(tensors: Mapping[str, Tensor]) -> None:
     check_tensors(tensors, allowed)
 
 
+NO_SECOND = "attention has no second derivative; allowed is its gradient"
 _DERIVED = ("q", "k", "v", "sinks")
 _UNDERIVED = ("k_cache", "v_cache", "tree_mask", "position_flag")
 

@@ -17,7 +17,7 @@ from torch.compiler import assume_constant_result, is_compiling, is_dynamo_compi
 from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
-from ropekit._attention_errors import ARGUMENTS, explain_attention
+from ropekit._attention_errors import ARGUMENTS, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
 from ropekit._operators import fields_of, is_derived, of_backward
@@ -234,6 +234,9 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """scaled_dot_product_attention of [batch, heads, tokens, head_dim] in the type of q."""
+    derives = torch.is_grad_enabled() and not is_compiling()
+    if derives and (is_derived() or any(x.requires_grad for x in (q, k, v))):
+        q, k, v = _once(q, k, v)
     grouped = q.size(1) != k.size(1)
     device = q.device.type
     if torch.is_autocast_enabled(device):
@@ -246,6 +249,42 @@ def attend(
     )
 
 
+class _Once(torch.autograd.Function):
+    """Tensors whose gradients have no derivative: PyTorch's kernel has none, and names itself."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> Any:
+        return tuple(x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _last(*grads) if torch.is_grad_enabled() else grads
+
+
+class _Last(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*tensors: Any) -> Any:
+        return tuple(x if x is None else x.view_as(x) for x in tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(NO_SECOND)
+
+
+_once: Any = _Once.apply
+_last: Any = _Last.apply
 _TOKENS = {"bshd": 1, "bhsd": 2, "sbhd": 0, "thd": 0}
 
 
@@ -265,6 +304,8 @@ def run(
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
     axis = _TOKENS[layout]
     tokens, keys = q.size(axis), k.size(axis)
+    if keys == 0 and tokens:
+        raise ValueError("k has 0 tokens; allowed is > 0")
     if settings.turns_q or settings.turns_k:
         more = () if tables is None else (tables[0], None, *tables[1:])
         text = settings.rotation

@@ -53,6 +53,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "v has batch 2 and 4 tokens; allowed is that of k, 2 and 5", {
         **BOTH, "v": K[:, :4]}),
     (ValueError, "k has 0 tokens; allowed is > 0", {**BOTH, "k": K[:, :0], "v": K[:, :0]}),
+    (ValueError, "k has 0 tokens; allowed is > 0", {
+        "q": Q.double(), "k": K[:, :0].double(), "v": K[:, :0].double()}),
+    (ValueError, "k has 0 tokens; allowed is > 0", {
+        "q": Q[:, :1], "k": K[:, :0], "v": K[:, :0], "kernel": "sdpa", "causal": False}),
     (ValueError, "q has head_dim 640; allowed is at most 576", {
         **BOTH, "q": torch.zeros(2, 3, 4, 640)}),
     (ValueError, "q repeats one element; allowed is a tensor with a stride", {

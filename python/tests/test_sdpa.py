@@ -246,6 +246,28 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
                 call(q, k, v, kernel="sdpa", **options)
 
 
+@pytest.mark.parametrize("options", [{}, {"rotate": "none"}, {"window": 3}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_second_derivative_and_a_tangent_are_refused(
+    dtype: torch.dtype, options: Any, device: str
+) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors_of(device, dtype))
+
+    def squared(*tensors: Tensor) -> Tensor:
+        return ropekit.attention(*tensors, kernel="sdpa", **options).square().sum()
+
+    words = "attention has no second derivative; allowed is its gradient"
+    for leaf in (q, k, v):
+        (grad,) = torch.autograd.grad(squared(q, k, v), leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match=words):
+            grad.sum().backward()
+    fixed = k.detach(), v.detach()
+    with pytest.raises(RuntimeError, match=words):
+        torch.func.grad(lambda x: torch.func.grad(squared)(x, *fixed).sum())(q.detach())
+    with pytest.raises(RuntimeError, match="q has a tangent and attention has no derivative"):
+        torch.func.jvp(lambda x: squared(x, *fixed), (q.detach(),), (q.detach(),))
+
+
 @pytest.mark.compiles
 @pytest.mark.parametrize("kernel", ["sdpa", "library"])
 def test_autocast_casts_what_is_of_several_types(kernel: str, device: str) -> None:
