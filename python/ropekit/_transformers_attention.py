@@ -239,7 +239,7 @@ def _without_mask(module: nn.Module, query: Tensor, key: Tensor, is_causal: bool
             "allowed is as many of both, or a mask"
         )
     none = torch.empty(1, 0, dtype=torch.int64, device=query.device)
-    return Mask(none, 0, 0 if causal else FULL).encode()
+    return Mask(none, 0, 0 if causal else FULL).encode(key.shape[2])
 
 
 def attention_forward(

@@ -23,7 +23,7 @@ from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._forms import NAMES, find_form
 from ropekit._transformers_attention import NAME, attention_forward, options_of
-from ropekit._transformers_masks import Mask
+from ropekit._transformers_masks import Mask, is_of_lengths
 from ropekit.config import Config
 
 _NORMS = (
@@ -74,7 +74,7 @@ class FusedForward:
             return None
         if torch.is_autocast_enabled(mask.device.type):  # of which a cache may have another type
             return None
-        if mask.dim() != 4 or mask.shape[-1] != 1 or not isinstance(tables, tuple):
+        if mask.dim() != 4 or not is_of_lengths(mask) or not isinstance(tables, tuple):
             return None
         if self.module.config._attn_implementation != NAME or not isinstance(cache, StaticCache):
             return None
@@ -154,7 +154,10 @@ def _try(module: Any, rotary: Any, cache_name: str) -> _Seen:
     AttentionInterface.register(NAME, note)
     try:
         forward = type(module).forward
-        given = {"position_embeddings": tables, "attention_mask": Mask(none, 0, 0).encode()}
+        given = {
+            "position_embeddings": tables,
+            "attention_mask": Mask(none, 0, 0).encode(_CAPACITY),
+        }
         forward(module, hidden_states=hidden, **given, **{cache_name: cache})
     finally:
         AttentionInterface.register(NAME, attention_forward)

@@ -1,22 +1,25 @@
 """Masks of Transformers, as its layers hand them to attention.
 
-A mask that `ropekit.attention` has itself is an int64 tensor [rows, OWN + size, 1 + flags, n], of
-which all but rows and n are repeats: its shape tells what a kernel is chosen by, as a compiled
-graph and a copy to another device keep shapes, and its numbers tell what is read on the device.
+A mask that `ropekit.attention` has itself is an int64 tensor whose shape tells what a kernel is
+chosen by, as a compiled graph and a copy to another device keep shapes, and whose numbers tell what
+is read on the device:
 
-    n = 0   every query sees what window and order let it see
-    n = 1   rows are sequences: how many keys each has
-    n > 1   one row: boundaries of sequences in the tokens of the batch, one after the other
+    [1, OWN + size, 1 + flags, 0]   every query sees what window and order let it see
+    [rows, 1, 1 + kind, n]          _KINDS[kind] tells whether rows are sequences and their first
+                                    number how many keys each has, or numbers are boundaries of
+                                    sequences in the tokens of the batch, one after the other
 
-`size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, OWN, queries, words], a
+`size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, 1, queries, words], a
 bit for each key, where no gradient can be asked for, and else what sdpa has. So is one with which a
-model says that it will compute; one that computes with another gets no mask of as many heads.
+model says that it will compute; one that computes with another gets a last dimension that is
+neither 1 nor that of keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import torch
@@ -34,6 +37,16 @@ OWN = 4099  # heads that no model has
 FULL, CHUNK, CUT = 1, 2, 4  # flags: no order, size is that of a chunk, keys end with the queries
 
 
+# Size, flags and whether sequences are packed. The first ones a compiled graph may make.
+_KINDS = [(0, 0, False), (0, FULL, False), (0, 0, True), (0, FULL, True)]
+
+
+def _unlike_keys(count: int, keys: int) -> int:
+    """A length of at least `count` with which no scores of keys attend: they, or values, differ."""
+    count = max(count, 2)
+    return count + 1 if count == keys else count
+
+
 @dataclass(frozen=True)
 class Mask:
     """A mask of the kernels."""
@@ -42,14 +55,24 @@ class Mask:
     size: int
     flags: int
 
-    def encode(self) -> Tensor:
-        shape = -1, OWN + self.size, 1 + self.flags, -1
-        return self.values[:, None, None, :].expand(shape)
+    def encode(self, keys: int) -> Tensor:
+        count = self.values.shape[-1]
+        if count == 0:
+            return self.values.new_empty((1, OWN + self.size, 1 + self.flags, 0))
+        kind = self.size, self.flags, count > 1
+        if kind not in _KINDS:
+            _KINDS.append(kind)
+        more = _unlike_keys(count, keys) - count  # empty sequences of those that are packed
+        values = torch.cat((self.values, self.values[:, -1:].expand(-1, more)), -1)
+        return values[:, None, None].expand(-1, 1, 1 + _KINDS.index(kind), -1)
 
     @classmethod
     def decode(cls, mask: Tensor) -> Mask:
-        values = mask[:, 0, 0, :].contiguous() if mask.shape[-1] else mask
-        return cls(values, mask.shape[1] - OWN, mask.shape[2] - 1)
+        if mask.shape[-1] == 0:
+            return cls(mask, mask.shape[1] - OWN, mask.shape[2] - 1)
+        size, flags, is_packed = _KINDS[index(mask.shape[2] - 1)]
+        values = mask[:, 0, 0] if is_packed else mask[:, 0, 0, :1]
+        return cls(values.contiguous(), size, flags)
 
     def fields(self) -> dict[str, Any]:
         """Keywords of `attention`."""
@@ -61,6 +84,11 @@ class Mask:
         elif self.size:
             found["window"] = self.size
         return found
+
+
+def is_of_lengths(mask: Tensor) -> bool:
+    """Whether an encoded mask tells how many keys each sequence has."""
+    return mask.shape[-1] > 0 and not _KINDS[index(mask.shape[2] - 1)][2]
 
 
 @dataclass
@@ -254,7 +282,7 @@ def build_mask(
     is_free = allow_is_causal_skip or is_static or bool(kwargs.get("use_vmap"))
     is_packed = mask is not None and mask.values.shape[-1] > 1 and attention_mask is None
     if mask is not None and (is_free or is_packed or mask.flags & FULL):
-        return mask.encode()
+        return mask.encode(kv_length)
     dense: Any = sdpa_mask(
         batch_size=batch_size,
         q_length=q_length,
@@ -268,5 +296,7 @@ def build_mask(
     )
     found: Tensor = dense
     if is_free and not torch.is_grad_enabled():
-        found = bits_of(dense[:, 0])[0][:, None].expand(-1, OWN, -1, -1)
+        words = bits_of(dense[:, 0])[0][:, None]
+        more = _unlike_keys(words.shape[-1], kv_length) - words.shape[-1]
+        found = torch.nn.functional.pad(words, (0, more))
     return found

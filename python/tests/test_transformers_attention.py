@@ -14,7 +14,7 @@ import torch
 import transformers
 from attention_models import build, inputs
 from ropekit._transformers_attention import attention_forward
-from ropekit._transformers_masks import CHUNK, CUT, FULL, OWN, Mask, build_mask
+from ropekit._transformers_masks import CHUNK, CUT, FULL, Mask, build_mask
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.masking_utils import (
@@ -273,8 +273,37 @@ def test_a_mask_that_no_kernel_has_is_one_of_bits_or_of_sdpa() -> None:
 
     sizes = {"batch_size": 2, "q_length": 40, "kv_length": 40, "mask_function": own}
     with torch.no_grad():
-        assert build_mask(**sizes).shape == (2, OWN, 40, 2)
+        mask = build_mask(**sizes)
+        assert (mask.shape, mask.dtype) == ((2, 1, 40, 2), torch.int32)
     assert build_mask(**sizes).dtype == torch.bool
+
+
+@pytest.mark.parametrize("keys", [1, 2, 3, 32, 33, 300])
+def test_a_copied_mask_is_small_and_fits_no_scores(keys: int) -> None:
+    """Each kind of mask; a copy has the whole of a tensor's virtual size."""
+    window = sliding_window_causal_mask_function(4096)
+    holes = torch.ones(2, keys, dtype=torch.bool)
+    holes[0, keys // 2] = False
+    left = torch.arange(keys) >= torch.tensor([[0], [keys // 3]])
+    for function in (causal_mask_function, window):
+        for padding in (None, holes, left):
+            for queries in (1, keys):
+                sizes = {"q_length": queries, "kv_length": keys, "q_offset": keys - queries}
+                with torch.no_grad():
+                    mask = build_mask(
+                        batch_size=2, mask_function=function, attention_mask=padding, **sizes
+                    )
+                copied = mask.to("cpu", copy=True)
+                dense = 2 * queries * (keys + 96) // 8
+                assert copied.untyped_storage().nbytes() <= max(4096, dense)
+                with pytest.raises(RuntimeError, match="must match|must be equal"):
+                    (torch.zeros(2, 4, queries, keys) + mask) @ torch.zeros(2, 4, keys, 16)
+                x = torch.randn(2, 4, keys, 16)
+                found, wanted = (
+                    attention_forward(torch.nn.Module(), x[:, :, -queries:], x, x, own)[0]
+                    for own in (copied, mask)
+                )
+                assert torch.equal(found, wanted)
 
 
 def test_a_model_that_computes_with_its_mask(device: str) -> None:
