@@ -296,7 +296,7 @@ def test_a_copied_mask_is_small_and_fits_no_scores(keys: int) -> None:
                 copied = mask.to("cpu", copy=True)
                 dense = 2 * queries * (keys + 96) // 8
                 assert copied.untyped_storage().nbytes() <= max(4096, dense)
-                with pytest.raises(RuntimeError, match="must match|must be equal"):
+                with pytest.raises(RuntimeError, match=r"must match|must be equal"):
                     (torch.zeros(2, 4, queries, keys) + mask) @ torch.zeros(2, 4, keys, 16)
                 x = torch.randn(2, 4, keys, 16)
                 found, wanted = (
