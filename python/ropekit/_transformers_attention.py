@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from ropekit import _sdpa
 from ropekit._attention import attend
 from ropekit._fields import merge
-from ropekit._transformers_masks import CUT, FULL, OWN, Mask, build_mask, dense_of
+from ropekit._transformers_masks import CHUNK, CUT, FULL, OWN, Mask, build_mask, dense_of
 
 NAME = "ropekit"
 # Keywords that change what attention computes, and that it has not.
@@ -25,7 +25,8 @@ _REFUSED = {
 }
 
 
-_LOOKED_AT = {*_REFUSED, "output_attentions", "cache"}
+_BOUNDARIES = "cu_seq_lens_q", "cu_seq_lens_k"
+_LOOKED_AT = {*_REFUSED, *_BOUNDARIES, "output_attentions", "cache"}
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
@@ -45,6 +46,60 @@ def _refuse(kwargs: dict[str, Any]) -> None:
             "the cache is paged, of continuous batching; allowed with attn_implementation "
             f"{NAME!r} is a DynamicCache or a StaticCache"
         )
+
+
+def _boundaries_of(query: Tensor, key: Tensor, kwargs: dict[str, Any]) -> Any:
+    """Boundaries of packed sequences in the tokens of the batch, of queries and of keys; None."""
+    found = [kwargs.get(name) for name in _BOUNDARIES]
+    if found[0] is found[1] is None:
+        return None
+    for i, x in enumerate(found):
+        if not isinstance(x, Tensor):
+            raise ValueError(
+                f"{_BOUNDARIES[i]} is {x if x is None else type(x).__name__}; allowed with "
+                f"{_BOUNDARIES[1 - i]} is a tensor"
+            )
+    if query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"cu_seq_lens_q is given with {query.shape[2]} queries and {key.shape[2]} keys; "
+            f"allowed with attn_implementation {NAME!r} is as many of both, without a cache"
+        )
+    return found
+
+
+def _within(bounds: Any, mask: Tensor, options: dict[str, Any], tensors: Any) -> Any:
+    """Attention within packed sequences, of rotated tensors [batch, heads, tokens, head_dim]."""
+    q, k, v = tensors
+    batch, _, tokens, _ = q.shape
+    own = Mask.decode(mask) if mask.dtype == torch.int64 else None
+    if own is not None and own.flags & CHUNK:
+        raise ValueError(
+            "cu_seq_lens_q is given and the layer attends within chunks; allowed is None: pack by "
+            "position_ids"
+        )
+    is_free = own is not None and own.values.shape[-1] != 1  # not padded
+    if own is not None and is_free and not options["dropout"] and not _is_of_torch(q):
+        flat = (x.transpose(1, 2).flatten(0, 1) for x in tensors)
+        text = _text_of("thd", own, options)
+        first = (*flat, text, None, bounds[0], *(None,) * 4, options.get("sinks"))
+        out: Tensor = attend(first, (None, bounds[1], *(None,) * 8))
+        return out.view(batch, tokens, *out.shape[1:])
+    if own is not None:
+        seen = _dense(own, tokens, tokens, batch)
+    else:
+        seen = dense_of(mask, tokens) if mask.dtype == torch.int32 else mask
+    both = []
+    places = torch.arange(batch * tokens, device=q.device).view(batch, 1, tokens)
+    for x in bounds:
+        both.append(torch.searchsorted(x.to(q.device).contiguous(), places, right=True))
+    packed = both[0][..., None] == both[1][..., None, :]
+    if seen is None:
+        seen = packed
+    elif seen.dtype == torch.bool:
+        seen = seen & packed
+    else:
+        seen = seen.masked_fill(~packed, torch.finfo(seen.dtype).min)
+    return _by_torch(q, k, v, seen, options)
 
 
 def _check_mask(attention_mask: object) -> None:
@@ -255,8 +310,10 @@ def attention_forward(
 ) -> tuple[Tensor, None]:
     """The attention of attn_implementation "ropekit", of AttentionInterface: the mask, which
     `build_mask` made, tells windows and order."""
+    bounds = None
     if not _LOOKED_AT.isdisjoint(kwargs):
         _refuse(kwargs)
+        bounds = _boundaries_of(query, key, kwargs)
     if query.dtype is torch.float32 or not _sdpa.are_alike(query, key, value):
         query, key, value = _sdpa.of_autocast(query, key, value)
     if attention_mask is None:
@@ -264,6 +321,10 @@ def attention_forward(
     else:
         _check_mask(attention_mask)
     options = options_of(query, kwargs)
+    if bounds is not None:
+        options["dropout"] = dropout
+        out = _within(bounds, attention_mask, options, (query, key, value))
+        return out.contiguous(), None
     shape, alone = attention_mask.shape, "sinks" not in options and "softcap" not in options
     is_usual = shape[-1] == 0 and not dropout and (alone or not _is_of_torch(query))
     if is_usual and not (shape[2] - 1) & CUT and not is_dynamo_compiling():
