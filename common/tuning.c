@@ -146,12 +146,10 @@ static int32_t field_of(const rope_shape *shape, const char *name) {
     return f;
 }
 
-/* Values of a shape's fields in a point; NULL where it has none. */
+/* Values of a shape's fields in a point; found: all NULL, and so where it has none. */
 static rope_status find_fields(const table *t, int32_t index, const char *point,
                                const rope_shape *shape, const char **found) {
     char name[64];
-    for (int32_t f = 0; f < shape->count; f++)
-        found[f] = NULL;
     for (json_entry e = rope_json_first(point); e.value; e = rope_json_next(e)) {
         snprintf(name, sizeof name, "of more than 63 bytes");
         if (rope_json_length(e.name) < sizeof name)
@@ -242,7 +240,7 @@ static void note_larger(const rope_shape *shape, const int64_t *own, larger *lea
 static rope_status read_point(const table *t, int32_t index, const char *point,
                               const rope_shape *shape, const int64_t *values, rope_tuning *tuning,
                               larger *least) {
-    const char *found[ROPE_SHAPE_MOST];
+    const char *found[ROPE_SHAPE_MOST] = {NULL};
     int64_t own[ROPE_SHAPE_MOST] = {0};
     char name[64];
     rope_status status = find_fields(t, index, point, shape, found);
