@@ -206,7 +206,9 @@ static bool add_rotation(workload *w, const rope_desc *desc, bool back) {
     *c = (workload_call){.name = back ? "transpose" : "rotation", .size = sizeof(rope_args)};
     c->sets = staging_host(&w->memory, "calls", w->set_count, c->size);
     rope_desc any = *desc;
-    any.kernel = NULL; /* it names one of attention */
+    if (any.kernel && strcmp(any.kernel, "reference") != 0)
+        any.kernel =
+            NULL; /* it names one of attention; only the reference rotates by one of its own */
     if (!c->sets || !succeeded(rope_plan_create(&any, &c->plan), c->name))
         return false;
     w->call_count++;

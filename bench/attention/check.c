@@ -114,6 +114,8 @@ bool attention_check(workload *w, bool whole, check_result *result, double *rms)
     const bool by_cudnn = strncmp(workload_kernel(last), "cudnn:", 6) == 0;
     char *got, *steps = NULL, *between = NULL;
     *result = (check_result){0};
+    if (rms)
+        *rms = 0;
     if (s->result[RESULT_OUT].bytes == 0 || s->o->k_heads == 0)
         return nothing();
     got = written(w, 0, w->parts);
