@@ -206,9 +206,9 @@ static bool add_rotation(workload *w, const rope_desc *desc, bool back) {
     *c = (workload_call){.name = back ? "transpose" : "rotation", .size = sizeof(rope_args)};
     c->sets = staging_host(&w->memory, "calls", w->set_count, c->size);
     rope_desc any = *desc;
+    /* It names a kernel of attention; the reference alone rotates by one of the same name. */
     if (any.kernel && strcmp(any.kernel, "reference") != 0)
-        any.kernel =
-            NULL; /* it names one of attention; only the reference rotates by one of its own */
+        any.kernel = NULL;
     if (!c->sets || !succeeded(rope_plan_create(&any, &c->plan), c->name))
         return false;
     w->call_count++;

@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 from ropekit import _sdpa
 from ropekit._attention_errors import (
     ARGUMENTS,
-    NO_SECOND,
     check_attention,
     check_differentiable,
     check_no_grad,
@@ -261,22 +260,10 @@ class _Attention(torch.autograd.Function):
         return tuple(all_of)
 
 
-class _Gradient(torch.autograd.Function):
-    """attention_backward, which may be asked for a derivative of its own but has none."""
-
-    generate_vmap_rule = True
-
+class _Gradient(_sdpa.Last):
     @staticmethod
     def forward(*arguments: Any) -> Any:
         return torch.ops.ropekit.attention_backward.default(*arguments)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        raise RuntimeError(NO_SECOND)
 
 
 recorded: Any = _Attention.apply

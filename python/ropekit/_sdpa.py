@@ -267,7 +267,9 @@ class _Once(torch.autograd.Function):
         return _last(*grads) if torch.is_grad_enabled() else grads
 
 
-class _Last(torch.autograd.Function):
+class Last(torch.autograd.Function):
+    """A gradient that may be asked for a derivative of its own but has none."""
+
     generate_vmap_rule = True
 
     @staticmethod
@@ -284,7 +286,7 @@ class _Last(torch.autograd.Function):
 
 
 _once: Any = _Once.apply
-_last: Any = _Last.apply
+_last: Any = Last.apply
 _TOKENS = {"bshd": 1, "bhsd": 2, "sbhd": 0, "thd": 0}
 
 
