@@ -211,6 +211,8 @@ def test_training_under_autocast_is_as_near_as_sdpa(name: str, device: str) -> N
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generation_under_autocast(name: str, cache: str, device: str) -> None:
+    if cache == "static" and [int(n) for n in transformers.__version__.split(".")[:2]] < [5, 24]:
+        pytest.skip("Transformers before 5.24 keeps k and v of a static cache in one type")
     model, given = build(name, "ropekit", device=device), inputs(name, device, padding="left")
     options = GREEDY | {"max_new_tokens": 6, "cache_implementation": cache}
     with torch.autocast(device, torch.bfloat16):
