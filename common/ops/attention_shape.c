@@ -27,19 +27,19 @@ static const char *const caches[] = {"none", "slots", "table", "sequence", NULL}
 
 /* f16 and bf16 take the same instructions and the same time. */
 static const rope_shape_field fields[] = {
-    [BITS] = {"bits", NULL, 1, 0},
-    [HEAD_DIM] = {"head_dim", NULL, ROPE_EXACT_OR_LARGER, 0},
-    [V_HEAD_DIM] = {"v_head_dim", NULL, ROPE_EXACT_OR_LARGER, 1 + HEAD_DIM},
-    [MASK] = {"mask", masks, 1, 0},
-    [CACHE] = {"cache", caches, 1, 0},
-    [BATCH] = {"batch", NULL, 0, 0},
-    [TOKENS] = {"tokens", NULL, 0, 0},
-    [K_TOKENS] = {"k_tokens", NULL, 0, 1 + TOKENS},
-    [Q_HEADS] = {"q_heads", NULL, 0, 0},
-    [K_HEADS] = {"k_heads", NULL, 0, 0},
-    [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS},
-    [PACKED] = {"packed", NULL, 0, ROPE_LIKE_ZERO, .apart = 1},
-    [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO},
+    [BITS] = {"bits", NULL, 1, 0, 0},
+    [HEAD_DIM] = {"head_dim", NULL, ROPE_EXACT_OR_LARGER, 0, 0},
+    [V_HEAD_DIM] = {"v_head_dim", NULL, ROPE_EXACT_OR_LARGER, 1 + HEAD_DIM, 0},
+    [MASK] = {"mask", masks, 1, 0, 0},
+    [CACHE] = {"cache", caches, 1, 0, 0},
+    [BATCH] = {"batch", NULL, 0, 0, 0},
+    [TOKENS] = {"tokens", NULL, 0, 0, 0},
+    [K_TOKENS] = {"k_tokens", NULL, 0, 1 + TOKENS, 0},
+    [Q_HEADS] = {"q_heads", NULL, 0, 0, 0},
+    [K_HEADS] = {"k_heads", NULL, 0, 0, 0},
+    [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS, 0},
+    [PACKED] = {"packed", NULL, 0, ROPE_LIKE_ZERO, 1},
+    [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO, 0},
 };
 
 _Static_assert((int)COUNT <= (int)ROPE_SHAPE_MOST, "room for each");
