@@ -37,6 +37,7 @@
 #else
 #define GPU_APPEND_BLOCKS 6
 #endif
+#define GPU_APPEND_F32_BLOCKS 5
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
 /* Threads of a block of the latent kernel, and what it is given registers for: 48 a thread, or 64

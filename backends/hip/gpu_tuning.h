@@ -25,6 +25,7 @@
 #define GPU_VECTOR_BLOCKS 1
 #define GPU_APPEND_THREADS 256
 #define GPU_APPEND_BLOCKS 1
+#define GPU_APPEND_F32_BLOCKS 1
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
 /* Threads of a block of the latent kernel, and what it is given registers for. */

@@ -67,30 +67,41 @@ template <int DTYPE> GPU_FN uint32_t gpu_join(float low, float high) {
         return gpu_join_bf16(low, high);
 }
 
-/* V elements as they lie in memory. */
+/* V elements as they lie in memory, moved 16 bytes at a time at most. */
 template <int WORDS> struct gpu_word_type;
 template <> struct gpu_word_type<1> { typedef unsigned type; };
 template <> struct gpu_word_type<2> { typedef uint2 type; };
 template <> struct gpu_word_type<4> { typedef uint4 type; };
 
 template <int DTYPE, int V> struct gpu_vector {
-    enum { WORDS = V * (int)sizeof(typename gpu_element<DTYPE>::bits) / 4 };
+    enum {
+        WORDS = V * (int)sizeof(typename gpu_element<DTYPE>::bits) / 4,
+        RUN = WORDS < 4 ? WORDS : 4
+    };
     uint32_t word[WORDS];
 };
 
 template <int DTYPE, int V> GPU_FN gpu_vector<DTYPE, V> gpu_load(const void *p) {
-    typedef typename gpu_word_type<gpu_vector<DTYPE, V>::WORDS>::type type;
-    type raw = *(const type *)p;
-    gpu_vector<DTYPE, V> v;
-    memcpy(&v, &raw, sizeof v);
+    typedef gpu_vector<DTYPE, V> vector;
+    typedef typename gpu_word_type<vector::RUN>::type type;
+    vector v;
+#pragma unroll
+    for (int i = 0; i < vector::WORDS / vector::RUN; i++) {
+        type raw = ((const type *)p)[i];
+        memcpy(v.word + i * vector::RUN, &raw, sizeof raw);
+    }
     return v;
 }
 
 template <int DTYPE, int V> GPU_FN void gpu_store(void *p, const gpu_vector<DTYPE, V> &v) {
-    typedef typename gpu_word_type<gpu_vector<DTYPE, V>::WORDS>::type type;
-    type raw;
-    memcpy((void *)&raw, &v, sizeof v);
-    *(type *)p = raw;
+    typedef gpu_vector<DTYPE, V> vector;
+    typedef typename gpu_word_type<vector::RUN>::type type;
+#pragma unroll
+    for (int i = 0; i < vector::WORDS / vector::RUN; i++) {
+        type raw;
+        memcpy((void *)&raw, v.word + i * vector::RUN, sizeof raw);
+        ((type *)p)[i] = raw;
+    }
 }
 
 template <int DTYPE, int V>

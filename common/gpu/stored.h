@@ -26,20 +26,19 @@ GPU_FN float2 gpu_split_8bit(int32_t dtype, uint32_t word) {
 /* 8 bits stay as they are, in the first two words. */
 template <int DTYPE>
 GPU_FN gpu_vector<DTYPE, GPU_STORED> gpu_load_vector_as(int32_t dtype, const char *from) {
-    constexpr int OTHER = DTYPE == ROPE_BF16 ? ROPE_F16 : ROPE_BF16;
+    constexpr int OTHER = DTYPE == ROPE_F16 ? ROPE_BF16 : ROPE_F16,
+                  LAST = DTYPE == ROPE_F32 ? ROPE_BF16 : ROPE_F32;
     float y[GPU_STORED];
     if (dtype >= ROPE_F8E4M3) {
         const uint2 raw = *(const uint2 *)from;
-        return {{raw.x, raw.y, 0, 0}};
+        return {{raw.x, raw.y}};
     }
     if (dtype == DTYPE)
         return gpu_load<DTYPE, GPU_STORED>(from);
-    if (dtype == OTHER) {
+    if (dtype == OTHER)
         gpu_unpack<OTHER, GPU_STORED>(gpu_load<OTHER, GPU_STORED>(from), y);
-    } else {
-        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from), y);
-        gpu_unpack<ROPE_F32, 4>(gpu_load<ROPE_F32, 4>(from + 16), y + 4);
-    }
+    else
+        gpu_unpack<LAST, GPU_STORED>(gpu_load<LAST, GPU_STORED>(from), y);
     return gpu_pack<DTYPE, GPU_STORED>(y);
 }
 

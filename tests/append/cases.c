@@ -77,7 +77,7 @@ static int64_t whole(const append_case *c, int64_t size) {
 /* Heads that nothing rotates may have any dimension. */
 static void choose_plain_desc(test_random *r, const append_case *c, rope_desc *d) {
     static const int32_t dims[] = {2, 3, 5, 7, 16, 17, 33, 64, 80, 127, 128, 128, 192, 257, 1000};
-    d->dtype = (int32_t)random_between(r, c->vectors ? ROPE_F16 : ROPE_F32, ROPE_BF16);
+    d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
     d->head_dim = random_chance(r, 2) ? ROPE_MAX_APPEND_HEAD_DIM
                                       : (int32_t)whole(c, dims[random_between(r, 0, 14)]);
     if (random_chance(r, 25))

@@ -154,14 +154,14 @@ TEST(append_bits, threads_of_a_large_call) {
     }
 }
 
-/* Heads of 16 bits that lie side by side, as engines have them. */
+/* Heads that lie side by side, as engines have them. */
 static void make_plain(append_case *c, int32_t dtype, int32_t pairing_in, int32_t pairing_out) {
     enum {
         TOKENS = 5,
         Q_HEADS = 3,
         DIM = 64,
-        Q = TOKENS * Q_HEADS * DIM * 2,
-        K = TOKENS * DIM * 2
+        Q = TOKENS * Q_HEADS * DIM * 4, /* bytes at most */
+        K = TOKENS * DIM * 4
     };
     memset(c, 0, sizeof *c);
     c->base.bytes = 2 * Q + 4 * K + TOKENS * 8;
@@ -203,7 +203,7 @@ static void check_plain(int32_t dtype, int32_t pairing_in, int32_t pairing_out) 
 
 /* Every kernel that takes whole vectors is launched. */
 TEST(append_bits, plain_calls) {
-    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++)
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
         for (int32_t in = ROPE_PAIRING_HALF_SPLIT; in <= ROPE_PAIRING_INTERLEAVED; in++)
             for (int32_t out = ROPE_PAIRING_HALF_SPLIT; out <= ROPE_PAIRING_INTERLEAVED; out++)
                 check_plain(dtype, in, out);

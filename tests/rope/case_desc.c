@@ -17,7 +17,7 @@ static int32_t even_up_to(test_random *r, int64_t most) {
 
 /* As they came, but multiples of 16 and 8. */
 static void round_shape(test_random *r, rope_desc *d) {
-    d->dtype = random_chance(r, 50) ? ROPE_F16 : ROPE_BF16;
+    d->dtype = (int32_t)random_between(r, ROPE_F32, ROPE_BF16);
     d->head_dim = (d->head_dim + 15) / 16 * 16;
     d->rotary_dim = (d->rotary_dim + 15) / 16 * 16;
     d->rotary_offset = d->rotary_offset / 8 * 8;

@@ -44,7 +44,7 @@ typedef struct case_wish {
     int32_t in_range;     /* 1: no token is out of a table's range */
     int32_t single;       /* 1: dtype is not ROPE_F64 */
     int32_t latent;       /* 1: heads of 512 elements and a window of 64 behind them (MLA) */
-    int32_t vectors;      /* 1: 16 bits, sizes and offsets that vectors of 8 elements divide */
+    int32_t vectors;      /* 1: not ROPE_F64; vectors of 8 elements divide sizes and offsets */
 } case_wish;
 
 /* Makes case `index` of the seed; the same three give the same case. wish may be NULL. */

@@ -77,8 +77,6 @@ static const char *declines_steps(const rope_append_steps *s) {
 const char *gpu_append_vector_declines(const rope_append_problem *p) {
     const rope_problem *r = &p->rope;
     const char *declined = NULL;
-    if (r->dtype == ROPE_F32)
-        return "declined: dtype is f32";
     if (r->pairs % GPU_APPEND_V)
         return "declined: rotary_dim is no multiple of 16";
     if (r->pairs && (r->rotary_offset[0] | r->rotary_offset[1]) % GPU_APPEND_V)
@@ -164,8 +162,9 @@ static void distribute_heads(const rope_append_problem *p, const rope_append_ope
     v->rest_lanes = (uint16_t)ceiling(rest, lane);
     v->lanes = (uint16_t)(v->window_lanes + v->rest_lanes);
     v->sums = (uint8_t)(s->norm ? ceiling(s->norm_dim, GPU_APPEND_V * GPU_APPEND_NODES) : 0);
-    v->packed = s->norm == ROPE_NORM_RMS && s->weight == ROPE_NORM_WEIGHT &&
-                s->weight_dtype == p->rope.dtype && s->rounding == ROPE_NORM_ROUND_TWICE;
+    v->packed = p->rope.dtype != ROPE_F32 && s->norm == ROPE_NORM_RMS &&
+                s->weight == ROPE_NORM_WEIGHT && s->weight_dtype == p->rope.dtype &&
+                s->rounding == ROPE_NORM_ROUND_TWICE;
     v->shuffles = sums_by_shuffles(s, v);
     v->units = (uint16_t)(threads / v->lanes);
     v->thread_heads = (uint16_t)at_most(thread_heads, v->heads);
@@ -385,6 +384,10 @@ static int plan_vector(const gpu_append_bound *bound, const rope_append_call *ca
 
 /* -- moved, latent and plain: what of a problem they take -- */
 
+static const char *declines_16_bits(const rope_append_problem *p) {
+    return p->rope.dtype == ROPE_F32 ? "declined: dtype is f32" : gpu_append_vector_declines(p);
+}
+
 static const char *declines_angles(const rope_problem *r) {
     if (!r->pairs || r->angle_mode != ROPE_ANGLE_EXACT)
         return "declined: angles are not exact";
@@ -418,7 +421,7 @@ static const char *declines_whole_heads(const rope_problem *r, const rope_append
 const char *gpu_append_moved_declines(const rope_append_problem *p) {
     if (p->k_source != ROPE_SOURCE_CACHE)
         return "declined: keys do not move in a cache";
-    const char *declined = gpu_append_vector_declines(p);
+    const char *declined = declines_16_bits(p);
     if (!declined)
         declined = declines_angles(&p->rope);
     if (!declined)
@@ -477,7 +480,7 @@ static const char *declines_plain_steps(const rope_problem *r, const rope_append
 
 const char *gpu_append_plain_declines(const rope_append_problem *p) {
     const rope_problem *r = &p->rope;
-    const char *declined = gpu_append_vector_declines(p);
+    const char *declined = declines_16_bits(p);
     if (!declined)
         declined = declines_angles(r);
     if (!declined)
@@ -692,7 +695,7 @@ static const char *declines_latent(const rope_problem *r, const rope_append_step
 
 const char *gpu_append_latent_declines(const rope_append_problem *p) {
     const rope_append_steps *q = &p->steps[ROPE_APPEND_Q];
-    const char *declined = gpu_append_vector_declines(p);
+    const char *declined = declines_16_bits(p);
     if (!declined)
         declined = declines_angles(&p->rope);
     if (declined)

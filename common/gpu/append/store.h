@@ -1,4 +1,4 @@
-/* From vectors of 16-bit elements to store_dtype, and back. */
+/* From vectors of dtype to store_dtype. */
 #ifndef ROPEKIT_GPU_APPEND_STORE_H
 #define ROPEKIT_GPU_APPEND_STORE_H
 
@@ -6,22 +6,22 @@
 #include "common/gpu/stored.h"
 
 /* A scale as quotients are made of it: times a power of two, `up`, that brings it within
- * 2^-60..2^60, and its reciprocal, rounded. */
+ * 2^-60..2^60, and its reciprocal, rounded; and as it was given. */
 struct gpu_scale {
-    float by, reciprocal, up;
+    float by, reciprocal, up, given;
 };
 
 GPU_FN gpu_scale gpu_scale_from(float scale) {
     const float up = scale > 0x1p60f ? 0x1p-100f : scale < 0x1p-60f ? 0x1p100f : 1.0f;
-    return {scale * up, 1.0f / (scale * up), up};
+    return {scale * up, 1.0f / (scale * up), up, scale};
 }
 
 /*
- * x / scale as 8 bits see it, of an x that was multiplied by s.up. One fused step (Markstein)
- * rounds the quotient correctly: tried with every significand of 11 digits over every one of 24.
- * That holds where no product loses digits, from 2^-20 on. Below, every format has 0 with x's sign,
- * which the order of signs keeps; beyond 2^30 it saturates, and a finite first lets an infinity do
- * so.
+ * x / scale as 8 bits see it, of an x of 16 bits that was multiplied by s.up. One fused step
+ * (Markstein) rounds the quotient correctly: tried with every significand of 11 digits over every
+ * one of 24. That holds where no product loses digits, from 2^-20 on. Below, every format has 0
+ * with x's sign, which the order of signs keeps; beyond 2^30 it saturates, and a finite first lets
+ * an infinity do so.
  */
 GPU_FN float gpu_divided(float x, gpu_scale s) {
     const float first = fminf(fmaxf(x * s.reciprocal, -0x1p30f), 0x1p30f);
@@ -57,13 +57,13 @@ template <int DTYPE>
 GPU_FN uint2 gpu_quantize(int32_t dtype, const gpu_vector<DTYPE, GPU_APPEND_V> &x, gpu_scale s) {
     float q[GPU_APPEND_V];
     gpu_unpack<DTYPE, GPU_APPEND_V>(x, q);
-    if (s.up != 1)
+    if (DTYPE != ROPE_F32 && s.up != 1)
 #pragma unroll
         for (int i = 0; i < GPU_APPEND_V; i++)
             q[i] = q[i] * s.up;
 #pragma unroll
     for (int i = 0; i < GPU_APPEND_V; i++)
-        q[i] = gpu_divided(q[i], s);
+        q[i] = DTYPE == ROPE_F32 ? q[i] / s.given : gpu_divided(q[i], s);
     return {gpu_four_8bit(dtype, q), gpu_four_8bit(dtype, q + 4)};
 }
 
@@ -72,19 +72,18 @@ GPU_FN uint2 gpu_quantize(int32_t dtype, const gpu_vector<DTYPE, GPU_APPEND_V> &
 template <int DTYPE>
 GPU_FN void gpu_store_vector_as(int32_t dtype, char *to, gpu_scale scale,
                                 const gpu_vector<DTYPE, GPU_APPEND_V> &x) {
-    constexpr int OTHER = DTYPE == ROPE_BF16 ? ROPE_F16 : ROPE_BF16;
+    constexpr int OTHER = DTYPE == ROPE_F16 ? ROPE_BF16 : ROPE_F16,
+                  LAST = DTYPE == ROPE_F32 ? ROPE_BF16 : ROPE_F32;
     float y[GPU_APPEND_V];
     if (dtype >= ROPE_F8E4M3) {
         *(uint2 *)to = gpu_quantize<DTYPE>(dtype, x, scale);
         return;
     }
     gpu_unpack<DTYPE, GPU_APPEND_V>(x, y);
-    if (dtype == OTHER) {
+    if (dtype == OTHER)
         gpu_store<OTHER, GPU_APPEND_V>(to, gpu_pack<OTHER, GPU_APPEND_V>(y));
-    } else {
-        gpu_store<ROPE_F32, 4>(to, gpu_pack<ROPE_F32, 4>(y));
-        gpu_store<ROPE_F32, 4>(to + 16, gpu_pack<ROPE_F32, 4>(y + 4));
-    }
+    else
+        gpu_store<LAST, GPU_APPEND_V>(to, gpu_pack<LAST, GPU_APPEND_V>(y));
 }
 
 /* Bytes from a head's first element to its i-th; blocks of 1 << shift elements lie `block` bytes

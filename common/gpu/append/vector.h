@@ -1,5 +1,5 @@
 /*
- * Heads whose elements lie side by side, 16 bytes a vector. A block has heads of one tensor of a
+ * Heads whose elements lie side by side, 8 elements a vector. A block has heads of one tensor of a
  * few tokens. Its threads load, fill rows of cos and sin and find the tokens' places while the
  * loads are under way, meet, and each takes its own elements through all steps to where they are
  * stored. Norms meet once more often for what they sum in shared memory, so that no wave has a say.
@@ -13,10 +13,11 @@
 #include "common/gpu/rope/model_arithmetic.h"
 #include "common/math/norm.h"
 
-/* As gpu_shape, for vectors of 16 bytes. */
+/* As gpu_shape, for vectors of 8 elements. */
 template <int DTYPE_, int PAIRING_> struct gpu_append_shape {
     typedef float real;
-    static constexpr int DTYPE = DTYPE_, PAIRING = PAIRING_, V = GPU_APPEND_V;
+    static constexpr int DTYPE = DTYPE_, PAIRING = PAIRING_, V = GPU_APPEND_V,
+                         SIZE = (int)sizeof(typename gpu_element<DTYPE>::bits);
     static constexpr bool JOINED_IN = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_HALF_SPLIT;
     static constexpr bool JOINED_OUT = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_INTERLEAVED;
 };
@@ -330,7 +331,9 @@ GPU_FN void gpu_load_weight(const rope_append_steps *s, const char *weight, int 
     if (s->weight_dtype == ROPE_F32)
         gpu_load_run<GPU_APPEND_V>((const float *)weight + at, w);
     else
-        gpu_unpack<DTYPE, GPU_APPEND_V>(gpu_load<DTYPE, GPU_APPEND_V>(weight + at * 2), w);
+        gpu_unpack<DTYPE, GPU_APPEND_V>(
+            gpu_load<DTYPE, GPU_APPEND_V>((const typename gpu_element<DTYPE>::bits *)weight + at),
+            w);
 #pragma unroll
     for (int i = 0; i < GPU_APPEND_V; i++)
         w[i] = rope_norm_weight_of(s, w[i]);
@@ -381,13 +384,14 @@ GPU_FN void gpu_normalize_head(const gpu_append_tensor &v, const gpu_append_unit
     const int a = u.in[0] - s->norm_offset, b = u.in[1] - s->norm_offset;
     const bool first = (unsigned)a < (unsigned)s->norm_dim,
                second = u.second && (unsigned)b < (unsigned)s->norm_dim;
-    if (v.packed) {
-        if (first)
-            gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + a * 2, x.a);
-        if (second)
-            gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + b * 2, x.b);
-        return;
-    }
+    if constexpr (S::SIZE == 2)
+        if (v.packed) {
+            if (first)
+                gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + a * 2, x.a);
+            if (second)
+                gpu_normalize_packed<S::DTYPE>(values.reciprocal, weight + b * 2, x.b);
+            return;
+        }
     if (first)
         gpu_normalize_vector<S::DTYPE>(s, values, weight, a, x.a);
     if (second)
@@ -415,19 +419,22 @@ GPU_FN void gpu_rotate_unit(const gpu_append_vectors &call, const gpu_append_uni
     gpu_lane_row<S> row;
     gpu_load_entries<S>(list.c1, u.lane, call.pairs, row.c);
     gpu_load_entries<S>(list.s1, u.lane, call.pairs, row.s);
-    if (call.flags & GPU_APPEND_MODEL_DTYPE)
+    if (!(call.flags & GPU_APPEND_MODEL_DTYPE))
+        gpu_rotate_vectors<S, false>(x, row, row);
+    else if constexpr (S::SIZE == 2)
         gpu_rotate_model_vectors<S>(x, gpu_round_row<S>(row));
     else
-        gpu_rotate_vectors<S, false>(x, row, row);
+        gpu_rotate_vectors<S, true>(x, row, row);
 }
 
 template <int DTYPE>
 GPU_FN void gpu_multiply_vector(float factor, gpu_vector<DTYPE, GPU_APPEND_V> &x) {
+    float y[GPU_APPEND_V];
+    gpu_unpack<DTYPE, GPU_APPEND_V>(x, y);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 two = gpu_split<DTYPE>(x.word[i]);
-        x.word[i] = gpu_join<DTYPE>(two.x * factor, two.y * factor);
-    }
+    for (int i = 0; i < GPU_APPEND_V; i++)
+        y[i] = y[i] * factor;
+    x = gpu_pack<DTYPE, GPU_APPEND_V>(y);
 }
 
 template <int DTYPE> GPU_FN uint32_t gpu_vector_largest(const gpu_vector<DTYPE, GPU_APPEND_V> &x) {
@@ -511,9 +518,9 @@ GPU_FN void gpu_store_head(const rope_append_call *call, const gpu_append_tensor
     gpu_written_at<S>(v, u, at);
     if (v.out) {
         char *out = v.out + site.out + (int64_t)head * v.out_head;
-        gpu_store<S::DTYPE, S::V>(out + at[0] * 2, x.a);
+        gpu_store<S::DTYPE, S::V>(out + at[0] * S::SIZE, x.a);
         if (u.second)
-            gpu_store<S::DTYPE, S::V>(out + at[1] * 2, x.b);
+            gpu_store<S::DTYPE, S::V>(out + at[1] * S::SIZE, x.b);
     }
     if (!v.store || !site.stored)
         return;
@@ -536,9 +543,9 @@ GPU_FN void gpu_load_tensor(const gpu_append_vectors &call, const gpu_append_ten
     for (int h = 0; h < GPU_APPEND_HEADS; h++) {
         const char *head = in + (int64_t)h * v.block_heads * v.in_head;
         if (h < u.count)
-            x[h].a = gpu_load<S::DTYPE, S::V>(head + u.in[0] * 2);
+            x[h].a = gpu_load<S::DTYPE, S::V>(head + u.in[0] * S::SIZE);
         if (h < u.count && u.second)
-            x[h].b = gpu_load<S::DTYPE, S::V>(head + u.in[1] * 2);
+            x[h].b = gpu_load<S::DTYPE, S::V>(head + u.in[1] * S::SIZE);
     }
 }
 
@@ -603,7 +610,8 @@ GPU_FN int gpu_tensor_of(const gpu_append_vectors &vectors, int *block) {
 
 /* The steps of a thread's heads go through one copy of the code, one head after the other. */
 template <int DTYPE, int PAIRING>
-__global__ void __launch_bounds__(GPU_APPEND_THREADS, GPU_APPEND_BLOCKS)
+__global__ void __launch_bounds__(GPU_APPEND_THREADS,
+                                  DTYPE == ROPE_F32 ? GPU_APPEND_F32_BLOCKS : GPU_APPEND_BLOCKS)
     gpu_append_vector(GPU_PARAMETER gpu_append_vectors units,
                       GPU_PARAMETER rope_append_problem problem,
                       GPU_PARAMETER rope_append_call given) {
