@@ -230,6 +230,8 @@ rope_status dnn_launch_lse(const dnn_launch *launch) {
     const int64_t *s = l->shape.stride[DNN_LSE], heads = l->shape.q_heads,
                   tokens = c->rope.tokens - l->hidden;
     const int ragged = l->shape.begins[DNN_LSE];
+    if (!l->has[DNN_LSE])
+        return ROPE_OK;
     const dnn_lse lse = {
         .from = c->lse + l->hidden * c->lse_stride[1],
         .to = dnn_part_at(l, DNN_LSE, launch->workspace),

@@ -44,7 +44,7 @@ rope_status dnn_launch_rotations(const dnn_launch *launch);
 /* Rows of a call's tensor: those of `from`, or none, and zeros where nothing is seen if asked. */
 rope_status dnn_launch_rows(const dnn_launch *launch, int which, const void *from, void *to,
                             const int64_t stride[4], int zeroes, int with_lse);
-/* The forward's lse into the workspace. */
+/* The forward's lse into the workspace, where the layout has it there. */
 rope_status dnn_launch_lse(const dnn_launch *launch);
 /* Gradients of rotated queries and keys from the workspace to where they are wanted. */
 rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to);

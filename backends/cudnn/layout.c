@@ -282,15 +282,20 @@ static int add_parts(dnn_layout *l) {
 }
 
 /* A backward's lse is [sequence, head, query] for cuDNN, unless sequences begin where offsets say.
- */
+ * One that is so already is read where it lies. */
 static void set_lse(dnn_layout *l) {
     dnn_shape *s = &l->shape;
+    const int64_t *given = l->call->lse_stride;
     int64_t *stride = s->stride[DNN_LSE];
     if (!l->has[DNN_LSE] || s->begins[DNN_LSE])
         return;
     stride[3] = stride[2] = 1;
     stride[1] = s->q_tokens;
     stride[0] = s->q_heads * s->q_tokens;
+    if (given[1] == 1 && given[2] == stride[1] && (given[0] == stride[0] || s->sequences == 1)) {
+        l->data[DNN_LSE] = l->call->lse;
+        l->has[DNN_LSE] = 0;
+    }
 }
 
 rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_attention_call *call,

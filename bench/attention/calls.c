@@ -55,6 +55,11 @@ rope_attention_args attention_args_on(const attention_state *s, const rope_atten
     workload_strides(s->o, s->o->q_heads, attention_v_head_dim(s->o), a.out.stride);
     if (s->o->backward)
         a.lse = (float *)(void *)(out + s->result[RESULT_LSE].start);
+    if (attention_lse_by_heads(s)) {
+        a.lse_stride[0] = s->o->q_heads * s->o->tokens;
+        a.lse_stride[1] = 1;
+        a.lse_stride[2] = s->o->tokens;
+    }
     return a;
 }
 

@@ -53,6 +53,8 @@ static void shape_of(const attention_state *s, int32_t tensor, int64_t *heads, i
 static void compare_bits(const attention_state *s, int32_t tensor, const workload_array *a,
                          const char *got, const char *steps, check_result *r) {
     const int64_t size = oracle_dtype_size(a->dtype), count = (int64_t)a->bytes / size;
+    const int64_t tokens = s->o->tokens;
+    const bool by_heads = tensor == CHECK_OUT + RESULT_LSE && attention_lse_by_heads(s);
     int64_t heads, dims;
     shape_of(s, tensor, &heads, &dims);
     r->steps += count;
@@ -61,9 +63,9 @@ static void compare_bits(const attention_state *s, int32_t tensor, const workloa
             r->tensor = tensor;
             r->got = oracle_load(a->dtype, got, i);
             r->value = oracle_load(a->dtype, steps, i);
-            r->batch = i / (dims * heads * s->o->tokens);
-            r->token = i / (dims * heads) % s->o->tokens;
-            r->head = i / dims % heads;
+            r->batch = i / (dims * heads * tokens);
+            r->token = by_heads ? i % tokens : i / (dims * heads) % tokens;
+            r->head = by_heads ? i / tokens % heads : i / dims % heads;
             r->dim = i % dims;
             r->worst = INFINITY;
             r->max_error = fabs(r->got - r->value);

@@ -13,3 +13,7 @@ int64_t attention_heads_of(const options *o, int tensor) {
 int64_t attention_dim_of(const options *o, int tensor) {
     return tensor == ATTENTION_V ? attention_v_head_dim(o) : o->desc.head_dim;
 }
+
+bool attention_lse_by_heads(const attention_state *s) {
+    return s->o->backward && s->args.rope.sequences == 0;
+}

@@ -29,5 +29,7 @@ typedef struct attention_state {
 bool attention_rotates(const attention_state *s, int tensor);
 int64_t attention_heads_of(const options *o, int tensor);
 int64_t attention_dim_of(const options *o, int tensor);
+/* Whether the lse is [batch, head, token], which cuDNN's backward reads where it lies. */
+bool attention_lse_by_heads(const attention_state *s);
 
 #endif

@@ -601,10 +601,12 @@ static void choose_results(test_random *r, attention_case *c, int lse) {
     if (random_chance(r, c->provided && a->tokens == 1 ? 90 : 40) && !lse) /* few have one there */
         return;
     int64_t *stride = c->args.lse_stride, extent = a->batch * a->tokens * a->q.heads;
-    if (!c->provided && random_chance(r, 50)) { /* [batch, head, token], padded */
-        stride[1] = random_between(r, 1, 2);
-        stride[2] = stride[1] * a->tokens + random_between(r, 0, 2);
-        stride[0] = stride[2] * a->q.heads + random_between(r, 0, 2);
+    const int lengths = a->sequences || c->args.q_lengths || c->args.k_lengths,
+              pad = c->provided ? 0 : 2;
+    if (!(c->provided && lengths) && random_chance(r, 50)) { /* [batch, head, token], padded */
+        stride[1] = c->provided ? 1 : random_between(r, 1, 2);
+        stride[2] = stride[1] * a->tokens + random_between(r, 0, pad);
+        stride[0] = stride[2] * a->q.heads + random_between(r, 0, pad);
         extent = stride[0] * a->batch + 1;
         if (stride[2] == 0)
             stride[2] = 1;

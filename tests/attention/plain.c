@@ -176,8 +176,10 @@ static void lay_out(attention_case *p, const attention_case *c, plain_room *room
     a->pages = p->desc.ring ? batch : 0;
     a->out.data = take(room, rows * v_dim * size);
     a->lse = take(room, rows * 4);
-    a->q_lengths = take(room, batch * 8);
-    a->k_lengths = take(room, batch * 8);
+    if (!p->alike) { /* cuDNN's backward has no lengths of rows */
+        a->q_lengths = take(room, batch * 8);
+        a->k_lengths = take(room, batch * 8);
+    }
     if (c->desc.sink_dtype)
         a->sinks = take(room, heads * oracle_dtype_size(c->desc.sink_dtype));
     if (c->args.tree_keys)
@@ -204,8 +206,8 @@ static void fill_part(attention_case *p, const attention_case *c, const attentio
                   v = c->args.rope.k.heads * oracle_attention_head_dim(&o, ORACLE_V) * size,
                   words = (c->args.tree_keys + 31) / 32;
     const int64_t ring = p->desc.ring;
-    memcpy((char *)(uintptr_t)a->q_lengths + 8 * row, &m, 8);
-    memcpy((char *)(uintptr_t)a->k_lengths + 8 * row, &s->k_count, 8);
+    copy_rows(a->q_lengths, row, &m, 0, 1, 8);
+    copy_rows(a->k_lengths, row, &s->k_count, 0, 1, 8);
     copy_rows(a->rope.q.in, row * a->rope.tokens, d->data[s->index][ORACLE_Q], skip, m, q);
     for (int64_t j = 0; j < n; j++) {
         const int64_t slot = ring ? row * ring + (s->k_begin + j) % ring : row * a->k_tokens + j;
@@ -230,9 +232,11 @@ void attention_plain(attention_case *p, const attention_case *c, const attention
     p->args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
     p->args.rope.batch = count;
     p->args.rope.tokens = p->args.k_tokens = 1;
+    p->alike = c->alike;
     for (int64_t n = 0; n < count; n++) {
         const oracle_part s = oracle_attention_part(&o, first + n);
         const int64_t kept = s.k_count - s.k_begin;
+        p->alike &= s.q_count > 0;
         if (s.q_count - skip > p->args.rope.tokens)
             p->args.rope.tokens = s.q_count - skip;
         if (kept > p->args.k_tokens)

@@ -304,6 +304,8 @@ static void check_kernel(const expectation *e, const char *kernel, const char *r
     if (!declined && e->dsinks) {
         unsigned char *plain = malloc(e->plain.forward.base.bytes);
         status = backward_run(&e->plain, kernel, plain);
+        calls++;
+        calls_declined += status == ROPE_ERROR_UNSUPPORTED;
         if (status != ROPE_ERROR_UNSUPPORTED || !device_is_provider()) {
             CHECK_STATUS(ROPE_OK, status);
             check_values(e, plain);

@@ -179,7 +179,10 @@ def arguments(case, slot, workspace, stream, tensors=None):
 
 def saving(args, lse, *rotated):
     """The arguments of a forward that saves what its backward reads: lse and, where it rotates, q and k."""
+    heads, tokens = lse.shape[1], args.rope.tokens
     args.lse = lse.data_ptr()
+    if not args.rope.sequences:  # [batch, head, token], which cuDNN's backward reads where it lies
+        args.lse_stride = heads * tokens, 1, tokens
     for tensor, saved in zip((args.rope.q, args.rope.k), rotated, strict=False):
         tensor.out = saved.data_ptr()
     return args
