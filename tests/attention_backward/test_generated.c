@@ -284,6 +284,21 @@ static void check_failure(const backward_case *c, rope_status status, unsigned c
     device_check_flag(&f->base, &f->args.rope, result);
 }
 
+/* Values of the plain call, and the result, rotated back, beside them. */
+static void check_plain(const expectation *e, const char *kernel, const char *rotation,
+                        const unsigned char *result) {
+    unsigned char *plain = malloc(e->plain.forward.base.bytes);
+    const rope_status status = backward_run(&e->plain, kernel, plain);
+    calls++;
+    calls_declined += status == ROPE_ERROR_UNSUPPORTED;
+    if (status != ROPE_ERROR_UNSUPPORTED || !device_is_provider()) {
+        CHECK_STATUS(ROPE_OK, status);
+        check_values(e, plain);
+        check_rotation(e, rotation, result, plain);
+    }
+    free(plain);
+}
+
 static void check_kernel(const expectation *e, const char *kernel, const char *rotation) {
     const backward_case *c = e->c;
     unsigned char *result = malloc(c->forward.base.bytes);
@@ -301,18 +316,8 @@ static void check_kernel(const expectation *e, const char *kernel, const char *r
         CHECK_STATUS(ROPE_OK, status);
     const char *wrong = declined ? NULL : backward_untouched(c, result);
     CHECK(!wrong, "%s", wrong);
-    if (!declined && e->dsinks) {
-        unsigned char *plain = malloc(e->plain.forward.base.bytes);
-        status = backward_run(&e->plain, kernel, plain);
-        calls++;
-        calls_declined += status == ROPE_ERROR_UNSUPPORTED;
-        if (status != ROPE_ERROR_UNSUPPORTED || !device_is_provider()) {
-            CHECK_STATUS(ROPE_OK, status);
-            check_values(e, plain);
-            check_rotation(e, rotation, result, plain);
-        }
-        free(plain);
-    }
+    if (!declined && e->dsinks)
+        check_plain(e, kernel, rotation, result);
     free(result);
 }
 
