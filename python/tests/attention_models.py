@@ -79,9 +79,11 @@ def build(
     return model
 
 
-def inputs(name: str, device: str = "cpu", length: int = 24, padding: str = "") -> dict[str, Any]:
+def inputs(
+    name: str, device: str = "cpu", length: int = 24, padding: str = "", seed: int = 1
+) -> dict[str, Any]:
     """Two sequences, one of them padded on that side; with an image where the model sees them."""
-    given = models.inputs(name, device, length)
+    given = models.inputs(name, device, length, seed)
     ids, mask = given["input_ids"], given["attention_mask"]
     if padding == "left":
         mask[1, :5], ids[1, :5] = 0, 0

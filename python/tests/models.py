@@ -160,9 +160,11 @@ def build(
     return model
 
 
-def inputs(name: str, device: str = "cpu", length: int = 24) -> dict[str, torch.Tensor]:
+def inputs(
+    name: str, device: str = "cpu", length: int = 24, seed: int = 1
+) -> dict[str, torch.Tensor]:
     """A batch of two sequences, with an image each where the model sees them."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, 80, (2, length), generator=generator)
     made = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if name.endswith("_vl"):

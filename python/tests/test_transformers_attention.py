@@ -195,17 +195,20 @@ def test_bfloat16_is_as_near_as_sdpa(name: str, device: str) -> None:
 def test_training_under_autocast_is_as_near_as_sdpa(name: str, device: str) -> None:
     kind = "eager" if name in ("gemma2", "gpt_oss") else "sdpa"  # which sdpa refuses
     model = build(name, "eager", device=device)
-    given = inputs(name, device, padding="" if name.endswith("_vl") else "right")
-    runs = []
-    for attention, is_cast in (("eager", False), (kind, True), ("ropekit", True)):
-        switched(model, attention).zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=is_cast):
-            logits = model(**given).logits[given["attention_mask"].bool()].float()
-        logits.square().mean().backward()
-        grads = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
-        runs.append((logits.detach(), torch.cat(grads).clone()))
-    for exact, sdpas, ours in zip(*runs, strict=True):
-        assert (ours - exact).norm() <= 1.1 * (sdpas - exact).norm()
+    padding = "" if name.endswith("_vl") else "right"
+    squares = torch.zeros(2, 2)  # of errors of logits and of gradients, by sdpa and by ropekit
+    for seed in range(1, 5):  # by one draw either is ahead by 10 %
+        given, runs = inputs(name, device, padding=padding, seed=seed), []
+        for attention, is_cast in (("eager", False), (kind, True), ("ropekit", True)):
+            switched(model, attention).zero_grad()
+            with torch.autocast(device, torch.bfloat16, enabled=is_cast):
+                logits = model(**given).logits[given["attention_mask"].bool()].float()
+            logits.square().mean().backward()
+            grads = [x.grad.flatten() for x in model.parameters() if x.grad is not None]
+            runs.append((logits.detach(), torch.cat(grads).clone()))
+        for n, (exact, *found) in enumerate(zip(*runs, strict=True)):
+            squares[n] += torch.stack([(x - exact).square().sum() for x in found]).cpu()
+    assert (squares[:, 1] <= 1.1**2 * squares[:, 0]).all(), squares.sqrt()
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gpt_oss"])
