@@ -119,8 +119,11 @@ static rope_status check_store(const char *part, rope_append_part *steps, int32_
 static rope_status check_part(const char *part, rope_append_part *steps, int32_t dtype,
                               int32_t head_dim) {
     rope_status status = check_norm(part, &steps->norm, dtype, head_dim);
-    if (status == ROPE_OK && !is_finite(steps->factor))
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s.factor is %g; allowed is finite in fp32",
+    if (status == ROPE_OK &&
+        (!is_finite(steps->factor) || (steps->factor != 0 && (float)steps->factor == 0)))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%s.factor is %g; allowed is 0 (none) or what is neither 0 nor infinite "
+                         "in fp32",
                          part, steps->factor);
     if (steps->factor == 0)
         steps->factor = 1;
@@ -135,13 +138,10 @@ static rope_status check_cache(rope_append_desc *desc) {
     if (desc->page_size < 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "page_size is %lld; allowed is > 0 with a cache",
                          (long long)desc->page_size);
-    if (desc->ring < 0 || (desc->ring && kind == ROPE_CACHE_SLOTS))
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "ring is %lld; allowed is %s",
-                         (long long)desc->ring,
-                         desc->ring < 0 ? ">= 0" : "0 where cache is ROPE_CACHE_SLOTS");
-    rope_status status =
-        rope_index_dtype_check("slot_dtype", &desc->slot_dtype, kind == ROPE_CACHE_SLOTS,
-                               "ROPE_CACHE_SLOTS", desc->rope.position_dtype);
+    rope_status status = rope_ring_check(desc->ring, kind, desc->page_size);
+    if (status == ROPE_OK)
+        status = rope_index_dtype_check("slot_dtype", &desc->slot_dtype, kind == ROPE_CACHE_SLOTS,
+                                        "ROPE_CACHE_SLOTS", desc->rope.position_dtype);
     if (status == ROPE_OK)
         status = rope_index_dtype_check("table_dtype", &desc->table_dtype, kind == ROPE_CACHE_TABLE,
                                         "ROPE_CACHE_TABLE", desc->rope.position_dtype);

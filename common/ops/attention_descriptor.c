@@ -44,11 +44,12 @@ static rope_status check_head_dims(rope_attention_desc *desc) {
 }
 
 /* 0, or > 0 as fp32 too. */
-static rope_status check_positive(const char *name, double x) {
-    if (x == 0 || (x > 0 && (float)x > 0 && isfinite((float)x)))
-        return ROPE_OK;
-    return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                     "%s is %g; allowed is 0, or > 0 and finite as an fp32 number", name, x);
+/* Within which quotients of the two, and products with log2(e), are normal fp32 numbers. */
+static rope_status check_factor(const char *name, double x) {
+    return x == 0 || (x >= 0x1p-60 && x <= 0x1p60)
+               ? ROPE_OK
+               : rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0, or 2^-60..2^60", name,
+                           x);
 }
 
 static rope_status check_length(const char *name, int64_t length) {
@@ -117,7 +118,7 @@ static rope_status check_cache(rope_attention_desc *desc) {
     if (desc->page_size < 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "page_size is %lld; allowed is > 0 with a cache",
                          (long long)desc->page_size);
-    rope_status status = check_length("ring", desc->ring);
+    rope_status status = rope_ring_check(desc->ring, desc->cache, desc->page_size);
     if (status == ROPE_OK)
         status = rope_index_dtype_check("table_dtype", &desc->table_dtype,
                                         desc->cache == ROPE_CACHE_TABLE, "ROPE_CACHE_TABLE",
@@ -155,9 +156,9 @@ rope_status rope_attention_descriptor_read(const rope_attention_desc *given,
     if (status == ROPE_OK)
         status = check_head_dims(full);
     if (status == ROPE_OK)
-        status = check_positive("scale", full->scale);
+        status = check_factor("scale", full->scale);
     if (status == ROPE_OK)
-        status = check_positive("soft_cap", full->soft_cap);
+        status = check_factor("soft_cap", full->soft_cap);
     if (status == ROPE_OK)
         status = check_mask(full);
     if (status == ROPE_OK)

@@ -143,6 +143,22 @@ rope_status rope_index_dtype_check(const char *name, int32_t *dtype, int is_read
     return ROPE_OK;
 }
 
+rope_status rope_ring_check(int64_t ring, int32_t cache, int64_t page_size) {
+    if (ring < 0)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "ring is %lld; allowed is >= 0",
+                         (long long)ring);
+    if (ring && cache == ROPE_CACHE_SLOTS)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "ring is %lld; allowed is 0 where cache is ROPE_CACHE_SLOTS",
+                         (long long)ring);
+    return cache != ROPE_CACHE_SEQUENCE || ring <= page_size
+               ? ROPE_OK
+               : rope_fail(ROPE_ERROR_INVALID_VALUE,
+                           "ring is %lld; allowed is 0..%lld (page_size) where cache is "
+                           "ROPE_CACHE_SEQUENCE",
+                           (long long)ring, (long long)page_size);
+}
+
 rope_status rope_dim_block_check(const char *name, int32_t *block, int32_t head_dim) {
     if (*block == 0)
         *block = head_dim;

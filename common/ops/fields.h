@@ -50,6 +50,9 @@ rope_status rope_choice_check(const char *part, const char *name, int32_t *value
 rope_status rope_index_dtype_check(const char *name, int32_t *dtype, int is_read, const char *where,
                                    int32_t position_dtype);
 
+/* Of ROPE_CACHE_TABLE any number of tokens, of ROPE_CACHE_SEQUENCE those of a page. */
+rope_status rope_ring_check(int64_t ring, int32_t cache, int64_t page_size);
+
 /* A divisor of head_dim; 0 becomes head_dim. */
 rope_status rope_dim_block_check(const char *name, int32_t *block, int32_t head_dim);
 

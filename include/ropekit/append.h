@@ -93,7 +93,8 @@ typedef struct rope_norm {
 /** What is done with q, k or v. All 0: nothing but the rotation and a copy. */
 typedef struct rope_append_part {
     rope_norm norm;      /**< First step. */
-    double factor;       /**< Last step: rounded to fp32, multiplies. 0: none. */
+    double factor;       /**< Last step: rounded to fp32, where it is neither 0 nor infinite,
+                            multiplies. 0: none. */
     int32_t store_dtype; /**< Of q's out, and of k's and v's cache: ROPE_F32, F16, BF16, F8E4M3,
                             F8E5M2, F8E4M3FNUZ or I8. 0: dtype. 8 bits saturate; a NaN is a NaN,
                             and 0 in I8. */
@@ -117,8 +118,8 @@ typedef struct rope_append_desc {
     int32_t k_source;    /**< ROPE_SOURCE_. With ROPE_SOURCE_CACHE there are no q, v and norm. */
     int64_t page_size;   /**< Tokens of a page, > 0 with a cache. */
     int64_t ring;        /**< > 0: a sequence keeps its last `ring` tokens, that of index n at
-                              n modulo ring; earlier ones of a call are left out. With TABLE and
-                              SEQUENCE. */
+                              n modulo ring; earlier ones of a call are left out. With TABLE, and
+                              with SEQUENCE up to page_size. */
     int32_t slot_dtype;  /**< ROPE_I32 or ROPE_I64 of slots. 0: as position_dtype. */
     int32_t table_dtype; /**< ROPE_I32 or ROPE_I64 of block_table. 0: as position_dtype. */
     int32_t k_dim_block; /**< Elements of a head of k that lie side by side, a divisor of its
@@ -169,8 +170,9 @@ typedef struct rope_cache {
  * rope.position_offset + rope.sequence_offsets[s]), whatever rope.position_ids say. Tokens outside
  * every sequence are not cached, nor those whose slot is negative. A page that the cache does not
  * have, or an index that its sequence has no page for, is ROPE_ERROR_POSITION_RANGE; an
- * asynchronous backend leaves the token out of the cache and sets rope.position_flag. Of tokens
- * with one place in the cache, which a call should not have, any may be the one that is kept.
+ * asynchronous backend leaves the token out of the cache and sets rope.position_flag. Tokens of a
+ * call should have places of their own: where several have one, it may get elements and scales of
+ * any of them, not of one alone.
  */
 typedef struct rope_append_args {
     size_t struct_size; /**< sizeof(rope_append_args). */

@@ -66,8 +66,8 @@ typedef struct rope_attention_desc {
     int32_t v_head_dim; /**< 0: head_dim. */
     int32_t mask;       /**< ROPE_MASK_. */
     int32_t sink_dtype; /**< ROPE_F32 or dtype: each head of q has a sink. 0: none. */
-    double scale;       /**< > 0. 0: 1 / sqrt(head_dim). */
-    double soft_cap;    /**< > 0. 0: none. */
+    double scale;       /**< 2^-60..2^60. 0: 1 / sqrt(head_dim). */
+    double soft_cap;    /**< 2^-60..2^60. 0: none. */
     int64_t window;     /**< Keys up to its own that a query sees, as Transformers'
                              sliding_window. 0: all. */
     int64_t window_right; /**< Keys after its own, with ROPE_MASK_FULL. 0: all. */
@@ -79,7 +79,7 @@ typedef struct rope_attention_desc {
     int32_t table_dtype;    /**< ROPE_I32 or ROPE_I64 of block_table. 0: as position_dtype. */
     int64_t page_size;      /**< Tokens of a page, > 0 with a cache. */
     int64_t ring;           /**< > 0: a sequence has its last `ring` keys, that of index n at n
-                                 modulo ring. */
+                                 modulo ring. With SEQUENCE up to page_size. */
     rope_attention_store k; /**< Of the cache. */
     rope_attention_store v; /**< Of the cache. */
 
@@ -132,7 +132,7 @@ typedef struct rope_attention_args {
     float *lse;             /**< [batch, token, head], natural logarithm; or NULL. */
     int64_t lse_stride[3];  /**< Elements over [batch, token, head]. All 0: contiguous. */
     int64_t k_tokens;       /**< Keys of a batch row of k.in and v. 0: tokens. With a cache the
-                                 most keys of a sequence. */
+                                 most keys of a sequence; 0: those of its pages. */
     const void *q_lengths;  /**< Queries of each batch row, of position_dtype. NULL: tokens. */
     const void *k_lengths;  /**< Keys of each sequence, of position_dtype. */
     const void *k_cu_seqlens;   /**< Boundaries of the sequences' keys in k.in and v, whose batch is
@@ -141,7 +141,8 @@ typedef struct rope_attention_args {
                                      keys rotate. */
     int64_t k_position_stride[3]; /**< k_position_ids: elements over [axis, batch, key]. All 0:
                                        contiguous. */
-    const void *sinks;            /**< One a head of q, of sink_dtype. */
+    const void *sinks;            /**< One a head of q, of sink_dtype: finite, or -infinity for
+                                       none. */
     const void *tree_bits;        /**< ROPE_MASK_TREE: 32-bit words of each query; key j of the last
                                        tree_keys is bit j % 32 of word j / 32. */
     int64_t tree_stride[2];       /**< tree_bits: words over [batch, token]. All 0: contiguous. */
@@ -177,7 +178,7 @@ typedef struct rope_attention_bounds {
     size_t struct_size; /**< sizeof(rope_attention_bounds). */
     int64_t batch;      /**< Batch rows; 1 with cu_seqlens. */
     int64_t tokens;     /**< Queries of a row. */
-    int64_t k_tokens;   /**< As rope_attention_args.k_tokens. */
+    int64_t k_tokens;   /**< Keys of a row, with a cache the most of a sequence. 0: tokens. */
     int64_t sequences;  /**< Of cu_seqlens. 0: none. */
     int64_t q_heads;    /**< Of q. */
     int64_t k_heads;    /**< Of k and v. */

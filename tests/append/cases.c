@@ -380,7 +380,7 @@ static void choose_pages(test_random *r, append_case *c) {
         used = d->ring < used ? d->ring : used;
     }
     if (d->cache == ROPE_CACHE_SEQUENCE) {
-        d->page_size = used + random_between(r, 0, 3);
+        d->page_size = (d->ring > used ? d->ring : used) + random_between(r, 0, 3);
         c->args.pages = sequences + random_between(r, 1, 2);
         return;
     }

@@ -87,11 +87,11 @@ TEST(append_errors, norm) {
 TEST(append_errors, factor_and_store) {
     rope_append_desc desc = append_desc();
     CHECK_DESC(desc, BAD(q.factor, KIND_REAL, NAN), BAD(k.factor, KIND_REAL, -INFINITY),
-               BAD(v.factor, KIND_REAL, 1e39), BAD(q.store_dtype, KIND_I32, ROPE_F64),
-               BAD(q.store_dtype, KIND_I32, ROPE_I32), BAD(q.store_dtype, KIND_I32, 11),
-               BAD(q.store_dtype, KIND_I32, -1), BAD(q.scale, KIND_I32, ROPE_SCALE_TENSOR),
-               BAD(k.store_dtype, KIND_I32, ROPE_F16), BAD(v.store_dtype, KIND_I32, ROPE_I8),
-               BAD(k.scale, KIND_I32, ROPE_SCALE_HEAD));
+               BAD(v.factor, KIND_REAL, 1e39), BAD(q.factor, KIND_REAL, -1e-46),
+               BAD(q.store_dtype, KIND_I32, ROPE_F64), BAD(q.store_dtype, KIND_I32, ROPE_I32),
+               BAD(q.store_dtype, KIND_I32, 11), BAD(q.store_dtype, KIND_I32, -1),
+               BAD(q.scale, KIND_I32, ROPE_SCALE_TENSOR), BAD(k.store_dtype, KIND_I32, ROPE_F16),
+               BAD(v.store_dtype, KIND_I32, ROPE_I8), BAD(k.scale, KIND_I32, ROPE_SCALE_HEAD));
     desc = cached_desc(ROPE_CACHE_SLOTS);
     desc.q.store_dtype = desc.k.store_dtype = ROPE_F8E4M3;
     desc.v.store_dtype = ROPE_F16;
@@ -167,7 +167,8 @@ TEST(append_errors, cache) {
     CHECK_DESC(desc, BAD(slot_dtype, KIND_I32, ROPE_I64), BAD(ring, KIND_I64, -4),
                BAD(table_dtype, KIND_I32, ROPE_F64));
     desc = cached_desc(ROPE_CACHE_SEQUENCE);
-    CHECK_DESC(desc, BAD(slot_dtype, KIND_I32, ROPE_I64), BAD(table_dtype, KIND_I32, ROPE_I64));
+    CHECK_DESC(desc, BAD(slot_dtype, KIND_I32, ROPE_I64), BAD(table_dtype, KIND_I32, ROPE_I64),
+               BAD(ring, KIND_I64, 1000));
 }
 
 TEST(append_errors, keys_from_the_cache) {

@@ -93,15 +93,15 @@ TEST(attention_errors, shape) {
 
 TEST(attention_errors, scores) {
     rope_attention_desc desc = attention_desc();
-    CHECK_DESC(desc, BAD(mask, KIND_I32, 4), BAD(mask, KIND_I32, -1), BAD(scale, KIND_REAL, -1),
-               BAD(scale, KIND_REAL, NAN), BAD(scale, KIND_REAL, INFINITY),
-               BAD(scale, KIND_REAL, 1e39), BAD(scale, KIND_REAL, 1e-60),
-               BAD(soft_cap, KIND_REAL, -2), BAD(soft_cap, KIND_REAL, NAN),
-               BAD(soft_cap, KIND_REAL, 1e39), BAD(window, KIND_I64, -1),
-               BAD(window_right, KIND_I64, -1), BAD(window_right, KIND_I64, 4),
-               BAD(chunk, KIND_I64, -1), BAD(sink_dtype, KIND_I32, ROPE_F16),
-               BAD(sink_dtype, KIND_I32, -1), BAD(sink_dtype, KIND_I32, ROPE_F64),
-               BAD(nondeterministic, KIND_I32, 2), BAD(nondeterministic, KIND_I32, -1));
+    CHECK_DESC(
+        desc, BAD(mask, KIND_I32, 4), BAD(mask, KIND_I32, -1), BAD(scale, KIND_REAL, -1),
+        BAD(scale, KIND_REAL, NAN), BAD(scale, KIND_REAL, INFINITY), BAD(scale, KIND_REAL, 0x1p61),
+        BAD(scale, KIND_REAL, 0x1p-61), BAD(soft_cap, KIND_REAL, -2), BAD(soft_cap, KIND_REAL, NAN),
+        BAD(soft_cap, KIND_REAL, 0x1p61), BAD(soft_cap, KIND_REAL, 0x1p-61),
+        BAD(window, KIND_I64, -1), BAD(window_right, KIND_I64, -1), BAD(window_right, KIND_I64, 4),
+        BAD(chunk, KIND_I64, -1), BAD(sink_dtype, KIND_I32, ROPE_F16),
+        BAD(sink_dtype, KIND_I32, -1), BAD(sink_dtype, KIND_I32, ROPE_F64),
+        BAD(nondeterministic, KIND_I32, 2), BAD(nondeterministic, KIND_I32, -1));
     desc.mask = ROPE_MASK_FULL;
     CHECK_DESC(desc, BAD(window_right, KIND_I64, -3));
     desc.mask = ROPE_MASK_TREE;
@@ -128,7 +128,7 @@ TEST(attention_errors, cache) {
     desc.k.dtype = desc.v.dtype = ROPE_F8E4M3;
     CHECK_DESC(desc, BAD(k.scale, KIND_I32, 5), BAD(v.scale, KIND_I32, -1));
     desc = cached_desc(ROPE_CACHE_SEQUENCE);
-    CHECK_DESC(desc, BAD(table_dtype, KIND_I32, ROPE_I64));
+    CHECK_DESC(desc, BAD(table_dtype, KIND_I32, ROPE_I64), BAD(ring, KIND_I64, 1000));
 }
 
 /* What a rotation alone reads stays 0 without one. */
