@@ -392,6 +392,19 @@ def test_cells_that_are_not_first_are_listed(make):
                for case, mark, x in (("T 4096", "▼", "0.500x"), ("T 1024", "≈", "1.000x")))  # fmt: skip
 
 
+def test_losses_of_each_suite_are_listed(make):
+    lost = [("prefill", 2.0 + i, 1 << i) for i in range(7)] + [("decode", 1.5, 1)]
+    records = [
+        measurement(name, 1e-6 * times, tokens, suite=suite)
+        for suite, times, tokens in lost
+        for name, times in (("ropekit", times), ("vLLM", 1))
+    ]
+    found = machines([make(records)])
+    listed = [(row[1], row[3]) for row in summary.behind_rows(found[0])[1:]]
+    assert listed == [*(("prefill", f"{1 / n:.3f}x") for n in (8, 7, 6, 5, 4)), ("decode", "0.667x")]
+    assert "the 5 largest losses of a suite; 2 more in the report" in summary.summary(found)
+
+
 def test_a_case_that_the_call_declined_is_marked_where_a_peer_ran(make):
     records = [measurement(n, s, 1024) for n, s in (("ropekit", 1e-6), ("vLLM", 2e-6))]
     records += [refused("ropekit", "wrong: off by inf", 2048), measurement("vLLM", 2e-6, 2048)]

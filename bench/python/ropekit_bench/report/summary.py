@@ -84,12 +84,17 @@ def behind_row(standing, suite, cell):
     return [NOT_FIRST[standing], suite.name, cell_name(suite, cell), lead(cell), cell.rival, ours, theirs]
 
 
-MOST_BEHIND = 28  # rows of a machine in docs/figures.md, the largest losses
+MOST_BEHIND = 5  # of a suite, the largest losses
 
 
 def behind_rows(machine):
     heading = ["", "suite", "case", "speed", "of the best peer", "ropekit", "peer"]
-    return [heading, *(behind_row(*found) for found in behind(machine)[:MOST_BEHIND])]
+    rows, shown = [heading], Counter()
+    for standing, suite, cell in behind(machine):
+        shown[suite.name] += 1
+        if shown[suite.name] <= MOST_BEHIND:
+            rows.append(behind_row(standing, suite, cell))
+    return rows
 
 
 def standing_words(machine):
@@ -221,15 +226,16 @@ def document(machines):
         text = f"{plots.SHAPE}, bf16, by the kernel alone, in brackets the copy; the most threads measured."
         parts.append(f"## GB/s by device\n\n{text}\n\n{markdown(plots.speed_rows(machines))}")
     if compared:
-        parts.append(f"## Beside peers\n\n{MARKS}")
+        parts.append(f"## Compared with peers\n\n{MARKS}")
     for machine in compared:
         parts.append(f"### {machine.name}: {standing_words(machine)}")
         parts += peers_of(machine)
         parts.append(markdown(peers_rows(machine)))
         if behind(machine):
-            left = len(behind(machine)) - MOST_BEHIND
-            more = f", the largest losses; {left} more in the report" if left > 0 else ""
-            parts.append(f"Where the call is not first{more}:\n\n{markdown(behind_rows(machine))}")
+            rows = behind_rows(machine)
+            left = len(behind(machine)) - (len(rows) - 1)
+            more = f", the {MOST_BEHIND} largest losses of a suite; {left} more in the report" if left else ""
+            parts.append(f"Where the call is not first{more}:\n\n{markdown(rows)}")
     if len(error_rows(machines)) > 1:
         parts.append(f"## Largest error of cos and sin\n\n{markdown(error_rows(machines))}")
     parts.append(f"## Runs\n\n{markdown(run_rows(machines))}")
