@@ -37,7 +37,7 @@ const char *dnn_problem_decline(const rope_attention_problem *p, int backward) {
     if (p->mask == ROPE_MASK_TREE || p->chunk < INT64_MAX)
         return "declined: trees and chunks";
     if (p->soft_cap > 0)
-        return "declined: soft_cap beside a mask";
+        return "declined: soft_cap with a mask";
     if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
         p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
         return "declined: out_of_range leaves tokens out";
