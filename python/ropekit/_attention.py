@@ -565,7 +565,7 @@ def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> T
             tables=tables,
         )
     except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, first, offset)
+        refuse_attention(error, first, offset, _sdpa.TAKEN)
 
 
 OTHERS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -34,7 +35,13 @@ _FIXED = {
 )
 
 
-def check_attention(tensors: Mapping[str, Tensor]) -> None:
+# What `kernel` may name that is no kernel of the library: PyTorch's, and the library's choice.
+KERNELS = ("sdpa", "library")
+
+
+def check_attention(
+    tensors: Mapping[str, Tensor], floats: tuple[torch.dtype, ...] = FLOATS
+) -> None:
     """Refuses tensors of a call, by the names of its keywords, for what none can be."""
     own = next(iter(tensors.values())).dtype
 
@@ -43,8 +50,8 @@ def check_attention(tensors: Mapping[str, Tensor]) -> None:
             return _FIXED[name]
         if name in ("k_cache", "v_cache"):
             return STORED
-        if name in ("q", "out") or own not in FLOATS:
-            return FLOATS
+        if name in ("q", "out") or own not in floats:
+            return floats
         if name == "lse":
             return (torch.float32,)
         return (torch.float32, own) if name in ("sinks", "cos", "sin") else (own,)
@@ -131,11 +138,16 @@ def explain_attention(text: str) -> str:
     """An error of the library in the words of Python."""
     for pattern, replacement in _WORDS:
         text = re.sub(pattern, replacement, text)
-    return explain(text)
+    text = explain(text)
+    if text.startswith("kernel is "):
+        text = text.replace(" any of ", f" any of {', '.join(KERNELS)}, ")
+    return text
 
 
-def refuse_attention(error: Exception, arguments: Any, offset: int) -> NoReturn:
+def refuse_attention(
+    error: Exception, arguments: Any, offset: int, floats: tuple[torch.dtype, ...] = FLOATS
+) -> NoReturn:
     """Raises `error`, with which a call ended, as what it says of the call's arguments."""
     named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
     given = {name: x for name, x in named if x is not None}
-    refuse(error, given, offset, check_attention, explain_attention)
+    refuse(error, given, offset, partial(check_attention, floats=floats), explain_attention)

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ropekit._append_errors import FLOATS
+from ropekit._errors import count
 from ropekit._fields import listed
 
 CacheLayout = Literal["nhd", "hnd", "vllm"]
@@ -42,6 +44,7 @@ class KeyValueCache:
         batch, capacity: sequences, and tokens that each can hold.
         kv_heads, head_dim, v_head_dim: of keys and values.
         page_size: tokens of a page; None: a page for each sequence.
+        dtype: float32, float16 or bfloat16.
     """
 
     def __init__(
@@ -56,9 +59,13 @@ class KeyValueCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        for name, value in (("batch", batch), ("capacity", capacity), ("page_size", page_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; allowed is > 0")
+        batch, capacity = count("batch", batch), count("capacity", capacity)
+        kv_heads, head_dim = count("kv_heads", kv_heads), count("head_dim", head_dim)
+        v_head_dim = head_dim if v_head_dim is None else count("v_head_dim", v_head_dim)
+        page_size = page_size if page_size is None else count("page_size", page_size)
+        dtype = torch.get_default_dtype() if dtype is None else dtype
+        if dtype not in FLOATS:
+            raise TypeError(f"dtype is {dtype}; allowed is {listed([str(x) for x in FLOATS])}")
         self.batch, self.capacity, self.page_size = batch, capacity, page_size
         self.tokens = 0  # of each sequence
         self.block_table: Tensor | None = None
@@ -69,9 +76,7 @@ class KeyValueCache:
             table = torch.arange(pages, dtype=torch.int64, device=device)
             self.block_table = table.view(batch, per_sequence)
         self.k = torch.zeros(pages, slots, kv_heads, head_dim, dtype=dtype, device=device)
-        self.v = torch.zeros(
-            pages, slots, kv_heads, v_head_dim or head_dim, dtype=dtype, device=device
-        )
+        self.v = torch.zeros(pages, slots, kv_heads, v_head_dim, dtype=dtype, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.int64, device=device)
 
     def reset(self) -> None:

@@ -190,3 +190,11 @@ def whole(offset: int, name: str = "position_offset") -> int:
         return operator.index(offset)
     except TypeError:
         raise TypeError(f"{name} is {offset!r}; allowed is a whole number") from None
+
+
+def count(name: str, value: int) -> int:
+    """A number of things, of which there is one."""
+    found = whole(value, name)
+    if found < 1:
+        raise ValueError(f"{name} is {found}; allowed is > 0")
+    return found

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ropekit import _sdpa
 from ropekit._append import append
 from ropekit._attention import attention
-from ropekit._cache import KeyValueCache
+from ropekit._cache import KeyValueCache, parts_of
+from ropekit._errors import count
 from ropekit._fields import APPEND_ONLY, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
@@ -25,6 +27,10 @@ class _Norm(nn.Module):
         self.eps = float(fields.get("norm_eps", 0.0))
         start = torch.zeros if self.plus_one else torch.ones
         self.weight = nn.Parameter(start(head_dim, **place))
+
+    def extra_repr(self) -> str:
+        kind = ", 1 + weight" if self.plus_one else ""
+        return f"{self.weight.numel()}, eps={self.eps}{kind}"
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
@@ -70,7 +76,8 @@ class RoPEAttention(nn.Module):
         **fields: Any,
     ) -> None:
         super().__init__()
-        kv_heads = heads if kv_heads is None else kv_heads
+        hidden_size, heads = count("hidden_size", hidden_size), count("heads", heads)
+        kv_heads = heads if kv_heads is None else count("kv_heads", kv_heads)
         if head_dim is None:
             if hidden_size % heads:
                 raise ValueError(
@@ -78,11 +85,16 @@ class RoPEAttention(nn.Module):
                     f"heads, {heads}"
                 )
             head_dim = hidden_size // heads
+        head_dim = count("head_dim", head_dim)
         if heads % kv_heads:
             raise ValueError(f"kv_heads is {kv_heads}; allowed is a divisor of heads, {heads}")
         self.hidden_size, self.heads, self.kv_heads = hidden_size, heads, kv_heads
         self.head_dim, self.causal = head_dim, causal
         self.config, norm = _configs(config, fields, qk_norm, norm_eps)
+        _sdpa.settings_of(self.config.text)  # refuses what attention's own fields cannot be
+        stated = fields_of(self.config.text)
+        if head_dim % 2 and stated.keys().isdisjoint(("rotary_dim", "rotate", "rotation")):
+            raise ValueError(f"head_dim is {head_dim}; allowed without rotary_dim is an even one")
         self._norm = norm
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(hidden_size, heads * head_dim, bias=bias, **place)
@@ -144,14 +156,17 @@ class RoPEAttention(nn.Module):
     def _attend_cached(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, cache: KeyValueCache
     ) -> Tensor:
-        tokens = q.shape[1]
+        k_cache, v_cache, block_table, _ = parts_of(cache)
+        batch, tokens = q.shape[:2]
+        if batch != cache.batch:
+            raise ValueError(f"x has the batch {batch}; allowed is the cache's, {cache.batch}")
         if cache.tokens + tokens > cache.capacity:
             raise ValueError(
                 f"x has {tokens} tokens and the cache {cache.tokens} of {cache.capacity}; allowed "
                 f"is at most {cache.capacity - cache.tokens}"
             )
-        options: dict[str, Any] = {"block_table": cache.block_table}
-        options |= {"k_cache": cache.k, "v_cache": cache.v}
+        options: dict[str, Any] = {"block_table": block_table}
+        options |= {"k_cache": k_cache, "v_cache": v_cache}
         norms: dict[str, Any] = {
             f"{part}_weight": norm.weight
             for part, norm in (("q", self.q_norm), ("k", self.k_norm))
@@ -204,6 +219,8 @@ def _configs(
             f"config states {other or 'a norm of tokens or layers'}; allowed is an RMS norm of "
             "heads, of q and k alike"
         )
+    if not 0 <= norm_eps < float("inf"):
+        raise ValueError(f"norm_eps is {norm_eps!r}; allowed is >= 0 and finite")
     if qk_norm is False:
         norm = {}
     elif qk_norm and not norm:

@@ -17,18 +17,19 @@ from torch.compiler import assume_constant_result, is_compiling, is_dynamo_compi
 from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
-from ropekit._attention_errors import ARGUMENTS, NO_SECOND, explain_attention
+from ropekit._append_errors import FLOATS
+from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
 from ropekit._operators import fields_of, is_derived, of_backward
 
-KERNEL = "sdpa"  # as `kernel` names it
-LIBRARY = "library"  # likewise: one of the library's, whichever
+KERNEL, LIBRARY = KERNELS
 _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
 # Tokens from which PyTorch's kernel is the faster one on a CPU in 16 bits, forward alone: between
 # 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2 (docs/attention.md).
 CPU_TOKENS = 1536
 HALF = (torch.bfloat16, torch.float16)
+TAKEN = (*FLOATS, torch.float64)  # types that PyTorch's kernel takes
 # Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
 # takes as long on the device and longer on the host.
 TUNED = "cudnn:"

@@ -39,8 +39,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     # shapes and types
     (TypeError, "q is NoneType; allowed is a tensor", {"q": None}),
     (TypeError, "positions is list; allowed is a tensor", {**BOTH, "positions": [1]}),
-    (TypeError, "q is torch.float64; allowed is torch.float32, torch.float16 or torch.bfloat16", {
+    (TypeError, "k is torch.float32; allowed is torch.float64, the type of q", {
         **BOTH, "q": Q.double()}),
+    (TypeError, "q is torch.float64; allowed is torch.float32, torch.float16 or torch.bfloat16", {
+        **BOTH, "q": Q.double(), "kernel": "library"}),
     (TypeError, "v is torch.float16; allowed is torch.float32, the type of q", {
         **BOTH, "v": K.half()}),
     (ValueError, "q has 2 dimensions; allowed is 4, or 3 for layout 'thd'", {**BOTH, "q": Q[0, 0]}),

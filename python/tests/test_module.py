@@ -153,6 +153,11 @@ def test_what_does_not_fit_is_refused() -> None:
     for arguments, options, text in (
         ((64, 5), {}, "hidden_size is 64; allowed without head_dim is a multiple of heads, 5"),
         ((64, 4, 3), {}, "kv_heads is 3; allowed is a divisor of heads, 4"),
+        ((64, 0), {}, "heads is 0; allowed is > 0"),
+        ((64, 4, -2), {}, "kv_heads is -2; allowed is > 0"),
+        ((64, 4, 2, 7), {}, "head_dim is 7; allowed without rotary_dim is an even one"),
+        ((64, 4), {"softcap": -1.0}, "softcap is -1; allowed is None, or"),
+        ((64, 4), {"qk_norm": True, "norm_eps": -1.0}, "norm_eps is -1.0; allowed is >= 0"),
         (
             (64, 4),
             {"config": Config(norm_type="layer")},
@@ -163,7 +168,20 @@ def test_what_does_not_fit_is_refused() -> None:
             RoPEAttention(*arguments, **options)
     with pytest.raises(TypeError, match="k_norm_type is given"):
         RoPEAttention(64, 4, k_norm_type="rms")  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="page_size is 0; allowed is > 0"):
-        RoPEAttention(64, 4).make_cache(1, 8, 0)
+    with pytest.raises(TypeError, match=r"heads is 1\.5; allowed is a whole number"):
+        RoPEAttention(64, 1.5)  # type: ignore[arg-type]
+    layer = RoPEAttention(64, 4)
+    for sizes, text in (((1, 8, 0), "page_size is 0"), ((0, 8), "batch is 0")):
+        with pytest.raises(ValueError, match=f"{text}; allowed is > 0"):
+            layer.make_cache(*sizes)
+    with pytest.raises(ValueError, match="kv_heads is 0; allowed is > 0"):
+        ropekit.KeyValueCache(1, 2, 0, 8)
+    with pytest.raises(TypeError, match=r"dtype is torch\.float64; allowed is torch\.float32"):
+        ropekit.KeyValueCache(1, 2, 1, 8, dtype=torch.float64)
+    with torch.no_grad():
+        with pytest.raises(TypeError, match="cache is int; allowed is a "):
+            layer(torch.randn(1, 2, 64), cache=5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="x has the batch 2; allowed is the cache's, 1"):
+            layer(torch.randn(2, 2, 64), cache=layer.make_cache(1, 8))
     with pytest.raises(RuntimeError, match="requires a gradient"):
         RoPEAttention(64, 4)(torch.randn(1, 2, 64), cache=RoPEAttention(64, 4).make_cache(1, 8))

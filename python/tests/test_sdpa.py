@@ -234,6 +234,11 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
         ropekit.attention(*wide, sinks=torch.zeros(HEADS, device=device).double())
     with pytest.raises((TypeError, ValueError)):
         ropekit.attention(q, k.half(), v, kernel="sdpa")
+    with pytest.raises(RuntimeError, match="size"):  # as PyTorch says it
+        narrow = q.double(), k.double()[..., :-2], v.double()
+        ropekit.attention(*narrow, rotate="none", causal=False)
+    with pytest.raises(ValueError, match="any of sdpa, library, "):
+        ropekit.attention(q, k, v, kernel="nothing")
     for options, text in (
         ({"window": -1}, "window is -1; allowed is > 0"),
         ({"chunk": -2}, "chunk is -2; allowed is > 0"),
