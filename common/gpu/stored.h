@@ -31,7 +31,7 @@ GPU_FN gpu_vector<DTYPE, GPU_STORED> gpu_load_vector_as(int32_t dtype, const cha
     float y[GPU_STORED];
     if (dtype >= ROPE_F8E4M3) {
         const uint2 raw = *(const uint2 *)from;
-        return {{raw.x, raw.y}};
+        return {{raw.x, raw.y, 0, 0}};
     }
     if (dtype == DTYPE)
         return gpu_load<DTYPE, GPU_STORED>(from);

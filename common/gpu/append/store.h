@@ -6,14 +6,14 @@
 #include "common/gpu/stored.h"
 
 /* A scale as quotients are made of it: times a power of two, `up`, that brings it within
- * 2^-60..2^60, and its reciprocal, rounded; and as it was given. */
+ * 2^-60..2^60, and its reciprocal, rounded. */
 struct gpu_scale {
-    float by, reciprocal, up, given;
+    float by, reciprocal, up;
 };
 
 GPU_FN gpu_scale gpu_scale_from(float scale) {
     const float up = scale > 0x1p60f ? 0x1p-100f : scale < 0x1p-60f ? 0x1p100f : 1.0f;
-    return {scale * up, 1.0f / (scale * up), up, scale};
+    return {scale * up, 1.0f / (scale * up), up};
 }
 
 /*
@@ -57,13 +57,13 @@ template <int DTYPE>
 GPU_FN uint2 gpu_quantize(int32_t dtype, const gpu_vector<DTYPE, GPU_APPEND_V> &x, gpu_scale s) {
     float q[GPU_APPEND_V];
     gpu_unpack<DTYPE, GPU_APPEND_V>(x, q);
-    if (DTYPE != ROPE_F32 && s.up != 1)
+    if (s.up != 1)
 #pragma unroll
         for (int i = 0; i < GPU_APPEND_V; i++)
             q[i] = q[i] * s.up;
 #pragma unroll
     for (int i = 0; i < GPU_APPEND_V; i++)
-        q[i] = DTYPE == ROPE_F32 ? q[i] / s.given : gpu_divided(q[i], s);
+        q[i] = DTYPE == ROPE_F32 ? q[i] / s.by : gpu_divided(q[i], s);
     return {gpu_four_8bit(dtype, q), gpu_four_8bit(dtype, q + 4)};
 }
 
