@@ -114,8 +114,10 @@ def _texts(module: Any, columns: int) -> list[str]:
     source = sys.modules[type(module).__module__]
     function = next((getattr(source, name) for name in NAMES if hasattr(source, name)), None)
     form = _form(getattr(function, "original", function)) if function else None
-    if form is None or form.complex_layout or form.upcast or form.reverses:
-        raise ValueError("its rotary function has no form of the kernels")
+    if form is None:
+        raise ValueError("its rotary function is of no known form")
+    if form.complex_layout or form.upcast or form.reverses:
+        raise ValueError("its rotary function multiplies complex numbers, in float32 or backwards")
     norm = getattr(module, "q_norm", None)
     if norm is None:
         return [form.text(columns)]
@@ -142,7 +144,9 @@ def _try(module: Any, rotary: Any, cache_name: str) -> _Seen:
     generator = torch.Generator().manual_seed(0)
     shape = 1, _TOKENS, module.q_proj.in_features
     hidden = torch.randn(shape, generator=generator).to(weight.device, weight.dtype)
-    tables = rotary(hidden, torch.arange(_TOKENS, device=weight.device)[None])
+    by_layer = "layer_type" in inspect.signature(type(rotary).forward).parameters
+    kind = (module.config.layer_types[module.layer_idx],) if by_layer else ()
+    tables = rotary(hidden, torch.arange(_TOKENS, device=weight.device)[None], *kind)
     cache = StaticCache(config=module.config, max_cache_len=_CAPACITY)
     seen: list[Any] = []
 
@@ -183,8 +187,14 @@ def fuse(module: Any, rotary: Any) -> FusedForward:
         raise ValueError(f"it has no {missing[0]}")
     parameters = inspect.signature(type(module).forward).parameters
     cache_name = next((x for x in ("cache", "past_key_values") if x in parameters), "")
-    if not cache_name or "position_embeddings" not in parameters:
-        raise ValueError("its forward has other arguments")
+    given = "self", "hidden_states", "position_embeddings", "attention_mask", cache_name
+    other = [
+        name
+        for name, x in parameters.items()
+        if name not in given and x.default is x.empty and x.kind is x.POSITIONAL_OR_KEYWORD
+    ]
+    if not cache_name or "position_embeddings" not in parameters or other:
+        raise ValueError(f"its forward has other arguments: {', '.join(other or parameters)}")
     with torch.no_grad():
         seen = _try(module, rotary, cache_name)
         if hasattr(module, "sinks") != ("sinks" in seen.options):

@@ -127,7 +127,9 @@ class Patch:
             )
         self.report.append(f"attention: {ATTENTION}, in place of {before}")
         for name, part in model.named_modules():
-            if hasattr(part, "q_proj") and hasattr(part, "layer_idx"):
+            if hasattr(part, "layer_idx") and (
+                hasattr(part, "q_proj") or hasattr(part, "is_causal")
+            ):
                 self._fuse(model, name, part)
 
     def _fuse(self, model: nn.Module, name: str, layer: nn.Module) -> None:
@@ -172,7 +174,7 @@ class Patch:
         forward = _Forward(rotary, texts, is_complex, rotary.__dict__.get("forward"))
         rotary.forward = forward
         self._forwards.append(forward)
-        self.report += [f"{name}: {text}" for text in texts.values()]
+        self.report += [f"{name}{(x and f', {x}') or ''}: {text}" for x, text in texts.items()]
 
     def restore(self) -> None:
         """Puts back what was there before."""

@@ -12,7 +12,7 @@ import pytest
 import ropekit.transformers
 import torch
 import transformers
-from attention_models import build, inputs
+from attention_models import SLIDING, build, inputs
 from ropekit._transformers_attention import attention_forward
 from ropekit._transformers_masks import CHUNK, CUT, FULL, Mask, build_mask
 from torch import Tensor
@@ -418,7 +418,7 @@ class Appended(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-FUSED = ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"]
+FUSED = ["llama", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "gemma3"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -430,7 +430,7 @@ def test_a_patched_layer_appends_to_a_static_cache(
     options = GREEDY | {"max_new_tokens": 8, "cache_implementation": "static"}
     expected = model.generate(**given, **options, disable_compile=True)
     plain = model.model.layers[0].self_attn
-    layers = 1 if name == "gpt_oss" else 2  # the others slide
+    layers = 1 if name in ("gpt_oss", "gemma3") else 2  # the others slide
     with ropekit.transformers.patch(model, attention=True) as patch, Appended() as appended:
         found = model.generate(**given, **options, disable_compile=True)
         assert len([line for line in patch.report if "write in one call" in line]) == layers
@@ -459,3 +459,22 @@ def test_a_layer_of_other_steps_is_left_alone(device: str) -> None:
         assert torch.equal(model.generate(**given, **options, disable_compile=True), expected)
     why = "its own steps, because a trial of it gave other queries, keys or values"
     assert f"model.layers.0.self_attn: {why}" in patch.report
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("phi3", "it has no q_proj"),
+        ("gemma3", "its cache is not one that a StaticCache keeps whole"),
+        ("olmo2", "q_weight has the shape"),
+        ("gemma4", "its forward has other arguments: shared_kv_states"),
+    ],
+)
+def test_a_report_says_why_a_layer_is_left_alone(name: str, reason: str) -> None:
+    with ropekit.transformers.patch(build(name, "eager"), attention=True) as patch:
+        assert f"layers.0.self_attn: its own steps, because {reason}" in str(patch)
+
+
+def test_a_report_names_the_type_of_layers_of_angles() -> None:
+    with ropekit.transformers.patch(build("gemma3", "eager"), angle_mode="exact") as patch:
+        assert all(f"rotary_emb, {kind}: rope_type=" in str(patch) for kind in SLIDING)
