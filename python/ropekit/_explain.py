@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from ropekit import _sdpa
-from ropekit._attention import OTHERS, masked, number, of_autocast, other_candidate
+from ropekit._attention import OTHERS, Options, masked, number, of_autocast, other_candidate
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
 from ropekit._cache import pages, parts_of, scales
 from ropekit._errors import whole
@@ -45,8 +46,24 @@ def explain(
     k: Tensor | None = None,
     v: Tensor | None = None,
     *,
-    causal: bool | None = None,
     return_lse: bool = False,
+    **options: Unpack[Options],
+) -> Explanation:
+    """Which kernel `attention` would take for the same arguments, and why; it is not run.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: what the call itself would raise.
+    """
+    return _explain(q, k, v, return_lse=return_lse, **options)
+
+
+def _explain(
+    q: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    *,
+    causal: bool | None = None,
+    return_lse: bool,
     config: object = None,
     cache_layout: str = "nhd",
     tree_keys: int | None = None,
@@ -54,11 +71,6 @@ def explain(
     position_offset: int = 0,
     **options: Any,
 ) -> Explanation:
-    """Which kernel `attention` would take for the same arguments, and why; it is not run.
-
-    Raises:
-        TypeError, ValueError, RuntimeError: what the call itself would raise.
-    """
     refuse_fields(options, APPEND_ONLY, "append")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
