@@ -6,13 +6,7 @@
 #if defined(ROPEKIT_EMULATE_AMX)
 #include "backends/cpu/simd/portable.h"
 #else
-#define SIMD_TO_BF16_NATIVE
-#include "backends/cpu/simd/avx512.h"
-
-/* Of weights, which are 0, NaN or normal numbers. */
-CPU_INLINE simd_u16 simd_to_bf16(simd_f32 x) {
-    return (simd_u16)_mm512_cvtneps_pbh((__m512)x);
-}
+#include "backends/cpu/simd/avx512_bf16.h"
 #endif
 
 #include "backends/cpu/attention/prefetch.h"

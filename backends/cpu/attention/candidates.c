@@ -29,6 +29,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
     CANDIDATE("amx", cpu_attention_amx, 0),
+    CANDIDATE("avx512_bf16", cpu_attention_avx512_bf16, 0),
     CANDIDATE("avx512", cpu_attention_avx512, 0),
     CANDIDATE("avx2", cpu_attention_avx2, 0),
 #elif defined(__aarch64__)

@@ -81,6 +81,7 @@ typedef struct cpu_attention_kernel {
 extern const cpu_attention_kernel cpu_attention_scalar;
 extern const cpu_attention_kernel cpu_attention_avx2;
 extern const cpu_attention_kernel cpu_attention_avx512;
+extern const cpu_attention_kernel cpu_attention_avx512_bf16;
 extern const cpu_attention_kernel cpu_attention_amx;
 extern const cpu_attention_kernel cpu_attention_neon;
 extern const cpu_attention_kernel cpu_attention_reference;

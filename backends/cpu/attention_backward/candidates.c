@@ -18,12 +18,15 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static const rope_candidate candidates[] = {
 #if defined(__x86_64__)
-    CANDIDATE("amx", cpu_backward_amx, 0),       CANDIDATE("avx512", cpu_backward_avx512, 0),
+    CANDIDATE("amx", cpu_backward_amx, 0),
+    CANDIDATE("avx512_bf16", cpu_backward_avx512_bf16, 0),
+    CANDIDATE("avx512", cpu_backward_avx512, 0),
     CANDIDATE("avx2", cpu_backward_avx2, 0),
 #elif defined(__aarch64__)
     CANDIDATE("neon", cpu_backward_neon, 0),
 #endif
-    CANDIDATE("scalar", cpu_backward_scalar, 0), CANDIDATE("reference", cpu_backward_reference, 1),
+    CANDIDATE("scalar", cpu_backward_scalar, 0),
+    CANDIDATE("reference", cpu_backward_reference, 1),
 };
 
 const rope_candidate_list cpu_attention_backward_candidates = {

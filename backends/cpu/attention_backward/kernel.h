@@ -96,6 +96,7 @@ typedef struct backward_context {
 extern const cpu_backward_kernel cpu_backward_scalar;
 extern const cpu_backward_kernel cpu_backward_avx2;
 extern const cpu_backward_kernel cpu_backward_avx512;
+extern const cpu_backward_kernel cpu_backward_avx512_bf16;
 extern const cpu_backward_kernel cpu_backward_amx;
 extern const cpu_backward_kernel cpu_backward_neon;
 extern const cpu_backward_kernel cpu_backward_reference;
