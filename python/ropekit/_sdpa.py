@@ -25,9 +25,11 @@ from ropekit._operators import fields_of, is_derived, of_backward
 
 KERNEL, LIBRARY = KERNELS
 _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
-# Tokens from which PyTorch's kernel is the faster one on a CPU in 16 bits, forward alone: between
-# 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2 (docs/attention.md).
+# Tokens from which PyTorch's kernel is the faster one on a CPU with AMX in 16 bits, forward alone:
+# between 1024, where it was .8 to 1.06 as fast as the library's, and 2048, 1.06 to 1.2
+# (docs/attention.md). On a Zen 4, which has none, it was .5 as fast at 2048.
 CPU_TOKENS = 1536
+HAS_AMX = torch.cpu._is_amx_tile_supported()
 HALF = (torch.bfloat16, torch.float16)
 TAKEN = (*FLOATS, torch.float64)  # types that PyTorch's kernel takes
 # Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
@@ -131,7 +133,8 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
 
     On CUDA PyTorch's kernel is faster on the device than the library's own, and as fast as those of
     its tables; an eager call of little work takes the library's, which asks less of the host. A
-    CPU's are faster but for long prompts in 16 bits, and there too with a backward.
+    CPU's are faster but for long prompts in 16 bits where it has AMX, and there too with a
+    backward.
     """
     if settings.kernel is not None or settings.softcap or not (q.is_cuda or q.dtype in HALF):
         return ""
@@ -144,8 +147,11 @@ def prefers(q: Tensor, k: Tensor, v: Tensor, settings: Settings) -> str:
         if is_plain and _is_of_library((q, k, v), settings.text, (tokens, keys), derives):
             return ""
         return "on CUDA PyTorch's kernel was measured faster on the device"
-    if not q.is_cuda and CPU_TOKENS <= tokens == keys and not derives:
-        return f"on a CPU PyTorch's kernel was measured faster in 16 bits from {CPU_TOKENS} tokens"
+    if not q.is_cuda and HAS_AMX and CPU_TOKENS <= tokens == keys and not derives:
+        return (
+            "on a CPU with AMX PyTorch's kernel was measured faster in 16 bits from "
+            f"{CPU_TOKENS} tokens"
+        )
     return ""
 
 

@@ -79,8 +79,9 @@ def test_gradients_in_float64(device: str) -> None:
     assert torch.autograd.gradcheck(call, (q, k, v))
 
 
-def test_the_choice_follows_from_the_shape() -> None:
+def test_the_choice_follows_from_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     long = _sdpa.CPU_TOKENS
+    monkeypatch.setattr(_sdpa, "HAS_AMX", True)
 
     def kernel(dtype: torch.dtype, tokens: int, keys: int, **options: Any) -> str:
         q, k = (torch.empty(1, n, 2, 16, dtype=dtype) for n in (tokens, keys))
@@ -104,6 +105,8 @@ def test_the_choice_follows_from_the_shape() -> None:
     assert ropekit.explain(q, q, q).kernel.startswith("cpu:")
     assert kernel(torch.float32, 5, 5, kernel="sdpa") == "sdpa"
     assert kernel(torch.float64, 5, 5) == "sdpa"
+    monkeypatch.setattr(_sdpa, "HAS_AMX", False)
+    assert kernel(torch.bfloat16, long, long).startswith("cpu:")
 
 
 def test_the_library_is_taken_where_it_was_measured(
