@@ -19,11 +19,10 @@ NormWeight = Literal["weight", "one_plus_weight"]
 NormRounding = Literal["once", "twice"]
 
 
-class Fields(TypedDict, total=False):
+class RotationFields(TypedDict, total=False):
     """What is not given keeps the library's default; dtype and device are those of the tensors."""
 
     layout: Literal["bshd", "bhsd", "sbhd", "thd"]
-    head_dim: int
     rotary_dim: int
     rotary_offset: int
     k_head_dim: int
@@ -73,8 +72,14 @@ class Fields(TypedDict, total=False):
     kernel: str
 
 
-class AttentionFields(Fields, total=False):
-    """Those of `attention` too; `append` reads rotation and ring."""
+class Fields(RotationFields, total=False):
+    """Those of `apply`."""
+
+    head_dim: int
+
+
+class ModuleFields(RotationFields, total=False):
+    """Those of `RoPEAttention`, which takes head_dim apart; `append` reads rotation and ring."""
 
     rotation: Literal["on", "off"]
     ring: int
@@ -84,6 +89,10 @@ class AttentionFields(Fields, total=False):
     window: int
     window_right: int
     chunk: int
+
+
+class AttentionFields(ModuleFields, Fields, total=False):
+    """Those of `attention`."""
 
 
 class LayerFields(AttentionFields, total=False):

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from ropekit import _sdpa
 from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
-from ropekit._fields import APPEND_ONLY, merge, refuse_fields
+from ropekit._fields import APPEND_ONLY, ModuleFields, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
 
@@ -73,7 +74,7 @@ class RoPEAttention(nn.Module):
         out_bias: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **fields: Any,
+        **fields: Unpack[ModuleFields],
     ) -> None:
         super().__init__()
         hidden_size, heads = count("hidden_size", hidden_size), count("heads", heads)
