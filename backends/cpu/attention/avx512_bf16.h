@@ -55,7 +55,7 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
                       c_step);
 }
 
-/* Words 4 g.. of the keys of a vector, `width` rows of q a key, each for every four rows. */
+/* Four words of each of the 16 / width keys of a vector, in every four of the key's lanes. */
 CPU_INLINE __m512i load_keys(int width, const char *keys, int64_t bytes) {
     __m512i x = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i_u *)keys));
     if (width == 8)
@@ -91,6 +91,16 @@ CPU_INLINE void store_scores(int width, __m512 sum, float *c) {
     }
 }
 
+/* Adds their products with four pairs of q. */
+CPU_INLINE __m512 add_words(int width, __m512 sum, const char *keys, int64_t bytes,
+                            const __m512i q[4]) {
+    const __m512i x = load_keys(width, keys, bytes);
+    sum = add_pairs(sum, _mm512_shuffle_epi32(x, 0x00), q[0]);
+    sum = add_pairs(sum, _mm512_shuffle_epi32(x, 0x55), q[1]);
+    sum = add_pairs(sum, _mm512_shuffle_epi32(x, 0xaa), q[2]);
+    return add_pairs(sum, _mm512_shuffle_epi32(x, 0xff), q[3]);
+}
+
 /* A vector has `width` rows of q of each of its keys. */
 CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const __m512i *q,
                               int chunks, prefetch_lines *prefetch, float *c) {
@@ -106,13 +116,8 @@ CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const 
                 const char *at = keys + first * bytes + k * 64 + n * 4;
                 const __m512i *pair = q + k * PAIRS + n;
 #pragma GCC unroll 4
-                for (int i = 0; i < VECTORS; i++) {
-                    const __m512i x = load_keys(width, at + i * each * bytes, bytes);
-                    sum[i] = add_pairs(sum[i], _mm512_shuffle_epi32(x, 0x00), pair[0]);
-                    sum[i] = add_pairs(sum[i], _mm512_shuffle_epi32(x, 0x55), pair[1]);
-                    sum[i] = add_pairs(sum[i], _mm512_shuffle_epi32(x, 0xaa), pair[2]);
-                    sum[i] = add_pairs(sum[i], _mm512_shuffle_epi32(x, 0xff), pair[3]);
-                }
+                for (int i = 0; i < VECTORS; i++)
+                    sum[i] = add_words(width, sum[i], at + i * each * bytes, bytes, pair);
             }
         }
         for (int i = 0; i < VECTORS; i++)
