@@ -614,6 +614,8 @@ def test_results_that_grow_past_their_bound_are_refused(make, update, tmp_path):
     assert "bench/results holds 1000001 bytes; allowed are 1000000" in update("--check").stderr
     path.write_text(path.read_text()[:-1])
     assert update("--check").returncode == 0
+    (tmp_path / "docs/performance.md").write_text(151 * "\n")
+    assert "docs/performance.md has 151 lines; allowed are 150" in update("--check").stderr
 
 
 def test_two_devices_are_told_by_operation(make, update, tmp_path):
