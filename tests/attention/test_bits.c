@@ -26,6 +26,19 @@ static unsigned char *arena_after(const attention_case *c, const char *kernel) {
 
 typedef void check_case(const attention_case *c, const char *kernel, const unsigned char *expected);
 
+/* A kernel of the backend, the reference last, or NULL. */
+static const char *kernel_at(int32_t index) {
+    const char *name = device_kernel_of("attention", index);
+    const int last = index > 0 && device_kernel_of("attention", index - 1);
+    return name || !last || !device_is_host() ? name : "reference";
+}
+
+/* The kernel of rope_apply on the CPU with the bits of a kernel's rotation: all but the reference,
+ * which rotates in double, have those of scalar (tests/rope/test_backends.c). */
+static const char *rotation_of(const char *kernel) {
+    return strcmp(kernel, "reference") == 0 ? kernel : "scalar";
+}
+
 /* For each case in range and each kernel: the arena after, then a check that compares with it. */
 static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
     static const attention_wish wish = {.in_range = 1};
@@ -34,7 +47,7 @@ static void for_each_case(uint64_t seed, int64_t cases, check_case *check) {
         attention_case c;
         const char *kernel;
         attention_make(&c, seed, i, &wish);
-        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+        for (int32_t k = 0; (kernel = kernel_at(k)); k++) {
             attention_describe(&c, kernel);
             unsigned char *expected = arena_after(&c, kernel);
             if (expected)
@@ -72,7 +85,7 @@ static void check_unfused(const attention_case *c, const char *kernel,
     attention_dense dense;
     if (c->parts == 0 || c->args.rope.tokens == 0)
         return;
-    attention_dense_make(&dense, c, "scalar");
+    attention_dense_make(&dense, c, rotation_of(kernel));
     attention_plain(&plain, c, &dense, 0, c->parts, 0);
     unsigned char *result = arena_after(&plain, kernel);
     CHECK(result, "the kernel declines without a rotation");
@@ -104,7 +117,7 @@ static void check_alone(const attention_case *c, const char *kernel,
     attention_dense dense;
     if (c->args.rope.tokens == 0)
         return;
-    attention_dense_make(&dense, c, "scalar");
+    attention_dense_make(&dense, c, rotation_of(kernel));
     for (int64_t n = 0; n < c->parts; n++)
         for (int rest = 0; rest < 2 - changes_kernel(c, kernel, n); rest++) {
             attention_case plain;
