@@ -43,8 +43,7 @@ static rope_status check_head_dims(rope_attention_desc *desc) {
     return ROPE_OK;
 }
 
-/* 0, or > 0 as fp32 too. */
-/* Within which quotients of the two, and products with log2(e), are normal fp32 numbers. */
+/* A range within which quotients of the two, and products with log2(e), are normal fp32 numbers. */
 static rope_status check_factor(const char *name, double x) {
     return x == 0 || (x >= 0x1p-60 && x <= 0x1p60)
                ? ROPE_OK

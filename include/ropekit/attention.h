@@ -141,8 +141,8 @@ typedef struct rope_attention_args {
                                      keys rotate. */
     int64_t k_position_stride[3]; /**< k_position_ids: elements over [axis, batch, key]. All 0:
                                        contiguous. */
-    const void *sinks;            /**< One a head of q, of sink_dtype: finite, or -infinity for
-                                       none. */
+    const void *sinks;            /**< One a head of q, of sink_dtype. -infinity: none; +infinity
+                                       and NaN: out and lse of the head are NaN. */
     const void *tree_bits;        /**< ROPE_MASK_TREE: 32-bit words of each query; key j of the last
                                        tree_keys is bit j % 32 of word j / 32. */
     int64_t tree_stride[2];       /**< tree_bits: words over [batch, token]. All 0: contiguous. */

@@ -459,7 +459,7 @@ TEST(attention_bits, every_buffer_between_pages_that_fault) {
     for_each_case(test_seed() + 5, CASES, check_guarded);
 }
 
-/* Workspace for larger calls serves, one byte less than a call's own does not. */
+/* Workspace for larger calls serves, and no number of keys is that of tokens. */
 static void check_workspace(const attention_case *c, const char *kernel,
                             const unsigned char *expected) {
     rope_attention_desc desc = c->desc;
@@ -478,6 +478,11 @@ static void check_workspace(const attention_case *c, const char *kernel,
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &own));
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &larger, &more));
     CHECK(more >= own, "%zu bytes for larger calls, %zu for this one", more, own);
+    larger.k_tokens = 0;
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &larger, &own));
+    larger.k_tokens = larger.tokens;
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &larger, &more));
+    CHECK(more == own, "%zu bytes without k_tokens, %zu with tokens of them", own, more);
     rope_plan_destroy(plan);
 }
 

@@ -142,6 +142,38 @@ TEST(attention_values, queries_that_see_no_key) {
         }
 }
 
+/* Head 0 has no sink, head 1 none that is a number: three queries, of which the first sees no key.
+ */
+static void check_sinks(const attention_case *c, const unsigned char *result, const void *state) {
+    (void)state;
+    for (int64_t i = 0; i < 3; i++) {
+        const row none = row_of(c, result, i, 0), odd = row_of(c, result, i, 1);
+        const double lse = i ? log((double)i) : -INFINITY;
+        CHECK(none.out[0] == (i > 0) && (none.lse == lse || fabs(none.lse - lse) < 1e-6),
+              "a sink of -infinity: query %lld is %g, its lse %g", (long long)i, none.out[0],
+              none.lse);
+        CHECK(isnan(odd.out[0]) && isnan(odd.out[c->desc.rope.head_dim - 1]) && isnan(odd.lse),
+              "a sink of NaN or +infinity: query %lld is %g, its lse %g", (long long)i, odd.out[0],
+              odd.lse);
+    }
+}
+
+TEST(attention_values, sinks_that_are_no_numbers) {
+    for (int i = 0; i < 12; i++) {
+        attention_case c;
+        const int32_t dtype = ROPE_F32 + i / 4;
+        make_dim(&c, dtype, i & 1 ? DIM_TILES : DIM, 3, 2);
+        for (int64_t k = 0; k < 2; k++)
+            set_head(&c, c.args.v.in, k, 1);
+        c.desc.sink_dtype = i & 1 ? dtype : ROPE_F32;
+        c.args.sinks = c.base.arena;
+        oracle_store(c.desc.sink_dtype, c.base.arena, 0, -INFINITY);
+        oracle_store(c.desc.sink_dtype, c.base.arena, 1, i & 2 ? NAN : INFINITY);
+        check_kernels(&c, check_sinks, NULL);
+        attention_free(&c);
+    }
+}
+
 /* `plain` is what c leaves, `result` what other does. */
 static void check_same_row(const attention_case *c, const unsigned char *plain,
                            const attention_case *other, const unsigned char *result, int64_t i) {
@@ -271,6 +303,44 @@ TEST(attention_values, large_scores) {
             check_kernels(&c, check_large, &score);
             attention_free(&c);
         }
+}
+
+/* Scores of the three keys are 1, 2 and 0 ahead of the cap. */
+static void check_factors(const attention_case *c, const unsigned char *result, const void *state) {
+    static const double value[] = {0.25, 1, 0.75};
+    const double cap = c->desc.soft_cap;
+    double sum = 0, out = 0;
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        const double score = (k + 1) % 3, weight = exp(cap == 0 ? score : cap * tanh(score / cap));
+        sum += weight;
+        out += weight / sum * (value[k] - out);
+    }
+    const row r = row_of(c, result, 0, 0);
+    CHECK(fabs(r.out[0] - out) < 4e-3 && fabs(r.lse - log(sum)) < 1e-5,
+          "scale %g, soft_cap %g: out %g and lse %g, not %g and %g", c->desc.scale, cap, r.out[0],
+          r.lse, out, log(sum));
+}
+
+TEST(attention_values, factors_from_the_least_to_the_largest) {
+    static const double caps[] = {0, 1, 0x1p-60, 0x1p60};
+    for (int i = 0; i < 3 * 4 * 6; i++) {
+        attention_case c;
+        const int32_t dtype = ROPE_F32 + i / 2 % 3;
+        const double root = ldexp(1, (i / 6 % 3 - 1) * (dtype == ROPE_F16 ? 14 : 30));
+        make_dim(&c, dtype, i & 1 ? DIM_TILES : DIM, 1, 3);
+        c.desc.mask = ROPE_MASK_FULL;
+        c.desc.scale = root * root;
+        c.desc.soft_cap = caps[i / 18];
+        set(&c, c.args.rope.q.in, 0, 0, 1 / root);
+        set(&c, c.args.rope.k.in, 0, 0, 1 / root);
+        set(&c, c.args.rope.k.in, 1, 0, 2 / root);
+        set_head(&c, c.args.v.in, 0, 0.25);
+        set_head(&c, c.args.v.in, 1, 1);
+        set_head(&c, c.args.v.in, 2, 0.75);
+        check_kernels(&c, check_factors, NULL);
+        attention_free(&c);
+    }
 }
 
 static void check_constant(const attention_case *c, const unsigned char *result,

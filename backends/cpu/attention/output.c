@@ -15,7 +15,7 @@ void attention_finish(const attention_context *ctx, const attention_tile *tile, 
     const int64_t token = tile->s.q_first + attention_query_of(ctx, tile, row),
                   head = attention_head_of(ctx, tile, row), batch = tile->s.q_row;
     const double ln2 = 0x1.62e42fefa39efp-1, sink = sink_of(ctx, head), most = (double)max * ln2;
-    double inverse = 1 / (double)sum, lse = most;
+    double inverse = sum == 0 ? 0 : 1 / (double)sum, lse = most;
     if (sink != -INFINITY) { /* its term joins by the larger of both exponents */
         const double top = sink > most ? sink : most,
                      all = (double)sum * exp(most - top) + exp(sink - top);
@@ -24,8 +24,6 @@ void attention_finish(const attention_context *ctx, const attention_tile *tile, 
     } else if (call->lse && sum != 0) {
         lse = most + log((double)sum);
     }
-    if (sum == 0)
-        inverse = 0;
     ctx->kernel->scale(o, (float)inverse, cpu_attention_padded(n));
     if (call->lse)
         call->lse[batch * call->lse_stride[0] + token * call->lse_stride[1] +
