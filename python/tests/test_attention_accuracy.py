@@ -8,21 +8,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-# tokens, keys, heads of q and of k, head_dim, whether causal, size of q and k
+# tokens, keys, heads of q and of k, head_dim, whether causal, window, size of q and k
 CASES = (
-    *((64, 64, 4, 2, 64, True, 1), (33, 65, 4, 4, 32, True, 1), (128, 128, 8, 2, 128, True, 2)),
-    *((17, 200, 4, 1, 64, False, 3), (256, 256, 2, 2, 64, True, 0.3), (1, 300, 8, 2, 64, True, 1)),
-    *((5, 100, 4, 4, 128, True, 4), (192, 192, 4, 2, 96, False, 1), (64, 96, 4, 2, 64, True, 12)),
+    *((64, 64, 4, 2, 64, True, None, 1), (33, 65, 4, 4, 32, True, None, 1)),
+    *((128, 128, 8, 2, 128, True, None, 2), (17, 200, 4, 1, 64, False, None, 3)),
+    *((256, 256, 2, 2, 64, True, None, 0.3), (1, 300, 8, 2, 64, True, None, 1)),
+    *((5, 100, 4, 4, 128, True, None, 4), (192, 192, 4, 2, 96, False, None, 1)),
+    *((64, 96, 4, 2, 64, True, None, 12), (160, 160, 4, 2, 64, True, 37, 1)),
 )
 
 
-def by_pytorch(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def by_pytorch(q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     tokens, keys = q.size(2), k.size(2)
-    square = causal and tokens == keys
+    square = causal and not window and tokens == keys
     mask = None
     if causal and not square:
         mask = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril(keys - tokens)
+    if window and mask is not None:
+        mask = mask.triu(keys - tokens - window + 1)
     out = scaled_dot_product_attention(q, k, v, mask, is_causal=square, enable_gqa=True)
     return out.transpose(1, 2)
 
@@ -30,15 +34,17 @@ def by_pytorch(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_errors_are_no_larger_than_pytorchs(dtype: torch.dtype, device: str) -> None:
     squares, largest = torch.zeros(2), torch.zeros(2)  # of ropekit and of PyTorch, relative
-    for tokens, keys, heads, k_heads, dim, causal, size in CASES:
+    for tokens, keys, heads, k_heads, dim, causal, window, size in CASES:
         shapes = ((2, tokens, heads, dim), (2, keys, k_heads, dim), (2, keys, k_heads, dim))
         drawn = (torch.randn(shape) * s for shape, s in zip(shapes, (size, size, 1), strict=True))
         q, k, v = (x.to(device, dtype) for x in drawn)
-        exact = by_pytorch(q.double(), k.double(), v.double(), causal)
-        ours = ropekit.attention(q, k, v, rotate="none", causal=causal, kernel="library")
-        for i, found in enumerate((ours, by_pytorch(q, k, v, causal))):
+        exact = by_pytorch(q.double(), k.double(), v.double(), causal, window)
+        ours = ropekit.attention(
+            q, k, v, rotate="none", causal=causal, window=window, kernel="library"
+        )
+        for i, found in enumerate((ours, by_pytorch(q, k, v, causal, window))):
             error = found.double() - exact
             squares[i] += float(error.square().mean() / exact.square().mean())
-            largest[i] = max(largest[i], float(error.abs().max() / exact.abs().max()))
+            largest[i] = max(float(largest[i]), float(error.abs().max() / exact.abs().max()))
     assert squares[0].sqrt() <= 1.05 * squares[1].sqrt()
     assert largest[0] <= 1.25 * largest[1]
