@@ -3,6 +3,7 @@
 
 #include "tests/rope/case_parts.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -100,7 +101,8 @@ static void choose_mask(test_random *r, const attention_case *c, rope_attention_
     if (random_chance(r, 30))
         d->scale = random_real(r, 0.01, 0.5);
     if (random_chance(r, 20))
-        d->soft_cap = random_real(r, 2, 50);
+        d->soft_cap = random_chance(r, 25) ? ldexp(1, (int)random_between(r, -60, 60))
+                                           : random_real(r, 2, 50);
     if (d->mask == ROPE_MASK_TREE)
         return;
     if (random_chance(r, c->decode ? 60 : 30))

@@ -323,8 +323,8 @@ static void check_factors(const attention_case *c, const unsigned char *result, 
 }
 
 TEST(attention_values, factors_from_the_least_to_the_largest) {
-    static const double caps[] = {0, 1, 0x1p-60};
-    for (int i = 0; i < 3 * 3 * 6; i++) {
+    static const double caps[] = {0, 1, 0x1p-60, 0x1p60};
+    for (int i = 0; i < 3 * 4 * 6; i++) {
         attention_case c;
         const int32_t dtype = ROPE_F32 + i / 2 % 3;
         const double root = ldexp(1, (i / 6 % 3 - 1) * (dtype == ROPE_F16 ? 14 : 30));

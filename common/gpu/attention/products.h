@@ -25,6 +25,16 @@ GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROW
             }
 }
 
+/* A polynomial near 0, where 1 - 2 / (e^2x + 1) has no digits left. */
+GPU_FN float gpu_tanh(float x) {
+    const float far = fmaf(-2, gpu_reciprocal(gpu_exp2(x * 2.88539008f) + 1), 1), z = x * x;
+    float p = fmaf(z, -0x1.76abf6p-8f, 0x1.5256cep-6f);
+    p = fmaf(z, p, -0x1.b84448p-5f);
+    p = fmaf(z, p, 0x1.110768p-3f);
+    p = fmaf(z, p, -0x1.555534p-2f);
+    return fabsf(x) < 0.625f ? fmaf(x * z, p, x) : far;
+}
+
 /* Element `at` of run r of a row of a thread's. */
 template <int DV, int ROWS>
 GPU_FN float gpu_run_element(const gpu_tile_rows<DV, ROWS> &rows, int m, int r, int h, int at) {

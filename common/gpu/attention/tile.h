@@ -445,16 +445,14 @@ GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &
 template <int ROWS>
 GPU_FN void gpu_tile_cap(float scale, float cap,
                          float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
-    const float twice = 2 * 1.44269504f * scale / cap;
+    const float to_cap = scale / cap;
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
         for (int n = 0; n < gpu_key_parts<ROWS>; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float power = gpu_exp2(s[m][n][e] * twice);
-                s[m][n][e] = fmaf(-2 * cap, gpu_reciprocal(power + 1), cap);
-            }
+            for (int e = 0; e < 4; e++)
+                s[m][n][e] = cap * gpu_tanh(s[m][n][e] * to_cap);
 }
 
 /* Bits first.. of a row's words, 1 before bit 0. */

@@ -334,8 +334,7 @@ GPU_FN void gpu_fused_weigh(const gpu_fused_call &t, int n, bool whole, gpu_fuse
                             gpu_fused_scores<D> &dp) {
     typedef gpu_fused_shape<D> shape;
     const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
-                unit = 1.44269504f * (CAP ? cap : scale),
-                twice = CAP ? 2 * 1.44269504f * scale / cap : 0;
+                unit = 1.44269504f * (CAP ? cap : scale), to_cap = CAP ? scale / cap : 0;
     const int lane = gpu_fused_lane(), key0 = gpu_fused_score_key<D>() + lane % 4 * 2,
               row0 =
                   (n * shape::ROWS & (GPU_FUSED_KNOWN - 1)) + gpu_fused_score_row<D>() + lane / 4;
@@ -350,7 +349,7 @@ GPU_FN void gpu_fused_weigh(const gpu_fused_call &t, int n, bool whole, gpu_fuse
 #pragma unroll
                 for (int e = 2 * h; e < 2 * h + 2; e++) {
                     if (CAP)
-                        gpu_backward_cap(twice, delta, &s[m][i][e], &dp[m][i][e]);
+                        gpu_backward_cap(to_cap, delta, &s[m][i][e], &dp[m][i][e]);
                     else
                         dp[m][i][e] -= delta;
                     s[m][i][e] = gpu_exp2(fmaf(s[m][i][e], unit, -lse));

@@ -346,8 +346,8 @@ GPU_FN void gpu_backward_products(const gpu_backward_tile_call<KEYS> &t, int n,
 }
 
 /* With a cap: from scores to tanh, and what dp is multiplied by. */
-GPU_FN void gpu_backward_cap(float twice, float delta, float *s, float *dp) {
-    const float tanh = fmaf(-2, gpu_reciprocal(gpu_exp2(*s * twice) + 1), 1);
+GPU_FN void gpu_backward_cap(float to_cap, float delta, float *s, float *dp) {
+    const float tanh = gpu_tanh(*s * to_cap);
     *s = tanh;
     *dp = (*dp - delta) * fmaf(-tanh, tanh, 1);
 }
@@ -368,7 +368,7 @@ GPU_FN void gpu_backward_two(const float *rows, int n, int m, int i, int h, floa
 
 /* Takes delta from dp, which a cap multiplies; with one, from scores to tanh. */
 template <int KEYS, bool CAP>
-GPU_FN void gpu_backward_take_delta(const gpu_backward_tile_call<KEYS> &t, int n, float twice,
+GPU_FN void gpu_backward_take_delta(const gpu_backward_tile_call<KEYS> &t, int n, float to_cap,
                                     gpu_backward_scores &s, gpu_backward_scores &dp) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
 #pragma unroll
@@ -382,7 +382,7 @@ GPU_FN void gpu_backward_take_delta(const gpu_backward_tile_call<KEYS> &t, int n
 #pragma unroll
                 for (int c = 0; c < 2; c++)
                     if (CAP)
-                        gpu_backward_cap(twice, delta[c], &s[m][i][e + c], &dp[m][i][e + c]);
+                        gpu_backward_cap(to_cap, delta[c], &s[m][i][e + c], &dp[m][i][e + c]);
                     else
                         dp[m][i][e + c] -= delta[c];
             }
@@ -396,7 +396,7 @@ GPU_FN void gpu_backward_tile_weigh(const gpu_backward_tile_call<KEYS> &t, int n
     const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
                 unit = 1.44269504f * (cap > 0 ? cap : scale);
     if (cap > 0)
-        gpu_backward_take_delta<KEYS, true>(t, n, 2 * 1.44269504f * scale / cap, s, dp);
+        gpu_backward_take_delta<KEYS, true>(t, n, scale / cap, s, dp);
     else
         gpu_backward_take_delta<KEYS, false>(t, n, 0, s, dp);
 #pragma unroll
