@@ -1,6 +1,7 @@
 #include "backends/cudnn/launch.h"
 
 #include "backends/cudnn/forward.h"
+#include "backends/cudnn/pieces.h"
 #include "backends/cudnn/sequences.h"
 #include "common/gpu/candidate.h"
 #include "common/gpu/device.h"
@@ -102,19 +103,21 @@ void dnn_release(void *kernel) {
 
 /* --- the workspace --- */
 
-/* Engines for other shapes than those that a workspace was asked for may need more than theirs, as
- * those that split the keys of few queries do. */
-enum { LEAST_ENGINE_BYTES = 8 << 20 };
+static const dnn_entry *engine_of(const dnn_bound *bound, const dnn_layout *layout) {
+    dnn_shape shape;
+    dnn_piece_shape(layout, &shape);
+    return dnn_engines_get((dnn_engines *)(uintptr_t)&bound->engines, &shape);
+}
 
 static size_t engine_bytes(const dnn_bound *bound, const dnn_layout *layout) {
+    const size_t least = dnn_piece_bytes(layout);
     int previous;
     if (layout->is_nothing || gpu_enter(bound->device, &previous) != gpuSuccess)
-        return LEAST_ENGINE_BYTES;
-    const dnn_entry *entry =
-        dnn_engines_get((dnn_engines *)(uintptr_t)&bound->engines, &layout->shape);
+        return least;
+    const dnn_entry *entry = engine_of(bound, layout);
     gpu_leave(bound->device, previous);
     const size_t bytes = entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
-    return bytes > LEAST_ENGINE_BYTES ? bytes : LEAST_ENGINE_BYTES;
+    return bytes > least ? bytes : least;
 }
 
 rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
@@ -128,14 +131,14 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
     dnn_call_of(bound->problem, bounds, 1, &call);
     rope_status status =
         dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &listed, reason);
+    if (status != ROPE_OK)
+        return gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: %s", reason);
     dnn_call_of(bound->problem, bounds, 0, &call);
     if (!backward)
         call.forward.lse = NULL;
-    if (status == ROPE_OK)
-        status =
-            dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason);
-    if (status != ROPE_OK)
-        return gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: %s", reason);
+    if (dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
+        ROPE_OK) /* its lengths must be on the device */
+        likely.is_nothing = 1;
     return __builtin_add_overflow(listed.bytes, engine_bytes(bound, &likely), bytes)
                ? gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: the workspace exceeds 2^64 bytes")
                : ROPE_OK;
@@ -246,11 +249,12 @@ rope_status dnn_launch_engine(const dnn_launch *launch, const dnn_entry *entry) 
     const dnn_layout *l = launch->layout;
     void *at[DNN_POINTERS];
     char reason[ROPE_REASON_SIZE] = "";
-    if (!entry)
-        return ROPE_OK;
-    dnn_pointers(l, launch->workspace, at);
-    rope_status status = dnn_engine_run(entry->engine, at, (char *)launch->workspace + l->bytes,
-                                        launch->stream, reason);
+    rope_status status = ROPE_OK;
+    for (int64_t n = 0; entry && n < l->pieces[0] * l->pieces[1] && status == ROPE_OK; n++) {
+        dnn_piece_pointers(l, launch->workspace, n, at);
+        status = dnn_engine_run(entry->engine, at, (char *)launch->workspace + l->bytes,
+                                launch->stream, reason);
+    }
     return status == ROPE_OK ? ROPE_OK
                              : gpu_host->fail(status, "attending on %s device %d: %s",
                                               GPU_BACKEND_NAME, launch->bound->device, reason);
@@ -400,8 +404,7 @@ static rope_status unsupported(rope_status status, const char *reason) {
 static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, const void *call,
                                  dnn_work *work, void *workspace, void *stream) {
     const dnn_launch launch = {bound, layout, workspace, stream};
-    const dnn_entry *entry =
-        layout->is_nothing ? NULL : dnn_engines_get(&bound->engines, &layout->shape);
+    const dnn_entry *entry = layout->is_nothing ? NULL : engine_of(bound, layout);
     if (!layout->is_nothing && !entry)
         return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for an engine");
     if (entry && !entry->engine)

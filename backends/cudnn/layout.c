@@ -1,11 +1,14 @@
 #include "backends/cudnn/layout.h"
 
 #include "backends/cudnn/hidden.h"
+#include "backends/cudnn/pieces.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 
 /* --- what is declined --- */
+
+enum { FEWEST_QUERIES = 128 };
 
 static rope_status decline(char *reason, const char *format, ...) {
     va_list list;
@@ -49,7 +52,7 @@ const char *dnn_problem_decline(const rope_attention_problem *p, int backward) {
 static const char *const names[DNN_TENSORS] = {"q",    "k",  "v",  "out", "lse",
                                                "dout", "dq", "dk", "dv"};
 
-static int is_of_keys(int which) {
+int dnn_is_of_keys(int which) {
     return which == DNN_K || which == DNN_V || which == DNN_DK || which == DNN_DV;
 }
 
@@ -61,7 +64,7 @@ static int64_t dim_of(const dnn_layout *l, int which) {
                : l->problem->v_head_dim;
 }
 
-static size_t element_of(int which) {
+size_t dnn_element_size(int which) {
     return which == DNN_LSE ? sizeof(float) : 2;
 }
 
@@ -74,7 +77,7 @@ static int has_no_lse(const rope_attention_call *c) {
 static rope_status set_stride(dnn_layout *l, int which, char *reason) {
     dnn_shape *s = &l->shape;
     const int64_t *given = l->stride[which];
-    const int keys = is_of_keys(which), pages = keys && s->page_size, ragged = s->begins[which];
+    const int keys = dnn_is_of_keys(which), pages = keys && s->page_size, ragged = s->begins[which];
     const int64_t heads = keys ? s->k_heads : s->q_heads, dim = dim_of(l, which),
                   tokens = pages  ? s->page_size
                            : keys ? s->k_tokens
@@ -105,7 +108,7 @@ static rope_status set_stride(dnn_layout *l, int which, char *reason) {
 /* A tensor of the caller's, or with data NULL one of the workspace. */
 static rope_status place(dnn_layout *l, int which, const void *data, const int64_t *stride,
                          char *reason) {
-    const int keys = is_of_keys(which);
+    const int keys = dnn_is_of_keys(which);
     const int64_t heads = keys ? l->shape.k_heads : l->shape.q_heads, dim = dim_of(l, which),
                   tokens = keys ? l->call->k_tokens : l->call->rope.tokens,
                   own[4] = {tokens * heads * dim, heads * dim, dim, 1};
@@ -115,7 +118,7 @@ static rope_status place(dnn_layout *l, int which, const void *data, const int64
     l->has[which] = !data;
     const uintptr_t first =
         (uintptr_t)data +
-        (keys ? 0 : (uintptr_t)(l->hidden * l->stride[which][1]) * element_of(which));
+        (keys ? 0 : (uintptr_t)(l->hidden * l->stride[which][1]) * dnn_element_size(which));
     if (data && which != DNN_LSE && first % 16)
         return decline(reason, "%s begins at %p; cuDNN takes multiples of 16", names[which],
                        (void *)first);
@@ -233,7 +236,7 @@ static void set_begins(dnn_layout *l, int backward) {
               keys = !l->known && (c->k_position.cu_seqlens || backward);
     for (int t = 0; t < DNN_TENSORS; t++) {
         const int there = t == DNN_LSE ? s->has_lse : t < DNN_DOUT || backward;
-        s->begins[t] = there && (is_of_keys(t) ? keys : queries);
+        s->begins[t] = there && (dnn_is_of_keys(t) ? keys : queries);
     }
     s->q_total = queries && l->packed ? c->rope.tokens : 0;
     s->k_total = keys && c->k_position.cu_seqlens ? c->k_tokens : 0;
@@ -275,9 +278,10 @@ static int add_parts(dnn_layout *l) {
     for (int t = 0; t < DNN_TENSORS && fits; t++)
         fits = add(l, DNN_OFFSETS + t, n + 1, 1, 1, 8);
     for (int t = 0; t < DNN_TENSORS && fits; t++)
-        fits = is_of_keys(t) ? add(l, t, c->rope.batch * c->k_tokens, c->k.heads, dim_of(l, t), 2)
-                             : add(l, t, c->rope.batch * c->rope.tokens, l->shape.q_heads,
-                                   dim_of(l, t), element_of(t));
+        fits = dnn_is_of_keys(t)
+                   ? add(l, t, c->rope.batch * c->k_tokens, c->k.heads, dim_of(l, t), 2)
+                   : add(l, t, c->rope.batch * c->rope.tokens, l->shape.q_heads, dim_of(l, t),
+                         dnn_element_size(t));
     return fits;
 }
 
@@ -298,6 +302,13 @@ static void set_lse(dnn_layout *l) {
     }
 }
 
+/* Whether a sequence that grows by few tokens would have an engine built for each of its lengths.
+ */
+static int has_engines(const dnn_layout *l) {
+    const int64_t tokens = l->call->rope.tokens;
+    return l->known && tokens < FEWEST_QUERIES && tokens != l->call->k_tokens;
+}
+
 rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_attention_call *call,
                           const rope_attention_backward_call *gradients, dnn_layout *l,
                           char *reason) {
@@ -310,6 +321,11 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
     l->known = !l->packed && !call->q_lengths && !call->k_lengths;
     l->hidden = l->known ? dnn_hidden(problem, call->rope.tokens, call->k_tokens) : 0;
     l->is_nothing = l->sequences == 0 || call->k_tokens == 0 || l->hidden == call->rope.tokens;
+    if (!gradients && has_engines(l))
+        return decline(reason,
+                       "%lld queries of %lld keys, each number of which would have an engine; "
+                       "allowed with k_lengths, or from %d queries on",
+                       (long long)call->rope.tokens, (long long)call->k_tokens, FEWEST_QUERIES);
     l->shape.is_backward = gradients != NULL;
     l->shape.nondeterministic = gradients && problem->nondeterministic;
     if (problem->rope.frequency_sets > 1 && !map->lengths &&
@@ -324,6 +340,7 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
         status = place_gradients(l, gradients, reason);
     mark_lists(l);
     set_lse(l);
+    dnn_set_pieces(l);
     if (status == ROPE_OK && !add_parts(l)) {
         snprintf(reason, ROPE_REASON_SIZE, "the workspace exceeds 2^64 bytes");
         return ROPE_ERROR_OVERFLOW;
@@ -345,8 +362,8 @@ void dnn_pointers(const dnn_layout *l, void *workspace, void *at[DNN_POINTERS]) 
     for (int i = 0; i < DNN_POINTERS; i++)
         at[i] = i < DNN_TENSORS ? dnn_tensor_at(l, i, workspace) : dnn_part_at(l, i, workspace);
     for (int t = 0; t < DNN_TENSORS; t++) /* past queries that see no key */
-        if (at[t] && !is_of_keys(t) && !(t == DNN_LSE && l->has[t]))
-            at[t] = (char *)at[t] + (size_t)(l->hidden * l->stride[t][1]) * element_of(t);
+        if (at[t] && !dnn_is_of_keys(t) && !(t == DNN_LSE && l->has[t]))
+            at[t] = (char *)at[t] + (size_t)(l->hidden * l->stride[t][1]) * dnn_element_size(t);
     if (l->shape.has_sinks && !at[DNN_SINKS])
         at[DNN_SINKS] = (void *)(uintptr_t)l->call->sinks;
 }

@@ -12,11 +12,12 @@ typedef struct dnn_layout {
     const rope_attention_problem *problem;
     const rope_attention_call *call;
     int64_t sequences;
-    int64_t hidden;     /* of each sequence, where the host knows lengths */
-    int32_t known;      /* 1: it does */
-    int32_t packed;     /* 1: queries are */
-    int32_t is_nothing; /* 1: no query sees a key, so there is no engine */
-    dnn_shape shape;
+    int64_t hidden;                 /* of each sequence, where the host knows lengths */
+    int32_t known;                  /* 1: it does */
+    int32_t packed;                 /* 1: queries are */
+    int32_t is_nothing;             /* 1: no query sees a key, so there is no engine */
+    dnn_shape shape;                /* of all */
+    int64_t pieces[2];              /* in which it runs, over sequences and heads of keys */
     void *data[DNN_TENSORS];        /* element 0; NULL: it lies in the workspace, or is absent */
     int64_t stride[DNN_TENSORS][4]; /* over [row, token, head, dim] */
     size_t at[DNN_PARTS], bytes;    /* where each part of the workspace begins; of all */
@@ -29,11 +30,14 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
                           const rope_attention_backward_call *gradients, dnn_layout *layout,
                           char *reason);
 
+int dnn_is_of_keys(int which);
+size_t dnn_element_size(int which);
+
 /* Where a tensor's element 0 lies, and any part of the workspace; NULL where it is absent. */
 void *dnn_tensor_at(const dnn_layout *layout, int which, void *workspace);
 void *dnn_part_at(const dnn_layout *layout, int which, void *workspace);
 
-/* What an engine of the layout is given. */
+/* What an engine of the whole call is given. */
 void dnn_pointers(const dnn_layout *layout, void *workspace, void *at[DNN_POINTERS]);
 
 /* The largest call within bounds, of contiguous tensors that are nowhere and with no gradient

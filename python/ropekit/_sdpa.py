@@ -39,8 +39,8 @@ TUNED = "cudnn:"
 # on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5 times as long as for it.
 OWN = "cuda:splits"
 LITTLE, LITTLE_KEYS = 1 << 30, 1 << 23
-# Sizes of heads that were measured, and the fewest tokens of a kernel of TUNED: a decoded token
-# would have an engine made for each number of keys. A table has no backward of wider heads.
+# Sizes of heads that were measured, and the fewest tokens of a kernel of TUNED, which declines
+# fewer that follow keys, as a decoded token does. A table has no backward of wider heads.
 MEASURED_DIMS, FEWEST = {64, 128}, 128
 _kernels: dict[Any, tuple[str, str]] = {}  # what `_kernels_of` found
 
@@ -175,9 +175,10 @@ def _is_of_library(
     if not (is_little or may_be_tuned):
         return False
     forward, backward = _kernels_of(q, k, v, text, derives)
-    if forward == OWN and is_little:
-        return not torch.cuda.is_current_stream_capturing()
     is_tuned = forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
+    is_own = forward == OWN or (is_tuned and tokens < FEWEST and tokens != keys)
+    if is_own and is_little:
+        return not torch.cuda.is_current_stream_capturing()
     return may_be_tuned and is_tuned and all(map(_is_in_vectors, tensors))
 
 

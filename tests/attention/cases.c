@@ -159,7 +159,7 @@ static void choose_provided(attention_case *c, int gradients) {
         rope->table_dtype = 0;
         d->sink_dtype = d->sink_dtype ? ROPE_F32 : 0;
     }
-    if (gradients || c->decode) /* one query with a sink is not cuDNN's */
+    if (c->decode) /* one query with a sink is not cuDNN's */
         d->sink_dtype = 0;
     if (rope->angle_mode == ROPE_ANGLE_TABLE)
         rope->out_of_range = ROPE_OUT_OF_RANGE_CLAMP;
@@ -230,10 +230,8 @@ static void choose_counts(test_random *r, attention_case *c, const attention_wis
         const int tabled = wish->in_range && c->base.desc.angle_mode == ROPE_ANGLE_TABLE;
         if (c->q_count[s] > c->k_count[s] && (tabled || random_chance(r, 80)))
             c->q_count[s] = c->k_count[s];
-        if (c->alike) /* more than one: cuDNN's backward has none of one query and one key */
-            c->k_count[s] = c->q_count[s] = s                    ? c->q_count[0]
-                                            : c->q_count[s] == 1 ? 2
-                                                                 : c->q_count[s];
+        if (c->alike && c->q_count[s] == 1) /* cuDNN's backward has none of one query and one key */
+            c->q_count[s] = 2;
     }
 }
 
@@ -262,6 +260,9 @@ static int64_t packed_tokens(test_random *r, attention_case *c, const int64_t *c
 
 static void choose_queries(test_random *r, attention_case *c, int packed) {
     rope_args *a = &c->base.args;
+    const int differ = packed && c->alike && random_chance(r, 30);
+    for (int64_t s = 0; c->alike && s < c->parts; s++)
+        c->k_count[s] = c->q_count[s] = c->q_count[differ ? s : 0];
     if (packed) {
         a->batch = 1;
         a->sequences = c->parts;
@@ -309,7 +310,8 @@ static void choose_keys(test_random *r, attention_case *c, int packed) {
         c->args.k_lengths = reserve(c, c->parts + 1, index_size(c));
     } else {
         c->args.k_tokens = kept ? kept : 1;
-        if (c->alike || (are_equal(c->k_count, c->parts) && kept && random_chance(r, 60)))
+        if (c->alike || (are_equal(c->k_count, c->parts) && kept && random_chance(r, 60) &&
+                         !(c->provided && kept != c->base.args.tokens))) /* engines of each */
             return;
         c->args.k_tokens += random_chance(r, 50) ? 0 : random_between(r, 1, 3);
         c->args.k_lengths = reserve(c, c->parts + 1, index_size(c));

@@ -18,7 +18,7 @@ typedef struct attention_case {
     int32_t dense;    /* tensors and a cache lie as most do, in whole vectors */
     int32_t decode;   /* the same, of one query a sequence */
     int32_t provided; /* what providers have, as wished */
-    int32_t alike;    /* queries are the keys' own, of sequences of one length */
+    int32_t alike;    /* queries are the keys' own, in rows of one length */
 } attention_case;
 
 /* What a test asks of the generator; 0 in a field leaves it free. */

@@ -233,10 +233,11 @@ void attention_plain(attention_case *p, const attention_case *c, const attention
     p->args.rope.batch = count;
     p->args.rope.tokens = p->args.k_tokens = 1;
     p->alike = c->alike;
+    const int64_t queries = oracle_attention_part(&o, first).q_count;
     for (int64_t n = 0; n < count; n++) {
         const oracle_part s = oracle_attention_part(&o, first + n);
         const int64_t kept = s.k_count - s.k_begin;
-        p->alike &= s.q_count > 0;
+        p->alike &= s.q_count > 0 && s.q_count == queries;
         if (s.q_count - skip > p->args.rope.tokens)
             p->args.rope.tokens = s.q_count - skip;
         if (kept > p->args.k_tokens)

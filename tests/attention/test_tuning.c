@@ -136,23 +136,31 @@ static void check_kernel(const rope_plan *plan, unsigned char *memory, int64_t t
     check_name(rope_plan_kernel_of(plan, &args), tokens, kernel);
 }
 
-/* The out of a call of so many tokens. */
-static unsigned char *run(const rope_plan *plan, const unsigned char *from, int64_t tokens) {
+/* What a call of the last so many tokens of so many keys returns. */
+static rope_status attend(const rope_plan *plan, int64_t tokens, int64_t keys,
+                          const unsigned char *from, unsigned char *result) {
     void *memory, *workspace;
     rope_attention_args args;
-    const rope_attention_bounds bounds = {sizeof bounds, 1, tokens, tokens, 0, HEADS, 1};
-    unsigned char *result = malloc(BYTES);
+    const rope_attention_bounds bounds = {sizeof bounds, 1, tokens, keys, 0, HEADS, 1};
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), BYTES, &memory));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device_open(), memory, from, BYTES));
     arguments(&args, memory, tokens);
+    args.k_tokens = keys;
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &args.workspace_bytes));
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device_open(), args.workspace_bytes, &workspace));
     args.workspace = workspace;
-    CHECK_STATUS(ROPE_OK, rope_attention(plan, &args));
+    const rope_status status = rope_attention(plan, &args);
     CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
     CHECK_STATUS(ROPE_OK, rope_device_copy_out(device_open(), result, memory, BYTES));
     CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), memory));
     CHECK_STATUS(ROPE_OK, rope_device_free(device_open(), workspace));
+    return status;
+}
+
+/* The out of a call of so many tokens. */
+static unsigned char *run(const rope_plan *plan, const unsigned char *from, int64_t tokens) {
+    unsigned char *result = malloc(BYTES);
+    CHECK_STATUS(ROPE_OK, attend(plan, tokens, tokens, from, result));
     return result;
 }
 
@@ -305,8 +313,8 @@ static size_t large_workspace(const rope_attention_desc *desc, int64_t batch, in
     return bytes;
 }
 
-/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head; a plan
- * has no room for it, but for one in any order, which has fp32 gradients of every query head. */
+/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head. Pieces
+ * of a call have room for it where a key head of one sequence has; one in any order always has. */
 TEST(tuning, kernels_that_need_much_more_memory_get_no_calls) {
     require_other();
     begin_table();
@@ -315,10 +323,10 @@ TEST(tuning, kernels_that_need_much_more_memory_get_no_calls) {
     static const int64_t sizes[][2] = {{1, 2048}, {16, 1024}, {1, 131072}};
     for (int i = 0; i < 6; i++) {
         const int64_t *size = sizes[i / 2];
-        const int allowed = i % 2;
+        const int allowed = i != 4;
         rope_attention_desc desc = desc_of(ROPE_BF16);
         size_t most, unused;
-        desc.nondeterministic = allowed;
+        desc.nondeterministic = i % 2;
         desc.tuning = "";
         const size_t first = large_workspace(&desc, size[0], size[1], &most);
         desc.tuning = path;
@@ -356,6 +364,29 @@ TEST(tuning, kernels_of_another_backend_that_has_the_device) {
     CHECK(memcmp(got, expected, BYTES) == 0, "not the bits of %s", rope_plan_kernel(alone));
     free(got);
     free(expected);
+    free(memory);
+    rope_plan_destroy(plan);
+    rope_plan_destroy(alone);
+}
+
+/* A sequence that grows by a token in tensors would have an engine for each length: the first
+ * kernel takes its calls. */
+TEST(tuning, queries_that_follow_keys_in_tensors_have_no_engines) {
+    enum { QUERIES = 1 };
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *plan, *alone;
+    require_other();
+    begin_table();
+    add_point(forward, DIM, 1, QUERIES, "", other, kernel);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    desc.rope.backend = other;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    unsigned char *memory = calloc(1, BYTES);
+    CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, attend(alone, QUERIES, MOST, memory, memory));
+    CHECK(strstr(rope_last_error(), "1 queries of 96 keys"), "%s", rope_last_error());
+    CHECK_STATUS(ROPE_OK, attend(plan, QUERIES, MOST, memory, memory));
+    CHECK_STATUS(ROPE_OK, attend(alone, MOST, MOST, memory, memory));
     free(memory);
     rope_plan_destroy(plan);
     rope_plan_destroy(alone);

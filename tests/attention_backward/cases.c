@@ -119,7 +119,7 @@ static void choose_gradients(attention_case *base) {
     choose_gradient(base, GRADIENT_Q, a->tokens, a->q.heads, &c->args.dq);
     choose_gradient(base, GRADIENT_K, keys, a->k.heads, &c->args.dk);
     choose_gradient(base, GRADIENT_V, keys, a->k.heads, &c->args.dv);
-    if (base->desc.sink_dtype && random_chance(r, 80))
+    if (base->desc.sink_dtype && !base->provided && random_chance(r, 80))
         c->args.dsinks = (float *)(uintptr_t)case_reserve(&base->base, 4 * a->q.heads, 4);
 }
 
@@ -325,7 +325,7 @@ static void lay_out(backward_case *p, int64_t keys) {
     p->args.dq.data = arena + dq;
     p->args.dk.data = arena + dk;
     p->args.dv.data = arena + dv;
-    p->args.dsinks = f->desc.sink_dtype ? (float *)(void *)(arena + dsinks) : NULL;
+    p->args.dsinks = f->desc.sink_dtype && !f->provided ? (float *)(void *)(arena + dsinks) : NULL;
 }
 
 /* dout, out and lse of a sequence. */

@@ -67,8 +67,7 @@ void dnn_engine_destroy(dnn_engine *engine) {
 size_t dnn_engine_workspace(const dnn_engine *engine) {
     const dnn_shape *s = &engine->shape;
     const int64_t pairs = s->sequences * s->q_heads * s->q_tokens * s->k_tokens;
-    const int64_t sums =
-        s->sequences * s->q_heads * s->q_tokens * (2 * s->head_dim + s->v_head_dim);
+    const int64_t sums = s->sequences * s->q_heads * s->q_tokens * (s->head_dim + s->v_head_dim);
     if (!s->is_backward)
         return WORKSPACE;
     return WORKSPACE + 4 * (size_t)sums + (s->nondeterministic ? 0 : 2 * (size_t)pairs);

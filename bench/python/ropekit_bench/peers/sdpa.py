@@ -150,10 +150,10 @@ class adapter:
         plan, masks, stream = self.begin(case)
         self.kernel += ", autograd" + (", deterministic" if self.is_deterministic else "")
         back = Plan(self.library, {**case.shape, "direction": "transpose"})
-        between = [torch.empty_like(x).requires_grad_() for x in case.tensors(0)[:2]]
         calls = []
         for slot in range(case.sets):
             q, k, v = case.tensors(slot)
+            between = [torch.empty_like(x).requires_grad_() for x in (q, k)]  # autograd keeps each layer's
             args = rope_arguments(case, stream)
             args.q, args.k = (rotated(x, y) for x, y in zip((q, k), between, strict=True))
             calls.append((plan.call(args), (*between, v.detach().requires_grad_()), case.dout(slot)))

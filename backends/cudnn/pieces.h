@@ -1,0 +1,24 @@
+/*
+ * A call in pieces that run one after another in the same memory: cuDNN's deterministic backward
+ * keeps 2 bytes for each pair of a query and a key, and head. Sequences and heads of keys do not
+ * meet in it, so pieces have the bits of a call of their shape.
+ */
+#ifndef ROPEKIT_CUDNN_PIECES_H
+#define ROPEKIT_CUDNN_PIECES_H
+
+#include "backends/cudnn/layout.h"
+
+/* Sets the layout's pieces, of which its shape says all but how many there are. */
+void dnn_set_pieces(dnn_layout *layout);
+
+/* What an engine of one is built for. */
+void dnn_piece_shape(const dnn_layout *layout, dnn_shape *shape);
+
+/* Bytes beyond a call's parts that engines need at most, of this call or of a smaller one. */
+size_t dnn_piece_bytes(const dnn_layout *layout);
+
+/* What the engine of piece n is given. */
+void dnn_piece_pointers(const dnn_layout *layout, void *workspace, int64_t n,
+                        void *at[DNN_POINTERS]);
+
+#endif
