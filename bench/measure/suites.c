@@ -122,6 +122,7 @@ typedef struct suite_row {
 #define SHORT_ROWS "1x128 1x512 1x1024 1x2048 4x512"
 #define LONG_ROWS                                                                                  \
     "32x512 16x1024 8x2048 4x1024 4x2048 4x4096 2x8192 1x8192 1x16384 1x32768 1x65536 1x131072"
+#define WIDE_ROWS "1x512 1x2048 8x2048 1x8192 1x32768"
 #define ATTENTION(name, settings, tokens, dtypes, gpu_only)                                        \
     { "attention", name, "--attention " settings " --cache=cold", tokens, dtypes, gpu_only }
 #define ATTENTION_PREFILL(name, settings)                                                          \
@@ -243,6 +244,7 @@ static const suite_row rows[] = {
     ATTENTION_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128"),
     ATTENTION_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128"),
     ATTENTION_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64"),
+    ATTENTION("32/8 heads", HEADS32_8 " --head-dim=256", WIDE_ROWS, "bf16", true),
     ATTENTION("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
     ATTENTION("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768 1x131072", "bf16",
               true),
@@ -263,8 +265,9 @@ static const suite_row rows[] = {
     GRADIENT_PREFILL("32/8 heads", HEADS32_8 " --head-dim=128", "1x128 1x512 1x1024 1x2048"),
     GRADIENT_PREFILL("64/8 heads", HEADS64_8 " --head-dim=128", "1x128 1x512"),
     GRADIENT_PREFILL("32/32 heads", HEADS32_32 " --head-dim=64", "1x128 1x512 1x1024"),
+    GRADIENT("32/8 heads", HEADS32_8 " --head-dim=256", WIDE_ROWS, "bf16", true),
     GRADIENT("32/8 heads, any order", HEADS32_8 " --head-dim=128 --nondeterministic",
-             "1x512 1x2048 8x2048 1x8192 2x8192 1x32768", "bf16", true),
+             "1x512 1x1024 1x2048 8x2048 1x8192 2x8192 1x32768 1x131072", "bf16", true),
     GRADIENT("4/1 heads", "--q-heads=4 --k-heads=1", "1x4096", "bf16 f32", false),
     GRADIENT("window 1K", HEADS32_8 " --window=1024", "1x2048", "bf16 f32", false),
     GRADIENT("window 4K", HEADS32_8 " --window=4096", "1x8192 1x16384 1x32768", "bf16", true),
