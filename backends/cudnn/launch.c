@@ -336,14 +336,14 @@ rope_status dnn_launch_rotations(const dnn_launch *launch) {
     return status;
 }
 
-/* Gradients of queries, keys or both, whose tokens then stand alike, from the workspace to where
- * they are wanted; where lengths lie on the device, back to the workspace. */
+/* Gradients of queries, keys or both, whose tokens then stand alike, from where the engine left
+ * them to where they are wanted; where lengths lie on the device, back to the workspace. */
 static rope_status rotate_back(const dnn_launch *launch, const rope_attention_backward_call *to,
                                int queries, int keys) {
     const dnn_layout *l = launch->layout;
     rope_call call = positions_of(launch, !queries);
-    void *const own[2] = {dnn_part_at(l, DNN_DQ, launch->workspace),
-                          dnn_part_at(l, DNN_DK, launch->workspace)};
+    void *const own[2] = {dnn_tensor_at(l, DNN_DQ, launch->workspace),
+                          dnn_tensor_at(l, DNN_DK, launch->workspace)};
     if (queries)
         set_operand(&call.tensor[0], own[0], l->stride[DNN_DQ], l->known ? to->dq : own[0],
                     l->known ? to->dq_stride : l->stride[DNN_DQ], l->shape.q_heads);

@@ -46,7 +46,7 @@ rope_status dnn_launch_rows(const dnn_launch *launch, int which, const void *fro
                             const int64_t stride[4], int zeroes, int with_lse);
 /* The forward's lse into the workspace, where the layout has it there. */
 rope_status dnn_launch_lse(const dnn_launch *launch);
-/* Gradients of rotated queries and keys from the workspace to where they are wanted. */
+/* Gradients of rotated queries and keys, rotated back to where they are wanted. */
 rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to);
 
 /* Finds or builds the engine, checks the workspace, and has `each` launch the rest. */

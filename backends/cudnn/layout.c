@@ -161,15 +161,25 @@ static rope_status place_inputs(dnn_layout *l, int backward, char *reason) {
     return place(l, DNN_LSE, backward ? NULL : c->lse, lse, reason);
 }
 
-/* cuDNN computes all three. What rotates back, or is not wanted, goes by the workspace. */
+/* What rotates back does so in place, unless cuDNN does not take the place or lengths on the device
+ * decide what is written: then it goes by the workspace, as what is not wanted does. */
+static rope_status place_gradient(dnn_layout *l, int which, int rotates, const void *data,
+                                  const int64_t *stride, char *reason) {
+    rope_status status = ROPE_ERROR_UNSUPPORTED;
+    if (!rotates || l->known)
+        status = place(l, which, data, stride, reason);
+    return status == ROPE_OK || !rotates ? status : place(l, which, NULL, NULL, reason);
+}
+
+/* cuDNN computes all three. */
 static rope_status place_gradients(dnn_layout *l, const rope_attention_backward_call *g,
                                    char *reason) {
     const int32_t *rotates = l->problem->rotates;
     rope_status status = place(l, DNN_DOUT, g->dout, g->dout_stride, reason);
     if (status == ROPE_OK)
-        status = place(l, DNN_DQ, rotates[0] ? NULL : g->dq, g->dq_stride, reason);
+        status = place_gradient(l, DNN_DQ, rotates[0], g->dq, g->dq_stride, reason);
     if (status == ROPE_OK)
-        status = place(l, DNN_DK, rotates[1] ? NULL : g->dk, g->dk_stride, reason);
+        status = place_gradient(l, DNN_DK, rotates[1], g->dk, g->dk_stride, reason);
     return status == ROPE_OK ? place(l, DNN_DV, g->dv, g->dv_stride, reason) : status;
 }
 

@@ -61,6 +61,8 @@ void dnn_piece_shape(const dnn_layout *l, dnn_shape *shape) {
     shape->sequences /= l->pieces[0];
     shape->q_heads /= l->pieces[1];
     shape->k_heads /= l->pieces[1];
+    if (l->pieces[1] > 1) /* of one sequence: cuDNN wants an lse without gaps */
+        shape->stride[DNN_LSE][0] = shape->q_heads * shape->stride[DNN_LSE][1];
 }
 
 size_t dnn_piece_bytes(const dnn_layout *l) {

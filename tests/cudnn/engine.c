@@ -38,6 +38,10 @@ rope_status dnn_engine_probe(const dnn_shape *s, int32_t device, char *reason) {
     (void)device;
     if (s->head_dim % 8 || s->v_head_dim % 8)
         why = "hidden_dim should be multiple of 8";
+    else if (s->is_backward && !s->begins[DNN_LSE] &&
+             (s->stride[DNN_LSE][1] != s->q_tokens ||
+              s->stride[DNN_LSE][0] != s->q_heads * s->q_tokens))
+        why = "non-ragged Stats has gaps";
     else if (!has_strides(s))
         why = "a stride is 0";
     else if (s->has_sinks && s->q_tokens == 1)
