@@ -159,9 +159,8 @@ class Floor:
 class Comparison:
     """What all cases share. Peers decline cases; `record` gets a record for each of both."""
 
-    def __init__(self, tool, peers, seed, rounds, in_time=True):
-        """in_time: a case of attention may have fewer rounds."""
-        self.tool, self.peers, self.seed, self.rounds, self.in_time = tool, peers, seed, rounds, in_time
+    def __init__(self, tool, peers, seed, rounds):
+        self.tool, self.peers, self.seed, self.rounds = tool, peers, seed, rounds
         device = tool.header["device"]
         self.torch_device = torch.device("cpu" if tool.backend == "cpu" else f"cuda:{device['index']}")
         self.device = tool.library.device(tool.backend, device["index"])
@@ -205,7 +204,7 @@ class Comparison:
         cursor = itertools.cycle(range(case.sets))
         end = time.perf_counter() + CASE_SECONDS
         for turn in range(self.rounds):
-            if self.in_time and case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
+            if case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
                 break
             first = turn // 2 % max(len(subjects), 1)
             control, before = floor.look(), floor.look()

@@ -54,7 +54,7 @@ def parse(arguments):
     parser.add_argument(
         "--rounds",
         type=at_least_one,
-        help=f"rounds of a measurement, however long [{ROUNDS}, quick {QUICK_ROUNDS}, attention's in 60 s]",
+        help=f"rounds of a measurement [{ROUNDS}, quick {QUICK_ROUNDS}]; of attention those that 60 s have, at least 5",
     )
     parser.add_argument(
         "--cases", type=pattern, help="regular expression found in the label or options of a case"
@@ -225,7 +225,7 @@ def measure(options, tool, peers, document):
     from ropekit_bench.compiled import fill_cache
 
     torch.set_num_threads(tool.threads)
-    comparison = Comparison(tool, peers, options.seed, document["rounds"], in_time=not options.rounds)
+    comparison = Comparison(tool, peers, options.seed, document["rounds"])
     fill_cache(peers, listed, comparison.torch_device, tool.threads)
     with progress(sum(weight(tool, c) for c in listed) + len(left)) as bar:
         for index, case in enumerate(listed):

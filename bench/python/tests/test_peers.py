@@ -241,13 +241,12 @@ def test_a_long_run_is_replayed_once_and_called_in_the_least_rounds(tool, monkey
     assert sorted(looks) == [2, 2, 2, 4, 4, 4, 4]  # calls: time, share of the copy, host; then graphs, copies
 
 
-@pytest.mark.parametrize(("in_time", "rounds"), [(True, 2), (False, 4)])
-def test_rounds_that_are_asked_for_are_made_however_long(in_time, rounds, tool, monkeypatch):
+def test_a_long_case_of_attention_has_the_least_rounds(tool, monkeypatch):
     monkeypatch.setattr("ropekit_bench.compare.ROUNDS_LEAST", 2)
     monkeypatch.setattr("ropekit_bench.compare.CASE_SECONDS", 0)
     monkeypatch.setattr(Case, "flops", 1)
-    (record,) = Comparison(tool, [Peer("ropekit", tool)], 1, 4, in_time).run(LISTED)
-    assert record["rounds"] == rounds
+    (record,) = Comparison(tool, [Peer("ropekit", tool)], 1, 4).run(LISTED)
+    assert record["rounds"] == 2
 
 
 def test_cases_are_selected_by_a_pattern(tool, capsys):
