@@ -9,7 +9,7 @@
 
 /* Engines for other shapes than those that a workspace was asked for may need more than theirs, as
  * those that split the keys of few queries do. */
-enum { LEAST_ENGINE_BYTES = 8 << 20, PIECE_BYTES = 128 << 20, TILE = 128 };
+enum { LEAST_ENGINE_BYTES = 8 << 20, PIECE_BYTES = 256 << 20, TILE = 128 };
 
 static double rounded_up(int64_t tokens) {
     return (double)((tokens + TILE - 1) / TILE * TILE);
@@ -22,14 +22,14 @@ static double needed(const dnn_shape *s) {
     return heads * (2 * q * k + 2 * (q + k) * (double)(s->head_dim + s->v_head_dim));
 }
 
-/* No more than a table's kernel may ask for beside the first (rope_plan_workspace_most). */
+/* With a call's parts no more than a table's kernel may ask for (rope_plan_workspace_most): fp32
+ * gradients of every query head, less what parts have beside the first kernel's. */
 static double allowed(const dnn_layout *l) {
     const rope_attention_call *c = l->call;
-    const double tokens = (double)c->rope.batch * (double)(c->rope.tokens + c->k_tokens);
-    return (tokens * (double)l->shape.q_heads * (double)(l->shape.head_dim + l->shape.v_head_dim) *
-                sizeof(float) +
-            PIECE_BYTES) /
-           ((int64_t)1 << DNN_PIECE_SHIFT);
+    const double tokens = (double)c->rope.batch * (double)(c->rope.tokens + c->k_tokens),
+                 elements = tokens * (double)l->shape.q_heads *
+                            (double)(l->shape.head_dim + l->shape.v_head_dim);
+    return (elements * sizeof(float) * 5 / 8 + PIECE_BYTES) / ((int64_t)1 << DNN_PIECE_SHIFT);
 }
 
 /* The least divisor of `count` by which a need becomes allowed, else count. */

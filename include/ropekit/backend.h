@@ -501,7 +501,7 @@ ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
 /** What a kernel of a table may need for calls within bounds where the plan's first needs so many
  * bytes: twice as much, or of a backward of attention as much and the fp32 gradients of q, k and v
- * of every query head, whichever is more; and 128 MiB. */
+ * of every query head, whichever is more; and 256 MiB. */
 ROPE_API size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_t first);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
 ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);
