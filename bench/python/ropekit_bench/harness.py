@@ -54,7 +54,7 @@ def parse(arguments):
     parser.add_argument(
         "--rounds",
         type=at_least_one,
-        help=f"rounds of a measurement [{ROUNDS}, quick {QUICK_ROUNDS}]; of attention what 60 s have, at least 5",
+        help=f"rounds of a measurement [{ROUNDS}, quick {QUICK_ROUNDS}]; of attention what 60 s have, >= 5",
     )
     parser.add_argument(
         "--cases", type=pattern, help="regular expression found in the label or options of a case"
