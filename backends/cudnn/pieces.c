@@ -9,7 +9,7 @@
 
 /* Engines for other shapes than those that a workspace was asked for may need more than theirs, as
  * those that split the keys of few queries do. */
-enum { LEAST_ENGINE_BYTES = 8 << 20, PIECE_BYTES = 256 << 20, TILE = 128 };
+enum { LEAST_ENGINE_BYTES = 8 << 20, PIECE_BYTES = 255 << 20, TILE = 128 };
 
 static double rounded_up(int64_t tokens) {
     return (double)((tokens + TILE - 1) / TILE * TILE);

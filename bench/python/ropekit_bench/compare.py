@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 import statistics
 import time
 
@@ -200,17 +201,19 @@ class Comparison:
         except (Declined, RopeError, torch.OutOfMemoryError) as error:
             return [refused(listed, peer, str(error)) for peer in self.peers]
         subjects = self.prepare(case, listed, declined, floor.runs)
-        floors, controls = {}, []
+        floors, controls, order, drawn = {}, [], [], random.Random(self.seed)
         cursor = itertools.cycle(range(case.sets))
         end = time.perf_counter() + CASE_SECONDS
         for turn in range(self.rounds):
             if case.flops and turn >= ROUNDS_LEAST and time.perf_counter() > end:
                 break
-            first = turn // 2 % max(len(subjects), 1)
+            if turn % 2:
+                order.reverse()  # nobody is ahead of another more often
+            else:  # what runs before takes power and heat from the next: neighbours differ
+                order = drawn.sample(subjects, len(subjects))
             control, before = floor.look(), floor.look()
             controls.append(control / before)
-            order = subjects[first:] + subjects[:first]  # nobody is always first
-            for subject in order[:: -1 if turn % 2 else 1]:  # nor one of two ahead of the other
+            for subject in [s for s in order if s in subjects]:
                 try:
                     subject.look(cursor)
                 except Exception as error:
