@@ -32,6 +32,7 @@ def records(suite, names, label="32/8 heads"):
             seconds = times * attending + rotations * ROTATING * batch * tokens / 16384
             record = measurement(name, seconds, tokens, suite, label, flops=1e9, rounds=30)
             record["shape"] = {**record["shape"], "batch": batch}
+            record["kernel"] = "cudnn:sdpa" if name in (CALL, BY_CUDNN) else name
             if is_peer(name):
                 record["beside_ropekit"] = {
                     "median": 1.02,
@@ -87,6 +88,18 @@ def test_what_it_comes_to_is_said(shown):
     assert "at 8K its rotation adds 27.3 % to the same attention, once ahead 5.0 %" in text
     assert text.count("loses from 8K") == 1 and " 2 x 8192 |" in text
     assert "loses from 8K tokens on by" in page.render(shown)
+    assert text.count("The same kernel, named, takes 1.000 to 1.000 of the time") == 2
+
+
+def test_keys_in_pages_are_counted_apart(make):
+    forward = records("attention", NAMES | TILES)
+    paged = records("attention", NAMES, "decode")[: 2 * len(NAMES)]
+    for record in paged:
+        record["case"] += " --kv-cache=table"
+        record["shape"]["attention"] = {"kv_cache": "table"}
+    text = lengths.document(machines([make(forward + paged, "A GPU")]))
+    assert "fastest peer in 5 of 6 cases: its time" in text
+    assert "fastest peer in 1 of 2 cases with keys in pages: its time" in text
 
 
 def test_cases_of_any_order_stand_behind_the_others(make):

@@ -21,6 +21,7 @@ WORDS = {
 }
 NEVER_SLOWER, LONG = 0.99, 8192
 ANY_ORDER = ", any order"  # in labels of cases that allow it
+PAGES = " with keys in pages"
 
 
 def families(suite, order=""):
@@ -159,25 +160,39 @@ def pairs(cell, fits):
 
 
 def never_slower(suite):
-    """A line for each kind of peer, and for the cases in which sums may have any order."""
+    """A line for each kind of case: prompts, keys in pages, and sums that may have any order. Sums that
+    always have one are compared with peers' that have, too."""
     of = {ANY_ORDER: [c for c in suite.ours if c.label.endswith(ANY_ORDER)]}
-    of[""] = [c for c in suite.ours if c not in of[ANY_ORDER]]
+    of[PAGES] = [c for c in suite.ours if "kv_cache" in c.shape.get("attention", {})]
+    of[""] = [c for c in suite.ours if c not in of[ANY_ORDER] + of[PAGES]]
+    in_order = any(is_deterministic(n) for c in of[""] for n in c.records)
     found = []
-    for order, words, fits in (
-        ("", "", is_peer),
-        ("", "deterministic ", is_deterministic),
-        (ANY_ORDER, "", is_peer),
-    ):
-        ratios = [r for c in of[order] if (r := pairs(c, fits))]
+    for kind in ("", PAGES, ANY_ORDER):
+        ordered = in_order and not kind
+        ratios = [r for c in of[kind] if (r := pairs(c, is_deterministic if ordered else is_peer))]
         if ratios:
             met = sum(r["low"] >= NEVER_SLOWER for r in ratios)
             mean = statistics.geometric_mean(r["median"] for r in ratios)
             found.append(
-                f"Never slower than the fastest {words}peer in {met} of {len(ratios)} cases{order}: its time "
-                f"over ours, at the lower end of its 95 % interval, is at least {NEVER_SLOWER}. Geometric "
-                f"mean: {mean:.3f}."
+                f"Never slower than the fastest {'deterministic ' * ordered}peer in {met} of {len(ratios)} "
+                f"cases{kind}: its time over ours, at the lower end of its 95 % interval, is at least "
+                f"{NEVER_SLOWER}. Medians are {min(r['median'] for r in ratios):.3f} to "
+                f"{max(r['median'] for r in ratios):.3f}, their geometric mean {mean:.3f}."
             )
     return found
+
+
+def same_kernel(suite):
+    """How far the times of one kernel are apart, chosen and named; none where that was not measured."""
+    both = [c for c in suite.ours if BY_CUDNN in c.records and CALL in c.records]
+    both = [c for c in both if c.records[CALL]["kernel"] == c.records[BY_CUDNN]["kernel"]]
+    if not both:
+        return []
+    ratios = [c.seconds(BY_CUDNN) / c.seconds(CALL) for c in both]
+    return [
+        "The same kernel, named, takes "
+        f"{min(ratios):.3f} to {max(ratios):.3f} of the time that it takes as the library's choice."
+    ]
 
 
 def rotated_again(cells):
@@ -200,7 +215,7 @@ def rotated_again(cells):
 def remarks(suite):
     """What the figures of a suite come to."""
     longest = max(families(suite).values(), key=lambda cells: cells[-1].shape["tokens"], default=[])
-    return (never_slower(suite) + rotated_again(longest)) if longest else []
+    return (never_slower(suite) + same_kernel(suite) + rotated_again(longest)) if longest else []
 
 
 def document(machines):
