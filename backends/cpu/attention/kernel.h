@@ -28,13 +28,13 @@ typedef struct cpu_attention_block {
     int rows, of_head; /* of the tile, and of each of its heads of k */
     int64_t step[2];   /* bytes from a head to the next in rows of K and V */
     int from, to;      /* keys of the block that some row sees */
-    float factor;      /* from scores to powers of 2 */
+    float factor;      /* from differences of scores to powers of 2 */
     float cap, to_cap; /* scores become cap * tanh(score * to_cap); cap 0: none */
     int64_t q_bytes;   /* from a row of q to the next */
     const float *q;    /* [rows][head_dim], or elements of the kernel's dtype */
     float *scores;     /* [rows][CPU_ATTENTION_BLOCK]; then weights */
     float *o;          /* [rows][o_stride]: sums of weight * value */
-    float *max, *sum;  /* [rows]: largest score as a power of 2, and sum of weights */
+    float *max, *sum;  /* [rows]: largest score, and sum of weights */
     float *rescale;    /* [rows]: of o, by a block's new max */
     float *panel;      /* CPU_ATTENTION_PAD keys, or as many values of a block's keys */
     int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
@@ -69,8 +69,8 @@ typedef struct cpu_attention_kernel {
      * CPU_ATTENTION_PAD; v: element `first` of each key. */
     void (*values)(const cpu_attention_block *b, int first, int count, const char *const *v);
     /* Joins o, of max and sum, to total, of total_max and total_sum: n elements. */
-    void (*join)(float *total, float *total_max, float *total_sum, const float *o, float max,
-                 float sum, int n);
+    void (*join)(float factor, float *total, float *total_max, float *total_sum, const float *o,
+                 float max, float sum, int n);
     /* o = (o + 0) * factor: a zero's sign would depend on keys that have no weight. */
     void (*scale)(float *o, float factor, int n);
     /* A whole tile in another way; NULL: by the functions above. */

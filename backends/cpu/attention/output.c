@@ -14,7 +14,8 @@ void attention_finish(const attention_context *ctx, const attention_tile *tile, 
     const int dtype = ctx->problem->rope.dtype, n = ctx->problem->v_head_dim;
     const int64_t token = tile->s.q_first + attention_query_of(ctx, tile, row),
                   head = attention_head_of(ctx, tile, row), batch = tile->s.q_row;
-    const double ln2 = 0x1.62e42fefa39efp-1, sink = sink_of(ctx, head), most = (double)max * ln2;
+    const double scale = ctx->problem->soft_cap == 0 ? (double)ctx->problem->scale : 1,
+                 sink = sink_of(ctx, head), most = (double)max * scale;
     double inverse = sum == 0 ? 0 : 1 / (double)sum, lse = most;
     if (sink != -INFINITY) { /* its term joins by the larger of both exponents */
         const double top = sink > most ? sink : most,

@@ -187,8 +187,9 @@ static void run_all(tile_state *t, int64_t first, int64_t last) {
     for (int64_t split = first + 1; split < last; split++) {
         run_split(t, split);
         for (int r = 0; r < b->rows; r++)
-            t->ctx->kernel->join(t->total + r * b->o_stride, &t->total_max[r], &t->total_sum[r],
-                                 b->o + r * b->o_stride, t->max[r], t->sum[r], b->o_stride);
+            t->ctx->kernel->join(b->factor, t->total + r * b->o_stride, &t->total_max[r],
+                                 &t->total_sum[r], b->o + r * b->o_stride, t->max[r], t->sum[r],
+                                 b->o_stride);
     }
     const int joined = last - first > 1;
     for (int r = 0; r < b->rows; r++)
@@ -222,7 +223,7 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
             *max = t->max[r];
             *sum = t->sum[r];
         } else {
-            ctx->kernel->join(total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
+            ctx->kernel->join(b->factor, total, max, sum, o, t->max[r], t->sum[r], b->o_stride);
         }
         if (split == last - 1)
             attention_finish(ctx, t->tile, r, *max, *sum, total);

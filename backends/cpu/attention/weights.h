@@ -101,34 +101,34 @@ static float largest_score(const float *s, int from, int to) {
 }
 
 /* Weights are stored as fp32, or as bf16 in the same place; their sum is that before the rounding.
- */
+ * The largest score is subtracted ahead of the factor, so that no weight exceeds 1, however large
+ * the rounding errors of scores are. */
 CPU_INLINE void weigh_row(const cpu_attention_block *b, int rounds, int row, int from, int to,
                           float most) {
     float *s = b->scores + row * KEYS;
-    const float scaled = most * b->factor, max = scaled > b->max[row] ? scaled : b->max[row],
-                base = max == -INFINITY ? 0 : max;
-    const simd_f32 factor = simd_set_f(b->factor), less = simd_set_f(-base);
+    const float max = most > b->max[row] ? most : b->max[row], base = max == -INFINITY ? 0 : max;
+    const simd_f32 factor = simd_set_f(b->factor), less = simd_set_f(base);
     simd_f32 sum = {0};
     for (int k = from; k < to; k += SIMD_LANES) {
-        const simd_f32 p = attention_exp2(simd_fma(simd_load_f(s + k), factor, less));
+        const simd_f32 p = attention_exp2((simd_load_f(s + k) - less) * factor);
         if (rounds)
             simd_store_h((uint16_t *)(void *)s + k, simd_to_bf16(p));
         else
             simd_store_f(s + k, p);
         sum += p;
     }
-    b->rescale[row] = attention_exp2(simd_set_f(b->max[row] - base))[0];
+    b->rescale[row] = attention_exp2(simd_set_f((b->max[row] - base) * b->factor))[0];
     b->max[row] = max;
     b->sum[row] = b->sum[row] * b->rescale[row] + sum_of_lanes(sum);
 }
 
 /* --- rows of results --- */
 
-static void block_join(float *total, float *total_max, float *total_sum, const float *o, float max,
-                       float sum, int n) {
+static void block_join(float factor, float *total, float *total_max, float *total_sum,
+                       const float *o, float max, float sum, int n) {
     const float most = max > *total_max ? max : *total_max, base = most == -INFINITY ? 0 : most;
-    const simd_f32 keep = attention_exp2(simd_set_f(*total_max - base)),
-                   add = attention_exp2(simd_set_f(max - base));
+    const simd_f32 keep = attention_exp2(simd_set_f((*total_max - base) * factor)),
+                   add = attention_exp2(simd_set_f((max - base) * factor));
     for (int i = 0; i < n; i += SIMD_LANES)
         simd_store_f(total + i, simd_fma(simd_load_f(total + i), keep, simd_load_f(o + i) * add));
     *total_max = most;
