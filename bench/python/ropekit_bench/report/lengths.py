@@ -5,7 +5,16 @@ import statistics
 from itertools import chain
 
 from ropekit_bench.report import svg
-from ropekit_bench.report.model import ALONE, BY_CUDA, BY_CUDNN, CALL, IN_TILES, ROTATED, is_peer
+from ropekit_bench.report.model import (
+    ALONE,
+    BY_CUDA,
+    BY_CUDNN,
+    CALL,
+    IN_TILES,
+    ROTATED,
+    is_deterministic,
+    is_peer,
+)
 from ropekit_bench.report.svg import short
 from ropekit_bench.report.tables import markdown, seconds
 
@@ -47,12 +56,8 @@ def measured(cells):
 
 def chains(cells):
     """The fastest peer at some length, and what is deterministic."""
-    fastest = {c.rival for c in cells if c.rival}
+    fastest = {min(filter(is_peer, c.records), key=c.seconds, default=None) for c in cells}
     return [n for n in measured(cells) if n in fastest or is_deterministic(n)]
-
-
-def is_deterministic(name):
-    return is_peer(name) and name.endswith(" deterministic")
 
 
 def shown(cells):
@@ -153,23 +158,21 @@ def table(by_direction):
     return markdown([heading, *(row(n, c, names) for n, cells in by_direction.items() for c in cells)])
 
 
-def pairs(cell, fits):
-    """How the fastest of some peers compares with ours round by round; None where that was not measured."""
-    rivals = [n for n in cell.records if fits(n) and "low" in cell.records[n].get("beside_ropekit", {})]
+def pairs(cell):
+    """How the fastest of the peers compares with ours round by round; None where that was not measured."""
+    rivals = [n for n in cell.peers if "low" in cell.records[n].get("beside_ropekit", {})]
     return cell.records[min(rivals, key=cell.seconds)]["beside_ropekit"] if rivals else None
 
 
 def never_slower(suite):
-    """A line for each kind of case: prompts, keys in pages, and sums that may have any order. Sums that
-    always have one are compared with peers' that have, too."""
+    """A line for each kind of case: prompts, keys in pages, and sums that may have any order."""
     of = {ANY_ORDER: [c for c in suite.ours if c.label.endswith(ANY_ORDER)]}
     of[PAGES] = [c for c in suite.ours if "kv_cache" in c.shape.get("attention", {})]
     of[""] = [c for c in suite.ours if c not in of[ANY_ORDER] + of[PAGES]]
-    in_order = any(is_deterministic(n) for c in of[""] for n in c.records)
     found = []
     for kind in ("", PAGES, ANY_ORDER):
-        ordered = in_order and not kind
-        ratios = [r for c in of[kind] if (r := pairs(c, is_deterministic if ordered else is_peer))]
+        ordered = not kind and any(is_deterministic(n) for c in of[kind] for n in c.peers)
+        ratios = [r for c in of[kind] if (r := pairs(c))]
         if ratios:
             met = sum(r["low"] >= NEVER_SLOWER for r in ratios)
             mean = statistics.geometric_mean(r["median"] for r in ratios)
