@@ -10,14 +10,14 @@ static rope_status workspace(const void *problem, const void *kernel, const void
 
 /* Rows that see no key are not cuDNN's: it has no such query where the host knows lengths, and may
  * write anything there where it does not. */
-static rope_status work(const dnn_launch *launch, const dnn_entry *entry, const void *given) {
+static rope_status work(const dnn_launch *launch, const void *given) {
     const rope_attention_call *call = given;
     const dnn_layout *l = launch->layout;
     rope_status status = dnn_launch_lists(launch);
     if (status == ROPE_OK)
         status = dnn_launch_rotations(launch);
     if (status == ROPE_OK)
-        status = dnn_launch_engine(launch, entry);
+        status = dnn_launch_engines(launch);
     if (status != ROPE_OK || (l->known && !l->hidden))
         return status;
     return dnn_launch_rows(launch, DNN_OUT, NULL, call->out, call->out_stride, 1, 1);

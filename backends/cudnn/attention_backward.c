@@ -21,7 +21,7 @@ static rope_status finish(const dnn_launch *launch, int which, int rotates, void
                : dnn_launch_rows(launch, which, own, to, stride, 1, 0);
 }
 
-static rope_status work(const dnn_launch *launch, const dnn_entry *entry, const void *given) {
+static rope_status work(const dnn_launch *launch, const void *given) {
     const rope_attention_backward_call *call = given;
     const int32_t *rotates = launch->layout->problem->rotates;
     rope_status status = dnn_launch_lists(launch);
@@ -30,7 +30,7 @@ static rope_status work(const dnn_launch *launch, const dnn_entry *entry, const 
     if (status == ROPE_OK)
         status = dnn_launch_lse(launch);
     if (status == ROPE_OK)
-        status = dnn_launch_engine(launch, entry);
+        status = dnn_launch_engines(launch);
     if (status == ROPE_OK)
         status = dnn_launch_back(launch, call);
     if (status == ROPE_OK)

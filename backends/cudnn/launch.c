@@ -103,9 +103,9 @@ void dnn_release(void *kernel) {
 
 /* --- the workspace --- */
 
-static const dnn_entry *engine_of(const dnn_bound *bound, const dnn_layout *layout) {
+static const dnn_entry *engine_of(const dnn_bound *bound, const dnn_layout *layout, int64_t piece) {
     dnn_shape shape;
-    dnn_piece_shape(layout, &shape);
+    dnn_piece_shape(layout, piece, &shape);
     return dnn_engines_get((dnn_engines *)(uintptr_t)&bound->engines, &shape);
 }
 
@@ -114,7 +114,7 @@ static size_t engine_bytes(const dnn_bound *bound, const dnn_layout *layout) {
     int previous;
     if (layout->is_nothing || gpu_enter(bound->device, &previous) != gpuSuccess)
         return least;
-    const dnn_entry *entry = engine_of(bound, layout);
+    const dnn_entry *entry = engine_of(bound, layout, 0);
     gpu_leave(bound->device, previous);
     const size_t bytes = entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
     return bytes > least ? bytes : least;
@@ -144,9 +144,9 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
                : ROPE_OK;
 }
 
-static rope_status check_workspace(const dnn_layout *layout, const dnn_entry *entry,
-                                   const void *workspace) {
-    const size_t engine = entry ? dnn_engine_workspace(entry->engine) : 0,
+static rope_status check_workspace(const dnn_launch *launch) {
+    const dnn_layout *layout = launch->layout;
+    const size_t engine = launch->entry ? dnn_engine_workspace(launch->entry->engine) : 0,
                  given = layout->call->workspace_bytes;
     if (given < layout->bytes)
         return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "workspace_bytes is %zu; allowed is >= %zu",
@@ -157,7 +157,7 @@ static rope_status check_workspace(const dnn_layout *layout, const dnn_entry *en
             "cuDNN: the engine of this shape needs %zu bytes of workspace in all; "
             "workspace_bytes is %zu",
             layout->bytes + engine, given);
-    if (layout->bytes + engine && !workspace)
+    if (layout->bytes + engine && !launch->workspace)
         return gpu_host->fail(ROPE_ERROR_NULL_POINTER,
                               "workspace is NULL; allowed is %zu bytes of device memory",
                               layout->bytes + engine);
@@ -245,12 +245,14 @@ rope_status dnn_launch_lse(const dnn_launch *launch) {
                  (c->rope.batch * tokens * heads + DNN_THREADS - 1) / DNN_THREADS, &lse);
 }
 
-rope_status dnn_launch_engine(const dnn_launch *launch, const dnn_entry *entry) {
+rope_status dnn_launch_engines(const dnn_launch *launch) {
     const dnn_layout *l = launch->layout;
+    const int64_t count = launch->entry ? dnn_piece_count(l) : 0;
     void *at[DNN_POINTERS];
     char reason[ROPE_REASON_SIZE] = "";
     rope_status status = ROPE_OK;
-    for (int64_t n = 0; entry && n < l->pieces[0] * l->pieces[1] && status == ROPE_OK; n++) {
+    for (int64_t n = 0; n < count && status == ROPE_OK; n++) {
+        const dnn_entry *entry = dnn_piece_ends(l, n) ? launch->last : launch->entry;
         dnn_piece_pointers(l, launch->workspace, n, at);
         status = dnn_engine_run(entry->engine, at, (char *)launch->workspace + l->bytes,
                                 launch->stream, reason);
@@ -403,14 +405,18 @@ static rope_status unsupported(rope_status status, const char *reason) {
 
 static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, const void *call,
                                  dnn_work *work, void *workspace, void *stream) {
-    const dnn_launch launch = {bound, layout, workspace, stream};
-    const dnn_entry *entry = layout->is_nothing ? NULL : engine_of(bound, layout);
-    if (!layout->is_nothing && !entry)
-        return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for an engine");
-    if (entry && !entry->engine)
-        return unsupported(ROPE_ERROR_UNSUPPORTED, entry->reason);
-    rope_status status = check_workspace(layout, entry, workspace);
-    return status == ROPE_OK ? work(&launch, entry, call) : status;
+    dnn_launch launch = {bound, layout, NULL, NULL, workspace, stream};
+    if (!layout->is_nothing) {
+        launch.entry = engine_of(bound, layout, 0);
+        launch.last = engine_of(bound, layout, dnn_piece_count(layout) - 1);
+        if (!launch.entry || !launch.last)
+            return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for an engine");
+        if (!launch.entry->engine || !launch.last->engine)
+            return unsupported(ROPE_ERROR_UNSUPPORTED,
+                               (launch.entry->engine ? launch.last : launch.entry)->reason);
+    }
+    rope_status status = check_workspace(&launch);
+    return status == ROPE_OK ? work(&launch, call) : status;
 }
 
 rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,

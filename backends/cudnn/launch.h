@@ -33,6 +33,7 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
 typedef struct dnn_launch {
     const dnn_bound *bound;
     const dnn_layout *layout;
+    const dnn_entry *entry, *last; /* of pieces; NULL where no query sees a key */
     void *workspace;
     void *stream;
 } dnn_launch;
@@ -49,13 +50,13 @@ rope_status dnn_launch_lse(const dnn_launch *launch);
 /* Gradients of rotated queries and keys, rotated back to where they are wanted. */
 rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to);
 
-/* Finds or builds the engine, checks the workspace, and has `each` launch the rest. */
-typedef rope_status dnn_work(const dnn_launch *launch, const dnn_entry *entry, const void *call);
+/* Finds or builds the engines, checks the workspace, and has `work` launch the rest. */
+typedef rope_status dnn_work(const dnn_launch *launch, const void *call);
 rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,
                     const rope_attention_backward_call *gradients, dnn_work *work, void *workspace,
                     void *stream);
 
-/* The engine itself; nothing where the layout has none. */
-rope_status dnn_launch_engine(const dnn_launch *launch, const dnn_entry *entry);
+/* The engines themselves; nothing where the layout has none. */
+rope_status dnn_launch_engines(const dnn_launch *launch);
 
 #endif

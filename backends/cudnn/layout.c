@@ -350,7 +350,7 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
         status = place_gradients(l, gradients, reason);
     mark_lists(l);
     set_lse(l);
-    dnn_set_pieces(l);
+    dnn_set_piece(l);
     if (status == ROPE_OK && !add_parts(l)) {
         snprintf(reason, ROPE_REASON_SIZE, "the workspace exceeds 2^64 bytes");
         return ROPE_ERROR_OVERFLOW;

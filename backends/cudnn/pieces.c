@@ -32,12 +32,14 @@ static double allowed(const dnn_layout *l) {
     return (elements * sizeof(float) * 5 / 8 + PIECE_BYTES) / ((int64_t)1 << DNN_PIECE_SHIFT);
 }
 
-/* The least divisor of `count` by which a need becomes allowed, else count. */
-static int64_t divisor(int64_t count, double need, double most) {
-    for (int64_t n = 1; n < count; n++)
-        if (count % n == 0 && need <= most * (double)n)
-            return n;
-    return count;
+static int64_t pieces(int64_t count, int64_t size) {
+    return (count + size - 1) / size;
+}
+
+/* Of so many that need as much, those of as few pieces as are allowed, of one size but the last. */
+static int64_t piece_of(int64_t count, double need, double most) {
+    const double fit = most * (double)count / need;
+    return fit >= (double)count ? count : fit < 2 ? 1 : pieces(count, pieces(count, (int64_t)fit));
 }
 
 static int is_in_pieces(const dnn_layout *l) {
@@ -45,23 +47,46 @@ static int is_in_pieces(const dnn_layout *l) {
 }
 
 /* cuDNN takes an lse whose sequences begin where offsets say by the heads of all. */
-void dnn_set_pieces(dnn_layout *l) {
+void dnn_set_piece(dnn_layout *l) {
     const dnn_shape *s = &l->shape;
-    l->pieces[0] = l->pieces[1] = 1;
+    l->piece[0] = s->sequences;
+    l->piece[1] = s->k_heads;
     if (!is_in_pieces(l))
         return;
     const double most = allowed(l), need = needed(s);
-    l->pieces[0] = divisor(s->sequences, need, most);
-    if (!s->begins[DNN_LSE])
-        l->pieces[1] = divisor(s->k_heads, need / (double)l->pieces[0], most);
+    l->piece[0] = piece_of(s->sequences, need, most);
+    if (l->piece[0] == 1 && !s->begins[DNN_LSE])
+        l->piece[1] = piece_of(s->k_heads, need / (double)s->sequences, most);
 }
 
-void dnn_piece_shape(const dnn_layout *l, dnn_shape *shape) {
+int64_t dnn_piece_count(const dnn_layout *l) {
+    return pieces(l->shape.sequences, l->piece[0]) * pieces(l->shape.k_heads, l->piece[1]);
+}
+
+/* The first sequence and head of keys of piece n. */
+static void first_of(const dnn_layout *l, int64_t n, int64_t first[2]) {
+    const int64_t of_heads = pieces(l->shape.k_heads, l->piece[1]);
+    first[0] = n / of_heads * l->piece[0];
+    first[1] = n % of_heads * l->piece[1];
+}
+
+int dnn_piece_ends(const dnn_layout *l, int64_t n) {
+    const int64_t of_heads = pieces(l->shape.k_heads, l->piece[1]);
+    return of_heads > 1 ? n % of_heads == of_heads - 1 : n == dnn_piece_count(l) - 1;
+}
+
+static int64_t at_most(int64_t n, int64_t most) {
+    return n < most ? n : most;
+}
+
+void dnn_piece_shape(const dnn_layout *l, int64_t n, dnn_shape *shape) {
+    int64_t first[2];
+    first_of(l, n, first);
     *shape = l->shape;
-    shape->sequences /= l->pieces[0];
-    shape->q_heads /= l->pieces[1];
-    shape->k_heads /= l->pieces[1];
-    if (l->pieces[1] > 1) /* of one sequence: cuDNN wants an lse without gaps */
+    shape->sequences = at_most(l->piece[0], l->shape.sequences - first[0]);
+    shape->k_heads = at_most(l->piece[1], l->shape.k_heads - first[1]);
+    shape->q_heads = l->shape.q_heads / l->shape.k_heads * shape->k_heads;
+    if (shape->k_heads < l->shape.k_heads) /* of one sequence: cuDNN wants an lse without gaps */
         shape->stride[DNN_LSE][0] = shape->q_heads * shape->stride[DNN_LSE][1];
 }
 
@@ -78,17 +103,17 @@ static void *shifted(void *data, int64_t elements, size_t element) {
 
 void dnn_piece_pointers(const dnn_layout *l, void *workspace, int64_t n, void *at[DNN_POINTERS]) {
     const dnn_shape *s = &l->shape;
-    const int64_t sequence = n / l->pieces[1] * (s->sequences / l->pieces[0]),
-                  piece = n % l->pieces[1];
+    int64_t first[2];
+    first_of(l, n, first);
+    const int64_t sequence = first[0], q_head = first[1] * (s->q_heads / s->k_heads);
     dnn_pointers(l, workspace, at);
     for (int t = 0; t < DNN_TENSORS; t++) {
-        const int64_t heads = dnn_is_of_keys(t) ? s->k_heads : s->q_heads,
-                      first = piece * (heads / l->pieces[1]) * s->stride[t][1];
-        at[t] = shifted(at[t], first + (s->begins[t] ? 0 : sequence * s->stride[t][0]),
-                        dnn_element_size(t));
+        const int64_t head = dnn_is_of_keys(t) ? first[1] : q_head,
+                      row = s->begins[t] ? 0 : sequence * s->stride[t][0];
+        at[t] = shifted(at[t], row + head * s->stride[t][1], dnn_element_size(t));
         at[DNN_OFFSETS + t] = shifted(at[DNN_OFFSETS + t], sequence, sizeof(int64_t));
     }
     at[DNN_Q_LENGTHS] = shifted(at[DNN_Q_LENGTHS], sequence, sizeof(int32_t));
     at[DNN_K_LENGTHS] = shifted(at[DNN_K_LENGTHS], sequence, sizeof(int32_t));
-    at[DNN_SINKS] = shifted(at[DNN_SINKS], piece * (s->q_heads / l->pieces[1]), sizeof(float));
+    at[DNN_SINKS] = shifted(at[DNN_SINKS], q_head, sizeof(float));
 }

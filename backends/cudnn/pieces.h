@@ -8,11 +8,15 @@
 
 #include "backends/cudnn/layout.h"
 
-/* Sets the layout's pieces, of which its shape says all but how many there are. */
-void dnn_set_pieces(dnn_layout *layout);
+/* Sets the layout's piece, once its shape is complete. */
+void dnn_set_piece(dnn_layout *layout);
 
-/* What an engine of one is built for. */
-void dnn_piece_shape(const dnn_layout *layout, dnn_shape *shape);
+int64_t dnn_piece_count(const dnn_layout *layout);
+
+/* What the engine of piece n is built for. All have the shape of the first but those that end the
+ * sequences, or the heads of a sequence, which have the shape of the last. */
+void dnn_piece_shape(const dnn_layout *layout, int64_t n, dnn_shape *shape);
+int dnn_piece_ends(const dnn_layout *layout, int64_t n);
 
 /* Bytes beyond a call's parts that engines need at most, of this call or of a smaller one. */
 size_t dnn_piece_bytes(const dnn_layout *layout);

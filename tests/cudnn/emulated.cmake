@@ -19,7 +19,7 @@ add_library(ropekit_cudnn_emulated MODULE engine.c
 ropekit_target(ropekit_cudnn_emulated)
 target_include_directories(ropekit_cudnn_emulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/tests/hip_emulation ${PROJECT_SOURCE_DIR}/backends/hip)
-target_compile_definitions(ropekit_cudnn_emulated PRIVATE DNN_ROTATED_BY="hip" DNN_PIECE_SHIFT=11)
+target_compile_definitions(ropekit_cudnn_emulated PRIVATE DNN_ROTATED_BY="hip" DNN_PIECE_SHIFT=10)
 target_compile_options(ropekit_cudnn_emulated PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas
     $<$<CXX_COMPILER_ID:GNU>:-fno-extern-tls-init>>)
 target_link_libraries(ropekit_cudnn_emulated PRIVATE ropekit hip_emulation Threads::Threads m)
