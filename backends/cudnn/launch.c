@@ -109,15 +109,29 @@ static const dnn_entry *engine_of(const dnn_bound *bound, const dnn_layout *layo
     return dnn_engines_get((dnn_engines *)(uintptr_t)&bound->engines, &shape);
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* Engines of both kinds of pieces, the first and the last, which are one where all are alike. */
+static const dnn_entry *last_of(const dnn_bound *bound, const dnn_layout *layout,
+                                const dnn_entry *first) {
+    return dnn_pieces_differ(layout) ? engine_of(bound, layout, dnn_piece_count(layout) - 1)
+                                     : first;
+}
+
+static size_t bytes_of(const dnn_entry *entry) {
+    return entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
+}
+
 static size_t engine_bytes(const dnn_bound *bound, const dnn_layout *layout) {
     const size_t least = dnn_piece_bytes(layout);
     int previous;
     if (layout->is_nothing || gpu_enter(bound->device, &previous) != gpuSuccess)
         return least;
-    const dnn_entry *entry = engine_of(bound, layout, 0);
+    const dnn_entry *first = engine_of(bound, layout, 0), *last = last_of(bound, layout, first);
     gpu_leave(bound->device, previous);
-    const size_t bytes = entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
-    return bytes > least ? bytes : least;
+    return larger(least, larger(bytes_of(first), bytes_of(last)));
 }
 
 rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
@@ -146,7 +160,7 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
 
 static rope_status check_workspace(const dnn_launch *launch) {
     const dnn_layout *layout = launch->layout;
-    const size_t engine = launch->entry ? dnn_engine_workspace(launch->entry->engine) : 0,
+    const size_t engine = larger(bytes_of(launch->entry), bytes_of(launch->last)),
                  given = layout->call->workspace_bytes;
     if (given < layout->bytes)
         return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "workspace_bytes is %zu; allowed is >= %zu",
@@ -408,7 +422,7 @@ static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, con
     dnn_launch launch = {bound, layout, NULL, NULL, workspace, stream};
     if (!layout->is_nothing) {
         launch.entry = engine_of(bound, layout, 0);
-        launch.last = engine_of(bound, layout, dnn_piece_count(layout) - 1);
+        launch.last = last_of(bound, layout, launch.entry);
         if (!launch.entry || !launch.last)
             return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for an engine");
         if (!launch.entry->engine || !launch.last->engine)

@@ -342,10 +342,11 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
         (call->q_lengths || (call->k_lengths && problem->rotates[1])))
         return decline(reason, "two lists of frequencies by lengths on the device");
     rope_status status = set_sizes(l, reason);
+    if (status != ROPE_OK)
+        return status;
     set_band(l);
     set_begins(l, gradients != NULL);
-    if (status == ROPE_OK)
-        status = place_inputs(l, gradients != NULL, reason);
+    status = place_inputs(l, gradients != NULL, reason);
     if (status == ROPE_OK && gradients)
         status = place_gradients(l, gradients, reason);
     mark_lists(l);

@@ -63,6 +63,10 @@ int64_t dnn_piece_count(const dnn_layout *l) {
     return pieces(l->shape.sequences, l->piece[0]) * pieces(l->shape.k_heads, l->piece[1]);
 }
 
+int dnn_pieces_differ(const dnn_layout *l) {
+    return l->shape.sequences % l->piece[0] || l->shape.k_heads % l->piece[1];
+}
+
 /* The first sequence and head of keys of piece n. */
 static void first_of(const dnn_layout *l, int64_t n, int64_t first[2]) {
     const int64_t of_heads = pieces(l->shape.k_heads, l->piece[1]);
@@ -94,7 +98,8 @@ size_t dnn_piece_bytes(const dnn_layout *l) {
     if (!is_in_pieces(l))
         return LEAST_ENGINE_BYTES;
     const double most = allowed(l), need = needed(&l->shape) + LEAST_ENGINE_BYTES;
-    return need < most ? (size_t)need : most < 0x1p63 ? (size_t)most : SIZE_MAX / 2;
+    const double bytes = need < most ? need : most;
+    return bytes < 0x1p63 ? (size_t)bytes : SIZE_MAX / 2;
 }
 
 static void *shifted(void *data, int64_t elements, size_t element) {

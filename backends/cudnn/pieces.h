@@ -12,6 +12,7 @@
 void dnn_set_piece(dnn_layout *layout);
 
 int64_t dnn_piece_count(const dnn_layout *layout);
+int dnn_pieces_differ(const dnn_layout *layout);
 
 /* What the engine of piece n is built for. All have the shape of the first but those that end the
  * sequences, or the heads of a sequence, which have the shape of the last. */

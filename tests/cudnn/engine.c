@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WORKSPACE = 12345 };
+enum { WORKSPACE = 12345, MOST_SPLITS = 1 << 20 };
 
 struct dnn_engine {
     dnn_shape shape;
@@ -67,14 +67,18 @@ void dnn_engine_destroy(dnn_engine *engine) {
 }
 
 /* The backward has sums of gradients of each query head, the deterministic one also 2 bytes for
- * each pair of a query and a key, and head. */
-size_t dnn_engine_workspace(const dnn_engine *engine) {
-    const dnn_shape *s = &engine->shape;
-    const int64_t pairs = s->sequences * s->q_heads * s->q_tokens * s->k_tokens;
-    const int64_t sums = s->sequences * s->q_heads * s->q_tokens * (s->head_dim + s->v_head_dim);
+ * each pair of a query and a key, and head; those of fewer heads may need more, as splits do. */
+static size_t workspace_of(const dnn_shape *s) {
+    const int64_t heads = s->sequences * s->q_heads, pairs = heads * s->q_tokens * s->k_tokens,
+                  sums = heads * s->q_tokens * (s->head_dim + s->v_head_dim);
     if (!s->is_backward)
         return WORKSPACE;
-    return WORKSPACE + 4 * (size_t)sums + (s->nondeterministic ? 0 : 2 * (size_t)pairs);
+    return WORKSPACE + (size_t)(4 * sums + MOST_SPLITS / heads) +
+           (s->nondeterministic ? 0 : 2 * (size_t)pairs);
+}
+
+size_t dnn_engine_workspace(const dnn_engine *engine) {
+    return workspace_of(&engine->shape);
 }
 
 /* --- attention --- */
@@ -231,7 +235,7 @@ static void backward(head *n) {
 static void work(void *data) {
     const run *r = data;
     const int32_t *queries = r->at[DNN_Q_LENGTHS], *keys = r->at[DNN_K_LENGTHS];
-    memset(r->workspace, 0xff, WORKSPACE);
+    memset(r->workspace, 0xff, workspace_of(&r->s));
     for (int64_t b = 0; b < r->s.sequences; b++) {
         head n = {.r = r,
                   .b = b,
