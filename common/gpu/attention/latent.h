@@ -418,45 +418,52 @@ GPU_FN void gpu_latent_see(const gpu_latent_call &t, int64_t first) {
         gpu_attention_flag(gpu_reread(t.call));
 }
 
-/* What a block does n-th, as gpu_generic_find(): of [split of a sequence, query, rows] or of
- * [tile, key head]. */
-GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts &parts, int64_t n) {
+/* What a block does n-th, by one thread, behind gpu_split_find() or gpu_attention_find(). */
+GPU_FN void gpu_latent_take(const gpu_latent_call &t, const gpu_attention_parts &parts,
+                            const gpu_split_work &w, int64_t n) {
     gpu_latent_block *b = t.b;
     const int64_t heads = gpu_reread(t.call)->k.heads,
                   blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
+    int64_t block;
     if (t.fits & GPU_TILE_SPLITS) {
-        const int64_t each = parts.queries * blocks;
-        gpu_split_work w;
+        block = n % blocks;
+        b->query = n % (parts.queries * blocks) / blocks;
+        b->valid = w.valid && b->query < b->tile.s.q_count;
+        b->within = gpu_split_of(gpu_reread(t.p), &b->tile.s, w.split);
+        b->key_head = w.head;
+        b->part = w.part;
+        b->alone = w.alone;
+    } else {
+        block = b->tile.first / GPU_LATENT_ROWS % blocks;
+        b->query = b->tile.first / (blocks * GPU_LATENT_ROWS);
+        b->valid =
+            b->tile.valid && b->query < b->tile.s.q_count && !gpu_is_split(parts, &b->tile.s);
+        b->within = {0, INT64_MAX};
+        b->key_head = n % heads;
+        b->alone = 1;
+    }
+    if (b->valid)
+        gpu_latent_see(t, block * GPU_LATENT_ROWS);
+}
+
+/* The same by a block, as gpu_generic_find(): of [split of a sequence, query, rows] or of
+ * [tile, key head]. */
+GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts &parts, int64_t n) {
+    const int64_t heads = gpu_reread(t.call)->k.heads,
+                  blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
+    gpu_split_work w = {};
+    if (t.fits & GPU_TILE_SPLITS) {
         if (!gpu_split_find<true>(gpu_reread(t.p), gpu_reread(t.call), t.failed, parts,
-                                  gpu_reread(t.p)->v_head_dim, n / each, &b->tile, &w))
+                                  gpu_reread(t.p)->v_head_dim, n / (parts.queries * blocks),
+                                  &t.b->tile, &w))
             return false;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            b->query = n % each / blocks;
-            b->valid = w.valid && b->query < b->tile.s.q_count;
-            b->within = gpu_split_of(gpu_reread(t.p), &b->tile.s, w.split);
-            b->key_head = w.head;
-            b->part = w.part;
-            b->alone = w.alone;
-        }
-    } else {
-        if (!gpu_attention_find<0>(gpu_reread(t.p), gpu_reread(t.call), t.failed, n / heads,
-                                   blocks * GPU_LATENT_ROWS, GPU_LATENT_ROWS, &b->tile))
-            return false;
-        if (threadIdx.x == 0) {
-            b->query = b->tile.first / (blocks * GPU_LATENT_ROWS);
-            b->valid =
-                b->tile.valid && b->query < b->tile.s.q_count && !gpu_is_split(parts, &b->tile.s);
-            b->within = {0, INT64_MAX};
-            b->key_head = n % heads;
-            b->alone = 1;
-        }
+    } else if (!gpu_attention_find<0>(gpu_reread(t.p), gpu_reread(t.call), t.failed, n / heads,
+                                      blocks * GPU_LATENT_ROWS, GPU_LATENT_ROWS, &t.b->tile)) {
+        return false;
     }
-    if (threadIdx.x == 0 && b->valid) {
-        const int64_t block =
-            t.fits & GPU_TILE_SPLITS ? n % blocks : b->tile.first / GPU_LATENT_ROWS % blocks;
-        gpu_latent_see(t, block * GPU_LATENT_ROWS);
-    }
+    if (threadIdx.x == 0)
+        gpu_latent_take(t, parts, w, n);
     __syncthreads();
     return true;
 }
