@@ -173,7 +173,7 @@ size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_
                  more = known > first ? known : first;
     size_t most;
     return __builtin_add_overflow(first, more, &most) ||
-                   __builtin_add_overflow(most, (size_t)256 << 20, &most)
+                   __builtin_add_overflow(most, ROPE_WORKSPACE_MORE, &most)
                ? SIZE_MAX
                : most;
 }

@@ -9,7 +9,7 @@
 
 /* Engines for other shapes than those that a workspace was asked for may need more than theirs, as
  * those that split the keys of few queries do. */
-enum { LEAST_ENGINE_BYTES = 8 << 20, PIECE_BYTES = 255 << 20, TILE = 128 };
+enum { LEAST_ENGINE_BYTES = 8 << 20, LISTS_BYTES = 1 << 20, TILE = 128 };
 
 static double rounded_up(int64_t tokens) {
     return (double)((tokens + TILE - 1) & -(int64_t)TILE);
@@ -23,13 +23,15 @@ static double needed(const dnn_shape *s) {
 }
 
 /* With a call's parts no more than a table's kernel may ask for (rope_plan_workspace_most): fp32
- * gradients of every query head, less what parts have beside the first kernel's. */
+ * gradients of every query head, less what parts have beside the first kernel's, and
+ * ROPE_WORKSPACE_MORE, less their lists and gaps. */
 static double allowed(const dnn_layout *l) {
     const rope_attention_call *c = l->call;
     const double tokens = (double)c->rope.batch * (double)(c->rope.tokens + c->k_tokens),
                  elements = tokens * (double)l->shape.q_heads *
                             (double)(l->shape.head_dim + l->shape.v_head_dim);
-    return (elements * sizeof(float) * 5 / 8 + PIECE_BYTES) / ((int64_t)1 << DNN_PIECE_SHIFT);
+    return (elements * sizeof(float) * 5 / 8 + ROPE_WORKSPACE_MORE - LISTS_BYTES) /
+           ((int64_t)1 << DNN_PIECE_SHIFT);
 }
 
 static int64_t pieces(int64_t count, int64_t size) {

@@ -499,9 +499,11 @@ ROPE_API int32_t rope_plan_shape(const rope_plan *plan, const void *args,
  * calls to the first.
  * @return ROPE_OK, NULL_POINTER or what the first kernel's workspace returns */
 ROPE_API rope_status rope_plan_workspace(const rope_plan *plan, const void *bounds, size_t *bytes);
+/** Bytes that a kernel of a table may need beyond what grows with the first's. */
+#define ROPE_WORKSPACE_MORE ((size_t)256 << 20)
 /** What a kernel of a table may need for calls within bounds where the plan's first needs so many
  * bytes: twice as much, or of a backward of attention as much and the fp32 gradients of q, k and v
- * of every query head, whichever is more; and 256 MiB. */
+ * of every query head, whichever is more; and ROPE_WORKSPACE_MORE. */
 ROPE_API size_t rope_plan_workspace_most(const rope_plan *plan, const void *bounds, size_t first);
 /** Whether the plan's kernel is ROPE_BITWISE or ROPE_BOUNDED; 0 for a NULL plan. */
 ROPE_API int32_t rope_plan_numerics(const rope_plan *plan);
