@@ -4,8 +4,10 @@
 #include "backends/cudnn/handles.h"
 
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -136,22 +138,37 @@ fe::error_t make(fe::graph::Graph &graph, const dnn_shape &s, cudnnHandle_t hand
     return error.is_good() ? graph.check_support() : error;
 }
 
-/* Its first line, as far as there is room. */
-void tell(char *reason, const std::string &text) {
-    std::snprintf(reason, ROPE_REASON_SIZE, "cuDNN: %s", text.substr(0, text.find('\n')).c_str());
+/* Whether a text names a failure of memory, which is no word on what cuDNN has: the front end hands
+ * on a status of an engine's build as text alone. */
+bool lacks_memory(const char *text) {
+    const char *const names[] = {
+        fe::detail::get_error_string(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED),
+        fe::detail::get_error_string(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED),
+        fe::detail::cuda_get_error_string(cudaErrorMemoryAllocation)};
+    for (const char *name : names)
+        if (std::strstr(text, name))
+            return true;
+    return false;
+}
+
+/* The text's first line, as far as there is room; allocates nothing. */
+rope_status refuse(char *reason, const char *text) {
+    std::snprintf(reason, ROPE_REASON_SIZE, "cuDNN: %.*s",
+                  static_cast<int>(std::strcspn(text, "\n")), text);
+    return lacks_memory(text) ? ROPE_ERROR_OUT_OF_MEMORY : ROPE_ERROR_UNSUPPORTED;
 }
 
 /* Work that may throw, as the front end does where cuDNN lacks a function. */
 template <typename function> rope_status guarded(char *reason, function work) {
     try {
         const fe::error_t error = work();
-        if (error.is_good())
-            return ROPE_OK;
-        tell(reason, error.err_msg);
+        return error.is_good() ? ROPE_OK : refuse(reason, error.err_msg.c_str());
+    } catch (const std::bad_alloc &e) {
+        (void)refuse(reason, e.what());
+        return ROPE_ERROR_OUT_OF_MEMORY;
     } catch (const std::exception &e) {
-        tell(reason, e.what());
+        return refuse(reason, e.what());
     }
-    return ROPE_ERROR_UNSUPPORTED;
 }
 
 fe::error_t build(dnn_engine &e, const dnn_shape &shape) {

@@ -45,13 +45,14 @@ typedef struct dnn_engine dnn_engine;
 
 /*
  * Builds an engine on the current device, which takes from milliseconds to seconds and allocates.
- * ROPE_ERROR_UNSUPPORTED with cuDNN's text where it has none.
+ * ROPE_ERROR_UNSUPPORTED with cuDNN's text where it has none, ROPE_ERROR_OUT_OF_MEMORY where memory
+ * of the host or of the device does not suffice to tell.
  */
 rope_status dnn_engine_create(const dnn_shape *shape, int32_t device, dnn_engine **engine,
                               char *reason);
 void dnn_engine_destroy(dnn_engine *engine);
 
-/* Whether cuDNN has an engine for a shape; builds none. */
+/* Whether cuDNN has an engine for a shape, by the same status; builds none. */
 rope_status dnn_engine_probe(const dnn_shape *shape, int32_t device, char *reason);
 
 /* Bytes that a run needs at a multiple of 256. */

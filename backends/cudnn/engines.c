@@ -36,8 +36,13 @@ static dnn_entry *build(dnn_engines *engines, const dnn_shape *shape) {
         return NULL;
     memcpy(&entry->shape, shape, sizeof *shape);
     const gpu_capture_mode mode = gpu_capture_relax();
-    (void)dnn_engine_create(shape, engines->device, &entry->engine, entry->reason);
+    const rope_status status =
+        dnn_engine_create(shape, engines->device, &entry->engine, entry->reason);
     gpu_capture_restore(mode);
+    if (status == ROPE_ERROR_OUT_OF_MEMORY) {
+        free(entry);
+        return NULL;
+    }
     entry->next = atomic_load_explicit(&engines->first, memory_order_relaxed);
     atomic_store_explicit(&engines->first, entry, memory_order_release);
     return entry;

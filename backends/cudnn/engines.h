@@ -10,7 +10,7 @@
 /* An engine, or why there is none. Immutable once it is in the list. */
 typedef struct dnn_entry {
     dnn_shape shape;
-    dnn_engine *engine; /* NULL: cuDNN has none */
+    dnn_engine *engine; /* NULL: cuDNN has none for the shape, whatever memory there is */
     char reason[ROPE_REASON_SIZE];
     struct dnn_entry *next;
 } dnn_entry;
@@ -25,7 +25,7 @@ void dnn_engines_begin(dnn_engines *engines, int32_t device);
 void dnn_engines_end(dnn_engines *engines);
 
 /* The entry of a shape: found without a lock, or built under one on the current device, also while
- * a stream of this thread is captured. NULL without memory. */
+ * a stream of this thread is captured. NULL without memory, which a later call may have. */
 const dnn_entry *dnn_engines_get(dnn_engines *engines, const dnn_shape *shape);
 
 #endif

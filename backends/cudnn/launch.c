@@ -36,8 +36,10 @@ static rope_status probe(const rope_attention_problem *problem, int32_t device, 
         status = dnn_engine_probe(&layout.shape, device, text);
     if (status == ROPE_OK)
         return ROPE_OK;
-    snprintf(reason, ROPE_REASON_SIZE, "declined: %.*s", ROPE_REASON_SIZE - 11, text);
-    return ROPE_DECLINED;
+    const int lacks = status == ROPE_ERROR_OUT_OF_MEMORY;
+    snprintf(reason, ROPE_REASON_SIZE, "%s%.*s", lacks ? "" : "declined: ", ROPE_REASON_SIZE - 11,
+             text);
+    return lacks ? status : ROPE_DECLINED;
 }
 
 static rope_status make_rotations(dnn_bound *bound, int backward, char *reason) {
@@ -124,14 +126,19 @@ static size_t bytes_of(const dnn_entry *entry) {
     return entry && entry->engine ? dnn_engine_workspace(entry->engine) : 0;
 }
 
-static size_t engine_bytes(const dnn_bound *bound, const dnn_layout *layout) {
-    const size_t least = dnn_piece_bytes(layout);
+static const char no_memory[] = "no memory for an engine";
+
+static rope_status engine_bytes(const dnn_bound *bound, const dnn_layout *layout, size_t *bytes) {
     int previous;
+    *bytes = dnn_piece_bytes(layout);
     if (layout->is_nothing || gpu_enter(bound->device, &previous) != gpuSuccess)
-        return least;
+        return ROPE_OK;
     const dnn_entry *first = engine_of(bound, layout, 0), *last = last_of(bound, layout, first);
     gpu_leave(bound->device, previous);
-    return larger(least, larger(bytes_of(first), bytes_of(last)));
+    if (!first || !last)
+        return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "%s", no_memory);
+    *bytes = larger(*bytes, larger(bytes_of(first), bytes_of(last)));
+    return ROPE_OK;
 }
 
 rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
@@ -153,9 +160,11 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
     if (dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
-    return __builtin_add_overflow(listed.bytes, engine_bytes(bound, &likely), bytes)
+    size_t engine;
+    status = engine_bytes(bound, &likely, &engine);
+    return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
                ? gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: the workspace exceeds 2^64 bytes")
-               : ROPE_OK;
+               : status;
 }
 
 static rope_status check_workspace(const dnn_launch *launch) {
@@ -424,7 +433,7 @@ static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, con
         launch.entry = engine_of(bound, layout, 0);
         launch.last = last_of(bound, layout, launch.entry);
         if (!launch.entry || !launch.last)
-            return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for an engine");
+            return unsupported(ROPE_ERROR_UNSUPPORTED, no_memory);
         if (!launch.entry->engine || !launch.last->engine)
             return unsupported(ROPE_ERROR_UNSUPPORTED,
                                (launch.entry->engine ? launch.last : launch.entry)->reason);

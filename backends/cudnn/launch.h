@@ -25,7 +25,8 @@ rope_status dnn_bind(const rope_candidate *self, const void *problem, int32_t de
 void dnn_release(void *kernel);
 
 /* Bytes for calls within bounds: their parts, and what an engine for the bounds needs, or as much
- * as engines for smaller calls may. */
+ * as engines for smaller calls may. ROPE_ERROR_OVERFLOW, or ROPE_ERROR_OUT_OF_MEMORY where the
+ * engine could not be built to be asked. */
 rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
                              int backward, size_t *bytes);
 

@@ -198,7 +198,7 @@ ROPE_API rope_status rope_attention_plan_create(const rope_attention_desc *desc,
  * @param plan    of rope_attention_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error
- * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW or ABI
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW, OUT_OF_MEMORY or ABI
  */
 ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
                                               const rope_attention_bounds *bounds, size_t *bytes);
@@ -278,7 +278,7 @@ ROPE_API rope_status rope_attention_backward_plan_create(const rope_attention_de
  * @param plan    of rope_attention_backward_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error
- * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW or ABI
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER, OVERFLOW, OUT_OF_MEMORY or ABI
  */
 ROPE_API rope_status rope_attention_backward_workspace(const rope_plan *plan,
                                                        const rope_attention_bounds *bounds,

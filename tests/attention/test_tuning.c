@@ -392,6 +392,42 @@ TEST(tuning, queries_that_follow_keys_in_tensors_have_no_engines) {
     rope_plan_destroy(alone);
 }
 
+/* Memory that lacks for a while is no word on what cuDNN has: the first kernel takes calls, and the
+ * table's those that come later. */
+TEST(tuning, engines_are_asked_again_once_there_is_memory) {
+    const char *lacks = "CUDNN_EMULATION_NO_MEMORY";
+    const rope_attention_bounds bounds = {sizeof bounds, 1, MOST, MOST, 0, HEADS, 1};
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *plan, *alone, *none = NULL;
+    size_t bytes = 7;
+    require_other();
+    if (!test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("memory lacks where cuDNN is emulated");
+    begin_table();
+    add_point(forward, DIM, 1, MOST, "", other, kernel);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    desc.rope.backend = other;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    unsigned char *memory = calloc(1, BYTES);
+    test_random random = random_stream(test_seed(), 8);
+    for (int i = 0; i < ELEMENTS; i++)
+        oracle_store(ROPE_BF16, memory, i, random_real(&random, -1, 1));
+    setenv(lacks, "1", 1);
+    CHECK_STATUS(ROPE_ERROR_OUT_OF_MEMORY, rope_attention_plan_create(&desc, &none));
+    CHECK_STATUS(ROPE_ERROR_OUT_OF_MEMORY, rope_attention_workspace(alone, &bounds, &bytes));
+    CHECK(!none && bytes == 7, "a plan or a workspace that is none was written");
+    check_bits(plan, memory, MOST, device_kernel_of(forward, 0));
+    unsetenv(lacks);
+    unsigned char *got = run(plan, memory, MOST), *expected = run(alone, memory, MOST);
+    CHECK(memcmp(got, expected, BYTES) == 0, "not the bits of %s", rope_plan_kernel(alone));
+    free(got);
+    free(expected);
+    free(memory);
+    rope_plan_destroy(plan);
+    rope_plan_destroy(alone);
+}
+
 /* --- the backward --- */
 
 static void gradient_arguments(rope_attention_backward_args *args, rope_attention_args *of,

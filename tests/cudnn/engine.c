@@ -1,7 +1,8 @@
 /*
  * Stands for cuDNN where the plugin runs on the emulated device: attention of a shape in double,
  * from what an engine is given and nothing else. What cuDNN promises nothing of, rows beyond
- * lengths and rows that see no key, is no number. It declines what cuDNN's front end does.
+ * lengths and rows that see no key, is no number. It declines what cuDNN's front end does, and has
+ * no memory for an engine while CUDNN_EMULATION_NO_MEMORY is set.
  */
 #include "backends/cudnn/engine.h"
 #include "backends/cudnn/library.h"
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 
 enum { WORKSPACE = 12345, MOST_SPLITS = 1 << 20 };
+static const double MOST_PAIRS = 0x1p50;
 
 struct dnn_engine {
     dnn_shape shape;
@@ -33,9 +35,18 @@ static int has_strides(const dnn_shape *s) {
     return 1;
 }
 
+/* Of queries and keys, for each head. */
+static double pairs_of(const dnn_shape *s) {
+    return (double)s->sequences * (double)s->q_heads * (double)s->q_tokens * (double)s->k_tokens;
+}
+
 rope_status dnn_engine_probe(const dnn_shape *s, int32_t device, char *reason) {
     const char *why = NULL;
     (void)device;
+    if (getenv("CUDNN_EMULATION_NO_MEMORY")) {
+        snprintf(reason, ROPE_REASON_SIZE, "cuDNN: no memory");
+        return ROPE_ERROR_OUT_OF_MEMORY;
+    }
     if (s->head_dim % 8 || s->v_head_dim % 8)
         why = "hidden_dim should be multiple of 8";
     else if (s->is_backward && !s->begins[DNN_LSE] &&
@@ -48,6 +59,10 @@ rope_status dnn_engine_probe(const dnn_shape *s, int32_t device, char *reason) {
         why = "s_q == 1, not supported with sink_token";
     else if (!s->lengths && s->right < INT64_MAX && s->q_tokens > s->k_tokens)
         why = "Bottom right causal mask does not support max_s_q > max_s_kv";
+    else if (s->q_heads < 1 || s->q_heads % s->k_heads)
+        why = "group query attention requires h_q to be a multiple of h_k and h_v";
+    else if (pairs_of(s) > MOST_PAIRS)
+        why = "too many pairs";
     snprintf(reason, ROPE_REASON_SIZE, "cuDNN: %s", why ? why : "");
     return why ? ROPE_ERROR_UNSUPPORTED : ROPE_OK;
 }
