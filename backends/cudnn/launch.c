@@ -29,7 +29,7 @@ static rope_status probe(const rope_attention_problem *problem, int32_t device, 
     char text[ROPE_REASON_SIZE] = "";
     rope_attention_backward_call call;
     dnn_layout layout;
-    dnn_call_of(problem, &small, 0, &call);
+    (void)dnn_call_of(problem, &small, 0, &call);
     rope_status status =
         dnn_layout_of(problem, &call.forward, backward ? &call : NULL, &layout, text);
     if (status == ROPE_OK)
@@ -141,6 +141,16 @@ static rope_status engine_bytes(const dnn_bound *bound, const dnn_layout *layout
     return ROPE_OK;
 }
 
+static rope_status exceeds(const rope_attention_bounds *b) {
+    return gpu_host->fail(
+        ROPE_ERROR_OVERFLOW,
+        "bounds.batch is %lld, bounds.tokens %lld, bounds.k_tokens %lld, bounds.sequences %lld, "
+        "bounds.q_heads %lld and bounds.k_heads %lld; allowed with cuDNN is < 2^31 of each and of "
+        "pages, and bytes of 64 bits",
+        (long long)b->batch, (long long)b->tokens, (long long)b->k_tokens, (long long)b->sequences,
+        (long long)b->q_heads, (long long)b->k_heads);
+}
+
 rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
                              int backward, size_t *bytes) {
     char reason[ROPE_REASON_SIZE] = "";
@@ -149,41 +159,39 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
     *bytes = 0;
     if (!bounds->batch || !bounds->tokens || !bounds->q_heads || !bounds->k_heads)
         return ROPE_OK;
-    dnn_call_of(bound->problem, bounds, 1, &call);
-    rope_status status =
-        dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &listed, reason);
-    if (status != ROPE_OK)
-        return gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: %s", reason);
-    dnn_call_of(bound->problem, bounds, 0, &call);
+    if (!dnn_call_of(bound->problem, bounds, 1, &call) ||
+        dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &listed, reason) !=
+            ROPE_OK)
+        return exceeds(bounds);
+    (void)dnn_call_of(bound->problem, bounds, 0, &call);
     if (!backward)
         call.forward.lse = NULL;
     if (dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
     size_t engine;
-    status = engine_bytes(bound, &likely, &engine);
+    const rope_status status = engine_bytes(bound, &likely, &engine);
     return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
-               ? gpu_host->fail(ROPE_ERROR_OVERFLOW, "bounds: the workspace exceeds 2^64 bytes")
+               ? exceeds(bounds)
                : status;
 }
 
 static rope_status check_workspace(const dnn_launch *launch) {
     const dnn_layout *layout = launch->layout;
     const size_t engine = larger(bytes_of(launch->entry), bytes_of(launch->last)),
-                 given = layout->call->workspace_bytes;
+                 all = layout->bytes + engine, given = layout->call->workspace_bytes;
     if (given < layout->bytes)
         return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "workspace_bytes is %zu; allowed is >= %zu",
                               given, layout->bytes);
     if (given - layout->bytes < engine)
         return gpu_host->fail(
             ROPE_ERROR_UNSUPPORTED,
-            "cuDNN: the engine of this shape needs %zu bytes of workspace in all; "
-            "workspace_bytes is %zu",
-            layout->bytes + engine, given);
-    if (layout->bytes + engine && !launch->workspace)
+            "cuDNN's attention does not take this call: workspace_bytes is %zu; allowed with the "
+            "engine of this shape is >= %zu",
+            given, all);
+    if (all && !launch->workspace)
         return gpu_host->fail(ROPE_ERROR_NULL_POINTER,
-                              "workspace is NULL; allowed is %zu bytes of device memory",
-                              layout->bytes + engine);
+                              "workspace is NULL; allowed is %zu bytes of device memory", all);
     return ROPE_OK;
 }
 

@@ -189,6 +189,41 @@ static int64_t at_most(int64_t n, int64_t most) {
     return n < most ? n : most;
 }
 
+static int has_bytes(int64_t rows, int64_t tokens, int64_t heads, int64_t dim) {
+    int64_t bytes = sizeof(float);
+    return !__builtin_mul_overflow(bytes, rows, &bytes) &&
+           !__builtin_mul_overflow(bytes, tokens, &bytes) &&
+           !__builtin_mul_overflow(bytes, heads, &bytes) &&
+           !__builtin_mul_overflow(bytes, dim, &bytes);
+}
+
+/* Whether 31 bits hold a call's sizes, as cuDNN's do, and 63 the bytes of a tensor. */
+static int has_sizes(const rope_attention_problem *p, const rope_attention_call *c) {
+    const int64_t rows = c->rope.batch, q_heads = c->rope.tensor[0].heads, k_heads = c->k.heads,
+                  dim = p->head_dim > p->v_head_dim ? p->head_dim : p->v_head_dim,
+                  sizes[] = {c->rope.position.sequences,
+                             rows,
+                             c->rope.tokens,
+                             c->k_tokens,
+                             q_heads,
+                             k_heads,
+                             c->pages};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        if (sizes[i] > INT32_MAX)
+            return 0;
+    return has_bytes(rows, c->rope.tokens, q_heads, dim) &&
+           has_bytes(rows, c->k_tokens, k_heads, dim) &&
+           has_bytes(c->pages, p->page_size, k_heads, dim);
+}
+
+static rope_status decline_sizes(const rope_attention_call *c, char *reason) {
+    return decline(reason,
+                   "batch is %lld, tokens %lld, k_tokens %lld, q.heads %lld, pages %lld; allowed "
+                   "is < 2^31, and bytes of 64 bits",
+                   (long long)c->rope.batch, (long long)c->rope.tokens, (long long)c->k_tokens,
+                   (long long)c->rope.tensor[0].heads, (long long)c->pages);
+}
+
 static rope_status set_sizes(dnn_layout *l, char *reason) {
     const rope_attention_problem *p = l->problem;
     const rope_attention_call *c = l->call;
@@ -198,6 +233,8 @@ static rope_status set_sizes(dnn_layout *l, char *reason) {
     s->sequences = l->sequences;
     s->q_heads = c->rope.tensor[0].heads;
     s->k_heads = c->k.heads;
+    /* Boundaries of packed sequences lie on the device, and no field of a call or of its bounds
+     * says how long one is: it may have all tokens. */
     s->q_tokens = c->rope.tokens - l->hidden;
     s->k_tokens = c->k_tokens;
     s->head_dim = p->head_dim;
@@ -221,9 +258,6 @@ static rope_status set_sizes(dnn_layout *l, char *reason) {
         s->table_pages = at_most(needed, c->table_pages);
         s->k_tokens = at_most(s->k_tokens, s->table_pages * p->page_size);
     }
-    if (s->sequences > INT32_MAX || s->q_tokens > INT32_MAX || s->k_tokens > INT32_MAX ||
-        s->pages > INT32_MAX)
-        return decline(reason, "sequences, tokens, k_tokens or pages are 2^31 or more");
     return ROPE_OK;
 }
 
@@ -326,6 +360,8 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
     memset(l, 0, sizeof *l);
     l->problem = problem;
     l->call = call;
+    if (!has_sizes(problem, call))
+        return decline_sizes(call, reason);
     l->sequences = rope_attention_sequences(call);
     l->packed = map->cu_seqlens != NULL;
     l->known = !l->packed && !call->q_lengths && !call->k_lengths;
@@ -352,11 +388,7 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
     mark_lists(l);
     set_lse(l);
     dnn_set_piece(l);
-    if (status == ROPE_OK && !add_parts(l)) {
-        snprintf(reason, ROPE_REASON_SIZE, "the workspace exceeds 2^64 bytes");
-        return ROPE_ERROR_OVERFLOW;
-    }
-    return status;
+    return status == ROPE_OK && !add_parts(l) ? decline_sizes(call, reason) : status;
 }
 
 /* --- where it lies --- */
@@ -406,8 +438,8 @@ static void set_lists(rope_attention_call *c, int cached, int64_t sequences, int
     c->k_lengths = cached || (lengths && !sequences) ? nowhere : NULL;
 }
 
-void dnn_call_of(const rope_attention_problem *p, const rope_attention_bounds *b, int lengths,
-                 rope_attention_backward_call *call) {
+int dnn_call_of(const rope_attention_problem *p, const rope_attention_bounds *b, int lengths,
+                rope_attention_backward_call *call) {
     static const _Alignas(16) char nowhere[16];
     void *const data = (void *)(uintptr_t)nowhere;
     rope_attention_call *c = &call->forward;
@@ -416,13 +448,17 @@ void dnn_call_of(const rope_attention_problem *p, const rope_attention_bounds *b
     c->rope.tokens = b->tokens;
     c->k_tokens = b->k_tokens ? b->k_tokens : b->tokens;
     c->rope.tensor[0].heads = b->q_heads;
+    c->k.heads = b->k_heads;
+    c->rope.position.sequences = b->sequences;
+    c->table_pages = p->cache ? (c->k_tokens - 1) / p->page_size + 1 : 0;
+    if (__builtin_mul_overflow(c->table_pages, b->sequences ? b->sequences : b->batch, &c->pages) ||
+        !has_sizes(p, c))
+        return 0;
     c->rope.tensor[0].in = c->out = c->lse = data;
     set_lists(c, p->cache, b->sequences, lengths, nowhere);
     c->sinks = p->sink_dtype ? data : NULL;
     set_operand(&c->k, data, b->k_heads, p->head_dim, p, c->k_tokens);
     set_operand(&c->v, data, b->k_heads, p->v_head_dim, p, c->k_tokens);
-    c->table_pages = p->cache ? (c->k_tokens - 1) / p->page_size + 1 : 0;
-    c->pages = c->table_pages * (b->sequences ? b->sequences : b->batch ? b->batch : 1);
     if (has_no_lse(c))
         c->lse = NULL;
     call->dout = data;
@@ -436,4 +472,5 @@ void dnn_call_of(const rope_attention_problem *p, const rope_attention_bounds *b
     c->lse_stride[0] = q;
     c->lse_stride[1] = b->q_heads;
     c->lse_stride[2] = 1;
+    return 1;
 }

@@ -25,7 +25,7 @@ typedef struct dnn_layout {
 } dnn_layout;
 
 /* gradients: NULL for the forward. ROPE_ERROR_UNSUPPORTED with a reason for what cuDNN does not
- * take, ROPE_ERROR_OVERFLOW where the workspace exceeds 2^64 bytes. */
+ * take. */
 rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_attention_call *call,
                           const rope_attention_backward_call *gradients, dnn_layout *layout,
                           char *reason);
@@ -41,9 +41,10 @@ void *dnn_part_at(const dnn_layout *layout, int which, void *workspace);
 void dnn_pointers(const dnn_layout *layout, void *workspace, void *at[DNN_POINTERS]);
 
 /* The largest call within bounds, of contiguous tensors that are nowhere and with no gradient
- * wanted; lengths: 1 with every list that a call may have, else with those that it must. */
-void dnn_call_of(const rope_attention_problem *problem, const rope_attention_bounds *bounds,
-                 int lengths, rope_attention_backward_call *call);
+ * wanted; lengths: 1 with every list that a call may have, else with those that it must. 0 where
+ * its sizes are beyond cuDNN's. */
+int dnn_call_of(const rope_attention_problem *problem, const rope_attention_bounds *bounds,
+                int lengths, rope_attention_backward_call *call);
 
 /* Why cuDNN's attention has no such mask, cache or type; NULL where it may. */
 const char *dnn_problem_decline(const rope_attention_problem *problem, int backward);
