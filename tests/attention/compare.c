@@ -1,8 +1,11 @@
 #include "tests/attention/compare.h"
 
 #include "tests/oracle/oracle.h"
+#include "tests/support/bad_field.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
+
+#include <ropekit/backend.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +17,6 @@
 void attention_required(void) {
     if (!device_kernel_of("attention", 0))
         SKIP("%s has no kernel for attention", device_backend());
-    if (device_is_provider())
-        SKIP("%s promises less: its calls have tests of their own", device_backend());
 }
 
 rope_attention_bounds attention_bounds(const attention_case *c) {
@@ -52,7 +53,10 @@ static rope_status run_job(const void *state, const test_case *c, void *memory) 
                           .args = &args,
                           .args_count = 1,
                           .workspace = job->workspace};
-    return job->graph ? rope_time(device_open(), &timing) : rope_attention(job->plan, &args);
+    rope_shape_entry shape[ROPE_SHAPE_MOST]; /* empty calls have none, and no graph */
+    return job->graph && rope_plan_shape(job->plan, &args, shape)
+               ? rope_time(device_open(), &timing)
+               : rope_attention(job->plan, &args);
 }
 
 static rope_status run(const attention_case *c, const char *kernel, int32_t graph,
@@ -80,6 +84,33 @@ rope_status attention_run(const attention_case *c, const char *kernel, unsigned 
 
 rope_status attention_replay(const attention_case *c, const char *kernel, unsigned char *result) {
     return run(c, kernel, 1, result);
+}
+
+/* --- bounds --- */
+
+void attention_check_bounds(const rope_plan *plan, attention_workspace *workspace) {
+    enum { BOUNDS = 64, FIELDS = 6 };
+    test_random r = random_stream(test_seed(), BOUNDS);
+    for (int i = 0; i < BOUNDS; i++) {
+        int64_t n[FIELDS];
+        for (int f = 0; f < FIELDS; f++) { /* many of nearly 31 bits */
+            const int near = random_chance(&r, 50);
+            n[f] = (INT64_C(1) << random_between(&r, near ? 28 : 0,
+                                                 near    ? 31
+                                                 : i % 2 ? 62
+                                                         : 30)) -
+                   random_between(&r, 0, 1);
+        }
+        const rope_attention_bounds b = {sizeof b, n[0], n[1], n[2], i % 4 < 2 ? n[3] : 0,
+                                         n[4],     n[5]};
+        size_t bytes = 7;
+        const rope_status status = workspace(plan, &b, &bytes);
+        if (status == ROPE_OK)
+            continue;
+        CHECK_STATUS(ROPE_ERROR_OVERFLOW, status);
+        bad_text_check("bounds.", NULL);
+        CHECK(bytes == 7, "a workspace that is none was written");
+    }
 }
 
 /* --- what is written --- */

@@ -24,8 +24,7 @@ rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attentio
                                     const oracle_part *s, int32_t tensor, unsigned char *data,
                                     int64_t first, int64_t count);
 
-/* Skips the test where the device has no kernel for it, or one of a provider, which promises less.
- */
+/* Skips the test where the device has no kernel for it. */
 void attention_required(void);
 /* As device_run, with as much workspace as rope_attention_workspace says. */
 rope_status attention_run(const attention_case *c, const char *kernel, unsigned char *result);
@@ -33,6 +32,11 @@ rope_status attention_run(const attention_case *c, const char *kernel, unsigned 
 rope_status attention_replay(const attention_case *c, const char *kernel, unsigned char *result);
 /* The largest sizes of the case. */
 rope_attention_bounds attention_bounds(const attention_case *c);
+
+/* Bounds of any size have a workspace, or an error that names them and writes nothing. */
+typedef rope_status attention_workspace(const rope_plan *plan, const rope_attention_bounds *bounds,
+                                        size_t *bytes);
+void attention_check_bounds(const rope_plan *plan, attention_workspace *workspace);
 
 /* NULL, or a text that says which byte changed that is not of a result. */
 const char *attention_untouched(const attention_case *c, const unsigned char *result);

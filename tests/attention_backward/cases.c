@@ -4,6 +4,8 @@
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
 
+#include <ropekit/backend.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,8 +194,6 @@ void backward_free(backward_case *c) {
 void backward_required(void) {
     if (!device_kernel_of("attention_backward", 0))
         SKIP("%s has no kernel for attention_backward", device_backend());
-    if (device_is_provider())
-        SKIP("%s promises less: its calls have tests of their own", device_backend());
 }
 
 typedef struct backward_job {
@@ -201,6 +201,7 @@ typedef struct backward_job {
     const backward_case *c;
     void *workspace;
     size_t workspace_bytes;
+    int32_t graph;
 } backward_job;
 
 static rope_status run_job(const void *state, const test_case *base, void *memory) {
@@ -212,10 +213,22 @@ static rope_status run_job(const void *state, const test_case *base, void *memor
     forward.workspace = job->workspace;
     forward.workspace_bytes = job->workspace_bytes;
     args.forward = &forward;
-    return rope_attention_backward(job->plan, &args);
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_APPLY,
+                          .graph = 1,
+                          .iterations = 1,
+                          .plan = job->plan,
+                          .args = &args,
+                          .args_count = 1,
+                          .workspace = job->workspace};
+    rope_shape_entry shape[ROPE_SHAPE_MOST]; /* empty calls have none, and no graph */
+    return job->graph && rope_plan_shape(job->plan, &args, shape)
+               ? rope_time(device_open(), &timing)
+               : rope_attention_backward(job->plan, &args);
 }
 
-rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result) {
+static rope_status run(const backward_case *c, const char *kernel, int32_t graph,
+                       unsigned char *result) {
     rope_attention_desc desc = c->forward.desc;
     const rope_attention_bounds bounds = attention_bounds(&c->forward);
     rope_plan *plan = NULL;
@@ -225,12 +238,20 @@ rope_status backward_run(const backward_case *c, const char *kernel, unsigned ch
     rope_status status = rope_attention_backward_plan_create(&desc, &plan);
     if (status != ROPE_OK)
         return status;
-    backward_job job = {.plan = plan, .c = c};
+    backward_job job = {.plan = plan, .c = c, .graph = graph};
     CHECK_STATUS(ROPE_OK, rope_attention_backward_workspace(plan, &bounds, &job.workspace_bytes));
     status = device_with_workspace(&c->forward.base, run_job, &job, &job.workspace,
                                    job.workspace_bytes, result);
     rope_plan_destroy(plan);
     return status;
+}
+
+rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result) {
+    return run(c, kernel, 0, result);
+}
+
+rope_status backward_replay(const backward_case *c, const char *kernel, unsigned char *result) {
+    return run(c, kernel, 1, result);
 }
 
 /* --- results --- */

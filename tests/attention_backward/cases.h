@@ -30,6 +30,7 @@ enum { BACKWARD_POINTERS = 5 };
 void backward_pointers(rope_attention_backward_args *args, const void **list[BACKWARD_POINTERS]);
 void backward_required(void);
 rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result);
+rope_status backward_replay(const backward_case *c, const char *kernel, unsigned char *result);
 const char *backward_untouched(const backward_case *c, const unsigned char *result);
 /* The same gradients, all of them wanted, without a rotation: sequences first..first + count - 1
  * as rows of a batch. */

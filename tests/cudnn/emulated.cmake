@@ -29,8 +29,7 @@ set_target_properties(ropekit_cudnn_emulated PROPERTIES
 
 set(environment HIP_EMULATION_WAVE=32 ROPE_TEST_CASES=200 ROPE_TEST_EMULATED=1
     ROPE_PLUGIN_PATH=$<TARGET_FILE_DIR:ropekit_cudnn_emulated>:$<TARGET_FILE_DIR:ropekit_hip_emulated>)
-add_test(NAME cudnn.emulated COMMAND ropekit_tests_plain
-    attention/* attention_backward/* attention_bits/* attention_merge/* tuning/*)
+add_test(NAME cudnn.emulated COMMAND ropekit_tests_plain ${provided} tuning/*)
 set_tests_properties(cudnn.emulated PROPERTIES SKIP_RETURN_CODE 77
     ENVIRONMENT "${environment};ROPE_BACKEND=cudnn;ROPE_TEST_REQUIRE=cudnn")
 # A table that names kernels of both.

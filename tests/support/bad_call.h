@@ -3,6 +3,8 @@
 #ifndef ROPEKIT_TESTS_BAD_CALL_H
 #define ROPEKIT_TESTS_BAD_CALL_H
 
+#include <ropekit/rope.h>
+
 enum { BAD_PART = 8192, BAD_PARTS = 16, BAD_BYTES = BAD_PARTS * BAD_PART };
 
 typedef struct bad_memory {
@@ -18,6 +20,10 @@ char *bad_memory_part(const bad_memory *m, int part);
 unsigned char *bad_memory_before(bad_memory *m, int part);
 /* Gives the device what `before` holds. */
 void bad_memory_put(const bad_memory *m);
+
+/* A call succeeded, or a provider declined it and nothing was written; what was written is taken
+ * back. */
+void bad_memory_good(const bad_memory *m, rope_status status);
 
 /* A call has failed: the text names `field`, gives `value` unless that is NULL and says what is
  * allowed, and nothing was written. */

@@ -1,5 +1,6 @@
 #include "tests/support/bad_field.h"
 
+#include "tests/support/device.h"
 #include "tests/support/harness.h"
 
 #include <stdio.h>
@@ -55,8 +56,11 @@ void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
                       const bad_field *list, size_t count) {
     rope_plan *plan = NULL;
     void *copy = malloc(size);
-    CHECK_STATUS(ROPE_OK, create(desc, &plan));
-    rope_plan_destroy(plan);
+    const rope_status made = create(desc, &plan);
+    if (made != ROPE_ERROR_UNSUPPORTED || !device_is_provider())
+        CHECK_STATUS(ROPE_OK, made);
+    if (made == ROPE_OK)
+        rope_plan_destroy(plan);
     for (size_t i = 0; i < count; i++) {
         rope_plan *untouched = plan = copy;
         memcpy(copy, desc, size);

@@ -15,8 +15,8 @@ typedef struct bad_field {
     rope_status status;
 } bad_field;
 
-/* A descriptor makes a plan, and none once one of these fields is bad. `create` makes a plan of any
- * descriptor of that size. */
+/* A descriptor makes a plan, or a provider declines it, and makes none once one of these fields is
+ * bad. `create` makes a plan of any descriptor of that size. */
 typedef rope_status bad_field_create(const void *desc, rope_plan **plan);
 void bad_fields_check(const void *desc, size_t size, bad_field_create *create,
                       const bad_field *list, size_t count);

@@ -48,6 +48,11 @@ int device_is_provider(void) {
     return strcmp(device_backend(), "cudnn") == 0;
 }
 
+void device_not_provided(const char *why) {
+    if (device_is_provider())
+        SKIP("%s: %s", device_backend(), why);
+}
+
 const char *device_kernel_of(const char *operation, int32_t index) {
     const char *name;
     for (int32_t i = 0; (name = rope_device_kernel(device_open(), operation, i)); i++)

@@ -19,6 +19,8 @@ int device_is_host(void);
  * finite.
  */
 int device_is_provider(void);
+/* Skips the test there; why: what a provider does not promise or take. */
+void device_not_provided(const char *why);
 
 /* The index-th kernel of the device for an operation, "reference" left out, and NULL past the last;
  * device_kernel: of the operation "rope". */
