@@ -20,8 +20,9 @@ ropekit_target(ropekit_cudnn_emulated)
 target_include_directories(ropekit_cudnn_emulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/tests/hip_emulation ${PROJECT_SOURCE_DIR}/backends/hip)
 target_compile_definitions(ropekit_cudnn_emulated PRIVATE DNN_ROTATED_BY="hip" DNN_PIECE_SHIFT=10)
-target_compile_options(ropekit_cudnn_emulated PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas
-    $<$<CXX_COMPILER_ID:GNU>:-fno-extern-tls-init>>)
+# Undefined behaviour ends the process, without a library that would tell more.
+target_compile_options(ropekit_cudnn_emulated PRIVATE -fsanitize=undefined -fsanitize-undefined-trap-on-error
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas $<$<CXX_COMPILER_ID:GNU>:-fno-extern-tls-init>>)
 target_link_libraries(ropekit_cudnn_emulated PRIVATE ropekit hip_emulation Threads::Threads m)
 set_target_properties(ropekit_cudnn_emulated PROPERTIES
     PREFIX lib OUTPUT_NAME ropekit_cudnn CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON
