@@ -17,7 +17,17 @@ typedef struct attention_dense {
 void attention_dense_make(attention_dense *d, const attention_case *c, const char *kernel);
 void attention_dense_free(attention_dense *d);
 
-/* The descriptor's rotation on the CPU. Rotates tokens first..first + count - 1 of a sequence in
+/* The descriptor's rotation, of positions in ids alone, which are int64. */
+rope_desc attention_rotation_desc(const rope_attention_desc *desc);
+/* A call of it for tokens of a sequence, without tensors; those of keys from the first that is
+ * there. The caller frees memory. */
+typedef struct attention_rotation {
+    rope_args args;
+    int64_t *memory;
+} attention_rotation;
+attention_rotation attention_rotation_of(const oracle_attention *o, const oracle_part *s,
+                                         int32_t tensor, int64_t first, int64_t count);
+/* The same on the CPU. Rotates tokens first..first + count - 1 of a sequence in
  * place; of keys those from the first that is there. */
 rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel);
 rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,

@@ -45,12 +45,16 @@ static void load(attention_dense *d, const oracle_attention *o, const oracle_par
         }
 }
 
-/* Positions are int64 and in ids alone. */
-rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel) {
+rope_desc attention_rotation_desc(const rope_attention_desc *desc) {
     rope_desc rope = desc->rope;
-    rope_plan *plan = NULL;
     rope.position_dtype = ROPE_I64;
     rope.shard = 0;
+    return rope;
+}
+
+rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *kernel) {
+    rope_desc rope = attention_rotation_desc(desc);
+    rope_plan *plan = NULL;
     rope.backend = "cpu";
     rope.device = 0;
     rope.kernel = kernel;
@@ -58,34 +62,43 @@ rope_plan *attention_rotation_plan(const rope_attention_desc *desc, const char *
     return plan;
 }
 
-rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,
-                                    const oracle_part *s, int32_t tensor, unsigned char *data,
-                                    int64_t first, int64_t count) {
+attention_rotation attention_rotation_of(const oracle_attention *o, const oracle_part *s,
+                                         int32_t tensor, int64_t first, int64_t count) {
     const rope_args *given = &o->args->rope;
     const rope_desc *d = &o->desc->rope;
-    const int64_t axes = d->axes ? d->axes : 1, heads = oracle_attention_heads(o, tensor),
-                  begin = tensor == ORACLE_Q ? 0 : s->k_begin,
-                  length = oracle_attention_length(o, s),
+    const int64_t axes = d->axes ? d->axes : 1, begin = tensor == ORACLE_Q ? 0 : s->k_begin,
                   table = oracle_dtype_size(d->table_dtype ? d->table_dtype : ROPE_F32);
-    int64_t *ids = malloc((size_t)(axes * count) * sizeof *ids);
+    attention_rotation call = {.args = {.struct_size = sizeof call.args, .batch = 1}};
+    call.memory = malloc((size_t)(axes * count + 1) * sizeof *call.memory);
+    call.memory[0] = oracle_attention_length(o, s);
+    int64_t *ids = call.memory + 1;
     for (int64_t i = 0; i < axes * count; i++)
         ids[i] = oracle_attention_position(o, s, tensor, begin + first + i % count,
                                            (int32_t)(i / count));
+    call.args.tokens = count;
+    call.args.position_ids = ids;
+    if (d->rope_type == ROPE_TYPE_LONGROPE && d->longrope_select <= 1 &&
+        d->angle_mode != ROPE_ANGLE_TABLE)
+        call.args.sequence_lengths = call.memory;
+    call.args.cos = case_advance(given->cos, s->q_row * given->table_stride[0], table);
+    call.args.sin = case_advance(given->sin, s->q_row * given->table_stride[0], table);
+    call.args.table_rows = given->table_rows;
+    memcpy(call.args.table_stride, given->table_stride, sizeof given->table_stride);
+    call.args.table_stride[0] = 0;
+    return call;
+}
+
+rope_status attention_rotate_tokens(const rope_plan *plan, const oracle_attention *o,
+                                    const oracle_part *s, int32_t tensor, unsigned char *data,
+                                    int64_t first, int64_t count) {
+    attention_rotation call = attention_rotation_of(o, s, tensor, first, count);
+    const rope_desc *d = &o->desc->rope;
+    const int64_t heads = oracle_attention_heads(o, tensor);
     data += first * heads * d->head_dim * oracle_dtype_size(d->dtype);
-    rope_args args = {.struct_size = sizeof args, .batch = 1, .tokens = count, .position_ids = ids};
-    *(tensor == ORACLE_Q ? &args.q : &args.k) =
+    *(tensor == ORACLE_Q ? &call.args.q : &call.args.k) =
         (rope_tensor){.in = data, .out = data, .heads = heads};
-    args.sequence_lengths = d->rope_type == ROPE_TYPE_LONGROPE && d->longrope_select <= 1 &&
-                                    d->angle_mode != ROPE_ANGLE_TABLE
-                                ? &length
-                                : NULL;
-    args.cos = case_advance(given->cos, s->q_row * given->table_stride[0], table);
-    args.sin = case_advance(given->sin, s->q_row * given->table_stride[0], table);
-    args.table_rows = given->table_rows;
-    memcpy(args.table_stride, given->table_stride, sizeof args.table_stride);
-    args.table_stride[0] = 0;
-    rope_status status = rope_apply(plan, &args);
-    free(ids);
+    rope_status status = rope_apply(plan, &call.args);
+    free(call.memory);
     return status;
 }
 

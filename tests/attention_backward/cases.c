@@ -254,6 +254,27 @@ rope_status backward_replay(const backward_case *c, const char *kernel, unsigned
     return run(c, kernel, 1, result);
 }
 
+int64_t backward_each_kernel(const backward_case *c, backward_check *check) {
+    const char *kernel = "";
+    int64_t runs = 0;
+    if (!device_is_host())
+        backward_required();
+    for (int k = 0; kernel; k++) {
+        kernel = device_kernel_of("attention_backward", k);
+        const char *name = kernel ? kernel : device_is_host() ? "reference" : NULL;
+        unsigned char *result = malloc(c->forward.base.bytes);
+        if (name)
+            attention_describe(&c->forward, name);
+        const rope_status status = name ? backward_run(c, name, result) : ROPE_ERROR_UNSUPPORTED;
+        CHECK_STATUS(status == ROPE_OK ? ROPE_OK : ROPE_ERROR_UNSUPPORTED, status);
+        if (status == ROPE_OK)
+            check(c, name, result);
+        runs += status == ROPE_OK;
+        free(result);
+    }
+    return runs;
+}
+
 /* --- results --- */
 
 static void mark(const backward_case *c, const oracle_part *s, int32_t gradient,

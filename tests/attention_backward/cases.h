@@ -31,6 +31,9 @@ void backward_pointers(rope_attention_backward_args *args, const void **list[BAC
 void backward_required(void);
 rope_status backward_run(const backward_case *c, const char *kernel, unsigned char *result);
 rope_status backward_replay(const backward_case *c, const char *kernel, unsigned char *result);
+/* Runs every kernel, the reference too; returns how many did not decline. */
+typedef void backward_check(const backward_case *c, const char *kernel, unsigned char *result);
+int64_t backward_each_kernel(const backward_case *c, backward_check *check);
 const char *backward_untouched(const backward_case *c, const unsigned char *result);
 /* The same gradients, all of them wanted, without a rotation: sequences first..first + count - 1
  * as rows of a batch. */

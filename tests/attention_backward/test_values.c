@@ -1,5 +1,4 @@
-/* Gradients beside finite differences of the forward, and those that are known: of rows that see no
- * key, and of what is not seen. */
+/* Gradients that are known: of rows that see no key, and of what is not seen. */
 #include "tests/attention_backward/cases.h"
 #include "tests/oracle/oracle.h"
 #include "tests/support/device.h"
@@ -9,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = 120, ELEMENTS = 6 };
-
 static int64_t runs; /* of kernels, until they are counted */
 
 /* A provider declines some calls of a test, and not all. */
@@ -19,147 +16,8 @@ static void check_runs(void) {
     runs = 0;
 }
 
-typedef void check_run(const backward_case *c, const char *kernel, unsigned char *result);
-
-/* Runs every kernel, the reference too. */
-static void for_each_kernel(const backward_case *c, check_run *check) {
-    const char *kernel = "";
-    if (!device_is_host())
-        backward_required();
-    for (int k = 0; kernel; k++) {
-        kernel = device_kernel_of("attention_backward", k);
-        const char *name = kernel ? kernel : device_is_host() ? "reference" : NULL;
-        unsigned char *result = malloc(c->forward.base.bytes);
-        if (name)
-            attention_describe(&c->forward, name);
-        const rope_status status = name ? backward_run(c, name, result) : ROPE_ERROR_UNSUPPORTED;
-        if (status != ROPE_ERROR_UNSUPPORTED) {
-            CHECK_STATUS(ROPE_OK, status);
-            check(c, name, result);
-            runs++;
-        }
-        free(result);
-    }
-}
-
-/* --- finite differences --- */
-
-/* Derivatives of fp32 results by four values of each, which are 2^-24 of them off. */
-static const double STEP = 0x1p-6, TOLERANCE = 2e-4;
-
-/* The sum of dout * out, and the root of the sum of the squares of its rows' magnitudes. */
-static double loss(const backward_case *c, double *scale) {
-    const attention_case *f = &c->forward;
-    unsigned char *result = malloc(f->base.bytes);
-    rope_attention_args args = f->args;
-    CHECK_STATUS(ROPE_OK, attention_run(f, device_is_host() ? "reference" : NULL, result));
-    attention_relocate(&args, f->base.arena, result);
-    const oracle_attention o = {&f->desc, &args};
-    double sum = 0;
-    *scale = 0;
-    for (int64_t n = 0; n < f->parts; n++) {
-        const oracle_part s = oracle_attention_part(&o, n);
-        for (int64_t row = 0; row < s.q_count * args.rope.q.heads; row++) {
-            double magnitude = 0;
-            for (int64_t e = 0; e < oracle_attention_head_dim(&o, ORACLE_V); e++) {
-                const int64_t i = row / args.rope.q.heads, h = row % args.rope.q.heads;
-                const double x =
-                    oracle_load(ROPE_F32, args.out.data, oracle_attention_out_at(&o, &s, i, h, e)) *
-                    oracle_load(ROPE_F32, c->args.dout, backward_dout_at(c, &s, i, h, e));
-                sum += x;
-                magnitude += fabs(x);
-            }
-            *scale += magnitude * magnitude;
-        }
-    }
-    *scale = sqrt(*scale);
-    free(result);
-    return sum;
-}
-
-/* Of an fp32 number of the arena. */
-static double slope(const backward_case *c, float *at, double *scale) {
-    static const double weight[4] = {1. / 12, -8. / 12, 8. / 12, -1. / 12},
-                        step[4] = {-2, -1, 1, 2};
-    const float x = *at;
-    double sum = 0;
-    for (int i = 0; i < 4; i++) {
-        *at = (float)((double)x + step[i] * STEP);
-        sum += weight[i] * loss(c, scale) / STEP;
-    }
-    *at = x;
-    return sum;
-}
-
-/* Elements whose address is one token's alone. */
-static int is_plain(const rope_tensor *t) {
-    int given = 0, zero = 0;
-    for (int d = 0; d < 4; d++) {
-        given |= t->in_stride[d] != 0;
-        zero |= t->in_stride[d] == 0;
-    }
-    return t->in && !t->out && !(given && zero);
-}
-
-static void check_slope(const char *what, double got, double expected, double scale) {
-    CHECK(fabs(got - expected) <= TOLERANCE * (scale + fabs(expected)),
-          "d%s is %.9g, and finite differences say %.9g; sums of rows are of %.3g", what, got,
-          expected, scale);
-}
-
-static void check_slopes(const backward_case *c, const char *kernel, unsigned char *result) {
-    static const char *const names[GRADIENTS] = {"q", "k", "v"};
-    const oracle_attention o = attention_oracle(&c->forward);
-    test_random r = c->forward.base.random;
-    (void)kernel;
-    for (int n = 0; n < ELEMENTS * GRADIENTS; n++) {
-        const int32_t g = n % GRADIENTS;
-        const oracle_part s =
-            oracle_attention_part(&o, random_between(&r, 0, c->forward.parts - 1));
-        const int64_t tokens = g == GRADIENT_Q ? s.q_count : s.k_count,
-                      heads = oracle_attention_heads(&o, g), dim = oracle_attention_head_dim(&o, g);
-        size_t bytes;
-        if (!tokens || !backward_gradient(&c->args, g)->data)
-            continue;
-        const int64_t i = random_between(&r, 0, tokens - 1), h = random_between(&r, 0, heads - 1),
-                      e = random_between(&r, 0, dim - 1);
-        unsigned char *rows = backward_rows(c, result, g, s.index, &bytes);
-        const double got = oracle_load(ROPE_F32, rows, (i * heads + h) * dim + e);
-        const oracle_element x = oracle_attention_at(&o, &s, g, i, h, e);
-        free(rows);
-        double scale;
-        const double expected = slope(c, (float *)x.array + x.at, &scale);
-        check_slope(names[g], got, expected, scale);
-    }
-    for (int64_t h = 0; h < c->forward.args.rope.q.heads && c->args.dsinks; h++) {
-        float *sinks = (float *)(uintptr_t)c->forward.args.sinks;
-        float got;
-        memcpy(&got, result + ((unsigned char *)(c->args.dsinks + h) - c->forward.base.arena), 4);
-        double scale, expected;
-        if (sinks[h] == -INFINITY)
-            continue;
-        expected = slope(c, sinks + h, &scale);
-        check_slope("sinks", (double)got, expected, scale);
-    }
-}
-
-TEST(attention_backward_values, finite_differences) {
-    device_not_provided("f32 is declined");
-    static const attention_wish wish = {.tame = 1, .in_range = 1};
-    if (!device_is_host())
-        backward_required();
-    for (int64_t i = -1; test_next(&i, CASES);) {
-        backward_case c;
-        backward_make(&c, test_seed() + 6, i, &wish, "scalar");
-        const attention_case *f = &c.forward;
-        const int32_t sinks = f->desc.sink_dtype;
-        if (f->desc.rope.dtype == ROPE_F32 && f->parts && f->args.rope.tokens &&
-            f->desc.rope.arithmetic <= ROPE_ARITHMETIC_FP32 && f->desc.rope.xpos_scale_base == 0 &&
-            sinks <= ROPE_F32 && is_plain(&f->args.rope.q) && is_plain(&f->args.rope.k) &&
-            is_plain(&f->args.v) && f->args.v.in != f->args.rope.k.in)
-            for_each_kernel(&c, check_slopes);
-        backward_free(&c);
-    }
+static void for_each_kernel(const backward_case *c, backward_check *check) {
+    runs += backward_each_kernel(c, check);
 }
 
 /* --- what is not seen --- */

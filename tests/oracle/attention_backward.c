@@ -106,20 +106,25 @@ static void begin(backward_row *r, const oracle_part *s, int64_t i) {
     r->score_error =
         oracle_attention_score_error(o, &r->forward) + oracle_attention_scale(o) * most;
     r->weight_error = r->score_error + UNIT * (4 * (r->forward.logits + lse) + 8);
+    r->weight_error += r->results->lse_error;
     r->forward.known &= r->weight_error < 1;
     r->weight_error = expm1(r->weight_error);
     r->rounding = dtype == ROPE_F32 ? 0 : format->unit;
     r->least = small;
     r->tiny = dtype == ROPE_F32 ? 0x1p-148 : small;
-    r->delta =
-        product(r, r->results->dout, r->results->out, oracle_attention_head_dim(o, ORACLE_V));
+    const int64_t v_dim = oracle_attention_head_dim(o, ORACLE_V);
+    r->delta = product(r, r->results->dout, r->results->out, v_dim);
+    for (int64_t e = 0; e < v_dim && r->results->out_error; e++)
+        r->delta.error += fabs(r->results->dout[e]) * r->results->out_error[e];
 }
 
 static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
     oracle_row row = {.known = 1};
     const double sink = oracle_attention_sink(r->o, head, &row), lse = r->results->lse,
                  p = exp(sink - lse),
-                 error = expm1(UNIT * (4 * (fabs(sink) + fabs(lse)) + 8)) * p + 0x1p-125;
+                 error =
+                     expm1(r->results->lse_error + UNIT * (4 * (fabs(sink) + fabs(lse)) + 8)) * p +
+                     0x1p-125;
     if (sink == -INFINITY)
         return;
     if (row.known && r->forward.known)

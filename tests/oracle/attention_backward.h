@@ -29,6 +29,8 @@ typedef struct oracle_gradients {
 typedef struct oracle_results {
     const double *dout, *out;
     double lse;
+    const double *out_error; /* how far what a kernel reads may be off; NULL: not at all */
+    double lse_error;
 } oracle_results;
 
 /* Returns oracle_row.logits, the magnitude of lse and, as 2^-24ths, what of a score's error comes
