@@ -1,13 +1,15 @@
 /* Training steps of one attention layer: the forward saves rotated queries and keys, the backward
  * gives the gradients of what the layer read, and each step goes against them, on whatever backend
- * ROPE_BACKEND names. The first gradients agree with differences of the loss. */
+ * ROPE_BACKEND names. The first gradients agree with differences of the loss along random
+ * directions. */
 #include <ropekit/attention.h>
 
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { TOKENS = 24, Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64, STEPS = 5 };
+enum { TOKENS = 24, Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64, STEPS = 5, DIRECTIONS = 8 };
 enum { Q = TOKENS * Q_HEADS * HEAD_DIM, K = TOKENS * K_HEADS * HEAD_DIM, V = K };
 enum { AT_Q = 0, AT_K = Q, AT_V = Q + K, ALL = Q + K + V };
 
@@ -109,29 +111,38 @@ static int find_gradients(model *m) {
                   "copy out");
 }
 
-static float pattern(int i) {
-    return (i * 7) % 5 < 2 ? 1 : -1;
-}
-
-static int find_loss_moved(model *m, int first, int last, float by, double *loss) {
-    for (int i = first; i < last; i++)
-        m->host->x[i] += by * pattern(i);
-    return find_loss(m, loss);
-}
-
-/* The slope of the loss as a pattern is added to q, k or v, by gradients and by differences. */
+/* The slope of the loss along random directions of q, k or v, by gradients and by differences. */
 static int check(model *m, const char *name, int first, int last) {
-    const float step = 1.0F / 128;
-    double ahead = 0, behind = 0, same = 0, slope = 0;
-    for (int i = first; i < last; i++)
-        slope += (double)m->host->dx[i] * (double)pattern(i);
-    if (find_loss_moved(m, first, last, step, &ahead) ||
-        find_loss_moved(m, first, last, -2 * step, &behind) ||
-        find_loss_moved(m, first, last, step, &same))
-        return 1;
-    const double differences = (ahead - behind) / (2 * (double)step), off = slope - differences;
-    printf("d%s: slope %.4f by gradients, %.4f by differences\n", name, slope, differences);
-    return !(off * off < 1e-6 * (1 + slope * slope));
+    static const float step[4] = {-1.0F / 16, -1.0F / 32, 1.0F / 32, 1.0F / 16};
+    static const double weight[4] = {8.0 / 3, -64.0 / 3, 64.0 / 3, -8.0 / 3};
+    static float at[ALL], sign[ALL];
+    static uint32_t random = 1;
+    memcpy(at, m->host->x, sizeof at);
+    for (int n = 0; n < DIRECTIONS; n++) {
+        double loss = 0, gradients = 0, differences = 0, square = 0;
+        for (int i = first; i < last; i++) {
+            random = random * 1664525U + 1013904223U;
+            sign[i] = random >> 31 ? 1 : -1;
+            gradients += (double)m->host->dx[i] * (double)sign[i];
+            square += (double)m->host->dx[i] * (double)m->host->dx[i];
+        }
+        for (int s = 0; s < 4; s++) {
+            for (int i = first; i < last; i++)
+                m->host->x[i] = at[i] + step[s] * sign[i];
+            if (find_loss(m, &loss))
+                return 1;
+            differences += weight[s] * loss;
+        }
+        memcpy(m->host->x, at, sizeof at);
+        const double off = gradients - differences;
+        const int bad = !(off * off < 1e-7 * square);
+        if (n == 0 || bad)
+            printf("d%s: slope %.4f by gradients, %.4f by differences\n", name, gradients,
+                   differences);
+        if (bad)
+            return 1;
+    }
+    return 0;
 }
 
 static int train(model *m) {
