@@ -130,7 +130,8 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
                   out = which == ROPE_APPEND_Q ? rope_dtype_size(steps->store_dtype) : in;
     const int stored = (which == ROPE_APPEND_K && args->k_cache.data) ||
                        (which == ROPE_APPEND_V && args->v_cache.data);
-    const rope_tensor_form form = {names[which], steps->head_dim, in, out, stored};
+    const int has_cache = which != ROPE_APPEND_Q && problem->cache;
+    const rope_tensor_form form = {names[which], steps->head_dim, in, out, has_cache};
     if (given->heads > 0 && given->in && given->in == given->out && in != out)
         return rope_fail(ROPE_ERROR_OVERLAP,
                          "q.out is q.in, %p; allowed is that only where q.store_dtype has the size "
@@ -140,6 +141,10 @@ static rope_status read_views(const rope_append_problem *problem, const rope_app
     rope_status status = rope_tensor_read(&args->rope, given, &form, &views, spans);
     if (status != ROPE_OK || views.heads == 0)
         return status;
+    if (has_cache && !stored && !views.out)
+        return rope_fail(ROPE_ERROR_NULL_POINTER,
+                         "%s and %s_cache.data are NULL; allowed is one of them at least",
+                         out_names[which], names[which]);
     o->in = views.in;
     o->out = views.out;
     o->heads = views.heads;

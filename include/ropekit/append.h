@@ -54,7 +54,7 @@ enum {
     ROPE_SCALE_HEAD = 2,          /**< One a head, given. */
     ROPE_SCALE_TOKEN_HEAD = 3,    /**< One a token and head, given. */
     ROPE_SCALE_TOKEN_HEAD_MAX = 4 /**< One a token and head, written: the head's largest finite
-                                       magnitude over the type's, or 1 for a head of zeros. */
+                                       magnitude over the type's, or 1 where that is 0. */
 };
 
 /** Whether q and k rotate. */
@@ -184,8 +184,8 @@ typedef struct rope_append_args {
     rope_norm_weight k_weight; /**< Of desc.k.norm. */
     rope_norm_weight v_weight; /**< Of desc.v.norm. */
     rope_scale q_scale;        /**< Of desc.q.scale. */
-    rope_cache k_cache;        /**< The cache of k. */
-    rope_cache v_cache;        /**< The cache of v. */
+    rope_cache k_cache;        /**< The cache of k; free while k.heads is 0. */
+    rope_cache v_cache;        /**< The same of v. */
     int64_t pages;             /**< Of each cache: > 0 with one. */
     const void *slots;         /**< ROPE_CACHE_SLOTS: one a token. */
     int64_t slot_stride[2];    /**< slots: elements over [batch, token]. All 0: contiguous. */

@@ -416,8 +416,9 @@ TEST(append_errors, call_pointers) {
     call_make(&call, &desc);
     GOOD_CALL(call, (a.rope.k.out = NULL, a.v.out = NULL));
     BAD_CALL(call, null, "q.out", NULL, a.rope.q.out = NULL);
-    BAD_CALL(call, null, "k.out", NULL, (a.rope.k.out = NULL, a.k_cache.data = NULL));
-    BAD_CALL(call, null, "v.out", NULL, (a.v.out = NULL, a.v_cache.data = NULL));
+    BAD_CALL(call, null, "k.out and k_cache.data", NULL,
+             (a.rope.k.out = NULL, a.k_cache.data = NULL));
+    BAD_CALL(call, null, "v.out and v_cache.data", NULL, (a.v.out = NULL, a.v_cache.data = NULL));
     BAD_CALL(call, invalid, "k.out_stride", "[0, 0, 2, 1]",
              (a.rope.k.out = NULL, STRIDE(a.rope.k.out_stride, 0, 0, 2, 1)));
     BAD_CALL(call, misaligned, "k_cache.data", NULL, a.k_cache.data = part_of(&call, 6) + 1);
