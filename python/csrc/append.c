@@ -305,6 +305,8 @@ static const char *put_all(const append_call *c, const tensor *lead, const plan_
     const int32_t layout = layout_of(entry->config.layout, lead);
     int64_t heads[PARTS] = {0};
     const char *error = NULL;
+    if (moves && !c->inputs.position_ids.handle)
+        return fail("positions is not given; allowed without q, k and v is a tensor");
     if (moves) {
         put_extent(c, &args->rope);
         args->rope.k.heads = heads[PART_K] = cache_heads(keys);

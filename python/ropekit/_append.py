@@ -158,8 +158,9 @@ def append(
 
     Args:
         q, k, v: each may be None. Three dimensions are [tokens, heads, elements], four those of
-            `layout`, "bshd" unless given. Without q, k and v the keys in k_cache are rotated
-            in place by `positions`, as by -256; a cache of 8 bits then needs dtype, that of keys.
+            `layout`, "bshd" unless given. Without q, k and v the keys in k_cache that slots
+            or sequences name are rotated in place by `positions`, one a key, as of -256; a cache
+            of 8 bits then needs dtype, that of keys.
         k_cache, v_cache: pages in the order of `cache_layout`, in dtype, float32, float16,
             bfloat16, a float8 or int8. "nhd" is [page, slot, head, element], or without heads
             [page, slot, element]; "hnd" is [page, head, slot, element]; "vllm" is

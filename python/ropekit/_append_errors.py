@@ -64,7 +64,10 @@ _WORDS = (
         r"\b([qkv])\.norm\.weight is .*; allowed is 0 without norm\.type",
         r"\1_weight or \1_norm_weight is given; allowed is None without \1_norm_type",
     ),
-    (r"\b([qkv])_weight\.data is NULL", r"\1_weight is not given"),
+    (
+        r"\b([qkv])_weight\.data is NULL; allowed is any .*",
+        r"\1_weight is not given; allowed with \1_norm_weight is a tensor",
+    ),
     (r"\b([qkv])\.scale is \d \(\w+\)", r"\1_scale is given"),
     (r"\bq\.store_dtype\b", "q_out"),
     (r"\b([kv])\.store_dtype\b", r"\1_cache"),
@@ -86,12 +89,15 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
     named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
     given = {name: x for name, x in named if x is not None}
     offset = arguments[-1] if len(arguments) > len(ARGUMENTS) + 1 else 0
+    apart = [name for name in "qkv" if name in given]
     # A result in place stands for its tensor.
     for name in "qkv":
         if name not in given and f"{name}_out" in given:
             given = {name: given.pop(f"{name}_out"), **given}
 
     def words(text: str) -> str:
+        for name in apart:
+            text = text.replace(f"{name}.out is 0x", f"{name}_out is 0x")
         for pattern, replacement in _WORDS:
             text = re.sub(pattern, replacement, text)
         return explain(text)

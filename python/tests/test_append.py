@@ -677,7 +677,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         "q": Q, "q_norm_type": "rms", "q_weight": torch.ones(32)}),
     (ValueError, "q_weight or q_norm_weight is given; allowed is None without q_norm_type", {
         "q": Q, "q_weight": torch.ones(64)}),
-    (ValueError, "q_weight is not given; allowed is", {
+    (ValueError, "q_weight is not given; allowed with q_norm_weight is a tensor", {
         "q": Q, "norm_type": "rms", "norm_weight": "weight"}),
     (ValueError, "q_norm_eps is -1; allowed is >= 0 and finite in fp32", {
         "q": Q, "q_norm_type": "rms", "q_norm_eps": -1.0}),
@@ -705,8 +705,14 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "k_cache has 3 dimensions; allowed is 4, for cache_layout 'hnd'", {
         **PLACED, "k_cache": CACHE[0], "cache_layout": "hnd"}),
     (ValueError, "q_out has the shape .*; allowed is that of q", {"q": Q, "q_out": Q[:2].clone()}),
+    (ValueError, "positions is not given; allowed without q, k and v is a tensor", {
+        "k_cache": CACHE, "slots": SLOTS[:1], "position_offset": -256}),
     (ValueError, "k and k_cache overlap; allowed is tensors that do not", {
         **PLACED, "k": CACHE[0, :3]}),
+    (ValueError, "q and q_out overlap; allowed is tensors that do not", {
+        "q": CACHE[0, :3], "q_out": CACHE[0, 1:]}),
+    (ValueError, "k_cache and k_out overlap; allowed is tensors that do not", {
+        **PLACED, "k_out": CACHE[0, :3]}),
     (ValueError, r"k_cache has the strides \[64, 64, 64, 0, 1\] and may give two elements one", {
         **PLACED, "k_cache": CACHE.as_strided((2, 3, 2, 64), (64, 64, 64, 1))}),
 ]  # fmt: skip
