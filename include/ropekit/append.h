@@ -44,8 +44,8 @@ enum {
 
 /** Where a norm rounds to dtype. */
 enum {
-    ROPE_NORM_ROUND_ONCE = 1,  /**< Behind the weight (Gemma, OLMo 2, Cohere). Default. */
-    ROPE_NORM_ROUND_TWICE = 2, /**< Ahead of the weight and behind it (Llama, Qwen3). */
+    ROPE_NORM_ROUND_ONCE = 1, /**< Behind the weight (Gemma, OLMo 2, Cohere). Default. */
+    ROPE_NORM_ROUND_TWICE = 2 /**< Ahead of the weight and behind it (Llama, Qwen3). */
 };
 
 /** What an element of store_dtype is multiplied by to give the element it stands for. */

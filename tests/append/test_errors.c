@@ -742,6 +742,11 @@ TEST(append_errors, values) {
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "index", "4", a.rope.position_offset = 1);
     BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "page", "1", a.pages = 1);
     call_free(&call);
+    desc.ring = 3;
+    call_make(&call, &desc);
+    BAD_CALL(call, ROPE_ERROR_POSITION_RANGE, "token 1 is -1", "allowed is >= 0",
+             a.rope.position_offset = -2);
+    call_free(&call);
     check_index(ROPE_CACHE_SLOTS, 6, 16, "slots[1, 2] is 16", "below 0, or 0..15");
     check_index(ROPE_CACHE_SLOTS, 3, INT64_MAX, "slots[0, 3] is 9223372036854775807", "0..15");
     check_index(ROPE_CACHE_TABLE, 2, 4, "block_table[1, 0] is 4", "batch 1, token 0");

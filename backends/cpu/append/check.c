@@ -7,6 +7,11 @@ static rope_status fail_place(const rope_append_problem *p, const rope_append_ca
                               const rope_site *site, const rope_place *place) {
     const int64_t pages = p->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
     int64_t end;
+    if (place->status == ROPE_PLACE_INDEX && p->ring && place->index < 0)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "the index in the cache of batch %lld, token %lld is %lld; allowed is >= "
+                         "0, or what the ring leaves out",
+                         (long long)site->batch, (long long)site->token, (long long)place->index);
     if (__builtin_mul_overflow(pages, p->page_size, &end))
         end = INT64_MAX;
     if (place->status == ROPE_PLACE_INDEX)
