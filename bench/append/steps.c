@@ -44,12 +44,15 @@ static rope_append_desc step_desc(const append_state *s, int step) {
     return d;
 }
 
-/* Keys of the cache have their attention factor already, and XPos takes a difference. */
+/* Keys of the cache have their attention factor and the order of pairs already, and XPos takes a
+ * difference. */
 static rope_desc rotation_desc(const append_state *s) {
     rope_desc d = s->desc.rope;
     d.kernel = NULL;
     if (append_moves(s->o)) {
         d.xpos_center = 0;
+        if (d.pairing_out)
+            d.pairing_in = d.pairing_out;
         if (d.angle_mode != ROPE_ANGLE_TABLE)
             d.attention_factor = 1;
     }

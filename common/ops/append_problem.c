@@ -26,12 +26,13 @@ static rope_append_steps steps_of(const rope_append_part *part, int32_t head_dim
     };
 }
 
-/* Keys of the cache are moved by a distance: their attention factor and the position where XPos
- * scales by 1 are in them already. */
+/* Keys of the cache are moved by a distance: their attention factor, the position where XPos scales
+ * by 1 and the order of their pairs are in them already. */
 static void leave_differences(rope_problem *rope) {
     for (int32_t s = 0; s < rope->frequency_sets; s++)
         rope->set[s].attention_factor = 1;
     rope->xpos_center = 0;
+    rope->pairing_in = rope->pairing_out;
 }
 
 rope_status rope_append_problem_create(const rope_append_desc *desc, rope_append_problem **made) {

@@ -74,8 +74,8 @@ enum {
 enum {
     ROPE_SOURCE_TENSOR = 1, /**< rope_append_args.rope.k.in. Default. */
     ROPE_SOURCE_CACHE = 2 /**< Its place in the cache: keys are moved by a position in place. Their
-                               attention factor counts as 1 and xpos_center as 0, since they have
-                               both already. */
+                               attention factor counts as 1, xpos_center as 0 and pairing_in as
+                               pairing_out, since they have all three already. */
 };
 
 /** A normalisation. All 0: none. */

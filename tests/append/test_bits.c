@@ -758,11 +758,13 @@ static void read_keys(const append_case *c, unsigned char *keys) {
     }
 }
 
-/* Keys have their attention factor already, and XPos' scale at its centre. */
+/* Keys have their attention factor already, XPos' scale at its centre, and their pairs in order. */
 static rope_append_desc from_tensor(const rope_append_desc *d) {
     rope_append_desc tensor = *d;
     tensor.k_source = ROPE_SOURCE_TENSOR;
     tensor.rope.xpos_center = 0;
+    if (d->rope.pairing_out)
+        tensor.rope.pairing_in = d->rope.pairing_out;
     if (d->rope.angle_mode == ROPE_ANGLE_TABLE)
         return tensor;
     tensor.rope.attention_factor = 1;

@@ -318,6 +318,14 @@ static double scale_of(const moved *m, int64_t i) {
                : 1;
 }
 
+/* Element i of the keys that are given: with another pairing its neighbour is the other half's. */
+static double given_of(const moved *m, int64_t i) {
+    const int64_t e = i % MOVED_DIM;
+    if (m->c.desc.rope.pairing_in == ROPE_PAIRING_INTERLEAVED)
+        i += e % MOVED_PAIRS * 2 + e / MOVED_PAIRS - e;
+    return oracle_load(m->c.desc.rope.dtype, m->c.base.arena + m->in, i);
+}
+
 /* Given scales keep 1.5 of the longest pair within the type, as two moves of F8E5M2 need. */
 static void fill_scales(moved *m) {
     const append_case *c = &m->c;
@@ -327,9 +335,7 @@ static void fill_scales(moved *m) {
     for (int64_t i = 0; i < MOVED_ELEMENTS; i++)
         if (i % MOVED_DIM < MOVED_PAIRS) {
             double *most = &largest[i / MOVED_DIM % count];
-            *most = fmax(*most, hypot(oracle_load(c->desc.rope.dtype, c->base.arena + m->in, i),
-                                      oracle_load(c->desc.rope.dtype, c->base.arena + m->in,
-                                                  i + MOVED_PAIRS)));
+            *most = fmax(*most, hypot(given_of(m, i), given_of(m, i + MOVED_PAIRS)));
         }
     for (int64_t i = 0; i < count; i++)
         scales[i] = (float)(1.5 * largest[i] / oracle_round(c->desc.k.store_dtype, 1e30));
@@ -345,6 +351,10 @@ static void make_moved(moved *m, int32_t dtype, int32_t store, int32_t scale, in
                    4);
     c->desc.rope.dtype = dtype;
     c->desc.rope.head_dim = MOVED_DIM;
+    if (seed % 2) {
+        c->desc.rope.pairing_in = ROPE_PAIRING_INTERLEAVED;
+        c->desc.rope.pairing_out = ROPE_PAIRING_HALF_SPLIT;
+    }
     c->desc.cache = ROPE_CACHE_SEQUENCE;
     c->desc.page_size = MOVED_TOKENS;
     c->desc.k.store_dtype = store;
@@ -373,7 +383,7 @@ static void start_from(moved *m, int32_t source) {
     for (int64_t i = 0; i < MOVED_ELEMENTS; i++) {
         m->from[i] = cached ? oracle_load(c->desc.k.store_dtype, c->base.arena + m->cache, i) *
                                   scale_of(m, i)
-                            : oracle_load(c->desc.rope.dtype, c->base.arena + m->in, i);
+                            : given_of(m, i);
         m->off[i] = 0;
     }
     memset(m->turned, 0, sizeof m->turned);

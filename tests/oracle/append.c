@@ -27,6 +27,8 @@ oracle_append *oracle_append_create(const rope_append_desc *desc) {
     if (desc->k_source == ROPE_SOURCE_CACHE) {
         rope.attention_factor = 1;
         rope.xpos_center = 0;
+        if (rope.pairing_out)
+            rope.pairing_in = rope.pairing_out;
     }
     o->rotation = oracle_create(&rope);
     if (o->rotation)
