@@ -705,6 +705,11 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "k_cache has 3 dimensions; allowed is 4, for cache_layout 'hnd'", {
         **PLACED, "k_cache": CACHE[0], "cache_layout": "hnd"}),
     (ValueError, "q_out has the shape .*; allowed is that of q", {"q": Q, "q_out": Q[:2].clone()}),
+    (ValueError, "ring is 4; allowed is None where slots are given", {**PLACED, "ring": 4}),
+    (ValueError, "positions is given; allowed is None where rotation is 'off'", {
+        "q": Q, "rotation": "off", "positions": SLOTS}),
+    (ValueError, "k_norm_type is 'rms'; allowed is None where keys in k_cache move", {
+        "k_cache": CACHE, "slots": SLOTS[:1], "positions": SLOTS[:1], "k_norm_type": "rms"}),
     (ValueError, "positions is not given; allowed without q, k and v is a tensor", {
         "k_cache": CACHE, "slots": SLOTS[:1], "position_offset": -256}),
     (ValueError, "k and k_cache overlap; allowed is tensors that do not", {
