@@ -131,8 +131,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-# How many layers show each kind that a family has, where it has more than one.
-KINDS = {"gemma3": 2, "deepseek_v2": 2, "deepseek_v3": 2, "gpt_oss": 2}
+# How many layers show each kind of attention that a family has, where it has more than one.
+KINDS = {"gemma3": 2, "gpt_oss": 2}
 
 
 def build(
