@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import torch
-from ropekit import _sdpa
 
-# Inductor's code for the CPU without vector instructions, which it tries in six processes first.
+# Inductor reads these as it is imported. Its code for the CPU is without vector instructions, which
+# it tries in six processes first.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "0")
 # A process of several compiles by itself; else each would start one more for every core.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+import torch
+from ropekit import _sdpa
 
 CUDA = torch.cuda.is_available()
 DEVICES = ["cpu", "cuda"] if CUDA else ["cpu"]

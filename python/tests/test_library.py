@@ -13,6 +13,7 @@ import pytest
 import ropekit
 import torch
 from ropekit import check
+from torch._inductor import config as inductor
 
 KERNELS = {
     "x86_64": {"avx512_bf16", "avx512", "avx2", "scalar", "reference"},
@@ -70,3 +71,9 @@ def test_backends_are_told_with_their_reasons(tmp_path: Path) -> None:
     assert not broken.endswith("can be used")
     names = {line.split()[0] for line in check.backends()}
     assert names <= {"cpu", "cuda", "hip"}
+
+
+def test_inductor_has_what_conftest_sets() -> None:
+    assert inductor.cpp.vec_isa_ok is False
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert inductor.compile_threads == 1
