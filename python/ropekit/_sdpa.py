@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import assume_constant_result, is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -71,7 +71,9 @@ def _refuse(text: str) -> None:
         raise ValueError(explain_attention(error.decode()))
 
 
-_check: Callable[[str], None] = assume_constant_result(_refuse)
+# As torch.compiler.assume_constant_result does, which imports the compiler, a second of processor.
+_check: Callable[[str], None] = _refuse
+_check._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _settings(text: str) -> Settings:

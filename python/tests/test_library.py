@@ -77,3 +77,10 @@ def test_inductor_has_what_conftest_sets() -> None:
     assert inductor.cpp.vec_isa_ok is False
     if "PYTEST_XDIST_WORKER" in os.environ:
         assert inductor.compile_threads == 1
+
+
+def test_the_package_leaves_the_compiler_to_programs_that_use_it() -> None:
+    code = "import sys, torch; had = {*sys.modules}; import ropekit; print(*{*sys.modules} - had)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "ropekit" in done.stdout.split()
+    assert "torch._dynamo" not in done.stdout.split()
