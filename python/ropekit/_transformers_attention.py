@@ -13,7 +13,16 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from ropekit import _sdpa
 from ropekit._attention import attend
 from ropekit._fields import merge
-from ropekit._transformers_masks import CHUNK, CUT, FULL, OWN, Mask, build_mask, dense_of
+from ropekit._transformers_masks import (
+    CHUNK,
+    CUT,
+    FULL,
+    OWN,
+    Mask,
+    build_mask,
+    check_own,
+    dense_of,
+)
 
 NAME = "ropekit"
 # Keywords that change what attention computes, and that it has not.
@@ -218,7 +227,7 @@ def _by_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, 
     rest: tuple[Tensor | None, ...] = ()
     if values.shape[-1] == 1:
         k_lengths = values[:, 0]
-        if tokens > 1:
+        if tokens > 1 and not mask.is_free():
             rest = (None, None, k_lengths.clamp(max=tokens), *(None,) * 7)
     text = _text_of("bhsd", mask, options)
     out: Tensor = attend((q, k, v, text, None, None, k_lengths, *(None,) * 3, sinks), rest)
@@ -320,6 +329,8 @@ def attention_forward(
         attention_mask = _without_mask(module, query, key, is_causal)
     else:
         _check_mask(attention_mask)
+        if attention_mask.shape[-1]:
+            check_own(attention_mask, key.shape[2])
     options = options_of(query, kwargs)
     if bounds is not None:
         options["dropout"] = dropout

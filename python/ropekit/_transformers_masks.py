@@ -12,7 +12,7 @@ is read on the device:
 `size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, 1, queries, words], a
 bit for each key, where no gradient can be asked for, and else what sdpa has. So is one with which a
 model says that it will compute; one that computes with another gets a last dimension that is
-neither 1 nor that of keys.
+neither 1 nor that of keys, and `check_own` refuses what it makes of it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,16 @@ def _unlike_keys(count: int, keys: int) -> int:
     """A length of at least `count` with which no scores of keys attend: they, or values, differ."""
     count = max(count, 2)
     return count + 1 if count == keys else count
+
+
+def check_own(mask: Tensor, keys: int) -> None:
+    """Refuses a mask of the kernels, not without elements, that a model has padded to its keys."""
+    is_own = mask.dtype in (torch.int64, torch.int32)
+    if is_own and (mask.shape[-1] == keys or mask.shape[1] >= OWN):
+        raise ValueError(
+            f"attention_mask has the shape {list(mask.shape)}, which the model made of the "
+            "kernels' mask; allowed is that as it was: this model needs 'eager' or 'sdpa'"
+        )
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,10 @@ class Mask:
         elif self.size:
             found["window"] = self.size
         return found
+
+    def is_free(self) -> bool:
+        """Whether every query sees all keys of its sequence."""
+        return bool(self.flags & FULL) and not self.size
 
 
 def is_of_lengths(mask: Tensor) -> bool:
@@ -205,16 +219,22 @@ def _with_padding(pattern: _Pattern, sizes: _Sizes, seen: Tensor) -> Mask | None
     if rows is None:
         return None
     end, queries = int(sizes.end), sizes.queries
-    if not pattern.is_full:  # keys behind the last query are not seen anyway
-        rows = [(min(first, end), min(behind, end)) for first, behind in rows]
     size, flags = pattern.size, pattern.flags()
+    # Of no order and no window, queries may be those of another sequence, as a decoder's are.
+    is_free = pattern.is_full and not size
+    if is_free:
+        end = sizes.keys
+    elif not pattern.is_full:  # keys behind the last query are not seen anyway
+        rows = [(min(first, end), min(behind, end)) for first, behind in rows]
     if all(row == (0, end) for row in rows):
         return _without_padding(pattern, sizes)
-    if end != queries:
+    if end != queries and not is_free:
         return None
     if all(first == 0 for first, _ in rows):
         lengths = torch.tensor([[behind] for _, behind in rows], device=sizes.device)
         return Mask(lengths, size, flags)
+    if is_free:
+        return None
     bounds = [0]
     for row, (first, behind) in enumerate(rows):
         start = row * queries

@@ -5,7 +5,7 @@ The attention: padding in a cache becomes bits, one a key. Where a gradient is a
 mask that the kernels lack (holes, images that see each other, a mask of the caller, any padding in
 a compiled model), or there is dropout, PyTorch's attention takes the mask. What would change the
 result and has no kernel is refused before the first token: output_attentions, a bias of positions,
-keys that an indexer chose, the paged cache of continuous batching.
+keys that an indexer chose, the paged cache of continuous batching, a mask that the model pads.
 """
 
 from __future__ import annotations

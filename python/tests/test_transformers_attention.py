@@ -163,6 +163,41 @@ def test_a_mask_with_holes_and_one_of_the_caller(device: str) -> None:
                 close(found, wanted)
 
 
+def test_a_decoder_that_attends_to_an_encoder(device: str) -> None:
+    """A mask of other queries than keys, as many or not, and of fewer keys than queries."""
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 64, "vocab_size": 97}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    tokens = {"decoder_start_token_id": 1, "eos_token_id": None, "forced_eos_token_id": None}
+    config = transformers.BartConfig(
+        **layers, **heads, **sizes, **tokens, attn_implementation="eager"
+    )
+    torch.manual_seed(0)
+    model = transformers.BartForConditionalGeneration(config).to(device).eval()
+    models.widen(model)
+    few = torch.ones(2, 24, dtype=torch.int64, device=device)
+    few[1, 3:] = 0
+    for padding in ("left", "right", "few"):
+        given = inputs("llama", device, padding=padding)
+        mask = few if padding == "few" else given["attention_mask"]
+        for context in (torch.no_grad, torch.enable_grad):
+            for count in (6, 24):
+                given = {
+                    "input_ids": given["input_ids"],
+                    "attention_mask": mask,
+                    "decoder_input_ids": given["input_ids"][:, :count],
+                }
+                with context():
+                    expected = switched(model, "eager")(**given).logits
+                    close(switched(model, "ropekit")(**given).logits, expected)
+        del given["decoder_input_ids"]
+        for more in ({}, {"num_beams": 2}):
+            options = GREEDY | {"max_new_tokens": 6, **more}
+            wanted = switched(model, "eager").generate(**given, **options)
+            found = switched(model, "ropekit").generate(**given, **options)
+            assert torch.equal(found, wanted)
+
+
 def distances(name: str, device: str, attention: str) -> tuple[float, float]:
     """Of logits and gradients in bfloat16 from eager in float32, relative to their norm."""
     runs = []
@@ -351,6 +386,9 @@ def test_a_model_that_computes_with_its_mask(device: str) -> None:
                 with pytest.raises((RuntimeError, ValueError), match=r"must match|has the shape"):
                     x = torch.zeros(2, 4, 9, 16)
                     attention_forward(torch.nn.Module(), x, x, x, like + mask)
+            padded = torch.nn.functional.pad(mask, (0, 9 - mask.shape[-1]))  # as DeepSeek-V4 does
+            with pytest.raises(ValueError, match=r"attention_mask has the shape .* 'eager' or"):
+                attention_forward(torch.nn.Module(), x[:1], x[:1], x[:1], padded[:1])
     kind = transformers.DogeForCausalLM
     fields = models.TEXT | {"num_hidden_layers": 1, "keep_window_size": 4}
     model = kind(kind.config_class(**fields, attn_implementation="eager")).to(device).eval()
