@@ -86,6 +86,9 @@ _WORDS = (
     (r"\b([kv])_cache\.scale\b", r"\1_scale"),
     (r"\b(\w+_(?:cache|scale))\.stride is (\[.*?\])", r"\1 has the strides \2"),
     (r"\b(\w+_(?:cache|scale|weight))\.data\b", r"\1"),
+    (r" and the plan's cache is ROPE_CACHE_TABLE or ROPE_CACHE_SEQUENCE", ", without slots"),
+    (r"\bis 0x\w+", "is given"),
+    (r"\bis \(nil\)", "is not given"),
 )
 
 

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from ropekit import _sdpa
 from ropekit._attention_errors import (
     ARGUMENTS,
+    NO_FORWARD,
     check_attention,
     check_differentiable,
     check_no_grad,
@@ -258,6 +259,10 @@ class _Attention(torch.autograd.Function):
         if sinks is not None:
             all_of[_SINKS] = dsinks.to(sinks.dtype)
         return tuple(all_of)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(NO_FORWARD)
 
 
 class _Gradient(_sdpa.Last):

@@ -60,6 +60,7 @@ def check_attention(
 
 
 NO_SECOND = "attention has no second derivative; allowed is its gradient"
+NO_FORWARD = "attention has no derivative forward; allowed is its gradient"
 _DERIVED = ("q", "k", "v", "sinks")
 _UNDERIVED = ("k_cache", "v_cache", "tree_mask", "position_flag")
 
@@ -139,6 +140,9 @@ def explain_attention(text: str) -> str:
     for pattern, replacement in _WORDS:
         text = re.sub(pattern, replacement, text)
     text = explain(text)
+    if text.startswith("kernel is 'sdpa'"):  # which alone gets there with a cache
+        text = text.replace("allowed with", "allowed with a cache and")
+        return text.replace(" any of ", f" any of {KERNELS[1]}, ")
     if text.startswith("kernel is "):
         text = text.replace(" any of ", f" any of {', '.join(KERNELS)}, ")
     return text

@@ -41,6 +41,10 @@ def check_tensors(
             names = listed([str(dtype) for dtype in dict.fromkeys(allowed)])
             like = f", the type of {leader}" if name in ("k", "v") and name != leader else ""
             raise TypeError(f"{name} is {x.dtype}; allowed is {names}{like}")
+        if x.is_nested:
+            raise TypeError(
+                f"{name} is a nested tensor; allowed is its values, with its offsets as cu_seqlens"
+            )
         if x.layout != torch.strided:
             raise TypeError(f"{name} is {x.layout}; allowed is torch.strided")
         if x.device != first.device:

@@ -204,10 +204,14 @@ def _write(name: str, value: object) -> str:
     elif name in _KINDS:
         text = _number(name, value, _KINDS[name] is int)
     else:
-        known = get_close_matches(name, (*_KINDS, *_ARGUMENTS), 1)
-        meant = f": {known[0]}?" if known else ""
-        raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields{meant}")
+        _refuse_name(name)
     return f"{name}={text}"
+
+
+def _refuse_name(name: str) -> NoReturn:
+    known = get_close_matches(name, (*_KINDS, *_ARGUMENTS), 1)
+    meant = f": {known[0]}?" if known else ""
+    raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields{meant}")
 
 
 def _shown(part: str) -> str:
@@ -228,5 +232,8 @@ def shown(text: str) -> str:
 def merge(text: str, fields: Mapping[str, object]) -> str:
     """The text of a configuration with some fields replaced; None takes a field away."""
     kept = [part for part in text.split() if part.partition("=")[0] not in fields]
+    for name in fields:
+        if name not in _KINDS and name not in NAMES:
+            _refuse_name(name)
     given = [_write(name, value) for name, value in fields.items() if value is not None]
     return " ".join(kept + given)

@@ -18,7 +18,7 @@ from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
 from ropekit._append_errors import FLOATS
-from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_SECOND, explain_attention
+from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_FORWARD, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
 from ropekit._operators import fields_of, is_derived, of_backward
@@ -276,6 +276,10 @@ class _Once(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         return _last(*grads) if torch.is_grad_enabled() else grads
 
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(NO_FORWARD)
+
 
 class Last(torch.autograd.Function):
     """A gradient that may be asked for a derivative of its own but has none."""
@@ -293,6 +297,10 @@ class Last(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(NO_SECOND)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError(NO_FORWARD)
 
 
 _once: Any = _Once.apply
@@ -332,6 +340,8 @@ def run(
             if settings.turns_k:
                 own = positions if k_positions is None and tokens == keys else k_positions
                 k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
+    elif positions is not None:
+        raise ValueError("positions is given; allowed is None where neither q nor k rotates")
     square = settings.causal and tokens == keys
     mask = None
     if settings.is_limited or (settings.causal and not square and tokens != 1):

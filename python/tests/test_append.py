@@ -669,6 +669,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **PLACED, "k_cache": BYTES.byte()}),
     (ValueError, "v_cache has 1 pages of 4 slots; allowed is those of k_cache, 2 of 4", {
         **PLACED, "v": K, "v_cache": CACHE[:1].clone()}),
+    (ValueError, "position_offset is 3 and sequence_offsets is not given; allowed is 0 and None", {
+        **PLACED, "rotation": "off", "position_offset": 3}),
+    (ValueError, "cache_starts is given; allowed is None unless k_cache or v_cache is given, w", {
+        **PLACED, "cache_starts": SLOTS[:1]}),
     (ValueError, "slots and block_table are given; allowed is one of them", {
         **PLACED, "block_table": SLOTS[None]}),
     (ValueError, "block_table has 3 rows; allowed is 1, one a sequence", {

@@ -45,6 +45,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "q": Q.double(), "kernel": "library"}),
     (TypeError, "v is torch.float16; allowed is torch.float32, the type of q", {
         **BOTH, "v": K.half()}),
+    (TypeError, "there is no field 'is_causal'; allowed are .*: causal", {
+        **BOTH, "is_causal": None}),
+    (ValueError, "kernel is 'sdpa'; allowed with a cache and backend .* any of library, ", {
+        **PAGED, "kernel": "sdpa"}),
     (ValueError, "q has 2 dimensions; allowed is 4, or 3 for layout 'thd'", {**BOTH, "q": Q[0, 0]}),
     (ValueError, "k has 3 dimensions; allowed is 4, for layout 'bshd'", {**BOTH, "k": K[0]}),
     (ValueError, "k has batch 1; allowed is that of q, 2", {**BOTH, "k": K[:1]}),
@@ -145,6 +149,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "rotate": "q", "rotation": "off"}),
     (ValueError, "positions is given; allowed is None where neither q nor k rotates", {
         **BOTH, "rotate": "none", "positions": IDS[:3]}),
+    (ValueError, "positions is given; allowed is None where neither q nor k rotates", {
+        **dict.fromkeys("qkv", Q), "rotate": "none", "positions": IDS[:3], "kernel": "sdpa"}),
     (ValueError, "position_offset is given; allowed is None where neither q nor k rotates", {
         **BOTH, "rotate": "none", "position_offset": 2}),
     (ValueError, r"positions has the shape \[5\]; allowed is \[tokens\] or \[batch, tokens\]", {

@@ -194,6 +194,10 @@ def test_a_derivative_is_refused(device: str) -> None:
         ropekit.attention(forward_ad.make_dual(q, q), k, v)
     with pytest.raises(RuntimeError, match="q has a tangent and"):
         torch.func.jvp(lambda x: ropekit.attention(x, k, v), (q,), (q,))
+    for dtype in (torch.float32, torch.float64):  # by the library's kernel and by PyTorch's
+        x, y, z = (t.to(dtype) for t in (q, k, v))
+        with pytest.raises(RuntimeError, match="attention has no derivative forward; allowed is"):
+            torch.func.hessian(lambda x, y=y, z=z: ropekit.attention(x, y, z).sum())(x)
     out, lse = ropekit.attention(q, k, v, return_lse=True)
     parts = out[None].clone().requires_grad_(), lse[None]
     for call in (ropekit.attention_merge, ops.attention_merge):

@@ -355,9 +355,11 @@ def test_vmap(compiled: bool, device: str) -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_the_parts_of_a_nested_tensor_are_packed_sequences(device: str) -> None:
     parts = [torch.randn(tokens, 4, 16, device=device) for tokens in (3, 5)]
-    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
-    with pytest.raises(TypeError, match=r"q is torch.jagged; allowed is torch.strided"):
-        ropekit.apply(nested)
+    for kind in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor(parts, layout=kind)
+        for call in (ropekit.apply, lambda x: ropekit.attention(x, x, x)):
+            with pytest.raises(TypeError, match="q is a nested tensor; allowed is its values, wit"):
+                call(nested)
     found = ropekit.apply(nested.values(), layout="thd", cu_seqlens=nested.offsets())
     assert torch.equal(found, torch.cat([ropekit.apply(x[None])[0] for x in parts]))
 
