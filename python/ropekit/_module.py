@@ -10,10 +10,10 @@ from typing_extensions import Unpack
 
 from ropekit import _sdpa
 from ropekit._append import append
-from ropekit._attention import attention
+from ropekit._attention import attention, rotated
 from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
-from ropekit._fields import APPEND_ONLY, ModuleFields, merge, refuse_fields
+from ropekit._fields import APPEND_ONLY, ModuleFields, listed, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
 
@@ -34,12 +34,16 @@ class _Norm(nn.Module):
         return f"{self.weight.numel()}, eps={self.eps}{kind}"
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
+        wide = x if x.dtype == torch.float64 else x.float()
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         if self.twice:
             return (self.weight * wide.to(x.dtype)).to(x.dtype)
-        weight = self.weight.float()
+        weight = self.weight.to(wide.dtype)
         return (wide * (1 + weight if self.plus_one else weight)).to(x.dtype)
+
+
+# Of fields that attention has more of than the module; the first one is the default.
+_ALLOWED = {"layout": ("bshd",), "angle_mode": ("exact", "f32")}
 
 
 class RoPEAttention(nn.Module):
@@ -50,13 +54,15 @@ class RoPEAttention(nn.Module):
 
     Args:
         hidden_size: elements of a token.
-        heads, kv_heads: of q, and of k and v; None: as many. head_dim: None: hidden_size / heads.
+        heads, kv_heads: of q, and of k and v; None: as many. head_dim: None: what `config` states,
+            or hidden_size / heads.
         config: the rotation, and the norm of q and k where it states one, as `attention` takes it.
         causal: whether a token sees none after its own.
         qk_norm: an RMS norm of each head of q and k, as in Qwen3. None: what `config` states.
         norm_eps: of that norm.
         bias, out_bias: of q_proj, k_proj and v_proj, and of o_proj.
         fields: any field of `attention`, as window or rope_theta; it goes before that of `config`.
+            layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
     """
 
     def __init__(
@@ -79,21 +85,33 @@ class RoPEAttention(nn.Module):
         super().__init__()
         hidden_size, heads = count("hidden_size", hidden_size), count("heads", heads)
         kv_heads = heads if kv_heads is None else count("kv_heads", kv_heads)
+        if not isinstance(causal, bool):
+            raise TypeError(f"causal is {causal!r}; allowed is True or False")
+        self.config, norm = _configs(config, fields, qk_norm, norm_eps)
+        # Refuses what attention's own fields cannot be.
+        _sdpa.settings_of(merge(self.config.text, {"mask": "causal" if causal else "full"}))
+        stated = fields_of(self.config.text)
+        for name, allowed in _ALLOWED.items():
+            if stated.get(name, allowed[0]) not in allowed:
+                raise ValueError(
+                    f"{name} is {stated[name]!r}; allowed in RoPEAttention is "
+                    f"{listed([repr(x) for x in allowed])}"
+                )
+        width = int(stated.get("head_dim", 0))
         if head_dim is None:
-            if hidden_size % heads:
+            if not width and hidden_size % heads:
                 raise ValueError(
                     f"hidden_size is {hidden_size}; allowed without head_dim is a multiple of "
                     f"heads, {heads}"
                 )
-            head_dim = hidden_size // heads
+            head_dim = width or hidden_size // heads
         head_dim = count("head_dim", head_dim)
+        if width not in (0, head_dim):
+            raise ValueError(f"head_dim is {head_dim}; allowed is what config states, {width}")
         if heads % kv_heads:
             raise ValueError(f"kv_heads is {kv_heads}; allowed is a divisor of heads, {heads}")
         self.hidden_size, self.heads, self.kv_heads = hidden_size, heads, kv_heads
         self.head_dim, self.causal = head_dim, causal
-        self.config, norm = _configs(config, fields, qk_norm, norm_eps)
-        _sdpa.settings_of(self.config.text)  # refuses what attention's own fields cannot be
-        stated = fields_of(self.config.text)
         if head_dim % 2 and stated.keys().isdisjoint(("rotary_dim", "rotate", "rotation")):
             raise ValueError(f"head_dim is {head_dim}; allowed without rotary_dim is an even one")
         self._norm = norm
@@ -106,8 +124,13 @@ class RoPEAttention(nn.Module):
         self.k_norm: _Norm | None = None
         if norm:
             self.q_norm, self.k_norm = (_Norm(head_dim, norm, **place) for _ in range(2))
+        # `append` rotates q and k, or neither; queries alone are rotated behind it.
+        turns_q, self._turns_k = rotated(self.config.text)
+        self._behind: Any = "q" if turns_q and not self._turns_k else "none"
+        own = {"kernel": None, "rotate": None} | ({} if self._turns_k else {"rotation": "off"})
+        text = merge(self.config.text, own)
         self._append = Config.from_text(
-            " ".join((self.config.text, *(f"{name}={x}" for name, x in norm.items()))).strip()
+            " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
         )
 
     def make_cache(self, batch: int, capacity: int, page_size: int | None = None) -> KeyValueCache:
@@ -131,6 +154,12 @@ class RoPEAttention(nn.Module):
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Of [batch, tokens, hidden_size]; with a cache the tokens follow those that it has."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x is {type(x).__name__}; allowed is a tensor")
+        if x.dim() != 3 or x.shape[-1] != self.hidden_size:
+            raise ValueError(
+                f"x has the shape {list(x.shape)}; allowed is [batch, tokens, {self.hidden_size}]"
+            )
         parts = ((self.q_proj, self.heads), (self.k_proj, self.kv_heads))
         q, k = (proj(x).unflatten(-1, (count, self.head_dim)) for proj, count in parts)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
@@ -173,27 +202,33 @@ class RoPEAttention(nn.Module):
             for part, norm in (("q", self.q_norm), ("k", self.k_norm))
             if norm is not None
         }
+        ids = positions if self._turns_k else None
         q = append(
             q,
             k,
             v,
             config=self._append,
-            positions=positions,
-            sequence_offsets=cache.lengths if positions is None else None,
-            cache_starts=None if positions is None else cache.lengths,
+            positions=ids,
+            sequence_offsets=cache.lengths if ids is None else None,
+            cache_starts=None if ids is None else cache.lengths,
             **norms,
             **options,
         )
         cache.lengths += tokens
+        try:
+            found: Tensor = attention(
+                q,
+                config=self.config,
+                causal=self.causal,
+                rotate=self._behind,
+                positions=None if self._turns_k else positions,
+                k_lengths=cache.lengths,
+                **options,
+            )
+        except Exception:
+            cache.lengths -= tokens  # so that the cache is what it was
+            raise
         cache.tokens += tokens
-        found: Tensor = attention(
-            q,
-            config=self.config,
-            causal=self.causal,
-            rotate="none",
-            k_lengths=cache.lengths,
-            **options,
-        )
         return found
 
     def extra_repr(self) -> str:
@@ -220,6 +255,7 @@ def _configs(
             f"config states {other or 'a norm of tokens or layers'}; allowed is an RMS norm of "
             "heads, of q and k alike"
         )
+    merge("", {"norm_eps": norm_eps})  # refuses what is no number
     if not 0 <= norm_eps < float("inf"):
         raise ValueError(f"norm_eps is {norm_eps!r}; allowed is >= 0 and finite")
     if qk_norm is False:

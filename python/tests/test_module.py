@@ -83,6 +83,47 @@ def test_a_cache_gives_what_the_whole_gives(
     )
 
 
+@pytest.mark.parametrize(
+    "fields", [{"rotate": "none"}, {"rotate": "q"}, {"rotation": "off"}, {"kernel": "library"}]
+)
+def test_fields_mean_the_same_with_a_cache(fields: dict[str, Any], device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, 32, rope_theta=5e5, device=device, **fields)
+    x, cache = torch.randn(2, 7, 64, device=device), layer.make_cache(2, 7)
+    places = torch.stack((2 * torch.arange(7), torch.arange(7) + 3)).to(device)
+    with torch.no_grad():
+        for ids in (None, places):
+            cache.reset()
+            if ids is not None and fields in ({"rotate": "none"}, {"rotation": "off"}):
+                for own in (None, cache):
+                    with pytest.raises(ValueError, match="positions is given; allowed is None wh"):
+                        layer(x, cache=own, positions=ids)
+                continue
+            parts = [slice(0, 4), slice(4, 5), slice(5, 7)]
+            found = [
+                layer(x[:, own], cache=cache, positions=None if ids is None else ids[:, own])
+                for own in parts
+            ]
+            wanted = layer(x, positions=ids)
+            torch.testing.assert_close(torch.cat(found, 1), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_is_what_it_was_where_its_attention_is_refused(device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, 32, kernel="sdpa", device=device)
+    cache = layer.make_cache(2, 7)
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match="kernel is 'sdpa'; allowed with a cache and backend"),
+    ):
+        layer(torch.randn(2, 3, 64, device=device), cache=cache)
+    assert cache.tokens == 0 and not cache.lengths.any()
+
+
+def test_float64_keeps_its_digits() -> None:
+    layer = RoPEAttention(16, 2, qk_norm=True, dtype=torch.float64)
+    x = torch.randn(1, 3, 16, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
 @pytest.mark.parametrize("page_size", [None, 4])
 def test_attention_of_a_filled_cache(page_size: int | None, device: str) -> None:
     layer = RoPEAttention(64, 4, 2, 32, rope_theta=5e5, device=device)
@@ -101,8 +142,11 @@ def test_attention_of_a_filled_cache(page_size: int | None, device: str) -> None
 
 
 def test_heads_in_and_out(device: str) -> None:
-    layer = RoPEAttention(64, 4, 2, 32, causal=False, softcap=5.0, device=device)
     q, k, v = (torch.randn(2, 7, n, 32, device=device) for n in (4, 2, 2))
+    sides = {"causal": False, "window": 3, "window_right": 2}
+    found = RoPEAttention(64, 4, 2, 32, device=device, **sides).attend(q, k, v)
+    assert torch.equal(found, ropekit.attention(q, k, v, **sides))
+    layer = RoPEAttention(64, 4, 2, 32, causal=False, softcap=5.0, device=device)
     found = layer.attend(q, k, v)
     assert torch.equal(found, ropekit.attention(q, k, v, causal=False, softcap=5.0))
     ids = torch.arange(7, device=device) * 2
@@ -163,6 +207,13 @@ def test_what_does_not_fit_is_refused() -> None:
             {"config": Config(norm_type="layer")},
             "config states a norm of tokens or layers",
         ),
+        (
+            (64, 4, 2, 32),
+            {"config": Config(head_dim=64)},
+            "head_dim is 32; allowed is what config states, 64",
+        ),
+        ((64, 4), {"layout": "bhsd"}, "layout is 'bhsd'; allowed in RoPEAttention is 'bshd'"),
+        ((64, 4), {"angle_mode": "table"}, "allowed in RoPEAttention is 'exact' or 'f32'"),
     ):
         with pytest.raises(ValueError, match=text):
             RoPEAttention(*arguments, **options)
@@ -170,7 +221,18 @@ def test_what_does_not_fit_is_refused() -> None:
         RoPEAttention(64, 4, k_norm_type="rms")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"heads is 1\.5; allowed is a whole number"):
         RoPEAttention(64, 1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="causal is 'no'; allowed is True or False"):
+        RoPEAttention(64, 4, causal="no")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="norm_eps is '1'; allowed is a number"):
+        RoPEAttention(64, 4, norm_eps="1")  # type: ignore[arg-type]
+    assert RoPEAttention(64, 4, config=Config(head_dim=32)).head_dim == 32
     layer = RoPEAttention(64, 4)
+    with pytest.raises(
+        ValueError, match=r"x has the shape \[5, 64\]; allowed is \[batch, tokens, 64"
+    ):
+        layer(torch.randn(5, 64))
+    with pytest.raises(TypeError, match="x is list; allowed is a tensor"):
+        layer([1.0])
     for sizes, text in (((1, 8, 0), "page_size is 0"), ((0, 8), "batch is 0")):
         with pytest.raises(ValueError, match=f"{text}; allowed is > 0"):
             layer.make_cache(*sizes)
