@@ -187,7 +187,13 @@ class Patch:
         self._functions, self._forwards = [], []
         model: Any = self._model()
         if self._attention is not None and model is not None:
-            model.set_attn_implementation(self._attention)
+            later = _active[_active.index(self) + 1 :] if self in _active else []
+            of_model = (x for x in later if x._model() is model and x._attention is not None)
+            above = next(of_model, None)
+            if above is None:
+                model.set_attn_implementation(self._attention)
+            else:
+                above._attention = self._attention
             self._attention = None
         self._serves = False
         _active[:] = [patch for patch in _active if patch is not self]

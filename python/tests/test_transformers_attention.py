@@ -442,6 +442,10 @@ def test_patch_sets_the_attention_and_restores_it(device: str) -> None:
             close(model(**given).logits, expected)
         assert model.config._attn_implementation == "sdpa"
         assert torch.equal(model(**given).logits, expected)
+    first, second = (ropekit.transformers.patch(model, attention=True) for _ in range(2))
+    for patch, left in ((first, "ropekit"), (second, "sdpa")):  # in any order
+        patch.restore()
+        assert model.config._attn_implementation == left
     with pytest.raises(ValueError, match="attention is True; allowed for a module is False"):
         ropekit.transformers.patch("llama", attention=True)
 
