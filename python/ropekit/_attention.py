@@ -369,6 +369,17 @@ def attention(
 ) -> tuple[Tensor, Tensor]: ...
 
 
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    *,
+    return_lse: bool,
+    **options: Unpack[Options],
+) -> Tensor | tuple[Tensor, Tensor]: ...
+
+
 def attention(
     q: Tensor,
     k: Tensor | None = None,

@@ -20,75 +20,79 @@ NormRounding = Literal["once", "twice"]
 
 
 class RotationFields(TypedDict, total=False):
-    """What is not given keeps the library's default; dtype and device are those of the tensors."""
+    """What is not given, or None, keeps the library's default; dtype and device are those of the
+    tensors."""
 
-    layout: Literal["bshd", "bhsd", "sbhd", "thd"]
-    rotary_dim: int
-    rotary_offset: int
-    k_head_dim: int
-    k_rotary_offset: int
-    pairing_in: Pairing
-    pairing_out: Pairing
-    direction: Literal["forward", "transpose", "inverse"]
-    angle_mode: Literal["exact", "f32", "table"]
-    arithmetic: Literal["fp32", "model_dtype"]
-    rope_type: Literal[
-        "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "inv_freq"
-    ]
-    rope_theta: float
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    beta_fast: float
-    beta_slow: float
-    mscale: float
-    mscale_all_dim: float
-    attention_factor: float
-    alpha: float
-    partial_rotary_factor: float
-    short_mscale: float
-    long_mscale: float
-    xpos_scale_base: float
-    xpos_center: int
-    original_max_position_embeddings: int
-    max_position_embeddings: int
-    sequence_length: int
-    short_factor: Sequence[float]
-    long_factor: Sequence[float]
-    inv_freq: Sequence[float]
-    truncate: Literal["on", "off"]
-    longrope_select: Literal["per_sequence", "static", "short", "long"]
-    axes: int
-    axis_layout: Literal["chunked", "interleaved", "alternating", "custom"]
-    axis_frequency: Literal["shared", "restart"]
-    sections: Sequence[int]
-    pair_axis: Sequence[int]
-    shard: Literal["none", "contiguous", "zigzag"]
-    shard_rank: int
-    shard_size: int
-    table_width: Literal["half", "full"]
-    out_of_range: Literal["error", "identity", "clamp"]
-    launch: Literal["serial", "programmatic"]
-    kernel: str
+    layout: Literal["bshd", "bhsd", "sbhd", "thd"] | None
+    rotary_dim: int | None
+    rotary_offset: int | None
+    k_head_dim: int | None
+    k_rotary_offset: int | None
+    pairing_in: Pairing | None
+    pairing_out: Pairing | None
+    direction: Literal["forward", "transpose", "inverse"] | None
+    angle_mode: Literal["exact", "f32", "table"] | None
+    arithmetic: Literal["fp32", "model_dtype"] | None
+    rope_type: (
+        Literal[
+            "default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional", "inv_freq"
+        ]
+        | None
+    )
+    rope_theta: float | None
+    factor: float | None
+    low_freq_factor: float | None
+    high_freq_factor: float | None
+    beta_fast: float | None
+    beta_slow: float | None
+    mscale: float | None
+    mscale_all_dim: float | None
+    attention_factor: float | None
+    alpha: float | None
+    partial_rotary_factor: float | None
+    short_mscale: float | None
+    long_mscale: float | None
+    xpos_scale_base: float | None
+    xpos_center: int | None
+    original_max_position_embeddings: int | None
+    max_position_embeddings: int | None
+    sequence_length: int | None
+    short_factor: Sequence[float] | None
+    long_factor: Sequence[float] | None
+    inv_freq: Sequence[float] | None
+    truncate: Literal["on", "off"] | None
+    longrope_select: Literal["per_sequence", "static", "short", "long"] | None
+    axes: int | None
+    axis_layout: Literal["chunked", "interleaved", "alternating", "custom"] | None
+    axis_frequency: Literal["shared", "restart"] | None
+    sections: Sequence[int] | None
+    pair_axis: Sequence[int] | None
+    shard: Literal["none", "contiguous", "zigzag"] | None
+    shard_rank: int | None
+    shard_size: int | None
+    table_width: Literal["half", "full"] | None
+    out_of_range: Literal["error", "identity", "clamp"] | None
+    launch: Literal["serial", "programmatic"] | None
+    kernel: str | None
 
 
 class Fields(RotationFields, total=False):
     """Those of `apply`."""
 
-    head_dim: int
+    head_dim: int | None
 
 
 class ModuleFields(RotationFields, total=False):
     """Those of `RoPEAttention`, which takes head_dim apart; `append` reads rotation and ring."""
 
-    rotation: Literal["on", "off"]
-    ring: int
-    rotate: Literal["qk", "q", "none"]
-    scale: float
-    softcap: float
-    window: int
-    window_right: int
-    chunk: int
+    rotation: Literal["on", "off"] | None
+    ring: int | None
+    rotate: Literal["qk", "q", "none"] | None
+    scale: float | None
+    softcap: float | None
+    window: int | None
+    window_right: int | None
+    chunk: int | None
 
 
 class AttentionFields(ModuleFields, Fields, total=False):
@@ -101,41 +105,41 @@ class LayerFields(AttentionFields, total=False):
     norm_ is of q and k; q_norm_, k_norm_ and v_norm_ go before it.
     """
 
-    norm_type: Norm
-    norm_scope: NormScope
-    norm_offset: int
-    norm_dim: int
-    norm_weight: NormWeight
-    norm_rounding: NormRounding
-    norm_eps: float
-    q_norm_type: Norm
-    q_norm_scope: NormScope
-    q_norm_offset: int
-    q_norm_dim: int
-    q_norm_weight: NormWeight
-    q_norm_rounding: NormRounding
-    q_norm_eps: float
-    q_factor: float
-    k_norm_type: Norm
-    k_norm_scope: NormScope
-    k_norm_offset: int
-    k_norm_dim: int
-    k_norm_weight: NormWeight
-    k_norm_rounding: NormRounding
-    k_norm_eps: float
-    k_factor: float
-    v_norm_type: Norm
-    v_norm_scope: NormScope
-    v_norm_offset: int
-    v_norm_dim: int
-    v_norm_weight: NormWeight
-    v_norm_rounding: NormRounding
-    v_norm_eps: float
-    v_factor: float
-    dtype: torch.dtype
+    norm_type: Norm | None
+    norm_scope: NormScope | None
+    norm_offset: int | None
+    norm_dim: int | None
+    norm_weight: NormWeight | None
+    norm_rounding: NormRounding | None
+    norm_eps: float | None
+    q_norm_type: Norm | None
+    q_norm_scope: NormScope | None
+    q_norm_offset: int | None
+    q_norm_dim: int | None
+    q_norm_weight: NormWeight | None
+    q_norm_rounding: NormRounding | None
+    q_norm_eps: float | None
+    q_factor: float | None
+    k_norm_type: Norm | None
+    k_norm_scope: NormScope | None
+    k_norm_offset: int | None
+    k_norm_dim: int | None
+    k_norm_weight: NormWeight | None
+    k_norm_rounding: NormRounding | None
+    k_norm_eps: float | None
+    k_factor: float | None
+    v_norm_type: Norm | None
+    v_norm_scope: NormScope | None
+    v_norm_offset: int | None
+    v_norm_dim: int | None
+    v_norm_weight: NormWeight | None
+    v_norm_rounding: NormRounding | None
+    v_norm_eps: float | None
+    v_factor: float | None
+    dtype: torch.dtype | None
 
 
-_KINDS = get_type_hints(LayerFields)
+_KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(LayerFields).items()}  # or None
 # What is no field of `apply`, of `append`, of `attention`.
 LAYER_ONLY = frozenset(LayerFields.__annotations__.keys() - Fields.__annotations__.keys())
 ATTENTION_ONLY = frozenset({"rotate", "scale", "softcap", "window", "window_right", "chunk"})

@@ -45,6 +45,12 @@ def test_fields_are_those_of_the_descriptor() -> None:
     assert members - TOLD == set(Fields.__annotations__) - {"layout"}
 
 
+def test_every_field_may_be_none() -> None:
+    hints = get_type_hints(ropekit.LayerFields)
+    assert all(get_args(kind)[1:] == (type(None),) for kind in hints.values())
+    assert ropekit.Config(**dict.fromkeys(hints)) == ropekit.Config()
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.stem))
 def test_what_is_shown_makes_the_same(path: Path) -> None:
     config = ropekit.Config.from_transformers(path).replace(kernel="scalar")
@@ -52,7 +58,7 @@ def test_what_is_shown_makes_the_same(path: Path) -> None:
     assert "'half_split'" in repr(config.replace(pairing_in="half_split"))
 
 
-HINTS = get_type_hints(Fields)
+HINTS = {name: get_args(kind)[0] for name, kind in get_type_hints(Fields).items()}
 LISTS = {"sections": [4, 4], "pair_axis": [0, 1] * 4}
 
 
