@@ -136,6 +136,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     given = parser.parse_args()
+    if given.steps < 1:
+        parser.error(f"--steps is {given.steps}; allowed is > 0")
+    given.folder.mkdir(parents=True, exist_ok=True)
     data = (Path(__file__).parent / "train.txt").read_bytes()
     text = torch.tensor(list(data), device=given.device)
     curves: dict[str, list[float]] = {}

@@ -28,7 +28,7 @@ class Explanation:
     #: or workspace it declines takes the first that accepted
     kernel: str
     why: str
-    candidates: str  #: of the library, one a line, each accepted or why it declined
+    candidates: str  #: one a line, each accepted or why it declined
     backward: str  #: the kernel of a gradient, "" where there is none
     backward_candidates: str  #: likewise, or why there is no gradient
     config: str
@@ -93,10 +93,10 @@ def _explain(
     if of_library:
         text = _sdpa.without_library(text)
     only_library = given["k_cache"] is not None or of_library
+    flags = given | {"return_lse": return_lse}
+    others = [flags[name] for name in OTHERS]
+    is_alone = all(x is None or x is False for x in others)
     if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
-        flags = given | {"return_lse": return_lse}
-        others = [flags[name] for name in OTHERS]
-        is_alone = all(x is None or x is False for x in others)
         settings = other_candidate((q, k, v), text, None if is_alone else others)
         if settings:
             return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text)
@@ -110,9 +110,14 @@ def _explain(
         refuse_attention(error, arguments, numbers[0])
     parts = library.ropekit_explanation().decode(errors="replace").split("\1")
     kernel, candidates, backward, backward_candidates = parts
-    why = "the library's: its table's for such a call, else the first that takes it"
-    if named:
-        why = "named by kernel"
+    why = "named by kernel"
+    if not named:
+        why = "the library's, of a table for such calls, else the first to accept"
+        asked = "k_cache", *OTHERS
+        has = [name for name in asked if flags[name] is not None and flags[name] is not False]
+        has += ["softcap"] if _sdpa.settings_of(text).softcap else []
+        told = f"declined: {has[0]} is given" if has else "not the faster one for such a call"
+        candidates = f"{_sdpa.KERNEL} {told}\n{candidates}"
     return Explanation(kernel, why, candidates, backward, backward_candidates, text)
 
 

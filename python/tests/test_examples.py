@@ -43,13 +43,15 @@ def test_demo(tmp_path: Path) -> None:
 
 
 def test_train(tmp_path: Path) -> None:
-    text = run(EXAMPLES / "train.py", tmp_path, "--steps", "8", "--device", "cpu")
+    folder = tmp_path / "new"
+    text = run(EXAMPLES / "train.py", folder, "--steps", "8", "--device", "cpu")
     losses = [float(x) for x in re.findall(r"(\d\.\d+) at last", text)]
     apart = [float(x) for x in re.findall(r"at most (\S+) from", text)]
     assert len(losses) == 3 and max(losses) < 5.0  # from log 256, 5.5
     assert len(apart) == 3 and max(apart) < 1e-3
+    assert folder.is_dir()
     pytest.importorskip("matplotlib")
-    assert (tmp_path / "train.png").stat().st_size > 10000
+    assert (folder / "train.png").stat().st_size > 10000
 
 
 def test_readme(monkeypatch: pytest.MonkeyPatch) -> None:

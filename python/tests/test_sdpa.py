@@ -215,6 +215,12 @@ def test_explain(device: str) -> None:
     found = ropekit.explain(q[:, :1], **cache)
     assert found.kernel and not found.backward
     assert found.backward_candidates.startswith("k_cache is given; allowed with a gradient is None")
+    assert found.candidates.startswith("sdpa declined: k_cache is given\n")
+    for more, name in (({"softcap": 3.0}, "softcap"), ({"return_lse": True}, "return_lse")):
+        found = ropekit.explain(q, k, v, **more)
+        assert found.candidates.startswith(f"sdpa declined: {name} is given\n")
+    if device == "cpu":
+        assert "sdpa not the faster one for such a call\n" in ropekit.explain(q, k, v).candidates
     with pytest.raises(ValueError, match="window is -1"):
         ropekit.explain(q, k, v, window=-1)
     with pytest.raises(TypeError, match="q is int; allowed is a tensor"):
