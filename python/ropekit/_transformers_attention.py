@@ -329,14 +329,15 @@ def attention_forward(
         attention_mask = _without_mask(module, query, key, is_causal)
     else:
         _check_mask(attention_mask)
-        if attention_mask.shape[-1]:
-            check_own(attention_mask, key.shape[2])
+    shape = attention_mask.shape
+    if shape[-1]:
+        check_own(attention_mask, key.shape[2])
     options = options_of(query, kwargs)
     if bounds is not None:
         options["dropout"] = dropout
         out = _within(bounds, attention_mask, options, (query, key, value))
         return out.contiguous(), None
-    shape, alone = attention_mask.shape, "sinks" not in options and "softcap" not in options
+    alone = "sinks" not in options and "softcap" not in options
     is_usual = shape[-1] == 0 and not dropout and (alone or not _is_of_torch(query))
     if is_usual and not (shape[2] - 1) & CUT and not is_dynamo_compiling():
         # As _attend, of what most calls have: a host waits for each step.
