@@ -213,6 +213,8 @@ def _write(name: str, value: object) -> str:
 
 
 def _refuse_name(name: str) -> NoReturn:
+    if name in _ARGUMENTS:
+        raise TypeError(f"{name} is no field; allowed is that as an argument of what takes it")
     known = get_close_matches(name, (*_KINDS, *_ARGUMENTS), 1)
     meant = f": {known[0]}?" if known else ""
     raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields{meant}")

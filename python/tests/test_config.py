@@ -51,6 +51,11 @@ def test_every_field_may_be_none() -> None:
     assert ropekit.Config(**dict.fromkeys(hints)) == ropekit.Config()
 
 
+def test_an_argument_of_a_call_is_no_field() -> None:
+    with pytest.raises(TypeError, match="causal is no field; allowed is that as an argument"):
+        ropekit.Config(causal=True)  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.stem))
 def test_what_is_shown_makes_the_same(path: Path) -> None:
     config = ropekit.Config.from_transformers(path).replace(kernel="scalar")
