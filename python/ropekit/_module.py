@@ -42,7 +42,7 @@ class _Norm(nn.Module):
         return (wide * (1 + weight if self.plus_one else weight)).to(x.dtype)
 
 
-# Of fields that attention has more of than the module; the first one is the default.
+# Values of fields of which attention has more; the first one is the default.
 _ALLOWED = {"layout": ("bshd",), "angle_mode": ("exact", "f32")}
 
 

@@ -48,12 +48,13 @@ def _unlike_keys(count: int, keys: int) -> int:
 
 
 def check_own(mask: Tensor, keys: int) -> None:
-    """Refuses a mask of the kernels, not without elements, that a model has padded to its keys."""
+    """Refuses integers that are no mask of the kernels, as one that a model padded is not."""
     is_own = mask.dtype in (torch.int64, torch.int32)
     if is_own and (mask.shape[-1] == keys or mask.shape[1] >= OWN):
         raise ValueError(
-            f"attention_mask has the shape {list(mask.shape)}, which the model made of the "
-            "kernels' mask; allowed is that as it was: this model needs 'eager' or 'sdpa'"
+            f"attention_mask has the shape {list(mask.shape)} of {mask.dtype}; allowed is bool or "
+            "a floating type, or the kernels' mask as it was made: a model that changes it needs "
+            "'eager' or 'sdpa'"
         )
 
 

@@ -161,6 +161,10 @@ def test_a_mask_with_holes_and_one_of_the_caller(device: str) -> None:
             for mask in (own, additive):
                 found = switched(model, "ropekit")(given["input_ids"], attention_mask=mask).logits
                 close(found, wanted)
+            with pytest.raises(
+                ValueError, match=r"has the shape \[2, 1, 24, 24\] of torch.int64; al"
+            ):
+                model(given["input_ids"], attention_mask=own.long())
 
 
 def test_a_decoder_that_attends_to_an_encoder(device: str) -> None:
