@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+
+def pinned(x: Tensor) -> dict[str, Any]:
+    """A kernel for calls whose bits are compared: by its shape a GPU's call in 16 bits may take
+    another (docs/attention.md)."""
+    return {"kernel": "tiles"} if x.is_cuda and x.dtype != torch.float32 else {}
 
 
 def visible(m: int, n: int, mask: str) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import ropekit
 import torch
 import truth
-from attention_truth import assert_within, attend, visible
+from attention_truth import assert_within, attend, pinned, visible
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 THETA = 5e5
@@ -207,15 +207,16 @@ def test_packed_equals_one_by_one(mask: str, device: str) -> None:
     parts = [[x[0] for x in tensors_of(m, n, torch.bfloat16, device)] for m, n in counts]
     q, k, v = (torch.cat(x) for x in zip(*parts, strict=True))
     bounds = torch.tensor([[0, *x] for x in zip(*counts, strict=True)], device=device).cumsum(1)
+    options = {**MASKS[mask], **pinned(q)}
     found = ropekit.attention(
         *(q, k, v),
         cu_seqlens=bounds[0],
         k_cu_seqlens=bounds[1].int(),
         return_lse=True,
-        **MASKS[mask],
+        **options,
     )
     alone = [
-        ropekit.attention(*(x[None] for x in part), return_lse=True, **MASKS[mask])
+        ropekit.attention(*(x[None] for x in part), return_lse=True, **options)
         for part in parts
         if len(part[0])
     ]
@@ -244,10 +245,11 @@ def test_padded_equals_one_by_one(device: str) -> None:
         q_lengths=torch.tensor(m, device=device),
         k_lengths=torch.tensor(n, device=device, dtype=torch.int32),
         return_lse=True,
+        **pinned(q),
     )
     for i in range(2):
         own = [x[i : i + 1, :count] for x, count in ((q, m[i]), (k, n[i]), (v, n[i]))]
-        alone = ropekit.attention(*own, return_lse=True)
+        alone = ropekit.attention(*own, return_lse=True, **pinned(q))
         assert torch.equal(out[i, : m[i]], alone[0][0])
         assert torch.equal(lse[i, : m[i]], alone[1][0])
     assert out[0, 4:].count_nonzero() == 0

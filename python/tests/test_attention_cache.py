@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import ropekit
 import torch
+from attention_truth import pinned
 from ropekit._cache import CacheLayout
 
 HEADS, KV, DIM, SIZE, PAGES = 4, 2, 64, 4, 9
@@ -49,7 +50,8 @@ def fill(k: torch.Tensor, v: torch.Tensor, **places: Any) -> None:
 
 
 def over_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
-    return ropekit.attention(q, k, v, k_lengths=lengths(str(q.device)), return_lse=True, **options)
+    options |= {"k_lengths": lengths(str(q.device)), "return_lse": True, **pinned(q)}
+    return ropekit.attention(q, k, v, **options)
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -67,6 +69,7 @@ def test_pages_equal_tensors(
     table = torch.tensor(TABLE, device=device, dtype=table_dtype)
     places: dict[str, Any] = {"block_table": table, "cache_layout": layout, **cache}
     fill(k, v, **places)
+    places |= pinned(q)
     for options in ({}, {"window": 3}, {"causal": False}, {"chunk": 4}, {"softcap": 3.0}):
         found = ropekit.attention(
             q, k_lengths=lengths(device, torch.int32), return_lse=True, **places, **options
@@ -87,9 +90,8 @@ def test_a_page_for_each_sequence(device: str) -> None:
         k_cache, v_cache = caches_of("hnd", device, q.dtype, 2, 16)
         places: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "cache_layout": "hnd"}
         fill(k, v, rotation="on" if rotate == "q" else "off", **places)
-        found = ropekit.attention(
-            q, k_lengths=lengths(device), rotate=rotate, return_lse=True, **places
-        )
+        places |= {"k_lengths": lengths(device), **pinned(q)}
+        found = ropekit.attention(q, rotate=rotate, return_lse=True, **places)
         assert same(found, wanted)
 
 
@@ -112,9 +114,8 @@ def test_caches_of_8_bits(kept: torch.dtype, scales: str, device: str) -> None:
         (cache.float() * factor).to(q.dtype)[table].flatten(1, 2)
         for cache, factor in zip((k_cache, v_cache), factors, strict=True)
     ]
-    found = ropekit.attention(
-        q, k_lengths=lengths(device), k_scale=given[0], v_scale=given[1], return_lse=True, **places
-    )
+    places |= {"k_lengths": lengths(device), **pinned(q)}
+    found = ropekit.attention(q, k_scale=given[0], v_scale=given[1], return_lse=True, **places)
     assert same(found, over_tensors(q, *read, rotate="q"))
 
 

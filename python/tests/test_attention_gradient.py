@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import ropekit
 import torch
-from attention_truth import attend, visible
+from attention_truth import attend, pinned, visible
 from functorch.compile import make_boxed_func
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
@@ -90,7 +90,7 @@ def test_the_bits_are_those_of_the_steps(
     kind: str, rotate: str, dtype: torch.dtype, device: str
 ) -> None:
     q, k, v = leaves(device, dtype)
-    options: dict[str, Any] = {}
+    options = pinned(q)
     turn: dict[str, Any] = {"pairing_in": "interleaved", "pairing_out": "half_split"}
     if kind == "bhsd":
         q, k, v = (x.detach().transpose(1, 2).requires_grad_() for x in (q, k, v))
