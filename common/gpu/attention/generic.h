@@ -179,15 +179,49 @@ GPU_FN bool gpu_generic_stage_values(const gpu_generic_call<S> &t, int first, in
 
 /* --- a tile --- */
 
-/* Scores of a thread's rows and keys. */
+/* Weights of a thread's rows from r on by a key. Every four keys rows move on by four, so that
+ * lanes write to banks of their own. */
+template <typename S>
+GPU_FN float *gpu_generic_weights(const gpu_generic_call<S> &t, int key, int r) {
+    return t.m.weights + key * S::ROWS + (gpu_generic_row<S>() + r + key / 4 * 4) % S::ROWS;
+}
+
+/* Adds what a thread keeps of its scores where weights go later, unless there is none yet; keeps
+ * the sums unless they are whole. */
+template <typename S>
+GPU_FN void gpu_generic_keep(const gpu_generic_call<S> &t, bool none, bool whole,
+                             float s[S::OWN][4]) {
+#pragma unroll
+    for (int c = 0; c < 4; c++)
+#pragma unroll
+        for (int r = 0; r < S::OWN; r += S::WIDTH) {
+            float *kept = gpu_generic_weights<S>(t, gpu_generic_four() + c, r), sums[S::WIDTH] = {};
+            if (!none)
+                gpu_read_numbers<S::WIDTH>(kept, sums);
+#pragma unroll
+            for (int i = 0; i < S::WIDTH; i++)
+                s[r + i][c] = sums[i] += s[r + i][c];
+            if (!whole)
+                gpu_write_numbers<S::WIDTH>(kept, sums);
+        }
+}
+
+/* Scores of a thread's rows and keys: the sum of those of GPU_GENERIC_DEPTH elements each, which
+ * rounds less than one sum of all. */
 template <typename S>
 GPU_FN void gpu_generic_scores(const gpu_generic_call<S> &t, int begin, int end,
                                float s[S::OWN][4]) {
+    const int dim = gpu_reread(t.p)->head_dim;
 #pragma unroll 1
-    for (int first = 0; first < gpu_reread(t.p)->head_dim; first += GPU_GENERIC_DEPTH) {
+    for (int first = 0; first < dim; first += GPU_GENERIC_DEPTH) {
         gpu_generic_stage_keys<S>(t, first, begin, end);
         const float *queries = t.m.queries + first * S::ROWS + gpu_generic_row<S>(),
                     *keys = t.m.stage + gpu_generic_four();
+#pragma unroll
+        for (int r = 0; r < S::OWN; r++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                s[r][c] = 0;
 #pragma unroll 8
         for (int i = 0; i < GPU_GENERIC_DEPTH; i++) {
             float q[S::OWN], k[4];
@@ -201,6 +235,7 @@ GPU_FN void gpu_generic_scores(const gpu_generic_call<S> &t, int begin, int end,
                 for (int c = 0; c < 4; c++)
                     s[r][c] = fmaf(q[r], k[c], s[r][c]);
         }
+        gpu_generic_keep<S>(t, first == 0, first + GPU_GENERIC_DEPTH >= dim, s);
         __syncthreads();
     }
 }
@@ -236,13 +271,6 @@ GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_atten
         s[c] = seen ? 1.44269504f * gpu_attention_logit(gpu_reread(t.p), s[c]) : -INFINITY;
     }
     return sees;
-}
-
-/* Weights of a thread's rows from r on by a key. Every four keys rows move on by four, so that
- * lanes write to banks of their own. */
-template <typename S>
-GPU_FN float *gpu_generic_weights(const gpu_generic_call<S> &t, int key, int r) {
-    return t.m.weights + key * S::ROWS + (gpu_generic_row<S>() + r + key / 4 * 4) % S::ROWS;
 }
 
 /* From scores to weights, in shared memory; largest, sum and out move on. */
