@@ -369,19 +369,26 @@ TEST(tuning, kernels_of_another_backend_that_has_the_device) {
     rope_plan_destroy(alone);
 }
 
+/* A plan whose table has the other backend's kernel for so many queries, and one of that backend
+ * alone, by the descriptor that comes back. */
+static rope_attention_desc make_plans(int queries, rope_plan **plan, rope_plan **alone) {
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    begin_table();
+    add_point(forward, DIM, 1, queries, "", other, kernel);
+    desc.tuning = file_of(end_table());
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, plan));
+    desc.rope.backend = other;
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, alone));
+    return desc;
+}
+
 /* A sequence that grows by a token in tensors would have an engine for each length: the first
  * kernel takes its calls. */
 TEST(tuning, queries_that_follow_keys_in_tensors_have_no_engines) {
     enum { QUERIES = 1 };
-    rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_plan *plan, *alone;
     require_other();
-    begin_table();
-    add_point(forward, DIM, 1, QUERIES, "", other, kernel);
-    desc.tuning = file_of(end_table());
-    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
-    desc.rope.backend = other;
-    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    (void)make_plans(QUERIES, &plan, &alone);
     unsigned char *memory = calloc(1, BYTES);
     CHECK_STATUS(ROPE_ERROR_UNSUPPORTED, attend(alone, QUERIES, MOST, memory, memory));
     CHECK(strstr(rope_last_error(), "1 queries of 96 keys"), "%s", rope_last_error());
@@ -397,18 +404,12 @@ TEST(tuning, queries_that_follow_keys_in_tensors_have_no_engines) {
 TEST(tuning, engines_are_asked_again_once_there_is_memory) {
     const char *lacks = "CUDNN_EMULATION_NO_MEMORY";
     const rope_attention_bounds bounds = {sizeof bounds, 1, MOST, MOST, 0, HEADS, 1};
-    rope_attention_desc desc = desc_of(ROPE_BF16);
     rope_plan *plan, *alone, *none = NULL;
     size_t bytes = 7;
     require_other();
     if (!test_number("ROPE_TEST_EMULATED", 0))
         SKIP("memory lacks where cuDNN is emulated");
-    begin_table();
-    add_point(forward, DIM, 1, MOST, "", other, kernel);
-    desc.tuning = file_of(end_table());
-    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
-    desc.rope.backend = other;
-    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &alone));
+    const rope_attention_desc desc = make_plans(MOST, &plan, &alone);
     unsigned char *memory = calloc(1, BYTES);
     test_random random = random_stream(test_seed(), 8);
     for (int i = 0; i < ELEMENTS; i++)

@@ -4,8 +4,6 @@
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
 
-#include <ropekit/backend.h>
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,18 +211,8 @@ static rope_status run_job(const void *state, const test_case *base, void *memor
     forward.workspace = job->workspace;
     forward.workspace_bytes = job->workspace_bytes;
     args.forward = &forward;
-    rope_timing timing = {.struct_size = sizeof timing,
-                          .kind = ROPE_TIME_APPLY,
-                          .graph = 1,
-                          .iterations = 1,
-                          .plan = job->plan,
-                          .args = &args,
-                          .args_count = 1,
-                          .workspace = job->workspace};
-    rope_shape_entry shape[ROPE_SHAPE_MOST]; /* empty calls have none, and no graph */
-    return job->graph && rope_plan_shape(job->plan, &args, shape)
-               ? rope_time(device_open(), &timing)
-               : rope_attention_backward(job->plan, &args);
+    return job->graph ? device_replay(job->plan, &args, job->workspace)
+                      : rope_attention_backward(job->plan, &args);
 }
 
 static rope_status run(const backward_case *c, const char *kernel, int32_t graph,

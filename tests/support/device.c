@@ -4,6 +4,8 @@
 #include "tests/support/harness.h"
 #include "tests/support/required.h"
 
+#include <ropekit/backend.h>
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,6 +112,20 @@ static rope_status run_calls(const void *state, const test_case *c, void *memory
             return status;
     }
     return ROPE_OK;
+}
+
+rope_status device_replay(const rope_plan *plan, const void *args, void *workspace) {
+    rope_timing timing = {.struct_size = sizeof timing,
+                          .kind = ROPE_TIME_APPLY,
+                          .graph = 1,
+                          .iterations = 1,
+                          .plan = plan,
+                          .args = args,
+                          .args_count = 1,
+                          .workspace = workspace};
+    rope_shape_entry shape[ROPE_SHAPE_MOST];
+    return rope_plan_shape(plan, args, shape) ? rope_time(device_open(), &timing)
+                                              : rope_plan_apply(plan, args, workspace);
 }
 
 rope_status device_run(const test_case *c, const rope_desc *desc, const rope_args *args,

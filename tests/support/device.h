@@ -37,6 +37,9 @@ rope_status device_with_copy(const test_case *c, device_work *work, const void *
 rope_status device_with_workspace(const test_case *c, device_work *work, const void *state,
                                   void **workspace, size_t bytes, unsigned char *result);
 
+/* A call of the plan from a graph; an empty one, which has none, by itself. */
+rope_status device_replay(const rope_plan *plan, const void *args, void *workspace);
+
 /*
  * Runs `count` calls of one plan on a copy of a case's arena in device memory and brings the arena
  * back in `result`. kernel NULL: the device's choice. Returns the first status that is not ROPE_OK;
