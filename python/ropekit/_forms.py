@@ -257,6 +257,12 @@ def _parts(table: Any, x: Tensor, layout: str) -> tuple[Any, Any]:
     return table.real, table.imag
 
 
+def _is_as_in_trials(table: Any) -> bool:
+    """Whether a device multiplies by complex numbers as it did when forms were sought: PyTorch's
+    loop on a CPU fuses operations where they are not side by side."""
+    return isinstance(table, Angles) or table.device.type != "cpu" or table.stride(-1) == 1
+
+
 def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Callable[..., Any]:
     """The function that rotates by the form for its tensors' device, and by the original where
     there is none, or a call's tables do not belong to its tokens or require a gradient."""
@@ -274,7 +280,9 @@ def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Call
         has_angles = any(isinstance(x, Angles) for x in given.values())
         if all(x is not None for x in tensors):
             form = first if has_angles else form_on(forms, tensors[0].device)
-            if form and form.complex_layout:
+            if form and complex_name and not _is_as_in_trials(given[complex_name]):
+                form = None
+            elif form and form.complex_layout:
                 cos, sin = _parts(given[complex_name], tensors[0], form.complex_layout)
                 dim = -2 if form.complex_layout == "bshd" else -3
             elif form:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.cohere import modeling_cohere
 from transformers.models.esm import modeling_esm
 from transformers.models.llama import modeling_llama
+from transformers.models.llama4 import modeling_llama4
 from transformers.models.olmo2 import modeling_olmo2
 
 rotary = modeling_llama.apply_rotary_pos_emb
@@ -402,6 +403,16 @@ def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.Monke
     monkeypatch.setattr(modeling_llama, "apply_rotary_pos_emb", other)
     with pytest.raises(ValueError, match="no rotary function of a known form"):
         ropekit.transformers.patch(modeling_llama)
+
+
+def test_complex_tables_of_any_strides_keep_every_bit(device: str) -> None:
+    q, k = torch.randn(2, 2, 9, 4, 32, device=device)
+    table = torch.polar(torch.ones(2, 9, 16), 9 * torch.randn(2, 9, 16)).to(device)
+    for strided in (table, table.mT.contiguous().mT):
+        expected = modeling_llama4.apply_rotary_emb(q, k, strided)
+        with ropekit.transformers.patch(modeling_llama4):
+            found = modeling_llama4.apply_rotary_emb(q, k, strided)
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("trained", [False, True])

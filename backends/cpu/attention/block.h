@@ -114,27 +114,26 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
                               const prefetch_rows *prefetch) {
     const int step = (dim + PANEL - 1) / PANEL;
-    simd_f32 sum[GROUP][2];
+    for (int first = 0, n = 0, last; first < dim; first = last) {
+        last = first + CHAIN < dim ? first + CHAIN : dim;
+        group_sum sum;
 #pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        sum[r][0] = sum[r][1] = (simd_f32){0};
-    for (int d = 0, n = 0, end; d < dim; n++) {
-        prefetch_row(prefetch, n);
-        end = d + step < dim ? d + step : dim;
-        for (; d < end; d++, panel += PANEL) {
-            const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
+        for (int r = 0; r < count; r++)
+            sum[r][0] = sum[r][1] = (simd_f32){0};
+        for (int d = first, end; d < last; n++) {
+            prefetch_row(prefetch, n);
+            end = d + step < last ? d + step : last;
+            for (; d < end; d++, panel += PANEL) {
+                const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
 #pragma GCC unroll 12
-            for (int r = 0; r < count; r++) {
-                const simd_f32 x = simd_set_f(q[r * dim + d]);
-                sum[r][0] = simd_fma(x, low, sum[r][0]);
-                sum[r][1] = simd_fma(x, high, sum[r][1]);
+                for (int r = 0; r < count; r++) {
+                    const simd_f32 x = simd_set_f(q[r * dim + d]);
+                    sum[r][0] = simd_fma(x, low, sum[r][0]);
+                    sum[r][1] = simd_fma(x, high, sum[r][1]);
+                }
             }
         }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++) {
-        simd_store_f(s + r * KEYS, sum[r][0]);
-        simd_store_f(s + r * KEYS + SIMD_LANES, sum[r][1]);
+        add_chains(count, first == 0, sum, s, KEYS);
     }
 }
 

@@ -2,12 +2,27 @@
 #ifndef ROPEKIT_CPU_ATTENTION_GROUPS_H
 #define ROPEKIT_CPU_ATTENTION_GROUPS_H
 
+#include "backends/cpu/attention/kernel.h"
 #include "backends/cpu/simd/vector.h"
 
 /* Two vectors by as many rows as accumulators leave registers for. */
-enum { PANEL = 2 * SIMD_LANES, GROUP = SIMD_LANES == 16 ? 12 : 6 };
+enum {
+    PANEL = 2 * SIMD_LANES,
+    GROUP = SIMD_LANES == 16 ? 12 : 6,
+    CHAIN = CPU_ATTENTION_CHAIN,
+};
 
 typedef simd_f32 group_sum[GROUP][2];
+
+/* Stores the first chains of `count` rows of scores, or adds to those before. */
+CPU_INLINE void add_chains(int count, int first, group_sum sum, float *scores, int stride) {
+#pragma GCC unroll 12
+    for (int r = 0; r < count; r++)
+        for (int part = 0; part < 2; part++) {
+            float *at = scores + r * stride + part * SIMD_LANES;
+            simd_store_f(at, first ? sum[r][part] : simd_load_f(at) + sum[r][part]);
+        }
+}
 
 /* How many of the rows that are left: a count that has an instance. */
 CPU_INLINE int group_of(int left) {

@@ -2,9 +2,10 @@
  * What an instruction set offers the operation "attention", and what its kernels share.
  *
  * Order of arithmetic, which no schedule changes: keys go in blocks of CPU_ATTENTION_BLOCK and
- * blocks in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is one
- * chain over head_dim, a block's part of a result one chain over its keys, and blocks join in order
- * within a split, splits in order within a row. So a row's bits depend on its own query and keys.
+ * blocks in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is a sum
+ * of chains over CPU_ATTENTION_CHAIN elements of head_dim, a block's part of a result one chain over
+ * its keys, and blocks join in order within a split, splits in order within a row. So a row's bits
+ * depend on its own query and keys.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_KERNEL_H
@@ -13,6 +14,7 @@
 #include "common/math/attention.h"
 
 enum {
+    CPU_ATTENTION_CHAIN = 32,  /* one chain over all elements would round more than PyTorch does */
     CPU_ATTENTION_BLOCK = 128, /* keys whose scores are held at once */
     CPU_ATTENTION_SPLIT = 512, /* keys of a task where a tile is several threads' */
     CPU_ATTENTION_ROWS = 96,   /* most rows of a tile: heads of queries that share a head of keys */

@@ -46,18 +46,16 @@ static void cell_pack(const float *rows, int count, int n, int64_t stride, float
 
 /* --- weights --- */
 
-/* Products of a group of rows and of the panels of keys that it sees. */
+/* Products of a group of rows and of the panels of keys that it sees, as the forward's scores. */
 CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, int n,
                                 const float *panels, int from, int to, float *products) {
-    for (int key = from / PANEL * PANEL; key < to; key += PANEL) {
-        group_sum sum;
-        multiply(count, rows, stride, 1, n, panels + (int64_t)key * n, PANEL, sum);
-#pragma GCC unroll 12
-        for (int i = 0; i < count; i++) {
-            simd_store_f(products + i * CELL + key, sum[i][0]);
-            simd_store_f(products + i * CELL + key + SIMD_LANES, sum[i][1]);
+    for (int key = from / PANEL * PANEL; key < to; key += PANEL)
+        for (int e = 0; e < n; e += CHAIN) {
+            group_sum sum;
+            multiply(count, rows + e, stride, 1, n - e < CHAIN ? n - e : CHAIN,
+                     panels + (int64_t)key * n + e * PANEL, PANEL, sum);
+            add_chains(count, e == 0, sum, products + key, CELL);
         }
-    }
 }
 
 static void cell_weigh(const backward_cell *c, int gradients) {
