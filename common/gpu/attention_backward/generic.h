@@ -94,7 +94,8 @@ GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, in
         SIZE = DTYPE == ROPE_F32 ? 4 : 2,
         COUNT = N * WIDTH / V,
         TURNS = (COUNT + GPU_ATTENTION_THREADS - 1) / GPU_ATTENTION_THREADS,
-        STEP = TURNS < GPU_BACKWARD_LOADS ? TURNS : GPU_BACKWARD_LOADS
+        LOADS = GPU_BACKWARD_LOADS / (DTYPE == ROPE_F32 ? 2 : 1),
+        STEP = TURNS < LOADS ? TURNS : LOADS
     };
     bool finite = true;
 #pragma unroll 1
@@ -170,7 +171,56 @@ GPU_FN void gpu_backward_others(const gpu_backward_generic_call &t, int64_t firs
     __syncthreads();
 }
 
-/* Products of a thread's own and others: scores, or of dout and v. */
+/* A thread's own numbers of an other, from where those of all others lie. */
+template <int DIM> GPU_FN float *gpu_backward_of(float *all, int other) {
+    return all + other * gpu_backward_shape<DIM>::WEIGHTS + gpu_backward_first_own<DIM>();
+}
+
+template <int DIM>
+GPU_FN void
+gpu_backward_clear(float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+#pragma unroll
+    for (int r = 0; r < gpu_backward_shape<DIM>::OWN; r++)
+#pragma unroll
+        for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++)
+            x[r][c] = 0;
+}
+
+/* adds: to what is there. */
+template <int DIM>
+GPU_FN void
+gpu_backward_keep(float *all, bool adds,
+                  const float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+    enum { OWN = gpu_backward_shape<DIM>::OWN };
+#pragma unroll
+    for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
+        float own[OWN], *at = gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES);
+        gpu_read_numbers<OWN>(at, own);
+#pragma unroll
+        for (int r = 0; r < OWN; r++)
+            own[r] = adds ? own[r] + x[r][c] : x[r][c];
+        gpu_write_numbers<OWN>(at, own);
+    }
+}
+
+template <int DIM>
+GPU_FN void
+gpu_backward_take(float *all,
+                  float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
+    enum { OWN = gpu_backward_shape<DIM>::OWN };
+#pragma unroll
+    for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
+        float own[OWN];
+        gpu_read_numbers<OWN>(gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES),
+                              own);
+#pragma unroll
+        for (int r = 0; r < OWN; r++)
+            x[r][c] = own[r];
+    }
+}
+
+/* Products of a thread's own and others: scores, or of dout and v. Scores are sums of those of
+ * GPU_BACKWARD_DEPTH elements each, as the forward's, and kept in weights. */
 template <int DTYPE, int DIM, int KEYS>
 GPU_FN void
 gpu_backward_products(const gpu_backward_generic_call &t, int which,
@@ -178,13 +228,10 @@ gpu_backward_products(const gpu_backward_generic_call &t, int which,
     typedef gpu_backward_shape<DIM> shape;
     enum { STRIDE = GPU_BACKWARD_HEAD, OWN = shape::OWN };
     const int dim = which ? gpu_reread(t.of.p)->v_head_dim : gpu_reread(t.of.p)->head_dim;
-#pragma unroll
-    for (int r = 0; r < OWN; r++)
-#pragma unroll
-        for (int c = 0; c < shape::OTHERS; c++)
-            x[r][c] = 0;
 #pragma unroll 1
     for (int first = 0; first < dim; first += GPU_BACKWARD_DEPTH) {
+        if (!which || first == 0)
+            gpu_backward_clear<DIM>(x);
         (void)gpu_backward_read<DTYPE, KEYS, shape::ROWS, GPU_BACKWARD_DEPTH>(
             t, t.b->own.at[which], which, first, t.m.own, STRIDE);
         (void)gpu_backward_read<DTYPE, !KEYS, GPU_ATTENTION_THREADS, GPU_BACKWARD_DEPTH>(
@@ -210,6 +257,8 @@ gpu_backward_products(const gpu_backward_generic_call &t, int which,
             }
         }
         __syncthreads();
+        if (!which)
+            gpu_backward_keep<DIM>(t.m.weights, first > 0, x);
     }
 }
 
@@ -227,43 +276,6 @@ GPU_FN float gpu_backward_weight(const rope_attention_problem *p, float score, f
     return weight;
 }
 
-/* A thread's own numbers of an other, from where those of all others lie. */
-template <int DIM> GPU_FN float *gpu_backward_of(float *all, int other) {
-    return all + other * gpu_backward_shape<DIM>::WEIGHTS + gpu_backward_first_own<DIM>();
-}
-
-template <int DIM>
-GPU_FN void
-gpu_backward_keep(float *all,
-                  const float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
-    enum { OWN = gpu_backward_shape<DIM>::OWN };
-#pragma unroll
-    for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
-        float own[OWN];
-#pragma unroll
-        for (int r = 0; r < OWN; r++)
-            own[r] = x[r][c];
-        gpu_write_numbers<OWN>(
-            gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES), own);
-    }
-}
-
-template <int DIM>
-GPU_FN void
-gpu_backward_take(float *all,
-                  float (&x)[gpu_backward_shape<DIM>::OWN][gpu_backward_shape<DIM>::OTHERS]) {
-    enum { OWN = gpu_backward_shape<DIM>::OWN };
-#pragma unroll
-    for (int c = 0; c < gpu_backward_shape<DIM>::OTHERS; c++) {
-        float own[OWN];
-        gpu_read_numbers<OWN>(gpu_backward_of<DIM>(all, gpu_backward_lane() + c * GPU_COLUMN_LANES),
-                              own);
-#pragma unroll
-        for (int r = 0; r < OWN; r++)
-            x[r][c] = own[r];
-    }
-}
-
 /* Keys that a row sees, from `first` on. */
 struct gpu_backward_near_keys {
     int32_t first, last;
@@ -273,7 +285,7 @@ GPU_FN gpu_backward_near_keys gpu_backward_from(rope_key_range seen, int64_t fir
     return {gpu_backward_near(seen.first, first), gpu_backward_near(seen.last, first)};
 }
 
-/* From scores where others lie and dp where weights lie to gradients of scores and to weights
+/* From scores where weights lie and dp where others lie to weights and to gradients of scores
  * there; a thread's own stay its own. first: of the block's own keys, or of the tile's. */
 template <int DIM, int KEYS>
 GPU_FN void gpu_backward_weigh(const gpu_backward_generic_call &t, int64_t first) {
@@ -282,10 +294,10 @@ GPU_FN void gpu_backward_weigh(const gpu_backward_generic_call &t, int64_t first
     const int own = gpu_backward_first_own<DIM>();
 #pragma unroll 1
     for (int n = gpu_backward_lane(); n < GPU_ATTENTION_THREADS; n += GPU_COLUMN_LANES) {
-        float *scores = gpu_backward_of<DIM>(t.m.others, n),
-              *weights = gpu_backward_of<DIM>(t.m.weights, n), s[shape::OWN], dp[shape::OWN];
-        gpu_read_numbers<shape::OWN>(scores, s);
-        gpu_read_numbers<shape::OWN>(weights, dp);
+        float *weights = gpu_backward_of<DIM>(t.m.weights, n),
+              *gradients = gpu_backward_of<DIM>(t.m.others, n), s[shape::OWN], dp[shape::OWN];
+        gpu_read_numbers<shape::OWN>(weights, s);
+        gpu_read_numbers<shape::OWN>(gradients, dp);
         uint32_t sees = 0;
 #pragma unroll
         for (int r = 0; r < shape::OWN; r++) {
@@ -298,8 +310,8 @@ GPU_FN void gpu_backward_weigh(const gpu_backward_generic_call &t, int64_t first
                 KEYS ? b->others.delta[n] : b->own.delta[own + r], seen, &dp[r]);
             sees |= (uint32_t)seen << r;
         }
-        gpu_write_numbers<shape::OWN>(scores, dp);
         gpu_write_numbers<shape::OWN>(weights, s);
+        gpu_write_numbers<shape::OWN>(gradients, dp);
         t.b->sees[n][gpu_thread() / GPU_COLUMN_LANES] = (uint8_t)sees;
     }
 }
@@ -369,16 +381,16 @@ gpu_backward_generic_tile(const gpu_backward_generic_call &t, int64_t first, int
     float x[shape::OWN][shape::OTHERS];
     gpu_backward_others<KEYS>(t, first);
 #pragma unroll 1
-    for (int product = which ? 0 : 1; product >= 0; product--) {
+    for (int product = 0; product < (which ? 1 : 2); product++)
         gpu_backward_products<DTYPE, DIM, KEYS>(t, product, x);
-        gpu_backward_keep<DIM>(product ? t.m.weights : t.m.others, x);
-    }
+    if (!which)
+        gpu_backward_keep<DIM>(t.m.others, false, x);
     gpu_backward_weigh<DIM, KEYS>(t, KEYS ? t.b->tile.first : first);
     gpu_backward_take<DIM>(t.m.others, x);
     if constexpr (gpu_backward_at_once<DIM, KEYS> == 2)
         gpu_backward_add<DTYPE, DIM, KEYS>(t, 1, from, to, count, sums[1]);
     if (!which)
-        gpu_backward_keep<DIM>(t.m.weights, x);
+        gpu_backward_keep<DIM>(t.m.weights, false, x);
     gpu_backward_add<DTYPE, DIM, KEYS>(t, which, from, to, count, sums[0]);
 }
 
