@@ -6,30 +6,20 @@
 #include <omp.h>
 #endif
 
-static void run_token(append_context *ctx, int64_t n) {
+static void run_tokens(append_context *ctx, int64_t first, int64_t last) {
     const rope_problem *p = &ctx->problem->rope;
     const rope_call *call = &ctx->call->rope;
-    ctx->batch = n / call->tokens;
-    ctx->index = n % call->tokens;
-    const rope_site site = rope_site_of(&call->position, ctx->batch, ctx->index);
-    ctx->place = rope_place_of(ctx->problem, ctx->call, &site);
-    ctx->filled = -1;
-    if (p->pairs)
-        rope_token_read(p, call, ctx->batch, ctx->index, &ctx->token);
-    for (int tensor = 0; tensor < ROPE_APPEND_TENSORS; tensor++)
-        append_run_tensor(ctx, tensor);
-}
-
-/* Beyond the cache equal parts go side by side: memory serves several streams faster than one
- * (Intel). */
-static void run_tokens(append_context *ctx, int64_t first, int64_t last) {
-    const int64_t streams = ctx->exceeds ? cpu_prefetch_policy_chosen()->streams : 1,
-                  part = streams > 1 ? (last - first) / streams : 0;
-    for (int64_t i = 0; i < part; i++)
-        for (int64_t stream = 0; stream < streams; stream++)
-            run_token(ctx, first + stream * part + i);
-    for (int64_t n = first + streams * part; n < last; n++)
-        run_token(ctx, n);
+    for (int64_t n = first; n < last; n++) {
+        ctx->batch = n / call->tokens;
+        ctx->index = n % call->tokens;
+        const rope_site site = rope_site_of(&call->position, ctx->batch, ctx->index);
+        ctx->place = rope_place_of(ctx->problem, ctx->call, &site);
+        ctx->filled = -1;
+        if (p->pairs)
+            rope_token_read(p, call, ctx->batch, ctx->index, &ctx->token);
+        for (int tensor = 0; tensor < ROPE_APPEND_TENSORS; tensor++)
+            append_run_tensor(ctx, tensor);
+    }
 }
 
 /* Read and written. */
