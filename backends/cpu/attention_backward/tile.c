@@ -123,10 +123,15 @@ static void find_seen(tile_state *t) {
                            rope_query_index(&t->rows.s, attention_query_of(ctx, &t->rows, r)));
         c->first[r] = in_cell(seen.first - t->key, c->keys);
         c->last[r] = in_cell(seen.last - t->key, c->keys);
+    }
+    for (int r = 0, next; r < c->rows; r = next) { /* rows that see the same keys, at once */
+        next = r + 1;
+        while (next < c->rows && c->first[next] == c->first[r] && c->last[next] == c->last[r])
+            next++;
         for (int k = c->first[r]; k < c->last[r]; k++) {
             if (c->key_last[k] == 0)
                 c->key_first[k] = (int16_t)r;
-            c->key_last[k] = (int16_t)(r + 1);
+            c->key_last[k] = (int16_t)next;
         }
     }
 }
