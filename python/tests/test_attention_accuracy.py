@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import ropekit
 import torch
@@ -48,3 +50,29 @@ def test_errors_are_no_larger_than_pytorchs(dtype: torch.dtype, device: str) -> 
             largest[i] = max(float(largest[i]), float(error.abs().max() / exact.abs().max()))
     assert squares[0].sqrt() <= 1.05 * squares[1].sqrt()
     assert largest[0] <= 1.25 * largest[1]
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_errors_of_gradients_are_no_larger_than_pytorchs(dim: int, device: str) -> None:
+    """In float32, whose weights follow from scores that must round as the forward's did."""
+    squares = torch.zeros(2)  # of ropekit and of PyTorch, relative
+    for size in (1, 3, 3):
+        drawn = [torch.randn(2, 96, 4, dim) * s for s in (size, size, 1, 1)]
+        *leaves, weights = (x.to(device) for x in drawn)
+
+        def gradients(attend: Any, dtype: torch.dtype) -> tuple[Tensor, ...]:
+            q, k, v = (x.to(dtype).requires_grad_() for x in leaves)  # noqa: B023
+            return torch.autograd.grad(attend(q, k, v), (q, k, v), weights.to(dtype))  # noqa: B023
+
+        def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return ropekit.attention(q, k, v, rotate="none", kernel="library")
+
+        def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return by_pytorch(q, k, v, causal=True, window=None)
+
+        exact = gradients(theirs, torch.float64)
+        for i, attend in enumerate((ours, theirs)):
+            for found, true in zip(gradients(attend, torch.float32), exact, strict=True):
+                error = found.double() - true
+                squares[i] += float(error.square().mean() / true.square().mean())
+    assert squares[0].sqrt() <= 1.05 * squares[1].sqrt()
