@@ -25,6 +25,7 @@ NAMES = (
 _TENSORS = ("q", "k", "x", "tensor", "xq", "xk", "query", "key")
 _COMPLEX = ("freqs_cis", "freqs_ci")
 _ANY = "any"  # device
+_VECTORS = 16  # complex numbers, of two vectors of 512 bits
 
 
 @dataclass(frozen=True)
@@ -258,9 +259,12 @@ def _parts(table: Any, x: Tensor, layout: str) -> tuple[Any, Any]:
 
 
 def _is_as_in_trials(table: Any) -> bool:
-    """Whether a device multiplies by complex numbers as it did when forms were sought: PyTorch's
-    loop on a CPU fuses operations where they are not side by side."""
-    return isinstance(table, Angles) or table.device.type != "cpu" or table.stride(-1) == 1
+    """Whether a device multiplies by complex numbers as it did when forms were sought: on a CPU
+    PyTorch fuses operations on numbers that are not side by side or fill no vectors, whose loop
+    takes up to 16."""
+    if isinstance(table, Angles) or table.device.type != "cpu":
+        return True
+    return table.stride(-1) == 1 and table.shape[-1] % _VECTORS == 0
 
 
 def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Callable[..., Any]:

@@ -405,14 +405,15 @@ def test_a_trial_is_of_the_kernel_whatever_the_default(monkeypatch: pytest.Monke
         ropekit.transformers.patch(modeling_llama)
 
 
-def test_complex_tables_of_any_strides_keep_every_bit(device: str) -> None:
-    q, k = torch.randn(2, 2, 9, 4, 32, device=device)
-    table = torch.polar(torch.ones(2, 9, 16), 9 * torch.randn(2, 9, 16)).to(device)
-    for strided in (table, table.mT.contiguous().mT):
-        expected = modeling_llama4.apply_rotary_emb(q, k, strided)
-        with ropekit.transformers.patch(modeling_llama4):
-            found = modeling_llama4.apply_rotary_emb(q, k, strided)
-        assert all(map(torch.equal, found, expected))
+def test_complex_tables_of_any_size_and_strides_keep_every_bit(device: str) -> None:
+    for pairs in (4, 12, 16, 44, 64):
+        q, k = torch.randn(2, 2, 9, 4, 2 * pairs, device=device)
+        table = torch.polar(torch.ones(2, 9, pairs), 9 * torch.randn(2, 9, pairs)).to(device)
+        for strided in (table, table.mT.contiguous().mT):
+            expected = modeling_llama4.apply_rotary_emb(q, k, strided)
+            with ropekit.transformers.patch(modeling_llama4):
+                found = modeling_llama4.apply_rotary_emb(q, k, strided)
+            assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("trained", [False, True])
