@@ -46,7 +46,8 @@ static void cell_pack(const float *rows, int count, int n, int64_t stride, float
 
 /* --- weights --- */
 
-/* Products of a group of rows and of the panels of keys that it sees, as the forward's scores. */
+/* Products of a group of rows and of the panels of keys that it sees. Scores have the forward's
+ * bits, as lse has their rounding. */
 CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, int n,
                                 const float *panels, int from, int to, float *products) {
     for (int key = from / PANEL * PANEL; key < to; key += PANEL)

@@ -209,9 +209,10 @@ def rotated_again(cells):
         f"attention, once ahead {percent(own_tax(c, CALL))}"
         for c in (long[0], *long[1:][-1:])
     ]
+    span = " to ".join(dict.fromkeys(f"{x:.2f}x" for x in (min(factors), max(factors))))
     return [
         f"A kernel that rotates keys again in each tile of 128 queries loses from {short(LONG)} tokens on by "
-        f"{min(factors):.2f}x to {max(factors):.2f}x: at {', at '.join(ends)}."
+        f"{span}: at {', at '.join(ends)}."
     ]
 
 
