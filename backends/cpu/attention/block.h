@@ -115,23 +115,13 @@ CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *p
                               const prefetch_rows *prefetch) {
     const int step = (dim + PANEL - 1) / PANEL;
     for (int first = 0, n = 0, last; first < dim; first = last) {
-        last = first + CHAIN < dim ? first + CHAIN : dim;
         group_sum sum;
-#pragma GCC unroll 12
-        for (int r = 0; r < count; r++)
-            sum[r][0] = sum[r][1] = (simd_f32){0};
-        for (int d = first, end; d < last; n++) {
-            prefetch_row(prefetch, n);
+        last = first + CHAIN < dim ? first + CHAIN : dim;
+        clear_sums(count, sum);
+        for (int d = first, end; d < last; d = end) {
+            prefetch_row(prefetch, n++);
             end = d + step < last ? d + step : last;
-            for (; d < end; d++, panel += PANEL) {
-                const simd_f32 low = simd_load_f(panel), high = simd_load_f(panel + SIMD_LANES);
-#pragma GCC unroll 12
-                for (int r = 0; r < count; r++) {
-                    const simd_f32 x = simd_set_f(q[r * dim + d]);
-                    sum[r][0] = simd_fma(x, low, sum[r][0]);
-                    sum[r][1] = simd_fma(x, high, sum[r][1]);
-                }
-            }
+            multiply_on(count, q + d, dim, 1, end - d, panel + d * PANEL, PANEL, sum);
         }
         add_chains(count, first == 0, sum, s, KEYS);
     }

@@ -14,6 +14,26 @@ enum {
 
 typedef simd_f32 group_sum[GROUP][2];
 
+CPU_INLINE void clear_sums(int count, group_sum sum) {
+#pragma GCC unroll 12
+    for (int i = 0; i < count; i++)
+        sum[i][0] = sum[i][1] = (simd_f32){0};
+}
+
+/* Goes on with the chains of a[i][j] * b[j] over `steps` j, for `count` i. */
+CPU_INLINE void multiply_on(int count, const float *a, int64_t a_row, int64_t a_step, int steps,
+                            const float *b, int64_t b_step, group_sum sum) {
+    for (int j = 0; j < steps; j++, a += a_step, b += b_step) {
+        const simd_f32 low = simd_load_f(b), high = simd_load_f(b + SIMD_LANES);
+#pragma GCC unroll 12
+        for (int i = 0; i < count; i++) {
+            const simd_f32 x = simd_set_f(a[i * a_row]);
+            sum[i][0] = simd_fma(x, low, sum[i][0]);
+            sum[i][1] = simd_fma(x, high, sum[i][1]);
+        }
+    }
+}
+
 /* Stores the first chains of `count` rows of scores, or adds to those before. */
 CPU_INLINE void add_chains(int count, int first, group_sum sum, float *scores, int stride) {
 #pragma GCC unroll 12

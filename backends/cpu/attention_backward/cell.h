@@ -13,18 +13,8 @@ _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CELL % GROUP == 0 && CELL % PAN
 /* sum = the chain of a[i][j] * b[j] over `steps` j, for `count` i. */
 CPU_INLINE void multiply(int count, const float *a, int64_t a_row, int64_t a_step, int steps,
                          const float *b, int64_t b_step, group_sum sum) {
-#pragma GCC unroll 12
-    for (int i = 0; i < count; i++)
-        sum[i][0] = sum[i][1] = (simd_f32){0};
-    for (int j = 0; j < steps; j++, a += a_step, b += b_step) {
-        const simd_f32 low = simd_load_f(b), high = simd_load_f(b + SIMD_LANES);
-#pragma GCC unroll 12
-        for (int i = 0; i < count; i++) {
-            const simd_f32 x = simd_set_f(a[i * a_row]);
-            sum[i][0] = simd_fma(x, low, sum[i][0]);
-            sum[i][1] = simd_fma(x, high, sum[i][1]);
-        }
-    }
+    clear_sums(count, sum);
+    multiply_on(count, a, a_row, a_step, steps, b, b_step, sum);
 }
 
 /* --- panels: element e of row n at [n / PANEL][e][n % PANEL] --- */
