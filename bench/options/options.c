@@ -317,6 +317,21 @@ static bool check_operation(const options *o) {
     return true;
 }
 
+/* Keys of the cache come alone. */
+static bool drop_tensors(options *o) {
+    static const char *const names[] = {"q-heads", "v-heads"};
+    int64_t *const heads[] = {&o->q_heads, &o->v_heads};
+    for (int i = 0; i < 2 && o->appends.k_source == ROPE_SOURCE_CACHE; i++) {
+        if (*heads[i] > 0 && o->value[find_field(names[i], 7) - option_fields]) {
+            message("--%s is \"%lld\"; allowed is 0 with --k-source=cache", names[i],
+                    (long long)*heads[i]);
+            return false;
+        }
+        *heads[i] = 0;
+    }
+    return true;
+}
+
 bool options_parse(options *o, int argc, char **argv) {
     o->desc = (rope_desc){.struct_size = sizeof o->desc};
     o->tokens = o->q_heads = o->k_heads = o->v_heads = -1;
@@ -347,7 +362,7 @@ bool options_parse(options *o, int argc, char **argv) {
         o->dtype_is_assumed = false;
     if (o->appends.k_source == ROPE_SOURCE_CACHE && o->config) /* its keys are normalised already */
         o->appends.q.norm = o->appends.k.norm = (rope_norm){0};
-    return check_operation(o);
+    return check_operation(o) && drop_tensors(o);
 }
 
 /* Column of an option's text in --help, whose lines have 80 at most. */
