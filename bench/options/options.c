@@ -188,30 +188,39 @@ static void print_choice(FILE *file, const options *o, const char *name) {
     fputs(text, file);
 }
 
-/* What becomes of q, k or v: norm, rotation, and the type that is stored. */
+/* What becomes of q, k or v: norm, rotation, factor, and the type that is stored. */
 static void describe_part(const options *o, char tensor, const rope_append_part *part, FILE *file) {
     const bool cached = o->appends.cache && tensor != 'q';
     char norm[] = {tensor, '-', 'n', 'o', 'r', 'm', '-', 't', 'y', 'p', 'e', '\0'};
-    fprintf(file, "%s%c:", tensor == 'q' || o->appends.k_source == ROPE_SOURCE_CACHE ? "" : "; ",
-            tensor);
+    const char *space = " ";
+    fprintf(file, "%c:", tensor);
     if (part->norm.type) {
         fputc(' ', file);
         print_choice(file, o, norm);
-        fputs(" norm", file);
+        fprintf(file, " norm%s", part->norm.weight == ROPE_NORM_ONE_PLUS_WEIGHT ? " by 1 + w" : "");
+        space = ", ";
     }
-    if (tensor != 'v' && o->appends.rotation != ROPE_ROTATION_OFF)
-        fprintf(file, "%s rotation", part->norm.type ? "," : "");
+    if (tensor != 'v' && o->appends.rotation != ROPE_ROTATION_OFF) {
+        fprintf(file, "%srotation", space);
+        space = ", ";
+    }
+    if (part->factor != 0)
+        fprintf(file, "%sfactor %g", space, part->factor);
     fprintf(file, " to %s%s", cached ? "a cache in " : "",
             dtype_name(part->store_dtype ? part->store_dtype : o->desc.dtype));
 }
 
 static void describe_append(const options *o, FILE *file) {
-    const bool moves = o->appends.k_source == ROPE_SOURCE_CACHE;
-    if (!moves)
-        describe_part(o, 'q', &o->appends.q, file);
-    describe_part(o, 'k', &o->appends.k, file);
-    if (!moves)
-        describe_part(o, 'v', &o->appends.v, file);
+    const rope_append_part *const parts[] = {&o->appends.q, &o->appends.k, &o->appends.v};
+    const int64_t heads[] = {o->q_heads, o->k_heads, o->v_heads < 0 ? o->k_heads : o->v_heads};
+    const char *between = "";
+    for (int i = 0; i < 3; i++) {
+        if (heads[i] == 0)
+            continue;
+        fputs(between, file);
+        describe_part(o, "qkv"[i], parts[i], file);
+        between = "; ";
+    }
     fputc('\n', file);
 }
 
