@@ -39,10 +39,11 @@ static const char *step_options(const demo_step *s) {
         given && config
             ? asprintf(&text,
                        "--config=%s --tokens=%lld --position-offset=%lld --cache=%s --rounds=%lld"
-                       "%s%s%s",
+                       "%s%s%s%s",
                        config, (long long)o->tokens, (long long)o->position_offset,
                        o->cache == CACHE_COLD ? "cold" : "warm", (long long)rounds_of(o),
-                       o->append ? " --kv-cache=slots" : "", *given ? " " : "", given)
+                       o->append ? " --kv-cache=slots" : "", o->in_place ? " --in-place" : "",
+                       *given ? " " : "", given)
             : -1;
     return pool_keep(o->pool, size < 0 ? NULL : text, free);
 }
@@ -74,9 +75,12 @@ static bool run_step(demo_step *s, const target *t, progress *bar, record_list *
 }
 
 static void print_heading(const options *o, const target *t, FILE *file) {
-    fprintf(file, "%s: %s, %s and %s of %d\n", o->config, options_dtype(o),
-            format_amount(o->q_heads, "query head").text,
-            format_amount(o->k_heads, "key head").text, o->desc.head_dim);
+    const int32_t q_dim = o->desc.head_dim, k_dim = o->desc.k_head_dim ? o->desc.k_head_dim : q_dim;
+    fprintf(file, "%s: %s, %s", o->config, options_dtype(o),
+            format_amount(o->q_heads, "query head").text);
+    if (k_dim != q_dim)
+        fprintf(file, " of %d", q_dim);
+    fprintf(file, " and %s of %d\n", format_amount(o->k_heads, "key head").text, k_dim);
     options_describe(o, file);
     if (o->quick)
         fputs("quick: fewer tokens and rounds, not for comparison\n", file);
@@ -163,6 +167,7 @@ static int demonstrate(options *o, const target *t) {
         return EXIT_ENVIRONMENT;
     if (o->append && !o->appends.cache)
         o->appends.cache = ROPE_CACHE_SLOTS;
+    o->in_place = o->latent && !o->appends.q.store_dtype; /* as q's windows alone change */
     steps[0] = (demo_step){.name = "prefill", .o = *o};
     steps[0].o.cache = CACHE_COLD;
     steps[1] = (demo_step){.name = "decode", .o = *o};

@@ -55,7 +55,7 @@ static void list_options(int32_t command, struct option *list) {
     list[count] = (struct option){0};
 }
 
-/* One pass over the arguments: only the file's own options, or all the others. */
+/* One pass over the arguments: only those by which the file is read, or all the others. */
 static bool parse_pass(options *o, int argc, char **argv, bool file_pass) {
     struct option list[FIELDS_MOST + 1];
     list_options(o->command, list);
@@ -69,6 +69,7 @@ static bool parse_pass(options *o, int argc, char **argv, bool file_pass) {
         bool of_file = field->offset == offsetof(options, config) ||
                        field->offset == offsetof(options, layer_type) ||
                        field->offset == offsetof(options, allow_unread) ||
+                       field->offset == offsetof(options, append) ||
                        field->offset == offsetof(options, help);
         if (of_file != file_pass)
             continue;
@@ -95,6 +96,20 @@ static void report_ignored(const char *name, const rope_config *config) {
         message("%s: fields that nothing reads: %s", name, fields);
 }
 
+/* A row of MLA's cache: the latent, normalised as in Transformers, and what rotates of the key. */
+static void take_latent(options *o, int32_t rank) {
+    o->latent = rank;
+    o->v_heads = 0;
+    o->desc.k_head_dim += rank;
+    o->desc.k_rotary_offset = rank;
+    o->appends.k.norm = (rope_norm){.type = ROPE_NORM_RMS,
+                                    .scope = ROPE_NORM_HEAD,
+                                    .dim = rank,
+                                    .weight = ROPE_NORM_WEIGHT,
+                                    .rounding = ROPE_NORM_ROUND_TWICE,
+                                    .eps = 1e-6};
+}
+
 static bool read_config(options *o) {
     rope_config *config = config_file_read(o->config, o->layer_type);
     rope_model model = {.struct_size = sizeof model};
@@ -103,6 +118,8 @@ static bool read_config(options *o) {
         !succeeded(rope_append_config_norm(config, &o->appends.q.norm), o->config))
         return false;
     o->appends.k.norm = o->appends.q.norm;
+    if (o->append && model.kv_lora_rank)
+        take_latent(o, model.kv_lora_rank);
     if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
         message("%s: %s (--allow-unread)", o->config, rope_last_error());
         return false;
@@ -197,7 +214,10 @@ static void describe_part(const options *o, char tensor, const rope_append_part 
     if (part->norm.type) {
         fputc(' ', file);
         print_choice(file, o, norm);
-        fprintf(file, " norm%s", part->norm.weight == ROPE_NORM_ONE_PLUS_WEIGHT ? " by 1 + w" : "");
+        fputs(" norm", file);
+        if (part->norm.dim)
+            fprintf(file, " of %d elements", part->norm.dim);
+        fprintf(file, "%s", part->norm.weight == ROPE_NORM_ONE_PLUS_WEIGHT ? " by 1 + w" : "");
         space = ", ";
     }
     if (tensor != 'v' && o->appends.rotation != ROPE_ROTATION_OFF) {

@@ -48,6 +48,7 @@ typedef struct options {
     rope_attention_desc attends; /* of attention, but for that and what appends has too */
     int64_t keys;                /* of a sequence in a cache, with its queries'; 0: tokens */
     int32_t page_layout;         /* PAGES_ */
+    int32_t latent;              /* append: elements of MLA's latent, by the config */
     int64_t batch;
     int64_t tokens, q_heads, k_heads, v_heads; /* -1: not given */
     int64_t position_offset;

@@ -30,6 +30,7 @@ int rope_config_takes(const char *name) {
         "head_dim",
         "hidden_size",
         "kv_channels",
+        "kv_lora_rank",
         "max_position_embeddings",
         "model_type",
         "multi_query",

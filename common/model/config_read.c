@@ -131,6 +131,7 @@ static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head
 static const number_spec kv_heads = WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads");
 static const number_spec nope_dim = WHOLE(ROPE_MAX_HEAD_DIM, "qk_nope_head_dim");
 static const number_spec rope_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "qk_rope_head_dim");
+static const number_spec latent_dim = WHOLE(ROPE_MAX_HEAD_DIM, "kv_lora_rank");
 static const number_spec longest = WHOLE(0x1p53, "max_position_embeddings", "n_positions");
 static const number_spec model_original = WHOLE(0x1p53, "original_max_position_embeddings");
 static const number_spec rope_original = {
@@ -404,6 +405,7 @@ static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t 
     desc->rotary_offset = nope;
     desc->k_head_dim = window;
     model->num_key_value_heads = 1;
+    model->kv_lora_rank = (int32_t)number(r, &latent_dim);
 }
 
 static int is_known(const char *model_type) {

@@ -115,7 +115,7 @@ TEST(config, shapes_of_models) {
               s->name, d.dtype, d.head_dim, d.rotary_dim, d.rotary_offset, d.k_head_dim,
               d.pairing_in, d.pairing_out);
         CHECK(m.num_attention_heads == s->heads && m.num_key_value_heads == s->kv_heads &&
-                  m.max_position_embeddings == s->longest,
+                  m.max_position_embeddings == s->longest && m.kv_lora_rank == (i == 0 ? 512 : 0),
               "%s: %lld heads, %lld for keys, %lld positions", s->name,
               (long long)m.num_attention_heads, (long long)m.num_key_value_heads,
               (long long)m.max_position_embeddings);
@@ -470,6 +470,31 @@ TEST(config, pairings) {
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK(desc.pairing_in == p->in && desc.pairing_out == p->out, "%s: pairing %d to %d",
               p->model_type, desc.pairing_in, desc.pairing_out);
+        rope_config_destroy(config);
+    }
+}
+
+TEST(config, latents) {
+    static const struct {
+        const char *model_type, *rest;
+        int32_t elements; /* -1: refused */
+    } latents[] = {
+        {"deepseek_v3", "", 512},
+        {"deepseek_v2", ", 'kv_lora_rank': 256", 256},
+        {"llama", ", 'kv_lora_rank': 256", 0},
+        {"deepseek_v3", ", 'kv_lora_rank': 0.5", -1},
+    };
+    for (size_t i = 0; i < sizeof latents / sizeof latents[0]; i++) {
+        rope_config *config = config_of_type(latents[i].model_type, latents[i].rest);
+        rope_desc desc = {.struct_size = sizeof desc};
+        rope_model model = {.struct_size = sizeof model};
+        const int refused = latents[i].elements < 0;
+        CHECK_STATUS(refused ? ROPE_ERROR_INVALID_VALUE : ROPE_OK,
+                     rope_config_finish(config, &desc, &model));
+        CHECK(refused ? strstr(rope_last_error(), "kv_lora_rank is 0.5") != NULL
+                      : model.kv_lora_rank == latents[i].elements,
+              "%s%s: %d, %s", latents[i].model_type, latents[i].rest, model.kv_lora_rank,
+              rope_last_error());
         rope_config_destroy(config);
     }
 }
