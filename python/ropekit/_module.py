@@ -63,6 +63,8 @@ class RoPEAttention(nn.Module):
         bias, out_bias: of q_proj, k_proj and v_proj, and of o_proj.
         fields: any field of `attention`, as window or rope_theta; it goes before that of `config`.
             layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
+            ring=R is for calls with a cache, of any number of tokens: it keeps the last R of each
+            sequence, of which a token sees no more. A call without a cache is refused then.
     """
 
     def __init__(
@@ -112,6 +114,9 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"kv_heads is {kv_heads}; allowed is a divisor of heads, {heads}")
         self.hidden_size, self.heads, self.kv_heads = hidden_size, heads, kv_heads
         self.head_dim, self.causal = head_dim, causal
+        spans = {name: int(stated[name]) for name in ("ring", "window", "chunk") if name in stated}
+        self._ring = count("ring", spans["ring"]) if "ring" in spans else 0
+        self._span = min(spans.values(), default=0)  # most keys up to its own that a token sees
         if head_dim % 2 and stated.keys().isdisjoint(("rotary_dim", "rotate", "rotation")):
             raise ValueError(f"head_dim is {head_dim}; allowed without rotary_dim is an even one")
         self._norm = norm
@@ -134,7 +139,7 @@ class RoPEAttention(nn.Module):
         )
 
     def make_cache(self, batch: int, capacity: int, page_size: int | None = None) -> KeyValueCache:
-        """A cache of this layer, for `forward`."""
+        """A cache of this layer, for `forward`; with a ring, a capacity of that is enough."""
         weight = self.k_proj.weight
         return KeyValueCache(
             batch,
@@ -190,11 +195,7 @@ class RoPEAttention(nn.Module):
         batch, tokens = q.shape[:2]
         if batch != cache.batch:
             raise ValueError(f"x has the batch {batch}; allowed is the cache's, {cache.batch}")
-        if cache.tokens + tokens > cache.capacity:
-            raise ValueError(
-                f"x has {tokens} tokens and the cache {cache.tokens} of {cache.capacity}; allowed "
-                f"is at most {cache.capacity - cache.tokens}"
-            )
+        self._check_room(tokens, cache)
         options: dict[str, Any] = {"block_table": block_table}
         options |= {"k_cache": k_cache, "v_cache": v_cache}
         norms: dict[str, Any] = {
@@ -230,6 +231,25 @@ class RoPEAttention(nn.Module):
             raise
         cache.tokens += tokens
         return found
+
+    def _check_room(self, tokens: int, cache: KeyValueCache) -> None:
+        """Refuses what a cache cannot hold: with a ring, a key that one of the tokens sees."""
+        ring = self._ring
+        if ring > cache.capacity:
+            raise ValueError(
+                f"ring is {ring}; allowed is at most the cache's capacity, {cache.capacity}"
+            )
+        most = (ring or cache.capacity) - cache.tokens
+        size, why = f" of {cache.capacity}", ""
+        if ring:
+            size = f", of which a ring keeps {ring}"
+            if most <= (each := ring - self._span + 1):
+                most, why = each, f" (ring {ring} - {self._span} that a token sees + 1)"
+        if tokens > most:
+            raise ValueError(
+                f"x has {tokens} tokens and the cache {cache.tokens}{size}; allowed is at most "
+                f"{most}{why}"
+            )
 
     def extra_repr(self) -> str:
         text = f"{self.hidden_size}, heads={self.heads}, kv_heads={self.kv_heads}"

@@ -83,6 +83,61 @@ def test_a_cache_gives_what_the_whole_gives(
     )
 
 
+@pytest.mark.parametrize("page_size", [None, 3])
+@pytest.mark.parametrize(
+    "fields, parts",
+    [
+        ({"window": 4}, [3, *(1,) * 10]),
+        ({"window": 4, "ring": 6}, [2, 4, 3, 3, 1]),  # 3 at once where the ring is full
+        ({"chunk": 4, "ring": 6}, [6, 3, 1, 3]),
+        ({"window": 6}, [4, *(1,) * 9]),  # the ring is a window too
+    ],
+)
+def test_a_ring_gives_what_a_cache_of_all_tokens_gives(
+    fields: dict[str, int], parts: list[int], page_size: int | None, device: str
+) -> None:
+    ring = fields.get("ring", 4)
+    own = fields | {"window": min(fields.get("window", ring), ring)}
+    layer = RoPEAttention(64, 4, 2, 16, device=device, **fields | {"ring": ring})
+    plain = RoPEAttention(64, 4, 2, 16, device=device, **own | {"ring": None})
+    plain.load_state_dict(layer.state_dict())
+    x, cache, whole = (
+        torch.randn(2, 13, 64, device=device),
+        layer.make_cache(2, ring, page_size),
+        plain.make_cache(2, 13, page_size),
+    )
+    with torch.no_grad():
+        for part in x.split(parts, 1):
+            found, wanted = layer(part, cache=cache), plain(part, cache=whole)
+            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert cache.tokens == 13
+
+
+@pytest.mark.parametrize(
+    "fields, before, tokens, words",
+    [
+        ({"ring": 4}, 0, 5, "the cache 0, of which a ring keeps 4; allowed is at most 4$"),
+        ({"ring": 4}, 3, 2, r"allowed is at most 1 \(ring 4 - 4 that a token sees \+ 1\)"),
+        ({"ring": 4, "window": 3}, 4, 3, r"allowed is at most 2 \(ring 4 - 3 that"),
+        ({"ring": 5}, 0, 1, "ring is 5; allowed is at most the cache's capacity, 4"),
+    ],
+)
+def test_a_ring_refuses_tokens_whose_keys_it_would_lose(
+    fields: dict[str, int], before: int, tokens: int, words: str, device: str
+) -> None:
+    layer = RoPEAttention(64, 4, 2, 16, device=device, **fields)
+    cache, x = layer.make_cache(2, 4), torch.randn(2, 5, 64, device=device)
+    with torch.no_grad():
+        if before:
+            layer(x[:, :before], cache=cache)
+        kept = cache.k.clone(), cache.lengths.clone()
+        with pytest.raises(ValueError, match=words):
+            layer(x[:, :tokens], cache=cache)
+    assert torch.equal(cache.k, kept[0]) and torch.equal(cache.lengths, kept[1])
+    with pytest.raises(ValueError, match="allowed is None without a cache"):
+        layer(x)
+
+
 @pytest.mark.parametrize(
     "fields", [{"rotate": "none"}, {"rotate": "q"}, {"rotation": "off"}, {"kernel": "library"}]
 )
