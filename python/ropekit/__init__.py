@@ -33,10 +33,11 @@ from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
 from ropekit._module import RoPEAttention
-from ropekit.config import AttentionFields, Config, Fields, LayerFields
+from ropekit.config import AppendFields, AttentionFields, Config, Fields, LayerFields
 
 __version__ = version()
 __all__ = [
+    "AppendFields",
     "AttentionFields",
     "Config",
     "Explanation",

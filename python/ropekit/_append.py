@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from ropekit._append_errors import ARGUMENTS, WRITTEN, check_append, refuse_append
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._errors import whole
-from ropekit._fields import ATTENTION_ONLY, LayerFields, refuse_fields
+from ropekit._fields import AppendFields, refuse_fields
 from ropekit._functions import text_for
 from ropekit._operators import (
     are_transforms_active,
@@ -76,7 +76,7 @@ _OPERATOR = torch.ops.ropekit.append.default
 _DIRECT: Any = torch.ops.ropekit.append_no_grad.default._op
 
 
-class Options(LayerFields, total=False):
+class Options(AppendFields, total=False):
     """Keywords of `append`."""
 
     k_cache: Tensor | None
@@ -106,6 +106,9 @@ class Options(LayerFields, total=False):
     cos: Tensor | None
     sin: Tensor | None
     position_flag: Tensor | None
+
+
+_KEYWORDS = frozenset(Options.__annotations__)
 
 
 @overload
@@ -152,7 +155,7 @@ def append(
     cos: Tensor | None = None,
     sin: Tensor | None = None,
     position_flag: Tensor | None = None,
-    **fields: Unpack[LayerFields],
+    **fields: Unpack[AppendFields],
 ) -> Tensor | None:
     """Normalises q and k, rotates them, and writes k and v into their caches.
 
@@ -183,7 +186,7 @@ def append(
         q_out, k_out, v_out: where results go too, q itself for one in place. q_out may be of
             8 bits. Without a cache k and v need one.
         position_flag: as of `apply_`; it also tells of a token that has no place.
-        fields: any field of a Config; it goes before that of `config`. norm_type="rms", norm_eps,
+        fields: those of ropekit.AppendFields; they go before `config`. norm_type="rms", norm_eps,
             norm_scope, norm_weight, norm_rounding, norm_dim and norm_offset are of q and k, or of
             one as in v_norm_type; q_factor, k_factor and v_factor multiply; rotation="off" leaves
             out what `config` says of angles; ring=R keeps the last R tokens.
@@ -202,7 +205,7 @@ def append(
     """
     if q is not None and q_out is None:
         q_out = torch.empty_like(q)
-    refuse_fields(fields, ATTENTION_ONLY, "attention")
+    refuse_fields(fields, _KEYWORDS, "AppendFields")
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
         k_scale, v_scale, k_scale_out, v_scale_out = (

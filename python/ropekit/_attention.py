@@ -22,7 +22,7 @@ from ropekit._attention_errors import (
 )
 from ropekit._cache import CacheLayout, KeyValueCache, pages, parts_of, scales
 from ropekit._errors import whole
-from ropekit._fields import APPEND_ONLY, AttentionFields, refuse_fields
+from ropekit._fields import AttentionFields, refuse_fields
 from ropekit._functions import text_for
 from ropekit._operators import (
     check_may_write,
@@ -347,6 +347,9 @@ class Options(AttentionFields, total=False):
     position_flag: Tensor | None
 
 
+KEYWORDS = frozenset({*Options.__annotations__, "return_lse"})
+
+
 @overload
 def attention(
     q: Tensor,
@@ -482,7 +485,7 @@ def attention(
             compiled function, all of these.
     """
     if fields:
-        refuse_fields(fields, APPEND_ONLY, "append")
+        refuse_fields(fields, KEYWORDS, "AttentionFields")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     if cache is not None:

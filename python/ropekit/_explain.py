@@ -10,11 +10,19 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from ropekit import _sdpa
-from ropekit._attention import OTHERS, Options, masked, number, of_autocast, other_candidate
+from ropekit._attention import (
+    KEYWORDS,
+    OTHERS,
+    Options,
+    masked,
+    number,
+    of_autocast,
+    other_candidate,
+)
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
 from ropekit._cache import pages, parts_of, scales
 from ropekit._errors import whole
-from ropekit._fields import APPEND_ONLY, refuse_fields
+from ropekit._fields import refuse_fields
 from ropekit._functions import text_for
 from ropekit._library import library
 from ropekit._operators import of_backward
@@ -71,7 +79,7 @@ def _explain(
     position_offset: int = 0,
     **options: Any,
 ) -> Explanation:
-    refuse_fields(options, APPEND_ONLY, "append")
+    refuse_fields(options, KEYWORDS, "AttentionFields")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     q, k, v = of_autocast((q, k, v))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from numbers import Real
@@ -82,11 +82,16 @@ class Fields(RotationFields, total=False):
     head_dim: int | None
 
 
-class ModuleFields(RotationFields, total=False):
-    """Those of `RoPEAttention`, which takes head_dim apart; `append` reads rotation and ring."""
+class CacheFields(TypedDict, total=False):
+    """Those of `append` and `attention` alike."""
 
     rotation: Literal["on", "off"] | None
     ring: int | None
+
+
+class ModuleFields(RotationFields, CacheFields, total=False):
+    """Those of `RoPEAttention`, which takes head_dim apart."""
+
     rotate: Literal["qk", "q", "none"] | None
     scale: float | None
     softcap: float | None
@@ -99,8 +104,8 @@ class AttentionFields(ModuleFields, Fields, total=False):
     """Those of `attention`."""
 
 
-class LayerFields(AttentionFields, total=False):
-    """Those of `append` too: norms, factors and the type of a layer.
+class AppendFields(Fields, CacheFields, total=False):
+    """Those of `append`: norms, factors and the type of a layer too.
 
     norm_ is of q and k; q_norm_, k_norm_ and v_norm_ go before it.
     """
@@ -139,11 +144,14 @@ class LayerFields(AttentionFields, total=False):
     dtype: torch.dtype | None
 
 
+class LayerFields(AttentionFields, AppendFields, total=False):
+    """Those of a Config: of each function."""
+
+
 _KINDS = {name: get_args(kind)[0] for name, kind in get_type_hints(LayerFields).items()}  # or None
-# What is no field of `apply`, of `append`, of `attention`.
-LAYER_ONLY = frozenset(LayerFields.__annotations__.keys() - Fields.__annotations__.keys())
-ATTENTION_ONLY = frozenset({"rotate", "scale", "softcap", "window", "window_right", "chunk"})
-APPEND_ONLY = frozenset(LayerFields.__annotations__.keys() - AttentionFields.__annotations__.keys())
+_ATTENTION_ONLY = frozenset(
+    LayerFields.__annotations__.keys() - AppendFields.__annotations__.keys()
+)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Enumerations by their fields; `apply` sets "role", that of a lone tensor, and `attention` "mask".
 NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k"), "mask": ("causal", "full")} | {
@@ -158,11 +166,15 @@ def listed(values: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(values[:-1]), values[-1])))
 
 
-def refuse_fields(fields: Mapping[str, object], others: frozenset[str], function: str) -> None:
-    """Refuses keywords that another function reads."""
-    if not others.isdisjoint(fields):
-        name = next(name for name in fields if name in others)
-        raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.{function}")
+def refuse_fields(fields: Mapping[str, object], keywords: frozenset[str], kind: str) -> None:
+    """Refuses what is none of a function's keywords; its fields are those of ropekit.`kind`."""
+    for name in fields:
+        if name in keywords:
+            continue
+        if name not in _KINDS:
+            _refuse_name(name, keywords, kind)
+        other = "attention" if name in _ATTENTION_ONLY else "append"
+        raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.{other}")
 
 
 def _refuse(name: str, value: object, allowed: str, kind: type | None = None) -> NoReturn:
@@ -212,12 +224,16 @@ def _write(name: str, value: object) -> str:
     return f"{name}={text}"
 
 
-def _refuse_name(name: str) -> NoReturn:
+def _refuse_name(
+    name: str,
+    keywords: Collection[str] = (*_KINDS, *_ARGUMENTS),
+    kind: str = "LayerFields",
+) -> NoReturn:
     if name in _ARGUMENTS:
         raise TypeError(f"{name} is no field; allowed is that as an argument of what takes it")
-    known = get_close_matches(name, (*_KINDS, *_ARGUMENTS), 1)
+    known = get_close_matches(name, sorted(keywords), 1)
     meant = f": {known[0]}?" if known else ""
-    raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.Fields{meant}")
+    raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.{kind}{meant}")
 
 
 def _shown(part: str) -> str:

@@ -11,7 +11,7 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import refuse_call, whole
-from ropekit._fields import ATTENTION_ONLY, LAYER_ONLY, refuse_fields
+from ropekit._fields import refuse_fields
 from ropekit._operators import (
     DIRECT,
     DIRECT_IN_PLACE,
@@ -85,6 +85,9 @@ class Options(Fields, total=False):
     sequence_lengths: Tensor | None
     cos: Tensor | None
     sin: Tensor | None
+
+
+_KEYWORDS = frozenset(Options.__annotations__)
 
 
 @overload
@@ -280,8 +283,7 @@ def _read(
 
 
 def _rotation_text(config: object, fields: Any, x: Tensor, role: str | None = None) -> str:
-    refuse_fields(fields, ATTENTION_ONLY, "attention")
-    refuse_fields(fields, LAYER_ONLY, "append")
+    refuse_fields(fields, _KEYWORDS, "Fields")
     return text_for(config, fields, x, role)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ropekit._append import append
 from ropekit._attention import attention, rotated
 from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
-from ropekit._fields import APPEND_ONLY, ModuleFields, listed, merge, refuse_fields
+from ropekit._fields import ModuleFields, listed, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
 
@@ -261,7 +262,8 @@ def _configs(
     config: object, fields: Any, qk_norm: bool | None, norm_eps: float
 ) -> tuple[Config, dict[str, str]]:
     """The configuration of attention, and the fields of the norm."""
-    refuse_fields(fields, APPEND_ONLY, "append")
+    keywords = signature(RoPEAttention).parameters.keys() | ModuleFields.__annotations__.keys()
+    refuse_fields(fields, frozenset(keywords), "AttentionFields")
     if config is None:
         config = Config()
     own = config if isinstance(config, Config) else Config.from_transformers(config)

@@ -21,10 +21,10 @@ from torch.compiler import is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit._errors import explain
-from ropekit._fields import AttentionFields, Fields, LayerFields, merge, shown
+from ropekit._fields import AppendFields, AttentionFields, Fields, LayerFields, merge, shown
 from ropekit._library import library
 
-__all__ = ["AttentionFields", "Config", "Fields", "LayerFields", "merge", "text_of"]
+__all__ = ["AppendFields", "AttentionFields", "Config", "Fields", "LayerFields", "merge", "text_of"]
 
 
 @lru_cache(maxsize=1024)

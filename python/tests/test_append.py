@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import ropekit
 import torch
+from ropekit._append import Options
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import LlamaConfig, Qwen3Config, StaticCache
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
@@ -655,6 +656,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "k_cache is given; allowed is None without k", {"q": Q, "k_cache": CACHE}),
     (ValueError, "slots is given; allowed is None without k_cache or v_cache", {
         "q": Q, "slots": SLOTS}),
+    (TypeError, r"there is no field 'slot'; allowed are those of ropekit.AppendFields: slots\?", {
+        **PLACED, "slot": SLOTS}),
+    (TypeError, "window is given; allowed is that in a Config and for ropekit.attention", {
+        **PLACED, "window": 3}),
     (ValueError, r"slots has the shape \[2\]; allowed is \[1, 3\] or \[3\], batch and tokens", {
         **PLACED, "slots": SLOTS[:2]}),
     (ValueError, "slots repeats one element; allowed is a tensor with a stride", {
@@ -710,6 +715,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **PLACED, "k_cache": CACHE[0], "cache_layout": "hnd"}),
     (ValueError, "q_out has the shape .*; allowed is that of q", {"q": Q, "q_out": Q[:2].clone()}),
     (ValueError, "ring is 4; allowed is None where slots are given", {**PLACED, "ring": 4}),
+    (ValueError, r"ring is 30; allowed without block_table is 1\.\.4 \(tokens of a page\), or N", {
+        "k": K[None], "k_cache": CACHE[:1], "ring": 30}),
+    (ValueError, "ring is 0; allowed is > 0, or None$", {**PLACED, "ring": 0}),
+    (ValueError, "ring is -1; allowed is > 0, or None$", {**PLACED, "ring": -1}),
     (ValueError, "positions is given; allowed is None where rotation is 'off'", {
         "q": Q, "rotation": "off", "positions": SLOTS}),
     (ValueError, "k_norm_type is 'rms'; allowed is None where keys in k_cache move", {
@@ -733,6 +742,14 @@ def test_errors(kind: type[Exception], words: str, options: dict[str, Any]) -> N
     with pytest.raises(kind, match=words):
         ropekit.append(**options)
     assert all(torch.equal(x, options[name]) for name, x in before.items())
+
+
+def test_hints_name_what_append_reads() -> None:
+    others = {"rotate", "scale", "softcap", "window", "window_right", "chunk"}
+    fields = get_type_hints(ropekit.AppendFields).keys()
+    assert fields == get_type_hints(ropekit.LayerFields).keys() - others
+    options = get_type_hints(Options).keys()
+    assert fields < options and others.isdisjoint(options)
 
 
 def test_what_append_alone_reads_is_refused_by_apply() -> None:

@@ -47,6 +47,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "v": K.half()}),
     (TypeError, "there is no field 'is_causal'; allowed are .*: causal", {
         **BOTH, "is_causal": None}),
+    (TypeError, r"'attn_mask'; allowed are those of ropekit.AttentionFields: tree_mask\?", {
+        **BOTH, "attn_mask": None}),
     (ValueError, "kernel is 'sdpa'; allowed with a cache and backend .* any of library, ", {
         **PAGED, "kernel": "sdpa"}),
     (ValueError, "q has 2 dimensions; allowed is 4, or 3 for layout 'thd'", {**BOTH, "q": Q[0, 0]}),
@@ -118,9 +120,11 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "causal": False, "tree_mask": TREE}),
     (ValueError, "window is 3; allowed is None with tree_mask", {
         **BOTH, "window": 3, "tree_mask": TREE}),
-    (ValueError, "window is -3; allowed is > 0", {**BOTH, "window": -3}),
-    (ValueError, "window is 0; allowed is a whole number of 64 bits other than 0, or None", {
-        **BOTH, "window": 0}),
+    (ValueError, "window is -3; allowed is > 0, or None$", {**BOTH, "window": -3}),
+    (ValueError, "window is 0; allowed is > 0, or None$", {**BOTH, "window": 0}),
+    (ValueError, "softcap is 0; allowed is > 0, or None$", {**BOTH, "softcap": 0}),
+    (ValueError, r"ring is 30; allowed without block_table is 1\.\.4 \(tokens of a page\), or N", {
+        "q": Q, "k_cache": CACHE[:2], "v_cache": CACHE[:2], "k_lengths": LENGTHS, "ring": 30}),
     (TypeError, "chunk is 2.5; allowed is a whole number", {**BOTH, "chunk": 2.5}),
     (ValueError, "window_right is 2; allowed is None unless causal is False", {
         **BOTH, "window_right": 2}),

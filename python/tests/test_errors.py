@@ -32,8 +32,8 @@ FLOATS = "torch.float32, torch.float16, torch.bfloat16 or torch.float64"
 
 # Fields of a configuration: what is wrong with them is said whole, also when a Config is made.
 FIELDS: list[tuple[type[Exception], str, dict[str, object]]] = [
-    (TypeError, "there is no field 'base'; allowed are those of ropekit.Fields", {"base": 3}),
-    (TypeError, "allowed are those of ropekit.Fields: rope_theta?", {"theta": 3}),
+    (TypeError, "there is no field 'base'; allowed are those of ropekit.", {"base": 3}),
+    (TypeError, "Fields: rope_theta?", {"theta": 3}),
     (TypeError, "there is no field 'position_ids'; allowed", {"position_ids": INT}),
     (ValueError, "layout is 'bsd'; allowed is 'bshd', 'bhsd', 'sbhd' or 'thd'", {"layout": "bsd"}),
     (ValueError, f"rope_type is 'ntk'; allowed is {NAMES}", {"rope_type": "ntk"}),
