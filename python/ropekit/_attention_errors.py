@@ -117,9 +117,8 @@ _WORDS = (
     (r"\btree_bits\b", "tree_mask"),
     (r"\bk_position_ids\b", "k_positions"),
     (r"\bk_tokens\b", "max_seqlen_k"),
-    (r"^(window|window_right|chunk) is (-?\d+); allowed is >= 0$", r"\1 is \2; allowed is > 0"),
     (
-        r"^(window_right|window|chunk|softcap|scale|ring) is (.*); allowed is 0\b",
+        r"^(window_right|window|chunk|softcap|scale|ring) is (.*); allowed is 0\b(?!\.\.)",
         r"\1 is \2; allowed is None",
     ),
     (r"unless mask is ROPE_MASK_FULL", "unless causal is False"),

@@ -124,6 +124,15 @@ _WORDS = (
     (r"\bNULL\b", "None"),
     (r"allowed is 0(?= (with|without|unless|while|where)\b)", "allowed is None"),
     (rf"^({_NUMBERS})( .* allowed is) 0 or", r"\1\2 None or"),
+    (
+        r"ring is (\d+); allowed is 0\.\.(\d+) \(page_size\) where cache is ROPE_CACHE_SEQUENCE",
+        r"ring is \1; allowed without block_table is 1..\2 (tokens of a page), or None",
+    ),
+    (r"^((?:window|window_right|chunk|ring) is -\d+; allowed is) >= 0$", r"\1 > 0, or None"),
+    (
+        r"^((?:window|window_right|chunk|ring|softcap|scale) is .*; allowed is) .* other than 0$",
+        r"\1 > 0, or None",
+    ),
     (r" other than 0$", " other than 0, or None"),
     (r" \(1\.\.4\)", ""),
     (r">= 0 and finite(?! in fp32)", "> 0 and finite"),
