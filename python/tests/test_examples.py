@@ -42,6 +42,11 @@ def test_demo(tmp_path: Path) -> None:
     assert (tmp_path / "rope.png").stat().st_size > 10000
 
 
+def test_train_help() -> None:
+    text = " ".join(run(EXAMPLES / "train.py", "--help").split())
+    assert "scaled_dot_product_attention, and with ropekit.attention. positional" in text
+
+
 def test_train(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     text = run(EXAMPLES / "train.py", folder, "--steps", "8", "--device", "cpu")
