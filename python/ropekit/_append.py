@@ -204,6 +204,8 @@ def append(
         TypeError, ValueError, RuntimeError: as `apply` does; nothing is written then.
     """
     if q is not None and q_out is None:
+        if not isinstance(q, Tensor):
+            raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
         q_out = torch.empty_like(q)
     refuse_fields(fields, _KEYWORDS, "AppendFields")
     if cache_layout != "nhd":

@@ -66,7 +66,7 @@ _WORDS = (
     ),
     (
         r"\b([qkv])_weight\.data is NULL; allowed is any .*",
-        r"\1_weight is not given; allowed with \1_norm_weight is a tensor",
+        r"\1_weight is not given; allowed is a tensor, as config or a field states a norm with one",
     ),
     (r"\b([qkv])\.scale is \d \(\w+\)", r"\1_scale is given"),
     (r"\bq\.store_dtype\b", "q_out"),

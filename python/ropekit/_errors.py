@@ -40,6 +40,8 @@ def check_tensors(
         if x.dtype not in allowed:
             names = listed([str(dtype) for dtype in dict.fromkeys(allowed)])
             like = f", the type of {leader}" if name in ("k", "v") and name != leader else ""
+            if x.dtype == torch.uint8 and torch.float8_e4m3fn in allowed:
+                like = ", as in .view(torch.float8_e4m3fn) of bytes that are fp8"
             raise TypeError(f"{name} is {x.dtype}; allowed is {names}{like}")
         if x.is_nested:
             raise TypeError(

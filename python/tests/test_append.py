@@ -652,6 +652,7 @@ PLACED: dict[str, Any] = {"k": K, "k_cache": CACHE, "slots": SLOTS}
 BYTES = torch.zeros(2, 4, 2, 64, dtype=torch.int8)
 ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "q, k and v are None; allowed is one of them at least", {}),
+    (TypeError, "q is list; allowed is a tensor", {"q": [1], **PLACED}),
     (ValueError, "k_cache and k_out are None; allowed is one of them at least", {"k": K}),
     (ValueError, "k_cache is given; allowed is None without k", {"q": Q, "k_cache": CACHE}),
     (ValueError, "slots is given; allowed is None without k_cache or v_cache", {
@@ -670,7 +671,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **PLACED, "slots": torch.tensor([0, 8, 1])}),
     (ValueError, "k_cache has 2 heads; allowed is 4", {**PLACED, "k": Q}),
     (ValueError, "k_cache has head_dim 64; allowed is 32", {**PLACED, "k": K[..., :32]}),
-    (TypeError, "k_cache is torch.uint8; allowed is torch.float32, .* or torch.int8", {
+    (TypeError, r"k_cache is torch.uint8; allowed is .*, as in \.view\(torch.float8_e4m3fn\) of", {
         **PLACED, "k_cache": BYTES.byte()}),
     (ValueError, "v_cache has 1 pages of 4 slots; allowed is those of k_cache, 2 of 4", {
         **PLACED, "v": K, "v_cache": CACHE[:1].clone()}),
@@ -686,7 +687,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         "q": Q, "q_norm_type": "rms", "q_weight": torch.ones(32)}),
     (ValueError, "q_weight or q_norm_weight is given; allowed is None without q_norm_type", {
         "q": Q, "q_weight": torch.ones(64)}),
-    (ValueError, "q_weight is not given; allowed with q_norm_weight is a tensor", {
+    (ValueError, "q_weight is not given; allowed is a tensor, as config or a field states a nor", {
         "q": Q, "norm_type": "rms", "norm_weight": "weight"}),
     (ValueError, "q_norm_eps is -1; allowed is >= 0 and finite in fp32", {
         "q": Q, "q_norm_type": "rms", "q_norm_eps": -1.0}),

@@ -103,7 +103,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "k_cache has head_dim 32; allowed is 64", {**PAGED, "k_cache": CACHE[..., :32]}),
     (ValueError, "v_cache has 5 pages of 4 slots; allowed is those of k_cache, 6 of 4", {
         **PAGED, "v_cache": CACHE[:5]}),
-    (TypeError, "k_cache is torch.uint8; allowed is torch.float32, .* or torch.int8", {
+    (TypeError, r"k_cache is torch.uint8; allowed is .*, as in \.view\(torch.float8_e4m3fn\) of", {
         **PAGED, "k_cache": BYTES.byte()}),
     (ValueError, "cache_layout is 'nhdx'; allowed is 'nhd', 'hnd' or 'vllm'", {
         **PAGED, "cache_layout": "nhdx"}),
