@@ -422,7 +422,7 @@ typedef struct rope_model {
     int64_t num_key_value_heads;     /**< Key heads that rotate: 1 for MLA. */
     int64_t max_position_embeddings; /**< Longest context. */
     int32_t states_dtype;            /**< 1: the config has a dtype; 0: the descriptor's is f32. */
-    int32_t kv_lora_rank;            /**< Elements of MLA's latent. */
+    int32_t kv_lora_rank;            /**< Elements of MLA's latent, or 0. */
 } rope_model;
 
 /**
