@@ -290,15 +290,16 @@ def patch(
     Logits in float32 then move by at most 2e-6 of the largest.
 
     The rotary functions of the model's source file are replaced, so other models of the same file
-    run on the kernels too, with their own cos and sin; angles are replaced in this model alone. Copies, pickled or by copy.deepcopy, take their own cos and sin.
+    run on the kernels too, with their own cos and sin; angles are replaced in this model alone.
+    Copies, pickled or by copy.deepcopy, take their own cos and sin.
 
     A function is replaced where it and the kernel agree bit for bit on a trial, in results and
     gradients, and angles where the configuration gives the module's own frequencies; `Patch.report`
-    tells what was left alone. Left alone are the angles of vision towers and GPT-J, dynamic scaling,
-    calls whose tables require a gradient or do not belong to the tokens of q and k, and on a CPU
-    complex numbers that are not side by side or not whole vectors, which PyTorch rounds otherwise. A rotated
-    tensor keeps the order of q and k in memory: where the model's own result would be contiguous, a
-    matrix product behind it may add in another order.
+    tells what was left alone. Left alone are the angles of vision towers and GPT-J, dynamic
+    scaling, calls whose tables require a gradient or do not belong to the tokens of q and k, and on
+    a CPU complex numbers that are not side by side or not whole vectors, which PyTorch rounds
+    otherwise. A rotated tensor keeps the order of q and k in memory: where the model's own result
+    would be contiguous, a matrix product behind it may add in another order.
 
     Args:
         model: a model; or, for angle_mode "table", its class, the module of its source file or the
