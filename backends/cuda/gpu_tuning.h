@@ -82,7 +82,7 @@
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3
 /* The generic kernel of attention's backward: what it is given registers for, vectors that a thread
- * loads at a time, in f32 half as many: eight spill. */
+ * loads at a time. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000 /* else f32's of keys spills on sm_120 */
 #define GPU_BACKWARD_BLOCKS(DIM) ((DIM) > 64 ? 2 : 3)
 #else

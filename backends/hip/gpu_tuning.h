@@ -55,8 +55,7 @@
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 2
-/* The generic kernel of attention's backward: the same, vectors that a thread loads at a time, in
- * f32 half as many. */
+/* The generic kernel of attention's backward: the same, vectors that a thread loads at a time. */
 #define GPU_BACKWARD_BLOCKS(DIM) 2
 #define GPU_BACKWARD_LOADS 4
 

@@ -94,7 +94,7 @@ GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, in
         SIZE = DTYPE == ROPE_F32 ? 4 : 2,
         COUNT = N * WIDTH / V,
         TURNS = (COUNT + GPU_ATTENTION_THREADS - 1) / GPU_ATTENTION_THREADS,
-        LOADS = GPU_BACKWARD_LOADS / (DTYPE == ROPE_F32 ? 2 : 1),
+        LOADS = DTYPE == ROPE_F32 && GPU_BACKWARD_LOADS > 4 ? 4 : GPU_BACKWARD_LOADS, /* 8 spill */
         STEP = TURNS < LOADS ? TURNS : LOADS
     };
     bool finite = true;
