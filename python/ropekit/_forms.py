@@ -264,7 +264,7 @@ def _is_as_in_trials(table: Any) -> bool:
     takes up to 16."""
     if isinstance(table, Angles) or table.device.type != "cpu":
         return True
-    return table.stride(-1) == 1 and table.shape[-1] % _VECTORS == 0
+    return bool(table.stride(-1) == 1 and table.shape[-1] % _VECTORS == 0)
 
 
 def replacement(original: Callable[..., Any], forms: Mapping[str, Form]) -> Callable[..., Any]:
