@@ -94,8 +94,7 @@ GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, in
         SIZE = DTYPE == ROPE_F32 ? 4 : 2,
         COUNT = N * WIDTH / V,
         TURNS = (COUNT + GPU_ATTENTION_THREADS - 1) / GPU_ATTENTION_THREADS,
-        LOADS = DTYPE == ROPE_F32 && GPU_BACKWARD_LOADS > 4 ? 4 : GPU_BACKWARD_LOADS, /* 8 spill */
-        STEP = TURNS < LOADS ? TURNS : LOADS
+        STEP = TURNS < GPU_BACKWARD_LOADS ? TURNS : GPU_BACKWARD_LOADS
     };
     bool finite = true;
 #pragma unroll 1
@@ -228,10 +227,9 @@ gpu_backward_products(const gpu_backward_generic_call &t, int which,
     typedef gpu_backward_shape<DIM> shape;
     enum { STRIDE = GPU_BACKWARD_HEAD, OWN = shape::OWN };
     const int dim = which ? gpu_reread(t.of.p)->v_head_dim : gpu_reread(t.of.p)->head_dim;
+    gpu_backward_clear<DIM>(x);
 #pragma unroll 1
     for (int first = 0; first < dim; first += GPU_BACKWARD_DEPTH) {
-        if (!which || first == 0)
-            gpu_backward_clear<DIM>(x);
         (void)gpu_backward_read<DTYPE, KEYS, shape::ROWS, GPU_BACKWARD_DEPTH>(
             t, t.b->own.at[which], which, first, t.m.own, STRIDE);
         (void)gpu_backward_read<DTYPE, !KEYS, GPU_ATTENTION_THREADS, GPU_BACKWARD_DEPTH>(
@@ -257,8 +255,10 @@ gpu_backward_products(const gpu_backward_generic_call &t, int which,
             }
         }
         __syncthreads();
-        if (!which)
+        if (!which) {
             gpu_backward_keep<DIM>(t.m.weights, first > 0, x);
+            gpu_backward_clear<DIM>(x);
+        }
     }
 }
 
