@@ -53,8 +53,10 @@ static rope_desc rotation_desc(const append_state *s) {
         d.xpos_center = 0;
         if (d.pairing_out)
             d.pairing_in = d.pairing_out;
-        if (d.angle_mode != ROPE_ANGLE_TABLE)
+        if (d.angle_mode != ROPE_ANGLE_TABLE) {
             d.attention_factor = 1;
+            d.mscale = d.mscale_all_dim = d.short_mscale = d.long_mscale = 0;
+        }
     }
     return d;
 }

@@ -351,7 +351,7 @@ static bool drop_tensors(options *o) {
     static const char *const names[] = {"q-heads", "v-heads"};
     int64_t *const heads[] = {&o->q_heads, &o->v_heads};
     for (int i = 0; i < 2 && o->appends.k_source == ROPE_SOURCE_CACHE; i++) {
-        if (*heads[i] > 0 && o->value[find_field(names[i], 7) - option_fields]) {
+        if (*heads[i] > 0 && o->value[find_field(names[i], strlen(names[i])) - option_fields]) {
             message("--%s is \"%lld\"; allowed is 0 with --k-source=cache", names[i],
                     (long long)*heads[i]);
             return false;

@@ -32,8 +32,8 @@ FLOATS = "torch.float32, torch.float16, torch.bfloat16 or torch.float64"
 
 # Fields of a configuration: what is wrong with them is said whole, also when a Config is made.
 FIELDS: list[tuple[type[Exception], str, dict[str, object]]] = [
-    (TypeError, "there is no field 'base'; allowed are those of ropekit.", {"base": 3}),
-    (TypeError, "Fields: rope_theta?", {"theta": 3}),
+    (TypeError, "there is no field 'base'; allowed are those of ropekit.LayerFields", {"base": 3}),
+    (TypeError, "allowed are those of ropekit.LayerFields: rope_theta?", {"theta": 3}),
     (TypeError, "there is no field 'position_ids'; allowed", {"position_ids": INT}),
     (ValueError, "layout is 'bsd'; allowed is 'bshd', 'bhsd', 'sbhd' or 'thd'", {"layout": "bsd"}),
     (ValueError, f"rope_type is 'ntk'; allowed is {NAMES}", {"rope_type": "ntk"}),
@@ -222,15 +222,16 @@ FIELDS: list[tuple[type[Exception], str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("kind", "text", "fields"), FIELDS)
 def test_refuses_a_config(kind: type[Exception], text: str, fields: dict[str, Any]) -> None:
+    of_apply = text.replace("ropekit.LayerFields", "ropekit.Fields")
     calls = (
-        lambda: ropekit.Config(**fields),
-        lambda: ropekit.Config().replace(**fields),
-        lambda: ropekit.apply(X, **fields),
-        lambda: ropekit.apply_(X, **fields),
+        (text, lambda: ropekit.Config(**fields)),
+        (text, lambda: ropekit.Config().replace(**fields)),
+        (of_apply, lambda: ropekit.apply(X, **fields)),
+        (of_apply, lambda: ropekit.apply_(X, **fields)),
     )
     kept = X.clone()
-    for call in calls:
-        with pytest.raises(kind, match=re.escape(text)) as caught:
+    for words, call in calls:
+        with pytest.raises(kind, match=re.escape(words)) as caught:
             call()
         assert caught.type is kind
     assert torch.equal(X, kept)
