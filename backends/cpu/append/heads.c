@@ -302,6 +302,15 @@ static append_target target_of(append_context *ctx, const append_part *part) {
     return (append_target){ctx->stage, append_head_bytes(ctx, part)};
 }
 
+/* What lies ahead of heads that are only stored: norms and rotations prefetch by themselves. */
+static void prefetch_heads(const append_context *ctx, const append_part *part, append_heads at) {
+    const int64_t bytes = append_head_bytes(ctx, part), ahead = ahead_of(ctx, part, bytes);
+    for (int64_t n = 0; ahead && n < part->count; n++)
+        for (int64_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(
+                (const void *)((uintptr_t)at.data + (uintptr_t)(n * at.stride + i + ahead)), 0, 2);
+}
+
 static void run_heads(append_context *ctx, const append_part *part,
                       const rope_norm_values *of_token) {
     enum { NORM, ROTATION, FACTOR, STEPS };
@@ -310,6 +319,8 @@ static void run_heads(append_context *ctx, const append_part *part,
     const append_target last = target_of(ctx, part),
                         stage = {ctx->stage, append_head_bytes(ctx, part)};
     append_heads at = append_read_heads(ctx, part);
+    if (!takes[NORM] && !takes[ROTATION] && at.data != ctx->stage)
+        prefetch_heads(ctx, part, at);
     for (int step = 0, left = takes[NORM] + takes[ROTATION] + takes[FACTOR]; step < STEPS; step++) {
         if (!takes[step])
             continue;
