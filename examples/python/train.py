@@ -1,5 +1,5 @@
-"""Trains a small language model on train.txt three times from one seed: with attention written out
-in PyTorch, with PyTorch's scaled_dot_product_attention, and with ropekit.attention.
+"""Trains three small language models on train.txt side by side from one seed: with attention
+written out in PyTorch, with PyTorch's scaled_dot_product_attention, and with ropekit.attention.
 
     python train.py [folder] [--device cuda] [--steps 200] [--dtype bfloat16]
 
@@ -10,8 +10,9 @@ folder/train.png where matplotlib is installed.
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ropekit
@@ -89,14 +90,13 @@ class Model(nn.Module):
 
 def train(
     attention: Attention, text: Tensor, steps: int, dtype: torch.dtype
-) -> tuple[list[float], float]:
-    """The loss of each step, and tokens per second."""
+) -> Iterator[tuple[float, float]]:
+    """The loss of each step, and its seconds."""
     torch.manual_seed(0)
     model = Model(attention).to(text.device)
     nn.init.normal_(model.embedding.weight, std=0.02)
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
     generator = torch.Generator().manual_seed(1)
-    losses, times = [], []
     for _ in range(steps):
         begin = time.perf_counter()
         starts = torch.randint(len(text) - CONTEXT - 1, (BATCH,), generator=generator)
@@ -108,9 +108,7 @@ def train(
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        losses.append(loss.item())  # waits for the device
-        times.append(time.perf_counter() - begin)
-    return losses, BATCH * CONTEXT / sorted(times)[len(times) // 2]
+        yield loss.item(), time.perf_counter() - begin  # item waits for the device
 
 
 def draw(curves: dict[str, list[float]], labels: list[str], path: Path) -> None:
@@ -141,13 +139,16 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     data = (Path(__file__).parent / "train.txt").read_bytes()
     text = torch.tensor(list(data), device=given.device)
-    curves: dict[str, list[float]] = {}
+    dtype = getattr(torch, given.dtype)
+    trainings = [train(attention, text, given.steps, dtype) for attention in KINDS.values()]
+    rounds = list(zip(*trainings, strict=True))  # step by step, so that all meet the same machine
+    curves = {name: [r[i][0] for r in rounds] for i, name in enumerate(KINDS)}
     labels = []
-    for name, attention in KINDS.items():
-        curves[name], speed = train(attention, text, given.steps, getattr(torch, given.dtype))
-        apart = max(abs(a - b) for a, b in zip(curves[name], curves["eager"], strict=True))
+    for i, (name, losses) in enumerate(curves.items()):
+        speed = BATCH * CONTEXT / statistics.median(r[i][1] for r in rounds)
+        apart = max(abs(a - b) for a, b in zip(losses, curves["eager"], strict=True))
         labels.append(f"{name}: {speed:.0f} tokens/s, at most {apart:.2g} from eager's loss")
-        print(f"{labels[-1]}, {curves[name][-1]:.4f} at last", flush=True)
+        print(f"{labels[-1]}, {losses[-1]:.4f} at last", flush=True)
     draw(curves, labels, given.folder / "train.png")
 
 

@@ -203,9 +203,10 @@ def append(
     Raises:
         TypeError, ValueError, RuntimeError: as `apply` does; nothing is written then.
     """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x is not None and not isinstance(x, Tensor):
+            raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
     if q is not None and q_out is None:
-        if not isinstance(q, Tensor):
-            raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
         q_out = torch.empty_like(q)
     refuse_fields(fields, _KEYWORDS, "AppendFields")
     if cache_layout != "nhd":

@@ -653,6 +653,8 @@ BYTES = torch.zeros(2, 4, 2, 64, dtype=torch.int8)
 ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "q, k and v are None; allowed is one of them at least", {}),
     (TypeError, "q is list; allowed is a tensor", {"q": [1], **PLACED}),
+    (TypeError, "k is list; allowed is a tensor", {"k": [1]}),
+    (TypeError, "v is int; allowed is a tensor", {"q": Q, "v": 1}),
     (ValueError, "k_cache and k_out are None; allowed is one of them at least", {"k": K}),
     (ValueError, "k_cache is given; allowed is None without k", {"q": Q, "k_cache": CACHE}),
     (ValueError, "slots is given; allowed is None without k_cache or v_cache", {
