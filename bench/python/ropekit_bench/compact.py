@@ -2,7 +2,8 @@
 
 # What a row holds of one implementation: ns of a run, shares of the floor; kernel is an index into the
 # document's kernels, pairs of implementation and kernel. null, and absent at the end: not measured; of host:
-# as eager; of eager's quartiles: every implementation has replay, by which they are compared.
+# as eager; of eager's quartiles: every implementation has replay, by which they are compared. Who declined a
+# case is an index into the document's reasons, pairs of implementation and reason.
 COLUMNS = (
     *("kernel", "table_bytes", "floor", "self_ratio"),
     *("eager", "eager_ratio", "eager_low", "eager_high", "host"),
@@ -12,6 +13,7 @@ COLUMNS = (
 )
 # What all implementations of a case have in common.
 CASE, MEASURED = ("suite", "label", "cache", "case", "shape"), ("bytes", "flops", "sets", "rounds")
+TABLES = ("columns", "kernels", "reasons")  # of a compact document alone
 DIGITS = 5
 
 
@@ -29,13 +31,17 @@ def ns(seconds):
     return rounded(1e9 * seconds)
 
 
+def index(known, pair):
+    """Where a pair is among those known, to which it is added."""
+    if pair not in known:
+        known.append(pair)
+    return known.index(pair)
+
+
 def row(record, kernels, compared):
     """The columns of a measurement that is compared by `compared`; adds its kernel to kernels."""
-    kernel = [record["implementation"], record["kernel"]]
-    if kernel not in kernels:
-        kernels.append(kernel)
     found = {
-        "kernel": kernels.index(kernel),
+        "kernel": index(kernels, [record["implementation"], record["kernel"]]),
         "table_bytes": record["table_bytes"],
         "floor": ns(record["floor"]["seconds"]["median"]),
         "self_ratio": rounded(record["self_ratio"]["median"]),
@@ -111,14 +117,14 @@ def changed(old, change):
     return {k: v for k, v in {**old, **change}.items() if v is not None}
 
 
-def compact_case(records, kernels):
+def compact_case(records, kernels, reasons):
     """A case, of all records that a document holds of it."""
     timed = [r for r in records if "eager" in r]
     compared = "replay" if all("replay" in r for r in timed) else "eager"
     return {
         **{m: r[m] for r in records for m in CASE + MEASURED if m in r},
         "rows": [row(r, kernels, compared) for r in timed],
-        "declined": {r["implementation"]: r["reason"] for r in records if "reason" in r},
+        "declined": [index(reasons, [r["implementation"], r["reason"]]) for r in records if "reason" in r],
     }
 
 
@@ -133,13 +139,14 @@ def compact(document):
             cases.setdefault(case_key(record), []).append(record)
         else:
             rest.append(record)
-    found, kernels, last = [], [], {"shape": {}}
+    found, kernels, reasons, last = [], [], [], {"shape": {}}
     for records in cases.values():
-        case = compact_case(records, kernels)
-        change = difference(case, {**last, "rows": [], "declined": {}})
+        case = compact_case(records, kernels, reasons)
+        change = difference(case, {**last, "rows": [], "declined": []})
         found.append(change | {"shape": difference(case["shape"], last["shape"])})
         last = case
-    return {**document, "columns": list(COLUMNS), "kernels": kernels, "records": found + rest}
+    tables = dict(zip(TABLES, (list(COLUMNS), kernels, reasons), strict=True))
+    return {**document, **tables, "records": found + rest}
 
 
 def expand(document):
@@ -156,6 +163,6 @@ def expand(document):
         found += [measurement(last, values, document["kernels"]) for values in record.get("rows", ())]
         found += [
             {**{m: last[m] for m in CASE}, "implementation": implementation, "reason": reason}
-            for implementation, reason in record.get("declined", {}).items()
+            for implementation, reason in (document["reasons"][i] for i in record.get("declined", ()))
         ]
-    return {k: v for k, v in document.items() if k not in ("columns", "kernels")} | {"records": found}
+    return {k: v for k, v in document.items() if k not in TABLES} | {"records": found}

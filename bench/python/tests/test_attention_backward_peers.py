@@ -55,6 +55,15 @@ def test_peer_is_right(name, label, dtype, shapes, tool):
     assert 0 < checked["worst"] < 0.5 and checked["elements"] >= sequences * 2 * 3 * 64 * 6
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_keeps_its_name(name, shapes, tool):
+    peer, names = peer_of(name, tool), set()
+    for _ in range(2):
+        peer.prepare(case_of(shapes["32/8 heads"]))
+        names.add(peer.adapter.kernel)
+    assert len(names) == 1
+
+
 def test_the_order_of_sums_reaches_the_library(shapes, tool):
     shape = shapes["32/8 heads"]
     any_order, bad = (

@@ -14,9 +14,9 @@ class adapter:
     def __init__(self, name, tool):
         if tool and ropekit.__version__ != tool.version:
             raise ImportError(f"the package is {ropekit.__version__} and the tool {tool.version}")
-        self.kernel, self.prepared = "ropekit.apply, scaled_dot_product_attention", lambda function: function
+        self.calls, self.prepared = "ropekit.apply, scaled_dot_product_attention", lambda function: function
         if is_compiled(name):
-            self.kernel = f"torch.compile({self.kernel}, dynamic=False)"
+            self.calls = f"torch.compile({self.calls}, dynamic=False)"
             torch._dynamo.config.fail_on_recompile_limit_hit = True  # it would run eagerly instead
             self.prepared = lambda function: torch.compile(function, dynamic=False)
 
@@ -42,11 +42,12 @@ class adapter:
 
     def prepare_attention(self, case):
         attend, calls = self.attending(case), [case.tensors(slot) for slot in range(case.sets)]
+        self.kernel = self.calls
         return lambda slot: attend(*calls[slot])
 
     def prepare_attention_backward(self, case):
         attend, leaves = self.attending(case), case.leaves
-        self.kernel += ", autograd"
+        self.kernel = f"{self.calls}, autograd"
 
         def run(slot):
             out = attend(*leaves[slot])
