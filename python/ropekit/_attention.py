@@ -558,7 +558,7 @@ def attend(
         arguments = (*first, *rest) if flag is None else (*first, *rest, flag)
         found = _call(name, arguments, numbers, flag)
         return found[0] if name == "attention_flag" and not return_lse else found
-    if is_compiling() or is_derived() or torch.is_grad_enabled():
+    if is_compiling() or is_derived() or (torch.is_grad_enabled() and _requires_grad(first)):
         return _call("attention", first, (), None)
     try:
         return _usual(first)
@@ -628,6 +628,10 @@ def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | No
     if flag is not None:
         increment_version([flag])
     return found
+
+
+def _requires_grad(arguments: Any) -> bool:
+    return any(x.requires_grad for x in arguments if isinstance(x, Tensor))
 
 
 def _usual(first: Any) -> Any:
