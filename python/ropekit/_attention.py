@@ -25,6 +25,7 @@ from ropekit._errors import whole
 from ropekit._fields import AttentionFields, refuse_fields
 from ropekit._functions import text_for
 from ropekit._operators import (
+    applied,
     check_may_write,
     define,
     fields_of,
@@ -271,8 +272,7 @@ class _Gradient(_sdpa.Last):
         return torch.ops.ropekit.attention_backward.default(*arguments)
 
 
-recorded: Any = _Attention.apply
-_gradient: Any = _Gradient.apply
+recorded, _gradient = applied(_Attention), applied(_Gradient)
 
 
 # ---- the function ----

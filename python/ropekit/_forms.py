@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ropekit._functions import needs_grad, rotate
-from ropekit._operators import constants, is_derived
+from ropekit._operators import applied, constants, is_derived
 
 NAMES = (
     "apply_rotary_pos_emb",
@@ -173,7 +173,7 @@ class _ByTables(torch.autograd.Function):
         return tuple(_by_tables(ctx.form, ctx.layout, cos, sin, tangents[4:]))
 
 
-_recorded: Any = _ByTables.apply
+_recorded = applied(_ByTables)
 
 
 @cache

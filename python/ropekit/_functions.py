@@ -32,7 +32,6 @@ from ropekit._operators import (
     is_tracing,
     record_in_place,
     recorded,
-    recorded_outside,
 )
 from ropekit.config import Config, Fields, merge, text_of
 
@@ -177,10 +176,8 @@ def rotate(count: int, *arguments: Any) -> Any:
         return GRAD[count](*arguments)
     if is_derived():
         arguments = (*arguments[: count + 6], *constants(arguments[count + 6 :]))
-    if are_transforms_active():
-        return recorded(count, *arguments)
     # What the operator does, without PyTorch's way from its dispatcher to Python.
-    return recorded_outside(count, *arguments)
+    return recorded(count, *arguments)
 
 
 def _is_traced() -> bool:

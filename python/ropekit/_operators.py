@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from ropekit._errors import ARGUMENTS, check_rotated
 from ropekit._fields import listed
@@ -53,6 +54,7 @@ for _name, _rest in (("few", _FEW), ("ids", _IDS)):
 # What PyTorch calls after it has looked at the kind of its argument, here an iterable.
 increment_version = torch._C._increment_version
 are_transforms_active = torch._C._are_functorch_transforms_active
+unwrapped = torch._C._functorch.unwrap_if_dead
 is_tracing = torch._C._is_tracing  # by torch.jit.trace
 
 assert library  # loaded first: its kernels belong to these schemas
@@ -164,6 +166,20 @@ def transposed(config: str) -> str:
     )
 
 
+def applied(function: Any) -> Any:
+    """`function.apply`, where no transform of torch.func is active less what that needs: PyTorch
+    binds the arguments to a signature, which takes 60 us of the host, and looks through each."""
+    direct = super(torch.autograd.Function, function).apply
+
+    def apply(*arguments: Any) -> Any:
+        if is_compiling() or are_transforms_active():
+            return function.apply(*arguments)
+        # A tensor may have been left over by one.
+        return direct(*(unwrapped(x) if isinstance(x, Tensor) else x for x in arguments))
+
+    return apply
+
+
 class _Rotate(torch.autograd.Function):
     """rotate and rotate_pair: `count` tensors, then the arguments from config on.
 
@@ -266,16 +282,7 @@ class _RotatedInPlace(torch.autograd.Function):
         return (*found, *(None,) * ctx.rest)
 
 
-recorded: Any = _Rotate.apply
-record_in_place: Any = _RotatedInPlace.apply
-# The same less what a transform of torch.func needs, and two calls of Python for each argument.
-_record: Any = super(torch.autograd.Function, _Rotate).apply
-
-
-def recorded_outside(count: int, *arguments: Any) -> Any:
-    """`recorded` where no transform is active; a tensor may have been left over by one."""
-    tensors = map(torch._C._functorch.unwrap_if_dead, arguments[:count])
-    return _record(count, *tensors, *arguments[count:])
+recorded, record_in_place = applied(_Rotate), applied(_RotatedInPlace)
 
 
 def check_tables(tables: tuple[Tensor | None, ...]) -> None:
@@ -308,7 +315,7 @@ class _Constant(torch.autograd.Function):
         raise RuntimeError("cos or sin has a tangent; allowed are tables without one")
 
 
-_constant: Any = _Constant.apply
+_constant = applied(_Constant)
 
 
 def constants(tables: tuple[Tensor | None, ...]) -> Iterator[Tensor | None]:

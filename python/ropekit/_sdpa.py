@@ -21,7 +21,7 @@ from ropekit._append_errors import FLOATS
 from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_FORWARD, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
-from ropekit._operators import fields_of, is_derived, of_backward
+from ropekit._operators import applied, fields_of, is_derived, of_backward
 
 KERNEL, LIBRARY = KERNELS
 _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
@@ -303,8 +303,7 @@ class Last(torch.autograd.Function):
         raise RuntimeError(NO_FORWARD)
 
 
-_once: Any = _Once.apply
-_last: Any = Last.apply
+_once, _last = applied(_Once), applied(Last)
 _TOKENS = {"bshd": 1, "bhsd": 2, "sbhd": 0, "thd": 0}
 
 
