@@ -86,9 +86,9 @@ typedef struct model_norm {
 #define OLMO2_NORM ROPE_NORM_TOKEN, ROPE_NORM_WEIGHT, ROPE_NORM_ROUND_ONCE
 
 static const model_norm model_norms[] = {
-    {"gemma3", GEMMA3_NORM},      {"olmo2", OLMO2_NORM},     {"olmo3", OLMO2_NORM},
-    {"qwen3", QWEN3_NORM},        {"qwen3_moe", QWEN3_NORM}, {"qwen3_vl", QWEN3_NORM},
-    {"qwen3_vl_moe", QWEN3_NORM},
+    {"dots1", QWEN3_NORM},     {"flex_olmo", OLMO2_NORM}, {"gemma3", GEMMA3_NORM},
+    {"olmo2", OLMO2_NORM},     {"olmo3", OLMO2_NORM},     {"qwen3", QWEN3_NORM},
+    {"qwen3_moe", QWEN3_NORM}, {"qwen3_vl", QWEN3_NORM},  {"qwen3_vl_moe", QWEN3_NORM},
 };
 
 /* Values of fields that a config may leave out. */
@@ -116,10 +116,12 @@ static const model_default model_defaults[] = {
     {"deepseek_v3", "qk_nope_head_dim", 128},
     {"deepseek_v3", "qk_rope_head_dim", 64},
     {"diffusion_gemma", "global_head_dim", 512},
+    {"dots1", "rms_norm_eps", 1e-6},
     {"embedding_gemma2", "global_head_dim", 512},
     {"ernie4_5", "rope_theta", 500000},
     {"ernie4_5_moe", "rope_theta", 500000},
     {"ernie4_5_vl_moe", "rope_theta", 500000},
+    {"flex_olmo", "rms_norm_eps", 1e-6},
     {"flex_olmo", "rope_theta", 500000},
     {"gemma3", "rope_theta", 1000000},
     {"gemma3", "head_dim", 256},

@@ -219,8 +219,9 @@ static inline rope_append_args rope_append_args_init() {
 ROPE_API rope_status rope_append_plan_create(const rope_append_desc *desc, rope_plan **plan);
 
 /**
- * The norm of q and k by a configuration's model_type: Qwen3, Gemma 3, OLMo 2, OLMo 3 and those
- * that have their attention. Its type is 0 for any other, whether or not the model has one.
+ * The norm of q and k by a configuration's model_type: dots1, flex_olmo, gemma3, olmo2, olmo3,
+ * qwen3, qwen3_moe, qwen3_vl and qwen3_vl_moe, with or without "_text". Its type is 0 for any
+ * other, whether or not the model has one.
  * @param config  what was read
  * @param norm    receives the norm. Untouched on error
  * @return ROPE_OK, INVALID_VALUE or NULL_POINTER

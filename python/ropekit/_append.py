@@ -39,8 +39,14 @@ _SCHEMA = (
 
 
 def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
-    given = zip(ARGUMENTS, (q, k, v, *rest), strict=False)
-    check_append({name: x for name, x in given if isinstance(x, Tensor)})
+    named = zip(ARGUMENTS, (q, k, v, *rest), strict=False)
+    given = {name: x for name, x in named if isinstance(x, Tensor)}
+    check_append(given)
+    # Inductor of PyTorch 2.13 loses the offset of a view whose sizes are symbols, as kv[1] of one
+    # tensor, and kv[0] is written: a graph is of the sizes that its caches have.
+    for name in {"k_cache", "v_cache"} & set(given):
+        for size in (*given[name].shape, *given[name].stride(), given[name].storage_offset()):
+            int(size)
 
 
 for _name in ("append", "append_no_grad"):  # the second for a caller that counts what is written
@@ -194,8 +200,7 @@ def append(
     It has no gradient: where a weight requires one, call it within torch.no_grad(). Values are
     those of the separate steps, bit for bit. Norms round as Transformers' modules; a sum that fp32
     does not hold exactly may differ by a few units of the type, as PyTorch adds in another order.
-    Under torch.compile(dynamic=True) PyTorch 2.13 loses the offset of views made in the function,
-    as kv[1]: give both caches to it.
+    Under torch.compile a function is compiled anew for other sizes of its caches.
 
     Returns:
         q_out, a new tensor where that is not given; None without q.
@@ -211,8 +216,11 @@ def append(
     refuse_fields(fields, _KEYWORDS, "AppendFields")
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
-        k_scale, v_scale, k_scale_out, v_scale_out = (
-            scales(x) for x in (k_scale, v_scale, k_scale_out, v_scale_out)
+        k_scale, k_scale_out = (
+            scales(x, n, k_cache) for n, x in (("k_scale", k_scale), ("k_scale_out", k_scale_out))
+        )
+        v_scale, v_scale_out = (
+            scales(x, n, v_cache) for n, x in (("v_scale", v_scale), ("v_scale_out", v_scale_out))
         )
     # A result in place is given once, as what is read and written.
     tensors: Any = (

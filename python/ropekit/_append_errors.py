@@ -56,6 +56,14 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
         return (torch.float32, own) if weighs else (own,)
 
     check_tensors(tensors, allowed)
+    for name in {"k_cache", "v_cache"} & set(tensors):
+        shape = list(tensors[name].shape)
+        if not 3 <= len(shape) <= 5:
+            raise ValueError(f"{name} has {len(shape)} dimensions; allowed is 3 to 5")
+        if 0 in shape[:2]:
+            raise ValueError(
+                f"{name} has {shape[0]} pages of {shape[1]} slots; allowed is > 0 of each"
+            )
 
 
 # What the library says of append, and what that is in Python.
@@ -84,7 +92,7 @@ _WORDS = (
     (r"\bk_source is ROPE_SOURCE_CACHE", "keys in k_cache move"),
     (r"\bcache is ROPE_CACHE_SLOTS", "slots are given"),
     (r"\b([kv])_cache\.scale\b", r"\1_scale"),
-    (r"\b(\w+_(?:cache|scale))\.stride is (\[.*?\])", r"\1 has the strides \2"),
+    (r"\b(\w+_(?:cache|scale|out))\.stride is (\[.*?\])", r"\1 has the strides \2"),
     (r"\b(\w+_(?:cache|scale|weight))\.data\b", r"\1"),
     (r" and the plan's cache is ROPE_CACHE_TABLE or ROPE_CACHE_SEQUENCE", ", without slots"),
     (r"\bis 0x\w+", "is given"),
@@ -106,6 +114,8 @@ def refuse_append(error: Exception, arguments: Any) -> NoReturn:
     def words(text: str) -> str:
         for name in apart:
             text = text.replace(f"{name}.out is 0x", f"{name}_out is 0x")
+            if f"{name}_out" in given:
+                text = text.replace(f"{name}.out_stride is", f"{name}_out.stride is")
         for pattern, replacement in _WORDS:
             text = re.sub(pattern, replacement, text)
         return explain(text)

@@ -493,7 +493,8 @@ def attention(
         k_cache, v_cache, block_table, k_lengths = parts
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
-        k_scale, v_scale = scales(k_scale), scales(v_scale)
+        k_scale = scales(k_scale, "k_scale", k_cache)
+        v_scale = scales(v_scale, "v_scale", v_cache)
     options: Any = fields
     if causal is not None or tree_mask is not None or tree_keys is not None:
         tree_mask, tree_keys = masked(causal, tree_mask, tree_keys, options)

@@ -32,9 +32,17 @@ def pages(x: Tensor | None, part: str, layout: str) -> Tensor | None:
     )
 
 
-def scales(x: Tensor | None) -> Tensor | None:
-    """Scales of [page, head, slot] as [page, slot, head]."""
-    return x.transpose(1, 2) if x is not None and x.dim() == 3 else x
+def scales(x: Tensor | None, name: str, cache: Tensor | None) -> Tensor | None:
+    """Scales of [page, head, slot] as [page, slot, head], of a cache of `pages`."""
+    if not isinstance(x, Tensor) or x.dim() != 3:
+        return x
+    if cache is not None:
+        allowed = [cache.shape[0], cache.shape[2], cache.shape[1]]
+        if list(x.shape) != allowed:
+            raise ValueError(
+                f"{name} has the shape {list(x.shape)}; allowed is {allowed}, one a token and head"
+            )
+    return x.transpose(1, 2)
 
 
 class KeyValueCache:

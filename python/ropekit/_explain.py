@@ -92,7 +92,8 @@ def _explain(
     if cache_layout != "nhd":
         for part in "kv":
             given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)
-            given[f"{part}_scale"] = scales(given[f"{part}_scale"])
+            name, cache = f"{part}_scale", given[f"{part}_cache"]
+            given[name] = scales(given[name], name, cache)
     tree, keys = masked(causal, given["tree_mask"], tree_keys, options)
     given["tree_mask"] = tree
     text = text_for(config, options, q)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
 from ropekit import _sdpa
@@ -14,6 +15,7 @@ from ropekit._append import append
 from ropekit._attention import attention, rotated
 from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
+from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
 from ropekit._operators import fields_of
 from ropekit.config import Config
@@ -88,8 +90,14 @@ class RoPEAttention(nn.Module):
         super().__init__()
         hidden_size, heads = count("hidden_size", hidden_size), count("heads", heads)
         kv_heads = heads if kv_heads is None else count("kv_heads", kv_heads)
-        if not isinstance(causal, bool):
-            raise TypeError(f"causal is {causal!r}; allowed is True or False")
+        for name, x in (("causal", causal), ("bias", bias), ("out_bias", out_bias)):
+            if not isinstance(x, bool):
+                raise TypeError(f"{name} is {x!r}; allowed is True or False")
+        if not (qk_norm is None or isinstance(qk_norm, bool)):
+            raise TypeError(f"qk_norm is {qk_norm!r}; allowed is True, False or None")
+        if dtype not in (None, *_sdpa.TAKEN):
+            taken = listed([str(x) for x in _sdpa.TAKEN])
+            raise TypeError(f"dtype is {dtype}; allowed is {taken}")
         self.config, norm = _configs(config, fields, qk_norm, norm_eps)
         # Refuses what attention's own fields cannot be.
         _sdpa.settings_of(merge(self.config.text, {"mask": "causal" if causal else "full"}))
@@ -120,7 +128,7 @@ class RoPEAttention(nn.Module):
         self._span = min(spans.values(), default=0)  # most keys up to its own that a token sees
         if head_dim % 2 and stated.keys().isdisjoint(("rotary_dim", "rotate", "rotation")):
             raise ValueError(f"head_dim is {head_dim}; allowed without rotary_dim is an even one")
-        self._norm = norm
+        self._norm, self._names_kernel = norm, "kernel" in stated
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(hidden_size, heads * head_dim, bias=bias, **place)
         self.k_proj = nn.Linear(hidden_size, kv_heads * head_dim, bias=bias, **place)
@@ -197,6 +205,8 @@ class RoPEAttention(nn.Module):
         if batch != cache.batch:
             raise ValueError(f"x has the batch {batch}; allowed is the cache's, {cache.batch}")
         self._check_room(tokens, cache)
+        if self._names_kernel and not is_compiling():  # which may be refused
+            explain(q, config=self.config, causal=self.causal, rotate="none", cache=cache)
         options: dict[str, Any] = {"block_table": block_table}
         options |= {"k_cache": k_cache, "v_cache": v_cache}
         norms: dict[str, Any] = {
@@ -216,20 +226,17 @@ class RoPEAttention(nn.Module):
             **norms,
             **options,
         )
-        cache.lengths += tokens
-        try:
-            found: Tensor = attention(
-                q,
-                config=self.config,
-                causal=self.causal,
-                rotate=self._behind,
-                positions=None if self._turns_k else positions,
-                k_lengths=cache.lengths,
-                **options,
-            )
-        except Exception:
-            cache.lengths -= tokens  # so that the cache is what it was
-            raise
+        lengths = cache.lengths + tokens
+        found: Tensor = attention(
+            q,
+            config=self.config,
+            causal=self.causal,
+            rotate=self._behind,
+            positions=None if self._turns_k else positions,
+            k_lengths=lengths,
+            **options,
+        )
+        cache.lengths.copy_(lengths)  # last, so that a cache is what it was where a call ends early
         cache.tokens += tokens
         return found
 

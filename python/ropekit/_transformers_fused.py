@@ -74,6 +74,8 @@ class FusedForward:
             return None
         if torch.is_autocast_enabled(mask.device.type):  # of which a cache may have another type
             return None
+        if self.module.training and getattr(self.module, "attention_dropout", 0.0):
+            return None
         if mask.dim() != 4 or not is_of_lengths(mask) or not isinstance(tables, tuple):
             return None
         if self.module.config._attn_implementation != NAME or not isinstance(cache, StaticCache):

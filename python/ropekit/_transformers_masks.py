@@ -280,6 +280,9 @@ def dense_of(bits: Tensor, keys: int) -> Tensor:
     return ((bits.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :keys]
 
 
+_COMPUTE = {"doge"}  # models that compute with their mask behind a static cache too
+
+
 def build_mask(
     *,
     batch_size: int,
@@ -299,7 +302,8 @@ def build_mask(
     # Transformers asks for a whole mask of causal order where a model computes with it, and of a
     # token behind a static cache, whose length is a tensor unless it slides.
     limited = kwargs.get("local_size") is not None
-    is_static = q_length == 1 and (isinstance(q_offset, Tensor) or limited)
+    computes = getattr(kwargs.get("config"), "model_type", "") in _COMPUTE
+    is_static = q_length == 1 and (isinstance(q_offset, Tensor) or limited) and not computes
     is_free = allow_is_causal_skip or is_static or bool(kwargs.get("use_vmap"))
     is_packed = mask is not None and mask.values.shape[-1] > 1 and attention_mask is None
     if mask is not None and (is_free or is_packed or mask.flags & FULL):

@@ -179,6 +179,34 @@ def test_float64_keeps_its_digits() -> None:
     assert torch.autograd.gradcheck(layer, (x,))
 
 
+@torch.no_grad()
+def test_a_cache_is_what_it_was_where_a_call_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    layer, x = RoPEAttention(64, 4, device=device), torch.randn(1, 4, 64, device=device)
+    whole, cache = layer(x), layer.make_cache(1, 8)
+    layer(x[:, :2], cache=cache)
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("ropekit._module.attention", stop)
+        layer(x[:, 2:3], cache=cache)
+    assert (cache.lengths.tolist(), cache.tokens) == ([2], 2)
+    torch.testing.assert_close(layer(x[:, 2:3], cache=cache), whole[:, 2:3])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kernel", ["sdpa", "tiles"])
+def test_a_kernel_is_refused_ahead_of_what_a_cache_is_given(kernel: str) -> None:
+    layer = RoPEAttention(64, 4, kernel=kernel)
+    cache = layer.make_cache(1, 8)
+    with pytest.raises(ValueError, match=f"kernel is '{kernel}'; allowed with"):
+        layer(torch.randn(1, 4, 64), cache=cache)
+    assert not cache.k.any() and cache.tokens == 0
+
+
 @pytest.mark.parametrize("page_size", [None, 4])
 def test_attention_of_a_filled_cache(page_size: int | None, device: str) -> None:
     layer = RoPEAttention(64, 4, 2, 32, rope_theta=5e5, device=device)

@@ -670,6 +670,10 @@ TEST(config, norms_of_q_and_k) {
          {ROPE_NORM_RMS, ROPE_NORM_TOKEN, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_ONCE, 1e-5}},
         {"{'model_type': 'olmo3'}",
          {ROPE_NORM_RMS, ROPE_NORM_TOKEN, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_ONCE, 1e-5}},
+        {"{'model_type': 'flex_olmo'}",
+         {ROPE_NORM_RMS, ROPE_NORM_TOKEN, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_ONCE, 1e-6}},
+        {"{'model_type': 'dots1'}",
+         {ROPE_NORM_RMS, ROPE_NORM_HEAD, 0, 0, ROPE_NORM_WEIGHT, 0, ROPE_NORM_ROUND_TWICE, 1e-6}},
         {"{'model_type': 'llama', 'rms_norm_eps': 1e-05}", {0}},
         {"{'head_dim': 64}", {0}},
     };
