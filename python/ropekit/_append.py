@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from typing_extensions import Unpack
 
-from ropekit._append_errors import ARGUMENTS, WRITTEN, check_append, refuse_append
+from ropekit._append_errors import ARGUMENTS, CACHES, WRITTEN, check_append, refuse_append
 from ropekit._cache import CacheLayout, pages, scales
 from ropekit._errors import whole
 from ropekit._fields import AppendFields, refuse_fields
@@ -44,8 +44,8 @@ def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
     check_append(given)
     # Inductor of PyTorch 2.13 loses the offset of a view whose sizes are symbols, as kv[1] of one
     # tensor, and kv[0] is written: a graph is of the sizes that its caches have.
-    for name in {"k_cache", "v_cache"} & set(given):
-        for size in (*given[name].shape, *given[name].stride(), given[name].storage_offset()):
+    for x in (given[name] for name in CACHES if name in given):
+        for size in (*x.shape, *x.stride(), x.storage_offset()):
             int(size)
 
 

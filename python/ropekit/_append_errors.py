@@ -26,6 +26,7 @@ ARGUMENTS = (
     *("block_table", "cache_starts", "q_scale_out", "k_scale_out", "v_scale_out"),
     *("sequence_offsets", "cu_seqlens", "sequence_lengths", "cos", "sin", "position_flag"),
 )
+CACHES = ("k_cache", "v_cache")
 WRITTEN = (
     *("q_out", "k_out", "v_out", "k_cache", "v_cache"),
     *("q_scale_out", "k_scale_out", "v_scale_out", "position_flag"),
@@ -48,7 +49,7 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
     def allowed(name: str) -> tuple[torch.dtype, ...]:
         if name in _FIXED:
             return _FIXED[name]
-        if name in ("k_cache", "v_cache") or (name == "q_out" and name != leader):
+        if name in CACHES or (name == "q_out" and name != leader):
             return STORED
         if name == leader or own not in FLOATS:
             return FLOATS
@@ -56,7 +57,7 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
         return (torch.float32, own) if weighs else (own,)
 
     check_tensors(tensors, allowed)
-    for name in {"k_cache", "v_cache"} & set(tensors):
+    for name in (name for name in CACHES if name in tensors):
         shape = list(tensors[name].shape)
         if not 3 <= len(shape) <= 5:
             raise ValueError(f"{name} has {len(shape)} dimensions; allowed is 3 to 5")

@@ -128,7 +128,8 @@ class RoPEAttention(nn.Module):
         self._span = min(spans.values(), default=0)  # most keys up to its own that a token sees
         if head_dim % 2 and stated.keys().isdisjoint(("rotary_dim", "rotate", "rotation")):
             raise ValueError(f"head_dim is {head_dim}; allowed without rotary_dim is an even one")
-        self._norm, self._names_kernel = norm, "kernel" in stated
+        self._norm = norm
+        self._names_kernel = stated.get("kernel") not in (None, _sdpa.LIBRARY)
         place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.q_proj = nn.Linear(hidden_size, heads * head_dim, bias=bias, **place)
         self.k_proj = nn.Linear(hidden_size, kv_heads * head_dim, bias=bias, **place)
