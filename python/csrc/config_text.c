@@ -101,7 +101,7 @@ static const field fields[] = {
     NAMED("rotate", attention.rotation, KIND_INT32, "qk q none", 0),
     NAMED("mask", attention.mask, KIND_INT32, "causal full", 0),
     NAMED("window", attention.window, KIND_INT64, NULL, 0),
-    NAMED("window_right", attention.window_right, KIND_INT64, NULL, 0),
+    NAMED("window_right", window_right, KIND_INT64, NULL, 1),
     NAMED("chunk", attention.chunk, KIND_INT64, NULL, 0),
     NAMED("scale", attention.scale, KIND_REAL, NULL, 0),
     NAMED("softcap", attention.soft_cap, KIND_REAL, NULL, 0),
@@ -262,7 +262,8 @@ const char *config_text_parse(const char *text, size_t length, config_text *conf
     *config = (config_text){.desc = ROPE_DESC_INIT,
                             .append = ROPE_APPEND_DESC_INIT,
                             .attention = ROPE_ATTENTION_DESC_INIT,
-                            .role = ROLE_Q};
+                            .role = ROLE_Q,
+                            .window_right = -1};
     config->strings = malloc(length + 1);
     config->lists = calloc(length + 1, sizeof(double));
     if (!config->strings || !config->lists)

@@ -29,6 +29,7 @@ typedef struct config_text {
     int32_t layout;                /* config_layout; 0: not given */
     int32_t role;                  /* config_role */
     int32_t axis_count;            /* entries of desc.pair_axis */
+    int64_t window_right;          /* of attention; 0: no key after a query's own; -1: all */
     double *lists;                 /* what desc points to */
     char *strings;
 } config_text;

@@ -1,4 +1,5 @@
 /* What the Python package calls by name, beside libropekit's own functions. */
+#include "python/csrc/descriptors.h"
 #include "python/csrc/plans.h"
 
 #include <string.h>
@@ -37,6 +38,7 @@ ROPE_API const char *ropekit_check_attention(const char *text) {
     desc->rope.backend = "cpu";
     desc->rotation = ROPE_ATTENTION_ROTATE_NONE;
     desc->tuning = "";
+    fill_window_right(&config);
     if (!error && rope_attention_plan_create(desc, &plan) != ROPE_OK)
         error = rope_last_error();
     rope_plan_destroy(plan);

@@ -161,12 +161,23 @@ static const char *fill_rotated(rope_attention_desc *desc, const config_text *co
     return NULL;
 }
 
+void fill_window_right(config_text *config) {
+    rope_attention_desc *desc = &config->attention;
+    if (config->window_right == 0)
+        desc->mask = ROPE_MASK_CAUSAL; /* no key after a query's own */
+    else if (config->window_right != -1)
+        desc->window_right = config->window_right;
+}
+
 const char *fill_attention(config_text *config, const plan_key *key) {
     rope_attention_desc *desc = &config->attention;
     rope_attention_store *const stores[] = {&desc->k, &desc->v};
     const char *error = fill_rotated(desc, config, key);
     if (error)
         return error;
+    if (key->tree && config->window_right == 0)
+        return fail("window_right is 0; allowed is None with tree_mask");
+    fill_window_right(config);
     if (key->tree && desc->mask)
         return fail("causal is given; allowed is None with tree_mask");
     if (key->tree)

@@ -10,6 +10,9 @@ const char *fill_rotation(config_text *config, const plan_key *key);
 const char *fill_append(config_text *config, const plan_key *key);
 const char *fill_attention(config_text *config, const plan_key *key);
 
+/* Puts window_right into config->attention, whose own has no 0 but for all. */
+void fill_window_right(config_text *config);
+
 void fill_merge(rope_attention_merge_desc *desc, const plan_key *key);
 
 #endif

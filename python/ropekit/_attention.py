@@ -452,6 +452,8 @@ def attention(
             "q" with a cache, else "qk".
         window, window_right, chunk: keys up to its own that a query sees, as Transformers'
             sliding_window; keys after its own, with causal=False; chunks in which attention stays.
+            None and -1 are none, as is 0 of window, chunk and softcap; window_right=0 is no key
+            after its own.
         kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
             "library" for the library's choice among its own, or the name of one of them. None: the
             faster one by device, type and shape, whether a gradient is wanted and, on CUDA,

@@ -121,7 +121,10 @@ _WORDS = (
         r"^(window_right|window|chunk|softcap|scale|ring) is (.*); allowed is 0\b(?!\.\.)",
         r"\1 is \2; allowed is None",
     ),
-    (r"unless mask is ROPE_MASK_FULL", "unless causal is False"),
+    (
+        r"^(window_right is .* allowed is) None unless mask is .*",
+        r"\1 None or 0 unless causal is False",
+    ),
     (r"where mask is ROPE_MASK_TREE", "with tree_mask"),
     (r"\b([kv])_cache\.scale\b", r"\1_scale"),
     (r"\b([kv])\.scale is \d \(\w+\)", r"\1_scale is given"),

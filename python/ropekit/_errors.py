@@ -76,7 +76,8 @@ _ENUMS = "|".join(NAMES)
 _NUMBERS = "|".join(
     LayerFields.__annotations__.keys()
     - NAMES.keys()
-    - {"rotary_offset", "k_rotary_offset", "shard_rank", "xpos_center", "sequence_length", "kernel"}
+    - {"rotary_offset", "k_rotary_offset", "shard_rank", "xpos_center", "sequence_length"}
+    - {"kernel", "window_right"}
 )
 
 
@@ -130,11 +131,10 @@ _WORDS = (
         r"ring is (\d+); allowed is 0\.\.(\d+) \(page_size\) where cache is ROPE_CACHE_SEQUENCE",
         r"ring is \1; allowed without block_table is 1..\2 (tokens of a page), or None",
     ),
-    (r"^((?:window|window_right|chunk|ring) is -\d+; allowed is) >= 0$", r"\1 > 0, or None"),
-    (
-        r"^((?:window|window_right|chunk|ring|softcap|scale) is .*; allowed is) .* other than 0$",
-        r"\1 > 0, or None",
-    ),
+    (r"^(window_right is -\d+; allowed is >= 0)$", r"\1, or None"),
+    (r"^((?:window|chunk) is -\d+; allowed is) >= 0$", r"\1 > 0; None, 0 and -1 are none"),
+    (r"^(ring is -\d+; allowed is) >= 0$", r"\1 > 0, or None"),
+    (r"^((?:ring|scale) is .*; allowed is) .* other than 0$", r"\1 > 0, or None"),
     (r" other than 0$", " other than 0, or None"),
     (r" \(1\.\.4\)", ""),
     (r">= 0 and finite(?! in fp32)", "> 0 and finite"),

@@ -158,6 +158,11 @@ NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k"), "mask": ("causal", "ful
     name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
 }
 _ARGUMENTS = ("causal", "positions", "position_offset", "cu_seqlens", "k_cache", "v_cache")
+# What is none of a number that may be left out: -1, and where C has it too 0.
+_NONE = {
+    *("window=0", "window=-1", "window_right=-1", "chunk=0", "chunk=-1"),
+    *("softcap=0", "softcap=0.0", "softcap=-0.0", "softcap=-1", "softcap=-1.0"),
+}
 _LISTS = {name: get_args(kind)[0] for name, kind in _KINDS.items() if get_origin(kind) is Sequence}
 
 
@@ -252,10 +257,10 @@ def shown(text: str) -> str:
 
 
 def merge(text: str, fields: Mapping[str, object]) -> str:
-    """The text of a configuration with some fields replaced; None takes a field away."""
+    """The text of a configuration with some fields replaced; what is none takes a field away."""
     kept = [part for part in text.split() if part.partition("=")[0] not in fields]
     for name in fields:
         if name not in _KINDS and name not in NAMES:
             _refuse_name(name)
     given = [_write(name, value) for name, value in fields.items() if value is not None]
-    return " ".join(kept + given)
+    return " ".join(kept + [part for part in given if part not in _NONE])

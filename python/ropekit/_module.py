@@ -64,7 +64,8 @@ class RoPEAttention(nn.Module):
         qk_norm: an RMS norm of each head of q and k, as in Qwen3. None: what `config` states.
         norm_eps: of that norm.
         bias, out_bias: of q_proj, k_proj and v_proj, and of o_proj.
-        fields: any field of `attention`, as window or rope_theta; it goes before that of `config`.
+        fields: any field of `attention`, as window or rope_theta, with what is none there; it goes
+            before that of `config`.
             layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
             ring=R is for calls with a cache, of any number of tokens: it keeps the last R of each
             sequence, of which a token sees no more. A call without a cache is refused then.

@@ -81,6 +81,9 @@ def _settings(text: str) -> Settings:
     fields = fields_of(text)
     given = fields.get("rotate", "none" if fields.get("rotation") == "off" else "qk")
     numbers = {name: int(fields[name]) if name in fields else None for name in _OWN[5:8]}
+    beyond = numbers["window_right"]
+    if beyond == 0:  # no key after a query's own
+        numbers["window_right"] = None
     kept = (part for part in text.split() if part.partition("=")[0] not in _OWN)
     return Settings(
         text=text,
@@ -88,7 +91,7 @@ def _settings(text: str) -> Settings:
         rotation=" ".join(kept),
         turns_q=given in ("q", "qk"),
         turns_k=given == "qk",
-        causal=fields.get("mask", "causal") == "causal",
+        causal=beyond == 0 or fields.get("mask", "causal") == "causal",
         scale=float(fields["scale"]) if "scale" in fields else None,
         window=numbers["window"],
         window_right=numbers["window_right"],

@@ -284,9 +284,10 @@ def _attend(
 def options_of(query: Tensor, given: dict[str, Any]) -> dict[str, Any]:
     """Keywords of `attention` that a layer gives."""
     options: dict[str, Any] = {}
-    for name, own in (("scaling", "scale"), ("softcap", "softcap")):
-        if given.get(name) is not None:
-            options[own] = float(given[name])
+    if given.get("scaling") is not None:
+        options["scale"] = float(given["scaling"])
+    if given.get("softcap") not in (None, 0, -1):
+        options["softcap"] = float(given["softcap"])
     sinks = given.get("s_aux") if given.get("sinks") is None else given["sinks"]
     if sinks is not None:
         options["sinks"] = sinks if sinks.dtype == query.dtype else sinks.float()

@@ -18,6 +18,9 @@ MASKS: dict[str, dict[str, Any]] = {
     "causal window=3": {"window": 3},
     "full window=4 right=2": {"causal": False, "window": 4, "window_right": 2},
     "full right=1": {"causal": False, "window_right": 1},
+    "full right=0": {"causal": False, "window_right": 0},
+    "full window=4 right=0": {"causal": False, "window": 4, "window_right": 0},
+    "causal right=0": {"causal": True, "window_right": 0},
     "causal chunk=4": {"causal": True, "chunk": 4},
     "full window=3 chunk=4": {"causal": False, "chunk": 4, "window": 3},
 }
@@ -57,6 +60,31 @@ def test_masks(dtype: torch.dtype, mask: str, m: int, n: int, device: str) -> No
     out, lse = ropekit.attention(q, k, v, return_lse=True, rope_theta=THETA, **MASKS[mask])
     turned = rotated(q, k, rope_theta=THETA)
     assert_within(out, lse, attend(*turned, v, visible(m, n, mask).to(device)))
+
+
+NONE: list[dict[str, Any]] = [
+    {"window": 0, "chunk": 0, "softcap": 0},
+    {"window": -1, "window_right": -1, "chunk": -1, "softcap": -1},
+    {"softcap": 0.0},
+    {"softcap": -1.0},
+]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("options", NONE)
+def test_numbers_that_are_none(options: dict[str, Any], causal: bool) -> None:
+    assert ropekit.Config(**options) == ropekit.Config()
+    limited = ropekit.Config(window=2, chunk=2, softcap=2.0, rope_theta=THETA)
+    free = limited.replace(**dict.fromkeys(options))
+    assert limited.replace(**options) == free
+    q, k, v = tensors_of(5, 7)
+    wanted = ropekit.attention(q, k, v, config=free, causal=causal)
+    found = ropekit.attention(q, k, v, config=limited, causal=causal, **options)
+    assert torch.equal(found, wanted)
+    told = ropekit.explain(q, k, v, config=limited, causal=causal, **options)
+    assert told.config == f"{free.text} mask={'causal' if causal else 'full'}"
+    layer = ropekit.RoPEAttention(64, 1, config=limited, causal=causal, **options)
+    assert layer.config == free
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 1), (6, 3)])

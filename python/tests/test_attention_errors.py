@@ -120,13 +120,17 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "causal": False, "tree_mask": TREE}),
     (ValueError, "window is 3; allowed is None with tree_mask", {
         **BOTH, "window": 3, "tree_mask": TREE}),
-    (ValueError, "window is -3; allowed is > 0, or None$", {**BOTH, "window": -3}),
-    (ValueError, "window is 0; allowed is > 0, or None$", {**BOTH, "window": 0}),
-    (ValueError, "softcap is 0; allowed is > 0, or None$", {**BOTH, "softcap": 0}),
+    (ValueError, "window is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "window": -3}),
+    (ValueError, "chunk is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "chunk": -3}),
+    (ValueError, "window_right is -2; allowed is >= 0, or None$", {**BOTH, "window_right": -2}),
+    (ValueError, "window_right is 0; allowed is None with tree_mask", {
+        **BOTH, "window_right": 0, "tree_mask": TREE}),
+    (TypeError, "window is False; allowed is a whole number", {**BOTH, "window": False}),
+    (TypeError, "softcap is False; allowed is a number", {**BOTH, "softcap": False}),
     (ValueError, r"ring is 30; allowed without block_table is 1\.\.4 \(tokens of a page\), or N", {
         "q": Q, "k_cache": CACHE[:2], "v_cache": CACHE[:2], "k_lengths": LENGTHS, "ring": 30}),
     (TypeError, "chunk is 2.5; allowed is a whole number", {**BOTH, "chunk": 2.5}),
-    (ValueError, "window_right is 2; allowed is None unless causal is False", {
+    (ValueError, "window_right is 2; allowed is None or 0 unless causal is False", {
         **BOTH, "window_right": 2}),
     (ValueError, r"scale is -1; allowed is None, or 2\^-60..2\^60", {
         **BOTH, "scale": -1.0}),

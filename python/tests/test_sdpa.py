@@ -34,6 +34,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
     ("full", 4, {"causal": False, "pairing_in": "interleaved"}),
     ("causal window=3", 9, {"window": 3}),
     ("full window=4 right=2", 9, {"causal": False, "window": 4, "window_right": 2}),
+    ("full right=0", 4, {"causal": False, "window_right": 0}),
     ("causal chunk=4", 6, {"chunk": 4}),
 ]
 
@@ -224,8 +225,8 @@ def test_explain(device: str) -> None:
         assert found.candidates.startswith(f"sdpa declined: {name} is given\n")
     if device == "cpu":
         assert "sdpa not the faster one for such a call\n" in ropekit.explain(q, k, v).candidates
-    with pytest.raises(ValueError, match="window is -1"):
-        ropekit.explain(q, k, v, window=-1)
+    with pytest.raises(ValueError, match="window is -2"):
+        ropekit.explain(q, k, v, window=-2)
     with pytest.raises(TypeError, match="q is int; allowed is a tensor"):
         ropekit.explain(3, k, v)  # type: ignore[arg-type]
 
@@ -254,10 +255,10 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
     with pytest.raises(ValueError, match="any of sdpa, library, "):
         ropekit.attention(q, k, v, kernel="nothing")
     for options, text in (
-        ({"window": -1}, "window is -1; allowed is > 0"),
+        ({"window": -2}, "window is -2; allowed is > 0"),
         ({"chunk": -2}, "chunk is -2; allowed is > 0"),
         ({"scale": -1.0}, r"scale is -1; allowed is None, or 2\^-60..2\^60"),
-        ({"window_right": 3}, "window_right is 3; allowed is None unless causal is False"),
+        ({"window_right": 3}, "window_right is 3; allowed is None or 0 unless causal is False"),
     ):
         compiled = torch.compile(ropekit.attention, backend="eager")
         for call in (ropekit.attention, ropekit.explain, compiled):

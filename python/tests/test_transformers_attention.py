@@ -313,6 +313,7 @@ def test_dropout_of_attention(device: str) -> None:
         (sliding_window_causal_mask_function(4), 4, 0),
         (chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int64)), 4, CHUNK),
         (sliding_window_bidirectional_mask_function(4), 5, FULL),
+        (sliding_window_bidirectional_mask_function(0), 1, FULL),
     ],
 )
 def test_masks_tell_what_transformers_says(function: Any, size: int, flags: int) -> None:
@@ -404,6 +405,14 @@ def test_a_model_that_computes_with_its_mask(device: str) -> None:
             expected = switched(model, "eager")(ids, attention_mask=given).logits
             found = switched(model, "ropekit")(ids, attention_mask=given).logits
         close(found[:, 3:], expected[:, 3:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_softcap_of_zero_is_none(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(1, 2, 3, 16, dtype=dtype) for _ in range(3))
+    wanted, _ = attention_forward(torch.nn.Module(), q, k, v, None)
+    found, _ = attention_forward(torch.nn.Module(), q, k, v, None, softcap=0.0)
+    assert torch.equal(found, wanted)
 
 
 # ---- refusals ----
