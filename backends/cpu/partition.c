@@ -13,21 +13,16 @@ enum { BYTES_PER_THREAD = 512 * 1024 };
 enum { MOST_THREADS = 1024 };
 
 #if defined(_OPENMP)
-/* A forked child has its parent's team without the threads, and would wait for them for ever. */
+/* A forked child has its parent's teams without the threads, and would wait for them for ever. Any
+ * user of the same runtime may have made one, so forks are watched from the load on. */
 static atomic_int team_lost;
 
 static void lose_team(void) {
     team_lost = 1;
 }
 
-static void watch_forks(void) {
+__attribute__((constructor)) static void watch_forks(void) {
     pthread_atfork(NULL, NULL, lose_team);
-}
-
-/* Before a team is made. */
-static void expect_team(void) {
-    static pthread_once_t watched = PTHREAD_ONCE_INIT;
-    pthread_once(&watched, watch_forks);
 }
 
 int cpu_threads_most(void) {
@@ -35,8 +30,6 @@ int cpu_threads_most(void) {
     return most < MOST_THREADS ? most : MOST_THREADS;
 }
 #else
-static void expect_team(void) {}
-
 int cpu_threads_most(void) {
     return 1;
 }
@@ -46,7 +39,5 @@ int cpu_threads_for(int64_t bytes) {
     if (bytes < 2 * BYTES_PER_THREAD)
         return 1;
     int64_t worth = bytes / BYTES_PER_THREAD, most = cpu_threads_most();
-    if (most > 1)
-        expect_team();
     return (int)(worth < most ? worth : most);
 }

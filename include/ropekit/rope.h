@@ -13,9 +13,11 @@
  * Thread safety: every function may be called from any thread. A plan and a device are immutable
  * once made and may be shared; destroying one while another thread uses it is an error. Calls on
  * the CPU from 1 MiB on run on an OpenMP team, whose runtime ends a process when the system refuses
- * it a thread; in the child of a fork after such a call they run on one thread. Where calls are
- * milliseconds apart, OMP_WAIT_POLICY=passive or OMP_PROC_BIND=close keeps a team that waits from
- * delaying one that wakes.
+ * it a thread. In the child of a fork that the library has seen they run on one thread, as a team
+ * that anyone made has no threads there; a child that loads the library itself, after its parent
+ * ran such a team, must call omp_set_num_threads(1) first. Where calls are milliseconds apart,
+ * OMP_WAIT_POLICY=passive or OMP_PROC_BIND=close keeps a team that waits from delaying one that
+ * wakes.
  *
  * Unloading: threads of that team outlive their call, so the code must stay. libropekit.so does,
  * whoever closes it; a shared object that holds libropekit as a static library must be linked with

@@ -55,6 +55,22 @@ def test_openmp_is_that_of_pytorch() -> None:
     assert len(runtimes) == 1, runtimes
 
 
+def test_a_forked_child_waits_for_no_team_of_pytorch() -> None:
+    code = """
+import os, signal, torch
+torch.set_num_threads(2)
+torch.ones(1024, 1024).mm(torch.ones(1024, 1024)).exp()
+import ropekit
+q = torch.ones(1, 8, 512, 64)
+if child := os.fork():
+    os._exit(os.waitpid(child, 0)[1])
+signal.alarm(60)  # a wait that does not end is a signal
+ropekit.apply(q)
+os._exit(0)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def listed(**environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "ropekit.check", "--backends"],

@@ -6,8 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { THREADS = 8, ROUNDS = 40, TOKENS = 33, HEADS = 3 };
 
@@ -92,33 +90,6 @@ TEST(threads, one_plan_many_threads) {
         CHECK(!workers[i].differs, "thread %d has other results than the first call", i);
     }
     rope_plan_destroy(plan);
-    free(expected);
-    case_free(&c);
-}
-
-static int rotates_alone(const test_case *c, const unsigned char *expected) {
-    unsigned char *result = malloc(c->bytes);
-    return device_run(c, &c->desc, &c->args, 1, NULL, result) == ROPE_OK &&
-           memcmp(result, expected, c->bytes) == 0;
-}
-
-/* A child has its parent's team without the threads. A wait that does not end is a signal. */
-TEST(threads, forked_child) {
-    case_block block = {ROPE_ANGLE_EXACT, ROPE_F32, 36, 1024, 8};
-    test_case c;
-    if (strcmp(device_backend(), "cpu") != 0 || !device_threads(2))
-        SKIP("there is no OpenMP team: a GPU's runtime does not serve forked children");
-    case_make_block(&c, test_seed(), 1, &block);
-    unsigned char *expected = malloc(c.bytes);
-    CHECK_STATUS(ROPE_OK, device_run(&c, &c.desc, &c.args, 1, NULL, expected));
-    int status = -1;
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        _exit(!rotates_alone(&c, expected));
-    }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child, "no child");
-    CHECK(status == 0, "the child ended with wait status %#x", status);
     free(expected);
     case_free(&c);
 }
