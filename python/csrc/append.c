@@ -3,6 +3,7 @@
 #include "python/csrc/cache.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/longest.h"
 
 #include <inttypes.h>
 
@@ -346,7 +347,11 @@ static const char *run(append_call *c) {
         return error;
     rope_append_args args = ROPE_APPEND_ARGS_INIT;
     error = put_all(c, lead, entry, &args);
-    return error ? error : fail_of_library(rope_append(entry->plan, &args));
+    entry = error ? NULL : longest_of_tokens(entry, &args.rope, &error);
+    if (!error)
+        error = fail_of_library(rope_append(entry->plan, &args));
+    plan_return(entry);
+    return error;
 }
 
 const char *append_run(append_call *c) {

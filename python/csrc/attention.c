@@ -6,6 +6,7 @@
 #include "python/csrc/attention_results.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/longest.h"
 
 #include <string.h>
 
@@ -83,9 +84,12 @@ static const char *run(attention_call *c) {
     if (error || c->explains || !args.out.data) /* no queries */
         return error;
     tensor memory = {0};
-    error = results_workspace(&c->q, entry, rope_attention_workspace, &args, &memory);
+    entry = longest_of_attention(entry, &args, &error);
+    if (!error)
+        error = results_workspace(&c->q, entry, rope_attention_workspace, &args, &memory);
     if (!error)
         error = fail_of_library(rope_attention(entry->plan, &args));
+    plan_return(entry);
     tensor_release(&memory);
     return error;
 }

@@ -3,6 +3,7 @@
 #include "python/csrc/attention_results.h"
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/longest.h"
 
 #include <inttypes.h>
 
@@ -128,9 +129,13 @@ static const char *run(gradient_call *c) {
     results_put_lse(&f->lse, layout, &forward);
     args.forward = &forward;
     tensor memory = {0};
-    error = results_workspace(&f->q, entry, rope_attention_backward_workspace, &forward, &memory);
+    entry = longest_of_attention(entry, &forward, &error);
+    if (!error)
+        error =
+            results_workspace(&f->q, entry, rope_attention_backward_workspace, &forward, &memory);
     if (!error)
         error = fail_of_library(rope_attention_backward(entry->plan, &args));
+    plan_return(entry);
     tensor_release(&memory);
     return error;
 }

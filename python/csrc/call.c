@@ -2,6 +2,7 @@
 
 #include "python/csrc/failure.h"
 #include "python/csrc/layout.h"
+#include "python/csrc/longest.h"
 
 #include <inttypes.h>
 
@@ -123,7 +124,11 @@ static const char *run(call *c) {
         return error;
     rope_args args = ROPE_ARGS_INIT;
     error = put_all(c, entry, &args);
-    return error ? error : fail_of_library(rope_apply(entry->plan, &args));
+    entry = error ? NULL : longest_of_tokens(entry, &args, &error);
+    if (!error)
+        error = fail_of_library(rope_apply(entry->plan, &args));
+    plan_return(entry);
+    return error;
 }
 
 const char *call_run(call *c) {

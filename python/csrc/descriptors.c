@@ -64,6 +64,8 @@ const char *fill_rotation(config_text *config, const plan_key *key) {
     desc->position_dtype = key->position_dtype;
     desc->device = key->device;
     desc->backend = backend_of(key);
+    if (key->sequence_length)
+        desc->sequence_length = key->sequence_length;
     const char *error = fill_heads(desc, key, config->role);
     if (!error)
         error = fill_table(desc, key);

@@ -91,6 +91,16 @@ static const char *create(plan_entry *entry) {
     }
 }
 
+/* Whether dynamic scaling follows a call, where what rotates has no length of its own. */
+static int64_t limit_of(const plan_entry *entry) {
+    const rope_desc *desc = entry->key.operation == OPERATION_ROPE ? &entry->config.desc
+                            : entry->key.operation == OPERATION_APPEND
+                                ? &entry->config.append.rope
+                                : &entry->config.attention.rope;
+    const int follows = desc->rope_type == ROPE_TYPE_DYNAMIC && desc->alpha == 0;
+    return follows && desc->sequence_length == 0 ? desc->max_position_embeddings : 0;
+}
+
 static const char *finish(plan_entry *entry) {
     rope_attention_merge_desc merge;
     if (entry->key.operation == OPERATION_MERGE) {
@@ -98,7 +108,11 @@ static const char *finish(plan_entry *entry) {
         return fail_of_library(rope_attention_merge_plan_create(&merge, &entry->plan));
     }
     const char *error = fill_rotation(&entry->config, &entry->key);
-    return error ? error : create(entry);
+    if (!error)
+        error = create(entry);
+    if (!error)
+        entry->limit = limit_of(entry);
+    return error;
 }
 
 static plan_entry *make(const plan_key *key, const char **error) {
@@ -173,4 +187,50 @@ const plan_entry *plan_for(const plan_key *key, const char **error) {
         }
     }
     return made;
+}
+
+/* ---- plans of one length, each of one call at a time: nothing waits, nor does a forked child ----
+ */
+
+enum { KEPT = 16 };
+static _Atomic(plan_entry *) kept[KEPT];
+static atomic_uint oldest;
+
+/* Into an empty place, or in place of another. */
+static void keep(plan_entry *entry) {
+    for (int i = 0; i < KEPT; i++) {
+        plan_entry *none = NULL;
+        if (atomic_compare_exchange_strong(&kept[i], &none, entry))
+            return;
+    }
+    entry = atomic_exchange(&kept[atomic_fetch_add(&oldest, 1) % KEPT], entry);
+    if (entry)
+        discard(entry);
+}
+
+static plan_entry *take(const plan_key *key) {
+    for (int i = 0; i < KEPT; i++) {
+        plan_entry *entry = atomic_exchange(&kept[i], NULL);
+        if (entry && equals(&entry->key, key))
+            return entry;
+        if (entry)
+            keep(entry);
+    }
+    return NULL;
+}
+
+const plan_entry *plan_scaled(const plan_entry *entry, int64_t longest, const char **error) {
+    if (longest <= entry->limit)
+        return entry;
+    plan_key key = entry->key;
+    key.sequence_length = longest;
+    if (key.accelerated)
+        return plan_for(&key, error);
+    plan_entry *found = take(&key);
+    return found ? found : make(&key, error);
+}
+
+void plan_return(const plan_entry *entry) {
+    if (entry && entry->key.sequence_length && !entry->key.accelerated)
+        keep((plan_entry *)(uintptr_t)entry);
 }

@@ -38,6 +38,7 @@ typedef struct plan_key {
     int32_t sink_dtype;      /* 0 without sinks */
     int32_t tree;            /* whether there are bits of a tree */
     int64_t page_size;
+    int64_t sequence_length; /* of plan_scaled; 0: what the text says */
 } plan_key;
 
 typedef struct plan_entry {
@@ -45,6 +46,8 @@ typedef struct plan_entry {
     plan_key key;
     config_text config;
     rope_plan *plan;
+    int64_t limit; /* longest position + 1 that dynamic scaling leaves as it is; 0: scaling does not
+                      follow the call */
 } plan_entry;
 
 /* What the lead of the tensors tells, and a table of cos where its handle is not NULL. */
@@ -53,6 +56,13 @@ void plan_key_put(plan_key *key, const tensor *lead, const tensor *cos);
 /* Finds or makes a plan. Returns NULL where it cannot, and *error then says why until the thread's
  * next call. */
 const plan_entry *plan_for(const plan_key *key, const char **error);
+
+/* The entry, or one whose sequence_length is that of a call beyond its limit. A captured graph may
+ * hold a device's, which is kept; a long decode would fill the CPU's memory with others. */
+const plan_entry *plan_scaled(const plan_entry *entry, int64_t longest, const char **error);
+
+/* Gives back what plan_scaled returned, behind the call; NULL is allowed. */
+void plan_return(const plan_entry *entry);
 
 /* What is wrong with a text whatever the tensors, or NULL. */
 const char *plan_check(const char *text, size_t length);

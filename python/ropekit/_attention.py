@@ -29,6 +29,7 @@ from ropekit._operators import (
     check_may_write,
     define,
     fields_of,
+    follows_length,
     implement,
     increment_version,
     is_derived,
@@ -573,6 +574,11 @@ def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> T
     q, k, v, _, positions = (of_autocast(first) if is_dynamo_compiling() else first)[:5]
     offset = whole(numbers[0]) if numbers else 0
     k_positions, tables = (rest[0], rest[6:]) if rest else (None, None)
+    if k_positions is not None and follows_length(settings.rotation):  # q and k turn one by one
+        raise ValueError(
+            "sequence_length is not given; allowed with rope_type 'dynamic', k_positions and "
+            "PyTorch's kernel is the longest position + 1"
+        )
     if not is_compiling() and is_derived():
         check_no_tangent(zip("qkv", (q, k, v), strict=True), "attention")
     try:

@@ -130,7 +130,9 @@ def apply(
         sequence_lengths: longrope per sequence: total length of each.
         cos, sin: tables [rows, entries] or [batch, rows, entries] that positions index; no gradient
             flows into them, and asking for one is an error.
-        fields: any field of a Config; it goes before that of `config`.
+        fields: any field of a Config; it goes before that of `config`. rope_type="dynamic" scales
+            by sequence_length, or where that is not given by the longest position of the call, as
+            Transformers' modules. A GPU's index tensors are not read: give it beside them.
 
     Derivatives are the transpose, of any order; direction="inverse" has none.
 

@@ -17,7 +17,7 @@ from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
 from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
-from ropekit._operators import fields_of
+from ropekit._operators import fields_of, follows_length
 from ropekit.config import Config
 
 
@@ -142,6 +142,7 @@ class RoPEAttention(nn.Module):
             self.q_norm, self.k_norm = (_Norm(head_dim, norm, **place) for _ in range(2))
         # `append` rotates q and k, or neither; queries alone are rotated behind it.
         turns_q, self._turns_k = rotated(self.config.text)
+        self._follows = follows_length(self.config.text)
         self._behind: Any = "q" if turns_q and not self._turns_k else "none"
         own = {"kernel": None, "rotate": None} | ({} if self._turns_k else {"rotation": "off"})
         text = merge(self.config.text, own)
@@ -211,6 +212,8 @@ class RoPEAttention(nn.Module):
             explain(q, config=self.config, causal=self.causal, rotate="none", cache=cache)
         options: dict[str, Any] = {"block_table": block_table}
         options |= {"k_cache": k_cache, "v_cache": v_cache}
+        if self._follows and positions is None and q.device.type != "cpu":  # lengths are not read
+            options["sequence_length"] = cache.tokens + tokens
         norms: dict[str, Any] = {
             f"{part}_weight": norm.weight
             for part, norm in (("q", self.q_norm), ("k", self.k_norm))

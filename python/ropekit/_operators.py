@@ -88,6 +88,14 @@ def fields_of(config: str) -> dict[str, str]:
     return dict(part.partition("=")[::2] for part in config.split())
 
 
+def follows_length(config: str) -> bool:
+    """Whether dynamic scaling follows the longest position of each call."""
+    if "rope_type=dynamic" not in config:
+        return False
+    fields = fields_of(config)
+    return "alpha" not in fields and not int(fields.get("sequence_length", 0))
+
+
 # Where batch and tokens stand in a tensor of each layout; thd has tokens alone.
 _PLACES = {"bshd": (0, 1), "bhsd": (0, 2), "sbhd": (1, 0), "thd": (0, 0)}
 

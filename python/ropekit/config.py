@@ -46,6 +46,8 @@ class Config:
     Config costs a call nothing. A dict is read at every call, a file once and again where it has
     changed, at which a call looks every 0.1 s; in a compiled function only a Config made outside
     works. Fields of attention, as window, may be in it: `apply` and `append` pass over them.
+    rope_type "dynamic" scales by sequence_length, or without it, as of a config.json, by the
+    longest position of each call.
     """
 
     __slots__ = ("text",)
