@@ -20,6 +20,14 @@ ROPE_FN int64_t rope_index_of(int32_t wide, const void *array, int64_t i) {
     return wide ? ((const int64_t *)array)[i] : ((const int32_t *)array)[i];
 }
 
+/* Index behind the last token that the call has of a sequence. */
+ROPE_FN int64_t rope_call_end(const rope_position_map *map, const rope_site *site) {
+    if (!map->cu_seqlens ||
+        rope_index_at(map, map->cu_seqlens, site->sequence + 1) / map->shard_size <= map->tokens)
+        return site->length;
+    return rope_sum(rope_site_of(map, site->batch, map->tokens - 1).index, 1);
+}
+
 /* Index in the cache of a token of a sequence. */
 ROPE_FN int64_t rope_cache_index(const rope_append_call *call, const rope_site *site) {
     const rope_position_map *map = &call->rope.position;
@@ -40,7 +48,7 @@ ROPE_FN int64_t rope_page_of(const rope_append_problem *problem, const rope_appe
 ROPE_FN rope_place rope_place_of(const rope_append_problem *problem, const rope_append_call *call,
                                  const rope_site *site) {
     rope_place place = {ROPE_PLACE_NONE, 0, 0, 0};
-    if (call->pages == 0)
+    if (call->pages == 0 || site->sequence < 0)
         return place;
     if (problem->cache == ROPE_CACHE_SLOTS) {
         place.index =
@@ -51,8 +59,8 @@ ROPE_FN rope_place rope_place_of(const rope_append_problem *problem, const rope_
         place.page = place.index / problem->page_size;
     } else {
         const int64_t pages = problem->cache == ROPE_CACHE_TABLE ? call->table_pages : 1;
-        if (site->sequence < 0 ||
-            (problem->ring && rope_difference(site->length, site->index) > problem->ring))
+        if (problem->ring &&
+            rope_difference(rope_call_end(&call->rope.position, site), site->index) > problem->ring)
             return place;
         place.index = rope_cache_index(call, site);
         place.status = ROPE_PLACE_INDEX;

@@ -213,7 +213,7 @@ static void choose_positions(test_random *r, append_case *c) {
             if (!rotates && random_chance(r, 40))
                 a->sequence_offsets = case_reserve(&c->base, (sequences + 1) * size, size);
         }
-    } else if (!rotates) {
+    } else if (!rotates && !c->desc.cache) {
         a->cu_seqlens = NULL;
         a->sequences = 0;
     }

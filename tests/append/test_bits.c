@@ -664,14 +664,14 @@ static void copy_cache(const append_case *c, steps *s) {
     s->store_args.v = v;
     s->store_args.q_weight = s->store_args.k_weight = s->store_args.v_weight =
         (rope_norm_weight){0};
-    if (d->cache != ROPE_CACHE_TABLE && d->cache != ROPE_CACHE_SEQUENCE)
+    if (d->cache == 0)
         return;
     s->store.rope.shard = d->rope.shard;
     s->store.rope.shard_rank = d->rope.shard_rank;
     s->store.rope.shard_size = d->rope.shard_size;
     s->store_args.rope.cu_seqlens = c->args.rope.cu_seqlens;
     s->store_args.rope.sequences = c->args.rope.sequences;
-    if (c->args.cache_starts)
+    if (d->cache == ROPE_CACHE_SLOTS || c->args.cache_starts)
         return;
     s->store_args.rope.position_offset = c->args.rope.position_offset;
     s->store_args.rope.sequence_offsets = c->args.rope.sequence_offsets;

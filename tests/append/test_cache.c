@@ -617,6 +617,74 @@ TEST(append_cache, a_ring_keeps_the_last_tokens) {
         }
 }
 
+/* A call of some tokens of head_dim 2 in f32 by boundaries, to a cache of `places` tokens: the
+ * first elements that lie there afterwards, 0 where nothing was written. */
+typedef struct packed {
+    int32_t kind;
+    int64_t page_size, ring, tokens, sequences, boundaries[4], slots[4];
+    double wanted[4];
+} packed;
+
+enum { PACKED_PLACES = 4 };
+
+static void check_packed(const packed *p, int32_t rotation, const char *kernel) {
+    append_case c;
+    size_t start[5];
+    unsigned char *arena =
+        make_arena(&c, (size_t[]){4 * 8, PACKED_PLACES * 8, 4 * 8, 4 * 8, 4 * 8}, 5, start);
+    float *in = (float *)(void *)arena, *cache = (float *)(void *)(arena + start[1]);
+    for (int i = 0; i < 4 * 2; i++)
+        in[i] = (float)(1 + i / 2);
+    memset(cache, 0, PACKED_PLACES * 8);
+    memcpy(arena + start[2], p->boundaries, sizeof p->boundaries);
+    memcpy(arena + start[3], p->slots, sizeof p->slots);
+    c.desc.rope.dtype = ROPE_F32;
+    c.desc.rope.head_dim = 2;
+    c.desc.rotation = rotation;
+    c.desc.cache = p->kind;
+    c.desc.page_size = p->page_size;
+    c.desc.ring = p->ring;
+    c.args.rope.batch = 1;
+    c.args.rope.tokens = p->tokens;
+    c.args.rope.cu_seqlens = arena + start[2];
+    c.args.rope.sequences = p->sequences;
+    c.args.pages = PACKED_PLACES / p->page_size;
+    c.args.v = (rope_tensor){.in = in, .heads = 1};
+    c.args.v_cache.data = cache;
+    if (p->kind == ROPE_CACHE_SLOTS)
+        c.args.slots = arena + start[3];
+    if (rotation == ROPE_ROTATION_ON)
+        c.args.rope.q = (rope_tensor){.in = in, .out = arena + start[4], .heads = 1};
+    if (run_into(&c, kernel))
+        for (int i = 0; i < PACKED_PLACES; i++)
+            CHECK((double)cache[2 * i] == p->wanted[i],
+                  "%s: cache %d, boundaries %lld..%lld: place %d holds %g, not %g", kernel, p->kind,
+                  (long long)p->boundaries[0], (long long)p->boundaries[p->sequences], i,
+                  (double)cache[2 * i], p->wanted[i]);
+    append_free(&c);
+}
+
+/* Those are not cached, and of a sequence that is partly there the part is, from its true index
+ * on; a ring keeps the last of it. */
+TEST(append_cache, tokens_outside_every_sequence) {
+    static const packed list[] = {
+        {ROPE_CACHE_SLOTS, 1, 0, 4, 1, {0, 2}, {0, 1, 2, 3}, {1, 2, 0, 0}},
+        {ROPE_CACHE_SLOTS, 2, 0, 4, 2, {1, 2, 3}, {3, 2, 1, 0}, {0, 3, 2, 0}},
+        {ROPE_CACHE_SLOTS, 2, 0, 3, 1, {-1, 5}, {3, 2, 1}, {0, 3, 2, 1}},
+        {ROPE_CACHE_SLOTS, 1, 0, 4, 0, {0}, {0, 1, 2, 3}, {0, 0, 0, 0}},
+        {ROPE_CACHE_SEQUENCE, 2, 2, 3, 1, {0, 5}, {0}, {3, 2, 0, 0}},
+        {ROPE_CACHE_SEQUENCE, 2, 2, 3, 2, {-4, -2, 2}, {0}, {0, 0, 1, 2}},
+        {ROPE_CACHE_SEQUENCE, 2, 2, 3, 2, {0, 2, 9}, {0}, {1, 2, 3, 0}},
+        {ROPE_CACHE_SEQUENCE, 4, 0, 2, 1, {-1, 7}, {0}, {0, 1, 2, 0}},
+    };
+    const char *kernel;
+    for (int k = 0; (kernel = device_kernel_of("append", k)); k++)
+        for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+            check_packed(&list[i], ROPE_ROTATION_ON, kernel);
+            check_packed(&list[i], ROPE_ROTATION_OFF, kernel);
+        }
+}
+
 /* Heads whose scale has a rule of its own: no finite element but zeros, and the least numbers. */
 static void check_scales(int32_t dtype, const char *kernel) {
     enum { HEADS = 6, DIM = 16 };

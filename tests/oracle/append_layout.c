@@ -110,18 +110,27 @@ static oracle_place by_slot(const rope_append_desc *desc, const rope_append_args
     return place;
 }
 
+/* The whole sequence's end, or where the call does not have its rank's last token, that of what it
+ * has. */
+static int64_t end_of(const rope_append_desc *desc, const rope_append_args *args,
+                      const oracle_site *site) {
+    int64_t ranks = desc->rope.shard_size ? desc->rope.shard_size : 1, tokens = args->rope.tokens;
+    if (site->first + site->local <= tokens)
+        return site->local * ranks;
+    return oracle_site_of(&desc->rope, &args->rope, 0, tokens - 1).index + 1;
+}
+
 oracle_place oracle_append_place(const rope_append_desc *desc, const rope_append_args *args,
                                  int64_t batch, int64_t token) {
     oracle_place place = {ORACLE_PLACE_NONE, 0, 0};
     if (desc->cache == 0)
         return place;
-    if (desc->cache == ROPE_CACHE_SLOTS)
-        return by_slot(desc, args, batch, token);
     oracle_site site = oracle_site_of(&desc->rope, &args->rope, batch, token);
-    int64_t ranks = desc->rope.shard_size ? desc->rope.shard_size : 1;
     if (site.sequence < 0)
         return place;
-    if (desc->ring && site.index < site.local * ranks - desc->ring)
+    if (desc->cache == ROPE_CACHE_SLOTS)
+        return by_slot(desc, args, batch, token);
+    if (desc->ring && site.index < end_of(desc, args, &site) - desc->ring)
         return place;
     int64_t start = site.shift;
     if (args->cache_starts)

@@ -52,9 +52,8 @@ static int shard_divides(const rope_desc *d, const rope_args *args, int64_t sequ
 oracle_site oracle_site_of(const rope_desc *desc, const rope_args *args, int64_t batch,
                            int64_t token) {
     oracle_site site = {.sequence = batch, .local = args->tokens, .divides = 1};
-    int64_t first = 0;
     if (args->cu_seqlens)
-        site.sequence = packed_sequence(desc, args, token, &first, &site.local);
+        site.sequence = packed_sequence(desc, args, token, &site.first, &site.local);
     if (site.sequence < 0)
         return site;
     if (args->cu_seqlens)
@@ -64,6 +63,6 @@ oracle_site oracle_site_of(const rope_desc *desc, const rope_args *args, int64_t
         shift +=
             (uint64_t)oracle_index(desc->position_dtype, args->sequence_offsets, site.sequence);
     site.shift = (int64_t)shift;
-    site.index = whole_index(desc, token - first, site.local);
+    site.index = whole_index(desc, token - site.first, site.local);
     return site;
 }

@@ -7,6 +7,7 @@
 typedef struct oracle_site {
     int64_t sequence; /* -1: outside every packed one */
     int64_t index;    /* in the whole sequence */
+    int64_t first;    /* token of the call that is its first one, were it there */
     int64_t local;    /* tokens of it that this rank holds */
     int64_t shift;    /* offset of the call plus the sequence's own */
     int32_t divides;  /* 0: the ranks do not hold equal parts, or zigzag ranks not two chunks */

@@ -58,18 +58,22 @@ static int index_size(const rope_desc *d) {
     return d->position_dtype == ROPE_I32 ? 4 : 8;
 }
 
-/* Whole lengths that a shard divides; the tensor may hold more tokens before and after. */
+/* Whole lengths that a shard divides; the tensor may hold more tokens before and after, or not all
+ * of the first and the last sequence. */
 static void choose_packed(test_random *r, test_case *c, int64_t budget) {
     rope_args *a = &c->args;
     int64_t size = c->desc.shard_size ? c->desc.shard_size : 1;
     int64_t unit = c->desc.shard == ROPE_SHARD_ZIGZAG ? 2 * size : size;
     int64_t most = budget * size / unit / CASE_MAX_SEQUENCES;
     a->sequences = random_between(r, 0, CASE_MAX_SEQUENCES);
-    c->boundary[0] = random_chance(r, 70) ? 0 : unit;
+    c->boundary[0] = random_chance(r, 70) ? 0 : random_chance(r, 60) ? unit : -unit;
     for (int64_t s = 0; s < a->sequences; s++)
         c->boundary[s + 1] = c->boundary[s] + unit * random_between(r, 0, most);
     a->batch = 1;
-    a->tokens = c->boundary[a->sequences] / size + (random_chance(r, 70) ? 0 : 2);
+    a->tokens = c->boundary[a->sequences] / size + (random_chance(r, 70)   ? 0
+                                                    : random_chance(r, 60) ? 2
+                                                                           : -2);
+    a->tokens = a->tokens > 0 ? a->tokens : 0;
     a->cu_seqlens =
         case_reserve(c, (a->sequences + 1) * index_size(&c->desc), index_size(&c->desc));
 }
@@ -189,7 +193,8 @@ void case_choose_table(test_random *r, test_case *c, const case_wish *wish) {
     int64_t width = case_rotary_dim(d) / (d->table_width == ROPE_TABLE_FULL ? 1 : 2);
     int64_t size = oracle_dtype_size(dtype),
             whole = a->tokens * (d->shard_size ? d->shard_size : 1);
-    int64_t needed = (a->cu_seqlens ? c->boundary[a->sequences] : whole) + 6;
+    int64_t packed = c->boundary[a->sequences] - (c->boundary[0] < 0 ? c->boundary[0] : 0),
+            needed = (a->cu_seqlens ? packed : whole) + 6;
     int loose = !wish->in_range && random_chance(r, d->out_of_range > 1 ? 60 : 15);
     a->table_rows =
         loose ? random_between(r, d->out_of_range == ROPE_OUT_OF_RANGE_CLAMP, needed) : needed;

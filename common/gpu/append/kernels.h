@@ -66,7 +66,7 @@ typedef struct gpu_append_tensor {
 enum {
     GPU_APPEND_ROWS = 1,  /* several batch rows of several tokens */
     GPU_APPEND_EXACT = 2, /* exact angles of one rule, axis and sequence a batch row; no XPos */
-    GPU_APPEND_SLOTS = 4, /* places are slots, one after the other */
+    GPU_APPEND_SLOTS = 4, /* places are slots, one after the other, of every token */
     GPU_APPEND_MODEL_DTYPE = 8,
     GPU_APPEND_NEGATIVE = 16, /* transpose and inverse of angles */
     GPU_APPEND_WIDE_IDS = 32, /* int64, else int32 */

@@ -269,7 +269,8 @@ static int is_exact(const rope_append_problem *p, const rope_append_call *call) 
 
 static int32_t flags_of(const rope_append_problem *p, const rope_append_call *call) {
     const int rows = call->rope.batch > 1 && call->rope.tokens > 1,
-              slots = p->cache == ROPE_CACHE_SLOTS && is_in_line(call, call->slot_stride),
+              slots = p->cache == ROPE_CACHE_SLOTS && is_in_line(call, call->slot_stride) &&
+                      !call->rope.position.cu_seqlens,
               alone = !call->tensor[ROPE_APPEND_K].heads && !call->tensor[ROPE_APPEND_V].heads;
     return (rows ? GPU_APPEND_ROWS : 0) | (is_exact(p, call) ? GPU_APPEND_EXACT : 0) |
            (slots ? GPU_APPEND_SLOTS : 0) | (alone && p->cache ? GPU_APPEND_PLACES : 0) |
