@@ -34,11 +34,14 @@ static const char *put_queries(const attention_call *c, int32_t layout, rope_arg
     return NULL;
 }
 
-static const char *check_heads(const char *name, int64_t heads, int64_t q_heads) {
+static const char *check_heads(const char *name, int64_t heads, int64_t q_heads,
+                               const char *where) {
     if (heads > 0 && q_heads % heads == 0)
         return NULL;
-    return fail("%s has %" PRId64 " heads; allowed is a divisor of %" PRId64 ", the heads of q",
-                name, heads, q_heads);
+    if (heads == 0)
+        return fail("%s has 0 heads; allowed is > 0", name);
+    return fail("%s has %" PRId64 " heads; allowed is a divisor of %" PRId64 ", the heads of q%s",
+                name, heads, q_heads, where);
 }
 
 static const char *put_tensors(const attention_call *c, int32_t layout, rope_attention_args *args) {
@@ -56,7 +59,7 @@ static const char *put_tensors(const attention_call *c, int32_t layout, rope_att
     if (tensor_last_size(k) != tensor_last_size(&c->q))
         return fail("k has head_dim %d; allowed is that of q, %d", tensor_last_size(k),
                     tensor_last_size(&c->q));
-    error = check_heads("k", heads, rope->q.heads);
+    error = check_heads("k", heads, rope->q.heads, " in this layout");
     if (!error)
         error = check_shape(v, "v", layout, &keys, "k");
     if (error)
@@ -80,7 +83,7 @@ static const char *put_caches(const attention_call *c, rope_attention_args *args
     const rope_args *rope = &args->rope;
     const int64_t sequences = rope->cu_seqlens ? rope->sequences : rope->batch;
     const int64_t heads = cache_heads(k.data);
-    const char *error = check_heads("k_cache", heads, rope->q.heads);
+    const char *error = check_heads("k_cache", heads, rope->q.heads, "");
     if (!error)
         error = put_cache(&k, heads, tensor_last_size(&c->q), &args->k_cache);
     if (!error)

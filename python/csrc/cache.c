@@ -120,8 +120,8 @@ static const char *check_pages(const stored *s, int64_t heads, int64_t head_dim)
         return fail("%s has %" PRId64 " heads; allowed is %" PRId64, s->name, own, heads);
     if (head_dim && dim != head_dim)
         return fail("%s has head_dim %" PRId64 "; allowed is %" PRId64, s->name, dim, head_dim);
-    if (dim > ROPE_MAX_APPEND_HEAD_DIM)
-        return fail("%s has head_dim %" PRId64 "; allowed is at most %d", s->name, dim,
+    if (dim < 1 || dim > ROPE_MAX_APPEND_HEAD_DIM)
+        return fail("%s has head_dim %" PRId64 "; allowed is 1..%d", s->name, dim,
                     ROPE_MAX_APPEND_HEAD_DIM);
     return check_repeats(t, s->name, s->written ? " and is written" : "");
 }

@@ -43,17 +43,18 @@ const char *check_operand(const tensor *lead, const char *lead_name, const tenso
     if (t->dims < dims_of(LAYOUT_THD))
         return fail("%s has %" PRId64 " dimensions; allowed is 4, or 3 for layout thd", name,
                     t->dims);
-    if (t->sizes[t->dims - 1] > most)
-        return fail("%s has head_dim %" PRId64 "; allowed is at most %d", name,
-                    t->sizes[t->dims - 1], most);
+    if (t->sizes[t->dims - 1] < 1 || t->sizes[t->dims - 1] > most)
+        return fail("%s has head_dim %" PRId64 "; allowed is 1..%d", name, t->sizes[t->dims - 1],
+                    most);
     return check_device(lead, t, name);
 }
 
 const char *check_shape(const tensor *t, const char *name, int32_t layout, const rope_args *args,
                         const char *like) {
     if (t->dims != dims_of(layout))
-        return fail("%s has %" PRId64 " dimensions; allowed is %d, for layout %s", name, t->dims,
-                    dims_of(layout), layout_names[layout]);
+        return fail("%s has %" PRId64 " dimensions; allowed is %d, for layout %s%s", name, t->dims,
+                    dims_of(layout), layout_names[layout],
+                    t->dims == dims_of(LAYOUT_THD) ? ", or 3 with layout='thd'" : "");
     int64_t batch = size_along(t, layout, BATCH), tokens = size_along(t, layout, TOKEN);
     if (args && (batch != args->batch || tokens != args->tokens))
         return fail("%s has batch %" PRId64 " and %" PRId64 " tokens; allowed is that of %s, "

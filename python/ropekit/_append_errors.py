@@ -57,6 +57,11 @@ def check_append(tensors: Mapping[str, Tensor]) -> None:
         return (torch.float32, own) if weighs else (own,)
 
     check_tensors(tensors, allowed)
+    check_caches(tensors)
+
+
+def check_caches(tensors: Mapping[str, Tensor]) -> None:
+    """Refuses caches of no size."""
     for name in (name for name in CACHES if name in tensors):
         shape = list(tensors[name].shape)
         if not 3 <= len(shape) <= 5:

@@ -299,7 +299,7 @@ def masked(
     if isinstance(tree_mask, Tensor) and tree_mask.dtype == torch.bool:
         if tree_keys is not None:
             raise ValueError(f"tree_keys is {tree_keys}; allowed with a tree_mask of bool is None")
-        if tree_mask.dim() < 2 or tree_mask.shape[-1] == 0:
+        if tree_mask.dim() not in (2, 3) or tree_mask.shape[-1] == 0:
             raise ValueError(
                 f"tree_mask has the shape {list(tree_mask.shape)}; allowed is [batch, tokens, "
                 "keys] or [tokens, keys]"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ropekit._append_errors import FLOATS, STORED
+from ropekit._append_errors import FLOATS, STORED, check_caches
 from ropekit._errors import check_tensors, explain, refuse
 
 # Of the operators less config, which comes fourth, and numbers, the last; the first ones are usual.
@@ -156,4 +155,9 @@ def refuse_attention(
     """Raises `error`, with which a call ended, as what it says of the call's arguments."""
     named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
     given = {name: x for name, x in named if x is not None}
-    refuse(error, given, offset, partial(check_attention, floats=floats), explain_attention)
+
+    def check(tensors: Mapping[str, Tensor]) -> None:
+        check_attention(tensors, floats)
+        check_caches(tensors)
+
+    refuse(error, given, offset, check, explain_attention)

@@ -16,7 +16,7 @@ import torch
 from torch import SymInt, Tensor
 from torch.compiler import is_dynamo_compiling
 
-from ropekit._fields import NAMES, LayerFields, listed
+from ropekit._fields import NAMES, LayerFields, listed, told
 from ropekit._library import library
 
 _ROTATED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -204,7 +204,7 @@ def whole(offset: int, name: str = "position_offset") -> int:
     try:
         return operator.index(offset)
     except TypeError:
-        raise TypeError(f"{name} is {offset!r}; allowed is a whole number") from None
+        raise TypeError(f"{name} is {told(offset)}; allowed is a whole number") from None
 
 
 def count(name: str, value: int) -> int:

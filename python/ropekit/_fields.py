@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from importlib import import_module
+from inspect import signature
 from numbers import Real
 from typing import Literal, NoReturn, TypedDict, get_args, get_origin, get_type_hints
 
 import torch
 from torch import SymInt, Tensor
+
+from ropekit._hints import HINTS
 
 Pairing = Literal["half_split", "interleaved"]
 Norm = Literal["rms", "layer"]
@@ -157,7 +162,13 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NAMES: dict[str, tuple[str, ...]] = {"role": ("q", "k"), "mask": ("causal", "full")} | {
     name: get_args(kind) for name, kind in _KINDS.items() if get_origin(kind) is Literal
 }
-_ARGUMENTS = ("causal", "positions", "position_offset", "cu_seqlens", "k_cache", "v_cache")
+# Functions and what each takes as fields.
+_TAKERS = {
+    "apply": Fields,
+    "append": AppendFields,
+    "attention": AttentionFields,
+    "RoPEAttention": ModuleFields,
+}
 # What is none of a number that may be left out: -1, and where C has it too 0.
 _NONE = {
     *("window=0", "window=-1", "window_right=-1", "chunk=0", "chunk=-1"),
@@ -182,9 +193,15 @@ def refuse_fields(fields: Mapping[str, object], keywords: frozenset[str], kind: 
         raise TypeError(f"{name} is given; allowed is that in a Config and for ropekit.{other}")
 
 
+def told(value: object) -> str:
+    """A value in one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def _refuse(name: str, value: object, allowed: str, kind: type | None = None) -> NoReturn:
     error = ValueError if kind and isinstance(value, kind) else TypeError
-    raise error(f"{name} is {value!r}; allowed is {allowed}")
+    raise error(f"{name} is {told(value)}; allowed is {allowed}")
 
 
 def _number(name: str, value: object, whole: bool) -> str:
@@ -229,13 +246,30 @@ def _write(name: str, value: object) -> str:
     return f"{name}={text}"
 
 
+def _takers(name: str) -> str:
+    """The functions that take a keyword."""
+    package = import_module("ropekit")
+    found = [
+        f"ropekit.{taker}"
+        for taker, fields in _TAKERS.items()
+        if name in fields.__annotations__ or name in signature(getattr(package, taker)).parameters
+    ]
+    return listed(found) if found else ""
+
+
 def _refuse_name(
     name: str,
-    keywords: Collection[str] = (*_KINDS, *_ARGUMENTS),
+    keywords: Collection[str] = _KINDS.keys(),
     kind: str = "LayerFields",
 ) -> NoReturn:
-    if name in _ARGUMENTS:
-        raise TypeError(f"{name} is no field; allowed is that as an argument of what takes it")
+    if hint := HINTS.get(name):
+        own = re.split(r"\W", hint)[0]
+        takers = "" if own in (*keywords, "q", "k", "v") else _takers(own)
+        raise TypeError(
+            f"there is no field {name!r}; allowed is {hint}{takers and f', for {takers}'}"
+        )
+    if takers := _takers(name):
+        raise TypeError(f"{name} is given; allowed is that for {takers}")
     known = get_close_matches(name, sorted(keywords), 1)
     meant = f": {known[0]}?" if known else ""
     raise TypeError(f"there is no field {name!r}; allowed are those of ropekit.{kind}{meant}")

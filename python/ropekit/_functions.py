@@ -294,6 +294,7 @@ def rope(q: Tensor, k: Tensor, seq_len: int, theta: float = 10000.0) -> tuple[Te
     for name, x in (("q", q), ("k", k)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} is {type(x).__name__}; allowed is a tensor")
+    seq_len = whole(seq_len, "seq_len")
     if q.dim() == 4 and seq_len < q.shape[1]:  # else apply says what q has
         raise ValueError(f"seq_len is {seq_len}; allowed is {q.shape[1]}, the tokens of q, or more")
     return apply(q, k, pairing_in="interleaved", rope_theta=theta)

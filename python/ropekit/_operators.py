@@ -113,10 +113,10 @@ def _check(q: Tensor, k: Tensor | None, config: str, rest: tuple[Any, ...]) -> N
         raise ValueError(f"layout is {layout!r}; allowed is {allowed}")
     dims = 3 if layout == "thd" else 4
     for name in tensors.keys() & {"q", "k"}:
-        if tensors[name].dim() != dims:
+        if (found := tensors[name].dim()) != dims:
+            packed = ", or 3 with layout='thd'" if found == 3 else ""
             raise ValueError(
-                f"{name} has {tensors[name].dim()} dimensions; allowed is {dims}, for layout "
-                f"{layout!r}"
+                f"{name} has {found} dimensions; allowed is {dims}, for layout {layout!r}{packed}"
             )
     other = q if k is None else k
     for place in _PLACES[layout]:

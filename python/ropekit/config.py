@@ -171,6 +171,8 @@ def _width(x: Tensor) -> int:
 
 def _unreadable(error: OSError, path: str | Path) -> OSError:
     text = f"config cannot be read ({error.strerror}); allowed is the path of a config.json"
+    if isinstance(error, FileNotFoundError) and not str(path).endswith(".json"):
+        text += ", a dict, or what transformers' AutoConfig.from_pretrained(...) returns"
     return type(error)(error.errno, text, str(path))
 
 

@@ -689,6 +689,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         "q": Q, "slots": SLOTS}),
     (TypeError, r"there is no field 'slot'; allowed are those of ropekit.AppendFields: slots\?", {
         **PLACED, "slot": SLOTS}),
+    *((ValueError, rf"{name} has head_dim 0; allowed is 1\.\.4096", {
+        "q": Q, **PLACED, "v": K, "v_cache": CACHE.clone(), name: K[..., :0]}) for name in "qkv"),
+    (TypeError, "there is no field 'slot_mapping'; allowed is slots$", {"slot_mapping": SLOTS}),
+    (TypeError, "causal is given; allowed is that for ropekit.attention or", {"causal": True}),
     (TypeError, "window is given; allowed is that in a Config and for ropekit.attention", {
         **PLACED, "window": 3}),
     (ValueError, r"slots has the shape \[2\]; allowed is \[1, 3\] or \[3\], batch and tokens", {

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import ropekit
 import torch
+from ropekit._fields import _takers
+from ropekit._hints import HINTS
 
 Q, K = torch.zeros(2, 3, 4, 64), torch.zeros(2, 5, 2, 64)
 CACHE, TABLE = torch.zeros(6, 4, 2, 64), torch.tensor([[0, 1], [2, 3]])
@@ -45,10 +47,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "q": Q.double(), "kernel": "library"}),
     (TypeError, "v is torch.float16; allowed is torch.float32, the type of q", {
         **BOTH, "v": K.half()}),
-    (TypeError, "there is no field 'is_causal'; allowed are .*: causal", {
-        **BOTH, "is_causal": None}),
-    (TypeError, r"'attn_mask'; allowed are those of ropekit.AttentionFields: tree_mask\?", {
-        **BOTH, "attn_mask": None}),
+    (TypeError, "q_weight is given; allowed is that for ropekit.append$", {**BOTH, "q_weight": K}),
     (ValueError, "kernel is 'sdpa'; allowed with a cache and backend .* any of library, ", {
         **PAGED, "kernel": "sdpa"}),
     (ValueError, "q has 2 dimensions; allowed is 4, or 3 for layout 'thd'", {**BOTH, "q": Q[0, 0]}),
@@ -65,8 +64,21 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         "q": Q.double(), "k": K[:, :0].double(), "v": K[:, :0].double()}),
     (ValueError, "k has 0 tokens; allowed is > 0", {
         "q": Q[:, :1], "k": K[:, :0], "v": K[:, :0], "kernel": "sdpa", "causal": False}),
-    (ValueError, "q has head_dim 640; allowed is at most 576", {
+    (ValueError, r"q has head_dim 640; allowed is 1\.\.576", {
         **BOTH, "q": torch.zeros(2, 3, 4, 640)}),
+    *((ValueError, rf"{name} has head_dim 0; allowed is 1\.\.576", {
+        **BOTH, **dict.fromkeys(names, Q[..., :0])})
+        for name, names in (("q", "q"), ("q", "qkv"), ("k", "k"), ("k", "kv"), ("v", "v"))),
+    (ValueError, "k_cache has head_dim 0; allowed is 64", {**PAGED, "k_cache": CACHE[..., :0]}),
+    (ValueError, r"v_cache has head_dim 0; allowed is 1\.\.4096", {
+        **PAGED, "v_cache": CACHE[..., :0]}),
+    (ValueError, "k_cache has 2 dimensions; allowed is 3 to 5", {**PAGED, "k_cache": CACHE[0, 0]}),
+    (ValueError, "v_cache has 6 pages of 0 slots; allowed is > 0 of each", {
+        **PAGED, "k_cache": CACHE, "v_cache": CACHE[:, :0]}),
+    (ValueError, "k has 0 heads; allowed is > 0", {
+        **BOTH, **dict.fromkeys("qkv", Q[:, :, :0])}),
+    (ValueError, "k has 4 heads; allowed is a divisor of 3, the heads of q in this layout", {
+        **BOTH, "q": Q.transpose(1, 2), "k": Q, "v": Q}),
     (ValueError, "q repeats one element; allowed is a tensor with a stride", {
         **BOTH, "q": torch.zeros(1).expand(2, 3, 4, 64)}),
     # sequences
@@ -144,6 +156,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "tree_mask": TREE[:2]}),
     (ValueError, r"tree_mask has the shape \[5\]; allowed is \[batch, tokens, keys\] or \[tokens", {
         **BOTH, "tree_mask": TREE[0]}),
+    (ValueError, r"tree_mask has the shape \[2, 4, 3, 5\]; allowed is \[batch, tokens, keys\] or", {
+        **BOTH, "tree_mask": TREE.expand(2, 4, 3, 5)}),
     (TypeError, "tree_mask is torch.int64; allowed is torch.bool or torch.int32", {
         **BOTH, "tree_mask": TREE.long()}),
     (ValueError, r"tree_keys is 33; allowed is 1\.\.32, 32 for each word", {
@@ -186,6 +200,49 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
 def test_errors(kind: type[Exception], words: str, options: dict[str, Any]) -> None:
     with pytest.raises(kind, match=words):
         ropekit.attention(**options)
+
+
+# Arguments of others, and what the error says of them.
+MEANT = {
+    "attn_mask": "causal, window and chunk for masks of that shape, q_lengths and k_lengths for",
+    "attention_mask": "causal, window and chunk for masks of that shape, q_lengths and",
+    "dropout_p": "ropekit.apply, then torch.nn.functional.scaled_dot_product_attention: ropekit's",
+    "is_causal": "causal$",
+    "enable_gqa": "k and v of fewer heads, without more$",
+    "query": "q$",
+    "key": "k$",
+    "scaling": "scale$",
+    "softmax_scale": "scale$",
+    "window_size": r"window=left \+ 1 and window_right=right, of \(left, right\)$",
+    "alibi_slopes": "ropekit.apply, then attention that has it",
+    "bias": "ropekit.apply, then attention that has it",
+    "block_tables": "block_table$",
+    "cache_seqlens": "k_lengths$",
+    "cu_seqlens_q": "cu_seqlens$",
+    "cu_seqlens_k": "k_cu_seqlens$",
+    "max_seqlen_q": "nothing: the kernel finds out by itself$",
+    "sm_scale": "scale$",
+    "window_left": r"window=left \+ 1$",
+    "kv_indptr": "block_table, the pages of each sequence, with k_lengths, its tokens$",
+    "slot_mapping": "slots, for ropekit.append$",
+    "inplace": "ropekit.apply_$",
+    "output_attentions": "return_lse: the weights themselves are not kept$",
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_arguments_of_others(name: str) -> None:
+    for call in (ropekit.attention, ropekit.explain):
+        with pytest.raises(
+            TypeError, match=f"there is no field {name!r}; allowed is {MEANT[name]}"
+        ):
+            call(**BOTH, **{name: None})
+
+
+def test_every_hint_of_one_word_is_an_argument() -> None:
+    for other, own in HINTS.items():
+        assert own.isidentifier() <= bool(_takers(own)), own
+        assert other not in ropekit.LayerFields.__annotations__
 
 
 OUT, LSE = torch.zeros(2, 1, 3, 4, 64), torch.zeros(2, 1, 3, 4)

@@ -52,7 +52,7 @@ def test_every_field_may_be_none() -> None:
 
 
 def test_an_argument_of_a_call_is_no_field() -> None:
-    with pytest.raises(TypeError, match="causal is no field; allowed is that as an argument"):
+    with pytest.raises(TypeError, match="causal is given; allowed is that for ropekit"):
         ropekit.Config(causal=True)  # type: ignore[call-arg]
 
 

@@ -32,9 +32,15 @@ FLOATS = "torch.float32, torch.float16, torch.bfloat16 or torch.float64"
 
 # Fields of a configuration: what is wrong with them is said whole, also when a Config is made.
 FIELDS: list[tuple[type[Exception], str, dict[str, object]]] = [
-    (TypeError, "there is no field 'base'; allowed are those of ropekit.LayerFields", {"base": 3}),
-    (TypeError, "allowed are those of ropekit.LayerFields: rope_theta?", {"theta": 3}),
-    (TypeError, "there is no field 'position_ids'; allowed", {"position_ids": INT}),
+    (TypeError, "there is no field 'bass'; allowed are those of ropekit.LayerFields", {"bass": 3}),
+    (TypeError, "allowed are those of ropekit.LayerFields: rope_theta?", {"ropetheta": 3}),
+    (TypeError, "there is no field 'base'; allowed is rope_theta", {"base": 3}),
+    (TypeError, "there is no field 'position_ids'; allowed is positions", {"position_ids": INT}),
+    (
+        TypeError,
+        "1, 1, 1, ...; allowed is a whole number",
+        {"rotary_dim": torch.ones(99, dtype=torch.int64)},
+    ),
     (ValueError, "layout is 'bsd'; allowed is 'bshd', 'bhsd', 'sbhd' or 'thd'", {"layout": "bsd"}),
     (ValueError, f"rope_type is 'ntk'; allowed is {NAMES}", {"rope_type": "ntk"}),
     (TypeError, f"rope_type is 4; allowed is {NAMES}", {"rope_type": 4}),
@@ -281,8 +287,13 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     (ValueError, "k has batch 2 and 4 tokens", lambda: ropekit.apply(X, X[:, :4])),
     (
         ValueError,
-        "q has 3 dimensions; allowed is 4, for layout 'bshd'",
+        "q has 3 dimensions; allowed is 4, for layout 'bshd', or 3 with layout='thd'",
         lambda: ropekit.apply(X[0]),
+    ),
+    (
+        ValueError,
+        "q has 3 dimensions; allowed is 4, for layout 'bshd', or 3 with layout='thd'",
+        lambda: ropekit.apply(X[0], cu_seqlens=INT[:2]),
     ),
     (
         ValueError,
@@ -479,6 +490,22 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
         "'/none.json'",
         lambda: ropekit.apply(X, config="/none.json"),
     ),
+    (
+        FileNotFoundError,
+        "allowed is the path of a config.json, a dict, or what transformers' "
+        "AutoConfig.from_pretrained(...) returns: 'org/name'",
+        lambda: ropekit.apply(X, config="org/name"),
+    ),
+    (
+        TypeError,
+        "k_lengths is given; allowed is that for ropekit.attention",
+        lambda: ropekit.apply(X, k_lengths=INT),
+    ),
+    (
+        TypeError,
+        "there is no field 'scaling'; allowed is scale, for ropekit.attention or",
+        lambda: ropekit.apply(X, scaling=2.0),
+    ),
     (IsADirectoryError, "config cannot be read", lambda: ropekit.Config.from_transformers("/")),
     (
         ValueError,
@@ -523,7 +550,11 @@ CASES: list[tuple[type[Exception], str, Callable[[], object]]] = [
     ),
     (ValueError, "k has another batch", lambda: ropekit.apply(META, META[:1])),
     (ValueError, "k has another batch or other tokens", lambda: ropekit.apply(META, META[:, :4])),
-    (ValueError, "q has 3 dimensions; allowed is 4", lambda: ropekit.apply(META[0])),
+    (
+        ValueError,
+        "q has 3 dimensions; allowed is 4, for layout 'bshd', or 3 with layout='thd'",
+        lambda: ropekit.apply(META[0]),
+    ),
     (
         TypeError,
         "positions is torch.float32",
@@ -664,6 +695,7 @@ def test_refuses_to_write_an_inference_tensor_outside_inference_mode(name: str) 
         ("position_offset is np.float32(3.5)", lambda: ropekit.apply_(X, position_offset=PART)),
         ("position_offset is tensor([0, 1", lambda: ropekit.apply(X, position_offset=INT)),
         ("q is NoneType; allowed is a tensor", lambda: ropekit.rope(None, None, 5)),
+        ("seq_len is tensor([0, 1, 2, 3, 4]); allowed", lambda: ropekit.rope(X, X, INT)),
         ("k is NoneType; allowed is a tensor", lambda: ropekit.rope(X, None, 5)),
     ],
 )
