@@ -155,7 +155,7 @@ typedef struct rope_attention_args {
     int64_t table_stride[2];      /**< As in rope_append_args. */
     int64_t table_pages;          /**< As in rope_append_args. */
     void *workspace; /**< Device memory, 256-byte aligned, one call's at a time; or NULL where
-                          rope_attention_workspace says 0. */
+                          rope_attention_workspace says 0, as it never does on the CPU. */
     size_t workspace_bytes; /**< Of workspace: as many as rope_attention_workspace says, or more. */
 } rope_attention_args;
 
@@ -194,7 +194,8 @@ ROPE_API rope_status rope_attention_plan_create(const rope_attention_desc *desc,
 
 /**
  * Bytes of workspace that every call within bounds needs: rotated keys and queries that no k.out
- * or q.out receives, partial results.
+ * or q.out receives, partial results, and on the CPU memory of its threads, as many as the calling
+ * thread may have. A call uses no more threads than its workspace has room for.
  * @param plan    of rope_attention_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error

@@ -434,6 +434,7 @@ typedef struct guarded {
     guard_workspace w;
 } guarded;
 
+/* With more threads than the workspace was asked for. */
 static void check_guarded(const attention_case *c, const char *kernel,
                           const unsigned char *expected) {
     rope_attention_desc desc = c->desc;
@@ -444,7 +445,9 @@ static void check_guarded(const attention_case *c, const char *kernel,
     device_choose(&desc.rope);
     desc.rope.kernel = kernel;
     CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    device_threads(1);
     CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &bytes));
+    device_threads(7);
     for (guard_side side = GUARD_AFTER; side <= GUARD_BEFORE; side++) {
         static guarded all;
         rope_attention_args args = c->args;
@@ -468,6 +471,20 @@ TEST(attention_bits, every_buffer_between_pages_that_fault) {
     if (!device_is_host() && !test_number("ROPE_TEST_EMULATED", 0))
         SKIP("guard pages are host memory");
     for_each_case(test_seed() + 5, CASES, check_guarded);
+    for (int i = 0; i < 4 && device_is_host(); i++) {
+        attention_case c;
+        const char *kernel;
+        make_large(&c, i < 2 ? ROPE_F32 : ROPE_BF16, i % 2);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            attention_describe(&c, kernel);
+            unsigned char *expected = arena_after(&c, kernel);
+            if (expected)
+                check_guarded(&c, kernel, expected);
+            free(expected);
+        }
+        attention_free(&c);
+    }
+    device_threads(2);
 }
 
 /* Workspace for larger calls serves, and no number of keys is that of tokens. */

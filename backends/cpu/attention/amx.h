@@ -58,8 +58,8 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 }
 
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *c) {
-    (void)prefetch;
+                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
+    (void)prefetch, (void)spare;
     multiply_tile(keys, bytes, 64, q, rows, 64 * (int64_t)rows, chunks, c, 16);
 }
 
@@ -132,7 +132,8 @@ static void multiply(int two, const char *a, int64_t a_bytes, const char *panel,
 
 /* 64 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *c) {
+                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
+    (void)spare;
     MEMORY_BARRIER();
     _tile_zero(0);
     _tile_zero(1);

@@ -127,10 +127,10 @@ CPU_INLINE void multiply_wide(int width, const char *keys, int64_t bytes, const 
 
 /* 64 keys by some rows of q. */
 static inline void multiply_keys(const char *keys, int64_t bytes, const char *q, int rows,
-                                 int chunks, prefetch_lines *prefetch, float *c) {
+                                 int chunks, prefetch_lines *prefetch, float *spare, float *c) {
     const __mmask16 there = (__mmask16)((1u << rows) - 1);
     const int width = rows <= 4 ? 4 : rows <= 8 ? 8 : 16;
-    __m512i pairs[ROPE_MAX_ATTENTION_HEAD_DIM / 2 + PAIRS];
+    __m512i *pairs = (__m512i *)(void *)spare;
     for (int n = 0; n < chunks * PAIRS; n++)
         pairs[n] = load_queries(width, there, q + n * 4 * (int64_t)rows);
     if (width == 4)

@@ -341,7 +341,6 @@ CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int co
 }
 
 static void join_few(const cpu_attention_block *b, int first, int count, const char *const *rows) {
-    float panel[KEYS * PANEL];
     for (int r = 0; r < b->rows; r++) {
         const group_range g = range_of(b, r, 1);
         for (int d = 0; d < count && g.from < g.to; d += PANEL) {
@@ -358,8 +357,8 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
             }
             pack_values(b->dtype, rows, b->from, b->to,
                         r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(b->dtype), PANEL,
-                        panel);
-            add_seen_values(b, r, 1, g, panel, first + d);
+                        b->spare);
+            add_seen_values(b, r, 1, g, b->spare, first + d);
         }
     }
 }

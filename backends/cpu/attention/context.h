@@ -6,12 +6,15 @@
 
 /* Where a workspace has what; NULL: nowhere. */
 typedef struct attention_workspace {
-    char *begin;
     char *keys;    /* [row][head of k][key][head_dim], of dtype, rotated */
     char *queries; /* [row][token][head][head_dim], of dtype, rotated */
     float *totals; /* [row of q][token][head of q][o_stride + 2] */
     int32_t *done; /* [row of q][token][head of q]: splits joined of the tile that begins there */
-    size_t bytes;  /* of all */
+    int64_t done_bytes;
+    char *tiles;        /* of threads, tile_bytes each */
+    int64_t tile_bytes; /* attention_tile_bytes */
+    int64_t left;       /* bytes from tiles to the workspace's end */
+    size_t bytes;       /* of all with one thread; SIZE_MAX: they overflow */
 } attention_workspace;
 
 typedef struct attention_context {
@@ -116,8 +119,9 @@ rope_call attention_call_of(const attention_context *ctx, int tensor,
 /* Rotates by rope_apply's driver, on this thread alone. */
 void attention_rotate(const attention_context *ctx, const rope_call *call);
 
-/* One thread's part of what is rotated, all of it before a tile reads any. */
-void attention_rotate_first(const attention_context *ctx, int index, int parts);
+/* One thread's part of what is rotated, all of it before a tile reads any. memory: of the thread's
+ * tiles, where keys are cached. */
+void attention_rotate_first(const attention_context *ctx, int index, int parts, char *memory);
 
 /* Bytes of a row of q of a tile. */
 CPU_INLINE int64_t attention_q_bytes(const attention_context *ctx) {
@@ -133,10 +137,12 @@ void attention_queries(const attention_context *ctx, const attention_tile *tile,
 void attention_finish(const attention_context *ctx, const attention_tile *tile, int64_t row,
                       float max, float sum, float *o);
 
-/* Most rows of a tile: what its memory has room for. */
-int64_t attention_tile_rows(const attention_context *ctx);
+/* Most rows of a tile, and bytes of a thread's memory for its tiles. */
+int64_t attention_tile_rows(const rope_attention_problem *problem);
+int64_t attention_tile_bytes(const rope_attention_problem *problem);
 
 /* A tile of all its keys, or where split is not below 0 a split's share of them. */
-void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split);
+void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
+                           char *memory);
 
 #endif

@@ -10,7 +10,7 @@
 /* --- tasks --- */
 
 /* Task n: with splits those of one number are together, else tiles of a head, the last first. */
-static void run_task(attention_context *ctx, int64_t n) {
+static void run_task(attention_context *ctx, int64_t n, char *memory) {
     attention_tile tile;
     const int64_t tiles = (ctx->most_rows - 1) / ctx->rows + 1,
                   parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
@@ -33,23 +33,22 @@ static void run_task(attention_context *ctx, int64_t n) {
     if (ctx->kernel->attend)
         ctx->kernel->attend(ctx, &tile);
     else
-        attention_tile_attend(ctx, &tile, split);
+        attention_tile_attend(ctx, &tile, split, memory);
 }
 
 static void begin_tasks(attention_context *ctx) {
     ctx->next = 0;
     if (ctx->split)
-        memset(ctx->workspace.done, 0,
-               ctx->workspace.bytes - (size_t)((char *)ctx->workspace.done - ctx->workspace.begin));
+        memset(ctx->workspace.done, 0, (size_t)ctx->workspace.done_bytes);
 }
 
-static void run_tasks(attention_context *ctx) {
+static void run_tasks(attention_context *ctx, char *memory) {
     const int64_t tiles = ctx->most_rows ? (ctx->most_rows - 1) / ctx->rows + 1 : 0,
                   splits = ctx->split ? (ctx->most_keys - 1) / CPU_ATTENTION_SPLIT + 2 : 1,
                   parts = (ctx->call->k.heads - 1) / ctx->heads + 1,
                   tasks = tiles * ctx->sequences * parts * splits;
     for (int64_t n; (n = __atomic_fetch_add(&ctx->next, 1, __ATOMIC_RELAXED)) < tasks;)
-        run_task(ctx, n);
+        run_task(ctx, n, memory);
 }
 
 /* --- a call --- */
@@ -87,7 +86,7 @@ void attention_context_fill(attention_context *ctx, const rope_attention_problem
     ctx->size = cpu_dtype_size(p->rope.dtype);
     place_queries(ctx);
     ctx->group = call->rope.tensor[0].heads / call->k.heads;
-    ctx->rows = attention_tile_rows(ctx);
+    ctx->rows = attention_tile_rows(p);
     ctx->sequences = rope_attention_sequences(call);
     ctx->most_rows = ctx->most_keys = 0;
     for (int64_t n = 0; n < ctx->sequences; n++) {
@@ -135,7 +134,19 @@ static rope_status check_workspace(const rope_attention_call *call,
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %zu", call->workspace_bytes,
                          needed->bytes);
-    return needed->bytes && !workspace ? rope_fail_null("workspace") : ROPE_OK;
+    return workspace ? ROPE_OK : rope_fail_null("workspace");
+}
+
+/* What one of the threads does; one alone may be in a team of the caller's. */
+static void run_part(attention_context *ctx, int index, int parts) {
+    char *memory = ctx->workspace.tiles + index * ctx->workspace.tile_bytes;
+    attention_rotate_first(ctx, index, parts, memory);
+#if defined(_OPENMP)
+    if (parts > 1) {
+#pragma omp barrier
+    }
+#endif
+    run_tasks(ctx, memory);
 }
 
 rope_status cpu_attention_call(const void *problem, const void *kernel, const void *given,
@@ -151,21 +162,18 @@ rope_status cpu_attention_call(const void *problem, const void *kernel, const vo
     if (status != ROPE_OK)
         return status;
     attention_context_fill(&ctx, problem, call);
-    const int parts = cpu_threads_for(work_of(&ctx));
+    const int64_t worth = cpu_threads_for(work_of(&ctx)),
+                  room = ctx.workspace.left / ctx.workspace.tile_bytes;
+    const int parts = (int)(worth < room ? worth : room);
     choose_tasks(&ctx, parts);
     begin_tasks(&ctx);
     if (parts == 1) {
-        attention_rotate_first(&ctx, 0, 1);
-        run_tasks(&ctx);
+        run_part(&ctx, 0, 1);
         return ROPE_OK;
     }
 #if defined(_OPENMP)
 #pragma omp parallel num_threads(parts)
-    {
-        attention_rotate_first(&ctx, omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
-        run_tasks(&ctx);
-    }
+    run_part(&ctx, omp_get_thread_num(), omp_get_num_threads());
 #endif
     return ROPE_OK;
 }

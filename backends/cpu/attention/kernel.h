@@ -39,6 +39,7 @@ typedef struct cpu_attention_block {
     float *max, *sum;  /* [rows]: largest score, and sum of weights */
     float *rescale;    /* [rows]: of o, by a block's new max */
     float *panel;      /* CPU_ATTENTION_PAD keys, or as many values of a block's keys */
+    float *spare; /* as many values of a block's keys, or 64 bytes of each pair of a row of q */
     int16_t first[CPU_ATTENTION_ROWS], last[CPU_ATTENTION_ROWS]; /* keys that a row may see */
     const char *const *ahead; /* rows that are read next, in bytes */
     int ahead_count, ahead_bytes;

@@ -253,7 +253,7 @@ static void few_scores(const cpu_attention_block *b, int first, int count, const
             const int64_t at = row / b->of_head * b->step[0];
             const int large_keys = copy_keys(b, rows, left, at, &prefetch, (char *)b->panel);
             MATRIX_KEYS((const char *)b->panel, b->q_bytes, few_queries(b, row), b->of_head, chunks,
-                        &prefetch, sums);
+                        &prefetch, b->spare, sums);
             transpose_scores(b, row, key, left, sums);
             for (int i = 0; i < FEW_KEYS && i < left && (large || large_keys); i += PANEL)
                 add_large(b, row, key + i, left - i, at, rows + i);

@@ -76,15 +76,15 @@ void attention_rotate(const attention_context *ctx, const rope_call *call) {
                                   &ctx->problem->rope, call);
 }
 
+/* A stage is in the memory of the thread's tiles, of which it is less than a third. */
 enum { STAGE = 32 * 1024, STAGED_HEADS = 8, STAGED_KEYS = 32 };
 
 /* Some heads of cached keys, brought together as [head][key][head_dim]. */
 static void rotate_staged(const attention_context *ctx, const rope_attention_sequence *s,
-                          const attention_tokens *part, int64_t head, int64_t heads) {
+                          const attention_tokens *part, int64_t head, int64_t heads, char *stage) {
     const attention_source from = {
         .operand = &ctx->call->k, .steps = &ctx->problem->k, .staged = 1};
     const int64_t dim = ctx->problem->head_dim, count = part->count;
-    char stage[STAGE] __attribute__((aligned(64)));
     const char *rows[STAGED_KEYS];
     rope_call call = attention_call_of(ctx, 1, s, part);
     rope_operand *k = &call.tensor[1];
@@ -103,7 +103,7 @@ static void rotate_staged(const attention_context *ctx, const rope_attention_seq
 }
 
 static void rotate_cached(const attention_context *ctx, const rope_attention_sequence *s,
-                          attention_tokens part) {
+                          attention_tokens part, char *stage) {
     const int64_t heads = ctx->call->k.heads, bytes = (int64_t)ctx->problem->head_dim * ctx->size,
                   room = STAGE / (STAGED_HEADS * bytes),
                   most = room < STAGED_KEYS ? room : STAGED_KEYS;
@@ -111,7 +111,8 @@ static void rotate_cached(const attention_context *ctx, const rope_attention_seq
          left -= most, part.first += most, part.index += most) {
         part.count = left < most ? left : most;
         for (int64_t h = 0; h < heads; h += STAGED_HEADS)
-            rotate_staged(ctx, s, &part, h, heads - h < STAGED_HEADS ? heads - h : STAGED_HEADS);
+            rotate_staged(ctx, s, &part, h, heads - h < STAGED_HEADS ? heads - h : STAGED_HEADS,
+                          stage);
     }
 }
 
@@ -132,7 +133,7 @@ static void rotate_views(const attention_context *ctx, const rope_attention_sequ
 
 /* One part of `parts` of a sequence. */
 static void rotate_sequence(const attention_context *ctx, const rope_attention_sequence *s,
-                            int index, int parts) {
+                            int index, int parts, char *stage) {
     const rope_key_range used =
         ctx->call->k.out ? (rope_key_range){0, s->k_count} : attention_keys_used(ctx->problem, s);
     const int64_t keys = ctx->problem->rotates[1] ? used.last - used.first : 0,
@@ -143,16 +144,16 @@ static void rotate_sequence(const attention_context *ctx, const rope_attention_s
                      k = {s->k_row, s->k_first + j,
                           used.first + cpu_part(keys, index + 1, parts) - j, j};
     if (!ctx->call->k.in) {
-        rotate_cached(ctx, s, k);
+        rotate_cached(ctx, s, k, stage);
         k.count = 0;
     }
     rotate_views(ctx, s, &q, &k);
 }
 
-void attention_rotate_first(const attention_context *ctx, int index, int parts) {
+void attention_rotate_first(const attention_context *ctx, int index, int parts, char *memory) {
     for (int64_t n = 0; n < ctx->sequences && (ctx->rotated || ctx->problem->rotates[1]); n++) {
         const rope_attention_sequence s = rope_attention_sequence_of(ctx->problem, ctx->call, n);
-        rotate_sequence(ctx, &s, (int)((index + n) % parts), parts);
+        rotate_sequence(ctx, &s, (int)((index + n) % parts), parts, memory);
     }
 }
 

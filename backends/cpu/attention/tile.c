@@ -4,14 +4,16 @@
 #include <math.h>
 #include <sched.h>
 
-/* Memory of a tile is in three frames, each below what compilers are told to refuse. A stage has
- * room for a panel of the longest keys. */
-enum { FRAME = 112 * 1024, STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4 };
+/* Most bytes of a panel, rows of q and scores, and most of results; most of a stage, which has room
+ * for a panel of the longest keys. */
+enum { PART = 112 * 1024, STAGE = CPU_ATTENTION_PAD * ROPE_MAX_ATTENTION_HEAD_DIM * 4 };
 
 typedef struct tile_state {
     const attention_context *ctx;
     const attention_tile *tile;
     int64_t first, last; /* splits */
+    char *stage;         /* of keys or values that do not lie side by side */
+    int64_t stage_bytes;
     cpu_attention_block block;
     rope_key_range seen[CPU_ATTENTION_ROWS]; /* of each row */
     float max[CPU_ATTENTION_ROWS], sum[CPU_ATTENTION_ROWS], rescale[CPU_ATTENTION_ROWS];
@@ -24,20 +26,36 @@ typedef struct tile_state {
     int64_t found;                            /* key of the block of rows[0] */
 } tile_state;
 
-static int64_t panel_bytes(const attention_context *ctx) {
-    const int q = cpu_attention_padded(ctx->problem->head_dim), v = ctx->problem->v_head_dim,
-              longer = q > v ? q : v;
-    return (longer > CPU_ATTENTION_BLOCK ? longer : CPU_ATTENTION_BLOCK) * CPU_ATTENTION_PAD *
-           (int64_t)sizeof(float);
+/* --- memory --- */
+
+/* Bytes of a thread's memory: of its panel, of a row of q and scores, of a row of results and its
+ * total, of what is spare, of its stage. */
+typedef struct tile_sizes {
+    int64_t panel, q, o, spare, stage;
+} tile_sizes;
+
+static tile_sizes sizes_of(const rope_attention_problem *p) {
+    const int64_t q = cpu_attention_padded(p->head_dim), v = cpu_attention_padded(p->v_head_dim),
+                  longer = q > v ? q : v, size = sizeof(float), panel = CPU_ATTENTION_PAD * size,
+                  block = CPU_ATTENTION_BLOCK,
+                  stage = block * longer * cpu_dtype_size(p->rope.dtype);
+    return (tile_sizes){.panel = (longer > block ? longer : block) * panel,
+                        .q = (q + block) * size,
+                        .o = 2 * v * size,
+                        .spare = q * 32 > block * panel ? q * 32 : block * panel,
+                        .stage = stage < STAGE ? stage : STAGE};
 }
 
-int64_t attention_tile_rows(const attention_context *ctx) {
-    const int64_t q = (cpu_attention_padded(ctx->problem->head_dim) + CPU_ATTENTION_BLOCK) *
-                      (int64_t)sizeof(float),
-                  o = 2 * cpu_attention_padded(ctx->problem->v_head_dim) * (int64_t)sizeof(float),
-                  of_q = (FRAME - panel_bytes(ctx)) / q, of_o = FRAME / o,
+int64_t attention_tile_rows(const rope_attention_problem *p) {
+    const tile_sizes s = sizes_of(p);
+    const int64_t of_q = (PART - s.panel) / s.q, of_o = PART / s.o,
                   rows = of_q < of_o ? of_q : of_o;
     return rows < CPU_ATTENTION_ROWS ? rows : CPU_ATTENTION_ROWS;
+}
+
+int64_t attention_tile_bytes(const rope_attention_problem *p) {
+    const tile_sizes s = sizes_of(p);
+    return s.panel + attention_tile_rows(p) * (s.q + s.o) + s.spare + s.stage;
 }
 
 /* --- a block --- */
@@ -100,12 +118,12 @@ static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
 
 /* Keys, or elements of values, that a stage has room for. */
 static int staged_step(const tile_state *t, int which, int all, int64_t bytes, int multiple) {
-    return t->source[which].staged && all * bytes > STAGE
-               ? (int)(STAGE / bytes) / multiple * multiple
+    return t->source[which].staged && all * bytes > t->stage_bytes
+               ? (int)(t->stage_bytes / bytes) / multiple * multiple
                : all;
 }
 
-static void run_scores(tile_state *t, int64_t begin, char *stage) {
+static void run_scores(tile_state *t, int64_t begin) {
     const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
     const int panel = ctx->kernel->panel, whole = b->from / panel * panel,
@@ -118,14 +136,14 @@ static void run_scores(tile_state *t, int64_t begin, char *stage) {
             cpu_attention_rows(
                 ctx, &t->source[0], &t->tile->s,
                 (attention_part){t->tile->head, begin + from, k + count - from, 0, b->head_dim},
-                stage, rows + from);
+                t->stage, rows + from);
         for (int i = k; i < from; i++)
             rows[i] = rows[from];
         ctx->kernel->scores(b, k, count, rows + k);
     }
 }
 
-static void run_values(tile_state *t, int64_t begin, char *stage) {
+static void run_values(tile_state *t, int64_t begin) {
     const attention_context *ctx = t->ctx;
     const cpu_attention_block *b = &t->block;
     const int keys = b->to - b->from,
@@ -135,12 +153,12 @@ static void run_values(tile_state *t, int64_t begin, char *stage) {
         if (t->source[1].staged)
             cpu_attention_rows(ctx, &t->source[1], &t->tile->s,
                                (attention_part){t->tile->head, begin + b->from, keys, d, count},
-                               stage, t->rows[1] + b->from);
+                               t->stage, t->rows[1] + b->from);
         ctx->kernel->values(b, d, count, t->rows[1]);
     }
 }
 
-static void run_block(tile_state *t, int64_t begin, int64_t next, char *stage) {
+static void run_block(tile_state *t, int64_t begin, int64_t next) {
     begin_block(t, begin);
     if (t->block.from >= t->block.to)
         return;
@@ -148,11 +166,11 @@ static void run_block(tile_state *t, int64_t begin, int64_t next, char *stage) {
     if (t->found != begin)
         find_rows(t, 0, begin);
     prefetch_ahead(t, 1, begin);
-    run_scores(t, begin, stage);
+    run_scores(t, begin);
     t->ctx->kernel->weights(&t->block);
     prefetch_ahead(t, 0, next);
     t->found = next;
-    run_values(t, begin, stage);
+    run_values(t, begin);
 }
 
 /* --- a split --- */
@@ -165,14 +183,13 @@ static void begin_rows(tile_state *t) {
     memset(t->block.o, 0, (size_t)(t->block.rows * t->block.o_stride) * sizeof(float));
 }
 
-static CPU_NOINLINE void run_split(tile_state *t, int64_t split) {
-    char stage[STAGE] __attribute__((aligned(64)));
+static void run_split(tile_state *t, int64_t split) {
     const rope_key_range seen = t->tile->seen;
     const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
     begin_rows(t);
     for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last;
          k += CPU_ATTENTION_BLOCK)
-        run_block(t, k, k + CPU_ATTENTION_BLOCK, stage);
+        run_block(t, k, k + CPU_ATTENTION_BLOCK);
 }
 
 /* One thread goes through all splits. */
@@ -233,18 +250,22 @@ static void run_one(tile_state *t, int64_t split, int64_t first, int64_t last) {
 
 /* --- a tile --- */
 
-static CPU_NOINLINE void run_results(tile_state *t, int64_t split) {
-    float results[FRAME / sizeof(float)] __attribute__((aligned(64)));
-    t->block.o = results;
-    t->total = results + t->block.rows * t->block.o_stride;
-    if (split < 0)
-        run_all(t, t->first, t->last);
-    else
-        run_one(t, t->first + split, t->first, t->last);
-    t->block.o = t->total = NULL;
+/* Parts of the tile's memory, which begins with a panel. */
+static void place_block(tile_state *t, char *memory) {
+    const tile_sizes s = sizes_of(t->ctx->problem);
+    cpu_attention_block *b = &t->block;
+    char *q = memory + s.panel, *o = q + t->ctx->rows * s.q, *spare = o + t->ctx->rows * s.o;
+    b->panel = (float *)(void *)memory;
+    b->q = (float *)(void *)q;
+    b->scores = (float *)(void *)(q + b->rows * b->q_bytes);
+    b->o = (float *)(void *)o;
+    b->spare = (float *)(void *)spare;
+    t->total = b->o + b->rows * b->o_stride;
+    t->stage = spare + s.spare;
+    t->stage_bytes = s.stage;
 }
 
-static void fill_block(tile_state *t, float *memory) {
+static void fill_block(tile_state *t) {
     const rope_attention_problem *p = t->ctx->problem;
     cpu_attention_block *b = &t->block;
     const float log2e = 0x1.715476p+0f;
@@ -257,18 +278,14 @@ static void fill_block(tile_state *t, float *memory) {
     b->cap = p->soft_cap;
     b->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
     b->factor = p->soft_cap == 0 ? (float)((double)p->scale * 0x1.71547652b82fep+0) : log2e;
-    b->panel = memory;
-    b->q = memory + panel_bytes(t->ctx) / (int64_t)sizeof(float);
     b->q_bytes = attention_q_bytes(t->ctx);
-    b->scores = memory + (panel_bytes(t->ctx) + b->rows * b->q_bytes) / (int64_t)sizeof(float);
     b->max = t->max;
     b->sum = t->sum;
     b->rescale = t->rescale;
 }
 
-void attention_tile_attend(const attention_context *ctx, const attention_tile *tile,
-                           int64_t split) {
-    float memory[FRAME / sizeof(float)] __attribute__((aligned(64)));
+void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
+                           char *memory) {
     const int empty = tile->seen.first >= tile->seen.last;
     tile_state t;
     t.ctx = ctx;
@@ -278,7 +295,8 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
     t.found = -1;
     if (split >= t.last - t.first)
         return;
-    fill_block(&t, memory);
+    fill_block(&t);
+    place_block(&t, memory);
     for (int r = 0; r < t.block.rows; r++)
         t.seen[r] = rope_keys_seen(ctx->problem, &tile->s,
                                    rope_query_index(&tile->s, attention_query_of(ctx, tile, r)));
@@ -286,8 +304,11 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
         t.source[which] = attention_source_of(ctx, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;
     }
-    attention_queries(ctx, tile, (char *)memory, (char *)(memory + (t.block.q - memory)));
+    attention_queries(ctx, tile, t.stage, (char *)(uintptr_t)t.block.q);
     if (ctx->kernel->queries)
         ctx->kernel->queries(&t.block);
-    run_results(&t, split);
+    if (split < 0)
+        run_all(&t, t.first, t.last);
+    else
+        run_one(&t, t.first + split, t.first, t.last);
 }

@@ -21,7 +21,7 @@ static void rotate_first(const backward_context *b, int index, int parts) {
     if (b->given->forward.rope.tensor[0].out)
         ctx.rotated = NULL;
     ctx.problem = &p;
-    attention_rotate_first(&ctx, index, parts);
+    attention_rotate_first(&ctx, index, parts, NULL); /* no key is cached */
 }
 
 static void fill_delta(const backward_context *b, int index, int parts) {
