@@ -1,4 +1,4 @@
-# What the GPU backends share: the one kernel source and host code of common/gpu. First the files that
+# What the GPU backends share: the one kernel source and host code of backends/gpu. First the files that
 # take a compiler longest: none is left for one processor at the end of a build.
 set(ropekit_gpu_kernels attention/f16.cu attention/bf16.cu attention_backward/f16.cu attention_backward/bf16.cu
     attention/f32.cu append/bf16.cu append/f16.cu attention_backward/f32.cu rope/bf16.cu rope/f16.cu append/f32.cu
@@ -10,8 +10,8 @@ set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candid
     attention/ahead.c attention/bound.c attention/candidates.c attention/decode.c attention/launch.c
     attention/merge.c attention/room.c attention/workspace.c
     attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c)
-list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
-list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/common/gpu/)
+list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
+list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 
 # The kernels against the alias headers of the calling folder.
 function(ropekit_gpu_objects target)

@@ -3,7 +3,7 @@
  * also where it was nothing. cudaSetDevice back to a device that no one has used would make a
  * context on it, which takes hundreds of megabytes there.
  */
-#include "common/gpu/device.h"
+#include "backends/gpu/device.h"
 
 #include <cuda.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* CUDA behind the names that common/gpu is written in. */
+/* CUDA behind the names that backends/gpu is written in. */
 #ifndef ROPEKIT_CUDA_GPU_ALIAS_H
 #define ROPEKIT_CUDA_GPU_ALIAS_H
 

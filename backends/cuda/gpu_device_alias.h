@@ -6,7 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "common/gpu/f16_pair.h"
+#include "backends/gpu/f16_pair.h"
 #include "common/math/fp8.h"
 
 /* A kernel's parameter, read where it lies: gpu_parameter<T, types before it>(p) points to p, and

@@ -2,9 +2,9 @@
 #ifndef ROPEKIT_CUDA_GPU_TILE_H
 #define ROPEKIT_CUDA_GPU_TILE_H
 
-#include "common/gpu/element.h"
+#include "backends/gpu/element.h"
 
-/* Fragments are those of common/gpu/attention/queries_left.h, of a warp. */
+/* Fragments are those of backends/gpu/attention/queries_left.h, of a warp. */
 #define GPU_QUERIES_LEFT
 enum { GPU_TILE_LANES = 32 };
 

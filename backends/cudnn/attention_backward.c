@@ -2,7 +2,7 @@
  * problem allows otherwise, and the rotation's transpose of its sums. */
 #include "backends/cudnn/candidate_lists.h"
 #include "backends/cudnn/launch.h"
-#include "common/gpu/device.h"
+#include "backends/gpu/device.h"
 
 static rope_status workspace(const void *problem, const void *kernel, const void *bounds,
                              size_t *bytes) {

@@ -1,8 +1,8 @@
 /* The backend of cuDNN: devices of CUDA, cuDNN's attention, and the CUDA backend for the rest. */
 #include "backends/cudnn/candidate_lists.h"
 #include "backends/cudnn/library.h"
-#include "common/gpu/backend.h"
-#include "common/gpu/device.h"
+#include "backends/gpu/backend.h"
+#include "backends/gpu/device.h"
 
 const rope_host *gpu_host;
 

@@ -1,4 +1,5 @@
-/* The names that common/gpu is written in, for the plugin of cuDNN: CUDA's under a name of its own.
+/* The names that backends/gpu is written in, for the plugin of cuDNN: CUDA's under a name of its
+ * own.
  */
 #ifndef ROPEKIT_CUDNN_GPU_ALIAS_H
 #define ROPEKIT_CUDNN_GPU_ALIAS_H

@@ -3,8 +3,8 @@
 #include "backends/cudnn/forward.h"
 #include "backends/cudnn/pieces.h"
 #include "backends/cudnn/sequences.h"
-#include "common/gpu/candidate.h"
-#include "common/gpu/device.h"
+#include "backends/gpu/candidate.h"
+#include "backends/gpu/device.h"
 #include "common/math/attention.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* The current device: HIP makes nothing on a device that is only made current. */
-#include "common/gpu/device.h"
+#include "backends/gpu/device.h"
 
 gpuError_t gpu_enter(int32_t device, int *previous) {
     gpuError_t error = hipGetDevice(previous);

@@ -1,5 +1,5 @@
 /* The symbol that libropekit looks for. */
-#include "common/gpu/backend.h"
+#include "backends/gpu/backend.h"
 
 __attribute__((visibility("default"))) const rope_backend *
 rope_backend_entry(const rope_host *host);

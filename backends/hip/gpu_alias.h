@@ -1,4 +1,4 @@
-/* HIP 5.2 and later behind the names that common/gpu is written in. */
+/* HIP 5.2 and later behind the names that backends/gpu is written in. */
 #ifndef ROPEKIT_HIP_GPU_ALIAS_H
 #define ROPEKIT_HIP_GPU_ALIAS_H
 

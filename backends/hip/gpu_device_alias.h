@@ -18,7 +18,7 @@
 #define memcpy __builtin_memcpy
 #endif
 
-#include "common/gpu/f16_pair.h"
+#include "backends/gpu/f16_pair.h"
 #include "common/math/fp8.h"
 #include "common/math/half.h"
 

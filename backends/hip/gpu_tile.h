@@ -6,12 +6,12 @@
 #ifndef ROPEKIT_HIP_GPU_TILE_H
 #define ROPEKIT_HIP_GPU_TILE_H
 
-#include "common/gpu/element.h"
+#include "backends/gpu/element.h"
 
 template <int DTYPE, int D> constexpr bool gpu_has_tiles = true;
 #define GPU_HAS_FUSED 1
 
-/* Which products: those of common/gpu/attention/queries_right.h, of 16 by 16 elements. The
+/* Which products: those of backends/gpu/attention/queries_right.h, of 16 by 16 elements. The
  * emulation names its own, of which EMULATED_MMA is CUDA's. */
 #if defined(EMULATED_MMA)
 #define GPU_QUERIES_LEFT

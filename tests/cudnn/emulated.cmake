@@ -13,9 +13,9 @@ add_library(ropekit_cudnn_emulated MODULE engine.c
     ${plugin}/pieces.c
     ${plugin}/sequences.cu
     ${PROJECT_SOURCE_DIR}/backends/hip/current.c
-    ${PROJECT_SOURCE_DIR}/common/gpu/candidate.c
-    ${PROJECT_SOURCE_DIR}/common/gpu/device.c
-    ${PROJECT_SOURCE_DIR}/common/gpu/time.c)
+    ${PROJECT_SOURCE_DIR}/backends/gpu/candidate.c
+    ${PROJECT_SOURCE_DIR}/backends/gpu/device.c
+    ${PROJECT_SOURCE_DIR}/backends/gpu/time.c)
 ropekit_target(ropekit_cudnn_emulated)
 target_include_directories(ropekit_cudnn_emulated PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}
     ${PROJECT_SOURCE_DIR}/tests/hip_emulation ${PROJECT_SOURCE_DIR}/backends/hip)

@@ -1,0 +1,50 @@
+/* A problem of "attention" bound to a device. */
+#ifndef ROPEKIT_GPU_ATTENTION_BOUND_H
+#define ROPEKIT_GPU_ATTENTION_BOUND_H
+
+#include "backends/gpu/attention/kernels.h"
+#include "backends/gpu/rope/launch.h"
+
+/* What bind makes and run is given. */
+typedef struct gpu_attention_bound {
+    gpu_binding on;
+    rope_attention_problem problem; /* its lists lie on the device */
+    gpu_bound rotation; /* by "rope", with the same lists; unset where nothing rotates */
+    const gpu_attention_kernels *kernels;
+    int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
+    int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
+    int32_t splits;       /* sequences of few queries take the kernel of splits */
+    int32_t latent;       /* all take the kernel of latents; `tiles` is GPU_GENERIC then */
+    int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
+} gpu_attention_bound;
+
+/* Binds to a device, which is the current one: all but tiles and splits. */
+gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
+                              int32_t device);
+
+/* Refuses lists of a call that the device is known not to reach, by name. */
+rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
+                                      const rope_attention_call *call);
+
+/* The kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its heads;
+ * or why there is none. */
+const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);
+
+/* Why a problem does not take the kernel of latents, or NULL. */
+const char *gpu_latent_decline(const rope_attention_problem *problem);
+
+/* Most queries of a sequence that is read in splits where so many heads of q share one of k. */
+int64_t gpu_split_queries(const gpu_attention_bound *bound, int64_t group);
+
+/* Why there is none, if so, or whether the device has its instructions and `shared` bytes of shared
+ * memory for it, as rope_candidate.query. */
+rope_status gpu_tiles_query(const rope_attention_problem *problem, const char *declined,
+                            int32_t shared, int32_t device, char *reason);
+
+/* Most splits that a sequence of at most so many keys uses. */
+int64_t gpu_splits_most(const rope_attention_problem *problem, int64_t keys);
+
+/* Whether a key may have no position. */
+int gpu_attention_may_fail(const rope_attention_problem *problem);
+
+#endif

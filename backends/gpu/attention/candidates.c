@@ -1,0 +1,126 @@
+/* The operation "attention": its candidates, what they bind and how they run. */
+#include "backends/gpu/attention/launch.h"
+#include "backends/gpu/attention/workspace.h"
+#include "backends/gpu/candidate.h"
+#include "backends/gpu/candidate_lists.h"
+
+#include <stdio.h>
+
+static const char tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
+
+/* Bytes of shared memory. */
+static int32_t shared_of(const rope_candidate *self, int32_t which) {
+    const int32_t most = gpu_tiles_shared(which), of_splits = gpu_splits_shared(which);
+    return self->data == splits && of_splits > most ? of_splits : most;
+}
+
+static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
+                         char *reason) {
+    const rope_attention_problem *problem = canonical;
+    if (!problem)
+        return gpu_kernel_probe(gpu_attention_f32.check, device, reason);
+    if (self->data == latent)
+        return gpu_tiles_query(problem, gpu_latent_decline(problem), gpu_latent_shared(), device,
+                               reason);
+    int32_t which = 0;
+    const char *declined = self->data ? gpu_tiles_decline(problem, &which) : NULL;
+    return self->data ? gpu_tiles_query(problem, declined, shared_of(self, which), device, reason)
+                      : ROPE_OK;
+}
+
+static gpuError_t allow_shared(gpu_attention_bound *bound) {
+    const int32_t tiles = bound->tiles;
+    gpuError_t error = gpuSuccess;
+    if (bound->latent)
+        return gpu_allow_shared(bound->kernels->latent, gpu_latent_shared());
+    for (int splits = 0; tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
+        error = gpu_allow_shared(bound->kernels->generic[splits][bound->generic],
+                                 gpu_generic_shared(gpu_generic_rows_of(bound->problem.rope.dtype,
+                                                                        bound->generic, splits),
+                                                    gpu_generic_dim(bound->generic)));
+    if (tiles == GPU_GENERIC)
+        return error;
+    error = gpu_allow_shared(bound->kernels->tiles[tiles], gpu_tiles_shared(tiles));
+    if (error == gpuSuccess && bound->kernels->prompts[tiles])
+        error = gpu_allow_shared(bound->kernels->prompts[tiles], gpu_prompts_shared(tiles));
+    if (error == gpuSuccess && bound->splits)
+        error = gpu_allow_shared(bound->kernels->splits[tiles], gpu_splits_shared(tiles));
+    if (error == gpuSuccess && bound->splits && bound->kernels->decode[tiles])
+        error = gpu_allow_shared(bound->kernels->decode[tiles], gpu_splits_shared(tiles));
+    return error;
+}
+
+static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
+    gpu_attention_bound *bound = to;
+    const gpuError_t error = gpu_attention_bind(bound, problem, device);
+    bound->splits = self->data != tiles;
+    bound->latent = self->data == latent;
+    if (self->data && !bound->latent)
+        (void)gpu_tiles_decline(problem, &bound->tiles);
+    return error == gpuSuccess ? allow_shared(bound) : error;
+}
+
+/* A call with its workspace. */
+typedef struct attention_work {
+    const rope_attention_call *call;
+    void *workspace;
+} attention_work;
+
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
+    const attention_work *work = checked;
+    const rope_attention_call *call = work->call;
+    const gpu_named_pointer given[] = {
+        {"q.in", call->rope.tensor[0].in},
+        {"q.out", call->rope.tensor[0].out},
+        {"k.in", call->k.in},
+        {"k.out", call->k.out},
+        {"v.in", call->v.in},
+        {"k_cache", call->k.cache},
+        {"k_cache.scale", call->k.scale},
+        {"v_cache", call->v.cache},
+        {"v_cache.scale", call->v.scale},
+        {"out.data", call->out},
+        {"lse", call->lse},
+        {"workspace", call->workspace_bytes ? work->workspace : NULL},
+    };
+    const rope_status status =
+        gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
+    return status == ROPE_OK ? gpu_attention_check_lists((const gpu_attention_bound *)binding, call)
+                             : status;
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const attention_work *work = given;
+    return gpu_attention_launch((const gpu_attention_bound *)binding, work->call, work->workspace,
+                                stream);
+}
+
+static const gpu_operation operation = {"attending", sizeof(gpu_attention_bound), fill,
+                                        check_memory, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    const attention_work work = {call, workspace};
+    (void)problem;
+    const rope_status status = gpu_attention_check_workspace(kernel, call, workspace);
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
+}
+
+/* takes: splits, tiles, latent or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
+        .name = label, .data = (takes), .query = query, .bind = bind,                              \
+        .workspace = gpu_attention_workspace, .run = run, .release = gpu_release                   \
+    }
+
+static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),
+                                            CANDIDATE(latent, latent), CANDIDATE("generic", NULL)};
+
+const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
+                                                      sizeof candidates / sizeof candidates[0]};

@@ -1,0 +1,76 @@
+/* The kernels of a dtype, as gpu_attention_kernels lists them. */
+#ifndef ROPEKIT_GPU_ATTENTION_INSTANCES_H
+#define ROPEKIT_GPU_ATTENTION_INSTANCES_H
+
+#include "backends/gpu/attention/decode.h"
+#include "backends/gpu/attention/generic.h"
+#include "backends/gpu/attention/latent.h"
+#include "backends/gpu/attention/prompt.h"
+
+#if GPU_TILE_AHEAD
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+    { GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>) }
+#else
+#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+    {}
+#endif
+
+#if GPU_TILE_DIM > 128
+#define GPU_ATTENTION_WIDE(...) GPU_KERNEL(__VA_ARGS__)
+#else
+#define GPU_ATTENTION_WIDE(...) NULL
+#endif
+
+#ifdef GPU_QUERIES_LEFT
+#define GPU_ATTENTION_LATENT(DTYPE) GPU_KERNEL(gpu_attention_latent<DTYPE>)
+#else
+#define GPU_ATTENTION_LATENT(DTYPE) NULL
+#endif
+
+/* As gpu_tile_dim() has them. */
+#define GPU_ATTENTION_TILES(DTYPE)                                                                 \
+    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
+     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
+     GPU_ATTENTION_WIDE(gpu_attention_tiles<DTYPE, 256, 256>)},                                    \
+        GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
+        {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
+         GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>),                                        \
+         GPU_ATTENTION_WIDE(gpu_attention_splits<DTYPE, 256, 256>)},                               \
+        {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
+         GPU_KERNEL(gpu_attention_decode<DTYPE, 128>),                                             \
+         GPU_ATTENTION_WIDE(gpu_attention_decode<DTYPE, 256>)},                                    \
+        {GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                         \
+         GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)},                                       \
+        GPU_ATTENTION_LATENT(DTYPE)
+
+/* Two vectors of 16-bit elements. */
+#define GPU_ATTENTION_VECTORS(DTYPE)                                                               \
+    {                                                                                              \
+        GPU_KERNEL(gpu_attention_rotate_vectors<DTYPE, 0>),                                        \
+            GPU_KERNEL(gpu_attention_rotate_vectors<DTYPE, 1>)                                     \
+    }
+
+#define GPU_ATTENTION_ROOM(DTYPE, ROWS, DIM)                                                       \
+    GPU_KERNEL(gpu_attention_generic<DTYPE, DIM, ROWS(DTYPE, DIM)>)
+
+/* As gpu_generic_dim() has them. */
+#define GPU_ATTENTION_GENERIC(DTYPE, ROWS)                                                         \
+    {                                                                                              \
+        GPU_ATTENTION_ROOM(DTYPE, ROWS, 64), GPU_ATTENTION_ROOM(DTYPE, ROWS, 128),                 \
+            GPU_ATTENTION_ROOM(DTYPE, ROWS, 256),                                                  \
+            GPU_ATTENTION_ROOM(DTYPE, ROWS, ROPE_MAX_ATTENTION_HEAD_DIM)                           \
+    }
+
+/* vectors: GPU_ATTENTION_VECTORS or {}. */
+#define GPU_ATTENTION_KERNELS(DTYPE, vectors, ...)                                                 \
+    {                                                                                              \
+        GPU_KERNEL(gpu_attention_check<DTYPE>),                                                    \
+            {GPU_KERNEL(gpu_attention_rotate<DTYPE, 0>),                                           \
+             GPU_KERNEL(gpu_attention_rotate<DTYPE, 1>)},                                          \
+            vectors,                                                                               \
+            {GPU_ATTENTION_GENERIC(DTYPE, GPU_PROMPT_ROWS),                                        \
+             GPU_ATTENTION_GENERIC(DTYPE, GPU_FEW_ROWS)},                                          \
+            GPU_KERNEL(gpu_attention_join<DTYPE>), __VA_ARGS__                                     \
+    }
+
+#endif

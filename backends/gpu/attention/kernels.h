@@ -1,0 +1,232 @@
+/* What host code must know of the kernels of "attention". */
+#ifndef ROPEKIT_GPU_ATTENTION_KERNELS_H
+#define ROPEKIT_GPU_ATTENTION_KERNELS_H
+
+#include "backends/gpu/rope/kernels.h"
+
+#include <gpu_tuning.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Threads of a block of every kernel here; tokens of a block that rotates, by elements and by
+ * vectors, and heads of a thread of the latter. */
+enum {
+    GPU_ATTENTION_THREADS = 128,
+    GPU_ATTENTION_TOKENS = 8,
+    GPU_VECTOR_TOKENS = 16,
+    GPU_VECTOR_HEADS = 8
+};
+
+/* Kernels of tiles: a tile has GPU_TILE_KEYS keys and a block GPU_TILE_ROWS rows where heads have
+ * room for at most GPU_TILE_NARROW elements; wider ones GPU_WIDE_KEYS, in splits GPU_TILE_KEYS, and
+ * GPU_WIDE_ROWS. gpu_tuning.h has GPU_TILE_ROWS, how many tiles of keys are copied ahead,
+ * GPU_TILE_AHEAD, and the most elements for which there is a kernel, GPU_TILE_DIM. */
+enum { GPU_TILE_KEYS = 64, GPU_TILE_NARROW = 128, GPU_WIDE_ROWS = 64, GPU_WIDE_KEYS = 32 };
+
+/* For how many numbers of elements they are compiled. A head of q, k and v has as many or fewer. */
+enum { GPU_TILE_DIMS = 3 };
+
+/* Of the generic kernel: room for a head's elements, rows of a block, values of a tile that it has
+ * at a time, elements of keys that it has at a time, numbers between two of them, and lanes that
+ * share a row. */
+enum { GPU_GENERIC_DIMS = 4 };
+#define GPU_GENERIC_ROWS(dim) ((dim) > 256 ? 16 : 32)
+#define GPU_GENERIC_VALUES(rows, dim) ((dim) > 512 ? 8 : ((rows) > 32 ? 2048 : 4096) / (dim))
+/* The forward's in fp32: prompts fill registers; few queries leave few rows empty, and short
+ * prompts have blocks for all multiprocessors. */
+#define GPU_PROMPT_ROWS(dtype, dim)                                                                \
+    ((dtype) == ROPE_F32 && (dim) <= 128 ? 64 : GPU_GENERIC_ROWS(dim))
+#define GPU_FEW_ROWS(dtype, dim) ((dtype) == ROPE_F32 ? 16 : GPU_GENERIC_ROWS(dim))
+enum {
+    GPU_GENERIC_ROWS_MOST = 32,
+    GPU_GENERIC_DEPTH = 32,
+    GPU_GENERIC_STRIDE = GPU_TILE_KEYS,
+    GPU_COLUMN_LANES = 16
+};
+
+/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
+ * fill the kernel's room; whether sequences of few queries are left to the kernel of splits, or, of
+ * the generic one and that of latents, are meant; whether each block has one tile at most; whether
+ * values are the first elements of keys; what is converted eight elements at a time. */
+enum {
+    GPU_TILE_Q = 1,
+    GPU_TILE_K = 2,
+    GPU_TILE_V = 4,
+    GPU_TILE_OUT = 8,
+    GPU_TILE_SPLITS = 16,
+    GPU_TILE_ONCE = 32,
+    GPU_TILE_SAME = 64,
+    GPU_TILE_K_STORED = 128,
+    GPU_TILE_V_STORED = 256,
+    GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
+};
+
+/* Of the kernel of splits: rows of a block; most splits of a sequence; the fewest keys of one, and
+ * up to how many keys a split may have half as many. */
+enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256, GPU_SPLIT_SHORT = 1024 };
+
+/* Of the kernel of latents: the most elements of a key and of a value; rows of a block, which are
+ * heads of one query and key head, and blocks of a query's; most queries of a sequence that is read
+ * in splits. */
+enum {
+    GPU_LATENT_DIM = ROPE_MAX_ATTENTION_HEAD_DIM,
+    GPU_LATENT_VALUE_DIM = 512,
+    GPU_LATENT_ROWS = 32,
+    GPU_LATENT_QUERIES = 4
+};
+#define GPU_LATENT_TILES(group) (((group) + GPU_LATENT_ROWS - 1) / GPU_LATENT_ROWS)
+
+/* Heads of a block that joins splits of one query. */
+#define GPU_JOINED_HEADS(dim) (2 * GPU_ATTENTION_THREADS / (dim))
+
+/* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
+ * sum. */
+typedef struct gpu_attention_parts {
+    float *at;
+    int64_t queries, splits;
+} gpu_attention_parts;
+
+/* Keys or values as the kernel of one query reads them, in units of 16 bytes: where heads of page,
+ * slot and head begin. Without a cache a page is a sequence. */
+typedef struct gpu_decode_tensor {
+    const char *data;
+    uint32_t page, slot, head;
+    int32_t paged; /* 0: a sequence is a page, a key its slot */
+} gpu_decode_tensor;
+
+enum {
+    GPU_DECODE_WIDE = 1,       /* lengths and ids are int64 */
+    GPU_DECODE_WIDE_TABLE = 2, /* block_table is */
+    GPU_DECODE_INTERLEAVED = 4,
+    GPU_DECODE_NEGATIVE = 8 /* sines are negated */
+};
+
+/*
+ * A call of which every sequence has one query, cut down to what most calls need: exact angles of
+ * one axis and one list, heads in vectors of 16 bytes, no ring, no tree. Sequences are batch rows.
+ */
+typedef struct gpu_decode_call {
+    gpu_decode_tensor k, v;
+    const char *q; /* units of 16 bytes, over [sequence, head] */
+    uint32_t q_row, q_head;
+    int32_t heads, k_heads, group;
+    int32_t dim, v_dim;  /* elements of a head */
+    int32_t pairs, from; /* that rotate here, 0 none; the first element of a head that does */
+    int32_t flags;       /* GPU_DECODE_ */
+    int32_t capacity, page_size, pages; /* most keys of a sequence; tokens of a page; pages */
+    int32_t window, chunk;              /* INT32_MAX: none */
+    int32_t most;                       /* keys that a query sees at most */
+    const void *q_lengths;              /* 1 or 0 of each sequence, or NULL: 1 */
+    const void *lengths;                /* of sequences, or NULL: capacity */
+    const void *table;                  /* or NULL: a sequence's page is its index */
+    int64_t table_row, table_page;
+    const void *ids; /* position of a sequence's query, or NULL: by its index */
+    int64_t id_row, offset;
+    const uint64_t *turns;
+    float factor, scale, soft_cap;
+    int32_t sink_dtype;
+    const void *sinks;
+    void *out; /* elements over [sequence, head, dim] */
+    int64_t out_stride[3];
+    float *lse; /* or NULL; over [sequence, head] */
+    int64_t lse_stride[2];
+    int32_t *flag; /* or NULL */
+    gpu_attention_parts parts;
+} gpu_decode_call;
+
+/*
+ * Kernels of one dtype, each a kernel function's host symbol or NULL. All read a call whose q.out
+ * and k.out, where they are not NULL, hold what rotates already, and take (rope_attention_problem,
+ * rope_attention_call, int32_t *failed): failed, or NULL, has an entry of each sequence, 1 where a
+ * key of it has no position. Grid x strides over tiles of sequences.
+ *   check: grid x over sequences; fills failed
+ *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
+ *     holds GPU_ATTENTION_TOKENS heads in fp32
+ *   rotate_vectors: the same, of heads that lie in vectors of 16 bytes and keep their pairing;
+ *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
+ *   generic[0], [1]: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
+ *     head], or over splits as below; dynamic shared memory as gpu_generic_shared() says
+ *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
+ *   prompts: the same, as gpu_prompts_shared() says, of calls that prompt.h has
+ *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
+ *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
+ *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
+ *     memory as gpu_splits_shared() says
+ *   decode_join: the same, of heads that fill its room; grid x over heads of q, y sequences
+ *   latent: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
+ * shared memory as gpu_latent_shared() says join: problem, call and gpu_attention_parts: joins
+ * splits; grid x strides over sequences and their queries, y over heads
+ */
+typedef struct gpu_attention_kernels {
+    const void *check;
+    const void *rotate[2];
+    const void *rotate_vectors[2];
+    const void *generic[2][GPU_GENERIC_DIMS];
+    const void *join;
+    const void *tiles[GPU_TILE_DIMS];
+    const void *prompts[GPU_TILE_DIMS];
+    const void *splits[GPU_TILE_DIMS];
+    const void *decode[GPU_TILE_DIMS];
+    const void *decode_join[GPU_TILE_DIMS];
+    const void *latent;
+} gpu_attention_kernels;
+
+/* The room of the generic kernel's i-th instance. */
+static inline int32_t gpu_generic_dim(int32_t i) {
+    return i < 1 ? 64 : i < 2 ? 128 : i < 3 ? 256 : ROPE_MAX_ATTENTION_HEAD_DIM;
+}
+
+/* Bytes: queries, weights, and elements of keys or values. */
+static inline int32_t gpu_generic_shared(int32_t rows, int32_t dim) {
+    const int32_t keys = GPU_GENERIC_DEPTH * GPU_GENERIC_STRIDE,
+                  values = GPU_GENERIC_VALUES(rows, dim) * dim;
+    return 4 * (rows * (dim + GPU_TILE_KEYS) + (keys > values ? keys : values));
+}
+
+/* Rows of a block of the i-th instance, of prompts or of splits. */
+static inline int32_t gpu_generic_rows_of(int32_t dtype, int32_t i, int splits) {
+    const int32_t dim = gpu_generic_dim(i);
+    return splits ? GPU_FEW_ROWS(dtype, dim) : GPU_PROMPT_ROWS(dtype, dim);
+}
+
+/* The room of the i-th kernel of tiles, and rows of its block. */
+static inline int32_t gpu_tile_dim(int32_t i) {
+    return i < 1 ? 64 : i < 2 ? 128 : 256;
+}
+
+static inline int32_t gpu_tile_rows_of(int32_t i) {
+    return gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_ROWS : GPU_TILE_ROWS;
+}
+
+/* Bytes: queries, tiles of keys and one of values. */
+static inline int32_t gpu_tiles_shared(int32_t i) {
+    const int32_t keys = gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_KEYS : GPU_TILE_KEYS;
+    return 2 * gpu_tile_dim(i) * (gpu_tile_rows_of(i) + (2 + GPU_TILE_AHEAD) * keys);
+}
+
+/* The same of the kernel of prompts: two tiles of each. */
+static inline int32_t gpu_prompts_shared(int32_t i) {
+    return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
+}
+
+/* Of the kernel of splits: as many tiles of values as of keys. */
+static inline int32_t gpu_splits_shared(int32_t i) {
+    const int32_t narrow = gpu_tile_dim(i) <= GPU_TILE_NARROW, stages = 1 + narrow * GPU_TILE_AHEAD;
+    return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * stages * GPU_TILE_KEYS);
+}
+
+/* Of the kernel of latents: queries and one tile. */
+static inline int32_t gpu_latent_shared(void) {
+    return 2 * GPU_LATENT_DIM * (GPU_LATENT_ROWS + GPU_TILE_KEYS);
+}
+
+extern const gpu_attention_kernels gpu_attention_f32;
+extern const gpu_attention_kernels gpu_attention_f16;
+extern const gpu_attention_kernels gpu_attention_bf16;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

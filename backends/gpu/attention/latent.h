@@ -1,0 +1,530 @@
+/*
+ * Heads of more than GPU_TILE_DIM elements by matrix instructions, as MLA's: a key of 576, of which
+ * the value is the first 512. A block has GPU_LATENT_ROWS heads of one query, so all rows see the
+ * same keys. A warp multiplies all rows by a quarter of a tile's keys; its weights go through
+ * shared memory, where a key has elements beyond those of a value, and all weights are multiplied
+ * by a quarter of the values' elements. Values are read where keys lie if they are the same
+ * elements, else they are copied over them.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_LATENT_H
+#define ROPEKIT_GPU_ATTENTION_LATENT_H
+
+#include "backends/gpu/attention/parts.h"
+#include "backends/gpu/attention/tile.h"
+
+#ifdef GPU_QUERIES_LEFT
+
+enum {
+    GPU_LATENT_COLUMNS = GPU_LATENT_VALUE_DIM / GPU_TILE_WARPS, /* of a value, a warp's */
+    GPU_LATENT_ROW_BYTES = 2 * GPU_LATENT_DIM,
+    GPU_LATENT_WEIGHTS = 2 * GPU_LATENT_VALUE_DIM /* bytes of a row before its weights */
+};
+static_assert((int)GPU_LATENT_DIM - (int)GPU_LATENT_VALUE_DIM == (int)GPU_TILE_KEYS,
+              "room for a row's weights");
+
+typedef gpu_tile_rows<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS> gpu_latent_rows;
+typedef gpu_tile_sums<GPU_LATENT_ROWS> gpu_latent_sums;
+
+/* What threads of a block share, beside queries and a tile. */
+struct gpu_latent_block {
+    gpu_attention_tile tile;
+    gpu_key_origin base;      /* the first key of the first tile */
+    gpu_key_source source[2]; /* of keys, of values */
+    rope_key_range within;    /* keys of the block's split */
+    int64_t query, part;      /* of the sequence; of its splits */
+    int64_t key_head, head;   /* the first head of q */
+    int32_t rows, alone;      /* heads; no other split has keys of them */
+    int32_t valid, left_out;  /* there is work; the query has no position */
+    int32_t from, end;        /* keys that the query sees, from the base on */
+    float most[GPU_TILE_WARPS][GPU_LATENT_ROWS];
+    alignas(16) uint32_t places[2][GPU_TILE_PLACES]; /* as in tile.h */
+};
+
+/* Ends of rows, where a tile was: sums of each warp's keys, largest logits, and what elements are
+ * multiplied by and where they go. */
+struct gpu_latent_end {
+    float sum[GPU_TILE_WARPS][GPU_LATENT_ROWS], largest[GPU_LATENT_ROWS];
+    gpu_tile_end row[GPU_LATENT_ROWS];
+};
+
+struct gpu_latent_call {
+    const rope_attention_problem *p;
+    const rope_attention_call *call;
+    gpu_latent_block *b;
+    const int32_t *failed;
+    char *queries, *stage; /* in shared memory */
+    int32_t fits;          /* GPU_TILE_ */
+};
+
+/* --- queries --- */
+
+template <int DTYPE> GPU_FN void gpu_latent_fetch_queries(const gpu_latent_call &t) {
+    const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
+    const int64_t *stride = o->out ? o->out_stride : o->in_stride;
+    const rope_attention_sequence *s = &t.b->tile.s;
+    const int dim = gpu_reread(t.p)->head_dim;
+    const char *from = (const char *)(o->out ? o->out : o->in);
+    const int64_t first = s->q_row * stride[0] + (s->q_first + t.b->query) * stride[1];
+#pragma unroll 2
+    for (int e = gpu_thread(); e < GPU_LATENT_ROWS * GPU_LATENT_DIM / 8;
+         e += GPU_ATTENTION_THREADS) {
+        const int row = e / (GPU_LATENT_DIM / 8), chunk = e % (GPU_LATENT_DIM / 8);
+        const bool there = row < t.b->rows && 8 * chunk < dim;
+        char *to = t.queries + gpu_swizzled<GPU_LATENT_DIM>(row, chunk);
+        if (t.fits & GPU_TILE_Q) {
+            const int64_t at = first + (t.b->head + row) * stride[2] + 8 * chunk;
+            gpu_copy_async(to, from + 2 * (there ? at : 0), there);
+            continue;
+        }
+#pragma unroll 1
+        for (int i = 0; i < 8; i++)
+            ((uint16_t *)(void *)to)[i] = (uint16_t)gpu_narrow<DTYPE>(
+                there ? gpu_query_element<DTYPE>(o, s, t.b->query, t.b->head + row, 8 * chunk + i)
+                      : 0);
+    }
+}
+
+/* --- keys and values --- */
+
+GPU_FN const rope_append_operand *gpu_latent_operand(const gpu_latent_call &t, int value) {
+    return value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
+}
+
+GPU_FN gpu_key_place gpu_latent_place_of(const gpu_latent_call &t, int value, int n) {
+    return gpu_place_from(gpu_reread(t.p), gpu_reread(t.call), gpu_latent_operand(t, value),
+                          &t.b->tile.s, t.b->base, n);
+}
+
+/* Threads copy 16 rows of a tile at a time, eight threads a row. */
+GPU_FN int gpu_latent_index(int n) {
+    return gpu_place_index<64>(n);
+}
+
+/* Where the heads of a thread's key, of those from `first` of the block's on, begin; of a key that
+ * is not seen, 0. */
+GPU_FN void gpu_latent_place(const gpu_latent_call &t, int first) {
+    const int n = first + gpu_thread();
+    const bool seen = n >= t.b->from && n < t.b->end;
+#pragma unroll 1
+    for (int value = 0; value < 2; value++)
+        t.b->places[value][gpu_latent_index(n)] =
+            seen
+                ? (uint32_t)(gpu_place_at(t.b->source[value], gpu_latent_place_of(t, value, n)) / 8)
+                : 0;
+}
+
+/* Which keys of the tile from key `first` of the block's on are seen. */
+GPU_FN uint64_t gpu_latent_sees(const gpu_latent_call &t, int first) {
+    return gpu_bits_between(t.b->from - first, t.b->end - first) &
+           gpu_tree_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, t.b->query,
+                         t.b->base.key + first);
+}
+
+/* Keys or values of a tile, those that are seen, else zeros; of a value GPU_LATENT_VALUE_DIM
+ * elements. */
+template <int VALUE> GPU_FN void gpu_latent_copy(const gpu_latent_call &t, int first) {
+    enum { GROUPS = (VALUE ? GPU_LATENT_VALUE_DIM : GPU_LATENT_DIM) / 64, STEP = 16 };
+    const int row = gpu_thread() / 8, chunk = gpu_thread() % 8,
+              dim = VALUE ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
+    const uint64_t sees = gpu_latent_sees(t, first);
+    const uint4 four =
+        *(const uint4 *)(const void *)(t.b->places[VALUE] + gpu_latent_index(first + row));
+    const uint32_t place[4] = {four.x, four.y, four.z, four.w};
+    const char *from = t.b->source[VALUE].data;
+    char *to = t.stage + gpu_swizzled<GPU_LATENT_DIM>(row, chunk);
+#pragma unroll
+    for (int i = 0; i < GPU_TILE_KEYS / STEP; i++) {
+        const bool seen = sees >> (row + i * STEP) & 1;
+        const char *row_from = from + 16 * ((uint64_t)place[i] + (unsigned)chunk);
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            gpu_copy_async(to + i * STEP * GPU_LATENT_ROW_BYTES + 128 * g, row_from + 128 * g,
+                           seen && 64 * g + 8 * chunk < dim);
+        }
+    }
+}
+
+/* The same of elements that do not lie side by side, or are of another type. */
+template <int DTYPE, int VALUE> GPU_FN void gpu_latent_read(const gpu_latent_call &t, int first) {
+    const rope_append_operand *o = gpu_latent_operand(t, VALUE);
+    const rope_append_steps *steps = VALUE ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
+    const int dim = VALUE ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
+    const uint64_t sees = gpu_latent_sees(t, first);
+#pragma unroll 1
+    for (int row = gpu_thread() / GPU_TILE_LANES; row < GPU_TILE_KEYS; row += GPU_TILE_WARPS) {
+        const bool there = sees >> row & 1;
+        gpu_attention_head h = {0, 1};
+        if (there) {
+            const gpu_key_place place = gpu_latent_place_of(t, VALUE, first + row);
+            h.at = gpu_place_at(t.b->source[VALUE], place);
+            if (gpu_is_cached(o))
+                h.scale = gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot,
+                                          t.b->key_head);
+        }
+#pragma unroll 1
+        for (int i = gpu_lane(); i < (VALUE ? GPU_LATENT_VALUE_DIM : GPU_LATENT_DIM);
+             i += GPU_TILE_LANES)
+            *gpu_swizzled_element<GPU_LATENT_DIM>(t.stage, row, i) =
+                there && i < dim
+                    ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
+                    : (uint16_t)0;
+    }
+}
+
+template <int DTYPE, int VALUE> GPU_FN void gpu_latent_fetch(const gpu_latent_call &t, int first) {
+    if (t.fits & (VALUE ? GPU_TILE_V : GPU_TILE_K))
+        gpu_latent_copy<VALUE>(t, first);
+    else
+        gpu_latent_read<DTYPE, VALUE>(t, first);
+    gpu_copies_mark();
+}
+
+/* --- a tile --- */
+
+/* The largest products of all warps, with a barrier, behind which all have read their keys. */
+GPU_FN void gpu_latent_largest(const gpu_latent_call &t, gpu_lane_rows<GPU_LATENT_ROWS> &most) {
+    const int lane = gpu_lane(), warp = gpu_thread() / GPU_TILE_LANES;
+    if (lane % GPU_ROW_LANES == 0)
+#pragma unroll
+        for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+            for (int h = 0; h < GPU_LANE_ROWS; h++)
+                t.b->most[warp][16 * m + gpu_row_of(lane, h)] = most[m][h];
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+#pragma unroll
+            for (int w = 0; w < GPU_TILE_WARPS; w++)
+                most[m][h] = fmaxf(most[m][h], t.b->most[w][16 * m + gpu_row_of(lane, h)]);
+}
+
+/* A warp's weights to where a tile's rows have room for them. */
+GPU_FN void gpu_latent_keep(const gpu_latent_call &t, const gpu_tile_weights<GPU_LATENT_ROWS> &w) {
+    const int lane = gpu_lane(), key = gpu_warp_key<GPU_LATENT_ROWS>() + gpu_first_key_of(lane);
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+        for (int i = 0; i < 2 * GPU_PARTS; i++)
+            *(uint32_t *)(void *)gpu_swizzled_element<GPU_LATENT_DIM>(
+                t.stage, 16 * m + gpu_row_of(lane, i % 2),
+                GPU_LATENT_VALUE_DIM + key + gpu_key_of(i / 2, 0)) = w.a[0][m][i];
+}
+
+/* Weights of all keys by a warp's columns of values. */
+template <int DTYPE> GPU_FN void gpu_latent_add(const gpu_latent_call &t, gpu_latent_rows &rows) {
+    const int at = gpu_operand_rows<GPU_LATENT_DIM>();
+    const char *weights = t.stage + GPU_LATENT_WEIGHTS,
+               *values = t.stage + gpu_thread() / GPU_TILE_LANES * 2 * GPU_LATENT_COLUMNS;
+#pragma unroll
+    for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+        uint32_t a[gpu_row_blocks<GPU_LATENT_ROWS>][4];
+#pragma unroll
+        for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+            gpu_load_matrices(a[m], weights, gpu_moved<GPU_LATENT_DIM>(at, m, k));
+#pragma unroll
+        for (int n = 0; n < GPU_LATENT_COLUMNS / 16; n++) {
+            uint32_t b[4];
+            gpu_load_transposed(b, values, gpu_moved<GPU_LATENT_DIM>(at, k, n));
+#pragma unroll
+            for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++) {
+                gpu_mma<DTYPE>(rows.out[m][2 * n], a[m], b);
+                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+/* From a warp's keys to weights in shared memory. */
+template <int DTYPE>
+GPU_FN void gpu_latent_look(const gpu_latent_call &t, int first, gpu_latent_sums &sums,
+                            gpu_latent_rows &rows) {
+    enum { ROWS = GPU_LATENT_ROWS };
+    const int warp_key = gpu_warp_key<ROWS>();
+    const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap,
+                unit = 1.44269504f * (cap > 0 ? 1 : scale);
+    float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
+    gpu_lane_rows<ROWS> most;
+    gpu_tile_weights<ROWS> w;
+    gpu_tile_products<DTYPE, GPU_LATENT_DIM, ROWS>(t.queries,
+                                                   t.stage + warp_key * GPU_LATENT_ROW_BYTES, s);
+    if (cap > 0)
+        gpu_tile_cap<ROWS>(scale, cap, s);
+    const uint64_t sees = gpu_latent_sees(t, first);
+    if (~sees) {
+        const uint64_t mine = sees >> (warp_key + gpu_first_key_of(gpu_lane()));
+#pragma unroll
+        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
+#pragma unroll
+            for (int n = 0; n < gpu_key_parts<ROWS>; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    s[m][n][e] = mine >> gpu_key_of(n, e) & 1 ? s[m][n][e] : -INFINITY;
+    }
+    gpu_tile_largest<ROWS>(s, most);
+    gpu_latent_largest(t, most);
+    gpu_tile_raise_to<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
+    gpu_tile_exponents<ROWS>(unit, s, sums);
+    gpu_tile_round<DTYPE, ROWS>(s, w);
+    gpu_latent_keep(t, w);
+    if (!(t.fits & GPU_TILE_SAME))
+        gpu_latent_fetch<DTYPE, 1>(t, first);
+    gpu_copies_wait<0>();
+    __syncthreads();
+}
+
+/* All keys that the query sees. */
+template <int DTYPE>
+GPU_FN void gpu_latent_loop(const gpu_latent_call &t, gpu_latent_sums &sums,
+                            gpu_latent_rows &rows) {
+#pragma unroll 1
+    for (int first = 0; first < t.b->end; first += GPU_TILE_KEYS) {
+        gpu_latent_fetch<DTYPE, 0>(t, first);
+        if (first % GPU_ATTENTION_THREADS == 0)
+            gpu_latent_place(t, first + GPU_ATTENTION_THREADS);
+        gpu_copies_wait<0>();
+        __syncthreads();
+        gpu_latent_look<DTYPE>(t, first, sums, rows);
+        gpu_latent_add<DTYPE>(t, rows);
+        __syncthreads();
+    }
+}
+
+/* --- the end of rows --- */
+
+/* A row, a thread's own: to a part of a split, or to what its elements are multiplied by. */
+GPU_FN void gpu_latent_end_row(const gpu_latent_call &t, const gpu_attention_parts &parts,
+                               gpu_latent_end *end, int row) {
+    const rope_attention_call *call = gpu_reread(t.call);
+    const rope_attention_sequence *s = &t.b->tile.s;
+    const int64_t head = t.b->head + row;
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    float largest = end->largest[row], kept = 1,
+          sum = (end->sum[0][row] + end->sum[1][row]) + (end->sum[2][row] + end->sum[3][row]);
+    if (!t.b->alone) {
+        const auto at =
+            gpu_part(parts, s->index, t.b->query, head, call->rope.tensor[0].heads, t.b->part, dim);
+        at[dim] = largest;
+        at[dim + 1] = sum;
+        return;
+    }
+    gpu_split_sink(gpu_reread(t.p)->sink_dtype, call->sinks, head, &kept, &largest, &sum);
+    const int64_t *out = call->out_stride, *lse = call->lse_stride;
+    end->row[row] = {sum == 0 ? 0 : kept / sum, sum == 0,
+                     s->q_row * out[0] + (s->q_first + t.b->query) * out[1] + head * out[2]};
+    if (call->lse)
+        call->lse[s->q_row * lse[0] + (s->q_first + t.b->query) * lse[1] + head * lse[2]] =
+            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+}
+
+/* Two elements of a row, from `i` on, of a sequence that is not split. */
+template <int DTYPE>
+GPU_FN void gpu_latent_store(const gpu_latent_call &t, const gpu_tile_end &end, int i, float x,
+                             float y) {
+    uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
+    const uint32_t two =
+        end.none ? 0 : gpu_join<DTYPE>(fmaf(x, end.factor, 0.0f), fmaf(y, end.factor, 0.0f));
+    if (t.fits & GPU_TILE_OUT) {
+        *(uint32_t *)(void *)(out + i) = two;
+        return;
+    }
+    const int64_t stride = gpu_reread(t.call)->out_stride[3];
+    out[i * stride] = (uint16_t)two;
+    out[(i + 1) * stride] = (uint16_t)(two >> 16);
+}
+
+/* A thread's elements of all its rows. */
+template <int DTYPE>
+GPU_FN void gpu_latent_store_rows(const gpu_latent_call &t, const gpu_attention_parts &parts,
+                                  const gpu_latent_end *end, const gpu_latent_rows &rows) {
+    const int lane = gpu_lane(), dim = gpu_reread(t.p)->v_head_dim,
+              column = gpu_thread() / GPU_TILE_LANES * GPU_LATENT_COLUMNS;
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const int row = 16 * m + gpu_row_of(lane, h);
+            if (row >= t.b->rows)
+                continue;
+            const auto part = gpu_part(parts, t.b->tile.s.index, t.b->query, t.b->head + row,
+                                       gpu_reread(t.call)->rope.tensor[0].heads, t.b->part, dim);
+#pragma unroll
+            for (int r = 0; r < gpu_runs<GPU_LATENT_COLUMNS>; r++) {
+                const int i = column + gpu_run_first<GPU_LATENT_COLUMNS>(lane, r);
+                const float x = gpu_run_element<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS>(rows, m, r, h,
+                                                                                     0),
+                            y = gpu_run_element<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS>(rows, m, r, h,
+                                                                                     1);
+                if (i >= dim)
+                    continue;
+                if (t.b->alone)
+                    gpu_latent_store<DTYPE>(t, end->row[row], i, x, y);
+                else
+                    *(float2 *)(void *)(part + i) = {x, y};
+            }
+        }
+}
+
+template <int DTYPE>
+GPU_FN void gpu_latent_finish(const gpu_latent_call &t, const gpu_attention_parts &parts,
+                              gpu_latent_sums &sums, const gpu_latent_rows &rows) {
+    gpu_latent_end *end = (gpu_latent_end *)(void *)t.stage;
+    const int lane = gpu_lane(), warp = gpu_thread() / GPU_TILE_LANES;
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const float sum = gpu_lanes_sum(sums.sum[m][h]);
+            const int row = 16 * m + gpu_row_of(lane, h);
+            if (gpu_first_lane_of(row) != lane)
+                continue;
+            end->sum[warp][row] = sum;
+            if (warp == 0)
+                end->largest[row] = sums.largest[m][h];
+        }
+    __syncthreads();
+    if (gpu_thread() < t.b->rows)
+        gpu_latent_end_row(t, parts, end, gpu_thread());
+    __syncthreads();
+    gpu_latent_store_rows<DTYPE>(t, parts, end, rows);
+}
+
+/* --- a block --- */
+
+/* A block's rows by one thread, from its query, key head and the first of its heads, counted from
+ * the key head's. */
+GPU_FN void gpu_latent_see(const gpu_latent_call &t, int64_t first) {
+    gpu_latent_block *b = t.b;
+    const rope_attention_sequence *s = &b->tile.s;
+    const int64_t group = gpu_attention_group(gpu_reread(t.call));
+    const rope_key_range seen =
+        gpu_within(rope_keys_seen(gpu_reread(t.p), s, rope_query_index(s, b->query)), b->within);
+    const int64_t base = seen.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
+    b->head = b->key_head * group + first;
+    b->rows = (int32_t)(group - first < GPU_LATENT_ROWS ? group - first : (int64_t)GPU_LATENT_ROWS);
+    b->from = gpu_tile_near(seen.first, base);
+    b->end = seen.first < seen.last ? gpu_tile_near(seen.last, base) : 0;
+    b->base = gpu_key_origin_of(gpu_reread(t.p), base);
+    b->source[0] = gpu_key_source_of(&gpu_reread(t.call)->k, s, b->key_head);
+    b->source[1] = gpu_key_source_of(&gpu_reread(t.call)->v, s, b->key_head);
+    b->left_out = 0;
+    if (!gpu_queries_may_fail(gpu_reread(t.p)))
+        return;
+    rope_token *token = (rope_token *)(void *)t.stage;
+    rope_query_token(gpu_reread(t.p), gpu_reread(t.call), s, b->query, token);
+    b->left_out = token->status == ROPE_TOKEN_FAILS;
+    if (b->left_out)
+        gpu_attention_flag(gpu_reread(t.call));
+}
+
+/* What a block does n-th, by one thread, behind gpu_split_find() or gpu_attention_find(). */
+GPU_FN void gpu_latent_take(const gpu_latent_call &t, const gpu_attention_parts &parts,
+                            const gpu_split_work &w, int64_t n) {
+    gpu_latent_block *b = t.b;
+    const int64_t heads = gpu_reread(t.call)->k.heads,
+                  blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
+    int64_t block;
+    if (t.fits & GPU_TILE_SPLITS) {
+        block = n % blocks;
+        b->query = n % (parts.queries * blocks) / blocks;
+        b->valid = w.valid && b->query < b->tile.s.q_count;
+        b->within = gpu_split_of(gpu_reread(t.p), &b->tile.s, w.split);
+        b->key_head = w.head;
+        b->part = w.part;
+        b->alone = w.alone;
+    } else {
+        block = b->tile.first / GPU_LATENT_ROWS % blocks;
+        b->query = b->tile.first / (blocks * GPU_LATENT_ROWS);
+        b->valid =
+            b->tile.valid && b->query < b->tile.s.q_count && !gpu_is_split(parts, &b->tile.s);
+        b->within = {0, INT64_MAX};
+        b->key_head = n % heads;
+        b->alone = 1;
+    }
+    if (b->valid)
+        gpu_latent_see(t, block * GPU_LATENT_ROWS);
+}
+
+/* The same by a block, as gpu_generic_find(): of [split of a sequence, query, rows] or of
+ * [tile, key head]. */
+GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts &parts, int64_t n) {
+    const int64_t heads = gpu_reread(t.call)->k.heads,
+                  blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
+    gpu_split_work w = {};
+    if (t.fits & GPU_TILE_SPLITS) {
+        if (!gpu_split_find<true>(gpu_reread(t.p), gpu_reread(t.call), t.failed, parts,
+                                  gpu_reread(t.p)->v_head_dim, n / (parts.queries * blocks),
+                                  &t.b->tile, &w))
+            return false;
+        __syncthreads();
+    } else if (!gpu_attention_find<0>(gpu_reread(t.p), gpu_reread(t.call), t.failed, n / heads,
+                                      blocks * GPU_LATENT_ROWS, GPU_LATENT_ROWS, &t.b->tile)) {
+        return false;
+    }
+    if (threadIdx.x == 0)
+        gpu_latent_take(t, parts, w, n);
+    __syncthreads();
+    return true;
+}
+
+/* Rows of a query without a position. */
+GPU_FN void gpu_latent_leave_out(const gpu_latent_call &t, const gpu_attention_parts &parts) {
+    const int dim = gpu_reread(t.p)->v_head_dim;
+    if (!t.b->alone && gpu_thread() < t.b->rows)
+        gpu_part(parts, t.b->tile.s.index, t.b->query, t.b->head + gpu_thread(),
+                 gpu_reread(t.call)->rope.tensor[0].heads, t.b->part, dim)[dim + 1] =
+            GPU_PART_LEFT_OUT;
+}
+
+/* All keys of a block's rows. */
+template <int DTYPE>
+GPU_FN void gpu_latent_attend(const gpu_latent_call &t, const gpu_attention_parts &parts) {
+    gpu_latent_place(t, 0);
+    gpu_latent_fetch_queries<DTYPE>(t);
+    __syncthreads();
+    gpu_latent_rows rows = {};
+    gpu_latent_sums sums = {};
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            sums.largest[m][h] = -INFINITY;
+    gpu_latent_loop<DTYPE>(t, sums, rows);
+    gpu_copies_mark(); /* of queries that see no key */
+    gpu_copies_wait<0>();
+    gpu_latent_finish<DTYPE>(t, parts, sums, rows);
+}
+
+template <int DTYPE>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
+    gpu_attention_latent(GPU_PARAMETER rope_attention_problem problem,
+                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                         int32_t fits, gpu_attention_parts parts) {
+    if constexpr (gpu_has_tiles<DTYPE, GPU_LATENT_DIM>) {
+        const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
+        const rope_attention_call &call =
+            *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
+        extern __shared__ uint4 memory[];
+        __shared__ gpu_latent_block b;
+        const gpu_latent_call t = {gpu_reread(&p),
+                                   gpu_reread(&call),
+                                   &b,
+                                   failed,
+                                   (char *)memory,
+                                   (char *)memory + GPU_LATENT_ROWS * GPU_LATENT_ROW_BYTES,
+                                   fits};
+        gpu_wait_for_last();
+        gpu_let_next_start();
+        for (int64_t n = blockIdx.x; gpu_latent_find(t, parts, n); n += gridDim.x) {
+            if (b.valid && b.left_out)
+                gpu_latent_leave_out(t, parts);
+            else if (b.valid)
+                gpu_latent_attend<DTYPE>(t, parts);
+            __syncthreads();
+        }
+    }
+}
+
+#endif
+#endif

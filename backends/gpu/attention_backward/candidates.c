@@ -1,0 +1,174 @@
+/* The operation "attention_backward": its candidates, what they bind and how they run. */
+#include "backends/gpu/attention_backward/launch.h"
+#include "backends/gpu/candidate_lists.h"
+#include "backends/gpu/device.h"
+#include "common/math/attention.h"
+
+#include <stdio.h>
+
+static const gpu_backward_kernels *kernels_of(int32_t dtype) {
+    return dtype == ROPE_F32   ? &gpu_attention_backward_f32
+           : dtype == ROPE_F16 ? &gpu_attention_backward_f16
+                               : &gpu_attention_backward_bf16;
+}
+
+static const char fused[] = "fused", tiles[] = "tiles";
+
+/* Bytes of shared memory, beside those that gpu_tile_memory() leaves a block. */
+static int32_t shared_of(const rope_candidate *self, int32_t dim) {
+    return self->data == fused ? gpu_backward_fused_shared(dim) + GPU_FUSED_BESIDE
+                               : gpu_backward_tiles_shared(dim);
+}
+
+/* Whether a kernel's code is there for the device, which has kernels of tiles. */
+static int has_code(const void *kernel, int32_t device) {
+    gpuFuncAttributes attributes;
+    int previous;
+    gpuError_t error = gpu_enter(device, &previous);
+    if (error != gpuSuccess)
+        return 0;
+    error = gpuFuncGetAttributes(&attributes, kernel);
+    gpu_leave(device, previous);
+    return error == gpuSuccess && gpu_has_fused(&attributes);
+}
+
+/* Fused takes heads that fill its room: looking for elements beside a head's took 6 % of its time
+ * on an H100. */
+static const char *decline(const rope_candidate *self, const rope_attention_problem *p,
+                           int32_t *which) {
+    const char *declined = gpu_tiles_decline(p, which);
+    const int fills = p->head_dim == gpu_tile_dim(*which) && p->v_head_dim == p->head_dim;
+    return !declined && self->data == fused && !fills
+               ? "declined: head_dim and v_head_dim are not both 64 or 128"
+               : declined;
+}
+
+static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
+                         char *reason) {
+    int32_t which;
+    if (!problem)
+        return gpu_kernel_probe(gpu_attention_backward_f32.delta, device, reason);
+    if (!self->data)
+        return ROPE_OK;
+    const char *declined = decline(self, problem, &which);
+    const rope_status status =
+        gpu_tiles_query(problem, declined, shared_of(self, gpu_tile_dim(which)), device, reason);
+    if (status != ROPE_OK)
+        return status;
+    const gpu_backward_kernels *kernels = kernels_of(((const rope_problem *)problem)->dtype);
+    if (kernels->tiles[0][which] &&
+        (self->data != fused || has_code(kernels->fused[which], device)))
+        return ROPE_OK;
+    snprintf(reason, ROPE_REASON_SIZE, "declined: no kernel of this backend holds its sums");
+    return ROPE_DECLINED;
+}
+
+static gpuError_t allow_shared(const gpu_backward_bound *bound) {
+    const int32_t generic = bound->forward.generic, tiles = bound->forward.tiles;
+    gpuError_t error = gpuSuccess;
+    for (int i = 0; i < 2 && error == gpuSuccess; i++) {
+        error = gpu_allow_shared(bound->kernels->generic[i][generic],
+                                 gpu_backward_generic_shared(gpu_generic_dim(generic)));
+        if (error == gpuSuccess && tiles != GPU_GENERIC)
+            error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
+                                     gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
+    }
+    if (error == gpuSuccess && bound->fused)
+        error = gpu_allow_shared(bound->kernels->fused[tiles],
+                                 gpu_backward_fused_shared(gpu_tile_dim(tiles)));
+    return error;
+}
+
+static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
+                       int32_t device) {
+    gpu_backward_bound *bound = to;
+    const rope_attention_problem *problem = canonical;
+    const rope_problem transposed = rope_transposed(&problem->rope);
+    int32_t early;
+    gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
+    bound->kernels = kernels_of(problem->rope.dtype);
+    bound->transposed = bound->forward.problem;
+    bound->transposed.rope = rope_transposed(&bound->forward.problem.rope);
+    if (error == gpuSuccess && problem->rotates[0])
+        error = gpu_rope_bind(&bound->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
+    bound->transpose.problem = bound->transposed.rope;
+    bound->fused = self->data == fused;
+    if (self->data)
+        (void)gpu_tiles_decline(problem, &bound->forward.tiles);
+    if (error == gpuSuccess)
+        error = gpu_kernels_load((const void *const *)bound->kernels,
+                                 sizeof *bound->kernels / sizeof(void *), &early);
+    if (error == gpuSuccess)
+        error = allow_shared(bound);
+    if (error == gpuSuccess)
+        bound->forward.starts_early &= early;
+    bound->forward.on.early &= bound->forward.starts_early;
+    return error;
+}
+
+/* A call with its workspace and the parts of that. */
+typedef struct backward_work {
+    const rope_attention_backward_call *call;
+    void *workspace;
+    gpu_backward_room room;
+} backward_work;
+
+static rope_status check_memory(const gpu_binding *binding, const void *checked) {
+    const backward_work *work = checked;
+    const rope_attention_backward_call *call = work->call;
+    const rope_attention_call *f = &call->forward;
+    const gpu_named_pointer given[] = {
+        {"q.in", f->rope.tensor[0].in},
+        {"k.in", f->k.in},
+        {"v.in", f->v.in},
+        {"out.data", f->out},
+        {"lse", f->lse},
+        {"dout", call->dout},
+        {"dq.data", call->dq},
+        {"dk.data", call->dk},
+        {"dv.data", call->dv},
+        {"dsinks", call->dsinks},
+        {"workspace", f->workspace_bytes ? work->workspace : NULL},
+    };
+    const rope_status status =
+        gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
+    return status == ROPE_OK
+               ? gpu_attention_check_lists(&((const gpu_backward_bound *)binding)->forward, f)
+               : status;
+}
+
+static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
+    const backward_work *work = given;
+    return gpu_backward_launch((const gpu_backward_bound *)binding, work->call, &work->room,
+                               work->workspace, stream);
+}
+
+static const gpu_operation operation = {"attending backward", sizeof(gpu_backward_bound), fill,
+                                        check_memory, launch};
+
+static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
+                        void **kernel, char *reason) {
+    return gpu_bind_candidate(&operation, self, problem, device, kernel, reason);
+}
+
+static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
+                       void *stream) {
+    backward_work work = {.call = call, .workspace = workspace};
+    (void)problem;
+    const rope_status status = gpu_backward_check_workspace(kernel, call, workspace, &work.room);
+    return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
+}
+
+/* takes: fused, tiles or NULL. */
+#define CANDIDATE(label, takes)                                                                    \
+    {                                                                                              \
+        .operation = "attention_backward", .version = ROPE_ATTENTION_BACKWARD_VERSION,             \
+        .numerics = ROPE_BOUNDED, .name = label, .data = (takes), .query = query, .bind = bind,    \
+        .workspace = gpu_backward_workspace, .run = run, .release = gpu_release                    \
+    }
+
+static const rope_candidate candidates[] = {CANDIDATE(fused, fused), CANDIDATE(tiles, tiles),
+                                            CANDIDATE("generic", NULL)};
+
+const rope_candidate_list gpu_attention_backward_candidates = {
+    sizeof(rope_candidate), candidates, sizeof candidates / sizeof candidates[0]};

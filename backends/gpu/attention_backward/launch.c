@@ -1,0 +1,230 @@
+/* From a call of "attention_backward" to its launches. */
+#include "backends/gpu/attention_backward/launch.h"
+
+#include "backends/gpu/attention/ahead.h"
+#include "common/math/attention.h"
+
+typedef struct launches {
+    gpu_attention_launches ahead;
+    gpu_attention_launches behind; /* its q and k are dq and dk */
+    int behind_rotates[2];
+    const gpu_backward_bound *bound;
+    rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
+    rope_attention_backward_call call; /* its q.in and k.in are rotated */
+    rope_call keys;                    /* with the positions of keys */
+    float *delta;
+    gpu_backward_dq_sums sums;
+    int32_t fits;
+} launches;
+
+static void contiguous(int64_t stride[4], int64_t tokens, int64_t heads, int64_t head_dim) {
+    stride[3] = 1;
+    stride[2] = head_dim;
+    stride[1] = heads * stride[2];
+    stride[0] = tokens * stride[1];
+}
+
+/* What the forward did not write rotated gets its room, and is rotated there. */
+static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *workspace) {
+    const rope_attention_problem *p = &l->bound->forward.problem;
+    rope_attention_call *call = &l->ahead.call;
+    rope_operand *q = &call->rope.tensor[0];
+    const int rotates_q = p->rotates[0] && !q->out, rotates_k = p->rotates[1] && !call->k.out;
+    q->out = rotates_q ? workspace + room->queries : NULL;
+    call->k.out = rotates_k ? workspace + room->keys : NULL;
+    contiguous(q->out_stride, call->rope.tokens, q->heads, p->head_dim);
+    contiguous(call->k.out_stride, call->k_tokens, call->k.heads, p->head_dim);
+    const gpuError_t error = gpu_attention_rotate_ahead(&l->ahead);
+    if (rotates_q) {
+        q->in = q->out;
+        memcpy(q->in_stride, q->out_stride, sizeof q->in_stride);
+    }
+    if (rotates_k) {
+        call->k.in = call->k.out;
+        memcpy(call->k.in_stride, call->k.out_stride, sizeof call->k.in_stride);
+    }
+    return error;
+}
+
+/* Whether "rope" rotates a gradient where it lies: that of every token, which has a position. A key
+ * that no query sees has zeros, which do not rotate. */
+static int rotates_behind(const launches *l, int tensor) {
+    const rope_attention_problem *p = &l->bound->transposed;
+    const rope_attention_call *call = &l->behind.call;
+    const rope_attention_sequence s = {.q_count = call->rope.tokens, .k_count = call->k_tokens};
+    const int may_fail =
+        p->rope.angle_mode == ROPE_ANGLE_TABLE && p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
+    if (!p->rotates[tensor] || may_fail || s.q_count < 1 || s.k_count < 1 ||
+        !gpu_attention_is_rope(&l->behind, tensor))
+        return 0;
+    return tensor == 0 ||
+           (rope_keys_seen(p, &s, rope_query_index(&s, 0)).first == 0 &&
+            rope_keys_seen(p, &s, rope_query_index(&s, s.q_count - 1)).last == s.k_count);
+}
+
+/* What "rope" rotates behind the kernels, which have a head in a block, they do not: angles of a
+ * token serve all of its heads there. */
+static void find_behind(launches *l) {
+    rope_attention_call *call = &l->behind.call;
+    rope_operand *q = &call->rope.tensor[0];
+    l->behind = l->ahead;
+    l->behind.given = call;
+    q->in = q->out = l->call.dq;
+    call->k.in = call->k.out = l->call.dk;
+    memcpy(q->in_stride, l->call.dq_stride, sizeof q->in_stride);
+    memcpy(q->out_stride, l->call.dq_stride, sizeof q->out_stride);
+    memcpy(call->k.in_stride, l->call.dk_stride, sizeof call->k.in_stride);
+    memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
+    l->problem = l->bound->transposed;
+    for (int tensor = 0; tensor < 2; tensor++) {
+        l->behind_rotates[tensor] = (tensor ? l->call.dk : l->call.dq) && rotates_behind(l, tensor);
+        l->problem.rotates[tensor] &= !l->behind_rotates[tensor];
+    }
+}
+
+/* `what` where heads of a tensor move 16 bytes at a time. */
+static int32_t fits(int32_t what, const void *data, const int64_t *stride, int64_t batch,
+                    int64_t tokens, int64_t heads, int32_t dim, int32_t dtype) {
+    return dim % (dtype == ROPE_F32 ? 4 : 8) == 0 &&
+                   gpu_moves_head(data, stride, batch, tokens, heads, 16, dtype)
+               ? what
+               : 0;
+}
+
+static int32_t fits_of(const rope_attention_problem *p, const rope_attention_backward_call *c) {
+    const rope_attention_call *f = &c->forward;
+    const rope_operand *q = &f->rope.tensor[0];
+    const int64_t batch = f->rope.batch, tokens = f->rope.tokens, keys = f->k_tokens;
+    const int32_t dtype = p->rope.dtype, dim = p->head_dim, v_dim = p->v_head_dim;
+    return fits(GPU_BACKWARD_Q, q->in, q->in_stride, batch, tokens, q->heads, dim, dtype) |
+           fits(GPU_BACKWARD_DOUT, c->dout, c->dout_stride, batch, tokens, q->heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_K, f->k.in, f->k.in_stride, batch, keys, f->k.heads, dim, dtype) |
+           fits(GPU_BACKWARD_V, f->v.in, f->v.in_stride, batch, keys, f->v.heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_DQ, c->dq, c->dq_stride, batch, tokens, q->heads, dim, dtype) |
+           fits(GPU_BACKWARD_DK, c->dk, c->dk_stride, batch, keys, f->k.heads, dim, dtype) |
+           fits(GPU_BACKWARD_DV, c->dv, c->dv_stride, batch, keys, f->v.heads, v_dim, dtype) |
+           fits(GPU_BACKWARD_OUT, f->out, f->out_stride, batch, tokens, q->heads, v_dim, dtype);
+}
+
+/* Rows and keys are counted in 32 bits by tiles. */
+static int by_tiles(const launches *l) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
+    return l->bound->forward.tiles != GPU_GENERIC && f->rope.tokens <= INT32_MAX / 2 / group &&
+           f->k_tokens <= INT32_MAX / 2;
+}
+
+/* Where sums of dq lie, and how many of them and of tiles of keys a head has; 0 where the kernel
+ * that sums them does not take the call. */
+static int find_sums(launches *l, const gpu_backward_room *room, char *workspace) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads,
+                  sequences = rope_attention_sequences(f);
+    if (!l->bound->fused || !by_tiles(l))
+        return 0;
+    l->sums.tiles =
+        gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
+                     GPU_FUSED_ROWS(gpu_tile_dim(l->bound->forward.tiles)));
+    l->sums.key_tiles =
+        gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_FUSED_KEYS);
+    l->sums.dq = l->call.dq ? (float *)(void *)(workspace + room->dq) : NULL;
+    l->sums.ticket = (int32_t *)(void *)(workspace + room->turns);
+    l->sums.turns = l->sums.ticket + 1;
+    return l->sums.key_tiles <= INT32_MAX / f->k.heads;
+}
+
+/* A kernel over rows or keys of a block, `own` of each tile, and parts of a key head. */
+static gpuError_t start(launches *l, const void *kernel, int which, int64_t own, int64_t parts,
+                        int32_t shared) {
+    const rope_attention_call *f = &l->call.forward;
+    const int64_t group = f->rope.tensor[0].heads / f->k.heads;
+    const int packed = (which ? f->k_position.cu_seqlens : f->rope.position.cu_seqlens) != NULL;
+    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta, &l->keys, &l->fits};
+    return gpu_attention_start(&l->ahead, kernel,
+                               gpu_tiles_of(rope_attention_sequences(f), packed,
+                                            which ? f->k_tokens : f->rope.tokens * group, own),
+                               f->k.heads * parts, (size_t)shared, arguments);
+}
+
+static gpuError_t gradient(launches *l, int which) {
+    const gpu_backward_bound *bound = l->bound;
+    const int32_t tiles = bound->forward.tiles, generic = bound->forward.generic,
+                  room = gpu_generic_dim(generic);
+    if (!by_tiles(l))
+        return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room), 1,
+                     gpu_backward_generic_shared(room));
+    const int parts = which && gpu_tile_dim(tiles) > GPU_TILE_NARROW;
+    return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN, 1 + parts,
+                 gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
+}
+
+static gpuError_t gradients(launches *l) {
+    const gpuError_t error = l->call.dk || l->call.dv ? gradient(l, GPU_BACKWARD_KEYS) : gpuSuccess;
+    return error == gpuSuccess && l->call.dq ? gradient(l, GPU_BACKWARD_ROWS) : error;
+}
+
+/* The same in five products. */
+static gpuError_t gradients_at_once(launches *l) {
+    const rope_attention_call *f = &l->call.forward;
+    const int32_t tiles = l->bound->forward.tiles, dim = gpu_tile_dim(tiles);
+    void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta,
+                         &l->keys,    &l->fits, &l->sums};
+    if (!l->call.dq && !l->call.dk && !l->call.dv)
+        return gpuSuccess;
+    gpuError_t error = gpu_attention_start_of(&l->ahead, l->bound->kernels->fused[tiles],
+                                              GPU_FUSED_THREADS, l->sums.key_tiles * f->k.heads, 1,
+                                              (size_t)gpu_backward_fused_shared(dim), arguments);
+    if (error == gpuSuccess && l->sums.dq)
+        error = gpu_attention_start_of(&l->ahead, l->bound->kernels->dq[tiles], GPU_FUSED_THREADS,
+                                       l->sums.tiles, f->k.heads,
+                                       (size_t)gpu_backward_dq_shared(dim), arguments);
+    return error;
+}
+
+static gpuError_t rotate_behind(launches *l) {
+    l->behind.early = l->ahead.early;
+    return gpu_attention_rope(&l->behind, &l->bound->transpose, l->behind_rotates[0],
+                              l->behind_rotates[1]);
+}
+
+static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros) {
+    void *arguments[] = {&l->problem,     &l->call, &l->ahead.failed, &l->delta, &l->fits,
+                         &l->sums.ticket, &zeros};
+    return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
+}
+
+gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
+                               const rope_attention_backward_call *call,
+                               const gpu_backward_room *room, void *workspace, void *stream) {
+    launches l = {.ahead = {&bound->forward, stream, &call->forward, call->forward, NULL,
+                            bound->forward.on.early},
+                  .bound = bound,
+                  .call = *call,
+                  .keys = call->forward.rope,
+                  .delta = (float *)(void *)((char *)workspace + room->delta)};
+    const rope_operand *q = &call->forward.rope.tensor[0];
+    const int64_t rows = call->forward.rope.batch * call->forward.rope.tokens * q->heads,
+                  each = GPU_ATTENTION_THREADS / GPU_DELTA_LANES;
+    gpuError_t error = gpuSuccess;
+    l.keys.position = call->forward.k_position;
+    if (gpu_attention_may_fail(&bound->forward.problem)) {
+        l.ahead.failed = (int32_t *)(void *)((char *)workspace + room->failed);
+        error = gpu_attention_check_keys(&l.ahead);
+    }
+    if (error == gpuSuccess)
+        error = rotate(&l, room, workspace);
+    l.call.forward = l.ahead.call;
+    l.fits = fits_of(&bound->transposed, &l.call);
+    find_behind(&l);
+    const int fused = find_sums(&l, room, workspace);
+    if (error == gpuSuccess)
+        error = sums(&l, bound->kernels->delta, (rows + each - 1) / each,
+                     fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
+    if (error == gpuSuccess)
+        error = fused ? gradients_at_once(&l) : gradients(&l);
+    if (error == gpuSuccess)
+        error = rotate_behind(&l);
+    if (error == gpuSuccess && call->dsinks)
+        error = sums(&l, bound->kernels->sinks, q->heads, 0);
+    return error;
+}

@@ -1,0 +1,68 @@
+#include "backends/gpu/attention/room.h"
+#include "backends/gpu/attention_backward/launch.h"
+
+/* What of q and k is rotated here. */
+typedef struct rotated {
+    int q, k;
+} rotated;
+
+/* Tiles of rows of a head of keys, as gpu_tiles_of() has them for either kind of sequences. */
+static int64_t tiles_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s) {
+    if (!bound->fused)
+        return 0;
+    const int64_t rows = GPU_FUSED_ROWS(gpu_tile_dim(bound->forward.tiles)),
+                  group = s->k_heads ? s->q_heads / s->k_heads : 0;
+    int64_t most;
+    if (__builtin_mul_overflow(s->tokens, group, &most) ||
+        __builtin_mul_overflow(most / rows + (most % rows > 0), s->q_rows, &most) ||
+        __builtin_add_overflow(most, s->sequences, &most))
+        return INT64_MAX;
+    return most;
+}
+
+/* 0 where bytes overflow. */
+static int room_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s, rotated here,
+                   gpu_backward_room *room) {
+    const rope_attention_problem *p = &bound->forward.problem;
+    const int64_t tiles = tiles_of(bound, s), sums = bound->fused ? GPU_FUSED_SUMS : 0;
+    const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
+    room->bytes = 0;
+    return gpu_room_add((const int64_t[]){gpu_attention_may_fail(p) ? s->sequences : 0, 1, 1, 1},
+                        sizeof(int32_t), &room->bytes, &room->failed) &&
+           gpu_room_add(
+               (const int64_t[]){here.k ? s->k_rows : 0, s->k_tokens, s->k_heads, p->head_dim},
+               element, &room->bytes, &room->keys) &&
+           gpu_room_add(
+               (const int64_t[]){here.q ? s->q_rows : 0, s->tokens, s->q_heads, p->head_dim},
+               element, &room->bytes, &room->queries) &&
+           gpu_room_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
+                        &room->bytes, &room->delta) &&
+           gpu_room_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float), &room->bytes,
+                        &room->dq) &&
+           gpu_room_add((const int64_t[]){s->k_heads, tiles + bound->fused, 1, 1}, sizeof(int32_t),
+                        &room->bytes, &room->turns);
+}
+
+rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,
+                                   size_t *bytes) {
+    const rope_attention_problem *p = canonical;
+    const gpu_attention_sizes sizes = gpu_attention_sizes_within(p, given);
+    const rotated here = {p->rotates[0], p->rotates[1]};
+    gpu_backward_room room;
+    if (!room_of(kernel, &sizes, here, &room))
+        return gpu_room_overflows("bounds.", &sizes);
+    *bytes = room.bytes;
+    return ROPE_OK;
+}
+
+rope_status gpu_backward_check_workspace(const gpu_backward_bound *bound,
+                                         const rope_attention_backward_call *call,
+                                         const void *workspace, gpu_backward_room *room) {
+    const rope_attention_problem *p = &bound->forward.problem;
+    const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, &call->forward);
+    const rotated here = {p->rotates[0] && !call->forward.rope.tensor[0].out,
+                          p->rotates[1] && !call->forward.k.out};
+    if (!room_of(bound, &sizes, here, room))
+        return gpu_room_overflows("", &sizes);
+    return gpu_room_check(room->bytes, call->forward.workspace_bytes, workspace);
+}

@@ -1,5 +1,0 @@
-#include "common/gpu/append/instances.h"
-
-const gpu_append_kernels gpu_append_bf16 = {
-    GPU_KERNEL(gpu_append_generic<ROPE_BF16>), GPU_APPEND_VECTOR(ROPE_BF16),
-    GPU_APPEND_PLAIN(ROPE_BF16), GPU_APPEND_MOVED(ROPE_BF16), GPU_APPEND_LATENT(ROPE_BF16)};

@@ -1,3 +1,0 @@
-#include "common/gpu/append_backward/tokens.h"
-
-const void *const gpu_gradient_tokens_f32[2] = GPU_GRADIENT_KERNELS(ROPE_F32);

@@ -1,4 +1,0 @@
-#include "common/gpu/attention/instances.h"
-
-const gpu_attention_kernels gpu_attention_f16 =
-    GPU_ATTENTION_KERNELS(ROPE_F16, GPU_ATTENTION_VECTORS(ROPE_F16), GPU_ATTENTION_TILES(ROPE_F16));
