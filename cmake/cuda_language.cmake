@@ -51,7 +51,7 @@ function(ropekit_cuda_objects target)
         -Xfatbin=-compress-all -Xptxas=--warn-on-spills,--warn-on-local-memory-usage
         -Xcompiler=-Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics
         $<$<BOOL:${ROPEKIT_WERROR}>:-Werror=all-warnings>)
-    # GPUs of sm_89 run what is compiled for sm_80, but where gpu_device_alias.h has their conversions.
+    # GPUs of sm_89 run what is compiled for sm_80, but where platform/device_code_cuda.h has their conversions.
     set(others ${CMAKE_CUDA_ARCHITECTURES})
     if("80-real" IN_LIST others AND "89-real" IN_LIST others)
         list(REMOVE_ITEM others 89-real)

@@ -13,20 +13,22 @@ set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candid
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 
-# The kernels against the alias headers of the calling folder.
+# The plugin of cuDNN, whose priority is below the CPU's: "auto" never takes it.
+set(ropekit_cudnn_name GPU_BACKEND_NAME="cudnn" GPU_BACKEND_PRIORITY=-10)
+
+# The kernels. HIP's folder defines ROPEKIT_HIP, by which backends/gpu picks the platform.
 function(ropekit_gpu_objects target)
     add_library(${target} OBJECT ${ropekit_gpu_kernels})
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     target_include_directories(${target} PRIVATE
-        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+        ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 endfunction()
 
 # libropekit_NAME.so of the calling folder's entry.c and current.c and the objects, beside libropekit.so.
 function(ropekit_gpu_plugin name objects)
     add_library(ropekit_${name} MODULE entry.c current.c ${ropekit_gpu_host} $<TARGET_OBJECTS:${objects}>)
     ropekit_target(ropekit_${name})
-    target_include_directories(ropekit_${name} PRIVATE
-        ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
+    target_include_directories(ropekit_${name} PRIVATE ${PROJECT_SOURCE_DIR}/include)
     target_link_options(ropekit_${name} PRIVATE
         -Wl,--exclude-libs,ALL -Wl,--as-needed -Wl,-z,defs)
     get_target_property(beside ropekit BINARY_DIR)

@@ -1,6 +1,5 @@
 #include "backends/cudnn/engines.h"
-
-#include <gpu_capture.h>
+#include "backends/cudnn/capture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,10 +34,10 @@ static dnn_entry *build(dnn_engines *engines, const dnn_shape *shape) {
     if (!entry)
         return NULL;
     memcpy(&entry->shape, shape, sizeof *shape);
-    const gpu_capture_mode mode = gpu_capture_relax();
+    const gpuStreamCaptureMode mode = dnn_capture_relax();
     const rope_status status =
         dnn_engine_create(shape, engines->device, &entry->engine, entry->reason);
-    gpu_capture_restore(mode);
+    dnn_capture_restore(mode);
     if (status == ROPE_ERROR_OUT_OF_MEMORY) {
         free(entry);
         return NULL;

@@ -1,6 +1,5 @@
 #include "backends/cudnn/handles.h"
-
-#include <gpu_capture.h>
+#include "backends/cudnn/capture.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -19,9 +18,9 @@ dnn_handle::dnn_handle(int32_t of) : device(of) {
             handle = unused[device][i].exchange(nullptr);
     if (handle)
         return;
-    const gpu_capture_mode mode = gpu_capture_relax();
+    const gpuStreamCaptureMode mode = dnn_capture_relax();
     const cudnnStatus_t status = cudnn_frontend::detail::create_handle(&handle);
-    gpu_capture_restore(mode);
+    dnn_capture_restore(mode);
     if (status != CUDNN_STATUS_SUCCESS)
         throw std::runtime_error(std::string("cudnnCreate: ") +
                                  cudnn_frontend::detail::get_error_string(status));

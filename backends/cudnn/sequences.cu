@@ -1,4 +1,4 @@
-#include <gpu_device_alias.h>
+#include "backends/gpu/platform/device_code.h"
 
 #include "backends/cudnn/sequences.h"
 

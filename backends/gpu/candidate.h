@@ -3,7 +3,7 @@
 #ifndef ROPEKIT_GPU_CANDIDATE_H
 #define ROPEKIT_GPU_CANDIDATE_H
 
-#include <gpu_alias.h>
+#include "backends/gpu/platform/runtime.h"
 
 #include <stdatomic.h>
 

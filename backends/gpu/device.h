@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_GPU_DEVICE_H
 #define ROPEKIT_GPU_DEVICE_H
 
-#include <gpu_alias.h>
+#include "backends/gpu/platform/runtime.h"
 
 #include <ropekit/backend.h>
 

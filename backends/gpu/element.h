@@ -2,8 +2,8 @@
 #ifndef ROPEKIT_GPU_ELEMENT_H
 #define ROPEKIT_GPU_ELEMENT_H
 
-#include <gpu_device_alias.h>
-#include <gpu_tuning.h>
+#include "backends/gpu/platform/device_code.h"
+#include "backends/gpu/platform/tuning.h"
 
 #include "common/math/half.h"
 #include "common/math/rotate.h"

@@ -3,7 +3,7 @@
 #include "backends/gpu/candidate_lists.h"
 #include "backends/gpu/device.h"
 
-#include <gpu_tuning.h>
+#include "backends/gpu/platform/tuning.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Copy and read-modify-write of plain memory: the floors of this device. */
-#include <gpu_device_alias.h>
+#include "backends/gpu/platform/device_code.h"
 
 #include "backends/gpu/traffic.h"
 

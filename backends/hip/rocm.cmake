@@ -58,6 +58,7 @@ message(STATUS
 
 set_source_files_properties(${ropekit_gpu_kernels} PROPERTIES LANGUAGE HIP)
 ropekit_gpu_objects(ropekit_hip_kernels)
+target_compile_definitions(ropekit_hip_kernels PRIVATE ROPEKIT_HIP)
 set_target_properties(ropekit_hip_kernels PROPERTIES
     HIP_STANDARD 17 HIP_STANDARD_REQUIRED ON
     HIP_VISIBILITY_PRESET hidden)
@@ -70,4 +71,5 @@ target_compile_options(ropekit_hip_kernels PRIVATE ${ropekit_compile_flags} -fno
     "SHELL:-Xarch_device -fno-unroll-loops"
     "SHELL:-Xarch_device -mllvm=-slp-threshold=16")
 ropekit_gpu_plugin(hip ropekit_hip_kernels)
+target_compile_definitions(ropekit_hip PRIVATE ROPEKIT_HIP)
 target_link_libraries(ropekit_hip PRIVATE hip::host)

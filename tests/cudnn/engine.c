@@ -8,7 +8,7 @@
 #include "backends/cudnn/library.h"
 #include "common/math/half.h"
 
-#include <gpu_alias.h>
+#include "backends/gpu/platform/runtime.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,14 +1,14 @@
 /*
  * What the tests of streams, graphs and devices share: a small call whose tensors and ids lie on a
  * GPU, and the CPU's result of the same call; the same on two GPUs. Written in the names of
- * <gpu_alias.h>, so that every GPU backend compiles them.
+ * backends/gpu/platform/runtime.h, so that every GPU backend compiles them.
  */
 #ifndef ROPEKIT_TESTS_GPU_FIXTURE_H
 #define ROPEKIT_TESTS_GPU_FIXTURE_H
 
 #include "tests/support/harness.h"
 
-#include <gpu_alias.h>
+#include "backends/gpu/platform/runtime.h"
 
 enum { FIXTURE_TOKENS = 37, FIXTURE_Q = 4, FIXTURE_K = 2, FIXTURE_DIM = 64, FIXTURE_AXES = 3 };
 enum {

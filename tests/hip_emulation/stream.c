@@ -292,6 +292,12 @@ hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t *graph) {
     return hipSuccess;
 }
 
+/* A capture forbids nothing here. */
+hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode) {
+    *mode = hipStreamCaptureModeThreadLocal;
+    return hipSuccess;
+}
+
 hipError_t hipGraphInstantiate(hipGraphExec_t *exec, hipGraph_t graph, hipGraphNode_t *error_node,
                                char *log, size_t log_bytes) {
     (void)error_node;

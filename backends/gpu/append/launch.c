@@ -4,7 +4,7 @@
  */
 #include "backends/gpu/append/launch.h"
 
-#include <gpu_tuning.h>
+#include "backends/gpu/platform/tuning.h"
 
 /* Dynamic shared memory of a block, which every device has. */
 enum { SHARED_MOST = 46 << 10 };

@@ -7,7 +7,7 @@
 
 #include "backends/gpu/attention/kernels.h"
 
-#include <gpu_tile.h>
+#include "backends/gpu/tile/mma.h"
 
 enum { GPU_TILE_WARPS = GPU_ATTENTION_THREADS / GPU_TILE_LANES };
 

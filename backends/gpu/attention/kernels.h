@@ -4,7 +4,7 @@
 
 #include "backends/gpu/rope/kernels.h"
 
-#include <gpu_tuning.h>
+#include "backends/gpu/platform/tuning.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,7 +21,7 @@ enum {
 
 /* Kernels of tiles: a tile has GPU_TILE_KEYS keys and a block GPU_TILE_ROWS rows where heads have
  * room for at most GPU_TILE_NARROW elements; wider ones GPU_WIDE_KEYS, in splits GPU_TILE_KEYS, and
- * GPU_WIDE_ROWS. gpu_tuning.h has GPU_TILE_ROWS, how many tiles of keys are copied ahead,
+ * GPU_WIDE_ROWS. platform/tuning.h has GPU_TILE_ROWS, how many tiles of keys are copied ahead,
  * GPU_TILE_AHEAD, and the most elements for which there is a kernel, GPU_TILE_DIM. */
 enum { GPU_TILE_KEYS = 64, GPU_TILE_NARROW = 128, GPU_WIDE_ROWS = 64, GPU_WIDE_KEYS = 32 };
 

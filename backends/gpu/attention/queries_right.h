@@ -1,6 +1,6 @@
 /*
  * Keys times queries, values times weights, both transposed: a lane holds one row of 16, the column
- * lane % 16 of a product. gpu_tile.h says which keys it holds of it, by gpu_first_key_of() and
+ * lane % 16 of a product. tile/mma.h says which keys it holds of it, by gpu_first_key_of() and
  * gpu_key_of(). Sums of keys by queries are then weights as they are multiplied by values, and
  * a lane's row of a product of values is any element: it takes DV / 16 that lie side by side.
  */

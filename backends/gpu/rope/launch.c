@@ -4,7 +4,7 @@
  */
 #include "backends/gpu/rope/launch.h"
 
-#include <gpu_tuning.h>
+#include "backends/gpu/platform/tuning.h"
 
 #include "common/math/portable.h"
 

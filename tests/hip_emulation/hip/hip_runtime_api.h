@@ -37,7 +37,10 @@ typedef enum hipDeviceAttribute_t {
     hipDeviceAttributeMultiprocessorCount = 63
 } hipDeviceAttribute_t;
 
-typedef enum hipStreamCaptureMode { hipStreamCaptureModeThreadLocal = 1 } hipStreamCaptureMode;
+typedef enum hipStreamCaptureMode {
+    hipStreamCaptureModeThreadLocal = 1,
+    hipStreamCaptureModeRelaxed = 2
+} hipStreamCaptureMode;
 
 #define hipStreamNonBlocking 1u
 #define hipHostMallocDefault 0u
@@ -99,6 +102,7 @@ hipError_t hipStreamSynchronize(hipStream_t stream);
 hipError_t hipStreamDestroy(hipStream_t stream);
 hipError_t hipStreamBeginCapture(hipStream_t stream, hipStreamCaptureMode mode);
 hipError_t hipStreamEndCapture(hipStream_t stream, hipGraph_t *graph);
+hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode *mode);
 
 hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, void *data);
 

@@ -1,6 +1,6 @@
 /* What device code of CUDA and HIP spells differently. */
-#ifndef ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
-#define ROPEKIT_HIP_GPU_DEVICE_ALIAS_H
+#ifndef ROPEKIT_GPU_PLATFORM_DEVICE_CODE_HIP_H
+#define ROPEKIT_GPU_PLATFORM_DEVICE_CODE_HIP_H
 
 /* clang fuses products into sums on the device unless told not to; docs/numerics.md rounds both. */
 #ifdef __clang__
@@ -18,7 +18,7 @@
 #define memcpy __builtin_memcpy
 #endif
 
-#include "backends/gpu/f16_pair.h"
+#include "backends/gpu/platform/f16_pair.h"
 #include "common/math/fp8.h"
 #include "common/math/half.h"
 

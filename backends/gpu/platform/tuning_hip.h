@@ -1,8 +1,8 @@
 /* Geometry by size, reasoned and not measured: docs/amd.md derives each number. A multiprocessor,
  * as HIP counts them, is a compute unit of CDNA and a workgroup processor of RDNA: four SIMDs each.
  */
-#ifndef ROPEKIT_HIP_GPU_TUNING_H
-#define ROPEKIT_HIP_GPU_TUNING_H
+#ifndef ROPEKIT_GPU_PLATFORM_TUNING_HIP_H
+#define ROPEKIT_GPU_PLATFORM_TUNING_HIP_H
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((void)(SIZE), 2048)

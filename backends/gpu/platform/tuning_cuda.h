@@ -1,6 +1,6 @@
 /* Geometry by size; docs/cuda.md says how each number is measured. */
-#ifndef ROPEKIT_CUDA_GPU_TUNING_H
-#define ROPEKIT_CUDA_GPU_TUNING_H
+#ifndef ROPEKIT_GPU_PLATFORM_TUNING_CUDA_H
+#define ROPEKIT_GPU_PLATFORM_TUNING_CUDA_H
 
 /* Up to so many pairs a multiprocessor, a thread takes two pairs of two heads, or of four. */
 #define GPU_NARROW_PAIRS(SIZE) ((SIZE) == 4 ? 2000 : 1500)

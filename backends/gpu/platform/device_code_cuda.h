@@ -1,12 +1,12 @@
 /* What device code of CUDA and HIP spells differently. */
-#ifndef ROPEKIT_CUDA_GPU_DEVICE_ALIAS_H
-#define ROPEKIT_CUDA_GPU_DEVICE_ALIAS_H
+#ifndef ROPEKIT_GPU_PLATFORM_DEVICE_CODE_CUDA_H
+#define ROPEKIT_GPU_PLATFORM_DEVICE_CODE_CUDA_H
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "backends/gpu/f16_pair.h"
+#include "backends/gpu/platform/f16_pair.h"
 #include "common/math/fp8.h"
 
 /* A kernel's parameter, read where it lies: gpu_parameter<T, types before it>(p) points to p, and

@@ -3,8 +3,8 @@
  * none, for which products_fma.h has fused operations. Layouts are those of AMD's instruction set
  * manuals. Not yet run on AMD hardware; tests/hip_emulation has every one of them.
  */
-#ifndef ROPEKIT_HIP_GPU_TILE_H
-#define ROPEKIT_HIP_GPU_TILE_H
+#ifndef ROPEKIT_GPU_TILE_MMA_HIP_H
+#define ROPEKIT_GPU_TILE_MMA_HIP_H
 
 #include "backends/gpu/element.h"
 

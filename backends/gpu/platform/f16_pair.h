@@ -1,7 +1,7 @@
 /* Two f16 numbers of a word, the first in its low half; every one but a NaN as common/math/half.h
- * has it. CUDA and HIP name the conversions alike: their gpu_device_alias.h include this. */
-#ifndef ROPEKIT_GPU_F16_PAIR_H
-#define ROPEKIT_GPU_F16_PAIR_H
+ * has it. CUDA and HIP name the conversions alike. */
+#ifndef ROPEKIT_GPU_PLATFORM_F16_PAIR_H
+#define ROPEKIT_GPU_PLATFORM_F16_PAIR_H
 
 static __device__ __forceinline__ float2 gpu_split_f16(unsigned word) {
     __half2 h;

@@ -1,6 +1,6 @@
 /* Matrix instructions of a warp and copies behind its back: PTX, of sm_75 what it has of it. */
-#ifndef ROPEKIT_CUDA_GPU_TILE_H
-#define ROPEKIT_CUDA_GPU_TILE_H
+#ifndef ROPEKIT_GPU_TILE_MMA_CUDA_H
+#define ROPEKIT_GPU_TILE_MMA_CUDA_H
 
 #include "backends/gpu/element.h"
 

@@ -1,6 +1,6 @@
-/* HIP 5.2 and later behind the names that backends/gpu is written in. */
-#ifndef ROPEKIT_HIP_GPU_ALIAS_H
-#define ROPEKIT_HIP_GPU_ALIAS_H
+/* HIP 5.2 and later behind the names that backends/gpu is written in, as runtime_cuda.h. */
+#ifndef ROPEKIT_GPU_PLATFORM_RUNTIME_HIP_H
+#define ROPEKIT_GPU_PLATFORM_RUNTIME_HIP_H
 
 #include <hip/hip_runtime_api.h>
 
@@ -46,6 +46,9 @@
 #define gpuLaunchHostFunc hipLaunchHostFunc
 #define gpuStreamCaptureModeThreadLocal hipStreamCaptureModeThreadLocal
 #define gpuStreamEndCapture hipStreamEndCapture
+#define gpuStreamCaptureMode hipStreamCaptureMode
+#define gpuStreamCaptureModeRelaxed hipStreamCaptureModeRelaxed
+#define gpuThreadExchangeStreamCaptureMode hipThreadExchangeStreamCaptureMode
 
 #define gpuEvent_t hipEvent_t
 #define gpuEventCreate hipEventCreate

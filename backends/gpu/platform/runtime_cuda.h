@@ -1,6 +1,7 @@
-/* CUDA behind the names that backends/gpu is written in. */
-#ifndef ROPEKIT_CUDA_GPU_ALIAS_H
-#define ROPEKIT_CUDA_GPU_ALIAS_H
+/* CUDA behind the names that backends/gpu is written in. A plugin of another name defines
+ * GPU_BACKEND_NAME and GPU_BACKEND_PRIORITY. */
+#ifndef ROPEKIT_GPU_PLATFORM_RUNTIME_CUDA_H
+#define ROPEKIT_GPU_PLATFORM_RUNTIME_CUDA_H
 
 #include <cuda_runtime_api.h>
 
@@ -48,6 +49,9 @@
 #define gpuStreamBeginCapture cudaStreamBeginCapture
 #define gpuStreamCaptureModeThreadLocal cudaStreamCaptureModeThreadLocal
 #define gpuStreamEndCapture cudaStreamEndCapture
+#define gpuStreamCaptureMode enum cudaStreamCaptureMode
+#define gpuStreamCaptureModeRelaxed cudaStreamCaptureModeRelaxed
+#define gpuThreadExchangeStreamCaptureMode cudaThreadExchangeStreamCaptureMode
 
 #define gpuEvent_t cudaEvent_t
 #define gpuEventCreate cudaEventCreate
