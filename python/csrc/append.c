@@ -347,6 +347,8 @@ static const char *run(append_call *c) {
         return error;
     rope_append_args args = ROPE_APPEND_ARGS_INIT;
     error = put_all(c, lead, entry, &args);
+    if (!error)
+        error = longest_check_cached(entry, &args.rope);
     entry = error ? NULL : longest_of_tokens(entry, &args.rope, &error);
     if (!error)
         error = fail_of_library(rope_append(entry->plan, &args));

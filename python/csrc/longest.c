@@ -2,6 +2,8 @@
 
 #include "python/csrc/failure.h"
 
+#include <inttypes.h>
+
 /* Tokens whose positions count: those of each sequence, by ids or by their index. */
 typedef struct tokens {
     const rope_args *args; /* sequences and offsets */
@@ -136,4 +138,32 @@ const plan_entry *longest_of_attention(const plan_entry *entry, const rope_atten
     const int of_keys = keys.ids || !queries.ids;
     const int64_t most = of_keys ? longest(&keys) : 0;
     return plan_scaled(entry, queries.ids ? larger(most, longest(&queries)) : most, error);
+}
+
+const char *longest_check_cached(const plan_entry *entry, const rope_args *args) {
+    const rope_append_desc *append = &entry->config.append;
+    const rope_desc *desc = &append->rope;
+    const int by_length =
+        desc->rope_type == ROPE_TYPE_LONGROPE &&
+        (desc->longrope_select == 0 || desc->longrope_select == ROPE_LONGROPE_PER_SEQUENCE);
+    if (!by_length || !append->cache || args->k.heads == 0 || args->position_ids ||
+        args->sequence_lengths)
+        return NULL;
+    if (entry->key.accelerated && (args->sequence_offsets || args->cu_seqlens))
+        return NULL;
+    const tokens t = {
+        .args = args, .desc = desc, .bounds = args->cu_seqlens, .count = args->tokens};
+    const int64_t sequences = args->cu_seqlens ? args->sequences : args->batch;
+    for (int64_t s = 0; s < sequences; s++) {
+        const int64_t offset = args->sequence_offsets ? at(desc, args->sequence_offsets, s) : 0;
+        const int64_t first = sum(args->position_offset, offset), last = last_of(&t, s);
+        const int64_t original = desc->original_max_position_embeddings;
+        if (first > 0 && first <= original && last != INT64_MIN && sum(first, last) >= original)
+            return fail("sequence_lengths is not given; allowed where keys from %" PRId64
+                        " to %" PRId64 " of a sequence are cached behind others across "
+                        "original_max_position_embeddings, %" PRId64 ", is the length by which "
+                        "longrope has all of them in every call, or a longrope_select",
+                        first, sum(first, last), original);
+    }
+    return NULL;
 }

@@ -182,7 +182,9 @@ def append(
         cache_starts: index in its sequence of the first token of each, for a block table or
             sequences; else what position_offset and sequence_offsets give.
         positions, config, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
-            sin: as of `apply`.
+            sin: as of `apply`. A cached key keeps the factors that longrope had for it: give the
+            final sequence_lengths in every call, or longrope_select, or rotation="off" here and
+            rotate="qk" to `attention`. A call whose keys would mix is refused where it is seen.
         q_weight, k_weight, v_weight: of the norms that `config` or `fields` name: [elements] or
             [heads, elements].
         q_scale, k_scale, v_scale: float32, of results of 8 bits: one number, [heads] or one a

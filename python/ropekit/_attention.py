@@ -20,7 +20,7 @@ from ropekit._attention_errors import (
     refuse_attention,
     wants_gradient,
 )
-from ropekit._cache import CacheLayout, KeyValueCache, pages, parts_of, scales
+from ropekit._cache import CacheLayout, KeyValueCache, pages, parts_of, scales, text_of_cache
 from ropekit._errors import whole
 from ropekit._fields import AttentionFields, refuse_fields
 from ropekit._functions import text_for
@@ -450,7 +450,8 @@ def attention(
         position_flag: as of `apply_`; a GPU also sets it where a length or a page is out of range,
             and leaves that sequence out.
         rotate: "qk", "q" where keys are rotated already, as `append` caches them, or "none". None:
-            "q" with a cache, else "qk".
+            "q" with a cache, else "qk"; of a `cache` whose layer does not rotate its keys, as with
+            longrope, "qk".
         window, window_right, chunk: keys up to its own that a query sees, as Transformers'
             sliding_window; keys after its own, with causal=False; chunks in which attention stays.
             None and -1 are none, as is 0 of window, chunk and softcap; window_right=0 is no key
@@ -502,6 +503,8 @@ def attention(
     if causal is not None or tree_mask is not None or tree_keys is not None:
         tree_mask, tree_keys = masked(causal, tree_mask, tree_keys, options)
     text = text_for(config, options, q)
+    if cache is not None:
+        text = text_of_cache(cache, text)
     named = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
     rest: Any = (*named, sequence_offsets, sequence_lengths, cos, sin)
     numbers: Any = position_offset, tree_keys or 0, 0

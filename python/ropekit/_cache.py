@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ropekit._append_errors import FLOATS
 from ropekit._errors import count
-from ropekit._fields import listed
+from ropekit._fields import listed, merge
+from ropekit._operators import fields_of
 
 CacheLayout = Literal["nhd", "hnd", "vllm"]
 
@@ -77,6 +78,8 @@ class KeyValueCache:
         self.batch, self.capacity, self.page_size = batch, capacity, page_size
         self.tokens = 0  # of each sequence
         self.block_table: Tensor | None = None
+        self.rotated = True  # whether keys were rotated when they were cached
+        self.positions: Tensor | None = None  # of keys that were not
         pages, slots = batch, capacity
         if page_size is not None:
             per_sequence, slots = -(-capacity // page_size), page_size
@@ -92,12 +95,31 @@ class KeyValueCache:
         self.tokens = 0
         self.lengths.zero_()
 
+    def place(self, positions: Tensor | None, tokens: int, axes: int) -> Tensor:
+        """Keeps the positions of so many tokens behind those that there are; None: their index."""
+        slots = self.k.shape[1] * (1 if self.block_table is None else self.block_table.shape[1])
+        if self.positions is None:
+            index = torch.arange(slots, device=self.lengths.device)
+            sizes = (axes, self.batch, slots) if axes > 1 else (self.batch, slots)
+            self.positions = index.expand(sizes).contiguous()
+        own = self.lengths[:, None] + torch.arange(tokens, device=self.lengths.device)
+        ids = (own if positions is None else positions).expand(*self.positions.shape[:-1], tokens)
+        self.positions.scatter_(-1, own.expand_as(ids), ids.to(torch.int64))
+        return ids
+
     def __repr__(self) -> str:
         paged = f", pages of {self.page_size}" if self.page_size else ""
         return (
             f"KeyValueCache({self.tokens} of {self.capacity} tokens, batch {self.batch}{paged}, "
             f"{self.k.shape[2]} heads of {self.k.shape[3]}, {self.k.dtype}, {self.k.device})"
         )
+
+
+def text_of_cache(cache: KeyValueCache, text: str) -> str:
+    """The text of a call that reads a cache, whose keys may be rotated when they are read."""
+    if cache.rotated or fields_of(text).keys() & {"rotate", "rotation"}:
+        return text
+    return merge(text, {"rotate": "qk"})
 
 
 def parts_of(cache: object, *others: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:

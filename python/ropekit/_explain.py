@@ -20,7 +20,7 @@ from ropekit._attention import (
     other_candidate,
 )
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
-from ropekit._cache import pages, parts_of, scales
+from ropekit._cache import pages, parts_of, scales, text_of_cache
 from ropekit._errors import whole
 from ropekit._fields import refuse_fields
 from ropekit._functions import text_for
@@ -85,9 +85,10 @@ def _explain(
     q, k, v = of_autocast((q, k, v))
     given = {"q": q, "k": k, "v": v}
     given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
-    if (cache := options.pop("cache", None)) is not None:
+    filled = options.pop("cache", None)
+    if filled is not None:
         names = "k_cache", "v_cache", "block_table", "k_lengths"
-        parts = parts_of(cache, *(given[name] for name in names))
+        parts = parts_of(filled, *(given[name] for name in names))
         given |= dict(zip(names, parts, strict=True))
     if cache_layout != "nhd":
         for part in "kv":
@@ -97,6 +98,8 @@ def _explain(
     tree, keys = masked(causal, given["tree_mask"], tree_keys, options)
     given["tree_mask"] = tree
     text = text_for(config, options, q)
+    if filled is not None:
+        text = text_of_cache(filled, text)
     named = "kernel=" in text
     of_library = "kernel=library" in text
     if of_library:

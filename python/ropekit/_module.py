@@ -69,6 +69,10 @@ class RoPEAttention(nn.Module):
             layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
             ring=R is for calls with a cache, of any number of tokens: it keeps the last R of each
             sequence, of which a token sees no more. A call without a cache is refused then.
+
+    longrope takes its factors by the longest position of each sequence, unless longrope_select
+    names them. A cache then holds keys unrotated and each call rotates all of them, so that a
+    decode past original_max_position_embeddings equals one whole call.
     """
 
     def __init__(
@@ -140,11 +144,20 @@ class RoPEAttention(nn.Module):
         self.k_norm: _Norm | None = None
         if norm:
             self.q_norm, self.k_norm = (_Norm(head_dim, norm, **place) for _ in range(2))
-        # `append` rotates q and k, or neither; queries alone are rotated behind it.
-        turns_q, self._turns_k = rotated(self.config.text)
+        self._plan_rotation(stated, norm)
+
+    def _plan_rotation(self, stated: dict[str, str], norm: dict[str, str]) -> None:
+        """What `append` rotates: q and k, or neither. Queries alone are rotated behind it, and so
+        is what turns otherwise once its sequence is longer."""
         self._follows = follows_length(self.config.text)
-        self._behind: Any = "q" if turns_q and not self._turns_k else "none"
-        own = {"kernel": None, "rotate": None} | ({} if self._turns_k else {"rotation": "off"})
+        self._axes = int(stated.get("axes", 1))
+        select = stated.get("longrope_select", "per_sequence")
+        self._by_length = stated.get("rope_type") == "longrope" and select == "per_sequence"
+        turns_q, turns_k = rotated(self.config.text)
+        self._ahead = turns_k and not self._by_length
+        behind = "qk" if turns_k else "q" if turns_q else "none"
+        self._behind: Any = "none" if self._ahead else behind
+        own = {"kernel": None, "rotate": None} | ({} if self._ahead else {"rotation": "off"})
         text = merge(self.config.text, own)
         self._append = Config.from_text(
             " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
@@ -198,7 +211,10 @@ class RoPEAttention(nn.Module):
             return self._attend_cached(q, k, v, positions, cache)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        return attention(q, k, v, positions=positions, config=self.config, causal=self.causal)
+        options: dict[str, Any] = {"config": self.config, "causal": self.causal}
+        if self._by_length and positions is not None:
+            options["sequence_lengths"] = _longest(positions, self._axes, q.shape[0])
+        return attention(q, k, v, positions=positions, **options)
 
     def _attend_cached(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, cache: KeyValueCache
@@ -209,17 +225,18 @@ class RoPEAttention(nn.Module):
             raise ValueError(f"x has the batch {batch}; allowed is the cache's, {cache.batch}")
         self._check_room(tokens, cache)
         if self._names_kernel and not is_compiling():  # which may be refused
-            explain(q, config=self.config, causal=self.causal, rotate="none", cache=cache)
+            explain(q, config=self.config, causal=self.causal, rotate=self._behind, cache=cache)
         options: dict[str, Any] = {"block_table": block_table}
         options |= {"k_cache": k_cache, "v_cache": v_cache}
         if self._follows and positions is None and q.device.type != "cpu":  # lengths are not read
             options["sequence_length"] = cache.tokens + tokens
+        cache.rotated = self._behind != "qk"
         norms: dict[str, Any] = {
             f"{part}_weight": norm.weight
             for part, norm in (("q", self.q_norm), ("k", self.k_norm))
             if norm is not None
         }
-        ids = positions if self._turns_k else None
+        ids = positions if self._ahead else None
         q = append(
             q,
             k,
@@ -232,18 +249,49 @@ class RoPEAttention(nn.Module):
             **options,
         )
         lengths = cache.lengths + tokens
+        if not self._ahead:
+            options |= self._places(positions, tokens, lengths, cache)
         found: Tensor = attention(
             q,
             config=self.config,
             causal=self.causal,
             rotate=self._behind,
-            positions=None if self._turns_k else positions,
             k_lengths=lengths,
             **options,
         )
         cache.lengths.copy_(lengths)  # last, so that a cache is what it was where a call ends early
         cache.tokens += tokens
         return found
+
+    def _places(
+        self, positions: Tensor | None, tokens: int, lengths: Tensor, cache: KeyValueCache
+    ) -> dict[str, Any]:
+        """Positions of what is rotated behind the cache's write, where they are no indices."""
+        if self._behind != "qk":
+            found: dict[str, Any] = {"positions": positions}
+            if self._by_length and positions is not None:
+                found["sequence_lengths"] = _longest(positions, self._axes, cache.batch)
+            return found
+        if positions is None and cache.positions is None:
+            return {}
+        if self._ring:
+            raise ValueError(
+                "positions is given; allowed with a ring and longrope is None, unless "
+                "longrope_select is 'static', 'short' or 'long'"
+            )
+        if positions is not None:
+            lead = (self._axes,) if self._axes > 1 else ()
+            allowed = [(*lead, *rows, tokens) for rows in ((), (1,), (cache.batch,))]
+            if tuple(positions.shape) not in allowed:
+                raise ValueError(
+                    f"positions has the shape {list(positions.shape)}; allowed is "
+                    f"{list(allowed[0])} or {list(allowed[2])}"
+                )
+        ids = cache.place(positions, tokens, self._axes)
+        keys: Any = cache.positions
+        used = torch.arange(keys.shape[-1], device=keys.device) < lengths[:, None]
+        longest = _longest(keys.where(used, 0), self._axes, cache.batch)
+        return {"positions": ids, "k_positions": keys, "sequence_lengths": longest}
 
     def _check_room(self, tokens: int, cache: KeyValueCache) -> None:
         """Refuses what a cache cannot hold: with a ring, a key that one of the tokens sees."""
@@ -268,6 +316,16 @@ class RoPEAttention(nn.Module):
         text = f"{self.hidden_size}, heads={self.heads}, kv_heads={self.kv_heads}"
         text += f", head_dim={self.head_dim}, causal={self.causal}"
         return f"{text}, config={self.config}" if self.config.text else text
+
+
+def _longest(positions: Tensor, axes: int, batch: int) -> Tensor | None:
+    """The longest position of each sequence + 1, by which longrope chooses its factors; None of
+    what attention refuses."""
+    dims = positions.dim() - (axes > 1)
+    if dims not in (1, 2) or positions.numel() == 0:
+        return None if positions.numel() else positions.new_zeros(batch)
+    last = positions.amax((0, -1) if axes > 1 else -1)
+    return last.expand(batch) + 1 if last.numel() == 1 else last + 1
 
 
 def _configs(
