@@ -18,6 +18,9 @@ from ropekit._transformers_masks import (
     CUT,
     FULL,
     OWN,
+    PACKED,
+    PADDED,
+    PLAIN,
     Mask,
     build_mask,
     check_own,
@@ -86,7 +89,7 @@ def _within(bounds: Any, mask: Tensor, options: dict[str, Any], tensors: Any) ->
             "cu_seq_lens_q is given and the layer attends within chunks; allowed is None: pack by "
             "position_ids"
         )
-    is_free = own is not None and own.values.shape[-1] != 1  # not padded
+    is_free = own is not None and own.kind in (PLAIN, PACKED)
     if own is not None and is_free and not options["dropout"] and not _is_of_torch(q):
         flat = (x.transpose(1, 2).flatten(0, 1) for x in tensors)
         text = _text_of("thd", own, options)
@@ -97,11 +100,8 @@ def _within(bounds: Any, mask: Tensor, options: dict[str, Any], tensors: Any) ->
         seen = _dense(own, tokens, tokens, batch)
     else:
         seen = dense_of(mask, tokens) if mask.dtype == torch.int32 else mask
-    both = []
-    places = torch.arange(batch * tokens, device=q.device).view(batch, 1, tokens)
-    for x in bounds:
-        both.append(torch.searchsorted(x.to(q.device).contiguous(), places, right=True))
-    packed = both[0][..., None] == both[1][..., None, :]
+    first, second = (x.to(q.device).contiguous() for x in bounds)
+    packed = _sequences((first, second), batch, tokens)[0]
     if seen is None:
         seen = packed
     elif seen.dtype == torch.bool:
@@ -143,6 +143,8 @@ def _plain(
         sink = sinks.float()[:, None, None].expand(*scores.shape[:-1], 1)
         scores = torch.cat((scores, sink), -1)
     weights = scores.softmax(-1)[..., : k.shape[2]].to(v.dtype)
+    if mask is not None and mask.dtype == torch.bool:  # 0 of a query that sees no key, as sdpa
+        weights = weights.masked_fill(~mask, 0)
     found: Tensor = torch.dropout(weights, options["dropout"], True) @ v
     return found
 
@@ -153,20 +155,31 @@ def _dense(mask: Mask, tokens: int, keys: int, batch: int) -> Tensor | None:
     order = "causal" if fields.pop("causal") else "full"
     settings = _sdpa.settings_of(merge(f"mask={order}", fields))
     own, key = (torch.arange(n, device=values.device) for n in (tokens, keys))
-    if values.shape[-1] == 0:
+    if mask.kind == PLAIN:
         return _sdpa.visible(own[:, None] + (keys - tokens), key, settings)
-    if values.shape[-1] == 1:
-        lengths = values[:, :, None, None]
-        behind = lengths - lengths.clamp(max=tokens)
-        within, own = key < lengths, own[:, None] + behind
-    else:  # by the number of its sequence
-        places = torch.arange(batch * tokens, device=values.device).view(batch, 1, tokens)
-        number = torch.searchsorted(values[0].contiguous(), places, right=True)
-        within = number[..., None] == number[..., None, :]
-        key = (places - values[0][number - 1])[..., None, :]
-        own = key.transpose(-1, -2)
-    seen = _sdpa.visible(own, key, settings)
-    return within if seen is None else within & seen
+    if mask.kind in (PACKED, PADDED):
+        first, *more = (_sequences(x, batch, tokens) for x in _pairs(mask))
+        within, own, key = first
+        seen = _sdpa.visible(own, key, settings)
+        within = within if seen is None else within & seen
+        return within | more[0][0] if more else within
+    lengths = values[:, :, None, None]
+    seen = _sdpa.visible(own[:, None] + (lengths - tokens), key, settings)
+    return key < lengths if seen is None else (key < lengths) & seen
+
+
+def _pairs(mask: Mask) -> list[tuple[Tensor, Tensor]]:
+    """Boundaries of queries and of keys in the tokens of the batch."""
+    rows = mask.values.unbind()
+    return [(rows[i], rows[i + 1 if len(rows) > 1 else i]) for i in range(0, len(rows), 2)]
+
+
+def _sequences(bounds: tuple[Tensor, Tensor], batch: int, tokens: int) -> tuple[Tensor, ...]:
+    """Whether a query and a key are of one sequence, and the places of both in theirs."""
+    places = torch.arange(batch * tokens, device=bounds[0].device).view(batch, 1, tokens)
+    numbers = [torch.searchsorted(x, places, right=True) for x in bounds]
+    own, key = (places - x[n - 1] for x, n in zip(bounds, numbers, strict=True))
+    return numbers[0][..., None] == numbers[1][..., None, :], own[..., None], key[..., None, :]
 
 
 def _by_torch(
@@ -214,24 +227,34 @@ def _text_of(layout: str, mask: Mask | None, options: dict[str, Any]) -> str:
     return _text_cached(layout, scale, softcap, mask.size, mask.flags)
 
 
-def _by_lengths(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
+def _by_bounds(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
+    """As `attention` has sequences that are packed; a query that none has gets 0."""
+    flat = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    parts: list[Tensor] = []
+    for bounds, k_bounds in _pairs(mask):
+        of = Mask(_NONE, 0, FULL) if parts else mask  # padding sees all keys of its row
+        text = _text_of("thd", of, options)
+        first = *flat, text, None, bounds, *(None,) * 4, options.get("sinks")
+        parts.append(attend(first, () if k_bounds is bounds else (None, k_bounds, *(None,) * 8)))
+    found = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    return found.view(q.shape[0], q.shape[2], *found.shape[1:])
+
+
+def _by_numbers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
     """As `attention` has the mask."""
-    values, (batch, _, tokens, _) = mask.values, q.shape
-    sinks = options.get("sinks")
-    if values.shape[-1] > 1:
-        flat = [x[:, :, :tokens].transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
-        text = _text_of("thd", mask, options)
-        packed: Tensor = attend((*flat, text, None, values[0], *(None,) * 4, sinks))
-        return packed.view(batch, tokens, *packed.shape[1:])
-    k_lengths: Tensor | None = None
-    rest: tuple[Tensor | None, ...] = ()
-    if values.shape[-1] == 1:
-        k_lengths = values[:, 0]
-        if tokens > 1 and not mask.is_free():
-            rest = (None, None, k_lengths.clamp(max=tokens), *(None,) * 7)
+    if mask.kind in (PACKED, PADDED):
+        return _by_bounds(q, k, v, mask, options)
+    k_lengths = None if mask.kind == PLAIN else mask.values[:, 0]
     text = _text_of("bhsd", mask, options)
-    out: Tensor = attend((q, k, v, text, None, None, k_lengths, *(None,) * 3, sinks), rest)
+    out: Tensor = attend((q, k, v, text, None, None, k_lengths, *_SIX[:3], options.get("sinks")))
     return out.transpose(1, 2)
+
+
+def _refuse_mask(tokens: int, keys: int) -> None:
+    raise ValueError(
+        f"attention_mask has other keys than a call of {tokens} queries and {keys} keys; allowed "
+        f"without a cache is one of {keys} tokens"
+    )
 
 
 def _derives(*tensors: Tensor | None) -> bool:
@@ -250,19 +273,18 @@ def _attend(
     options: dict[str, Any],
 ) -> Tensor:
     batch, tokens, sinks = q.shape[0], q.shape[2], options.get("sinks")
-    dropout = options["dropout"]
+    dropout, keys = options["dropout"], k.shape[2]
     if given.dtype == torch.int64:
         mask = Mask.decode(given)
+        if not mask.fits(tokens, keys):
+            _refuse_mask(tokens, keys)
         if mask.flags & CUT:
             k, v = k[:, :, :tokens], v[:, :, :tokens]
         alone = sinks is None and options.get("softcap") is None
-        is_plain = mask.values.shape[-1] == 0 and alone  # of which `attention` chooses the kernel
+        is_plain = mask.kind == PLAIN and alone  # of which `attention` chooses the kernel
         if not dropout and (is_plain or not _is_of_torch(q)):
-            return _by_lengths(q, k, v, mask, options)
-        if mask.values.shape[-1] > 1:
-            k, v = k[:, :, :tokens], v[:, :, :tokens]
+            return _by_numbers(q, k, v, mask, options)
         return _by_torch(q, k, v, _dense(mask, tokens, k.shape[2], batch), options)
-    keys = k.shape[2]
     if given.dtype != torch.int32:
         allowed = (1, batch), (1, q.shape[1]), (1, tokens), (keys,)
         if any(n not in sizes for n, sizes in zip(given.shape, allowed, strict=True)):
@@ -272,6 +294,8 @@ def _attend(
                 "that computes with its mask needs 'eager' or 'sdpa'"
             )
         return _by_torch(q, k, v, given, options)
+    if (given.shape[1] == 1) != (keys == tokens):
+        _refuse_mask(tokens, keys)
     if dropout or _is_of_torch(q) or _derives(q, k, v, sinks):
         return _by_torch(q, k, v, dense_of(given[:, :1], keys), options)
     text = _text_of("bhsd", None, options)

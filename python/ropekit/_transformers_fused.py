@@ -67,7 +67,7 @@ class FusedForward:
         return module.o_proj(out.flatten(2)), None
 
     def _layer(self, kwargs: dict[str, Any]) -> Any:
-        """The layer of the cache, of a call that this is for: one of no gradient, behind others."""
+        """The layer of the cache, of a call that this is for: one token without a gradient."""
         cache, mask = kwargs.get(self.cache_name), kwargs.get("attention_mask")
         tables = kwargs.get("position_embeddings")
         if torch.is_grad_enabled() or not isinstance(mask, Tensor) or mask.dtype != torch.int64:
@@ -84,7 +84,6 @@ class FusedForward:
         hidden = kwargs["hidden_states"]
         fits = type(layer) is StaticLayer and layer.is_initialized
         typed = all(x.dtype == hidden.dtype for x in (tables[0], layer.keys)) if fits else False
-        # A prompt may be padded behind, of which the keys are fewer than the tokens.
         return layer if fits and typed and hidden.shape[1] == 1 else None
 
     def append(self, hidden: Tensor, cos: Tensor, sin: Tensor, layer: Any) -> Tensor:

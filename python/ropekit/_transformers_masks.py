@@ -5,14 +5,18 @@ chosen by, as a compiled graph and a copy to another device keep shapes, and who
 is read on the device:
 
     [1, OWN + size, 1 + flags, 0]   every query sees what window and order let it see
-    [rows, 1, 1 + kind, n]          _KINDS[kind] tells whether rows are sequences and their first
-                                    number how many keys each has, or numbers are boundaries of
-                                    sequences in the tokens of the batch, one after the other
+    [rows, 1, 1 + kind, n]          numbers, of which _KINDS[kind] tells what they are:
+        LENGTHS                     the first of each row: how many keys a sequence has
+        PACKED                      boundaries of sequences in the tokens of the batch
+        PADDED                      a row of boundaries of queries and one of keys, by which real
+                                    tokens attend and padding sees nothing; with two more rows,
+                                    those by which padding behind a sequence sees all its keys
 
 `size` is that of a window or a chunk, or 0. Any other mask is int32 [batch, 1, queries, words], a
-bit for each key, where no gradient can be asked for, and else what sdpa has. So is one with which a
-model says that it will compute; one that computes with another gets a last dimension that is
-neither 1 nor that of keys, and `check_own` refuses what it makes of it.
+bit for each key, where no gradient can be asked for, and else what sdpa has; it has two heads where
+keys are not as many as queries. So is one with which a model says that it will compute; one that
+computes with another gets a last dimension that is neither 1 nor that of keys, and `check_own`
+refuses what it makes of it.
 """
 
 from __future__ import annotations
@@ -34,11 +38,13 @@ from transformers.masking_utils import (
 from ropekit._attention import bits_of
 
 OWN = 4099  # heads that no model has
-FULL, CHUNK, CUT = 1, 2, 4  # flags: no order, size is that of a chunk, keys end with the queries
+# Flags: no order; size is that of a chunk; keys go on behind the last query, which none sees; as
+# many keys as queries, of a padded mask without order.
+FULL, CHUNK, CUT, SQUARE = 1, 2, 4, 8
+PLAIN, LENGTHS, PACKED, PADDED = range(4)  # what the numbers of a mask are; PLAIN has none
 
-
-# Size, flags and whether sequences are packed. The first ones a compiled graph may make.
-_KINDS = [(0, 0, False), (0, FULL, False), (0, 0, True), (0, FULL, True)]
+# Size, flags and what the numbers are. The first ones a compiled graph may make.
+_KINDS = [(0, 0, LENGTHS), (0, FULL, LENGTHS), (0, 0, PACKED), (0, FULL, PACKED)]
 
 
 def _unlike_keys(count: int, keys: int) -> int:
@@ -65,15 +71,16 @@ class Mask:
     values: Tensor  # [rows, n]; of a mask that was decoded any shape without elements where n is 0
     size: int
     flags: int
+    kind: int = PLAIN
 
     def encode(self, keys: int) -> Tensor:
-        count = self.values.shape[-1]
-        if count == 0:
+        if self.kind == PLAIN:
             return self.values.new_empty((1, OWN + self.size, 1 + self.flags, 0))
-        kind = self.size, self.flags, count > 1
+        kind = self.size, self.flags, self.kind
         if kind not in _KINDS:
             _KINDS.append(kind)
-        more = _unlike_keys(count, keys) - count  # empty sequences of those that are packed
+        count = self.values.shape[-1]
+        more = _unlike_keys(count, keys) - count  # empty sequences of those that have boundaries
         values = torch.cat((self.values, self.values[:, -1:].expand(-1, more)), -1)
         return values[:, None, None].expand(-1, 1, 1 + _KINDS.index(kind), -1)
 
@@ -81,9 +88,9 @@ class Mask:
     def decode(cls, mask: Tensor) -> Mask:
         if mask.shape[-1] == 0:
             return cls(mask, mask.shape[1] - OWN, mask.shape[2] - 1)
-        size, flags, is_packed = _KINDS[index(mask.shape[2] - 1)]
-        values = mask[:, 0, 0] if is_packed else mask[:, 0, 0, :1]
-        return cls(values.contiguous(), size, flags)
+        size, flags, kind = _KINDS[index(mask.shape[2] - 1)]
+        values = mask[:, 0, 0, :1] if kind == LENGTHS else mask[:, 0, 0]
+        return cls(values.contiguous(), size, flags, kind)
 
     def fields(self) -> dict[str, Any]:
         """Keywords of `attention`."""
@@ -96,14 +103,18 @@ class Mask:
             found["window"] = self.size
         return found
 
-    def is_free(self) -> bool:
-        """Whether every query sees all keys of its sequence."""
-        return bool(self.flags & FULL) and not self.size
+    def fits(self, tokens: int, keys: int) -> bool:
+        """Whether it was made for as many keys, as far as it tells."""
+        if self.flags & CUT:
+            return keys > tokens
+        if self.kind == LENGTHS and self.flags & FULL and not self.size:
+            return bool(self.flags & SQUARE) == (keys == tokens)
+        return self.kind != PADDED or keys == tokens
 
 
 def is_of_lengths(mask: Tensor) -> bool:
     """Whether an encoded mask tells how many keys each sequence has."""
-    return mask.shape[-1] > 0 and not _KINDS[index(mask.shape[2] - 1)][2]
+    return mask.shape[-1] > 0 and _KINDS[index(mask.shape[2] - 1)][2] == LENGTHS
 
 
 @dataclass
@@ -205,13 +216,31 @@ def _without_padding(pattern: _Pattern, sizes: _Sizes) -> Mask:
     end = sizes.keys if pattern.is_full and not size else sizes.end
     if isinstance(end, Tensor):
         lengths = end.to(sizes.device, torch.int64).repeat(sizes.batch, 1)
-        return Mask(lengths, size, flags)
+        return Mask(lengths, size, flags, LENGTHS)
     if end == sizes.keys:
         return Mask(torch.empty(1, 0, dtype=torch.int64, device=sizes.device), size, flags)
     if end == sizes.queries:
         none = torch.empty(1, 0, dtype=torch.int64, device=sizes.device)
         return Mask(none, size, flags | CUT)
-    return Mask(torch.full((sizes.batch, 1), end, device=sizes.device), size, flags)
+    return Mask(torch.full((sizes.batch, 1), end, device=sizes.device), size, flags, LENGTHS)
+
+
+def _padded(rows: list[tuple[int, int]], tokens: int) -> list[list[int]]:
+    """Boundaries of queries and of keys, by which the tokens [first, behind) of a row attend, and
+    two more by which those behind them see all of them; five sequences a row, most of them empty.
+    """
+    bounds: list[list[int]] = [[], [], [], []]
+    for row, (first, behind) in enumerate(rows):
+        of_row = (
+            (0, first, first, behind, tokens),
+            (0, 0, first, behind, behind),
+            (0, behind, behind, tokens, tokens),
+            (0, 0, first, behind, tokens),
+        )
+        for found, places in zip(bounds, of_row, strict=True):
+            found.extend(row * tokens + place for place in places)
+    is_behind = any(behind < tokens for _, behind in rows)
+    return [[*found, len(rows) * tokens] for found in bounds[: 4 if is_behind else 2]]
 
 
 def _with_padding(pattern: _Pattern, sizes: _Sizes, seen: Tensor) -> Mask | None:
@@ -221,6 +250,8 @@ def _with_padding(pattern: _Pattern, sizes: _Sizes, seen: Tensor) -> Mask | None
         return None
     end, queries = int(sizes.end), sizes.queries
     size, flags = pattern.size, pattern.flags()
+    if size >= max(queries, sizes.keys):  # of which no query notices anything
+        size, flags = 0, flags & ~CHUNK
     # Of no order and no window, queries may be those of another sequence, as a decoder's are.
     is_free = pattern.is_full and not size
     if is_free:
@@ -229,20 +260,25 @@ def _with_padding(pattern: _Pattern, sizes: _Sizes, seen: Tensor) -> Mask | None
         rows = [(min(first, end), min(behind, end)) for first, behind in rows]
     if all(row == (0, end) for row in rows):
         return _without_padding(pattern, sizes)
-    if end != queries and not is_free:
-        return None
-    if all(first == 0 for first, _ in rows):
+    if is_free and all(first == 0 for first, _ in rows):
         lengths = torch.tensor([[behind] for _, behind in rows], device=sizes.device)
-        return Mask(lengths, size, flags)
-    if is_free:
+        return Mask(lengths, size, flags | SQUARE * (sizes.keys == queries), LENGTHS)
+    if pattern.is_full or end != queries:
         return None
-    bounds = [0]
-    for row, (first, behind) in enumerate(rows):
-        start = row * queries
-        bounds += [x for x in (start + first, start + behind) if x > bounds[-1]]
-        if start + queries > bounds[-1]:
-            bounds.append(start + queries)
-    return Mask(torch.tensor([bounds], device=sizes.device), size, flags)
+    rows = [(first, behind) if first < behind else (end, end) for first, behind in rows]
+    if size and any(behind < end for _, behind in rows):
+        return None
+    values = torch.tensor(_padded(rows, queries), device=sizes.device)
+    return Mask(values, size, flags | CUT * (sizes.keys > queries), PADDED)
+
+
+def _counts_alike(pattern: _Pattern, sizes: _Sizes, kv_offset: Any) -> bool:
+    """Whether kernels count the places of windows and chunks as Transformers does."""
+    if isinstance(kv_offset, Tensor) or (pattern.is_chunk and kv_offset):
+        return False
+    if not (pattern.is_full and pattern.size):
+        return True
+    return not isinstance(sizes.end, Tensor) and sizes.end == sizes.keys
 
 
 def _structured(
@@ -258,14 +294,19 @@ def _structured(
             return None
     else:
         pattern = _pattern(function)
-    if pattern is None or isinstance(kv_offset, Tensor) or (pattern.is_chunk and kv_offset):
+    if pattern is None or not _counts_alike(pattern, sizes, kv_offset):
         return None
     if pattern.sequences is not None:
         is_whole = padding is None and sizes.queries == sizes.keys and not kv_offset
         bounds = _boundaries(pattern.sequences)[None] if is_whole else None
-        return None if bounds is None else Mask(bounds, pattern.size, pattern.flags())
+        return None if bounds is None else Mask(bounds, pattern.size, pattern.flags(), PACKED)
     if padding is None:
         return _without_padding(pattern, sizes)
+    if not pattern.is_full and sizes.keys < int(sizes.end):
+        raise ValueError(
+            f"attention_mask has {padding.shape[-1]} tokens; allowed without a cache is as many as "
+            f"input_ids has, {sizes.queries}"
+        )
     real = min(padding.shape[-1] - kv_offset, sizes.keys)
     if real >= (sizes.keys if pattern.is_full else int(sizes.end)) and bool(padding.all()):
         return _without_padding(pattern, sizes)
@@ -305,7 +346,7 @@ def build_mask(
     computes = getattr(kwargs.get("config"), "model_type", "") in _COMPUTE
     is_static = q_length == 1 and (isinstance(q_offset, Tensor) or limited) and not computes
     is_free = allow_is_causal_skip or is_static or bool(kwargs.get("use_vmap"))
-    is_packed = mask is not None and mask.values.shape[-1] > 1 and attention_mask is None
+    is_packed = mask is not None and mask.kind == PACKED
     if mask is not None and (is_free or is_packed or mask.flags & FULL):
         return mask.encode(kv_length)
     dense: Any = sdpa_mask(
@@ -323,5 +364,6 @@ def build_mask(
     if is_free and not torch.is_grad_enabled():
         words = bits_of(dense[:, 0])[0][:, None]
         more = _unlike_keys(words.shape[-1], kv_length) - words.shape[-1]
-        found = torch.nn.functional.pad(words, (0, more))
+        words = torch.nn.functional.pad(words, (0, more))
+        found = words.expand(-1, 1 if kv_length == q_length else 2, -1, -1)
     return found

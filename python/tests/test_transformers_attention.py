@@ -18,6 +18,7 @@ from ropekit._transformers_masks import CHUNK, CUT, FULL, Mask, build_mask
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.masking_utils import (
+    bidirectional_mask_function,
     causal_mask_function,
     chunked_causal_mask_function,
     eager_mask,
@@ -107,6 +108,90 @@ def test_padded_prompts(name: str, padding: str, device: str) -> None:
         close(found, expected)
 
 
+def of_rows(rows: list[str], device: str = "cpu") -> Tensor:
+    """Masks of keys, a row for each sequence: of "0011", the last two are seen."""
+    return torch.tensor([[int(x) for x in row] for row in rows], device=device)
+
+
+# A row each: padded behind, ahead, on both sides, with a hole, and not at all.
+PADDED = [
+    *("1" + "0" * 23, "1" * 15 + "0" * 9, "0" * 5 + "1" * 19, "0" * 23 + "1"),
+    *("0" * 4 + "1" * 11 + "0" * 9, "1" * 9 + "000" + "1" * 12, "1" * 24, "0" * 24),
+]
+RIGHT, LEFT, BOTH = ("1" * 24, "1" * 15 + "0" * 9), ("1" * 24, "0" * 5 + "1" * 19), tuple(PADDED)
+
+
+def next_logits(model: Any, given: dict[str, Tensor]) -> Tensor:
+    """Of the last position, with the position ids of what the mask tells."""
+    mask = given["attention_mask"]
+    places = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 1)
+    more = {} if "pixel_values" in given else {"position_ids": places}
+    if model.config.model_type == "modernbert":
+        more = {}
+    found: Tensor = model(**given, **more).logits[:, -1]
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_left_padding_moves_no_logits(name: str, device: str) -> None:
+    """As Transformers tests it: rows padded on the right, and 32 more on the left of each."""
+    model, given = build(name, "ropekit", device=device), inputs(name, device)
+    if not name.endswith("_vl"):
+        given["attention_mask"] = torch.ones_like(given["input_ids"]).tril()
+    zeros = torch.zeros(2, 32, dtype=torch.int64, device=device)
+    wide = ("input_ids", "attention_mask", "mm_token_type_ids")
+    padded = {x: torch.cat((zeros, y), 1) if x in wide else y for x, y in given.items()}
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            close(next_logits(model, padded), next_logits(model, given))
+            with ropekit.transformers.patch(model, attention=True):
+                close(next_logits(model, padded), next_logits(model, given))
+
+
+@pytest.mark.parametrize("name", [x for x in FAMILIES if x not in ("gemma2", "gpt_oss")])
+def test_padded_positions_are_sdpas(name: str, device: str) -> None:
+    """Every logit, of rows that no key is seen by too; sdpa has neither soft caps nor sinks."""
+    model, ids = build(name, "sdpa", device=device), inputs(name, device)["input_ids"]
+    ids = ids[:, :20].repeat(4, 1) if name.endswith("_vl") else ids.repeat(4, 1)
+    for rows in (RIGHT, LEFT, BOTH):
+        mask = of_rows([row[: ids.shape[1]] for row in rows], device)
+        for context in (torch.no_grad, torch.enable_grad):
+            with context():
+                given = ids[: len(mask)], mask
+                expected = switched(model, "sdpa")(*given).logits
+                close(switched(model, "ropekit")(*given).logits, expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mistral"])
+def test_a_mask_of_fewer_tokens_hides_the_rest(name: str, device: str) -> None:
+    """As sdpa has it with a cache; without one the mask tells how many keys there are."""
+    model, given = build(name, "sdpa", device=device), inputs(name, device)
+    short = {**given, "attention_mask": given["attention_mask"][:, :20]}
+    long = {**given, "attention_mask": torch.ones(2, 30, dtype=torch.int64, device=device)}
+    for context in (torch.no_grad, torch.enable_grad):
+        with context():
+            expected = [switched(model, "sdpa")(**x).logits for x in (short, long)]
+            switched(model, "ropekit")
+            for x, wanted in zip((short, long), expected, strict=True):
+                close(model(**x).logits, wanted)
+                with pytest.raises(ValueError, match=r"attention_mask has .*allowed"):
+                    model(**x, use_cache=False)
+                x["attention_mask"] = x["attention_mask"].clone()
+                x["attention_mask"][1, 5:8] = 0
+                with pytest.raises(ValueError, match=r"attention_mask has .*allowed"):
+                    model(**x, use_cache=False)
+
+
+@pytest.mark.parametrize("length", [20, 30])
+def test_an_encoders_mask_has_as_many_keys(length: int, device: str) -> None:
+    model, given = build("modernbert", "ropekit", device=device), inputs("modernbert", device)
+    mask = torch.ones(2, length, dtype=torch.int64, device=device)
+    mask[1, 15:] = 0
+    for context in (torch.no_grad, torch.enable_grad):
+        with context(), pytest.raises(ValueError, match=r"attention_mask has .*allowed"):
+            model(given["input_ids"], attention_mask=mask)
+
+
 @pytest.mark.parametrize("name", ["llama", "gemma2", "qwen3", "olmo3"])
 def test_packed_batches_without_padding(name: str, device: str) -> None:
     model, ids = build(name, "eager", device=device), inputs(name, device)["input_ids"]
@@ -139,6 +224,10 @@ def test_batches_packed_by_boundaries_alone(name: str, dtype: torch.dtype, devic
             close(found, torch.cat(alone, 1))
             holed = model(ids, attention_mask=ones, **packed).logits[:, 11:]
             close(holed, torch.cat(alone[1:], 1))
+            ones[:, :3] = 0  # of which the rest is another sequence: its rotation is relative
+            padded = model(ids, attention_mask=ones, **packed).logits[:, 4:11]
+            close(padded, model(ids[:, 4:11], use_cache=False).logits)
+            ones[:, :3] = 1
     with pytest.raises(ValueError, match="cu_seq_lens_k is None; allowed with cu_seq_lens_q is"):
         model(ids, cu_seq_lens_q=bounds, use_cache=False)
     with pytest.raises(ValueError, match=r"cu_seq_lens_q is given with 7 queries and \d+ keys"):
@@ -306,39 +395,58 @@ def test_dropout_of_attention(device: str) -> None:
 # ---- masks ----
 
 
+KINDS = ("causal", "window", "chunk", "free", "both sides")
+
+
 @pytest.mark.parametrize(
-    ("function", "size", "flags"),
-    [
-        (causal_mask_function, 0, 0),
-        (sliding_window_causal_mask_function(4), 4, 0),
-        (chunked_causal_mask_function(4, torch.zeros(2, dtype=torch.int64)), 4, CHUNK),
-        (sliding_window_bidirectional_mask_function(4), 5, FULL),
-        (sliding_window_bidirectional_mask_function(0), 1, FULL),
-    ],
+    ("kind", "size"), [(x, n) for x in KINDS for n in (4, 100)] + [("both sides", 0)]
 )
-def test_masks_tell_what_transformers_says(function: Any, size: int, flags: int) -> None:
+def test_masks_tell_what_transformers_says(kind: str, size: int) -> None:
     """As eager_mask has it: attention of values that are one-hot gives back the weights."""
-    sizes = {"batch_size": 2, "mask_function": function}
-    q, k = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
-    v = torch.eye(9, 16).expand(2, 2, 9, 16)
-    for queries, keys, more in (
-        (9, 9, {}),
-        (1, 9, {"q_offset": 8}),
-        (3, 9, {"q_offset": 6}),
-        (9, 9, {"attention_mask": torch.arange(9) < torch.tensor([[9], [6]])}),
-        (9, 9, {"attention_mask": torch.arange(9) >= torch.tensor([[0], [4]])}),
+    flags = {"chunk": CHUNK, "free": FULL, "both sides": FULL}.get(kind, 0)
+    q, k = torch.randn(2, 2, 9, 16), torch.randn(2, 2, 12, 16)
+    v = torch.eye(12, 16).expand(2, 2, 12, 16)
+    for queries, keys, start, rows in (
+        (9, 9, 0, []),
+        (1, 9, 8, []),
+        (3, 9, 6, []),
+        (9, 12, 0, []),
+        (9, 9, 0, ["111111111", "111111000"]),
+        (9, 9, 0, ["111111111", "000011111"]),
+        (9, 9, 0, ["001110000", "000000000"]),
+        (9, 9, 0, ["001110", "111110"]),
+        (9, 9, 0, ["001011111", "111111111"]),
+        (9, 12, 0, ["001110000", "111111110"]),
+        (9, 12, 0, ["001110000110", "111111110111"]),
+        (1, 9, 8, ["001111111", "111111110"]),
+        (3, 9, 6, ["001111111", "111111110"]),
     ):
-        if flags == CHUNK and "attention_mask" in more:
-            continue  # Transformers counts a chunk from the padding
-        mask = build_mask(q_length=queries, kv_length=keys, **sizes, **more)
-        kept = Mask.decode(mask)
-        assert (kept.size, kept.flags & ~CUT) == (size, flags)
-        wanted = eager_mask(q_length=queries, kv_length=keys, **sizes, **more) == 0
-        out, _ = attention_forward(torch.nn.Module(), q[:, :, :queries], k, v, mask)
-        seen = out.transpose(1, 2)[..., :9] > 0
-        real = more.get("attention_mask", torch.ones(2, keys, dtype=torch.bool))[:, -queries:]
-        rows = real[:, None, :, None].expand_as(seen)
-        assert torch.equal(seen & rows, wanted.expand_as(seen) & rows)
+        padding = of_rows(rows).bool() if rows else None
+        zeros = torch.zeros(2, dtype=torch.int64)
+        left = zeros if padding is None else (padding.cumsum(-1) == 0).sum(-1)
+        function = {
+            "causal": causal_mask_function,
+            "window": sliding_window_causal_mask_function(size),
+            "chunk": chunked_causal_mask_function(size, left),
+            "free": bidirectional_mask_function,
+            "both sides": sliding_window_bidirectional_mask_function(size),
+        }[kind]
+        given = {"batch_size": 2, "q_length": queries, "kv_length": keys, "q_offset": start}
+        given |= {"mask_function": function, "attention_mask": padding}
+        wanted = (eager_mask(**given) == 0).expand(2, 1, queries, keys)
+        for context in (torch.no_grad, torch.enable_grad):
+            with context():
+                mask = build_mask(**given)
+                x = q[:, :, :queries], k[:, :, :keys], v[:, :, :keys]
+                out, _ = attention_forward(torch.nn.Module(), *x, mask)
+                seen = out.transpose(1, 2)[..., :keys] > 0
+                assert torch.equal(seen, wanted.expand_as(seen)), (queries, keys, rows)
+                dropped, _ = attention_forward(torch.nn.Module(), *x, mask, dropout=1e-9)
+                torch.testing.assert_close(dropped, out)
+        if padding is None and size <= 4 and mask.dtype == torch.int64:
+            found = Mask.decode(mask)
+            wide = {"causal": 0, "free": 0, "both sides": size + 1}.get(kind, size)
+            assert (found.size, found.flags & ~CUT) == (wide, flags)
 
 
 def test_a_mask_that_no_kernel_has_is_one_of_bits_or_of_sdpa() -> None:
