@@ -1,9 +1,9 @@
 #include "bench/commands/commands.h"
+#include "bench/commands/completion.h"
+#include "bench/commands/variables.h"
 #include "bench/measure/record.h"
-#include "bench/options/completion.h"
 #include "bench/options/options.h"
 #include "bench/output/message.h"
-#include "bench/output/variables.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -2,8 +2,8 @@
 
 #include "bench/append/steps.h"
 #include "bench/append/workload.h"
-#include "bench/dtype.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 #include "bench/append/rotation.h"
 
-#include "bench/dtype.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 /* Elements of a head: all that rotate of one of q. */
 static int32_t dims(const options *o) {

@@ -1,6 +1,6 @@
 #include "bench/append/shape.h"
 
-#include "bench/dtype.h"
+#include "bench/support/dtype.h"
 #include "bench/workload/workload_set.h"
 
 const rope_append_part *append_part_of(const rope_append_desc *d, int tensor) {

@@ -2,9 +2,9 @@
 
 #include "bench/append/rotation.h"
 #include "bench/append/steps.h"
-#include "bench/dtype.h"
 #include "bench/output/message.h"
-#include "bench/random.h"
+#include "bench/support/dtype.h"
+#include "bench/support/random.h"
 #include "bench/workload/placement.h"
 #include "bench/workload/target.h"
 

@@ -4,7 +4,7 @@
 #include "bench/attention/gradient_rows.h"
 #include "bench/attention/rows.h"
 #include "bench/output/message.h"
-#include "bench/random.h"
+#include "bench/support/random.h"
 #include "bench/workload/workload_set.h"
 #include "tests/oracle/oracle.h"
 

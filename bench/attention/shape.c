@@ -1,7 +1,7 @@
 #include "bench/attention/shape.h"
 
 #include "bench/append/shape.h"
-#include "bench/dtype.h"
+#include "bench/support/dtype.h"
 
 int64_t attention_keys(const options *o) {
     return o->keys ? o->keys : o->tokens;

@@ -1,11 +1,11 @@
 #include "bench/commands/accuracy_attention.h"
 
 #include "bench/attention/check.h"
-#include "bench/dtype.h"
+#include "bench/operation/workload.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/output/table.h"
-#include "bench/workload/workload.h"
+#include "bench/support/dtype.h"
 
 #include <string.h>
 

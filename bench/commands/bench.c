@@ -1,11 +1,11 @@
 #include "bench/commands/accuracy.h"
 #include "bench/commands/commands.h"
-#include "bench/dtype.h"
 #include "bench/measure/interrupt.h"
 #include "bench/measure/resume.h"
 #include "bench/measure/suite_table.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 #include <string.h>
 

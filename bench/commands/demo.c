@@ -3,10 +3,10 @@
 #include "bench/commands/demo_attention.h"
 #include "bench/measure/measure.h"
 #include "bench/measure/record.h"
+#include "bench/operation/check.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/output/table.h"
-#include "bench/workload/check.h"
 #include "bench/workload/target.h"
 
 #include <stdio.h>

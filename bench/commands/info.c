@@ -1,9 +1,9 @@
 #include "bench/commands/commands.h"
-#include "bench/dtype.h"
+#include "bench/commands/variables.h"
 #include "bench/measure/record.h"
 #include "bench/output/message.h"
 #include "bench/output/table.h"
-#include "bench/output/variables.h"
+#include "bench/support/dtype.h"
 
 #include <string.h>
 

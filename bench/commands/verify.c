@@ -1,8 +1,8 @@
 #include "bench/commands/commands.h"
 #include "bench/measure/record.h"
+#include "bench/operation/check.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
-#include "bench/workload/check.h"
 #include "bench/workload/target.h"
 
 static void print_result(FILE *file, const options *o, const check_result *r, const char *kernel) {

@@ -3,9 +3,9 @@
 
 #include "bench/append/workload.h"
 #include "bench/attention/shape.h"
-#include "bench/dtype.h"
 #include "bench/measure/environment.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,8 +7,8 @@
 
 #include "bench/measure/measure.h"
 #include "bench/measure/suites.h"
+#include "bench/operation/check.h"
 #include "bench/options/options.h"
-#include "bench/workload/check.h"
 #include "bench/workload/target.h"
 
 #include <cjson/cJSON.h>

@@ -1,7 +1,7 @@
 #include "bench/measure/suite_table.h"
 
-#include "bench/dtype.h"
 #include "bench/output/format.h"
+#include "bench/support/dtype.h"
 #include "bench/workload/target.h"
 
 #include <math.h>

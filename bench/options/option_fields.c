@@ -1,7 +1,6 @@
 #include "bench/options/option_fields.h"
 
 #include "bench/options/options.h"
-#include "bench/workload/target.h"
 
 /* Commands that take a descriptor, and those that take a call's shape. */
 #define ALL (DESCRIBED | COMMAND_TUNE)
@@ -202,7 +201,7 @@ const option_field option_fields[] = {
     TEXT("kernel", DESCRIBED, desc.kernel, "NAME", "force a candidate kernel"),
     CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
            "start before the launch ahead ends"),
-    FIELD("threads", INT64, ALL, threads, "N", 1, TARGET_THREADS_MOST, "OpenMP threads"),
+    FIELD("threads", INT64, ALL, threads, "N", 1, OPTIONS_THREADS_MOST, "OpenMP threads"),
 
 #undef GROUP
 #define GROUP "Measuring"

@@ -1,7 +1,7 @@
 #include "bench/options/option_value.h"
 
-#include "bench/dtype.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 #include <errno.h>
 #include <stdlib.h>

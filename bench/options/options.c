@@ -1,10 +1,10 @@
 #define _GNU_SOURCE
 #include "bench/options/options.h"
 
-#include "bench/dtype.h"
 #include "bench/options/config_file.h"
 #include "bench/options/option_value.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 
 #include <getopt.h>
 #include <stdlib.h>

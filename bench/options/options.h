@@ -3,7 +3,7 @@
 #define ROPEKIT_BENCH_OPTIONS_H
 
 #include "bench/options/option_fields.h"
-#include "bench/pool.h"
+#include "bench/support/pool.h"
 
 #include <ropekit/attention.h>
 
@@ -22,6 +22,9 @@ enum {
 
 /* Exit statuses. */
 enum { EXIT_OK = 0, EXIT_CHECK_FAILED = 1, EXIT_ENVIRONMENT = 2 };
+
+/* The most threads that may be asked for: as many as the library uses. */
+enum { OPTIONS_THREADS_MOST = 1024 };
 
 enum { LAYOUT_BSHD = 1, LAYOUT_BHSD = 2, LAYOUT_SBHD = 3 };
 enum { IDS_NONE = 1, IDS_SEQUENTIAL = 2, IDS_RANDOM = 3 };

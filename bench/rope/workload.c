@@ -1,7 +1,7 @@
 #include "bench/rope/workload.h"
 
-#include "bench/dtype.h"
 #include "bench/output/message.h"
+#include "bench/support/dtype.h"
 #include "bench/workload/placement.h"
 #include "bench/workload/target.h"
 

@@ -1,7 +1,7 @@
 #include "bench/workload/placement.h"
 
 #include "bench/output/message.h"
-#include "bench/random.h"
+#include "bench/support/random.h"
 #include "bench/workload/angle_table.h"
 #include "tests/oracle/oracle.h"
 

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_BENCH_STAGING_H
 #define ROPEKIT_BENCH_STAGING_H
 
-#include "bench/pool.h"
+#include "bench/support/pool.h"
 
 #include <ropekit/rope.h>
 

@@ -12,10 +12,10 @@ static bool set_threads(int64_t threads) {
 #ifdef _OPENMP
     if (threads > 0)
         omp_set_num_threads((int)threads);
-    else if (omp_get_max_threads() > TARGET_THREADS_MOST)
+    else if (omp_get_max_threads() > OPTIONS_THREADS_MOST)
         message("OMP_NUM_THREADS asks for %d threads; allowed is 1..%d", omp_get_max_threads(),
-                TARGET_THREADS_MOST);
-    return omp_get_max_threads() <= TARGET_THREADS_MOST;
+                OPTIONS_THREADS_MOST);
+    return omp_get_max_threads() <= OPTIONS_THREADS_MOST;
 #else
     if (threads > 1)
         message("--threads is %lld; allowed is 1, as the tool is built without OpenMP",

@@ -26,7 +26,4 @@ int32_t target_threads(void);
 /* Changes their number, 1 to what target_open set. */
 void target_use_threads(int32_t threads);
 
-/* The most that may be asked for: as many as the library uses. */
-enum { TARGET_THREADS_MOST = 1024 };
-
 #endif

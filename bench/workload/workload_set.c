@@ -1,8 +1,8 @@
 #include "bench/workload/workload_set.h"
 
-#include "bench/dtype.h"
 #include "bench/output/message.h"
-#include "bench/random.h"
+#include "bench/support/dtype.h"
+#include "bench/support/random.h"
 #include "tests/oracle/oracle.h"
 
 #include <ropekit/backend.h>

@@ -1,5 +1,6 @@
 /* No kernel reads or writes a byte beside what a call describes: every buffer ends at a page that
  * faults, then begins at one. */
+#include "tests/rope/cases.h"
 #include "tests/support/device.h"
 #include "tests/support/guard.h"
 #include "tests/support/harness.h"

@@ -1,5 +1,6 @@
 /* One plan used from many threads at once, beside threads that make and destroy plans and ask for
  * frequencies. Meant for ThreadSanitizer as well. */
+#include "tests/rope/cases.h"
 #include "tests/support/device.h"
 #include "tests/support/harness.h"
 

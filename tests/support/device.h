@@ -5,7 +5,7 @@
 #ifndef ROPEKIT_TESTS_DEVICE_H
 #define ROPEKIT_TESTS_DEVICE_H
 
-#include "tests/rope/cases.h"
+#include "tests/support/case.h"
 
 const char *device_backend(void);
 rope_device *device_open(void);

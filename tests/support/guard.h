@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_TESTS_GUARD_H
 #define ROPEKIT_TESTS_GUARD_H
 
-#include "tests/rope/cases.h"
+#include "tests/support/case.h"
 
 /* Which of the two pages the memory touches. */
 typedef enum guard_side { GUARD_AFTER, GUARD_BEFORE } guard_side;

@@ -2,9 +2,9 @@
 #ifndef ROPEKIT_BENCH_CHECK_H
 #define ROPEKIT_BENCH_CHECK_H
 
+#include "bench/operation/workload.h"
 #include "bench/output/progress.h"
 #include "bench/workload/check_result.h"
-#include "bench/workload/workload.h"
 
 /*
  * Runs the call once over set 0 and compares: all of a row where `whole`, else a sample: the first

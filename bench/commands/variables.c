@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "bench/output/variables.h"
+#include "bench/commands/variables.h"
 
 #include "bench/output/message.h"
 #include "bench/output/table.h"

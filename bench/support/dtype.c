@@ -1,4 +1,4 @@
-#include "bench/dtype.h"
+#include "bench/support/dtype.h"
 
 #include "tests/oracle/oracle.h"
 

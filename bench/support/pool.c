@@ -1,4 +1,4 @@
-#include "bench/pool.h"
+#include "bench/support/pool.h"
 
 #include <stdlib.h>
 

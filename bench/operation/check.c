@@ -1,11 +1,11 @@
-#include "bench/workload/check.h"
+#include "bench/operation/check.h"
 
 #include "bench/append/check.h"
 #include "bench/attention/check.h"
 #include "bench/attention/shape.h"
 #include "bench/output/message.h"
-#include "bench/random.h"
 #include "bench/rope/workload.h"
+#include "bench/support/random.h"
 #include "bench/workload/target.h"
 #include "tests/oracle/oracle.h"
 

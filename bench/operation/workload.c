@@ -1,4 +1,4 @@
-#include "bench/workload/workload.h"
+#include "bench/operation/workload.h"
 
 #include "bench/append/shape.h"
 #include "bench/append/workload.h"

@@ -1,4 +1,4 @@
-#include "bench/options/completion.h"
+#include "bench/commands/completion.h"
 
 #include "bench/measure/suites.h"
 #include "bench/options/config_file.h"
