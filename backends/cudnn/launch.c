@@ -169,6 +169,7 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
     if (dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
+    dnn_set_piece(&likely);
     size_t engine;
     const rope_status status = engine_bytes(bound, &likely, &engine);
     return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
@@ -459,6 +460,7 @@ rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,
     rope_status status = dnn_layout_of(bound->problem, call, gradients, &layout, reason);
     if (status != ROPE_OK)
         return unsupported(status, reason);
+    dnn_set_piece(&layout);
     if (gradients && !layout.shape.alike) /* NaN by cuDNN 9.19, of keys that a query does not see */
         return unsupported(ROPE_ERROR_UNSUPPORTED,
                            "a backward by other queries than the keys' own");

@@ -1,7 +1,6 @@
 #include "backends/cudnn/layout.h"
 
 #include "backends/cudnn/hidden.h"
-#include "backends/cudnn/pieces.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -387,7 +386,6 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
         status = place_gradients(l, gradients, reason);
     mark_lists(l);
     set_lse(l);
-    dnn_set_piece(l);
     return status == ROPE_OK && !add_parts(l) ? decline_sizes(call, reason) : status;
 }
 

@@ -8,7 +8,7 @@
 
 #include "backends/cudnn/layout.h"
 
-/* Sets the layout's piece, once its shape is complete. */
+/* Sets the layout's piece, of what dnn_layout_of() made. */
 void dnn_set_piece(dnn_layout *layout);
 
 int64_t dnn_piece_count(const dnn_layout *layout);
