@@ -11,6 +11,7 @@ typedef struct rope_attention_sequence {
     int64_t index; /* which one */
     int64_t q_row, q_first, q_count;
     int64_t k_row, k_first, k_count;
+    int64_t by_id; /* the last keys, a tree's, that count by position ids; 0: all by their index */
     int32_t fails; /* 1: its lengths are out of range */
 } rope_attention_sequence;
 
@@ -47,11 +48,17 @@ ROPE_FN int rope_attention_segment(const rope_position_map *map, int64_t sequenc
     return begin >= 0 && end >= begin && end <= map->tokens;
 }
 
+/* Whether a mask counts by position ids where a call has them: a tree's with a window or chunks. */
+ROPE_FN int rope_mask_counts(const rope_attention_problem *problem) {
+    return problem->mask == ROPE_MASK_TREE &&
+           (problem->window < INT64_MAX || problem->chunk < INT64_MAX);
+}
+
 ROPE_FN rope_attention_sequence rope_attention_sequence_of(const rope_attention_problem *problem,
                                                            const rope_attention_call *call,
                                                            int64_t index) {
     const rope_position_map *q = &call->rope.position, *k = &call->k_position;
-    rope_attention_sequence s = {index, index, 0, q->tokens, index, 0, call->k_tokens, 0};
+    rope_attention_sequence s = {index, index, 0, q->tokens, index, 0, call->k_tokens, 0, 0};
     int valid = 1;
     if (k->cu_seqlens)
         s.k_row = 0;
@@ -70,6 +77,8 @@ ROPE_FN rope_attention_sequence rope_attention_sequence_of(const rope_attention_
                  rope_attention_kept(problem, s.k_count) <= rope_attention_capacity(problem, call);
     }
     s.fails = !valid;
+    if (q->ids && rope_mask_counts(problem))
+        s.by_id = call->tree_keys < s.k_count ? call->tree_keys : s.k_count;
     return s;
 }
 
@@ -78,8 +87,35 @@ ROPE_FN int64_t rope_query_index(const rope_attention_sequence *s, int64_t i) {
     return s->k_count - s->q_count + i;
 }
 
-/* Keys that a query may see, but for the bits of a tree. */
-ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
+/* What counts as the index of token `index` of the last keys, of a row's ids: its id, from the
+ * first of these keys on up to its own index. Other tokens have no id. */
+ROPE_FN int64_t rope_counted(const rope_position_map *map, const rope_attention_sequence *s,
+                             int64_t row, int64_t token, int64_t index) {
+    const int64_t first = s->k_count - s->by_id;
+    if (index < first)
+        return index;
+    const int64_t id =
+        rope_index_at(map, map->ids, row * map->id_stride[1] + token * map->id_stride[2]);
+    return id < first ? first : id < index ? id : index;
+}
+
+ROPE_FN int64_t rope_query_counted(const rope_attention_call *call,
+                                   const rope_attention_sequence *s, int64_t i) {
+    return rope_counted(&call->rope.position, s, s->q_row, s->q_first + i, rope_query_index(s, i));
+}
+
+/* Of a key: ids are its own, else those of the query that it belongs to. */
+ROPE_FN int64_t rope_key_counted(const rope_attention_call *call, const rope_attention_sequence *s,
+                                 int64_t key) {
+    const int64_t query = key - rope_query_index(s, 0);
+    if (call->k_position.ids)
+        return rope_counted(&call->k_position, s, s->k_row, s->k_first + key, key);
+    return query < 0 ? key
+                     : rope_counted(&call->rope.position, s, s->q_row, s->q_first + query, key);
+}
+
+/* Keys that mask, window and chunk leave to a query, both by what counts as their index. */
+ROPE_FN rope_key_range rope_keys_near(const rope_attention_problem *problem,
                                       const rope_attention_sequence *s, int64_t index) {
     rope_key_range seen = {0, s->k_count};
     if (index < 0 && problem->mask == ROPE_MASK_CAUSAL)
@@ -97,6 +133,18 @@ ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
         seen.last =
             rope_sum(begin, problem->chunk) < seen.last ? begin + problem->chunk : seen.last;
     }
+    return seen;
+}
+
+/* Keys that a query may see, but for what rope_tree_sees says of a tree's. */
+ROPE_FN rope_key_range rope_keys_counted(const rope_attention_problem *problem,
+                                         const rope_attention_sequence *s, int64_t counted) {
+    const int64_t first = s->k_count - s->by_id;
+    rope_key_range seen = rope_keys_near(problem, s, counted);
+    if (seen.first > first)
+        seen.first = first;
+    if (seen.last > first)
+        seen.last = s->k_count;
     if (problem->ring && s->k_count - problem->ring > seen.first)
         seen.first = s->k_count - problem->ring;
     if (seen.last < seen.first)
@@ -104,27 +152,40 @@ ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
     return seen;
 }
 
+/* The same of a query of an index, whatever its position id is: neither end falls as that grows. */
+ROPE_FN rope_key_range rope_keys_seen(const rope_attention_problem *problem,
+                                      const rope_attention_sequence *s, int64_t index) {
+    const int64_t first = s->k_count - s->by_id;
+    return rope_keys_counted(problem, s, index < first ? index : first);
+}
+
 /* Most keys that a query of a sequence of n keys may see; queries 0..m - 1 together: m - 1 more. */
 ROPE_FN int64_t rope_keys_most(const rope_attention_problem *problem, int64_t n) {
     const int64_t chunk = problem->chunk, window = problem->window,
                   right = chunk < problem->window_right ? chunk : problem->window_right;
     int64_t most = chunk < window ? chunk : window;
-    if (problem->mask != ROPE_MASK_CAUSAL)
+    if (problem->mask == ROPE_MASK_TREE)
+        most = INT64_MAX; /* the host does not know what ids are */
+    else if (problem->mask == ROPE_MASK_FULL)
         most = right < INT64_MAX - most ? most + right : INT64_MAX;
     if (problem->ring && problem->ring < most)
         most = problem->ring;
     return n < most ? n : most;
 }
 
-/* Whether the tree lets query i of a sequence see a key. */
-ROPE_FN int rope_tree_sees(const rope_attention_call *call, const rope_attention_sequence *s,
-                           int64_t i, int64_t key) {
+/* Whether the tree lets query i of a sequence see a key of those that it may see. */
+ROPE_FN int rope_tree_sees(const rope_attention_problem *problem, const rope_attention_call *call,
+                           const rope_attention_sequence *s, int64_t i, int64_t key) {
     const int64_t bit = key - s->k_count + call->tree_keys;
-    if (bit < 0)
-        return 1;
     const uint32_t *words =
         call->tree_bits + s->q_row * call->tree_stride[0] + (s->q_first + i) * call->tree_stride[1];
-    return words[bit / 32] >> bit % 32 & 1;
+    if (bit >= 0 && !(words[bit / 32] >> bit % 32 & 1))
+        return 0;
+    if (!s->by_id)
+        return 1;
+    const rope_key_range near = rope_keys_near(problem, s, rope_query_counted(call, s, i));
+    const int64_t counted = rope_key_counted(call, s, key);
+    return counted >= near.first && counted < near.last;
 }
 
 /* Where key j of a sequence is cached; status ROPE_PLACE_PAGE where the cache lacks its page. */

@@ -1,6 +1,7 @@
 #include "common/ops/attention_call.h"
 
 #include "common/abi.h"
+#include "common/math/attention.h"
 #include "common/ops/cache.h"
 #include "common/ops/positions.h"
 #include "common/status.h"
@@ -9,7 +10,7 @@
 
 /* --- what nothing reads --- */
 
-/* Without a rotation positions serve nothing. */
+/* Without a rotation positions serve nothing but a tree's window. */
 static rope_status check_rotation_unread(const rope_attention_problem *problem,
                                          const rope_attention_args *args) {
     const rope_args *rope = &args->rope;
@@ -18,7 +19,8 @@ static rope_status check_rotation_unread(const rope_attention_problem *problem,
     if (rope->q.out)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "q.out is %p; allowed is NULL where queries do not rotate", rope->q.out);
-    if (rope->position_ids || rope->sequence_offsets || rope->position_offset)
+    const int ids = rope->position_ids && !rope_mask_counts(problem);
+    if (ids || rope->sequence_offsets || rope->position_offset)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "position_ids is %p, sequence_offsets is %p and position_offset is %lld; "
                          "allowed is NULL and 0 where rotation is ROPE_ATTENTION_ROTATE_NONE",

@@ -21,12 +21,6 @@ static const rope_unread cache_fields[] = {
     ROPE_UNREAD(rope_attention_desc, v.dim_block),
 };
 
-/* What a tree's bits leave unread. */
-static const rope_unread range_fields[] = {
-    ROPE_UNREAD(rope_attention_desc, window),
-    ROPE_UNREAD(rope_attention_desc, chunk),
-};
-
 static rope_status check_head_dims(rope_attention_desc *desc) {
     const rope_desc *rope = &desc->rope;
     if (rope->k_head_dim != rope->head_dim || rope->k_rotary_offset != rope->rotary_offset)
@@ -61,9 +55,6 @@ static rope_status check_mask(rope_attention_desc *desc) {
     rope_status status =
         rope_choice_check("", "mask", &desc->mask,
                           "ROPE_MASK_CAUSAL, ROPE_MASK_FULL, ROPE_MASK_TREE", ROPE_MASK_CAUSAL);
-    if (status == ROPE_OK && desc->mask == ROPE_MASK_TREE)
-        status = rope_unread_check(desc, range_fields, ROPE_COUNT(range_fields), "",
-                                   "where mask is ROPE_MASK_TREE");
     if (status == ROPE_OK)
         status = check_length("window", desc->window);
     if (status == ROPE_OK)

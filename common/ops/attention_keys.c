@@ -1,5 +1,6 @@
 #include "common/ops/attention_keys.h"
 
+#include "common/math/attention.h"
 #include "common/ops/cache.h"
 #include "common/ops/positions.h"
 #include "common/status.h"
@@ -109,9 +110,14 @@ static rope_status check_lengths(const rope_attention_problem *problem,
 
 static rope_status check_key_ids(const rope_attention_problem *problem,
                                  const rope_attention_args *args) {
-    if (args->k_position_ids && !problem->rotates[1])
+    if (args->k_position_ids && !problem->rotates[1] && !rope_mask_counts(problem))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "k_position_ids is %p; allowed is NULL where keys do not rotate",
+                         "k_position_ids is %p; allowed is NULL where keys do not rotate, unless "
+                         "mask is ROPE_MASK_TREE with a window or chunks",
+                         args->k_position_ids);
+    if (args->k_position_ids && !problem->rotates[1] && !args->rope.position_ids)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "k_position_ids is %p; allowed is NULL without position_ids",
                          args->k_position_ids);
     if (problem->rotates[1] && !args->k_position_ids != !args->rope.position_ids)
         return rope_fail(

@@ -41,11 +41,18 @@ enum {
 };
 
 /** Which keys a query sees. With n keys and m queries in a sequence, query i has index n - m + i
- * among the keys; a window and chunks narrow what the mask leaves. */
+ * among the keys; a window and chunks narrow what the mask leaves, by these indices.
+ *
+ * A tree whose queries have position_ids is narrowed by those: its siblings have one position. From
+ * index f = n - tree_keys on, at least 0, a query or a key of position id p counts as index p, as f
+ * where p is less, and as its own index where p is more. Ids are those of axis 0, without offsets.
+ * A key has the id in k_position_ids; without them that of its query, or counts as its own index
+ * where the call has no such query. What lies ahead of f counts as its own index. */
 enum {
     ROPE_MASK_CAUSAL = 1, /**< Those up to its own index. Default. */
     ROPE_MASK_FULL = 2,   /**< All. */
-    ROPE_MASK_TREE = 3    /**< All but the last tree_keys; of those, the ones whose bit is set. */
+    ROPE_MASK_TREE = 3    /**< All but the last tree_keys; of those, the ones whose bit is set.
+                               A window has no end to the right. */
 };
 
 /** A cached tensor. All 0: of dtype. */
@@ -138,7 +145,7 @@ typedef struct rope_attention_args {
     const void *k_cu_seqlens;   /**< Boundaries of the sequences' keys in k.in and v, whose batch is
                                      then 1. Required with rope.cu_seqlens and without a cache. */
     const void *k_position_ids; /**< As rope.position_ids, of the keys; required with them where
-                                     keys rotate. */
+                                     keys rotate. Else NULL, but where they narrow a tree. */
     int64_t k_position_stride[3]; /**< k_position_ids: elements over [axis, batch, key]. All 0:
                                        contiguous. */
     const void *sinks;            /**< One a head of q, of sink_dtype. -infinity: none; +infinity

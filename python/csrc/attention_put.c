@@ -146,6 +146,11 @@ static const char *put_lengths(const attention_call *c, rope_attention_args *arg
     return error ? error : put_boundaries(c, args);
 }
 
+/* Whether positions count in the mask. */
+static int mask_counts(const rope_attention_desc *desc) {
+    return desc->mask == ROPE_MASK_TREE && (desc->window || desc->chunk);
+}
+
 /* Positions of keys that are not given are those of queries, where these are the same tokens. */
 static const char *put_key_positions(const attention_call *c, const rope_attention_desc *desc,
                                      rope_attention_args *args) {
@@ -158,8 +163,9 @@ static const char *put_key_positions(const attention_call *c, const rope_attenti
     const int64_t extent[3] = {
         axes, attention_is_cached(c) && attention_is_packed(c) ? rope->sequences : rope->batch,
         args->k_tokens};
-    if (in->k_position_ids.handle && !rotate)
-        return fail("k_positions is given; allowed is None where keys do not rotate");
+    if (in->k_position_ids.handle && !rotate && !mask_counts(desc))
+        return fail("k_positions is given; allowed is None where keys do not rotate, unless there "
+                    "is a tree_mask with a window or chunk");
     if (in->k_position_ids.handle && !in->position_ids.handle)
         return fail("k_positions is given alone; allowed is positions and k_positions together");
     if (in->k_position_ids.handle)
@@ -176,13 +182,13 @@ static const char *put_key_positions(const attention_call *c, const rope_attenti
     return NULL;
 }
 
-/* Where nothing rotates, nothing reads a position. */
-static const char *check_rotation_unread(const inputs *in) {
+/* Where nothing rotates, nothing but a tree's window reads a position. */
+static const char *check_rotation_unread(const inputs *in, int ids_count) {
     const struct {
         const char *name;
         int given;
-    } unread[] = {{"positions", in->position_ids.handle != NULL},
-                  {"k_positions", in->k_position_ids.handle != NULL},
+    } unread[] = {{"positions", in->position_ids.handle && !ids_count},
+                  {"k_positions", in->k_position_ids.handle && !ids_count},
                   {"sequence_offsets", in->sequence_offsets.handle != NULL},
                   {"sequence_lengths", in->sequence_lengths.handle != NULL},
                   {"cos", in->cos.handle != NULL},
@@ -232,7 +238,7 @@ const char *attention_put(const attention_call *c, const plan_entry *entry, int3
     const rope_attention_desc *desc = &entry->config.attention;
     const char *error = put_queries(c, layout, &args->rope);
     if (!error && desc->rotation == ROPE_ATTENTION_ROTATE_NONE)
-        error = check_rotation_unread(&c->inputs);
+        error = check_rotation_unread(&c->inputs, mask_counts(desc));
     if (!error)
         error = inputs_put(&c->inputs, &c->q, &desc->rope, &args->rope);
     if (!error)

@@ -431,7 +431,8 @@ def attention(
         return_lse: also returns the logarithm of each row's sum of exponentials.
         positions, k_positions: position ids of q and k, [tokens], [batch, tokens] or [axes, batch,
             tokens]. None: a token's index among the keys, plus position_offset and
-            sequence_offsets. k_positions may be left out where k has the tokens of q.
+            sequence_offsets. k_positions may be left out where k has the tokens of q. Where keys
+            do not rotate, it is read with tree_mask and window or chunk alone.
         config, sequence_lengths, cos, sin: as of `apply`.
         cu_seqlens, k_cu_seqlens: boundaries of packed sequences in q, and in k and v where they
             differ.
@@ -446,7 +447,8 @@ def attention(
             softmax and has no value.
         tree_mask: [batch, tokens, n] or [tokens, n] of bool: which of the last n keys a query sees;
             it sees all before them. Or int32 words, of which key j is bit j % 32 of word j / 32,
-            for tree_keys keys.
+            for tree_keys keys. window and chunk narrow that by `positions` where they are given, so
+            that siblings are as far from their root: docs/attention.md.
         position_flag: as of `apply_`; a GPU also sets it where a length or a page is out of range,
             and leaves that sequence out.
         rotate: "qk", "q" where keys are rotated already, as `append` caches them, or "none". None:

@@ -135,6 +135,46 @@ def test_trees(keys: int, batched: bool, device: str) -> None:
     assert torch.equal(given, out)
 
 
+@pytest.mark.parametrize("options", [{"window": 3}, {"window": 7}, {"chunk": 4}])
+@pytest.mark.parametrize("ids", [False, True])
+def test_trees_with_a_window(options: dict[str, int], ids: bool, device: str) -> None:
+    """Drafts of a sliding layer over a cache: siblings have one position. Two nodes have two
+    children each; a node sees its ancestors."""
+    parents, depths, before = [0, 0, 0, 1, 1, 2, 2], [0, 1, 1, 2, 2, 2, 2], 38
+    tree = torch.eye(7).bool()
+    for node, parent in enumerate(parents[1:], 1):
+        tree[node] |= tree[parent]
+    at = before + (torch.tensor(depths) if ids else torch.arange(7))
+    of_keys = torch.cat((torch.arange(before), at))
+    seen = torch.cat((torch.ones(7, before).bool(), tree), 1)
+    if "window" in options:
+        seen &= at[:, None] - of_keys < options["window"]
+    else:
+        seen &= at[:, None] // options["chunk"] == of_keys // options["chunk"]
+    tree, seen, at, of_keys = (x.to(device) for x in (tree, seen, at, of_keys))
+    q, k, v = tensors_of(7, 45, device=device)
+    turned = ropekit.apply(q, positions=at), ropekit.apply(None, k, positions=of_keys)
+    wanted = attend(*turned, v, seen)
+    explicit = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (*turned, v)), attn_mask=seen, enable_gqa=True
+    )
+    torch.testing.assert_close(wanted.out.float(), explicit.transpose(1, 2), rtol=0, atol=1e-5)
+    lengths = torch.full((2,), 45, dtype=torch.int32, device=device)
+    given = {"tree_mask": tree, "return_lse": True, **options}
+    positions = {"positions": at} if ids else {}
+    both = {"positions": at, "k_positions": of_keys} if ids else {}
+    cached = {"k_cache": turned[1], "v_cache": v, "k_lengths": lengths, **given}
+    for out, lse in (
+        ropekit.attention(q, **cached, positions=at)
+        if ids
+        else ropekit.attention(turned[0], **cached, rotate="none"),
+        ropekit.attention(turned[0], turned[1], v, rotate="none", **given, **positions),
+        ropekit.attention(turned[0], **cached, rotate="none", **positions),
+        ropekit.attention(q, k, v, **given, **both),
+    ):
+        assert_within(out, lse, wanted)
+
+
 def test_a_row_that_sees_no_key(device: str) -> None:
     q, k, v = tensors_of(3, 3, device=device)
     tree = torch.zeros(3, 3, device=device).bool()

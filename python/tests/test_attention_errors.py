@@ -130,8 +130,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "causal is 1; allowed is True, False or None", {**BOTH, "causal": 1}),
     (ValueError, "causal is given; allowed is None with tree_mask", {
         **BOTH, "causal": False, "tree_mask": TREE}),
-    (ValueError, "window is 3; allowed is None with tree_mask", {
-        **BOTH, "window": 3, "tree_mask": TREE}),
+    (ValueError, "window_right is 3; allowed is None or 0 unless causal is False", {
+        **BOTH, "window_right": 3, "tree_mask": TREE}),
     (ValueError, "window is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "window": -3}),
     (ValueError, "chunk is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "chunk": -3}),
     (ValueError, "window_right is -2; allowed is >= 0, or None$", {**BOTH, "window_right": -2}),

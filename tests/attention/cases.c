@@ -103,14 +103,17 @@ static void choose_mask(test_random *r, const attention_case *c, rope_attention_
     if (random_chance(r, 20))
         d->soft_cap = random_chance(r, 25) ? ldexp(1, (int)random_between(r, -60, 60))
                                            : random_real(r, 2, 50);
-    if (d->mask == ROPE_MASK_TREE)
-        return;
     if (random_chance(r, c->decode ? 60 : 30))
         d->window = ONE_OF(r, 1, 2, 7, 31, 64, 100, 1000);
     if (d->mask == ROPE_MASK_FULL && random_chance(r, 40))
         d->window_right = ONE_OF(r, 1, 3, 17, 64);
     if (random_chance(r, 15))
         d->chunk = ONE_OF(r, 1, 3, 16, 64, 100);
+}
+
+/* Whether positions count in the mask. */
+static int counts(const attention_case *c) {
+    return c->desc.mask == ROPE_MASK_TREE && (c->desc.window || c->desc.chunk);
 }
 
 static void choose_store(test_random *r, rope_attention_store *store, int64_t dim) {
@@ -374,8 +377,11 @@ static void choose_positions(test_random *r, attention_case *c, const attention_
         case_choose_table(r, &c->base, &(case_wish){.in_range = wish->in_range});
         a->tokens = given.tokens;
         a->cu_seqlens = given.cu_seqlens;
+    } else if (counts(c) && random_chance(r, 60)) {
+        a->position_ids = reserve(c, a->batch * a->tokens + 1, index_size(c));
     }
-    if (a->position_ids && c->desc.rotation <= ROPE_ATTENTION_ROTATE_QK)
+    if (a->position_ids &&
+        (c->desc.rotation <= ROPE_ATTENTION_ROTATE_QK || (counts(c) && random_chance(r, 40))))
         reserve_key_ids(r, c);
 }
 

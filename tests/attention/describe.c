@@ -40,9 +40,10 @@ static void add_parts(const attention_case *c, char *text, size_t room) {
                 (long long)a->rope.tokens);
     for (int64_t s = 0; s < c->parts; s++)
         test_append(text, room, " %lld:%lld", (long long)c->q_count[s], (long long)c->k_count[s]);
-    test_append(text, room, "%s%s%s%s%s", a->rope.q.out ? " q.out" : "",
+    test_append(text, room, "%s%s%s%s%s%s", a->rope.q.out ? " q.out" : "",
                 a->rope.k.out ? " k.out" : "", a->rope.position_ids ? " ids" : "",
-                a->rope.sequence_offsets ? " offsets" : "", a->lse ? " lse" : "");
+                a->k_position_ids ? " k.ids" : "", a->rope.sequence_offsets ? " offsets" : "",
+                a->lse ? " lse" : "");
 }
 
 void attention_describe(const attention_case *c, const char *kernel) {

@@ -43,6 +43,33 @@ static void fill_key_ids(attention_case *c, const attention_wish *wish) {
                            : random_signed(&c->base.random, 30));
 }
 
+/* Ids of a tree's nodes that a window or chunks count: siblings share one, which is at least that
+ * of the first node and at most a node's own index. Those of keys are those of their queries. */
+static void fill_tree_ids(attention_case *c) {
+    test_random *r = &c->base.random;
+    const oracle_attention o = attention_oracle(c);
+    const rope_attention_args *a = &c->args;
+    const int64_t high =
+        a->rope.table_rows - 1 - a->rope.position_offset - (a->rope.sequence_offsets ? 2 : 0);
+    for (int64_t n = 0; n < c->parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        const int64_t first = oracle_attention_by_id(&o, &s), before = s.k_count - s.q_count,
+                      begin = a->k_position_ids && first < before ? first : before;
+        const int64_t width = random_between(r, 1, 4);
+        for (int64_t j = begin; j < s.k_count && first < s.k_count; j++) {
+            int64_t id = j < first ? j : first + (j - first) / width;
+            if (c->desc.rope.angle_mode == ROPE_ANGLE_TABLE && id > high)
+                id = high > 0 ? high : 0;
+            if (j >= before)
+                store_index(c, 0, a->rope.position_ids,
+                            oracle_attention_id_at(&o, &s, ORACLE_Q, j - before, 0), id);
+            if (a->k_position_ids && j >= 0)
+                store_index(c, 0, a->k_position_ids, oracle_attention_id_at(&o, &s, ORACLE_K, j, 0),
+                            id);
+        }
+    }
+}
+
 /* --- pages --- */
 
 /* Whether a query of a sequence may see a key, but for a tree's bits. */
@@ -252,6 +279,8 @@ void attention_fill(attention_case *c, const attention_wish *wish) {
     case_fill_positions(&c->base, &(case_wish){.in_range = wish->in_range});
     fill_key_ids(c, wish);
     fill_lengths(c);
+    if (c->args.tree_keys && random_chance(&c->base.random, 80))
+        fill_tree_ids(c);
     fill_table(c);
     fill_tensors(c);
     fill_bits(c);

@@ -171,6 +171,12 @@ static void *take(plain_room *room, int64_t bytes) {
     return at;
 }
 
+/* Whether position ids count in the mask. */
+static int is_counted(const attention_case *c) {
+    return c->desc.mask == ROPE_MASK_TREE && (c->desc.window || c->desc.chunk) &&
+           c->args.rope.position_ids;
+}
+
 /* Lays the call out: first to know how many bytes it has, then in them. */
 static void lay_out(attention_case *p, const attention_case *c, plain_room *room) {
     const oracle_attention o = attention_oracle(c);
@@ -198,6 +204,18 @@ static void lay_out(attention_case *p, const attention_case *c, plain_room *room
     if (c->args.tree_keys)
         a->tree_bits = take(room, batch * a->rope.tokens * words * 4);
     a->tree_keys = c->args.tree_keys;
+    if (!is_counted(c))
+        return;
+    int64_t longest = 1;
+    for (int64_t n = 0; n < c->parts; n++) {
+        const oracle_part s = oracle_attention_part(&o, n);
+        longest = s.k_count > longest ? s.k_count : longest;
+    }
+    a->rope.position_ids = take(room, batch * a->rope.tokens * 8);
+    a->k_position_ids = take(room, batch * longest * 8);
+    a->k_position_stride[0] = batch * longest;
+    a->k_position_stride[1] = longest;
+    a->k_position_stride[2] = 1;
 }
 
 /* n rows from one array of rows to another. */
@@ -232,6 +250,14 @@ static void fill_part(attention_case *p, const attention_case *c, const attentio
         copy_rows(a->tree_bits, row * a->rope.tokens + i,
                   (const uint32_t *)c->args.tree_bits + oracle_attention_bits_at(&o, s, skip + i),
                   0, 1, words * 4);
+    for (int64_t i = 0; i < m && a->k_position_ids; i++) {
+        const int64_t id = oracle_attention_counted(&o, s, ORACLE_Q, skip + i);
+        copy_rows(a->rope.position_ids, row * a->rope.tokens + i, &id, 0, 1, 8);
+    }
+    for (int64_t j = oracle_attention_by_id(&o, s); j < s->k_count && a->k_position_ids; j++) {
+        const int64_t id = oracle_attention_counted(&o, s, ORACLE_K, j);
+        copy_rows(a->k_position_ids, row * a->k_position_stride[1] + j, &id, 0, 1, 8);
+    }
 }
 
 void attention_plain(attention_case *p, const attention_case *c, const attention_dense *d,

@@ -111,7 +111,7 @@ TEST(attention_errors, scores) {
     desc.mask = ROPE_MASK_FULL;
     CHECK_DESC(desc, BAD(window_right, KIND_I64, -3));
     desc.mask = ROPE_MASK_TREE;
-    CHECK_DESC(desc, BAD(window, KIND_I64, 4), BAD(chunk, KIND_I64, 4),
+    CHECK_DESC(desc, BAD(window, KIND_I64, -4), BAD(chunk, KIND_I64, -4),
                BAD(window_right, KIND_I64, 4));
 }
 
@@ -437,6 +437,31 @@ TEST(attention_errors, call_positions_without_a_rotation) {
     some = part_of(&call, INDICES);
     GOOD_CALL(call, a.rope.position_ids = some);
     BAD_CALL(call, invalid, "k.out", NULL, a.rope.k.out = part_of(&call, K_OUT));
+    BAD_CALL(call, invalid, "k_position_ids", NULL, a.k_position_ids = some);
+    call_free(&call);
+}
+
+/* A tree's window counts by them. */
+TEST(attention_errors, call_positions_of_a_tree) {
+    static attention_call call;
+    rope_attention_desc desc = attention_desc();
+    device_not_provided("trees are declined");
+    desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    desc.mask = ROPE_MASK_TREE;
+    desc.window = 4;
+    call_make(&call, &desc);
+    char *some = part_of(&call, INDICES);
+    GOOD_CALL(call, a.rope.position_ids = some);
+    GOOD_CALL(call, a.rope.position_ids = a.k_position_ids = some);
+    BAD_CALL(call, invalid, "k_position_ids", "without position_ids", a.k_position_ids = some);
+    BAD_CALL(call, misaligned, "position_ids", NULL, a.rope.position_ids = some + 4);
+    BAD_CALL(call, invalid, "position_offset", "7", a.rope.position_offset = 7);
+    BAD_CALL(call, invalid, "sequence_offsets", NULL, a.rope.sequence_offsets = some);
+    call_free(&call);
+    desc.window = 0;
+    call_make(&call, &desc);
+    some = part_of(&call, INDICES);
+    BAD_CALL(call, invalid, "position_ids", NULL, a.rope.position_ids = some);
     BAD_CALL(call, invalid, "k_position_ids", NULL, a.k_position_ids = some);
     call_free(&call);
 }

@@ -458,6 +458,7 @@ typedef struct drawing {
     int32_t mask;
     int64_t window, window_right, chunk;
     const char *seen[4];
+    const int64_t *ids, *k_ids; /* of queries and keys, or NULL */
 } drawing;
 
 /* Values are rows of the unit matrix and scores equal, so that out is a row of the mask. */
@@ -467,35 +468,58 @@ static void check_drawing(const attention_case *c, const unsigned char *result, 
         const row r = row_of(c, result, i / HEADS, i % HEADS);
         for (int64_t k = 0; k < 6; k++)
             CHECK((r.out[k] > 0) == (d->seen[i / HEADS][k] == '#'),
-                  "mask %d: query %lld has weight %g for key %lld", d->mask, (long long)(i / HEADS),
-                  r.out[k], (long long)k);
+                  "mask %d, window %lld, chunk %lld, ids %d: query %lld has weight %g for key %lld",
+                  d->mask, (long long)d->window, (long long)d->chunk, d->ids != NULL,
+                  (long long)(i / HEADS), r.out[k], (long long)k);
     }
 }
 
+/* A tree: query 0 is the root, 1 and 2 its children, 3 a child of 1. Its first key is 2. */
 TEST(attention_values, masks_as_drawn) {
+    static const int64_t depths[4] = {2, 3, 3, 4}, before[4] = {-90, 0, 1, 2},
+                         behind[4] = {90, 91, 92, 93}, of_keys[6] = {77, 77, 2, 2, 3, 4};
     static const drawing drawings[] = {
-        {ROPE_MASK_CAUSAL, 0, 0, 0, {"###...", "####..", "#####.", "######"}},
-        {ROPE_MASK_FULL, 0, 0, 0, {"######", "######", "######", "######"}},
-        {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}},
-        {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}},
-        {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}},
-        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}},
+        {ROPE_MASK_CAUSAL, 0, 0, 0, {"###...", "####..", "#####.", "######"}, NULL, NULL},
+        {ROPE_MASK_FULL, 0, 0, 0, {"######", "######", "######", "######"}, NULL, NULL},
+        {ROPE_MASK_CAUSAL, 2, 0, 0, {".##...", "..##..", "...##.", "....##"}, NULL, NULL},
+        {ROPE_MASK_FULL, 2, 1, 0, {".###..", "..###.", "...###", "....##"}, NULL, NULL},
+        {ROPE_MASK_CAUSAL, 0, 0, 2, {"..#...", "..##..", "....#.", "....##"}, NULL, NULL},
+        {ROPE_MASK_TREE, 0, 0, 0, {"###...", "####..", "###.#.", "##.#.#"}, NULL, NULL},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "....#.", ".....#"}, NULL, NULL},
+        {ROPE_MASK_TREE, 3, 0, 0, {"###...", ".###..", "..#.#.", "...#.#"}, NULL, NULL},
+        {ROPE_MASK_TREE, 0, 0, 2, {"..#...", "..##..", "....#.", ".....#"}, NULL, NULL},
+        {ROPE_MASK_TREE, 3, 0, 0, {"###...", ".###..", ".##.#.", "...#.#"}, depths, NULL},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "..#.#.", "...#.#"}, depths, NULL},
+        {ROPE_MASK_TREE, 1, 0, 0, {"..#...", "...#..", "....#.", ".....#"}, depths, NULL},
+        {ROPE_MASK_TREE, 0, 0, 2, {"..#...", "..##..", "..#.#.", ".....#"}, depths, NULL},
+        {ROPE_MASK_TREE, 2, 0, 3, {".##...", "...#..", "....#.", "...#.#"}, depths, NULL},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "..#.#.", ".....#"}, depths, of_keys},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", ".###..", ".##.#.", ".#.#.#"}, before, NULL},
+        {ROPE_MASK_TREE, 2, 0, 0, {".##...", "..##..", "....#.", ".....#"}, behind, NULL},
     };
     static const uint32_t bits[4] = {1, 3, 5, 10};
-    for (size_t n = 0; n < sizeof drawings / sizeof drawings[0]; n++) {
+    for (size_t n = 0; n < 2 * sizeof drawings / sizeof drawings[0]; n++) {
+        const drawing *d = &drawings[n / 2];
         attention_case c;
-        make(&c, device_is_provider() ? ROPE_BF16 : ROPE_F32, 4, 6);
+        if (n % 2) /* heads of matrix instructions too */
+            make_dim(&c, ROPE_BF16, DIM_TILES, 4, 6);
+        else
+            make(&c, device_is_provider() ? ROPE_BF16 : ROPE_F32, 4, 6);
         for (int64_t k = 0; k < 6; k++)
             set(&c, c.args.v.in, k, k, 1);
-        c.desc.mask = drawings[n].mask;
-        c.desc.window = drawings[n].window;
-        c.desc.window_right = drawings[n].window_right;
-        c.desc.chunk = drawings[n].chunk;
-        if (c.desc.mask == ROPE_MASK_TREE) {
+        c.desc.mask = d->mask;
+        c.desc.window = d->window;
+        c.desc.window_right = d->window_right;
+        c.desc.chunk = d->chunk;
+        if (d->mask == ROPE_MASK_TREE) {
             c.args.tree_bits = memcpy(c.base.arena, bits, sizeof bits);
             c.args.tree_keys = 4;
         }
-        check_kernels(&c, check_drawing, &drawings[n]);
+        if (d->ids)
+            c.args.rope.position_ids = memcpy(c.base.arena + 64, d->ids, sizeof depths);
+        if (d->k_ids)
+            c.args.k_position_ids = memcpy(c.base.arena + 128, d->k_ids, sizeof of_keys);
+        check_kernels(&c, check_drawing, d);
         attention_free(&c);
     }
     check_runs();

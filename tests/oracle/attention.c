@@ -15,15 +15,9 @@ static int64_t floor_divide(int64_t a, int64_t b) {
     return a % b < 0 ? quotient - 1 : quotient;
 }
 
-int oracle_attention_in_range(const oracle_attention *o, const oracle_part *s, int64_t i,
-                              int64_t j) {
-    const rope_attention_desc *d = o->desc;
-    const int64_t own = s->k_count - s->q_count + i;
-    if (j < s->k_begin || j >= s->k_count)
-        return 0;
-    if (d->mask == ROPE_MASK_TREE)
-        return 1;
-    if (d->mask != ROPE_MASK_FULL && j > own)
+/* Whether mask, window and chunk leave key j to a query, by what counts as their indices. */
+static int is_left(const rope_attention_desc *d, int64_t own, int64_t j) {
+    if (d->mask <= ROPE_MASK_CAUSAL && j > own)
         return 0;
     if (d->window && own - j >= d->window)
         return 0;
@@ -32,15 +26,29 @@ int oracle_attention_in_range(const oracle_attention *o, const oracle_part *s, i
     return !d->chunk || floor_divide(own, d->chunk) == floor_divide(j, d->chunk);
 }
 
-int oracle_attention_sees(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t j) {
-    const int64_t bit = j - (s->k_count - o->args->tree_keys);
-    if (!oracle_attention_in_range(o, s, i, j))
+int oracle_attention_in_range(const oracle_attention *o, const oracle_part *s, int64_t i,
+                              int64_t j) {
+    const int64_t own = s->k_count - s->q_count + i, first = oracle_attention_by_id(o, s);
+    if (j < s->k_begin || j >= s->k_count)
         return 0;
+    if (own < first)
+        return is_left(o->desc, own, j < first ? j : first);
+    return j >= first || is_left(o->desc, first, j);
+}
+
+static int bit_of(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t j) {
+    const int64_t bit = j - (s->k_count - o->args->tree_keys);
     if (o->desc->mask != ROPE_MASK_TREE || bit < 0)
         return 1;
     const uint32_t *words =
         (const uint32_t *)o->args->tree_bits + oracle_attention_bits_at(o, s, i);
     return (words[bit / 32] >> (bit % 32)) & 1;
+}
+
+int oracle_attention_sees(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t j) {
+    return j >= s->k_begin && j < s->k_count && bit_of(o, s, i, j) &&
+           is_left(o->desc, oracle_attention_counted(o, s, ORACLE_Q, i),
+                   oracle_attention_counted(o, s, ORACLE_K, j));
 }
 
 /* --- a row --- */

@@ -31,12 +31,22 @@ int64_t oracle_attention_heads(const oracle_attention *o, int32_t tensor);
 /* Keys of a batch row, or the most of a sequence. */
 int64_t oracle_attention_key_tokens(const oracle_attention *o);
 
+/* Where the position id of query or key i lies, in entries of its array, which is there. */
+int64_t oracle_attention_id_at(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                               int64_t i, int32_t axis);
 /* Position of query or key i on an axis, and the length that chooses a longrope list. */
 int64_t oracle_attention_position(const oracle_attention *o, const oracle_part *s, int32_t tensor,
                                   int64_t i, int32_t axis);
 int64_t oracle_attention_length(const oracle_attention *o, const oracle_part *s);
 
-/* Whether query i may see key j; in_range: but for the bits of a tree. */
+/* The first key that counts by its position id: of a tree with a window or chunks. k_count or more:
+ * none does. */
+int64_t oracle_attention_by_id(const oracle_attention *o, const oracle_part *s);
+/* What a window and chunks take for the index of query or key i. */
+int64_t oracle_attention_counted(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                                 int64_t i);
+
+/* Whether query i may see key j; in_range: whatever the bits and the position ids of a tree are. */
 int oracle_attention_in_range(const oracle_attention *o, const oracle_part *s, int64_t i,
                               int64_t j);
 int oracle_attention_sees(const oracle_attention *o, const oracle_part *s, int64_t i, int64_t j);

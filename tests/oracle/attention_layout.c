@@ -84,21 +84,54 @@ static int64_t shift(const oracle_attention *o, const oracle_part *s) {
     return (int64_t)sum;
 }
 
-int64_t oracle_attention_position(const oracle_attention *o, const oracle_part *s, int32_t tensor,
-                                  int64_t i, int32_t axis) {
+int64_t oracle_attention_id_at(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                               int64_t i, int32_t axis) {
     const rope_attention_args *a = o->args;
     const int is_key = tensor == ORACLE_K;
-    const void *ids = is_key ? a->k_position_ids : a->rope.position_ids;
     const int64_t tokens = is_key ? oracle_attention_key_tokens(o) : a->rope.tokens;
     const int64_t rows = is_key && o->desc->cache ? oracle_attention_parts(o) : a->rope.batch;
     const int64_t contiguous[3] = {rows * tokens, tokens, 1};
     const int64_t *given = is_key ? a->k_position_stride : a->rope.position_stride;
     const int64_t *stride = is_given(given, 3) ? given : contiguous;
     int64_t row = is_key ? s->k_row : s->q_row, token = is_key ? s->k_first + i : s->q_first + i;
-    int64_t position = is_key ? i : s->k_count - s->q_count + i;
+    return axis * stride[0] + row * stride[1] + token * stride[2];
+}
+
+/* Without the shift. */
+static int64_t position_of(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                           int64_t i, int32_t axis) {
+    const void *ids = tensor == ORACLE_K ? o->args->k_position_ids : o->args->rope.position_ids;
     if (ids)
-        position = index_at(o, ids, axis * stride[0] + row * stride[1] + token * stride[2]);
-    return (int64_t)((uint64_t)position + (uint64_t)shift(o, s));
+        return index_at(o, ids, oracle_attention_id_at(o, s, tensor, i, axis));
+    return tensor == ORACLE_K ? i : s->k_count - s->q_count + i;
+}
+
+int64_t oracle_attention_position(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                                  int64_t i, int32_t axis) {
+    return (int64_t)((uint64_t)position_of(o, s, tensor, i, axis) + (uint64_t)shift(o, s));
+}
+
+int64_t oracle_attention_by_id(const oracle_attention *o, const oracle_part *s) {
+    const rope_attention_desc *d = o->desc;
+    if (d->mask != ROPE_MASK_TREE || !(d->window || d->chunk) || !o->args->rope.position_ids)
+        return INT64_MAX;
+    return s->k_count > o->args->tree_keys ? s->k_count - o->args->tree_keys : 0;
+}
+
+int64_t oracle_attention_counted(const oracle_attention *o, const oracle_part *s, int32_t tensor,
+                                 int64_t i) {
+    const int64_t before = s->k_count - s->q_count, index = tensor == ORACLE_K ? i : before + i,
+                  first = oracle_attention_by_id(o, s);
+    if (index < first)
+        return index;
+    if (tensor == ORACLE_K && !o->args->k_position_ids) {
+        if (index < before)
+            return index;
+        tensor = ORACLE_Q;
+        i = index - before;
+    }
+    const int64_t id = position_of(o, s, tensor, i, 0);
+    return id < first ? first : id > index ? index : id;
 }
 
 int64_t oracle_attention_length(const oracle_attention *o, const oracle_part *s) {

@@ -88,7 +88,8 @@ static void read_tree(tile_state *t, int64_t begin) {
         const int64_t i = attention_query_of(t->ctx, t->tile, r);
         memset(t->bits[r], 0, sizeof t->bits[r]);
         for (int k = b->first[r]; k < b->last[r]; k++)
-            t->bits[r][k / 32] |= (uint32_t)rope_tree_sees(t->ctx->call, s, i, begin + k) << k % 32;
+            t->bits[r][k / 32] |=
+                (uint32_t)rope_tree_sees(t->ctx->problem, t->ctx->call, s, i, begin + k) << k % 32;
     }
 }
 
@@ -298,8 +299,9 @@ void attention_tile_attend(const attention_context *ctx, const attention_tile *t
     fill_block(&t);
     place_block(&t, memory);
     for (int r = 0; r < t.block.rows; r++)
-        t.seen[r] = rope_keys_seen(ctx->problem, &tile->s,
-                                   rope_query_index(&tile->s, attention_query_of(ctx, tile, r)));
+        t.seen[r] = rope_keys_counted(
+            ctx->problem, &tile->s,
+            rope_query_counted(ctx->call, &tile->s, attention_query_of(ctx, tile, r)));
     for (int which = 0; which < 2; which++) {
         t.source[which] = attention_source_of(ctx, &tile->s, tile->head, which);
         t.block.step[which] = t.source[which].head;

@@ -21,7 +21,8 @@ static double element(const row *r, const char *data, int i) {
 
 static int sees(const row *r, int64_t key) {
     return r->ctx->problem->mask != ROPE_MASK_TREE ||
-           rope_tree_sees(r->ctx->call, &r->tile.s, attention_query_of(r->ctx, &r->tile, 0), key);
+           rope_tree_sees(r->ctx->problem, r->ctx->call, &r->tile.s,
+                          attention_query_of(r->ctx, &r->tile, 0), key);
 }
 
 static double score_of(const row *r, int64_t key) {

@@ -66,7 +66,7 @@ GPU_FN bool gpu_attention_sees(const rope_attention_problem *p, const rope_atten
                                const rope_attention_sequence *s, const gpu_attention_row *r,
                                int64_t key) {
     return key >= r->seen.first && key < r->seen.last &&
-           (p->mask != ROPE_MASK_TREE || rope_tree_sees(call, s, r->query, key));
+           (p->mask != ROPE_MASK_TREE || rope_tree_sees(p, call, s, r->query, key));
 }
 
 /* What a row begins with: the logit of its head's sink, or -infinity, and the sum to which it

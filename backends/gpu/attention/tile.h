@@ -479,14 +479,29 @@ GPU_FN uint64_t gpu_bits_between(int from, int to) {
     return upto & ~before;
 }
 
+/* Which of 64 keys from `key` on are near a query, where keys count by position ids. */
+GPU_FN uint64_t gpu_tree_near(const rope_attention_problem *p, const rope_attention_call *call,
+                              const rope_attention_sequence *s, int64_t query, int64_t key) {
+    const rope_key_range near = rope_keys_near(p, s, rope_query_counted(call, s, query));
+    uint64_t sees = 0;
+#pragma unroll 1
+    for (int n = 0; n < 64 && key + n < s->k_count; n++) {
+        const int64_t counted = rope_key_counted(call, s, key + n);
+        sees |= (uint64_t)(counted >= near.first && counted < near.last) << n;
+    }
+    return sees;
+}
+
 /* Which of 64 keys from `key` on a query sees by its tree, if there is one. */
 GPU_FN uint64_t gpu_tree_sees(const rope_attention_problem *p, const rope_attention_call *call,
                               const rope_attention_sequence *s, int64_t query, int64_t key) {
-    return p->mask == ROPE_MASK_TREE
-               ? gpu_tree_bits(call->tree_bits + s->q_row * call->tree_stride[0] +
-                                   (s->q_first + query) * call->tree_stride[1],
-                               (call->tree_keys + 31) / 32, key - s->k_count + call->tree_keys)
-               : ~UINT64_C(0);
+    if (p->mask != ROPE_MASK_TREE)
+        return ~UINT64_C(0);
+    const uint64_t sees =
+        gpu_tree_bits(call->tree_bits + s->q_row * call->tree_stride[0] +
+                          (s->q_first + query) * call->tree_stride[1],
+                      (call->tree_keys + 31) / 32, key - s->k_count + call->tree_keys);
+    return s->by_id ? sees & gpu_tree_near(p, call, s, query, key) : sees;
 }
 
 /* Which keys of a tile a row sees; first: the tile's, from the block's base on. */
