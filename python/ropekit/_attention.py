@@ -33,6 +33,7 @@ from ropekit._operators import (
     implement,
     increment_version,
     is_derived,
+    is_tracing,
     of_backward,
 )
 
@@ -567,7 +568,8 @@ def attend(
         arguments = (*first, *rest) if flag is None else (*first, *rest, flag)
         found = _call(name, arguments, numbers, flag)
         return found[0] if name == "attention_flag" and not return_lse else found
-    if is_compiling() or is_derived() or (torch.is_grad_enabled() and _requires_grad(first)):
+    is_traced = is_compiling() or is_tracing() or is_derived()
+    if is_traced or (torch.is_grad_enabled() and _requires_grad(first)):
         return _call("attention", first, (), None)
     try:
         return _usual(first)
@@ -625,7 +627,7 @@ def other_candidate(
 
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
     try:
-        if is_compiling():
+        if is_compiling() or is_tracing():  # with a gradient or without
             return _OPERATORS[name](*of_autocast(arguments), *numbers)
         if is_derived() or torch.is_grad_enabled():
             derived = wants_gradient(_named(arguments))

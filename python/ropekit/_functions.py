@@ -150,7 +150,7 @@ def apply(
     try:
         tensors, text = _read(q, k, config, fields)
         # What is called most often goes the fewest steps: a host waits for each.
-        if few and not needs_grad(*tensors) and not is_dynamo_compiling():
+        if few and not (needs_grad(*tensors) or is_dynamo_compiling() or is_tracing()):
             if positions is not None and position_offset is _NO_OFFSET:
                 result = IDS[len(tensors)](*tensors, text, positions)
             else:
@@ -170,11 +170,15 @@ def rotate(count: int, *arguments: Any) -> Any:
     Its arguments after position_offset may be left out.
     """
     check_tables(arguments[count + 6 :])
+    if (
+        not is_dynamo_compiling() and is_tracing()
+    ):  # as with a gradient: PyTorch checks a trace by another without one
+        return GRAD[count](*arguments)
     if not needs_grad(*arguments[:count]):
         if is_dynamo_compiling():
             return NO_GRAD[count](*arguments)
         return (FEW if len(arguments) == count + 3 else DIRECT)[count](*arguments)
-    if is_compiling() or is_tracing():
+    if is_compiling():
         return GRAD[count](*arguments)
     if is_derived():
         arguments = (*arguments[: count + 6], *constants(arguments[count + 6 :]))
@@ -225,7 +229,7 @@ def apply_(
         tensors, text = _read(q, k, config, fields)
         check_written(q, k)
         check_tables((cos, sin))
-        if needs_grad(*tensors):
+        if needs_grad(*tensors) or (not traced and is_tracing() and position_flag is None):
             _write_derived(tensors, text, positions, *rest, position_flag)
             return
         if few and not traced and positions is not None and position_offset is _NO_OFFSET:

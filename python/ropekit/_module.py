@@ -17,7 +17,7 @@ from ropekit._cache import KeyValueCache, parts_of
 from ropekit._errors import count
 from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
-from ropekit._operators import fields_of, follows_length
+from ropekit._operators import fields_of, follows_length, is_tracing
 from ropekit.config import Config
 
 
@@ -186,7 +186,8 @@ class RoPEAttention(nn.Module):
         """Of [batch, tokens, hidden_size]; with a cache the tokens follow those that it has."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x is {type(x).__name__}; allowed is a tensor")
-        if x.dim() != 3 or x.shape[-1] != self.hidden_size:
+        is_read = is_compiling() or not is_tracing()  # of a trace sizes are tensors
+        if x.dim() != 3 or (is_read and x.shape[-1] != self.hidden_size):
             raise ValueError(
                 f"x has the shape {list(x.shape)}; allowed is [batch, tokens, {self.hidden_size}]"
             )

@@ -55,7 +55,7 @@ for _name, _rest in (("few", _FEW), ("ids", _IDS)):
 increment_version = torch._C._increment_version
 are_transforms_active = torch._C._are_functorch_transforms_active
 unwrapped = torch._C._functorch.unwrap_if_dead
-is_tracing = torch._C._is_tracing  # by torch.jit.trace
+is_tracing = torch._C._is_tracing  # by torch.jit.trace; Dynamo knows it not, so asked behind that
 
 assert library  # loaded first: its kernels belong to these schemas
 _definitions = torch.library.Library("ropekit", "DEF")

@@ -21,7 +21,7 @@ from ropekit._append_errors import FLOATS
 from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_FORWARD, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
-from ropekit._operators import applied, fields_of, is_derived, of_backward
+from ropekit._operators import applied, fields_of, is_derived, is_tracing, of_backward
 
 KERNEL, LIBRARY = KERNELS
 _OWN = ("kernel", "rotate", "mask", "scale", "softcap", "window", "window_right", "chunk", "ring")
@@ -209,8 +209,10 @@ def _kernels_of(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> tu
 
 
 def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:
-    """Tokens of q and of k; 0, 0 of a call for which PyTorch's kernel needs a mask."""
-    if q.dim() != 4 or k.dim() != 4 or settings.is_limited:
+    """Tokens of q and of k; 0, 0 of a call for which PyTorch's kernel needs a mask, and of a trace,
+    which is for other tokens too."""
+    is_traced = not is_compiling() and is_tracing()
+    if q.dim() != 4 or k.dim() != 4 or settings.is_limited or is_traced:
         return 0, 0
     axis = _TOKENS[settings.layout or "bshd"]
     tokens, keys = q.size(axis), k.size(axis)
@@ -247,10 +249,10 @@ def attend(
     dropout: float = 0.0,
 ) -> Tensor:
     """scaled_dot_product_attention of [batch, heads, tokens, head_dim] in the type of q."""
-    derives = torch.is_grad_enabled() and not is_compiling()
+    derives = torch.is_grad_enabled() and not (is_compiling() or is_tracing())
     if derives and (is_derived() or any(x.requires_grad for x in (q, k, v))):
         q, k, v = _once(q, k, v)
-    grouped = q.size(1) != k.size(1)
+    grouped = bool(q.size(1) != k.size(1))  # of a trace sizes are tensors
     device = q.device.type
     if torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
@@ -344,7 +346,7 @@ def run(
                 k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
     elif positions is not None:
         raise ValueError("positions is given; allowed is None where neither q nor k rotates")
-    square = settings.causal and tokens == keys
+    square = bool(settings.causal and tokens == keys)
     mask = None
     if settings.is_limited or (settings.causal and not square and tokens != 1):
         mask, square = visible_in(tokens, keys, settings, q.device), False

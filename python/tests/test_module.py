@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ SMALL = {
     "head_dim": 32,
     "num_hidden_layers": 1,
 }
+SIZES = (2, 6), (3, 9)  # of a trace, and of a call of it
 
 
 def layer_of(name: str, device: str) -> tuple[Any, Any, Any]:
@@ -274,6 +276,53 @@ def test_it_compiles_and_is_exported_and_checkpointed(device: str) -> None:
     again = torch.utils.checkpoint.checkpoint(layer, x.requires_grad_(), use_reentrant=False)
     found, wanted = (torch.autograd.grad(y.square().sum(), x)[0] for y in (again, layer(x)))
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("is_derived", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"qk_norm": True},
+        {"window": 4},
+        {"softcap": 5.0, "causal": False},
+    ],
+)
+def test_it_is_traced(fields: dict[str, Any], is_derived: bool, tmp_path: Any, device: str) -> None:
+    """As a module of Linear and SDPA: its trace is checked, warns of nothing and takes any size."""
+    layer = RoPEAttention(64, heads=4, kv_heads=2, rope_theta=5000.0, device=device, **fields)
+    x, other = (torch.randn(*n, 64, device=device, requires_grad=is_derived) for n in SIZES)
+    with torch.set_grad_enabled(is_derived), warnings.catch_warnings():
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        torch.jit.save(torch.jit.trace(layer, x), tmp_path / "layer.pt")
+        traced = torch.jit.load(tmp_path / "layer.pt")
+        for given in (x, other):
+            expected, found = layer(given), traced(given)
+            assert torch.equal(found, expected)
+            if is_derived:
+                pairs = zip((layer, traced), (expected, found), strict=True)
+                grads = [
+                    torch.autograd.grad(y.square().sum(), (given, *module.parameters()))
+                    for module, y in pairs
+                ]
+                for wanted, grad in zip(*grads, strict=True):
+                    torch.testing.assert_close(grad, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("is_derived", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_it_is_traced_with_the_kernel_of_pytorch(is_derived: bool, dtype: torch.dtype) -> None:
+    kernel = "sdpa" if dtype == torch.float32 else None
+    layer = RoPEAttention(64, heads=4, kv_heads=2, kernel=kernel, dtype=dtype)
+    x, other = (torch.randn(*n, 64, dtype=dtype, requires_grad=is_derived) for n in SIZES)
+    with torch.set_grad_enabled(is_derived):
+        traced = torch.jit.trace(layer, x)
+        assert torch.equal(traced(other), layer(other))
+        if is_derived:
+            grads = [torch.autograd.grad(y(other).sum(), other)[0] for y in (traced, layer)]
+            assert torch.equal(*grads)
 
 
 def test_what_does_not_fit_is_refused() -> None:

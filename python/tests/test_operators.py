@@ -108,7 +108,7 @@ def test_every_way_is_traced(way: str, single: bool) -> None:
     call, (q, k) = way_of(way, single), pair("cpu")
     graph = make_fx(call)(q, q)
     assert sum("ropekit" in str(node.target) for node in graph.graph.nodes) == 1
-    for traced in (graph, torch.jit.trace(call, (q, q), check_trace=False)):
+    for traced in (graph, torch.jit.trace(call, (q, q))):
         for found, expected in zip(traced(k, k), call(k, k), strict=True):
             assert torch.equal(found, expected)
 
@@ -304,7 +304,7 @@ def test_traced_gradient_is_saved_and_loaded(tmp_path: Any) -> None:
             return ropekit.apply(super().forward(x), rope_theta=5000.0)
 
     layer, (x, _) = Layer(16, 16), pair("cpu")
-    torch.jit.save(torch.jit.trace(layer, x, check_trace=False), tmp_path / "layer.pt")
+    torch.jit.save(torch.jit.trace(layer, x), tmp_path / "layer.pt")
     loaded = torch.jit.load(tmp_path / "layer.pt")
     grads = []
     for module in (layer, loaded):
