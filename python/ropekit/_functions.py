@@ -170,9 +170,8 @@ def rotate(count: int, *arguments: Any) -> Any:
     Its arguments after position_offset may be left out.
     """
     check_tables(arguments[count + 6 :])
-    if (
-        not is_dynamo_compiling() and is_tracing()
-    ):  # as with a gradient: PyTorch checks a trace by another without one
+    if not is_dynamo_compiling() and is_tracing():
+        # With a gradient or without: PyTorch checks a trace by another that has none.
         return GRAD[count](*arguments)
     if not needs_grad(*arguments[:count]):
         if is_dynamo_compiling():

@@ -215,7 +215,8 @@ class RoPEAttention(nn.Module):
         options: dict[str, Any] = {"config": self.config, "causal": self.causal}
         if self._by_length and positions is not None:
             options["sequence_lengths"] = _longest(positions, self._axes, q.shape[0])
-        return attention(q, k, v, positions=positions, **options)
+        found: Tensor = attention(q, k, v, positions=positions, **options)
+        return found
 
     def _attend_cached(
         self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, cache: KeyValueCache
