@@ -439,8 +439,8 @@ def attention(
             differ.
         q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
             padding. k_lengths is required with a cache.
-        cache: in place of k_cache, v_cache, block_table and k_lengths, one that a `RoPEAttention`
-            filled.
+        cache: in place of k_cache, v_cache, block_table, k_lengths, k_scale and v_scale, one that a
+            `RoPEAttention` filled.
         k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
             read. MLA: both are one cache, v_cache its first elements.
         max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
@@ -496,8 +496,8 @@ def attention(
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
     if cache is not None:
-        parts = parts_of(cache, k_cache, v_cache, block_table, k_lengths)
-        k_cache, v_cache, block_table, k_lengths = parts
+        own = k_cache, v_cache, block_table, k_lengths, k_scale, v_scale
+        k_cache, v_cache, block_table, k_lengths, k_scale, v_scale = parts_of(cache, own)
     if cache_layout != "nhd":
         k_cache, v_cache = (pages(x, n, cache_layout) for n, x in (("k", k_cache), ("v", v_cache)))
         k_scale = scales(k_scale, "k_scale", k_cache)

@@ -20,7 +20,7 @@ from ropekit._attention import (
     other_candidate,
 )
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
-from ropekit._cache import pages, parts_of, scales, text_of_cache
+from ropekit._cache import PARTS, pages, parts_of, scales, text_of_cache
 from ropekit._errors import whole
 from ropekit._fields import refuse_fields
 from ropekit._functions import text_for
@@ -87,9 +87,8 @@ def _explain(
     given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
     filled = options.pop("cache", None)
     if filled is not None:
-        names = "k_cache", "v_cache", "block_table", "k_lengths"
-        parts = parts_of(filled, *(given[name] for name in names))
-        given |= dict(zip(names, parts, strict=True))
+        parts = parts_of(filled, (given[name] for name in PARTS))
+        given |= dict(zip(PARTS, parts, strict=True))
     if cache_layout != "nhd":
         for part in "kv":
             given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)

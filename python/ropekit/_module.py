@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any
 
@@ -13,7 +14,7 @@ from typing_extensions import Unpack
 from ropekit import _sdpa
 from ropekit._append import append
 from ropekit._attention import attention, rotated
-from ropekit._cache import KeyValueCache, parts_of
+from ropekit._cache import PARTS, KeyValueCache, numbers, parts_of
 from ropekit._errors import count
 from ropekit._explain import explain
 from ropekit._fields import ModuleFields, listed, merge, refuse_fields
@@ -154,6 +155,7 @@ class RoPEAttention(nn.Module):
         select = stated.get("longrope_select", "per_sequence")
         self._by_length = stated.get("rope_type") == "longrope" and select == "per_sequence"
         turns_q, turns_k = rotated(self.config.text)
+        self._turns_k = turns_k
         self._ahead = turns_k and not self._by_length
         behind = "qk" if turns_k else "q" if turns_q else "none"
         self._behind: Any = "none" if self._ahead else behind
@@ -163,8 +165,15 @@ class RoPEAttention(nn.Module):
             " ".join((text, *(f"{name}={x}" for name, x in norm.items()))).strip()
         )
 
-    def make_cache(self, batch: int, capacity: int, page_size: int | None = None) -> KeyValueCache:
-        """A cache of this layer, for `forward`; with a ring, a capacity of that is enough."""
+    def make_cache(
+        self,
+        batch: int,
+        capacity: int,
+        page_size: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KeyValueCache:
+        """A cache of this layer, for `forward`; with a ring, a capacity of that is enough. dtype is
+        the layer's unless given, as torch.float8_e4m3fn."""
         weight = self.k_proj.weight
         return KeyValueCache(
             batch,
@@ -172,7 +181,7 @@ class RoPEAttention(nn.Module):
             self.kv_heads,
             self.head_dim,
             page_size=page_size,
-            dtype=weight.dtype,
+            dtype=weight.dtype if dtype is None else dtype,
             device=weight.device,
         )
 
@@ -181,9 +190,14 @@ class RoPEAttention(nn.Module):
         x: Tensor,
         *,
         positions: Tensor | None = None,
+        lengths: Sequence[int] | Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Of [batch, tokens, hidden_size]; with a cache the tokens follow those that it has."""
+        """Of [batch, tokens, hidden_size]; with a cache the tokens follow those that it has.
+
+        lengths are how many tokens of each row count; what is behind them is padding, whose result
+        means nothing. With a cache a tensor on a device is waited for.
+        """
         if not isinstance(x, Tensor):
             raise TypeError(f"x is {type(x).__name__}; allowed is a tensor")
         is_read = is_compiling() or not is_tracing()  # of a trace sizes are tensors
@@ -194,7 +208,7 @@ class RoPEAttention(nn.Module):
         parts = ((self.q_proj, self.heads), (self.k_proj, self.kv_heads))
         q, k = (proj(x).unflatten(-1, (count, self.head_dim)) for proj, count in parts)
         v = self.v_proj(x).unflatten(-1, (self.kv_heads, self.head_dim))
-        heads = self.attend(q, k, v, positions=positions, cache=cache)
+        heads = self.attend(q, k, v, positions=positions, lengths=lengths, cache=cache)
         found: Tensor = self.o_proj(heads.flatten(2))
         return found
 
@@ -205,65 +219,108 @@ class RoPEAttention(nn.Module):
         v: Tensor,
         *,
         positions: Tensor | None = None,
+        lengths: Sequence[int] | Tensor | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Norm, rotation and attention of [batch, tokens, heads, head_dim], without projections."""
+        """Norm, rotation and attention of [batch, tokens, heads, head_dim], without projections; 0
+        of padding."""
         if cache is not None:
-            return self._attend_cached(q, k, v, positions, cache)
+            return self._attend_cached(q, k, v, positions=positions, lengths=lengths, cache=cache)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         options: dict[str, Any] = {"config": self.config, "causal": self.causal}
+        if lengths is not None:
+            on_device = isinstance(lengths, Tensor) and lengths.device.type != "cpu"
+            own: Any = lengths if on_device else torch.tensor(_counts(lengths, q), device=q.device)
+            options |= {"q_lengths": own, "k_lengths": own}
+            positions = _without_padding(positions, own, q.shape[1], self._axes)
+            options["k_positions"] = positions if self._turns_k else None
         if self._by_length and positions is not None:
             options["sequence_lengths"] = _longest(positions, self._axes, q.shape[0])
         found: Tensor = attention(q, k, v, positions=positions, **options)
         return found
 
     def _attend_cached(
-        self, q: Tensor, k: Tensor, v: Tensor, positions: Tensor | None, cache: KeyValueCache
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        positions: Tensor | None,
+        lengths: Sequence[int] | Tensor | None,
+        cache: KeyValueCache,
     ) -> Tensor:
-        k_cache, v_cache, block_table, _ = parts_of(cache)
+        caches = dict(zip(PARTS, parts_of(cache), strict=True))
         batch, tokens = q.shape[:2]
         if batch != cache.batch:
             raise ValueError(f"x has the batch {batch}; allowed is the cache's, {cache.batch}")
-        self._check_room(tokens, cache)
+        new = tokens if lengths is None else _counts(lengths, q)
+        longest = self._check_room(new, cache)
         if self._names_kernel and not is_compiling():  # which may be refused
             explain(q, config=self.config, causal=self.causal, rotate=self._behind, cache=cache)
-        options: dict[str, Any] = {"block_table": block_table}
-        options |= {"k_cache": k_cache, "v_cache": v_cache}
-        if self._follows and positions is None and q.device.type != "cpu":  # lengths are not read
-            options["sequence_length"] = cache.tokens + tokens
-        cache.rotated = self._behind != "qk"
-        norms: dict[str, Any] = {
-            f"{part}_weight": norm.weight
-            for part, norm in (("q", self.q_norm), ("k", self.k_norm))
-            if norm is not None
-        }
-        ids = positions if self._ahead else None
-        q = append(
-            q,
-            k,
-            v,
-            config=self._append,
-            positions=ids,
-            sequence_offsets=cache.lengths if ids is None else None,
-            cache_starts=None if ids is None else cache.lengths,
-            **norms,
-            **options,
-        )
-        lengths = cache.lengths + tokens
+        added: Any = new
+        options: dict[str, Any] = {}
+        if lengths is not None:
+            added = torch.tensor(new, device=q.device)
+            positions = _without_padding(positions, added, tokens, self._axes)
+        if self._follows and positions is None and (lengths is not None or q.device.type != "cpu"):
+            options["sequence_length"] = longest  # padding does not count, nor is a device read
+        q = self._append_to(q, k, v, positions=positions, added=added, cache=cache, **options)
+        caches["k_lengths"] = ends = cache.lengths + added
         if not self._ahead:
-            options |= self._places(positions, tokens, lengths, cache)
+            options |= self._places(positions, tokens, ends, cache)
         found: Tensor = attention(
             q,
             config=self.config,
             causal=self.causal,
             rotate=self._behind,
-            k_lengths=lengths,
+            q_lengths=None if lengths is None else added,
+            **caches,
             **options,
         )
-        cache.lengths.copy_(lengths)  # last, so that a cache is what it was where a call ends early
-        cache.tokens += tokens
+        cache.grow(new, ends)  # last, so that a cache is what it was where a call ends early
         return found
+
+    def _append_to(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        positions: Tensor | None,
+        added: int | Tensor,
+        cache: KeyValueCache,
+        **options: Any,
+    ) -> Tensor:
+        """Norm, rotation and the cache's write: of every token, or of the first of each row."""
+        ids = positions if self._ahead else None
+        given: dict[str, Any] = {
+            f"{part}_weight": norm.weight
+            for part, norm in (("q", self.q_norm), ("k", self.k_norm))
+            if norm is not None
+        }
+        if isinstance(added, Tensor):
+            offsets = cache.lengths if self._ahead and ids is None else None
+            given |= {"slots": cache.slots(added, q.shape[1], self._ring), "ring": None}
+        else:
+            offsets = cache.lengths if ids is None else None
+            given["block_table"] = cache.block_table
+            given["cache_starts"] = None if ids is None else cache.lengths
+        cache.rotated = self._behind != "qk"
+        return append(
+            q,
+            k,
+            v,
+            config=self._append,
+            positions=ids,
+            sequence_offsets=offsets,
+            k_cache=cache.k,
+            v_cache=cache.v,
+            k_scale_out=cache.k_scale,
+            v_scale_out=cache.v_scale,
+            **given,
+            **options,
+        )
 
     def _places(
         self, positions: Tensor | None, tokens: int, lengths: Tensor, cache: KeyValueCache
@@ -289,28 +346,40 @@ class RoPEAttention(nn.Module):
                     f"positions has the shape {list(positions.shape)}; allowed is "
                     f"{list(allowed[0])} or {list(allowed[2])}"
                 )
-        ids = cache.place(positions, tokens, self._axes)
-        keys: Any = cache.positions
+        ids, keys = cache.place(positions, tokens, self._axes)
         used = torch.arange(keys.shape[-1], device=keys.device) < lengths[:, None]
         longest = _longest(keys.where(used, 0), self._axes, cache.batch)
         return {"positions": ids, "k_positions": keys, "sequence_lengths": longest}
 
-    def _check_room(self, tokens: int, cache: KeyValueCache) -> None:
-        """Refuses what a cache cannot hold: with a ring, a key that one of the tokens sees."""
+    def _check_room(self, new: int | list[int], cache: KeyValueCache) -> int:
+        """Refuses what a cache cannot hold: with a ring, a key that one of the tokens sees. Returns
+        how many the longest sequence then has."""
         ring = self._ring
         if ring > cache.capacity:
             raise ValueError(
                 f"ring is {ring}; allowed is at most the cache's capacity, {cache.capacity}"
             )
-        most = (ring or cache.capacity) - cache.tokens
-        size, why = f" of {cache.capacity}", ""
+        cache.ring = (ring, self._span) if ring else None
+        if isinstance(new, int) and cache.is_even():
+            self._check_tokens(new, cache.tokens, cache.capacity, "")
+            return cache.tokens + new
+        counts = cache.counts()
+        each = [new] * cache.batch if isinstance(new, int) else new
+        for i, (tokens, own) in enumerate(zip(each, counts, strict=True)):
+            self._check_tokens(tokens, own, cache.capacity, f" of sequence {i}")
+        return max(tokens + own for tokens, own in zip(each, counts, strict=True))
+
+    def _check_tokens(self, tokens: int, own: int, capacity: int, which: str) -> None:
+        ring = self._ring
+        most = (ring or capacity) - own
+        size, why = f" of {capacity}", ""
         if ring:
             size = f", of which a ring keeps {ring}"
             if most <= (each := ring - self._span + 1):
                 most, why = each, f" (ring {ring} - {self._span} that a token sees + 1)"
         if tokens > most:
             raise ValueError(
-                f"x has {tokens} tokens and the cache {cache.tokens}{size}; allowed is at most "
+                f"x has {tokens} tokens{which} and the cache {own}{size}; allowed is at most "
                 f"{most}{why}"
             )
 
@@ -318,6 +387,27 @@ class RoPEAttention(nn.Module):
         text = f"{self.hidden_size}, heads={self.heads}, kv_heads={self.kv_heads}"
         text += f", head_dim={self.head_dim}, causal={self.causal}"
         return f"{text}, config={self.config}" if self.config.text else text
+
+
+def _counts(lengths: Sequence[int] | Tensor, q: Tensor) -> list[int]:
+    """How many tokens of each row count."""
+    batch, tokens = q.shape[:2]
+    found = numbers("lengths", lengths, batch)
+    for i, n in enumerate(found):
+        if not 0 <= n <= tokens:
+            raise ValueError(f"lengths[{i}] is {n}; allowed is 0..{tokens}, the tokens of x")
+    return found
+
+
+def _without_padding(
+    positions: Tensor | None, lengths: Tensor, tokens: int, axes: int
+) -> Tensor | None:
+    """Positions of which padding has 0, so that none is the longest."""
+    if positions is None or positions.dim() == 0 or positions.shape[-1] != tokens:
+        return positions  # attention says what is wrong
+    if axes > 1 and positions.dim() == 2:
+        positions = positions.unsqueeze(1)
+    return positions.where(torch.arange(tokens, device=lengths.device) < lengths[:, None], 0)
 
 
 def _longest(positions: Tensor, axes: int, batch: int) -> Tensor | None:

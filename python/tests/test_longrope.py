@@ -73,6 +73,17 @@ def test_positions_begin_and_end_between_calls(device: str) -> None:
 
 
 @torch.no_grad()
+def test_a_cropped_cache_is_short_again(device: str) -> None:
+    layer = RoPEAttention(64, 4, 2, DIM, device=device, **FIELDS)
+    x, cache = torch.randn(2, 24, 64, device=device), layer.make_cache(2, 24)
+    layer(x[:, :14], cache=cache)
+    layer(x[:, 14:20], cache=cache)
+    cache.crop(14)
+    for n in range(14, 20):
+        close(layer(x[:, n : n + 1], cache=cache), layer(x[:, : n + 1])[:, n:])
+
+
+@torch.no_grad()
 def test_a_window_in_a_ring(device: str) -> None:
     fields = {"window": 4, **FIELDS}
     layer = RoPEAttention(64, 4, 2, DIM, ring=6, device=device, **fields)
