@@ -1,6 +1,7 @@
 #include "backends/cudnn/layout.h"
 
 #include "backends/cudnn/hidden.h"
+#include "backends/gpu/geometry.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -184,10 +185,6 @@ static rope_status place_gradients(dnn_layout *l, const rope_attention_backward_
 
 /* --- the shape --- */
 
-static int64_t at_most(int64_t n, int64_t most) {
-    return n < most ? n : most;
-}
-
 static int has_bytes(int64_t rows, int64_t tokens, int64_t heads, int64_t dim) {
     int64_t bytes = sizeof(float);
     return !__builtin_mul_overflow(bytes, rows, &bytes) &&
@@ -249,13 +246,13 @@ static rope_status set_sizes(dnn_layout *l, char *reason) {
         return decline(reason, "pages is %lld for %lld sequences", (long long)c->pages,
                        (long long)l->sequences);
     if (p->cache == ROPE_CACHE_SEQUENCE)
-        s->k_tokens = at_most(s->k_tokens, p->page_size);
+        s->k_tokens = gpu_at_most(s->k_tokens, p->page_size);
     if (p->cache == ROPE_CACHE_TABLE) {
         const int64_t needed = (c->k_tokens - 1) / p->page_size + 1;
         s->pages = c->pages;
         s->page_size = p->page_size;
-        s->table_pages = at_most(needed, c->table_pages);
-        s->k_tokens = at_most(s->k_tokens, s->table_pages * p->page_size);
+        s->table_pages = gpu_at_most(needed, c->table_pages);
+        s->k_tokens = gpu_at_most(s->k_tokens, s->table_pages * p->page_size);
     }
     return ROPE_OK;
 }

@@ -1,5 +1,6 @@
 #include "backends/cudnn/pieces.h"
 
+#include "backends/gpu/geometry.h"
 #include <stdint.h>
 
 /* Divides what a piece may need: tests have small calls in pieces. */
@@ -81,16 +82,12 @@ int dnn_piece_ends(const dnn_layout *l, int64_t n) {
     return of_heads > 1 ? n % of_heads == of_heads - 1 : n == dnn_piece_count(l) - 1;
 }
 
-static int64_t at_most(int64_t n, int64_t most) {
-    return n < most ? n : most;
-}
-
 void dnn_piece_shape(const dnn_layout *l, int64_t n, dnn_shape *shape) {
     int64_t first[2];
     first_of(l, n, first);
     *shape = l->shape;
-    shape->sequences = at_most(l->piece[0], l->shape.sequences - first[0]);
-    shape->k_heads = at_most(l->piece[1], l->shape.k_heads - first[1]);
+    shape->sequences = gpu_at_most(l->piece[0], l->shape.sequences - first[0]);
+    shape->k_heads = gpu_at_most(l->piece[1], l->shape.k_heads - first[1]);
     shape->q_heads = l->shape.q_heads / l->shape.k_heads * shape->k_heads;
     if (shape->k_heads < l->shape.k_heads) /* of one sequence: cuDNN wants an lse without gaps */
         shape->stride[DNN_LSE][0] = shape->q_heads * shape->stride[DNN_LSE][1];

@@ -14,12 +14,6 @@ extern "C" {
  * memory sums: a power of two. */
 enum { GPU_APPEND_GENERIC_THREADS = 128, GPU_APPEND_SEGMENT = 1024 };
 
-/* Blocks of generic kernels, which take a call of any size with any number of them. */
-#ifndef GPU_GENERIC_X_MOST
-#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
-#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
-#endif
-
 /* Of the vector kernel: elements of a vector; most tokens of a block, and most heads of a thread;
  * nodes, one of each vector, that a norm sums in one go, and most such sums. */
 enum { GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };

@@ -3,17 +3,10 @@
 #include "backends/gpu/append_backward/launch.h"
 
 #include "backends/gpu/device.h"
+#include "backends/gpu/geometry.h"
 #include "common/math/norm_gradient.h"
 
 enum { ALIGNMENT = 256 };
-
-static int64_t ceiling(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
-}
-
-static int64_t at_most(int64_t n, int64_t most) {
-    return n < most ? n : most;
-}
 
 /* Bytes of a * b * c floats, behind others; `at` receives where they begin. 0 where they overflow.
  */
@@ -39,8 +32,8 @@ static gpu_gradient_tensor deal(const rope_append_steps *s, int64_t tokens, int6
         t.tokens = ROPE_GRADIENT_CHAIN;
         t.heads = 1;
     }
-    t.blocks = ceiling(tokens, t.tokens);
-    t.chains = ceiling(heads, t.heads);
+    t.blocks = gpu_divide_up(tokens, t.tokens);
+    t.chains = gpu_divide_up(heads, t.heads);
     return t;
 }
 
@@ -137,8 +130,8 @@ static gpuError_t launch_tokens(const gpu_gradient_bound *bound,
         chains = !one_norm && v->chains > chains ? v->chains : chains;
         dim = s->head_dim > dim ? s->head_dim : dim;
     }
-    const dim3 grid = {(uint32_t)at_most(blocks, GPU_GENERIC_X_MOST),
-                       (uint32_t)at_most(chains, GPU_GENERIC_Y_MOST), ROPE_APPEND_TENSORS},
+    const dim3 grid = {(uint32_t)gpu_at_most(blocks, GPU_GENERIC_X_MOST),
+                       (uint32_t)gpu_at_most(chains, GPU_GENERIC_Y_MOST), ROPE_APPEND_TENSORS},
                block = {GPU_APPEND_GENERIC_THREADS, 1, 1};
     void *arguments[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call,
                          (void *)(uintptr_t)dealt};
@@ -153,13 +146,13 @@ static gpuError_t join_once(const gpu_gradient_bound *bound, gpu_gradient_trees 
     int64_t joined = 1, width = 1;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
         const gpu_gradient_tree *v = &trees->tensor[t];
-        const int64_t own = ceiling(v->count, GPU_GRADIENT_JOINED);
+        const int64_t own = gpu_divide_up(v->count, GPU_GRADIENT_JOINED);
         joined = own > joined ? own : joined;
         width = v->count && v->width > width ? v->width : width;
     }
-    const dim3 grid = {(uint32_t)at_most(joined, GPU_GENERIC_X_MOST),
-                       (uint32_t)at_most(ceiling(width, GPU_APPEND_GENERIC_THREADS),
-                                         GPU_GENERIC_Y_MOST),
+    const dim3 grid = {(uint32_t)gpu_at_most(joined, GPU_GENERIC_X_MOST),
+                       (uint32_t)gpu_at_most(gpu_divide_up(width, GPU_APPEND_GENERIC_THREADS),
+                                             GPU_GENERIC_Y_MOST),
                        ROPE_APPEND_TENSORS},
                block = {GPU_APPEND_GENERIC_THREADS, 1, 1};
     void *arguments[] = {trees};
@@ -190,7 +183,8 @@ static gpuError_t join(const gpu_gradient_bound *bound, const rope_append_backwa
         left = 0;
         for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
             gpu_gradient_tree *v = &trees.tensor[t];
-            v->count = v->count <= GPU_GRADIENT_JOINED ? 0 : ceiling(v->count, GPU_GRADIENT_JOINED);
+            v->count =
+                v->count <= GPU_GRADIENT_JOINED ? 0 : gpu_divide_up(v->count, GPU_GRADIENT_JOINED);
             v->stride *= GPU_GRADIENT_JOINED;
             v->chains = 1;
             left |= v->count != 0;

@@ -4,19 +4,10 @@
  */
 #include "backends/gpu/attention/ahead.h"
 
+#include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 #include <string.h>
-
-/* Blocks of a grid that takes a call of any size with any number of them. */
-#ifndef GPU_GENERIC_X_MOST
-#define GPU_GENERIC_X_MOST GPU_GRID_X_MOST
-#define GPU_GENERIC_Y_MOST GPU_GRID_YZ_MOST
-#endif
-
-static uint32_t at_most(int64_t n, int64_t most) {
-    return (uint32_t)(n < most ? n : most);
-}
 
 static size_t at_least(size_t n, size_t least) {
     return n > least ? n : least;
@@ -39,7 +30,8 @@ int gpu_attention_starts_all(int64_t x, int64_t y) {
 
 gpuError_t gpu_attention_start_of(gpu_attention_launches *l, const void *kernel, uint32_t threads,
                                   int64_t x, int64_t y, size_t shared, void **arguments) {
-    const dim3 grid = {at_most(x, GPU_GENERIC_X_MOST), at_most(y, GPU_GENERIC_Y_MOST), 1},
+    const dim3 grid = {(uint32_t)gpu_at_most(x, GPU_GENERIC_X_MOST),
+                       (uint32_t)gpu_at_most(y, GPU_GENERIC_Y_MOST), 1},
                block = {threads, 1, 1};
     if (x < 1) /* no sequence, or no key */
         return gpuSuccess;

@@ -1,5 +1,6 @@
 /* Whether a call of one query a sequence takes its own kernel, and that kernel's parameters. */
 #include "backends/gpu/attention/launch.h"
+#include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
 #include <limits.h>
@@ -9,10 +10,6 @@ enum { MOST_KEYS = INT_MAX - (1 << 16) };
 
 static int fits_int(int64_t n) {
     return n >= 0 && n <= MOST_KEYS;
-}
-
-static int64_t at_most(int64_t n, int64_t most) {
-    return n < most ? n : most;
 }
 
 /* Every stride is a multiple of 8 where heads are moved in vectors. */
@@ -90,11 +87,11 @@ int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *
                            .flags = (call->rope.position.wide ? GPU_DECODE_WIDE : 0) |
                                     (p->table_wide ? GPU_DECODE_WIDE_TABLE : 0),
                            .capacity = (int32_t)capacity,
-                           .page_size = (int32_t)at_most(page_size, INT_MAX),
+                           .page_size = (int32_t)gpu_at_most(page_size, INT_MAX),
                            .pages = p->cache ? (int32_t)call->pages : INT_MAX,
-                           .window = (int32_t)at_most(p->window, INT_MAX),
-                           .chunk = (int32_t)at_most(p->chunk, INT_MAX),
-                           .most = (int32_t)at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
+                           .window = (int32_t)gpu_at_most(p->window, INT_MAX),
+                           .chunk = (int32_t)gpu_at_most(p->chunk, INT_MAX),
+                           .most = (int32_t)gpu_at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
                            .q_lengths = call->q_lengths,
                            .lengths = call->k_lengths,
                            .table = p->cache == ROPE_CACHE_TABLE ? call->block_table : NULL,
