@@ -166,6 +166,8 @@ static const char *put_key_positions(const attention_call *c, const rope_attenti
     if (in->k_position_ids.handle && !rotate && !mask_counts(desc))
         return fail("k_positions is given; allowed is None where keys do not rotate, unless there "
                     "is a tree_mask with a window or chunk");
+    if (in->k_position_ids.handle && desc->ring)
+        return fail("k_positions is given; allowed with a ring is None: an index may be beyond it");
     if (in->k_position_ids.handle && !in->position_ids.handle)
         return fail("k_positions is given alone; allowed is positions and k_positions together");
     if (in->k_position_ids.handle)

@@ -230,8 +230,12 @@ class RoPEAttention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         options: dict[str, Any] = {"config": self.config, "causal": self.causal}
         if lengths is not None:
-            on_device = isinstance(lengths, Tensor) and lengths.device.type != "cpu"
-            own: Any = lengths if on_device else torch.tensor(_counts(lengths, q), device=q.device)
+            own: Any = lengths
+            if not isinstance(lengths, Tensor) or lengths.device.type == "cpu":
+                counts = _counts(lengths, q)
+                own = torch.tensor(counts, device=q.device)
+                if self._follows and positions is None:
+                    options["sequence_length"] = max(counts)
             options |= {"q_lengths": own, "k_lengths": own}
             positions = _without_padding(positions, own, q.shape[1], self._axes)
             options["k_positions"] = positions if self._turns_k else None

@@ -128,6 +128,16 @@ def test_a_ring_holds_the_last_keys(device: str) -> None:
     step = q[:, -1:]
     found = ropekit.attention(step, k_lengths=torch.tensor([total], device=device), **places)
     assert torch.equal(found, ropekit.attention(step, k, v, window=ring))
+    ids = torch.arange(ring, device=device)[None]  # of fewer keys than there are indices
+    with pytest.raises(ValueError, match="k_positions is given; allowed with a ring is None"):
+        ropekit.attention(
+            step,
+            rotate="qk",
+            positions=ids[:, :1],
+            k_positions=ids,
+            k_lengths=ids[0, :1] + total,
+            **places,
+        )
 
 
 def test_one_row_for_keys_and_values(device: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from ropekit import Config, RoPEAttention
 
 transformers = pytest.importorskip("transformers")
+import ropekit.transformers  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 
 LIMIT, DIM = 32, 16
@@ -184,6 +186,22 @@ def test_a_cached_decode_is_that_of_transformers(page_size: int | None, device: 
 def mask_of(x: torch.Tensor) -> torch.Tensor:
     size = x.shape[1]
     return torch.full((1, 1, size, size), float("-inf"), device=x.device).triu(1)
+
+
+@pytest.mark.parametrize("angle_mode", ["table", "exact"])
+def test_a_patched_model_keeps_its_own_scaling(angle_mode: Any, device: str) -> None:
+    """Its module remembers the longest call, which the kernels cannot see."""
+    config = theirs()
+    config.vocab_size, config.intermediate_size = 99, 64
+    model = transformers.LlamaForCausalLM(config).to(device)
+    with torch.no_grad():
+        for tokens in (50, 40, 20):
+            ids = torch.arange(tokens, device=device)[None] % 99
+            other = copy.deepcopy(model)
+            wanted = model(ids).logits
+            with ropekit.transformers.patch(other, angle_mode) as patch:
+                assert torch.equal(other(ids).logits, wanted)
+            assert angle_mode == "table" or "rope_type is dynamic" in str(patch)
 
 
 def test_keys_that_move_need_the_length(device: str) -> None:
