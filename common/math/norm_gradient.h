@@ -66,7 +66,7 @@ ROPE_FN float rope_norm_ahead_of_weight(const rope_append_steps *s, int32_t dtyp
 /* Tokens of a block: where heads share weights, the power of two of them that makes a chain. */
 ROPE_FN int64_t rope_gradient_block(int64_t heads, int64_t weight_stride) {
     int64_t tokens = ROPE_GRADIENT_CHAIN;
-    while (weight_stride == 0 && tokens > 1 && tokens * heads > ROPE_GRADIENT_CHAIN)
+    while (weight_stride == 0 && tokens > 1 && heads > ROPE_GRADIENT_CHAIN / tokens)
         tokens /= 2;
     return tokens;
 }

@@ -111,6 +111,27 @@ TEST(append_backward_errors, null_arguments) {
     CHECK(bytes == 7, "a failed rope_append_backward_workspace wrote its result");
 }
 
+/* Each field is 0, 1 or the largest. */
+TEST(append_backward_errors, bounds_of_any_size) {
+    static const int64_t values[3] = {0, 1, INT64_MAX};
+    rope_append_desc desc = backward_desc();
+    rope_plan *plan = plan_of(&desc);
+    for (int i = 0; i < 243; i++) {
+        int64_t n[5];
+        size_t bytes = 7;
+        for (int f = 0, rest = i; f < 5; f++, rest /= 3)
+            n[f] = values[rest % 3];
+        const rope_append_bounds bounds = {sizeof bounds, n[0], n[1], n[2], n[3], n[4]};
+        const rope_status status = rope_append_backward_workspace(plan, &bounds, &bytes);
+        if (status == ROPE_OK)
+            continue;
+        CHECK_STATUS(ROPE_ERROR_OVERFLOW, status);
+        bad_text_check("bounds.tokens", NULL);
+        CHECK(bytes == 7, "a workspace that is none was written");
+    }
+    rope_plan_destroy(plan);
+}
+
 /* --- calls --- */
 
 typedef struct call {

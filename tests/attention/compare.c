@@ -76,12 +76,37 @@ rope_status attention_replay(const attention_case *c, const char *kernel, unsign
 
 /* --- bounds --- */
 
+enum { BOUND_FIELDS = 6 };
+
+static void check_bounds(const rope_plan *plan, attention_workspace *workspace, const int64_t *n) {
+    const rope_attention_bounds b = {sizeof b, n[0], n[1], n[2], n[3], n[4], n[5]};
+    size_t bytes = 7;
+    const rope_status status = workspace(plan, &b, &bytes);
+    if (status == ROPE_OK)
+        return;
+    CHECK_STATUS(ROPE_ERROR_OVERFLOW, status);
+    bad_text_check("bounds.", NULL);
+    CHECK(bytes == 7, "a workspace that is none was written");
+}
+
+/* Each field is 0, 1 or the largest. */
+static void check_extremes(const rope_plan *plan, attention_workspace *workspace) {
+    static const int64_t values[3] = {0, 1, INT64_MAX};
+    for (int i = 0; i < 729; i++) {
+        int64_t n[BOUND_FIELDS];
+        for (int f = 0, rest = i; f < BOUND_FIELDS; f++, rest /= 3)
+            n[f] = values[rest % 3];
+        check_bounds(plan, workspace, n);
+    }
+}
+
 void attention_check_bounds(const rope_plan *plan, attention_workspace *workspace) {
-    enum { BOUNDS = 64, FIELDS = 6 };
+    enum { BOUNDS = 64 };
+    check_extremes(plan, workspace);
     test_random r = random_stream(test_seed(), BOUNDS);
     for (int i = 0; i < BOUNDS; i++) {
-        int64_t n[FIELDS];
-        for (int f = 0; f < FIELDS; f++) { /* many of nearly 31 bits */
+        int64_t n[BOUND_FIELDS];
+        for (int f = 0; f < BOUND_FIELDS; f++) { /* many of nearly 31 bits */
             const int near = random_chance(&r, 50);
             n[f] = (INT64_C(1) << random_between(&r, near ? 28 : 0,
                                                  near    ? 31
@@ -89,15 +114,8 @@ void attention_check_bounds(const rope_plan *plan, attention_workspace *workspac
                                                          : 30)) -
                    random_between(&r, 0, 1);
         }
-        const rope_attention_bounds b = {sizeof b, n[0], n[1], n[2], i % 4 < 2 ? n[3] : 0,
-                                         n[4],     n[5]};
-        size_t bytes = 7;
-        const rope_status status = workspace(plan, &b, &bytes);
-        if (status == ROPE_OK)
-            continue;
-        CHECK_STATUS(ROPE_ERROR_OVERFLOW, status);
-        bad_text_check("bounds.", NULL);
-        CHECK(bytes == 7, "a workspace that is none was written");
+        n[3] = i % 4 < 2 ? n[3] : 0;
+        check_bounds(plan, workspace, n);
     }
 }
 

@@ -40,6 +40,7 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
     const rope_attention_problem *p = problem;
     const rope_attention_bounds *b = given;
     const int64_t threads = cpu_threads_most();
+    const int few = b->k_heads < threads && b->batch < threads / (b->k_heads + 1);
     const extent e = {.q_rows = b->batch,
                       .q_tokens = b->tokens,
                       .q_heads = b->q_heads,
@@ -49,8 +50,7 @@ rope_status cpu_backward_workspace(const void *problem, const void *kernel, cons
                       .queries = p->rotates[0],
                       .keys = p->rotates[1],
                       .threads = threads,
-                      .sums =
-                          b->batch < threads / (b->k_heads + 1) ? b->batch * b->k_heads : threads};
+                      .sums = few ? b->batch * b->k_heads : threads};
     int64_t at[5];
     if (!measure(p, &e, at))
         return rope_fail(ROPE_ERROR_OVERFLOW,

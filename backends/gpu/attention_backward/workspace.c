@@ -24,7 +24,9 @@ static int64_t tiles_of(const gpu_backward_bound *bound, const gpu_attention_siz
 static int room_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s, rotated here,
                    gpu_backward_room *room) {
     const rope_attention_problem *p = &bound->forward.problem;
-    const int64_t tiles = tiles_of(bound, s), sums = bound->fused ? GPU_FUSED_SUMS : 0;
+    const int64_t tiles = tiles_of(bound, s),
+                  turns = tiles < INT64_MAX ? tiles + bound->fused : tiles,
+                  sums = bound->fused ? GPU_FUSED_SUMS : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
     room->bytes = 0;
     return gpu_room_add((const int64_t[]){gpu_attention_may_fail(p) ? s->sequences : 0, 1, 1, 1},
@@ -39,8 +41,8 @@ static int room_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s
                         &room->bytes, &room->delta) &&
            gpu_room_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float), &room->bytes,
                         &room->dq) &&
-           gpu_room_add((const int64_t[]){s->k_heads, tiles + bound->fused, 1, 1}, sizeof(int32_t),
-                        &room->bytes, &room->turns);
+           gpu_room_add((const int64_t[]){s->k_heads, turns, 1, 1}, sizeof(int32_t), &room->bytes,
+                        &room->turns);
 }
 
 rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,
