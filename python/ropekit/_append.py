@@ -188,7 +188,8 @@ def append(
         q_weight, k_weight, v_weight: of the norms that `config` or `fields` name: [elements] or
             [heads, elements].
         q_scale, k_scale, v_scale: float32, of results of 8 bits: one number, [heads] or one a
-            token and head, [page, slot, head] in the order of the cache.
+            token and head, [page, slot, head] in the order of the cache. None is scale 1: values
+            are rounded as they are, of int8 to whole numbers.
         q_scale_out, k_scale_out, v_scale_out: such scales of tokens and heads, that are computed
             and written.
         q_out, k_out, v_out: where results go too, q itself for one in place. q_out may be of

@@ -434,7 +434,8 @@ def attention(
             tokens]. None: a token's index among the keys, plus position_offset and
             sequence_offsets. k_positions may be left out where k has the tokens of q. Where keys
             do not rotate, it is read with tree_mask and window or chunk alone.
-        config, sequence_lengths, cos, sin: as of `apply`.
+        config, sequence_lengths, cos, sin: as of `apply`: with none of them, rope_theta and
+            inv_freq, q and k rotate by base 10000. rotate="none" rotates nothing.
         cu_seqlens, k_cu_seqlens: boundaries of packed sequences in q, and in k and v where they
             differ.
         q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
@@ -442,7 +443,8 @@ def attention(
         cache: in place of k_cache, v_cache, block_table, k_lengths, k_scale and v_scale, one that a
             `RoPEAttention` filled.
         k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
-            read. MLA: both are one cache, v_cache its first elements.
+            read, of 8 bits without a scale as with scale 1. MLA: both are one cache, v_cache its
+            first elements.
         max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
         sinks: [heads], float32 or the type of q: a logit of each head that takes part in the
             softmax and has no value.

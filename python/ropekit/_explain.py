@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from ropekit._errors import whole
 from ropekit._fields import refuse_fields
 from ropekit._functions import text_for
 from ropekit._library import library
-from ropekit._operators import of_backward
+from ropekit._operators import fields_of, of_backward
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class Explanation:
     backward: str  #: the kernel of a gradient, "" where there is none
     backward_candidates: str  #: likewise, or why there is no gradient
     config: str
+    rotation: str  #: which of q and k rotate, and by what
 
     def __repr__(self) -> str:
         lines = [f"{self.kernel}: {self.why}", f"config: {self.config or 'none'}"]
+        lines.append(f"rotation: {self.rotation}")
         lines += [f"  {line}" for line in self.candidates.splitlines()]
         lines.append(f"backward: {self.backward or 'none'}")
         lines += [f"  {line}" for line in self.backward_candidates.splitlines()]
@@ -58,6 +61,9 @@ def explain(
     **options: Unpack[Options],
 ) -> Explanation:
     """Which kernel `attention` would take for the same arguments, and why; it is not run.
+
+    It also tells what rotates and by what: base 10000 where neither config nor rope_theta,
+    inv_freq, cos and sin say otherwise.
 
     Raises:
         TypeError, ValueError, RuntimeError: what the call itself would raise.
@@ -110,7 +116,8 @@ def _explain(
     if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
         settings = other_candidate((q, k, v), text, None if is_alone else others)
         if settings:
-            return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text)
+            rotation = _rotation(text, given)
+            return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text, rotation)
     arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]
     arguments.insert(3, of_backward(text))
     numbers = whole(position_offset), keys, number("max_seqlen_k", max_seqlen_k)
@@ -129,12 +136,29 @@ def _explain(
         has += ["softcap"] if _sdpa.settings_of(text).softcap else []
         told = f"declined: {has[0]} is given" if has else "not the faster one for such a call"
         candidates = f"{_sdpa.KERNEL} {told}\n{candidates}"
-    return Explanation(kernel, why, candidates, backward, backward_candidates, text)
+    rotation = _rotation(text, given)
+    return Explanation(kernel, why, candidates, backward, backward_candidates, text, rotation)
 
 
-def _of_sdpa(faster: str, settings: _sdpa.Settings, text: str) -> Explanation:
+def _rotation(text: str, given: Mapping[str, Tensor | None]) -> str:
+    fields = fields_of(text)
+    turns = "none" if fields.get("rotation") == "off" else "qk" if given["k_cache"] is None else "q"
+    turns = fields.get("rotate", turns)
+    if turns == "none":
+        return "none"
+    by = "base 10000, as rope_theta is not given"
+    if given["cos"] is not None:
+        by = "cos and sin"
+    elif fields.get("rope_type") == "inv_freq":
+        by = "inv_freq"
+    elif "rope_theta" in fields:
+        by = f"rope_theta {fields['rope_theta']}"
+    return f"{' and '.join(turns)}, by {by}"
+
+
+def _of_sdpa(faster: str, settings: _sdpa.Settings, text: str, rotation: str) -> Explanation:
     why = "named by kernel"
     if settings.kernel != _sdpa.KERNEL:
         why = faster or "the only one of float64"
     steps = "ropekit's rotation, then torch.nn.functional.scaled_dot_product_attention"
-    return Explanation(_sdpa.KERNEL, why, steps, _sdpa.KERNEL, "PyTorch's own", text)
+    return Explanation(_sdpa.KERNEL, why, steps, _sdpa.KERNEL, "PyTorch's own", text, rotation)

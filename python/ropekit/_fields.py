@@ -257,6 +257,9 @@ def _takers(name: str) -> str:
     return listed(found) if found else ""
 
 
+_takers._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as of _sdpa's check
+
+
 def _refuse_name(
     name: str,
     keywords: Collection[str] = _KINDS.keys(),

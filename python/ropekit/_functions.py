@@ -123,7 +123,8 @@ def apply(
         positions: position ids, int32 or int64 as every index tensor: [tokens], [batch, tokens] or,
             with several axes, [axes, batch, tokens]. None counts from 0.
         config: a Config, a Transformers configuration, a dict or the path of a config.json, which
-            is read again when the file has changed.
+            is read again when the file has changed. Without it, rope_theta, inv_freq and tables
+            the rotation is of base 10000 over the whole head.
         position_offset: added to every position.
         sequence_offsets: one offset a sequence.
         cu_seqlens: boundaries of packed sequences, one more than there are sequences.

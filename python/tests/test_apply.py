@@ -177,6 +177,13 @@ def test_tokens_of_no_sequence_pass(device: str) -> None:
     assert torch.equal(ropekit.apply(q, sequence_lengths=none, **options, **LONGROPE), q)
 
 
+def test_a_rotation_that_nothing_describes_is_of_base_10000(device: str) -> None:
+    x = torch.randn(2, 7, 3, 32, device=device)
+    assert torch.equal(ropekit.apply(x), ropekit.apply(x, rope_theta=10000.0, rotary_dim=32))
+    for function in (ropekit.apply, ropekit.attention, ropekit.explain):
+        assert "base 10000" in (function.__doc__ or "")
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_positions(dtype: torch.dtype, device: str) -> None:
     q = make("bshd", 4, torch.float32, device)

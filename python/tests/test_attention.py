@@ -87,6 +87,20 @@ def test_numbers_that_are_none(options: dict[str, Any], causal: bool) -> None:
     assert layer.config == free
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("left, right", [(-1, -1), (-1, 0), (0, -1), (0, 0), (3, 0), (2, 1)])
+def test_windows_of_flash_attention(left: int, right: int, causal: bool, device: str) -> None:
+    """docs/python.md maps window_size=(left, right), of which -1 is no limit."""
+    q, k, v = tensors_of(5, 8, device=device)
+    own, key = (torch.arange(5) + 3)[:, None], torch.arange(8)
+    seen = (left < 0) | (key >= own - left)
+    beyond = 0 if causal else right  # as flash-attention has it
+    seen = seen & ((beyond < 0) | (key <= own + beyond))
+    options = {"causal": causal, "window": left + 1, "window_right": beyond}
+    out, lse = ropekit.attention(q, k, v, rotate="none", return_lse=True, **options)
+    assert_within(out, lse, attend(q, k, v, seen.to(device)))
+
+
 @pytest.mark.parametrize("heads", [(4, 4), (4, 1), (6, 3)])
 @pytest.mark.parametrize("dims", [(16, 16), (192, 128), (80, 96), (576, 512)])
 def test_heads_and_widths(heads: tuple[int, int], dims: tuple[int, int], device: str) -> None:

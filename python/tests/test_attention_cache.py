@@ -119,6 +119,23 @@ def test_caches_of_8_bits(kept: torch.dtype, scales: str, device: str) -> None:
     assert same(found, over_tensors(q, *read, rotate="q"))
 
 
+@pytest.mark.parametrize("kept", EIGHT)
+def test_caches_of_8_bits_without_scales_are_of_scale_1(kept: torch.dtype, device: str) -> None:
+    q, k, v = tensors_of(device)
+    table, one = torch.tensor(TABLE, device=device), torch.ones((), device=device)
+    found = []
+    for scale in (None, one):
+        k_cache, v_cache = caches_of("nhd", device, kept)
+        places: dict[str, Any] = {"k_cache": k_cache, "v_cache": v_cache, "block_table": table}
+        places |= {"k_scale": scale, "v_scale": scale}
+        fill(4 * k, 4 * v, **places)
+        found += [ropekit.attention(q, k_lengths=lengths(device), **places)]
+        found += [x[table].view(torch.int8) for x in (k_cache, v_cache)]
+    assert same(found[:3], found[3:])
+    for function in (ropekit.append, ropekit.attention):
+        assert "scale 1" in (function.__doc__ or "")
+
+
 def test_a_ring_holds_the_last_keys(device: str) -> None:
     ring, total = 4, 7
     q, k, v = (torch.randn(1, total, heads, DIM, device=device) for heads in (HEADS, KV, KV))

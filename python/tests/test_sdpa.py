@@ -223,6 +223,19 @@ def test_explain(device: str) -> None:
     for more, name in (({"softcap": 3.0}, "softcap"), ({"return_lse": True}, "return_lse")):
         found = ropekit.explain(q, k, v, **more)
         assert found.candidates.startswith(f"sdpa declined: {name} is given\n")
+    tables = dict.fromkeys(("cos", "sin"), torch.ones(9, DIM // 2, device=device))
+    numbers = [0.5] * (DIM // 2)
+    for more, told in (
+        ({}, "q and k, by base 10000, as rope_theta is not given"),
+        ({"rope_theta": 5e5}, "q and k, by rope_theta 500000.0"),
+        ({"rope_type": "inv_freq", "inv_freq": numbers}, "q and k, by inv_freq"),
+        (tables, "q and k, by cos and sin"),
+        ({"rotate": "q", "kernel": "sdpa"}, "q, by base 10000, as rope_theta is not given"),
+        ({"rotate": "none"}, "none"),
+    ):
+        found = ropekit.explain(q, k, v, **more)
+        assert found.rotation == told and f"\nrotation: {told}\n" in repr(found)
+    assert ropekit.explain(q[:, :1], **cache).rotation.startswith("q, by base 10000")
     if device == "cpu":
         assert "sdpa not the faster one for such a call\n" in ropekit.explain(q, k, v).candidates
     with pytest.raises(ValueError, match="window is -2"):

@@ -552,6 +552,9 @@ def test_what_is_not_mapped_is_refused() -> None:
     model = build("llama", "ropekit")
     with pytest.raises(ValueError, match="output_attentions"):
         model.generate(**inputs("llama"), output_attentions=True, return_dict_in_generate=True)
+    own = transformers.ContinuousBatchingConfig(auto_switch_to_flash=False)
+    with pytest.raises(ValueError, match="ropekit is not supported for continuous batching"):
+        model.generate_batch([[1, 2]], continuous_batching_config=own)
 
 
 def test_a_model_that_computes_with_its_mask_generates() -> None:
