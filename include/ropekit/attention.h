@@ -240,7 +240,8 @@ ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_
  * transpose, so a call gives the bits of the same kernel without rotation on rotated tensors,
  * followed by rope_apply with ROPE_TRANSPOSE. Every sum has one order, which lengths and sizes
  * alone decide, unless nondeterministic is 1. A query that sees no key and a key that no query sees
- * have gradients of 0.
+ * have gradients of 0. In 16 bits a CPU makes ds of a key that has most of a query's weight from
+ * the other keys', which out's rounding does not reach (docs/numerics.md).
  */
 typedef struct rope_attention_backward_args {
     size_t struct_size;                 /**< sizeof(rope_attention_backward_args). */
@@ -281,8 +282,8 @@ ROPE_API rope_status rope_attention_backward_plan_create(const rope_attention_de
                                                          rope_plan **plan);
 
 /**
- * As rope_attention_workspace: rotated queries and keys that the forward did not write, and a
- * number for each row.
+ * As rope_attention_workspace: rotated queries and keys that the forward did not write, and
+ * numbers for each row.
  * @param plan    of rope_attention_backward_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error

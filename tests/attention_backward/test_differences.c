@@ -183,7 +183,7 @@ static void add_gradients(sequence *q, int64_t i, int64_t head) {
                                q->heads[GRADIENT_V] * q->dim[GRADIENT_V]};
     const oracle_results results = {
         q->dout + (i * q->heads[GRADIENT_Q] + head) * q->dim[GRADIENT_V], row.value, row.lse, error,
-        isfinite(row.lse) ? oracle_attention_lse_bound(&q->o, &row) : 0};
+        isfinite(row.lse) ? oracle_attention_lse_bound(&q->o, &row) : 0,  0};
     const oracle_gradients to = {.dq = q->sum[GRADIENT_Q] + at[GRADIENT_Q],
                                  .dk = q->sum[GRADIENT_K] + at[GRADIENT_K],
                                  .dv = q->sum[GRADIENT_V] + at[GRADIENT_V],

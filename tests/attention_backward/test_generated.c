@@ -55,7 +55,8 @@ static void expect_row(expectation *e, const oracle_part *s, int64_t i, int64_t 
     const oracle_results results = {
         .dout = number[3] + (i * heads + head) * v_dim,
         .out = number[4] + (i * heads + head) * v_dim,
-        .lse = oracle_load(ROPE_F32, f->args.lse, oracle_attention_lse_at(&o, s, i, head))};
+        .lse = oracle_load(ROPE_F32, f->args.lse, oracle_attention_lse_at(&o, s, i, head)),
+        .balances = device_is_host()};
     const oracle_gradients to = {.dq = e->sum[n][GRADIENT_Q] + (i * heads + head) * dim,
                                  .dk = e->sum[n][GRADIENT_K] + k_head * dim,
                                  .dv = e->sum[n][GRADIENT_V] + k_head * v_dim,

@@ -141,6 +141,103 @@ TEST(attention_backward_values, equal_scores) {
     check_runs();
 }
 
+/* --- a key that rows see nearly alone --- */
+
+enum { ALONE = 40 };
+static double alone_dq[ALONE * HEADS * DIM], alone_dk[ALONE * DIM];
+
+static double alone_at(const backward_case *c, const void *tensor, int64_t head, int64_t e) {
+    return oracle_load(c->forward.desc.rope.dtype, tensor, head * DIM + e);
+}
+
+static double alone_product(const backward_case *c, const void *a, int64_t head, const void *b,
+                            int64_t key) {
+    double sum = 0;
+    for (int64_t e = 0; e < DIM; e++)
+        sum += alone_at(c, a, head, e) * alone_at(c, b, key, e);
+    return sum;
+}
+
+/* The forward of a row and its exact gradients, of out ahead of its rounding. */
+static void add_alone_row(const backward_case *c, int64_t row) {
+    const rope_attention_args *a = &c->forward.args;
+    const int64_t seen = row / HEADS + 1;
+    const double scale = 1 / sqrt(DIM), sink = c->forward.desc.sink_dtype
+                                                   ? oracle_load(ROPE_F32, a->sinks, row % HEADS)
+                                                   : -INFINITY;
+    double p[ALONE], sum = exp(sink), delta = 0;
+    for (int64_t k = 0; k < seen; k++)
+        sum += p[k] = exp(scale * alone_product(c, a->rope.q.in, row, a->rope.k.in, k));
+    a->lse[row] = (float)log(sum);
+    for (int64_t e = 0; e < DIM; e++) {
+        double out = 0;
+        for (int64_t k = 0; k < seen; k++)
+            out += p[k] / sum * alone_at(c, a->v.in, k, e);
+        oracle_store(c->forward.desc.rope.dtype, a->out.data, row * DIM + e, out);
+        delta += out * alone_at(c, c->args.dout, row, e);
+    }
+    for (int64_t k = 0; k < seen; k++) {
+        const double dp = alone_product(c, c->args.dout, row, a->v.in, k),
+                     ds = scale * p[k] / sum * (dp - delta);
+        for (int64_t e = 0; e < DIM; e++) {
+            alone_dq[row * DIM + e] += ds * alone_at(c, a->rope.k.in, k, e);
+            alone_dk[k * DIM + e] += ds * alone_at(c, a->rope.q.in, row, e);
+        }
+    }
+}
+
+static void check_near(const backward_case *c, const unsigned char *result, int32_t gradient,
+                       const double *exact, int64_t count) {
+    double error = 0, largest = 0;
+    size_t bytes;
+    unsigned char *rows = backward_rows(c, result, gradient, 0, &bytes);
+    for (int64_t i = 0; i < count; i++) {
+        error = fmax(error, fabs(oracle_load(c->forward.desc.rope.dtype, rows, i) - exact[i]));
+        largest = fmax(largest, fabs(exact[i]));
+    }
+    free(rows);
+    CHECK(error <= 0x1p-7 * largest, "d%c is up to %g off where it is up to %g", "qkv"[gradient],
+          error, largest);
+}
+
+static void check_alone(const backward_case *c, const char *kernel, unsigned char *result) {
+    (void)kernel;
+    check_near(c, result, GRADIENT_Q, alone_dq, ALONE * HEADS * DIM);
+    check_near(c, result, GRADIENT_K, alone_dk, ALONE * DIM);
+}
+
+/* Rows give key 0 all but 1e-2, 1e-4 and 1e-6 of their weight, where the rounding of out to 16 bits
+ * is as large as gradients of scores, and larger. */
+TEST(attention_backward_values, a_key_that_rows_see_nearly_alone) {
+    if (!device_is_host())
+        SKIP("the backend takes <dout, out> as it is");
+    for (int i = 0; i < 12; i++) {
+        backward_case c;
+        make(&c, i % 2 ? ROPE_BF16 : ROPE_F16, ALONE, ALONE);
+        rope_attention_args *a = &c.forward.args;
+        const double size = (double[]){8, 10, 12}[i / 4];
+        memset(alone_dq, 0, sizeof alone_dq);
+        memset(alone_dk, 0, sizeof alone_dk);
+        if (i / 2 % 2) {
+            oracle_store(ROPE_F32, c.forward.base.arena + 64, 0, size - 3);
+            oracle_store(ROPE_F32, c.forward.base.arena + 64, 1, -INFINITY);
+        } else {
+            c.forward.desc.sink_dtype = 0;
+            a->sinks = c.args.dsinks = NULL;
+        }
+        for (int64_t h = 0; h < ALONE * HEADS; h++)
+            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.q.in, h * DIM, size);
+        for (int64_t k = 0; k < ALONE; k++)
+            oracle_store(c.forward.desc.rope.dtype, (void *)(uintptr_t)a->rope.k.in, k * DIM,
+                         k ? 0 : size);
+        for (int64_t row = 0; row < ALONE * HEADS; row++)
+            add_alone_row(&c, row);
+        for_each_kernel(&c, check_alone);
+        attention_free(&c.forward);
+    }
+    check_runs();
+}
+
 /* There is no query. */
 static void check_nothing(const backward_case *c, const char *kernel, unsigned char *result) {
     (void)kernel;

@@ -22,12 +22,15 @@ typedef struct backward_row {
     oracle_row forward; /* known, logits */
     number delta;
     double score_error;
-    double weight_error; /* of a weight, relatively */
-    double rounding;     /* of a weight and of ds in 16 bits, relatively */
-    double least;        /* what may become 0 of a weight */
-    double tiny;         /* and of ds */
-    double flush;        /* below which numbers may be taken for 0 */
-    int64_t first, last; /* keys */
+    double weight_error;         /* of a weight, relatively */
+    double rounding;             /* of a weight and of ds in 16 bits, relatively */
+    double least;                /* what may become 0 of a weight */
+    double tiny;                 /* and of ds */
+    double flush;                /* below which numbers may be taken for 0 */
+    int64_t first, last;         /* keys */
+    int64_t alone;               /* the key that has the largest weight; -1: none is above 1/2 */
+    number alone_slope, balance; /* of that key: what the others leave to its gradient */
+    int32_t is_alone;            /* 1: it has that gradient; 0: perhaps; -1: not */
 } backward_row;
 
 static void add(const backward_row *r, oracle_sum *sum, number factor, double scale, double y) {
@@ -74,6 +77,17 @@ static number slope_of(const backward_row *r, double score) {
     return (number){1 - t * t, 2 * error + 2 * UNIT, 1};
 }
 
+/* What a sink has of a row's weights. */
+static number sink_weight(const backward_row *r, int64_t head) {
+    oracle_row row = {.known = 1};
+    const double sink = oracle_attention_sink(r->o, head, &row), lse = r->results->lse,
+                 p = row.known ? exp(sink - lse) : NAN,
+                 error = r->results->lse_error + UNIT * (4 * (fabs(sink) + fabs(lse)) + 8);
+    if (sink == -INFINITY)
+        return (number){0, 0, 0};
+    return (number){p, p * expm1(error) + 0x1p-125, p};
+}
+
 /* ds, without the scale. */
 static number score_gradient(const backward_row *r, number p, number slope, number dp) {
     number g = {dp.x - r->delta.x, dp.error + r->delta.error, 0}, ds;
@@ -118,20 +132,72 @@ static void begin(backward_row *r, const oracle_part *s, int64_t i) {
         r->delta.error += fabs(r->results->dout[e]) * r->results->out_error[e];
 }
 
-static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
-    oracle_row row = {.known = 1};
-    const double sink = oracle_attention_sink(r->o, head, &row), lse = r->results->lse,
-                 p = exp(sink - lse),
-                 error =
-                     expm1(r->results->lse_error + UNIT * (4 * (fabs(sink) + fabs(lse)) + 8)) * p +
-                     0x1p-125;
-    if (sink == -INFINITY)
+/* 1: x is above a limit, 0: within its error of it, -1: below. */
+static int is_above(double x, double limit, double error) {
+    return x - limit > error ? 1 : limit - x > error ? -1 : 0;
+}
+
+/* Gradients of the scores of all keys and of the sink add up to 0: what this makes of the gradient
+ * of the largest weight, where it counts. */
+static void find_alone(backward_row *r, const oracle_part *s, int64_t i, int64_t head) {
+    const oracle_attention *o = r->o;
+    const int64_t v_dim = oracle_attention_head_dim(o, ORACLE_V);
+    number largest = {0.5, 0, 0}, others = {0, 0, 0}, all = {0, 0, 0}, own = {0, 0, 0};
+    r->alone = -1;
+    r->is_alone = -1;
+    for (int64_t n = 0; n < s->k_count && r->results->balances && r->rounding > 0; n++) {
+        if (!oracle_attention_sees(o, s, i, n))
+            continue;
+        const double score = oracle_attention_score(
+            o, r->heads->q, r->heads->k + n * r->heads->k_stride, &r->forward);
+        const number p = weight_of(r, score),
+                     g = score_gradient(
+                         r, p, (number){1, 0, 1},
+                         product(r, r->results->dout, r->heads->v + n * r->heads->v_stride, v_dim));
+        all.x += p.x;
+        others.x += g.x;
+        others.error += g.error;
+        others.weight += fabs(g.x) + g.error;
+        all.weight++;
+        if (!(p.x > largest.x))
+            continue;
+        r->alone = n;
+        r->alone_slope = slope_of(r, score);
+        largest = p;
+        own = g;
+    }
+    if (r->alone < 0)
         return;
-    if (row.known && r->forward.known)
-        add(r, dsink, (number){-p, error, p}, 1, r->delta.x);
+    const number sink = sink_weight(r, head);
+    const double off = r->weight_error * all.x + UNIT * (all.weight + 4) + sink.error;
+    r->balance.x = r->delta.x * sink.x - (others.x - own.x);
+    r->balance.error = others.error - own.error + UNIT * (all.weight + 8) * others.weight +
+                       sink.x * r->delta.error + fabs(r->delta.x) * sink.error;
+    const int large = is_above(largest.x, 0.625, largest.error),
+              whole = is_above(0x1p-12, fabs(all.x + sink.x - 1), off);
+    r->is_alone = large < whole ? large : whole;
+}
+
+/* The gradient of a key by what the others leave: that, or where it may be either both. */
+static number balanced(const backward_row *r, number ds) {
+    const number slope = r->alone_slope;
+    const double x = r->balance.x * slope.x,
+                 error = r->balance.error * (fabs(slope.x) + slope.error) +
+                         fabs(r->balance.x) * slope.error + r->tiny + 4 * UNIT * fabs(x);
+    ds.error = r->is_alone > 0 ? error : ds.error + error + fabs(ds.x - x);
+    ds.x = r->is_alone > 0 ? x : ds.x;
+    return ds;
+}
+
+static void add_sink(const backward_row *r, int64_t head, oracle_sum *dsink) {
+    const number p = sink_weight(r, head);
+    if (p.error == 0)
+        return;
+    if (r->forward.known && !isnan(p.x))
+        add(r, dsink, (number){-p.x, p.error, p.x}, 1, r->delta.x);
     else
         dsink->value = NAN;
-    dsink->error += (p + error) * r->delta.error;
+    dsink->error += (p.x + p.error) * r->delta.error;
 }
 
 double oracle_attention_backward_row(const oracle_attention *o, const oracle_part *s, int64_t i,
@@ -146,6 +212,7 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
                       .first = to->first,
                       .last = to->last ? to->last : s->k_count};
     begin(&r, s, i);
+    find_alone(&r, s, i, head);
     for (int64_t n = r.first; n < r.last; n++) {
         const double *k = heads->k + n * heads->k_stride, *v = heads->v + n * heads->v_stride;
         if (!oracle_attention_sees(o, s, i, n))
@@ -154,6 +221,8 @@ double oracle_attention_backward_row(const oracle_attention *o, const oracle_par
         number p = weight_of(&r, r.forward.known ? score : NAN),
                ds =
                    score_gradient(&r, p, slope_of(&r, score), product(&r, results->dout, v, v_dim));
+        if (n == r.alone && r.is_alone >= 0)
+            ds = balanced(&r, ds);
         ds.x *= scale;
         ds.error *= scale;
         ds.weight *= scale;

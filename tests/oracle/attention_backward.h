@@ -31,6 +31,7 @@ typedef struct oracle_results {
     double lse;
     const double *out_error; /* how far what a kernel reads may be off; NULL: not at all */
     double lse_error;
+    int32_t balances; /* 1: in 16 bits the gradient of a weight near 1 is made from the others' */
 } oracle_results;
 
 /* Returns oracle_row.logits, the magnitude of lse and, as 2^-24ths, what of a score's error comes

@@ -49,7 +49,7 @@ CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, in
         }
 }
 
-static void cell_weigh(const backward_cell *c, int gradients) {
+static void cell_weigh(backward_cell *c, int gradients) {
     for (int r = 0, n; r < c->rows; r += n) {
         n = group_of(c->rows - r);
         const group_range g = range_of(c->first, c->last, r, n);

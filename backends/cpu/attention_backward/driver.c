@@ -1,4 +1,4 @@
-/* A call: what is rotated and the rows' sums first, then tiles of keys, tiles of rows and sinks,
+/* A call: what is rotated and the rows' sums first, then tiles of rows, tiles of keys and sinks,
  * which threads take one after the other. */
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/partition.h"
@@ -24,7 +24,7 @@ static void rotate_first(const backward_context *b, int index, int parts) {
     attention_rotate_first(&ctx, index, parts, NULL); /* no key is cached */
 }
 
-static void fill_delta(const backward_context *b, int index, int parts) {
+static void fill_rows(const backward_context *b, int index, int parts) {
     const int n = b->ctx.problem->v_head_dim;
     float out[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
     for (int64_t i = 0; i < b->ctx.sequences; i++) {
@@ -37,7 +37,8 @@ static void fill_delta(const backward_context *b, int index, int parts) {
             t.head = r / rows;
             backward_load_row(b, &t, r % rows, b->ctx.call->out, b->ctx.call->out_stride, n, out);
             backward_load_row(b, &t, r % rows, b->given->dout, b->given->dout_stride, n, dout);
-            *backward_delta(b, &t, r % rows) = b->kernel->dot(out, dout, n);
+            *backward_row_of(b, &t, r % rows) =
+                (backward_row){b->kernel->dot(out, dout, n), {.key = -1}};
         }
     }
 }
@@ -52,14 +53,26 @@ static void store_unseen(const backward_context *b, const backward_tile *t, rope
             backward_store_key(b, t, k, b->given->dk ? zeros : NULL, b->given->dv ? zeros : NULL);
 }
 
-static void run_keys(const backward_context *b, backward_tile *t) {
-    const rope_key_range used = attention_keys_used(b->ctx.problem, &t->s);
+static void clip_keys(backward_tile *t, rope_key_range used) {
     const int64_t last = t->first + t->count;
-    store_unseen(b, t, used);
     t->first = t->first > used.first ? t->first : used.first;
     t->count = (last < used.last ? last : used.last) - t->first;
+}
+
+static void run_keys(const backward_context *b, backward_tile *t) {
+    const rope_key_range used = attention_keys_used(b->ctx.problem, &t->s);
+    store_unseen(b, t, used);
+    clip_keys(t, used);
     if (t->count > 0)
         (b->kernel->keys_tile ? b->kernel->keys_tile : backward_keys_tile)(b, t);
+}
+
+/* Stores dk of a tile whose sums were kept. */
+static void store_kept(const backward_context *b, const backward_tile *tile) {
+    backward_tile t = *tile;
+    clip_keys(&t, attention_keys_used(b->ctx.problem, &t.s));
+    if (t.count > 0)
+        backward_store_keys(b, &t);
 }
 
 /* A row that sees no key has an out that no sink changes. */
@@ -75,8 +88,8 @@ static void run_sink(const backward_context *b, int64_t head) {
             const rope_key_range seen = rope_keys_seen(
                 b->ctx.problem, &t.s, rope_query_index(&t.s, attention_query_of(&b->ctx, &t, r)));
             if (seen.first < seen.last)
-                sum -=
-                    exp(sink - (double)backward_lse(b, &t, r)) * (double)*backward_delta(b, &t, r);
+                sum -= exp(sink - (double)backward_lse(b, &t, r)) *
+                       (double)backward_row_of(b, &t, r)->delta;
         }
     }
     b->given->dsinks[head] = (float)sum;
@@ -89,6 +102,11 @@ typedef struct task_counts {
     int64_t sinks;      /* heads of q */
 } task_counts;
 
+/* Whether tiles of rows have work: also where keys ask which of them a row sees alone. */
+static int has_rows(const backward_context *b) {
+    return b->given->dq || (b->balances && b->given->dk);
+}
+
 static task_counts count_tasks(const backward_context *b) {
     const rope_attention_backward_call *g = b->given;
     task_counts n = {.heads = b->ctx.call->k.heads * b->ctx.sequences};
@@ -96,7 +114,7 @@ static task_counts count_tasks(const backward_context *b) {
         n.keys = 1;
     else if (g->dk || g->dv)
         n.keys = (b->ctx.most_keys + b->tile - 1) / b->tile;
-    if (g->dq && !b->sum_bytes)
+    if (has_rows(b) && !b->sum_bytes)
         n.rows = (b->ctx.most_rows + b->tile - 1) / b->tile;
     if (g->dsinks)
         n.sinks = b->ctx.call->rope.tensor[0].heads;
@@ -122,25 +140,32 @@ static void run_head(const backward_context *b, int64_t n, backward_tile *t) {
     memset(t->sums, 0,
            (size_t)(t->s.q_count * b->ctx.group * backward_row_sums(b->ctx.problem)) *
                sizeof *t->sums);
-    for (int64_t first = 0; first < t->s.k_count; first += b->tile) {
-        const int64_t left = t->s.k_count - first;
-        t->first = first;
-        t->count = left < b->tile ? left : b->tile;
-        run_keys(b, t);
-    }
+    for (int ends = 0; ends <= (t->kept != NULL); ends++)
+        for (int64_t first = 0; first < t->s.k_count; first += b->tile) {
+            const int64_t left = t->s.k_count - first;
+            t->first = first;
+            t->count = left < b->tile ? left : b->tile;
+            if (ends)
+                store_kept(b, t);
+            else
+                run_keys(b, t);
+        }
     t->first = 0;
     t->count = t->s.q_count * b->ctx.group;
-    backward_store_rows(b, t);
+    if (b->given->dq)
+        backward_store_rows(b, t);
 }
 
 /* --- sums of all threads --- */
 
-static float *shared_sums(const backward_context *b, int64_t n) {
-    return b->shared + n * b->sum_bytes / (int64_t)sizeof *b->shared;
+/* Of head n of all sequences the sums of dq, and where it is kept of dk. */
+static void take_sums(const backward_context *b, float *memory, int64_t n, backward_tile *t) {
+    t->sums = memory + n * (b->sum_bytes + b->kept_bytes) / (int64_t)sizeof *memory;
+    t->kept = b->kept_bytes ? t->sums + b->sum_bytes / (int64_t)sizeof *memory : NULL;
 }
 
 static void clear_sums(const backward_context *b, int index, int parts) {
-    const int64_t all = b->ctx.call->k.heads * b->ctx.sequences * b->sum_bytes,
+    const int64_t all = b->ctx.call->k.heads * b->ctx.sequences * (b->sum_bytes + b->kept_bytes),
                   first = cpu_part(all, index, parts);
     if (b->shared)
         memset((char *)b->shared + first, 0, (size_t)(cpu_part(all, index + 1, parts) - first));
@@ -148,13 +173,15 @@ static void clear_sums(const backward_context *b, int index, int parts) {
 
 static void store_sums(const backward_context *b, int index, int parts) {
     const int64_t heads = b->ctx.call->k.heads * b->ctx.sequences,
-                  all = (b->ctx.most_rows + b->tile - 1) / b->tile * heads;
+                  rows = b->given->dq ? (b->ctx.most_rows + b->tile - 1) / b->tile * heads : 0,
+                  keys = b->kept_bytes ? (b->ctx.most_keys + b->tile - 1) / b->tile * heads : 0;
     backward_tile t = {.in_turn = 1};
-    for (int64_t n = cpu_part(all, index, parts); b->shared && n < cpu_part(all, index + 1, parts);
-         n++) {
-        t.sums = shared_sums(b, n % heads);
-        if (begin_tile(b, n, 1, &t))
-            backward_store_rows(b, &t);
+    for (int64_t n = cpu_part(rows + keys, index, parts);
+         b->shared && n < cpu_part(rows + keys, index + 1, parts); n++) {
+        const int is_row = n < rows;
+        take_sums(b, b->shared, n % heads, &t);
+        if (begin_tile(b, is_row ? n : n - rows, is_row, &t))
+            (is_row ? backward_store_rows : store_kept)(b, &t);
     }
 }
 
@@ -163,31 +190,42 @@ static void store_sums(const backward_context *b, int index, int parts) {
 /* Under a causal mask the first keys and the last rows have most to do. */
 static void run_task(const backward_context *b, const task_counts *counts, int64_t n,
                      backward_tile *t) {
-    const int64_t keys = counts->keys * counts->heads, rows = counts->rows * counts->heads;
+    const int64_t keys = counts->keys * counts->heads;
     if (n < keys && t->sums && !t->in_turn) {
         run_head(b, n, t);
     } else if (n < keys) {
         if (t->in_turn)
-            t->sums = shared_sums(b, n % counts->heads);
+            take_sums(b, b->shared, n % counts->heads, t);
         if (begin_tile(b, n, 0, t))
             run_keys(b, t);
-    } else if (n < keys + rows) {
-        if (begin_tile(b, rows - 1 - (n - keys), 1, t))
-            (b->kernel->rows_tile ? b->kernel->rows_tile : backward_rows_tile)(b, t);
     } else {
-        run_sink(b, n - keys - rows);
+        run_sink(b, n - keys);
     }
 }
 
-static void run_tasks(backward_context *b, int thread) {
-    const int64_t own = b->workspace.tile_bytes + (b->shared ? 0 : b->sum_bytes);
+static backward_tile tile_of(const backward_context *b, int thread) {
+    const int64_t own = b->workspace.tile_bytes + (b->shared ? 0 : b->sum_bytes + b->kept_bytes);
     char *memory = b->workspace.tiles + thread * own;
-    const task_counts counts = count_tasks(b);
-    const int64_t tasks = (counts.keys + counts.rows) * counts.heads + counts.sinks;
     backward_tile t = {.memory = (float *)(void *)memory, .in_turn = b->shared != NULL};
     if (b->sum_bytes && !b->shared)
-        t.sums = (float *)(void *)(memory + b->workspace.tile_bytes);
-    for (int64_t n; (n = __atomic_fetch_add(&b->next, 1, __ATOMIC_RELAXED)) < tasks;)
+        take_sums(b, (float *)(void *)(memory + b->workspace.tile_bytes), 0, &t);
+    return t;
+}
+
+static void run_rows(backward_context *b, int thread) {
+    const task_counts counts = count_tasks(b);
+    const int64_t tasks = counts.rows * counts.heads;
+    backward_tile t = tile_of(b, thread);
+    for (int64_t n; (n = __atomic_fetch_add(&b->next[0], 1, __ATOMIC_RELAXED)) < tasks;)
+        if (begin_tile(b, tasks - 1 - n, 1, &t))
+            (b->kernel->rows_tile ? b->kernel->rows_tile : backward_rows_tile)(b, &t);
+}
+
+static void run_tasks(backward_context *b, int thread) {
+    const task_counts counts = count_tasks(b);
+    const int64_t tasks = counts.keys * counts.heads + counts.sinks;
+    backward_tile t = tile_of(b, thread);
+    for (int64_t n; (n = __atomic_fetch_add(&b->next[1], 1, __ATOMIC_RELAXED)) < tasks;)
         run_task(b, &counts, n, &t);
 }
 
@@ -197,7 +235,8 @@ static void fill_context(backward_context *b, const rope_attention_problem *p,
                          const cpu_backward_kernel *kernel) {
     b->kernel = kernel;
     b->tile = backward_tile_size(p);
-    b->next = 0;
+    b->balances = backward_balances(p);
+    b->next[0] = b->next[1] = 0;
     memset(&b->ctx, 0, sizeof b->ctx);
     b->ctx.kernel = kernel->attention;
     b->ctx.workspace.keys = b->workspace.keys;
@@ -235,22 +274,27 @@ static int choose_tasks(backward_context *b) {
                   heads = b->ctx.call->k.heads * b->ctx.sequences,
                   most = parts < heads ? parts : heads,
                   tiles = (b->ctx.most_keys + b->tile - 1) / b->tile,
-                  bytes =
-                      b->ctx.most_rows * backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float);
-    b->sum_bytes = 0;
+                  row = backward_row_sums(b->ctx.problem) * (int64_t)sizeof(float),
+                  kept = b->balances && g->dk ? b->ctx.most_keys * row : 0,
+                  bytes = b->ctx.most_rows * row + kept;
+    int threads = 0;
+    b->sum_bytes = b->kept_bytes = 0;
     b->shared = NULL;
-    if (!heads || b->kernel->keys_tile || !g->dq || !(g->dk || g->dv))
+    if (!heads || b->kernel->keys_tile || !has_rows(b) || !(g->dk || g->dv))
         return (int)parts;
     if (heads < parts && is_worth(heads * tiles, parts) &&
         parts * b->workspace.tile_bytes + heads * bytes <= b->workspace.left) {
         b->shared = (float *)(void *)(b->workspace.tiles + parts * b->workspace.tile_bytes);
-        b->sum_bytes = bytes;
-        return (int)parts;
+        threads = (int)parts;
+    } else if (is_worth(heads, parts) &&
+               most * (b->workspace.tile_bytes + bytes) <= b->workspace.left) {
+        threads = (int)most;
     }
-    if (!is_worth(heads, parts) || most * (b->workspace.tile_bytes + bytes) > b->workspace.left)
+    if (!threads)
         return (int)parts;
-    b->sum_bytes = bytes;
-    return (int)most;
+    b->sum_bytes = bytes - kept;
+    b->kept_bytes = kept;
+    return threads;
 }
 
 /* One thread alone may be in a team of the caller's. */
@@ -267,9 +311,12 @@ static void await_team(int parts) {
 /* What one of the threads does. */
 static void run_part(backward_context *b, int index, int parts) {
     rotate_first(b, index, parts);
-    fill_delta(b, index, parts);
+    fill_rows(b, index, parts);
     clear_sums(b, index, parts);
     await_team(parts);
+    run_rows(b, index);
+    if (b->balances && !b->sum_bytes)
+        await_team(parts); /* keys read what rows found */
     run_tasks(b, index);
     await_team(parts);
     store_sums(b, index, parts);

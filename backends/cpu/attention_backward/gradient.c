@@ -2,6 +2,8 @@
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/rope/head.h"
 
+#include <math.h>
+
 /* Where n elements lie side by side: there, or in stage. */
 static const char *row_of(const backward_context *b, const attention_tile *t, int64_t row,
                           const void *data, const int64_t *stride, int n, char *stage) {
@@ -48,10 +50,28 @@ float backward_lse(const backward_context *b, const attention_tile *t, int64_t r
     return b->ctx.call->lse[backward_row_at(b, t, row, b->ctx.call->lse_stride)];
 }
 
-float *backward_delta(const backward_context *b, const attention_tile *t, int64_t row) {
-    const int64_t heads = b->ctx.call->rope.tensor[0].heads,
-                  stride[3] = {b->ctx.call->rope.tokens * heads, heads, 1};
-    return &b->workspace.delta[backward_row_at(b, t, row, stride)];
+void backward_add_share(backward_row *row, const backward_share *share, int64_t first) {
+    row->share.others += share->others;
+    row->share.weight += share->weight;
+    if (share->key < 0)
+        return;
+    row->share.own = share->own;
+    row->share.slope = share->slope;
+    row->share.key = first + share->key;
+}
+
+/* With that of the sink the gradients of a row's scores add up to 0. Where weights do not add up to
+ * 1 the call has a part of the keys, and nothing is known of the others'. */
+float backward_lacking(const backward_context *b, const attention_tile *t, int64_t row) {
+    const rope_attention_problem *p = b->ctx.problem;
+    const backward_row *r = backward_row_of(b, t, row);
+    const float sink =
+        p->sink_dtype
+            ? expf(cpu_load(p->sink_dtype, b->ctx.call->sinks, attention_head_of(&b->ctx, t, row)) -
+                   backward_lse(b, t, row))
+            : 0;
+    const int whole = fabsf(r->share.weight + sink - 1) < 0x1p-12F;
+    return whole ? (r->delta * sink - r->share.others) * r->share.slope - r->share.own : 0;
 }
 
 /* n sums become elements of a row. */

@@ -16,6 +16,25 @@
 
 enum { CPU_BACKWARD_CELL = 96 }; /* most rows, and most keys, of a cell */
 
+/* Out was rounded to 16 bits, and the error that <dout, out> has from that is shared by weight: a
+ * key with nearly all of it has nearly all of the error, while the gradient of its score is small:
+ * minus the sum of all others. So a key with a weight above this gets that sum (docs/numerics.md).
+ */
+#define CPU_BACKWARD_ALONE 0.625F
+
+/* What keys give to a row. The key with a weight above that limit is `key`. */
+typedef struct backward_share {
+    float others, weight; /* sums of gradients ahead of slopes, without key's, and of weights */
+    float own, slope;     /* key's gradient in ds, and its slope */
+    int64_t key;          /* of the sequence, in a cell counted from its first; -1: none */
+} backward_share;
+
+/* A row of q. */
+typedef struct backward_row {
+    float delta; /* <dout, out> */
+    backward_share share;
+} backward_row;
+
 /* A cell. Rows are fp32, or elements of the attention kernel's dtype, padded with zeros to a
  * multiple of CPU_ATTENTION_PAD elements. */
 typedef struct backward_cell {
@@ -28,6 +47,8 @@ typedef struct backward_cell {
                                    scores without their scale */
     float lse[CPU_BACKWARD_CELL];                              /* of rows, as a power of 2 */
     float delta[CPU_BACKWARD_CELL];                            /* of rows */
+    int balances;                                              /* 1: share is wanted with ds */
+    backward_share share[CPU_BACKWARD_CELL];                   /* of rows, where it balances */
     int16_t first[CPU_BACKWARD_CELL], last[CPU_BACKWARD_CELL]; /* keys that a row sees */
     int16_t key_first[CPU_BACKWARD_CELL], key_last[CPU_BACKWARD_CELL]; /* rows that see a key */
 } backward_cell;
@@ -50,6 +71,7 @@ typedef struct backward_tile {
     int64_t head, first, count;
     float *memory; /* of the thread's own */
     float *sums;   /* of dq of all rows of the head; NULL: others add to them */
+    float *kept;   /* of dk of all its keys, which are stored at the end; NULL: by each tile */
     int in_turn;   /* 1: so do tiles of keys that other threads have */
 } backward_tile;
 
@@ -63,7 +85,7 @@ typedef struct cpu_backward_kernel {
     void (*pack)(const float *rows, int count, int n, int64_t stride, float *panels);
     /* Weights of a cell and, where wanted, gradients of its scores: 0 of keys that a row does not
      * see. */
-    void (*weigh)(const backward_cell *cell, int gradients);
+    void (*weigh)(backward_cell *cell, int gradients);
     void (*add)(const backward_product *product);
     /* dq of a tile of rows in another way, dk and dv of a tile of keys that queries may see; NULL:
      * by the functions above. */
@@ -75,7 +97,7 @@ typedef struct cpu_backward_kernel {
 typedef struct backward_workspace {
     char *queries;      /* [row of q][token][head of q][head_dim], of dtype, rotated; NULL: none */
     char *keys;         /* as in attention_workspace */
-    float *delta;       /* [row of q][token][head of q]: <dout, out> */
+    backward_row *rows; /* of a sequence and a head of k side by side */
     char *tiles;        /* of threads, tile_bytes each */
     int64_t tile_bytes; /* for cells */
     int64_t left;       /* bytes from tiles to the workspace's end */
@@ -88,10 +110,12 @@ typedef struct backward_context {
     const rope_attention_backward_call *given;
     const cpu_backward_kernel *kernel;
     backward_workspace workspace;
-    int64_t tile;      /* rows or keys of one, at most */
-    int64_t sum_bytes; /* of the sums of dq of a head; 0: each task has a tile alone */
-    float *shared; /* sums of all heads, to which tiles of keys add; NULL: each thread has one */
-    int64_t next;  /* task that no thread has taken */
+    int64_t tile;       /* rows or keys of one, at most */
+    int balances;       /* as cells do */
+    int64_t sum_bytes;  /* of the sums of dq of a head; 0: each task has a tile alone */
+    int64_t kept_bytes; /* of those of dk behind them */
+    float *shared;   /* sums of all heads, to which tiles of keys add; NULL: each thread has one */
+    int64_t next[2]; /* tasks that no thread has taken: tiles of rows, others */
 } backward_context;
 
 extern const cpu_backward_kernel cpu_backward_scalar;
@@ -114,12 +138,21 @@ rope_status cpu_backward_call(const void *problem, const void *kernel, const voi
 /* Most rows or keys of a tile, and bytes of a thread's memory for its cells. */
 int64_t backward_tile_size(const rope_attention_problem *problem);
 int64_t backward_tile_bytes(const rope_attention_problem *problem);
-/* Floats of the sums of a row of dq. */
+/* Whether gradients of scores balance: in 16 bits. */
+CPU_INLINE int backward_balances(const rope_attention_problem *problem) {
+    return problem->rope.dtype != ROPE_F32;
+}
+/* Floats of the sums of a row of dq, or of dk. */
 int64_t backward_row_sums(const rope_attention_problem *problem);
 void backward_rows_tile(const backward_context *b, const backward_tile *tile);
 void backward_keys_tile(const backward_context *b, const backward_tile *tile);
-/* Ends rows first..first + count - 1 of a head from their sums. */
+/* Ends rows first..first + count - 1 of a head from their sums, and keys. */
 void backward_store_rows(const backward_context *b, const backward_tile *tile);
+void backward_store_keys(const backward_context *b, const backward_tile *tile);
+/* Adds what the keys of a cell give to a row; first: of these keys. */
+void backward_add_share(backward_row *row, const backward_share *share, int64_t first);
+/* What the gradient of the score of a row's share.key lacks, which is not -1. */
+float backward_lacking(const backward_context *b, const attention_tile *t, int64_t row);
 
 /* Index of a row in lists over [row of q][token][head of q], by their strides. */
 CPU_INLINE int64_t backward_row_at(const backward_context *b, const attention_tile *t, int64_t row,
@@ -137,9 +170,14 @@ void backward_load_cell(const backward_context *b, const attention_tile *t, int6
                         const void *data, const int64_t *stride, int n, float *to);
 /* n elements side by side become a row of a cell. */
 void backward_load(const backward_context *b, const char *from, int n, float *to);
-/* A row's lse and delta. */
 float backward_lse(const backward_context *b, const attention_tile *t, int64_t row);
-float *backward_delta(const backward_context *b, const attention_tile *t, int64_t row);
+/* What is kept of a row, with those of the others of its head of k behind it. */
+CPU_INLINE backward_row *backward_row_of(const backward_context *b, const attention_tile *t,
+                                         int64_t row) {
+    const int64_t heads = b->ctx.call->rope.tensor[0].heads;
+    return b->workspace.rows + (t->s.q_row * b->ctx.call->rope.tokens + t->s.q_first) * heads +
+           t->head * t->s.q_count * b->ctx.group + t->first + row;
+}
 
 /* A row of dq, and dk and dv of a key (NULL: not wanted), rounded to dtype. */
 void backward_store_query(const backward_context *b, const attention_tile *t, int64_t row,

@@ -89,7 +89,7 @@ CPU_INLINE void multiply_rows(const float *rows, int64_t stride, int count, int 
                         to + k, CELL);
 }
 
-static void matrix_weigh(const backward_cell *c, int gradients) {
+static void matrix_weigh(backward_cell *c, int gradients) {
     float p[ROWS * CELL] __attribute__((aligned(64))), ds[ROWS * CELL] __attribute__((aligned(64)));
     MATRIX_BEGIN();
     for (int r = 0; r < c->rows; r += ROWS) {
@@ -100,6 +100,8 @@ static void matrix_weigh(const backward_cell *c, int gradients) {
             multiply_rows(c->dout + r * c->v_stride, c->v_stride, n, c->v_dim, c->v_panels, g, ds);
         for (int i = 0; i < n; i++)
             weigh_row(c, r + i, gradients, p + i * CELL, ds + i * CELL);
+        for (int i = r; i < r + n && gradients && c->balances; i++) /* as ds is */
+            c->share[i].own = rope_from_bf16(rope_to_bf16(c->share[i].own));
         memset(p + n * CELL, 0, (size_t)((ROWS - n) * CELL) * sizeof *p);
         memset(ds + n * CELL, 0, (size_t)((ROWS - n) * CELL) * sizeof *ds);
         round_rows(p, r, 0, c->p);

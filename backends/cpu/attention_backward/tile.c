@@ -53,6 +53,7 @@ static void begin_tile(tile_state *t, const backward_context *b, const backward_
     c->cap = p->soft_cap;
     c->to_cap = p->soft_cap == 0 ? 0 : p->scale / p->soft_cap;
     c->factor = (float)((p->soft_cap == 0 ? (double)p->scale : 1) * 0x1.71547652b82fep+0);
+    c->balances = b->balances;
     float **const q_parts[] = {&c->q, &c->k, &c->k_panels, &t->sums[0]},
                   **const v_parts[] = {&c->dout, &c->v, &c->v_panels, &t->sums[1]};
     for (int i = 0; i < 4; i++, at += rows * c->q_stride)
@@ -80,7 +81,7 @@ static void load_rows(tile_state *t, int64_t first, int64_t count) {
         backward_load_cell(b, &t->rows, r, b->given->dout, b->given->dout_stride, c->v_dim,
                            c->dout + r * c->v_stride);
         c->lse[r] = backward_lse(b, &t->rows, r) * log2e;
-        c->delta[r] = *backward_delta(b, &t->rows, r);
+        c->delta[r] = backward_row_of(b, &t->rows, r)->delta;
     }
 }
 
@@ -182,6 +183,62 @@ static void add_to_rows(const tile_state *t, float *to) {
     t->b->kernel->add(&dq);
 }
 
+/* What the cell gives to its rows. */
+static void add_shares(const tile_state *t) {
+    backward_row *rows = backward_row_of(t->b, &t->rows, 0);
+    for (int r = 0; r < t->c.rows && t->c.balances; r++)
+        backward_add_share(&rows[r], &t->c.share[r], t->key);
+}
+
+/* --- keys that a row sees nearly alone --- */
+
+/* A key as fp32. */
+typedef struct wide_key {
+    int64_t key; /* -1: none yet */
+    float k[ROPE_MAX_ATTENTION_HEAD_DIM];
+} wide_key;
+
+/* The key's part of dq of a row; x: that of the row before. */
+static void add_alone_to_row(const backward_context *b, const attention_tile *rows, int64_t row,
+                             wide_key *x, float *sums) {
+    const int64_t key = backward_row_of(b, rows, row)->share.key;
+    const int n = b->ctx.problem->head_dim;
+    char stage[ROPE_MAX_ATTENTION_HEAD_DIM * sizeof(float)];
+    const char *from;
+    if (key < 0)
+        return;
+    if (key != x->key) {
+        const attention_source source = attention_source_of(&b->ctx, &rows->s, rows->head, 0);
+        cpu_attention_rows(&b->ctx, &source, &rows->s, (attention_part){rows->head, key, 1, 0, n},
+                           stage, &from);
+        b->kernel->attention->append->load(ROPE_F32, b->ctx.problem->rope.dtype, 1, from,
+                                           (char *)x->k, n);
+        x->key = key;
+    }
+    const float ds = backward_lacking(b, rows, row);
+    for (int i = 0; i < n; i++)
+        sums[i] += ds * x->k[i];
+}
+
+/* Rows' parts of dk of a tile of keys. */
+static void add_alone_to_keys(const backward_context *b, const backward_tile *tile, float *sums) {
+    attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
+    const void *q = b->ctx.rotated ? b->ctx.rotated : b->ctx.call->rope.tensor[0].in;
+    float x[ROPE_MAX_ATTENTION_HEAD_DIM];
+    rows.count = tile->s.q_count * b->ctx.group;
+    const backward_row *row = backward_row_of(b, &rows, 0);
+    for (int64_t r = 0; r < rows.count && b->balances; r++) {
+        const int64_t key = row[r].share.key - tile->first;
+        if (key < 0 || key >= tile->count)
+            continue;
+        const float ds = backward_lacking(b, &rows, r);
+        float *to = sums + key * stride_of(b->ctx.problem->head_dim);
+        backward_load_row(b, &rows, r, q, b->ctx.q_stride, b->ctx.problem->head_dim, x);
+        for (int i = 0; i < b->ctx.problem->head_dim; i++)
+            to[i] += ds * x[i];
+    }
+}
+
 /* --- in turn --- */
 
 /* The tile of keys that adds next to a tile of rows: behind the sums of its first row. Tiles are
@@ -206,6 +263,8 @@ static void add_to_sums(const tile_state *t, const backward_tile *tile, int64_t 
     if (tile->in_turn && own > begin)
         await_turn(turn, own);
     if (meet)
+        add_shares(t);
+    if (meet && t->b->given->dq)
         add_to_rows(t, sums);
     if (tile->in_turn)
         __atomic_store_n(turn, own + 1, __ATOMIC_RELEASE);
@@ -214,9 +273,22 @@ static void add_to_sums(const tile_state *t, const backward_tile *tile, int64_t 
 /* --- tiles --- */
 
 /* A sum's zeros have no sign: it would depend on keys that have no weight. */
-static const float *scaled(const tile_state *t, float *sums, float factor, int n) {
-    t->b->kernel->attention->scale(sums, factor, cpu_attention_padded(n));
+static const float *scaled(const backward_context *b, float *sums, float factor, int n) {
+    b->kernel->attention->scale(sums, factor, cpu_attention_padded(n));
     return sums;
+}
+
+/* dk of a tile from its sums. */
+static void end_keys(const backward_context *b, const backward_tile *tile, float *sums) {
+    const rope_attention_problem *p = b->ctx.problem;
+    add_alone_to_keys(b, tile, sums);
+    for (int64_t k = 0; k < tile->count; k++, sums += stride_of(p->head_dim))
+        backward_store_key(b, tile, tile->first + k, scaled(b, sums, p->scale, p->head_dim), NULL);
+    backward_rotate_keys(b, tile);
+}
+
+void backward_store_keys(const backward_context *b, const backward_tile *tile) {
+    end_keys(b, tile, tile->kept + tile->first * stride_of(b->ctx.problem->head_dim));
 }
 
 void backward_keys_tile(const backward_context *b, const backward_tile *tile) {
@@ -237,19 +309,28 @@ void backward_keys_tile(const backward_context *b, const backward_tile *tile) {
         if (tile->sums)
             add_to_sums(&t, tile, first, meet);
     }
-    for (int k = 0; k < c->keys; k++) {
-        float *dk = t.sums[0] + k * c->q_stride, *dv = t.sums[1] + k * c->v_stride;
-        backward_store_key(b, tile, tile->first + k,
-                           b->given->dk ? scaled(&t, dk, b->ctx.problem->scale, c->dim) : NULL,
-                           b->given->dv ? scaled(&t, dv, 1, c->v_dim) : NULL);
-    }
-    backward_rotate_keys(b, tile);
+    for (int k = 0; k < c->keys && b->given->dv; k++)
+        backward_store_key(b, tile, tile->first + k, NULL,
+                           scaled(b, t.sums[1] + k * c->v_stride, 1, c->v_dim));
+    if (tile->kept)
+        memcpy(tile->kept + tile->first * c->q_stride, t.sums[0],
+               (size_t)(tile->count * c->q_stride) * sizeof *t.sums[0]);
+    else if (b->given->dk)
+        end_keys(b, tile, t.sums[0]);
+}
+
+static void end_row(const backward_context *b, const attention_tile *rows, int64_t row, wide_key *x,
+                    float *sums) {
+    const rope_attention_problem *p = b->ctx.problem;
+    add_alone_to_row(b, rows, row, x, sums);
+    backward_store_query(b, rows, row, scaled(b, sums, p->scale, p->head_dim));
 }
 
 void backward_rows_tile(const backward_context *b, const backward_tile *tile) {
     const int64_t step = b->tile;
     tile_state t;
     backward_cell *c = &t.c;
+    wide_key x = {.key = -1};
     begin_tile(&t, b, tile);
     load_rows(&t, tile->first, tile->count);
     for (int64_t first = 0; first < tile->s.k_count; first += step) {
@@ -259,27 +340,27 @@ void backward_rows_tile(const backward_context *b, const backward_tile *tile) {
         load_keys(&t, first, count);
         find_seen(&t);
         b->kernel->weigh(c, 1);
-        add_to_rows(&t, t.sums[0]);
+        add_shares(&t);
+        if (b->given->dq)
+            add_to_rows(&t, t.sums[0]);
     }
-    for (int r = 0; r < c->rows; r++)
-        backward_store_query(
-            b, &t.rows, r, scaled(&t, t.sums[0] + r * c->q_stride, b->ctx.problem->scale, c->dim));
-    backward_rotate_rows(b, tile);
+    for (int r = 0; r < c->rows && b->given->dq; r++)
+        end_row(b, &t.rows, r, &x, t.sums[0] + r * c->q_stride);
+    if (b->given->dq)
+        backward_rotate_rows(b, tile);
 }
 
 void backward_store_rows(const backward_context *b, const backward_tile *tile) {
     const rope_attention_problem *p = b->ctx.problem;
     attention_tile rows = {.s = tile->s, .head = tile->head, .heads = 1};
     backward_tile part = *tile;
+    wide_key x = {.key = -1};
     const int64_t last = tile->first + tile->count;
     rows.count = tile->s.q_count * b->ctx.group;
     for (; part.first < last; part.first += part.count) {
         part.count = last - part.first < b->tile ? last - part.first : b->tile;
-        for (int64_t r = part.first; r < part.first + part.count; r++) {
-            float *sums = tile->sums + r * stride_of(p->head_dim);
-            b->kernel->attention->scale(sums, p->scale, cpu_attention_padded(p->head_dim));
-            backward_store_query(b, &rows, r, sums);
-        }
+        for (int64_t r = part.first; r < part.first + part.count; r++)
+            end_row(b, &rows, r, &x, tile->sums + r * stride_of(p->head_dim));
         backward_rotate_rows(b, &part);
     }
 }

@@ -29,11 +29,31 @@ CPU_INLINE group_range range_of(const int16_t *first, const int16_t *last, int i
     return g;
 }
 
+CPU_INLINE float sum_of_lanes(simd_f32 x) {
+    float sum = 0;
+    for (int i = 0; i < SIMD_LANES; i++)
+        sum += x[i];
+    return sum;
+}
+
+/* What is kept of the key that is alone. */
+static CPU_NOINLINE void find_alone(backward_share *share, simd_f32 slopes, const float *p,
+                                    const float *ds) {
+    int k = 0;
+    while (!simd_any((simd_u32)(simd_load_f(p + k) > simd_set_f(CPU_BACKWARD_ALONE))))
+        k += SIMD_LANES;
+    while (!(p[k] > CPU_BACKWARD_ALONE))
+        k++;
+    *share = (backward_share){share->others, share->weight, ds[k], slopes[k % SIMD_LANES], k};
+}
+
 /* Scores become weights, products of dout and v gradients of scores. */
-static void weigh_row(const backward_cell *c, int row, int gradients, float *p, float *ds) {
+static void weigh_row(backward_cell *c, int row, int gradients, float *p, float *ds) {
     const simd_f32 factor = simd_set_f(c->factor), less = simd_set_f(-c->lse[row]),
                    delta = simd_set_f(c->delta[row]), one = simd_set_f(1);
     simd_i32 lane = {0};
+    simd_f32 others = {0}, weights = {0}, slopes = one;
+    simd_i32 alone = {0};
     for (int i = 0; i < SIMD_LANES; i++)
         lane[i] = i;
     for (int k = 0; k < CELL; k += SIMD_LANES, lane += SIMD_LANES) {
@@ -48,14 +68,27 @@ static void weigh_row(const backward_cell *c, int row, int gradients, float *p, 
             }
             weight = attention_exp2(simd_fma(s, factor, less));
             if (gradients)
-                gradient = weight * (simd_load_f(ds + k) - delta) * slope;
+                gradient = weight * (simd_load_f(ds + k) - delta);
             weight = attention_where(sees, weight, (simd_f32){0});
-            gradient = attention_where(sees, gradient, (simd_f32){0});
+            if (gradients && c->balances) {
+                const simd_i32 large = weight > simd_set_f(CPU_BACKWARD_ALONE);
+                alone |= large;
+                weights += weight;
+                others += attention_where(sees & ~large, gradient, (simd_f32){0});
+                if (c->cap != 0)
+                    slopes = attention_where(large, slope, slopes);
+            }
+            gradient = attention_where(sees, gradient * slope, (simd_f32){0});
         }
         simd_store_f(p + k, weight);
         if (gradients)
             simd_store_f(ds + k, gradient);
     }
+    if (!gradients || !c->balances)
+        return;
+    c->share[row] = (backward_share){sum_of_lanes(others), sum_of_lanes(weights), 0, 1, -1};
+    if (simd_any((simd_u32)alone))
+        find_alone(&c->share[row], slopes, p, ds);
 }
 
 /* A tree over lanes of eight chains. */

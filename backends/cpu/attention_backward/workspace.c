@@ -23,11 +23,13 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (e->keys && cpu_room_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[2] = bytes;
-    if (cpu_room_add(&bytes, rows, e->q_heads, sizeof(float), 1))
+    if (cpu_room_add(&bytes, rows, e->q_heads, sizeof(backward_row), 1))
         return 0;
     at[3] = bytes;
     if (cpu_room_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
         cpu_room_add(&bytes, e->sums, e->q_tokens, e->k_heads ? e->q_heads / e->k_heads : 0,
+                     backward_row_sums(p) * (int64_t)sizeof(float)) ||
+        cpu_room_add(&bytes, backward_balances(p) ? e->sums : 0, e->k_tokens, 1,
                      backward_row_sums(p) * (int64_t)sizeof(float)))
         return 0;
     at[4] = bytes;
@@ -80,7 +82,7 @@ backward_workspace backward_workspace_of(const rope_attention_problem *p,
     char *begin = workspace;
     return (backward_workspace){.queries = e.queries ? begin : NULL,
                                 .keys = e.keys ? begin + at[1] : NULL,
-                                .delta = (float *)(void *)(begin + at[2]),
+                                .rows = (backward_row *)(void *)(begin + at[2]),
                                 .tiles = begin + at[3],
                                 .tile_bytes = backward_tile_bytes(p),
                                 .left = (int64_t)call->workspace_bytes - at[3],

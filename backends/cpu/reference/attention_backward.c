@@ -12,7 +12,8 @@ typedef struct row {
     rope_key_range seen;
     attention_source source[2];
     float q[ROPE_MAX_ATTENTION_HEAD_DIM], dout[ROPE_MAX_ATTENTION_HEAD_DIM];
-    double lse, delta;
+    double lse;
+    backward_row *kept;
 } row;
 
 typedef struct head_pair {
@@ -53,7 +54,7 @@ static void begin_row(row *r, int64_t n) {
     backward_load_row(b, &r->tile, 0, b->given->dout, b->given->dout_stride,
                       b->ctx.problem->v_head_dim, r->dout);
     r->lse = (double)backward_lse(b, &r->tile, 0);
-    r->delta = (double)*backward_delta(b, &r->tile, 0);
+    r->kept = backward_row_of(b, &r->tile, 0);
 }
 
 static double product(const float *a, const float *b, int n) {
@@ -63,19 +64,54 @@ static double product(const float *a, const float *b, int n) {
     return sum;
 }
 
-/* The weight of a key for a row; *ds: the gradient of their product of q and k. */
-static double weigh(const row *r, const head_pair *x, double *ds) {
+/* The weight of a key for a row, the gradient of its score and the slope of the cap there. */
+typedef struct weighed {
+    double weight, gradient, slope;
+} weighed;
+
+static weighed weigh(const row *r, const head_pair *x) {
     const rope_attention_problem *p = r->b->ctx.problem;
     const double cap = (double)p->soft_cap;
-    double s = (double)p->scale * product(r->q, x->k, p->head_dim), slope = (double)p->scale;
+    double s = (double)p->scale * product(r->q, x->k, p->head_dim), slope = 1;
     if (cap != 0) {
         const double t = tanh(s / cap);
         s = cap * t;
-        slope *= 1 - t * t;
+        slope = 1 - t * t;
     }
     const double weight = exp(s - r->lse);
-    *ds = weight * (product(r->dout, x->v, p->v_head_dim) - r->delta) * slope;
-    return weight;
+    return (weighed){
+        weight, weight * (product(r->dout, x->v, p->v_head_dim) - (double)r->kept->delta), slope};
+}
+
+static int is_alone(const row *r, const weighed *w) {
+    return r->b->balances && w->weight > (double)CPU_BACKWARD_ALONE;
+}
+
+/* What the keys of a row give to it. */
+static void share(const row *r) {
+    double others = 0, weight = 0;
+    head_pair key;
+    for (int64_t j = r->seen.first; j < r->seen.last; j++) {
+        load_key(r, j, &key);
+        const weighed w = weigh(r, &key);
+        weight += w.weight;
+        if (is_alone(r, &w)) {
+            r->kept->share.own = (float)(w.gradient * w.slope);
+            r->kept->share.slope = (float)w.slope;
+            r->kept->share.key = j;
+        } else {
+            others += w.gradient;
+        }
+    }
+    r->kept->share.others = (float)others;
+    r->kept->share.weight = (float)weight;
+}
+
+/* The gradient of the product of q and of a key. */
+static double product_gradient(const row *r, int64_t key, const weighed *w) {
+    const double scale = (double)r->b->ctx.problem->scale;
+    const double more = r->kept->share.key == key ? (double)backward_lacking(r->b, &r->tile, 0) : 0;
+    return scale * (w->gradient * w->slope + more);
 }
 
 static void add(double *sum, double factor, const float *x, int n) {
@@ -96,16 +132,19 @@ static void rows_tile(const backward_context *b, const backward_tile *t) {
     head_pair key;
     begin(&r, b, t);
     for (int64_t i = t->first; i < t->first + t->count; i++) {
-        double dq[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, ds;
+        double dq[ROPE_MAX_ATTENTION_HEAD_DIM] = {0};
         begin_row(&r, i);
-        for (int64_t j = r.seen.first; j < r.seen.last; j++) {
+        share(&r);
+        for (int64_t j = r.seen.first; j < r.seen.last && b->given->dq; j++) {
             load_key(&r, j, &key);
-            weigh(&r, &key, &ds);
-            add(dq, ds, key.k, n);
+            const weighed w = weigh(&r, &key);
+            add(dq, product_gradient(&r, j, &w), key.k, n);
         }
-        backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
+        if (b->given->dq)
+            backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
     }
-    backward_rotate_rows(b, t);
+    if (b->given->dq)
+        backward_rotate_rows(b, t);
 }
 
 static void keys_tile(const backward_context *b, const backward_tile *t) {
@@ -115,14 +154,15 @@ static void keys_tile(const backward_context *b, const backward_tile *t) {
     head_pair key;
     begin(&r, b, t);
     for (int64_t j = t->first; j < t->first + t->count; j++) {
-        double dk[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, dv[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, ds;
+        double dk[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, dv[ROPE_MAX_ATTENTION_HEAD_DIM] = {0};
         load_key(&r, j, &key);
         for (int64_t i = 0; i < t->s.q_count * b->ctx.group; i++) {
             begin_row(&r, i);
             if (j < r.seen.first || j >= r.seen.last)
                 continue;
-            add(dv, weigh(&r, &key, &ds), r.dout, m);
-            add(dk, ds, r.q, n);
+            const weighed w = weigh(&r, &key);
+            add(dv, w.weight, r.dout, m);
+            add(dk, product_gradient(&r, j, &w), r.q, n);
         }
         backward_store_key(b, t, j, b->given->dk ? rounded(dk, n, x) : NULL,
                            b->given->dv ? rounded(dv, m, y) : NULL);
