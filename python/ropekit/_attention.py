@@ -548,12 +548,13 @@ def attend(
 
     first are those up to sinks; rest and numbers those behind, or empty where none is given.
     """
-    q, k, v, text, _, cu_seqlens, k_lengths, k_cache = first[:8]
+    q, k, v, text, _, cu_seqlens, k_lengths = first[:7]
     of_library = "kernel=library" in text
     if of_library:
         text = _sdpa.without_library(text)
         first = (*first[:3], text, *first[4:])
-    if not of_library and isinstance(k, Tensor) and isinstance(v, Tensor) and k_cache is None:
+    of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
+    if not of_library and of_tensors and not _has_cache(first, rest, numbers):
         others: Any = None
         alone = cu_seqlens is k_lengths is first[10] is flag is None and not return_lse
         if not alone or (rest and not rest[1] is rest[2] is rest[5] is None):
@@ -577,6 +578,14 @@ def attend(
         return _usual(first)
     except (AttributeError, RuntimeError) as error:
         refuse_attention(error, first, 0)
+
+
+def _has_cache(first: Any, rest: Any, numbers: Any) -> bool:
+    """Whether an argument of a cache is given, or the keys of a tree that is not: of these the
+    library tells whether it takes them."""
+    if not first[7] is first[8] is first[9] is None or (rest and not rest[3] is rest[4] is None):
+        return True
+    return bool(numbers and (numbers[2] or (numbers[1] and (not rest or rest[5] is None))))
 
 
 def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> Tensor:

@@ -52,6 +52,9 @@ class Explanation:
         return "\n".join(lines)
 
 
+_OF_CACHE = "k_cache", "v_cache", "block_table", "k_scale", "v_scale"
+
+
 def explain(
     q: Tensor,
     k: Tensor | None = None,
@@ -109,7 +112,8 @@ def _explain(
     of_library = "kernel=library" in text
     if of_library:
         text = _sdpa.without_library(text)
-    only_library = given["k_cache"] is not None or of_library
+    of_cache = any(given[name] is not None for name in _OF_CACHE) or max_seqlen_k is not None
+    only_library = of_library or of_cache or (keys > 0 and tree is None)
     flags = given | {"return_lse": return_lse}
     others = [flags[name] for name in OTHERS]
     is_alone = all(x is None or x is False for x in others)
@@ -136,8 +140,9 @@ def _explain(
         has += ["softcap"] if _sdpa.settings_of(text).softcap else []
         told = f"declined: {has[0]} is given" if has else "not the faster one for such a call"
         candidates = f"{_sdpa.KERNEL} {told}\n{candidates}"
-    rotation = _rotation(text, given)
-    return Explanation(kernel, why, candidates, backward, backward_candidates, text, rotation)
+    return Explanation(
+        kernel, why, candidates, backward, backward_candidates, text, _rotation(text, given)
+    )
 
 
 def _rotation(text: str, given: Mapping[str, Tensor | None]) -> str:

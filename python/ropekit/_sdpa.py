@@ -6,7 +6,7 @@ captured: `prefers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -309,7 +309,85 @@ class Last(torch.autograd.Function):
 
 
 _once, _last = applied(_Once), applied(Last)
-_TOKENS = {"bshd": 1, "bhsd": 2, "sbhd": 0, "thd": 0}
+_ORDERS = {
+    "bshd": ("batch", "tokens", "heads", "head_dim"),
+    "bhsd": ("batch", "heads", "tokens", "head_dim"),
+    "sbhd": ("tokens", "batch", "heads", "head_dim"),
+    "thd": ("tokens", "heads", "head_dim"),
+}
+_TOKENS = {layout: order.index("tokens") for layout, order in _ORDERS.items()}
+_HEADS = {layout: order.index("heads") for layout, order in _ORDERS.items()}
+_BATCH = {"bshd": 0, "bhsd": 0, "sbhd": 1, "thd": -1}  # -1: none, as head_dim is compared as well
+
+
+def _fit(q: Tensor, k: Tensor, v: Tensor, layout: str) -> bool:
+    """Whether the library takes such shapes, of which PyTorch broadcasts more."""
+    of_q, of_k, of_v = q.shape, k.shape, v.shape
+    if not len(of_q) == len(of_k) == len(of_v) == len(_ORDERS[layout]):
+        return False
+    batch, heads = _BATCH[layout], _HEADS[layout]
+    if of_k[:-1] != of_v[:-1] or of_q[-1] != of_k[-1] or of_q[batch] != of_k[batch]:
+        return False
+    return bool(of_k[-1] and of_v[-1] and of_k[heads] and of_q[heads] % of_k[heads] == 0)
+
+
+def _refuse_shapes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Says in the library's words why `_fit` is false."""
+    order = _ORDERS[layout]
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != len(order):
+            packed = ", or 3 with layout='thd'" if x.dim() == len(_ORDERS["thd"]) else ""
+            raise ValueError(
+                f"{name} has {x.dim()} dimensions; allowed is {len(order)}, for layout "
+                f"{layout!r}{packed}"
+            )
+        if x.shape[-1] == 0:
+            raise ValueError(f"{name} has head_dim 0; allowed is 1..576")
+    of_q, of_k, of_v = ({"batch": 1} | dict(zip(order, x.shape, strict=True)) for x in (q, k, v))
+    for name in ("batch", "head_dim"):
+        if of_k[name] != of_q[name]:
+            raise ValueError(f"k has {name} {of_k[name]}; allowed is that of q, {of_q[name]}")
+    heads = of_k["heads"]
+    if heads == 0:
+        raise ValueError("k has 0 heads; allowed is > 0")
+    if of_q["heads"] % heads:
+        raise ValueError(
+            f"k has {heads} heads; allowed is a divisor of {of_q['heads']}, the heads of q in this "
+            "layout"
+        )
+    if (of_v["batch"], of_v["tokens"]) != (of_k["batch"], of_k["tokens"]):
+        raise ValueError(
+            f"v has batch {of_v['batch']} and {of_v['tokens']} tokens; allowed is that of k, "
+            f"{of_k['batch']} and {of_k['tokens']}"
+        )
+    if of_v["heads"] != heads:
+        raise ValueError(f"v has {of_v['heads']} heads; allowed is that of k, {heads}")
+
+
+_POSITIONS = "positions", "k_positions", "sequence_offsets", "sequence_lengths", "cos", "sin"
+
+
+def _check_positions(settings: Settings, given: Mapping[str, Any], are_alike: bool) -> None:
+    """Refuses, in the library's words, what no rotation reads and positions of one of q and k."""
+    if not (settings.turns_q or settings.turns_k):
+        for name, x in given.items():
+            if x is not None:
+                raise ValueError(f"{name} is given; allowed is None where neither q nor k rotates")
+    ids, key_ids = given["positions"], given["k_positions"]
+    if key_ids is not None and not settings.turns_k:
+        raise ValueError(
+            "k_positions is given; allowed is None where keys do not rotate, unless there is a "
+            "tree_mask with a window or chunk"
+        )
+    if key_ids is not None and ids is None:
+        raise ValueError(
+            "k_positions is given alone; allowed is positions and k_positions together"
+        )
+    if settings.turns_k and ids is not None and key_ids is None and not are_alike:
+        raise ValueError(
+            "k_positions is not given; allowed with positions is a tensor, unless k has the tokens "
+            "of q"
+        )
 
 
 def run(
@@ -327,9 +405,15 @@ def run(
     None where none is given."""
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
     axis = _TOKENS[layout]
+    if not is_compiling() and not _fit(q, k, v, layout):
+        _refuse_shapes(q, k, v, layout)
     tokens, keys = q.size(axis), k.size(axis)
     if keys == 0 and tokens:
         raise ValueError("k has 0 tokens; allowed is > 0")
+    read = positions, k_positions, *(tables or ())
+    given: dict[str, Any] = dict(zip(_POSITIONS, read, strict=False))
+    given["position_offset"] = position_offset or None
+    _check_positions(settings, given, tokens == keys)
     if settings.turns_q or settings.turns_k:
         more = () if tables is None else (tables[0], None, *tables[1:])
         text = settings.rotation
@@ -344,8 +428,6 @@ def run(
             if settings.turns_k:
                 own = positions if k_positions is None and tokens == keys else k_positions
                 k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
-    elif positions is not None:
-        raise ValueError("positions is given; allowed is None where neither q nor k rotates")
     square = bool(settings.causal and tokens == keys)
     mask = None
     if settings.is_limited or (settings.causal and not square and tokens != 1):

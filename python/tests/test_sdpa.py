@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,45 @@ def test_explain(device: str) -> None:
         ropekit.explain(3, k, v)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"k": torch.ones(2, 9, KV, DIM // 2)},
+        {"k": torch.ones(1, 9, KV, DIM), "v": torch.ones(1, 9, KV, DIM)},
+        {"k": torch.ones(2, 9, 3, DIM), "v": torch.ones(2, 9, 3, DIM)},
+        {"k": torch.ones(2, 9, 0, DIM), "v": torch.ones(2, 9, 0, DIM)},
+        {"k": torch.ones(9, KV, DIM)},
+        {"k": torch.ones(9, KV, DIM), "rotate": "none"},
+        {"v": torch.ones(1, 9, KV, DIM)},
+        {"v": torch.ones(2, 8, KV, DIM)},
+        {"v": torch.ones(2, 9, 1, DIM)},
+        {"v": torch.ones(2, 9, KV, 0)},
+        {"v": torch.ones(9, KV, DIM)},
+        {"q": torch.ones(2, 3, 4, DIM), "positions": torch.arange(3)},
+        {"k_positions": torch.arange(9)},
+        {"rotate": "q", "positions": torch.arange(9), "k_positions": torch.arange(9)},
+        {"rotate": "none", "k_positions": torch.arange(9)},
+        {"rotate": "none", "position_offset": 3},
+        {"rotate": "none", "sequence_offsets": torch.arange(2)},
+        {"rotate": "none", "cos": torch.ones(9, DIM // 2), "sin": torch.ones(9, DIM // 2)},
+        {"max_seqlen_k": 9},
+        {"block_table": torch.zeros(2, 1, dtype=torch.int64)},
+        {"v_cache": torch.ones(2, 9, KV, DIM)},
+        {"k_scale": torch.ones(1)},
+        {"tree_keys": 3},
+    ],
+)
+def test_both_candidates_refuse_a_call_in_the_same_words(options: dict[str, Any]) -> None:
+    given: dict[str, Any] = dict(zip("qkv", tensors_of("cpu"), strict=True)) | options
+    with pytest.raises(ValueError, match="; allowed ") as wanted:
+        ropekit.attention(**given, kernel="library")
+    with pytest.raises(ValueError, match=f"^{re.escape(str(wanted.value))}$"):
+        ropekit.attention(**given, kernel="sdpa")
+    if options.keys() & {"max_seqlen_k", "block_table", "v_cache", "k_scale", "tree_keys"}:
+        with pytest.raises(ValueError, match=f"^{re.escape(str(wanted.value))}$"):
+            ropekit.explain(**given, kernel="sdpa")
+
+
 def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
     q, k, v = tensors_of(device)
     for options, text in (
@@ -262,7 +302,7 @@ def test_what_pytorchs_kernel_has_not_is_refused(device: str) -> None:
         ropekit.attention(*wide, sinks=torch.zeros(HEADS, device=device).double())
     with pytest.raises((TypeError, ValueError)):
         ropekit.attention(q, k.half(), v, kernel="sdpa")
-    with pytest.raises(RuntimeError, match="size"):  # as PyTorch says it
+    with pytest.raises(ValueError, match="k has head_dim 14; allowed is that of q, 16"):
         narrow = q.double(), k.double()[..., :-2], v.double()
         ropekit.attention(*narrow, rotate="none", causal=False)
     with pytest.raises(ValueError, match="any of sdpa, library, "):
