@@ -237,7 +237,8 @@ static rope_status set_sizes(dnn_layout *l, char *reason) {
     s->v_head_dim = p->v_head_dim;
     s->lengths = !l->known;
     s->alike = l->known ? s->q_tokens == s->k_tokens
-                        : l->packed && c->rope.position.cu_seqlens == c->k_position.cu_seqlens;
+                        : l->packed && !c->q_lengths && !c->k_lengths &&
+                              c->rope.position.cu_seqlens == c->k_position.cu_seqlens;
     s->has_lse = c->lse != NULL;
     s->has_sinks = c->sinks != NULL;
     if (p->cache && c->pages < 1)

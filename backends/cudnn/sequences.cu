@@ -68,20 +68,24 @@ __device__ void set_begins(const dnn_lists &l, const rope_attention_sequence &s,
 __device__ void set_lengths(const dnn_lists &l, const rope_attention_sequence &s, int64_t n,
                             bool fails) {
     const rope_position_map *map = &l.call.rope.position;
-    const int64_t hidden = fails ? 0 : dnn_hidden(&l.problem, s.q_count, s.k_count),
+    const int64_t keys = dnn_keys(&l.problem, &s),
+                  hidden = fails ? 0 : dnn_hidden(&l.problem, s.q_count, keys),
                   skip = l.skips ? hidden : 0,
                   queries = fails || hidden == s.q_count ? 0 : s.q_count - skip;
     l.q_lengths[n] = static_cast<int32_t>(queries);
-    l.k_lengths[n] = queries ? static_cast<int32_t>(s.k_count) : 0;
+    l.k_lengths[n] = queries ? static_cast<int32_t>(keys) : 0;
     l.fails[n] = fails;
     if (fails && l.call.rope.position_flag)
         *l.call.rope.position_flag = 1;
     set_begins(l, s, n, skip, fails);
-    if (l.shifts)
+    if (l.shifts) { /* from a query's index in its sequence to that among all keys, and its offset */
+        const int64_t begin = map->cu_seqlens ? rope_index_at(map, map->cu_seqlens, n) : 0,
+                      shift = rope_sum(rope_difference(rope_sum(s.q_index, s.k_index), s.q_first),
+                                       begin);
         set_index(&l.call, l.shifts, n,
                   fails ? 0
-                        : rope_sum(s.k_count - s.q_count,
-                                   map->offsets ? rope_index_at(map, map->offsets, n) : 0));
+                        : rope_sum(shift, map->offsets ? rope_index_at(map, map->offsets, n) : 0));
+    }
 }
 
 __device__ float sink_at(const dnn_lists &l, int64_t head) {
@@ -100,7 +104,7 @@ __global__ void __launch_bounds__(DNN_THREADS) lists(GPU_PARAMETER dnn_lists giv
         const rope_attention_sequence s = rope_attention_sequence_of(&l.problem, &l.call, n);
         const bool lacks = l.table && fill_table(l, s, n);
         if (threadIdx.x == 0)
-            set_lengths(l, s, n, s.fails || lacks);
+            set_lengths(l, s, n, s.fails || lacks || dnn_keys(&l.problem, &s) < 0);
     }
 }
 
@@ -132,7 +136,7 @@ __global__ void __launch_bounds__(DNN_THREADS) rows(GPU_PARAMETER dnn_rows given
             continue;
         const rope_attention_sequence s = rope_attention_sequence_of(&r.problem, &r.call, n);
         const int64_t at = token - (r.keys ? s.k_first : s.q_first),
-                      hidden = dnn_hidden(&r.problem, s.q_count, s.k_count);
+                      hidden = dnn_hidden(&r.problem, s.q_count, dnn_keys(&r.problem, &s));
         if (s.fails || at < 0 || at >= (r.keys ? s.k_count : s.q_count))
             continue;
         const bool unseen = r.keys ? hidden == s.q_count : at < hidden;

@@ -121,16 +121,12 @@ static void drop_views(const rope_attention_desc *d, rope_attention_args *a) {
 }
 
 static void drop_sequences(const rope_attention_desc *d, rope_attention_args *a) {
-    if (a->rope.cu_seqlens) {
+    if (a->rope.cu_seqlens)
         a->rope.batch = 1;
-        a->q_lengths = NULL;
-    }
     if (!a->rope.cu_seqlens || d->cache)
         a->k_cu_seqlens = NULL;
     else if (!a->k_cu_seqlens)
         a->k_cu_seqlens = fuzz_indices[2];
-    if (a->k_cu_seqlens)
-        a->k_lengths = NULL;
     if (!a->lse)
         memset(a->lse_stride, 0, sizeof a->lse_stride);
 }

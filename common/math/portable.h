@@ -55,6 +55,11 @@ ROPE_FN int64_t rope_difference(int64_t a, int64_t b) {
     return (int64_t)((uint64_t)a - (uint64_t)b);
 }
 
+/* Product; wraps. */
+ROPE_FN int64_t rope_product(int64_t a, int64_t b) {
+    return (int64_t)((uint64_t)a * (uint64_t)b);
+}
+
 /* High word of the 128-bit product of two unsigned words. */
 ROPE_FN uint64_t rope_mulhi(uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)

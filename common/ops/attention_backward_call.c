@@ -22,14 +22,15 @@ static rope_status take_rotated(const rope_attention_problem *problem, const cha
 }
 
 static rope_status read_forward(const rope_attention_problem *problem,
-                                const rope_attention_args *given, rope_attention_call *call,
-                                rope_attention_regions *regions, int *empty) {
+                                const rope_attention_args *given, int without,
+                                rope_attention_call *call, rope_attention_regions *regions,
+                                int *empty) {
     rope_attention_args args = *given;
     rope_status status = take_rotated(problem, "q", &args.rope.q);
     if (status == ROPE_OK)
         status = take_rotated(problem, "k", &args.rope.k);
     if (status == ROPE_OK)
-        status = rope_attention_parts_read(problem, &args, call, regions, empty);
+        status = rope_attention_parts_read(problem, &args, without, call, regions, empty);
     return status == ROPE_OK && !*empty ? rope_pointer_check("", "lse", args.lse, 4) : status;
 }
 
@@ -56,13 +57,13 @@ static rope_status read_sinks(const rope_attention_problem *problem, int64_t hea
     static const int64_t side_by_side[1] = {1};
     const rope_attention_view view = {"dsinks", args->dsinks, side_by_side, 4, 1, 1};
     region->name = NULL;
-    call->dsinks = args->dsinks;
+    call->dsinks = call->forward.sinks ? args->dsinks : NULL;
     if (args->dsinks && !problem->sink_dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "dsinks is %p; allowed is NULL where sink_dtype is 0",
                          (const void *)args->dsinks);
     int64_t stride[3];
-    if (!args->dsinks)
+    if (!call->dsinks)
         return ROPE_OK;
     rope_status status = rope_attention_view_read(&view, &heads, stride, region);
     region->span.stride = side_by_side;
@@ -70,7 +71,7 @@ static rope_status read_sinks(const rope_attention_problem *problem, int64_t hea
 }
 
 static rope_status read_gradients(const rope_attention_problem *problem,
-                                  const rope_attention_backward_args *args,
+                                  const rope_attention_backward_args *args, int empty,
                                   rope_attention_backward_call *call,
                                   rope_region regions[GRADIENTS]) {
     const rope_attention_call *f = &call->forward;
@@ -81,9 +82,14 @@ static rope_status read_gradients(const rope_attention_problem *problem,
                   dk[4] = {batch, f->k_tokens, f->k.heads, problem->head_dim},
                   dv[4] = {batch, f->k_tokens, f->k.heads, problem->v_head_dim};
     const rope_attention_view view = {"dout", args->dout, args->dout_stride, element, 4, 0};
-    call->dout = args->dout;
-    rope_status status = rope_attention_view_read(&view, dout, call->dout_stride, &regions[0]);
-    if (status == ROPE_OK)
+    rope_status status = ROPE_OK;
+    call->dout = call->dq = NULL;
+    regions[0].name = regions[1].name = NULL;
+    if (!empty) {
+        call->dout = args->dout;
+        status = rope_attention_view_read(&view, dout, call->dout_stride, &regions[0]);
+    }
+    if (status == ROPE_OK && !empty)
         status = read_gradient("dq.data", &args->dq, element, dq, &call->dq, call->dq_stride,
                                &regions[1]);
     if (status == ROPE_OK)
@@ -103,10 +109,13 @@ static rope_status read_all(const rope_attention_problem *problem,
     rope_region gradients[GRADIENTS];
     rope_regions list;
     rope_span workspace;
-    rope_status status = read_forward(problem, forward, &call->forward, &regions, empty);
-    if (status == ROPE_OK && !*empty)
-        status = read_gradients(problem, args, call, gradients);
-    if (status != ROPE_OK || *empty)
+    const int without = forward->rope.batch > 0 && forward->k_tokens > 0 &&
+                        (args->dk.data || args->dv.data || args->dsinks);
+    rope_status status = read_forward(problem, forward, without, &call->forward, &regions, empty);
+    if (status != ROPE_OK || (*empty && !without))
+        return status;
+    status = read_gradients(problem, args, *empty, call, gradients);
+    if (status != ROPE_OK)
         return status;
     list.count = 0;
     rope_attention_regions_add(&call->forward, &regions, &list);

@@ -150,8 +150,9 @@ static rope_status read_tree(const rope_attention_problem *problem, const rope_a
 /* --- a call --- */
 
 static rope_status read_queries(const rope_attention_problem *problem,
-                                const rope_attention_args *args, rope_attention_call *call,
-                                rope_attention_regions *regions, int *empty) {
+                                const rope_attention_args *args, int without,
+                                rope_attention_call *call, rope_attention_regions *regions,
+                                int *empty) {
     const int32_t element = rope_dtype_size(problem->rope.dtype);
     const rope_tensor_form form = {"q", problem->head_dim, element, element, 1};
     rope_status status = rope_extent_check(&args->rope);
@@ -161,8 +162,28 @@ static rope_status read_queries(const rope_attention_problem *problem,
         status =
             rope_tensor_read(&args->rope, &args->rope.q, &form, &call->rope.tensor[0], &regions->q);
     *empty = call->rope.tensor[0].heads == 0;
-    return status == ROPE_OK ? rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope)
-                             : status;
+    return status == ROPE_OK
+               ? rope_positions_read(&problem->rope, &args->rope, *empty && !without, &call->rope)
+               : status;
+}
+
+/* A call of keys alone, with as many heads of queries as serve kernels. */
+static void leave_queries_out(const rope_attention_args *args, rope_attention_call *call,
+                              rope_attention_regions *regions) {
+    call->rope.tensor[0].heads = args->rope.q.heads ? args->rope.q.heads : call->k.heads;
+    call->rope.tokens = call->rope.position.tokens = 0;
+    call->q_lengths = NULL;
+    regions->q.in_place = 1;
+    regions->out.name = regions->lse.name = NULL;
+}
+
+static rope_status read_results(const rope_attention_problem *problem,
+                                const rope_attention_args *args, rope_attention_call *call,
+                                rope_attention_regions *regions) {
+    rope_status status = read_out(problem, args, call, &regions->out);
+    if (status == ROPE_OK)
+        status = read_lse(args, call, &regions->lse);
+    return status == ROPE_OK ? read_tree(problem, args, call) : status;
 }
 
 void rope_attention_regions_add(const rope_attention_call *call,
@@ -177,21 +198,20 @@ void rope_attention_regions_add(const rope_attention_call *call,
 }
 
 rope_status rope_attention_parts_read(const rope_attention_problem *problem,
-                                      const rope_attention_args *args, rope_attention_call *call,
-                                      rope_attention_regions *regions, int *empty) {
+                                      const rope_attention_args *args, int without,
+                                      rope_attention_call *call, rope_attention_regions *regions,
+                                      int *empty) {
     memset(call, 0, sizeof *call);
-    rope_status status = read_queries(problem, args, call, regions, empty);
-    if (status != ROPE_OK || *empty)
+    rope_status status = read_queries(problem, args, without, call, regions, empty);
+    if (status != ROPE_OK || (*empty && !without))
         return status;
     status = rope_attention_keys_read(problem, args, call, &regions->keys);
-    if (status == ROPE_OK)
-        status = read_out(problem, args, call, &regions->out);
-    if (status == ROPE_OK)
-        status = read_lse(args, call, &regions->lse);
-    if (status == ROPE_OK)
+    if (status == ROPE_OK && *empty)
+        leave_queries_out(args, call, regions);
+    else if (status == ROPE_OK)
+        status = read_results(problem, args, call, regions);
+    if (status == ROPE_OK && args->rope.q.heads)
         status = read_sinks(problem, args, call);
-    if (status == ROPE_OK)
-        status = read_tree(problem, args, call);
     call->workspace_bytes = args->workspace_bytes;
     return status;
 }
@@ -201,8 +221,10 @@ static rope_status read_all(const rope_attention_problem *problem, const rope_at
     rope_attention_regions regions;
     rope_regions list;
     rope_span workspace;
+    const int keys = args->rope.k.out && args->rope.batch > 0 && args->k_tokens > 0;
     list.count = 0;
-    rope_status status = rope_attention_parts_read(problem, args, call, &regions, empty);
+    rope_status status = rope_attention_parts_read(problem, args, keys, call, &regions, empty);
+    *empty = *empty && !keys;
     if (status != ROPE_OK || *empty)
         return status;
     rope_attention_regions_add(call, &regions, &list);

@@ -19,10 +19,12 @@ typedef struct rope_attention_regions {
     rope_key_regions keys;
 } rope_attention_regions;
 
-/* Fills a call but for the question whether what it writes overlaps. */
+/* Fills a call but for the question whether what it writes overlaps. Where it has no query, which
+ * sets *empty, that is all, or with `without` it is a call of its keys alone, of 0 tokens. */
 rope_status rope_attention_parts_read(const rope_attention_problem *problem,
-                                      const rope_attention_args *args, rope_attention_call *call,
-                                      rope_attention_regions *regions, int *empty);
+                                      const rope_attention_args *args, int without,
+                                      rope_attention_call *call, rope_attention_regions *regions,
+                                      int *empty);
 
 void rope_attention_regions_add(const rope_attention_call *call,
                                 const rope_attention_regions *regions, rope_regions *list);

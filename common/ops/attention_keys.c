@@ -99,12 +99,6 @@ static rope_status check_lengths(const rope_attention_problem *problem,
             ROPE_ERROR_NULL_POINTER,
             "k_cu_seqlens is NULL; allowed with rope.cu_seqlens and without a cache is "
             "a list of boundaries");
-    if (args->k_cu_seqlens && args->k_lengths)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "k_lengths is %p; allowed is NULL with k_cu_seqlens", args->k_lengths);
-    if (packed && args->q_lengths)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "q_lengths is %p; allowed is NULL with rope.cu_seqlens", args->q_lengths);
     return ROPE_OK;
 }
 

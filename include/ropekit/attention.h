@@ -121,12 +121,17 @@ typedef struct rope_attention_out {
 } rope_attention_out;
 
 /**
- * One call. A sequence is a batch row, or one of cu_seqlens. Its keys are k_lengths of it, else the
- * row's k_tokens, or what k_cu_seqlens says. A query's position is its index among the keys, and a
- * key's is its index, plus rope.position_offset and sequence_offsets; or ids, for each of both.
- * Lengths below 0, beyond the row or beyond the pages that the sequence has, boundaries that fall
- * and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an asynchronous backend leaves the
- * sequence out and sets rope.position_flag. Queries outside every sequence are left out.
+ * One call. A sequence is a batch row, or one of cu_seqlens. Its queries are the first q_lengths of
+ * those, or all; its keys the first k_lengths of its row or of its part of k_cu_seqlens, or all. A
+ * query's position is its index among the keys, and a key's is its index, plus rope.position_offset
+ * and sequence_offsets; or ids, for each of both. A packed sequence may begin before the first
+ * token and end past the last, as in rope_args: its tokens of the call are used, and have the
+ * indices that they have in the whole; keys that are not there are seen by none.
+ *
+ * Lengths below 0, beyond the row, the boundaries or the pages that the sequence has, boundaries
+ * that fall and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an asynchronous backend
+ * leaves the sequence out and sets rope.position_flag. Queries outside every sequence and those
+ * beyond q_lengths are left out.
  */
 typedef struct rope_attention_args {
     size_t struct_size;     /**< sizeof(rope_attention_args). */
@@ -140,8 +145,9 @@ typedef struct rope_attention_args {
     int64_t lse_stride[3];  /**< Elements over [batch, token, head]. All 0: contiguous. */
     int64_t k_tokens;       /**< Keys of a batch row of k.in and v. 0: tokens. With a cache the
                                  most keys of a sequence; 0: those of its pages. */
-    const void *q_lengths;  /**< Queries of each batch row, of position_dtype. NULL: tokens. */
-    const void *k_lengths;  /**< Keys of each sequence, of position_dtype. */
+    const void *q_lengths;  /**< Queries of each sequence, of position_dtype. NULL: all. */
+    const void *k_lengths;  /**< Keys of each sequence, of position_dtype. NULL: all. Required with
+                                 a cache. */
     const void *k_cu_seqlens;   /**< Boundaries of the sequences' keys in k.in and v, whose batch is
                                      then 1. Required with rope.cu_seqlens and without a cache. */
     const void *k_position_ids; /**< As rope.position_ids, of the keys; required with them where
@@ -212,9 +218,9 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
                                               const rope_attention_bounds *bounds, size_t *bytes);
 
 /**
- * Rotates and attends. Allocates nothing, takes no lock, reads no environment and does not wait for
- * a device; lengths, tables, positions, scales and bits may change in device memory between replays
- * of a graph.
+ * Rotates and attends; without queries k.out is written all the same. Allocates nothing, takes no
+ * lock, reads no environment and does not wait for a device; lengths, tables, positions, scales and
+ * bits may change in device memory between replays of a graph.
  * @param plan  of rope_attention_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out and k.out may be
  *              their in
@@ -294,8 +300,9 @@ ROPE_API rope_status rope_attention_backward_workspace(const rope_plan *plan,
                                                        size_t *bytes);
 
 /**
- * Computes the gradients that are wanted of a call that wrote out, as rope_attention does it. A
- * call without queries writes nothing; tokens that no sequence has are left as they are.
+ * Computes the gradients that are wanted of a call that wrote out, as rope_attention does it. Those
+ * of keys and sinks without a query are 0. Tokens that no sequence has, and those beyond its
+ * lengths, are left as they are.
  * @param plan  of rope_attention_backward_plan_create
  * @param args  what is written is disjoint from everything else
  * @return what rope_apply returns; nothing is written unless ROPE_OK

@@ -212,7 +212,7 @@ typedef struct rope_append_backward_call {
  * Its problem is a rope_attention_problem, its call a rope_attention_call, its bounds
  * rope_attention_bounds.
  * @{ */
-#define ROPE_ATTENTION_VERSION 1 /**< Of these structs. */
+#define ROPE_ATTENTION_VERSION 2 /**< Of these structs. */
 
 /** A checked descriptor with every default filled in. Host memory that lives as long as the plan.
  */
@@ -239,7 +239,8 @@ typedef struct rope_attention_problem {
     int32_t nondeterministic; /**< 1: sums of the backward need no fixed order. */
 } rope_attention_problem;
 
-/** A checked call: every default filled in, at least one element of out to write. */
+/** A checked call: every default filled in, at least one element of out to write, or of k.out: a
+ * call of keys alone has 0 tokens, and heads of queries all the same. */
 typedef struct rope_attention_call {
     rope_call rope; /**< Of the queries: batch, tokens, tensor[0], positions without what
                          a query's index among its keys adds, tables, flag. tensor[1] is
@@ -252,7 +253,7 @@ typedef struct rope_attention_call {
     float *lse;                   /**< Or NULL. */
     int64_t lse_stride[3];        /**< Over [batch, token, head]. */
     int64_t k_tokens;             /**< Keys of a row; with a cache the most of a sequence. */
-    const void *q_lengths;        /**< Or NULL. */
+    const void *q_lengths;        /**< Or NULL: tokens, or by rope.position.cu_seqlens. */
     const void *k_lengths;        /**< Or NULL: k_tokens, or by k_position.cu_seqlens. */
     const void *sinks;            /**< Or NULL. */
     const uint32_t *tree_bits;    /**< Or NULL. */
@@ -270,9 +271,10 @@ typedef struct rope_attention_call {
  * Its problem is a rope_attention_problem without a cache and a tree, its call a
  * rope_attention_backward_call, its bounds rope_attention_bounds.
  * @{ */
-#define ROPE_ATTENTION_BACKWARD_VERSION 1 /**< Of these structs. */
+#define ROPE_ATTENTION_BACKWARD_VERSION 2 /**< Of these structs. */
 
-/** A checked call: every default filled in, some gradient wanted, at least one element of out. */
+/** A checked call: every default filled in, some gradient wanted, at least one element of out, or
+ * of keys: a call of keys alone has 0 tokens, and heads of queries all the same. */
 typedef struct rope_attention_backward_call {
     rope_attention_call forward; /**< Read alone: out, lse, which is there, and what is rotated.
                                       Where rope.tensor[0] or k has an out that is it, and in too;

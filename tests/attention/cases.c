@@ -252,12 +252,15 @@ static int are_equal(const int64_t *list, int64_t count) {
     return equal;
 }
 
-/* Boundaries, which attention_fill writes: gaps ahead of the first and behind the last. */
+/* Boundaries, which attention_fill writes: gaps ahead of the first and behind the last, and where
+ * lengths say what is used also behind others. */
 static int64_t packed_tokens(test_random *r, attention_case *c, const int64_t *counts,
-                             int64_t *boundary) {
+                             int64_t *boundary, const void **lengths) {
+    if (!c->alike && random_chance(r, 35))
+        *lengths = reserve(c, c->parts + 1, index_size(c));
     boundary[0] = random_chance(r, 70) ? 0 : random_between(r, 1, 3);
     for (int64_t s = 0; s < c->parts; s++)
-        boundary[s + 1] = boundary[s] + counts[s];
+        boundary[s + 1] = boundary[s] + counts[s] + (*lengths ? random_between(r, 0, 3) : 0);
     return boundary[c->parts] + (random_chance(r, 70) ? 0 : random_between(r, 1, 3));
 }
 
@@ -269,7 +272,7 @@ static void choose_queries(test_random *r, attention_case *c, int packed) {
     if (packed) {
         a->batch = 1;
         a->sequences = c->parts;
-        a->tokens = packed_tokens(r, c, c->q_count, c->base.boundary);
+        a->tokens = packed_tokens(r, c, c->q_count, c->base.boundary, &c->args.q_lengths);
         a->cu_seqlens = reserve(c, c->parts + 1, index_size(c));
         return;
     }
@@ -305,7 +308,7 @@ static void choose_keys(test_random *r, attention_case *c, int packed) {
         c->args.k_cu_seqlens = c->base.args.cu_seqlens;
         memcpy(c->k_boundary, c->base.boundary, (size_t)(c->parts + 1) * sizeof *c->k_boundary);
     } else if (packed && !c->desc.cache) {
-        c->args.k_tokens = packed_tokens(r, c, c->k_count, c->k_boundary);
+        c->args.k_tokens = packed_tokens(r, c, c->k_count, c->k_boundary, &c->args.k_lengths);
         c->args.k_tokens += c->args.k_tokens == 0;
         c->args.k_cu_seqlens = reserve(c, c->parts + 1, index_size(c));
     } else if (c->desc.cache) {

@@ -499,12 +499,8 @@ TEST(attention_errors, call_sequences) {
     BAD_CALL(call, invalid, "batch", "2",
              (a.rope.sequences = 2, a.rope.cu_seqlens = a.k_cu_seqlens = some));
     BAD_CALL(call, invalid, "sequences", "3", a.rope.sequences = 3);
-    BAD_CALL(call, invalid, "q_lengths", NULL,
-             (a.rope.batch = 1, a.rope.sequences = 2, a.rope.cu_seqlens = a.k_cu_seqlens = some,
-              a.q_lengths = some));
-    BAD_CALL(call, invalid, "k_lengths", NULL,
-             (a.rope.batch = 1, a.rope.sequences = 2, a.rope.cu_seqlens = a.k_cu_seqlens = some,
-              a.k_lengths = some));
+    GOOD_CALL(call, (a.rope.batch = 1, a.rope.sequences = 2, a.rope.cu_seqlens = some,
+                     a.k_cu_seqlens = a.q_lengths = a.k_lengths = some));
     BAD_CALL(call, misaligned, "k_cu_seqlens", NULL,
              (a.rope.batch = 1, a.rope.sequences = 2, a.rope.cu_seqlens = some,
               a.k_cu_seqlens = some + 4));
@@ -685,11 +681,15 @@ TEST(attention_errors, lengths) {
         call.args.rope.sequences = 2;
         call.args.rope.cu_seqlens = some;
         call.args.k_cu_seqlens = some + 800;
-        BAD_INDEX(call, 2, 5, "cu_seqlens[2]", "5", (void)a);
         BAD_INDEX(call, 1, 3, "cu_seqlens[1]", "3", (void)a);
-        BAD_INDEX(call, 0, -1, "cu_seqlens[0]", "-1", (void)a);
-        BAD_INDEX(call, 102, 9, "k_cu_seqlens[2]", "9", (void)a);
+        BAD_INDEX(call, 0, INT64_MIN, "cu_seqlens[0]", "-9223372036854775808", (void)a);
         BAD_INDEX(call, 101, 3, "k_cu_seqlens[1]", "3", (void)a);
+        BAD_INDEX(call, 201, 1, "q_lengths[1] is 1; allowed is 0..0", "cu_seqlens[2]",
+                  a.q_lengths = some + 1600);
+        BAD_INDEX(call, 200, -1, "q_lengths[0] is -1; allowed is 0..0", "cu_seqlens[1]",
+                  a.q_lengths = some + 1600);
+        BAD_INDEX(call, 201, 1, "k_lengths[1] is 1; allowed is 0..0", "k_cu_seqlens[2]",
+                  a.k_lengths = some + 1600);
     }
     call_free(&call);
 }

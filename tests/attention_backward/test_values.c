@@ -274,6 +274,22 @@ TEST(attention_backward_values, rows_that_see_no_key) {
     check_runs();
 }
 
+TEST(attention_backward_values, calls_without_queries) {
+    for (int32_t dtype = ROPE_F32; dtype <= ROPE_BF16; dtype++)
+        for (int32_t rotation = ROPE_ATTENTION_ROTATE_QK; rotation <= ROPE_ATTENTION_ROTATE_NONE;
+             rotation++) {
+            backward_case c;
+            make(&c, dtype, 2, 6);
+            c.forward.desc.rotation = rotation;
+            c.forward.args.rope.tokens = c.forward.q_count[0] = 0;
+            if (c.args.dsinks)
+                memset(c.args.dsinks, 0xff, HEADS * sizeof *c.args.dsinks);
+            for_each_kernel(&c, check_nothing);
+            attention_free(&c.forward);
+        }
+    check_runs();
+}
+
 /* Keys that no query sees have gradients of 0, whatever they hold. */
 static void check_window(const backward_case *c, const char *kernel, unsigned char *result) {
     (void)kernel;

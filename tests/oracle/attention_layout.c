@@ -37,13 +37,14 @@ int64_t oracle_attention_parts(const oracle_attention *o) {
     return o->args->rope.cu_seqlens ? o->args->rope.sequences : o->args->rope.batch;
 }
 
-/* Tokens between boundaries; returns 1 where there are no such ones. */
-static int between(const oracle_attention *o, const void *list, int64_t index, int64_t tokens,
+/* Tokens between boundaries, or the first so many by lengths; returns 1 where there are no such
+ * ones. Sequences are whole. */
+static int between(const oracle_attention *o, const void *list, const void *lengths, int64_t index,
                    int64_t *first, int64_t *count) {
     int64_t begin = index_at(o, list, index), end = index_at(o, list, index + 1);
     *first = begin;
-    *count = end - begin;
-    return begin < 0 || begin > end || end > tokens;
+    *count = lengths ? index_at(o, lengths, index) : end - begin;
+    return begin > end || *count < 0 || *count > end - begin;
 }
 
 oracle_part oracle_attention_part(const oracle_attention *o, int64_t index) {
@@ -54,17 +55,16 @@ oracle_part oracle_attention_part(const oracle_attention *o, int64_t index) {
     s.k_count = most;
     if (a->rope.cu_seqlens) {
         s.q_row = 0;
-        s.fails = between(o, a->rope.cu_seqlens, index, a->rope.tokens, &s.q_first, &s.q_count);
-    }
-    if (a->q_lengths) {
+        s.fails = between(o, a->rope.cu_seqlens, a->q_lengths, index, &s.q_first, &s.q_count);
+    } else if (a->q_lengths) {
         s.q_count = index_at(o, a->q_lengths, index);
-        s.fails |= s.q_count < 0 || s.q_count > a->rope.tokens;
+        s.fails = s.q_count < 0 || s.q_count > a->rope.tokens;
     }
     if (a->k_cu_seqlens) {
         s.k_row = 0;
-        s.fails |= between(o, a->k_cu_seqlens, index, most, &s.k_first, &s.k_count);
+        s.fails |= between(o, a->k_cu_seqlens, a->k_lengths, index, &s.k_first, &s.k_count);
     }
-    if (!a->k_lengths)
+    if (!a->k_lengths || a->k_cu_seqlens)
         return s;
     if (o->desc->cache)
         pages = (o->desc->cache == ROPE_CACHE_TABLE ? a->table_pages : 1) * o->desc->page_size;

@@ -2,24 +2,38 @@
 #include "backends/cpu/attention/context.h"
 #include "common/status.h"
 
-static rope_status fail_boundaries(const char *name, const rope_position_map *map, int64_t n) {
+/* Of a sequence's queries or keys, by boundaries; ROPE_OK where they are in range. */
+static rope_status check_segment(const char *name, const char *lengths_name,
+                                 const rope_position_map *map, const void *lengths, int64_t n) {
+    const int64_t begin = rope_index_at(map, map->cu_seqlens, n),
+                  end = rope_index_at(map, map->cu_seqlens, n + 1),
+                  most = rope_difference(end, begin);
+    if (rope_attention_segment_of(map, lengths, n).valid)
+        return ROPE_OK;
+    if (end < begin || most < 0)
+        return rope_fail(ROPE_ERROR_POSITION_RANGE,
+                         "%s[%lld] is %lld and %s[%lld] is %lld; allowed is not falling, and below "
+                         "2^63 apart",
+                         name, (long long)n, (long long)begin, name, (long long)n + 1,
+                         (long long)end);
     return rope_fail(ROPE_ERROR_POSITION_RANGE,
-                     "%s[%lld] is %lld and %s[%lld] is %lld; allowed is 0..%lld, not falling", name,
-                     (long long)n, (long long)rope_index_at(map, map->cu_seqlens, n), name,
-                     (long long)n + 1, (long long)rope_index_at(map, map->cu_seqlens, n + 1),
-                     (long long)map->tokens);
+                     "%s[%lld] is %lld; allowed is 0..%lld, by %s[%lld] and %s[%lld]", lengths_name,
+                     (long long)n, (long long)rope_index_at(map, lengths, n), (long long)most, name,
+                     (long long)n, name, (long long)n + 1);
 }
 
 static rope_status fail_lengths(const rope_attention_problem *p, const rope_attention_call *call,
                                 int64_t n) {
     const rope_position_map *q = &call->rope.position, *k = &call->k_position;
-    int64_t first, count;
-    if (q->cu_seqlens && !rope_attention_segment(q, n, &first, &count))
-        return fail_boundaries("cu_seqlens", q, n);
-    if (k->cu_seqlens && !rope_attention_segment(k, n, &first, &count))
-        return fail_boundaries("k_cu_seqlens", k, n);
+    rope_status status = ROPE_OK;
+    if (q->cu_seqlens)
+        status = check_segment("cu_seqlens", "q_lengths", q, call->q_lengths, n);
+    if (status == ROPE_OK && k->cu_seqlens)
+        return check_segment("k_cu_seqlens", "k_lengths", k, call->k_lengths, n);
+    if (status != ROPE_OK)
+        return status;
     if (!q->cu_seqlens && call->q_lengths) {
-        count = rope_index_at(q, call->q_lengths, n);
+        const int64_t count = rope_index_at(q, call->q_lengths, n);
         if (count < 0 || count > q->tokens)
             return rope_fail(ROPE_ERROR_POSITION_RANGE,
                              "q_lengths[%lld] is %lld; allowed is 0..%lld (tokens)", (long long)n,

@@ -9,14 +9,14 @@ static rope_position_map map_of(const rope_position_map *all, const rope_attenti
                                 const attention_tokens *part) {
     rope_position_map map = *all;
     const int64_t *stride = map.id_stride, width = map.wide ? 8 : 4,
-                  before = map.ids ? 0 : part->index,
+                  before = map.ids ? 0 : rope_sum(part->index, s->k_index),
                   own = map.offsets ? rope_index_at(&map, map.offsets, s->index) : 0;
     if (map.ids)
         map.ids = (const char *)map.ids + (part->row * stride[1] + part->first * stride[2]) * width;
     if (map.lengths)
         map.lengths = (const char *)map.lengths + s->index * width;
     map.offset = rope_sum(rope_sum(map.offset, own), before);
-    map.tokens = rope_difference(s->k_count, before);
+    map.tokens = rope_difference(s->k_whole, before);
     map.offsets = map.cu_seqlens = NULL;
     return map;
 }

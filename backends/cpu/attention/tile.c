@@ -81,7 +81,7 @@ static void read_tree(tile_state *t, int64_t begin) {
     cpu_attention_block *b = &t->block;
     b->seen = NULL;
     if (t->ctx->problem->mask != ROPE_MASK_TREE ||
-        begin + b->to <= s->k_count - t->ctx->call->tree_keys)
+        rope_tree_bit(t->ctx->call, s, begin + b->to) <= 0)
         return;
     b->seen = (const uint32_t(*)[CPU_ATTENTION_BLOCK / 32]) t->bits;
     for (int r = 0; r < b->rows; r++) {

@@ -225,9 +225,10 @@ gpuError_t gpu_attention_launch(const gpu_attention_bound *bound, const rope_att
         parts.at = (float *)(void *)((char *)workspace + room.parts);
     if (p->rotates[1] && !call->k.out)
         room_for_keys(p, &room, workspace, &l.call);
-    if (!call->rope.tensor[0].out && gpu_attention_rotates_ahead(bound, &sizes))
+    if (!call->rope.tensor[0].out && call->rope.tokens &&
+        gpu_attention_rotates_ahead(bound, &sizes))
         room_for_queries(p, &room, workspace, &l.call);
     if (error == gpuSuccess)
         error = gpu_attention_rotate_ahead(&l);
-    return error == gpuSuccess ? attend(&l, &sizes, &parts) : error;
+    return error == gpuSuccess && call->rope.tokens ? attend(&l, &sizes, &parts) : error;
 }

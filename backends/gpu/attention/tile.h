@@ -497,10 +497,9 @@ GPU_FN uint64_t gpu_tree_sees(const rope_attention_problem *p, const rope_attent
                               const rope_attention_sequence *s, int64_t query, int64_t key) {
     if (p->mask != ROPE_MASK_TREE)
         return ~UINT64_C(0);
-    const uint64_t sees =
-        gpu_tree_bits(call->tree_bits + s->q_row * call->tree_stride[0] +
-                          (s->q_first + query) * call->tree_stride[1],
-                      (call->tree_keys + 31) / 32, key - s->k_count + call->tree_keys);
+    const uint64_t sees = gpu_tree_bits(call->tree_bits + s->q_row * call->tree_stride[0] +
+                                            (s->q_first + query) * call->tree_stride[1],
+                                        (call->tree_keys + 31) / 32, rope_tree_bit(call, s, key));
     return s->by_id ? sees & gpu_tree_near(p, call, s, query, key) : sees;
 }
 

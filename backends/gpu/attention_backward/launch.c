@@ -29,7 +29,8 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
     const rope_attention_problem *p = &l->bound->forward.problem;
     rope_attention_call *call = &l->ahead.call;
     rope_operand *q = &call->rope.tensor[0];
-    const int rotates_q = p->rotates[0] && !q->out, rotates_k = p->rotates[1] && !call->k.out;
+    const int rotates_q = p->rotates[0] && !q->out && call->rope.tokens,
+              rotates_k = p->rotates[1] && !call->k.out;
     q->out = rotates_q ? workspace + room->queries : NULL;
     call->k.out = rotates_k ? workspace + room->keys : NULL;
     contiguous(q->out_stride, call->rope.tokens, q->heads, p->head_dim);
@@ -51,7 +52,10 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
 static int rotates_behind(const launches *l, int tensor) {
     const rope_attention_problem *p = &l->bound->transposed;
     const rope_attention_call *call = &l->behind.call;
-    const rope_attention_sequence s = {.q_count = call->rope.tokens, .k_count = call->k_tokens};
+    const rope_attention_sequence s = {.q_count = call->rope.tokens,
+                                       .k_count = call->k_tokens,
+                                       .q_index = call->k_tokens - call->rope.tokens,
+                                       .k_whole = call->k_tokens};
     const int may_fail =
         p->rope.angle_mode == ROPE_ANGLE_TABLE && p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
     if (!p->rotates[tensor] || may_fail || s.q_count < 1 || s.k_count < 1 ||
@@ -218,7 +222,7 @@ gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
     find_behind(&l);
     const int fused = find_sums(&l, room, workspace);
     if (error == gpuSuccess)
-        error = sums(&l, bound->kernels->delta, (rows + each - 1) / each,
+        error = sums(&l, bound->kernels->delta, rows ? (rows + each - 1) / each : 1,
                      fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
     if (error == gpuSuccess)
         error = fused ? gradients_at_once(&l) : gradients(&l);
