@@ -189,7 +189,7 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
             }
     }
     gpu_tile_weights<ROWS> w;
-    gpu_tile_weigh<D, ROWS>(1.44269504f * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
+    gpu_tile_softmax<D, ROWS>(1.44269504f * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
     gpu_tile_add<DTYPE, D, ROWS>(values, w, rows);
 }

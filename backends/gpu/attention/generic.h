@@ -39,7 +39,7 @@ template <typename S> struct gpu_generic_block {
     rope_key_range within, all; /* keys of the block's split; that some row sees */
     int64_t head, part;         /* of keys; of the sequence's splits */
     int32_t valid, alone;       /* there is work; no other split has keys of these rows */
-    int32_t special;            /* the last values, counted, of which one is not finite */
+    int32_t nonfinite;            /* the last values, counted, of which one is not finite */
     gpu_attention_parts parts;
     const int32_t *failed;
     int64_t next; /* what comes next */
@@ -172,9 +172,9 @@ GPU_FN bool gpu_generic_stage_values(const gpu_generic_call<S> &t, int first, in
                                              t.m.stage + n * S::DIM + at);
     }
     if (!finite)
-        t.b->special = count;
+        t.b->nonfinite = count;
     __syncthreads();
-    return t.b->special != count;
+    return t.b->nonfinite != count;
 }
 
 /* --- a tile --- */
@@ -425,7 +425,7 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
     __syncthreads();
     if (n == 0) {
         b->all = gpu_attention_seen(b->rows, S::ROWS);
-        b->special = 0;
+        b->nonfinite = 0;
     }
 #pragma unroll
     for (int r = 0; r < S::OWN; r++)

@@ -238,8 +238,8 @@ template <int DTYPE> GPU_FN void gpu_latent_add(const gpu_latent_call &t, gpu_la
 
 /* From a warp's keys to weights in shared memory. */
 template <int DTYPE>
-GPU_FN void gpu_latent_look(const gpu_latent_call &t, int first, gpu_latent_sums &sums,
-                            gpu_latent_rows &rows) {
+GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sums &sums,
+                             gpu_latent_rows &rows) {
     enum { ROWS = GPU_LATENT_ROWS };
     const int warp_key = gpu_warp_key<ROWS>();
     const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap,
@@ -264,8 +264,8 @@ GPU_FN void gpu_latent_look(const gpu_latent_call &t, int first, gpu_latent_sums
     }
     gpu_tile_largest<ROWS>(s, most);
     gpu_latent_largest(t, most);
-    gpu_tile_raise_to<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
-    gpu_tile_exponents<ROWS>(unit, s, sums);
+    gpu_tile_rescale_to<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
+    gpu_tile_exponentiate<ROWS>(unit, s, sums);
     gpu_tile_round<DTYPE, ROWS>(s, w);
     gpu_latent_keep(t, w);
     if (!(t.fits & GPU_TILE_SAME))
@@ -285,7 +285,7 @@ GPU_FN void gpu_latent_loop(const gpu_latent_call &t, gpu_latent_sums &sums,
             gpu_latent_place(t, first + GPU_ATTENTION_THREADS);
         gpu_copies_wait<0>();
         __syncthreads();
-        gpu_latent_look<DTYPE>(t, first, sums, rows);
+        gpu_latent_score<DTYPE>(t, first, sums, rows);
         gpu_latent_add<DTYPE>(t, rows);
         __syncthreads();
     }

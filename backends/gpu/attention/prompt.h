@@ -37,9 +37,9 @@ struct gpu_prompt_block {
     gpu_prompt_row rows[GPU_TILE_ROWS];
     uint32_t pages[GPU_ATTENTION_THREADS]; /* of keys and values of one tile */
     gpu_attention_tile tile;
-    int64_t next;                 /* what comes next */
-    int32_t head;                 /* of keys */
-    int32_t special, has_special; /* 1 + the first key of a tile that is not finite; a tile was */
+    int64_t next;                   /* what comes next */
+    int32_t head;                   /* of keys */
+    int32_t nonfinite, has_nonfinite; /* 1 + the first key of a tile that is not finite; a tile was */
 };
 
 /* A block's call. */
@@ -160,7 +160,7 @@ GPU_FN int gpu_prompt_value(void) {
 }
 
 /* Sends for the page of a thread's key n. */
-GPU_FN void gpu_prompt_send_page(const gpu_prompt_call &t, int n) {
+GPU_FN void gpu_prompt_prefetch_page(const gpu_prompt_call &t, int n) {
     const rope_attention_call *call = gpu_reread(t.call);
     const uint32_t turn = (uint32_t)n / (uint32_t)gpu_reread(t.p)->page_size;
     const int64_t at = t.b->tile.s.index * call->table_stride[0] + turn * call->table_stride[1];
@@ -178,7 +178,7 @@ GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_sour
         place = source.first + t.b->pages[gpu_thread()] * source.page +
                 (uint32_t)n % (uint32_t)gpu_reread(t.p)->page_size * source.slot;
         if (n + GPU_TILE_KEYS >= all.from && n + GPU_TILE_KEYS < all.end)
-            gpu_prompt_send_page(t, n + GPU_TILE_KEYS);
+            gpu_prompt_prefetch_page(t, n + GPU_TILE_KEYS);
     }
     return n >= all.from && n < all.end ? place : 0;
 }
@@ -270,7 +270,7 @@ template <int DTYPE, int D> GPU_FN bool gpu_prompt_finite(const char *values) {
 
 /* Of a tile: 1 for each that is above 0 and infinite, or below; NaN is both. And which of its keys
  * have a weight in a row. They lie where the tile's keys did. */
-template <int D> struct gpu_prompt_signs {
+template <int D> struct gpu_prompt_nonfinite {
     uint8_t above[GPU_TILE_KEYS][D / 8], below[GPU_TILE_KEYS][D / 8];
     uint64_t weighed[GPU_TILE_ROWS];
 };
@@ -286,13 +286,14 @@ GPU_FN char *gpu_prompt_out(const gpu_prompt_call &t, int row) {
 }
 
 /* Takes such values out of a tile. */
-template <int DTYPE, int D> GPU_FN void gpu_prompt_clean(char *values, gpu_prompt_signs<D> *signs) {
+template <int DTYPE, int D>
+GPU_FN void gpu_prompt_remove(char *values, gpu_prompt_nonfinite<D> *signs) {
 #pragma unroll 1
     for (int e = gpu_thread(); e < GPU_TILE_KEYS * D / 8; e += GPU_ATTENTION_THREADS) {
         const int key = e / (D / 8), chunk = e % (D / 8);
         uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<D>(key, chunk));
-        const uint32_t above = gpu_tile_infinite<DTYPE>(*eight, 0),
-                       below = gpu_tile_infinite<DTYPE>(*eight, 0x8000u);
+        const uint32_t above = gpu_nonfinite_of<DTYPE>(*eight, 0),
+                       below = gpu_nonfinite_of<DTYPE>(*eight, 0x8000u);
         signs->above[key][chunk] = (uint8_t)above;
         signs->below[key][chunk] = (uint8_t)below;
 #pragma unroll 1
@@ -305,16 +306,16 @@ template <int DTYPE, int D> GPU_FN void gpu_prompt_clean(char *values, gpu_promp
 /* Adds to what was taken out of a lane's row what reaches it of the tile from key n on: by a weight
  * of 0, NaN. again: it is not the first. */
 template <int D>
-GPU_FN void gpu_prompt_mark(const gpu_prompt_call &t, int n, const gpu_prompt_signs<D> *signs,
-                            const gpu_tile_weights<GPU_TILE_ROWS> &w, bool again) {
+GPU_FN void gpu_prompt_gather(const gpu_prompt_call &t, int n, const gpu_prompt_nonfinite<D> *signs,
+                              const gpu_tile_weights<GPU_TILE_ROWS> &w, bool again) {
     enum { WORDS = D / 32 };
     const int lane = gpu_lane(), row = gpu_warp_row<GPU_TILE_ROWS>();
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++)
-            ((gpu_prompt_signs<D> *)signs)->weighed[row + 16 * m + gpu_row_of(lane, h)] =
-                gpu_tile_weighed<GPU_TILE_ROWS>(w, m, h);
+            ((gpu_prompt_nonfinite<D> *)signs)->weighed[row + 16 * m + gpu_row_of(lane, h)] =
+                gpu_weighted_keys<GPU_TILE_ROWS>(w, m, h);
     gpu_warp_barrier();
     const gpu_prompt_row seen = t.b->rows[row + lane];
     uint32_t *taken = (uint32_t *)(void *)gpu_prompt_out(t, row + lane);
@@ -342,23 +343,23 @@ GPU_FN void gpu_prompt_mark(const gpu_prompt_call &t, int n, const gpu_prompt_si
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_take_out(const gpu_prompt_call &t, int n, char *keys, char *values,
                                 const gpu_tile_weights<GPU_TILE_ROWS> &w) {
-    gpu_prompt_signs<D> *signs = (gpu_prompt_signs<D> *)(void *)keys;
+    gpu_prompt_nonfinite<D> *signs = (gpu_prompt_nonfinite<D> *)(void *)keys;
     static_assert(sizeof *signs <= GPU_TILE_KEYS * D * 2, "in the room of keys");
-    if (t.b->special != n + 1)
+    if (t.b->nonfinite != n + 1)
         return;
-    const bool again = t.b->has_special != 0;
+    const bool again = t.b->has_nonfinite != 0;
     __syncthreads();
-    gpu_prompt_clean<DTYPE, D>(values, signs);
+    gpu_prompt_remove<DTYPE, D>(values, signs);
     if (gpu_thread() == 0)
-        t.b->has_special = 1;
+        t.b->has_nonfinite = 1;
     __syncthreads();
-    gpu_prompt_mark<D>(t, n, signs, w, again);
+    gpu_prompt_gather<D>(t, n, signs, w, again);
 }
 
 /* Puts it into a thread's elements of a row. */
 template <int D>
-GPU_FN void gpu_prompt_put_in_row(const gpu_prompt_call &t, int m, int h,
-                                  gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+GPU_FN void gpu_prompt_restore_row(const gpu_prompt_call &t, int m, int h,
+                                   gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     const int lane = gpu_lane();
     const uint32_t *taken = (const uint32_t *)(const void *)gpu_prompt_out(
         t, gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(lane, h));
@@ -376,24 +377,24 @@ GPU_FN void gpu_prompt_put_in_row(const gpu_prompt_call &t, int m, int h,
 }
 
 template <int D>
-GPU_FN void gpu_prompt_put_in(const gpu_prompt_call &t, gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
-    if (!t.b->has_special)
+GPU_FN void gpu_prompt_restore(const gpu_prompt_call &t, gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+    if (!t.b->has_nonfinite)
         return;
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++)
-            gpu_prompt_put_in_row<D>(t, m, h, rows);
+            gpu_prompt_restore_row<D>(t, m, h, rows);
 }
 
 /* --- a tile --- */
 
 /* From keys to weights, beside a copy of the next tile. */
 template <int DTYPE, int D>
-GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const char *keys,
-                            int rows_at, int keys_at, gpu_tile_sums<GPU_TILE_ROWS> &sums,
-                            gpu_tile_weights<GPU_TILE_ROWS> &w,
-                            gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
+GPU_FN void gpu_prompt_score(const gpu_prompt_call &t, int n, bool masked, const char *keys,
+                             int rows_at, int keys_at, gpu_tile_sums<GPU_TILE_ROWS> &sums,
+                             gpu_tile_weights<GPU_TILE_ROWS> &w,
+                             gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
     const float unit = 1.44269504f * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
@@ -401,10 +402,10 @@ GPU_FN void gpu_prompt_look(const gpu_prompt_call &t, int n, bool masked, const 
                                          keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
-    gpu_tile_raise<D, ROWS>(unit, s, sums, rows);
+    gpu_tile_rescale<D, ROWS>(unit, s, sums, rows);
     gpu_prompt_copy<D>(t, n + GPU_TILE_KEYS);
     gpu_copies_mark();
-    gpu_tile_exponents<ROWS>(unit, s, sums);
+    gpu_tile_exponentiate<ROWS>(unit, s, sums);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
@@ -426,13 +427,13 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
         char *keys = gpu_prompt_tile<D>(t, n), *values = keys + 2 * KEYS * D * 2;
         if (n < all.whole || n + KEYS > all.whole_end) {
             if (!gpu_prompt_finite<DTYPE, D>(values))
-                t.b->special = n + 1;
+                t.b->nonfinite = n + 1;
             __syncthreads();
         }
         gpu_tile_weights<ROWS> w;
         if (seen) {
-            gpu_prompt_look<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at), gpu_opaque(keys_at),
-                                      sums, w, rows);
+            gpu_prompt_score<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at), gpu_opaque(keys_at),
+                                       sums, w, rows);
             gpu_prompt_take_out<DTYPE, D>(t, n, keys, values, w);
             gpu_tile_add_at<DTYPE, D, ROWS>(values, gpu_opaque(rows_at), w, rows);
         } else {
@@ -527,7 +528,7 @@ GPU_FN void gpu_prompt_finish(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_R
     enum { ROWS = GPU_TILE_ROWS, STEP = GPU_TILE_LANES * 8 / D };
     uint2 *ends = (uint2 *)(void *)(t.b->rows + gpu_warp_row<ROWS>());
     gpu_prompt_end_rows(t, sums, ends);
-    gpu_prompt_put_in<D>(t, rows);
+    gpu_prompt_restore<D>(t, rows);
     gpu_prompt_stage<DTYPE, D>(t, ends, rows);
     gpu_warp_barrier();
     const int row = gpu_lane() / (D / 8), chunk = gpu_lane() % (D / 8);
@@ -548,7 +549,7 @@ GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_li
     const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
     const int mine = n + gpu_thread() % GPU_TILE_KEYS;
     if (source.paged && mine >= all.from && mine < all.end)
-        gpu_prompt_send_page(t, mine);
+        gpu_prompt_prefetch_page(t, mine);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (source.paged) {
@@ -576,7 +577,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     if (gpu_thread() == 0) {
         t.b->all = all;
         t.b->head = head;
-        t.b->special = t.b->has_special = 0;
+        t.b->nonfinite = t.b->has_nonfinite = 0;
     }
     __syncthreads();
     gpu_prompt_copy<D>(t, n);

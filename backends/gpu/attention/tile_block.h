@@ -1,0 +1,92 @@
+/* What threads of a block of tiles share, and a block's call. */
+#ifndef ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
+#define ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
+
+#include "backends/gpu/attention/place.h"
+#include "backends/gpu/attention/rows.h"
+#include "backends/gpu/attention/softmax.h"
+
+/* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
+enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
+
+/* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
+ * out's element 0 to its own, GPU_TILE_NOWHERE where it is left out. */
+constexpr int64_t GPU_TILE_NOWHERE = INT64_MIN;
+struct gpu_tile_end {
+    float factor;
+    int32_t none;
+    int64_t out;
+};
+
+/* Elements of a head that are infinite, and those that are below 0; NaN is both. */
+template <int DV> struct gpu_nonfinite_signs { uint32_t above[DV / 32], below[DV / 32]; };
+
+/* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. Tiles
+ * within whole..end - 1 are copied as they are: none where heads have fewer elements than a tile.
+ */
+struct gpu_tile_keys_seen {
+    int32_t whole, end, from, common, common_end;
+};
+
+/* What threads of a block share, beside queries and tiles of keys and values. */
+struct gpu_tile_block {
+    gpu_attention_tile tile;
+    int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
+    gpu_tile_sums<GPU_TILE_ROWS> sums[GPU_ATTENTION_THREADS];
+    gpu_tile_end ends[GPU_ATTENTION_THREADS];
+    uint64_t sees[GPU_ATTENTION_THREADS]; /* keys of a tile, by a row of a thread's warp */
+    int32_t nonfinite_tile,
+        has_nonfinite; /* the last one that has such values, 0 none; a row does */
+    /* In 16 bytes from element 0, as gpu_place_index orders them. */
+    alignas(16) uint32_t places[2][GPU_TILE_PLACES];
+    uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
+    int32_t query[GPU_TILE_ROWS];    /* of a row, from `query0` of its sequence on */
+    alignas(16) gpu_tile_keys_seen seen;
+    gpu_key_origin base;         /* the first key of the first tile */
+    gpu_key_source source[2];    /* of keys, of values */
+    int64_t group, query0, next; /* heads of q a key head; the first query; what comes next */
+    int32_t head;                /* of keys */
+};
+
+/* The same, with values that are not finite: those of a tile, and those that reach out, by a row of
+ * a warp. */
+template <int DV, int ROWS> struct gpu_tile_block_of : gpu_tile_block {
+    enum { EACH = 16 * gpu_row_blocks<ROWS>, COUNT = EACH * GPU_TILE_WARPS };
+    gpu_nonfinite_signs<DV> nonfinite[COUNT];
+    uint8_t signs[2][gpu_block_keys<ROWS>][DV / 8];
+};
+
+enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
+
+/* A block's call. */
+struct gpu_tile_call {
+    const rope_attention_problem *p;
+    const rope_attention_call *call;
+    gpu_tile_block *b;
+    char *queries, *stage; /* in shared memory */
+    int32_t fits;          /* GPU_TILE_ */
+};
+
+GPU_FN bool gpu_fits(const gpu_tile_call &t, int32_t what) {
+    return gpu_reread(t.fits) & what;
+}
+
+/* Those of the thread `further` behind this one. */
+template <int ROWS>
+GPU_FN gpu_tile_sums<ROWS> &gpu_sums_of(const gpu_tile_call &t, int further = 0) {
+    return *(gpu_tile_sums<ROWS> *)(void *)(t.b->sums + gpu_thread() + further);
+}
+
+template <int DV, int ROWS>
+GPU_FN gpu_tile_block_of<DV, ROWS> &gpu_block_of(const gpu_tile_call &t) {
+    return *static_cast<gpu_tile_block_of<DV, ROWS> *>(t.b);
+}
+
+/* Of the values that reach out, those of a row of the thread's warp. */
+template <int DV, int ROWS>
+GPU_FN gpu_nonfinite_signs<DV> &gpu_nonfinite_row(const gpu_tile_call &t, int row) {
+    gpu_tile_block_of<DV, ROWS> &b = gpu_block_of<DV, ROWS>(t);
+    return b.nonfinite[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
+}
+
+#endif
