@@ -61,8 +61,7 @@ GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, i
     ((uint16_t *)c.out)[sequence * c.out_stride[0] + head * c.out_stride[1] + i * c.out_stride[2]] =
         (uint16_t)gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (c.lse && i == 0)
-        c.lse[sequence * c.lse_stride[0] + head * c.lse_stride[1]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+        c.lse[sequence * c.lse_stride[0] + head * c.lse_stride[1]] = gpu_lse(largest, sum);
 }
 
 /* --- queries --- */
@@ -189,7 +188,7 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
             }
     }
     gpu_tile_weights<ROWS> w;
-    gpu_tile_softmax<D, ROWS>(1.44269504f * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
+    gpu_tile_softmax<D, ROWS>(GPU_LOG2_E * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
     gpu_tile_add<DTYPE, D, ROWS>(values, w, rows);
 }

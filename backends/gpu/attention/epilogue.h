@@ -19,20 +19,18 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
           sum = gpu_tile_sum<ROWS>(t.b->sums + gpu_thread(), lane), kept = 1;
     if (gpu_reread(t.p)->sink_dtype) {
         float one;
-        const float sink = 1.44269504f * gpu_attention_sink(gpu_reread(t.p)->sink_dtype,
-                                                            gpu_reread(t.call)->sinks, head, &one),
+        const float sink = GPU_LOG2_E * gpu_attention_sink(gpu_reread(t.p)->sink_dtype,
+                                                           gpu_reread(t.call)->sinks, head, &one),
                     now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
         kept = gpu_exp2(largest - base);
         sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
         largest = now;
     }
-    const int64_t *out = gpu_reread(t.call)->out_stride, *lse = gpu_reread(t.call)->lse_stride;
+    const int64_t *out = gpu_reread(t.call)->out_stride;
     end->factor = sum == 0 ? 0 : kept / sum;
     end->none = sum == 0;
     end->out = s->q_row * out[0] + (s->q_first + query) * out[1] + head * out[2];
-    if (gpu_reread(t.call)->lse)
-        gpu_reread(t.call)->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+    gpu_attention_store_lse(gpu_reread(t.call), s, query, head, largest, sum);
 }
 
 /* Elements of a row of a thread's to out. */

@@ -39,7 +39,7 @@ template <typename S> struct gpu_generic_block {
     rope_key_range within, all; /* keys of the block's split; that some row sees */
     int64_t head, part;         /* of keys; of the sequence's splits */
     int32_t valid, alone;       /* there is work; no other split has keys of these rows */
-    int32_t nonfinite;            /* the last values, counted, of which one is not finite */
+    int32_t nonfinite;          /* the last values, counted, of which one is not finite */
     gpu_attention_parts parts;
     const int32_t *failed;
     int64_t next; /* what comes next */
@@ -268,7 +268,7 @@ GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_atten
             n >= begin && n < end &&
             gpu_attention_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, row, key + c);
         sees |= (uint32_t)seen << c;
-        s[c] = seen ? 1.44269504f * gpu_attention_logit(gpu_reread(t.p), s[c]) : -INFINITY;
+        s[c] = seen ? GPU_LOG2_E * gpu_attention_logit(gpu_reread(t.p), s[c]) : -INFINITY;
     }
     return sees;
 }
@@ -395,7 +395,8 @@ GPU_FN void gpu_generic_end(const gpu_generic_call<S> &t, const gpu_attention_ro
         to = gpu_attention_out<S::DTYPE>(gpu_reread(t.call), &t.b->tile.s, row->query, row->head);
         step = gpu_reread(t.call)->out_stride[3];
         if (first)
-            gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row, largest, sum);
+            gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row->query, row->head,
+                                    largest, sum);
     }
 #pragma unroll
     for (int j = 0; j < S::COLUMNS; j++)

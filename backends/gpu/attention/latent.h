@@ -243,7 +243,7 @@ GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sum
     enum { ROWS = GPU_LATENT_ROWS };
     const int warp_key = gpu_warp_key<ROWS>();
     const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap,
-                unit = 1.44269504f * (cap > 0 ? 1 : scale);
+                unit = GPU_LOG2_E * (cap > 0 ? 1 : scale);
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
     gpu_lane_rows<ROWS> most;
     gpu_tile_weights<ROWS> w;
@@ -310,12 +310,10 @@ GPU_FN void gpu_latent_end_row(const gpu_latent_call &t, const gpu_attention_par
         return;
     }
     gpu_split_sink(gpu_reread(t.p)->sink_dtype, call->sinks, head, &kept, &largest, &sum);
-    const int64_t *out = call->out_stride, *lse = call->lse_stride;
+    const int64_t *out = call->out_stride;
     end->row[row] = {sum == 0 ? 0 : kept / sum, sum == 0,
                      s->q_row * out[0] + (s->q_first + t.b->query) * out[1] + head * out[2]};
-    if (call->lse)
-        call->lse[s->q_row * lse[0] + (s->q_first + t.b->query) * lse[1] + head * lse[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+    gpu_attention_store_lse(call, s, t.b->query, head, largest, sum);
 }
 
 /* Two elements of a row, from `i` on, of a sequence that is not split. */

@@ -152,7 +152,7 @@ GPU_FN void gpu_split_sink(int32_t dtype, const void *sinks, int64_t head, float
     if (!dtype)
         return;
     float one;
-    const float sink = 1.44269504f * gpu_attention_sink(dtype, sinks, head, &one),
+    const float sink = GPU_LOG2_E * gpu_attention_sink(dtype, sinks, head, &one),
                 now = fmaxf(*largest, sink), base = now == -INFINITY ? 0 : now,
                 kept = exp2f(*largest - base);
     *out *= kept;
@@ -166,12 +166,10 @@ GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attentio
                             const rope_attention_sequence *s, int64_t query, int64_t head, int i,
                             float out, float largest, float sum) {
     gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
-    const int64_t *lse = call->lse_stride;
     gpu_attention_out<DTYPE>(call, s, query, head)[i * call->out_stride[3]] =
         gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
-    if (call->lse && i == 0)
-        call->lse[s->q_row * lse[0] + (s->q_first + query) * lse[1] + head * lse[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+    if (i == 0)
+        gpu_attention_store_lse(call, s, query, head, largest, sum);
 }
 
 /* All rows of a sequence and key head are left out; MANY: there may be more than threads. */

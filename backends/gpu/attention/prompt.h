@@ -37,9 +37,10 @@ struct gpu_prompt_block {
     gpu_prompt_row rows[GPU_TILE_ROWS];
     uint32_t pages[GPU_ATTENTION_THREADS]; /* of keys and values of one tile */
     gpu_attention_tile tile;
-    int64_t next;                   /* what comes next */
-    int32_t head;                   /* of keys */
-    int32_t nonfinite, has_nonfinite; /* 1 + the first key of a tile that is not finite; a tile was */
+    int64_t next; /* what comes next */
+    int32_t head; /* of keys */
+    int32_t nonfinite,
+        has_nonfinite; /* 1 + the first key of a tile that is not finite; a tile was */
 };
 
 /* A block's call. */
@@ -396,7 +397,7 @@ GPU_FN void gpu_prompt_score(const gpu_prompt_call &t, int n, bool masked, const
                              gpu_tile_weights<GPU_TILE_ROWS> &w,
                              gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
-    const float unit = 1.44269504f * gpu_reread(t.p)->scale;
+    const float unit = GPU_LOG2_E * gpu_reread(t.p)->scale;
     float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
     gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
                                          keys_at, s);
@@ -464,7 +465,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
     }
     if (gpu_reread(t.p)->sink_dtype) {
         float one;
-        const float sink = 1.44269504f *
+        const float sink = GPU_LOG2_E *
                            gpu_attention_sink(gpu_reread(t.p)->sink_dtype, call->sinks, head, &one),
                     now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
         kept = gpu_exp2(largest - base);
@@ -472,10 +473,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
         largest = now;
     }
     *end = {rope_float_bits(sum == 0 ? -1 : kept / sum), w.at};
-    if (call->lse)
-        call->lse[s->q_row * call->lse_stride[0] + (s->q_first + w.query) * call->lse_stride[1] +
-                  head * call->lse_stride[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+    gpu_attention_store_lse(call, s, w.query, head, largest, sum);
 }
 
 /* Of a thread's rows, sums of all lanes that share them. */

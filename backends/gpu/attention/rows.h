@@ -93,15 +93,21 @@ GPU_FN typename gpu_element<DTYPE>::bits *gpu_attention_out(const rope_attention
            (s->q_first + query) * stride[1] + head * stride[2];
 }
 
+/* log2(e) and ln(2). */
+constexpr float GPU_LOG2_E = 1.44269504f, GPU_LN_2 = 0.693147182f;
+
 /* largest: in units of log 2. */
+GPU_FN float gpu_lse(float largest, float sum) {
+    return sum == 0 ? -INFINITY : fmaf(largest, GPU_LN_2, logf(sum));
+}
+
 GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
-                                    const rope_attention_sequence *s, const gpu_attention_row *r,
+                                    const rope_attention_sequence *s, int64_t query, int64_t head,
                                     float largest, float sum) {
     const int64_t *stride = call->lse_stride;
     if (call->lse)
-        call->lse[s->q_row * stride[0] + (s->q_first + r->query) * stride[1] +
-                  r->head * stride[2]] =
-            sum == 0 ? -INFINITY : fmaf(largest, 0.693147182f, logf(sum));
+        call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
+            gpu_lse(largest, sum);
 }
 
 #endif

@@ -113,7 +113,7 @@ GPU_FN void gpu_tile_score(const gpu_tile_call &t, int first, const char *keys, 
         gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
         gpu_tile_mask<ROWS>(t, first, s);
-    gpu_tile_softmax<DV, ROWS>(1.44269504f * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
+    gpu_tile_softmax<DV, ROWS>(GPU_LOG2_E * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 

@@ -140,7 +140,7 @@ template <int D> GPU_FN void gpu_fused_look(const gpu_fused_call &t, int i) {
                                                    : 0;
     b->rows.first[n] = sees ? gpu_backward_near(item.seen.first, b->tile.first) : INT32_MAX;
     b->rows.last[n] = sees ? gpu_backward_near(item.seen.last, b->tile.first) : 0;
-    b->rows.lse[n] = 1.44269504f * item.lse;
+    b->rows.lse[n] = GPU_LOG2_E * item.lse;
     b->rows.delta[n] = item.delta;
     if (i % ROWS == ROWS - 1)
         b->rows.turn[n / ROWS] = gpu_fused_turn(t, i);
@@ -334,7 +334,7 @@ GPU_FN void gpu_fused_weigh(const gpu_fused_call &t, int n, bool whole, gpu_fuse
                             gpu_fused_scores<D> &dp) {
     typedef gpu_fused_shape<D> shape;
     const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
-                unit = 1.44269504f * (CAP ? cap : scale), to_cap = CAP ? scale / cap : 0;
+                unit = GPU_LOG2_E * (CAP ? cap : scale), to_cap = CAP ? scale / cap : 0;
     const int lane = gpu_fused_lane(), key0 = gpu_fused_score_key<D>() + lane % 4 * 2,
               row0 =
                   (n * shape::ROWS & (GPU_FUSED_KNOWN - 1)) + gpu_fused_score_row<D>() + lane / 4;

@@ -106,7 +106,7 @@ GPU_FN void gpu_backward_look(const gpu_backward_tile_call<KEYS> &t, int i) {
                                                    : 0;
     b->rows.first[n] = sees ? gpu_backward_near(item.seen.first, b->key) : INT32_MAX;
     b->rows.last[n] = sees ? gpu_backward_near(item.seen.last, b->key) : INT32_MIN;
-    b->rows.lse[n] = 1.44269504f * item.lse;
+    b->rows.lse[n] = GPU_LOG2_E * item.lse;
     b->rows.delta[n] = item.delta;
 }
 
@@ -394,7 +394,7 @@ GPU_FN void gpu_backward_tile_weigh(const gpu_backward_tile_call<KEYS> &t, int n
                                     gpu_backward_scores &s, gpu_backward_scores &dp) {
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const float scale = gpu_reread(t.of.p)->scale, cap = gpu_reread(t.of.p)->soft_cap,
-                unit = 1.44269504f * (cap > 0 ? cap : scale);
+                unit = GPU_LOG2_E * (cap > 0 ? cap : scale);
     if (cap > 0)
         gpu_backward_take_delta<KEYS, true>(t, n, scale / cap, s, dp);
     else
