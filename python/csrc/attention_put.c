@@ -136,10 +136,6 @@ static const char *put_lengths(const attention_call *c, rope_attention_args *arg
     const int64_t sequences = attention_is_packed(c) ? args->rope.sequences : args->rope.batch;
     if (attention_is_cached(c) && !in->k_lengths.handle)
         return fail("k_lengths is not given; allowed with k_cache is a tensor");
-    if (attention_is_packed(c) && in->q_lengths.handle)
-        return fail("q_lengths is given; allowed is None with cu_seqlens");
-    if (attention_is_packed(c) && !attention_is_cached(c) && in->k_lengths.handle)
-        return fail("k_lengths is given; allowed with cu_seqlens is k_cu_seqlens");
     const char *error = put_list(&in->q_lengths, "q_lengths", sequences, &args->q_lengths);
     if (!error)
         error = put_list(&in->k_lengths, "k_lengths", sequences, &args->k_lengths);

@@ -439,7 +439,8 @@ def attention(
         cu_seqlens, k_cu_seqlens: boundaries of packed sequences in q, and in k and v where they
             differ.
         q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
-            padding. k_lengths is required with a cache.
+            padding. k_lengths is required with a cache. Beside cu_seqlens they are seqused_q and
+            seqused_k of flash-attention: of its part a sequence uses the first so many rows.
         cache: in place of k_cache, v_cache, block_table, k_lengths, k_scale and v_scale, one that a
             `RoPEAttention` filled.
         k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
@@ -486,7 +487,7 @@ def attention(
         out, in the order of q with v's head_dim ("bhsd" lies by token, so that transpose(1, 2) is
         contiguous), and with return_lse lse, float32 in the order of q
         without its last dimension. Rows that no sequence has, as padding of q_lengths and tokens
-        past the end of cu_seqlens, are 0 and -inf.
+        past the end of cu_seqlens, are 0 and -inf, and 0 in gradients.
 
     Raises:
         TypeError, ValueError: as `apply` does.

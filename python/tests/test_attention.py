@@ -9,6 +9,7 @@ import ropekit
 import torch
 import truth
 from attention_truth import assert_within, attend, pinned, visible
+from torch.nn.functional import pad
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 THETA = 5e5
@@ -304,6 +305,34 @@ def test_packed_equals_one_by_one(mask: str, device: str) -> None:
     ]
     for x, own in zip(found, zip(*alone, strict=True), strict=True):
         assert torch.equal(x, torch.cat([row[0] for row in own]))
+
+
+def test_lengths_beside_boundaries(device: str) -> None:
+    """flash-attention's seqused_q and seqused_k: of its part a sequence uses the first rows."""
+    used = [(3, 3), (1, 6), (0, 2), (4, 5)]
+    parts = [[x[0] for x in tensors_of(m, n, torch.bfloat16, device)] for m, n in used]
+    tight = [torch.cat(x) for x in zip(*parts, strict=True)]
+    loose = [
+        torch.cat([pad(x, (0, 0, 0, 0, 0, 2), value=torch.nan) for x in row])
+        for row in zip(*parts, strict=True)
+    ]
+    lengths = torch.tensor(used, device=device).T.contiguous()
+    bounds, wide = (pad((lengths + more).cumsum(1), (1, 0)) for more in (0, 2))
+    rows = torch.cat([torch.arange(m) + wide[0, s].cpu() for s, (m, _) in enumerate(used)])
+    options = {"return_lse": True, "rope_theta": 500.0, **pinned(tight[0])}
+    wanted = ropekit.attention(*tight, cu_seqlens=bounds[0], k_cu_seqlens=bounds[1], **options)
+    found = ropekit.attention(
+        *loose,
+        cu_seqlens=wide[0],
+        k_cu_seqlens=wide[1],
+        q_lengths=lengths[0],
+        k_lengths=lengths[1].int(),
+        **options,
+    )
+    for x, y, empty in zip(found, wanted, (0, float("-inf")), strict=True):
+        assert torch.equal(x[rows], y)
+        x[rows] = empty
+        assert torch.equal(x, torch.full_like(x, empty))
 
 
 def test_packed_keys_have_the_boundaries_of_queries(device: str) -> None:

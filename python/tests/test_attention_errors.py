@@ -90,9 +90,9 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, r"k_lengths\[1\] is -1; allowed is 0\.\.5", {**BOTH, "k_lengths": LENGTHS - 5}),
     (ValueError, r"q_lengths\[0\] is 5; allowed is 0\.\.3 \(tokens\)", {
         **BOTH, "q_lengths": LENGTHS}),
-    (ValueError, "q_lengths is given; allowed is None with cu_seqlens", {
+    (ValueError, r"q_lengths\[0\] is 5; allowed is 0\.\.\d, by cu_seqlens\[0\] and cu_seq", {
         **PACKED, "q_lengths": LENGTHS}),
-    (ValueError, "k_lengths is given; allowed with cu_seqlens is k_cu_seqlens", {
+    (ValueError, r"k_lengths\[0\] is 5; allowed is 0\.\.\d, by k_cu_seqlens\[0\] and k_cu", {
         **PACKED, "k_lengths": LENGTHS}),
     (ValueError, "k_cu_seqlens is not given; allowed where k has 5 tokens and q has 3 is", {
         **PACKED, "k_cu_seqlens": None}),
@@ -100,7 +100,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "k_cu_seqlens": LENGTHS}),
     (ValueError, "k_cu_seqlens has 1 dimensions, gaps or another size; allowed is .* of 3, as of", {
         **PACKED, "k_cu_seqlens": torch.tensor([0, 5])}),
-    (ValueError, r"cu_seqlens\[1\] is 2 and cu_seqlens\[2\] is 1; allowed is 0\.\.3, not falling", {
+    (ValueError, r"cu_seqlens\[1\] is 2 and cu_seqlens\[2\] is 1; allowed is not falling", {
         **PACKED, "cu_seqlens": torch.tensor([0, 2, 1])}),
     (ValueError, r"the page of key 0 of sequence 1 is 6; allowed is 0\.\.5 \(pages - 1\)", {
         **PAGED, "block_table": torch.tensor([[0, 1], [6, 3]])}),

@@ -119,8 +119,21 @@ def test_no_token_of_no_sequence_has_a_gradient(device: str) -> None:
     q, k, v = leaves(device)
     lengths = torch.tensor([20, 0], device=device)
     out = ropekit.attention(q, k, v, q_lengths=lengths, k_lengths=lengths)
-    for x in gradients(out, [q, k, v]):
+    found = gradients(out, [q, k, v])
+    for x in found:
         assert x[0, :20].any() and not x[0, 20:].any() and not x[1].any()
+    packed = [x.detach().flatten(0, 1).requires_grad_() for x in (q, k, v)]
+    bounds = torch.tensor([0, TOKENS, 2 * TOKENS], device=device)
+    out = ropekit.attention(*packed, cu_seqlens=bounds, q_lengths=lengths, k_lengths=lengths)
+    for x, y in zip(gradients(out, packed), found, strict=True):
+        assert torch.equal(x.view_as(y), y)
+
+
+def test_keys_without_queries_have_gradients_of_0(device: str) -> None:
+    q, k, v = (x.detach().requires_grad_() for x in leaves(device))
+    out = ropekit.attention(q[:, :0], k, v)
+    for x in torch.autograd.grad(out.sum(), [q, k, v]):
+        assert not x.any()
 
 
 @pytest.mark.usefixtures("deterministic")
