@@ -555,8 +555,9 @@ def attend(
         text = _sdpa.without_library(text)
         first = (*first[:3], text, *first[4:])
     of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
+    is_empty = of_tensors and not (is_compiling() or is_tracing() or k.numel())
     if not of_library and of_tensors and not _has_cache(first, rest, numbers):
-        others: Any = None
+        others: Any = (None,) * len(OTHERS) if is_empty else None
         alone = cu_seqlens is k_lengths is first[10] is flag is None and not return_lse
         if not alone or (rest and not rest[1] is rest[2] is rest[5] is None):
             more = (rest[5], rest[1], rest[2]) if rest else (None, None, None)
@@ -564,6 +565,8 @@ def attend(
         settings = other_candidate((q, k, v), text, others)
         if settings:
             return _by_sdpa(first, rest, numbers, settings)
+    if is_empty:
+        first, rest = with_one_key(first, rest)
     if rest or numbers or return_lse or flag is not None:
         name = "attention_flag" if flag is not None else "attention"
         name = "attention_lse" if return_lse and flag is None else name
@@ -581,12 +584,43 @@ def attend(
         refuse_attention(error, first, 0)
 
 
+def with_one_key(first: Any, rest: Any) -> Any:
+    """The same with a key that no query sees, of k and v without tokens: the library takes 0 keys
+    for as many as queries."""
+    q, k, v, text, positions, cu_seqlens, k_lengths, *others = first
+    layout = _sdpa.settings_of(text).layout or ("thd" if q.dim() == 3 else "bshd")
+    axis, dims = _sdpa.TOKENS[layout], 3 if layout == "thd" else 4
+    if not isinstance(k, Tensor) or not isinstance(v, Tensor) or k_lengths is not None:
+        return first, rest
+    if not k.dim() == v.dim() == q.dim() == dims:
+        return first, rest
+    if k.shape[axis] or v.shape[axis] or not q.shape[axis]:
+        return first, rest
+    shape = [1 if i == axis else n for i, n in enumerate(k.shape)]
+    k = torch.cat((k, k.new_zeros(shape)), axis)
+    v = torch.cat((v, v.new_zeros((*shape[:-1], v.shape[-1]))), axis)
+    k_positions, k_bounds, *behind = rest or (None,) * 10
+    if k_positions is not None:
+        k_positions = torch.nn.functional.pad(k_positions, (0, 1))
+    if cu_seqlens is None:
+        batch = 1 if layout == "thd" else k.shape[_sdpa.BATCH[layout]]
+        k_lengths = torch.zeros(batch, dtype=torch.int64, device=k.device)
+    elif k_bounds is None:
+        k_bounds = torch.zeros_like(cu_seqlens)
+    return (
+        (q, k, v, text, positions, cu_seqlens, k_lengths, *others),
+        (k_positions, k_bounds, *behind),
+    )
+
+
 def _has_cache(first: Any, rest: Any, numbers: Any) -> bool:
     """Whether an argument of a cache is given, or the keys of a tree that is not: of these the
     library tells whether it takes them."""
-    if not first[7] is first[8] is first[9] is None or (rest and not rest[3] is rest[4] is None):
+    k_scale, v_scale, tree_mask = rest[3:6] if rest else (None, None, None)
+    given = (*first[7:10], k_scale, v_scale)
+    if any(x is not None for x in given):
         return True
-    return bool(numbers and (numbers[2] or (numbers[1] and (not rest or rest[5] is None))))
+    return bool(numbers and (numbers[2] or (numbers[1] and tree_mask is None)))
 
 
 def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from ropekit._attention import (
     number,
     of_autocast,
     other_candidate,
+    with_one_key,
 )
 from ropekit._attention_errors import ARGUMENTS, refuse_attention
 from ropekit._cache import PARTS, pages, parts_of, scales, text_of_cache
@@ -103,8 +105,7 @@ def _explain(
             given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)
             name, cache = f"{part}_scale", given[f"{part}_cache"]
             given[name] = scales(given[name], name, cache)
-    tree, keys = masked(causal, given["tree_mask"], tree_keys, options)
-    given["tree_mask"] = tree
+    given["tree_mask"], keys = masked(causal, given["tree_mask"], tree_keys, options)
     text = text_for(config, options, q)
     if filled is not None:
         text = text_of_cache(filled, text)
@@ -113,17 +114,18 @@ def _explain(
     if of_library:
         text = _sdpa.without_library(text)
     of_cache = any(given[name] is not None for name in _OF_CACHE) or max_seqlen_k is not None
-    only_library = of_library or of_cache or (keys > 0 and tree is None)
+    only_library = of_library or of_cache or (keys > 0 and given["tree_mask"] is None)
     flags = given | {"return_lse": return_lse}
     others = [flags[name] for name in OTHERS]
     is_alone = all(x is None or x is False for x in others)
     if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
-        settings = other_candidate((q, k, v), text, None if is_alone else others)
+        settings = other_candidate((q, k, v), text, None if is_alone and k.numel() else others)
         if settings:
             rotation = _rotation(text, given)
             return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text, rotation)
     arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]
     arguments.insert(3, of_backward(text))
+    arguments = list(chain(*with_one_key(arguments[:11], arguments[11:])))
     numbers = whole(position_offset), keys, number("max_seqlen_k", max_seqlen_k)
     try:
         with torch.no_grad():

@@ -214,7 +214,7 @@ def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:
     is_traced = not is_compiling() and is_tracing()
     if q.dim() != 4 or k.dim() != 4 or settings.is_limited or is_traced:
         return 0, 0
-    axis = _TOKENS[settings.layout or "bshd"]
+    axis = TOKENS[settings.layout or "bshd"]
     tokens, keys = q.size(axis), k.size(axis)
     return (0, 0) if settings.causal and tokens not in (keys, 1) else (tokens, keys)
 
@@ -315,9 +315,9 @@ _ORDERS = {
     "sbhd": ("tokens", "batch", "heads", "head_dim"),
     "thd": ("tokens", "heads", "head_dim"),
 }
-_TOKENS = {layout: order.index("tokens") for layout, order in _ORDERS.items()}
+TOKENS = {layout: order.index("tokens") for layout, order in _ORDERS.items()}
 _HEADS = {layout: order.index("heads") for layout, order in _ORDERS.items()}
-_BATCH = {"bshd": 0, "bhsd": 0, "sbhd": 1, "thd": -1}  # -1: none, as head_dim is compared as well
+BATCH = {"bshd": 0, "bhsd": 0, "sbhd": 1, "thd": -1}  # -1: none, as head_dim is compared as well
 
 
 def _fit(q: Tensor, k: Tensor, v: Tensor, layout: str) -> bool:
@@ -325,7 +325,7 @@ def _fit(q: Tensor, k: Tensor, v: Tensor, layout: str) -> bool:
     of_q, of_k, of_v = q.shape, k.shape, v.shape
     if not len(of_q) == len(of_k) == len(of_v) == len(_ORDERS[layout]):
         return False
-    batch, heads = _BATCH[layout], _HEADS[layout]
+    batch, heads = BATCH[layout], _HEADS[layout]
     if of_k[:-1] != of_v[:-1] or of_q[-1] != of_k[-1] or of_q[batch] != of_k[batch]:
         return False
     return bool(of_k[-1] and of_v[-1] and of_k[heads] and of_q[heads] % of_k[heads] == 0)
@@ -404,7 +404,7 @@ def run(
     """The call by PyTorch's kernel; tables are sequence_offsets, sequence_lengths, cos and sin, or
     None where none is given."""
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
-    axis = _TOKENS[layout]
+    axis = TOKENS[layout]
     if not is_compiling() and not _fit(q, k, v, layout):
         _refuse_shapes(q, k, v, layout)
     tokens, keys = q.size(axis), k.size(axis)

@@ -190,6 +190,31 @@ def test_trees_with_a_window(options: dict[str, int], ids: bool, device: str) ->
         assert_within(out, lse, wanted)
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd", "thd"])
+def test_keys_of_no_tokens(layout: str, device: str) -> None:
+    """As sequences whose lengths are 0: out is 0, and lse of the sink alone."""
+    q = torch.randn(2, 3, 4, 64, device=device, requires_grad=True)
+    k, v = (torch.zeros(2, 0, 2, n, device=device, requires_grad=True) for n in (64, 32))
+    sinks = torch.randn(4, device=device)
+    options: dict[str, Any] = {"layout": layout, "sinks": sinks, "return_lse": True}
+    given = [x.transpose(1, 2) if layout == "bhsd" else x for x in (q, k, v)]
+    if layout == "thd":
+        given = [x.flatten(0, 1) for x in given]
+        bounds = torch.tensor([0, 2, 6], device=device)
+        options |= {"cu_seqlens": bounds, "k_cu_seqlens": bounds * 0}
+    out, lse = ropekit.attention(*given, **options)
+    assert out.shape == (*given[0].shape[:-1], 32) and not out.any()
+    wide = sinks[:, None] if layout == "bhsd" else sinks
+    torch.testing.assert_close(lse, wide.expand(lse.shape))
+    for found, x in zip(torch.autograd.grad(out.sum(), given), given, strict=True):
+        assert found.shape == x.shape and not found.any()
+    with torch.no_grad():
+        del options["sinks"], options["return_lse"]
+        assert not ropekit.attention(*given, **options).any()
+        assert not ropekit.attention(*given, causal=False, rotate="none", **options).any()
+    assert ropekit.explain(*given, **options).kernel != "sdpa"
+
+
 def test_a_row_that_sees_no_key(device: str) -> None:
     q, k, v = tensors_of(3, 3, device=device)
     tree = torch.zeros(3, 3, device=device).bool()

@@ -59,7 +59,10 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "v has 1 heads; allowed is that of k, 2", {**BOTH, "v": K[:, :, :1]}),
     (ValueError, "v has batch 2 and 4 tokens; allowed is that of k, 2 and 5", {
         **BOTH, "v": K[:, :4]}),
-    (ValueError, "k has 0 tokens; allowed is > 0", {**BOTH, "k": K[:, :0], "v": K[:, :0]}),
+    (ValueError, "k has 0 tokens; allowed is > 0", {
+        **BOTH, "k": K[:, :0], "v": K[:, :0], "k_lengths": LENGTHS}),
+    (ValueError, "v has batch 2 and 5 tokens; allowed is that of k, 2 and 0", {
+        **BOTH, "k": K[:, :0]}),
     (ValueError, "k has 0 tokens; allowed is > 0", {
         "q": Q.double(), "k": K[:, :0].double(), "v": K[:, :0].double()}),
     (ValueError, "k has 0 tokens; allowed is > 0", {
