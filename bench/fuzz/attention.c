@@ -27,8 +27,6 @@ static void take_mask(fuzz_bytes *b, rope_attention_desc *d) {
     d->sink_dtype = fuzz_take_some(b, 3);
     d->scale = fuzz_take_number(b);
     d->soft_cap = fuzz_take_number(b);
-    if (d->mask == ROPE_MASK_TREE)
-        return;
     d->window = fuzz_take_some(b, FUZZ_ROWS);
     d->window_right = d->mask == ROPE_MASK_FULL ? fuzz_take_some(b, FUZZ_ROWS) : 0;
     d->chunk = fuzz_take_some(b, FUZZ_ROWS);
@@ -133,15 +131,18 @@ static void drop_sequences(const rope_attention_desc *d, rope_attention_args *a)
 
 /* A ring's keys have ids of any index. */
 static void drop_positions(const rope_attention_desc *d, rope_attention_args *a) {
+    const int counts = d->mask == ROPE_MASK_TREE && (d->window || d->chunk),
+              rotates = d->rotation <= ROPE_ATTENTION_ROTATE_QK;
     if (d->rotation == ROPE_ATTENTION_ROTATE_NONE) {
-        a->rope.position_ids = a->rope.sequence_offsets = NULL;
+        a->rope.position_ids = counts ? a->rope.position_ids : NULL;
+        a->rope.sequence_offsets = NULL;
         a->rope.position_offset = 0;
     }
-    if (d->ring && d->rotation <= ROPE_ATTENTION_ROTATE_QK)
+    if (d->ring && rotates)
         a->rope.position_ids = NULL;
-    if (d->rotation > ROPE_ATTENTION_ROTATE_QK || !a->rope.position_ids)
+    if (!(rotates || (counts && !d->ring)) || !a->rope.position_ids)
         a->k_position_ids = NULL;
-    else if (!a->k_position_ids)
+    else if (rotates && !a->k_position_ids)
         a->k_position_ids = fuzz_indices[3];
     if (!a->k_position_ids)
         memset(a->k_position_stride, 0, sizeof a->k_position_stride);
