@@ -48,6 +48,8 @@ _OTHERS = {
     "k_lengths": "cache_seqlens seqused_k seq_lens kv_lens kv_seq_lens context_lens",
     "block_table": "block_tables page_table",
     "block_table, with a row for each sequence of the call": "cache_batch_idx",
+    f"{_CACHES} without padding ahead of a sequence": "cache_leftpad leftpad_k",
+    "max_seqlen_k": "max_seq_len max_seqlen_kv",
     _PAGES: "kv_indptr kv_indices kv_last_page_len paged_kv_indptr paged_kv_indices "
     "paged_kv_last_page_len",
     f"{_CACHES}, as in kv_cache[0] and kv_cache[1]": "kv_cache paged_kv_cache",

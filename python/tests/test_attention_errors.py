@@ -221,6 +221,7 @@ MEANT = {
     "bias": "ropekit.apply, then attention that has it",
     "block_tables": "block_table$",
     "cache_seqlens": "k_lengths$",
+    "cache_leftpad": "k_cache and v_cache without padding ahead of a sequence$",
     "cu_seqlens_q": "cu_seqlens$",
     "cu_seqlens_k": "k_cu_seqlens$",
     "max_seqlen_q": "nothing: the kernel finds out by itself$",
