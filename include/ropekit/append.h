@@ -263,7 +263,7 @@ typedef struct rope_append_backward_args {
     rope_append_gradient k;          /**< Of forward->rope.k. */
     rope_append_gradient v;          /**< Of forward->v. */
     void *workspace; /**< Device memory, 256-byte aligned, one call's at a time; or NULL where
-                          rope_append_backward_workspace says 0. */
+                          rope_append_backward_workspace says 0, as it never does on the CPU. */
     size_t workspace_bytes; /**< Of workspace: as many as that says, or more. */
 } rope_append_backward_args;
 
@@ -303,7 +303,8 @@ ROPE_API rope_status rope_append_backward_plan_create(const rope_append_desc *de
 
 /**
  * Bytes of workspace that every call within bounds needs: sums over tokens for the gradients of
- * weights. A call that wants none of those may need less.
+ * weights, and on the CPU memory of its threads, as many as the calling thread may have. A call
+ * that wants none of those gradients may need less.
  * @param plan    of rope_append_backward_plan_create
  * @param bounds  the largest sizes
  * @param bytes   receives the bytes; untouched on error

@@ -836,3 +836,114 @@ TEST(append_bits, every_buffer_between_pages_that_fault) {
         append_free(&c);
     }
 }
+
+/* --- heads that no stage on a small stack has room for --- */
+
+enum { LONG_DIM = ROPE_MAX_APPEND_HEAD_DIM, LONG_HEADS = 2, LONG_TOKENS = 2 };
+enum { LONG_ELEMENTS = LONG_TOKENS * LONG_HEADS * LONG_DIM };
+
+typedef struct long_memory {
+    float x[2 * LONG_ELEMENTS], y[LONG_ELEMENTS], apart[2 * LONG_ELEMENTS];
+    uint8_t cache[2][LONG_ELEMENTS];
+    float scale[2][LONG_TOKENS * LONG_HEADS], weight[LONG_DIM];
+} long_memory;
+
+static rope_append_desc long_desc(int32_t pairing_in, int32_t layer_norm, const char *kernel) {
+    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
+    desc.rope.dtype = ROPE_F32;
+    desc.rope.head_dim = LONG_DIM;
+    desc.rope.rotary_dim = LONG_DIM / 2 + 2;
+    desc.rope.rotary_offset = 30;
+    desc.rope.pairing_in = pairing_in;
+    desc.rope.backend = "cpu";
+    desc.rope.kernel = kernel;
+    desc.k.norm = (rope_norm){.type = layer_norm ? ROPE_NORM_LAYER : ROPE_NORM_RMS,
+                              .scope = layer_norm ? ROPE_NORM_TOKEN : ROPE_NORM_HEAD,
+                              .offset = 1,
+                              .dim = LONG_DIM - 100,
+                              .weight = ROPE_NORM_WEIGHT,
+                              .eps = 1e-6};
+    desc.k.factor = 0.75;
+    return desc;
+}
+
+static void run_long(const rope_append_desc *desc, const long_memory *m, rope_append_args *args) {
+    rope_plan *plan = NULL;
+    args->rope.batch = 1;
+    args->rope.tokens = LONG_TOKENS;
+    args->rope.k.heads = LONG_HEADS;
+    args->k_weight.data = desc->k.norm.type ? m->weight : NULL;
+    CHECK_STATUS(ROPE_OK, rope_append_plan_create(desc, &plan));
+    CHECK_STATUS(ROPE_OK, rope_append(plan, args));
+    rope_plan_destroy(plan);
+}
+
+/* Elements one or two apart, from where they lie or in place. */
+static void check_long_views(const rope_append_desc *desc, long_memory *m, int in_place) {
+    rope_append_args args = ROPE_APPEND_ARGS_INIT;
+    const int64_t stride[4] = {0, LONG_HEADS * LONG_DIM * 2, LONG_DIM * 2, 2};
+    for (int64_t i = 0; i < LONG_ELEMENTS; i++)
+        m->apart[2 * i] = m->x[i];
+    args.rope.k.in = in_place ? m->apart : m->x;
+    args.rope.k.out = m->apart;
+    memcpy(args.rope.k.out_stride, stride, sizeof stride);
+    if (in_place)
+        memcpy(args.rope.k.in_stride, stride, sizeof stride);
+    run_long(desc, m, &args);
+    for (int64_t i = 0; i < LONG_ELEMENTS; i++)
+        CHECK(memcmp(&m->apart[2 * i], &m->y[i], sizeof *m->y) == 0, "element %lld differs",
+              (long long)i);
+}
+
+/* As the same steps into memory, and from there by a plan that only caches. */
+static void check_long_cache(const rope_append_desc *desc, long_memory *m) {
+    rope_append_desc to = *desc, plain = ROPE_APPEND_DESC_INIT;
+    rope_append_args args = ROPE_APPEND_ARGS_INIT, then;
+    to.k.store_dtype = ROPE_F8E4M3;
+    to.k.scale = ROPE_SCALE_TOKEN_HEAD_MAX;
+    to.cache = ROPE_CACHE_SEQUENCE;
+    to.page_size = LONG_TOKENS;
+    args.pages = 1;
+    args.rope.k.in = m->x;
+    args.k_cache = (rope_cache){.data = m->cache[0], .scale = {.data = m->scale[0]}};
+    run_long(&to, m, &args);
+    plain.rope.dtype = ROPE_F32;
+    plain.rope.head_dim = LONG_DIM;
+    plain.rotation = ROPE_ROTATION_OFF;
+    plain.k = (rope_append_part){.store_dtype = to.k.store_dtype, .scale = to.k.scale};
+    plain.cache = to.cache;
+    plain.page_size = to.page_size;
+    then = args;
+    then.rope.k.in = m->y;
+    then.k_weight.data = NULL;
+    then.k_cache = (rope_cache){.data = m->cache[1], .scale = {.data = m->scale[1]}};
+    append_plain(&plain, &then);
+    CHECK(memcmp(m->scale[0], m->scale[1], sizeof m->scale[0]) == 0, "scales differ");
+    CHECK(memcmp(m->cache[0], m->cache[1], sizeof m->cache[0]) == 0, "cached elements differ");
+}
+
+TEST(append_bits, longest_heads) {
+    static long_memory m;
+    if (!device_is_host())
+        SKIP("kernels of the CPU alone have a stage");
+    test_random r = random_stream(test_seed(), 41);
+    for (int64_t i = 0; i < LONG_ELEMENTS; i++)
+        m.x[i] = (float)random_real(&r, -3, 3);
+    for (int64_t i = 0; i < LONG_DIM; i++)
+        m.weight[i] = (float)random_real(&r, -2, 2);
+    for (int n = 0; n < 4; n++) {
+        const char *kernel;
+        for (int k = 0; (kernel = device_kernel_of("append", k)); k++) {
+            const rope_append_desc desc = long_desc(1 + n % 2, n / 2, kernel);
+            rope_append_args args = ROPE_APPEND_ARGS_INIT;
+            test_describe(test_text("kernel=%s %d", kernel, n));
+            args.rope.k.in = m.x;
+            args.rope.k.out = m.y;
+            run_long(&desc, &m, &args);
+            check_long_views(&desc, &m, 0);
+            check_long_views(&desc, &m, 1);
+            check_long_cache(&desc, &m);
+        }
+    }
+    test_describe(NULL);
+}

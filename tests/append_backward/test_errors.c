@@ -164,7 +164,8 @@ static call make_call(void) {
         (rope_append_gradient){.in = AT(KG), .out = AT(KD), .weight = (float *)(void *)AT(KS)};
     c.args.v = (rope_append_gradient){.in = AT(VG), .out = AT(VD)};
     CHECK_STATUS(ROPE_OK, rope_append_backward_workspace(c.plan, &bounds, &c.args.workspace_bytes));
-    CHECK(c.args.workspace_bytes + 256 < 2 * BAD_PART, "the memory is too small for a workspace");
+    CHECK(c.args.workspace_bytes + 256 < (size_t)(BAD_PARTS - WORK) * BAD_PART,
+          "the memory is too small for a workspace");
     c.args.workspace = AT(WORK) + (256 - (uintptr_t)AT(WORK) % 256) % 256;
     return c;
 }

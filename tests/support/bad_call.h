@@ -5,7 +5,7 @@
 
 #include <ropekit/rope.h>
 
-enum { BAD_PART = 8192, BAD_PARTS = 16, BAD_BYTES = BAD_PARTS * BAD_PART };
+enum { BAD_PART = 8192, BAD_PARTS = 24, BAD_BYTES = BAD_PARTS * BAD_PART };
 
 typedef struct bad_memory {
     char *device;

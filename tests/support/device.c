@@ -3,6 +3,7 @@
 
 #include "tests/support/harness.h"
 #include "tests/support/required.h"
+#include "tests/support/stack.h"
 
 #include <ropekit/backend.h>
 
@@ -67,16 +68,33 @@ const char *device_kernel(int32_t index) {
     return device_kernel_of("rope", index);
 }
 
+typedef struct job {
+    device_work *work;
+    const void *state;
+    const test_case *c;
+    void *memory;
+    rope_status status;
+} job;
+
+static void run_job(void *opaque) {
+    job *j = opaque;
+    j->status = j->work(j->state, j->c, j->memory);
+}
+
 rope_status device_with_copy(const test_case *c, device_work *work, const void *state,
                              unsigned char *result) {
     rope_device *device = device_open();
     void *memory = NULL;
     CHECK_STATUS(ROPE_OK, rope_device_alloc(device, c->bytes, &memory));
     CHECK_STATUS(ROPE_OK, rope_device_copy_in(device, memory, c->arena, c->bytes));
-    rope_status status = work(state, c, memory);
+    job j = {work, state, c, memory, ROPE_OK};
+    if (stack_limited())
+        stack_run(stack_limited(), run_job, &j);
+    else
+        run_job(&j);
     CHECK_STATUS(ROPE_OK, rope_device_copy_out(device, result, memory, c->bytes));
     CHECK_STATUS(ROPE_OK, rope_device_free(device, memory));
-    return status;
+    return j.status;
 }
 
 rope_status device_with_workspace(const test_case *c, device_work *work, const void *state,

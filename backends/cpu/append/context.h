@@ -5,9 +5,11 @@
 #include "backends/cpu/append/kernel.h"
 #include "common/math/cache.h"
 
-enum { APPEND_STAGE = 16384 }; /* bytes of staged heads, of which one fits at least */
+/* Bytes of staged heads, and elements that are gathered at once. Callers' threads may have small
+ * stacks: a longer head, of f32 alone, has no stage (long.c). */
+enum { APPEND_STAGE = 8192, APPEND_GATHER = 512 };
 
-_Static_assert(ROPE_MAX_APPEND_HEAD_DIM * sizeof(float) <= APPEND_STAGE, "a head fits");
+_Static_assert(ROPE_MAX_APPEND_HEAD_DIM * sizeof(uint16_t) <= APPEND_STAGE, "16 bits fit");
 
 /* Where a thread stands. */
 typedef struct append_context {
@@ -25,7 +27,7 @@ typedef struct append_context {
     int filled; /* tensor whose row is in row, or -1 */
     cpu_cos_sin_row row;
     cpu_row_buffer buffer;
-    char stage[APPEND_STAGE] __attribute__((aligned(64)));
+    char *stage; /* APPEND_STAGE bytes, of whole lines */
 } append_context;
 
 /* Some heads of one tensor, elements side by side: where one step leaves them for the next. */
@@ -60,10 +62,21 @@ CPU_INLINE const char *append_in_of(const append_context *ctx, const append_part
                ctx->size;
 }
 
+/* Whether a head has no stage. */
+CPU_INLINE int append_is_long(const append_context *ctx, const append_part *part) {
+    return append_head_bytes(ctx, part) > APPEND_STAGE;
+}
+
+/* Whether the token has a place in the cache, where an element of a head lies there, and its scale,
+ * which is given or written. */
+int append_is_cached(const append_context *ctx, const append_part *part);
+char *append_cache_of(const append_context *ctx, const append_part *part, int64_t head, int64_t i);
+float *append_scale_of(const append_context *ctx, const append_part *part, int64_t head);
+
 /* Where a head of out begins, of elements of `size` bytes. */
 char *append_out_of(const append_context *ctx, const append_part *part, int64_t head, int size);
 
-/* The values of the norm of a token. */
+/* The values of the norm of all heads of an operand. */
 rope_norm_values append_token_values(const append_context *ctx, const append_part *all);
 
 /* Steps of some heads, each from where the one before left them. */
@@ -79,7 +92,11 @@ void append_store_out(const append_context *ctx, const append_part *part, append
 /* A context at no token. bytes: read and written by the call. */
 void append_context_fill(append_context *ctx, const cpu_append_kernel *kernel,
                          const rope_append_problem *problem, const rope_append_call *call,
-                         int64_t bytes);
+                         int64_t bytes, char *stage);
+
+/* Takes a head that is long through its steps, pair by pair. */
+void append_run_long(const append_context *ctx, const append_part *part,
+                     const rope_norm_values *of_token);
 
 /* Takes one tensor of the token through its steps. */
 void append_run_tensor(append_context *ctx, int tensor);

@@ -35,8 +35,8 @@ static int64_t bytes_of(const rope_append_problem *p, const rope_append_call *ca
 }
 
 void append_context_fill(append_context *ctx, const cpu_append_kernel *kernel,
-                         const rope_append_problem *p, const rope_append_call *call,
-                         int64_t bytes) {
+                         const rope_append_problem *p, const rope_append_call *call, int64_t bytes,
+                         char *stage) {
     const cpu_prefetch_policy *policy = cpu_prefetch_policy_chosen();
     ctx->kernel = kernel;
     ctx->problem = p;
@@ -47,18 +47,26 @@ void append_context_fill(append_context *ctx, const cpu_append_kernel *kernel,
     ctx->ahead = ctx->exceeds ? policy->ahead[ctx->size == 4] : 0;
     ctx->into_l2 = policy->into_l2;
     ctx->token.status = ROPE_TOKEN_PASSES;
+    ctx->stage = stage;
 }
 
-static void run_part(const cpu_append_kernel *kernel, const rope_append_problem *p,
-                     const rope_append_call *call, int64_t bytes, int index, int parts) {
+static CPU_NOINLINE void run_staged(const cpu_append_kernel *kernel, const rope_append_problem *p,
+                                    const rope_append_call *call, int64_t bytes, int index,
+                                    int parts, char *stage) {
     const int64_t tokens = call->rope.batch * call->rope.tokens;
     append_context ctx;
-    append_context_fill(&ctx, kernel, p, call, bytes);
+    append_context_fill(&ctx, kernel, p, call, bytes, stage);
     run_tokens(&ctx, cpu_part(tokens, index, parts), cpu_part(tokens, index + 1, parts));
 #if defined(__SSE2__)
     if (ctx.exceeds)
         __builtin_ia32_sfence();
 #endif
+}
+
+static void run_part(const cpu_append_kernel *kernel, const rope_append_problem *p,
+                     const rope_append_call *call, int64_t bytes, int index, int parts) {
+    char stage[APPEND_STAGE] __attribute__((aligned(64)));
+    run_staged(kernel, p, call, bytes, index, parts, stage);
 }
 
 rope_status cpu_append_call(const void *problem, const void *kernel, const void *call,

@@ -13,10 +13,14 @@ char *append_out_of(const append_context *ctx, const append_part *part, int64_t 
                                 size;
 }
 
-static char *cache_of(const append_context *ctx, const append_part *part, int64_t head) {
+char *append_cache_of(const append_context *ctx, const append_part *part, int64_t head, int64_t i) {
     return (char *)part->operand->cache +
-           rope_cache_at(part->operand, part->steps, &ctx->place, head, 0) *
+           rope_cache_at(part->operand, part->steps, &ctx->place, head, i) *
                cpu_store_size(part->steps->store_dtype);
+}
+
+static char *cache_of(const append_context *ctx, const append_part *part, int64_t head) {
+    return append_cache_of(ctx, part, head, 0);
 }
 
 /* Elements of a cached head lie side by side. */
@@ -24,12 +28,11 @@ static int caches_whole(const append_part *part) {
     return part->steps->dim_block == part->steps->head_dim && part->operand->cache_stride[4] == 1;
 }
 
-static int is_cached(const append_context *ctx, const append_part *part) {
+int append_is_cached(const append_context *ctx, const append_part *part) {
     return part->operand->cache && ctx->place.status == ROPE_PLACE_GIVEN;
 }
 
-/* The scale of a head that is given, or where it is written. */
-static float *scale_of(const append_context *ctx, const append_part *part, int64_t head) {
+float *append_scale_of(const append_context *ctx, const append_part *part, int64_t head) {
     const rope_append_operand *o = part->operand;
     const int q = part->tensor == ROPE_APPEND_Q;
     return o->scale + (q ? ctx->batch : ctx->place.page) * o->scale_stride[0] +
@@ -65,42 +68,52 @@ static int64_t ahead_of(const append_context *ctx, const append_part *part, int6
            ctx->size;
 }
 
-/* Elements of a cached head, one after the other. */
+/* Elements of a cached head that do not lie side by side. */
 static void gather_cached(const append_context *ctx, const append_part *part, int64_t head,
-                          char *to) {
+                          float scale, char *to) {
     const rope_append_steps *s = part->steps;
     const int size = cpu_store_size(s->store_dtype);
-    const char *from = part->operand->cache;
-    for (int64_t i = 0; i < s->head_dim; i++)
-        memcpy(to + i * size, from + rope_cache_at(part->operand, s, &ctx->place, head, i) * size,
-               (size_t)size);
+    char row[APPEND_GATHER * sizeof(float)];
+    for (int64_t first = 0, n; first < s->head_dim; first += n) {
+        n = s->head_dim - first < APPEND_GATHER ? s->head_dim - first : APPEND_GATHER;
+        for (int64_t i = 0; i < n; i++)
+            memcpy(row + i * size, append_cache_of(ctx, part, head, first + i), (size_t)size);
+        ctx->kernel->load(ctx->problem->rope.dtype, s->store_dtype, scale, row,
+                          to + first * ctx->size, n);
+    }
 }
 
 static void load_cached(append_context *ctx, const append_part *part) {
     const rope_append_steps *s = part->steps;
     const int64_t bytes = (int64_t)s->head_dim * cpu_store_size(s->store_dtype),
                   ahead = caches_whole(part) ? ahead_of(ctx, part, bytes) : 0;
-    char row[APPEND_STAGE];
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
-        const char *from = row;
-        if (caches_whole(part))
-            from = cache_of(ctx, part, head);
+        const float scale = s->scale ? *append_scale_of(ctx, part, head) : 1;
+        const char *from = cache_of(ctx, part, head);
+        char *to = ctx->stage + n * append_head_bytes(ctx, part);
         for (int64_t i = 0; ahead && i < bytes; i += 64)
             __builtin_prefetch((const void *)((uintptr_t)from + (uintptr_t)(ahead + i)), 0, 3);
-        if (!caches_whole(part))
-            gather_cached(ctx, part, head, row);
-        ctx->kernel->load(ctx->problem->rope.dtype, s->store_dtype,
-                          s->scale ? *scale_of(ctx, part, head) : 1, from,
-                          ctx->stage + n * append_head_bytes(ctx, part), s->head_dim);
+        if (caches_whole(part))
+            ctx->kernel->load(ctx->problem->rope.dtype, s->store_dtype, scale, from, to,
+                              s->head_dim);
+        else
+            gather_cached(ctx, part, head, scale, to);
     }
+}
+
+/* Whether what the first step takes does not lie side by side in dtype. */
+static int is_staged(const append_context *ctx, const append_part *part) {
+    const rope_append_operand *o = part->operand;
+    return o->in ? o->in_stride[3] != 1
+                 : !caches_whole(part) || part->steps->store_dtype != ctx->problem->rope.dtype;
 }
 
 /* The heads that the first step takes. */
 append_heads append_read_heads(append_context *ctx, const append_part *part) {
     const rope_append_operand *o = part->operand;
     const append_heads staged = {ctx->stage, append_head_bytes(ctx, part)};
-    if (!o->in && caches_whole(part) && part->steps->store_dtype == ctx->problem->rope.dtype)
+    if (!o->in && !is_staged(ctx, part))
         return (append_heads){cache_of(ctx, part, part->first), o->cache_stride[2] * ctx->size};
     if (!o->in) {
         load_cached(ctx, part);
@@ -144,14 +157,15 @@ static void normalize_heads(const append_context *ctx, const append_part *part,
 static void fill_row(append_context *ctx, int tensor) {
     const rope_problem *p = &ctx->problem->rope;
     const cpu_rope_rows *rows = ctx->kernel->rope->rows;
+    const cpu_pairs all = {0, p->pairs};
     if (ctx->filled == tensor || (ctx->filled >= 0 && !p->xpos_rate))
         return;
     ctx->filled = tensor;
-    ctx->row = cpu_row_at(p, &ctx->buffer, 0);
+    ctx->row = cpu_row_at(p, ctx->buffer.lists, 0);
     if (p->angle_mode == ROPE_ANGLE_TABLE)
-        rows->read(p, &ctx->call->rope, &ctx->token, &ctx->row);
+        rows->read(p, &ctx->call->rope, &ctx->token, all, &ctx->row);
     else
-        rows->compute(p, &ctx->token, 1, tensor, &ctx->row);
+        rows->compute(p, &ctx->token, 1, tensor, all, &ctx->row);
 }
 
 /* Heads of a token that does not rotate: a window changes its pairing all the same. */
@@ -187,6 +201,18 @@ void append_rotate_heads(append_context *ctx, const append_part *part, append_he
         return;
     }
     const int apart = from.data != to.data;
+    if (!cpu_rows_fit(p, 1)) {
+        const cpu_long_heads heads = {.in = from.data,
+                                      .out = to.data,
+                                      .in_stride = 1,
+                                      .out_stride = 1,
+                                      .in_step = from.stride,
+                                      .out_step = to.stride,
+                                      .count = part->count,
+                                      .head_dim = part->steps->head_dim};
+        cpu_rotate_long(ctx->kernel->rope, p, &ctx->call->rope, &ctx->token, part->tensor, &heads);
+        return;
+    }
     cpu_heads h = {.problem = p,
                    .in = from.data + offset,
                    .out = to.data + offset,
@@ -199,11 +225,7 @@ void append_rotate_heads(append_context *ctx, const append_part *part, append_he
     h.in_ahead = from.data == ctx->stage ? 0 : ahead_of(ctx, part, h.before + window + h.after);
     h.into_l2 = ctx->into_l2;
     fill_row(ctx, part->tensor);
-    const cpu_rope_instances *scalar = ctx->kernel->rope->instances[p->dtype - ROPE_F32];
-    const cpu_rotate_heads rotate = ctx->kernel->rope->rows->lanes > 1
-                                        ? cpu_choose_instance(ctx->kernel->rope, ctx->in_pairs, &h)
-                                        : scalar->general;
-    rotate(&h, 1, &ctx->row, 1);
+    cpu_choose_instance(ctx->kernel->rope, ctx->in_pairs, &h)(&h, 1, &ctx->row, 1);
 }
 
 void append_multiply_heads(const append_context *ctx, const append_part *part, append_heads from,
@@ -223,18 +245,41 @@ static void copy_bytes(const append_context *ctx, char *to, const char *from, in
         memcpy(to, from, (size_t)bytes);
 }
 
+/* The scale by which elements side by side are stored. */
+static float scale_for(const append_context *ctx, const append_part *part, int64_t head,
+                       const char *x) {
+    const rope_append_steps *s = part->steps;
+    if (s->scale == ROPE_SCALE_TOKEN_HEAD_MAX)
+        *append_scale_of(ctx, part, head) = rope_scale_of_largest(
+            s->store_dtype, ctx->kernel->largest(ctx->problem->rope.dtype, x, s->head_dim));
+    return s->scale ? *append_scale_of(ctx, part, head) : 1;
+}
+
 /* To elements of store_dtype side by side. */
 static void store_row(const append_context *ctx, const append_part *part, int64_t head,
                       const char *x, char *y) {
     const rope_append_steps *s = part->steps;
-    const int dtype = ctx->problem->rope.dtype;
-    float scale = 1;
-    if (s->scale == ROPE_SCALE_TOKEN_HEAD_MAX)
-        *scale_of(ctx, part, head) = scale =
-            rope_scale_of_largest(s->store_dtype, ctx->kernel->largest(dtype, x, s->head_dim));
-    else if (s->scale)
-        scale = *scale_of(ctx, part, head);
-    ctx->kernel->store(dtype, s->store_dtype, scale, x, y, s->head_dim);
+    ctx->kernel->store(ctx->problem->rope.dtype, s->store_dtype, scale_for(ctx, part, head, x), x,
+                       y, s->head_dim);
+}
+
+/* To elements of a type that do not lie side by side: in the cache, or from `to` on. */
+static void scatter_row(const append_context *ctx, const append_part *part, int64_t head,
+                        int store_dtype, const char *x, char *to) {
+    const rope_append_steps *s = part->steps;
+    const int dtype = ctx->problem->rope.dtype, size = cpu_store_size(store_dtype),
+              copies = store_dtype == dtype;
+    const float scale = copies ? 1 : scale_for(ctx, part, head, x);
+    char row[APPEND_GATHER * sizeof(float)];
+    for (int64_t first = 0, n; first < s->head_dim; first += n, x += n * ctx->size) {
+        n = s->head_dim - first < APPEND_GATHER ? s->head_dim - first : APPEND_GATHER;
+        if (!copies)
+            ctx->kernel->store(dtype, store_dtype, scale, x, row, n);
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to ? to + (first + i) * part->operand->out_stride[3] * size
+                      : append_cache_of(ctx, part, head, first + i),
+                   (copies ? x : row) + i * size, (size_t)size);
+    }
 }
 
 static void store_cached(const append_context *ctx, const append_part *part, append_heads from) {
@@ -242,7 +287,6 @@ static void store_cached(const append_context *ctx, const append_part *part, app
     const int size = cpu_store_size(s->store_dtype), whole = caches_whole(part),
               copies = s->store_dtype == ctx->problem->rope.dtype;
     const int64_t bytes = (int64_t)s->head_dim * size;
-    char row[APPEND_STAGE];
     if (copies && whole && from.stride == bytes && part->operand->cache_stride[2] == s->head_dim) {
         copy_bytes(ctx, cache_of(ctx, part, part->first), from.data, part->count * bytes);
         return;
@@ -250,15 +294,12 @@ static void store_cached(const append_context *ctx, const append_part *part, app
     for (int64_t n = 0; n < part->count; n++) {
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
-        char *to = whole ? cache_of(ctx, part, head) : row;
-        if (!copies)
-            store_row(ctx, part, head, x, to);
-        else if (whole)
-            copy_bytes(ctx, to, x, bytes);
-        for (int64_t i = 0; i < s->head_dim && !whole; i++)
-            memcpy((char *)part->operand->cache +
-                       rope_cache_at(part->operand, s, &ctx->place, head, i) * size,
-                   (copies ? x : row) + i * size, (size_t)size);
+        if (!whole)
+            scatter_row(ctx, part, head, s->store_dtype, x, NULL);
+        else if (copies)
+            copy_bytes(ctx, cache_of(ctx, part, head), x, bytes);
+        else
+            store_row(ctx, part, head, x, cache_of(ctx, part, head));
     }
 }
 
@@ -268,7 +309,6 @@ void append_store_out(const append_context *ctx, const append_part *part, append
               store_dtype = part->tensor == ROPE_APPEND_Q ? s->store_dtype : dtype,
               size = cpu_store_size(store_dtype);
     const int64_t stride = part->operand->out_stride[3];
-    char row[APPEND_STAGE];
     if (store_dtype == dtype && stride == 1 &&
         from.data == append_out_of(ctx, part, part->first, size) &&
         from.stride == part->operand->out_stride[2] * size)
@@ -277,14 +317,12 @@ void append_store_out(const append_context *ctx, const append_part *part, append
         const int64_t head = part->first + n;
         const char *x = from.data + n * from.stride;
         char *to = append_out_of(ctx, part, head, size);
-        if (store_dtype != dtype)
-            store_row(ctx, part, head, x, stride == 1 ? to : row);
-        else if (stride == 1)
+        if (stride != 1)
+            scatter_row(ctx, part, head, store_dtype, x, to);
+        else if (store_dtype == dtype)
             copy_bytes(ctx, to, x, (int64_t)s->head_dim * size);
-        if (stride == 1)
-            continue;
-        const cpu_head head_to = {store_dtype == dtype ? x : row, to, 1, stride};
-        cpu_copy_elements(size, &head_to, 0, s->head_dim);
+        else
+            store_row(ctx, part, head, x, to);
     }
 }
 
@@ -294,10 +332,10 @@ static append_target target_of(append_context *ctx, const append_part *part) {
     const rope_append_operand *o = part->operand;
     const int dtype = ctx->problem->rope.dtype, q = part->tensor == ROPE_APPEND_Q;
     if (o->out && o->out_stride[3] == 1 && (!q || s->store_dtype == dtype) &&
-        !(ctx->exceeds && is_cached(ctx, part)))
+        !(ctx->exceeds && !append_is_long(ctx, part) && append_is_cached(ctx, part)))
         return (append_target){append_out_of(ctx, part, part->first, ctx->size),
                                o->out_stride[2] * ctx->size};
-    if (!o->out && is_cached(ctx, part) && caches_whole(part) && s->store_dtype == dtype)
+    if (!o->out && append_is_cached(ctx, part) && caches_whole(part) && s->store_dtype == dtype)
         return (append_target){cache_of(ctx, part, part->first), o->cache_stride[2] * ctx->size};
     return (append_target){ctx->stage, append_head_bytes(ctx, part)};
 }
@@ -317,7 +355,12 @@ static void run_heads(append_context *ctx, const append_part *part,
     const rope_append_steps *s = part->steps;
     const int takes[STEPS] = {s->norm != 0, s->rotates, s->factor != 1};
     const append_target last = target_of(ctx, part),
-                        stage = {ctx->stage, append_head_bytes(ctx, part)};
+                        own = {ctx->stage, append_head_bytes(ctx, part)},
+                        stage = append_is_long(ctx, part) ? last : own;
+    if (append_is_long(ctx, part) && (last.data == ctx->stage || is_staged(ctx, part))) {
+        append_run_long(ctx, part, of_token);
+        return;
+    }
     append_heads at = append_read_heads(ctx, part);
     if (!takes[NORM] && !takes[ROTATION] && at.data != ctx->stage)
         prefetch_heads(ctx, part, at);
@@ -335,15 +378,17 @@ static void run_heads(append_context *ctx, const append_part *part,
     }
     if (part->operand->out)
         append_store_out(ctx, part, at);
-    if (is_cached(ctx, part) && at.data != cache_of(ctx, part, part->first))
+    if (append_is_cached(ctx, part) && at.data != cache_of(ctx, part, part->first))
         store_cached(ctx, part, at);
 }
 
 void append_run_tensor(append_context *ctx, int tensor) {
     const rope_append_steps *s = &ctx->problem->steps[tensor];
     append_part part = {s, &ctx->call->tensor[tensor], tensor, 0, 0};
-    const int64_t heads = part.operand->heads, most = APPEND_STAGE / append_head_bytes(ctx, &part);
-    if (heads == 0 || (!part.operand->out && !is_cached(ctx, &part)))
+    const int64_t heads = part.operand->heads,
+                  most =
+                      append_is_long(ctx, &part) ? 1 : APPEND_STAGE / append_head_bytes(ctx, &part);
+    if (heads == 0 || (!part.operand->out && !append_is_cached(ctx, &part)))
         return;
     const int of_token = s->norm && s->norm_scope == ROPE_NORM_TOKEN;
     const rope_norm_values values =

@@ -20,6 +20,9 @@ typedef struct cpu_norm_row {
 /* Elements whose node one call makes: a power of two. */
 enum { CPU_NORM_BLOCK = 64 };
 
+/* Elements of a norm whose weights are widened at once. */
+enum { CPU_NORM_PART = 2048 };
+
 /* Heads that are summed side by side: in one tree if they have a power of two of elements. */
 enum { CPU_NORM_HEADS = 16, CPU_NORM_LONGEST = 512 };
 

@@ -23,13 +23,33 @@ static void steps_add(int sum, const rope_append_steps *s, int dtype, const cpu_
     }
 }
 
+#if defined(SIMD_LANES)
+/* More elements than there are widened weights at once. */
+static CPU_NOINLINE int64_t steps_normalize_long(const rope_append_steps *s, int dtype,
+                                                 rope_norm_values v, const char *x,
+                                                 const char *weight, char *y) {
+    float weights[CPU_NORM_PART];
+    int64_t done = 0;
+    for (int64_t first = 0; first < s->norm_dim; first += CPU_NORM_PART) {
+        const int64_t at = first * cpu_dtype_size(dtype), left = s->norm_dim - first,
+                      n = left < CPU_NORM_PART ? left : CPU_NORM_PART;
+        if (s->weight) {
+            STEPS_BY_DTYPE(vector_weights(
+                s, dtype_, n, weight + first * cpu_dtype_size(s->weight_dtype), weights))
+        }
+        STEPS_BY_DTYPE(done = first + vector_normalize(s, dtype_, n, v, x + at, weights, y + at, 0))
+    }
+    return done;
+}
+#endif
+
 /* All sums of some heads go ahead of their elements: one alone waits for its own results. */
 CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_norm_heads *heads) {
     const cpu_norm_heads h = *heads; /* copies, since stores may alias what pointers lead to */
     const int64_t dim = s.norm_dim;
     float mean[CPU_NORM_HEADS] = {0}, r[CPU_NORM_HEADS] = {0};
 #if defined(SIMD_LANES)
-    float weights[ROPE_MAX_APPEND_HEAD_DIM];
+    float weights[CPU_NORM_PART];
 #endif
     for (int64_t n = 0; n < h.count; n++) {
         const int at = (int)(n % CPU_NORM_HEADS),
@@ -46,9 +66,13 @@ CPU_INLINE void steps_normalize_by(rope_append_steps s, int dtype, const cpu_nor
         char *y = h.y + n * h.y_stride;
         int64_t i = 0;
 #if defined(SIMD_LANES)
-        if (s.weight && (n == 0 || h.weight_stride))
-            vector_weights(&s, dtype, weight, weights);
-        i = vector_normalize(&s, dtype, v, x, weights, y, h.ahead);
+        if (dim > CPU_NORM_PART) {
+            i = steps_normalize_long(&s, dtype, v, x, weight, y);
+        } else {
+            if (s.weight && (n == 0 || h.weight_stride))
+                vector_weights(&s, dtype, dim, weight, weights);
+            i = vector_normalize(&s, dtype, dim, v, x, weights, y, h.ahead);
+        }
 #endif
         for (; i < dim; i++)
             cpu_store(dtype, y, i,

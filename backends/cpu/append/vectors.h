@@ -30,11 +30,11 @@ CPU_INLINE void vector_store_two(int dtype, char *p, simd_pair y) {
 
 /* rope_norm_weight_of in fp32, in the order of vector_load_two. Of NaNs fp32 weights alone may have
  * bits that simd_bf16_words does not expect. */
-CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, const char *weight,
+CPU_INLINE void vector_weights(const rope_append_steps *s, int dtype, int64_t n, const char *weight,
                                float *weights) {
     const int wide = s->weight_dtype == ROPE_F32, size = wide ? 4 : cpu_dtype_size(dtype);
     const simd_f32 one = simd_set_f(s->weight == ROPE_NORM_ONE_PLUS_WEIGHT);
-    for (int64_t i = 0; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
+    for (int64_t i = 0; i + 2 * SIMD_LANES <= n; i += 2 * SIMD_LANES) {
         const char *at = weight + i * size;
         simd_pair w = !wide                ? vector_load_two(dtype, at)
                       : dtype == ROPE_BF16 ? simd_load_neighbours(ROPE_F32, at)
@@ -58,12 +58,13 @@ CPU_INLINE simd_f32 vector_normalized(const rope_append_steps *s, int dtype, rop
     return (s->rounding == ROPE_NORM_ROUND_TWICE ? simd_round_to(dtype, x) : x) * w;
 }
 
-CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, rope_norm_values v,
-                                    const char *x, const float *weights, char *y, int64_t ahead) {
+CPU_INLINE int64_t vector_normalize(const rope_append_steps *s, int dtype, int64_t n,
+                                    rope_norm_values v, const char *x, const float *weights,
+                                    char *y, int64_t ahead) {
     const int size = cpu_dtype_size(dtype);
     int64_t i = 0;
 #pragma GCC unroll 2
-    for (; i + 2 * SIMD_LANES <= s->norm_dim; i += 2 * SIMD_LANES) {
+    for (; i + 2 * SIMD_LANES <= n; i += 2 * SIMD_LANES) {
         const simd_pair a = vector_load_two(dtype, x + i * size);
         if (ahead && i * size % 64 == 0)
             __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)(ahead + i * size)), 0, 2);

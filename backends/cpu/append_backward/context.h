@@ -5,9 +5,12 @@
 #include "backends/cpu/append_backward/kernel.h"
 
 enum {
-    GRADIENT_GROUPS = 256,              /* most groups of tokens of a call */
-    GRADIENT_UNIT = ROPE_GRADIENT_CHAIN /* tokens, of which groups consist; blocks divide it */
+    GRADIENT_GROUPS = 256,               /* most groups of tokens of a call */
+    GRADIENT_UNIT = ROPE_GRADIENT_CHAIN, /* tokens, of which groups consist; blocks divide it */
+    GRADIENT_STAGE = 16384               /* bytes of staged heads, of which one fits at least */
 };
+
+_Static_assert(ROPE_MAX_APPEND_HEAD_DIM * sizeof(float) <= GRADIENT_STAGE, "a head fits");
 
 /* A tree over rows of floats that arrive one by one, as rope_norm_tree: partial has a row for each
  * level. */
@@ -38,6 +41,7 @@ typedef struct gradient_plan {
     int64_t rows[ROPE_APPEND_TENSORS];   /* bytes from the workspace's begin to rows of groups */
     int64_t thread[ROPE_APPEND_TENSORS]; /* bytes from a thread's part to its sums */
     int64_t begin, thread_bytes;         /* of the first thread's part, of each */
+    int64_t stages;                      /* bytes from a thread's part to its two stages */
     int64_t levels;
     int64_t width[ROPE_APPEND_TENSORS];
 } gradient_plan;
@@ -48,7 +52,7 @@ typedef struct gradient_context {
     const cpu_append_backward_kernel *kernel;
     const rope_append_backward_call *call;
     gradient_sums sums[ROPE_APPEND_TENSORS];
-    char x[APPEND_STAGE] __attribute__((aligned(64))); /* elements that do not lie side by side */
+    char *x; /* a stage of elements that do not lie side by side */
 } gradient_context;
 
 /* Fills a plan of so many weights of each tensor; 0 where its bytes overflow. */

@@ -38,8 +38,11 @@ static void fill_sums(const gradient_team *team, int t, int thread, gradient_sum
 }
 
 static void fill_context(const gradient_team *team, int thread, gradient_context *b) {
+    char *stages =
+        team->workspace + team->plan.begin + thread * team->plan.thread_bytes + team->plan.stages;
     append_context_fill(&b->w, team->kernel->append, team->problem, &team->call->forward,
-                        team->bytes);
+                        team->bytes, stages);
+    b->x = stages + GRADIENT_STAGE;
     b->w.place.status = ROPE_PLACE_NONE;
     b->kernel = team->kernel;
     b->call = team->call;
@@ -125,7 +128,7 @@ static int64_t bytes_of(const rope_append_problem *p, const rope_append_backward
 /* Plans a call; how many threads it is worth and has a workspace for. */
 static rope_status plan_call(gradient_team *team, int *parts) {
     const rope_append_backward_call *call = team->call;
-    int64_t width[ROPE_APPEND_TENSORS], room = INT64_MAX;
+    int64_t width[ROPE_APPEND_TENSORS];
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
         const rope_append_operand *o = &call->forward.tensor[t];
         width[t] = call->weight[t]
@@ -143,10 +146,9 @@ static rope_status plan_call(gradient_team *team, int *parts) {
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "workspace_bytes is %zu; allowed is at least %lld", call->workspace_bytes,
                          (long long)least);
-    if (least && !team->workspace)
+    if (!team->workspace)
         return rope_fail_null("workspace");
-    if (plan->thread_bytes)
-        room = ((int64_t)call->workspace_bytes - plan->begin) / plan->thread_bytes;
+    const int64_t room = ((int64_t)call->workspace_bytes - plan->begin) / plan->thread_bytes;
     const int worth = cpu_threads_for(team->bytes);
     *parts = worth;
     if (*parts > plan->groups)

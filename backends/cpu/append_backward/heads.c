@@ -198,7 +198,7 @@ static void end_token(gradient_context *b, const append_part *part) {
 
 /* Heads that go together: chains consist of whole ones. */
 static int64_t most_heads(const gradient_context *b, const append_part *part) {
-    const int64_t fit = APPEND_STAGE / append_head_bytes(&b->w, part);
+    const int64_t fit = GRADIENT_STAGE / append_head_bytes(&b->w, part);
     int64_t most = ROPE_GRADIENT_CHAIN;
     if (!part->steps->norm)
         return fit;

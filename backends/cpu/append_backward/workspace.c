@@ -1,5 +1,6 @@
 /* What a workspace of "append_backward" holds: for each tensor whose weights have a gradient rows
- * of sums of groups of tokens, then for each thread a chain, a block and a tree of rows. */
+ * of sums of groups of tokens, then for each thread a chain, a block and a tree of rows, and two
+ * stages. */
 #include "backends/cpu/append_backward/context.h"
 #include "backends/cpu/partition.h"
 #include "backends/cpu/room.h"
@@ -25,6 +26,9 @@ int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
             return 0;
     }
     plan->begin = bytes;
+    plan->stages = more;
+    if (cpu_room_add(&more, 2, GRADIENT_STAGE, 1, 1))
+        return 0;
     plan->thread_bytes = more;
     return 1;
 }

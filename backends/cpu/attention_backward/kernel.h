@@ -14,7 +14,8 @@
 
 #include "backends/cpu/attention/context.h"
 
-enum { CPU_BACKWARD_CELL = 96 }; /* most rows, and most keys, of a cell */
+/* Most rows, and most keys, of a cell; rows that a kernel may set aside. */
+enum { CPU_BACKWARD_CELL = 96, CPU_BACKWARD_SPARE = 32 };
 
 /* Out was rounded to 16 bits, and the error that <dout, out> has from that is shared by weight: a
  * key with nearly all of it has nearly all of the error, while the gradient of its score is small:
@@ -43,6 +44,7 @@ typedef struct backward_cell {
     float factor, cap, to_cap;  /* as in cpu_attention_block */
     float *q, *dout, *k, *v;    /* rows */
     float *k_panels, *v_panels; /* as kernels pack them */
+    float *spare;               /* CPU_BACKWARD_SPARE rows of p and as many of ds */
     float *p, *ds;              /* [CPU_BACKWARD_CELL][CPU_BACKWARD_CELL]: weights, and gradients of
                                    scores without their scale */
     float lse[CPU_BACKWARD_CELL];                              /* of rows, as a power of 2 */

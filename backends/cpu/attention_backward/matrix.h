@@ -11,7 +11,7 @@
 /* Columns and rows of a product of two tiles by two. */
 enum { PANEL = 32, ROWS = 32, TILE = 1024, SIDE = 16, SQUARE = CELL * CELL };
 
-_Static_assert(CELL % PANEL == 0, "whole panels");
+_Static_assert(CELL % PANEL == 0 && (int)ROWS == (int)CPU_BACKWARD_SPARE, "whole panels");
 
 CPU_INLINE int chunks_of(int n) {
     return (n + 31) / 32;
@@ -90,7 +90,7 @@ CPU_INLINE void multiply_rows(const float *rows, int64_t stride, int count, int 
 }
 
 static void matrix_weigh(backward_cell *c, int gradients) {
-    float p[ROWS * CELL] __attribute__((aligned(64))), ds[ROWS * CELL] __attribute__((aligned(64)));
+    float *p = c->spare, *ds = p + ROWS * CELL;
     MATRIX_BEGIN();
     for (int r = 0; r < c->rows; r += ROWS) {
         const int n = c->rows - r < ROWS ? c->rows - r : ROWS;

@@ -25,7 +25,8 @@ int64_t backward_tile_size(const rope_attention_problem *p) {
 int64_t backward_tile_bytes(const rope_attention_problem *p) {
     const int64_t rows = backward_tile_size(p), q = stride_of(p->head_dim),
                   v = stride_of(p->v_head_dim);
-    return (rows * (4 * q + 4 * v) + 2 * CELL * CELL) * (int64_t)sizeof(float);
+    return (rows * (4 * q + 4 * v) + 2 * CELL * (CELL + CPU_BACKWARD_SPARE)) *
+           (int64_t)sizeof(float);
 }
 
 typedef struct tile_state {
@@ -62,6 +63,7 @@ static void begin_tile(tile_state *t, const backward_context *b, const backward_
         *v_parts[i] = at;
     c->p = at;
     c->ds = at + CELL * CELL;
+    c->spare = c->ds + CELL * CELL;
     memset(t->sums[0], 0, (size_t)(rows * c->q_stride) * sizeof *at);
     memset(t->sums[1], 0, (size_t)(rows * c->v_stride) * sizeof *at);
 }

@@ -125,45 +125,57 @@ static const float *rounded(const double *sum, int n, float *to) {
     return to;
 }
 
+/* dq of a row. */
+static CPU_NOINLINE void add_row(const row *r, double *dq) {
+    head_pair key;
+    for (int64_t j = r->seen.first; j < r->seen.last; j++) {
+        load_key(r, j, &key);
+        const weighed w = weigh(r, &key);
+        add(dq, product_gradient(r, j, &w), key.k, r->b->ctx.problem->head_dim);
+    }
+}
+
 static void rows_tile(const backward_context *b, const backward_tile *t) {
     const int n = b->ctx.problem->head_dim;
     float x[ROPE_MAX_ATTENTION_HEAD_DIM];
     row r;
-    head_pair key;
     begin(&r, b, t);
     for (int64_t i = t->first; i < t->first + t->count; i++) {
         double dq[ROPE_MAX_ATTENTION_HEAD_DIM] = {0};
         begin_row(&r, i);
         share(&r);
-        for (int64_t j = r.seen.first; j < r.seen.last && b->given->dq; j++) {
-            load_key(&r, j, &key);
-            const weighed w = weigh(&r, &key);
-            add(dq, product_gradient(&r, j, &w), key.k, n);
-        }
-        if (b->given->dq)
-            backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
+        if (!b->given->dq)
+            continue;
+        add_row(&r, dq);
+        backward_store_query(b, &r.tile, 0, rounded(dq, n, x));
     }
     if (b->given->dq)
         backward_rotate_rows(b, t);
 }
 
-static void keys_tile(const backward_context *b, const backward_tile *t) {
-    const int n = b->ctx.problem->head_dim, m = b->ctx.problem->v_head_dim;
-    float x[ROPE_MAX_ATTENTION_HEAD_DIM], y[ROPE_MAX_ATTENTION_HEAD_DIM];
+/* dk and dv of a key from all rows. */
+static CPU_NOINLINE void add_key(const backward_context *b, const backward_tile *t, int64_t j,
+                                 double *dk, double *dv) {
     row r;
     head_pair key;
     begin(&r, b, t);
+    load_key(&r, j, &key);
+    for (int64_t i = 0; i < t->s.q_count * b->ctx.group; i++) {
+        begin_row(&r, i);
+        if (j < r.seen.first || j >= r.seen.last)
+            continue;
+        const weighed w = weigh(&r, &key);
+        add(dv, w.weight, r.dout, b->ctx.problem->v_head_dim);
+        add(dk, product_gradient(&r, j, &w), r.q, b->ctx.problem->head_dim);
+    }
+}
+
+static void keys_tile(const backward_context *b, const backward_tile *t) {
+    const int n = b->ctx.problem->head_dim, m = b->ctx.problem->v_head_dim;
+    float x[ROPE_MAX_ATTENTION_HEAD_DIM], y[ROPE_MAX_ATTENTION_HEAD_DIM];
     for (int64_t j = t->first; j < t->first + t->count; j++) {
         double dk[ROPE_MAX_ATTENTION_HEAD_DIM] = {0}, dv[ROPE_MAX_ATTENTION_HEAD_DIM] = {0};
-        load_key(&r, j, &key);
-        for (int64_t i = 0; i < t->s.q_count * b->ctx.group; i++) {
-            begin_row(&r, i);
-            if (j < r.seen.first || j >= r.seen.last)
-                continue;
-            const weighed w = weigh(&r, &key);
-            add(dv, w.weight, r.dout, m);
-            add(dk, product_gradient(&r, j, &w), r.q, n);
-        }
+        add_key(b, t, j, dk, dv);
         backward_store_key(b, t, j, b->given->dk ? rounded(dk, n, x) : NULL,
                            b->given->dv ? rounded(dv, m, y) : NULL);
     }

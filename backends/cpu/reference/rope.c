@@ -60,18 +60,19 @@ static void store(int dtype, char *base, int64_t i, double x) {
         cpu_store(dtype, base, i, (float)x);
 }
 
-static void rotate_window(const rope_problem *p, void *coefficients, const cpu_head *head) {
+static void rotate_window(const rope_problem *p, cpu_pairs pairs, void *coefficients,
+                          const cpu_head *head) {
     const rope_coefficients64 *row = coefficients;
-    double x1[CPU_MAX_PAIRS], x2[CPU_MAX_PAIRS];
-    for (int i = 0; i < p->pairs; i++) {
-        int64_t first = rope_first_of(p->pairing_in, i);
-        int64_t second = rope_second_of(p->pairing_in, i, p->pairs);
+    double x1[CPU_PART_PAIRS], x2[CPU_PART_PAIRS];
+    for (int i = 0; i < pairs.count; i++) {
+        int64_t first = rope_first_of(p->pairing_in, pairs.first + i);
+        int64_t second = rope_second_of(p->pairing_in, pairs.first + i, p->pairs);
         x1[i] = load(p->dtype, head->in, first * head->in_stride);
         x2[i] = load(p->dtype, head->in, second * head->in_stride);
     }
-    for (int i = 0; i < p->pairs; i++) {
-        int64_t first = rope_first_of(p->pairing_out, i);
-        int64_t second = rope_second_of(p->pairing_out, i, p->pairs);
+    for (int i = 0; i < pairs.count; i++) {
+        int64_t first = rope_first_of(p->pairing_out, pairs.first + i);
+        int64_t second = rope_second_of(p->pairing_out, pairs.first + i, p->pairs);
         store(p->dtype, head->out, first * head->out_stride, x1[i] * row[i].c1 - x2[i] * row[i].s1);
         store(p->dtype, head->out, second * head->out_stride,
               x2[i] * row[i].c2 + x1[i] * row[i].s2);
@@ -79,16 +80,17 @@ static void rotate_window(const rope_problem *p, void *coefficients, const cpu_h
 }
 
 static void fill(const rope_problem *p, const rope_call *call, const rope_token *token, int tensor,
-                 void *row) {
-    for (int i = 0; i < p->pairs; i++)
-        ((rope_coefficients64 *)row)[i] = p->angle_mode == ROPE_ANGLE_TABLE
-                                              ? rope_coefficients64_of(p, call, token, i, tensor)
-                                              : computed(p, token, i, tensor);
+                 cpu_pairs pairs, void *row) {
+    rope_coefficients64 *to = row;
+    for (int i = pairs.first; i < pairs.first + pairs.count; i++)
+        *to++ = p->angle_mode == ROPE_ANGLE_TABLE
+                    ? rope_coefficients64_of(p, call, token, i, tensor)
+                    : computed(p, token, i, tensor);
 }
 
 static void rotate(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {
     static const cpu_pairwise kernel = {fill, rotate_window};
-    rope_coefficients64 row[CPU_MAX_PAIRS];
+    rope_coefficients64 row[CPU_PART_PAIRS];
     cpu_rotate_pairwise(&kernel, row, p, call, slice);
 }
 

@@ -60,7 +60,7 @@ CPU_INLINE row_factors row_factors_of(const rope_problem *p, const rope_token *t
     return factor;
 }
 
-/* `count` vectors of a row from `pair` on. */
+/* `count` vectors of a row, of pairs from `pair` on. */
 CPU_INLINE void row_fill(int count, row_rule rule, const rope_problem *p, const rope_token *token,
                          int pair, float *restrict c, float *restrict s) {
     const rope_frequency_set *set = &p->set[token->set];
@@ -78,35 +78,36 @@ CPU_INLINE void row_fill(int count, row_rule rule, const rope_problem *p, const 
         simd_cos_sin_radians(count, radians, a);
     }
     for (int i = 0; i < count; i++) {
-        simd_store_f(c + pair + i * SIMD_LANES, rule.scaled ? a[i].c * factor.c : a[i].c);
-        simd_store_f(s + pair + i * SIMD_LANES, rule.scaled ? a[i].s * factor.s : a[i].s);
+        simd_store_f(c + i * SIMD_LANES, rule.scaled ? a[i].c * factor.c : a[i].c);
+        simd_store_f(s + i * SIMD_LANES, rule.scaled ? a[i].s * factor.s : a[i].s);
     }
 }
 
 /* Fills whole vectors of some rows: the problem's lists and the rows are padded. */
 CPU_INLINE void row_fill_angles(row_rule rule, const rope_problem *p, const rope_token *tokens,
-                                int count, const cpu_cos_sin_row *rows) {
-    const int pairs = p->pairs;
+                                int count, cpu_pairs pairs, const cpu_cos_sin_row *rows) {
     for (int r = 0; r < count; r++) {
         int i = 0;
-        for (; i + SIMD_GROUP * SIMD_LANES <= pairs; i += SIMD_GROUP * SIMD_LANES)
-            row_fill(SIMD_GROUP, rule, p, &tokens[r], i, rows[r].c1, rows[r].s1);
-        for (; i < pairs; i += SIMD_LANES)
-            row_fill(1, rule, p, &tokens[r], i, rows[r].c1, rows[r].s1);
+        for (; i + SIMD_GROUP * SIMD_LANES <= pairs.count; i += SIMD_GROUP * SIMD_LANES)
+            row_fill(SIMD_GROUP, rule, p, &tokens[r], pairs.first + i, rows[r].c1 + i,
+                     rows[r].s1 + i);
+        for (; i < pairs.count; i += SIMD_LANES)
+            row_fill(1, rule, p, &tokens[r], pairs.first + i, rows[r].c1 + i, rows[r].s1 + i);
     }
 }
 
 /* Multiplies a row by XPos' scales: in pieces, by loops that compilers turn into vectors where they
  * can. */
 static void row_scale_row(const rope_problem *p, const rope_token *token, int tensor,
-                          float *restrict c, float *restrict s) {
+                          cpu_pairs pairs, float *restrict c, float *restrict s) {
     enum { PIECE = 64 };
     int64_t exponent[PIECE];
     float scale[PIECE];
-    for (int from = 0; from < p->pairs; from += PIECE) {
-        int count = p->pairs - from < PIECE ? p->pairs - from : PIECE;
+    for (int from = 0; from < pairs.count; from += PIECE) {
+        const int first = pairs.first + from,
+                  count = pairs.count - from < PIECE ? pairs.count - from : PIECE;
         for (int i = 0; i < count; i++)
-            exponent[i] = rope_xpos_of(p, from + i, token->at[p->pair_axis[from + i]], tensor);
+            exponent[i] = rope_xpos_of(p, first + i, token->at[p->pair_axis[first + i]], tensor);
         for (int i = 0; i < count; i++)
             scale[i] = rope_xpos_scale(exponent[i]);
         for (int i = 0; i < count; i++) {
@@ -122,36 +123,36 @@ static void row_round_list(int dtype, int pairs, float *list) {
 }
 
 /* The arithmetic of a model's dtype has coefficients of that dtype. */
-static void row_round(const rope_problem *p, const cpu_cos_sin_row *row) {
+static void row_round(const rope_problem *p, int pairs, const cpu_cos_sin_row *row) {
     float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
     for (int i = 0; i < (row->c1 == row->c2 ? 2 : 4); i++) {
         if (p->dtype == ROPE_BF16)
-            row_round_list(ROPE_BF16, p->pairs, lists[i]);
+            row_round_list(ROPE_BF16, pairs, lists[i]);
         else if (p->dtype == ROPE_F16)
-            row_round_list(ROPE_F16, p->pairs, lists[i]);
+            row_round_list(ROPE_F16, pairs, lists[i]);
     }
 }
 
 static void rope_compute_rows(const rope_problem *p, const rope_token *tokens, int count,
-                              int tensor, const cpu_cos_sin_row *rows) {
+                              int tensor, cpu_pairs pairs, const cpu_cos_sin_row *rows) {
     const row_rule unscaled = {ROPE_ANGLE_EXACT, 1, 0}, exact = {ROPE_ANGLE_EXACT, 1, 1},
                    exact_axes = {ROPE_ANGLE_EXACT, 0, 1}, f32 = {ROPE_ANGLE_F32, 1, 1},
                    f32_axes = {ROPE_ANGLE_F32, 0, 1};
     int one_axis = p->axes == 1, scaled = cpu_scales_rows(p);
     if (p->angle_mode == ROPE_ANGLE_F32 && one_axis)
-        row_fill_angles(f32, p, tokens, count, rows);
+        row_fill_angles(f32, p, tokens, count, pairs, rows);
     else if (p->angle_mode == ROPE_ANGLE_F32)
-        row_fill_angles(f32_axes, p, tokens, count, rows);
+        row_fill_angles(f32_axes, p, tokens, count, pairs, rows);
     else if (!one_axis)
-        row_fill_angles(exact_axes, p, tokens, count, rows);
+        row_fill_angles(exact_axes, p, tokens, count, pairs, rows);
     else if (scaled)
-        row_fill_angles(exact, p, tokens, count, rows);
+        row_fill_angles(exact, p, tokens, count, pairs, rows);
     else
-        row_fill_angles(unscaled, p, tokens, count, rows);
+        row_fill_angles(unscaled, p, tokens, count, pairs, rows);
     for (int i = 0; i < count && p->xpos_rate; i++)
-        row_scale_row(p, &tokens[i], tensor, rows[i].c1, rows[i].s1);
+        row_scale_row(p, &tokens[i], tensor, pairs, rows[i].c1, rows[i].s1);
     for (int i = 0; i < count && p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE; i++)
-        row_round(p, &rows[i]);
+        row_round(p, pairs.count, &rows[i]);
 }
 
 /* Entries side by side. Past the last pair stand ones, which no later step trips over. */
@@ -182,34 +183,34 @@ CPU_INLINE void row_read_neighbours(int dtype, const char *entry, int pairs, flo
 
 /* One row of a table into the list of first elements and, from a full row, that of second ones. */
 CPU_INLINE void row_read_one(int dtype, const rope_problem *p, const void *table, int64_t from,
-                             float *first, float *second) {
+                             cpu_pairs pairs, float *first, float *second) {
     const int size = cpu_dtype_size(dtype);
-    const char *entry = (const char *)table + from * size;
+    const char *entry = (const char *)table + (from + pairs.first) * size;
     if (p->table_width == ROPE_TABLE_FULL && p->pairing_out == ROPE_PAIRING_INTERLEAVED) {
-        row_read_neighbours(dtype, entry, p->pairs, first, second);
+        row_read_neighbours(dtype, entry + (int64_t)pairs.first * size, pairs.count, first, second);
         return;
     }
-    row_read_entries(dtype, entry, p->pairs, first);
+    row_read_entries(dtype, entry, pairs.count, first);
     if (p->table_width == ROPE_TABLE_FULL)
-        row_read_entries(dtype, entry + (int64_t)p->pairs * size, p->pairs, second);
+        row_read_entries(dtype, entry + (int64_t)p->pairs * size, pairs.count, second);
 }
 
-static void row_read_table(const rope_problem *p, const void *table, int64_t from, float *first,
-                           float *second) {
+static void row_read_table(const rope_problem *p, const void *table, int64_t from, cpu_pairs pairs,
+                           float *first, float *second) {
     if (p->table_dtype == ROPE_F32)
-        row_read_one(ROPE_F32, p, table, from, first, second);
+        row_read_one(ROPE_F32, p, table, from, pairs, first, second);
     else if (p->table_dtype == ROPE_BF16)
-        row_read_one(ROPE_BF16, p, table, from, first, second);
+        row_read_one(ROPE_BF16, p, table, from, pairs, first, second);
     else
-        row_read_one(ROPE_F16, p, table, from, first, second);
+        row_read_one(ROPE_F16, p, table, from, pairs, first, second);
 }
 
 /* Tables may hold NaNs of any bits, and rounding to bfloat16 looks for none (simd_bf16_words). */
-static void row_quiet_nans(const rope_problem *p, const cpu_cos_sin_row *row) {
+static void row_quiet_nans(const rope_problem *p, int pairs, const cpu_cos_sin_row *row) {
     float *const lists[4] = {row->c1, row->s1, row->c2, row->s2};
     const int count = p->dtype != ROPE_BF16 ? 0 : row->c1 == row->c2 ? 2 : 4;
     for (int list = 0; list < count; list++)
-        for (int i = 0; i < p->pairs; i += SIMD_LANES)
+        for (int i = 0; i < pairs; i += SIMD_LANES)
             simd_store_f(lists[list] + i, simd_quiet_nan(simd_load_f(lists[list] + i)));
 }
 
@@ -232,32 +233,32 @@ CPU_INLINE void row_direct(int inverse, int pairs, float *c1, float *s1, float *
 
 /* Tables of several axes, or of strided entries. */
 static void row_gather(const rope_problem *p, const rope_call *call, const rope_token *token,
-                       const cpu_cos_sin_row *row) {
-    for (int i = 0; i < p->pairs; i++) {
-        rope_coefficients m = rope_coefficients_of(p, call, token, i, 0);
+                       cpu_pairs pairs, const cpu_cos_sin_row *row) {
+    for (int i = 0; i < pairs.count; i++) {
+        rope_coefficients m = rope_coefficients_of(p, call, token, pairs.first + i, 0);
         row->c1[i] = m.c1;
         row->s1[i] = m.s1;
         row->c2[i] = m.c2;
         row->s2[i] = m.s2;
     }
-    row_quiet_nans(p, row);
+    row_quiet_nans(p, pairs.count, row);
 }
 
 static void rope_read_row(const rope_problem *p, const rope_call *call, const rope_token *token,
-                          const cpu_cos_sin_row *row) {
+                          cpu_pairs pairs, const cpu_cos_sin_row *row) {
     if (p->axes > 1 || call->table_stride[2] != 1) {
-        row_gather(p, call, token, row);
+        row_gather(p, call, token, pairs, row);
         return;
     }
-    row_read_table(p, call->cos, token->at[0], row->c1, row->c2);
-    row_read_table(p, call->sin, token->at[0], row->s1, row->s2);
-    row_quiet_nans(p, row);
+    row_read_table(p, call->cos, token->at[0], pairs, row->c1, row->c2);
+    row_read_table(p, call->sin, token->at[0], pairs, row->s1, row->s2);
+    row_quiet_nans(p, pairs.count, row);
     if (p->direction == ROPE_TRANSPOSE)
-        row_direct(0, p->pairs, row->c1, row->s1, row->c2, row->s2);
+        row_direct(0, pairs.count, row->c1, row->s1, row->c2, row->s2);
     else if (p->direction == ROPE_INVERSE)
-        row_direct(1, p->pairs, row->c1, row->s1, row->c2, row->s2);
+        row_direct(1, pairs.count, row->c1, row->s1, row->c2, row->s2);
     if (p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE)
-        row_round(p, row);
+        row_round(p, pairs.count, row);
 }
 
 #endif

@@ -12,7 +12,8 @@
 enum {
     TOKENS = 4
 }; /* whose rows are filled together where a head of theirs is nearer than the next head */
-enum { STAGE = 16384, HEADS = 16 }; /* bytes of staged heads, and how many of them at least */
+/* Bytes of staged heads, of one at most, and heads that are whole lines at most. */
+enum { STAGE = 12288, STAGED_HEAD = 768, MOST_OF_LINES = 16 };
 
 /* Where the driver stands in the tokens of one batch row. */
 typedef struct run {
@@ -25,7 +26,7 @@ typedef struct run {
     int consecutive;      /* positions are the offset plus the index, and nothing else differs */
     int in_pairs;         /* one cos and sin rotate each pair where it is */
     cpu_heads heads[2];   /* of q and k, at the token that is next */
-    cpu_rotate_heads rotate[2]; /* NULL: elements are strided */
+    cpu_rotate_heads rotate[2]; /* NULL: elements are strided, or too many for rows */
     int stage[2];               /* heads go around the cache by way of the L1 */
     int together;               /* q and k, by one call */
     rope_token token[TOKENS];
@@ -47,14 +48,23 @@ static int can_stream(const rope_problem *p, const cpu_heads *h, int lanes) {
     return lines % (4 * (uintptr_t)lanes) == 0 && p->pairs % lanes == 0 && h->in != h->out;
 }
 
-/* A token's heads lie side by side from line to line, and sixteen of them are whole lines. Less
+/* Heads that are whole lines. */
+static int64_t heads_of_lines(int64_t head) {
+    int64_t heads = 1;
+    while (heads * head % 64)
+        heads *= 2;
+    return heads;
+}
+
+/* A token's heads lie side by side from line to line, and a stage has room for whole lines. Less
  * than 1 KiB would be read back while it is written. */
 static int can_stage(const cpu_heads *h, int64_t head) {
     const int64_t token = h->count * head;
-    const uintptr_t lines = (uintptr_t)(h->out - h->before) | (uintptr_t)h->out_step |
-                            (uintptr_t)token | (uintptr_t)(HEADS * head);
+    const uintptr_t lines =
+        (uintptr_t)(h->out - h->before) | (uintptr_t)h->out_step | (uintptr_t)token;
     return lines % 64 == 0 && h->out_stride == head && h->in != h->out &&
-           h->in_stride <= h->in_step && token >= 1024 && head <= STAGE / HEADS;
+           h->in_stride <= h->in_step && token >= 1024 && head <= STAGED_HEAD &&
+           heads_of_lines(head) <= MOST_OF_LINES;
 }
 
 /* From a head to that which is prefetched: `bytes` ahead in whole heads, within a token where it
@@ -119,6 +129,7 @@ static void begin_tensor(run *r, int index) {
     r->rotate[index] = NULL;
     r->stage[index] = h->stream = h->into_l2 = 0;
     h->before = h->after = h->in_ahead = h->out_ahead = 0;
+    h->part = 0;
     h->problem = p;
     h->in = head.in + offset;
     h->out = head.out + offset;
@@ -132,7 +143,7 @@ static void begin_tensor(run *r, int index) {
         h->before = offset;
         h->after = (int64_t)p->head_dim[index] * size - offset - window;
     }
-    if (operand->in_stride[3] != 1 || operand->out_stride[3] != 1)
+    if (operand->in_stride[3] != 1 || operand->out_stride[3] != 1 || !cpu_rows_fit(p, 1))
         return;
     if (slice->exceeds)
         set_beyond_cache(r, index, size, h->before + window + h->after);
@@ -159,21 +170,23 @@ static int read_tokens(run *r, int most) {
 
 static void fill_rows(run *r, int index, int tokens) {
     const rope_problem *p = r->problem;
+    const cpu_pairs all = {0, p->pairs};
     for (int i = 0; i < tokens; i++)
-        r->row[i] = cpu_row_at(p, &r->buffer, i);
+        r->row[i] = cpu_row_at(p, r->buffer.lists, i);
     if (p->angle_mode != ROPE_ANGLE_TABLE) {
-        r->kernel->rows->compute(p, r->token, tokens, index, r->row);
+        r->kernel->rows->compute(p, r->token, tokens, index, all, r->row);
         return;
     }
     for (int i = 0; i < tokens; i++)
-        r->kernel->rows->read(p, r->call, &r->token[i], &r->row[i]);
+        r->kernel->rows->read(p, r->call, &r->token[i], all, &r->row[i]);
 }
 
 /* Around the cache by way of the L1. */
 static CPU_NOINLINE void rotate_staged(const run *r, int index, int tokens) {
     char stage[STAGE] __attribute__((aligned(64)));
     const cpu_heads *h = &r->heads[index];
-    const int64_t head = h->out_stride, most = STAGE / head / HEADS * HEADS;
+    const int64_t head = h->out_stride, lines = heads_of_lines(head),
+                  most = STAGE / head / lines * lines;
     cpu_heads part = *h;
     part.out = stage + h->before;
     part.out_ahead = 0;
@@ -188,27 +201,107 @@ static CPU_NOINLINE void rotate_staged(const run *r, int index, int tokens) {
         }
 }
 
-/* A head of strided elements is rotated in a copy. */
-static CPU_NOINLINE void rotate_strided(const run *r, int index, int tokens) {
+/* Some pairs of a window to a copy of their own, or from it. */
+static void copy_pairs(const rope_problem *p, int pairing, int size, cpu_pairs pairs,
+                       const cpu_head *head, int into) {
+    const int64_t strides = into ? head->in_stride : head->out_stride;
+    const int split = pairing == ROPE_PAIRING_HALF_SPLIT, n = split ? pairs.count : 2 * pairs.count;
+    for (int half = 0; half <= split; half++) {
+        const int64_t window = (split ? pairs.first + half * p->pairs : 2 * pairs.first) * strides,
+                      copy = half * n;
+        const cpu_head part = {head->in + (into ? window : copy) * size,
+                               head->out + (into ? copy : window) * size, head->in_stride,
+                               head->out_stride};
+        cpu_copy_elements(size, &part, 0, n);
+    }
+}
+
+/* By a part of a row, which is filled, in copies of windows. */
+static void rotate_copies(const cpu_kernel *kernel, const rope_problem *p, int offset,
+                          cpu_pairs pairs, const cpu_cos_sin_row *row,
+                          const cpu_long_heads *heads) {
+    char copy[2][2 * CPU_PART_PAIRS * sizeof(float)];
+    const int size = cpu_dtype_size(p->dtype);
+    rope_problem part = *p;
+    part.pairs = pairs.count;
+    const cpu_heads h = {.problem = &part, .in = copy[0], .out = copy[1], .count = 1};
+    const cpu_rotate_heads rotate = cpu_choose_instance(kernel, cpu_rotates_in_pairs(p), &h);
+    for (int64_t n = 0; n < heads->count; n++) {
+        const cpu_head head = {heads->in + n * heads->in_step, heads->out + n * heads->out_step,
+                               heads->in_stride, heads->out_stride},
+                       window = cpu_window_of(&head, size, offset),
+                       gather = {window.in, copy[0], window.in_stride, 1},
+                       scatter = {copy[1], window.out, 1, window.out_stride};
+        copy_pairs(p, p->pairing_in, size, pairs, &gather, 1);
+        rotate(&h, 1, row, 1);
+        copy_pairs(p, p->pairing_out, size, pairs, &scatter, 0);
+    }
+}
+
+/* The same where they are. */
+static void rotate_windows(const cpu_kernel *kernel, const rope_problem *p, int offset,
+                           cpu_pairs pairs, const cpu_cos_sin_row *row,
+                           const cpu_long_heads *heads) {
+    const int size = cpu_dtype_size(p->dtype);
+    const cpu_heads h = {
+        .problem = p,
+        .in = heads->in + (offset + rope_first_of(p->pairing_in, pairs.first)) * (int64_t)size,
+        .out = heads->out + (offset + rope_first_of(p->pairing_out, pairs.first)) * (int64_t)size,
+        .count = heads->count,
+        .in_stride = heads->in_step,
+        .out_stride = heads->out_step,
+        .part = pairs.count};
+    kernel->instances[p->dtype - ROPE_F32]->general(&h, 1, row, 1);
+}
+
+CPU_NOINLINE void cpu_rotate_long(const cpu_kernel *kernel, const rope_problem *p,
+                                  const rope_call *call, const rope_token *token, int tensor,
+                                  const cpu_long_heads *heads) {
+    float buffer[4 * CPU_PART_PAIRS] __attribute__((aligned(64)));
+    const int size = cpu_dtype_size(p->dtype), offset = p->rotary_offset[tensor],
+              last = cpu_moves_last(p, heads->in, heads->out),
+              together = heads->in_stride == 1 && heads->out_stride == 1;
+    rope_problem part = *p;
+    part.pairing_out = last ? p->pairing_in : p->pairing_out;
+    for (int first = 0; first < p->pairs; first += CPU_PART_PAIRS) {
+        const cpu_pairs pairs = cpu_part_of(p->pairs, first);
+        part.pairs = pairs.count;
+        const cpu_cos_sin_row row = cpu_row_at(&part, buffer, 0);
+        part.pairs = p->pairs;
+        if (p->angle_mode == ROPE_ANGLE_TABLE)
+            kernel->rows->read(p, call, token, pairs, &row);
+        else
+            kernel->rows->compute(p, token, 1, tensor, pairs, &row);
+        (together ? rotate_windows : rotate_copies)(kernel, &part, offset, pairs, &row, heads);
+    }
+    for (int64_t n = 0; n < heads->count; n++) {
+        const cpu_head head = {heads->in + n * heads->in_step, heads->out + n * heads->out_step,
+                               heads->in_stride, heads->out_stride},
+                       window = cpu_window_of(&head, size, offset);
+        if (last)
+            cpu_move_window(p, size, &window);
+        cpu_copy_elements(size, &head, 0, offset);
+        cpu_copy_elements(size, &head, offset + 2 * p->pairs, heads->head_dim);
+    }
+}
+
+static void rotate_long(const run *r, int index, int tokens) {
     const rope_problem *p = r->problem;
-    const int size = cpu_dtype_size(p->dtype), elements = 2 * p->pairs;
-    const rope_operand *operand = &r->call->tensor[index];
-    char window[2 * CPU_MAX_PAIRS * sizeof(float)];
-    const cpu_heads copy = {.problem = p, .in = window, .out = window, .count = 1};
-    const cpu_rotate_heads rotate = cpu_choose_instance(r->kernel, r->in_pairs, &copy);
-    for (int i = 0; i < tokens; i++)
-        for (int64_t h = r->slice->first_head[index]; h < r->slice->last_head[index]; h++) {
-            const cpu_head head =
-                cpu_head_of(operand, size, r->batch, r->index + i * r->token_stride, h);
-            const cpu_head from = cpu_window_of(&head, size, p->rotary_offset[index]);
-            const cpu_head gather = {from.in, window, from.in_stride, 1},
-                           scatter = {window, from.out, 1, from.out_stride};
-            cpu_copy_elements(size, &head, 0, p->rotary_offset[index]);
-            cpu_copy_elements(size, &gather, 0, elements);
-            rotate(&copy, 1, &r->row[i], 1);
-            cpu_copy_elements(size, &scatter, 0, elements);
-            cpu_copy_elements(size, &head, p->rotary_offset[index] + elements, p->head_dim[index]);
-        }
+    const rope_operand *o = &r->call->tensor[index];
+    const int size = cpu_dtype_size(p->dtype);
+    for (int i = 0; i < tokens; i++) {
+        const cpu_head head = cpu_head_of(o, size, r->batch, r->index + i * r->token_stride,
+                                          r->slice->first_head[index]);
+        const cpu_long_heads heads = {.in = head.in,
+                                      .out = head.out,
+                                      .in_stride = head.in_stride,
+                                      .out_stride = head.out_stride,
+                                      .in_step = o->in_stride[2] * size,
+                                      .out_step = o->out_stride[2] * size,
+                                      .count = r->heads[index].count,
+                                      .head_dim = p->head_dim[index]};
+        cpu_rotate_long(r->kernel, p, r->call, &r->token[i], index, &heads);
+    }
 }
 
 static void rotate_tokens(run *r, int tokens) {
@@ -220,12 +313,14 @@ static void rotate_tokens(run *r, int tokens) {
     for (int index = 0, filled = 0; index < 2; index++) {
         if (r->heads[index].count == 0)
             continue;
+        if (!r->rotate[index]) {
+            rotate_long(r, index, tokens);
+            continue;
+        }
         if (!filled || r->problem->xpos_rate)
             fill_rows(r, index, tokens);
         filled = 1;
-        if (!r->rotate[index])
-            rotate_strided(r, index, tokens);
-        else if (r->stage[index])
+        if (r->stage[index])
             rotate_staged(r, index, tokens);
         else
             r->rotate[index](&r->heads[index], 1, r->row, tokens);
@@ -339,7 +434,7 @@ static void rotate_run(run *r) {
     begin_tensor(r, 0);
     begin_tensor(r, 1);
     r->together = is_together(r);
-    const int one = r->heads[0].count == 0, fits = r->problem->pairs <= CPU_MAX_PAIRS / TOKENS,
+    const int one = r->heads[0].count == 0, fits = cpu_rows_fit(r->problem, TOKENS),
               streams = r->slice->exceeds && fits ? r->slice->policy->streams : 1;
     const int by_head =
         (r->heads[0].count && r->heads[0].by_head) || (r->heads[1].count && r->heads[1].by_head);

@@ -6,17 +6,17 @@
 #include "backends/cpu/rope/head.h"
 #include "common/math/rotate.h"
 
-/* Lists of one token's coefficients, and of the elements of one window. */
+/* Lists of coefficients and elements of a part of a token's window. */
 typedef struct cpu_row64 {
-    double c1[CPU_MAX_PAIRS], s1[CPU_MAX_PAIRS], c2[CPU_MAX_PAIRS], s2[CPU_MAX_PAIRS];
-    double x1[CPU_MAX_PAIRS], x2[CPU_MAX_PAIRS];
+    double c1[CPU_PART_PAIRS], s1[CPU_PART_PAIRS], c2[CPU_PART_PAIRS], s2[CPU_PART_PAIRS];
+    double x1[CPU_PART_PAIRS], x2[CPU_PART_PAIRS];
 } cpu_row64;
 
 static void cpu_fill_row64(const rope_problem *p, const rope_call *call, const rope_token *token,
-                           int tensor, void *row) {
+                           int tensor, cpu_pairs pairs, void *row) {
     cpu_row64 *w = row;
-    for (int i = 0; i < p->pairs; i++) {
-        rope_coefficients64 m = rope_coefficients64_of(p, call, token, i, tensor);
+    for (int i = 0; i < pairs.count; i++) {
+        rope_coefficients64 m = rope_coefficients64_of(p, call, token, pairs.first + i, tensor);
         w->c1[i] = m.c1;
         w->s1[i] = m.s1;
         w->c2[i] = m.c2;
@@ -35,23 +35,24 @@ CPU_INLINE void cpu_write_window64(int64_t step, int64_t second, int pairs, doub
     }
 }
 
-static void cpu_rotate_window64(const rope_problem *p, void *row, const cpu_head *head) {
-    const int model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE, pairs = p->pairs;
-    const int64_t in_second = rope_second_of(p->pairing_in, 0, pairs) * head->in_stride,
+static void cpu_rotate_window64(const rope_problem *p, cpu_pairs pairs, void *row,
+                                const cpu_head *head) {
+    const int model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE;
+    const int64_t in_second = rope_second_of(p->pairing_in, 0, p->pairs) * head->in_stride,
                   in_step = rope_first_of(p->pairing_in, 1) * head->in_stride,
-                  second = rope_second_of(p->pairing_out, 0, pairs) * head->out_stride,
+                  second = rope_second_of(p->pairing_out, 0, p->pairs) * head->out_stride,
                   step = rope_first_of(p->pairing_out, 1) * head->out_stride;
-    const double *in = (const double *)head->in;
-    double *out = (double *)head->out;
+    const double *in = (const double *)head->in + pairs.first * in_step;
+    double *out = (double *)head->out + pairs.first * step;
     cpu_row64 *w = row;
-    for (int i = 0; i < pairs; i++) {
+    for (int i = 0; i < pairs.count; i++) {
         w->x1[i] = in[i * in_step];
         w->x2[i] = in[i * in_step + in_second];
     }
     if (step == 1) /* a seventh less time where it is known */
-        cpu_write_window64(1, second, pairs, out, w, model);
+        cpu_write_window64(1, second, pairs.count, out, w, model);
     else
-        cpu_write_window64(step, second, pairs, out, w, model);
+        cpu_write_window64(step, second, pairs.count, out, w, model);
 }
 
 static void cpu_rotate_f64(const rope_problem *p, const rope_call *call, const cpu_slice *slice) {

@@ -11,6 +11,16 @@
 
 enum { CPU_MAX_PAIRS = ROPE_MAX_ROTARY_DIM / 2, CPU_ROW_PADDING = 16 };
 
+/* Callers' threads may have small stacks. Longer windows than a row's memory has room for, of at
+ * most CPU_ROW_PAIRS pairs, go in parts of CPU_PART_PAIRS, and so do those of kernels that go pair
+ * by pair. */
+enum { CPU_ROW_PAIRS = CPU_MAX_PAIRS / 2, CPU_PART_PAIRS = 256 };
+
+/* Some pairs of a window. */
+typedef struct cpu_pairs {
+    int first, count;
+} cpu_pairs;
+
 /* Some tokens (batch * tokens + token) and some heads of each tensor: a thread's part of a call. */
 typedef struct cpu_slice {
     int64_t first_token, last_token;
@@ -29,14 +39,26 @@ typedef struct cpu_cos_sin_row {
 
 /* Memory of rows. */
 typedef struct cpu_row_buffer {
-    float lists[4 * CPU_MAX_PAIRS];
+    float lists[2 * CPU_ROW_PAIRS];
 } __attribute__((aligned(64))) cpu_row_buffer;
 
-/* Row i of those that a buffer has room for: one, and four up to a quarter of CPU_MAX_PAIRS. */
-CPU_INLINE cpu_cos_sin_row cpu_row_at(const rope_problem *p, cpu_row_buffer *buffer, int i) {
-    int full = p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL;
-    int list = (p->pairs + CPU_ROW_PADDING - 1) / CPU_ROW_PADDING * CPU_ROW_PADDING;
-    float *c1 = buffer->lists + 4 * i * list, *s1 = c1 + list;
+CPU_INLINE int cpu_row_is_full(const rope_problem *p) {
+    return p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL;
+}
+
+CPU_INLINE int cpu_row_list(int pairs) {
+    return (pairs + CPU_ROW_PADDING - 1) / CPU_ROW_PADDING * CPU_ROW_PADDING;
+}
+
+/* Whether a buffer has room for so many rows. */
+CPU_INLINE int cpu_rows_fit(const rope_problem *p, int rows) {
+    return rows * (cpu_row_is_full(p) ? 4 : 2) * cpu_row_list(p->pairs) <= 2 * CPU_ROW_PAIRS;
+}
+
+/* Row i of those. */
+CPU_INLINE cpu_cos_sin_row cpu_row_at(const rope_problem *p, float *buffer, int i) {
+    int full = cpu_row_is_full(p), list = cpu_row_list(p->pairs);
+    float *c1 = buffer + (full ? 4 : 2) * i * list, *s1 = c1 + list;
     cpu_cos_sin_row row = {c1, s1, full ? s1 + list : c1, full ? s1 + 2 * list : s1};
     return row;
 }
@@ -54,6 +76,8 @@ typedef struct cpu_heads {
     int split_loads;
     int stream;  /* stores go around the cache: addresses are multiples of a vector */
     int by_head; /* one head of every token, then the next head */
+    int part;    /* pairs from the window's first on that rotate, of cpu_rope_instances.general
+                    alone; 0: all */
 } cpu_heads;
 
 /* Heads of one tensor, or of q and k, at `tokens` tokens, each by its row. */
@@ -85,10 +109,10 @@ typedef struct cpu_rope_rows {
     int lanes; /* pairs of a vector */
     /* Rows of some tokens from their angles, for q (tensor 0) or k (tensor 1). */
     void (*compute)(const rope_problem *p, const rope_token *tokens, int count, int tensor,
-                    const cpu_cos_sin_row *rows);
+                    cpu_pairs pairs, const cpu_cos_sin_row *rows);
     /* The row of one token from the caller's tables. */
     void (*read)(const rope_problem *p, const rope_call *call, const rope_token *token,
-                 const cpu_cos_sin_row *row);
+                 cpu_pairs pairs, const cpu_cos_sin_row *row);
     /* Whole lines around the cache; the driver fences. */
     void (*stream)(char *target, const char *source, int64_t bytes);
 } cpu_rope_rows;
@@ -107,10 +131,10 @@ typedef struct cpu_kernel {
 /* One cos and sin rotate each pair where it is. */
 CPU_INLINE int cpu_rotates_in_pairs(const rope_problem *p) {
     return p->pairing_in == p->pairing_out && p->arithmetic != ROPE_ARITHMETIC_MODEL_DTYPE &&
-           !(p->angle_mode == ROPE_ANGLE_TABLE && p->table_width == ROPE_TABLE_FULL);
+           !cpu_row_is_full(p);
 }
 
-/* The instance for heads of a problem. */
+/* The instance for heads of a problem, whose rows a buffer has room for. */
 CPU_INLINE cpu_rotate_heads cpu_choose_instance(const cpu_kernel *kernel, int in_pairs,
                                                 const cpu_heads *h) {
     const rope_problem *p = h->problem;
@@ -119,8 +143,9 @@ CPU_INLINE cpu_rotate_heads cpu_choose_instance(const cpu_kernel *kernel, int in
                      : p->pairs == 64     ? CPU_PAIRS_64
                      : p->pairs == 32     ? CPU_PAIRS_32
                                           : CPU_PAIRS_ANY;
-    return in_pairs ? instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][h->stream]
-                    : instances->general;
+    return in_pairs && kernel->rows->lanes > 1
+               ? instances->rotate[p->pairing_in == ROPE_PAIRING_INTERLEAVED][size][h->stream]
+               : instances->general;
 }
 
 /* bf16 by AVX512_BF16, for the kernel that shares all else with avx512. */
@@ -139,6 +164,18 @@ rope_status cpu_check_positions(const rope_problem *problem, const rope_call *ca
 /* A checked call by this thread alone, for operations that rotate. */
 void cpu_rotate_on_this_thread(const cpu_kernel *kernel, const rope_problem *problem,
                                const rope_call *call);
+
+/* Heads of a token by some pairs at a time, for longer windows than rows have room for and for
+ * elements that do not lie side by side. */
+typedef struct cpu_long_heads {
+    const char *in; /* element 0 of the first head */
+    char *out;
+    int64_t in_stride, out_stride; /* elements */
+    int64_t in_step, out_step;     /* bytes from a head to the next */
+    int64_t count, head_dim;
+} cpu_long_heads;
+void cpu_rotate_long(const cpu_kernel *kernel, const rope_problem *problem, const rope_call *call,
+                     const rope_token *token, int tensor, const cpu_long_heads *heads);
 
 /* Runs a kernel over a whole call: the run of every candidate of "rope". */
 rope_status cpu_rotate_call(const void *problem, const void *kernel, const void *call,

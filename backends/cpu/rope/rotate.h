@@ -171,29 +171,30 @@ CPU_INLINE void rope_rotate_vectors(rope_kind kind, int count, const char *in, c
     rope_write(kind, count, out, i, pairs, x);
 }
 
-/* A window of any number of pairs by a row in memory. Two vectors at a time are read before either
- * is written: in place, a load of a line for which an older store waits takes several times as
- * long. Streaming stores of 16 bits are of one vector where two would not be aligned. What no
- * vector is left for is in one that overlaps others: it is read before they are written. */
-CPU_INLINE void rope_rotate_window(rope_kind kind, int pairs, const char *in, char *out,
+/* The first `count` of a window of any number of pairs by a row in memory. Two vectors at a time
+ * are read before either is written: in place, a load of a line for which an older store waits
+ * takes several times as long. Streaming stores of 16 bits are of one vector where two would not be
+ * aligned. What no vector is left for is in one that overlaps others: it is read before they are
+ * written. */
+CPU_INLINE void rope_rotate_window(rope_kind kind, int count, int pairs, const char *in, char *out,
                                    const cpu_cos_sin_row *row) {
-    const int last = pairs - SIMD_LANES, odd = pairs % (2 * SIMD_LANES) != 0;
+    const int last = count - SIMD_LANES, odd = count % (2 * SIMD_LANES) != 0;
     simd_pair rest = {{0}, {0}};
     int i = 0;
     if (last < 0) {
-        simd_pair x = simd_load_some(kind.dtype, kind.pairing_in, in, pairs, pairs);
-        simd_store_some(kind.dtype, kind.pairing_out, out, pairs, pairs,
+        simd_pair x = simd_load_some(kind.dtype, kind.pairing_in, in, pairs, count);
+        simd_store_some(kind.dtype, kind.pairing_out, out, pairs, count,
                         rope_rotate_vector(kind, x, rope_load_matrix(kind, row, 0)));
         return;
     }
-    if (pairs % SIMD_LANES)
+    if (count % SIMD_LANES)
         rope_read(kind, 1, in, last, pairs, &rest);
     if (!(kind.stream && odd))
-        for (; i + 2 * SIMD_LANES <= pairs; i += 2 * SIMD_LANES)
+        for (; i + 2 * SIMD_LANES <= count; i += 2 * SIMD_LANES)
             rope_rotate_vectors(kind, 2, in, out, i, pairs, row);
-    for (; i + SIMD_LANES <= pairs; i += SIMD_LANES)
+    for (; i + SIMD_LANES <= count; i += SIMD_LANES)
         rope_rotate_vectors(kind, 1, in, out, i, pairs, row);
-    if (i < pairs) {
+    if (i < count) {
         rest = rope_rotate_vector(kind, rest, rope_load_matrix(kind, row, last));
         rope_write(kind, 1, out, last, pairs, &rest);
     }
@@ -357,7 +358,7 @@ CPU_INLINE void rope_rotate_whole(rope_kind kind, const rope_token_heads *heads,
             if (h.before)
                 rope_copy_bytes(&h, kind.stream, h.out - h.before, h.in - h.before, h.before);
             rope_prefetch(&h, kind.stream, h.in, h.out, window);
-            rope_rotate_window(kind, pairs, h.in, h.out, &row);
+            rope_rotate_window(kind, pairs, pairs, h.in, h.out, &row);
             if (kind.stream && h.after)
                 rope_copy_bytes(&h, 1, h.out + window, h.in + window, h.after);
             else if (h.after)
@@ -440,8 +441,11 @@ CPU_INLINE void rope_rotate_general(int dtype, const cpu_heads *heads, const cpu
                             .full = 1,
                             .model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE};
     const int64_t window = 2 * (int64_t)p->pairs * cpu_dtype_size(dtype);
-    char aside[2 * CPU_MAX_PAIRS * 4];
-    for (int t = 0; t < tokens; t++)
+    char aside[2 * CPU_ROW_PAIRS * 4];
+    for (int64_t h = 0; frame.part && h < frame.count; h++)
+        rope_rotate_window(kind, frame.part, p->pairs, frame.in + h * frame.in_stride,
+                           frame.out + h * frame.out_stride, rows);
+    for (int t = 0; t < tokens && !frame.part; t++)
         for (int64_t h = 0; h < frame.count; h++) {
             const char *in = frame.in + t * frame.in_step + h * frame.in_stride;
             char *out = frame.out + t * frame.out_step + h * frame.out_stride;
@@ -452,7 +456,7 @@ CPU_INLINE void rope_rotate_general(int dtype, const cpu_heads *heads, const cpu
             rope_prefetch(&frame, kind.stream, in, out, window);
             if (in == out && p->pairing_in != p->pairing_out)
                 from = memcpy(aside, in, (size_t)window);
-            rope_rotate_window(kind, p->pairs, from, out, &rows[t]);
+            rope_rotate_window(kind, p->pairs, p->pairs, from, out, &rows[t]);
             if (frame.after)
                 rope_copy_bytes(&frame, kind.stream, out + window, in + window, frame.after);
         }

@@ -54,7 +54,7 @@ CPU_INLINE void rope_rotate_single(rope_kind kind, const cpu_heads *head, int64_
     const cpu_heads frame = *head; /* stores may alias what the pointers lead to */
     const uint64_t *list = frame.problem->set[0].turns;
     const int pairs = frame.problem->pairs;
-    simd_u64 sums[2 * CPU_MAX_PAIRS / SIMD_LANES]; /* of one stream, or of four with a quarter */
+    simd_u64 sums[2 * CPU_ROW_PAIRS / SIMD_LANES]; /* of one stream, or of four with a quarter */
     for (int64_t t = 0; t < tokens; t++)
         for (int stream = 0; stream < streams; stream++) {
             const int64_t index = stream * tokens + t, first = rope_sum(position, index);
