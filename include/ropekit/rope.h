@@ -19,6 +19,10 @@
  * OMP_WAIT_POLICY=passive or OMP_PROC_BIND=close keeps a team that waits from delaying one that
  * wakes.
  *
+ * Stack: a call needs at most 96 KB of it, and so does each thread of the team (OMP_STACKSIZE); a
+ * GPU's runtime may need more. With less it ends in a fault where the compiler of the library has
+ * -fstack-clash-protection.
+ *
  * Unloading: threads of that team outlive their call, so the code must stay. libropekit.so does,
  * whoever closes it; a shared object that holds libropekit as a static library must be linked with
  * -Wl,-z,nodelete, as find_package and pkg-config do, or never be closed.
