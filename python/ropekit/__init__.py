@@ -25,6 +25,7 @@ an error on the CPU; a GPU gives a token to one of the sequences that hold it, o
 is.
 """
 
+from ropekit import _onnx  # noqa: F401
 from ropekit._append import append
 from ropekit._attention import attention
 from ropekit._attention_merge import attention_merge

@@ -27,6 +27,7 @@ from ropekit._functions import text_for
 from ropekit._operators import (
     applied,
     check_may_write,
+    check_trace,
     define,
     fields_of,
     follows_length,
@@ -674,6 +675,8 @@ def other_candidate(
 def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
     try:
         if is_compiling() or is_tracing():  # with a gradient or without
+            if not is_compiling():
+                check_trace()
             return _OPERATORS[name](*of_autocast(arguments), *numbers)
         if is_derived() or torch.is_grad_enabled():
             derived = wants_gradient(_named(arguments))

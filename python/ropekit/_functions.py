@@ -25,6 +25,7 @@ from ropekit._operators import (
     are_transforms_active,
     check_recorded,
     check_tables,
+    check_trace,
     check_written,
     constants,
     increment_version,
@@ -173,6 +174,7 @@ def rotate(count: int, *arguments: Any) -> Any:
     check_tables(arguments[count + 6 :])
     if not is_dynamo_compiling() and is_tracing():
         # With a gradient or without: PyTorch checks a trace by another that has none.
+        check_trace()
         return GRAD[count](*arguments)
     if not needs_grad(*arguments[:count]):
         if is_dynamo_compiling():

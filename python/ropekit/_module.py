@@ -188,7 +188,7 @@ class RoPEAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        *,
+        # By place too, as torch.onnx.export gives them with dynamo=False before it is refused.
         positions: Tensor | None = None,
         lengths: Sequence[int] | Tensor | None = None,
         cache: KeyValueCache | None = None,

@@ -62,11 +62,38 @@ _definitions = torch.library.Library("ropekit", "DEF")
 implement: Any = _definitions.impl
 
 
+# What torch.onnx.export does not translate, of what functions call; _onnx.py translates the rest.
+_NOT_IN_ONNX = {"rotate_", "rotate_pair_", "append", "attention_flag", "attention_merge"}
+
+
 def define(name: str, schema: str, fake: Any) -> None:
     """An operator, whose kernels are compiled, with its fake kernel."""
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout
     _definitions.define(name + schema, tags=tags)
+    if name.partition(".")[0].replace("_no_grad", "") in _NOT_IN_ONNX:
+        fake = _unknown_to_onnx(name, fake)
     torch.library.register_fake(f"ropekit::{name}", fake)
+
+
+def _unknown_to_onnx(name: str, fake: Any) -> Any:
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        if torch.onnx.is_in_onnx_export():
+            raise RuntimeError(
+                f"the operator is ropekit::{name}; allowed where torch.onnx.export translates are "
+                "those of apply, attention and RoPEAttention, without a cache"
+            )
+        return fake(*arguments, **keywords)
+
+    return run
+
+
+def check_trace() -> None:
+    """Refuses a trace that torch.onnx.export makes."""
+    if torch.onnx.is_in_onnx_export():
+        raise RuntimeError(
+            "dynamo is False; allowed where torch.onnx.export meets ropekit's operators is True, "
+            "with opset_version=23 or later"
+        )
 
 
 def empty_like(x: Tensor) -> Tensor:

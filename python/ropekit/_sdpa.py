@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import eq
 from typing import Any
 
 import torch
@@ -400,48 +401,51 @@ def run(
     k_positions: Tensor | None,
     position_offset: int,
     tables: tuple[Tensor | None, ...] | None,
+    by: Callable[..., Tensor] = attend,
+    equal: Callable[[Any, Any], bool] = eq,
 ) -> Tensor:
-    """The call by PyTorch's kernel; tables are sequence_offsets, sequence_lengths, cos and sin, or
-    None where none is given."""
+    """The call by PyTorch's kernel, or another; tables are sequence_offsets, sequence_lengths, cos
+    and sin, or None where none is given. `equal` tells whether q and k have as many tokens."""
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
     axis = TOKENS[layout]
     if not is_compiling() and not _fit(q, k, v, layout):
         _refuse_shapes(q, k, v, layout)
     tokens, keys = q.size(axis), k.size(axis)
+    is_square = equal(tokens, keys)
     if keys == 0 and tokens:
         raise ValueError("k has 0 tokens; allowed is > 0")
     read = positions, k_positions, *(tables or ())
     given: dict[str, Any] = dict(zip(_POSITIONS, read, strict=False))
     given["position_offset"] = position_offset or None
-    _check_positions(settings, given, tokens == keys)
+    _check_positions(settings, given, is_square)
     if settings.turns_q or settings.turns_k:
         more = () if tables is None else (tables[0], None, *tables[1:])
         text = settings.rotation
         if layout == "thd" and settings.layout is None:
             text = f"{text} layout=thd".lstrip()
-        if settings.turns_q and settings.turns_k and tokens == keys and k_positions is None:
+        if settings.turns_q and settings.turns_k and is_square and k_positions is None:
             q, k = rotate(2, q, k, text, positions, position_offset, *more)
         else:
             behind = keys - tokens if positions is None else 0
             if settings.turns_q:
                 q = rotate(1, q, text, positions, position_offset + behind, *more)
             if settings.turns_k:
-                own = positions if k_positions is None and tokens == keys else k_positions
+                own = positions if k_positions is None and is_square else k_positions
                 k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
-    square = bool(settings.causal and tokens == keys)
+    square = bool(settings.causal and is_square)
     mask = None
     if settings.is_limited or (settings.causal and not square and tokens != 1):
         mask, square = visible_in(tokens, keys, settings, q.device), False
     if layout == "bhsd":
-        return attend(q, k, v, mask=mask, causal=square, scale=settings.scale)
+        return by(q, k, v, mask=mask, causal=square, scale=settings.scale)
     if layout == "sbhd":
         moved = (x.permute(1, 2, 0, 3) for x in (q, k, v))
-        found = attend(*moved, mask=mask, causal=square, scale=settings.scale)
+        found = by(*moved, mask=mask, causal=square, scale=settings.scale)
         return found.permute(2, 0, 1, 3)
     if layout == "thd":
         q, k, v = (x.unsqueeze(0) for x in (q, k, v))
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    found = attend(q, k, v, mask=mask, causal=square, scale=settings.scale).transpose(1, 2)
+    found = by(q, k, v, mask=mask, causal=square, scale=settings.scale).transpose(1, 2)
     return found.squeeze(0) if layout == "thd" else found
 
 

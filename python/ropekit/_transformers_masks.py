@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from transformers.masking_utils import (
     bidirectional_mask_function,
     causal_mask_function,
@@ -321,6 +321,12 @@ def dense_of(bits: Tensor, keys: int) -> Tensor:
     return ((bits.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :keys]
 
 
+def _is_in_onnx_export() -> bool:
+    """Of which no operator has bits."""
+    is_exporting = is_compiling() and not is_dynamo_compiling()
+    return is_exporting and torch.onnx.is_in_onnx_export()
+
+
 _COMPUTE = {"doge"}  # models that compute with their mask behind a static cache too
 
 
@@ -361,7 +367,7 @@ def build_mask(
         **(kwargs | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}),
     )
     found: Tensor = dense
-    if is_free and not torch.is_grad_enabled():
+    if is_free and not torch.is_grad_enabled() and not _is_in_onnx_export():
         words = bits_of(dense[:, 0])[0][:, None]
         more = _unlike_keys(words.shape[-1], kv_length) - words.shape[-1]
         words = torch.nn.functional.pad(words, (0, more))
