@@ -31,7 +31,9 @@ int rope_config_takes(const char *name) {
         "hidden_size",
         "kv_channels",
         "kv_lora_rank",
+        "kv_n_heads",
         "max_position_embeddings",
+        "max_seq_len",
         "model_type",
         "multi_query",
         "n_embd",
@@ -46,6 +48,7 @@ int rope_config_takes(const char *name) {
         "position_embeddings_type",
         "qk_nope_head_dim",
         "rms_norm_eps",
+        "sliding_window",
         "torch_dtype",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
@@ -142,14 +145,15 @@ rope_status rope_append_config_norm(rope_config *config, rope_norm *norm) {
 static int says_nothing(const config_field *field) {
     return strcmp(field->name, "no_rope_layers") == 0 ||
            strcmp(field->name, "no_rope_layer_interval") == 0 ||
-           (field->scope == SCOPE_MODEL && field->kind <= FIELD_FLAG && field->number == 0);
+           (field->scope == SCOPE_MODEL && field->kind <= FIELD_FLAG && field->number == 0) ||
+           field->scope == SCOPE_KIND;
 }
 
 const char *rope_config_ignored(const rope_config *config, int32_t index) {
     if (!config || !config->finished || index < 0)
         return NULL;
     for (const config_field *field = config->first; field; field = field->next)
-        if (!field->read && !says_nothing(field) &&
+        if (!field->read && !field->preset && !says_nothing(field) &&
             (field->scope == SCOPE_ROPE || is_about_rope(field->name)) &&
             field == rope_config_find(config, field->scope, field->name) && index-- == 0)
             return field->name;

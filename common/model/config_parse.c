@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "common/json.h"
 #include "common/model/config_fields.h"
+#include "common/model/config_layers.h"
 #include "common/status.h"
 
 #include <locale.h>
@@ -11,7 +12,10 @@
 typedef struct parser {
     rope_config *config;
     char *name, *text; /* of the entry at hand; room for any string of the JSON */
+    int preset;        /* of the fields that are added */
 } parser;
+
+enum { PRESET_ROOM = 256 }; /* strings of model_defaults.h are shorter */
 
 /* What a value is, for an error: scalars as they stand there. */
 static void describe(const char *value, char found[64]) {
@@ -88,7 +92,6 @@ static rope_status add_container(const parser *p, config_field *field, const cha
     return rope_config_add(p->config, field);
 }
 
-/* The first that is filled counts, as it does in Transformers. */
 static const char *const parameter_names[] = {"rope_scaling", "rope_parameters"};
 
 static int is_field(int scope, const char *name) {
@@ -97,12 +100,25 @@ static int is_field(int scope, const char *name) {
             strcmp(name, parameter_names[1]) != 0);
 }
 
+/* Whether the model names a field, be it null. */
+static int is_mentioned(const rope_config *config, const char *name) {
+    for (const config_field *field = config->first; field; field = field->next)
+        if (field->scope == SCOPE_MODEL && strcmp(field->name, name) == 0)
+            return 1;
+    return 0;
+}
+
 static rope_status add_field(const parser *p, int scope, json_entry entry) {
-    config_field field = {.scope = scope, .name = p->name};
+    config_field field = {.scope = scope, .name = p->name, .preset = p->preset};
     const json_type type = rope_json_type(entry.value);
     rope_json_string(entry.name, p->name);
-    if (type == JSON_NULL || !is_field(scope, p->name))
+    if (!is_field(scope, p->name) || (type == JSON_NULL && scope == SCOPE_ROPE) ||
+        (scope == SCOPE_DEFAULT && is_mentioned(p->config, p->name)))
         return ROPE_OK;
+    if (type == JSON_NULL) {
+        field.kind = FIELD_NULL;
+        return rope_config_add(p->config, &field);
+    }
     if (type == JSON_OBJECT || type == JSON_LIST) {
         field.kind = FIELD_LIST;
         return add_container(p, &field, entry.value);
@@ -139,60 +155,188 @@ static int is_by_layer(const parser *p, const char *parameters) {
     return found;
 }
 
-static rope_status refuse_layer(const parser *p, const char *parameters) {
-    char names[160] = "";
-    size_t used = 0;
-    for (json_entry e = rope_json_first(parameters); e.value; e = rope_json_next(e)) {
-        rope_json_string(e.name, p->name);
-        if (is_object(e.value) && used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "",
-                                     p->name);
-    }
-    return rope_fail(ROPE_ERROR_INVALID_VALUE, "layer_type is \"%.40s\"; allowed is %s",
-                     p->config->layer_type, names);
+/* The object of rope_parameters for the kind of layer, or NULL. */
+static const char *parameters_of(const parser *p, const char *parameters, const char *kind) {
+    const char *found = member(p, parameters, rope_layer_label(p->config, kind));
+    return is_object(found) ? found : NULL;
 }
 
-static rope_status add_parameters(const parser *p, const char *name, const char *parameters) {
+/* Kinds that layer_types lists rotate as no_rope_layers says, where both are given. */
+static rope_status add_listed_kinds(const parser *p, const char *layer_types) {
+    const config_field *some = rope_config_find(p->config, SCOPE_MODEL, "no_rope_layers");
+    const int is_list = layer_types && rope_json_type(layer_types) == JSON_LIST;
+    rope_status status = ROPE_OK;
+    int32_t i = 0;
+    for (json_entry e = is_list ? rope_json_first(layer_types) : (json_entry){0};
+         e.value && status == ROPE_OK; e = rope_json_next(e), i++) {
+        if (rope_json_type(e.value) != JSON_STRING ||
+            rope_json_string(e.value, p->text) > ROPE_CONFIG_MAX_TEXT)
+            continue;
+        const int is_told = some && some->kind == FIELD_LIST && i < some->count;
+        status = rope_config_add_kind(p->config, p->text,
+                                      is_told ? some->list[i] != 0
+                                              : rope_layer_rotates(p->config, p->text));
+    }
+    return status;
+}
+
+/* Kinds of layers that rope_parameters have an object or null for. A kind without an object rotates
+ * where the model has parameters of its own for it. */
+static rope_status add_kinds_by_layer(const parser *p, const char *parameters) {
+    rope_status status = ROPE_OK;
+    for (config_field *kind = p->config->first; kind; kind = kind->next)
+        if (kind->scope == SCOPE_KIND && !parameters_of(p, parameters, kind->name) &&
+            !rope_layer_of(p->config, kind->name))
+            kind->number = 0;
+    for (json_entry e = rope_json_first(parameters); e.value && status == ROPE_OK;
+         e = rope_json_next(e)) {
+        if (rope_json_string(e.name, p->text) <= ROPE_CONFIG_MAX_TEXT)
+            status = rope_config_add_kind(p->config, p->text, is_object(e.value));
+    }
+    return status;
+}
+
+static rope_status add_preset(parser *p, int scope, const char *object) {
+    p->preset = 1;
+    rope_status status = object ? add_fields(p, scope, object) : ROPE_OK;
+    p->preset = 0;
+    return status;
+}
+
+/* The parameters of the layer: those of its kind, those of all layers, or the model's own. */
+static rope_status add_parameters(parser *p, const char *name, const char *parameters) {
     rope_config *config = p->config;
-    if (!is_object(parameters))
-        return refuse(name, -1, parameters, "an object or null");
-    config->by_layer = is_by_layer(p, parameters);
-    if (!config->by_layer)
-        return add_fields(p, SCOPE_ROPE, parameters);
-    if (config->layer_type[0] == '\0')
-        strcpy(config->layer_type, "full_attention");
-    const char *layer = member(p, parameters, config->layer_type);
-    return is_object(layer) ? add_fields(p, SCOPE_ROPE, layer) : refuse_layer(p, parameters);
+    const layer_default *own = config->layer;
+    const char *given = config->by_layer ? parameters_of(p, parameters, config->layer_type)
+                        : parameters && rope_layer_takes_parameters(config) ? parameters
+                                                                            : NULL;
+    if (given)
+        return add_fields(p, SCOPE_ROPE, given);
+    if (parameters && !config->by_layer && own && !rope_model_takes_parameters(config))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "%s is of all layers; allowed is an object for each kind of layer", name);
+    return add_preset(p, SCOPE_ROPE, own ? own->parameters : NULL);
 }
 
-static const char *find_parameters(const parser *p, const char *model, const char **name) {
-    for (int i = 0; i < 2; i++) {
-        const char *value = member(p, model, parameter_names[i]);
+static int is_filled(const char *value) {
+    return value && rope_json_type(value) != JSON_NULL &&
+           !(is_object(value) && !rope_json_first(value).value);
+}
+
+/* Whether two values say the same; members of objects in the same order. */
+static int is_same(const char *a, const char *b) {
+    const json_type type = rope_json_type(a);
+    if (type != rope_json_type(b))
+        return 0;
+    if (type == JSON_NUMBER)
+        return rope_json_number(a) == rope_json_number(b);
+    if (type != JSON_OBJECT && type != JSON_LIST)
+        return rope_json_length(a) == rope_json_length(b) && memcmp(a, b, rope_json_length(a)) == 0;
+    json_entry x = rope_json_first(a), y = rope_json_first(b);
+    for (; x.value && y.value; x = rope_json_next(x), y = rope_json_next(y))
+        if ((x.name && !is_same(x.name, y.name)) || !is_same(x.value, y.value))
+            return 0;
+    return !x.value && !y.value;
+}
+
+/* The filled one of both names, or NULL. */
+static rope_status find_parameters(const parser *p, const char *model, const char **name,
+                                   const char **found) {
+    const char *values[2];
+    *found = NULL;
+    for (int i = 1; i >= 0; i--) {
+        values[i] = member(p, model, parameter_names[i]);
+        if (!is_filled(values[i]))
+            continue;
+        if (!is_object(values[i]))
+            return refuse(parameter_names[i], -1, values[i], "an object or null");
+        *found = values[i];
         *name = parameter_names[i];
-        if (value && rope_json_type(value) != JSON_NULL &&
-            !(is_object(value) && !rope_json_first(value).value))
-            return value;
     }
-    return NULL;
+    if (is_filled(values[0]) && is_filled(values[1]) && !is_same(values[0], values[1]))
+        return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                         "rope_scaling and rope_parameters are given; allowed is one of them, or "
+                         "the same in both");
+    return ROPE_OK;
 }
 
-static rope_status parse_root(const parser *p, const char *root) {
+/* The object under names with dots between them, or NULL. */
+static const char *object_at(const parser *p, const char *object, const char *path) {
+    while (path && is_object(object)) {
+        const size_t length = strcspn(path, ".");
+        char name[64];
+        snprintf(name, sizeof name, "%.*s", (int)length, path);
+        object = member(p, object, name);
+        path = path[length] ? path + length + 1 : NULL;
+    }
+    return is_object(object) ? object : NULL;
+}
+
+static const model_default *model_of(const parser *p, const char *object, const char *instead) {
+    const char *type = member(p, object, "model_type");
+    const int is_text = type && rope_json_type(type) == JSON_STRING;
+    if (is_text)
+        rope_json_string(type, p->text);
+    return is_text ? rope_model_default(p->text) : instead ? rope_model_default(instead) : NULL;
+}
+
+/* The part of a configuration of several models that has the text's fields, else all of it; and
+ * what Transformers takes for its model. */
+static const char *find_model(const parser *p, const char *root) {
+    rope_config *config = p->config;
+    const model_default *whole = model_of(p, root, NULL);
+    const char *text = object_at(p, root, whole && whole->text_path ? whole->text_path : "");
+    if (!text)
+        text = object_at(p, root, "text_config");
+    if (text)
+        config->model = model_of(p, text,
+                                 whole && whole->text_type ? whole->text_type
+                                 : whole                   ? whole->model_type
+                                                           : NULL);
+    else
+        config->model = whole && whole->text_type && !whole->fields
+                            ? rope_model_default(whole->text_type)
+                            : whole;
+    return text ? text : root;
+}
+
+static rope_status add_model(parser *p, const char *root, const char *model) {
+    const char *attention = object_at(p, model, "attn_config"); /* DBRX, MPT */
+    rope_status status = attention ? add_fields(p, SCOPE_MODEL, attention) : ROPE_OK;
+    if (status == ROPE_OK)
+        status = add_fields(p, SCOPE_MODEL, root);
+    if (status == ROPE_OK && model != root)
+        status = add_fields(p, SCOPE_MODEL, model);
+    if (status == ROPE_OK && p->config->model)
+        status = add_preset(p, SCOPE_DEFAULT, p->config->model->fields);
+    return status;
+}
+
+static rope_status parse_root(parser *p, const char *root) {
     if (!is_object(root))
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "the config is %s; allowed is an object",
                          *root == '[' ? "a list" : "a single value");
-    const char *text = member(p, root, "text_config"), *name;
-    const char *model = is_object(text) ? text : root;
-    const char *parameters = find_parameters(p, model, &name);
-    if (!parameters)
-        parameters = find_parameters(p, root, &name);
-    rope_status status = add_fields(p, SCOPE_MODEL, root);
-    if (status == ROPE_OK && model != root)
-        status = add_fields(p, SCOPE_MODEL, model);
-    return status == ROPE_OK && parameters ? add_parameters(p, name, parameters) : status;
+    rope_config *config = p->config;
+    const char *model = find_model(p, root), *name = NULL, *parameters = NULL;
+    rope_status status = find_parameters(p, model, &name, &parameters);
+    if (status == ROPE_OK && !parameters)
+        status = find_parameters(p, root, &name, &parameters);
+    if (status == ROPE_OK)
+        status = add_model(p, root, model);
+    config->by_layer = status == ROPE_OK && parameters && is_by_layer(p, parameters);
+    if (status == ROPE_OK)
+        status = add_listed_kinds(p, member(p, model, "layer_types"));
+    if (status == ROPE_OK)
+        status = rope_config_add_kinds(config);
+    if (status == ROPE_OK && config->by_layer)
+        status = add_kinds_by_layer(p, parameters);
+    if (status == ROPE_OK)
+        status = rope_config_choose_layer(config);
+    return status == ROPE_OK ? add_parameters(p, name, parameters) : status;
 }
 
 /* In a locale whose numbers are those of JSON. */
-static rope_status parse_in_c_locale(const parser *p, const char *root) {
+static rope_status parse_in_c_locale(parser *p, const char *root) {
     locale_t c = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
     if (!c)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the locale C");
@@ -207,10 +351,10 @@ static rope_status parse(rope_config *config, const char *json, size_t length) {
     rope_status status = rope_json_check(json, length, &root);
     if (status != ROPE_OK)
         return status;
-    char *strings = malloc(2 * (length + 1));
+    char *strings = malloc(2 * (length + PRESET_ROOM));
     if (!strings)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for a configuration");
-    const parser p = {config, strings, strings + length + 1};
+    parser p = {config, strings, strings + length + PRESET_ROOM, 0};
     status = parse_in_c_locale(&p, root);
     free(strings);
     return status;

@@ -1,7 +1,6 @@
 /* What the fields of a configuration say, by the rules of Transformers. */
 #include "common/model/config_fields.h"
 #include "common/model/config_models.h"
-#include "common/model/known_models.h"
 #include "common/status.h"
 
 #include <float.h>
@@ -12,14 +11,14 @@
 /* A pass over the fields; after the first error every read gives 0 and changes nothing. */
 typedef struct reading {
     rope_config *config;
-    int unscaled;                              /* the layer takes nothing from rope_parameters */
-    char model_type[ROPE_CONFIG_MAX_TEXT + 1]; /* without "_text" */
+    const char *model_type; /* that of the configuration */
     rope_status status;
 } reading;
 
-/* The field that counts for the layer, or NULL. */
+/* The field that counts, or NULL; the model's own where the configuration has none. */
 static config_field *find(const reading *r, int scope, const char *name) {
-    return scope == SCOPE_ROPE && r->unscaled ? NULL : rope_config_find(r->config, scope, name);
+    config_field *field = rope_config_find(r->config, scope, name);
+    return field || scope != SCOPE_MODEL ? field : rope_config_find(r->config, SCOPE_DEFAULT, name);
 }
 
 /* What a field holds, for a text that says what is wrong with it. */
@@ -63,14 +62,6 @@ typedef struct number_spec {
     int whole, zero_is_absent;
 } number_spec;
 
-static double model_value(const reading *r, const char *name) {
-    for (size_t i = 0; name && i < sizeof model_defaults / sizeof model_defaults[0]; i++)
-        if (strcmp(model_defaults[i].model_type, r->model_type) == 0 &&
-            strcmp(model_defaults[i].name, name) == 0)
-            return model_defaults[i].value;
-    return 0;
-}
-
 static double checked(reading *r, const number_spec *spec, const config_field *field) {
     double value = field->number;
     if (value == 0 && spec->zero_is_absent)
@@ -83,34 +74,30 @@ static double checked(reading *r, const number_spec *spec, const config_field *f
     return 0;
 }
 
-/* The number, or the model's own, or 0. The scope "rope" goes before the model's; a second mention
- * of the same value counts as read. */
+/* The number, or 0. rope_parameters go before the model's fields, and those before what its class
+ * has; a second mention of the same value counts as read. */
 static double number(reading *r, const number_spec *spec) {
+    static const int order[] = {SCOPE_ROPE, SCOPE_MODEL, SCOPE_DEFAULT};
     const config_field *best = NULL;
-    for (int scope = SCOPE_ROPE; scope >= SCOPE_MODEL; scope--)
-        for (int i = 0; i < 4 && spec->names[i] && (spec->scopes & scope); i++) {
-            config_field *field = find(r, scope, spec->names[i]);
+    for (int s = 0; s < 3; s++)
+        for (int i = 0; i < 4 && spec->names[i] && (spec->scopes & order[s]); i++) {
+            config_field *field = rope_config_find(r->config, order[s], spec->names[i]);
             if (!best)
-                best = read_field(r, scope, spec->names[i], FIELD_NUMBER);
+                best = read_field(r, order[s], spec->names[i], FIELD_NUMBER);
             else if (field && field->kind == FIELD_NUMBER && field->number == best->number)
                 field->read = 1;
         }
-    if (r->status != ROPE_OK)
-        return 0;
-    if (best)
-        return checked(r, spec, best);
-    double value = model_value(r, spec->names[0]);
-    return value != 0 ? value : model_value(r, spec->names[1]);
+    return best && r->status == ROPE_OK ? checked(r, spec, best) : 0;
 }
 
 #define REAL(...)                                                                                  \
-    { {__VA_ARGS__}, SCOPE_ROPE | SCOPE_MODEL, DBL_MAX, 0, 0 }
+    { {__VA_ARGS__}, SCOPE_ROPE | SCOPE_MODEL | SCOPE_DEFAULT, DBL_MAX, 0, 0 }
 #define RULE_REAL(name)                                                                            \
     { {name}, SCOPE_ROPE, DBL_MAX, 0, 0 }
 #define RULE_OPTION(name)                                                                          \
     { {name}, SCOPE_ROPE, DBL_MAX, 0, 1 }
 #define WHOLE(most, ...)                                                                           \
-    { {__VA_ARGS__}, SCOPE_MODEL, most, 1, 0 }
+    { {__VA_ARGS__}, SCOPE_MODEL | SCOPE_DEFAULT, most, 1, 0 }
 
 static const number_spec rope_theta =
     REAL("rope_theta", "rotary_emb_base", "rotary_embedding_base");
@@ -118,7 +105,7 @@ static const number_spec global_theta = REAL("global_rope_theta");
 static const number_spec local_theta = REAL("rope_local_base_freq", "local_rope_theta");
 static const number_spec share = {
     {"partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_emb_fraction"},
-    SCOPE_ROPE | SCOPE_MODEL,
+    SCOPE_ROPE | SCOPE_MODEL | SCOPE_DEFAULT,
     1,
     0,
     0};
@@ -128,11 +115,13 @@ static const number_spec head_dim =
 static const number_spec global_head_dim = WHOLE(ROPE_MAX_HEAD_DIM, "global_head_dim");
 static const number_spec hidden_size = WHOLE(INT32_MAX, "hidden_size", "n_embd", "d_model");
 static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head", "n_heads");
-static const number_spec kv_heads = WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads");
+static const number_spec kv_heads =
+    WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads", "kv_n_heads");
 static const number_spec nope_dim = WHOLE(ROPE_MAX_HEAD_DIM, "qk_nope_head_dim");
 static const number_spec rope_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "qk_rope_head_dim");
 static const number_spec latent_dim = WHOLE(ROPE_MAX_HEAD_DIM, "kv_lora_rank");
-static const number_spec longest = WHOLE(0x1p53, "max_position_embeddings", "n_positions");
+static const number_spec longest =
+    WHOLE(0x1p53, "max_position_embeddings", "n_positions", "max_seq_len");
 static const number_spec model_original = WHOLE(0x1p53, "original_max_position_embeddings");
 static const number_spec rope_original = {
     {"original_max_position_embeddings"}, SCOPE_ROPE, 0x1p53, 1, 0};
@@ -147,7 +136,7 @@ static const number_spec beta_fast = RULE_OPTION("beta_fast");
 static const number_spec beta_slow = RULE_OPTION("beta_slow");
 static const number_spec mscale = RULE_OPTION("mscale");
 static const number_spec mscale_all_dim = RULE_OPTION("mscale_all_dim");
-static const number_spec norm_eps = {{"rms_norm_eps"}, SCOPE_MODEL, FLT_MAX, 0, 0};
+static const number_spec norm_eps = {{"rms_norm_eps"}, SCOPE_MODEL | SCOPE_DEFAULT, FLT_MAX, 0, 0};
 
 /* A boolean, or `absent`. */
 static int flag(reading *r, int scope, const char *name, int absent) {
@@ -185,41 +174,52 @@ static void refuse_model(reading *r) {
                                   "model_type is \"%s\", which %s; allowed is a model that a "
                                   "descriptor can say",
                                   r->model_type, refused[i].why);
+    if (rope_model_is_unrotated(r->model_type))
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "model_type is \"%s\"; allowed is another, as nothing rotates in it",
+                              r->model_type);
 }
 
+/* Without a trailing "_text" or "_text_model". */
 static void read_model_type(reading *r) {
+    char *own = r->config->model_type;
     const config_field *field = read_field(r, SCOPE_MODEL, "model_type", FIELD_TEXT);
     if (!field)
         return;
-    memcpy(r->model_type, field->text, strlen(field->text) + 1);
-    char *end = strstr(r->model_type, "_text");
+    strcpy(own, r->config->model ? r->config->model->model_type : field->text);
+    char *end = strstr(own, "_text");
     if (end && (end[5] == '\0' || strcmp(end + 5, "_model") == 0))
         *end = '\0';
     refuse_model(r);
 }
 
-/* Configs whose layers differ without an object for each: Gemma 3 and ModernBERT as first published
- * have bases of their own for full and sliding layers, OLMo 3 scales full layers alone. Sliding
- * layers take nothing from rope_parameters. Without layer_type the layer is a full one. Returns the
- * base of the layer, or 0 where that is rope_theta. */
-static double read_layer(reading *r) {
-    const char *layer = r->config->by_layer ? "" : r->config->layer_type;
-    const double local = number(r, &local_theta), global = number(r, &global_theta);
-    const int differ = local != 0 || global != 0 || strcmp(r->model_type, "olmo3") == 0;
-    if (*layer && !differ)
-        r->status =
-            rope_fail(ROPE_ERROR_INVALID_VALUE,
-                      "layer_type is \"%.40s\"; allowed is none, as all layers are alike", layer);
-    else if (strcmp(layer, "sliding_attention") == 0)
-        r->unscaled = 1;
-    else if (*layer && strcmp(layer, "full_attention") != 0)
-        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
-                              "layer_type is \"%.40s\"; allowed is full_attention or "
-                              "sliding_attention",
-                              layer);
-    for (config_field *field = r->config->first; field && r->unscaled; field = field->next)
-        field->read |= field->scope == SCOPE_ROPE;
-    return r->unscaled && local != 0 ? local : global;
+/* The base of the layer, which rope_parameters state, else the model's field, else its class. */
+static double read_base(reading *r) {
+    const layer_default *own = r->config->layer, *row = NULL;
+    const int is_sliding = strcmp(r->config->layer_type, "sliding_attention") == 0;
+    double base = number(r, &rope_theta);
+    if (!own) { /* Gemma 3 and ModernBERT as first published have bases for full and sliding layers
+                 */
+        const double local = number(r, &local_theta), global = number(r, &global_theta);
+        const double layers = is_sliding && local != 0 ? local : global;
+        return layers != 0 ? layers : base;
+    }
+    const config_field *stated = rope_config_find(r->config, SCOPE_ROPE, "rope_theta");
+    while ((row = rope_layer_default(r->config->model, row))) {
+        config_field *of_row =
+            row->base_name ? rope_config_find(r->config, SCOPE_MODEL, row->base_name) : NULL;
+        if (of_row && row != own)
+            of_row->read = 1;
+        if (row != own || !row->base_name || strcmp(row->base_name, "rope_theta") == 0)
+            continue;
+        const number_spec of_layers = {{row->base_name}, SCOPE_MODEL, DBL_MAX, 0, 0};
+        const double value = number(r, &of_layers);
+        if (!stated)
+            base = value;
+    }
+    if (!own->base_name && !stated)
+        base = 0;
+    return base != 0 ? base : own->base;
 }
 
 static void read_dtype(reading *r, rope_desc *desc, rope_model *model) {
@@ -347,10 +347,13 @@ static void read_dynamic(reading *r, rope_desc *desc, int64_t max_position_embed
     desc->max_position_embeddings = max_position_embeddings;
 }
 
-static void read_rule(reading *r, rope_desc *desc, double layer_theta,
-                      int64_t max_position_embeddings) {
-    const double theta = number(r, &rope_theta);
-    desc->rope_theta = layer_theta != 0 ? layer_theta : theta;
+static void read_rule(reading *r, rope_desc *desc, int64_t max_position_embeddings) {
+    desc->rope_theta = read_base(r);
+    if (desc->rope_theta == 0 && r->model_type[0] && r->status == ROPE_OK)
+        r->status = rope_fail(ROPE_ERROR_INVALID_VALUE,
+                              "rope_theta is not given and model_type \"%.60s\" is not known; "
+                              "allowed is rope_theta, the base of its frequencies",
+                              r->model_type);
     switch (desc->rope_type) {
     case ROPE_TYPE_LINEAR:
     case ROPE_TYPE_PROPORTIONAL:
@@ -408,23 +411,17 @@ static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t 
     model->kv_lora_rank = (int32_t)number(r, &latent_dim);
 }
 
-static int is_known(const char *model_type) {
-    for (size_t i = 0; i < sizeof known_models / sizeof known_models[0]; i++)
-        if (strcmp(known_models[i], model_type) == 0)
-            return 1;
+static int is_known(const reading *r) {
     for (size_t i = 0; i < sizeof model_pairings / sizeof model_pairings[0]; i++)
-        if (strcmp(model_pairings[i].model_type, model_type) == 0)
+        if (strcmp(model_pairings[i].model_type, r->model_type) == 0)
             return 1;
-    for (size_t i = 0; i < sizeof model_defaults / sizeof model_defaults[0]; i++)
-        if (strcmp(model_defaults[i].model_type, model_type) == 0)
-            return 1;
-    return 0;
+    return r->config->model || r->model_type[0] == '\0';
 }
 
 /* Models that Transformers has pass over position_embedding_type, but for these. */
-static int reads_position_kind(const char *model_type) {
-    return !is_known(model_type) || strcmp(model_type, "esm") == 0 ||
-           strcmp(model_type, "granitemoehybrid") == 0;
+static int reads_position_kind(const reading *r) {
+    return !is_known(r) || strcmp(r->model_type, "esm") == 0 ||
+           strcmp(r->model_type, "granitemoehybrid") == 0;
 }
 
 static void read_position_kind(reading *r, const char *name) {
@@ -442,7 +439,8 @@ static void read_switches(reading *r) {
         const char *name;
         int on;
     } switches[] = {
-        {"alibi", 0},        /* Falcon */
+        {"alibi", 0},        /* Falcon, MPT */
+        {"rope", 1},         /* MPT */
         {"rotary", 1},       /* GPT-J */
         {"use_mem_rope", 1}, /* Zamba 2 */
         {"use_rope", 1},
@@ -457,12 +455,14 @@ static void read_switches(reading *r) {
                           "%s is %s; allowed is %s, as nothing rotates otherwise", switches[i].name,
                           switches[i].on ? "false" : "true", switches[i].on ? "true" : "false");
     read_position_kind(r, "position_embeddings_type");
-    if (reads_position_kind(r->model_type))
+    if (reads_position_kind(r))
         read_position_kind(r, "position_embedding_type");
 }
 
 static void read_window(reading *r, rope_desc *desc) {
     double part = number(r, &share);
+    if (part == 0 && r->config->layer)
+        part = r->config->layer->share;
     if (desc->rope_type == ROPE_TYPE_PROPORTIONAL) {
         desc->partial_rotary_factor = part;
         return;
@@ -478,8 +478,7 @@ static void read_window(reading *r, rope_desc *desc) {
 
 /* Full layers of Gemma 4 have wider heads than sliding ones. */
 static int32_t head_dim_of(reading *r) {
-    const rope_config *config = r->config;
-    const int is_full = config->by_layer && strcmp(config->layer_type, "full_attention") == 0;
+    const int is_full = strcmp(r->config->layer_type, "full_attention") == 0;
     const int32_t usual = (int32_t)number(r, &head_dim),
                   full = (int32_t)number(r, &global_head_dim);
     return full != 0 && is_full ? full : usual;
@@ -581,7 +580,7 @@ static void read_axes(reading *r, rope_desc *desc) {
 static void take_note(const reading *r, const rope_desc *desc) {
     char *note = r->config->note;
     note[0] = '\0';
-    if (r->model_type[0] == '\0' || is_known(r->model_type) || axes_of(r))
+    if (is_known(r))
         return;
     snprintf(note, sizeof r->config->note,
              "model_type \"%.60s\" is not known: its fields were read as those of Llama, %s pairs, "
@@ -593,25 +592,24 @@ static void take_note(const reading *r, const rope_desc *desc) {
 }
 
 rope_status rope_config_read(rope_config *config, rope_desc *desc, rope_model *model) {
-    reading r = {.config = config};
+    reading r = {.config = config, .model_type = config->model_type};
     for (config_field *field = config->first; field; field = field->next)
         field->read = 0;
     read_model_type(&r);
-    const double layer_theta = read_layer(&r);
     read_switches(&r);
     read_dtype(&r, desc, model);
     read_rope_type(&r, desc);
     read_shape(&r, desc, model);
     read_pairing(&r, desc);
     read_direction(&r, desc);
-    read_rule(&r, desc, layer_theta, model->max_position_embeddings);
+    read_rule(&r, desc, model->max_position_embeddings);
     read_axes(&r, desc);
     take_note(&r, desc);
     return r.status;
 }
 
 rope_status rope_config_read_norm(rope_config *config, rope_norm *norm) {
-    reading r = {.config = config};
+    reading r = {.config = config, .model_type = config->model_type};
     read_model_type(&r);
     for (size_t i = 0; i < sizeof model_norms / sizeof model_norms[0]; i++)
         if (strcmp(model_norms[i].model_type, r.model_type) == 0)

@@ -432,13 +432,13 @@ typedef struct rope_model {
 } rope_model;
 
 /**
- * Reads a config.json: JSON as RFC 8259 has it, of which the last of equal names counts.
- * @param config      receives the configuration, which one thread at a time uses. Untouched on
- * error
- * @param json        its text in UTF-8, no longer needed afterwards
+ * Reads a config.json, of equal names the last. What it leaves out is what Transformers takes; a
+ * model_type that is not known needs rope_theta, no model_type at all means 10000.
+ * @param config      receives it, for one thread at a time; untouched on error
+ * @param json        its text in UTF-8 (RFC 8259), no longer needed afterwards
  * @param length      bytes of json
- * @param layer_type  which layers are meant where a model has several kinds, as in
- *                    "sliding_attention"; NULL takes "full_attention"
+ * @param layer_type  an entry of layer_types, as in "sliding_attention", whose layers rotate; NULL
+ *                    takes "full_attention", or the first kind that rotates where that does not
  * @return ROPE_OK, INVALID_VALUE, whose text names the byte or the field, NULL_POINTER or
  * OUT_OF_MEMORY
  */

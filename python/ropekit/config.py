@@ -81,10 +81,12 @@ class Config:
     ) -> Config:
         """What a Transformers configuration, a dict or a config.json says.
 
-        layer_type names the kind of layer where a model has several, as in "sliding_attention";
-        None: "full_attention". Norms of q and k are read; windows and caps of attention are not.
-        A model_type that was not compared with Transformers gives a warning that says how its
-        fields were read (python/tests/model_types.tsv lists all).
+        layer_type is an entry of the configuration's layer_types, as in "sliding_attention"; None
+        takes "full_attention", or the first kind that rotates where full layers do not. What the
+        configuration leaves out is what Transformers takes for its model_type. Norms of q
+        and k are read; windows and caps of attention are not. A model_type that was not compared
+        with Transformers gives a warning that says how its fields were read
+        (python/tests/model_types.tsv lists all).
         A configuration with a field that speaks of rope, rotary or theta and that nothing reads is
         an error, with allow_unread a warning. Where it tells no width of a head, the field head_dim
         does.

@@ -1,14 +1,17 @@
 """Every rotary embedding of the pinned Transformers, in model_types.tsv: which fields of its
 configuration reach it, and whether ropekit reads them to the same frequencies or says why not.
 
-`python python/tests/test_models.py` writes the table anew, and the library's list of models.
+`python python/tests/test_models.py` writes the table anew.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +26,6 @@ from ropekit import Config
 from transformers import PreTrainedConfig
 
 TABLE = Path(__file__).parent / "model_types.tsv"
-KNOWN = Path(__file__).parents[2] / "common" / "model" / "known_models.h"
 ROTARY = re.compile(r"\w*(Rotary|Rope)\w*Embedding\w*")
 HEADING = "model_type\tclass\tfields\tropekit"
 
@@ -83,7 +85,7 @@ def embeddings() -> Iterator[tuple[type, type[PreTrainedConfig]]]:
                 yield found, kind
 
 
-def judge(config: PreTrainedConfig, rotary: Any) -> str:
+def judge(config: PreTrainedConfig | dict[str, Any], rotary: Any) -> str:
     """read, or why not: a refusal in the library's words."""
     if not any(name.endswith("inv_freq") for name in vars(rotary) | dict(rotary.named_buffers())):
         return "no frequencies of its own"
@@ -141,26 +143,67 @@ BY_FUNCTIONS = {
 NO_ROTATION = {"jamba", "nemotron_asr_streaming", "nemotron_h", "parakeet"}
 
 
-def header(table: list[str]) -> str:
-    """The models that are read, as the library's list of those it knows."""
-    read = {row.split("\t")[0] for row in table if row.endswith("\tread")}
-    names = sorted({re.sub(r"_text(_model)?$", "", name) for name in read})
-    lines = "".join(f'    "{name}",\n' for name in names)
-    return (
-        "/* Models whose configurations are read as Transformers does; written by\n"
-        " * python/tests/test_models.py. */\n"
-        "#ifndef ROPEKIT_COMMON_KNOWN_MODELS_H\n#define ROPEKIT_COMMON_KNOWN_MODELS_H\n\n"
-        f"static const char *const known_models[] = {{\n{lines}}};\n\n#endif\n"
-    )
+# Fields of a config.json whose model_type's class knows the rest, and classes that pass over them.
+SPARSE: list[tuple[dict[str, Any], set[str]]] = [
+    ({}, set()),
+    (
+        {"rope_theta": 700000.0},
+        {"gpt_neox", "gpt_neox_japanese", "wav2vec2-bert", "wav2vec2-conformer"},
+    ),
+    (
+        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {
+            "cohere2_moe",
+            "dots3_note_text",
+            "esm",
+            "mistral4",
+            "wav2vec2-bert",
+            "wav2vec2-conformer",
+        },
+    ),
+]
+
+
+def without_defaults(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What becomes of a config.json with these fields, for each model_type."""
+    for embedding, kind in embeddings():
+        given = VALUES.get(kind.model_type, {}) | fields
+        try:
+            config = kind(**copy.deepcopy(given))
+            text = config.get_text_config(decoder=True)
+            rotary = embedding(text)
+        except Exception:  # of fields that the class does not allow
+            continue
+        if fields and text is not config:  # whose text has fields of its own
+            continue
+        yield kind.model_type, judge({"model_type": kind.model_type, **given}, rotary)
 
 
 @pytest.mark.skipif(not IS_PINNED, reason="the table is that of the pinned Transformers")
 def test_the_table_is_that_of_transformers() -> None:
     found = rows()
-    assert header(found) == KNOWN.read_text(encoding="utf-8")
     assert found == TABLE.read_text(encoding="utf-8").splitlines()
     assert not [row for row in found if "DIFFERS" in row]
     assert sum(row.endswith("\tread") for row in found) > 150
+
+
+@pytest.mark.skipif(not IS_PINNED, reason="defaults are those of the pinned Transformers")
+@pytest.mark.parametrize(("fields", "passed_over"), SPARSE)
+def test_what_a_configuration_leaves_out_is_that_of_transformers(
+    fields: dict[str, Any], passed_over: set[str]
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(without_defaults(fields))
+    assert {name for name, verdict in found if verdict == "DIFFERS"} == passed_over
+    assert sum(verdict == "read" for _, verdict in found) > 130
+
+
+@pytest.mark.skipif(not IS_PINNED, reason="defaults are those of the pinned Transformers")
+def test_the_table_of_defaults_is_that_of_transformers() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "model_defaults.py"
+    done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 @pytest.mark.skipif(not IS_PINNED, reason="the table is that of the pinned Transformers")
@@ -182,6 +225,4 @@ def test_models_that_rotate_by_functions_are_read_or_refused() -> None:
 
 
 if __name__ == "__main__":
-    made = rows()
-    TABLE.write_text("\n".join(made) + "\n", encoding="utf-8")
-    KNOWN.write_text(header(made), encoding="utf-8")
+    TABLE.write_text("\n".join(rows()) + "\n", encoding="utf-8")

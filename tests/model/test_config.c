@@ -211,10 +211,144 @@ TEST(config, layers_that_differ) {
     }
 }
 
+/* Gemma 3 as its authors ship it, and other models whose kinds of layers differ by default. */
+#define GEMMA                                                                                      \
+    "{'model_type': 'gemma3', 'text_config': {'model_type': 'gemma3_text', 'hidden_size': 2560,"   \
+    " 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, 'sliding_window': 1024}}"
+
+TEST(config, kinds_of_layers) {
+    static const struct {
+        const char *json, *layer;
+        double theta, factor; /* theta 0: refused, as those layers do not rotate */
+        int32_t head_dim, rotary_dim;
+    } cases[] = {
+        {GEMMA, "full_attention", 1e6, 8, 256, 0},
+        {GEMMA, "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'gemma3n'}", "full_attention", 1e6, 0, 256, 0},
+        {"{'model_type': 'gemma3n'}", "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'gemma4'}", "full_attention", 1e6, 0, 512, 0},
+        {"{'model_type': 'gemma4'}", "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'modernbert'}", "full_attention", 160000, 0, 64, 0},
+        {"{'model_type': 'modernbert', 'global_rope_theta': 7}", "full_attention", 7, 0, 64, 0},
+        {"{'model_type': 'modernbert'}", "sliding_attention", 1e4, 0, 64, 0},
+        {"{'model_type': 'mimo_v2_flash'}", "full_attention", 5e6, 0, 192, 64},
+        {"{'model_type': 'mimo_v2_flash'}", "sliding_attention", 1e4, 0, 192, 64},
+        {"{'model_type': 't5gemma2'}", "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'olmo3', 'rope_scaling': {'type': 'linear', 'factor': 8}}",
+         "sliding_attention", 5e5, 0, 128, 0},
+        {"{'model_type': 'gpt_oss'}", "sliding_attention", 150000, 32, 64, 0},
+        {"{'model_type': 'gemma2', 'layer_types': ['sliding_attention', 'full_attention']}",
+         "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'cohere2', 'rope_theta': 50000}", "sliding_attention", 5e4, 0, 128, 0},
+        {"{'model_type': 'cohere2'}", "full_attention", 0, 0, 0, 0},
+        {"{'model_type': 'exaone4', 'rope_theta': 1e6}", "sliding_attention", 1e6, 0, 128, 0},
+        {"{'model_type': 'exaone4'}", "full_attention", 0, 0, 0, 0},
+        {"{'model_type': 'exaone4', 'sliding_window': null}", "full_attention", 1e4, 0, 128, 0},
+        {"{'model_type': 'qwen3_next'}", "full_attention", 1e4, 0, 256, 64},
+        {"{'model_type': 'qwen3_next'}", "linear_attention", 0, 0, 0, 0},
+        {"{'model_type': 'llama4'}", "chunked_attention", 5e5, 0, 128, 0},
+        {"{'model_type': 'llama4'}", "full_attention", 0, 0, 0, 0},
+        {"{'model_type': 'smollm3', 'layer_types': ['full_attention', 'full_attention'],"
+         " 'no_rope_layers': [1, 0]}",
+         "full_attention", 2e6, 0, 128, 0},
+        {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "a", 0.5, 0, 64,
+         0},
+        {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "b", 0, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const double theta = cases[i].theta == 0.5 ? 0 : cases[i].theta;
+        const int refused = cases[i].theta == 0;
+        rope_config *config = NULL;
+        rope_desc desc = {.struct_size = sizeof desc};
+        rope_status status = parse(&config, cases[i].json, cases[i].layer);
+        CHECK((status == ROPE_OK) == !refused, "%s: %s", cases[i].json, rope_last_error());
+        if (refused) {
+            CHECK(strstr(rope_last_error(), "\", whose layers do not rotate; allowed is"), "%s",
+                  rope_last_error());
+            continue;
+        }
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        CHECK_STATUS(ROPE_OK, rope_config_check(config));
+        CHECK(desc.rope_theta == theta && desc.factor == cases[i].factor &&
+                  desc.head_dim == cases[i].head_dim && desc.rotary_dim == cases[i].rotary_dim,
+              "%s, %s: theta %g, factor %g, head_dim %d, rotary_dim %d", cases[i].json,
+              cases[i].layer, desc.rope_theta, desc.factor, desc.head_dim, desc.rotary_dim);
+        rope_config_destroy(config);
+    }
+}
+
+TEST(config, bases_that_are_left_out) {
+    static const struct {
+        const char *model_type;
+        double theta; /* 0: refused */
+    } models[] = {
+        {"qwen2_vl", 1e6},
+        {"qwen2_5_vl", 1e6},
+        {"ministral3", 1e6},
+        {"phimoe", 1e6},
+        {"emu3", 1e6},
+        {"solar_open", 1e6},
+        {"mistral3", 1e9},
+        {"voxtral", 1e8},
+        {"gemma3n", 1e6},
+        {"paddleocr_vl", 5e5},
+        {"modernbert", 16e4},
+        {"llama", 1e4},
+        {"jina_embeddings_v3", 20000},
+        {"no_such_model", 0},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        rope_config *config = config_of_type(models[i].model_type, "");
+        rope_desc desc = {.struct_size = sizeof desc};
+        CHECK_STATUS(models[i].theta != 0 ? ROPE_OK : ROPE_ERROR_INVALID_VALUE,
+                     rope_config_finish(config, &desc, NULL));
+        CHECK(desc.rope_theta == models[i].theta, "%s: theta %g", models[i].model_type,
+              desc.rope_theta);
+        rope_config_destroy(config);
+    }
+    CHECK(strstr(rope_last_error(), "rope_theta is not given and model_type \"no_such_model\" is "
+                                    "not known; allowed is rope_theta"),
+          "%s", rope_last_error());
+}
+
+/* Fields within attn_config, models that do not rotate, and parameters that are there twice. */
+TEST(config, where_fields_are) {
+    static const struct {
+        const char *json, *error; /* NULL: base 5e5 */
+    } cases[] = {
+        {"{'model_type': 'dbrx', 'd_model': 6144, 'n_heads': 48,"
+         " 'attn_config': {'rope_theta': 5e5, 'kv_n_heads': 8}}",
+         NULL},
+        {"{'model_type': 'mpt', 'd_model': 4096, 'n_heads': 32,"
+         " 'attn_config': {'alibi': false, 'rope': true, 'rope_theta': 5e5}}",
+         NULL},
+        {"{'model_type': 'mpt', 'attn_config': {'alibi': true}}", "alibi is true; allowed is"},
+        {"{'model_type': 'mpt'}", "alibi is true; allowed is"},
+        {"{'model_type': 'mpt', 'attn_config': {'alibi': false}}", "rope is false; allowed is"},
+        {"{'model_type': 'jamba', 'head_dim': 128}", "\"jamba\"; allowed is another, as nothing"},
+        {"{'model_type': 'bloom', 'head_dim': 128}", "\"bloom\"; allowed is another, as nothing"},
+        {"{'model_type': 'nemotron_h', 'head_dim': 128, 'rope_theta': 10000}", "\"nemotron_h\";"},
+        {"{'head_dim': 64, 'rope_scaling': {'rope_theta': 5e5, 'type': 'default'},"
+         " 'rope_parameters': {'rope_theta': 500000.0, 'type': 'default'}}",
+         NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        rope_config *config = config_of(cases[i].json);
+        rope_desc desc = {.struct_size = sizeof desc};
+        rope_status status = rope_config_finish(config, &desc, NULL);
+        CHECK(cases[i].error
+                  ? status == ROPE_ERROR_INVALID_VALUE && strstr(rope_last_error(), cases[i].error)
+                  : status == ROPE_OK && desc.rope_theta == 5e5,
+              "%s: %s, theta %g", cases[i].json, rope_last_error(), desc.rope_theta);
+        rope_config_destroy(config);
+    }
+}
+
 TEST(config, a_model_that_is_not_known) {
     static const char *const known[] = {"llama", "gptj", "qwen3_vl_text", "deepseek_v3", ""};
     for (int i = 0; i < 6; i++) {
-        rope_config *config = config_of_type(i < 5 ? known[i] : "no_such_model", "");
+        rope_config *config =
+            config_of_type(i < 5 ? known[i] : "no_such_model", i < 5 ? "" : ", 'rope_theta': 1e4");
         rope_desc desc = {.struct_size = sizeof desc};
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         const char *note = rope_config_note(config);
@@ -370,9 +504,6 @@ TEST(config, missing_fields) {
         {"{}", "head_dim is not given"},
         {"{'hidden_size': 4096, 'rope_scaling': {'factor': 2}}", "head_dim is not given"},
         {"{'head_dim': 64, 'rope_scaling': {'rope_type': 'linear'}}", "factor is not given"},
-        {"{'head_dim': 64, 'rope_parameters': {'factor': 1},"
-         " 'rope_scaling': {'rope_type': 'linear', 'factor': -2}}",
-         "factor is -2"},
         {"{'head_dim': 64, 'rope_scaling': {},"
          " 'rope_parameters': {'rope_type': 'linear', 'factor': -3}}",
          "factor is -3"},
@@ -642,8 +773,10 @@ TEST(config, values_that_rope_parameters_cannot_have) {
         {"{'rope_scaling': {'factor': [2, '2']}}", "factor[1] is \"2\"; allowed is a number"},
         {"{'rope_scaling': {'short_factor': [null]}}", "short_factor[0] is null; allowed is a"},
         {"{'rope_scaling': {'mrope_section': [true]}}", "mrope_section[0] is true"},
-        {"{'rope_scaling': {'chunked': {}, 'b': null}}",
-         "layer_type is \"full_attention\"; allowed is chunked"},
+        {"{'rope_scaling': {'rope_type': 'linear'}, 'rope_parameters': {'rope_type': 'yarn'}}",
+         "rope_scaling and rope_parameters are given; allowed is one of them, or the same in both"},
+        {"{'model_type': 'gemma4_text', 'rope_scaling': {'rope_type': 'linear', 'factor': 8}}",
+         "rope_scaling is of all layers; allowed is an object for each kind of layer"},
         {"{'rope_scaling': {'full_attention': {}, 'b': 1}}", "full_attention is an object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
