@@ -6,10 +6,12 @@
 #include "common/status.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { MOST_BYTES = 1 << 24 };
 /* Distances are summed side by side; a first place beyond every other is of no point. */
@@ -318,6 +320,17 @@ static rope_status check_table(const char *origin, const char *text, size_t leng
 
 /* --- which table --- */
 
+/* A file's bytes, as many as fit. */
+static size_t read_bytes(int file, char *text, size_t size) {
+    size_t length = 0;
+    ssize_t more = 1;
+    while (more > 0 && length < size) {
+        more = read(file, text + length, size - length);
+        length += more > 0 ? (size_t)more : 0;
+    }
+    return length;
+}
+
 /* field: what names the file. */
 static rope_status read_file(const char *field, const char *path, char **text, size_t *length) {
     struct stat found;
@@ -325,18 +338,18 @@ static rope_status read_file(const char *field, const char *path, char **text, s
     *length = 0;
     const int is_missing = stat(path, &found) != 0,
               is_regular = !is_missing && S_ISREG(found.st_mode);
-    FILE *file = is_regular ? fopen(path, "rb") : NULL; /* a FIFO would block */
-    if (!file)
+    const int file = is_regular ? open(path, O_RDONLY | O_CLOEXEC) : -1; /* a FIFO would block */
+    if (file < 0)
         return rope_fail(
             ROPE_ERROR_INVALID_VALUE,
             "%s is \"%.200s\": %s; allowed is a file of 1 to %d bytes that can be read", field,
             path, is_missing || is_regular ? strerror(errno) : "no regular file", MOST_BYTES);
     const int fits = found.st_size > 0 && found.st_size <= MOST_BYTES;
     *text = fits ? malloc((size_t)found.st_size + 1) : NULL;
-    *length = *text ? fread(*text, 1, (size_t)found.st_size, file) : 0;
+    *length = *text ? read_bytes(file, *text, (size_t)found.st_size) : 0;
     if (*text)
         (*text)[*length] = 0;
-    fclose(file);
+    close(file);
     if (fits && !*text)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %lld bytes of %.200s",
                          (long long)found.st_size, path);

@@ -49,8 +49,9 @@ static rope_status device_info(int32_t device, rope_device_info *info) {
 
 static rope_status allocate(int32_t device, size_t bytes, void **pointer) {
     (void)device;
+    enum { OF_A_WORKSPACE = 256 };
     void *memory = NULL;
-    if (posix_memalign(&memory, 64, bytes) != 0)
+    if (posix_memalign(&memory, OF_A_WORKSPACE, bytes) != 0)
         return rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for %zu bytes", bytes);
     *pointer = memory;
     return ROPE_OK;

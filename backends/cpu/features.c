@@ -3,17 +3,18 @@
 #include <ropekit/backend.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 /* Of this architecture: another's would select what nobody asked for. */
@@ -84,18 +85,27 @@ static cpu_isa detect(void) {
 }
 #endif
 
+void cpu_read_file(const char *path, char *text, size_t size) {
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+    ssize_t more = 1;
+    while (file >= 0 && more > 0 && length < size - 1) {
+        more = read(file, text + length, size - 1 - length);
+        length += more > 0 ? (size_t)more : 0;
+    }
+    text[length] = 0;
+    if (file >= 0)
+        close(file);
+}
+
 /* Bytes of cpu 0's cache at an index, or 0. sysconf gives a socket's L3 where cores share a part.
  */
 static int64_t cache_at(int index) {
-    char path[80], unit = 0;
-    long long n = 0;
+    char path[80], text[16], *unit;
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", index);
-    FILE *file = fopen(path, "r");
-    if (file && fscanf(file, "%9lld%c", &n, &unit) != 2)
-        n = 0;
-    if (file)
-        fclose(file);
-    return n * (unit == 'K' ? 1 << 10 : unit == 'M' ? 1 << 20 : 0);
+    cpu_read_file(path, text, sizeof text);
+    const int64_t n = strtol(text, &unit, 10);
+    return n * (*unit == 'K' ? 1 << 10 : *unit == 'M' ? 1 << 20 : 0);
 }
 
 /* What was best where it was measured (docs/performance.md). Older processors of AMD follow Zen 4,

@@ -20,6 +20,9 @@ typedef enum cpu_isa {
     CPU_ISA_AMX = 5, /* tiles of bf16, beside AVX512_BF16 */
 } cpu_isa;
 
+/* The beginning of a file as text; empty where it cannot be read. Takes no memory. */
+void cpu_read_file(const char *path, char *text, size_t size);
+
 /* The highest that kernels may use. */
 cpu_isa cpu_isa_allowed(void);
 

@@ -1,5 +1,7 @@
 #include "backends/cpu/model_name.h"
 
+#include "backends/cpu/features.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,7 +56,6 @@ static const char *line_value(char *line, const char *key) {
     char *value = strchr(line, ':');
     if (!value || strncmp(line, key, length) != 0 || (line[length] != '\t' && line[length] != ':'))
         return NULL;
-    value[strcspn(value, "\n")] = 0;
     return value + strspn(value, ": \t");
 }
 
@@ -65,16 +66,16 @@ static int number(const char *text) {
 void cpu_model_name(char *text, int size) {
     enum { BRAND, FAMILY, MODEL, MAKER, KEYS };
     static const char *const keys[KEYS] = {"model name", "cpu family", "model", "vendor_id"};
-    char found[KEYS][96] = {"unknown"}, line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file && fgets(line, sizeof line, file) && line[0] != '\n')
+    char found[KEYS][96] = {"unknown"}, lines[4096], *line = lines, *end;
+    cpu_read_file("/proc/cpuinfo", lines, sizeof lines);
+    for (; (end = strchr(line, '\n')) && end != line; line = end + 1) {
+        *end = 0;
         for (int i = 0; i < KEYS; i++) {
             const char *value = line_value(line, keys[i]);
             if (value)
                 snprintf(found[i], sizeof found[i], "%s", value);
         }
-    if (file)
-        fclose(file);
+    }
     const char *name = microarchitecture(found[MAKER], number(found[FAMILY]), number(found[MODEL]));
     if (name)
         snprintf(text, (size_t)size, "%s (%s)", found[BRAND], name);
