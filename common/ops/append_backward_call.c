@@ -2,6 +2,7 @@
 
 #include "common/abi.h"
 #include "common/ops/append_call.h"
+#include "common/ops/lists.h"
 #include "common/ops/positions.h"
 #include "common/ops/tensor.h"
 #include "common/status.h"
@@ -156,7 +157,8 @@ static void add_tensor(rope_regions *list, const rope_append_backward_call *call
     rope_regions_add_region(list, &regions->sums);
 }
 
-static rope_status check_overlap(const rope_append_backward_args *args,
+static rope_status check_overlap(const rope_append_problem *problem,
+                                 const rope_append_backward_args *args,
                                  const rope_append_backward_call *call,
                                  const gradient_regions regions[ROPE_APPEND_TENSORS]) {
     rope_regions list;
@@ -165,9 +167,14 @@ static rope_status check_overlap(const rope_append_backward_args *args,
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->forward.tensor[t].heads)
             add_tensor(&list, call, t, &regions[t]);
-    const rope_status status =
+    const int empty = list.count == 0;
+    rope_status status =
         rope_regions_add_workspace(&list, args->workspace, args->workspace_bytes, &workspace);
-    return status == ROPE_OK ? rope_regions_check(&list) : status;
+    if (status == ROPE_OK)
+        status = rope_regions_check(&list);
+    return status == ROPE_OK && !empty
+               ? rope_call_lists_check(&list, &problem->rope, &call->forward.rope)
+               : status;
 }
 
 /* --- a call --- */
@@ -200,7 +207,7 @@ static rope_status read_all(const rope_append_problem *problem,
     }
     if (status == ROPE_OK)
         status = rope_positions_read(&problem->rope, &forward->rope, *empty, &call->forward.rope);
-    return status == ROPE_OK ? check_overlap(args, call, regions) : status;
+    return status == ROPE_OK ? check_overlap(problem, args, call, regions) : status;
 }
 
 rope_status rope_append_backward_call_read(const void *problem, const void *given, void *call,

@@ -2,6 +2,7 @@
 
 #include "common/abi.h"
 #include "common/ops/append_cache.h"
+#include "common/ops/lists.h"
 #include "common/ops/positions.h"
 #include "common/ops/tensor.h"
 #include "common/status.h"
@@ -219,7 +220,7 @@ static void add_tensor(rope_regions *list, const rope_append_operand *o, int whi
 }
 
 /* A tensor's own in and out were compared with its strides. */
-static rope_status check_overlap(const rope_append_call *call,
+static rope_status check_overlap(const rope_append_problem *problem, const rope_append_call *call,
                                  const tensor_regions regions[ROPE_APPEND_TENSORS],
                                  const rope_region *mapping) {
     rope_regions list;
@@ -228,7 +229,15 @@ static rope_status check_overlap(const rope_append_call *call,
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
         if (call->tensor[t].heads)
             add_tensor(&list, &call->tensor[t], t, &regions[t]);
-    return rope_regions_check(&list);
+    const rope_position_map *map = &call->rope.position;
+    rope_status status = rope_regions_check(&list);
+    if (status == ROPE_OK && list.count)
+        status =
+            rope_list_check(&list, "cache_starts", call->starts,
+                            map->cu_seqlens ? map->sequences : call->rope.batch, map->wide ? 8 : 4);
+    return status == ROPE_OK && list.count
+               ? rope_call_lists_check(&list, &problem->rope, &call->rope)
+               : status;
 }
 
 /* --- a call --- */
@@ -253,7 +262,7 @@ static rope_status read_all(const rope_append_problem *problem, const rope_appen
         status = rope_positions_read(&problem->rope, &args->rope, *empty, &call->rope);
     if (status == ROPE_OK && cached)
         status = rope_append_mapping_read(problem, args, call, &mapping);
-    return status == ROPE_OK ? check_overlap(call, regions, &mapping) : status;
+    return status == ROPE_OK ? check_overlap(problem, call, regions, &mapping) : status;
 }
 
 const rope_append_args *rope_append_args_read(const void *given, rope_append_args *full,

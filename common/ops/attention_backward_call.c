@@ -126,7 +126,9 @@ static rope_status read_all(const rope_attention_problem *problem,
     *empty = !call->dq && !call->dk && !call->dv && !call->dsinks;
     status =
         rope_regions_add_workspace(&list, forward->workspace, forward->workspace_bytes, &workspace);
-    return status == ROPE_OK ? rope_regions_check(&list) : status;
+    if (status == ROPE_OK)
+        status = rope_regions_check(&list);
+    return status == ROPE_OK ? rope_attention_lists_check(&list, problem, &call->forward) : status;
 }
 
 const rope_attention_args *rope_attention_backward_args_read(const void *given,

@@ -3,6 +3,7 @@
 #include "common/abi.h"
 #include "common/math/attention.h"
 #include "common/ops/cache.h"
+#include "common/ops/lists.h"
 #include "common/ops/positions.h"
 #include "common/status.h"
 
@@ -216,6 +217,52 @@ rope_status rope_attention_parts_read(const rope_attention_problem *problem,
     return status;
 }
 
+/* --- lists that are read --- */
+
+static rope_status check_mask_lists(const rope_regions *written,
+                                    const rope_attention_problem *problem,
+                                    const rope_attention_call *call) {
+    const int64_t words = call->tree_keys ? (call->tree_keys - 1) / 32 + 1 : 0,
+                  count[3] = {call->rope.batch, call->rope.tokens, words},
+                  stride[3] = {call->tree_stride[0], call->tree_stride[1], 1};
+    const rope_status status =
+        rope_list_check(written, "sinks", call->sinks, call->rope.tensor[0].heads,
+                        rope_dtype_size(problem->sink_dtype));
+    return status == ROPE_OK
+               ? rope_view_check(written, "tree_bits", call->tree_bits, 3, count, stride, 4)
+               : status;
+}
+
+static rope_status check_key_lists(const rope_regions *written,
+                                   const rope_attention_problem *problem,
+                                   const rope_attention_call *call) {
+    const rope_position_map *map = &call->k_position;
+    const int64_t sequences = rope_attention_sequences(call), width = map->wide ? 8 : 4,
+                  ids[3] = {problem->rope.axes, problem->cache ? sequences : call->rope.batch,
+                            call->k_tokens},
+                  table[2] = {sequences, call->table_pages};
+    rope_status status = rope_list_check(written, "q_lengths", call->q_lengths, sequences, width);
+    if (status == ROPE_OK)
+        status = rope_list_check(written, "k_lengths", call->k_lengths, sequences, width);
+    if (status == ROPE_OK)
+        status = rope_list_check(written, "k_cu_seqlens", map->cu_seqlens, sequences + 1, width);
+    if (status == ROPE_OK)
+        status =
+            rope_view_check(written, "k_position_ids", map->ids, 3, ids, map->id_stride, width);
+    return status == ROPE_OK ? rope_view_check(written, "block_table", call->block_table, 2, table,
+                                               call->table_stride, problem->table_wide ? 8 : 4)
+                             : status;
+}
+
+rope_status rope_attention_lists_check(const rope_regions *written,
+                                       const rope_attention_problem *problem,
+                                       const rope_attention_call *call) {
+    rope_status status = rope_call_lists_check(written, &problem->rope, &call->rope);
+    if (status == ROPE_OK)
+        status = check_mask_lists(written, problem, call);
+    return status == ROPE_OK ? check_key_lists(written, problem, call) : status;
+}
+
 static rope_status read_all(const rope_attention_problem *problem, const rope_attention_args *args,
                             rope_attention_call *call, int *empty) {
     rope_attention_regions regions;
@@ -229,7 +276,9 @@ static rope_status read_all(const rope_attention_problem *problem, const rope_at
         return status;
     rope_attention_regions_add(call, &regions, &list);
     status = rope_regions_add_workspace(&list, args->workspace, args->workspace_bytes, &workspace);
-    return status == ROPE_OK ? rope_regions_check(&list) : status;
+    if (status == ROPE_OK)
+        status = rope_regions_check(&list);
+    return status == ROPE_OK ? rope_attention_lists_check(&list, problem, call) : status;
 }
 
 const rope_attention_args *rope_attention_args_read(const void *given, rope_attention_args *full,

@@ -29,6 +29,11 @@ rope_status rope_attention_parts_read(const rope_attention_problem *problem,
 void rope_attention_regions_add(const rope_attention_call *call,
                                 const rope_attention_regions *regions, rope_regions *list);
 
+/* Nothing that a call reads as a list is among what is written. */
+rope_status rope_attention_lists_check(const rope_regions *written,
+                                       const rope_attention_problem *problem,
+                                       const rope_attention_call *call);
+
 /* A view of a call as it is given: all strides 0 stand for contiguous ones. */
 typedef struct rope_attention_view {
     const char *name;

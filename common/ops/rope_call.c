@@ -1,6 +1,7 @@
 #include "common/ops/rope_call.h"
 
 #include "common/abi.h"
+#include "common/ops/lists.h"
 #include "common/ops/positions.h"
 #include "common/ops/tensor.h"
 #include "common/status.h"
@@ -32,6 +33,17 @@ static rope_status check_cross(const rope_tensor_spans spans[2]) {
     return ROPE_OK;
 }
 
+static rope_status check_lists(const rope_problem *problem, const rope_call *call,
+                               const rope_tensor_spans spans[2]) {
+    static const char *const out_names[2] = {"q.out", "k.out"};
+    rope_regions written;
+    written.count = 0;
+    for (int i = 0; i < 2; i++)
+        if (call->tensor[i].heads)
+            rope_regions_add(&written, out_names[i], 1, &spans[i].out);
+    return rope_call_lists_check(&written, problem, call);
+}
+
 static rope_status read_all(const rope_problem *problem, const rope_args *args, rope_call *call,
                             int *empty) {
     rope_tensor_spans spans[2];
@@ -45,7 +57,9 @@ static rope_status read_all(const rope_problem *problem, const rope_args *args, 
     *empty = call->tensor[0].heads == 0 && call->tensor[1].heads == 0;
     if (call->tensor[0].heads && call->tensor[1].heads)
         status = check_cross(spans);
-    return status == ROPE_OK ? rope_positions_read(problem, args, *empty, call) : status;
+    if (status == ROPE_OK)
+        status = rope_positions_read(problem, args, *empty, call);
+    return status == ROPE_OK && !*empty ? check_lists(problem, call, spans) : status;
 }
 
 rope_status rope_call_read(const void *problem, const void *given, void *call, void **stream,

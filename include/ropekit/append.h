@@ -235,7 +235,7 @@ ROPE_API rope_status rope_append_config_norm(rope_config *config, rope_norm *nor
  * between replays of a graph.
  * @param plan  of rope_append_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out, k.out and v.out
- *              may be their in. Tensors, caches, scales, weights, slots and block_table are checked
+ *              may be their in; else ROPE_ERROR_OVERLAP
  * @return what rope_apply returns; nothing is written unless ROPE_OK
  */
 ROPE_API rope_status rope_append(const rope_plan *plan, const rope_append_args *args);
@@ -318,7 +318,8 @@ ROPE_API rope_status rope_append_backward_workspace(const rope_plan *plan,
  * Gradients of a call of rope_append: of q, k and v ahead of the norm, and of the norm's weights.
  * docs/append.md has the formulas. A call without tokens writes nothing.
  * @param plan  of rope_append_backward_plan_create
- * @param args  what is written is disjoint from everything else, but that an out may be its in
+ * @param args  what is written is disjoint from everything else, but that an out may be its in;
+ *              else ROPE_ERROR_OVERLAP
  * @return what rope_apply returns; nothing is written unless ROPE_OK
  */
 ROPE_API rope_status rope_append_backward(const rope_plan *plan,

@@ -223,7 +223,7 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
  * bits may change in device memory between replays of a graph.
  * @param plan  of rope_attention_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out and k.out may be
- *              their in
+ *              their in; else ROPE_ERROR_OVERLAP
  * @return what rope_apply returns; nothing is written unless ROPE_OK
  */
 ROPE_API rope_status rope_attention(const rope_plan *plan, const rope_attention_args *args);
@@ -304,7 +304,7 @@ ROPE_API rope_status rope_attention_backward_workspace(const rope_plan *plan,
  * of keys and sinks without a query are 0. Tokens that no sequence has, and those beyond its
  * lengths, are left as they are.
  * @param plan  of rope_attention_backward_plan_create
- * @param args  what is written is disjoint from everything else
+ * @param args  what is written is disjoint from everything else; else ROPE_ERROR_OVERLAP
  * @return what rope_apply returns; nothing is written unless ROPE_OK
  */
 ROPE_API rope_status rope_attention_backward(const rope_plan *plan,

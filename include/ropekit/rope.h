@@ -310,8 +310,8 @@ typedef struct rope_args {
     rope_tensor q;                /**< First tensor. */
     rope_tensor k;                /**< Second tensor; either may be absent. */
     int64_t position_offset;      /**< Added to every position. */
-    const void *position_ids;     /**< Ids of every token, or NULL. Like all that a call reads but q
-                                       and k, apart from what it writes: that is not checked. */
+    const void *position_ids;     /**< Ids of every token, or NULL. No list or table that a call
+                                       reads may overlap what it writes: ROPE_ERROR_OVERLAP. */
     int64_t position_stride[3];   /**< position_ids: elements over [axis, batch, token]. All 0:
                                        contiguous. */
     const void *sequence_offsets; /**< One a sequence, or NULL. */

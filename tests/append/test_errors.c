@@ -627,10 +627,16 @@ TEST(append_errors, overlap_of_lists) {
     BAD_CALL(call, overlap, "v_weight", "v.out", a.v_weight.data = part_of(&call, 5) - 4);
     BAD_CALL(call, overlap, "q_scale", "q.out", a.q_scale.data = part_of(&call, 1));
     BAD_CALL(call, overlap, "k_cache.scale", "k_cache", a.k_cache.scale.data = part_of(&call, 6));
+    BAD_CALL(call, overlap, "position_ids", "k_cache", a.rope.position_ids = part_of(&call, 6));
+    BAD_CALL(call, overlap, "cu_seqlens", "q.out",
+             (a.rope.batch = 1, a.rope.sequences = 1, a.rope.cu_seqlens = part_of(&call, 1)));
     call_free(&call);
     desc = cached_desc(ROPE_CACHE_TABLE);
     call_make(&call, &desc);
     BAD_CALL(call, overlap, "block_table", "k_cache", a.block_table = part_of(&call, 6));
+    BAD_CALL(call, overlap, "cache_starts", "v_cache", a.cache_starts = part_of(&call, 7));
+    BAD_CALL(call, overlap, "sequence_offsets", "k.out",
+             a.rope.sequence_offsets = part_of(&call, 3) - 8);
     call_free(&call);
 }
 

@@ -261,6 +261,9 @@ TEST(append_backward_errors, overlap) {
     CHECK_CALL(c.args.q.weight = (float *)(void *)(AT(QD)), ROPE_ERROR_OVERLAP, "q.weight",
                "q.out");
     CHECK_CALL(c.args.k.weight = (float *)(void *)(AT(VG)), ROPE_ERROR_OVERLAP, "k.weight", "v.in");
+    CHECK_CALL(c.forward.rope.position_ids = AT(QD), ROPE_ERROR_OVERLAP, "position_ids", "q.out");
+    CHECK_CALL(c.forward.rope.sequence_offsets = c.args.workspace, ROPE_ERROR_OVERLAP,
+               "sequence_offsets", "workspace");
     made.args.q.out = (void *)(uintptr_t)made.args.q.in;
     made.args.k.out = (void *)(uintptr_t)made.args.k.in;
     made.args.v.out = (void *)(uintptr_t)made.args.v.in;

@@ -652,6 +652,41 @@ TEST(attention_errors, overlap) {
     call_free(&call);
 }
 
+/* What a call reads beside its tensors. */
+TEST(attention_errors, overlap_of_lists) {
+    static attention_call call;
+    rope_attention_desc desc = attention_desc();
+    desc.sink_dtype = ROPE_F32;
+    call_make(&call, &desc);
+    char *out = part_of(&call, OUT), *some = part_of(&call, INDICES);
+    BAD_CALL(call, overlap, "q_lengths", "q.out",
+             a.q_lengths = a.rope.q.out = part_of(&call, Q_OUT));
+    BAD_CALL(call, overlap, "q_lengths", "out.data", a.q_lengths = out);
+    BAD_CALL(call, overlap, "k_lengths", "out.data", a.k_lengths = out - 8);
+    BAD_CALL(call, overlap, "k_lengths", "workspace",
+             (a.workspace_bytes = 256, a.k_lengths = a.workspace));
+    BAD_CALL(call, overlap, "sequence_offsets", "out.data", a.rope.sequence_offsets = out);
+    BAD_CALL(call, overlap, "k_position_ids", "out.data",
+             (a.rope.position_ids = some, a.k_position_ids = out));
+    BAD_CALL(call, overlap, "position_ids", "out.data",
+             (a.rope.position_ids = out, a.k_position_ids = some));
+    BAD_CALL(
+        call, overlap, "cu_seqlens", "out.data",
+        (a.rope.batch = 1, a.rope.sequences = 1, a.rope.cu_seqlens = out, a.k_cu_seqlens = some));
+    BAD_CALL(
+        call, overlap, "k_cu_seqlens", "out.data",
+        (a.rope.batch = 1, a.rope.sequences = 1, a.rope.cu_seqlens = some, a.k_cu_seqlens = out));
+    BAD_CALL(call, overlap, "sinks", "out.data", a.sinks = out);
+    call_free(&call);
+    desc = cached_desc(ROPE_CACHE_TABLE);
+    desc.mask = ROPE_MASK_TREE;
+    call_make(&call, &desc);
+    out = part_of(&call, OUT);
+    BAD_CALL(call, overlap, "block_table", "out.data", a.block_table = out);
+    BAD_CALL(call, overlap, "tree_bits", "out.data", a.tree_bits = out + 4);
+    call_free(&call);
+}
+
 /* --- values in memory, which the host sees where the tensors lie there --- */
 
 static void set_index(attention_call *call, int64_t i, int64_t value) {

@@ -281,6 +281,10 @@ TEST(attention_backward_errors, call_gradients) {
     BAD_CALL(call, overlap, "dq.data", "dk.data", a.dq.data = a.dk.data);
     BAD_CALL(call, overlap, "dv.data", "dk.data", a.dv.data = a.dk.data);
     BAD_CALL(call, overlap, "dsinks", "lse", a.dsinks = f.lse);
+    BAD_CALL(call, overlap, "q_lengths", "dq.data", f.q_lengths = a.dq.data);
+    BAD_CALL(call, overlap, "k_lengths", "workspace", f.k_lengths = f.workspace);
+    BAD_CALL(call, overlap, "sequence_offsets", "dv.data", f.rope.sequence_offsets = a.dv.data);
+    BAD_CALL(call, overlap, "sinks", "dsinks", f.sinks = a.dsinks);
     BAD_CALL(call, misaligned, "dsinks", NULL, a.dsinks = (float *)(void *)((char *)a.dsinks + 2));
     BAD_CALL(call, null, "sinks", NULL, f.sinks = NULL);
     call_free(&call);

@@ -287,6 +287,28 @@ TEST(errors, overlap) {
     call_free(&call);
 }
 
+/* What a call reads beside its tensors is not among what it writes. */
+TEST(errors, overlap_of_lists) {
+    static error_call call;
+    const rope_status overlap = ROPE_ERROR_OVERLAP;
+    rope_desc desc = device_desc();
+    call_make(&call, &desc);
+    char *q_out = call.memory + PART, *k_out = call.memory + 3 * PART;
+    BAD_CALL(call, overlap, "position_ids", "q.out", a.position_ids = q_out);
+    BAD_CALL(call, overlap, "position_ids", "k.out", a.position_ids = k_out - 56);
+    BAD_CALL(call, overlap, "sequence_offsets", "q.out", a.sequence_offsets = q_out - 8);
+    BAD_CALL(call, overlap, "cu_seqlens", "k.out",
+             (a.batch = 1, a.sequences = 1, a.cu_seqlens = k_out - 8));
+    BAD_CALL(call, overlap, "position_flag", "q.out",
+             a.position_flag = (int32_t *)(void *)(q_out + 4));
+    call_free(&call);
+    desc.angle_mode = ROPE_ANGLE_TABLE;
+    call_make(&call, &desc);
+    BAD_CALL(call, overlap, "sin", "q.out",
+             (a.cos = call.memory, a.sin = call.memory + PART - 4, a.table_rows = 4));
+    call_free(&call);
+}
+
 TEST(errors, table_positions) {
     static error_call call;
     rope_desc desc = device_desc();
