@@ -36,8 +36,12 @@ static rope_status check_cross(const rope_tensor_spans spans[2]) {
 static rope_status check_lists(const rope_problem *problem, const rope_call *call,
                                const rope_tensor_spans spans[2]) {
     static const char *const out_names[2] = {"q.out", "k.out"};
+    const rope_position_map *map = &call->position;
     rope_regions written;
     written.count = 0;
+    if (!map->ids && !map->offsets && !map->cu_seqlens && !map->lengths && !call->position_flag &&
+        problem->angle_mode != ROPE_ANGLE_TABLE)
+        return ROPE_OK; /* small calls are mostly these */
     for (int i = 0; i < 2; i++)
         if (call->tensor[i].heads)
             rope_regions_add(&written, out_names[i], 1, &spans[i].out);
