@@ -88,7 +88,7 @@ static int is_alone(const row *r, const weighed *w) {
 }
 
 /* What the keys of a row give to it. */
-static void share(const row *r) {
+static CPU_NOINLINE void share(const row *r) {
     double others = 0, weight = 0;
     head_pair key;
     for (int64_t j = r->seen.first; j < r->seen.last; j++) {
