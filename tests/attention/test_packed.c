@@ -38,6 +38,7 @@ static const rope_attention_desc masks[] = {
     {.mask = ROPE_MASK_FULL, .window = 9, .window_right = 3},
     {.mask = ROPE_MASK_FULL, .chunk = 5},
     {.mask = ROPE_MASK_TREE},
+    {.mask = ROPE_MASK_TREE, .window = 9, .chunk = 7},
 };
 
 enum { MASKS = sizeof masks / sizeof masks[0], PROVIDED = 2 /* the first ones */ };
