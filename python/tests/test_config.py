@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ import numpy
 import pytest
 import ropekit
 import torch
+import transformers
 from ropekit._library import library
 from ropekit.config import SECONDS, Fields, _of_file, merge
 
@@ -144,6 +146,27 @@ def test_published_configurations(path: Path) -> None:
         torch.randn(shape), config=path, positions=positions, sequence_lengths=lengths
     )
     assert y.shape == shape
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_each_kind_of_layer_of_published_configurations(path: Path) -> None:
+    fields = json.loads(path.read_text(encoding="utf-8"))
+    config = transformers.AutoConfig.for_model(**fields).get_text_config()
+    module = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+    names = [name for name in vars(module) if re.fullmatch(r"\w+RotaryEmbedding", name)]
+    if not names:  # GPT-J rotates by functions
+        pytest.skip("no rotary embedding of its own")
+    rotary = getattr(module, min(names, key=lambda name: "Vision" in name))(config)
+    kinds = list(rotary.rope_type) if isinstance(rotary.rope_type, dict) else [None]
+    for kind in kinds:
+        prefix = f"{kind}_" if kind else ""
+        expected = getattr(rotary, f"{prefix}original_inv_freq", None)
+        if expected is None:  # Llama 4 has no copy of it
+            expected = getattr(rotary, f"{prefix}inv_freq")
+        read = ropekit.Config.from_transformers(path, kind)
+        found, factor = read.frequencies(2 * len(expected))
+        torch.testing.assert_close(torch.tensor(found), expected.float(), rtol=1e-5, atol=0)
+        assert factor == pytest.approx(getattr(rotary, f"{prefix}attention_scaling"))
 
 
 def test_layer_types() -> None:
