@@ -9,12 +9,12 @@ import struct
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._decomp import register_decomposition
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ropekit import _attention as _loaded
 from ropekit import _sdpa
@@ -161,6 +161,13 @@ def _attend(
     )
 
 
+def _are_equal(tokens: Any, keys: Any) -> bool:
+    """Whatever the sizes of the example."""
+    # An exporter has imported it; an import above would import sympy with the package.
+    shapes: Any = import_module("torch.fx.experimental.symbolic_shapes")
+    return bool(shapes.statically_known_true(tokens == keys))
+
+
 def _attention(given: dict[str, Any]) -> Tensor:
     _check(given, _OF_ATTENTION, "attention")
     settings = _sdpa.settings_of(given["config"])
@@ -174,7 +181,7 @@ def _attention(given: dict[str, Any]) -> Tensor:
         position_offset=given.get("position_offset", 0),
         tables=None,
         by=partial(_attend, softcap=float(fields_of(settings.text).get("softcap", 0))),
-        equal=lambda tokens, keys: statically_known_true(tokens == keys),
+        equal=_are_equal,
     )
 
 
