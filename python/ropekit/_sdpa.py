@@ -61,6 +61,7 @@ class Settings:
     window_right: int | None
     chunk: int | None
     softcap: bool
+    ring: str | None
     kernel: str | None
     is_limited: bool  # whether a query sees some keys only, beside the order
 
@@ -98,6 +99,7 @@ def _settings(text: str) -> Settings:
         window_right=numbers["window_right"],
         chunk=numbers["chunk"],
         softcap="softcap" in fields,
+        ring=fields.get("ring"),
         kernel=fields.get("kernel"),
         is_limited=any(x is not None for x in numbers.values()),
     )
@@ -391,6 +393,13 @@ def _check_positions(settings: Settings, given: Mapping[str, Any], are_alike: bo
         )
 
 
+def _check_keys(tokens: int, keys: int, ring: str | None) -> None:
+    if keys == 0 and tokens:
+        raise ValueError("k has 0 tokens; allowed is > 0")
+    if ring is not None:
+        raise ValueError(f"ring is {ring}; allowed is None without a cache")
+
+
 def run(
     q: Tensor,
     k: Tensor,
@@ -412,8 +421,7 @@ def run(
         _refuse_shapes(q, k, v, layout)
     tokens, keys = q.size(axis), k.size(axis)
     is_square = equal(tokens, keys)
-    if keys == 0 and tokens:
-        raise ValueError("k has 0 tokens; allowed is > 0")
+    _check_keys(tokens, keys, settings.ring)
     read = positions, k_positions, *(tables or ())
     given: dict[str, Any] = dict(zip(_POSITIONS, read, strict=False))
     given["position_offset"] = position_offset or None

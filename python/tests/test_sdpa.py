@@ -267,6 +267,7 @@ def test_explain(device: str) -> None:
         {"rotate": "none", "sequence_offsets": torch.arange(2)},
         {"rotate": "none", "cos": torch.ones(9, DIM // 2), "sin": torch.ones(9, DIM // 2)},
         {"max_seqlen_k": 9},
+        {"ring": 4},
         {"block_table": torch.zeros(2, 1, dtype=torch.int64)},
         {"v_cache": torch.ones(2, 9, KV, DIM)},
         {"k_scale": torch.ones(1)},

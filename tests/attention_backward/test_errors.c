@@ -11,6 +11,8 @@
 
 enum { BATCH = 2, TOKENS = 4, KEYS = 8, Q_HEADS = 4, K_HEADS = 2, DIM = 64 };
 /* Parts of a call's memory. */
+/* Bytes behind a workspace, so that a tensor that overlaps its end overlaps nothing else. */
+enum { BEHIND = 1 << 16 };
 enum { Q, Q_OUT, K, K_OUT, V, OUT, LSE, SINKS, DOUT, DQ, DK, DV, DSINKS, INDICES, SPARE };
 
 static rope_attention_desc backward_desc(void) {
@@ -160,7 +162,7 @@ static void call_make(backward_call *call, const rope_attention_desc *desc) {
     CHECK_STATUS(ROPE_OK,
                  rope_attention_backward_workspace(call->plan, &bounds, &f->workspace_bytes));
     CHECK_STATUS(ROPE_OK,
-                 rope_device_alloc(device_open(), f->workspace_bytes + 256, &call->workspace));
+                 rope_device_alloc(device_open(), f->workspace_bytes + BEHIND, &call->workspace));
     f->workspace = (char *)call->workspace + (256 - (uintptr_t)call->workspace % 256) % 256;
 }
 
