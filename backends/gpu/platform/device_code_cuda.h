@@ -30,6 +30,9 @@ template <typename T> static __device__ __forceinline__ T *gpu_global(T *p) {
     return p;
 }
 
+/* A rarely called function, which within its caller would cost registers that are not there. */
+#define GPU_CALLED static inline __device__ __noinline__
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 

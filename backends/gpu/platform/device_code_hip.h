@@ -75,6 +75,9 @@ template <typename T> static __device__ __forceinline__ GPU_GLOBAL T *gpu_global
     return (GPU_GLOBAL T *)p;
 }
 
+/* A call would take a stack here. */
+#define GPU_CALLED static __device__ __forceinline__
+
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
 
