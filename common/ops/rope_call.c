@@ -33,15 +33,18 @@ static rope_status check_cross(const rope_tensor_spans spans[2]) {
     return ROPE_OK;
 }
 
-static rope_status check_lists(const rope_problem *problem, const rope_call *call,
-                               const rope_tensor_spans spans[2]) {
-    static const char *const out_names[2] = {"q.out", "k.out"};
+static int has_lists(const rope_problem *problem, const rope_call *call) {
     const rope_position_map *map = &call->position;
+    return map->ids || map->offsets || map->cu_seqlens || map->lengths || call->position_flag ||
+           problem->angle_mode == ROPE_ANGLE_TABLE;
+}
+
+/* Apart, so that a call without lists has no room for them on its stack. */
+__attribute__((noinline)) static rope_status
+check_lists(const rope_problem *problem, const rope_call *call, const rope_tensor_spans spans[2]) {
+    static const char *const out_names[2] = {"q.out", "k.out"};
     rope_regions written;
     written.count = 0;
-    if (!map->ids && !map->offsets && !map->cu_seqlens && !map->lengths && !call->position_flag &&
-        problem->angle_mode != ROPE_ANGLE_TABLE)
-        return ROPE_OK; /* small calls are mostly these */
     for (int i = 0; i < 2; i++)
         if (call->tensor[i].heads)
             rope_regions_add(&written, out_names[i], 1, &spans[i].out);
@@ -63,7 +66,9 @@ static rope_status read_all(const rope_problem *problem, const rope_args *args, 
         status = check_cross(spans);
     if (status == ROPE_OK)
         status = rope_positions_read(problem, args, *empty, call);
-    return status == ROPE_OK && !*empty ? check_lists(problem, call, spans) : status;
+    return status == ROPE_OK && !*empty && has_lists(problem, call)
+               ? check_lists(problem, call, spans)
+               : status;
 }
 
 rope_status rope_call_read(const void *problem, const void *given, void *call, void **stream,
