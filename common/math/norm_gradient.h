@@ -65,9 +65,11 @@ ROPE_FN float rope_norm_ahead_of_weight(const rope_append_steps *s, int32_t dtyp
 
 /* Tokens of a block: where heads share weights, the power of two of them that makes a chain. */
 ROPE_FN int64_t rope_gradient_block(int64_t heads, int64_t weight_stride) {
-    int64_t tokens = ROPE_GRADIENT_CHAIN;
-    while (weight_stride == 0 && tokens > 1 && heads > ROPE_GRADIENT_CHAIN / tokens)
+    int64_t tokens = ROPE_GRADIENT_CHAIN, most = 1; /* heads of a chain of so many tokens */
+    while (weight_stride == 0 && tokens > 1 && heads > most) {
         tokens /= 2;
+        most *= 2;
+    }
     return tokens;
 }
 
