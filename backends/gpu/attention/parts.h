@@ -222,7 +222,7 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     *w = {n % heads, 0, n % each / heads, false, false};
     if (n >= rope_attention_sequences(call) * each)
         return false;
-    const rope_attention_sequence s = rope_attention_sequence_of(p, call, n / each);
+    const rope_attention_sequence s = rope_attention_sequence_of(p, call, gpu_own(n / each));
     if (s.fails && threadIdx.x == 0)
         gpu_attention_flag(call);
     if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
@@ -257,8 +257,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     for (int64_t n = blockIdx.x; n < rope_attention_sequences(&call) * parts.queries;
          n += gridDim.x) {
         const int64_t query = n % parts.queries;
-        const rope_attention_sequence s =
-            rope_attention_sequence_of(gpu_reread(&p), gpu_reread(&call), n / parts.queries);
+        const rope_attention_sequence s = rope_attention_sequence_of(
+            gpu_reread(&p), gpu_reread(&call), gpu_own(n / parts.queries));
         if (s.fails || query >= s.q_count || !gpu_is_split(parts, &s))
             continue;
         const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);

@@ -106,7 +106,7 @@ GPU_FN void gpu_attention_find_padded(const rope_attention_problem *p,
     const int64_t tiles = (most + rows - 1) / rows, sequence = n / tiles;
     if (threadIdx.x != 0 || sequence >= rope_attention_sequences(gpu_reread(call)))
         return;
-    tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), sequence);
+    tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), gpu_own(sequence));
     tile->first = (TENSOR ? n % tiles : tiles - 1 - n % tiles) * rows;
     tile->found = 1;
 }

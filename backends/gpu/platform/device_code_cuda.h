@@ -30,6 +30,11 @@ template <typename T> static __device__ __forceinline__ T *gpu_global(T *p) {
     return p;
 }
 
+/* x; HIP keeps what follows from it out of scalar registers. */
+static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
+    return x;
+}
+
 /* A rarely called function, which within its caller would cost registers that are not there. */
 #define GPU_CALLED static inline __device__ __noinline__
 

@@ -75,6 +75,15 @@ template <typename T> static __device__ __forceinline__ GPU_GLOBAL T *gpu_global
     return (GPU_GLOBAL T *)p;
 }
 
+/* A number that threads may have their own of: what follows from it is not kept in scalar
+ * registers. */
+static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
+#ifdef __HIP_DEVICE_COMPILE__
+    asm volatile("" : "+v"(x));
+#endif
+    return x;
+}
+
 /* A call would take a stack here. */
 #define GPU_CALLED static __device__ __forceinline__
 
