@@ -76,8 +76,10 @@ static void take_row(head_state *h, int64_t i, int64_t head, bool compared) {
         out[e] = oracle_load(dtype, o->args->out.data, at);
     }
     const oracle_heads heads = {q, h->k, h->v, h->dim, h->v_dim};
-    const oracle_results results = {
-        .dout = dout, .out = out, .lse = o->args->lse[oracle_attention_lse_at(o, &h->s, i, head)]};
+    const oracle_results results = {.dout = dout,
+                                    .out = out,
+                                    .lse = o->args->lse[oracle_attention_lse_at(o, &h->s, i, head)],
+                                    .balances = h->r->balances};
     add_to_keys(h, i, head, &heads, &results);
     if (compared)
         compare_row(h, i, head, &heads, &results);

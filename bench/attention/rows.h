@@ -13,6 +13,7 @@ typedef struct attention_rows {
     const char *out; /* element 0 */
     check_result *result;
     bool by_heads;        /* gradients of keys are sums of those of query heads, rounded to dtype */
+    bool balances;        /* as oracle_results has it */
     double error, weight; /* sums of squares: of errors, and of sum p |v| */
     bool no_memory;
 } attention_rows;

@@ -83,6 +83,8 @@ static rope_status append_backward(void) {
     args.q.out = m->out[Q];
     args.k.in = m->in[V];
     args.k.out = m->out[K];
+    args.workspace = m->workspace;
+    args.workspace_bytes = ROOM;
     rope_status status = rope_append_backward_plan_create(&desc, &plan);
     if (status == ROPE_OK)
         status = rope_append_backward(plan, &args);
