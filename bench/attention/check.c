@@ -137,7 +137,7 @@ bool attention_check(workload *w, bool whole, check_result *result, double *rms)
                            .out = host.out.data,
                            .result = result,
                            .by_heads = s->o->q_heads > s->o->k_heads && by_cudnn,
-                           .balances = strncmp(workload_kernel(last), "cpu:", 6) == 0};
+                           .balances = strncmp(workload_kernel(last), "cpu:", 4) == 0};
     compare_rows(s, &backward, &rows, whole);
     if (rms)
         *rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;
