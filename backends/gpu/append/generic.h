@@ -282,12 +282,15 @@ template <int DTYPE> GPU_FN void gpu_append_heads(gpu_append_head h) {
         gpu_append_one<DTYPE>(h, v);
 }
 
-/* Thread 0 finds out what the block must know of a token. */
+/* Thread 0 finds out what the block must know of a token; CACHED: it may have a place. */
+template <bool CACHED = true>
 GPU_FN void gpu_append_token_read(const rope_append_problem *p, const rope_append_call *call,
                                   int64_t n, gpu_append_token *t) {
     const int64_t batch = n / call->rope.tokens, index = n % call->rope.tokens;
     t->site = rope_site_of(&call->rope.position, batch, index);
-    t->place = rope_place_of(p, call, &t->site);
+    t->place = {ROPE_PLACE_NONE, 0, 0, 0};
+    if constexpr (CACHED)
+        t->place = rope_place_of(p, call, &t->site);
     rope_token_read(&p->rope, &call->rope, batch, index, &t->token);
     if (t->token.status == ROPE_TOKEN_FAILS ||
         (t->place.status != ROPE_PLACE_NONE && t->place.status != ROPE_PLACE_GIVEN))

@@ -234,7 +234,8 @@ GPU_FN void gpu_gradient_block(gpu_gradient_head h, const gpu_gradient_tensor *d
         if (n >= call->batch * call->tokens)
             break;
         if (threadIdx.x == 0)
-            gpu_append_token_read(gpu_reread(h.of.problem), gpu_reread(h.of.call), n, h.of.token);
+            gpu_append_token_read<false>(gpu_reread(h.of.problem), gpu_reread(h.of.call), n,
+                                         h.of.token);
         __syncthreads();
         if (h.of.token->token.status != ROPE_TOKEN_FAILS) {
             if constexpr (HEAD)
