@@ -510,7 +510,7 @@ ROPE_API void rope_device_close(rope_device *device);
 /** Describes a device.
  * @return ROPE_OK, NULL_POINTER, ABI or DEVICE */
 ROPE_API rope_status rope_device_get(const rope_device *device, rope_device_info *info);
-/** Allocates bytes (64-byte aligned or better) on a device; 0 bytes give NULL.
+/** Allocates bytes (256-byte aligned or better, as workspaces are) on a device; 0 bytes give NULL.
  * @return ROPE_OK, NULL_POINTER, OUT_OF_MEMORY or DEVICE */
 ROPE_API rope_status rope_device_alloc(rope_device *device, size_t bytes, void **pointer);
 /** Frees memory of rope_device_alloc. NULL is allowed.
