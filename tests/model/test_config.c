@@ -96,6 +96,7 @@ TEST(config, shapes_of_models) {
         {"gpt-oss-20b", ROPE_F32, 64, 0, 0, 0, 0, 0, 64, 8, 131072},
         {"llama-3.1-8b", ROPE_BF16, 128, 0, 0, 0, 0, 0, 32, 8, 131072},
         {"phi-3.5-mini", ROPE_BF16, 96, 0, 0, 0, 0, 0, 32, 32, 131072},
+        {"phi-4-mini", ROPE_BF16, 128, 96, 0, 0, 0, 0, 24, 8, 131072},
         {"qwen2-vl-7b", ROPE_BF16, 128, 0, 0, 0, 0, 0, 28, 4, 32768},
         {"qwen3-8b", ROPE_BF16, 128, 0, 0, 0, 0, 0, 32, 8, 40960},
         {"qwen3-vl-8b", ROPE_BF16, 128, 0, 0, 0, 0, 0, 32, 8, 262144},
@@ -401,9 +402,9 @@ TEST(config, models_that_do_not_rotate) {
 }
 
 TEST(config, models_ignore_little) {
-    static const char *const silent[] = {"llama-3.1-8b", "qwen3-8b",    "deepseek-v3",
-                                         "phi-3.5-mini", "gpt-oss-20b", "gpt-neox-20b",
-                                         "gpt-j-6b",     "qwen2-vl-7b", "qwen3-vl-8b"};
+    static const char *const silent[] = {
+        "llama-3.1-8b", "qwen3-8b",     "deepseek-v3", "phi-3.5-mini", "phi-4-mini",
+        "gpt-oss-20b",  "gpt-neox-20b", "gpt-j-6b",    "qwen2-vl-7b",  "qwen3-vl-8b"};
     for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++) {
         golden_frequency golden;
         golden_frequency_of(silent[i], &golden);
