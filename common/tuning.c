@@ -93,10 +93,10 @@ static const char *member(const char *object, const char *name) {
     return NULL;
 }
 
-/* A string that has room; empty where there is none. */
+/* A string that has room; empty where there is none. Quotes are no part of it. */
 static const char *copy_text(const char *value, char *room, size_t size) {
     room[0] = 0;
-    if (value && rope_json_type(value) == JSON_STRING && rope_json_length(value) < size)
+    if (value && rope_json_type(value) == JSON_STRING && rope_json_length(value) - 2 < size)
         rope_json_string(value, room);
     return room;
 }
@@ -105,20 +105,27 @@ static const char *text_of(const char *object, const char *name, char *room, siz
     return copy_text(member(object, name), room, size);
 }
 
+/* A value as it stands there, a long one cut; NULL is absent. */
+static void describe(const char *value, char text[112]) {
+    const json_type type = value ? rope_json_type(value) : JSON_NULL;
+    const size_t length = value ? rope_json_length(value) : 0;
+    if (!value)
+        snprintf(text, 112, "absent");
+    else if (type == JSON_OBJECT || type == JSON_LIST)
+        snprintf(text, 112, type == JSON_OBJECT ? "an object" : "a list");
+    else if (type == JSON_STRING && length > 72)
+        snprintf(text, 112, "%.41s...\" of %zu bytes", value, length - 2);
+    else if (type == JSON_NUMBER)
+        snprintf(text, 112, "%.17g", rope_json_number(value));
+    else
+        snprintf(text, 112, "%.*s", (int)length, value);
+}
+
 /* value: of the field, or NULL where the point has none. */
 static rope_status wrong(const table *t, int32_t point, const char *field, const char *value,
                          const char *allowed) {
-    char text[72] = "absent";
-    const json_type type = value ? rope_json_type(value) : JSON_NULL;
-    if (value)
-        snprintf(text, sizeof text, "of another type");
-    if (type == JSON_NUMBER)
-        snprintf(text, sizeof text, "%.17g", rope_json_number(value));
-    if (type == JSON_STRING && rope_json_length(value) < sizeof text - 2) {
-        const size_t length = rope_json_string(value, text + 1);
-        text[0] = text[length + 1] = '"';
-        text[length + 2] = 0;
-    }
+    char text[112];
+    describe(value, text);
     return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: %s of point %d is %s; allowed is %s",
                      t->origin, field, point, text, allowed);
 }
@@ -151,16 +158,24 @@ static int32_t field_of(const rope_shape *shape, const char *name) {
 /* Values of a shape's fields in a point; found: all NULL, and so where it has none. */
 static rope_status find_fields(const table *t, int32_t index, const char *point,
                                const rope_shape *shape, const char **found) {
+    const char *operation = NULL, *kernel = NULL;
     char name[64];
     for (json_entry e = rope_json_first(point); e.value; e = rope_json_next(e)) {
         snprintf(name, sizeof name, "of more than 63 bytes");
-        if (rope_json_length(e.name) < sizeof name)
+        if (rope_json_length(e.name) - 2 < sizeof name)
             rope_json_string(e.name, name);
         const int32_t f = field_of(shape, name);
-        if (f >= 0)
-            found[f] = found[f] ? found[f] : e.value;
-        else if (strcmp(name, "operation") != 0 && strcmp(name, "kernel") != 0)
+        const char **value = f >= 0                           ? &found[f]
+                             : strcmp(name, "operation") == 0 ? &operation
+                             : strcmp(name, "kernel") == 0    ? &kernel
+                                                              : NULL;
+        if (!value)
             return wrong_name(t, index, name, shape);
+        if (*value)
+            return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                             "%.200s: %s of point %d is given twice; allowed is once", t->origin,
+                             name, index);
+        *value = e.value;
     }
     return ROPE_OK;
 }
@@ -176,8 +191,9 @@ static rope_status read_value(const table *t, int32_t index, const char *found,
     if (!field->texts) {
         const double number =
             found && rope_json_type(found) == JSON_NUMBER ? rope_json_number(found) : -1;
-        if (!(number >= 0 && number < 0x1p62) || number != (double)(int64_t)number)
-            return wrong(t, index, field->name, found, "an integer >= 0");
+        if (!(number >= 0 && number < 0x1p62) || number != (double)(int64_t)number ||
+            !field->is_allowed((int64_t)number))
+            return wrong(t, index, field->name, found, field->allowed);
         *value = (int64_t)number;
         return ROPE_OK;
     }
@@ -287,8 +303,6 @@ static rope_status read_points(const table *t, const char *operation, const rope
                                const int64_t *values, rope_tuning *tuning, larger *least) {
     const char *points = member(t->text, "points");
     int32_t count = 0, index = 0;
-    if (!points || rope_json_type(points) != JSON_LIST)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: points is not a list", t->origin);
     for (json_entry e = rope_json_first(points); e.value; e = rope_json_next(e))
         count++;
     rope_status status = make_room(t, shape, count, tuning);
@@ -305,6 +319,35 @@ static rope_status read_points(const table *t, const char *operation, const rope
     return status;
 }
 
+/* What a table says of its device, and its points, each once. */
+static rope_status check_names(const table *t) {
+    static const struct {
+        const char *name;
+        json_type type;
+    } members[] = {{"backend", JSON_STRING},
+                   {"device", JSON_STRING},
+                   {"features", JSON_STRING},
+                   {"points", JSON_LIST}};
+    int seen[4] = {0};
+    char name[64], text[112];
+    for (json_entry e = rope_json_first(t->text); e.value; e = rope_json_next(e))
+        for (int i = 0; i < 4; i++) {
+            if (strcmp(copy_text(e.name, name, sizeof name), members[i].name) != 0)
+                continue;
+            describe(e.value, text);
+            if (rope_json_type(e.value) != members[i].type)
+                return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: %s is %s; allowed is %s",
+                                 t->origin, name, text,
+                                 members[i].type == JSON_LIST ? "a list" : "a string");
+            if (seen[i]++)
+                return rope_fail(ROPE_ERROR_INVALID_VALUE,
+                                 "%.200s: %s is given twice; allowed is once", t->origin, name);
+        }
+    return seen[3] ? ROPE_OK
+                   : rope_fail(ROPE_ERROR_INVALID_VALUE,
+                               "%.200s: points is absent; allowed is a list", t->origin);
+}
+
 static rope_status check_table(const char *origin, const char *text, size_t length, table *t) {
     *t = (table){.origin = origin};
     rope_status status = rope_json_check(text, length, &t->text);
@@ -313,9 +356,9 @@ static rope_status check_table(const char *origin, const char *text, size_t leng
         snprintf(reason, sizeof reason, "%s", rope_last_error());
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s: %s", origin, reason);
     }
-    return rope_json_type(t->text) == JSON_OBJECT
-               ? ROPE_OK
-               : rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s is not an object", origin);
+    if (rope_json_type(t->text) != JSON_OBJECT)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%.200s is not an object", origin);
+    return check_names(t);
 }
 
 /* --- which table --- */

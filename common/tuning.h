@@ -17,6 +17,8 @@ typedef struct rope_shape_field {
     int32_t like; /* of points that leave this one out: 1 + an earlier field, whose value they have,
                      or ROPE_LIKE_ZERO; 0: none may */
     int32_t apart; /* 1: 0 or 1, and points of the other value count where there are none of this */
+    int (*is_allowed)(int64_t number); /* in tables, of a field without texts; and in words */
+    const char *allowed;
 } rope_shape_field;
 
 /* values: of earlier fields. */

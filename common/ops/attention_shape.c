@@ -25,21 +25,34 @@ enum {
 static const char *const masks[] = {"causal", "full", "tree", NULL};
 static const char *const caches[] = {"none", "slots", "table", "sequence", NULL};
 
+static int is_width(int64_t number) {
+    return number == 16 || number == 32;
+}
+static int is_size(int64_t number) {
+    return number > 0;
+}
+static int is_switch(int64_t number) {
+    return number == 0 || number == 1;
+}
+#define WIDTH is_width, "16 or 32"
+#define SIZE is_size, "an integer > 0"
+#define SWITCH is_switch, "0 or 1"
+
 /* f16 and bf16 take the same instructions and the same time. */
 static const rope_shape_field fields[] = {
-    [BITS] = {"bits", NULL, 1, 0, 0},
-    [HEAD_DIM] = {"head_dim", NULL, ROPE_EXACT_OR_LARGER, 0, 0},
-    [V_HEAD_DIM] = {"v_head_dim", NULL, ROPE_EXACT_OR_LARGER, 1 + HEAD_DIM, 0},
-    [MASK] = {"mask", masks, 1, 0, 0},
-    [CACHE] = {"cache", caches, 1, 0, 0},
-    [BATCH] = {"batch", NULL, 0, 0, 0},
-    [TOKENS] = {"tokens", NULL, 0, 0, 0},
-    [K_TOKENS] = {"k_tokens", NULL, 0, 1 + TOKENS, 0},
-    [Q_HEADS] = {"q_heads", NULL, 0, 0, 0},
-    [K_HEADS] = {"k_heads", NULL, 0, 0, 0},
-    [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS, 0},
-    [PACKED] = {"packed", NULL, 0, ROPE_LIKE_ZERO, 1},
-    [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO, 0},
+    [BITS] = {"bits", NULL, 1, 0, 0, WIDTH},
+    [HEAD_DIM] = {"head_dim", NULL, ROPE_EXACT_OR_LARGER, 0, 0, SIZE},
+    [V_HEAD_DIM] = {"v_head_dim", NULL, ROPE_EXACT_OR_LARGER, 1 + HEAD_DIM, 0, SIZE},
+    [MASK] = {"mask", masks, 1, 0, 0, NULL, NULL},
+    [CACHE] = {"cache", caches, 1, 0, 0, NULL, NULL},
+    [BATCH] = {"batch", NULL, 0, 0, 0, SIZE},
+    [TOKENS] = {"tokens", NULL, 0, 0, 0, SIZE},
+    [K_TOKENS] = {"k_tokens", NULL, 0, 1 + TOKENS, 0, SIZE},
+    [Q_HEADS] = {"q_heads", NULL, 0, 0, 0, SIZE},
+    [K_HEADS] = {"k_heads", NULL, 0, 0, 0, SIZE},
+    [WINDOW] = {"window", NULL, 0, 1 + K_TOKENS, 0, SIZE},
+    [PACKED] = {"packed", NULL, 0, ROPE_LIKE_ZERO, 1, SWITCH},
+    [NONDETERMINISTIC] = {"nondeterministic", NULL, 1, ROPE_LIKE_ZERO, 0, SWITCH},
 };
 
 _Static_assert((int)COUNT <= (int)ROPE_SHAPE_MOST, "room for each");
