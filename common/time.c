@@ -1,5 +1,6 @@
 #include "common/abi.h"
 #include "common/device.h"
+#include "common/names.h"
 #include "common/plan.h"
 #include "common/status.h"
 
@@ -105,8 +106,8 @@ static rope_status check_timing(const rope_device *device, const rope_timing *ti
     if (!device)
         return rope_fail_null("device");
     if (timing->kind < ROPE_TIME_APPLY || timing->kind > ROPE_TIME_UPDATE)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.kind is %d; allowed is 1..4",
-                         timing->kind);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.kind is %d; allowed is %s (1..4)",
+                         timing->kind, rope_time_names);
     if (timing->graph != 0 && timing->graph != 1)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "timing.graph is %d; allowed is 0 or 1",
                          timing->graph);

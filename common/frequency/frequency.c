@@ -1,9 +1,11 @@
 #include "common/frequency/frequency.h"
 
 #include "common/frequency/rule.h"
+#include "common/names.h"
 #include "common/status.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* A rule by what it reads: the ROPE_TYPE_ numbers, and two that they do not tell apart. */
@@ -40,7 +42,13 @@ enum {
     RESTART = (1 << ROPE_TYPE_DEFAULT) | LINEAR | LONGROPE | LLAMA3
 };
 
-typedef enum field_kind { FIELD_REAL, FIELD_COUNT, FIELD_CHOICE, FIELD_LIST } field_kind;
+typedef enum field_kind {
+    FIELD_REAL,
+    FIELD_COUNT,
+    FIELD_ENTRIES,
+    FIELD_CHOICE,
+    FIELD_LIST
+} field_kind;
 
 /* A field, the rules that read it, and those that cannot do without it. */
 typedef struct frequency_field {
@@ -48,10 +56,13 @@ typedef struct frequency_field {
     size_t offset;
     field_kind kind;
     int reads, needs;
+    const char *names; /* of a FIELD_CHOICE */
 } frequency_field;
 
 #define FIELD(name, kind, reads, needs)                                                            \
-    { #name, offsetof(rope_desc, name), kind, reads, needs }
+    { #name, offsetof(rope_desc, name), kind, reads, needs, NULL }
+#define CHOICE(name, reads, names)                                                                 \
+    { #name, offsetof(rope_desc, name), FIELD_CHOICE, reads, 0, names }
 
 static const frequency_field fields[] = {
     FIELD(rope_theta, FIELD_REAL, THETA, 0),
@@ -76,9 +87,9 @@ static const frequency_field fields[] = {
     FIELD(short_factor, FIELD_LIST, LONGROPE, 0),
     FIELD(long_factor, FIELD_LIST, LONGROPE, 0),
     FIELD(inv_freq, FIELD_LIST, INV_FREQ, 0),
-    FIELD(factor_count, FIELD_CHOICE, LONGROPE | INV_FREQ, LONGROPE | INV_FREQ),
-    FIELD(truncate, FIELD_CHOICE, YARN, 0),
-    FIELD(longrope_select, FIELD_CHOICE, LONGROPE, 0),
+    FIELD(factor_count, FIELD_ENTRIES, LONGROPE | INV_FREQ, LONGROPE | INV_FREQ),
+    CHOICE(truncate, YARN, rope_truncate_names),
+    CHOICE(longrope_select, LONGROPE, rope_longrope_names),
 };
 
 /* A field as a number; a list counts as 1. */
@@ -95,6 +106,7 @@ static double field_value(const rope_desc *desc, const frequency_field *field) {
     case FIELD_COUNT:
         memcpy(&count, at, sizeof count);
         return (double)count;
+    case FIELD_ENTRIES:
     case FIELD_CHOICE:
         memcpy(&choice, at, sizeof choice);
         return choice;
@@ -110,6 +122,9 @@ static rope_status check_field(const rope_desc *desc, const frequency_field *fie
     if (value != 0 && !(field->reads & bit) && field->kind == FIELD_LIST)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is given; allowed is NULL with %s",
                          field->name, rule_names[rule]);
+    if (value != 0 && !(field->reads & bit) && field->names)
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is 0 with %s", field->name,
+                         rope_choice_name(field->names, (int32_t)value).text, rule_names[rule]);
     if (value != 0 && !(field->reads & bit))
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %g; allowed is 0 with %s", field->name,
                          value, rule_names[rule]);
@@ -256,8 +271,9 @@ static rope_status check_result(const rope_desc *desc) {
 
 rope_status rope_frequency_check(const rope_desc *desc) {
     if (desc->angle_mode == ROPE_ANGLE_TABLE && desc->rope_type != 0)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "rope_type is %d; allowed is 0 with %s",
-                         desc->rope_type, rule_names[RULE_TABLE]);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "rope_type is %s; allowed is 0 with %s",
+                         rope_choice_name(rope_type_names, desc->rope_type).text,
+                         rule_names[RULE_TABLE]);
     rope_status status = ROPE_OK;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && status == ROPE_OK; i++)
         status = check_field(desc, &fields[i]);

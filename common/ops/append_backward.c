@@ -23,14 +23,14 @@ _Static_assert(sizeof(rope_append_backward_call) <= ROPE_MAX_CALL_SIZE, "a call 
 static rope_status check_descriptor(const rope_append_desc *desc) {
     if (desc->k_source == ROPE_SOURCE_CACHE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "k_source is %d (ROPE_SOURCE_CACHE); allowed is ROPE_SOURCE_TENSOR (1) "
-                         "for a gradient: keys that move have none",
-                         desc->k_source);
+                         "k_source is %s; allowed is ROPE_SOURCE_TENSOR (1) for a gradient: keys "
+                         "that move have none",
+                         rope_choice_name(rope_source_names, desc->k_source).text);
     if (desc->cache)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "cache is %d; allowed is 0 for a gradient: it is of q, k and v as they "
+                         "cache is %s; allowed is 0 for a gradient: it is of q, k and v as they "
                          "are before a cache stores them",
-                         desc->cache);
+                         rope_choice_name(rope_cache_names, desc->cache).text);
     if (desc->q.store_dtype != desc->rope.dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "q.store_dtype is %s; allowed is 0 (dtype) or dtype, %s, for a gradient",

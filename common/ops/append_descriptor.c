@@ -9,21 +9,13 @@
 
 _Static_assert(sizeof(rope_append_desc) <= ROPE_MAX_STRUCT_SIZE / 2, "room for fields to come");
 
-#define ROTATIONS "ROPE_ROTATION_ON, ROPE_ROTATION_OFF"
-#define CACHES "ROPE_CACHE_SLOTS, ROPE_CACHE_TABLE, ROPE_CACHE_SEQUENCE"
-#define SOURCES "ROPE_SOURCE_TENSOR, ROPE_SOURCE_CACHE"
-#define NORM_TYPES "ROPE_NORM_RMS, ROPE_NORM_LAYER"
-#define NORM_SCOPES "ROPE_NORM_HEAD, ROPE_NORM_TOKEN"
-#define NORM_WEIGHTS "ROPE_NORM_WEIGHT, ROPE_NORM_ONE_PLUS_WEIGHT"
-#define NORM_ROUNDINGS "ROPE_NORM_ROUND_ONCE, ROPE_NORM_ROUND_TWICE"
-
 /* What a norm reads beside its type, and what a cache reads. */
 static const rope_unread norm_fields[] = {
-    ROPE_UNREAD_CHOICE(rope_norm, scope, NORM_SCOPES),
+    ROPE_UNREAD_CHOICE(rope_norm, scope, rope_norm_scope_names),
     ROPE_UNREAD(rope_norm, offset),
     ROPE_UNREAD(rope_norm, dim),
-    ROPE_UNREAD_CHOICE(rope_norm, weight, NORM_WEIGHTS),
-    ROPE_UNREAD_CHOICE(rope_norm, rounding, NORM_ROUNDINGS),
+    ROPE_UNREAD_CHOICE(rope_norm, weight, rope_norm_weight_names),
+    ROPE_UNREAD_CHOICE(rope_norm, rounding, rope_norm_rounding_names),
     ROPE_UNREAD(rope_norm, eps),
     ROPE_UNREAD_CHOICE(rope_norm, weight_dtype, rope_dtype_names),
 };
@@ -40,12 +32,12 @@ static const rope_unread cache_fields[] = {
 
 /* What keys that are read from the cache leave unread. */
 static const rope_unread source_fields[] = {
-    ROPE_UNREAD_CHOICE(rope_append_desc, q.norm.type, NORM_TYPES),
+    ROPE_UNREAD_CHOICE(rope_append_desc, q.norm.type, rope_norm_names),
     ROPE_UNREAD(rope_append_desc, q.factor),
     ROPE_UNREAD_CHOICE(rope_append_desc, q.store_dtype, rope_dtype_names),
     ROPE_UNREAD_CHOICE(rope_append_desc, q.scale, rope_scale_names),
-    ROPE_UNREAD_CHOICE(rope_append_desc, k.norm.type, NORM_TYPES),
-    ROPE_UNREAD_CHOICE(rope_append_desc, v.norm.type, NORM_TYPES),
+    ROPE_UNREAD_CHOICE(rope_append_desc, k.norm.type, rope_norm_names),
+    ROPE_UNREAD_CHOICE(rope_append_desc, v.norm.type, rope_norm_names),
     ROPE_UNREAD(rope_append_desc, v.factor),
     ROPE_UNREAD_CHOICE(rope_append_desc, v.store_dtype, rope_dtype_names),
     ROPE_UNREAD_CHOICE(rope_append_desc, v.scale, rope_scale_names),
@@ -73,7 +65,8 @@ static rope_status check_norm_window(const char *part, rope_norm *norm, int32_t 
 }
 
 static rope_status check_norm_weight(const char *part, rope_norm *norm, int32_t dtype) {
-    rope_status status = rope_choice_check(part, ".norm.weight", &norm->weight, NORM_WEIGHTS, 0);
+    rope_status status =
+        rope_choice_check(part, ".norm.weight", &norm->weight, rope_norm_weight_names, 0);
     if (status != ROPE_OK)
         return status;
     if (norm->weight == 0 && norm->weight_dtype)
@@ -88,12 +81,12 @@ static rope_status check_norm_weight(const char *part, rope_norm *norm, int32_t 
                          "%s",
                          part, rope_choice_name(rope_dtype_names, norm->weight_dtype).text,
                          rope_choice_name(rope_dtype_names, dtype).text);
-    return rope_choice_check(part, ".norm.rounding", &norm->rounding, NORM_ROUNDINGS,
+    return rope_choice_check(part, ".norm.rounding", &norm->rounding, rope_norm_rounding_names,
                              ROPE_NORM_ROUND_ONCE);
 }
 
 static rope_status check_norm(const char *part, rope_norm *norm, int32_t dtype, int32_t head_dim) {
-    rope_status status = rope_choice_check(part, ".norm.type", &norm->type, NORM_TYPES, 0);
+    rope_status status = rope_choice_check(part, ".norm.type", &norm->type, rope_norm_names, 0);
     if (status == ROPE_OK && norm->type == 0) {
         char prefix[16];
         snprintf(prefix, sizeof prefix, "%s.norm.", part);
@@ -101,7 +94,8 @@ static rope_status check_norm(const char *part, rope_norm *norm, int32_t dtype, 
                                  "without norm.type");
     }
     if (status == ROPE_OK)
-        status = rope_choice_check(part, ".norm.scope", &norm->scope, NORM_SCOPES, ROPE_NORM_HEAD);
+        status = rope_choice_check(part, ".norm.scope", &norm->scope, rope_norm_scope_names,
+                                   ROPE_NORM_HEAD);
     if (status == ROPE_OK)
         status = check_norm_window(part, norm, head_dim);
     if (status == ROPE_OK)
@@ -155,14 +149,14 @@ static rope_status check_cache(rope_append_desc *desc) {
 /* Ahead of the defaults of what it leaves unread. */
 static rope_status check_source(rope_append_desc *desc) {
     rope_status status =
-        rope_choice_check("", "k_source", &desc->k_source, SOURCES, ROPE_SOURCE_TENSOR);
+        rope_choice_check("", "k_source", &desc->k_source, rope_source_names, ROPE_SOURCE_TENSOR);
     if (status != ROPE_OK || desc->k_source == ROPE_SOURCE_TENSOR)
         return status;
     if (desc->cache == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "k_source is %s; allowed is 0 (default) or ROPE_SOURCE_TENSOR (1) without "
                          "a cache",
-                         rope_choice_name(SOURCES, desc->k_source).text);
+                         rope_choice_name(rope_source_names, desc->k_source).text);
     return rope_unread_check(desc, source_fields, ROPE_COUNT(source_fields), "",
                              "where k_source is ROPE_SOURCE_CACHE");
 }
@@ -191,13 +185,14 @@ rope_status rope_append_descriptor_read(const rope_append_desc *given, rope_appe
     if (status != ROPE_OK)
         return status;
     *full = sized;
-    status = rope_choice_check("", "rotation", &full->rotation, ROTATIONS, ROPE_ROTATION_ON);
+    status =
+        rope_choice_check("", "rotation", &full->rotation, rope_rotation_names, ROPE_ROTATION_ON);
     if (status == ROPE_OK)
         status = rope_embedded_read(&sized.rope, ROPE_MAX_APPEND_HEAD_DIM,
                                     full->rotation == ROPE_ROTATION_ON,
                                     "where rotation is ROPE_ROTATION_OFF", &full->rope);
     if (status == ROPE_OK)
-        status = rope_choice_check("", "cache", &full->cache, CACHES, 0);
+        status = rope_choice_check("", "cache", &full->cache, rope_cache_names, 0);
     if (status == ROPE_OK)
         status = check_source(full);
     if (status == ROPE_OK && full->cache == 0)

@@ -1,4 +1,5 @@
 /* The operation "attention_backward": its plans, its calls and their workspace. */
+#include "common/names.h"
 #include "common/ops/attention_backward_call.h"
 #include "common/ops/attention_call.h"
 #include "common/ops/attention_descriptor.h"
@@ -23,13 +24,13 @@ _Static_assert(sizeof(rope_attention_backward_call) <= ROPE_MAX_CALL_SIZE,
 static rope_status check_descriptor(const rope_attention_desc *desc) {
     if (desc->cache)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "cache is %d; allowed is 0 for a gradient: it is of k.in and v.in",
-                         desc->cache);
+                         "cache is %s; allowed is 0 for a gradient: it is of k.in and v.in",
+                         rope_choice_name(rope_cache_names, desc->cache).text);
     if (desc->mask == ROPE_MASK_TREE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "mask is %d; allowed is ROPE_MASK_CAUSAL (1) or ROPE_MASK_FULL (2) for a "
+                         "mask is %s; allowed is ROPE_MASK_CAUSAL (1) or ROPE_MASK_FULL (2) for a "
                          "gradient",
-                         desc->mask);
+                         rope_choice_name(rope_mask_names, desc->mask).text);
     return desc->rotation == ROPE_ATTENTION_ROTATE_NONE ? ROPE_OK
                                                         : rope_transpose_check(&desc->rope);
 }

@@ -53,8 +53,7 @@ static rope_status check_length(const char *name, int64_t length) {
 
 static rope_status check_mask(rope_attention_desc *desc) {
     rope_status status =
-        rope_choice_check("", "mask", &desc->mask,
-                          "ROPE_MASK_CAUSAL, ROPE_MASK_FULL, ROPE_MASK_TREE", ROPE_MASK_CAUSAL);
+        rope_choice_check("", "mask", &desc->mask, rope_mask_names, ROPE_MASK_CAUSAL);
     if (status == ROPE_OK)
         status = check_length("window", desc->window);
     if (status == ROPE_OK)
@@ -73,8 +72,9 @@ static rope_status check_sinks(const rope_attention_desc *desc) {
     if (desc->sink_dtype == 0 || desc->sink_dtype == ROPE_F32 || desc->sink_dtype == dtype)
         return ROPE_OK;
     return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                     "sink_dtype is %d; allowed is 0, ROPE_F32 (1) or dtype (%d)", desc->sink_dtype,
-                     dtype);
+                     "sink_dtype is %s; allowed is 0, 1 (ROPE_F32) or dtype, %s",
+                     rope_choice_name(rope_dtype_names, desc->sink_dtype).text,
+                     rope_choice_name(rope_dtype_names, dtype).text);
 }
 
 static rope_status check_order(int32_t nondeterministic) {
@@ -100,8 +100,8 @@ static rope_status check_cache(rope_attention_desc *desc) {
     if (desc->cache != ROPE_CACHE_TABLE && desc->cache != ROPE_CACHE_SEQUENCE)
         return rope_fail(
             ROPE_ERROR_INVALID_VALUE,
-            "cache is %d; allowed is 0, ROPE_CACHE_TABLE (2) or ROPE_CACHE_SEQUENCE (3)",
-            desc->cache);
+            "cache is %s; allowed is 0, ROPE_CACHE_TABLE (2) or ROPE_CACHE_SEQUENCE (3)",
+            rope_choice_name(rope_cache_names, desc->cache).text);
     if (desc->page_size == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "page_size is not given; allowed is > 0 with a cache");
@@ -124,8 +124,8 @@ static rope_status check_rope(const rope_desc *given, rope_attention_desc *full)
         given, ROPE_MAX_ATTENTION_HEAD_DIM, full->rotation != ROPE_ATTENTION_ROTATE_NONE,
         "where rotation is ROPE_ATTENTION_ROTATE_NONE", &full->rope);
     if (status == ROPE_OK && full->rope.shard != ROPE_SHARD_NONE)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard is %d; allowed is 0 or ROPE_SHARD_NONE",
-                         full->rope.shard);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "shard is %s; allowed is 0 or ROPE_SHARD_NONE",
+                         rope_choice_name(rope_shard_names, full->rope.shard).text);
     return status;
 }
 
@@ -137,9 +137,7 @@ rope_status rope_attention_descriptor_read(const rope_attention_desc *given,
     if (status != ROPE_OK)
         return status;
     *full = sized;
-    status = rope_choice_check("", "rotation", &full->rotation,
-                               "ROPE_ATTENTION_ROTATE_QK, ROPE_ATTENTION_ROTATE_Q, "
-                               "ROPE_ATTENTION_ROTATE_NONE",
+    status = rope_choice_check("", "rotation", &full->rotation, rope_attention_rotation_names,
                                ROPE_ATTENTION_ROTATE_QK);
     if (status == ROPE_OK)
         status = check_rope(&sized.rope, full);

@@ -1,5 +1,6 @@
 /* The operation "attention_merge": its plans and its calls. */
 #include "common/abi.h"
+#include "common/names.h"
 #include "common/ops/regions.h"
 #include "common/ops/tensor.h"
 #include "common/plan.h"
@@ -162,8 +163,8 @@ static const rope_operation operation = {.name = "attention_merge",
 static rope_status check_descriptor(const rope_attention_merge_desc *desc) {
     if (desc->dtype < ROPE_F32 || desc->dtype > ROPE_BF16)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "dtype is %d; allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)",
-                         desc->dtype);
+                         "dtype is %s; allowed is ROPE_F32, ROPE_F16 or ROPE_BF16 (1..3)",
+                         rope_choice_name(rope_dtype_names, desc->dtype).text);
     if (desc->head_dim < 1 || desc->head_dim > ROPE_MAX_ATTENTION_HEAD_DIM)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is %d; allowed is 1..%d",
                          desc->head_dim, ROPE_MAX_ATTENTION_HEAD_DIM);

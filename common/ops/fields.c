@@ -6,23 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-const char rope_dtype_names[] =
-    "ROPE_F32, ROPE_F16, ROPE_BF16, ROPE_F64, ROPE_I32, ROPE_I64, ROPE_F8E4M3, ROPE_F8E5M2, "
-    "ROPE_F8E4M3FNUZ, ROPE_I8";
-const char rope_scale_names[] =
-    "ROPE_SCALE_TENSOR, ROPE_SCALE_HEAD, ROPE_SCALE_TOKEN_HEAD, ROPE_SCALE_TOKEN_HEAD_MAX";
-
 /* What a rotation alone reads of a rope_desc. */
 static const rope_unread rotation_fields[] = {
     ROPE_UNREAD(rope_desc, rotary_dim),
     ROPE_UNREAD(rope_desc, rotary_offset),
     ROPE_UNREAD(rope_desc, k_rotary_offset),
-    ROPE_UNREAD(rope_desc, pairing_in),
-    ROPE_UNREAD(rope_desc, pairing_out),
-    ROPE_UNREAD(rope_desc, direction),
-    ROPE_UNREAD(rope_desc, angle_mode),
-    ROPE_UNREAD(rope_desc, arithmetic),
-    ROPE_UNREAD(rope_desc, rope_type),
+    ROPE_UNREAD_CHOICE(rope_desc, pairing_in, rope_pairing_names),
+    ROPE_UNREAD_CHOICE(rope_desc, pairing_out, rope_pairing_names),
+    ROPE_UNREAD_CHOICE(rope_desc, direction, rope_direction_names),
+    ROPE_UNREAD_CHOICE(rope_desc, angle_mode, rope_angle_names),
+    ROPE_UNREAD_CHOICE(rope_desc, arithmetic, rope_arithmetic_names),
+    ROPE_UNREAD_CHOICE(rope_desc, rope_type, rope_type_names),
     ROPE_UNREAD(rope_desc, rope_theta),
     ROPE_UNREAD(rope_desc, factor),
     ROPE_UNREAD(rope_desc, low_freq_factor),
@@ -45,16 +39,16 @@ static const rope_unread rotation_fields[] = {
     ROPE_UNREAD(rope_desc, long_factor),
     ROPE_UNREAD(rope_desc, inv_freq),
     ROPE_UNREAD(rope_desc, factor_count),
-    ROPE_UNREAD(rope_desc, truncate),
-    ROPE_UNREAD(rope_desc, longrope_select),
+    ROPE_UNREAD_CHOICE(rope_desc, truncate, rope_truncate_names),
+    ROPE_UNREAD_CHOICE(rope_desc, longrope_select, rope_longrope_names),
     ROPE_UNREAD(rope_desc, axes),
-    ROPE_UNREAD(rope_desc, axis_layout),
-    ROPE_UNREAD(rope_desc, axis_frequency),
+    ROPE_UNREAD_CHOICE(rope_desc, axis_layout, rope_axes_names),
+    ROPE_UNREAD_CHOICE(rope_desc, axis_frequency, rope_axis_frequency_names),
     ROPE_UNREAD(rope_desc, sections),
     ROPE_UNREAD(rope_desc, pair_axis),
-    ROPE_UNREAD(rope_desc, table_dtype),
-    ROPE_UNREAD(rope_desc, table_width),
-    ROPE_UNREAD(rope_desc, out_of_range),
+    ROPE_UNREAD_CHOICE(rope_desc, table_dtype, rope_dtype_names),
+    ROPE_UNREAD_CHOICE(rope_desc, table_width, rope_table_names),
+    ROPE_UNREAD_CHOICE(rope_desc, out_of_range, rope_out_of_range_names),
 };
 
 static int is_zero(const char *bytes, size_t size) {
@@ -62,26 +56,6 @@ static int is_zero(const char *bytes, size_t size) {
         if (bytes[i])
             return 0;
     return 1;
-}
-
-/* The name of a value, up to a comma; NULL where it has none. */
-static const char *name_of(const char *names, int32_t value) {
-    const char *at = value > 0 ? names : NULL;
-    for (int32_t i = 1; at && i < value; i++) {
-        at = strchr(at, ',');
-        at = at ? at + 2 : NULL;
-    }
-    return at;
-}
-
-rope_choice_text rope_choice_name(const char *names, int32_t value) {
-    rope_choice_text made;
-    const char *name = name_of(names, value);
-    if (name)
-        snprintf(made.text, sizeof made.text, "%d (%.*s)", value, (int)strcspn(name, ","), name);
-    else
-        snprintf(made.text, sizeof made.text, "%d", value);
-    return made;
 }
 
 static void value_text(const rope_unread *field, const char *at, char *text, size_t room) {
@@ -113,19 +87,6 @@ rope_status rope_unread_check(const void *record, const rope_unread *list, size_
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s%s is %s; allowed is 0 %s", prefix,
                          list[i].name, value, where);
     }
-    return ROPE_OK;
-}
-
-rope_status rope_choice_check(const char *part, const char *name, int32_t *value, const char *names,
-                              int32_t initial) {
-    int32_t last = 1;
-    while (name_of(names, last + 1))
-        last++;
-    if (*value < 0 || *value > last)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s%s is %d; allowed is 0 (%s), %s (1..%d)",
-                         part, name, *value, initial ? "default" : "none", names, last);
-    if (*value == 0)
-        *value = initial;
     return ROPE_OK;
 }
 

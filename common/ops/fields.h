@@ -2,12 +2,11 @@
 #ifndef ROPEKIT_COMMON_FIELDS_H
 #define ROPEKIT_COMMON_FIELDS_H
 
+#include "common/names.h"
+
 #include <ropekit/backend.h>
 
 #include <stddef.h>
-
-/* Names of an enumeration's values from 1 on, as errors list them. */
-extern const char rope_dtype_names[], rope_scale_names[];
 
 /* A field that must be 0 where nothing reads it: a number, or of another kind. */
 typedef enum rope_field_kind { KIND_I32, KIND_I64, KIND_REAL, KIND_OTHER } rope_field_kind;
@@ -35,16 +34,6 @@ typedef struct rope_unread {
 /* Fields of a list are 0. Errors say prefix, name, value and `where`. */
 rope_status rope_unread_check(const void *record, const rope_unread *list, size_t count,
                               const char *prefix, const char *where);
-
-/* A value and, where it is one of them, its name: "7 (ROPE_F8E4M3)". */
-typedef struct rope_choice_text {
-    char text[48];
-} rope_choice_text;
-rope_choice_text rope_choice_name(const char *names, int32_t value);
-
-/* 0 or one of names; 0 becomes `initial`. The field's name is part and name. */
-rope_status rope_choice_check(const char *part, const char *name, int32_t *value, const char *names,
-                              int32_t initial);
 
 /* 0 unless it is read; then ROPE_I32, ROPE_I64 or 0, which becomes position_dtype. */
 rope_status rope_index_dtype_check(const char *name, int32_t *dtype, int is_read, const char *where,

@@ -2,53 +2,49 @@
 
 #include "common/abi.h"
 #include "common/frequency/frequency.h"
+#include "common/ops/fields.h"
 #include "common/status.h"
-
-#include <string.h>
 
 _Static_assert(sizeof(rope_desc) <= ROPE_MAX_STRUCT_SIZE / 4, "room for fields to come");
 
-/* A field of small integers 1..last, where 0 takes the default; default 0 stays 0. */
+/* A field that holds a value of an enumeration; initial: as rope_choice_check takes it. */
 typedef struct choice_field {
     const char *name;
     size_t offset;
-    int32_t last, initial;
+    const char *names;
+    int32_t initial;
 } choice_field;
 
-#define CHOICE(field, last, initial)                                                               \
-    { #field, offsetof(rope_desc, field), last, initial }
+#define CHOICE(field, names, initial)                                                              \
+    { #field, offsetof(rope_desc, field), names, initial }
 
 static const choice_field choices[] = {
-    CHOICE(pairing_in, ROPE_PAIRING_INTERLEAVED, ROPE_PAIRING_HALF_SPLIT),
-    CHOICE(pairing_out, ROPE_PAIRING_INTERLEAVED, 0),
-    CHOICE(direction, ROPE_INVERSE, ROPE_FORWARD),
-    CHOICE(angle_mode, ROPE_ANGLE_TABLE, ROPE_ANGLE_EXACT),
-    CHOICE(arithmetic, ROPE_ARITHMETIC_MODEL_DTYPE, ROPE_ARITHMETIC_FP32),
-    CHOICE(rope_type, ROPE_TYPE_INV_FREQ, 0),
-    CHOICE(truncate, ROPE_TRUNCATE_OFF, 0),
-    CHOICE(longrope_select, ROPE_LONGROPE_LONG, 0),
-    CHOICE(axis_layout, ROPE_AXES_CUSTOM, 0),
-    CHOICE(axis_frequency, ROPE_AXIS_FREQUENCY_RESTART, ROPE_AXIS_FREQUENCY_SHARED),
-    CHOICE(shard, ROPE_SHARD_ZIGZAG, ROPE_SHARD_NONE),
-    CHOICE(table_width, ROPE_TABLE_FULL, 0),
-    CHOICE(out_of_range, ROPE_OUT_OF_RANGE_CLAMP, 0),
-    CHOICE(launch, ROPE_LAUNCH_PROGRAMMATIC, ROPE_LAUNCH_SERIAL),
+    CHOICE(pairing_in, rope_pairing_names, ROPE_PAIRING_HALF_SPLIT),
+    CHOICE(pairing_out, rope_pairing_names, ROPE_CHOICE_LATER),
+    CHOICE(direction, rope_direction_names, ROPE_FORWARD),
+    CHOICE(angle_mode, rope_angle_names, ROPE_ANGLE_EXACT),
+    CHOICE(arithmetic, rope_arithmetic_names, ROPE_ARITHMETIC_FP32),
+    CHOICE(rope_type, rope_type_names, ROPE_CHOICE_LATER),
+    CHOICE(truncate, rope_truncate_names, ROPE_CHOICE_LATER),
+    CHOICE(longrope_select, rope_longrope_names, ROPE_CHOICE_LATER),
+    CHOICE(axis_layout, rope_axes_names, 0),
+    CHOICE(axis_frequency, rope_axis_frequency_names, ROPE_AXIS_FREQUENCY_SHARED),
+    CHOICE(shard, rope_shard_names, ROPE_SHARD_NONE),
+    CHOICE(table_width, rope_table_names, ROPE_CHOICE_LATER),
+    CHOICE(out_of_range, rope_out_of_range_names, ROPE_CHOICE_LATER),
+    CHOICE(launch, rope_launch_names, ROPE_LAUNCH_SERIAL),
 };
 
 static rope_status check_choices(rope_desc *desc) {
-    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+    rope_status status = ROPE_OK;
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0] && status == ROPE_OK; i++) {
         const choice_field *field = &choices[i];
-        int32_t value;
-        memcpy(&value, (char *)desc + field->offset, sizeof value);
-        if (value < 0 || value > field->last)
-            return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %d; allowed is 0..%d", field->name,
-                             value, field->last);
-        if (value == 0)
-            memcpy((char *)desc + field->offset, &field->initial, sizeof value);
+        status = rope_choice_check("", field->name, (int32_t *)((char *)desc + field->offset),
+                                   field->names, field->initial);
     }
     if (desc->pairing_out == 0)
         desc->pairing_out = desc->pairing_in;
-    return ROPE_OK;
+    return status;
 }
 
 static rope_status check_window(const char *name, int32_t offset, int32_t rotary_dim,
@@ -65,8 +61,8 @@ static rope_status check_shape(rope_desc *desc, int32_t most_elements) {
     if (desc->dtype == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is not given; allowed is %s", dtypes);
     if (desc->dtype < ROPE_F32 || desc->dtype > ROPE_F64)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is %d; allowed is %s", desc->dtype,
-                         dtypes);
+        return rope_fail(ROPE_ERROR_INVALID_VALUE, "dtype is %s; allowed is %s",
+                         rope_choice_name(rope_dtype_names, desc->dtype).text, dtypes);
     if (desc->head_dim == 0)
         return rope_fail(ROPE_ERROR_INVALID_VALUE, "head_dim is not given; allowed is 2..%d",
                          most_elements);
@@ -180,8 +176,8 @@ static rope_status check_positions(rope_desc *desc) {
         desc->position_dtype = ROPE_I64;
     if (desc->position_dtype != ROPE_I32 && desc->position_dtype != ROPE_I64)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "position_dtype is %d; allowed is ROPE_I32 or ROPE_I64 (5, 6)",
-                         desc->position_dtype);
+                         "position_dtype is %s; allowed is ROPE_I32 or ROPE_I64 (5, 6)",
+                         rope_choice_name(rope_dtype_names, desc->position_dtype).text);
     if (desc->shard == ROPE_SHARD_NONE) {
         if (desc->shard_size != 0 || desc->shard_rank != 0)
             return rope_fail(ROPE_ERROR_INVALID_VALUE,
@@ -204,14 +200,12 @@ static rope_status check_positions(rope_desc *desc) {
 
 static rope_status check_tables(rope_desc *desc) {
     if (desc->angle_mode != ROPE_ANGLE_TABLE) {
-        static const char *const names[] = {"table_dtype", "table_width", "out_of_range"};
-        const int32_t values[] = {desc->table_dtype, desc->table_width, desc->out_of_range};
-        for (int i = 0; i < 3; i++)
-            if (values[i])
-                return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                                 "%s is %d; allowed is 0 unless angle_mode is table", names[i],
-                                 values[i]);
-        return ROPE_OK;
+        static const rope_unread unread[] = {
+            ROPE_UNREAD_CHOICE(rope_desc, table_dtype, rope_dtype_names),
+            ROPE_UNREAD_CHOICE(rope_desc, table_width, rope_table_names),
+            ROPE_UNREAD_CHOICE(rope_desc, out_of_range, rope_out_of_range_names)};
+        return rope_unread_check(desc, unread, ROPE_COUNT(unread), "",
+                                 "unless angle_mode is table");
     }
     if (desc->axis_frequency == ROPE_AXIS_FREQUENCY_RESTART)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
@@ -220,8 +214,9 @@ static rope_status check_tables(rope_desc *desc) {
         desc->table_dtype = ROPE_F32;
     if (desc->table_dtype != ROPE_F32 && desc->table_dtype != desc->dtype)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "table_dtype is %d; allowed is ROPE_F32 (1) or dtype (%d)",
-                         desc->table_dtype, desc->dtype);
+                         "table_dtype is %s; allowed is 0, 1 (ROPE_F32) or dtype, %s",
+                         rope_choice_name(rope_dtype_names, desc->table_dtype).text,
+                         rope_choice_name(rope_dtype_names, desc->dtype).text);
     if (desc->table_width == 0)
         desc->table_width = ROPE_TABLE_HALF;
     if (desc->out_of_range == 0)
@@ -269,13 +264,13 @@ int32_t rope_descriptor_axis(const rope_desc *desc, int32_t pair) {
 rope_status rope_transpose_check(const rope_desc *desc) {
     if (desc->direction == ROPE_INVERSE)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "direction is %d; allowed is ROPE_FORWARD (1) or ROPE_TRANSPOSE (2) for a "
+                         "direction is %s; allowed is ROPE_FORWARD (1) or ROPE_TRANSPOSE (2) for a "
                          "gradient",
-                         desc->direction);
+                         rope_choice_name(rope_direction_names, desc->direction).text);
     if (desc->table_width == ROPE_TABLE_FULL && desc->pairing_in != desc->pairing_out)
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "table_width is %d; allowed is ROPE_TABLE_HALF (1) for a gradient where "
-                         "pairing_in (%d) is not pairing_out (%d)",
-                         desc->table_width, desc->pairing_in, desc->pairing_out);
+                         "table_width is %s; allowed is ROPE_TABLE_HALF (1) for a gradient where "
+                         "pairing_in is not pairing_out",
+                         rope_choice_name(rope_table_names, desc->table_width).text);
     return ROPE_OK;
 }

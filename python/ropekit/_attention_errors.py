@@ -129,7 +129,7 @@ _WORDS = (
     (r"\b([kv])\.scale is \d \(\w+\)", r"\1_scale is given"),
     (r"\b([kv])\.dtype\b", r"\1_cache"),
     (
-        r"shard is \d; allowed is 0 or ROPE_SHARD_NONE",
+        r"shard is \d \(\w+\); allowed is 0 or ROPE_SHARD_NONE",
         "shard is given; allowed is None or 'none' in attention",
     ),
     (r"\b([qkv])\.in\b", r"\1"),

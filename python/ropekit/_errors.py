@@ -138,7 +138,7 @@ _WORDS = (
     (r" other than 0$", " other than 0, or None"),
     (r" \(1\.\.4\)", ""),
     (r">= 0 and finite(?! in fp32)", "> 0 and finite"),
-    (rf"\b({_ENUMS}) is (\d+)\b", _name),
+    (rf"\b({_ENUMS}) is (\d+)\b( \(ROPE_\w+\))?", _name),
     (rf"\b({_NUMBERS}) is 0(?![.\de])", r"\1 is not given"),
     (rf"\b({_NUMBERS}) is \"(.*?)\"", r"\1 is \2"),
     (rf"\b({_ENUMS})( is | )(\w+)", _quoted),

@@ -784,8 +784,8 @@ static void check_scale(int32_t scale, int entry, float value, const char *text)
 TEST(append_errors, values_of_scales) {
     if (!device_is_host())
         SKIP("scales are read on the device");
-    check_scale(ROPE_SCALE_TENSOR, 0, 0, "v_cache.scale of head 0 is 0;");
-    check_scale(ROPE_SCALE_TENSOR, 0, -0.0F, "v_cache.scale of head 0 is -0;");
+    check_scale(ROPE_SCALE_TENSOR, 0, 0, "v_cache.scale is 0;");
+    check_scale(ROPE_SCALE_TENSOR, 0, -0.0F, "v_cache.scale is -0;");
     check_scale(ROPE_SCALE_HEAD, 1, NAN, "v_cache.scale of head 1 is nan;");
     check_scale(ROPE_SCALE_HEAD, 1, -2, "v_cache.scale of head 1 is -2;");
     check_scale(ROPE_SCALE_TOKEN_HEAD, 11, INFINITY, "v_cache.scale[1, 1, 1] is inf;");

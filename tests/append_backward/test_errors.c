@@ -64,7 +64,7 @@ TEST(append_backward_errors, descriptors) {
     bad.rope.angle_mode = ROPE_ANGLE_TABLE;
     bad.rope.table_width = ROPE_TABLE_FULL;
     bad.rope.pairing_out = ROPE_PAIRING_INTERLEAVED;
-    check_desc(&bad, "table_width", "2");
+    check_desc(&bad, "table_width", "2 (ROPE_TABLE_FULL)");
     bad = desc;
     bad.v.norm.type = 3;
     check_desc(&bad, "v.norm.type", "3");

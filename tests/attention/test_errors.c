@@ -358,6 +358,9 @@ TEST(attention_errors, call_sizes) {
     BAD_CALL(call, invalid, "q.heads", "-2", a.rope.q.heads = -2);
     BAD_CALL(call, invalid, "k.heads", "-2", a.rope.k.heads = -2);
     BAD_CALL(call, invalid, "k.heads", "0", a.rope.k.heads = 0);
+    BAD_CALL(call, invalid, "k.heads is 0; allowed is > 0 and a divisor of q.heads (4)", NULL,
+             a.rope.k.heads = 0);
+    GOOD_CALL(call, a.rope.q.heads = a.rope.k.heads = 0);
     BAD_CALL(call, invalid, "k.heads", "3", a.rope.k.heads = a.v.heads = 3);
     BAD_CALL(call, invalid, "k.heads", "8", a.rope.k.heads = a.v.heads = 8);
     BAD_CALL(call, invalid, "v.heads", "1", a.v.heads = 1);
@@ -742,6 +745,23 @@ static void check_cached_lengths(attention_call *call) {
     BAD_INDEX(*call, 0, -3, "k_lengths[0]", "-3", a.k_tokens = 0);
 }
 
+/* A scale that is none, of key 1 on page 2, is named as far as scales of its kind differ. */
+static void check_place_of_scale(int32_t scale, int entry, const char *text) {
+    static attention_call call;
+    const float none = -2;
+    rope_attention_desc desc = cached_desc(ROPE_CACHE_TABLE);
+    desc.k.dtype = desc.v.dtype = ROPE_F8E4M3;
+    desc.v.scale = scale;
+    call_make(&call, &desc);
+    call.args.block_table = part_of(&call, INDICES) + 800;
+    call.args.v_cache.scale.data = part_of(&call, ONES);
+    memcpy(bad_memory_before(&call.memory, ONES) + (size_t)entry * sizeof none, &none, sizeof none);
+    set_index(&call, 0, 2);
+    set_index(&call, 100, 2);
+    BAD_CALL(call, invalid, text, "allowed is > 0 and finite", (void)a);
+    call_free(&call);
+}
+
 /* Of keys that no sequence has. */
 static void check_unused_page(attention_call *call) {
     set_index(call, 101, 99);
@@ -767,6 +787,10 @@ TEST(attention_errors, pages) {
         check_cached_lengths(&call);
         check_pages(&call);
         check_cached_scales(&call);
+        check_place_of_scale(ROPE_SCALE_TENSOR, 0, "v_cache.scale is -2;");
+        check_place_of_scale(ROPE_SCALE_HEAD, 1, "v_cache.scale of head 1 is -2;");
+        check_place_of_scale(ROPE_SCALE_TOKEN_HEAD, (2 * PAGE + 1) * K_HEADS + 1,
+                             "v_cache.scale[2, 1, 1] is -2;");
         check_unused_page(&call);
     }
     call_free(&call);

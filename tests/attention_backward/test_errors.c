@@ -49,24 +49,24 @@ TEST(attention_backward_errors, descriptors) {
     rope_attention_desc desc = backward_desc(), bad = desc;
     rope_plan_destroy(plan_of(&desc));
     bad.mask = ROPE_MASK_TREE;
-    check_desc(&bad, "mask", "3");
+    check_desc(&bad, "mask", "3 (ROPE_MASK_TREE)");
     bad = desc;
     bad.cache = ROPE_CACHE_TABLE;
     bad.page_size = 16;
-    check_desc(&bad, "cache", "2");
+    check_desc(&bad, "cache", "2 (ROPE_CACHE_TABLE)");
     bad = desc;
     bad.v_head_dim = -1;
     check_desc(&bad, "v_head_dim", "-1");
     bad = desc;
     bad.rope.direction = ROPE_INVERSE;
-    check_desc(&bad, "direction", "3");
+    check_desc(&bad, "direction", "3 (ROPE_INVERSE)");
     bad.rope.direction = ROPE_TRANSPOSE;
     rope_plan_destroy(plan_of(&bad));
     bad.rope.angle_mode = ROPE_ANGLE_TABLE;
     bad.rope.table_width = ROPE_TABLE_FULL;
     bad.rope.pairing_in = ROPE_PAIRING_INTERLEAVED;
     bad.rope.pairing_out = ROPE_PAIRING_HALF_SPLIT;
-    check_desc(&bad, "table_width", "2");
+    check_desc(&bad, "table_width", "2 (ROPE_TABLE_FULL)");
     bad.rope.pairing_out = 0;
     rope_plan_destroy(plan_of(&bad));
 }

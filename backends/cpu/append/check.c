@@ -2,6 +2,8 @@
 #include "common/math/cache.h"
 #include "common/status.h"
 
+#include <stdio.h>
+
 /* A slot beyond the last is at least pages * page_size, which so fits. */
 static rope_status fail_place(const rope_append_problem *p, const rope_append_call *call,
                               const rope_site *site, const rope_place *place) {
@@ -41,34 +43,40 @@ static rope_status fail_place(const rope_append_problem *p, const rope_append_ca
                      (long long)call->pages - 1);
 }
 
-/* `at`: over [page, slot, head], for q over [batch, token, head]. */
-static rope_status fail_scale(const char *name, int kind, const int64_t at[3], float scale) {
+/* Says where it is as far as scales of its kind differ. */
+static rope_status fail_scale(const char *name, int kind, int64_t page, int64_t slot, int64_t head,
+                              float scale) {
+    char place[72] = "";
     if (kind >= ROPE_SCALE_TOKEN_HEAD)
-        return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                         "%s[%lld, %lld, %lld] is %g; allowed is > 0 and finite", name,
-                         (long long)at[0], (long long)at[1], (long long)at[2], (double)scale);
-    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s of head %lld is %g; allowed is > 0 and finite",
-                     name, (long long)at[2], (double)scale);
+        snprintf(place, sizeof place, "[%lld, %lld, %lld]", (long long)page, (long long)slot,
+                 (long long)head);
+    else if (kind == ROPE_SCALE_HEAD)
+        snprintf(place, sizeof place, " of head %lld", (long long)head);
+    return rope_fail(ROPE_ERROR_INVALID_VALUE, "%s%s is %g; allowed is > 0 and finite", name, place,
+                     (double)scale);
 }
 
-/* Scales of one token that are read; place: where, for q its batch row and index. */
+rope_status cpu_check_scales(const char *name, int kind, const rope_append_operand *o, int64_t page,
+                             int64_t slot) {
+    for (int64_t h = 0; h < o->heads && kind; h++) {
+        const float scale = o->scale[page * o->scale_stride[0] + slot * o->scale_stride[1] +
+                                     h * o->scale_stride[2]];
+        if (!(scale > 0 && scale <= 0x1.fffffep+127f))
+            return fail_scale(name, kind, page, slot, h, scale);
+        if (o->scale_stride[2] == 0)
+            break;
+    }
+    return ROPE_OK;
+}
+
+/* Those that are read. */
 static rope_status check_scales(const rope_append_problem *p, const rope_append_call *call, int t,
                                 int64_t page, int64_t slot) {
     static const char *const names[] = {"q_scale", "k_cache.scale", "v_cache.scale"};
     const rope_append_operand *o = &call->tensor[t];
     const int kind = p->steps[t].scale,
               written = kind == ROPE_SCALE_TOKEN_HEAD_MAX && p->k_source != ROPE_SOURCE_CACHE;
-    if (kind == 0 || written || o->heads == 0 || !o->scale)
-        return ROPE_OK;
-    for (int64_t h = 0; h < o->heads; h++) {
-        const float scale = o->scale[page * o->scale_stride[0] + slot * o->scale_stride[1] +
-                                     h * o->scale_stride[2]];
-        if (!(scale > 0 && scale <= 0x1.fffffep+127f))
-            return fail_scale(names[t], kind, (int64_t[]){page, slot, h}, scale);
-        if (o->scale_stride[2] == 0)
-            break;
-    }
-    return ROPE_OK;
+    return written || !o->scale ? ROPE_OK : cpu_check_scales(names[t], kind, o, page, slot);
 }
 
 static rope_status check_token(const rope_append_problem *p, const rope_append_call *call,

@@ -66,6 +66,11 @@ CPU_INLINE int cpu_store_size(int dtype) {
 /* The CPU looks at every position, place and scale first, so that a failing call writes nothing. */
 rope_status cpu_append_check(const rope_append_problem *problem, const rope_append_call *call);
 
+/* The scales of a place, of every head: over [page, slot], or of q over [batch, token]. kind:
+ * ROPE_SCALE_, or 0. */
+rope_status cpu_check_scales(const char *name, int kind, const rope_append_operand *operand,
+                             int64_t page, int64_t slot);
+
 /* Runs a kernel over a whole call: the run of every candidate of "append". */
 rope_status cpu_append_call(const void *problem, const void *kernel, const void *call,
                             void *workspace, void *stream);

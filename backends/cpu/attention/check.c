@@ -1,4 +1,5 @@
 /* Looks at every value in device memory that a call depends on. */
+#include "backends/cpu/append/kernel.h"
 #include "backends/cpu/attention/context.h"
 #include "common/status.h"
 
@@ -84,21 +85,6 @@ static rope_status check_positions(const rope_attention_problem *p, const rope_a
 
 /* --- pages and scales --- */
 
-static rope_status check_scale(const char *name, const rope_append_operand *o,
-                               const rope_append_steps *steps, const rope_place *place) {
-    for (int64_t h = 0; h < o->heads && steps->scale; h++) {
-        const float scale = o->scale[place->page * o->scale_stride[0] +
-                                     place->slot * o->scale_stride[1] + h * o->scale_stride[2]];
-        if (!(scale > 0 && scale <= 0x1.fffffep+127f))
-            return rope_fail(ROPE_ERROR_INVALID_VALUE,
-                             "%s of head %lld is %g; allowed is > 0 and finite", name, (long long)h,
-                             (double)scale);
-        if (o->scale_stride[2] == 0)
-            break;
-    }
-    return ROPE_OK;
-}
-
 static int varies(const rope_append_operand *o, const rope_append_steps *steps) {
     return steps->scale && (o->scale_stride[0] | o->scale_stride[1]) != 0;
 }
@@ -116,9 +102,11 @@ static rope_status check_cached(const rope_attention_problem *p, const rope_atte
                              (long long)j, (long long)s->index, (long long)place.page,
                              (long long)call->pages - 1);
         for (int64_t i = 0; i < (each ? run : j == used.first); i++, place.slot++) {
-            rope_status status = check_scale("k_cache.scale", &call->k, &p->k, &place);
+            rope_status status =
+                cpu_check_scales("k_cache.scale", p->k.scale, &call->k, place.page, place.slot);
             if (status == ROPE_OK)
-                status = check_scale("v_cache.scale", &call->v, &p->v, &place);
+                status =
+                    cpu_check_scales("v_cache.scale", p->v.scale, &call->v, place.page, place.slot);
             if (status != ROPE_OK)
                 return status;
         }
