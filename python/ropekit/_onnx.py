@@ -1,6 +1,7 @@
 """torch.onnx.export: rotation and attention as RotaryEmbedding and Attention of ONNX, opset 23.
 
-An exported program has the operators; torch.onnx.export decomposes them by PyTorch's table.
+An exported program has the operators; torch.onnx.export traces it once more, where they are
+translated. PyTorch's table of decompositions is no place for that: Inductor would look there too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import register_decomposition
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
 from ropekit import _attention as _loaded
 from ropekit import _sdpa
@@ -189,27 +190,29 @@ def _lse(given: dict[str, Any]) -> None:
     _refuse("return_lse is True", "False")
 
 
-def _translate(operator: Any, translation: Callable[[dict[str, Any]], Any]) -> None:
-    names = [argument.name for argument in operator._schema.arguments]
-
-    def decomposed(*arguments: Any, **keywords: Any) -> Any:
-        if not torch.onnx.is_in_onnx_export():
-            return NotImplemented
-        return translation(dict(zip(names, arguments, strict=False)) | keywords)
-
-    register_decomposition(operator)(decomposed)
-    # Which fake tensors of symbolic sizes would take, unless the operator is one of these too.
-    register_decomposition(operator, type="meta")(decomposed)
-
-
 _TRANSLATIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "rotate": partial(_rotate, count=1),
     "rotate_pair": partial(_rotate, count=2),
     "attention": _attention,
     "attention_lse": _lse,
 }
+
+
+def _translate(name: str, operator: Any, translation: Callable[[dict[str, Any]], Any]) -> None:
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def traced(mode: Any, function: Any, types: Any, arguments: Any, keywords: Any) -> Any:
+        if not torch.onnx.is_in_onnx_export():
+            return mode.__torch_dispatch__(function, types, arguments, keywords)
+        with mode:
+            return translation(dict(zip(names, arguments, strict=False)) | (keywords or {}))
+
+    torch.library.register_torch_dispatch(name, ProxyTorchDispatchMode, traced)
+
+
 for _name, _translation in _TRANSLATIONS.items():
     for _own in (_name, f"{_name}_no_grad"):
         _packet = getattr(torch.ops.ropekit, _own)
         for _overload in _packet.overloads():
-            _translate(getattr(_packet, _overload), _translation)
+            _operator = getattr(_packet, _overload)
+            _translate(_operator.name(), _operator, _translation)

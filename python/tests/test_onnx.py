@@ -11,6 +11,7 @@ import ropekit
 import torch
 from ropekit import RoPEAttention
 from torch import Tensor
+from torch._decomp import get_decompositions
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -166,3 +167,11 @@ def test_what_onnx_has_not_is_named(name: str, text: str) -> None:
     with pytest.raises(Exception, match="allowed") as found:
         export(module, given, **options)
     assert text in str(found.value)
+
+
+def test_inductor_finds_no_decomposition() -> None:
+    """Where CI is set it refuses to compile an operator that has one."""
+    for name in ("rotate", "rotate_pair_no_grad", "attention", "attention_no_grad"):
+        packet = getattr(torch.ops.ropekit, name)
+        operators = [getattr(packet, overload) for overload in packet.overloads()]
+        assert not get_decompositions(operators)

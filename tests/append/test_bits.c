@@ -845,7 +845,7 @@ enum { LONG_ELEMENTS = LONG_TOKENS * LONG_HEADS * LONG_DIM };
 typedef struct long_memory {
     float x[2 * LONG_ELEMENTS], y[LONG_ELEMENTS], apart[2 * LONG_ELEMENTS];
     uint8_t cache[2][LONG_ELEMENTS];
-    float scale[2][LONG_TOKENS * LONG_HEADS], weight[LONG_DIM];
+    float scale[2][LONG_TOKENS * LONG_HEADS], weight[LONG_HEADS * LONG_DIM];
 } long_memory;
 
 static rope_append_desc long_desc(int32_t pairing_in, int32_t layer_norm, const char *kernel) {
@@ -929,7 +929,7 @@ TEST(append_bits, longest_heads) {
     test_random r = random_stream(test_seed(), 41);
     for (int64_t i = 0; i < LONG_ELEMENTS; i++)
         m.x[i] = (float)random_real(&r, -3, 3);
-    for (int64_t i = 0; i < LONG_DIM; i++)
+    for (int64_t i = 0; i < LONG_HEADS * LONG_DIM; i++)
         m.weight[i] = (float)random_real(&r, -2, 2);
     for (int n = 0; n < 4; n++) {
         const char *kernel;

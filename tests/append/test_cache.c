@@ -633,8 +633,8 @@ static void check_packed(const packed *p, int32_t rotation, const char *kernel) 
     unsigned char *arena =
         make_arena(&c, (size_t[]){4 * 8, PACKED_PLACES * 8, 4 * 8, 4 * 8, 4 * 8}, 5, start);
     float *in = (float *)(void *)arena, *cache = (float *)(void *)(arena + start[1]);
-    for (int i = 0; i < 4 * 2; i++)
-        in[i] = (float)(1 + i / 2);
+    for (int i = 0; i < 4; i++)
+        in[2 * i] = in[2 * i + 1] = (float)(1 + i);
     memset(cache, 0, PACKED_PLACES * 8);
     memcpy(arena + start[2], p->boundaries, sizeof p->boundaries);
     memcpy(arena + start[3], p->slots, sizeof p->slots);

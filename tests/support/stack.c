@@ -40,7 +40,11 @@ static void *run(void *opaque) {
 }
 
 void stack_run(size_t bytes, void (*work)(void *state), void *state) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = CANARY + page + bytes;
+    const size_t least = (size_t)sysconf(_SC_THREAD_STACK_MIN),
+                 page = (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes < least)
+        bytes = least;
+    const size_t all = CANARY + page + bytes;
     unsigned char *map =
         mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     job j = {work, state};

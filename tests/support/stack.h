@@ -10,8 +10,9 @@ enum { STACK_BYTES = 96 * 1024 };
 /* Skips the test where frames are larger than the library's own. */
 void stack_required(void);
 
-/* Does work on a thread whose stack has so many bytes, a page that faults below them, and other
- * memory below that, which is checked. work calls neither CHECK nor SKIP. */
+/* Does work on a thread whose stack has so many bytes, or as many as this system demands (128 KB on
+ * arm64). A page that faults lies below them, and below that other memory, which is checked. work
+ * calls neither CHECK nor SKIP. */
 void stack_run(size_t bytes, void (*work)(void *state), void *state);
 
 /* Has device_with_copy do its work so, until it is given 0. */

@@ -127,11 +127,12 @@ static const float *rounded(const double *sum, int n, float *to) {
 
 /* dq of a row. */
 static CPU_NOINLINE void add_row(const row *r, double *dq) {
+    const int n = r->b->ctx.problem->head_dim;
     head_pair key;
     for (int64_t j = r->seen.first; j < r->seen.last; j++) {
         load_key(r, j, &key);
         const weighed w = weigh(r, &key);
-        add(dq, product_gradient(r, j, &w), key.k, r->b->ctx.problem->head_dim);
+        add(dq, product_gradient(r, j, &w), key.k, n);
     }
 }
 
@@ -156,7 +157,7 @@ static void rows_tile(const backward_context *b, const backward_tile *t) {
 /* dk and dv of a key from all rows. */
 static CPU_NOINLINE void add_key(const backward_context *b, const backward_tile *t, int64_t j,
                                  double *dk, double *dv) {
-    row r;
+    row r = {0}; /* else clang's analyzer finds elements beyond a head unwritten */
     head_pair key;
     begin(&r, b, t);
     load_key(&r, j, &key);

@@ -4,6 +4,7 @@
 #define ROPEKIT_GPU_PLATFORM_RUNTIME_CUDA_H
 
 #include <cuda_runtime_api.h>
+#include <string.h>
 
 #include <ropekit/rope.h>
 
@@ -120,7 +121,7 @@ static inline int gpu_device_of_stream(cudaStream_t stream, int device) {
 static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 block,
                                             void **arguments, size_t shared, cudaStream_t stream,
                                             int early) {
-    cudaLaunchAttribute attribute = {.id = cudaLaunchAttributeProgrammaticStreamSerialization};
+    cudaLaunchAttribute attribute;
     cudaLaunchConfig_t config = {.gridDim = grid,
                                  .blockDim = block,
                                  .dynamicSmemBytes = shared,
@@ -129,6 +130,8 @@ static inline cudaError_t gpu_launch_kernel(const void *kernel, dim3 grid, dim3 
                                  .numAttrs = 1};
     if (!early)
         return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
+    memset(&attribute, 0, sizeof attribute);
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     return cudaLaunchKernelExC(&config, kernel, arguments);
 }

@@ -81,16 +81,18 @@ static void fill_window(const gpu_bound *bound, const rope_call *call, const gpu
     const rope_frequency_set *set = &p->set[s->set];
     const int ahead = !call->position.ids && s->pairs_each > GPU_TABLE_AHEAD_PAIRS;
     const int model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE;
+    const int64_t entry = p->angle_mode == ROPE_ANGLE_TABLE ? entry_of(p) : 0;
+    const int64_t table_batch = entry && !in_line ? call->table_stride[0] * entry : 0;
     l->window = (gpu_window_call){
         .turns = set->turns,
         .ids = call->position.ids,
         .offset = call->position.offset,
         .cos = call->cos,
         .sin = call->sin,
-        .table_batch = in_line ? 0 : call->table_stride[0] * entry_of(p),
+        .table_batch = table_batch,
         .table_rows = call->table_rows,
         .position_flag = call->position_flag,
-        .table_row = (int32_t)(call->table_stride[1] * entry_of(p)),
+        .table_row = entry ? (int32_t)(call->table_stride[1] * entry) : 0,
         .rows = (int32_t)s->rows,
         .slab = l->slab,
         .id_batch = in_line ? l->slab : (int32_t)id_batch_of(call),
