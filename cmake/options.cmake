@@ -2,8 +2,9 @@ option(BUILD_SHARED_LIBS "Build libropekit as a shared library" ON)
 option(ROPEKIT_OPENMP "Run the CPU backend on OpenMP threads" ON)
 option(ROPEKIT_BUILD_TESTS "Build the test suite" ${PROJECT_IS_TOP_LEVEL})
 option(ROPEKIT_ORACLE "Build what compares with MPFR: the oracle and its tests, which the tool needs" ON)
-option(ROPEKIT_BUILD_TOOL "Build the ropekit command-line tool (needs cJSON and the oracle)"
-    ${PROJECT_IS_TOP_LEVEL})
+include(CMakeDependentOption)
+cmake_dependent_option(ROPEKIT_BUILD_TOOL "Build the ropekit command-line tool (needs cJSON and the oracle)"
+    ${PROJECT_IS_TOP_LEVEL} ROPEKIT_ORACLE OFF)
 option(ROPEKIT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(ROPEKIT_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
 option(ROPEKIT_CRITERION "CTest runs the suite through Criterion, else through the plain runner" ON)
