@@ -1,7 +1,16 @@
-/* read_config FILE [LAYER_TYPE]  reads a model's config.json and prints how its heads rotate. */
+/* read_config FILE [LAYER_TYPE]  reads a model's config.json, prints which kinds of layers it has
+ * and how the heads of one of them rotate. */
 #include <ropekit/rope.h>
 
 #include <stdio.h>
+
+static void print_kinds(const rope_config *config) {
+    rope_layer_kind kind = {.struct_size = sizeof kind};
+    for (int32_t i = 0; i < rope_config_kind_count(config); i++)
+        if (rope_config_kind_get(config, i, &kind) == ROPE_OK)
+            printf("%s%s, window %lld (0: none)\n", *kind.name ? kind.name : "all layers alike",
+                   kind.rotates ? "" : ", which do not rotate", (long long)kind.window);
+}
 
 int main(int argc, char **argv) {
     static char json[1 << 20];
@@ -20,6 +29,7 @@ int main(int argc, char **argv) {
     if (bad)
         fprintf(stderr, "%s: %s\n", argv[1], rope_last_error());
     else {
+        print_kinds(config);
         int count = desc.rotary_dim ? desc.rotary_dim : desc.head_dim;
         printf("%d of %d elements rotate, the last pair by %.8g radians a position\n", count,
                desc.head_dim, inv_freq[count / 2 - 1]);

@@ -19,16 +19,19 @@ from transformers.models.auto import modeling_auto as auto
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "common" / "model" / "model_defaults.h"
-# Fields of a model beside its base and rope_parameters that config_read.c reads.
+# Fields of a model beside its base and rope_parameters that config_read.c and config_kinds.c read.
 FIELDS = (
     "alibi",
+    "attention_chunk_size",
     "attention_head_dim",
+    "attention_window_size",
     "d_model",
     "head_dim",
     "hidden_size",
     "kv_channels",
     "kv_lora_rank",
     "kv_n_heads",
+    "local_attention",
     "max_position_embeddings",
     "max_seq_len",
     "multi_query",
@@ -50,6 +53,7 @@ FIELDS = (
     "rotary_dim",
     "sliding_window",
     "use_mem_rope",
+    "use_sliding_window",
 )
 # Models of text, which are known not to rotate where nothing says so.
 OF_TEXT = {
@@ -67,6 +71,7 @@ BY_FUNCTIONS |= {"wav2vec2-bert", "wav2vec2-conformer"}
 MORE = {
     "dbrx": {"kv_n_heads": 1},
     "diffusion_gemma_text": {"global_head_dim": 512},
+    "dots3_note_text": {"sliding_window": 512},
     "embedding_gemma2_text": {"global_head_dim": 512},
     "gemma4_text": {"global_head_dim": 512},
     "gemma4_unified_text": {"global_head_dim": 512},
@@ -171,6 +176,8 @@ def fields_of(kind, given):
     attributes = getattr(kind, "attribute_map", {})
     values |= {name: given[name] for name in FIELDS if name in given}
     values |= MORE.get(kind.model_type, {})
+    if not hasattr(kind, "layer_types") and not hasattr(kind, "sliding_window"):
+        values["use_sliding_window"] = False
     return {
         name: value
         for name, value in values.items()

@@ -1,4 +1,5 @@
 #include "bench/commands/commands.h"
+#include "bench/commands/info_config.h"
 #include "bench/commands/variables.h"
 #include "bench/measure/record.h"
 #include "bench/output/message.h"
@@ -145,6 +146,7 @@ int command_info(options *o) {
     record_begin(&list, "info", o, NULL);
     fprintf(file, "ropekit %s\n\n", rope_version());
     variables_print(&list, file);
+    const bool is_read = !o->config || info_config(o, &list, file);
     print_backends(o, &list, file);
     for (int32_t i = 0; i < rope_backend_count(); i++) {
         rope_backend_info info = {.struct_size = sizeof info};
@@ -158,5 +160,5 @@ int command_info(options *o) {
     if (usable == 0)
         message("no usable device%s%s", o->desc.backend ? " of " : "",
                 o->desc.backend ? o->desc.backend : "");
-    return record_end(&list, o) && usable > 0 ? EXIT_OK : EXIT_ENVIRONMENT;
+    return record_end(&list, o) && usable > 0 && is_read ? EXIT_OK : EXIT_ENVIRONMENT;
 }

@@ -139,10 +139,8 @@ static void add_rule(cJSON *rule, const options *o, const option_field *field) {
         cJSON_AddNumberToObject(rule, member_name(field, name), value);
 }
 
-/* Choices, the rule, and how pairs are dealt to several axes. */
-static void add_fields(cJSON *shape, const options *o) {
-    static const char choices[] = " layout arithmetic pairing-in pairing-out direction position-ids"
-                                  " angle-mode rope-type launch ";
+/* Some choices, the rule, and how pairs are dealt to several axes. */
+static void add_fields(cJSON *shape, const options *o, const char *choices) {
     cJSON *rule = cJSON_AddObjectToObject(shape, "rule");
     for (int32_t i = 0; i < option_field_count; i++) {
         const option_field *field = &option_fields[i];
@@ -209,37 +207,56 @@ static void add_boundaries(cJSON *shape, const index_list *list) {
         cJSON_AddItemToArray(array, cJSON_CreateNumber((double)list->values[i]));
 }
 
-/* What another program needs to run the case, with every default filled in. */
-void record_shape(cJSON *record, const options *o) {
+/* Options with every default of their descriptor. */
+static options described(const options *o) {
     options full = *o;
-    rope_desc *d = &full.desc;
-    if (d->pairing_out == 0)
-        d->pairing_out = d->pairing_in;
-    fill_rule(d);
+    if (full.desc.pairing_out == 0)
+        full.desc.pairing_out = full.desc.pairing_in;
+    fill_rule(&full.desc);
+    return full;
+}
+
+static void add_heads(cJSON *object, const options *o) {
+    const rope_desc *d = &o->desc;
     const struct {
         const char *name;
         int64_t value;
-    } numbers[] = {{"batch", o->batch},
-                   {"tokens", o->tokens},
-                   {"q_heads", o->q_heads},
+    } numbers[] = {{"q_heads", o->q_heads},
                    {"k_heads", o->k_heads},
                    {"head_dim", d->head_dim},
                    {"rotary_dim", d->rotary_dim ? d->rotary_dim : d->head_dim},
                    {"rotary_offset", d->rotary_offset},
                    {"k_head_dim", d->k_head_dim ? d->k_head_dim : d->head_dim},
                    {"k_rotary_offset", d->k_head_dim ? d->k_rotary_offset : d->rotary_offset},
-                   {"axes", d->axes ? d->axes : 1},
-                   {"position_offset", o->position_offset},
-                   {"max_position", o->max_position}};
-    cJSON *shape = cJSON_AddObjectToObject(record, "shape");
+                   {"axes", d->axes ? d->axes : 1}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        cJSON_AddNumberToObject(shape, numbers[i].name, (double)numbers[i].value);
+        cJSON_AddNumberToObject(object, numbers[i].name, (double)numbers[i].value);
+    cJSON_AddNumberToObject(object, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
+}
+
+void record_layer(cJSON *record, const options *o) {
+    const options full = described(o);
+    add_heads(record, &full);
+    add_fields(record, &full, " pairing-in pairing-out direction rope-type ");
+}
+
+/* What another program needs to run the case, with every default filled in. */
+void record_shape(cJSON *record, const options *o) {
+    const options full = described(o);
+    const rope_desc *d = &full.desc;
+    cJSON *shape = cJSON_AddObjectToObject(record, "shape");
+    cJSON_AddNumberToObject(shape, "batch", (double)o->batch);
+    cJSON_AddNumberToObject(shape, "tokens", (double)o->tokens);
+    add_heads(shape, &full);
+    cJSON_AddNumberToObject(shape, "position_offset", (double)o->position_offset);
+    cJSON_AddNumberToObject(shape, "max_position", (double)o->max_position);
     cJSON_AddStringToObject(shape, "dtype", dtype_name(d->dtype));
     cJSON_AddBoolToObject(shape, "dtype_is_assumed", o->dtype_is_assumed);
-    cJSON_AddNumberToObject(shape, "rope_theta", d->rope_theta > 0 ? d->rope_theta : 10000);
     cJSON_AddBoolToObject(shape, "xpos", d->xpos_scale_base > 0);
     cJSON_AddBoolToObject(shape, "in_place", o->in_place);
-    add_fields(shape, &full);
+    add_fields(shape, &full,
+               " layout arithmetic pairing-in pairing-out direction position-ids angle-mode "
+               "rope-type launch ");
     cJSON_AddStringToObject(shape, "operation",
                             o->append      ? "append"
                             : o->attention ? "attention"

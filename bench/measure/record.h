@@ -34,6 +34,8 @@ cJSON *record_add(record_list *list, const char *case_name, const char *command,
                   const char *kernel);
 /* Adds the effective values of what was rotated. */
 void record_shape(cJSON *record, const options *o);
+/* Adds those of the heads of a kind of layer alone. */
+void record_layer(cJSON *record, const options *o);
 /* Adds a record with a case's suite, label, settings and shape. */
 cJSON *record_case(record_list *list, const bench_case *c);
 /* Adds a measurement whose output was compared with the oracle. */

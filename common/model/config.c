@@ -23,7 +23,9 @@ static int is_about_rope(const char *name) {
 int rope_config_takes(const char *name) {
     static const char *const names[] = {
         "alibi",
+        "attention_chunk_size",
         "attention_head_dim",
+        "attention_window_size",
         "d_model",
         "dtype",
         "global_head_dim",
@@ -32,6 +34,7 @@ int rope_config_takes(const char *name) {
         "kv_channels",
         "kv_lora_rank",
         "kv_n_heads",
+        "local_attention",
         "max_position_embeddings",
         "max_seq_len",
         "model_type",
@@ -50,6 +53,7 @@ int rope_config_takes(const char *name) {
         "rms_norm_eps",
         "sliding_window",
         "torch_dtype",
+        "use_sliding_window",
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (strcmp(name, names[i]) == 0)

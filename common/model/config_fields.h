@@ -22,6 +22,8 @@ typedef struct config_field {
     const double *list;
     double number;
     int32_t count;
+    int32_t layers,
+        unrotated; /* of SCOPE_KIND: entries of layer_types, and of those without RoPE */
 } config_field;
 
 /* What Transformers takes for a model_type; text_path is where a configuration of several models
@@ -67,6 +69,9 @@ static inline config_field *rope_config_find(const rope_config *config, int scop
             found = field;
     return found;
 }
+
+/* What a field holds, for a text that says what is wrong with it. */
+void rope_config_describe(const config_field *field, char *text, size_t size);
 
 /* The row of a model_type, or NULL. */
 const model_default *rope_model_default(const char *model_type);

@@ -23,6 +23,7 @@ static const model_unrotated_kind model_unrotated_kinds[] = {
     {"llama4_text", "full_attention", 0},
     {"muse_glimmer_text", "full_attention", 0},
     {"muse_spark_text", "full_attention", 0},
+    {"smollm3", "sliding_attention", 0},
 };
 
 /* Kinds of layers that have another name in rope_parameters. */
@@ -70,14 +71,29 @@ const layer_default *rope_layer_of(const rope_config *config, const char *kind) 
     return NULL;
 }
 
-rope_status rope_config_add_kind(rope_config *config, const char *kind, int rotates) {
+int rope_is_layer_label(const rope_config *config, const char *name) {
+    for (size_t i = 0; config->model && i < COUNT(model_layer_labels); i++)
+        if (strcmp(model_layer_labels[i].model_type, config->model->model_type) == 0 &&
+            strcmp(model_layer_labels[i].label, name) == 0)
+            return 1;
+    return 0;
+}
+
+rope_status rope_config_add_kind(rope_config *config, const char *kind, int rotates, int layers) {
     config_field *known = rope_config_find(config, SCOPE_KIND, kind);
+    const int unrotated = rotates ? 0 : layers;
     if (known) {
         known->number = known->number != 0 || rotates;
+        known->layers += layers;
+        known->unrotated += unrotated;
         return ROPE_OK;
     }
-    const config_field field = {
-        .scope = SCOPE_KIND, .kind = FIELD_FLAG, .name = kind, .number = rotates};
+    const config_field field = {.scope = SCOPE_KIND,
+                                .kind = FIELD_FLAG,
+                                .name = kind,
+                                .number = rotates,
+                                .layers = layers,
+                                .unrotated = unrotated};
     return rope_config_add(config, &field);
 }
 
@@ -104,10 +120,16 @@ static rope_status add_class_kinds(rope_config *config, const char *kinds) {
         const size_t length = strcspn(kinds, " ");
         char kind[ROPE_CONFIG_MAX_TEXT + 1];
         snprintf(kind, sizeof kind, "%.*s", (int)length, kinds);
-        status = rope_config_add_kind(config, kind, rope_layer_rotates(config, kind));
+        status = rope_config_add_kind(config, kind, rope_layer_rotates(config, kind), 0);
         kinds += length + (kinds[length] == ' ');
     }
     return status;
+}
+
+/* A switch that is off by default gives some layers a window. */
+static int adds_windows(const rope_config *config) {
+    const config_field *on = rope_config_find(config, SCOPE_MODEL, "use_sliding_window");
+    return on && on->kind <= FIELD_FLAG && on->number != 0;
 }
 
 rope_status rope_config_add_kinds(rope_config *config) {
@@ -120,15 +142,17 @@ rope_status rope_config_add_kinds(rope_config *config) {
     if (!listed && model && model->kinds) {
         status = add_class_kinds(config, model->kinds);
         if (status == ROPE_OK && !rotating(config->first)) /* attention is among other layers */
-            status = rope_config_add_kind(config, full, 1);
+            status = rope_config_add_kind(config, full, 1, 0);
+        if (status == ROPE_OK && adds_windows(config)) /* Qwen 2, from max_window_layers on */
+            status = rope_config_add_kind(config, sliding, rope_layer_rotates(config, sliding), 0);
     }
     while (status == ROPE_OK && (row = rope_layer_default(model, row)))
         if (row->layer[0])
-            status = rope_config_add_kind(config, row->layer, row->parameters != NULL);
+            status = rope_config_add_kind(config, row->layer, row->parameters != NULL, 0);
     if (status == ROPE_OK && has_two_bases(config))
-        status = rope_config_add_kind(config, full, 1);
+        status = rope_config_add_kind(config, full, 1, 0);
     if (status == ROPE_OK && has_two_bases(config))
-        status = rope_config_add_kind(config, sliding, 1);
+        status = rope_config_add_kind(config, sliding, 1, 0);
     return status;
 }
 

@@ -11,12 +11,15 @@ const char *rope_layer_label(const rope_config *config, const char *kind);
 /* The model's row of a kind of layer, or NULL. */
 const layer_default *rope_layer_of(const rope_config *config, const char *kind);
 
-/* Adds a kind of layer; one that is there rotates if either says so. */
-rope_status rope_config_add_kind(rope_config *config, const char *kind, int rotates);
+/* Adds a kind of layer with so many of layer_types; one that is there rotates if either says so. */
+rope_status rope_config_add_kind(rope_config *config, const char *kind, int rotates, int layers);
 /* Adds the model's own kinds, without those of layer_types where the configuration has any. */
 rope_status rope_config_add_kinds(rope_config *config);
 /* Checks layer_type, or takes full layers where those rotate, else the first kind that does. */
 rope_status rope_config_choose_layer(rope_config *config);
+
+/* Whether a name is one of rope_parameters alone, of no kind in layer_types. */
+int rope_is_layer_label(const rope_config *config, const char *name);
 
 /* Whether rope_parameters of all layers are of the chosen one, and of any. */
 int rope_layer_takes_parameters(const rope_config *config);

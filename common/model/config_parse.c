@@ -173,9 +173,8 @@ static rope_status add_listed_kinds(const parser *p, const char *layer_types) {
             rope_json_string(e.value, p->text) > ROPE_CONFIG_MAX_TEXT)
             continue;
         const int is_told = some && some->kind == FIELD_LIST && i < some->count;
-        status = rope_config_add_kind(p->config, p->text,
-                                      is_told ? some->list[i] != 0
-                                              : rope_layer_rotates(p->config, p->text));
+        const int rotates = is_told ? some->list[i] != 0 : rope_layer_rotates(p->config, p->text);
+        status = rope_config_add_kind(p->config, p->text, rotates, 1);
     }
     return status;
 }
@@ -191,7 +190,7 @@ static rope_status add_kinds_by_layer(const parser *p, const char *parameters) {
     for (json_entry e = rope_json_first(parameters); e.value && status == ROPE_OK;
          e = rope_json_next(e)) {
         if (rope_json_string(e.name, p->text) <= ROPE_CONFIG_MAX_TEXT)
-            status = rope_config_add_kind(p->config, p->text, is_object(e.value));
+            status = rope_config_add_kind(p->config, p->text, is_object(e.value), 0);
     }
     return status;
 }

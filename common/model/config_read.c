@@ -21,8 +21,7 @@ static config_field *find(const reading *r, int scope, const char *name) {
     return field || scope != SCOPE_MODEL ? field : rope_config_find(r->config, SCOPE_DEFAULT, name);
 }
 
-/* What a field holds, for a text that says what is wrong with it. */
-static void describe(const config_field *field, char *text, size_t size) {
+void rope_config_describe(const config_field *field, char *text, size_t size) {
     if (field->kind == FIELD_FLAG)
         snprintf(text, size, field->number != 0 ? "true" : "false");
     else if (field->kind == FIELD_NUMBER)
@@ -35,7 +34,7 @@ static void describe(const config_field *field, char *text, size_t size) {
 
 static void refuse_kind(reading *r, const config_field *field, const char *wanted) {
     char found[100];
-    describe(field, found, sizeof found);
+    rope_config_describe(field, found, sizeof found);
     r->status =
         rope_fail(ROPE_ERROR_INVALID_VALUE, "%s is %s; allowed is %s", field->name, found, wanted);
 }

@@ -446,6 +446,28 @@ ROPE_API rope_status rope_config_parse(rope_config **config, const char *json, s
                                        const char *layer_type);
 /** Destroys a configuration. NULL is allowed. */
 ROPE_API void rope_config_destroy(rope_config *config);
+
+/** A kind of layer of a configuration. */
+typedef struct rope_layer_kind {
+    size_t struct_size; /**< sizeof(rope_layer_kind), set by the caller. */
+    const char *name;   /**< As layer_types has it, or "" where all layers are alike; valid as long
+                             as the configuration. */
+    int32_t rotates;    /**< 1: rope_config_parse takes the name. 0: its layers do not rotate. */
+    int32_t layers;     /**< Entries of layer_types; 0 where the configuration has no such list. */
+    int32_t unrotated;  /**< Of them, those that do not rotate, by no_rope_layers. */
+    int64_t window;     /**< Keys that a causal query sees, its own included (sliding_window); of a
+                             model that looks both ways the farthest that it sees. 0: all. */
+    int64_t chunk;      /**< Tokens of the chunks in which attention stays (attention_chunk_size).
+                             0: none. */
+} rope_layer_kind;
+
+/** Number of kinds of layers, whichever of them was parsed; 0 without a configuration. Each that
+ * rotates has a descriptor of its own, by its name as layer_type of rope_config_parse. */
+ROPE_API int32_t rope_config_kind_count(const rope_config *config);
+/** Describes the index-th kind of layer; untouched on error.
+ * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */
+ROPE_API rope_status rope_config_kind_get(const rope_config *config, int32_t index,
+                                          rope_layer_kind *kind);
 /**
  * Fills a descriptor. Its pointers stay valid as long as the configuration.
  * @param config  what was read

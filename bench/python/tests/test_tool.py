@@ -94,6 +94,8 @@ def run(tool_path, *arguments, status=0, **more):
     "arguments",
     [
         ["info"],
+        ["info", "--config=qwen3-next-80b"],
+        ["info", "--config=qwen2-vl-7b"],
         ["verify", "--tokens=2"],
         ["accuracy", "--tokens=2"],
         ["bench", "--tokens=2", "--rounds=2"],
