@@ -63,12 +63,12 @@ rope_status rope_time(rope_device *device, rope_timing *t) {
 CPUINFO = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdio.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-FILE *fopen(const char *path, const char *mode) {
-    FILE *(*open)(const char *, const char *) = dlsym(RTLD_NEXT, "fopen");
-    return open(strcmp(path, "/proc/cpuinfo") == 0 ? getenv("CPUINFO") : path, mode);
+int open(const char *path, int flags, ...) {
+    int (*next)(const char *, int, int) = dlsym(RTLD_NEXT, "open");
+    return next(strcmp(path, "/proc/cpuinfo") == 0 ? getenv("CPUINFO") : path, flags, 0600);
 }
 """
 
