@@ -157,8 +157,8 @@ static const plan_entry *plan_of(const append_call *c, const tensor *lead, int32
                                  const char **error) {
     const tensor *first = &c->cache[c->cache[PART_K].handle ? PART_K : PART_V];
     plan_key key = {
-        .text = c->text,
-        .length = c->text_length,
+        .text = c->config.data,
+        .length = c->config.length,
         .head_dim = {head_dim_of(c, PART_Q), head_dim_of(c, PART_K)},
         .v_head_dim = head_dim_of(c, PART_V),
         .position_dtype = position_dtype,

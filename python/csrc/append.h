@@ -2,6 +2,7 @@
 #ifndef ROPEKIT_PYTHON_APPEND_H
 #define ROPEKIT_PYTHON_APPEND_H
 
+#include "python/csrc/arguments.h"
 #include "python/csrc/inputs.h"
 #include "python/csrc/plans.h"
 
@@ -9,8 +10,7 @@ enum { PART_Q, PART_K, PART_V, PARTS };
 
 /* Names as in rope_append_args; by part. */
 typedef struct append_call {
-    const char *text;
-    size_t text_length;
+    text_argument config;
     tensor in[PARTS], out[PARTS]; /* out alone: in place */
     tensor cache[PARTS];          /* [page, slot, head, element], or ... block, element]; no q's */
     tensor weight[PARTS];

@@ -2,14 +2,14 @@
 #ifndef ROPEKIT_PYTHON_ATTENTION_H
 #define ROPEKIT_PYTHON_ATTENTION_H
 
+#include "python/csrc/arguments.h"
 #include "python/csrc/inputs.h"
 
 enum { KEYS, VALUES, STORES };
 
 /* Names as in rope_attention_args. */
 typedef struct attention_call {
-    const char *text;
-    size_t text_length;
+    text_argument config;
     tensor q, k, v;
     tensor cache[STORES], scale[STORES]; /* instead of k and v */
     tensor block_table, sinks, tree_bits;

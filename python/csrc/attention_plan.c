@@ -107,8 +107,8 @@ const char *attention_check_gradient(const attention_call *c) {
 const plan_entry *attention_plan(const attention_call *c, int32_t operation, int32_t position_dtype,
                                  const char **error) {
     plan_key key = {
-        .text = c->text,
-        .length = c->text_length,
+        .text = c->config.data,
+        .length = c->config.length,
         .head_dim = {tensor_last_size(&c->q), tensor_last_size(&c->q)},
         .v_head_dim =
             attention_is_cached(c) ? cache_head_dim(&c->cache[VALUES]) : tensor_last_size(&c->v),

@@ -41,8 +41,8 @@ static int32_t head_dim(const tensor *t) {
 }
 
 static const plan_entry *plan_of(const call *c, int32_t position_dtype, const char **error) {
-    plan_key key = {.text = c->text,
-                    .length = c->text_length,
+    plan_key key = {.text = c->config.data,
+                    .length = c->config.length,
                     .head_dim = {head_dim(&c->q), head_dim(&c->k)},
                     .position_dtype = position_dtype};
     plan_key_put(&key, &c->q, &c->inputs.cos);

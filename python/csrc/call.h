@@ -2,13 +2,13 @@
 #ifndef ROPEKIT_PYTHON_CALL_H
 #define ROPEKIT_PYTHON_CALL_H
 
+#include "python/csrc/arguments.h"
 #include "python/csrc/inputs.h"
 #include "python/csrc/plans.h"
 
 /* q_out and k_out are q and k where they are written in place. */
 typedef struct call {
-    const char *text;
-    size_t text_length;
+    text_argument config;
     tensor q, k, q_out, k_out; /* a lone tensor is q, whatever its role */
     inputs inputs;
     int in_place;

@@ -1,281 +1,154 @@
 /*
  * The operators of the namespace ropekit for tensors on the CPU and on a GPU. Their schemas stand
- * in python/ropekit. A boxed kernel owns what the stack holds and leaves its results there.
+ * in python/ropekit, which compares them with the lists here when it is imported. A boxed kernel
+ * owns what the stack holds and leaves its results there.
  */
 #include "python/csrc/append.h"
 #include "python/csrc/attention.h"
 #include "python/csrc/call.h"
 #include "python/csrc/failure.h"
 
-#include <stddef.h>
 #include <string.h>
 
-/* operator delete of the C++ runtime that PyTorch is linked to, with which it expects the box of an
- * optional argument to be given back. */
-void cxx_delete(void *box) __asm__("_ZdlPv");
-
-static AtenTensorHandle to_tensor(StableIValue value) {
-    return (AtenTensorHandle)(uintptr_t)value;
-}
-
-static const char *take(StableIValue value, tensor *t) {
-    return tensor_describe(to_tensor(value), t);
-}
-
-static const char *take_optional(StableIValue value, tensor *t) {
-    StableIValue *box = (StableIValue *)(uintptr_t)value;
-    if (!box)
-        return NULL;
-    AtenTensorHandle handle = to_tensor(*box);
-    cxx_delete(box);
-    return tensor_describe(handle, t);
-}
-
-/* Arguments in the order of the schemas. Every one is taken, also after an error. */
-static const char *take_all(const StableIValue *stack, uint64_t count, int pair, call *c,
-                            StringHandle *text) {
-    inputs *in = &c->inputs;
-    tensor *const optional[] = {
-        &in->sequence_offsets, &in->cu_seqlens, &in->sequence_lengths, &in->cos, &in->sin,
-        &in->position_flag};
-    const char *error = take(*stack++, &c->q), *other;
-    if (pair && (other = take(*stack++, &c->k)))
-        error = other;
-    *text = (StringHandle)(uintptr_t)*stack++;
-    uint64_t rest = count - 2 - (uint64_t)pair;
-    int ids_alone = rest == 1;
-    other =
-        ids_alone ? take(*stack++, &in->position_ids) : take_optional(*stack++, &in->position_ids);
-    if (other)
-        error = other;
-    if (ids_alone)
-        return error;
-    memcpy(&in->position_offset, stack++, sizeof in->position_offset);
-    for (uint64_t i = 0; i < rest - 2; i++)
-        if ((other = take_optional(*stack++, optional[i])))
-            error = other;
-    return error;
-}
-
-static void release(const tensor *t, size_t count) {
-    for (size_t i = 0; i < count; i++)
-        tensor_release(&t[i]);
-}
-
-static void release_inputs(const inputs *in) {
-    const tensor all[] = {in->position_ids, in->sequence_offsets,
-                          in->cu_seqlens,   in->sequence_lengths,
-                          in->cache_starts, in->cos,
-                          in->sin,          in->position_flag};
-    release(all, sizeof all / sizeof all[0]);
-}
-
-static const char *read_text(StringHandle handle, const char **text, size_t *length) {
-    return torch_string_c_str(handle, text) || torch_string_length(handle, length)
-               ? fail_last(fail("the configuration is no string"))
-               : NULL;
-}
+/* Schemas: FULL has all but a position_flag, FLAGGED all, and the others what most calls give. */
+enum {
+    FULL = 1,
+    FLAGGED = 2,
+    FEW = 4,
+    IDS = 8,
+    CACHED = 16,
+    BACKWARD = 32,
+    PAIR = 64, /* beside one of them: of q and k */
+    WHOLE = FULL | FLAGGED | BACKWARD,
+    ANY = WHOLE | FEW | IDS | CACHED
+};
 
 /* Raises what an operator ends with, unless NULL. */
 static void end(const char *error) {
     aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
 }
 
-static void run(StableIValue *stack, uint64_t count, int pair, int in_place) {
+/* ---- rotate ---- */
+
+#define OF(member) offsetof(call, member)
+static const argument of_rotation[] = {
+    {"q", TENSOR, ANY, ANY, OF(q)},
+    {"k", TENSOR, PAIR, PAIR, OF(k)},
+    {"config", TEXT, ANY, 0, OF(config)},
+    {"position_ids", TENSOR, ANY, IDS, OF(inputs.position_ids)},
+    {"position_offset", NUMBER, WHOLE | FEW, 0, OF(inputs.position_offset)},
+    {"sequence_offsets", TENSOR, WHOLE, 0, OF(inputs.sequence_offsets)},
+    {"cu_seqlens", TENSOR, WHOLE, 0, OF(inputs.cu_seqlens)},
+    {"sequence_lengths", TENSOR, WHOLE, 0, OF(inputs.sequence_lengths)},
+    {"cos", TENSOR, WHOLE, 0, OF(inputs.cos)},
+    {"sin", TENSOR, WHOLE, 0, OF(inputs.sin)},
+    {"position_flag", TENSOR, FLAGGED, 0, OF(inputs.position_flag)},
+    {0}};
+#undef OF
+
+static void rotate(const signature *s, StableIValue *stack, int in_place) {
     call c = {.in_place = in_place};
-    StringHandle text;
-    const char *error = take_all(stack, count, pair, &c, &text);
-    if (!error)
-        error = read_text(text, &c.text, &c.text_length);
+    const char *error = arguments_take(s, stack, &c);
     if (!error)
         error = call_run(&c);
-    torch_delete_string(text);
-    release(&c.q, 1);
-    release(&c.k, 1);
-    release_inputs(&c.inputs);
+    arguments_release(s, &c);
     if (error)
         call_release_results(&c);
     end(error);
     if (in_place)
         return;
     stack[0] = (uintptr_t)c.q_out.handle;
-    if (pair)
+    if (s->schema & PAIR)
         stack[1] = (uintptr_t)c.k_out.handle;
 }
 
-static void rotate(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
-    run(stack, inputs, 0, 0);
-}
+/* ---- append ---- */
 
-static void rotate_pair(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
-    run(stack, inputs, 1, 0);
-}
+#define OF(member) offsetof(append_call, member)
+static const argument of_append[] = {
+    {"q", TENSOR, FULL, 0, OF(in[PART_Q])},
+    {"k", TENSOR, FULL, 0, OF(in[PART_K])},
+    {"v", TENSOR, FULL, 0, OF(in[PART_V])},
+    {"config", TEXT, FULL, 0, OF(config)},
+    {"q_out", TENSOR, FULL, 0, OF(out[PART_Q])},
+    {"k_out", TENSOR, FULL, 0, OF(out[PART_K])},
+    {"v_out", TENSOR, FULL, 0, OF(out[PART_V])},
+    {"k_cache", TENSOR, FULL, 0, OF(cache[PART_K])},
+    {"v_cache", TENSOR, FULL, 0, OF(cache[PART_V])},
+    {"slots", TENSOR, FULL, 0, OF(slots)},
+    {"positions", TENSOR, FULL, 0, OF(inputs.position_ids)},
+    {"q_weight", TENSOR, FULL, 0, OF(weight[PART_Q])},
+    {"k_weight", TENSOR, FULL, 0, OF(weight[PART_K])},
+    {"v_weight", TENSOR, FULL, 0, OF(weight[PART_V])},
+    {"q_scale", TENSOR, FULL, 0, OF(scale[PART_Q])},
+    {"k_scale", TENSOR, FULL, 0, OF(scale[PART_K])},
+    {"v_scale", TENSOR, FULL, 0, OF(scale[PART_V])},
+    {"block_table", TENSOR, FULL, 0, OF(block_table)},
+    {"cache_starts", TENSOR, FULL, 0, OF(inputs.cache_starts)},
+    {"q_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_Q])},
+    {"k_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_K])},
+    {"v_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_V])},
+    {"sequence_offsets", TENSOR, FULL, 0, OF(inputs.sequence_offsets)},
+    {"cu_seqlens", TENSOR, FULL, 0, OF(inputs.cu_seqlens)},
+    {"sequence_lengths", TENSOR, FULL, 0, OF(inputs.sequence_lengths)},
+    {"cos", TENSOR, FULL, 0, OF(inputs.cos)},
+    {"sin", TENSOR, FULL, 0, OF(inputs.sin)},
+    {"position_flag", TENSOR, FULL, 0, OF(inputs.position_flag)},
+    {"position_offset", NUMBER, FULL, 0, OF(inputs.position_offset)},
+    {0}};
+#undef OF
 
-static void rotate_in_place(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
-    run(stack, inputs, 0, 1);
-}
-
-static void rotate_pair_in_place(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)outputs;
-    run(stack, inputs, 1, 1);
-}
-
-/* Takes what may be absent, in the order of a schema, whose config is NULL there. Every one is
- * taken, also after an error. */
-static const char *take_list(const StableIValue *stack, tensor *const *order, int count,
-                             StringHandle *text) {
-    const char *error = NULL, *other;
-    for (int i = 0; i < count; i++)
-        if (!order[i])
-            *text = (StringHandle)(uintptr_t)stack[i];
-        else if ((other = take_optional(stack[i], order[i])))
-            error = other;
-    return error;
-}
-
-static void release_list(tensor *const *order, int count, StringHandle text) {
-    torch_delete_string(text);
-    for (int i = 0; i < count; i++)
-        if (order[i])
-            release(order[i], 1);
-}
-
-/* In the order of the schema, where position_offset is the last. */
-static void append(StableIValue *stack, uint64_t inputs_count, uint64_t outputs) {
+static void append(const signature *s, StableIValue *stack) {
     append_call c = {0};
-    inputs *in = &c.inputs;
-    tensor *const order[] = {&c.in[PART_Q],
-                             &c.in[PART_K],
-                             &c.in[PART_V],
-                             NULL,
-                             &c.out[PART_Q],
-                             &c.out[PART_K],
-                             &c.out[PART_V],
-                             &c.cache[PART_K],
-                             &c.cache[PART_V],
-                             &c.slots,
-                             &in->position_ids,
-                             &c.weight[PART_Q],
-                             &c.weight[PART_K],
-                             &c.weight[PART_V],
-                             &c.scale[PART_Q],
-                             &c.scale[PART_K],
-                             &c.scale[PART_V],
-                             &c.block_table,
-                             &in->cache_starts,
-                             &c.scale_out[PART_Q],
-                             &c.scale_out[PART_K],
-                             &c.scale_out[PART_V],
-                             &in->sequence_offsets,
-                             &in->cu_seqlens,
-                             &in->sequence_lengths,
-                             &in->cos,
-                             &in->sin,
-                             &in->position_flag};
-    enum { TENSORS = sizeof order / sizeof order[0] };
-    StringHandle text = NULL;
-    (void)inputs_count, (void)outputs;
-    const char *error = take_list(stack, order, TENSORS, &text);
-    memcpy(&in->position_offset, &stack[TENSORS], sizeof in->position_offset);
-    if (!error)
-        error = read_text(text, &c.text, &c.text_length);
+    const char *error = arguments_take(s, stack, &c);
     if (!error)
         error = append_run(&c);
-    release_list(order, TENSORS, text);
+    arguments_release(s, &c);
     end(error);
 }
 
-/* Arguments of a schema of attention from k on: its tensors, then a flag where there is one, and
- * its numbers. */
-static const char *take_attention(const StableIValue *stack, attention_call *c, int has_flag,
-                                  StringHandle *text) {
-    inputs *in = &c->inputs;
-    tensor *const order[] = {&c->k,
-                             &c->v,
-                             NULL,
-                             &in->position_ids,
-                             &in->cu_seqlens,
-                             &in->k_lengths,
-                             &c->cache[KEYS],
-                             &c->cache[VALUES],
-                             &c->block_table,
-                             &c->sinks,
-                             &in->k_position_ids,
-                             &in->k_cu_seqlens,
-                             &in->q_lengths,
-                             &c->scale[KEYS],
-                             &c->scale[VALUES],
-                             &c->tree_bits,
-                             &in->sequence_offsets,
-                             &in->sequence_lengths,
-                             &in->cos,
-                             &in->sin,
-                             &in->position_flag};
-    const int tensors = (int)(sizeof order / sizeof order[0]) - !has_flag;
-    int64_t *const numbers[] = {&in->position_offset, &c->tree_keys, &c->max_seqlen_k};
-    const char *error = take_list(stack, order, tensors, text);
-    for (int i = 0; i < 3; i++)
-        memcpy(numbers[i], &stack[tensors + i], sizeof *numbers[i]);
-    return error ? error : read_text(*text, &c->text, &c->text_length);
-}
+/* ---- attention ---- */
 
-/* Those of the overload few, from k on. */
-static const char *take_few(const StableIValue *stack, attention_call *c, StringHandle *text) {
-    tensor *const order[] = {&c->inputs.k_lengths, &c->sinks};
-    const char *error = take(stack[0], &c->k), *other = take(stack[1], &c->v);
-    *text = (StringHandle)(uintptr_t)stack[2];
-    error = error ? error : other;
-    other = take_list(stack + 3, order, 2, text);
-    error = error ? error : other;
-    return error ? error : read_text(*text, &c->text, &c->text_length);
-}
+/* A call without a gradient is the part `forward`, which is the first. */
+_Static_assert(offsetof(gradient_call, forward) == 0, "forward is the first member");
+#define OF(member) offsetof(gradient_call, member)
+static const argument of_attention[] = {
+    {"dout", TENSOR, BACKWARD, BACKWARD, OF(dout)},
+    {"out", TENSOR, BACKWARD, BACKWARD, OF(forward.out)},
+    {"lse", TENSOR, BACKWARD, BACKWARD, OF(forward.lse)},
+    {"q", TENSOR, ANY, ANY, OF(forward.q)},
+    {"k", TENSOR, WHOLE | FEW, FEW, OF(forward.k)},
+    {"v", TENSOR, WHOLE | FEW, FEW, OF(forward.v)},
+    {"config", TEXT, ANY, 0, OF(forward.config)},
+    {"positions", TENSOR, WHOLE, 0, OF(forward.inputs.position_ids)},
+    {"cu_seqlens", TENSOR, WHOLE, 0, OF(forward.inputs.cu_seqlens)},
+    {"k_lengths", TENSOR, ANY, CACHED, OF(forward.inputs.k_lengths)},
+    {"k_cache", TENSOR, WHOLE | CACHED, CACHED, OF(forward.cache[KEYS])},
+    {"v_cache", TENSOR, WHOLE | CACHED, CACHED, OF(forward.cache[VALUES])},
+    {"block_table", TENSOR, WHOLE | CACHED, 0, OF(forward.block_table)},
+    {"sinks", TENSOR, ANY, 0, OF(forward.sinks)},
+    {"k_positions", TENSOR, WHOLE, 0, OF(forward.inputs.k_position_ids)},
+    {"k_cu_seqlens", TENSOR, WHOLE, 0, OF(forward.inputs.k_cu_seqlens)},
+    {"q_lengths", TENSOR, WHOLE, 0, OF(forward.inputs.q_lengths)},
+    {"k_scale", TENSOR, WHOLE, 0, OF(forward.scale[KEYS])},
+    {"v_scale", TENSOR, WHOLE, 0, OF(forward.scale[VALUES])},
+    {"tree_mask", TENSOR, WHOLE, 0, OF(forward.tree_bits)},
+    {"sequence_offsets", TENSOR, WHOLE, 0, OF(forward.inputs.sequence_offsets)},
+    {"sequence_lengths", TENSOR, WHOLE, 0, OF(forward.inputs.sequence_lengths)},
+    {"cos", TENSOR, WHOLE, 0, OF(forward.inputs.cos)},
+    {"sin", TENSOR, WHOLE, 0, OF(forward.inputs.sin)},
+    {"position_flag", TENSOR, FLAGGED, 0, OF(forward.inputs.position_flag)},
+    {"position_offset", NUMBER, WHOLE, 0, OF(forward.inputs.position_offset)},
+    {"tree_keys", NUMBER, WHOLE, 0, OF(forward.tree_keys)},
+    {"max_seqlen_k", NUMBER, WHOLE, 0, OF(forward.max_seqlen_k)},
+    {0}};
+#undef OF
 
-/* Those of the overload cached, from config on. */
-static const char *take_cached(const StableIValue *stack, attention_call *c, StringHandle *text) {
-    tensor *const given[] = {&c->inputs.k_lengths, &c->cache[KEYS], &c->cache[VALUES]};
-    tensor *const order[] = {&c->block_table, &c->sinks};
-    const char *error = NULL, *other;
-    *text = (StringHandle)(uintptr_t)stack[0];
-    for (int i = 0; i < 3; i++)
-        if ((other = take(stack[1 + i], given[i])))
-            error = other;
-    other = take_list(stack + 4, order, 2, text);
-    error = error ? error : other;
-    return error ? error : read_text(*text, &c->text, &c->text_length);
-}
-
-static void release_attention(const attention_call *c, StringHandle text) {
-    const tensor own[] = {c->q,           c->k,     c->v,         c->cache[KEYS], c->cache[VALUES],
-                          c->block_table, c->sinks, c->tree_bits, c->scale[KEYS], c->scale[VALUES]},
-                 keys[] = {c->inputs.k_position_ids, c->inputs.k_cu_seqlens, c->inputs.q_lengths,
-                           c->inputs.k_lengths};
-    torch_delete_string(text);
-    release(own, sizeof own / sizeof own[0]);
-    release(keys, sizeof keys / sizeof keys[0]);
-    release_inputs(&c->inputs);
-}
-
-/* How the arguments of an operator are taken, from the one behind q on. */
-typedef const char *take_rest(const StableIValue *stack, attention_call *c, StringHandle *text);
-
-static const char *take_plain(const StableIValue *stack, attention_call *c, StringHandle *text) {
-    return take_attention(stack, c, 0, text);
-}
-
-static const char *take_flagged(const StableIValue *stack, attention_call *c, StringHandle *text) {
-    return take_attention(stack, c, 1, text);
-}
-
-static void run_attention(StableIValue *stack, take_rest *take_others, attention_call *c) {
-    StringHandle text = NULL;
-    const char *error = take(stack[0], &c->q), *other = take_others(stack + 1, c, &text);
-    error = error ? error : other;
+static void attend(const signature *s, StableIValue *stack, attention_call *c) {
+    const char *error = arguments_take(s, stack, c);
     if (!error)
         error = attention_run(c);
-    release_attention(c, text);
+    arguments_release(s, c);
     if (error)
         attention_release_results(c);
     end(error);
@@ -286,59 +159,12 @@ static void run_attention(StableIValue *stack, take_rest *take_others, attention
         stack[2 + i] = (uintptr_t)c->rotated[i].handle;
 }
 
-static void attention(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_plain, &(attention_call){0});
-}
-
-static void attention_few(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_few, &(attention_call){0});
-}
-
-static void attention_cached(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_cached, &(attention_call){0});
-}
-
-static void attention_lse(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_plain, &(attention_call){.wants_lse = 1});
-}
-
-static void attention_flag(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_flagged, &(attention_call){.wants_lse = 1});
-}
-
-static void attention_explained(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_plain, &(attention_call){.explains = 1});
-}
-
-static void attention_rotated(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
-    (void)inputs, (void)outputs;
-    run_attention(stack, take_plain, &(attention_call){.wants_lse = 1, .wants_rotated = 1});
-}
-
-/* dout, out and lse, then as attention. */
-static void attention_backward(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+static void derive(const signature *s, StableIValue *stack) {
     gradient_call c = {0};
-    attention_call *f = &c.forward;
-    tensor *const first[] = {&c.dout, &f->out, &f->lse, &f->q};
-    StringHandle text = NULL;
-    (void)inputs, (void)outputs;
-    const char *error = NULL, *other;
-    for (int i = 0; i < 4; i++)
-        if ((other = take(stack[i], first[i])))
-            error = other;
-    other = take_attention(stack + 4, f, 0, &text);
-    error = error ? error : other;
+    const char *error = arguments_take(s, stack, &c);
     if (!error)
         error = gradient_run(&c);
-    release_attention(f, text);
-    for (int i = 0; i < 3; i++)
-        tensor_release(first[i]);
+    arguments_release(s, &c);
     if (error)
         gradient_release_results(&c);
     end(error);
@@ -347,15 +173,16 @@ static void attention_backward(StableIValue *stack, uint64_t inputs, uint64_t ou
         stack[i] = (uintptr_t)made[i]->handle;
 }
 
-static void attention_merge(StableIValue *stack, uint64_t inputs, uint64_t outputs) {
+static const argument of_merge[] = {{"out", TENSOR, FULL, FULL, offsetof(merge_call, parts)},
+                                    {"lse", TENSOR, FULL, FULL, offsetof(merge_call, parts_lse)},
+                                    {0}};
+
+static void merge(const signature *s, StableIValue *stack) {
     merge_call c = {0};
-    (void)inputs, (void)outputs;
-    const char *error = take(stack[0], &c.parts), *other = take(stack[1], &c.parts_lse);
-    error = error ? error : other;
+    const char *error = arguments_take(s, stack, &c);
     if (!error)
         error = merge_run(&c);
-    release(&c.parts, 1);
-    release(&c.parts_lse, 1);
+    arguments_release(s, &c);
     if (error)
         merge_release_results(&c);
     end(error);
@@ -363,42 +190,90 @@ static void attention_merge(StableIValue *stack, uint64_t inputs, uint64_t outpu
     stack[1] = (uintptr_t)c.lse.handle;
 }
 
+/* ---- the operators ---- */
+
+/* A boxed kernel, and the arguments that it takes as `takes`. */
+#define KERNEL(name, list, schema, run)                                                            \
+    static const signature takes_##name = {list, schema};                                          \
+    static void run_##name(StableIValue *stack, uint64_t inputs, uint64_t outputs) {               \
+        const signature *takes = &takes_##name;                                                    \
+        (void)inputs, (void)outputs;                                                               \
+        run;                                                                                       \
+    }
+
+KERNEL(rotate, of_rotation, FULL, rotate(takes, stack, 0))
+KERNEL(rotate_few, of_rotation, FEW, rotate(takes, stack, 0))
+KERNEL(rotate_ids, of_rotation, IDS, rotate(takes, stack, 0))
+KERNEL(pair, of_rotation, FULL | PAIR, rotate(takes, stack, 0))
+KERNEL(pair_few, of_rotation, FEW | PAIR, rotate(takes, stack, 0))
+KERNEL(pair_ids, of_rotation, IDS | PAIR, rotate(takes, stack, 0))
+KERNEL(write, of_rotation, FLAGGED, rotate(takes, stack, 1))
+KERNEL(write_few, of_rotation, FEW, rotate(takes, stack, 1))
+KERNEL(write_ids, of_rotation, IDS, rotate(takes, stack, 1))
+KERNEL(write_pair, of_rotation, FLAGGED | PAIR, rotate(takes, stack, 1))
+KERNEL(write_pair_few, of_rotation, FEW | PAIR, rotate(takes, stack, 1))
+KERNEL(write_pair_ids, of_rotation, IDS | PAIR, rotate(takes, stack, 1))
+KERNEL(append, of_append, FULL, append(takes, stack))
+KERNEL(attention, of_attention, FULL, attend(takes, stack, &(attention_call){0}))
+KERNEL(attention_few, of_attention, FEW, attend(takes, stack, &(attention_call){0}))
+KERNEL(attention_cached, of_attention, CACHED, attend(takes, stack, &(attention_call){0}))
+KERNEL(lse, of_attention, FULL, attend(takes, stack, &(attention_call){.wants_lse = 1}))
+KERNEL(flag, of_attention, FLAGGED, attend(takes, stack, &(attention_call){.wants_lse = 1}))
+KERNEL(explained, of_attention, FULL, attend(takes, stack, &(attention_call){.explains = 1}))
+KERNEL(rotated, of_attention, FULL,
+       attend(takes, stack, &(attention_call){.wants_lse = 1, .wants_rotated = 1}))
+KERNEL(backward, of_attention, BACKWARD, derive(takes, stack))
+KERNEL(merge, of_merge, FULL, merge(takes, stack))
+
+#define BY(kernel) run_##kernel, &takes_##kernel
 static const struct {
     const char *name;
     void (*kernel)(StableIValue *, uint64_t, uint64_t);
+    const signature *takes;
 } operators[] = {
-    {"rotate", rotate},
-    {"rotate_pair", rotate_pair},
-    {"rotate_no_grad", rotate},
-    {"rotate_pair_no_grad", rotate_pair},
-    {"rotate_", rotate_in_place},
-    {"rotate_pair_", rotate_pair_in_place},
-    {"rotate_no_grad_", rotate_in_place},
-    {"rotate_pair_no_grad_", rotate_pair_in_place},
-    {"rotate_no_grad.few", rotate},
-    {"rotate_pair_no_grad.few", rotate_pair},
-    {"rotate_no_grad_.few", rotate_in_place},
-    {"rotate_pair_no_grad_.few", rotate_pair_in_place},
-    {"rotate_no_grad.ids", rotate},
-    {"rotate_pair_no_grad.ids", rotate_pair},
-    {"rotate_no_grad_.ids", rotate_in_place},
-    {"rotate_pair_no_grad_.ids", rotate_pair_in_place},
-    {"append", append},
-    {"append_no_grad", append},
-    {"attention", attention},
-    {"attention_no_grad", attention},
-    {"attention_no_grad.few", attention_few},
-    {"attention_no_grad.cached", attention_cached},
-    {"attention_lse", attention_lse},
-    {"attention_lse_no_grad", attention_lse},
-    {"attention_flag", attention_flag},
-    {"attention_flag_no_grad", attention_flag},
-    {"attention_explained", attention_explained},
-    {"attention_rotated", attention_rotated},
-    {"attention_backward", attention_backward},
-    {"attention_merge", attention_merge},
-    {"attention_merge_no_grad", attention_merge},
+    {"rotate", BY(rotate)},
+    {"rotate_pair", BY(pair)},
+    {"rotate_no_grad", BY(rotate)},
+    {"rotate_pair_no_grad", BY(pair)},
+    {"rotate_", BY(write)},
+    {"rotate_pair_", BY(write_pair)},
+    {"rotate_no_grad_", BY(write)},
+    {"rotate_pair_no_grad_", BY(write_pair)},
+    {"rotate_no_grad.few", BY(rotate_few)},
+    {"rotate_pair_no_grad.few", BY(pair_few)},
+    {"rotate_no_grad_.few", BY(write_few)},
+    {"rotate_pair_no_grad_.few", BY(write_pair_few)},
+    {"rotate_no_grad.ids", BY(rotate_ids)},
+    {"rotate_pair_no_grad.ids", BY(pair_ids)},
+    {"rotate_no_grad_.ids", BY(write_ids)},
+    {"rotate_pair_no_grad_.ids", BY(write_pair_ids)},
+    {"append", BY(append)},
+    {"append_no_grad", BY(append)},
+    {"attention", BY(attention)},
+    {"attention_no_grad", BY(attention)},
+    {"attention_no_grad.few", BY(attention_few)},
+    {"attention_no_grad.cached", BY(attention_cached)},
+    {"attention_lse", BY(lse)},
+    {"attention_lse_no_grad", BY(lse)},
+    {"attention_flag", BY(flag)},
+    {"attention_flag_no_grad", BY(flag)},
+    {"attention_explained", BY(explained)},
+    {"attention_rotated", BY(rotated)},
+    {"attention_backward", BY(backward)},
+    {"attention_merge", BY(merge)},
+    {"attention_merge_no_grad", BY(merge)},
 };
+
+/* The arguments that an operator takes, as arguments_tell has them; none of one that is not there.
+ */
+ROPE_API const char *ropekit_arguments(const char *name) {
+    static _Thread_local char names[1024];
+    names[0] = 0;
+    for (size_t i = 0; i < sizeof operators / sizeof operators[0]; i++)
+        if (strcmp(operators[i].name, name) == 0)
+            arguments_tell(operators[i].takes, names, sizeof names);
+    return names;
+}
 
 /* Loading the library registers the kernels; PyTorch keeps them to its end. */
 __attribute__((constructor)) static void register_kernels(void) {

@@ -28,6 +28,7 @@ def _load() -> ctypes.CDLL:
         ("ropekit_check_text", text, [text]),
         ("ropekit_check_attention", text, [text]),
         ("ropekit_explanation", text, []),
+        ("ropekit_arguments", text, [text]),
         ("ropekit_describe_config", count, [pointer, whole, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),
     ):

@@ -69,10 +69,23 @@ _NOT_IN_ONNX = {"rotate_", "rotate_pair_", "append", "attention_flag", "attentio
 def define(name: str, schema: str, fake: Any) -> None:
     """An operator, whose kernels are compiled, with its fake kernel."""
     tags = torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout
+    check_order(name, schema)
     _definitions.define(name + schema, tags=tags)
     if name.partition(".")[0].replace("_no_grad", "") in _NOT_IN_ONNX:
         fake = _unknown_to_onnx(name, fake)
     torch.library.register_fake(f"ropekit::{name}", fake)
+
+
+def check_order(name: str, schema: str) -> None:
+    """Refuses a library whose operator takes other arguments, or in another order."""
+    given = [x.partition("=")[0].split() for x in schema.partition(" -> ")[0][1:-1].split(", ")]
+    names = " ".join(f"{own}{'?' * kind.endswith('?')}" for kind, own in given)
+    taken: str = library.ropekit_arguments(name.encode()).decode()
+    if taken != names:
+        raise ImportError(
+            f"{name} in libtorch_ropekit.so takes ({taken}); allowed is ({names}): install the "
+            "library and the package of one build"
+        )
 
 
 def _unknown_to_onnx(name: str, fake: Any) -> Any:

@@ -13,12 +13,23 @@ import pytest
 import ropekit
 import torch
 from ropekit import check
+from ropekit._operators import check_order
 from torch._inductor import config as inductor
 
 KERNELS = {
     "x86_64": {"avx512_bf16", "avx512", "avx2", "scalar", "reference"},
     "aarch64": {"neon", "scalar", "reference"},
 }
+
+
+def test_a_library_of_another_order_is_refused() -> None:
+    """Every schema was compared at the import."""
+    check_order("attention_merge", "(Tensor out, Tensor lse) -> (Tensor, Tensor)")
+    for arguments in ("Tensor lse, Tensor out", "Tensor out, Tensor? lse=None", "Tensor out"):
+        with pytest.raises(ImportError, match=r"takes \(out lse\); allowed is"):
+            check_order("attention_merge", f"({arguments}) -> (Tensor, Tensor)")
+    with pytest.raises(ImportError, match=r"none in libtorch_ropekit.so takes \(\)"):
+        check_order("none", "(Tensor x) -> Tensor")
 
 
 def test_every_kernel_of_the_cpu_is_there() -> None:
