@@ -5,7 +5,8 @@
 #include <stdio.h>
 
 static void print_kinds(const rope_config *config) {
-    rope_layer_kind kind = {.struct_size = sizeof kind};
+    rope_layer_kind kind;
+    kind.struct_size = sizeof kind;
     for (int32_t i = 0; i < rope_config_kind_count(config); i++)
         if (rope_config_kind_get(config, i, &kind) == ROPE_OK)
             printf("%s%s, window %lld (0: none)\n", *kind.name ? kind.name : "all layers alike",
