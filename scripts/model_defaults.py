@@ -70,6 +70,7 @@ BY_FUNCTIONS |= {"wav2vec2-bert", "wav2vec2-conformer"}
 # Defaults that a class takes from another place than a field of its own.
 MORE = {
     "dbrx": {"kv_n_heads": 1},
+    "deepseek_v4": {"qk_rope_head_dim": 64},
     "diffusion_gemma_text": {"global_head_dim": 512},
     "dots3_note_text": {"sliding_window": 512},
     "embedding_gemma2_text": {"global_head_dim": 512},
@@ -77,6 +78,7 @@ MORE = {
     "gemma4_unified_text": {"global_head_dim": 512},
     "mpt": {"alibi": True, "rope": False},  # of attn_config; without both, positions are learned
 }
+SHARES = {"mimo_v2_flash": 0.334}  # partial_rotary_factor of the model's code, for layers without one
 PROBE = 12345.0  # a base that no model has
 
 
@@ -168,7 +170,7 @@ def layer_rows(kind, given):
         if own.get("partial_rotary_factor") == share:
             own.pop("partial_rotary_factor", None)
         name = names[layer] or ("rope_theta" if takes and layer == "" else "")
-        yield layer, name, later, share, int(takes), own
+        yield layer, name, later, share or SHARES.get(kind.model_type, 0), int(takes), own
 
 
 def fields_of(kind, given):

@@ -187,10 +187,12 @@ int rope_layer_takes_parameters(const rope_config *config) {
     return !(has_two_bases(config) && strcmp(config->layer_type, sliding) == 0);
 }
 
-int rope_model_takes_parameters(const rope_config *config) {
+int rope_model_takes_parameters(const rope_config *config, const char *name) {
     const layer_default *row = NULL;
-    while ((row = rope_layer_default(config->model, row)))
-        if (row->takes_parameters)
-            return 1;
-    return !config->model;
+    int rows = 0, takers = 0;
+    while ((row = rope_layer_default(config->model, row))) {
+        rows++;
+        takers += row->takes_parameters;
+    }
+    return !config->model || (strcmp(name, "rope_scaling") == 0 ? takers > 0 : takers == rows);
 }

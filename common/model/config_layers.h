@@ -21,8 +21,10 @@ rope_status rope_config_choose_layer(rope_config *config);
 /* Whether a name is one of rope_parameters alone, of no kind in layer_types. */
 int rope_is_layer_label(const rope_config *config, const char *name);
 
-/* Whether rope_parameters of all layers are of the chosen one, and of any. */
+/* Whether parameters of all layers are of the chosen one. */
 int rope_layer_takes_parameters(const rope_config *config);
-int rope_model_takes_parameters(const rope_config *config);
+/* Whether a model may have parameters of all layers under a name: rope_scaling where they are of
+ * any kind, rope_parameters where they are of each. */
+int rope_model_takes_parameters(const rope_config *config, const char *name);
 
 #endif

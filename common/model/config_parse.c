@@ -209,11 +209,11 @@ static rope_status add_parameters(parser *p, const char *name, const char *param
     const char *given = config->by_layer ? parameters_of(p, parameters, config->layer_type)
                         : parameters && rope_layer_takes_parameters(config) ? parameters
                                                                             : NULL;
-    if (given)
-        return add_fields(p, SCOPE_ROPE, given);
-    if (parameters && !config->by_layer && own && !rope_model_takes_parameters(config))
+    if (parameters && !config->by_layer && own && !rope_model_takes_parameters(config, name))
         return rope_fail(ROPE_ERROR_INVALID_VALUE,
                          "%s is of all layers; allowed is an object for each kind of layer", name);
+    if (given)
+        return add_fields(p, SCOPE_ROPE, given);
     return add_preset(p, SCOPE_ROPE, own ? own->parameters : NULL);
 }
 

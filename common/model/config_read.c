@@ -301,6 +301,9 @@ static void read_yarn(reading *r, rope_desc *desc, int64_t max_position_embeddin
     desc->beta_slow = number(r, &beta_slow);
     desc->truncate = flag(r, SCOPE_ROPE, "truncate", 1) ? ROPE_TRUNCATE_ON : ROPE_TRUNCATE_OFF;
     desc->attention_factor = number(r, &attention_factor);
+    if (desc->attention_factor == 0 && strcmp(r->model_type, "deepseek_v4") == 0 &&
+        !r->config->by_layer)
+        desc->attention_factor = 1;
     if (desc->attention_factor == 0 && states(r, "mscale") && states(r, "mscale_all_dim")) {
         desc->mscale = number(r, &mscale);
         desc->mscale_all_dim = number(r, &mscale_all_dim);
@@ -392,17 +395,33 @@ static void state_width(rope_desc *desc, int32_t width) {
         desc->head_dim = width;
 }
 
-/* Multi-head latent attention: q rotates its last elements, k has only those, once for all heads;
- * without qk_nope_head_dim (DeepSeek-V4) both rotate the last of head_dim. */
+/* The share of a head that rotates, else that of the layer's row; 0: neither says any. */
+static double read_share(reading *r) {
+    const double part = number(r, &share);
+    return part == 0 && r->config->layer ? r->config->layer->share : part;
+}
+
+/* DeepSeek-V4 rotates the last elements of q and k. A share that it states goes before the window,
+ * and the window before the model's own share. */
+static void read_last_elements(reading *r, rope_desc *desc, int32_t window) {
+    const double part = read_share(r);
+    const int by_window = rope_config_find(r->config, SCOPE_MODEL, "qk_rope_head_dim") != NULL &&
+                          !rope_config_find(r->config, SCOPE_MODEL, share.names[0]);
+    state_width(desc, (int32_t)number(r, &head_dim));
+    desc->rotary_dim = part == 0 || by_window ? window : (int32_t)(desc->head_dim * part);
+    desc->rotary_offset = desc->head_dim - desc->rotary_dim;
+}
+
+/* Multi-head latent attention: q rotates its last elements, k has only those, once for all heads.
+ */
 static void read_latent(reading *r, rope_desc *desc, rope_model *model, int32_t window) {
     int32_t nope = (int32_t)number(r, &nope_dim);
-    (void)number(r, &share); /* of the same window */
-    desc->rotary_dim = window;
     if (nope == 0) {
-        state_width(desc, (int32_t)number(r, &head_dim));
-        desc->rotary_offset = desc->head_dim - window;
+        read_last_elements(r, desc, window);
         return;
     }
+    (void)number(r, &share); /* of the same window */
+    desc->rotary_dim = window;
     desc->head_dim = nope + window;
     desc->rotary_offset = nope;
     desc->k_head_dim = window;
@@ -459,9 +478,7 @@ static void read_switches(reading *r) {
 }
 
 static void read_window(reading *r, rope_desc *desc) {
-    double part = number(r, &share);
-    if (part == 0 && r->config->layer)
-        part = r->config->layer->share;
+    const double part = read_share(r);
     if (desc->rope_type == ROPE_TYPE_PROPORTIONAL) {
         desc->partial_rotary_factor = part;
         return;

@@ -234,6 +234,9 @@ TEST(config, kinds_of_layers) {
         {"{'model_type': 'modernbert'}", "sliding_attention", 1e4, 0, 64, 0},
         {"{'model_type': 'mimo_v2_flash'}", "full_attention", 5e6, 0, 192, 64},
         {"{'model_type': 'mimo_v2_flash'}", "sliding_attention", 1e4, 0, 192, 64},
+        {"{'model_type': 'mimo_v2_flash', 'rope_parameters': {'full_attention': {'rope_theta': 7},"
+         " 'sliding_attention': {'rope_theta': 3}}}",
+         "sliding_attention", 3, 0, 192, 64},
         {"{'model_type': 't5gemma2'}", "sliding_attention", 1e4, 0, 256, 0},
         {"{'model_type': 'olmo3', 'rope_scaling': {'type': 'linear', 'factor': 8}}",
          "sliding_attention", 5e5, 0, 128, 0},
@@ -631,6 +634,41 @@ TEST(config, latents) {
     }
 }
 
+/* Its heads rotate their last elements, and yarn does not scale what it rotates. */
+TEST(config, deepseek_v4) {
+    static const struct {
+        const char *rest;
+        int32_t head_dim, rotary_dim;
+        double attention_factor;
+    } cases[] = {
+        {"", 512, 64, 0},
+        {", 'qk_rope_head_dim': 32", 512, 32, 0},
+        {", 'partial_rotary_factor': 0.25", 512, 128, 0},
+        {", 'partial_rotary_factor': 0.25, 'qk_rope_head_dim': 32", 512, 128, 0},
+        {", 'head_dim': 256", 256, 32, 0},
+        {", 'rope_scaling': {'type': 'yarn', 'factor': 16, 'original_max_position_embeddings': "
+         "65536}",
+         512, 64, 1},
+        {", 'rope_scaling': {'type': 'yarn', 'factor': 16, 'original_max_position_embeddings': "
+         "65536, 'attention_factor': 2}",
+         512, 64, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[300];
+        rope_config *config = NULL;
+        rope_desc desc = {.struct_size = sizeof desc};
+        snprintf(json, sizeof json, "{'model_type': 'deepseek_v4'%s}", cases[i].rest);
+        CHECK_STATUS(ROPE_OK, parse(&config, json, "compress"));
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
+        CHECK(desc.head_dim == cases[i].head_dim && desc.rotary_dim == cases[i].rotary_dim &&
+                  desc.rotary_offset == cases[i].head_dim - cases[i].rotary_dim &&
+                  desc.attention_factor == cases[i].attention_factor && desc.rope_theta == 160000,
+              "%s: %d of %d elements from %d, factor %g, theta %g", json, desc.rotary_dim,
+              desc.head_dim, desc.rotary_offset, desc.attention_factor, desc.rope_theta);
+        rope_config_destroy(config);
+    }
+}
+
 TEST(config, a_model_that_turns_the_other_way) {
     static const struct {
         const char *model_type;
@@ -778,6 +816,8 @@ TEST(config, values_that_rope_parameters_cannot_have) {
          "rope_scaling and rope_parameters are given; allowed is one of them, or the same in both"},
         {"{'model_type': 'gemma4_text', 'rope_scaling': {'rope_type': 'linear', 'factor': 8}}",
          "rope_scaling is of all layers; allowed is an object for each kind of layer"},
+        {"{'model_type': 'gemma3_text', 'rope_parameters': {'rope_theta': 777}}",
+         "rope_parameters is of all layers; allowed is an object for each kind of layer"},
         {"{'rope_scaling': {'full_attention': {}, 'b': 1}}", "full_attention is an object"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
