@@ -38,10 +38,20 @@ _SCHEMA = (
 )
 
 
+# Inductor takes an offset of a graph's input for one within that input.
+_LOSES_OFFSETS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+
+
 def _fake(q: Any, k: Any, v: Any, config: str, *rest: Any) -> None:
     named = zip(ARGUMENTS, (q, k, v, *rest), strict=False)
     given = {name: x for name, x in named if isinstance(x, Tensor)}
     check_append(given)
+    for name in CACHES if _LOSES_OFFSETS else ():
+        if name in given and given[name].storage_offset() != 0:
+            raise RuntimeError(
+                f"{name}.storage_offset() is {int(given[name].storage_offset())}; allowed in a "
+                "function compiled by PyTorch before 2.13 is 0, a tensor of its own for each cache"
+            )
     # Inductor of PyTorch 2.13 loses the offset of a view whose sizes are symbols, as kv[1] of one
     # tensor, and kv[0] is written: a graph is of the sizes that its caches have.
     for x in (given[name] for name in CACHES if name in given):
