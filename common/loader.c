@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,18 +69,20 @@ static int is_known(const rope_entry *entries, int32_t count, const char *name) 
     return 0;
 }
 
+/* These return a negative count where memory runs out. */
 static int32_t add_plugin(const char *directory, const char *file, rope_entry *entries,
                           int32_t count) {
     size_t length = strlen(file) - (sizeof prefix - 1) - (sizeof suffix - 1);
-    char *name = strndup(file + sizeof prefix - 1, length);
-    char *path = NULL;
-    if (!name || asprintf(&path, "%s/%s", directory, file) < 0 || is_known(entries, count, name)) {
-        free(name);
-        free(path);
-        return count;
+    char *name = strndup(file + sizeof prefix - 1, length), *path;
+    const int made = name && asprintf(&path, "%s/%s", directory, file) >= 0;
+    if (made && !is_known(entries, count, name)) {
+        entries[count] = (rope_entry){.name = name, .origin = path};
+        return count + 1;
     }
-    entries[count] = (rope_entry){.name = name, .origin = path};
-    return count + 1;
+    free(name);
+    if (made)
+        free(path);
+    return made ? count : -1;
 }
 
 static void tell_directory(const char *directory, const char *remark) {
@@ -91,10 +94,14 @@ static void tell_directory(const char *directory, const char *remark) {
 static int32_t scan_directory(const char *directory, rope_entry *entries, int32_t count,
                               int32_t capacity) {
     struct dirent **files;
+    if (count < 0)
+        return count;
     int found = scandir(directory, &files, is_plugin, alphasort);
+    if (found < 0 && errno == ENOMEM)
+        return -1;
     tell_directory(directory, found < 0 ? " (no directory that can be read)" : "");
     for (int i = 0; i < found; i++) {
-        if (count < capacity)
+        if (count >= 0 && count < capacity)
             count = add_plugin(directory, files[i]->d_name, entries, count);
         free(files[i]);
     }
@@ -141,8 +148,12 @@ const char *rope_loader_directories(void) {
 
 int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t capacity) {
     const char *list = secure_getenv("ROPE_PLUGIN_PATH");
-    char *copy = list ? strdup(list) : NULL, *rest = NULL;
-    for (char *d = copy ? strtok_r(copy, ":", &rest) : NULL; d; d = strtok_r(NULL, ":", &rest))
+    char *copy = strdup(list ? list : ""), *rest = NULL;
+    const int32_t first = count;
+    directories[0] = 0;
+    if (!copy)
+        return -1;
+    for (char *d = strtok_r(copy, ":", &rest); d; d = strtok_r(NULL, ":", &rest))
         if (d[0] == '/') {
             count = scan_directory(d, entries, count, capacity);
         } else {
@@ -153,5 +164,10 @@ int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t capacity) {
     char directory[PATH_MAX];
     if (own_directory(directory, sizeof directory))
         count = scan_directory(directory, entries, count, capacity);
+    for (int32_t i = first; count < 0 && i < capacity; i++) {
+        free((char *)entries[i].name);
+        free((char *)entries[i].origin);
+        entries[i] = (rope_entry){0};
+    }
     return count;
 }

@@ -5,8 +5,8 @@
 #include "common/registry.h"
 
 /* Appends an entry for each plugin file of every directory to `count` entries, of which there is
- * space for `capacity`; a name found again is skipped. Opens none. Returns how many there are then.
- */
+ * space for `capacity`; a name found again is skipped. Opens none. Returns how many there are then,
+ * or, appending none, a negative number where memory runs out. */
 int32_t rope_loader_scan(rope_entry *entries, int32_t count, int32_t capacity);
 /* Whether everything that a ROPE_PLUGIN_PATH names is a directory, by its absolute path. */
 int rope_loader_path_is_valid(const char *path);

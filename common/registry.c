@@ -20,25 +20,37 @@ static const rope_host host = {ROPE_BACKEND_ABI, rope_fail};
 /* As they were found; which are opened is guarded by open_mutex. */
 static rope_entry entries[ROPE_MAX_BACKENDS];
 static int32_t entry_count;
-static pthread_once_t found = PTHREAD_ONCE_INIT;
-static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t find_mutex = PTHREAD_MUTEX_INITIALIZER,
+                       open_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* In the order of "auto". */
 static const rope_entry *ordered[ROPE_MAX_BACKENDS];
 static pthread_once_t sorted = PTHREAD_ONCE_INIT;
 
-static void find_all(void) {
+static int32_t find(void) {
     for (int i = 0; i < BUILT_IN_COUNT; i++) {
         const rope_backend *backend = built_in[i](&host);
         entries[i] = (rope_entry){
             .name = backend->name, .origin = "built in", .opened = 1, .backend = backend};
     }
-    entry_count = rope_loader_scan(entries, BUILT_IN_COUNT, ROPE_MAX_BACKENDS);
+    return rope_loader_scan(entries, BUILT_IN_COUNT, ROPE_MAX_BACKENDS);
+}
+
+/* Again after a call whose memory ran out. */
+static rope_status find_all(void) {
+    pthread_mutex_lock(&find_mutex);
+    const int32_t count = entry_count ? entry_count : find();
+    if (entry_count == 0 && count > 0)
+        entry_count = count;
+    pthread_mutex_unlock(&find_mutex);
+    return count > 0 ? ROPE_OK
+                     : rope_fail(ROPE_ERROR_OUT_OF_MEMORY, "no memory for the names of plugins");
 }
 
 const rope_backend *rope_registry_opened(int32_t index) {
     const rope_backend *backend = NULL;
-    pthread_once(&found, find_all);
+    if (find_all() != ROPE_OK)
+        return NULL;
     pthread_mutex_lock(&open_mutex);
     for (int32_t i = 0; i < entry_count && index >= 0; i++)
         if (entries[i].backend && index-- == 0)
@@ -68,13 +80,14 @@ static int by_priority(const void *a, const void *b) {
 }
 
 static void sort_all(void) {
-    pthread_once(&found, find_all);
     for (int32_t i = 0; i < entry_count; i++)
         ordered[i] = open_entry(&entries[i]);
     qsort(ordered, (size_t)entry_count, sizeof(const rope_entry *), by_priority);
 }
 
 int32_t rope_registry_count(void) {
+    if (find_all() != ROPE_OK)
+        return 0;
     pthread_once(&sorted, sort_all);
     return entry_count;
 }
@@ -112,7 +125,8 @@ static rope_status try_entry(const rope_entry *entry, int32_t device, char *text
 }
 
 const rope_entry *rope_registry_find(const char *name, size_t length) {
-    pthread_once(&found, find_all);
+    if (find_all() != ROPE_OK)
+        return NULL;
     for (int32_t i = 0; i < entry_count; i++)
         if (strlen(entries[i].name) == length && strncmp(entries[i].name, name, length) == 0)
             return open_entry(&entries[i]);
@@ -153,6 +167,9 @@ static rope_status choose_auto(int32_t device, const rope_backend **backend) {
 
 rope_status rope_registry_choose(const char *names, int32_t device, const rope_backend **backend) {
     const char *field = "backend";
+    rope_status status = find_all();
+    if (status != ROPE_OK)
+        return status;
     if (!names || !*names) {
         names = getenv("ROPE_BACKEND");
         field = "ROPE_BACKEND";
@@ -160,7 +177,7 @@ rope_status rope_registry_choose(const char *names, int32_t device, const rope_b
     if (!names || !*names)
         return choose_auto(device, backend);
     char text[640] = "";
-    rope_status status = ROPE_ERROR_NO_BACKEND;
+    status = ROPE_ERROR_NO_BACKEND;
     for (const char *name = names; *name;) {
         size_t length = strcspn(name, ",");
         if (length == 4 && strncmp(name, "auto", 4) == 0)

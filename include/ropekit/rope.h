@@ -504,7 +504,8 @@ typedef struct rope_backend_info {
 } rope_backend_info;
 
 /** Number of backends known, usable or not, in the order in which "auto" tries them. Opens every
- * plugin; a call that names its backends opens those alone. */
+ * plugin; a call that names its backends opens those alone. 0 where memory for their names runs
+ * out, and a later call looks again. */
 ROPE_API int32_t rope_backend_count(void);
 /** Describes the index-th backend.
  * @return ROPE_OK, INVALID_VALUE, NULL_POINTER or ABI */

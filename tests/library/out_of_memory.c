@@ -1,7 +1,8 @@
 /*
  * out_of_memory FILE: makes plans of every operation, by a tuning file where there is one, while
  * each of their allocations in turn fails. Such a plan is made as if none had failed, or is
- * ROPE_ERROR_OUT_OF_MEMORY and keeps no memory.
+ * ROPE_ERROR_OUT_OF_MEMORY and keeps no memory. The first plan of a process looks for plugins: it
+ * knows of each, or is ROPE_ERROR_OUT_OF_MEMORY and the next one does.
  */
 #define _GNU_SOURCE
 #include <ropekit/attention.h>
@@ -10,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static long left, made, kept; /* allocations until one fails, of all, and those not freed */
 static int counts;
@@ -121,8 +124,42 @@ static rope_status make(int maker, long nth, char *report, size_t size) {
     return status;
 }
 
+/* In a process that has made no plan: what a nth allocation that fails leaves of the backends. The
+ * exit status is 0, 1 for a backend that is lost, or 2 where fewer allocations are made. */
+static int first(long nth, int backends) {
+    char report[2048] = "";
+    const rope_status status = make(0, nth, report, sizeof report);
+    const int known = rope_backend_count() == backends;
+    if (known && (status == ROPE_OK || (status == ROPE_ERROR_OUT_OF_MEMORY &&
+                                        make(0, -1, report, sizeof report) == ROPE_OK)))
+        return left >= 0 ? 2 : 0;
+    fprintf(stderr, "first plan, allocation %ld: %s, %d backends of %d\n", nth,
+            rope_status_string(status), (int)rope_backend_count(), backends);
+    return 1;
+}
+
+static int in_child(long nth, int backends) {
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(nth < 0 ? rope_backend_count() : first(nth, backends));
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status)
+               ? WEXITSTATUS(status)
+               : 1;
+}
+
+static int check_first(void) {
+    const int backends = in_child(-1, 0);
+    int failed = backends < 2, status = 0;
+    for (long nth = 0; nth < 1000 && status != 2; nth++) {
+        status = in_child(nth, backends);
+        failed |= status == 1;
+    }
+    return failed || status != 2;
+}
+
 int main(int argc, char **argv) {
-    int failed = 0;
+    int failed = check_first();
     file = argc > 1 ? argv[1] : NULL;
     for (int maker = 0; maker < MAKERS; maker++) {
         char whole[2048] = "", report[2048];
