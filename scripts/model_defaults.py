@@ -24,6 +24,7 @@ FIELDS = (
     "alibi",
     "attention_chunk_size",
     "attention_head_dim",
+    "attention_k_eq_v",
     "attention_window_size",
     "d_model",
     "head_dim",
@@ -73,7 +74,7 @@ MORE = {
     "deepseek_v4": {"qk_rope_head_dim": 64},
     "diffusion_gemma_text": {"global_head_dim": 512},
     "dots3_note_text": {"sliding_window": 512},
-    "embedding_gemma2_text": {"global_head_dim": 512},
+    "embedding_gemma2_text": {"global_head_dim": 512, "num_global_key_value_heads": 1},
     "gemma4_text": {"global_head_dim": 512},
     "gemma4_unified_text": {"global_head_dim": 512},
     "mpt": {"alibi": True, "rope": False},  # of attn_config; without both, positions are learned

@@ -44,6 +44,9 @@ int rope_layer_rotates(const rope_config *config, const char *kind) {
     for (size_t i = 0; i < COUNT(mixers); i++)
         if (strcmp(mixers[i], kind) == 0)
             return 0;
+    const layer_default *own = rope_layer_of(config, kind);
+    if (own && !own->parameters)
+        return 0;
     for (size_t i = 0; config->model && i < COUNT(model_unrotated_kinds); i++) {
         const model_unrotated_kind *row = &model_unrotated_kinds[i];
         if (strcmp(row->model_type, config->model->model_type) == 0 && strcmp(row->kind, kind) == 0)
@@ -156,6 +159,13 @@ rope_status rope_config_add_kinds(rope_config *config) {
     return status;
 }
 
+static int has_kinds(const rope_config *config) {
+    const config_field *field = config->first;
+    while (field && field->scope != SCOPE_KIND)
+        field = field->next;
+    return field != NULL;
+}
+
 static rope_status refuse_layer(const rope_config *config, const config_field *asked) {
     char names[200] = "";
     size_t used = 0;
@@ -165,7 +175,9 @@ static rope_status refuse_layer(const rope_config *config, const config_field *a
                                      kind->name);
     return rope_fail(ROPE_ERROR_INVALID_VALUE, "layer_type is \"%.40s\"%s; allowed is %s",
                      config->layer_type, asked ? ", whose layers do not rotate" : "",
-                     used ? names : "none, as all layers are alike");
+                     used                ? names
+                     : has_kinds(config) ? "none, as no layer rotates"
+                                         : "none, as all layers are alike");
 }
 
 rope_status rope_config_choose_layer(rope_config *config) {

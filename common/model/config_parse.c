@@ -299,6 +299,52 @@ static const char *find_model(const parser *p, const char *root) {
     return text ? text : root;
 }
 
+/* Of what a layer has for itself, as Transformers saves it, what its heads are. */
+static rope_status add_head_fields(const parser *p, const char *layer) {
+    rope_status status = ROPE_OK;
+    for (json_entry e = rope_json_first(layer); e.value && status == ROPE_OK;
+         e = rope_json_next(e)) {
+        rope_json_string(e.name, p->name);
+        if (strcmp(p->name, "head_dim") == 0 || strcmp(p->name, "num_key_value_heads") == 0)
+            status = add_field(p, SCOPE_MODEL, e);
+    }
+    return status;
+}
+
+static const char own_fields[] = "per_layer_config";
+
+/* Those of the first layer of the chosen kind that has any. */
+static rope_status add_own_fields(const parser *p, const char *model) {
+    const char *each = object_at(p, model, own_fields), *types = member(p, model, "layer_types");
+    if (!each || !types || rope_json_type(types) != JSON_LIST)
+        return ROPE_OK;
+    for (json_entry layer = rope_json_first(each); layer.value; layer = rope_json_next(layer)) {
+        rope_json_string(layer.name, p->name);
+        long left = strtol(p->name, NULL, 10);
+        json_entry type = rope_json_first(types);
+        for (; type.value && left > 0; left--)
+            type = rope_json_next(type);
+        if (!type.value || left < 0 || rope_json_type(type.value) != JSON_STRING ||
+            !is_object(layer.value))
+            continue;
+        rope_json_string(type.value, p->text);
+        if (strcmp(p->text, p->config->layer_type) == 0)
+            return add_head_fields(p, layer.value);
+    }
+    return ROPE_OK;
+}
+
+/* Layers that have fields for themselves leave nothing to the model's class. */
+static rope_status add_no_global_fields(const parser *p, const char *model) {
+    static const char *const names[] = {"global_head_dim", "num_global_key_value_heads"};
+    rope_status status = ROPE_OK;
+    for (int i = 0; i < 2 && object_at(p, model, own_fields) && status == ROPE_OK; i++) {
+        const config_field none = {.scope = SCOPE_MODEL, .kind = FIELD_NULL, .name = names[i]};
+        status = rope_config_add(p->config, &none);
+    }
+    return status;
+}
+
 static rope_status add_model(parser *p, const char *root, const char *model) {
     const char *attention = object_at(p, model, "attn_config"); /* DBRX, MPT */
     rope_status status = attention ? add_fields(p, SCOPE_MODEL, attention) : ROPE_OK;
@@ -306,6 +352,8 @@ static rope_status add_model(parser *p, const char *root, const char *model) {
         status = add_fields(p, SCOPE_MODEL, root);
     if (status == ROPE_OK && model != root)
         status = add_fields(p, SCOPE_MODEL, model);
+    if (status == ROPE_OK)
+        status = add_no_global_fields(p, model);
     if (status == ROPE_OK && p->config->model)
         status = add_preset(p, SCOPE_DEFAULT, p->config->model->fields);
     return status;
@@ -331,6 +379,8 @@ static rope_status parse_root(parser *p, const char *root) {
         status = add_kinds_by_layer(p, parameters);
     if (status == ROPE_OK)
         status = rope_config_choose_layer(config);
+    if (status == ROPE_OK)
+        status = add_own_fields(p, model);
     return status == ROPE_OK ? add_parameters(p, name, parameters) : status;
 }
 

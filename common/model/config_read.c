@@ -116,6 +116,7 @@ static const number_spec hidden_size = WHOLE(INT32_MAX, "hidden_size", "n_embd",
 static const number_spec heads = WHOLE(INT32_MAX, "num_attention_heads", "n_head", "n_heads");
 static const number_spec kv_heads =
     WHOLE(INT32_MAX, "num_key_value_heads", "num_kv_heads", "kv_n_heads");
+static const number_spec global_kv_heads = WHOLE(INT32_MAX, "num_global_key_value_heads");
 static const number_spec nope_dim = WHOLE(ROPE_MAX_HEAD_DIM, "qk_nope_head_dim");
 static const number_spec rope_dim = WHOLE(ROPE_MAX_ROTARY_DIM, "qk_rope_head_dim");
 static const number_spec latent_dim = WHOLE(ROPE_MAX_HEAD_DIM, "kv_lora_rank");
@@ -379,9 +380,20 @@ static void read_rule(reading *r, rope_desc *desc, int64_t max_position_embeddin
     }
 }
 
+static int is_full(const reading *r) {
+    return strcmp(r->config->layer_type, "full_attention") == 0;
+}
+
+/* Full layers of Gemma 4 may have fewer key heads, which are their values too. */
+static int64_t key_heads(reading *r) {
+    const int64_t usual = (int64_t)number(r, &kv_heads),
+                  full = (int64_t)number(r, &global_kv_heads);
+    return full != 0 && is_full(r) && flag(r, SCOPE_MODEL, "attention_k_eq_v", 1) ? full : usual;
+}
+
 static void read_heads(reading *r, rope_model *model) {
     model->num_attention_heads = (int64_t)number(r, &heads);
-    model->num_key_value_heads = (int64_t)number(r, &kv_heads);
+    model->num_key_value_heads = key_heads(r);
     int shared = flag(r, SCOPE_MODEL, "multi_query", 0) &&
                  !flag(r, SCOPE_MODEL, "new_decoder_architecture", 0);
     if (model->num_key_value_heads == 0)
@@ -494,10 +506,9 @@ static void read_window(reading *r, rope_desc *desc) {
 
 /* Full layers of Gemma 4 have wider heads than sliding ones. */
 static int32_t head_dim_of(reading *r) {
-    const int is_full = strcmp(r->config->layer_type, "full_attention") == 0;
     const int32_t usual = (int32_t)number(r, &head_dim),
                   full = (int32_t)number(r, &global_head_dim);
-    return full != 0 && is_full ? full : usual;
+    return full != 0 && is_full(r) ? full : usual;
 }
 
 static void read_shape(reading *r, rope_desc *desc, rope_model *model) {

@@ -229,6 +229,18 @@ TEST(config, kinds_of_layers) {
         {"{'model_type': 'gemma3n'}", "sliding_attention", 1e4, 0, 256, 0},
         {"{'model_type': 'gemma4'}", "full_attention", 1e6, 0, 512, 0},
         {"{'model_type': 'gemma4'}", "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'gemma4_text', 'global_head_dim': 384}", "full_attention", 1e6, 0, 384, 0},
+        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+         " 'per_layer_config': {'01': {'head_dim': 384}}}",
+         "full_attention", 1e6, 0, 384, 0},
+        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+         " 'per_layer_config': {'01': {'num_key_value_heads': 2}}}",
+         "full_attention", 1e6, 0, 256, 0},
+        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+         " 'per_layer_config': {'01': {'head_dim': 384}}}",
+         "sliding_attention", 1e4, 0, 256, 0},
+        {"{'model_type': 'beam'}", "sliding_attention", 1e4, 0, 128, 0},
+        {"{'model_type': 'beam'}", "full_attention", 0, 0, 0, 0},
         {"{'model_type': 'modernbert'}", "full_attention", 160000, 0, 64, 0},
         {"{'model_type': 'modernbert', 'global_rope_theta': 7}", "full_attention", 7, 0, 64, 0},
         {"{'model_type': 'modernbert'}", "sliding_attention", 1e4, 0, 64, 0},
@@ -631,6 +643,48 @@ TEST(config, latents) {
               "%s%s: %d, %s", latents[i].model_type, latents[i].rest, model.kv_lora_rank,
               rope_last_error());
         rope_config_destroy(config);
+    }
+}
+
+/* Full layers of Gemma 4 have heads of their own, as shipped and as Transformers saves them. */
+TEST(config, key_heads_of_a_kind_of_layer) {
+    static const struct {
+        const char *rest, *layer;
+        int64_t heads;
+    } cases[] = {
+        {"", "full_attention", 4},
+        {", 'num_global_key_value_heads': 2", "full_attention", 4},
+        {", 'num_global_key_value_heads': 2, 'attention_k_eq_v': true", "full_attention", 2},
+        {", 'num_global_key_value_heads': 2, 'attention_k_eq_v': true", "sliding_attention", 4},
+        {", 'layer_types': ['full_attention'], 'per_layer_config': {'0': {'num_key_value_heads': "
+         "1}}",
+         "full_attention", 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[300];
+        rope_config *config = NULL;
+        rope_desc desc = {.struct_size = sizeof desc};
+        rope_model model = {.struct_size = sizeof model};
+        snprintf(json, sizeof json, "{'model_type': 'gemma4_text'%s}", cases[i].rest);
+        CHECK_STATUS(ROPE_OK, parse(&config, json, cases[i].layer));
+        CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, &model));
+        CHECK(model.num_key_value_heads == cases[i].heads && model.num_attention_heads == 8,
+              "%s, %s: %lld", json, cases[i].layer, (long long)model.num_key_value_heads);
+        rope_config_destroy(config);
+    }
+}
+
+TEST(config, no_kind_of_layer_rotates) {
+    static const char *const models[] = {
+        "{'head_dim': 64, 'layer_types': ['linear_attention']}",
+        "{'model_type': 'qwen3_next', 'layer_types': ['linear_attention', 'linear_attention']}"};
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        rope_config *config = NULL;
+        CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, parse(&config, models[i], "linear_attention"));
+        CHECK(strcmp(rope_last_error(),
+                     "layer_type is \"linear_attention\", whose layers do not rotate; allowed is "
+                     "none, as no layer rotates") == 0,
+              "%s", rope_last_error());
     }
 }
 
