@@ -167,7 +167,8 @@ ROPE_FN rope_key_range rope_keys_near(const rope_attention_problem *problem,
         seen.first = index - problem->window + 1;
     if (problem->chunk < INT64_MAX) {
         const int64_t whole = rope_sum(index, s->k_index),
-                      turn = whole < 0 ? (whole + 1) / problem->chunk - 1 : whole / problem->chunk,
+                      turns = (whole < 0 ? ~whole : whole) / problem->chunk,
+                      turn = whole < 0 ? ~turns : turns,
                       begin = rope_difference(rope_product(turn, problem->chunk), s->k_index);
         seen.first = begin > seen.first ? begin : seen.first;
         seen.last =
