@@ -118,8 +118,8 @@ GPU_FN uint64_t gpu_bits_between(int from, int to) {
 }
 
 /* Which of 64 keys from `key` on are near a query, where keys count by position ids. */
-GPU_CALLED uint64_t gpu_tree_near(const rope_attention_problem *p, const rope_attention_call *call,
-                                  const rope_attention_sequence *s, int64_t query, int64_t key) {
+GPU_FN uint64_t gpu_tree_near(const rope_attention_problem *p, const rope_attention_call *call,
+                              const rope_attention_sequence *s, int64_t query, int64_t key) {
     const rope_key_range near = rope_keys_near(p, s, rope_query_counted(call, s, query));
     uint64_t sees = 0;
 #pragma unroll 1

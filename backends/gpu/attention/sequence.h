@@ -88,7 +88,7 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
         }
         const int64_t end = before + sums[thread];
         if (end - mine <= n && n < end) {
-            tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), first + thread);
+            tile->s.index = first + thread;
             tile->first = (TENSOR ? n - (end - mine) : end - 1 - n) * rows;
             tile->found = 1;
         }
@@ -99,14 +99,13 @@ GPU_FN void gpu_attention_find_packed(const rope_attention_problem *p,
 
 /* Batch rows, or sequences of a cache, have as many tiles each, some without a row. */
 template <int TENSOR>
-GPU_FN void gpu_attention_find_padded(const rope_attention_problem *p,
-                                      const rope_attention_call *call, int64_t n, int64_t each,
+GPU_FN void gpu_attention_find_padded(const rope_attention_call *call, int64_t n, int64_t each,
                                       int rows, gpu_attention_tile *tile) {
     const int64_t most = TENSOR ? call->k_tokens : call->rope.tokens * each;
     const int64_t tiles = (most + rows - 1) / rows, sequence = n / tiles;
     if (threadIdx.x != 0 || sequence >= rope_attention_sequences(gpu_reread(call)))
         return;
-    tile->s = rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), gpu_own(sequence));
+    tile->s.index = sequence;
     tile->first = (TENSOR ? n % tiles : tiles - 1 - n % tiles) * rows;
     tile->found = 1;
 }
@@ -159,7 +158,10 @@ GPU_FN bool gpu_attention_find(const rope_attention_problem *p, const rope_atten
     if (map->cu_seqlens)
         gpu_attention_find_packed<TENSOR, THREADS>(p, call, n, each, rows, tile, thread);
     else
-        gpu_attention_find_padded<TENSOR>(p, call, n, each, rows, tile);
+        gpu_attention_find_padded<TENSOR>(call, n, each, rows, tile);
+    if (threadIdx.x == 0 && tile->found)
+        tile->s =
+            rope_attention_sequence_of(gpu_reread(p), gpu_reread(call), gpu_own(tile->s.index));
     __syncthreads();
     if (!tile->found)
         return false;

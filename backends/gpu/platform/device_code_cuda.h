@@ -35,9 +35,6 @@ static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
     return x;
 }
 
-/* A rarely called function, which within its caller would cost registers that are not there. */
-#define GPU_CALLED static inline __device__ __noinline__
-
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 

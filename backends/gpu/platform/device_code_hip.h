@@ -84,9 +84,6 @@ static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
     return x;
 }
 
-/* A call would take a stack here. */
-#define GPU_CALLED static __device__ __forceinline__
-
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(HIP_KERNEL_NAME(__VA_ARGS__)))
 
