@@ -255,18 +255,35 @@ GPU_FN float gpu_generic_sum(float x) {
     return x;
 }
 
+/* Which keys of a thread a tree lets its rows see, where GPU_GENERIC_TREE_LOOP: bit 4 r + c of row
+ * r and key c. All without a tree. */
+template <typename S> GPU_FN uint32_t gpu_generic_tree(const gpu_generic_call<S> &t, int64_t key) {
+    static_assert(4 * S::OWN <= 32, "a bit for each row and key");
+    if (!GPU_GENERIC_TREE_LOOP || gpu_reread(t.p)->mask != ROPE_MASK_TREE)
+        return ~0u;
+    uint32_t sees = 0;
+#pragma unroll 1
+    for (int n = 0; n < 4 * S::OWN; n++)
+        sees |= (uint32_t)gpu_attention_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s,
+                                             &t.b->rows[gpu_generic_row<S>() + n / 4], key + n % 4)
+                << n;
+    return sees;
+}
+
 /* From scores of a row to logits in units of log 2, -infinity where a key is not seen; returns
- * which are. */
+ * which are. tree: its bits of gpu_generic_tree(). */
 template <typename S>
 GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_attention_row *row,
-                                   int64_t key, int begin, int end, float s[4]) {
+                                   int64_t key, int begin, int end, uint32_t tree, float s[4]) {
     uint32_t sees = 0;
 #pragma unroll
     for (int c = 0; c < 4; c++) {
         const int n = gpu_generic_four() + c;
         const bool seen =
             n >= begin && n < end &&
-            gpu_attention_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, row, key + c);
+            (GPU_GENERIC_TREE_LOOP ? gpu_attention_near(row, key + c) && (tree >> c & 1)
+                                   : gpu_attention_sees(gpu_reread(t.p), gpu_reread(t.call),
+                                                        &t.b->tile.s, row, key + c));
         sees |= (uint32_t)seen << c;
         s[c] = seen ? GPU_LOG2_E * gpu_attention_logit(gpu_reread(t.p), s[c]) : -INFINITY;
     }
@@ -277,11 +294,13 @@ GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_atten
 template <typename S>
 GPU_FN void gpu_generic_weigh(const gpu_generic_call<S> &t, int64_t first, int begin, int end,
                               float s[S::OWN][4], gpu_generic_rows<S> &rows) {
+    const int64_t key = first + gpu_generic_four();
+    const uint32_t tree = gpu_generic_tree<S>(t, key);
     uint32_t seen[4] = {};
 #pragma unroll
     for (int r = 0; r < S::OWN; r++) {
-        const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<S>() + r],
-                                                 first + gpu_generic_four(), begin, end, s[r]);
+        const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<S>() + r], key,
+                                                 begin, end, tree >> 4 * r, s[r]);
         const float most =
                         gpu_generic_most(fmaxf(fmaxf(s[r][0], s[r][1]), fmaxf(s[r][2], s[r][3]))),
                     before = rows.largest[r], now = fmaxf(before, most),

@@ -62,10 +62,15 @@ GPU_FN rope_key_range gpu_attention_seen(const gpu_attention_row *rows, int coun
     return all;
 }
 
+/* Whether a row sees a key, but for what a tree says; and with that. */
+GPU_FN bool gpu_attention_near(const gpu_attention_row *r, int64_t key) {
+    return key >= r->seen.first && key < r->seen.last;
+}
+
 GPU_FN bool gpu_attention_sees(const rope_attention_problem *p, const rope_attention_call *call,
                                const rope_attention_sequence *s, const gpu_attention_row *r,
                                int64_t key) {
-    return key >= r->seen.first && key < r->seen.last &&
+    return gpu_attention_near(r, key) &&
            (p->mask != ROPE_MASK_TREE || rope_tree_sees(p, call, s, r->query, key));
 }
 

@@ -78,6 +78,8 @@
 #define GPU_TILE_DIM 256
 /* Values of the widest heads that attention by fused operations reads at once. */
 #define GPU_GENERIC_AT_ONCE 4
+/* Whether it asks a tree about rows and keys in a loop: code for each takes fewer registers. */
+#define GPU_GENERIC_TREE_LOOP false
 /* What kernels of tiles and of splits are given registers for, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3
