@@ -1,7 +1,8 @@
 """Rotary position embedding, append and attention for PyTorch on ropekit's kernels.
 
 docs/python.md is an introduction. Functions: `apply`, `apply_`, `append`, `attention`,
-`attention_merge`, `explain`, `rope`; a module: `RoPEAttention`; what a layer is: `Config`.
+`attention_merge`, `explain`, `rope`; a module: `RoPEAttention`; what a layer is: `Config`, and
+which kinds of layers a model has: `layer_kinds`.
 Importing `ropekit.transformers` makes attn_implementation "ropekit" known.
 
 Operators: torch.ops.ropekit has rotate, rotate_pair, rotate_ and rotate_pair_, of `apply` and
@@ -34,7 +35,15 @@ from ropekit._explain import Explanation, explain
 from ropekit._functions import apply, apply_, rope
 from ropekit._library import version
 from ropekit._module import RoPEAttention
-from ropekit.config import AppendFields, AttentionFields, Config, Fields, LayerFields
+from ropekit.config import (
+    AppendFields,
+    AttentionFields,
+    Config,
+    Fields,
+    LayerFields,
+    LayerKind,
+    layer_kinds,
+)
 
 __version__ = version()
 __all__ = [
@@ -45,6 +54,7 @@ __all__ = [
     "Fields",
     "KeyValueCache",
     "LayerFields",
+    "LayerKind",
     "RoPEAttention",
     "append",
     "apply",
@@ -52,5 +62,6 @@ __all__ = [
     "attention",
     "attention_merge",
     "explain",
+    "layer_kinds",
     "rope",
 ]

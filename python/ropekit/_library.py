@@ -24,6 +24,8 @@ def _load() -> ctypes.CDLL:
         ("rope_config_destroy", None, [pointer]),
         ("rope_config_check", whole, [pointer]),
         ("rope_config_note", text, [pointer]),
+        ("rope_config_kind_count", whole, [pointer]),
+        ("rope_config_kind_get", whole, [pointer, whole, pointer]),
         ("ropekit_last_error", text, [pointer]),
         ("ropekit_check_text", text, [text]),
         ("ropekit_check_attention", text, [text]),

@@ -9,12 +9,14 @@ import operator
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from numbers import Real
 from os import getcwd, stat
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.compiler import is_dynamo_compiling
@@ -24,7 +26,17 @@ from ropekit._errors import explain
 from ropekit._fields import AppendFields, AttentionFields, Fields, LayerFields, merge, shown
 from ropekit._library import library
 
-__all__ = ["AppendFields", "AttentionFields", "Config", "Fields", "LayerFields", "merge", "text_of"]
+__all__ = [
+    "AppendFields",
+    "AttentionFields",
+    "Config",
+    "Fields",
+    "LayerFields",
+    "LayerKind",
+    "layer_kinds",
+    "merge",
+    "text_of",
+]
 
 
 @lru_cache(maxsize=1024)
@@ -84,9 +96,9 @@ class Config:
         layer_type is an entry of the configuration's layer_types, as in "sliding_attention"; None
         takes "full_attention", or the first kind that rotates where full layers do not. What the
         configuration leaves out is what Transformers takes for its model_type. Norms of q
-        and k are read; windows and caps of attention are not. A model_type that was not compared
-        with Transformers gives a warning that says how its fields were read
-        (python/tests/model_types.tsv lists all).
+        and k are read; caps of attention are not, and windows are what layer_kinds tells. A
+        model_type that was not compared with Transformers gives a warning that says how its fields
+        were read (python/tests/model_types.tsv lists all).
         A configuration with a field that speaks of rope, rotary or theta and that nothing reads is
         an error, with allow_unread a warning. Where it tells no width of a head, the field head_dim
         does.
@@ -218,34 +230,87 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=level)
 
 
-def _describe(
-    config: object, head_dim: int, layer_type: str | None = None, allow_unread: bool = False
-) -> str:
-    """The text of a configuration, which leaves out a head_dim that it does not state."""
+def _last_error(config: object) -> ValueError:
     where = f"config is {str(config)!r}: " if isinstance(config, (str, Path)) else ""
+    text: bytes = library.rope_last_error()
+    return ValueError(where + text.decode(errors="replace"))
 
-    def last_error() -> str:
-        text: bytes = library.rope_last_error()
-        return where + text.decode(errors="replace")
 
+@contextmanager
+def _parsed(config: object, layer_type: str | None = None) -> Iterator[ctypes.c_void_p]:
+    """What the library read of a configuration."""
     given = _json(config)
     handle = ctypes.c_void_p()
     layer = layer_type.encode() if layer_type else None
     if library.rope_config_parse(ctypes.byref(handle), given, len(given), layer) != 0:
-        raise ValueError(last_error())
+        raise _last_error(config)
     try:
+        yield handle
+    finally:
+        library.rope_config_destroy(handle)
+
+
+def _describe(
+    config: object, head_dim: int, layer_type: str | None = None, allow_unread: bool = False
+) -> str:
+    """The text of a configuration, which leaves out a head_dim that it does not state."""
+    with _parsed(config, layer_type) as handle:
         size = library.ropekit_describe_config(handle, head_dim, None, 0)
         if size == 0:
-            raise ValueError(last_error())
+            raise _last_error(config)
         note = library.rope_config_note(handle)
         if note:
             _warn(note.decode(errors="replace"))
         if library.rope_config_check(handle) != 0:
+            unread = str(_last_error(config))
             if not allow_unread:
-                raise ValueError(f"{last_error()} (Config.from_transformers, allow_unread=True)")
-            _warn(last_error())
+                raise ValueError(f"{unread} (Config.from_transformers, allow_unread=True)")
+            _warn(unread)
         found = ctypes.create_string_buffer(size + 1)
         library.ropekit_describe_config(handle, head_dim, found, size + 1)
         return found.value.decode()
-    finally:
-        library.rope_config_destroy(handle)
+
+
+class _Kind(ctypes.Structure):
+    """rope_layer_kind."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("name", ctypes.c_char_p),
+        ("rotates", ctypes.c_int32),
+        ("layers", ctypes.c_int32),
+        ("unrotated", ctypes.c_int32),
+        ("window", ctypes.c_int64),
+        ("chunk", ctypes.c_int64),
+    )
+
+
+class LayerKind(NamedTuple):
+    """A kind of layer of a configuration, which Config.from_transformers reads by its name."""
+
+    name: str
+    """As layer_types has it; empty where all layers are alike."""
+    rotates: bool
+    layers: int
+    """Entries of layer_types; 0 where the configuration has no such list."""
+    unrotated: int
+    """Of them, those that do not rotate, by no_rope_layers."""
+    window: int | None
+    """Keys that a causal query sees, its own included; of a model that looks both ways the
+    farthest that it sees."""
+    chunk: int | None
+    """Tokens of the chunks in which attention stays."""
+
+
+def layer_kinds(config: object) -> list[LayerKind]:
+    """The kinds of layers of what Config.from_transformers takes."""
+    kinds = []
+    with _parsed(config) as handle:
+        for i in range(library.rope_config_kind_count(handle)):
+            kind = _Kind(struct_size=ctypes.sizeof(_Kind))
+            if library.rope_config_kind_get(handle, i, ctypes.byref(kind)) != 0:
+                raise _last_error(config)
+            name, counts = kind.name.decode(), (kind.layers, kind.unrotated)
+            limits = (kind.window or None, kind.chunk or None)
+            kinds.append(LayerKind(name, bool(kind.rotates), *counts, *limits))
+    return kinds

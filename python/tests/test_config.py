@@ -186,6 +186,54 @@ def test_layer_types() -> None:
         ropekit.Config.from_transformers(models.build("llama").config, "full_attention")
 
 
+def test_layer_kinds() -> None:
+    gemma = ROOT / "examples" / "configs" / "gemma-3-4b-shipped.json"
+    full, sliding = ropekit.layer_kinds(gemma)
+    assert full == ("full_attention", True, 0, 0, None, None)
+    assert sliding == ropekit.LayerKind("sliding_attention", True, 0, 0, 1024, None)
+    chunked, still = ropekit.layer_kinds(transformers.Llama4TextConfig(attention_chunk_size=64))
+    assert (chunked.name, chunked.chunk, chunked.rotates) == ("chunked_attention", 64, True)
+    assert (still.name, still.layers, still.unrotated, still.rotates) == (
+        *("full_attention", 12, 12, False),
+    )
+    with pytest.raises(ValueError, match="sliding_window is the string"):
+        ropekit.layer_kinds({"model_type": "mistral", "sliding_window": "9"})
+
+
+# Kinds of layers whose mask has a window, by masking_utils of Transformers and its models.
+SLIDING = {
+    *("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"),
+    *("hybrid_sliding", "reference_sliding_attention"),
+}
+
+
+@pytest.mark.skipif(not models.IS_PINNED, reason="defaults are those of the pinned Transformers")
+def test_windows_are_those_of_transformers() -> None:
+    """Of every model that has some: of what its class leaves to defaults, and of what it saves."""
+    compared = 0
+    for model_type, kind in transformers.models.auto.configuration_auto.CONFIG_MAPPING.items():
+        try:
+            config = kind().get_text_config(decoder=True)
+            window, chunk = config.sliding_window, getattr(config, "attention_chunk_size", None)
+        except Exception:  # none, or several; each class has its own
+            continue
+        types = getattr(config, "layer_types", None) or [""]
+        for given in ({"model_type": model_type}, config):
+            try:
+                ropekit.Config.from_transformers(given)  # which knows it, and rotates
+                found = {kind.name: kind for kind in ropekit.layer_kinds(given)}
+            except ValueError:
+                continue
+            for name in set(types) & set(found):
+                of_all = name == ""
+                expected = window if of_all or name in SLIDING else None
+                assert found[name].window == expected, (model_type, name)
+                of_kind = of_all or name == "chunked_attention"
+                assert found[name].chunk == (chunk if of_kind else None), (model_type, name)
+                compared += 1
+    assert compared > 100
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "phi3", "deepseek_v3", "gpt_oss", "qwen2_vl"])
 def test_frequencies_are_those_of_transformers(name: str) -> None:
     model = models.build(name)
