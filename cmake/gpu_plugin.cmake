@@ -7,11 +7,11 @@ set(ropekit_gpu_kernels attention/f16.cu attention/bf16.cu attention_backward/f1
 set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candidates.c rope/launch.c
     rope/launch_generic.c rope/launch_plain.c rope/launch_plan.c rope/launch_vector.c rope/launch_window.c
     rope/lists.c append/candidates.c append/launch.c
-    append/launch_generic.c append/launch_latent.c append/launch_moved.c append/launch_plain.c append/launch_plan.c
+    append/launch_generic.c append/launch_mla.c append/launch_rerotate.c append/launch_plain.c append/launch_plan.c
     append/launch_vector.c
     append_backward/candidates.c append_backward/launch.c
-    attention/ahead.c attention/bound.c attention/candidates.c attention/decode.c attention/launch.c
-    attention/merge.c attention/room.c attention/workspace.c
+    attention/bind.c attention/candidates.c attention/decode.c attention/launch.c
+    attention/merge.c attention/prologue.c attention/sizes.c attention/workspace.c
     attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)
 list(TRANSFORM ropekit_gpu_host PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)

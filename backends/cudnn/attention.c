@@ -26,7 +26,7 @@ static rope_status work(const dnn_launch *launch, const void *given) {
 static rope_status run(const void *problem, const void *kernel, const void *call, void *workspace,
                        void *stream) {
     (void)problem;
-    return dnn_run((dnn_bound *)(uintptr_t)kernel, call, NULL, work, workspace, stream);
+    return dnn_run((dnn_state *)(uintptr_t)kernel, call, NULL, work, workspace, stream);
 }
 
 static const rope_candidate candidates[] = {{.operation = "attention",

@@ -48,7 +48,7 @@ static rope_status run(const void *problem, const void *kernel, const void *give
         return gpu_host->fail(ROPE_ERROR_UNSUPPORTED,
                               "cuDNN's attention does not take this call: it promises no order in "
                               "which it sums dsinks");
-    return dnn_run((dnn_bound *)(uintptr_t)kernel, &call->forward, call, work, workspace, stream);
+    return dnn_run((dnn_state *)(uintptr_t)kernel, &call->forward, call, work, workspace, stream);
 }
 
 static const rope_candidate candidates[] = {{.operation = "attention_backward",

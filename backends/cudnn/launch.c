@@ -1,8 +1,8 @@
 #include "backends/cudnn/launch.h"
 
 #include "backends/cudnn/forward.h"
-#include "backends/cudnn/pieces.h"
 #include "backends/cudnn/sequences.h"
+#include "backends/cudnn/slices.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/device.h"
 #include "common/math/attention.h"
@@ -42,15 +42,15 @@ static rope_status probe(const rope_attention_problem *problem, int32_t device, 
     return lacks ? status : ROPE_DECLINED;
 }
 
-static rope_status make_rotations(dnn_bound *bound, int backward, char *reason) {
-    const rope_attention_problem *p = bound->problem;
+static rope_status make_rotations(dnn_state *state, int backward, char *reason) {
+    const rope_attention_problem *p = state->problem;
     if (!p->rotates[0])
         return ROPE_OK;
-    rope_status status = dnn_rotation_make(&p->rope, bound->device, &bound->rotation, reason);
+    rope_status status = dnn_rotation_make(&p->rope, state->device, &state->rotation, reason);
     if (status != ROPE_OK || !backward)
         return status;
-    bound->transposed = rope_transposed(&p->rope);
-    return dnn_rotation_make(&bound->transposed, bound->device, &bound->back, reason);
+    state->transposed = rope_transposed(&p->rope);
+    return dnn_rotation_make(&state->transposed, state->device, &state->back, reason);
 }
 
 /* A capture cannot load them. */
@@ -62,14 +62,14 @@ static gpuError_t load_kernels(void) {
 
 rope_status dnn_bind(const rope_candidate *self, const void *problem, int32_t device, void **kernel,
                      char *reason) {
-    dnn_bound *bound = calloc(1, sizeof *bound);
+    dnn_state *state = calloc(1, sizeof *state);
     int previous = device;
-    if (!bound)
+    if (!state)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->problem = problem;
-    bound->device = device;
-    dnn_engines_begin(&bound->engines, device);
-    gpuError_t error = gpuGetDeviceCount(&bound->devices);
+    state->problem = problem;
+    state->device = device;
+    dnn_engines_begin(&state->engines, device);
+    gpuError_t error = gpuGetDeviceCount(&state->devices);
     if (error == gpuSuccess)
         error = gpu_enter(device, &previous);
     const int entered = error == gpuSuccess;
@@ -81,34 +81,34 @@ rope_status dnn_bind(const rope_candidate *self, const void *problem, int32_t de
     if (entered)
         gpu_leave(device, previous);
     if (status == ROPE_OK)
-        status = make_rotations(bound, self->data != NULL, reason);
+        status = make_rotations(state, self->data != NULL, reason);
     if (status == ROPE_OK)
-        *kernel = bound;
+        *kernel = state;
     else
-        dnn_release(bound);
+        dnn_release(state);
     return status;
 }
 
 void dnn_release(void *kernel) {
-    dnn_bound *bound = kernel;
-    if (!bound)
+    dnn_state *state = kernel;
+    if (!state)
         return;
     int previous;
-    const int entered = gpu_enter(bound->device, &previous) == gpuSuccess; /* code is unloaded */
-    rope_plan_destroy(bound->rotation);
-    rope_plan_destroy(bound->back);
-    dnn_engines_end(&bound->engines);
+    const int entered = gpu_enter(state->device, &previous) == gpuSuccess; /* code is unloaded */
+    rope_plan_destroy(state->rotation);
+    rope_plan_destroy(state->back);
+    dnn_engines_end(&state->engines);
     if (entered)
-        gpu_leave(bound->device, previous);
-    free(bound);
+        gpu_leave(state->device, previous);
+    free(state);
 }
 
 /* --- the workspace --- */
 
-static const dnn_entry *engine_of(const dnn_bound *bound, const dnn_layout *layout, int64_t piece) {
+static const dnn_entry *engine_of(const dnn_state *state, const dnn_layout *layout, int64_t piece) {
     dnn_shape shape;
     dnn_piece_shape(layout, piece, &shape);
-    return dnn_engines_get((dnn_engines *)(uintptr_t)&bound->engines, &shape);
+    return dnn_engines_get((dnn_engines *)(uintptr_t)&state->engines, &shape);
 }
 
 static size_t larger(size_t a, size_t b) {
@@ -116,9 +116,9 @@ static size_t larger(size_t a, size_t b) {
 }
 
 /* Engines of both kinds of pieces, the first and the last, which are one where all are alike. */
-static const dnn_entry *last_of(const dnn_bound *bound, const dnn_layout *layout,
+static const dnn_entry *last_of(const dnn_state *state, const dnn_layout *layout,
                                 const dnn_entry *first) {
-    return dnn_pieces_differ(layout) ? engine_of(bound, layout, dnn_piece_count(layout) - 1)
+    return dnn_pieces_differ(layout) ? engine_of(state, layout, dnn_piece_count(layout) - 1)
                                      : first;
 }
 
@@ -128,13 +128,13 @@ static size_t bytes_of(const dnn_entry *entry) {
 
 static const char no_memory[] = "no memory for an engine";
 
-static rope_status engine_bytes(const dnn_bound *bound, const dnn_layout *layout, size_t *bytes) {
+static rope_status engine_bytes(const dnn_state *state, const dnn_layout *layout, size_t *bytes) {
     int previous;
     *bytes = dnn_piece_bytes(layout);
-    if (layout->is_nothing || gpu_enter(bound->device, &previous) != gpuSuccess)
+    if (layout->is_nothing || gpu_enter(state->device, &previous) != gpuSuccess)
         return ROPE_OK;
-    const dnn_entry *first = engine_of(bound, layout, 0), *last = last_of(bound, layout, first);
-    gpu_leave(bound->device, previous);
+    const dnn_entry *first = engine_of(state, layout, 0), *last = last_of(state, layout, first);
+    gpu_leave(state->device, previous);
     if (!first || !last)
         return gpu_host->fail(ROPE_ERROR_OUT_OF_MEMORY, "%s", no_memory);
     *bytes = larger(*bytes, larger(bytes_of(first), bytes_of(last)));
@@ -151,7 +151,7 @@ static rope_status exceeds(const rope_attention_bounds *b) {
         (long long)b->q_heads, (long long)b->k_heads);
 }
 
-rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
+rope_status dnn_workspace_of(const dnn_state *state, const rope_attention_bounds *bounds,
                              int backward, size_t *bytes) {
     char reason[ROPE_REASON_SIZE] = "";
     rope_attention_backward_call call;
@@ -159,19 +159,19 @@ rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds
     *bytes = 0;
     if (!bounds->batch || !bounds->tokens || !bounds->q_heads || !bounds->k_heads)
         return ROPE_OK;
-    if (!dnn_call_of(bound->problem, bounds, 1, &call) ||
-        dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &listed, reason) !=
+    if (!dnn_call_of(state->problem, bounds, 1, &call) ||
+        dnn_layout_of(state->problem, &call.forward, backward ? &call : NULL, &listed, reason) !=
             ROPE_OK)
         return exceeds(bounds);
-    (void)dnn_call_of(bound->problem, bounds, 0, &call);
+    (void)dnn_call_of(state->problem, bounds, 0, &call);
     if (!backward)
         call.forward.lse = NULL;
-    if (dnn_layout_of(bound->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
+    if (dnn_layout_of(state->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
     dnn_set_piece(&likely);
     size_t engine;
-    const rope_status status = engine_bytes(bound, &likely, &engine);
+    const rope_status status = engine_bytes(state, &likely, &engine);
     return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
                ? exceeds(bounds)
                : status;
@@ -199,7 +199,7 @@ static rope_status check_workspace(const dnn_launch *launch) {
 /* --- launches --- */
 
 static rope_status checked(gpuError_t error, const dnn_launch *launch) {
-    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "attending", launch->bound->device);
+    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "attending", launch->state->device);
 }
 
 static rope_status start(const dnn_launch *launch, const void *kernel, int64_t blocks,
@@ -291,7 +291,7 @@ rope_status dnn_launch_engines(const dnn_launch *launch) {
     }
     return status == ROPE_OK ? ROPE_OK
                              : gpu_host->fail(status, "attending on %s device %d: %s",
-                                              GPU_BACKEND_NAME, launch->bound->device, reason);
+                                              GPU_BACKEND_NAME, launch->state->device, reason);
 }
 
 /* --- rotations --- */
@@ -339,7 +339,7 @@ static rope_status rotate(const dnn_launch *launch, int queries, int keys) {
     if (keys)
         set_operand(&call.tensor[1], k->in, k->in_stride,
                     dnn_tensor_at(l, DNN_K, launch->workspace), l->stride[DNN_K], k->heads);
-    return dnn_rotation_run(launch->bound->rotation, &call, launch->stream);
+    return dnn_rotation_run(launch->state->rotation, &call, launch->stream);
 }
 
 /* Where lengths lie on the device a call's q.out and k.out have the tokens of sequences alone. */
@@ -384,7 +384,7 @@ static rope_status rotate_back(const dnn_launch *launch, const rope_attention_ba
     if (keys)
         set_operand(&call.tensor[1], own[1], l->stride[DNN_DK], l->known ? to->dk : own[1],
                     l->known ? to->dk_stride : l->stride[DNN_DK], l->shape.k_heads);
-    return dnn_rotation_run(launch->bound->back, &call, launch->stream);
+    return dnn_rotation_run(launch->state->back, &call, launch->stream);
 }
 
 rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backward_call *to) {
@@ -401,7 +401,7 @@ rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backw
 /* --- calls --- */
 
 /* A plan's first call alone is asked about: an answer takes as long as a launch. */
-static rope_status check_memory(dnn_bound *bound, const rope_attention_call *call,
+static rope_status check_memory(dnn_state *state, const rope_attention_call *call,
                                 const rope_attention_backward_call *g, const void *workspace) {
     const gpu_named_pointer given[] = {
         {"q.in", call->rope.tensor[0].in},
@@ -425,9 +425,9 @@ static rope_status check_memory(dnn_bound *bound, const rope_attention_call *cal
         {"dk.data", g ? g->dk : NULL},
         {"dv.data", g ? g->dv : NULL},
     };
-    rope_status status = gpu_check_pointers(bound->device, given, sizeof given / sizeof given[0]);
+    rope_status status = gpu_check_pointers(state->device, given, sizeof given / sizeof given[0]);
     if (status == ROPE_OK)
-        atomic_store_explicit(&bound->asked, 1, memory_order_relaxed);
+        atomic_store_explicit(&state->asked, 1, memory_order_relaxed);
     return status;
 }
 
@@ -435,12 +435,12 @@ static rope_status unsupported(rope_status status, const char *reason) {
     return gpu_host->fail(status, "cuDNN's attention does not take this call: %s", reason);
 }
 
-static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, const void *call,
+static rope_status run_on_device(dnn_state *state, const dnn_layout *layout, const void *call,
                                  dnn_work *work, void *workspace, void *stream) {
-    dnn_launch launch = {bound, layout, NULL, NULL, workspace, stream};
+    dnn_launch launch = {state, layout, NULL, NULL, workspace, stream};
     if (!layout->is_nothing) {
-        launch.entry = engine_of(bound, layout, 0);
-        launch.last = last_of(bound, layout, launch.entry);
+        launch.entry = engine_of(state, layout, 0);
+        launch.last = last_of(state, layout, launch.entry);
         if (!launch.entry || !launch.last)
             return unsupported(ROPE_ERROR_UNSUPPORTED, no_memory);
         if (!launch.entry->engine || !launch.last->engine)
@@ -451,28 +451,28 @@ static rope_status run_on_device(dnn_bound *bound, const dnn_layout *layout, con
     return status == ROPE_OK ? work(&launch, call) : status;
 }
 
-rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,
+rope_status dnn_run(dnn_state *state, const rope_attention_call *call,
                     const rope_attention_backward_call *gradients, dnn_work *work, void *workspace,
                     void *stream) {
     char reason[ROPE_REASON_SIZE] = "";
     dnn_layout layout;
     int previous;
-    rope_status status = dnn_layout_of(bound->problem, call, gradients, &layout, reason);
+    rope_status status = dnn_layout_of(state->problem, call, gradients, &layout, reason);
     if (status != ROPE_OK)
         return unsupported(status, reason);
     dnn_set_piece(&layout);
     if (gradients && !layout.shape.alike) /* NaN by cuDNN 9.19, of keys that a query does not see */
         return unsupported(ROPE_ERROR_UNSUPPORTED,
                            "a backward by other queries than the keys' own");
-    const gpuError_t error = gpu_enter(bound->device, &previous);
+    const gpuError_t error = gpu_enter(state->device, &previous);
     if (error != gpuSuccess)
-        return gpu_fail(error, "attending", bound->device);
-    status = gpu_check_stream(bound->device, bound->devices, stream);
-    if (status == ROPE_OK && !atomic_load_explicit(&bound->asked, memory_order_relaxed))
-        status = check_memory(bound, call, gradients, workspace);
+        return gpu_fail(error, "attending", state->device);
+    status = gpu_check_stream(state->device, state->devices, stream);
+    if (status == ROPE_OK && !atomic_load_explicit(&state->asked, memory_order_relaxed))
+        status = check_memory(state, call, gradients, workspace);
     if (status == ROPE_OK)
-        status = run_on_device(bound, &layout, gradients ? (const void *)gradients : call, work,
+        status = run_on_device(state, &layout, gradients ? (const void *)gradients : call, work,
                                workspace, stream);
-    gpu_leave(bound->device, previous);
+    gpu_leave(state->device, previous);
     return status;
 }

@@ -6,7 +6,7 @@
 #include "backends/cudnn/layout.h"
 
 /* What bind makes and run is given. */
-typedef struct dnn_bound {
+typedef struct dnn_state {
     const rope_attention_problem *problem;
     rope_plan *rotation;     /* of "rope" on the CUDA backend; NULL where nothing rotates */
     rope_plan *back;         /* the same of gradients; NULL in the forward */
@@ -15,7 +15,7 @@ typedef struct dnn_bound {
     int32_t device;
     int32_t devices;  /* of the machine */
     atomic_int asked; /* the runtime was asked about a call's memory */
-} dnn_bound;
+} dnn_state;
 
 /* As rope_candidate's, of the forward and, with data not NULL, of the backward. */
 rope_status dnn_query(const rope_candidate *self, const void *problem, int32_t device,
@@ -27,12 +27,12 @@ void dnn_release(void *kernel);
 /* Bytes for calls within bounds: their parts, and what an engine for the bounds needs, or as much
  * as engines for smaller calls may. ROPE_ERROR_OVERFLOW, or ROPE_ERROR_OUT_OF_MEMORY where the
  * engine could not be built to be asked. */
-rope_status dnn_workspace_of(const dnn_bound *bound, const rope_attention_bounds *bounds,
+rope_status dnn_workspace_of(const dnn_state *state, const rope_attention_bounds *bounds,
                              int backward, size_t *bytes);
 
 /* A call under way. */
 typedef struct dnn_launch {
-    const dnn_bound *bound;
+    const dnn_state *state;
     const dnn_layout *layout;
     const dnn_entry *entry, *last; /* of pieces; NULL where no query sees a key */
     void *workspace;
@@ -53,7 +53,7 @@ rope_status dnn_launch_back(const dnn_launch *launch, const rope_attention_backw
 
 /* Finds or builds the engines, checks the workspace, and has `work` launch the rest. */
 typedef rope_status dnn_work(const dnn_launch *launch, const void *call);
-rope_status dnn_run(dnn_bound *bound, const rope_attention_call *call,
+rope_status dnn_run(dnn_state *state, const rope_attention_call *call,
                     const rope_attention_backward_call *gradients, dnn_work *work, void *workspace,
                     void *stream);
 

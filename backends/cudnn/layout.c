@@ -1,6 +1,6 @@
 #include "backends/cudnn/layout.h"
 
-#include "backends/cudnn/hidden.h"
+#include "backends/cudnn/visible_keys.h"
 #include "backends/gpu/geometry.h"
 
 #include <stdarg.h>

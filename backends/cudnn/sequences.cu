@@ -2,7 +2,7 @@
 
 #include "backends/cudnn/sequences.h"
 
-#include "backends/cudnn/hidden.h"
+#include "backends/cudnn/visible_keys.h"
 #include "common/math/half.h"
 
 namespace {

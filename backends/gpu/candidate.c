@@ -48,29 +48,29 @@ gpuError_t gpu_bind(gpu_binding *binding, int32_t device, int32_t launch,
 
 rope_status gpu_bind_candidate(const gpu_operation *operation, const rope_candidate *self,
                                const void *problem, int32_t device, void **kernel, char *reason) {
-    gpu_binding *bound = calloc(1, operation->size);
+    gpu_binding *state = calloc(1, operation->size);
     int previous;
-    if (!bound)
+    if (!state)
         return gpu_refuse(gpuErrorMemoryAllocation, reason);
-    bound->operation = operation;
-    bound->device = device;
+    state->operation = operation;
+    state->device = device;
     gpuError_t error = gpu_enter(device, &previous);
     if (error == gpuSuccess) {
-        error = operation->fill(bound, self, problem, device);
+        error = operation->fill(state, self, problem, device);
         gpu_leave(device, previous);
     }
     if (error != gpuSuccess) {
-        gpu_release(bound);
+        gpu_release(state);
         return gpu_refuse(error, reason);
     }
-    *kernel = bound;
+    *kernel = state;
     return ROPE_OK;
 }
 
 void gpu_release(void *kernel) {
-    const gpu_binding *bound = kernel;
-    if (bound && bound->lists)
-        (void)gpu_free(bound->device, bound->lists);
+    const gpu_binding *state = kernel;
+    if (state && state->lists)
+        (void)gpu_free(state->device, state->lists);
     free(kernel);
 }
 

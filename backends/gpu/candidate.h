@@ -52,7 +52,7 @@ typedef struct gpu_operation {
     const char *doing; /* as errors name it */
     size_t size;       /* of what bind makes */
     /* Fills what bind makes, zeros at first, for the current device. */
-    gpuError_t (*fill)(void *bound, const rope_candidate *self, const void *problem,
+    gpuError_t (*fill)(void *state, const rope_candidate *self, const void *problem,
                        int32_t device);
     /* Refuses memory that the device does not reach; NULL: of no call. */
     rope_status (*check_memory)(const gpu_binding *binding, const void *call);

@@ -31,16 +31,16 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
         error = load_kernels(self->data);
         gpu_leave(device, previous);
     }
-    bound_traffic *bound = error == gpuSuccess ? malloc(sizeof *bound) : NULL;
-    if (error == gpuSuccess && !bound)
+    bound_traffic *state = error == gpuSuccess ? malloc(sizeof *state) : NULL;
+    if (error == gpuSuccess && !state)
         error = gpuErrorMemoryAllocation;
     if (error != gpuSuccess) {
         snprintf(reason, ROPE_REASON_SIZE, "%s", gpuGetErrorString(error));
         return gpu_status(error);
     }
-    bound->kernel = self->data;
-    bound->device = device;
-    *kernel = bound;
+    state->kernel = self->data;
+    state->device = device;
+    *kernel = state;
     return ROPE_OK;
 }
 
@@ -56,8 +56,8 @@ static gpuError_t launch(const gpu_traffic_kernel *kernel, const rope_traffic *t
 static rope_status run(const void *problem, const void *opaque, const void *given, void *workspace,
                        void *stream) {
     (void)problem, (void)workspace;
-    const bound_traffic *bound = opaque;
-    const gpu_traffic_kernel *kernel = bound->kernel;
+    const bound_traffic *state = opaque;
+    const gpu_traffic_kernel *kernel = state->kernel;
     const rope_traffic *t = given;
     int aligned = ((uintptr_t)t->target | (uintptr_t)t->source | t->bytes) % 16 == 0;
     size_t step = (size_t)(kernel && aligned ? kernel->bytes : 1) * GPU_TRAFFIC_THREADS;
@@ -66,15 +66,15 @@ static rope_status run(const void *problem, const void *opaque, const void *give
         return gpu_host->fail(ROPE_ERROR_INVALID_VALUE, "bytes is %zu; allowed is at most %zu",
                               t->bytes, step * GPU_GRID_X_MOST);
     int previous;
-    gpuError_t error = gpu_enter(bound->device, &previous);
+    gpuError_t error = gpu_enter(state->device, &previous);
     if (error == gpuSuccess) {
         if (!kernel)
             error = gpuMemcpyAsync(t->target, t->source, t->bytes, gpuMemcpyDeviceToDevice, stream);
         else if (blocks)
             error = launch(kernel, t, aligned, blocks, stream);
-        gpu_leave(bound->device, previous);
+        gpu_leave(state->device, previous);
     }
-    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "moving memory", bound->device);
+    return error == gpuSuccess ? ROPE_OK : gpu_fail(error, "moving memory", state->device);
 }
 
 #define TRAFFIC(what, label, kernel)                                                               \

@@ -1,6 +1,6 @@
 #include "bench/append/check.h"
 
-#include "bench/append/steps.h"
+#include "bench/append/separate.h"
 #include "bench/append/workload.h"
 #include "bench/output/message.h"
 #include "bench/support/dtype.h"

@@ -1,7 +1,7 @@
 #include "bench/append/workload.h"
 
 #include "bench/append/rotation.h"
-#include "bench/append/steps.h"
+#include "bench/append/separate.h"
 #include "bench/output/message.h"
 #include "bench/support/dtype.h"
 #include "bench/support/random.h"

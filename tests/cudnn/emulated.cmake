@@ -10,7 +10,7 @@ add_library(ropekit_cudnn_emulated MODULE engine.c
     ${plugin}/forward.c
     ${plugin}/launch.c
     ${plugin}/layout.c
-    ${plugin}/pieces.c
+    ${plugin}/slices.c
     ${plugin}/sequences.cu
     ${PROJECT_SOURCE_DIR}/backends/hip/current.c
     ${PROJECT_SOURCE_DIR}/backends/gpu/candidate.c

@@ -1,6 +1,6 @@
 #include "backends/cpu/simd/avx512.h"
 
-#include "backends/cpu/append/steps.h"
+#include "backends/cpu/append/elementwise.h"
 
 const cpu_append_kernel cpu_append_avx512 = APPEND_KERNEL(CPU_ISA_AVX512, cpu_kernel_avx512);
 

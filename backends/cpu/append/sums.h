@@ -1,6 +1,6 @@
 /*
  * Sums of a norm over elements side by side, in the one tree of norm.h: of the steps of "append"
- * and of its gradient. Compiled as steps.h.
+ * and of its gradient. Compiled as elementwise.h.
  */
 #ifndef ROPEKIT_CPU_APPEND_SUMS_H
 #define ROPEKIT_CPU_APPEND_SUMS_H

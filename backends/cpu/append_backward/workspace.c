@@ -1,9 +1,9 @@
 /* What a workspace of "append_backward" holds: for each tensor whose weights have a gradient rows
  * of sums of groups of tokens, then for each thread a chain, a block and a tree of rows, and two
  * stages. */
+#include "backends/cpu/workspace.h"
 #include "backends/cpu/append_backward/context.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/room.h"
 #include "common/status.h"
 
 int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
@@ -20,14 +20,14 @@ int gradient_plan_fill(int64_t tokens, const int64_t width[ROPE_APPEND_TENSORS],
         plan->width[t] = width[t];
         plan->rows[t] = bytes;
         plan->thread[t] = more;
-        if (cpu_room_add(&bytes, units < GRADIENT_GROUPS ? units : GRADIENT_GROUPS, width[t],
-                         sizeof(float), 1) ||
-            cpu_room_add(&more, 2 + plan->levels, width[t], sizeof(float), 1))
+        if (cpu_workspace_add(&bytes, units < GRADIENT_GROUPS ? units : GRADIENT_GROUPS, width[t],
+                              sizeof(float), 1) ||
+            cpu_workspace_add(&more, 2 + plan->levels, width[t], sizeof(float), 1))
             return 0;
     }
     plan->begin = bytes;
     plan->stages = more;
-    if (cpu_room_add(&more, 2, GRADIENT_STAGE, 1, 1))
+    if (cpu_workspace_add(&more, 2, GRADIENT_STAGE, 1, 1))
         return 0;
     plan->thread_bytes = more;
     return 1;

@@ -5,7 +5,7 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
 #define ROPEKIT_CPU_ATTENTION_BLOCK_H
 
-#include "backends/cpu/attention/groups.h"
+#include "backends/cpu/attention/row_groups.h"
 #include "backends/cpu/attention/weights.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");

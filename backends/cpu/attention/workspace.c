@@ -1,7 +1,7 @@
 /* What a workspace of "attention" holds. */
+#include "backends/cpu/workspace.h"
 #include "backends/cpu/attention/context.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/room.h"
 #include "common/status.h"
 
 /* More rows than this are as many tasks as threads need without splits. */
@@ -24,20 +24,20 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (!e->totals || e->k_tokens <= CPU_ATTENTION_SPLIT)
         rows = 0;
     at[0] = 0;
-    if (e->keys && cpu_room_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
+    if (e->keys && cpu_workspace_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[1] = bytes;
     if (e->queries && p->head_dim > p->v_head_dim &&
-        cpu_room_add(&bytes, e->q_tokens, e->q_heads, head, 1))
+        cpu_workspace_add(&bytes, e->q_tokens, e->q_heads, head, 1))
         return 0;
     at[2] = bytes;
-    if (cpu_room_add(&bytes, rows, stride + 2, 4, 1))
+    if (cpu_workspace_add(&bytes, rows, stride + 2, 4, 1))
         return 0;
     at[3] = bytes;
-    if (cpu_room_add(&bytes, rows, 4, 1, 1))
+    if (cpu_workspace_add(&bytes, rows, 4, 1, 1))
         return 0;
     at[4] = bytes;
-    if (cpu_room_add(&bytes, e->threads, attention_tile_bytes(p), 1, 1))
+    if (cpu_workspace_add(&bytes, e->threads, attention_tile_bytes(p), 1, 1))
         return 0;
     at[5] = bytes;
     return 1;

@@ -1,7 +1,7 @@
 /* What a workspace of "attention_backward" holds. */
+#include "backends/cpu/workspace.h"
 #include "backends/cpu/attention_backward/kernel.h"
 #include "backends/cpu/partition.h"
-#include "backends/cpu/room.h"
 #include "common/status.h"
 
 typedef struct extent {
@@ -17,20 +17,20 @@ static int measure(const rope_attention_problem *p, const extent *e, int64_t at[
     if (__builtin_mul_overflow(e->q_rows, e->q_tokens, &rows))
         return 0;
     at[0] = 0;
-    if (e->queries && cpu_room_add(&bytes, rows, e->q_heads, head, 1))
+    if (e->queries && cpu_workspace_add(&bytes, rows, e->q_heads, head, 1))
         return 0;
     at[1] = bytes;
-    if (e->keys && cpu_room_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
+    if (e->keys && cpu_workspace_add(&bytes, e->k_rows, e->k_tokens, e->k_heads, head))
         return 0;
     at[2] = bytes;
-    if (cpu_room_add(&bytes, rows, e->q_heads, sizeof(backward_row), 1))
+    if (cpu_workspace_add(&bytes, rows, e->q_heads, sizeof(backward_row), 1))
         return 0;
     at[3] = bytes;
-    if (cpu_room_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
-        cpu_room_add(&bytes, e->sums, e->q_tokens, e->k_heads ? e->q_heads / e->k_heads : 0,
-                     backward_row_sums(p) * (int64_t)sizeof(float)) ||
-        cpu_room_add(&bytes, backward_balances(p) ? e->sums : 0, e->k_tokens, 1,
-                     backward_row_sums(p) * (int64_t)sizeof(float)))
+    if (cpu_workspace_add(&bytes, e->threads, backward_tile_bytes(p), 1, 1) ||
+        cpu_workspace_add(&bytes, e->sums, e->q_tokens, e->k_heads ? e->q_heads / e->k_heads : 0,
+                          backward_row_sums(p) * (int64_t)sizeof(float)) ||
+        cpu_workspace_add(&bytes, backward_balances(p) ? e->sums : 0, e->k_tokens, 1,
+                          backward_row_sums(p) * (int64_t)sizeof(float)))
         return 0;
     at[4] = bytes;
     return 1;

@@ -36,18 +36,18 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    gpu_append_bound *bound = to;
+    gpu_append_state *state = to;
     const rope_append_problem *problem = canonical;
     const choice *chosen = self->data;
-    bound->kernels = kernels_of(problem->rope.dtype);
-    bound->most = chosen->most;
-    bound->geometry = chosen->geometry;
-    bound->problem = *problem;
+    state->kernels = kernels_of(problem->rope.dtype);
+    state->most = chosen->most;
+    state->geometry = chosen->geometry;
+    state->problem = *problem;
     const gpuError_t error =
-        gpu_bind(&bound->on, device, problem->rope.launch, (const void *const *)bound->kernels,
-                 sizeof *bound->kernels / sizeof(void *));
+        gpu_bind(&state->on, device, problem->rope.launch, (const void *const *)state->kernels,
+                 sizeof *state->kernels / sizeof(void *));
     return error == gpuSuccess
-               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists)
+               ? gpu_lists_copy(&problem->rope, &state->problem.rope, &state->on.lists)
                : error;
 }
 
@@ -70,7 +70,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
         {"q.in", "q.out", "q_weight", "", "q_scale"},
         {"k.in", "k.out", "k_weight", "k_cache", "k_cache.scale"},
         {"v.in", "v.out", "v_weight", "v_cache", "v_cache.scale"}};
-    const rope_append_problem *p = &((const gpu_append_bound *)binding)->problem;
+    const rope_append_problem *p = &((const gpu_append_state *)binding)->problem;
     const rope_append_call *call = checked;
     const rope_position_map *map = &call->rope.position;
     const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE, tabled = p->cache == ROPE_CACHE_TABLE,
@@ -94,10 +94,10 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *call, void *stream) {
-    return gpu_append_launch((const gpu_append_bound *)binding, call, stream);
+    return gpu_append_launch((const gpu_append_state *)binding, call, stream);
 }
 
-static const gpu_operation operation = {"appending", sizeof(gpu_append_bound), fill, check_memory,
+static const gpu_operation operation = {"appending", sizeof(gpu_append_state), fill, check_memory,
                                         launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,

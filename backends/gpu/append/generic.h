@@ -3,7 +3,7 @@
 #define ROPEKIT_GPU_APPEND_GENERIC_H
 
 #include "backends/gpu/append/kernels.h"
-#include "backends/gpu/append/place.h"
+#include "backends/gpu/append/token.h"
 #include "backends/gpu/rope/rotate.h"
 #include "common/math/layout.h"
 #include "common/math/norm.h"

@@ -3,9 +3,9 @@
 #define ROPEKIT_GPU_APPEND_INSTANCES_H
 
 #include "backends/gpu/append/generic.h"
-#include "backends/gpu/append/latent.h"
-#include "backends/gpu/append/moved.h"
+#include "backends/gpu/append/mla.h"
 #include "backends/gpu/append/plain.h"
+#include "backends/gpu/append/rerotate.h"
 #include "backends/gpu/append/vector.h"
 
 #define GPU_APPEND_VECTOR(DTYPE)                                                                   \

@@ -7,13 +7,13 @@
 #include "backends/gpu/rope/launch.h"
 
 /* What bind makes and run is given. */
-typedef struct gpu_append_bound {
+typedef struct gpu_append_state {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */
     const gpu_append_kernels *kernels;
     int32_t most;     /* GPU_APPEND_BY_: the first of the kernels that its calls may take */
     int32_t geometry; /* a forced GPU_ geometry of plain kernels, or GPU_BY_SIZE */
-} gpu_append_bound;
+} gpu_append_state;
 
 /* Kernels: calls that do not fit moved, latent or plain ones take vector's, and those that do not
  * fit it the generic one's. */
@@ -32,7 +32,7 @@ const char *gpu_append_plain_declines(const rope_append_problem *problem);
 const char *gpu_append_vector_declines(const rope_append_problem *problem);
 
 /* One launch for q, k and v, of the first kernel that fits the call. */
-gpuError_t gpu_append_launch(const gpu_append_bound *bound, const rope_append_call *call,
+gpuError_t gpu_append_launch(const gpu_append_state *state, const rope_append_call *call,
                              void *stream);
 
 #endif

@@ -3,9 +3,9 @@
 
 #include "backends/gpu/platform/tuning.h"
 
-void gpu_append_plan_generic(const gpu_append_bound *bound, const rope_append_call *call,
+void gpu_append_plan_generic(const gpu_append_state *state, const rope_append_call *call,
                              gpu_append_plan *l) {
-    const rope_append_problem *p = &bound->problem;
+    const rope_append_problem *p = &state->problem;
     int64_t heads = 1, dim = 0;
     int of_token = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
@@ -15,7 +15,7 @@ void gpu_append_plan_generic(const gpu_append_bound *bound, const rope_append_ca
         dim = p->steps[t].head_dim > dim ? p->steps[t].head_dim : dim;
         of_token |= p->steps[t].norm && p->steps[t].norm_scope == ROPE_NORM_TOKEN;
     }
-    l->kernel = bound->kernels->generic;
+    l->kernel = state->kernels->generic;
     l->block = (dim3){GPU_APPEND_GENERIC_THREADS, 1, 1};
     l->grid =
         (dim3){(uint32_t)gpu_at_most(call->rope.batch * call->rope.tokens, GPU_GENERIC_X_MOST),

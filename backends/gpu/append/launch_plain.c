@@ -95,14 +95,14 @@ int gpu_append_fill_operands(const rope_append_problem *p, const rope_append_cal
     return 1;
 }
 
-int32_t gpu_append_plain_flags(const gpu_append_bound *bound, const rope_append_call *call,
+int32_t gpu_append_plain_flags(const gpu_append_state *state, const rope_append_call *call,
                                const gpu_append_plan *l) {
-    const int small = (int64_t)l->grid.x * l->grid.y <= bound->on.multiprocessors;
+    const int small = (int64_t)l->grid.x * l->grid.y <= state->on.multiprocessors;
     return (call->rope.position.wide ? GPU_CALL_WIDE_IDS : 0) |
-           (bound->problem.rope.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
-           (bound->on.early ? GPU_CALL_EARLY : 0) |
-           (bound->on.early && small ? GPU_CALL_AT_ONCE : 0) |
-           (bound->problem.slot_wide ? GPU_APPEND_PLAIN_WIDE_SLOTS : 0);
+           (state->problem.rope.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
+           (state->on.early ? GPU_CALL_EARLY : 0) |
+           (state->on.early && small ? GPU_CALL_AT_ONCE : 0) |
+           (state->problem.slot_wide ? GPU_APPEND_PLAIN_WIDE_SLOTS : 0);
 }
 
 uint32_t gpu_divisor(const int64_t *numbers, int count, int64_t most) {
@@ -117,10 +117,10 @@ uint32_t gpu_divisor(const int64_t *numbers, int count, int64_t most) {
 }
 
 /* Grid and block of a geometry; 0 where it does not fit. */
-static int lay_out_plain(const gpu_append_bound *bound, const rope_append_call *call,
+static int lay_out_plain(const gpu_append_state *state, const rope_append_call *call,
                          int32_t geometry, int norm, gpu_append_plan *l) {
     const int64_t vector = geometry == GPU_NARROW ? 2 : 4, each = geometry == GPU_DEEP ? 4 : 2,
-                  lanes = bound->problem.rope.pairs / vector,
+                  lanes = state->problem.rope.pairs / vector,
                   rows = call->rope.batch * call->rope.tokens;
     const int64_t whole = GPU_WHOLE_THREADS(geometry, 2);
     int64_t units[ROPE_APPEND_TENSORS], all = 0;
@@ -136,7 +136,7 @@ static int lay_out_plain(const gpu_append_bound *bound, const rope_append_call *
         all += units[t];
     }
     const uint32_t y = gpu_divisor(units, ROPE_APPEND_TENSORS, whole / lanes);
-    const int64_t room = GPU_THREADS(geometry, 2, bound->on.early) / (lanes * y),
+    const int64_t room = GPU_THREADS(geometry, 2, state->on.early) / (lanes * y),
                   most = gpu_at_most(gpu_at_most(room ? room : 1, GPU_BLOCK_Z_MOST), rows);
     const uint32_t z = geometry == GPU_NARROW ? gpu_divisor(&rows, 1, most) : (uint32_t)most;
     if (gpu_divide_up(rows, z) > GPU_GRID_YZ_MOST)
@@ -146,17 +146,17 @@ static int lay_out_plain(const gpu_append_bound *bound, const rope_append_call *
     return 1;
 }
 
-int32_t gpu_append_geometry_of(const gpu_append_bound *bound, const rope_append_call *call,
+int32_t gpu_append_geometry_of(const gpu_append_state *state, const rope_append_call *call,
                                int norm) {
-    const rope_append_steps *steps = bound->problem.steps;
+    const rope_append_steps *steps = state->problem.steps;
     const int deep = norm && (steps[ROPE_APPEND_K].store_dtype >= ROPE_F8E4M3 ||
                               steps[ROPE_APPEND_V].store_dtype >= ROPE_F8E4M3);
     int64_t pairs = 0;
-    if (bound->geometry != GPU_BY_SIZE)
-        return bound->geometry;
+    if (state->geometry != GPU_BY_SIZE)
+        return state->geometry;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
-        pairs += call->tensor[t].heads * bound->problem.rope.pairs;
-    pairs = call->rope.batch * call->rope.tokens * pairs / bound->on.multiprocessors;
+        pairs += call->tensor[t].heads * state->problem.rope.pairs;
+    pairs = call->rope.batch * call->rope.tokens * pairs / state->on.multiprocessors;
     return pairs <= GPU_NARROW_PAIRS(2)      ? GPU_NARROW
            : deep || pairs <= GPU_DEEP_PAIRS ? GPU_DEEP
                                              : GPU_WIDE;
@@ -189,22 +189,22 @@ gpu_append_plain_call gpu_append_plain_call_of(const rope_append_problem *p,
     };
 }
 
-int gpu_append_plan_plain(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_plain(const gpu_append_state *state, const rope_append_call *call,
                           gpu_append_plan *l) {
-    const rope_append_problem *p = &bound->problem;
+    const rope_append_problem *p = &state->problem;
     l->plain = gpu_append_plain_call_of(p, call);
     const int norm = has_norm(p, call);
     if (norm < 0 || !gpu_append_is_plain(p, call) || !gpu_append_fill_operands(p, call, &l->plain))
         return 0;
     if (!l->plain.weight[0])
         l->plain.weight[0] = l->plain.weight[1]; /* what is read for v */
-    const int32_t order[] = {gpu_append_geometry_of(bound, call, norm), GPU_WIDE, GPU_NARROW};
-    for (int i = 0; i < (bound->geometry == GPU_BY_SIZE ? 3 : 1); i++) {
-        if (!lay_out_plain(bound, call, order[i], norm, l))
+    const int32_t order[] = {gpu_append_geometry_of(state, call, norm), GPU_WIDE, GPU_NARROW};
+    for (int i = 0; i < (state->geometry == GPU_BY_SIZE ? 3 : 1); i++) {
+        if (!lay_out_plain(state, call, order[i], norm, l))
             continue;
         l->kernel =
-            bound->kernels->plain[order[i]][gpu_pairing_of(&p->rope)][norm][bound->on.early != 0];
-        l->plain.flags = (uint16_t)gpu_append_plain_flags(bound, call, l);
+            state->kernels->plain[order[i]][gpu_pairing_of(&p->rope)][norm][state->on.early != 0];
+        l->plain.flags = (uint16_t)gpu_append_plain_flags(state, call, l);
         l->arguments[0] = &l->plain;
         return 1;
     }

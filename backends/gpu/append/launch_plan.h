@@ -18,15 +18,15 @@ typedef struct gpu_append_plan {
 } gpu_append_plan;
 
 /* Each plans a launch, or gives 0 where the kernel does not fit the call. */
-int gpu_append_plan_moved(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_moved(const gpu_append_state *state, const rope_append_call *call,
                           gpu_append_plan *l);
-int gpu_append_plan_latent(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_latent(const gpu_append_state *state, const rope_append_call *call,
                            gpu_append_plan *l);
-int gpu_append_plan_plain(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_plain(const gpu_append_state *state, const rope_append_call *call,
                           gpu_append_plan *l);
-int gpu_append_plan_vector(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_vector(const gpu_append_state *state, const rope_append_call *call,
                            gpu_append_plan *l);
-void gpu_append_plan_generic(const gpu_append_bound *bound, const rope_append_call *call,
+void gpu_append_plan_generic(const gpu_append_state *state, const rope_append_call *call,
                              gpu_append_plan *l);
 
 /* --- what of a problem and of a call several kernels take (launch_plan.c) --- */
@@ -88,12 +88,12 @@ gpu_append_plain_call gpu_append_plain_call_of(const rope_append_problem *p,
 int gpu_append_fill_operands(const rope_append_problem *p, const rope_append_call *call,
                              gpu_append_plain_call *plain);
 
-int32_t gpu_append_plain_flags(const gpu_append_bound *bound, const rope_append_call *call,
+int32_t gpu_append_plain_flags(const gpu_append_state *state, const rope_append_call *call,
                                const gpu_append_plan *l);
 
 /* The geometry that the size of a call asks for; deep for norms and 8 bits together, which are
  * bound by instructions. */
-int32_t gpu_append_geometry_of(const gpu_append_bound *bound, const rope_append_call *call,
+int32_t gpu_append_geometry_of(const gpu_append_state *state, const rope_append_call *call,
                                int norm);
 
 /* The largest number up to `most` that divides all of them. */

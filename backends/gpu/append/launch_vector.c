@@ -194,11 +194,11 @@ static void share_memory(int threads, gpu_append_plan *l) {
 }
 
 /* Threads that a call has for one head each, for every multiprocessor. */
-static int64_t threads_each(const gpu_append_bound *bound, const rope_append_call *call) {
+static int64_t threads_each(const gpu_append_state *state, const rope_append_call *call) {
     int64_t lanes = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++)
-        lanes += call->tensor[t].heads * bound->problem.steps[t].head_dim / (2 * GPU_APPEND_V);
-    return call->rope.batch * call->rope.tokens * lanes / bound->on.multiprocessors;
+        lanes += call->tensor[t].heads * state->problem.steps[t].head_dim / (2 * GPU_APPEND_V);
+    return call->rope.batch * call->rope.tokens * lanes / state->on.multiprocessors;
 }
 
 /* Blocks of q, then k's, then v's; negative where a tensor does not fit. */
@@ -224,10 +224,10 @@ static int64_t lay_out_tensors(const rope_append_problem *p, const rope_append_c
     return blocks;
 }
 
-int gpu_append_plan_vector(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_vector(const gpu_append_state *state, const rope_append_call *call,
                            gpu_append_plan *l) {
-    const rope_append_problem *p = &bound->problem;
-    const int64_t each = threads_each(bound, call);
+    const rope_append_problem *p = &state->problem;
+    const int64_t each = threads_each(state, call);
     const int threads = GPU_APPEND_THREADS, heads = GPU_APPEND_HEADS_FOR(each);
     if (call->rope.tokens > INT32_MAX / 2 / call->rope.batch)
         return 0;
@@ -242,7 +242,7 @@ int gpu_append_plan_vector(const gpu_append_bound *bound, const rope_append_call
     share_memory(threads, l);
     if (l->shared > SHARED_MOST)
         return 0;
-    l->kernel = bound->kernels->vector[gpu_pairing_of(&p->rope)];
+    l->kernel = state->kernels->vector[gpu_pairing_of(&p->rope)];
     l->grid = (dim3){(uint32_t)blocks, 1, 1};
     l->block = (dim3){(uint32_t)threads, 1, 1};
     gpu_append_set_arguments(p, call, l);

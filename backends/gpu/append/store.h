@@ -3,7 +3,7 @@
 #define ROPEKIT_GPU_APPEND_STORE_H
 
 #include "backends/gpu/append/kernels.h"
-#include "backends/gpu/stored.h"
+#include "backends/gpu/cache_element.h"
 
 /* A scale as quotients are made of it: times a power of two, `up`, that brings it within
  * 2^-60..2^60, and its reciprocal, rounded. */

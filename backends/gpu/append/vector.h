@@ -8,8 +8,8 @@
 #define ROPEKIT_GPU_APPEND_VECTOR_H
 
 #include "backends/gpu/append/kernels.h"
-#include "backends/gpu/append/place.h"
 #include "backends/gpu/append/store.h"
+#include "backends/gpu/append/token.h"
 #include "backends/gpu/rope/model_arithmetic.h"
 #include "common/math/norm.h"
 

@@ -17,17 +17,17 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    gpu_gradient_bound *bound = to;
+    gpu_gradient_state *state = to;
     const rope_append_problem *problem = canonical;
     (void)self;
-    bound->kernels[0] = kernels_of(problem->rope.dtype)[0];
-    bound->kernels[1] = kernels_of(problem->rope.dtype)[1];
-    bound->kernels[2] = gpu_gradient_join;
-    bound->problem = *problem;
-    const gpuError_t error = gpu_bind(&bound->on, device, problem->rope.launch, bound->kernels,
-                                      sizeof bound->kernels / sizeof(void *));
+    state->kernels[0] = kernels_of(problem->rope.dtype)[0];
+    state->kernels[1] = kernels_of(problem->rope.dtype)[1];
+    state->kernels[2] = gpu_gradient_join;
+    state->problem = *problem;
+    const gpuError_t error = gpu_bind(&state->on, device, problem->rope.launch, state->kernels,
+                                      sizeof state->kernels / sizeof(void *));
     return error == gpuSuccess
-               ? gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists)
+               ? gpu_lists_copy(&problem->rope, &state->problem.rope, &state->on.lists)
                : error;
 }
 
@@ -52,7 +52,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
         {"forward's q.in", "q.in", "q.out", "q_weight", "q.weight"},
         {"forward's k.in", "k.in", "k.out", "k_weight", "k.weight"},
         {"forward's v.in", "v.in", "v.out", "v_weight", "v.weight"}};
-    const rope_append_problem *p = &((const gpu_gradient_bound *)binding)->problem;
+    const rope_append_problem *p = &((const gpu_gradient_state *)binding)->problem;
     const gpu_gradient_work *work = given;
     const rope_call *call = &work->call->forward.rope;
     const int table = p->rope.angle_mode == ROPE_ANGLE_TABLE;
@@ -72,7 +72,7 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
     return status;
 }
 
-static const gpu_operation operation = {"differentiating", sizeof(gpu_gradient_bound), fill,
+static const gpu_operation operation = {"differentiating", sizeof(gpu_gradient_state), fill,
                                         check_memory, gpu_gradient_launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,

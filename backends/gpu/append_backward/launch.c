@@ -72,12 +72,12 @@ rope_status gpu_gradient_workspace(const void *canonical, const void *kernel, co
 }
 
 /* Deals a call; bytes of its workspace, or a negative number where they overflow. */
-static int64_t deal_call(const gpu_gradient_bound *bound, const gpu_gradient_work *work,
+static int64_t deal_call(const gpu_gradient_state *state, const gpu_gradient_work *work,
                          gpu_gradient_tensors *dealt) {
     const rope_append_backward_call *call = work->call;
     int64_t bytes = 0, at[2];
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
-        const rope_append_steps *s = &bound->problem.steps[t];
+        const rope_append_steps *s = &state->problem.steps[t];
         const rope_append_operand *o = &call->forward.tensor[t];
         gpu_gradient_tensor *to = &dealt->tensor[t];
         *to = (gpu_gradient_tensor){.blocks = 0};
@@ -95,10 +95,10 @@ static int64_t deal_call(const gpu_gradient_bound *bound, const gpu_gradient_wor
     return bytes;
 }
 
-rope_status gpu_gradient_check(const gpu_gradient_bound *bound, const gpu_gradient_work *work) {
+rope_status gpu_gradient_check(const gpu_gradient_state *state, const gpu_gradient_work *work) {
     const rope_append_backward_call *call = work->call;
     gpu_gradient_tensors dealt;
-    const int64_t bytes = deal_call(bound, work, &dealt);
+    const int64_t bytes = deal_call(state, work, &dealt);
     if (bytes < 0)
         return gpu_host->fail(ROPE_ERROR_OVERFLOW,
                               "tokens is %lld with batch %lld; allowed is a workspace within "
@@ -117,13 +117,13 @@ rope_status gpu_gradient_check(const gpu_gradient_bound *bound, const gpu_gradie
 }
 
 /* Tensors whose heads have one norm, or the others; nothing where there are none. */
-static gpuError_t launch_tokens(const gpu_gradient_bound *bound,
+static gpuError_t launch_tokens(const gpu_gradient_state *state,
                                 const rope_append_backward_call *call,
                                 const gpu_gradient_tensors *dealt, int one_norm, void *stream) {
     int64_t blocks = 0, chains = 1, dim = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
         const gpu_gradient_tensor *v = &dealt->tensor[t];
-        const rope_append_steps *s = &bound->problem.steps[t];
+        const rope_append_steps *s = &state->problem.steps[t];
         if (!v->blocks || has_one_norm(s) != one_norm)
             continue;
         blocks = v->blocks > blocks ? v->blocks : blocks;
@@ -133,15 +133,15 @@ static gpuError_t launch_tokens(const gpu_gradient_bound *bound,
     const dim3 grid = {(uint32_t)gpu_at_most(blocks, GPU_GENERIC_X_MOST),
                        (uint32_t)gpu_at_most(chains, GPU_GENERIC_Y_MOST), ROPE_APPEND_TENSORS},
                block = {GPU_APPEND_GENERIC_THREADS, 1, 1};
-    void *arguments[] = {(void *)(uintptr_t)&bound->problem, (void *)(uintptr_t)call,
+    void *arguments[] = {(void *)(uintptr_t)&state->problem, (void *)(uintptr_t)call,
                          (void *)(uintptr_t)dealt};
-    return blocks ? gpu_launch_kernel(bound->kernels[!one_norm], grid, block, arguments,
+    return blocks ? gpu_launch_kernel(state->kernels[!one_norm], grid, block, arguments,
                                       (2 * (size_t)dim + GPU_APPEND_SEGMENT) * sizeof(float),
                                       stream, 0)
                   : gpuSuccess;
 }
 
-static gpuError_t join_once(const gpu_gradient_bound *bound, gpu_gradient_trees *trees,
+static gpuError_t join_once(const gpu_gradient_state *state, gpu_gradient_trees *trees,
                             void *stream) {
     int64_t joined = 1, width = 1;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
@@ -156,17 +156,17 @@ static gpuError_t join_once(const gpu_gradient_bound *bound, gpu_gradient_trees 
                        ROPE_APPEND_TENSORS},
                block = {GPU_APPEND_GENERIC_THREADS, 1, 1};
     void *arguments[] = {trees};
-    return gpu_launch_kernel(bound->kernels[2], grid, block, arguments, 0, stream, 0);
+    return gpu_launch_kernel(state->kernels[2], grid, block, arguments, 0, stream, 0);
 }
 
 /* One launch for each 16-fold of blocks, of all tensors. */
-static gpuError_t join(const gpu_gradient_bound *bound, const rope_append_backward_call *call,
+static gpuError_t join(const gpu_gradient_state *state, const rope_append_backward_call *call,
                        const gpu_gradient_tensors *dealt, void *stream) {
     gpu_gradient_trees trees;
     int left = 0;
     for (int t = 0; t < ROPE_APPEND_TENSORS; t++) {
         const gpu_gradient_tensor *v = &dealt->tensor[t];
-        const int64_t dim = bound->problem.steps[t].norm_dim,
+        const int64_t dim = state->problem.steps[t].norm_dim,
                       own = call->forward.tensor[t].weight_stride ? v->chains : 1;
         trees.tensor[t] = (gpu_gradient_tree){.rows = v->sums,
                                               .to = call->weight[t],
@@ -177,7 +177,7 @@ static gpuError_t join(const gpu_gradient_bound *bound, const rope_append_backwa
         left |= v->sums != NULL;
     }
     while (left) {
-        const gpuError_t error = join_once(bound, &trees, stream);
+        const gpuError_t error = join_once(state, &trees, stream);
         if (error != gpuSuccess)
             return error;
         left = 0;
@@ -194,12 +194,12 @@ static gpuError_t join(const gpu_gradient_bound *bound, const rope_append_backwa
 }
 
 gpuError_t gpu_gradient_launch(const gpu_binding *binding, const void *given, void *stream) {
-    const gpu_gradient_bound *bound = (const gpu_gradient_bound *)binding;
+    const gpu_gradient_state *state = (const gpu_gradient_state *)binding;
     const gpu_gradient_work *work = given;
     gpu_gradient_tensors dealt;
-    deal_call(bound, work, &dealt);
-    gpuError_t error = launch_tokens(bound, work->call, &dealt, 0, stream);
+    deal_call(state, work, &dealt);
+    gpuError_t error = launch_tokens(state, work->call, &dealt, 0, stream);
     if (error == gpuSuccess)
-        error = launch_tokens(bound, work->call, &dealt, 1, stream);
-    return error == gpuSuccess ? join(bound, work->call, &dealt, stream) : error;
+        error = launch_tokens(state, work->call, &dealt, 1, stream);
+    return error == gpuSuccess ? join(state, work->call, &dealt, stream) : error;
 }

@@ -6,11 +6,11 @@
 #include "backends/gpu/candidate.h"
 
 /* What bind makes and run is given. */
-typedef struct gpu_gradient_bound {
+typedef struct gpu_gradient_state {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */
     const void *kernels[3];      /* of tokens, as kernels.h lists them, and of trees */
-} gpu_gradient_bound;
+} gpu_gradient_state;
 
 /* A call with its workspace. */
 typedef struct gpu_gradient_work {
@@ -23,7 +23,7 @@ rope_status gpu_gradient_workspace(const void *problem, const void *kernel, cons
                                    size_t *bytes);
 
 /* Whether a call was given the workspace that it needs, an error by name where not. */
-rope_status gpu_gradient_check(const gpu_gradient_bound *bound, const gpu_gradient_work *work);
+rope_status gpu_gradient_check(const gpu_gradient_state *state, const gpu_gradient_work *work);
 
 gpuError_t gpu_gradient_launch(const gpu_binding *binding, const void *work, void *stream);
 

@@ -28,36 +28,36 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
                       : ROPE_OK;
 }
 
-static gpuError_t allow_shared(gpu_attention_bound *bound) {
-    const int32_t tiles = bound->tiles;
+static gpuError_t allow_shared(gpu_attention_state *state) {
+    const int32_t tiles = state->tiles;
     gpuError_t error = gpuSuccess;
-    if (bound->latent)
-        return gpu_allow_shared(bound->kernels->latent, gpu_latent_shared());
+    if (state->latent)
+        return gpu_allow_shared(state->kernels->latent, gpu_latent_shared());
     for (int splits = 0; tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
-        error = gpu_allow_shared(bound->kernels->generic[splits][bound->generic],
-                                 gpu_generic_shared(gpu_generic_rows_of(bound->problem.rope.dtype,
-                                                                        bound->generic, splits),
-                                                    gpu_generic_dim(bound->generic)));
+        error = gpu_allow_shared(state->kernels->generic[splits][state->generic],
+                                 gpu_generic_shared(gpu_generic_rows_of(state->problem.rope.dtype,
+                                                                        state->generic, splits),
+                                                    gpu_generic_dim(state->generic)));
     if (tiles == GPU_GENERIC)
         return error;
-    error = gpu_allow_shared(bound->kernels->tiles[tiles], gpu_tiles_shared(tiles));
-    if (error == gpuSuccess && bound->kernels->prompts[tiles])
-        error = gpu_allow_shared(bound->kernels->prompts[tiles], gpu_prompts_shared(tiles));
-    if (error == gpuSuccess && bound->splits)
-        error = gpu_allow_shared(bound->kernels->splits[tiles], gpu_splits_shared(tiles));
-    if (error == gpuSuccess && bound->splits && bound->kernels->decode[tiles])
-        error = gpu_allow_shared(bound->kernels->decode[tiles], gpu_splits_shared(tiles));
+    error = gpu_allow_shared(state->kernels->tiles[tiles], gpu_tiles_shared(tiles));
+    if (error == gpuSuccess && state->kernels->prompts[tiles])
+        error = gpu_allow_shared(state->kernels->prompts[tiles], gpu_prompts_shared(tiles));
+    if (error == gpuSuccess && state->splits)
+        error = gpu_allow_shared(state->kernels->splits[tiles], gpu_splits_shared(tiles));
+    if (error == gpuSuccess && state->splits && state->kernels->decode[tiles])
+        error = gpu_allow_shared(state->kernels->decode[tiles], gpu_splits_shared(tiles));
     return error;
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
-    gpu_attention_bound *bound = to;
-    const gpuError_t error = gpu_attention_bind(bound, problem, device);
-    bound->splits = self->data != tiles;
-    bound->latent = self->data == latent;
-    if (self->data && !bound->latent)
-        (void)gpu_tiles_decline(problem, &bound->tiles);
-    return error == gpuSuccess ? allow_shared(bound) : error;
+    gpu_attention_state *state = to;
+    const gpuError_t error = gpu_attention_bind(state, problem, device);
+    state->splits = self->data != tiles;
+    state->latent = self->data == latent;
+    if (self->data && !state->latent)
+        (void)gpu_tiles_decline(problem, &state->tiles);
+    return error == gpuSuccess ? allow_shared(state) : error;
 }
 
 /* A call with its workspace. */
@@ -85,17 +85,17 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
     };
     const rope_status status =
         gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
-    return status == ROPE_OK ? gpu_attention_check_lists((const gpu_attention_bound *)binding, call)
+    return status == ROPE_OK ? gpu_attention_check_lists((const gpu_attention_state *)binding, call)
                              : status;
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
     const attention_work *work = given;
-    return gpu_attention_launch((const gpu_attention_bound *)binding, work->call, work->workspace,
+    return gpu_attention_launch((const gpu_attention_state *)binding, work->call, work->workspace,
                                 stream);
 }
 
-static const gpu_operation operation = {"attending", sizeof(gpu_attention_bound), fill,
+static const gpu_operation operation = {"attending", sizeof(gpu_attention_state), fill,
                                         check_memory, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,

@@ -4,8 +4,8 @@
 
 #include "backends/gpu/attention/decode.h"
 #include "backends/gpu/attention/generic.h"
-#include "backends/gpu/attention/latent.h"
 #include "backends/gpu/attention/prompt.h"
+#include "backends/gpu/attention/wide_heads.h"
 
 #if GPU_TILE_AHEAD
 #define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \

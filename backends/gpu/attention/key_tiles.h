@@ -4,7 +4,7 @@
 #define ROPEKIT_GPU_ATTENTION_KEY_TILES_H
 
 #include "backends/gpu/attention/tile_block.h"
-#include "backends/gpu/stored.h"
+#include "backends/gpu/cache_element.h"
 
 /* Rows of a tile that threads copy at a time. */
 template <int D> constexpr int gpu_copy_step = GPU_ATTENTION_THREADS * 8 / D;

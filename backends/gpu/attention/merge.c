@@ -19,23 +19,23 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    bound_merge *bound = to;
+    bound_merge *state = to;
     const rope_attention_merge_problem *problem = canonical;
     (void)self;
-    bound->kernel = gpu_attention_merge_kernels[problem->dtype - ROPE_F32];
-    bound->head_dim = problem->head_dim;
-    return gpu_bind(&bound->on, device, ROPE_LAUNCH_PROGRAMMATIC, &bound->kernel, 1);
+    state->kernel = gpu_attention_merge_kernels[problem->dtype - ROPE_F32];
+    state->head_dim = problem->head_dim;
+    return gpu_bind(&state->on, device, ROPE_LAUNCH_PROGRAMMATIC, &state->kernel, 1);
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
-    const bound_merge *bound = (const bound_merge *)binding;
+    const bound_merge *state = (const bound_merge *)binding;
     rope_attention_merge_call call = *(const rope_attention_merge_call *)given;
-    int32_t head_dim = bound->head_dim;
+    int32_t head_dim = state->head_dim;
     const int64_t heads = call.batch * call.tokens * call.heads;
     void *arguments[] = {&call, &head_dim};
     dim3 grid = {(uint32_t)(heads < GPU_GRID_X_MOST ? heads : GPU_GRID_X_MOST), 1, 1},
          block = {GPU_MERGE_THREADS, 1, 1};
-    return gpu_launch_kernel(bound->kernel, grid, block, arguments, 0, stream, 0);
+    return gpu_launch_kernel(state->kernel, grid, block, arguments, 0, stream, 0);
 }
 
 static const gpu_operation operation = {"merging", sizeof(bound_merge), fill, NULL, launch};

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
 #define ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
 
-#include "backends/gpu/attention/place.h"
+#include "backends/gpu/attention/key_address.h"
 #include "backends/gpu/attention/rows.h"
 #include "backends/gpu/attention/softmax.h"
 

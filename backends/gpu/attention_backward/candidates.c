@@ -63,46 +63,46 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     return ROPE_DECLINED;
 }
 
-static gpuError_t allow_shared(const gpu_backward_bound *bound) {
-    const int32_t generic = bound->forward.generic, tiles = bound->forward.tiles;
+static gpuError_t allow_shared(const gpu_backward_state *state) {
+    const int32_t generic = state->forward.generic, tiles = state->forward.tiles;
     gpuError_t error = gpuSuccess;
     for (int i = 0; i < 2 && error == gpuSuccess; i++) {
-        error = gpu_allow_shared(bound->kernels->generic[i][generic],
+        error = gpu_allow_shared(state->kernels->generic[i][generic],
                                  gpu_backward_generic_shared(gpu_generic_dim(generic)));
         if (error == gpuSuccess && tiles != GPU_GENERIC)
-            error = gpu_allow_shared(bound->kernels->tiles[i][tiles],
+            error = gpu_allow_shared(state->kernels->tiles[i][tiles],
                                      gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
     }
-    if (error == gpuSuccess && bound->fused)
-        error = gpu_allow_shared(bound->kernels->fused[tiles],
+    if (error == gpuSuccess && state->fused)
+        error = gpu_allow_shared(state->kernels->fused[tiles],
                                  gpu_backward_fused_shared(gpu_tile_dim(tiles)));
     return error;
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    gpu_backward_bound *bound = to;
+    gpu_backward_state *state = to;
     const rope_attention_problem *problem = canonical;
     const rope_problem transposed = rope_transposed(&problem->rope);
     int32_t early;
-    gpuError_t error = gpu_attention_bind(&bound->forward, problem, device);
-    bound->kernels = kernels_of(problem->rope.dtype);
-    bound->transposed = bound->forward.problem;
-    bound->transposed.rope = rope_transposed(&bound->forward.problem.rope);
+    gpuError_t error = gpu_attention_bind(&state->forward, problem, device);
+    state->kernels = kernels_of(problem->rope.dtype);
+    state->transposed = state->forward.problem;
+    state->transposed.rope = rope_transposed(&state->forward.problem.rope);
     if (error == gpuSuccess && problem->rotates[0])
-        error = gpu_rope_bind(&bound->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
-    bound->transpose.problem = bound->transposed.rope;
-    bound->fused = self->data == fused;
+        error = gpu_rope_bind(&state->transpose, &transposed, device, ROPE_LAUNCH_PROGRAMMATIC);
+    state->transpose.problem = state->transposed.rope;
+    state->fused = self->data == fused;
     if (self->data)
-        (void)gpu_tiles_decline(problem, &bound->forward.tiles);
+        (void)gpu_tiles_decline(problem, &state->forward.tiles);
     if (error == gpuSuccess)
-        error = gpu_kernels_load((const void *const *)bound->kernels,
-                                 sizeof *bound->kernels / sizeof(void *), &early);
+        error = gpu_kernels_load((const void *const *)state->kernels,
+                                 sizeof *state->kernels / sizeof(void *), &early);
     if (error == gpuSuccess)
-        error = allow_shared(bound);
+        error = allow_shared(state);
     if (error == gpuSuccess)
-        bound->forward.starts_early &= early;
-    bound->forward.on.early &= bound->forward.starts_early;
+        state->forward.starts_early &= early;
+    state->forward.on.early &= state->forward.starts_early;
     return error;
 }
 
@@ -110,7 +110,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
 typedef struct backward_work {
     const rope_attention_backward_call *call;
     void *workspace;
-    gpu_backward_room room;
+    gpu_backward_layout layout;
 } backward_work;
 
 static rope_status check_memory(const gpu_binding *binding, const void *checked) {
@@ -133,17 +133,17 @@ static rope_status check_memory(const gpu_binding *binding, const void *checked)
     const rope_status status =
         gpu_check_pointers(binding->device, given, sizeof given / sizeof given[0]);
     return status == ROPE_OK
-               ? gpu_attention_check_lists(&((const gpu_backward_bound *)binding)->forward, f)
+               ? gpu_attention_check_lists(&((const gpu_backward_state *)binding)->forward, f)
                : status;
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
     const backward_work *work = given;
-    return gpu_backward_launch((const gpu_backward_bound *)binding, work->call, &work->room,
+    return gpu_backward_launch((const gpu_backward_state *)binding, work->call, &work->layout,
                                work->workspace, stream);
 }
 
-static const gpu_operation operation = {"attending backward", sizeof(gpu_backward_bound), fill,
+static const gpu_operation operation = {"attending backward", sizeof(gpu_backward_state), fill,
                                         check_memory, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
@@ -155,7 +155,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
                        void *stream) {
     backward_work work = {.call = call, .workspace = workspace};
     (void)problem;
-    const rope_status status = gpu_backward_check_workspace(kernel, call, workspace, &work.room);
+    const rope_status status = gpu_backward_check_workspace(kernel, call, workspace, &work.layout);
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 

@@ -9,7 +9,7 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_GENERIC_H
 
 #include "backends/gpu/attention/fragments.h"
-#include "backends/gpu/attention_backward/item.h"
+#include "backends/gpu/attention_backward/block.h"
 
 /* Of a block that has room for heads of DIM elements. One of the block's own, by others or by
  * columns, is that of GPU_COLUMN_LANES threads side by side. */

@@ -1,14 +1,14 @@
 /* From a call of "attention_backward" to its launches. */
 #include "backends/gpu/attention_backward/launch.h"
 
-#include "backends/gpu/attention/ahead.h"
+#include "backends/gpu/attention/prologue.h"
 #include "common/math/attention.h"
 
 typedef struct launches {
     gpu_attention_launches ahead;
     gpu_attention_launches behind; /* its q and k are dq and dk */
     int behind_rotates[2];
-    const gpu_backward_bound *bound;
+    const gpu_backward_state *state;
     rope_attention_problem problem;    /* transposed; of the kernels that write gradients */
     rope_attention_backward_call call; /* its q.in and k.in are rotated */
     rope_call keys;                    /* with the positions of keys */
@@ -24,15 +24,15 @@ static void contiguous(int64_t stride[4], int64_t tokens, int64_t heads, int64_t
     stride[0] = tokens * stride[1];
 }
 
-/* What the forward did not write rotated gets its room, and is rotated there. */
-static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *workspace) {
-    const rope_attention_problem *p = &l->bound->forward.problem;
+/* What the forward did not write rotated gets its layout, and is rotated there. */
+static gpuError_t rotate(launches *l, const gpu_backward_layout *layout, char *workspace) {
+    const rope_attention_problem *p = &l->state->forward.problem;
     rope_attention_call *call = &l->ahead.call;
     rope_operand *q = &call->rope.tensor[0];
     const int rotates_q = p->rotates[0] && !q->out && call->rope.tokens,
               rotates_k = p->rotates[1] && !call->k.out;
-    q->out = rotates_q ? workspace + room->queries : NULL;
-    call->k.out = rotates_k ? workspace + room->keys : NULL;
+    q->out = rotates_q ? workspace + layout->queries : NULL;
+    call->k.out = rotates_k ? workspace + layout->keys : NULL;
     contiguous(q->out_stride, call->rope.tokens, q->heads, p->head_dim);
     contiguous(call->k.out_stride, call->k_tokens, call->k.heads, p->head_dim);
     const gpuError_t error = gpu_attention_rotate_ahead(&l->ahead);
@@ -50,7 +50,7 @@ static gpuError_t rotate(launches *l, const gpu_backward_room *room, char *works
 /* Whether "rope" rotates a gradient where it lies: that of every token, which has a position. A key
  * that no query sees has zeros, which do not rotate. */
 static int rotates_behind(const launches *l, int tensor) {
-    const rope_attention_problem *p = &l->bound->transposed;
+    const rope_attention_problem *p = &l->state->transposed;
     const rope_attention_call *call = &l->behind.call;
     const rope_attention_sequence s = {.q_count = call->rope.tokens,
                                        .k_count = call->k_tokens,
@@ -79,7 +79,7 @@ static void find_behind(launches *l) {
     memcpy(q->out_stride, l->call.dq_stride, sizeof q->out_stride);
     memcpy(call->k.in_stride, l->call.dk_stride, sizeof call->k.in_stride);
     memcpy(call->k.out_stride, l->call.dk_stride, sizeof call->k.out_stride);
-    l->problem = l->bound->transposed;
+    l->problem = l->state->transposed;
     for (int tensor = 0; tensor < 2; tensor++) {
         l->behind_rotates[tensor] = (tensor ? l->call.dk : l->call.dq) && rotates_behind(l, tensor);
         l->problem.rotates[tensor] &= !l->behind_rotates[tensor];
@@ -114,25 +114,25 @@ static int32_t fits_of(const rope_attention_problem *p, const rope_attention_bac
 static int by_tiles(const launches *l) {
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads;
-    return l->bound->forward.tiles != GPU_GENERIC && f->rope.tokens <= INT32_MAX / 2 / group &&
+    return l->state->forward.tiles != GPU_GENERIC && f->rope.tokens <= INT32_MAX / 2 / group &&
            f->k_tokens <= INT32_MAX / 2;
 }
 
 /* Where sums of dq lie, and how many of them and of tiles of keys a head has; 0 where the kernel
  * that sums them does not take the call. */
-static int find_sums(launches *l, const gpu_backward_room *room, char *workspace) {
+static int find_sums(launches *l, const gpu_backward_layout *layout, char *workspace) {
     const rope_attention_call *f = &l->call.forward;
     const int64_t group = f->rope.tensor[0].heads / f->k.heads,
                   sequences = rope_attention_sequences(f);
-    if (!l->bound->fused || !by_tiles(l))
+    if (!l->state->fused || !by_tiles(l))
         return 0;
     l->sums.tiles =
         gpu_tiles_of(sequences, f->rope.position.cu_seqlens != NULL, f->rope.tokens * group,
-                     GPU_FUSED_ROWS(gpu_tile_dim(l->bound->forward.tiles)));
+                     GPU_FUSED_ROWS(gpu_tile_dim(l->state->forward.tiles)));
     l->sums.key_tiles =
         gpu_tiles_of(sequences, f->k_position.cu_seqlens != NULL, f->k_tokens, GPU_FUSED_KEYS);
-    l->sums.dq = l->call.dq ? (float *)(void *)(workspace + room->dq) : NULL;
-    l->sums.ticket = (int32_t *)(void *)(workspace + room->turns);
+    l->sums.dq = l->call.dq ? (float *)(void *)(workspace + layout->dq) : NULL;
+    l->sums.ticket = (int32_t *)(void *)(workspace + layout->turns);
     l->sums.turns = l->sums.ticket + 1;
     return l->sums.key_tiles <= INT32_MAX / f->k.heads;
 }
@@ -151,14 +151,14 @@ static gpuError_t start(launches *l, const void *kernel, int which, int64_t own,
 }
 
 static gpuError_t gradient(launches *l, int which) {
-    const gpu_backward_bound *bound = l->bound;
-    const int32_t tiles = bound->forward.tiles, generic = bound->forward.generic,
-                  room = gpu_generic_dim(generic);
+    const gpu_backward_state *state = l->state;
+    const int32_t tiles = state->forward.tiles, generic = state->forward.generic,
+                  padded = gpu_generic_dim(generic);
     if (!by_tiles(l))
-        return start(l, bound->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(room), 1,
-                     gpu_backward_generic_shared(room));
+        return start(l, state->kernels->generic[which][generic], which, GPU_GENERIC_ROWS(padded), 1,
+                     gpu_backward_generic_shared(padded));
     const int parts = which && gpu_tile_dim(tiles) > GPU_TILE_NARROW;
-    return start(l, bound->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN, 1 + parts,
+    return start(l, state->kernels->tiles[which][tiles], which, GPU_BACKWARD_OWN, 1 + parts,
                  gpu_backward_tiles_shared(gpu_tile_dim(tiles)));
 }
 
@@ -170,16 +170,16 @@ static gpuError_t gradients(launches *l) {
 /* The same in five products. */
 static gpuError_t gradients_at_once(launches *l) {
     const rope_attention_call *f = &l->call.forward;
-    const int32_t tiles = l->bound->forward.tiles, dim = gpu_tile_dim(tiles);
+    const int32_t tiles = l->state->forward.tiles, dim = gpu_tile_dim(tiles);
     void *arguments[] = {&l->problem, &l->call, &l->ahead.failed, &l->delta,
                          &l->keys,    &l->fits, &l->sums};
     if (!l->call.dq && !l->call.dk && !l->call.dv)
         return gpuSuccess;
-    gpuError_t error = gpu_attention_start_of(&l->ahead, l->bound->kernels->fused[tiles],
+    gpuError_t error = gpu_attention_start_of(&l->ahead, l->state->kernels->fused[tiles],
                                               GPU_FUSED_THREADS, l->sums.key_tiles * f->k.heads, 1,
                                               (size_t)gpu_backward_fused_shared(dim), arguments);
     if (error == gpuSuccess && l->sums.dq)
-        error = gpu_attention_start_of(&l->ahead, l->bound->kernels->dq[tiles], GPU_FUSED_THREADS,
+        error = gpu_attention_start_of(&l->ahead, l->state->kernels->dq[tiles], GPU_FUSED_THREADS,
                                        l->sums.tiles, f->k.heads,
                                        (size_t)gpu_backward_dq_shared(dim), arguments);
     return error;
@@ -187,7 +187,7 @@ static gpuError_t gradients_at_once(launches *l) {
 
 static gpuError_t rotate_behind(launches *l) {
     l->behind.early = l->ahead.early;
-    return gpu_attention_rope(&l->behind, &l->bound->transpose, l->behind_rotates[0],
+    return gpu_attention_rope(&l->behind, &l->state->transpose, l->behind_rotates[0],
                               l->behind_rotates[1]);
 }
 
@@ -197,38 +197,38 @@ static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros
     return gpu_attention_start(&l->ahead, kernel, x, 1, 0, arguments);
 }
 
-gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
+gpuError_t gpu_backward_launch(const gpu_backward_state *state,
                                const rope_attention_backward_call *call,
-                               const gpu_backward_room *room, void *workspace, void *stream) {
-    launches l = {.ahead = {&bound->forward, stream, &call->forward, call->forward, NULL,
-                            bound->forward.on.early},
-                  .bound = bound,
+                               const gpu_backward_layout *layout, void *workspace, void *stream) {
+    launches l = {.ahead = {&state->forward, stream, &call->forward, call->forward, NULL,
+                            state->forward.on.early},
+                  .state = state,
                   .call = *call,
                   .keys = call->forward.rope,
-                  .delta = (float *)(void *)((char *)workspace + room->delta)};
+                  .delta = (float *)(void *)((char *)workspace + layout->delta)};
     const rope_operand *q = &call->forward.rope.tensor[0];
     const int64_t rows = call->forward.rope.batch * call->forward.rope.tokens * q->heads,
                   each = GPU_ATTENTION_THREADS / GPU_DELTA_LANES;
     gpuError_t error = gpuSuccess;
     l.keys.position = call->forward.k_position;
-    if (gpu_attention_may_fail(&bound->forward.problem)) {
-        l.ahead.failed = (int32_t *)(void *)((char *)workspace + room->failed);
+    if (gpu_attention_may_fail(&state->forward.problem)) {
+        l.ahead.failed = (int32_t *)(void *)((char *)workspace + layout->failed);
         error = gpu_attention_check_keys(&l.ahead);
     }
     if (error == gpuSuccess)
-        error = rotate(&l, room, workspace);
+        error = rotate(&l, layout, workspace);
     l.call.forward = l.ahead.call;
-    l.fits = fits_of(&bound->transposed, &l.call);
+    l.fits = fits_of(&state->transposed, &l.call);
     find_behind(&l);
-    const int fused = find_sums(&l, room, workspace);
+    const int fused = find_sums(&l, layout, workspace);
     if (error == gpuSuccess)
-        error = sums(&l, bound->kernels->delta, rows ? (rows + each - 1) / each : 1,
+        error = sums(&l, state->kernels->delta, rows ? (rows + each - 1) / each : 1,
                      fused ? call->forward.k.heads * l.sums.tiles + 1 : 0);
     if (error == gpuSuccess)
         error = fused ? gradients_at_once(&l) : gradients(&l);
     if (error == gpuSuccess)
         error = rotate_behind(&l);
     if (error == gpuSuccess && call->dsinks)
-        error = sums(&l, bound->kernels->sinks, q->heads, 0);
+        error = sums(&l, state->kernels->sinks, q->heads, 0);
     return error;
 }

@@ -3,19 +3,19 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_LAUNCH_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_LAUNCH_H
 
-#include "backends/gpu/attention/bound.h"
+#include "backends/gpu/attention/bind.h"
 #include "backends/gpu/attention_backward/kernels.h"
 
-typedef struct gpu_backward_bound {
-    gpu_attention_bound forward;
+typedef struct gpu_backward_state {
+    gpu_attention_state forward;
     rope_attention_problem transposed;
-    gpu_bound transpose; /* by "rope", as forward.rotation */
+    gpu_rope_state transpose; /* by "rope", as forward.rotation */
     const gpu_backward_kernels *kernels;
     int32_t fused; /* takes the kernel of five products */
-} gpu_backward_bound;
+} gpu_backward_state;
 
 /* Where parts of a workspace begin, each at a multiple of 256 bytes. */
-typedef struct gpu_backward_room {
+typedef struct gpu_backward_layout {
     size_t failed;  /* an int32 of each sequence */
     size_t keys;    /* rotated keys, [row, key, head, dim] */
     size_t queries; /* rotated queries, [row, query, head, dim] */
@@ -23,20 +23,20 @@ typedef struct gpu_backward_room {
     size_t dq;      /* as gpu_backward_dq_sums has them */
     size_t turns;   /* the ticket, then turns */
     size_t bytes;   /* of all */
-} gpu_backward_room;
+} gpu_backward_layout;
 
 /* As rope_candidate.workspace. */
 rope_status gpu_backward_workspace(const void *problem, const void *kernel, const void *bounds,
                                    size_t *bytes);
 
 /* Whether a call was given the workspace that it needs, an error by name where not. */
-rope_status gpu_backward_check_workspace(const gpu_backward_bound *bound,
+rope_status gpu_backward_check_workspace(const gpu_backward_state *state,
                                          const rope_attention_backward_call *call,
-                                         const void *workspace, gpu_backward_room *room);
+                                         const void *workspace, gpu_backward_layout *layout);
 
 /* Launches what rotates ahead, sums of rows, then gradients. */
-gpuError_t gpu_backward_launch(const gpu_backward_bound *bound,
+gpuError_t gpu_backward_launch(const gpu_backward_state *state,
                                const rope_attention_backward_call *call,
-                               const gpu_backward_room *room, void *workspace, void *stream);
+                               const gpu_backward_layout *layout, void *workspace, void *stream);
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_SUMS_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_SUMS_H
 
-#include "backends/gpu/attention_backward/item.h"
+#include "backends/gpu/attention_backward/block.h"
 
 /* Elements first..first + 7 of a head, 0 behind its last one. moves: 16 bytes at a time. */
 template <int DTYPE>

@@ -9,7 +9,7 @@
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_TILE_H
 
 #include "backends/gpu/attention/products.h"
-#include "backends/gpu/attention_backward/item.h"
+#include "backends/gpu/attention_backward/block.h"
 
 #ifdef GPU_QUERIES_LEFT
 enum {

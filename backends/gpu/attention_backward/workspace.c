@@ -1,4 +1,4 @@
-#include "backends/gpu/attention/room.h"
+#include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention_backward/launch.h"
 
 /* What of q and k is rotated here. */
@@ -7,10 +7,10 @@ typedef struct rotated {
 } rotated;
 
 /* Tiles of rows of a head of keys, as gpu_tiles_of() has them for either kind of sequences. */
-static int64_t tiles_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s) {
-    if (!bound->fused)
+static int64_t tiles_of(const gpu_backward_state *state, const gpu_attention_sizes *s) {
+    if (!state->fused)
         return 0;
-    const int64_t rows = GPU_FUSED_ROWS(gpu_tile_dim(bound->forward.tiles)),
+    const int64_t rows = GPU_FUSED_ROWS(gpu_tile_dim(state->forward.tiles)),
                   group = s->k_heads ? s->q_heads / s->k_heads : 0;
     int64_t most;
     if (__builtin_mul_overflow(s->tokens, group, &most) ||
@@ -21,28 +21,29 @@ static int64_t tiles_of(const gpu_backward_bound *bound, const gpu_attention_siz
 }
 
 /* 0 where bytes overflow. */
-static int room_of(const gpu_backward_bound *bound, const gpu_attention_sizes *s, rotated here,
-                   gpu_backward_room *room) {
-    const rope_attention_problem *p = &bound->forward.problem;
-    const int64_t tiles = tiles_of(bound, s),
-                  turns = tiles < INT64_MAX ? tiles + bound->fused : tiles,
-                  sums = bound->fused ? GPU_FUSED_SUMS : 0;
+static int layout_of(const gpu_backward_state *state, const gpu_attention_sizes *s, rotated here,
+                     gpu_backward_layout *layout) {
+    const rope_attention_problem *p = &state->forward.problem;
+    const int64_t tiles = tiles_of(state, s),
+                  turns = tiles < INT64_MAX ? tiles + state->fused : tiles,
+                  sums = state->fused ? GPU_FUSED_SUMS : 0;
     const size_t element = p->rope.dtype == ROPE_F32 ? 4 : 2;
-    room->bytes = 0;
-    return gpu_room_add((const int64_t[]){gpu_attention_may_fail(p) ? s->sequences : 0, 1, 1, 1},
-                        sizeof(int32_t), &room->bytes, &room->failed) &&
-           gpu_room_add(
+    layout->bytes = 0;
+    return gpu_workspace_add(
+               (const int64_t[]){gpu_attention_may_fail(p) ? s->sequences : 0, 1, 1, 1},
+               sizeof(int32_t), &layout->bytes, &layout->failed) &&
+           gpu_workspace_add(
                (const int64_t[]){here.k ? s->k_rows : 0, s->k_tokens, s->k_heads, p->head_dim},
-               element, &room->bytes, &room->keys) &&
-           gpu_room_add(
+               element, &layout->bytes, &layout->keys) &&
+           gpu_workspace_add(
                (const int64_t[]){here.q ? s->q_rows : 0, s->tokens, s->q_heads, p->head_dim},
-               element, &room->bytes, &room->queries) &&
-           gpu_room_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
-                        &room->bytes, &room->delta) &&
-           gpu_room_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float), &room->bytes,
-                        &room->dq) &&
-           gpu_room_add((const int64_t[]){s->k_heads, turns, 1, 1}, sizeof(int32_t), &room->bytes,
-                        &room->turns);
+               element, &layout->bytes, &layout->queries) &&
+           gpu_workspace_add((const int64_t[]){s->q_rows, s->tokens, s->q_heads, 1}, sizeof(float),
+                             &layout->bytes, &layout->delta) &&
+           gpu_workspace_add((const int64_t[]){s->k_heads, tiles, sums, 1}, sizeof(float),
+                             &layout->bytes, &layout->dq) &&
+           gpu_workspace_add((const int64_t[]){s->k_heads, turns, 1, 1}, sizeof(int32_t),
+                             &layout->bytes, &layout->turns);
 }
 
 rope_status gpu_backward_workspace(const void *canonical, const void *kernel, const void *given,
@@ -50,21 +51,21 @@ rope_status gpu_backward_workspace(const void *canonical, const void *kernel, co
     const rope_attention_problem *p = canonical;
     const gpu_attention_sizes sizes = gpu_attention_sizes_within(p, given);
     const rotated here = {p->rotates[0], p->rotates[1]};
-    gpu_backward_room room;
-    if (!room_of(kernel, &sizes, here, &room))
-        return gpu_room_overflows("bounds.", &sizes);
-    *bytes = room.bytes;
+    gpu_backward_layout layout;
+    if (!layout_of(kernel, &sizes, here, &layout))
+        return gpu_workspace_overflows("bounds.", &sizes);
+    *bytes = layout.bytes;
     return ROPE_OK;
 }
 
-rope_status gpu_backward_check_workspace(const gpu_backward_bound *bound,
+rope_status gpu_backward_check_workspace(const gpu_backward_state *state,
                                          const rope_attention_backward_call *call,
-                                         const void *workspace, gpu_backward_room *room) {
-    const rope_attention_problem *p = &bound->forward.problem;
+                                         const void *workspace, gpu_backward_layout *layout) {
+    const rope_attention_problem *p = &state->forward.problem;
     const gpu_attention_sizes sizes = gpu_attention_sizes_of(p, &call->forward);
     const rotated here = {p->rotates[0] && !call->forward.rope.tensor[0].out,
                           p->rotates[1] && !call->forward.k.out};
-    if (!room_of(bound, &sizes, here, room))
-        return gpu_room_overflows("", &sizes);
-    return gpu_room_check(room->bytes, call->forward.workspace_bytes, workspace);
+    if (!layout_of(state, &sizes, here, layout))
+        return gpu_workspace_overflows("", &sizes);
+    return gpu_workspace_check(layout->bytes, call->forward.workspace_bytes, workspace);
 }

@@ -19,14 +19,14 @@ static const gpu_rope_kernels *kernels_of(int32_t dtype) {
     }
 }
 
-gpuError_t gpu_rope_bind(gpu_bound *bound, const rope_problem *problem, int32_t device,
+gpuError_t gpu_rope_bind(gpu_rope_state *state, const rope_problem *problem, int32_t device,
                          int32_t launch) {
-    bound->kernels = kernels_of(problem->dtype);
-    bound->geometry = GPU_BY_SIZE;
-    bound->plain = !gpu_plain_declines(problem);
-    bound->window = !gpu_window_declines(problem);
-    return gpu_bind(&bound->on, device, launch, (const void *const *)bound->kernels,
-                    sizeof *bound->kernels / sizeof(void *));
+    state->kernels = kernels_of(problem->dtype);
+    state->geometry = GPU_BY_SIZE;
+    state->plain = !gpu_plain_declines(problem);
+    state->window = !gpu_window_declines(problem);
+    return gpu_bind(&state->on, device, launch, (const void *const *)state->kernels,
+                    sizeof *state->kernels / sizeof(void *));
 }
 
 /* Whether a dtype has a kernel of a geometry. */
@@ -57,14 +57,14 @@ static const char *declines(const rope_problem *problem, const choice *chosen) {
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    gpu_bound *bound = to;
+    gpu_rope_state *state = to;
     const rope_problem *problem = canonical;
     const choice *chosen = self->data;
-    const gpuError_t error = gpu_rope_bind(bound, problem, device, problem->launch);
-    bound->geometry = chosen->geometry;
-    bound->plain &= chosen->plain != SKIPPED;
-    bound->window &= chosen->window != SKIPPED;
-    return error == gpuSuccess ? gpu_lists_copy(problem, &bound->problem, &bound->on.lists) : error;
+    const gpuError_t error = gpu_rope_bind(state, problem, device, problem->launch);
+    state->geometry = chosen->geometry;
+    state->plain &= chosen->plain != SKIPPED;
+    state->window &= chosen->window != SKIPPED;
+    return error == gpuSuccess ? gpu_lists_copy(problem, &state->problem, &state->on.lists) : error;
 }
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
@@ -81,7 +81,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 static rope_status check_memory(const gpu_binding *binding, const void *given) {
     const rope_call *call = given;
     const rope_operand *q = &call->tensor[0], *k = &call->tensor[1];
-    const int table = ((const gpu_bound *)binding)->problem.angle_mode == ROPE_ANGLE_TABLE;
+    const int table = ((const gpu_rope_state *)binding)->problem.angle_mode == ROPE_ANGLE_TABLE;
     const gpu_named_pointer pointers[] = {
         {"q.in", q->heads ? q->in : NULL},         {"q.out", q->heads ? q->out : NULL},
         {"k.in", k->heads ? k->in : NULL},         {"k.out", k->heads ? k->out : NULL},
@@ -94,10 +94,11 @@ static rope_status check_memory(const gpu_binding *binding, const void *given) {
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *call, void *stream) {
-    return gpu_rope_launch((const gpu_bound *)binding, call, binding->early, stream);
+    return gpu_rope_launch((const gpu_rope_state *)binding, call, binding->early, stream);
 }
 
-static const gpu_operation operation = {"rotating", sizeof(gpu_bound), fill, check_memory, launch};
+static const gpu_operation operation = {"rotating", sizeof(gpu_rope_state), fill, check_memory,
+                                        launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {

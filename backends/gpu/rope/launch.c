@@ -20,8 +20,8 @@ static int is_near(const rope_call *call, const int64_t stride[4], int32_t size)
     return token <= most && token >= -most && stride[2] <= most && stride[2] >= -most;
 }
 
-static gpu_rope_shape shape_of(const gpu_bound *bound, const rope_call *call) {
-    const rope_problem *p = &bound->problem;
+static gpu_rope_shape shape_of(const gpu_rope_state *state, const rope_call *call) {
+    const rope_problem *p = &state->problem;
     const rope_position_map *map = &call->position;
     const int64_t heads = call->tensor[0].heads + call->tensor[1].heads;
     gpu_rope_shape s = {.rows = call->batch * call->tokens,
@@ -30,7 +30,7 @@ static gpu_rope_shape shape_of(const gpu_bound *bound, const rope_call *call) {
                         .set = set_of(p, map),
                         .tokens_in_line = 1,
                         .near = 1};
-    s.pairs_each = s.rows * heads * p->pairs / bound->on.multiprocessors;
+    s.pairs_each = s.rows * heads * p->pairs / state->on.multiprocessors;
     s.ids_in_line = call->batch == 1 || (map->ids && map->id_stride[1] == call->tokens);
     s.one_position = !map->cu_seqlens && !map->offsets && s.set >= 0 &&
                      (!map->ids || call->tokens == 1 || map->id_stride[2] == 1);
@@ -46,14 +46,14 @@ static gpu_rope_shape shape_of(const gpu_bound *bound, const rope_call *call) {
     return s;
 }
 
-gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, int32_t early,
+gpuError_t gpu_rope_launch(const gpu_rope_state *state, const rope_call *call, int32_t early,
                            void *stream) {
-    const gpu_rope_shape s = shape_of(bound, call);
+    const gpu_rope_shape s = shape_of(state, call);
     gpu_rope_plan l;
     l.shared = 0;
-    if (bound->geometry == GPU_GENERIC ||
-        (!gpu_plan_plain(bound, call, &s, &l) && !gpu_plan_window(bound, call, &s, &l) &&
-         !gpu_plan_vector(bound, call, &s, &l)))
-        gpu_plan_generic(bound, call, &s, &l);
+    if (state->geometry == GPU_GENERIC ||
+        (!gpu_plan_plain(state, call, &s, &l) && !gpu_plan_window(state, call, &s, &l) &&
+         !gpu_plan_vector(state, call, &s, &l)))
+        gpu_plan_generic(state, call, &s, &l);
     return gpu_launch_kernel(l.kernel, l.grid, l.block, l.arguments, l.shared, stream, early);
 }

@@ -8,28 +8,28 @@
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
 /* What bind makes and run is given. */
-typedef struct gpu_bound {
+typedef struct gpu_rope_state {
     gpu_binding on;
     rope_problem problem; /* its lists lie on the device */
     const gpu_rope_kernels *kernels;
     int32_t geometry; /* a forced GPU_ geometry; GPU_BY_SIZE; or GPU_GENERIC */
     int32_t plain;    /* calls may take a plain kernel */
     int32_t window;   /* or a window kernel */
-} gpu_bound;
+} gpu_rope_state;
 
 /* Why no call of this problem takes a plain, a window or a vector kernel; NULL where some may. */
 const char *gpu_plain_declines(const rope_problem *problem);
 const char *gpu_window_declines(const rope_problem *problem);
 const char *gpu_vector_declines(const rope_problem *problem);
 
-/* Binds to the current device for calls that may take every kernel, all but bound->problem, whose
+/* Binds to the current device for calls that may take every kernel, all but state->problem, whose
  * lists are the caller's to copy; `launch` is ROPE_LAUNCH_. */
-gpuError_t gpu_rope_bind(gpu_bound *bound, const rope_problem *problem, int32_t device,
+gpuError_t gpu_rope_bind(gpu_rope_state *state, const rope_problem *problem, int32_t device,
                          int32_t launch);
 
 /* One launch for q and k, of the first of plain, window, vector and generic kernel that fits.
  * `early`: it may start early, where on.early says that it can. */
-gpuError_t gpu_rope_launch(const gpu_bound *bound, const rope_call *call, int32_t early,
+gpuError_t gpu_rope_launch(const gpu_rope_state *state, const rope_call *call, int32_t early,
                            void *stream);
 
 #endif

@@ -60,10 +60,10 @@ gpu_operand gpu_rope_operand_of(const rope_problem *p, const rope_call *call, in
     };
 }
 
-int32_t gpu_rope_flags_of(const gpu_bound *bound, const rope_call *call) {
+int32_t gpu_rope_flags_of(const gpu_rope_state *state, const rope_call *call) {
     return (call->position.ids && call->position.wide ? GPU_CALL_WIDE_IDS : 0) |
-           (bound->problem.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
-           (bound->on.early ? GPU_CALL_EARLY : 0);
+           (state->problem.direction != ROPE_FORWARD ? GPU_CALL_NEGATIVE : 0) |
+           (state->on.early ? GPU_CALL_EARLY : 0);
 }
 
 uint32_t gpu_units_apart(int64_t q, int64_t k, uint32_t most) {
@@ -78,9 +78,9 @@ uint32_t gpu_rows_of_block(uint32_t room, int64_t rows) {
     return (uint32_t)gpu_at_most(rows, most);
 }
 
-int gpu_lay_out_rows(const gpu_bound *bound, const rope_call *call, int32_t geometry, int in_line,
-                     gpu_rope_plan *l) {
-    const rope_problem *p = &bound->problem;
+int gpu_lay_out_rows(const gpu_rope_state *state, const rope_call *call, int32_t geometry,
+                     int in_line, gpu_rope_plan *l) {
+    const rope_problem *p = &state->problem;
     const int32_t size = gpu_dtype_size(p->dtype);
     const int64_t each = gpu_heads_of(size, geometry);
     const int64_t rows = in_line ? call->batch * call->tokens : call->tokens;
@@ -89,7 +89,7 @@ int gpu_lay_out_rows(const gpu_bound *bound, const rope_call *call, int32_t geom
     int64_t q = gpu_divide_up(call->tensor[0].heads, each),
             k = gpu_divide_up(call->tensor[1].heads, each);
     const uint32_t units = gpu_units_apart(q, k, most ? most : 1);
-    const uint32_t room = GPU_THREADS(geometry, size, bound->on.early) / (lanes * units);
+    const uint32_t room = GPU_THREADS(geometry, size, state->on.early) / (lanes * units);
     q = gpu_divide_up(q, units) * units;
     l->block = (dim3){lanes, units, gpu_rows_of_block(room, rows)};
     const int64_t blocks = gpu_divide_up(rows, l->block.z);
@@ -103,15 +103,15 @@ int gpu_lay_out_rows(const gpu_bound *bound, const rope_call *call, int32_t geom
     return 1;
 }
 
-int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call,
+int32_t gpu_vector_geometry(const gpu_rope_state *state, const rope_call *call,
                             const gpu_rope_shape *s) {
-    const rope_problem *p = &bound->problem;
+    const rope_problem *p = &state->problem;
     const int small = s->size < 8 && p->pairs <= 2 * GPU_PLAIN_THREADS &&
                       s->pairs_each <= GPU_NARROW_PAIRS(s->size);
-    int32_t geometry = bound->geometry != GPU_BY_SIZE ? bound->geometry
+    int32_t geometry = state->geometry != GPU_BY_SIZE ? state->geometry
                        : small                        ? GPU_NARROW
                                                       : GPU_WIDE;
-    while (geometry >= 0 && !(bound->kernels->vector[geometry][s->pairing] &&
+    while (geometry >= 0 && !(state->kernels->vector[geometry][s->pairing] &&
                               gpu_rope_is_aligned(p, call, gpu_vector_of(s->size, geometry))))
         geometry--;
     return geometry;

@@ -33,13 +33,13 @@ typedef struct gpu_rope_shape {
 } gpu_rope_shape;
 
 /* Each plans the launch of its kernels, or gives 0 where they do not fit the call. */
-int gpu_plan_plain(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+int gpu_plan_plain(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                    gpu_rope_plan *l);
-int gpu_plan_window(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+int gpu_plan_window(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                     gpu_rope_plan *l);
-int gpu_plan_vector(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+int gpu_plan_vector(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                     gpu_rope_plan *l);
-void gpu_plan_generic(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+void gpu_plan_generic(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                       gpu_rope_plan *l);
 
 /* Elements of a thread's vector and heads of a thread, as gpu_shape of fragment.h has them. */
@@ -59,7 +59,7 @@ int gpu_rope_is_aligned(const rope_problem *p, const rope_call *call, int32_t ve
 gpu_operand gpu_rope_operand_of(const rope_problem *p, const rope_call *call, int t);
 
 /* Flags that plain and window kernels share. */
-int32_t gpu_rope_flags_of(const gpu_bound *bound, const rope_call *call);
+int32_t gpu_rope_flags_of(const gpu_rope_state *state, const rope_call *call);
 
 /* Units of a block that has one tensor: as many as leave at most an eighth of the threads idle. */
 uint32_t gpu_units_apart(int64_t q, int64_t k, uint32_t most);
@@ -71,11 +71,12 @@ uint32_t gpu_rows_of_block(uint32_t room, int64_t rows);
  * Grid and block of a plain or window kernel: blocks of units of one tensor along x, of rows along
  * y and z. z takes batch rows, or where all are in line what y cannot. 0 where they are too many.
  */
-int gpu_lay_out_rows(const gpu_bound *bound, const rope_call *call, int32_t geometry, int in_line,
-                     gpu_rope_plan *l);
+int gpu_lay_out_rows(const gpu_rope_state *state, const rope_call *call, int32_t geometry,
+                     int in_line, gpu_rope_plan *l);
 
 /* The geometry of a vector or window kernel: the widest, from the wanted one down, that exists and
  * that the call's alignment allows; negative where none does. */
-int32_t gpu_vector_geometry(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s);
+int32_t gpu_vector_geometry(const gpu_rope_state *state, const rope_call *call,
+                            const gpu_rope_shape *s);
 
 #endif

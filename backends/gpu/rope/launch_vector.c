@@ -22,18 +22,18 @@ static uint32_t units_together(int64_t all, uint32_t most) {
 }
 
 /* Tokens of a thread: several where enough blocks are left and their rows fit. */
-static uint32_t tokens_of_thread(const gpu_bound *bound, int64_t blocks, uint32_t slices) {
+static uint32_t tokens_of_thread(const gpu_rope_state *state, int64_t blocks, uint32_t slices) {
     uint32_t most = GPU_TOKENS_MOST;
-    while (most > 1 && (blocks / most < GPU_BLOCKS_ENOUGH * bound->on.multiprocessors ||
-                        most * slices * row_bytes(&bound->problem) > SHARED_MOST))
+    while (most > 1 && (blocks / most < GPU_BLOCKS_ENOUGH * state->on.multiprocessors ||
+                        most * slices * row_bytes(&state->problem) > SHARED_MOST))
         most /= 2;
     return most;
 }
 
 /* Grid and block; 0 where a head is too wide for a block, or the call too large for a grid. */
-static int lay_out_vector(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
-                          int32_t geometry, gpu_rope_plan *l) {
-    const rope_problem *p = &bound->problem;
+static int lay_out_vector(const gpu_rope_state *state, const rope_call *call,
+                          const gpu_rope_shape *s, int32_t geometry, gpu_rope_plan *l) {
+    const rope_problem *p = &state->problem;
     const uint32_t lanes = (uint32_t)(p->pairs / gpu_vector_of(s->size, geometry));
     const int64_t each = gpu_heads_of(s->size, geometry);
     int64_t q = gpu_divide_up(call->tensor[0].heads, each),
@@ -42,7 +42,7 @@ static int lay_out_vector(const gpu_bound *bound, const rope_call *call, const g
         return 0;
     const uint32_t most = GPU_VECTOR_THREADS / lanes;
     const uint32_t units = p->xpos_rate ? gpu_units_apart(q, k, most) : units_together(q + k, most);
-    const uint32_t room = GPU_THREADS(geometry, s->size, bound->on.early) / (lanes * units);
+    const uint32_t room = GPU_THREADS(geometry, s->size, state->on.early) / (lanes * units);
     const uint32_t slices = (uint32_t)gpu_at_most(
         s->rows, gpu_at_most(room ? room : 1, GPU_ROWS_MOST / GPU_TOKENS_MOST));
     if (p->xpos_rate)
@@ -50,7 +50,7 @@ static int lay_out_vector(const gpu_bound *bound, const rope_call *call, const g
     const int64_t x = gpu_divide_up(q + k, units);
     uint32_t tokens = 1;
     if (geometry != GPU_NARROW && s->tokens_in_line)
-        tokens = tokens_of_thread(bound, x * gpu_divide_up(s->rows, slices), slices);
+        tokens = tokens_of_thread(state, x * gpu_divide_up(s->rows, slices), slices);
     const int64_t y = gpu_divide_up(s->rows, slices * tokens),
                   z = gpu_divide_up(y, GPU_GRID_YZ_MOST);
     if (x > GPU_GRID_X_MOST || z > GPU_GRID_YZ_MOST)
@@ -85,11 +85,11 @@ static void fill_vector_operand(const rope_problem *p, const rope_call *call, in
     v->copies[t] = o->in != o->out && v->before[t] + v->after[t] > 0;
 }
 
-int gpu_plan_vector(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+int gpu_plan_vector(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                     gpu_rope_plan *l) {
-    const rope_problem *p = &bound->problem;
-    const int32_t geometry = gpu_vector_geometry(bound, call, s);
-    if (geometry < 0 || !lay_out_vector(bound, call, s, geometry, l))
+    const rope_problem *p = &state->problem;
+    const int32_t geometry = gpu_vector_geometry(state, call, s);
+    if (geometry < 0 || !lay_out_vector(state, call, s, geometry, l))
         return 0;
     l->vector = (gpu_vector_call){.operands = {.tokens = call->tokens,
                                                .rows = s->rows,
@@ -100,7 +100,7 @@ int gpu_plan_vector(const gpu_bound *bound, const rope_call *call, const gpu_rop
     for (int t = 0; t < 2; t++)
         if (call->tensor[t].heads)
             fill_vector_operand(p, call, t, gpu_vector_of(s->size, geometry), &l->vector);
-    l->kernel = bound->kernels->vector[geometry][s->pairing];
+    l->kernel = state->kernels->vector[geometry][s->pairing];
     l->arguments[0] = (void *)(uintptr_t)p;
     l->arguments[1] = (void *)(uintptr_t)call;
     l->arguments[2] = &l->vector;

@@ -49,13 +49,13 @@ static int64_t id_batch_of(const rope_call *call) {
     return call->position.ids ? call->position.id_stride[1] : 0;
 }
 
-static int is_window(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s) {
+static int is_window(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s) {
     const int64_t most = INT32_MAX / 2, step = id_batch_of(call);
-    return bound->window && s->one_position && s->near && call->tensor[0].heads <= WINDOW_MOST &&
+    return state->window && s->one_position && s->near && call->tensor[0].heads <= WINDOW_MOST &&
            call->tensor[1].heads <= WINDOW_MOST && call->batch <= most / call->tokens &&
            step <= most / call->batch && step >= -most / call->batch &&
-           (bound->problem.angle_mode != ROPE_ANGLE_TABLE ||
-            has_table_vectors(&bound->problem, call));
+           (state->problem.angle_mode != ROPE_ANGLE_TABLE ||
+            has_table_vectors(&state->problem, call));
 }
 
 /* q or k; slab: rows of one z where all are in line, else 0. */
@@ -75,9 +75,9 @@ static void fill_window_operand(const rope_problem *p, const rope_call *call, in
         w->flags |= GPU_CALL_COPIES;
 }
 
-static void fill_window(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+static void fill_window(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                         int32_t vector, int in_line, gpu_rope_plan *l) {
-    const rope_problem *p = &bound->problem;
+    const rope_problem *p = &state->problem;
     const rope_frequency_set *set = &p->set[s->set];
     const int ahead = !call->position.ids && s->pairs_each > GPU_TABLE_AHEAD_PAIRS;
     const int model = p->arithmetic == ROPE_ARITHMETIC_MODEL_DTYPE;
@@ -99,7 +99,7 @@ static void fill_window(const gpu_bound *bound, const rope_call *call, const gpu
         .pairs = p->pairs,
         .q_units = l->q_units,
         .out_of_range = p->out_of_range,
-        .flags = gpu_rope_flags_of(bound, call) | (model ? GPU_CALL_MODEL_DTYPE : 0) |
+        .flags = gpu_rope_flags_of(state, call) | (model ? GPU_CALL_MODEL_DTYPE : 0) |
                  (ahead ? GPU_CALL_TABLE_AHEAD : 0) |
                  (p->table_dtype == ROPE_F32 ? GPU_CALL_TABLE_F32 : 0),
         .factor = (float)set->attention_factor,
@@ -109,24 +109,24 @@ static void fill_window(const gpu_bound *bound, const rope_call *call, const gpu
             fill_window_operand(p, call, t, vector, in_line ? l->slab : 0, &l->window);
 }
 
-int gpu_plan_window(const gpu_bound *bound, const rope_call *call, const gpu_rope_shape *s,
+int gpu_plan_window(const gpu_rope_state *state, const rope_call *call, const gpu_rope_shape *s,
                     gpu_rope_plan *l) {
-    const rope_problem *p = &bound->problem;
+    const rope_problem *p = &state->problem;
     const int in_line =
         call->batch == 1 || (s->ids_in_line && s->tokens_in_line &&
                              (p->angle_mode != ROPE_ANGLE_TABLE || call->table_stride[0] == 0));
-    if (!is_window(bound, call, s))
+    if (!is_window(state, call, s))
         return 0;
-    const int32_t geometry = gpu_vector_geometry(bound, call, s);
+    const int32_t geometry = gpu_vector_geometry(state, call, s);
     if (geometry < 0)
         return 0;
     const int32_t vector = gpu_vector_of(s->size, geometry);
-    l->kernel = bound->kernels->window[geometry][s->pairing]
+    l->kernel = state->kernels->window[geometry][s->pairing]
                                       [p->angle_mode == ROPE_ANGLE_TABLE ? GPU_TABLE : GPU_TURNS];
     if (!l->kernel || p->pairs / vector > GPU_PLAIN_THREADS ||
-        !gpu_lay_out_rows(bound, call, geometry, in_line, l))
+        !gpu_lay_out_rows(state, call, geometry, in_line, l))
         return 0;
-    fill_window(bound, call, s, vector, in_line, l);
+    fill_window(state, call, s, vector, in_line, l);
     l->arguments[0] = &l->window;
     return 1;
 }

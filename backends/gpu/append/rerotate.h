@@ -4,8 +4,8 @@
  * meet once, and then each takes its pairs of all heads of a token, whose coefficients it has in
  * registers.
  */
-#ifndef ROPEKIT_GPU_APPEND_MOVED_H
-#define ROPEKIT_GPU_APPEND_MOVED_H
+#ifndef ROPEKIT_GPU_APPEND_REROTATE_H
+#define ROPEKIT_GPU_APPEND_REROTATE_H
 
 #include "backends/gpu/append/vector.h"
 

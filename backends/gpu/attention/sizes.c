@@ -1,4 +1,4 @@
-#include "backends/gpu/attention/room.h"
+#include "backends/gpu/attention/sizes.h"
 
 #include "backends/gpu/device.h"
 #include "common/math/attention.h"
@@ -29,7 +29,7 @@ gpu_attention_sizes gpu_attention_sizes_within(const rope_attention_problem *pro
                                  b->q_heads};
 }
 
-int gpu_room_add(const int64_t n[4], size_t element, size_t *bytes, size_t *begin) {
+int gpu_workspace_add(const int64_t n[4], size_t element, size_t *bytes, size_t *begin) {
     size_t part = element;
     *begin = *bytes;
     for (int i = 0; i < 4; i++)
@@ -39,7 +39,7 @@ int gpu_room_add(const int64_t n[4], size_t element, size_t *bytes, size_t *begi
            !__builtin_add_overflow(*bytes, (ALIGNMENT - *bytes % ALIGNMENT) % ALIGNMENT, bytes);
 }
 
-rope_status gpu_room_overflows(const char *prefix, const gpu_attention_sizes *s) {
+rope_status gpu_workspace_overflows(const char *prefix, const gpu_attention_sizes *s) {
     return gpu_host->fail(
         ROPE_ERROR_OVERFLOW,
         "%stokens is %lld and %sk_tokens is %lld with %lld and %lld rows and %lld "
@@ -48,7 +48,7 @@ rope_status gpu_room_overflows(const char *prefix, const gpu_attention_sizes *s)
         (long long)s->k_rows, (long long)s->q_heads, (long long)s->k_heads);
 }
 
-rope_status gpu_room_check(size_t bytes, size_t given, const void *workspace) {
+rope_status gpu_workspace_check(size_t bytes, size_t given, const void *workspace) {
     if (bytes == 0)
         return ROPE_OK;
     if (given < bytes)

@@ -4,8 +4,8 @@
  * block of some tokens takes their k, 32 threads a token, among which the norm's sum is a tree;
  * the others take q. As in plain.h each thread has the coefficients of its pairs in registers.
  */
-#ifndef ROPEKIT_GPU_APPEND_LATENT_H
-#define ROPEKIT_GPU_APPEND_LATENT_H
+#ifndef ROPEKIT_GPU_APPEND_MLA_H
+#define ROPEKIT_GPU_APPEND_MLA_H
 
 #include "backends/gpu/append/plain.h"
 

@@ -1,6 +1,6 @@
 /* A token of "append" as a block keeps it: its status, its place in the cache, its scales. */
-#ifndef ROPEKIT_GPU_APPEND_PLACE_H
-#define ROPEKIT_GPU_APPEND_PLACE_H
+#ifndef ROPEKIT_GPU_APPEND_TOKEN_H
+#define ROPEKIT_GPU_APPEND_TOKEN_H
 
 #include "backends/gpu/element.h"
 #include "common/math/cache.h"

@@ -3,8 +3,8 @@
  * keeps 2 bytes for each pair of a query and a key, and head. Sequences and heads of keys do not
  * meet in it, so pieces have the bits of a call of their shape.
  */
-#ifndef ROPEKIT_CUDNN_PIECES_H
-#define ROPEKIT_CUDNN_PIECES_H
+#ifndef ROPEKIT_CUDNN_SLICES_H
+#define ROPEKIT_CUDNN_SLICES_H
 
 #include "backends/cudnn/layout.h"
 

@@ -1,6 +1,6 @@
 /* Keys that cuDNN is told of, and queries that see none. */
-#ifndef ROPEKIT_CUDNN_HIDDEN_H
-#define ROPEKIT_CUDNN_HIDDEN_H
+#ifndef ROPEKIT_CUDNN_VISIBLE_KEYS_H
+#define ROPEKIT_CUDNN_VISIBLE_KEYS_H
 
 #include "common/math/attention.h"
 

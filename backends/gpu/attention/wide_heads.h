@@ -6,8 +6,8 @@
  * by a quarter of the values' elements. Values are read where keys lie if they are the same
  * elements, else they are copied over them.
  */
-#ifndef ROPEKIT_GPU_ATTENTION_LATENT_H
-#define ROPEKIT_GPU_ATTENTION_LATENT_H
+#ifndef ROPEKIT_GPU_ATTENTION_WIDE_HEADS_H
+#define ROPEKIT_GPU_ATTENTION_WIDE_HEADS_H
 
 #include "backends/gpu/attention/parts.h"
 #include "backends/gpu/attention/tile.h"

@@ -2,8 +2,8 @@
  * Where the keys of a block lie, counted from its first one: without a division of 64 bits, which
  * is a call and costs a loop its registers.
  */
-#ifndef ROPEKIT_GPU_ATTENTION_PLACE_H
-#define ROPEKIT_GPU_ATTENTION_PLACE_H
+#ifndef ROPEKIT_GPU_ATTENTION_KEY_ADDRESS_H
+#define ROPEKIT_GPU_ATTENTION_KEY_ADDRESS_H
 
 #include "backends/gpu/attention/element.h"
 

@@ -1,6 +1,6 @@
 /* Rows that are multiplied together, compiled by the file that includes this with its vectors. */
-#ifndef ROPEKIT_CPU_ATTENTION_GROUPS_H
-#define ROPEKIT_CPU_ATTENTION_GROUPS_H
+#ifndef ROPEKIT_CPU_ATTENTION_ROW_GROUPS_H
+#define ROPEKIT_CPU_ATTENTION_ROW_GROUPS_H
 
 #include "backends/cpu/attention/kernel.h"
 #include "backends/cpu/simd/vector.h"

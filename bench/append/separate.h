@@ -1,7 +1,7 @@
 /* Norm, rotation and store, each a call of its own, that do together what one call of "append"
  * does. */
-#ifndef ROPEKIT_BENCH_APPEND_STEPS_H
-#define ROPEKIT_BENCH_APPEND_STEPS_H
+#ifndef ROPEKIT_BENCH_APPEND_SEPARATE_H
+#define ROPEKIT_BENCH_APPEND_SEPARATE_H
 
 #include "bench/append/set.h"
 

@@ -1,6 +1,6 @@
 /* Sizes of a call, and parts of a workspace, each at a multiple of 256 bytes. */
-#ifndef ROPEKIT_GPU_ATTENTION_ROOM_H
-#define ROPEKIT_GPU_ATTENTION_ROOM_H
+#ifndef ROPEKIT_GPU_ATTENTION_SIZES_H
+#define ROPEKIT_GPU_ATTENTION_SIZES_H
 
 #include <ropekit/backend.h>
 
@@ -18,12 +18,12 @@ gpu_attention_sizes gpu_attention_sizes_within(const rope_attention_problem *pro
                                                const rope_attention_bounds *bounds);
 
 /* Appends a part of n0 * n1 * n2 * n3 elements; 0 where bytes overflow. */
-int gpu_room_add(const int64_t n[4], size_t element, size_t *bytes, size_t *begin);
+int gpu_workspace_add(const int64_t n[4], size_t element, size_t *bytes, size_t *begin);
 
 /* Fails where bytes overflowed; prefix: of the fields' names. */
-rope_status gpu_room_overflows(const char *prefix, const gpu_attention_sizes *sizes);
+rope_status gpu_workspace_overflows(const char *prefix, const gpu_attention_sizes *sizes);
 
 /* Whether a call was given the workspace of `bytes` that it needs, an error by name where not. */
-rope_status gpu_room_check(size_t bytes, size_t given, const void *workspace);
+rope_status gpu_workspace_check(size_t bytes, size_t given, const void *workspace);
 
 #endif

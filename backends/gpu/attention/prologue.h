@@ -1,11 +1,11 @@
 /* A call's launches, and those that run ahead of what attends. */
-#ifndef ROPEKIT_GPU_ATTENTION_AHEAD_H
-#define ROPEKIT_GPU_ATTENTION_AHEAD_H
+#ifndef ROPEKIT_GPU_ATTENTION_PROLOGUE_H
+#define ROPEKIT_GPU_ATTENTION_PROLOGUE_H
 
-#include "backends/gpu/attention/bound.h"
+#include "backends/gpu/attention/bind.h"
 
 typedef struct gpu_attention_launches {
-    const gpu_attention_bound *bound;
+    const gpu_attention_state *state;
     void *stream;
     const rope_attention_call *given;
     rope_attention_call call; /* with out where what rotates ahead lies rotated */
@@ -52,7 +52,7 @@ gpuError_t gpu_attention_check_keys(gpu_attention_launches *launches);
 int gpu_attention_is_rope(const gpu_attention_launches *launches, int tensor);
 
 /* Rotates queries, keys or both by "rope". */
-gpuError_t gpu_attention_rope(gpu_attention_launches *launches, const gpu_bound *rotation,
+gpuError_t gpu_attention_rope(gpu_attention_launches *launches, const gpu_rope_state *rotation,
                               int queries, int keys);
 
 /* Rotates queries to q.out where there is one, and keys, if they rotate, to k.out. */

@@ -2,8 +2,8 @@
  * The steps of "append" on elements side by side, compiled by the file that includes this with its
  * vectors. Elements that no vector is left for go one by one, without SIMD_LANES all do.
  */
-#ifndef ROPEKIT_CPU_APPEND_STEPS_H
-#define ROPEKIT_CPU_APPEND_STEPS_H
+#ifndef ROPEKIT_CPU_APPEND_ELEMENTWISE_H
+#define ROPEKIT_CPU_APPEND_ELEMENTWISE_H
 
 #include "backends/cpu/append/sums.h"
 #include "common/math/fp8.h"

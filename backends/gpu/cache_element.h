@@ -1,6 +1,6 @@
 /* Numbers of a cache, of another type than those of a call, in vectors of eight. */
-#ifndef ROPEKIT_GPU_STORED_H
-#define ROPEKIT_GPU_STORED_H
+#ifndef ROPEKIT_GPU_CACHE_ELEMENT_H
+#define ROPEKIT_GPU_CACHE_ELEMENT_H
 
 #include "backends/gpu/element.h"
 #include "common/math/fp8.h"

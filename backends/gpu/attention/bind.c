@@ -1,4 +1,4 @@
-#include "backends/gpu/attention/bound.h"
+#include "backends/gpu/attention/bind.h"
 
 #include "backends/gpu/device.h"
 #include "backends/gpu/rope/lists.h"
@@ -44,10 +44,10 @@ const char *gpu_latent_decline(const rope_attention_problem *p) {
                                              : "declined: no matrix instructions are compiled here";
 }
 
-int64_t gpu_split_queries(const gpu_attention_bound *bound, int64_t group) {
-    if (!bound->splits || group < 1)
+int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group) {
+    if (!state->splits || group < 1)
         return 0;
-    return bound->latent ? GPU_LATENT_QUERIES : GPU_SPLIT_ROWS / group;
+    return state->latent ? GPU_LATENT_QUERIES : GPU_SPLIT_ROWS / group;
 }
 
 rope_status gpu_tiles_query(const rope_attention_problem *p, const char *declined, int32_t shared,
@@ -84,33 +84,33 @@ int gpu_attention_may_fail(const rope_attention_problem *p) {
            p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR;
 }
 
-gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
+gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_problem *problem,
                               int32_t device) {
-    bound->kernels = kernels_of(problem->rope.dtype);
-    bound->tiles = GPU_GENERIC;
-    bound->problem = *problem;
-    while (gpu_generic_dim(bound->generic) < most_of(problem))
-        bound->generic++;
+    state->kernels = kernels_of(problem->rope.dtype);
+    state->tiles = GPU_GENERIC;
+    state->problem = *problem;
+    while (gpu_generic_dim(state->generic) < most_of(problem))
+        state->generic++;
     gpuError_t error =
-        gpu_bind(&bound->on, device, ROPE_LAUNCH_PROGRAMMATIC, (const void *const *)bound->kernels,
-                 sizeof *bound->kernels / sizeof(void *));
-    bound->starts_early = bound->on.early;
+        gpu_bind(&state->on, device, ROPE_LAUNCH_PROGRAMMATIC, (const void *const *)state->kernels,
+                 sizeof *state->kernels / sizeof(void *));
+    state->starts_early = state->on.early;
     if (error == gpuSuccess && problem->rotates[0]) {
-        error = gpu_rope_bind(&bound->rotation, &problem->rope, device,
+        error = gpu_rope_bind(&state->rotation, &problem->rope, device,
                               ROPE_LAUNCH_PROGRAMMATIC); /* within a call, whatever the plan's */
-        bound->starts_early &= bound->rotation.on.early;
+        state->starts_early &= state->rotation.on.early;
     }
-    bound->on.early = bound->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
+    state->on.early = state->starts_early && problem->rope.launch == ROPE_LAUNCH_PROGRAMMATIC;
     if (error == gpuSuccess)
-        error = gpu_lists_copy(&problem->rope, &bound->problem.rope, &bound->on.lists);
-    bound->rotation.problem = bound->problem.rope;
+        error = gpu_lists_copy(&problem->rope, &state->problem.rope, &state->on.lists);
+    state->rotation.problem = state->problem.rope;
     return error;
 }
 
-rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
+rope_status gpu_attention_check_lists(const gpu_attention_state *state,
                                       const rope_attention_call *call) {
     const rope_position_map *q = &call->rope.position, *k = &call->k_position;
-    const int table = bound->problem.rope.angle_mode == ROPE_ANGLE_TABLE;
+    const int table = state->problem.rope.angle_mode == ROPE_ANGLE_TABLE;
     const gpu_named_pointer given[] = {
         {"position_ids", q->ids},
         {"sequence_offsets", q->offsets},
@@ -127,5 +127,5 @@ rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
         {"tree_bits", call->tree_bits},
         {"block_table", call->block_table},
     };
-    return gpu_check_pointers(bound->on.device, given, sizeof given / sizeof given[0]);
+    return gpu_check_pointers(state->on.device, given, sizeof given / sizeof given[0]);
 }

@@ -1,29 +1,29 @@
 /* A problem of "attention" bound to a device. */
-#ifndef ROPEKIT_GPU_ATTENTION_BOUND_H
-#define ROPEKIT_GPU_ATTENTION_BOUND_H
+#ifndef ROPEKIT_GPU_ATTENTION_BIND_H
+#define ROPEKIT_GPU_ATTENTION_BIND_H
 
 #include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/rope/launch.h"
 
 /* What bind makes and run is given. */
-typedef struct gpu_attention_bound {
+typedef struct gpu_attention_state {
     gpu_binding on;
     rope_attention_problem problem; /* its lists lie on the device */
-    gpu_bound rotation; /* by "rope", with the same lists; unset where nothing rotates */
+    gpu_rope_state rotation; /* by "rope", with the same lists; unset where nothing rotates */
     const gpu_attention_kernels *kernels;
     int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
     int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;       /* sequences of few queries take the kernel of splits */
     int32_t latent;       /* all take the kernel of latents; `tiles` is GPU_GENERIC then */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
-} gpu_attention_bound;
+} gpu_attention_state;
 
 /* Binds to a device, which is the current one: all but tiles and splits. */
-gpuError_t gpu_attention_bind(gpu_attention_bound *bound, const rope_attention_problem *problem,
+gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_problem *problem,
                               int32_t device);
 
 /* Refuses lists of a call that the device is known not to reach, by name. */
-rope_status gpu_attention_check_lists(const gpu_attention_bound *bound,
+rope_status gpu_attention_check_lists(const gpu_attention_state *state,
                                       const rope_attention_call *call);
 
 /* The kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its heads;
@@ -34,7 +34,7 @@ const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *ti
 const char *gpu_latent_decline(const rope_attention_problem *problem);
 
 /* Most queries of a sequence that is read in splits where so many heads of q share one of k. */
-int64_t gpu_split_queries(const gpu_attention_bound *bound, int64_t group);
+int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group);
 
 /* Why there is none, if so, or whether the device has its instructions and `shared` bytes of shared
  * memory for it, as rope_candidate.query. */

@@ -1,6 +1,6 @@
-/* A norm's gradient on elements side by side, compiled as append/steps.h. */
-#ifndef ROPEKIT_CPU_APPEND_BACKWARD_STEPS_H
-#define ROPEKIT_CPU_APPEND_BACKWARD_STEPS_H
+/* A norm's gradient on elements side by side, compiled as append/elementwise.h. */
+#ifndef ROPEKIT_CPU_APPEND_BACKWARD_ELEMENTWISE_H
+#define ROPEKIT_CPU_APPEND_BACKWARD_ELEMENTWISE_H
 
 #include "backends/cpu/append/sums.h"
 #include "backends/cpu/append_backward/kernel.h"

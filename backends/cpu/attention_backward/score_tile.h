@@ -2,10 +2,10 @@
  * Cells, compiled by the file that includes this with its vectors: weights, gradients of scores,
  * and sums of rows.
  */
-#ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
-#define ROPEKIT_CPU_ATTENTION_BACKWARD_CELL_H
+#ifndef ROPEKIT_CPU_ATTENTION_BACKWARD_SCORE_TILE_H
+#define ROPEKIT_CPU_ATTENTION_BACKWARD_SCORE_TILE_H
 
-#include "backends/cpu/attention/groups.h"
+#include "backends/cpu/attention/row_groups.h"
 #include "backends/cpu/attention_backward/weights.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CELL % GROUP == 0 && CELL % PANEL == 0, "whole");

@@ -32,9 +32,9 @@ const char *gpu_append_latent_declines(const rope_append_problem *p) {
 }
 
 /* Grid and block of a geometry; 0 where it does not fit. */
-static int lay_out_latent(const gpu_append_bound *bound, const rope_append_call *call,
+static int lay_out_latent(const gpu_append_state *state, const rope_append_call *call,
                           int32_t geometry, gpu_append_plan *l) {
-    const int64_t lanes = bound->problem.rope.pairs / (geometry == GPU_NARROW ? 2 : 4),
+    const int64_t lanes = state->problem.rope.pairs / (geometry == GPU_NARROW ? 2 : 4),
                   rows = call->rope.batch * call->rope.tokens,
                   units = call->tensor[ROPE_APPEND_Q].heads / 2;
     const int64_t z = gpu_at_most(rows, GPU_LATENT_THREADS / 32);
@@ -66,16 +66,16 @@ static int fill_latent(const rope_append_problem *p, const rope_append_call *cal
     return 1;
 }
 
-int gpu_append_plan_latent(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_latent(const gpu_append_state *state, const rope_append_call *call,
                            gpu_append_plan *l) {
-    const rope_append_problem *p = &bound->problem;
-    const int32_t wide = gpu_append_geometry_of(bound, call, 0) != GPU_NARROW;
+    const rope_append_problem *p = &state->problem;
+    const int32_t wide = gpu_append_geometry_of(state, call, 0) != GPU_NARROW;
     l->latent = (gpu_append_latent_call){.plain = gpu_append_plain_call_of(p, call)};
     if (!fill_latent(p, call, &l->latent) ||
-        !lay_out_latent(bound, call, wide ? GPU_WIDE : GPU_NARROW, l))
+        !lay_out_latent(state, call, wide ? GPU_WIDE : GPU_NARROW, l))
         return 0;
-    l->kernel = bound->kernels->latent[wide][gpu_pairing_of(&p->rope)];
-    l->latent.plain.flags = (uint16_t)gpu_append_plain_flags(bound, call, l);
+    l->kernel = state->kernels->latent[wide][gpu_pairing_of(&p->rope)];
+    l->latent.plain.flags = (uint16_t)gpu_append_plain_flags(state, call, l);
     l->arguments[0] = &l->latent;
     return 1;
 }

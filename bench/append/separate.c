@@ -1,4 +1,4 @@
-#include "bench/append/steps.h"
+#include "bench/append/separate.h"
 
 #include "bench/output/message.h"
 #include "bench/workload/target.h"

@@ -2,7 +2,7 @@
  * What runs ahead of what attends: a look at keys that may have no position, the rotation of
  * queries and of keys, once each.
  */
-#include "backends/gpu/attention/ahead.h"
+#include "backends/gpu/attention/prologue.h"
 
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
@@ -20,7 +20,7 @@ int64_t gpu_tiles_of(int64_t sequences, int packed, int64_t most, int64_t rows) 
 
 int32_t gpu_next_early(gpu_attention_launches *l) {
     const int32_t early = l->early;
-    l->early = l->bound->starts_early;
+    l->early = l->state->starts_early;
     return early;
 }
 
@@ -102,7 +102,7 @@ int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
         return 0;
     if (map->cu_seqlens)
         return map->ids && !map->offsets && !map->lengths &&
-               l->bound->problem.rope.angle_mode != ROPE_ANGLE_TABLE;
+               l->state->problem.rope.angle_mode != ROPE_ANGLE_TABLE;
     return tensor || map->ids || !c->k_lengths;
 }
 
@@ -114,8 +114,8 @@ static int stand_alike(const rope_attention_call *c) {
 }
 
 /* Queries, keys or both, which stand alike. */
-static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_bound *rotation, int queries,
-                              int keys) {
+static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_rope_state *rotation,
+                              int queries, int keys) {
     const rope_append_operand *k = &l->call.k;
     rope_call call = l->call.rope;
     call.tensor[1] = (rope_operand){.in = k->in, .out = k->out, .heads = keys ? k->heads : 0};
@@ -131,8 +131,8 @@ static gpuError_t launch_rope(gpu_attention_launches *l, const gpu_bound *rotati
     return gpu_rope_launch(rotation, &call, gpu_next_early(l), l->stream);
 }
 
-gpuError_t gpu_attention_rope(gpu_attention_launches *l, const gpu_bound *rotation, int queries,
-                              int keys) {
+gpuError_t gpu_attention_rope(gpu_attention_launches *l, const gpu_rope_state *rotation,
+                              int queries, int keys) {
     if (queries && keys && stand_alike(&l->call))
         return launch_rope(l, rotation, 1, 1);
     const gpuError_t error = keys ? launch_rope(l, rotation, 0, 1) : gpuSuccess;
@@ -142,11 +142,11 @@ gpuError_t gpu_attention_rope(gpu_attention_launches *l, const gpu_bound *rotati
 /* Whether pairs of a tensor lie in vectors of eight elements of 16 bits, there and where they go.
  */
 static int rotates_vectors(const gpu_attention_launches *l, int tensor) {
-    const rope_attention_problem *p = &l->bound->problem;
+    const rope_attention_problem *p = &l->state->problem;
     const rope_operand *q = &l->call.rope.tensor[0];
     const int64_t batch = l->call.rope.batch, tokens = l->call.rope.tokens;
     rope_append_operand k = l->call.k;
-    if (!l->bound->kernels->rotate_vectors[tensor] || p->rope.pairing_in != p->rope.pairing_out ||
+    if (!l->state->kernels->rotate_vectors[tensor] || p->rope.pairing_in != p->rope.pairing_out ||
         p->rope.pairs % 8 || p->rope.rotary_offset[tensor] % 8 || p->head_dim % 8)
         return 0;
     if (tensor == 0)
@@ -160,7 +160,7 @@ static int rotates_vectors(const gpu_attention_launches *l, int tensor) {
 
 static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
     const rope_attention_call *call = &l->call;
-    const gpu_attention_kernels *kernels = l->bound->kernels;
+    const gpu_attention_kernels *kernels = l->state->kernels;
     const int packed =
         tensor ? call->k_position.cu_seqlens != NULL : call->rope.position.cu_seqlens != NULL;
     const int vectors = rotates_vectors(l, tensor);
@@ -170,7 +170,7 @@ static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
     rope_call positions = call->rope;
     if (tensor)
         positions.position = call->k_position;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &positions, &l->failed};
+    void *arguments[] = {(void *)(uintptr_t)&l->state->problem, &l->call, &positions, &l->failed};
     if (vectors)
         return gpu_attention_start(l, kernels->rotate_vectors[tensor],
                                    gpu_tiles_of(sequences, packed, tokens, GPU_VECTOR_TOKENS),
@@ -179,17 +179,17 @@ static gpuError_t rotate(gpu_attention_launches *l, int tensor) {
     return gpu_attention_start(
         l, kernels->rotate[tensor], gpu_tiles_of(sequences, packed, tokens, GPU_ATTENTION_TOKENS),
         heads,
-        at_least(GPU_ATTENTION_TOKENS * (size_t)l->bound->problem.head_dim * sizeof(float),
+        at_least(GPU_ATTENTION_TOKENS * (size_t)l->state->problem.head_dim * sizeof(float),
                  GPU_ATTENTION_THREADS * sizeof(int64_t)),
         arguments);
 }
 
 gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *l) {
     const int queries = l->call.rope.tensor[0].out != NULL,
-              keys = l->bound->problem.rotates[1] && l->call.k.out;
+              keys = l->state->problem.rotates[1] && l->call.k.out;
     const int q_rope = queries && gpu_attention_is_rope(l, 0),
               k_rope = keys && gpu_attention_is_rope(l, 1);
-    gpuError_t error = gpu_attention_rope(l, &l->bound->rotation, q_rope, k_rope);
+    gpuError_t error = gpu_attention_rope(l, &l->state->rotation, q_rope, k_rope);
     if (error == gpuSuccess && keys && !k_rope)
         error = rotate(l, 1);
     return error == gpuSuccess && queries && !q_rope ? rotate(l, 0) : error;
@@ -198,7 +198,7 @@ gpuError_t gpu_attention_rotate_ahead(gpu_attention_launches *l) {
 gpuError_t gpu_attention_check_keys(gpu_attention_launches *l) {
     rope_call keys = l->call.rope;
     keys.position = l->call.k_position;
-    void *arguments[] = {(void *)(uintptr_t)&l->bound->problem, &l->call, &keys, &l->failed};
-    return gpu_attention_start(l, l->bound->kernels->check, rope_attention_sequences(&l->call), 1,
+    void *arguments[] = {(void *)(uintptr_t)&l->state->problem, &l->call, &keys, &l->failed};
+    return gpu_attention_start(l, l->state->kernels->check, rope_attention_sequences(&l->call), 1,
                                0, arguments);
 }

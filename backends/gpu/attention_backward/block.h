@@ -2,8 +2,8 @@
  * A block's own queries or keys, and the others: where they lie, what they see, and how a gradient
  * ends. A row is a query of one head of those that read a key head, in the order [query, head].
  */
-#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_ITEM_H
-#define ROPEKIT_GPU_ATTENTION_BACKWARD_ITEM_H
+#ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_BLOCK_H
+#define ROPEKIT_GPU_ATTENTION_BACKWARD_BLOCK_H
 
 #include "backends/gpu/attention/rows.h"
 #include "backends/gpu/attention_backward/kernels.h"

@@ -1,4 +1,4 @@
-#include "backends/cudnn/pieces.h"
+#include "backends/cudnn/slices.h"
 
 #include "backends/gpu/geometry.h"
 #include <stdint.h>

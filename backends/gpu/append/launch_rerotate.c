@@ -16,9 +16,9 @@ const char *gpu_append_moved_declines(const rope_append_problem *p) {
 }
 
 /* Blocks along y of heads of a thread: of all heads, or fewer where that leaves the device idle. */
-static int64_t divide_heads(const gpu_append_bound *bound, int64_t blocks, int64_t heads,
+static int64_t divide_heads(const gpu_append_state *state, int64_t blocks, int64_t heads,
                             gpu_append_tensor *v) {
-    const int64_t enough = (int64_t)GPU_APPEND_BLOCKS_ENOUGH * bound->on.multiprocessors;
+    const int64_t enough = (int64_t)GPU_APPEND_BLOCKS_ENOUGH * state->on.multiprocessors;
     int64_t each = gpu_at_most(heads, UINT16_MAX);
     while (each > 1 && blocks * gpu_divide_up(heads, each) < enough)
         each = gpu_divide_up(each, 2);
@@ -26,9 +26,9 @@ static int64_t divide_heads(const gpu_append_bound *bound, int64_t blocks, int64
     return gpu_divide_up(heads, each);
 }
 
-int gpu_append_plan_moved(const gpu_append_bound *bound, const rope_append_call *call,
+int gpu_append_plan_moved(const gpu_append_state *state, const rope_append_call *call,
                           gpu_append_plan *l) {
-    const rope_append_problem *p = &bound->problem;
+    const rope_append_problem *p = &state->problem;
     const int64_t heads = call->tensor[ROPE_APPEND_K].heads, lanes = p->rope.pairs / GPU_APPEND_V;
     gpu_append_tensor *v = &l->vectors.tensor[ROPE_APPEND_K];
     l->vectors = (gpu_append_vectors){.rows = 0};
@@ -42,11 +42,11 @@ int gpu_append_plan_moved(const gpu_append_bound *bound, const rope_append_call 
     const int64_t rows = l->vectors.rows,
                   tokens = gpu_at_most(
                       gpu_at_most(GPU_APPEND_THREADS / lanes, GPU_APPEND_MOVED_TOKENS), rows),
-                  blocks = gpu_divide_up(rows, tokens), y = divide_heads(bound, blocks, heads, v);
+                  blocks = gpu_divide_up(rows, tokens), y = divide_heads(state, blocks, heads, v);
     if (y > GPU_GRID_YZ_MOST)
         return 0;
     l->kernel =
-        bound->kernels->moved[gpu_pairing_of(&p->rope)][v->steps.store_dtype >= ROPE_F8E4M3];
+        state->kernels->moved[gpu_pairing_of(&p->rope)][v->steps.store_dtype >= ROPE_F8E4M3];
     l->grid = (dim3){(uint32_t)blocks, (uint32_t)y, 1};
     l->block = (dim3){(uint32_t)lanes, (uint32_t)tokens, 1};
     l->shared =
