@@ -86,6 +86,18 @@ static bool create_lists(workload *w, attention_state *s) {
 
 /* --- a workload --- */
 
+/* The oracle has whole sequences alone. */
+static bool check_boundaries(const options *o) {
+    const int64_t *boundary = o->cu_seqlens.values;
+    for (int64_t i = 0; i < o->cu_seqlens.count; i++)
+        if (boundary[i] < 0 || boundary[i] > o->tokens) {
+            message("cu_seqlens[%lld] is %lld; allowed here with --attention is 0..%lld (--tokens)",
+                    (long long)i, (long long)boundary[i], (long long)o->tokens);
+            return false;
+        }
+    return true;
+}
+
 static bool describe(attention_state *s) {
     const options *o = s->o;
     if (!o->appends.cache && o->keys && o->keys != o->tokens) {
@@ -102,6 +114,8 @@ static bool describe(attention_state *s) {
         message("nondeterministic is given; allowed is none without --backward");
         return false;
     }
+    if (!check_boundaries(o))
+        return false;
     s->desc = o->attends;
     s->desc.struct_size = sizeof s->desc;
     s->desc.rotation = attention_rotation(o);
