@@ -712,83 +712,82 @@ TEST(tuning, points_of_another_operation_are_not_checked) {
     CHECK(strstr(rope_last_error(), "bits of point 0"), "the text is %s", rope_last_error());
 }
 
-TEST(tuning, tables_that_are_none_are_refused) {
 #define POINT "{\"operation\": \"attention\", \"bits\": 32, \"head_dim\": 64"
 #define REST                                                                                       \
     ", \"mask\": \"causal\", \"cache\": \"none\", \"batch\": 1, \"tokens\": 4, \"q_heads\": 2, "   \
     "\"k_heads\": 1"
 #define X60 "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
-    static const struct {
-        const char *text, *said;
-    } cases[] = {
-        {"", "allowed is a file of 1 to"},
-        {"{", "byte"},
-        {"[]", "object"},
-        {"{}", "points is absent; allowed is a list"},
-        {"{\"points\": 3}", "points is 3; allowed is a list"},
-        {"{\"points\": [3]}", "point 0"},
-        {"{\"points\": [" POINT "}]}", "mask of point 0"},
-        {"{\"points\": [{}]}", "operation of point 0"},
-        {"{\"points\": [{\"operation\": 3}]}", "operation of point 0"},
-        {"{\"points\": [" POINT REST "}]}", "kernel of point 0"},
-        {"{\"points\": [" POINT REST ", \"kernel\": \"avx2\"}]}", "kernel of point 0"},
-        {"{\"points\": [" POINT ", \"v_head_dim\": -1}]}", "v_head_dim of point 0"},
-        {"{\"points\": [{\"operation\": \"attention\", \"bits\": \"16\"}]}", "bits of point 0"},
-        {"{\"points\": [" POINT ", \"v_head_dim\": 64.5}]}",
-         "v_head_dim of point 0 is 64.5; allowed is an integer > 0"},
-        {"{\"points\": [" POINT ", \"v_head_dim\": 0}]}",
-         "v_head_dim of point 0 is 0; allowed is an integer > 0"},
-        {"{\"points\": [{\"operation\": \"attention\", \"bits\": 32, \"head_dim\": 0}]}",
-         "head_dim of point 0 is 0; allowed is an integer > 0"},
-        {"{\"points\": [{\"operation\": \"attention\", \"bits\": 17}]}",
-         "bits of point 0 is 17; allowed is 16 or 32"},
-        {"{\"points\": [" POINT ", \"mask\": \"causal\", \"cache\": \"none\", \"batch\": 1, "
-         "\"tokens\": 0}]}",
-         "tokens of point 0 is 0; allowed is an integer > 0"},
-        {"{\"points\": [" POINT REST ", \"window\": 0}]}",
-         "window of point 0 is 0; allowed is an integer > 0"},
-        {"{\"points\": [" POINT REST ", \"packed\": 2}]}",
-         "packed of point 0 is 2; allowed is 0 or 1"},
-        {"{\"points\": [" POINT ", \"head_dim\": 32" REST "}]}",
-         "head_dim of point 0 is given twice; allowed is once"},
-        {"{\"points\": [" POINT ", \"operation\": \"attention\"}]}",
-         "operation of point 0 is given twice; allowed is once"},
-        {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\", \"kernel\": \"cpu:avx2\"}]}",
-         "kernel of point 0 is given twice; allowed is once"},
-        {"{\"points\": [], \"points\": []}", "points is given twice; allowed is once"},
-        {"{\"backend\": 3, \"points\": []}", "backend is 3; allowed is a string"},
-        {"{\"features\": [\"a\"], \"points\": []}", "features is a list; allowed is a string"},
-        {"{\"device\": \"a\", \"device\": \"a\", \"points\": []}",
-         "device is given twice; allowed is once"},
-        {"{\"points\": [" POINT ", \"mask\": \"band\"}]}",
-         "mask of point 0 is \"band\"; allowed is causal, full, tree"},
-        {"{\"points\": [" POINT ", \"mask\": 7}]}", "mask of point 0 is 7; allowed"},
-        {"{\"points\": [" POINT REST ", \"windw\": 5, \"kernel\": \"cpu:scalar\"}]}",
-         "point 0 has a field \"windw\"; allowed is any of operation, kernel, bits, head_dim"},
-        {"{\"points\": [" POINT REST ", \"" X60 X60 "\": 5, \"kernel\": \"cpu:scalar\"}]}",
-         "point 0 has a field \"of more than 63 bytes\"; allowed is any of"},
-        {"{\"points\": [" POINT REST ", \"kernel\": 3}]}", "kernel of point 0 is 3; allowed"},
-        {"{\"points\": [" POINT REST ", \"kernel\": true}]}", "kernel of point 0 is true; allowed"},
-        {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:" X60 "\"}]}",
-         "kernel of point 0 is \"cpu:" X60
-         "\"; allowed is a name as in \"cpu:avx512\", of up to 63 "
-         "bytes"},
-        {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:" X60 X60 "\"}]}",
-         "kernel of point 0 is \"cpu:xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...\" of 124 bytes; "
-         "allowed "
-         "is a name as in"},
-        /* behind a good one, of a problem that is not the plan's */
-        {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\"}, {\"operation\": "
-         "\"attention\", \"bits\": 16, \"head_dim\": 64" REST "}]}",
-         "kernel of point 1"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+static const struct {
+    const char *text, *said;
+} no_tables[] = {
+    {"", "allowed is a file of 1 to"},
+    {"{", "byte"},
+    {"[]", "object"},
+    {"{}", "points is absent; allowed is a list"},
+    {"{\"points\": 3}", "points is 3; allowed is a list"},
+    {"{\"points\": [3]}", "point 0"},
+    {"{\"points\": [" POINT "}]}", "mask of point 0"},
+    {"{\"points\": [{}]}", "operation of point 0"},
+    {"{\"points\": [{\"operation\": 3}]}", "operation of point 0"},
+    {"{\"points\": [" POINT REST "}]}", "kernel of point 0"},
+    {"{\"points\": [" POINT REST ", \"kernel\": \"avx2\"}]}", "kernel of point 0"},
+    {"{\"points\": [" POINT ", \"v_head_dim\": -1}]}", "v_head_dim of point 0"},
+    {"{\"points\": [{\"operation\": \"attention\", \"bits\": \"16\"}]}", "bits of point 0"},
+    {"{\"points\": [" POINT ", \"v_head_dim\": 64.5}]}",
+     "v_head_dim of point 0 is 64.5; allowed is an integer > 0"},
+    {"{\"points\": [" POINT ", \"v_head_dim\": 0}]}",
+     "v_head_dim of point 0 is 0; allowed is an integer > 0"},
+    {"{\"points\": [{\"operation\": \"attention\", \"bits\": 32, \"head_dim\": 0}]}",
+     "head_dim of point 0 is 0; allowed is an integer > 0"},
+    {"{\"points\": [{\"operation\": \"attention\", \"bits\": 17}]}",
+     "bits of point 0 is 17; allowed is 16 or 32"},
+    {"{\"points\": [" POINT ", \"mask\": \"causal\", \"cache\": \"none\", \"batch\": 1, "
+     "\"tokens\": 0}]}",
+     "tokens of point 0 is 0; allowed is an integer > 0"},
+    {"{\"points\": [" POINT REST ", \"window\": 0}]}",
+     "window of point 0 is 0; allowed is an integer > 0"},
+    {"{\"points\": [" POINT REST ", \"packed\": 2}]}", "packed of point 0 is 2; allowed is 0 or 1"},
+    {"{\"points\": [" POINT ", \"head_dim\": 32" REST "}]}",
+     "head_dim of point 0 is given twice; allowed is once"},
+    {"{\"points\": [" POINT ", \"operation\": \"attention\"}]}",
+     "operation of point 0 is given twice; allowed is once"},
+    {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\", \"kernel\": \"cpu:avx2\"}]}",
+     "kernel of point 0 is given twice; allowed is once"},
+    {"{\"points\": [], \"points\": []}", "points is given twice; allowed is once"},
+    {"{\"backend\": 3, \"points\": []}", "backend is 3; allowed is a string"},
+    {"{\"features\": [\"a\"], \"points\": []}", "features is a list; allowed is a string"},
+    {"{\"device\": \"a\", \"device\": \"a\", \"points\": []}",
+     "device is given twice; allowed is once"},
+    {"{\"points\": [" POINT ", \"mask\": \"band\"}]}",
+     "mask of point 0 is \"band\"; allowed is causal, full, tree"},
+    {"{\"points\": [" POINT ", \"mask\": 7}]}", "mask of point 0 is 7; allowed"},
+    {"{\"points\": [" POINT REST ", \"windw\": 5, \"kernel\": \"cpu:scalar\"}]}",
+     "point 0 has a field \"windw\"; allowed is any of operation, kernel, bits, head_dim"},
+    {"{\"points\": [" POINT REST ", \"" X60 X60 "\": 5, \"kernel\": \"cpu:scalar\"}]}",
+     "point 0 has a field \"of more than 63 bytes\"; allowed is any of"},
+    {"{\"points\": [" POINT REST ", \"kernel\": 3}]}", "kernel of point 0 is 3; allowed"},
+    {"{\"points\": [" POINT REST ", \"kernel\": true}]}", "kernel of point 0 is true; allowed"},
+    {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:" X60 "\"}]}",
+     "kernel of point 0 is \"cpu:" X60 "\"; allowed is a name as in \"cpu:avx512\", of up to 63 "
+     "bytes"},
+    {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:" X60 X60 "\"}]}",
+     "kernel of point 0 is \"cpu:xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...\" of 124 bytes; "
+     "allowed "
+     "is a name as in"},
+    /* behind a good one, of a problem that is not the plan's */
+    {"{\"points\": [" POINT REST ", \"kernel\": \"cpu:scalar\"}, {\"operation\": "
+     "\"attention\", \"bits\": 16, \"head_dim\": 64" REST "}]}",
+     "kernel of point 1"},
+};
+
+TEST(tuning, tables_that_are_none_are_refused) {
+    for (size_t i = 0; i < sizeof no_tables / sizeof no_tables[0]; i++) {
         rope_attention_desc desc = desc_of(device_is_provider() ? ROPE_BF16 : ROPE_F32);
         rope_plan *plan = NULL;
-        test_describe(cases[i].text);
-        desc.tuning = file_of(cases[i].text);
+        test_describe(no_tables[i].text);
+        desc.tuning = file_of(no_tables[i].text);
         CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_attention_plan_create(&desc, &plan));
-        CHECK(!plan && strstr(rope_last_error(), cases[i].said), "the text is %s",
+        CHECK(!plan && strstr(rope_last_error(), no_tables[i].said), "the text is %s",
               rope_last_error());
     }
 }

@@ -126,81 +126,83 @@ TEST(errors, tables) {
                BAD_DESC(rope_type, KIND_I32, ROPE_TYPE_LINEAR));
 }
 
-/* An enumeration's value and what is allowed instead have their names. */
-TEST(errors, names_of_values) {
-    static const struct {
-        size_t offset;
-        int32_t value, angle_mode;
-        const char *text;
-    } bad[] = {
-#define NAMED(field, value, text) {offsetof(rope_desc, field), value, 0, text}
+static const struct {
+    size_t offset;
+    int32_t value, angle_mode;
+    const char *text;
+} misnamed[] = {
+#define NAMED(field, value, text)                                                                  \
+    { offsetof(rope_desc, field), value, 0, text }
 #define NAMED_TABLE(field, value, text)                                                            \
     { offsetof(rope_desc, field), value, ROPE_ANGLE_TABLE, text }
-        NAMED(arithmetic, 9,
-              "arithmetic is 9; allowed is 0 (default), ROPE_ARITHMETIC_FP32, "
-              "ROPE_ARITHMETIC_MODEL_DTYPE (1..2)"),
-        NAMED(pairing_in, 3,
-              "pairing_in is 3; allowed is 0 (default), ROPE_PAIRING_HALF_SPLIT, "
-              "ROPE_PAIRING_INTERLEAVED (1..2)"),
-        NAMED(pairing_out, -1,
-              "pairing_out is -1; allowed is 0 (default), ROPE_PAIRING_HALF_SPLIT, "
-              "ROPE_PAIRING_INTERLEAVED (1..2)"),
-        NAMED(direction, 4,
-              "direction is 4; allowed is 0 (default), ROPE_FORWARD, ROPE_TRANSPOSE, ROPE_INVERSE "
-              "(1..3)"),
-        NAMED(angle_mode, 4,
-              "angle_mode is 4; allowed is 0 (default), ROPE_ANGLE_EXACT, ROPE_ANGLE_F32, "
-              "ROPE_ANGLE_TABLE (1..3)"),
-        NAMED(rope_type, 9,
-              "rope_type is 9; allowed is 0 (default), ROPE_TYPE_DEFAULT, ROPE_TYPE_LINEAR, "
-              "ROPE_TYPE_DYNAMIC, ROPE_TYPE_YARN, ROPE_TYPE_LONGROPE, ROPE_TYPE_LLAMA3, "
-              "ROPE_TYPE_PROPORTIONAL, ROPE_TYPE_INV_FREQ (1..8)"),
-        NAMED(truncate, 3,
-              "truncate is 3; allowed is 0 (default), ROPE_TRUNCATE_ON, ROPE_TRUNCATE_OFF (1..2)"),
-        NAMED(truncate, ROPE_TRUNCATE_OFF,
-              "truncate is 2 (ROPE_TRUNCATE_OFF); allowed is 0 with rope_type default"),
-        NAMED(longrope_select, 5,
-              "longrope_select is 5; allowed is 0 (default), ROPE_LONGROPE_PER_SEQUENCE, "
-              "ROPE_LONGROPE_STATIC, ROPE_LONGROPE_SHORT, ROPE_LONGROPE_LONG (1..4)"),
-        NAMED(longrope_select, ROPE_LONGROPE_LONG,
-              "longrope_select is 4 (ROPE_LONGROPE_LONG); allowed is 0 with rope_type default"),
-        NAMED(axis_layout, 5,
-              "axis_layout is 5; allowed is 0 (none), ROPE_AXES_CHUNKED, ROPE_AXES_INTERLEAVED, "
-              "ROPE_AXES_ALTERNATING, ROPE_AXES_CUSTOM (1..4)"),
-        NAMED(axis_frequency, 3,
-              "axis_frequency is 3; allowed is 0 (default), ROPE_AXIS_FREQUENCY_SHARED, "
-              "ROPE_AXIS_FREQUENCY_RESTART (1..2)"),
-        NAMED(shard, 4,
-              "shard is 4; allowed is 0 (default), ROPE_SHARD_NONE, ROPE_SHARD_CONTIGUOUS, "
-              "ROPE_SHARD_ZIGZAG (1..3)"),
-        NAMED(table_width, 3,
-              "table_width is 3; allowed is 0 (default), ROPE_TABLE_HALF, ROPE_TABLE_FULL (1..2)"),
-        NAMED(table_width, ROPE_TABLE_FULL,
-              "table_width is 2 (ROPE_TABLE_FULL); allowed is 0 unless angle_mode is table"),
-        NAMED(out_of_range, 4,
-              "out_of_range is 4; allowed is 0 (default), ROPE_OUT_OF_RANGE_ERROR, "
-              "ROPE_OUT_OF_RANGE_IDENTITY, ROPE_OUT_OF_RANGE_CLAMP (1..3)"),
-        NAMED(launch, 3,
-              "launch is 3; allowed is 0 (default), ROPE_LAUNCH_SERIAL, ROPE_LAUNCH_PROGRAMMATIC "
-              "(1..2)"),
-        NAMED(dtype, ROPE_F8E4M3,
-              "dtype is 7 (ROPE_F8E4M3); allowed is ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 "
-              "(1..4)"),
-        NAMED(position_dtype, ROPE_BF16,
-              "position_dtype is 3 (ROPE_BF16); allowed is ROPE_I32 or ROPE_I64 (5, 6)"),
-        NAMED_TABLE(rope_type, ROPE_TYPE_YARN,
-                    "rope_type is 4 (ROPE_TYPE_YARN); allowed is 0 with angle_mode table"),
-        NAMED_TABLE(table_dtype, ROPE_F64,
-                    "table_dtype is 4 (ROPE_F64); allowed is 0, 1 (ROPE_F32) or dtype, "),
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+    NAMED(arithmetic, 9,
+          "arithmetic is 9; allowed is 0 (default), ROPE_ARITHMETIC_FP32, "
+          "ROPE_ARITHMETIC_MODEL_DTYPE (1..2)"),
+    NAMED(pairing_in, 3,
+          "pairing_in is 3; allowed is 0 (default), ROPE_PAIRING_HALF_SPLIT, "
+          "ROPE_PAIRING_INTERLEAVED (1..2)"),
+    NAMED(pairing_out, -1,
+          "pairing_out is -1; allowed is 0 (default), ROPE_PAIRING_HALF_SPLIT, "
+          "ROPE_PAIRING_INTERLEAVED (1..2)"),
+    NAMED(direction, 4,
+          "direction is 4; allowed is 0 (default), ROPE_FORWARD, ROPE_TRANSPOSE, ROPE_INVERSE "
+          "(1..3)"),
+    NAMED(angle_mode, 4,
+          "angle_mode is 4; allowed is 0 (default), ROPE_ANGLE_EXACT, ROPE_ANGLE_F32, "
+          "ROPE_ANGLE_TABLE (1..3)"),
+    NAMED(rope_type, 9,
+          "rope_type is 9; allowed is 0 (default), ROPE_TYPE_DEFAULT, ROPE_TYPE_LINEAR, "
+          "ROPE_TYPE_DYNAMIC, ROPE_TYPE_YARN, ROPE_TYPE_LONGROPE, ROPE_TYPE_LLAMA3, "
+          "ROPE_TYPE_PROPORTIONAL, ROPE_TYPE_INV_FREQ (1..8)"),
+    NAMED(truncate, 3,
+          "truncate is 3; allowed is 0 (default), ROPE_TRUNCATE_ON, ROPE_TRUNCATE_OFF (1..2)"),
+    NAMED(truncate, ROPE_TRUNCATE_OFF,
+          "truncate is 2 (ROPE_TRUNCATE_OFF); allowed is 0 with rope_type default"),
+    NAMED(longrope_select, 5,
+          "longrope_select is 5; allowed is 0 (default), ROPE_LONGROPE_PER_SEQUENCE, "
+          "ROPE_LONGROPE_STATIC, ROPE_LONGROPE_SHORT, ROPE_LONGROPE_LONG (1..4)"),
+    NAMED(longrope_select, ROPE_LONGROPE_LONG,
+          "longrope_select is 4 (ROPE_LONGROPE_LONG); allowed is 0 with rope_type default"),
+    NAMED(axis_layout, 5,
+          "axis_layout is 5; allowed is 0 (none), ROPE_AXES_CHUNKED, ROPE_AXES_INTERLEAVED, "
+          "ROPE_AXES_ALTERNATING, ROPE_AXES_CUSTOM (1..4)"),
+    NAMED(axis_frequency, 3,
+          "axis_frequency is 3; allowed is 0 (default), ROPE_AXIS_FREQUENCY_SHARED, "
+          "ROPE_AXIS_FREQUENCY_RESTART (1..2)"),
+    NAMED(shard, 4,
+          "shard is 4; allowed is 0 (default), ROPE_SHARD_NONE, ROPE_SHARD_CONTIGUOUS, "
+          "ROPE_SHARD_ZIGZAG (1..3)"),
+    NAMED(table_width, 3,
+          "table_width is 3; allowed is 0 (default), ROPE_TABLE_HALF, ROPE_TABLE_FULL (1..2)"),
+    NAMED(table_width, ROPE_TABLE_FULL,
+          "table_width is 2 (ROPE_TABLE_FULL); allowed is 0 unless angle_mode is table"),
+    NAMED(out_of_range, 4,
+          "out_of_range is 4; allowed is 0 (default), ROPE_OUT_OF_RANGE_ERROR, "
+          "ROPE_OUT_OF_RANGE_IDENTITY, ROPE_OUT_OF_RANGE_CLAMP (1..3)"),
+    NAMED(launch, 3,
+          "launch is 3; allowed is 0 (default), ROPE_LAUNCH_SERIAL, ROPE_LAUNCH_PROGRAMMATIC "
+          "(1..2)"),
+    NAMED(dtype, ROPE_F8E4M3,
+          "dtype is 7 (ROPE_F8E4M3); allowed is ROPE_F32, ROPE_F16, ROPE_BF16 or ROPE_F64 "
+          "(1..4)"),
+    NAMED(position_dtype, ROPE_BF16,
+          "position_dtype is 3 (ROPE_BF16); allowed is ROPE_I32 or ROPE_I64 (5, 6)"),
+    NAMED_TABLE(rope_type, ROPE_TYPE_YARN,
+                "rope_type is 4 (ROPE_TYPE_YARN); allowed is 0 with angle_mode table"),
+    NAMED_TABLE(table_dtype, ROPE_F64,
+                "table_dtype is 4 (ROPE_F64); allowed is 0, 1 (ROPE_F32) or dtype, "),
+};
+
+/* An enumeration's value and what is allowed instead have their names. */
+TEST(errors, names_of_values) {
+    for (size_t i = 0; i < sizeof misnamed / sizeof misnamed[0]; i++) {
         rope_desc desc = device_desc();
         rope_plan *plan = NULL;
-        desc.angle_mode = bad[i].angle_mode;
-        memcpy((char *)&desc + bad[i].offset, &bad[i].value, sizeof bad[i].value);
+        desc.angle_mode = misnamed[i].angle_mode;
+        memcpy((char *)&desc + misnamed[i].offset, &misnamed[i].value, sizeof misnamed[i].value);
         CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_plan_create(&desc, &plan));
-        CHECK(strncmp(rope_last_error(), bad[i].text, strlen(bad[i].text)) == 0, "%s, not %s",
-              rope_last_error(), bad[i].text);
+        CHECK(strncmp(rope_last_error(), misnamed[i].text, strlen(misnamed[i].text)) == 0,
+              "%s, not %s", rope_last_error(), misnamed[i].text);
     }
     rope_timing timing = {.struct_size = sizeof timing, .kind = 5};
     CHECK_STATUS(ROPE_ERROR_INVALID_VALUE, rope_time(device_open(), &timing));
