@@ -9,17 +9,6 @@
  * optional argument to be given back. */
 void cxx_delete(void *box) __asm__("_ZdlPv");
 
-static const char *take_tensor(StableIValue value, int may_be_none, tensor *t) {
-    StableIValue *box = (StableIValue *)(uintptr_t)value;
-    if (may_be_none && !box)
-        return NULL;
-    if (may_be_none) {
-        value = *box;
-        cxx_delete(box);
-    }
-    return tensor_describe((AtenTensorHandle)(uintptr_t)value, t);
-}
-
 static const char *take_text(StableIValue value, text_argument *t) {
     t->handle = (StringHandle)(uintptr_t)value;
     return torch_string_c_str(t->handle, &t->data) || torch_string_length(t->handle, &t->length)
@@ -28,15 +17,17 @@ static const char *take_text(StableIValue value, text_argument *t) {
 }
 
 static const char *take(const argument *a, int may_be_none, StableIValue value, void *place) {
-    switch (a->kind) {
-    case TEXT:
+    if (a->kind == TEXT)
         return take_text(value, place);
-    case NUMBER:
-        memcpy(place, &value, sizeof(int64_t));
+    if (a->kind == NUMBER)
+        return memcpy(place, &value, sizeof(int64_t)), NULL;
+    StableIValue *box = may_be_none ? (StableIValue *)(uintptr_t)value : NULL;
+    if (may_be_none && !box)
         return NULL;
-    default:
-        return take_tensor(value, may_be_none, place);
-    }
+    if (box)
+        value = *box;
+    cxx_delete(box);
+    return tensor_describe((AtenTensorHandle)(uintptr_t)value, place);
 }
 
 const char *arguments_take(const signature *s, const StableIValue *stack, void *call) {

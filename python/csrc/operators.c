@@ -6,7 +6,6 @@
 #include "python/csrc/append.h"
 #include "python/csrc/attention.h"
 #include "python/csrc/call.h"
-#include "python/csrc/failure.h"
 
 #include <string.h>
 
@@ -18,44 +17,54 @@ enum {
     IDS = 8,
     CACHED = 16,
     BACKWARD = 32,
-    PAIR = 64, /* beside one of them: of q and k */
     WHOLE = FULL | FLAGGED | BACKWARD,
-    ANY = WHOLE | FEW | IDS | CACHED
+    ANY = WHOLE | FEW | IDS | CACHED,
+    PAIR = 64, /* beside one of them: of q and k */
+    /* and what it does beside */
+    IN_PLACE = 128,
+    LSE = 256,
+    ROTATED = 512,
+    EXPLAINED = 1024
 };
 
-/* Raises what an operator ends with, unless NULL. */
-static void end(const char *error) {
-    aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");
-}
+/* Takes the arguments of a call, runs it and gives them back. What is wrong is raised, after what
+ * was made has been given back. */
+#define CARRY_OUT(s, stack, c, run, release_results)                                               \
+    do {                                                                                           \
+        const char *error = arguments_take(s, stack, c);                                           \
+        error = error ? error : run(c);                                                            \
+        arguments_release(s, c);                                                                   \
+        if (error)                                                                                 \
+            release_results(c);                                                                    \
+        aoti_torch_check(!error, "ropekit", "operators.c", 0, error ? error : "");                 \
+    } while (0)
+
+/* A tensor that may be None, of the schemas that most arguments are of. */
+#define OPTION(name, member)                                                                       \
+    { #name, TENSOR, WHOLE, 0, OF(member) }
 
 /* ---- rotate ---- */
 
 #define OF(member) offsetof(call, member)
-static const argument of_rotation[] = {
+static const argument rotate_list[] = {
     {"q", TENSOR, ANY, ANY, OF(q)},
     {"k", TENSOR, PAIR, PAIR, OF(k)},
     {"config", TEXT, ANY, 0, OF(config)},
     {"position_ids", TENSOR, ANY, IDS, OF(inputs.position_ids)},
     {"position_offset", NUMBER, WHOLE | FEW, 0, OF(inputs.position_offset)},
-    {"sequence_offsets", TENSOR, WHOLE, 0, OF(inputs.sequence_offsets)},
-    {"cu_seqlens", TENSOR, WHOLE, 0, OF(inputs.cu_seqlens)},
-    {"sequence_lengths", TENSOR, WHOLE, 0, OF(inputs.sequence_lengths)},
-    {"cos", TENSOR, WHOLE, 0, OF(inputs.cos)},
-    {"sin", TENSOR, WHOLE, 0, OF(inputs.sin)},
+    OPTION(sequence_offsets, inputs.sequence_offsets),
+    OPTION(cu_seqlens, inputs.cu_seqlens),
+    OPTION(sequence_lengths, inputs.sequence_lengths),
+    OPTION(cos, inputs.cos),
+    OPTION(sin, inputs.sin),
     {"position_flag", TENSOR, FLAGGED, 0, OF(inputs.position_flag)},
     {0}};
 #undef OF
 
-static void rotate(const signature *s, StableIValue *stack, int in_place) {
-    call c = {.in_place = in_place};
-    const char *error = arguments_take(s, stack, &c);
-    if (!error)
-        error = call_run(&c);
-    arguments_release(s, &c);
-    if (error)
-        call_release_results(&c);
-    end(error);
-    if (in_place)
+static void rotate(const signature *s, StableIValue *stack) {
+    call c = {.in_place = (s->schema & IN_PLACE) != 0};
+    CARRY_OUT(s, stack, &c, call_run, call_release_results);
+    if (c.in_place)
         return;
     stack[0] = (uintptr_t)c.q_out.handle;
     if (s->schema & PAIR)
@@ -65,46 +74,42 @@ static void rotate(const signature *s, StableIValue *stack, int in_place) {
 /* ---- append ---- */
 
 #define OF(member) offsetof(append_call, member)
-static const argument of_append[] = {
-    {"q", TENSOR, FULL, 0, OF(in[PART_Q])},
-    {"k", TENSOR, FULL, 0, OF(in[PART_K])},
-    {"v", TENSOR, FULL, 0, OF(in[PART_V])},
+static const argument append_list[] = {
+    OPTION(q, in[PART_Q]),
+    OPTION(k, in[PART_K]),
+    OPTION(v, in[PART_V]),
     {"config", TEXT, FULL, 0, OF(config)},
-    {"q_out", TENSOR, FULL, 0, OF(out[PART_Q])},
-    {"k_out", TENSOR, FULL, 0, OF(out[PART_K])},
-    {"v_out", TENSOR, FULL, 0, OF(out[PART_V])},
-    {"k_cache", TENSOR, FULL, 0, OF(cache[PART_K])},
-    {"v_cache", TENSOR, FULL, 0, OF(cache[PART_V])},
-    {"slots", TENSOR, FULL, 0, OF(slots)},
-    {"positions", TENSOR, FULL, 0, OF(inputs.position_ids)},
-    {"q_weight", TENSOR, FULL, 0, OF(weight[PART_Q])},
-    {"k_weight", TENSOR, FULL, 0, OF(weight[PART_K])},
-    {"v_weight", TENSOR, FULL, 0, OF(weight[PART_V])},
-    {"q_scale", TENSOR, FULL, 0, OF(scale[PART_Q])},
-    {"k_scale", TENSOR, FULL, 0, OF(scale[PART_K])},
-    {"v_scale", TENSOR, FULL, 0, OF(scale[PART_V])},
-    {"block_table", TENSOR, FULL, 0, OF(block_table)},
-    {"cache_starts", TENSOR, FULL, 0, OF(inputs.cache_starts)},
-    {"q_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_Q])},
-    {"k_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_K])},
-    {"v_scale_out", TENSOR, FULL, 0, OF(scale_out[PART_V])},
-    {"sequence_offsets", TENSOR, FULL, 0, OF(inputs.sequence_offsets)},
-    {"cu_seqlens", TENSOR, FULL, 0, OF(inputs.cu_seqlens)},
-    {"sequence_lengths", TENSOR, FULL, 0, OF(inputs.sequence_lengths)},
-    {"cos", TENSOR, FULL, 0, OF(inputs.cos)},
-    {"sin", TENSOR, FULL, 0, OF(inputs.sin)},
-    {"position_flag", TENSOR, FULL, 0, OF(inputs.position_flag)},
+    OPTION(q_out, out[PART_Q]),
+    OPTION(k_out, out[PART_K]),
+    OPTION(v_out, out[PART_V]),
+    OPTION(k_cache, cache[PART_K]),
+    OPTION(v_cache, cache[PART_V]),
+    OPTION(slots, slots),
+    OPTION(positions, inputs.position_ids),
+    OPTION(q_weight, weight[PART_Q]),
+    OPTION(k_weight, weight[PART_K]),
+    OPTION(v_weight, weight[PART_V]),
+    OPTION(q_scale, scale[PART_Q]),
+    OPTION(k_scale, scale[PART_K]),
+    OPTION(v_scale, scale[PART_V]),
+    OPTION(block_table, block_table),
+    OPTION(cache_starts, inputs.cache_starts),
+    OPTION(q_scale_out, scale_out[PART_Q]),
+    OPTION(k_scale_out, scale_out[PART_K]),
+    OPTION(v_scale_out, scale_out[PART_V]),
+    OPTION(sequence_offsets, inputs.sequence_offsets),
+    OPTION(cu_seqlens, inputs.cu_seqlens),
+    OPTION(sequence_lengths, inputs.sequence_lengths),
+    OPTION(cos, inputs.cos),
+    OPTION(sin, inputs.sin),
+    OPTION(position_flag, inputs.position_flag),
     {"position_offset", NUMBER, FULL, 0, OF(inputs.position_offset)},
     {0}};
 #undef OF
 
 static void append(const signature *s, StableIValue *stack) {
     append_call c = {0};
-    const char *error = arguments_take(s, stack, &c);
-    if (!error)
-        error = append_run(&c);
-    arguments_release(s, &c);
-    end(error);
+    CARRY_OUT(s, stack, &c, append_run, (void));
 }
 
 /* ---- attention ---- */
@@ -112,7 +117,7 @@ static void append(const signature *s, StableIValue *stack) {
 /* A call without a gradient is the part `forward`, which is the first. */
 _Static_assert(offsetof(gradient_call, forward) == 0, "forward is the first member");
 #define OF(member) offsetof(gradient_call, member)
-static const argument of_attention[] = {
+static const argument attend_list[] = {
     {"dout", TENSOR, BACKWARD, BACKWARD, OF(dout)},
     {"out", TENSOR, BACKWARD, BACKWARD, OF(forward.out)},
     {"lse", TENSOR, BACKWARD, BACKWARD, OF(forward.lse)},
@@ -120,23 +125,23 @@ static const argument of_attention[] = {
     {"k", TENSOR, WHOLE | FEW, FEW, OF(forward.k)},
     {"v", TENSOR, WHOLE | FEW, FEW, OF(forward.v)},
     {"config", TEXT, ANY, 0, OF(forward.config)},
-    {"positions", TENSOR, WHOLE, 0, OF(forward.inputs.position_ids)},
-    {"cu_seqlens", TENSOR, WHOLE, 0, OF(forward.inputs.cu_seqlens)},
+    OPTION(positions, forward.inputs.position_ids),
+    OPTION(cu_seqlens, forward.inputs.cu_seqlens),
     {"k_lengths", TENSOR, ANY, CACHED, OF(forward.inputs.k_lengths)},
     {"k_cache", TENSOR, WHOLE | CACHED, CACHED, OF(forward.cache[KEYS])},
     {"v_cache", TENSOR, WHOLE | CACHED, CACHED, OF(forward.cache[VALUES])},
     {"block_table", TENSOR, WHOLE | CACHED, 0, OF(forward.block_table)},
     {"sinks", TENSOR, ANY, 0, OF(forward.sinks)},
-    {"k_positions", TENSOR, WHOLE, 0, OF(forward.inputs.k_position_ids)},
-    {"k_cu_seqlens", TENSOR, WHOLE, 0, OF(forward.inputs.k_cu_seqlens)},
-    {"q_lengths", TENSOR, WHOLE, 0, OF(forward.inputs.q_lengths)},
-    {"k_scale", TENSOR, WHOLE, 0, OF(forward.scale[KEYS])},
-    {"v_scale", TENSOR, WHOLE, 0, OF(forward.scale[VALUES])},
-    {"tree_mask", TENSOR, WHOLE, 0, OF(forward.tree_bits)},
-    {"sequence_offsets", TENSOR, WHOLE, 0, OF(forward.inputs.sequence_offsets)},
-    {"sequence_lengths", TENSOR, WHOLE, 0, OF(forward.inputs.sequence_lengths)},
-    {"cos", TENSOR, WHOLE, 0, OF(forward.inputs.cos)},
-    {"sin", TENSOR, WHOLE, 0, OF(forward.inputs.sin)},
+    OPTION(k_positions, forward.inputs.k_position_ids),
+    OPTION(k_cu_seqlens, forward.inputs.k_cu_seqlens),
+    OPTION(q_lengths, forward.inputs.q_lengths),
+    OPTION(k_scale, forward.scale[KEYS]),
+    OPTION(v_scale, forward.scale[VALUES]),
+    OPTION(tree_mask, forward.tree_bits),
+    OPTION(sequence_offsets, forward.inputs.sequence_offsets),
+    OPTION(sequence_lengths, forward.inputs.sequence_lengths),
+    OPTION(cos, forward.inputs.cos),
+    OPTION(sin, forward.inputs.sin),
     {"position_flag", TENSOR, FLAGGED, 0, OF(forward.inputs.position_flag)},
     {"position_offset", NUMBER, WHOLE, 0, OF(forward.inputs.position_offset)},
     {"tree_keys", NUMBER, WHOLE, 0, OF(forward.tree_keys)},
@@ -144,125 +149,93 @@ static const argument of_attention[] = {
     {0}};
 #undef OF
 
-static void attend(const signature *s, StableIValue *stack, attention_call *c) {
-    const char *error = arguments_take(s, stack, c);
-    if (!error)
-        error = attention_run(c);
-    arguments_release(s, c);
-    if (error)
-        attention_release_results(c);
-    end(error);
-    stack[0] = (uintptr_t)c->out.handle;
-    if (c->wants_lse)
-        stack[1] = (uintptr_t)c->lse.handle;
-    for (int i = 0; i < STORES && c->wants_rotated; i++)
-        stack[2 + i] = (uintptr_t)c->rotated[i].handle;
+static void attend(const signature *s, StableIValue *stack) {
+    attention_call c = {.wants_lse = (s->schema & LSE) != 0,
+                        .wants_rotated = (s->schema & ROTATED) != 0,
+                        .explains = (s->schema & EXPLAINED) != 0};
+    CARRY_OUT(s, stack, &c, attention_run, attention_release_results);
+    stack[0] = (uintptr_t)c.out.handle;
+    if (c.wants_lse)
+        stack[1] = (uintptr_t)c.lse.handle;
+    for (int i = 0; i < STORES && c.wants_rotated; i++)
+        stack[2 + i] = (uintptr_t)c.rotated[i].handle;
 }
 
+/* dout, out and lse, then as `attend`. */
+#define derive_list attend_list
 static void derive(const signature *s, StableIValue *stack) {
     gradient_call c = {0};
-    const char *error = arguments_take(s, stack, &c);
-    if (!error)
-        error = gradient_run(&c);
-    arguments_release(s, &c);
-    if (error)
-        gradient_release_results(&c);
-    end(error);
+    CARRY_OUT(s, stack, &c, gradient_run, gradient_release_results);
     const tensor *const made[] = {&c.dq, &c.dk, &c.dv, &c.dsinks};
     for (int i = 0; i < 4; i++)
         stack[i] = (uintptr_t)made[i]->handle;
 }
 
-static const argument of_merge[] = {{"out", TENSOR, FULL, FULL, offsetof(merge_call, parts)},
-                                    {"lse", TENSOR, FULL, FULL, offsetof(merge_call, parts_lse)},
-                                    {0}};
+static const argument merge_list[] = {{"out", TENSOR, FULL, FULL, offsetof(merge_call, parts)},
+                                      {"lse", TENSOR, FULL, FULL, offsetof(merge_call, parts_lse)},
+                                      {0}};
 
 static void merge(const signature *s, StableIValue *stack) {
     merge_call c = {0};
-    const char *error = arguments_take(s, stack, &c);
-    if (!error)
-        error = merge_run(&c);
-    arguments_release(s, &c);
-    if (error)
-        merge_release_results(&c);
-    end(error);
+    CARRY_OUT(s, stack, &c, merge_run, merge_release_results);
     stack[0] = (uintptr_t)c.out.handle;
     stack[1] = (uintptr_t)c.lse.handle;
 }
 
 /* ---- the operators ---- */
 
-/* A boxed kernel, and the arguments that it takes as `takes`. */
-#define KERNEL(name, list, schema, run)                                                            \
-    static const signature takes_##name = {list, schema};                                          \
+/* An operator, or an overload of one: what runs it, and its schema. */
+#define OPERATORS(DEFAULT, OVERLOAD)                                                               \
+    DEFAULT(rotate, rotate, FULL)                                                                  \
+    DEFAULT(rotate_pair, rotate, FULL | PAIR)                                                      \
+    DEFAULT(rotate_no_grad, rotate, FULL)                                                          \
+    DEFAULT(rotate_pair_no_grad, rotate, FULL | PAIR)                                              \
+    DEFAULT(rotate_, rotate, FLAGGED | IN_PLACE)                                                   \
+    DEFAULT(rotate_pair_, rotate, FLAGGED | PAIR | IN_PLACE)                                       \
+    DEFAULT(rotate_no_grad_, rotate, FLAGGED | IN_PLACE)                                           \
+    DEFAULT(rotate_pair_no_grad_, rotate, FLAGGED | PAIR | IN_PLACE)                               \
+    OVERLOAD(rotate_no_grad, few, rotate, FEW)                                                     \
+    OVERLOAD(rotate_pair_no_grad, few, rotate, FEW | PAIR)                                         \
+    OVERLOAD(rotate_no_grad_, few, rotate, FEW | IN_PLACE)                                         \
+    OVERLOAD(rotate_pair_no_grad_, few, rotate, FEW | PAIR | IN_PLACE)                             \
+    OVERLOAD(rotate_no_grad, ids, rotate, IDS)                                                     \
+    OVERLOAD(rotate_pair_no_grad, ids, rotate, IDS | PAIR)                                         \
+    OVERLOAD(rotate_no_grad_, ids, rotate, IDS | IN_PLACE)                                         \
+    OVERLOAD(rotate_pair_no_grad_, ids, rotate, IDS | PAIR | IN_PLACE)                             \
+    DEFAULT(append, append, FULL)                                                                  \
+    DEFAULT(append_no_grad, append, FULL)                                                          \
+    DEFAULT(attention, attend, FULL)                                                               \
+    DEFAULT(attention_no_grad, attend, FULL)                                                       \
+    OVERLOAD(attention_no_grad, few, attend, FEW)                                                  \
+    OVERLOAD(attention_no_grad, cached, attend, CACHED)                                            \
+    DEFAULT(attention_lse, attend, FULL | LSE)                                                     \
+    DEFAULT(attention_lse_no_grad, attend, FULL | LSE)                                             \
+    DEFAULT(attention_flag, attend, FLAGGED | LSE)                                                 \
+    DEFAULT(attention_flag_no_grad, attend, FLAGGED | LSE)                                         \
+    DEFAULT(attention_explained, attend, FULL | EXPLAINED)                                         \
+    DEFAULT(attention_rotated, attend, FULL | LSE | ROTATED)                                       \
+    DEFAULT(attention_backward, derive, BACKWARD)                                                  \
+    DEFAULT(attention_merge, merge, FULL)                                                          \
+    DEFAULT(attention_merge_no_grad, merge, FULL)
+
+/* A boxed kernel, and the arguments that it takes. */
+#define KERNEL(name, run, schema)                                                                  \
+    static const signature takes_##name = {run##_list, schema};                                    \
     static void run_##name(StableIValue *stack, uint64_t inputs, uint64_t outputs) {               \
-        const signature *takes = &takes_##name;                                                    \
         (void)inputs, (void)outputs;                                                               \
-        run;                                                                                       \
+        run(&takes_##name, stack);                                                                 \
     }
+#define KERNEL_OF(name, overload, ...) KERNEL(name##_##overload, __VA_ARGS__)
+OPERATORS(KERNEL, KERNEL_OF)
 
-KERNEL(rotate, of_rotation, FULL, rotate(takes, stack, 0))
-KERNEL(rotate_few, of_rotation, FEW, rotate(takes, stack, 0))
-KERNEL(rotate_ids, of_rotation, IDS, rotate(takes, stack, 0))
-KERNEL(pair, of_rotation, FULL | PAIR, rotate(takes, stack, 0))
-KERNEL(pair_few, of_rotation, FEW | PAIR, rotate(takes, stack, 0))
-KERNEL(pair_ids, of_rotation, IDS | PAIR, rotate(takes, stack, 0))
-KERNEL(write, of_rotation, FLAGGED, rotate(takes, stack, 1))
-KERNEL(write_few, of_rotation, FEW, rotate(takes, stack, 1))
-KERNEL(write_ids, of_rotation, IDS, rotate(takes, stack, 1))
-KERNEL(write_pair, of_rotation, FLAGGED | PAIR, rotate(takes, stack, 1))
-KERNEL(write_pair_few, of_rotation, FEW | PAIR, rotate(takes, stack, 1))
-KERNEL(write_pair_ids, of_rotation, IDS | PAIR, rotate(takes, stack, 1))
-KERNEL(append, of_append, FULL, append(takes, stack))
-KERNEL(attention, of_attention, FULL, attend(takes, stack, &(attention_call){0}))
-KERNEL(attention_few, of_attention, FEW, attend(takes, stack, &(attention_call){0}))
-KERNEL(attention_cached, of_attention, CACHED, attend(takes, stack, &(attention_call){0}))
-KERNEL(lse, of_attention, FULL, attend(takes, stack, &(attention_call){.wants_lse = 1}))
-KERNEL(flag, of_attention, FLAGGED, attend(takes, stack, &(attention_call){.wants_lse = 1}))
-KERNEL(explained, of_attention, FULL, attend(takes, stack, &(attention_call){.explains = 1}))
-KERNEL(rotated, of_attention, FULL,
-       attend(takes, stack, &(attention_call){.wants_lse = 1, .wants_rotated = 1}))
-KERNEL(backward, of_attention, BACKWARD, derive(takes, stack))
-KERNEL(merge, of_merge, FULL, merge(takes, stack))
-
-#define BY(kernel) run_##kernel, &takes_##kernel
+#define ROW(name, ...) {#name, run_##name, &takes_##name},
+#define ROW_OF(name, overload, ...)                                                                \
+    {#name "." #overload, run_##name##_##overload, &takes_##name##_##overload},
 static const struct {
     const char *name;
     void (*kernel)(StableIValue *, uint64_t, uint64_t);
     const signature *takes;
-} operators[] = {
-    {"rotate", BY(rotate)},
-    {"rotate_pair", BY(pair)},
-    {"rotate_no_grad", BY(rotate)},
-    {"rotate_pair_no_grad", BY(pair)},
-    {"rotate_", BY(write)},
-    {"rotate_pair_", BY(write_pair)},
-    {"rotate_no_grad_", BY(write)},
-    {"rotate_pair_no_grad_", BY(write_pair)},
-    {"rotate_no_grad.few", BY(rotate_few)},
-    {"rotate_pair_no_grad.few", BY(pair_few)},
-    {"rotate_no_grad_.few", BY(write_few)},
-    {"rotate_pair_no_grad_.few", BY(write_pair_few)},
-    {"rotate_no_grad.ids", BY(rotate_ids)},
-    {"rotate_pair_no_grad.ids", BY(pair_ids)},
-    {"rotate_no_grad_.ids", BY(write_ids)},
-    {"rotate_pair_no_grad_.ids", BY(write_pair_ids)},
-    {"append", BY(append)},
-    {"append_no_grad", BY(append)},
-    {"attention", BY(attention)},
-    {"attention_no_grad", BY(attention)},
-    {"attention_no_grad.few", BY(attention_few)},
-    {"attention_no_grad.cached", BY(attention_cached)},
-    {"attention_lse", BY(lse)},
-    {"attention_lse_no_grad", BY(lse)},
-    {"attention_flag", BY(flag)},
-    {"attention_flag_no_grad", BY(flag)},
-    {"attention_explained", BY(explained)},
-    {"attention_rotated", BY(rotated)},
-    {"attention_backward", BY(backward)},
-    {"attention_merge", BY(merge)},
-    {"attention_merge_no_grad", BY(merge)},
-};
+} operators[] = {OPERATORS(ROW, ROW_OF)};
 
 /* The arguments that an operator takes, as arguments_tell has them; none of one that is not there.
  */

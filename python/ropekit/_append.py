@@ -30,7 +30,7 @@ def _argument(name: str) -> str:
     return f"Tensor{f'({letter}!)' if letter else ''}? {name}"
 
 
-# In the order of python/csrc/operators.c; what is given alone as q_out is read and written there.
+# What is given alone as q_out is read and written there.
 _TENSORS, _REST = ARGUMENTS[:3], ARGUMENTS[3:]
 _SCHEMA = (
     f"({', '.join(map(_argument, _TENSORS))}, str config, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
@@ -10,8 +11,18 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from typing_extensions import Unpack
 
 from ropekit import _sdpa
+from ropekit._attention_arguments import (
+    CACHED,
+    FEW,
+    FLAGGED,
+    FULL,
+    REST,
+    TENSORS,
+    USUAL,
+    Arguments,
+    Signature,
+)
 from ropekit._attention_errors import (
-    ARGUMENTS,
     NO_FORWARD,
     check_attention,
     check_differentiable,
@@ -37,22 +48,6 @@ from ropekit._operators import (
     is_tracing,
     of_backward,
 )
-
-_NO_OFFSET = 0  # by identity, as of `apply`
-_NUMBERS = "SymInt position_offset=0, SymInt tree_keys=0, SymInt max_seqlen_k=0"
-
-
-def _schema(results: str, flag: bool, first: str = "") -> str:
-    """In the order of python/csrc/operators.c."""
-    optional = [f"Tensor? {name}=None" for name in ARGUMENTS[3:-1]]
-    if flag:
-        optional.append("Tensor(a!)? position_flag=None")
-    rest = ", ".join(optional)
-    return f"({first}Tensor q, Tensor? k, Tensor? v, str config, {rest}, {_NUMBERS}) -> {results}"
-
-
-def _named(arguments: tuple[Any, ...]) -> list[tuple[str, Any]]:
-    return list(zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False))
 
 
 def rotated(config: str) -> tuple[bool, bool]:
@@ -81,153 +76,131 @@ def _by_token(sizes: list[Any], layout: str, dtype: torch.dtype, device: torch.d
     return torch.empty(sizes, dtype=dtype, device=device).transpose(1, 2)
 
 
-def _fake_out(*arguments: Any) -> tuple[Tensor, str]:
-    given = {name: x for name, x in _named(arguments) if isinstance(x, Tensor)}
-    check_attention(given)
-    q, layout = given["q"], _layout(given["q"], arguments[3])
-    values = given["v"] if "v" in given else given.get("v_cache")
+def _fake_out(call: Arguments) -> tuple[Tensor, str]:
+    check_attention(TENSORS.given(call))
+    q, layout = call.q, _layout(call.q, call.config)
+    values = call.v_cache if call.v is None else call.v
     if values is None:
         raise ValueError("v and v_cache are None; allowed is one of them")
     width = values.shape[-1] * (values.shape[3] if values.dim() == 5 else 1)
     return _by_token([*q.shape[:-1], width], layout, q.dtype, q.device), layout
 
 
-def _fake(*arguments: Any) -> Tensor:
-    return _fake_out(*arguments)[0]
+def _fake(call: Arguments) -> Tensor:
+    return _fake_out(call)[0]
 
 
-def _fake_few(q: Tensor, k: Tensor, v: Tensor, config: str, *rest: Tensor | None) -> Tensor:
-    return _fake(q, k, v, config, None, None, rest[0], None, None, None, rest[1])
-
-
-def _fake_cached(q: Tensor, config: str, *rest: Tensor | None) -> Tensor:
-    return _fake(q, None, None, config, None, None, *rest)
-
-
-def _fake_lse(*arguments: Any) -> tuple[Tensor, Tensor]:
-    out, layout = _fake_out(*arguments)
+def _fake_lse(call: Arguments) -> tuple[Tensor, Tensor]:
+    out, layout = _fake_out(call)
     return out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device)
 
 
-def _fake_rotated(*arguments: Any) -> tuple[Tensor, ...]:
-    check_differentiable(_named(arguments))
-    out, layout = _fake_out(*arguments)
-    q, k, config = arguments[0], arguments[1], arguments[3]
-    turns = rotated(config)
+def _fake_rotated(call: Arguments) -> tuple[Tensor, ...]:
+    check_differentiable(TENSORS.given(call))
+    out, layout = _fake_out(call)
+    q, k, _ = call.tensors
     found = (
         _by_token([*x.shape], layout, x.dtype, x.device) if turn else q.new_empty(0)
-        for x, turn in zip((q, k), turns, strict=True)
+        for x, turn in zip((q, k), rotated(call.config), strict=True)
     )
     return (out, _by_token([*out.shape[:-1]], layout, torch.float32, out.device), *found)
 
 
-def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
-    given = arguments[3:]
-    check_differentiable(_named(given))
-    out, layout = _fake_out(*given)
-    for name, x, like in (
-        ("dout", arguments[0], out.shape),
-        ("out", arguments[1], out.shape),
-        ("lse", arguments[2], out.shape[:-1]),
+def _fake_backward(dout: Tensor, out: Tensor, lse: Tensor, *values: Any) -> tuple[Tensor, ...]:
+    call = FULL.read(values)
+    check_differentiable(TENSORS.given(call))
+    like, layout = _fake_out(call)
+    for name, x, shape in (
+        ("dout", dout, like.shape),
+        ("out", out, like.shape),
+        ("lse", lse, like.shape[:-1]),
     ):
-        if x.shape != like:
-            raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(like)}")
-    found = [_by_token([*x.shape], layout, x.dtype, x.device) for x in given[:3]]
-    sinks = dict(_named(given)).get("sinks")
-    heads = 0 if sinks is None else sinks.shape[0]
+        if x.shape != shape:
+            raise ValueError(f"{name} has the shape {list(x.shape)}; allowed is {list(shape)}")
+    found = [_by_token([*x.shape], layout, x.dtype, x.device) for x in call.tensors]
+    heads = 0 if call.sinks is None else call.sinks.shape[0]
     return (*found, torch.empty(heads, dtype=torch.float32, device=out.device))
 
 
 # ---- the operators; those named no_grad are for a caller that looks for gradients itself ----
 
-_FIRST = "Tensor dout, Tensor out, Tensor lse, "
-_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
-_KINDS: dict[str, tuple[str, Any]] = {
-    "attention": ("Tensor", _fake),
-    "attention_lse": ("(Tensor, Tensor)", _fake_lse),
-    "attention_flag": ("(Tensor, Tensor)", _fake_lse),
+_KINDS: dict[str, tuple[Signature, str, Any]] = {
+    "attention": (FULL, "Tensor", _fake),
+    "attention_lse": (FULL, "(Tensor, Tensor)", _fake_lse),
+    "attention_flag": (FLAGGED, "(Tensor, Tensor)", _fake_lse),
 }
 _OPERATORS: dict[str, Any] = {}
 _DIRECT: dict[str, Any] = {}
 
 
-def _flagged(keyset: Any, *arguments: Any) -> Any:
+def _define(name: str, signature: Signature, results: str, fake: Any) -> None:
+    define(name, f"({signature.schema}) -> {results}", lambda *x: fake(signature.read(x)))
+
+
+def _flagged(keyset: Any, *values: Any) -> Any:
     """attention_flag, which has no gradient."""
-    named = _named(arguments)
-    check_no_grad(named, "attention with position_flag")
-    flag = dict(named).get("position_flag")
-    if flag is not None:
-        check_may_write({"position_flag": flag})
+    call = FLAGGED.read(values)
+    check_no_grad(TENSORS.given(call), "attention with position_flag")
+    if call.position_flag is not None:
+        check_may_write({"position_flag": call.position_flag})
     below = keyset & torch._C._after_ADInplaceOrView_keyset
-    found = _OPERATORS["attention_flag"].redispatch(below, *arguments)
-    if flag is not None:
-        increment_version([flag])
+    found = _OPERATORS["attention_flag"].redispatch(below, *values)
+    if call.position_flag is not None:
+        increment_version([call.position_flag])
     return found
 
 
 def _derived(name: str) -> Any:
     """attention or attention_lse, of which derivatives are recorded where they are asked for."""
 
-    def attend(keyset: Any, *arguments: Any) -> Any:
-        if wants_gradient(_named(arguments)):
-            found = recorded(*_filled(arguments))
-            return found[:2] if name == "attention_lse" else found[0]
+    def attend(keyset: Any, *values: Any) -> Any:
+        call = FULL.read(values)
+        if wants_gradient(TENSORS.given(call)):
+            return _recorded(name, call)
         below = keyset & torch._C._after_autograd_keyset
-        return _OPERATORS[name].redispatch(below, *arguments)
+        return _OPERATORS[name].redispatch(below, *values)
 
     return attend
+
+
+def _recorded(name: str, call: Arguments) -> Any:
+    out, lse, *_ = recorded(*FULL.values(call))
+    return (out, lse) if name == "attention_lse" else out
 
 
 def _refusing(name: str) -> Any:
     """What a derivative calls, of which there is none."""
 
     def run(keyset: Any, *arguments: Any) -> Any:
-        tensors = [(f"argument {i}", x) for i, x in enumerate(arguments)]
-        check_no_grad(tensors, name)
+        check_no_grad({f"argument {i}": x for i, x in enumerate(arguments)}, name)
         below = keyset & torch._C._after_ADInplaceOrView_keyset
         return getattr(torch.ops.ropekit, name).default.redispatch(below, *arguments)
 
     return run
 
 
-for _name, (_results, _of) in _KINDS.items():
+for _name, (_signature, _results, _of) in _KINDS.items():
     for _own in (_name, f"{_name}_no_grad"):
-        define(_own, _schema(_results, _name == "attention_flag"), _of)
+        _define(_own, _signature, _results, _of)
     _OPERATORS[_name] = getattr(torch.ops.ropekit, _name).default
     _DIRECT[_name] = getattr(torch.ops.ropekit, f"{_name}_no_grad").default._op
-# What most calls give: PyTorch takes its time over each argument, a default too.
-_FEW = "(Tensor q, Tensor k, Tensor v, str config, Tensor? k_lengths, Tensor? sinks)"
-_CACHED = (
-    "(Tensor q, str config, Tensor k_lengths, Tensor k_cache, Tensor v_cache, Tensor? block_table, "
-    "Tensor? sinks)"
-)
-define("attention_no_grad.few", f"{_FEW} -> Tensor", _fake_few)
-define("attention_no_grad.cached", f"{_CACHED} -> Tensor", _fake_cached)
+_define("attention_no_grad.few", FEW, "Tensor", _fake)
+_define("attention_no_grad.cached", CACHED, "Tensor", _fake)
 _few: Any = torch.ops.ropekit.attention_no_grad.few._op
 _cached: Any = torch.ops.ropekit.attention_no_grad.cached._op
 implement("attention_flag", _flagged, "ADInplaceOrView", with_keyset=True)
 for _name in ("attention", "attention_lse"):
     implement(_name, _derived(_name), "Autograd", with_keyset=True)
-define("attention_explained", _schema("Tensor", False), _fake)
-define("attention_rotated", _schema(_FOUR, False), _fake_rotated)
-define("attention_backward", _schema(_FOUR, False, _FIRST), _fake_backward)
+_define("attention_explained", FULL, "Tensor", _fake)
+_FOUR = "(Tensor, Tensor, Tensor, Tensor)"
+_define("attention_rotated", FULL, _FOUR, _fake_rotated)
+_FIRST = "Tensor dout, Tensor out, Tensor lse"
+define("attention_backward", f"({_FIRST}, {FULL.schema}) -> {_FOUR}", _fake_backward)
 for _name in ("attention_rotated", "attention_backward"):
     implement(_name, _refusing(_name), "ADInplaceOrView", with_keyset=True)
 
 
 # ---- the gradient ----
-
-_COUNT = len(ARGUMENTS) + 3  # of attention_rotated: less position_flag, with config and numbers
-_CONFIG, _SINKS = 3, ARGUMENTS.index("sinks") + 1
-
-
-def _filled(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """With the defaults that a dispatcher leaves out."""
-    tensors = len(ARGUMENTS)
-    missing = (*(None,) * (tensors - len(arguments)), 0, 0, 0)
-    return (
-        arguments + missing[-(_COUNT - len(arguments)) :] if len(arguments) < _COUNT else arguments
-    )
 
 
 class _Attention(torch.autograd.Function):
@@ -241,28 +214,28 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        out, lse, *turned = output
-        ctx.mark_non_differentiable(lse, *turned)
+        call = FULL.read(inputs)
+        out, lse, turned_q, turned_k = output
+        ctx.mark_non_differentiable(lse, turned_q, turned_k)
         ctx.set_materialize_grads(False)
-        choices = zip(inputs[:2], turned, rotated(inputs[_CONFIG]), strict=True)
-        kept = [y if turn else x for x, y, turn in choices]
-        tensors = [x for x in inputs[2 : _COUNT - 3] if not isinstance(x, str)]
-        ctx.config, ctx.numbers = inputs[_CONFIG], inputs[_COUNT - 3 :]
-        ctx.save_for_backward(out, lse, *kept, *tensors)
+        turns_q, turns_k = rotated(call.config)
+        call.q, call.k = turned_q if turns_q else call.q, turned_k if turns_k else call.k
+        ctx.rest = {name: getattr(call, name) for name in REST}
+        ctx.save_for_backward(out, lse, *TENSORS.values(call))
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        if grads[0] is None:
-            return (None,) * _COUNT
-        out, lse, q, k, v, *rest = ctx.saved_tensors
-        dout = grads[0] if all(grads[0].stride()) else grads[0].contiguous()
-        config = of_backward(ctx.config)
-        *found, dsinks = _gradient(dout, out, lse, q, k, v, config, *rest, *ctx.numbers)
-        all_of = [*found, *(None,) * (_COUNT - 3)]
-        sinks = rest[_SINKS - _CONFIG - 1]
-        if sinks is not None:
-            all_of[_SINKS] = dsinks.to(sinks.dtype)
-        return tuple(all_of)
+    def backward(ctx: Any, dout: Tensor | None, *_: Any) -> Any:
+        if dout is None:
+            return (None,) * len(FULL.names)
+        out, lse, *tensors = ctx.saved_tensors
+        call = TENSORS.read(tensors, **ctx.rest)
+        call.config = of_backward(call.config)
+        dout = dout if all(dout.stride()) else dout.contiguous()
+        dq, dk, dv, dsinks = _gradient(dout, out, lse, *FULL.values(call))
+        found = {"q": dq, "k": dk, "v": dv}
+        if call.sinks is not None:
+            found["sinks"] = dsinks.to(call.sinks.dtype)
+        return tuple(found.get(name) for name in FULL.names)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -512,201 +485,172 @@ def attention(
     text = text_for(config, options, q)
     if cache is not None:
         text = text_of_cache(cache, text)
-    named = (k_positions, k_cu_seqlens, q_lengths, k_scale, v_scale, tree_mask)
-    rest: Any = (*named, sequence_offsets, sequence_lengths, cos, sin)
-    numbers: Any = position_offset, tree_keys or 0, 0
+    of_library = "kernel=library" in text
+    call = Arguments(q, k, v, _sdpa.without_library(text) if of_library else text)
+    call.positions, call.k_positions = positions, k_positions
+    call.cu_seqlens, call.k_cu_seqlens = cu_seqlens, k_cu_seqlens
+    call.q_lengths, call.k_lengths = q_lengths, k_lengths
+    call.k_cache, call.v_cache, call.block_table = k_cache, v_cache, block_table
+    call.k_scale, call.v_scale = k_scale, v_scale
+    call.sinks, call.tree_mask = sinks, tree_mask
+    call.sequence_offsets, call.sequence_lengths = sequence_offsets, sequence_lengths
+    call.cos, call.sin, call.position_flag = cos, sin, position_flag
+    call.position_offset, call.tree_keys = whole(position_offset), tree_keys or 0
     if max_seqlen_k is not None:
-        numbers = (*numbers[:2], number("max_seqlen_k", max_seqlen_k))
-    if position_offset is _NO_OFFSET and not any(numbers) and all(x is None for x in rest):
-        rest = numbers = ()
-    first = (q, k, v, text, positions, cu_seqlens, k_lengths, k_cache, v_cache, block_table, sinks)
+        call.max_seqlen_k = number("max_seqlen_k", max_seqlen_k)
     try:
-        found = attend(first, rest, numbers, return_lse, position_flag)
+        found = attend(call, return_lse, of_library)
     except TypeError:
-        cast = of_autocast(first)
-        if cast is first:
+        cast = of_autocast(call)
+        if cast is call:
             raise
-        found = attend(cast, rest, numbers, return_lse, position_flag)
+        found = attend(cast, return_lse, of_library)
     return found  # type: ignore[no-any-return]
 
 
-def of_autocast(arguments: Any) -> Any:
-    """Arguments whose q, k and v are tensors of several types, in that of autocast if it is on."""
-    tensors = arguments[:3]
+def of_autocast(call: Arguments) -> Arguments:
+    """A call whose q, k and v are tensors of several types, in that of autocast if it is on."""
+    tensors = call.tensors
     if not all(isinstance(x, Tensor) for x in tensors) or _sdpa.are_alike(*tensors):
-        return arguments
-    cast = _sdpa.of_autocast(*tensors)
-    return (*cast, *arguments[3:]) if _sdpa.are_alike(*cast) else arguments
+        return call
+    q, k, v = _sdpa.of_autocast(*tensors)
+    return replace(call, q=q, k=k, v=v) if _sdpa.are_alike(q, k, v) else call
 
 
-def attend(
-    first: Any,
-    rest: Any = (),
-    numbers: Any = (),
-    return_lse: bool = False,
-    flag: Tensor | None = None,
-) -> Any:
-    """`attention` of the operator's arguments, by the library's kernel or PyTorch's.
-
-    first are those up to sinks; rest and numbers those behind, or empty where none is given.
-    """
-    q, k, v, text, _, cu_seqlens, k_lengths = first[:7]
-    of_library = "kernel=library" in text
-    if of_library:
-        text = _sdpa.without_library(text)
-        first = (*first[:3], text, *first[4:])
-    of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
+def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) -> Any:
+    """`attention` of the operator's arguments, by the library's kernel or PyTorch's."""
+    k: Any = call.k
+    of_tensors = isinstance(k, Tensor) and isinstance(call.v, Tensor)
     is_empty = of_tensors and not (is_compiling() or is_tracing() or k.numel())
-    if not of_library and of_tensors and not _has_cache(first, rest, numbers):
-        others: Any = (None,) * len(OTHERS) if is_empty else None
-        alone = cu_seqlens is k_lengths is first[10] is flag is None and not return_lse
-        if not alone or (rest and not rest[1] is rest[2] is rest[5] is None):
-            more = (rest[5], rest[1], rest[2]) if rest else (None, None, None)
-            others = cu_seqlens, k_lengths, first[10], *more, flag, return_lse
-        settings = other_candidate((q, k, v), text, others)
+    if of_tensors and not of_library and not has_cache(call):
+        settings = other_candidate(call, return_lse, is_empty)
         if settings:
-            return _by_sdpa(first, rest, numbers, settings)
+            return _by_sdpa(call, settings)
     if is_empty:
-        first, rest = with_one_key(first, rest)
-    if rest or numbers or return_lse or flag is not None:
-        name = "attention_flag" if flag is not None else "attention"
-        name = "attention_lse" if return_lse and flag is None else name
-        rest = rest or (None,) * 10
-        numbers = (whole(numbers[0]), *numbers[1:]) if numbers else (0, 0, 0)
-        arguments = (*first, *rest) if flag is None else (*first, *rest, flag)
-        found = _call(name, arguments, numbers, flag)
-        return found[0] if name == "attention_flag" and not return_lse else found
-    is_traced = is_compiling() or is_tracing() or is_derived()
-    if is_traced or (torch.is_grad_enabled() and _requires_grad(first)):
-        return _call("attention", first, (), None)
+        call = with_one_key(call)
     try:
-        return _usual(first)
+        if return_lse or call.position_flag is not None:
+            name = "attention_lse" if call.position_flag is None else "attention_flag"
+            found = _call(name, call)
+            return found if return_lse else found[0]
+        if is_compiling() or is_tracing() or is_derived() or _wants_gradient(call):
+            return _call("attention", call)
+        return _usual(call)
     except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, first, 0)
+        refuse_attention(error, call)
 
 
-def with_one_key(first: Any, rest: Any) -> Any:
+def with_one_key(call: Arguments) -> Arguments:
     """The same with a key that no query sees, of k and v without tokens: the library takes 0 keys
     for as many as queries."""
-    q, k, v, text, positions, cu_seqlens, k_lengths, *others = first
-    layout = _sdpa.settings_of(text).layout or ("thd" if q.dim() == 3 else "bshd")
+    q, k, v = call.tensors
+    layout = _sdpa.settings_of(call.config).layout or ("thd" if q.dim() == 3 else "bshd")
     axis, dims = _sdpa.TOKENS[layout], 3 if layout == "thd" else 4
-    if not isinstance(k, Tensor) or not isinstance(v, Tensor) or k_lengths is not None:
-        return first, rest
-    if not k.dim() == v.dim() == q.dim() == dims:
-        return first, rest
-    if k.shape[axis] or v.shape[axis] or not q.shape[axis]:
-        return first, rest
+    if not isinstance(k, Tensor) or not isinstance(v, Tensor) or call.k_lengths is not None:
+        return call
+    is_of_layout = k.dim() == v.dim() == q.dim() == dims
+    if not is_of_layout or k.shape[axis] or v.shape[axis] or not q.shape[axis]:
+        return call
     shape = [1 if i == axis else n for i, n in enumerate(k.shape)]
-    k = torch.cat((k, k.new_zeros(shape)), axis)
-    v = torch.cat((v, v.new_zeros((*shape[:-1], v.shape[-1]))), axis)
-    k_positions, k_bounds, *behind = rest or (None,) * 10
-    if k_positions is not None:
-        k_positions = torch.nn.functional.pad(k_positions, (0, 1))
-    if cu_seqlens is None:
+    call = replace(call)
+    call.k = torch.cat((k, k.new_zeros(shape)), axis)
+    call.v = torch.cat((v, v.new_zeros((*shape[:-1], v.shape[-1]))), axis)
+    if call.k_positions is not None:
+        call.k_positions = torch.nn.functional.pad(call.k_positions, (0, 1))
+    if call.cu_seqlens is None:
         batch = 1 if layout == "thd" else k.shape[_sdpa.BATCH[layout]]
-        k_lengths = torch.zeros(batch, dtype=torch.int64, device=k.device)
-    elif k_bounds is None:
-        k_bounds = torch.zeros_like(cu_seqlens)
-    return (
-        (q, k, v, text, positions, cu_seqlens, k_lengths, *others),
-        (k_positions, k_bounds, *behind),
-    )
+        call.k_lengths = torch.zeros(batch, dtype=torch.int64, device=k.device)
+    elif call.k_cu_seqlens is None:
+        call.k_cu_seqlens = torch.zeros_like(call.cu_seqlens)
+    return call
 
 
-def _has_cache(first: Any, rest: Any, numbers: Any) -> bool:
+def has_cache(call: Arguments) -> bool:
     """Whether an argument of a cache is given, or the keys of a tree that is not: of these the
     library tells whether it takes them."""
-    k_scale, v_scale, tree_mask = rest[3:6] if rest else (None, None, None)
-    given = (*first[7:10], k_scale, v_scale)
-    if any(x is not None for x in given):
-        return True
-    return bool(numbers and (numbers[2] or (numbers[1] and tree_mask is None)))
+    none = call.k_cache is call.v_cache is call.block_table is call.k_scale is call.v_scale is None
+    return not none or bool(call.max_seqlen_k or (call.tree_keys and call.tree_mask is None))
 
 
-def _by_sdpa(first: Any, rest: Any, numbers: Any, settings: _sdpa.Settings) -> Tensor:
-    q, k, v, _, positions = (of_autocast(first) if is_dynamo_compiling() else first)[:5]
-    offset = whole(numbers[0]) if numbers else 0
-    k_positions, tables = (rest[0], rest[6:]) if rest else (None, None)
-    if k_positions is not None and follows_length(settings.rotation):  # q and k turn one by one
-        raise ValueError(
+def _by_sdpa(call: Arguments, settings: _sdpa.Settings) -> Tensor:
+    call = of_autocast(call) if is_dynamo_compiling() else call
+    if call.k_positions is not None and follows_length(settings.rotation):
+        raise ValueError(  # q and k turn one by one
             "sequence_length is not given; allowed with rope_type 'dynamic', k_positions and "
             "PyTorch's kernel is the longest position + 1"
         )
     if not is_compiling() and is_derived():
-        check_no_tangent(zip("qkv", (q, k, v), strict=True), "attention")
+        check_no_tangent({"q": call.q, "k": call.k, "v": call.v}, "attention")
     try:
-        return _sdpa.run(
-            q,
-            k,
-            v,
-            settings,
-            positions=positions,
-            k_positions=k_positions,
-            position_offset=offset,
-            tables=tables,
-        )
+        return _sdpa.run(call, settings)
     except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, first, offset, _sdpa.TAKEN)
+        refuse_attention(error, call, _sdpa.TAKEN)
 
 
+# What PyTorch's kernel has not, beside a cache and return_lse.
 OTHERS = (
     *("cu_seqlens", "k_lengths", "sinks", "tree_mask", "k_cu_seqlens", "q_lengths"),
-    *("position_flag", "return_lse"),
+    "position_flag",
 )
 
 
-def other_candidate(
-    tensors: tuple[Tensor, Tensor, Tensor], text: str, others: Any
-) -> _sdpa.Settings | None:
-    """The settings of a call that PyTorch's kernel takes: named, the only one, or the faster.
-
-    others are what that kernel has not, in the order of OTHERS, or None where none is given.
-    """
-    settings = _sdpa.settings_of(text)
-    if settings.kernel == _sdpa.KERNEL or tensors[0].dtype is torch.float64:
+def other_candidate(call: Arguments, return_lse: bool, is_empty: bool) -> _sdpa.Settings | None:
+    """The settings of a call that PyTorch's kernel takes: named, the only one, or the faster."""
+    settings = _sdpa.settings_of(call.config)
+    if settings.kernel == _sdpa.KERNEL or call.q.dtype is torch.float64:
         named = settings.kernel == _sdpa.KERNEL
         why = "with kernel 'sdpa'" if named else "of float64, which PyTorch's kernel alone takes,"
-        _sdpa.refuse_others(settings, zip(OTHERS, others or (), strict=False), why)
+        others = {name: getattr(call, name) for name in OTHERS} | {"return_lse": return_lse or None}
+        _sdpa.refuse_others(settings, others, why)
         return settings
-    return settings if others is None and _sdpa.prefers(*tensors, settings) else None
+    alone = call.cu_seqlens is call.k_lengths is call.sinks is call.tree_mask is None
+    alone = alone and call.k_cu_seqlens is call.q_lengths is call.position_flag is None
+    if is_empty or return_lse or not alone:
+        return None
+    return settings if _sdpa.prefers(*call.tensors, settings) else None
 
 
-def _call(name: str, arguments: Any, numbers: tuple[int, ...], flag: Tensor | None) -> Any:
-    try:
-        if is_compiling() or is_tracing():  # with a gradient or without
-            if not is_compiling():
-                check_trace()
-            return _OPERATORS[name](*of_autocast(arguments), *numbers)
-        if is_derived() or torch.is_grad_enabled():
-            derived = wants_gradient(_named(arguments))
-            if derived and flag is None:
-                found = recorded(*_filled((*arguments, *numbers)))
-                return found[:2] if name == "attention_lse" else found[0]
-            if derived or is_derived():
-                return _OPERATORS[name](*arguments, *numbers)
-        if flag is not None:
-            check_may_write({"position_flag": flag})
-        found = _DIRECT[name](*arguments, *numbers)
-    except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, arguments, numbers[0] if numbers else 0)
+def _call(name: str, call: Arguments) -> Any:
+    flag = call.position_flag
+    signature = FULL if flag is None else FLAGGED
+    if is_compiling() or is_tracing():  # with a gradient or without
+        if not is_compiling():
+            check_trace()
+        return _OPERATORS[name](*signature.values(of_autocast(call)))
+    if is_derived() or torch.is_grad_enabled():
+        derived = wants_gradient(TENSORS.given(call))
+        if derived and flag is None:
+            return _recorded(name, call)
+        if derived or is_derived():
+            return _OPERATORS[name](*signature.values(call))
+    if flag is not None:
+        check_may_write({"position_flag": flag})
+    found = _DIRECT[name](*signature.values(call))
     if flag is not None:
         increment_version([flag])
     return found
 
 
-def _requires_grad(arguments: Any) -> bool:
-    return any(x.requires_grad for x in arguments if isinstance(x, Tensor))
+def _wants_gradient(call: Arguments) -> bool:
+    if torch.is_grad_enabled():
+        for x in TENSORS.values(call):
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
-def _usual(first: Any) -> Any:
-    """The operator of no argument behind sinks, by the overload that has the fewest."""
-    q, k, v, text, positions, cu_seqlens, k_lengths, k_cache, v_cache, block_table, sinks = first
-    if positions is cu_seqlens is None:
-        of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
-        if of_tensors and k_cache is v_cache is block_table is None:
-            return _few(q, k, v, text, k_lengths, sinks)
-        of_caches = isinstance(k_cache, Tensor) and isinstance(v_cache, Tensor)
-        if k is v is None and of_caches and isinstance(k_lengths, Tensor):
-            return _cached(q, text, k_lengths, k_cache, v_cache, block_table, sinks)
-    return _DIRECT["attention"](*first)
+def _usual(call: Arguments) -> Any:
+    """The operator of one result, by the overload that has the fewest arguments."""
+    is_usual = call.k_positions is call.k_cu_seqlens is call.q_lengths is call.tree_mask is None
+    is_usual = is_usual and call.k_scale is call.v_scale is call.sequence_offsets is None
+    is_usual = is_usual and call.sequence_lengths is call.cos is call.sin is None
+    if not is_usual or call.position_offset or call.tree_keys or call.max_seqlen_k:
+        return _DIRECT["attention"](*FULL.values(call))
+    if call.positions is call.cu_seqlens is None:
+        of_tensors = isinstance(call.k, Tensor) and isinstance(call.v, Tensor)
+        if of_tensors and call.k_cache is call.v_cache is call.block_table is None:
+            return _few(*FEW.values(call))
+        of_caches = isinstance(call.k_cache, Tensor) and isinstance(call.v_cache, Tensor)
+        if call.k is call.v is None and of_caches and isinstance(call.k_lengths, Tensor):
+            return _cached(*CACHED.values(call))
+    return _DIRECT["attention"](*USUAL.values(call))

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ropekit._append_errors import FLOATS, STORED, check_caches
+from ropekit._append_errors import FLOATS, check_caches
+from ropekit._attention_arguments import DTYPES, TENSORS, Arguments
 from ropekit._errors import check_tensors, explain, refuse
-
-# Of the operators less config, which comes fourth, and numbers, the last; the first ones are usual.
-ARGUMENTS = (
-    *("q", "k", "v", "positions", "cu_seqlens", "k_lengths", "k_cache", "v_cache", "block_table"),
-    *("sinks", "k_positions", "k_cu_seqlens", "q_lengths", "k_scale", "v_scale", "tree_mask"),
-    *("sequence_offsets", "sequence_lengths", "cos", "sin", "position_flag"),
-)
-_WHOLE = (torch.int32, torch.int64)
-_FIXED = {
-    "k_scale": (torch.float32,),
-    "v_scale": (torch.float32,),
-    "tree_mask": (torch.bool, torch.int32),
-    "position_flag": (torch.int32,),
-} | dict.fromkeys(
-    (
-        *("positions", "k_positions", "cu_seqlens", "k_cu_seqlens", "q_lengths", "k_lengths"),
-        *("block_table", "sequence_offsets", "sequence_lengths"),
-    ),
-    _WHOLE,
-)
-
 
 # What `kernel` may name that is no kernel of the library: PyTorch's, and the library's choice.
 KERNELS = ("sdpa", "library")
@@ -45,10 +25,8 @@ def check_attention(
     own = next(iter(tensors.values())).dtype
 
     def allowed(name: str) -> tuple[torch.dtype, ...]:
-        if name in _FIXED:
-            return _FIXED[name]
-        if name in ("k_cache", "v_cache"):
-            return STORED
+        if name in DTYPES:
+            return DTYPES[name]
         if name in ("q", "out") or own not in floats:
             return floats
         if name == "lse":
@@ -64,17 +42,17 @@ _DERIVED = ("q", "k", "v", "sinks")
 _UNDERIVED = ("k_cache", "v_cache", "tree_mask", "position_flag")
 
 
-def check_differentiable(named: Iterable[tuple[str, object]]) -> None:
+def check_differentiable(given: Mapping[str, object]) -> None:
     """Refuses arguments with which attention has no gradient."""
-    for name, x in named:
+    for name, x in given.items():
         if name in _UNDERIVED and isinstance(x, Tensor):
             raise RuntimeError(f"{name} is given; allowed with a gradient is None")
 
 
-def wants_gradient(named: list[tuple[str, object]]) -> bool:
+def wants_gradient(given: Mapping[str, object]) -> bool:
     """Whether a gradient of attention is asked for; refuses one that there is none of."""
-    check_no_tangent(named, "attention")
-    asked = [name for name, x in named if isinstance(x, Tensor) and x.requires_grad]
+    check_no_tangent(given, "attention")
+    asked = [name for name, x in given.items() if isinstance(x, Tensor) and x.requires_grad]
     if not asked or not torch.is_grad_enabled():
         return False
     for name in asked:
@@ -82,27 +60,26 @@ def wants_gradient(named: list[tuple[str, object]]) -> bool:
             raise RuntimeError(
                 f"{name} requires a gradient; allowed in attention is one of q, k, v and sinks"
             )
-    check_differentiable(named)
+    check_differentiable(given)
     return True
 
 
-def check_no_grad(named: Iterable[tuple[str, object]], what: str) -> None:
+def check_no_grad(given: Mapping[str, object], what: str) -> None:
     """Refuses tensors that a derivative is asked of: there is none."""
-    named = list(named)
-    for name, x in named:
+    for name, x in given.items():
         if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
                 f"{name} requires a gradient and {what} has no backward pass; allowed is a call "
                 "within torch.no_grad(), or tensors that do not"
             )
-    check_no_tangent(named, what)
+    check_no_tangent(given, what)
 
 
-def check_no_tangent(named: Iterable[tuple[str, object]], what: str) -> None:
+def check_no_tangent(given: Mapping[str, object], what: str) -> None:
     """Refuses tensors that carry a forward-mode derivative."""
     if forward_ad._current_level < 0:
         return
-    for name, x in named:
+    for name, x in given.items():
         if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
             raise RuntimeError(
                 f"{name} has a tangent and {what} has no derivative forward; allowed is a tensor "
@@ -150,14 +127,12 @@ def explain_attention(text: str) -> str:
 
 
 def refuse_attention(
-    error: Exception, arguments: Any, offset: int, floats: tuple[torch.dtype, ...] = FLOATS
+    error: Exception, call: Arguments, floats: tuple[torch.dtype, ...] = FLOATS
 ) -> NoReturn:
     """Raises `error`, with which a call ended, as what it says of the call's arguments."""
-    named = zip(ARGUMENTS, (*arguments[:3], *arguments[4:]), strict=False)
-    given = {name: x for name, x in named if x is not None}
 
     def check(tensors: Mapping[str, Tensor]) -> None:
         check_attention(tensors, floats)
         check_caches(tensors)
 
-    refuse(error, given, offset, check, explain_attention)
+    refuse(error, TENSORS.given(call), call.position_offset, check, explain_attention)

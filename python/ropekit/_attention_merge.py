@@ -31,7 +31,7 @@ for _name in ("attention_merge", "attention_merge_no_grad"):
 
 
 def _checked(keyset: Any, *arguments: Any) -> Any:
-    check_no_grad(zip(_NAMES, arguments, strict=True), "attention_merge")
+    check_no_grad(dict(zip(_NAMES, arguments, strict=True)), "attention_merge")
     return _OPERATOR.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *arguments)
 
 
@@ -68,7 +68,7 @@ def attention_merge(
         if is_compiling() or is_derived():
             found: tuple[Tensor, Tensor] = _OPERATOR(*arguments)
             return found
-        check_no_grad(zip(_NAMES, arguments, strict=True), "attention_merge")
+        check_no_grad(dict(zip(_NAMES, arguments, strict=True)), "attention_merge")
         found = _DIRECT(*arguments)
     except (AttributeError, RuntimeError) as error:
         given = dict(zip(_NAMES, arguments, strict=True))

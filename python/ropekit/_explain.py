@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,13 +14,15 @@ from ropekit._attention import (
     KEYWORDS,
     OTHERS,
     Options,
+    has_cache,
     masked,
     number,
     of_autocast,
     other_candidate,
     with_one_key,
 )
-from ropekit._attention_errors import ARGUMENTS, refuse_attention
+from ropekit._attention_arguments import FULL, TENSORS, Arguments
+from ropekit._attention_errors import refuse_attention
 from ropekit._cache import PARTS, pages, parts_of, scales, text_of_cache
 from ropekit._errors import whole
 from ropekit._fields import refuse_fields
@@ -52,9 +52,6 @@ class Explanation:
         lines.append(f"backward: {self.backward or 'none'}")
         lines += [f"  {line}" for line in self.backward_candidates.splitlines()]
         return "\n".join(lines)
-
-
-_OF_CACHE = "k_cache", "v_cache", "block_table", "k_scale", "v_scale"
 
 
 def explain(
@@ -93,68 +90,63 @@ def _explain(
     refuse_fields(options, KEYWORDS, "AttentionFields")
     if not isinstance(q, Tensor):
         raise TypeError(f"q is {type(q).__name__}; allowed is a tensor")
-    q, k, v = of_autocast((q, k, v))
-    given = {"q": q, "k": k, "v": v}
-    given |= {name: options.pop(name, None) for name in ARGUMENTS[3:]}
+    given = {name: options.pop(name) for name in TENSORS.names if name in options}
     filled = options.pop("cache", None)
     if filled is not None:
-        parts = parts_of(filled, (given[name] for name in PARTS))
+        parts = parts_of(filled, map(given.get, PARTS))
         given |= dict(zip(PARTS, parts, strict=True))
+    call = of_autocast(Arguments(q, k, v, "", **given))
     if cache_layout != "nhd":
-        for part in "kv":
-            given[f"{part}_cache"] = pages(given[f"{part}_cache"], part, cache_layout)
-            name, cache = f"{part}_scale", given[f"{part}_cache"]
-            given[name] = scales(given[name], name, cache)
-    given["tree_mask"], keys = masked(causal, given["tree_mask"], tree_keys, options)
-    text = text_for(config, options, q)
+        call.k_cache = pages(call.k_cache, "k", cache_layout)
+        call.v_cache = pages(call.v_cache, "v", cache_layout)
+        call.k_scale = scales(call.k_scale, "k_scale", call.k_cache)
+        call.v_scale = scales(call.v_scale, "v_scale", call.v_cache)
+    call.tree_mask, call.tree_keys = masked(causal, call.tree_mask, tree_keys, options)
+    text = text_for(config, options, call.q)
     if filled is not None:
         text = text_of_cache(filled, text)
     named = "kernel=" in text
     of_library = "kernel=library" in text
     if of_library:
         text = _sdpa.without_library(text)
-    of_cache = any(given[name] is not None for name in _OF_CACHE) or max_seqlen_k is not None
-    only_library = of_library or of_cache or (keys > 0 and given["tree_mask"] is None)
-    flags = given | {"return_lse": return_lse}
-    others = [flags[name] for name in OTHERS]
-    is_alone = all(x is None or x is False for x in others)
-    if not only_library and isinstance(k, Tensor) and isinstance(v, Tensor):
-        settings = other_candidate((q, k, v), text, None if is_alone and k.numel() else others)
+    call.config, call.position_offset = text, whole(position_offset)
+    call.max_seqlen_k = number("max_seqlen_k", max_seqlen_k)
+    of_tensors = isinstance(k, Tensor) and isinstance(v, Tensor)
+    is_empty = isinstance(k, Tensor) and not k.numel()
+    if of_tensors and not of_library and not has_cache(call):
+        settings = other_candidate(call, return_lse, is_empty)
         if settings:
-            rotation = _rotation(text, given)
-            return _of_sdpa(_sdpa.prefers(q, k, v, settings), settings, text, rotation)
-    arguments: list[Any] = [given[name] for name in ARGUMENTS[:-1]]
-    arguments.insert(3, of_backward(text))
-    arguments = list(chain(*with_one_key(arguments[:11], arguments[11:])))
-    numbers = whole(position_offset), keys, number("max_seqlen_k", max_seqlen_k)
+            faster = _sdpa.prefers(*call.tensors, settings)
+            return _of_sdpa(faster, settings, text, _rotation(call))
+    asked = with_one_key(replace(call, config=of_backward(text)))
     try:
         with torch.no_grad():
-            torch.ops.ropekit.attention_explained.default(*arguments, *numbers)
+            torch.ops.ropekit.attention_explained.default(*FULL.values(asked))
     except (AttributeError, RuntimeError) as error:
-        refuse_attention(error, arguments, numbers[0])
+        refuse_attention(error, asked)
     parts = library.ropekit_explanation().decode(errors="replace").split("\1")
     kernel, candidates, backward, backward_candidates = parts
     why = "named by kernel"
     if not named:
         why = "the library's, of a table for such calls, else the first to accept"
-        asked = "k_cache", *OTHERS
-        has = [name for name in asked if flags[name] is not None and flags[name] is not False]
+        has = [name for name in ("k_cache", *OTHERS) if getattr(call, name) is not None]
+        has += ["return_lse"] if return_lse else []
         has += ["softcap"] if _sdpa.settings_of(text).softcap else []
         told = f"declined: {has[0]} is given" if has else "not the faster one for such a call"
         candidates = f"{_sdpa.KERNEL} {told}\n{candidates}"
     return Explanation(
-        kernel, why, candidates, backward, backward_candidates, text, _rotation(text, given)
+        kernel, why, candidates, backward, backward_candidates, text, _rotation(call)
     )
 
 
-def _rotation(text: str, given: Mapping[str, Tensor | None]) -> str:
-    fields = fields_of(text)
-    turns = "none" if fields.get("rotation") == "off" else "qk" if given["k_cache"] is None else "q"
+def _rotation(call: Arguments) -> str:
+    fields = fields_of(call.config)
+    turns = "none" if fields.get("rotation") == "off" else "qk" if call.k_cache is None else "q"
     turns = fields.get("rotate", turns)
     if turns == "none":
         return "none"
     by = "base 10000, as rope_theta is not given"
-    if given["cos"] is not None:
+    if call.cos is not None:
         by = "cos and sin"
     elif fields.get("rope_type") == "inv_freq":
         by = "inv_freq"

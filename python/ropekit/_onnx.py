@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 
 from ropekit import _attention as _loaded
 from ropekit import _sdpa
+from ropekit._attention_arguments import Arguments
 from ropekit._operators import fields_of, follows_length
 from ropekit.config import Config
 
@@ -173,14 +174,8 @@ def _attention(given: dict[str, Any]) -> Tensor:
     _check(given, _OF_ATTENTION, "attention")
     settings = _sdpa.settings_of(given["config"])
     return _sdpa.run(
-        given["q"],
-        given["k"],
-        given["v"],
+        Arguments(**given),
         settings,
-        positions=given.get("positions"),
-        k_positions=given.get("k_positions"),
-        position_offset=given.get("position_offset", 0),
-        tables=None,
         by=partial(_attend, softcap=float(fields_of(settings.text).get("softcap", 0))),
         equal=_are_equal,
     )

@@ -6,7 +6,7 @@ captured: `prefers`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import eq
@@ -19,7 +19,8 @@ from torch.nn import Parameter
 from torch.nn.functional import scaled_dot_product_attention
 
 from ropekit._append_errors import FLOATS
-from ropekit._attention_errors import ARGUMENTS, KERNELS, NO_FORWARD, NO_SECOND, explain_attention
+from ropekit._attention_arguments import Arguments
+from ropekit._attention_errors import KERNELS, NO_FORWARD, NO_SECOND, explain_attention
 from ropekit._functions import rotate
 from ropekit._library import library
 from ropekit._operators import applied, fields_of, is_derived, is_tracing, of_backward
@@ -197,11 +198,9 @@ def _kernels_of(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> tu
     key = q.device, q.dtype, q.shape, k.shape, v.shape, text, in_order
     known = _kernels.get(key)
     if known is None:
-        rest = (None,) * (len(ARGUMENTS) - 4)
-        text = of_backward(text)
         try:
             with torch.no_grad():
-                torch.ops.ropekit.attention_explained.default(q, k, v, text, *rest, 0, 0, 0)
+                torch.ops.ropekit.attention_explained.default(q, k, v, of_backward(text))
         except RuntimeError:  # which the call itself tells
             return "", ""
         told = library.ropekit_explanation().decode(errors="replace").split("\1")
@@ -370,13 +369,15 @@ def _refuse_shapes(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
 _POSITIONS = "positions", "k_positions", "sequence_offsets", "sequence_lengths", "cos", "sin"
 
 
-def _check_positions(settings: Settings, given: Mapping[str, Any], are_alike: bool) -> None:
+def _check_positions(settings: Settings, call: Arguments, are_alike: bool) -> None:
     """Refuses, in the library's words, what no rotation reads and positions of one of q and k."""
     if not (settings.turns_q or settings.turns_k):
+        given = {name: getattr(call, name) for name in _POSITIONS}
+        given["position_offset"] = call.position_offset or None
         for name, x in given.items():
             if x is not None:
                 raise ValueError(f"{name} is given; allowed is None where neither q nor k rotates")
-    ids, key_ids = given["positions"], given["k_positions"]
+    ids, key_ids = call.positions, call.k_positions
     if key_ids is not None and not settings.turns_k:
         raise ValueError(
             "k_positions is given; allowed is None where keys do not rotate, unless there is a "
@@ -401,20 +402,15 @@ def _check_keys(tokens: int, keys: int, ring: str | None) -> None:
 
 
 def run(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    call: Arguments,
     settings: Settings,
     *,
-    positions: Tensor | None,
-    k_positions: Tensor | None,
-    position_offset: int,
-    tables: tuple[Tensor | None, ...] | None,
     by: Callable[..., Tensor] = attend,
     equal: Callable[[Any, Any], bool] = eq,
 ) -> Tensor:
-    """The call by PyTorch's kernel, or another; tables are sequence_offsets, sequence_lengths, cos
-    and sin, or None where none is given. `equal` tells whether q and k have as many tokens."""
+    """The call by PyTorch's kernel, or another. `equal` tells whether q and k have as many
+    tokens."""
+    q, k, v = call.tensors
     layout = settings.layout or ("thd" if q.dim() == 3 else "bshd")
     axis = TOKENS[layout]
     if not is_compiling() and not _fit(q, k, v, layout):
@@ -422,24 +418,23 @@ def run(
     tokens, keys = q.size(axis), k.size(axis)
     is_square = equal(tokens, keys)
     _check_keys(tokens, keys, settings.ring)
-    read = positions, k_positions, *(tables or ())
-    given: dict[str, Any] = dict(zip(_POSITIONS, read, strict=False))
-    given["position_offset"] = position_offset or None
-    _check_positions(settings, given, is_square)
+    positions, k_positions = call.positions, call.k_positions
+    _check_positions(settings, call, is_square)
     if settings.turns_q or settings.turns_k:
-        more = () if tables is None else (tables[0], None, *tables[1:])
+        tables = call.sequence_offsets, None, call.sequence_lengths, call.cos, call.sin
+        more = tables if any(x is not None for x in tables) else ()
         text = settings.rotation
         if layout == "thd" and settings.layout is None:
             text = f"{text} layout=thd".lstrip()
         if settings.turns_q and settings.turns_k and is_square and k_positions is None:
-            q, k = rotate(2, q, k, text, positions, position_offset, *more)
+            q, k = rotate(2, q, k, text, positions, call.position_offset, *more)
         else:
             behind = keys - tokens if positions is None else 0
             if settings.turns_q:
-                q = rotate(1, q, text, positions, position_offset + behind, *more)
+                q = rotate(1, q, text, positions, call.position_offset + behind, *more)
             if settings.turns_k:
                 own = positions if k_positions is None and is_square else k_positions
-                k = rotate(1, k, f"{text} role=k".lstrip(), own, position_offset, *more)
+                k = rotate(1, k, f"{text} role=k".lstrip(), own, call.position_offset, *more)
     square = bool(settings.causal and is_square)
     mask = None
     if settings.is_limited or (settings.causal and not square and tokens != 1):
@@ -457,10 +452,10 @@ def run(
     return found.squeeze(0) if layout == "thd" else found
 
 
-def refuse_others(settings: Settings, named: Iterable[tuple[str, Any]], why: str) -> None:
+def refuse_others(settings: Settings, others: Mapping[str, Any], why: str) -> None:
     """Refuses what PyTorch's kernel has not."""
-    for name, x in named:
-        if x is not None and x is not False:
+    for name, x in others.items():
+        if x is not None:
             raise ValueError(f"{name} is given; allowed {why} is None")
     if settings.softcap:
         raise ValueError(f"softcap is given; allowed {why} is None")

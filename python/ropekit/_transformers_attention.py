@@ -12,6 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from ropekit import _sdpa
 from ropekit._attention import attend
+from ropekit._attention_arguments import Arguments
 from ropekit._fields import merge
 from ropekit._transformers_masks import (
     CHUNK,
@@ -91,10 +92,8 @@ def _within(bounds: Any, mask: Tensor, options: dict[str, Any], tensors: Any) ->
         )
     is_free = own is not None and own.kind in (PLAIN, PACKED)
     if own is not None and is_free and not options["dropout"] and not _is_of_torch(q):
-        flat = (x.transpose(1, 2).flatten(0, 1) for x in tensors)
-        text = _text_of("thd", own, options)
-        first = (*flat, text, None, bounds[0], *(None,) * 4, options.get("sinks"))
-        out: Tensor = attend(first, (None, bounds[1], *(None,) * 8))
+        flat = [x.transpose(1, 2).flatten(0, 1) for x in tensors]
+        out = _packed(flat, _text_of("thd", own, options), bounds, options)
         return out.view(batch, tokens, *out.shape[1:])
     if own is not None:
         seen = _dense(own, tokens, tokens, batch)
@@ -217,7 +216,6 @@ def _text_cached(
 
 
 _NONE = torch.empty(1, 0, dtype=torch.int64)
-_SIX = (None,) * 6
 
 
 def _text_of(layout: str, mask: Mask | None, options: dict[str, Any]) -> str:
@@ -227,15 +225,22 @@ def _text_of(layout: str, mask: Mask | None, options: dict[str, Any]) -> str:
     return _text_cached(layout, scale, softcap, mask.size, mask.flags)
 
 
+def _packed(flat: list[Tensor], text: str, bounds: Any, options: dict[str, Any]) -> Tensor:
+    q, k, v = flat
+    call = Arguments(q, k, v, text, sinks=options.get("sinks"))
+    call.cu_seqlens, call.k_cu_seqlens = bounds
+    if call.k_cu_seqlens is call.cu_seqlens:
+        call.k_cu_seqlens = None
+    return attend(call)  # type: ignore[no-any-return]
+
+
 def _by_bounds(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, Any]) -> Tensor:
     """As `attention` has sequences that are packed; a query that none has gets 0."""
     flat = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
     parts: list[Tensor] = []
-    for bounds, k_bounds in _pairs(mask):
+    for bounds in _pairs(mask):
         of = Mask(_NONE, 0, FULL) if parts else mask  # padding sees all keys of its row
-        text = _text_of("thd", of, options)
-        first = *flat, text, None, bounds, *(None,) * 4, options.get("sinks")
-        parts.append(attend(first, () if k_bounds is bounds else (None, k_bounds, *(None,) * 8)))
+        parts.append(_packed(flat, _text_of("thd", of, options), bounds, options))
     found = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     return found.view(q.shape[0], q.shape[2], *found.shape[1:])
 
@@ -244,9 +249,10 @@ def _by_numbers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, options: dict[str, 
     """As `attention` has the mask."""
     if mask.kind in (PACKED, PADDED):
         return _by_bounds(q, k, v, mask, options)
-    k_lengths = None if mask.kind == PLAIN else mask.values[:, 0]
-    text = _text_of("bhsd", mask, options)
-    out: Tensor = attend((q, k, v, text, None, None, k_lengths, *_SIX[:3], options.get("sinks")))
+    call = Arguments(q, k, v, _text_of("bhsd", mask, options))
+    call.k_lengths = None if mask.kind == PLAIN else mask.values[:, 0]
+    call.sinks = options.get("sinks")
+    out: Tensor = attend(call)
     return out.transpose(1, 2)
 
 
@@ -299,9 +305,8 @@ def _attend(
     if dropout or _is_of_torch(q) or _derives(q, k, v, sinks):
         return _by_torch(q, k, v, dense_of(given[:, :1], keys), options)
     text = _text_of("bhsd", None, options)
-    rest = (*(None,) * 5, given[:, 0], *(None,) * 4)
-    first = (q, k, v, text, *(None,) * 6, sinks)
-    out: Tensor = attend(first, rest, (0, keys, 0))
+    call = Arguments(q, k, v, text, sinks=sinks, tree_mask=given[:, 0], tree_keys=keys)
+    out: Tensor = attend(call)
     return out.transpose(1, 2)
 
 
@@ -368,8 +373,9 @@ def attention_forward(
         # As _attend, of what most calls have: a host waits for each step.
         size, flags = shape[1] - OWN, shape[2] - 1
         text = _text_cached("bhsd", options.get("scale"), options.get("softcap"), size, flags)
-        first = (query, key, value, text, *_SIX, options.get("sinks"))
-        return attend(first).transpose(1, 2).contiguous(), None
+        call = Arguments(query, key, value, text)
+        call.sinks = options.get("sinks")
+        return attend(call).transpose(1, 2).contiguous(), None
     options["dropout"] = dropout
     out = _attend(query, key, value, attention_mask, options)
     return out.contiguous(), None
