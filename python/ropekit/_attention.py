@@ -16,7 +16,7 @@ from ropekit._attention_arguments import (
     FEW,
     FLAGGED,
     FULL,
-    REST,
+    NUMBERS,
     TENSORS,
     USUAL,
     Arguments,
@@ -202,6 +202,8 @@ for _name in ("attention_rotated", "attention_backward"):
 
 # ---- the gradient ----
 
+_NO_GRADIENTS = dict.fromkeys(FULL.names)
+
 
 class _Attention(torch.autograd.Function):
     """The arguments of attention_rotated. What it rotated is saved in place of q and k."""
@@ -214,28 +216,28 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        call = FULL.read(inputs)
+        call = Arguments(*inputs)
         out, lse, turned_q, turned_k = output
         ctx.mark_non_differentiable(lse, turned_q, turned_k)
         ctx.set_materialize_grads(False)
         turns_q, turns_k = rotated(call.config)
         call.q, call.k = turned_q if turns_q else call.q, turned_k if turns_k else call.k
-        ctx.rest = {name: getattr(call, name) for name in REST}
+        ctx.config, ctx.numbers = call.config, NUMBERS.values(call)
         ctx.save_for_backward(out, lse, *TENSORS.values(call))
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, *_: Any) -> Any:
         if dout is None:
-            return (None,) * len(FULL.names)
-        out, lse, *tensors = ctx.saved_tensors
-        call = TENSORS.read(tensors, **ctx.rest)
-        call.config = of_backward(call.config)
+            return tuple(_NO_GRADIENTS.values())
+        out, lse, q, k, v, *others, flag = ctx.saved_tensors
+        values = (q, k, v, of_backward(ctx.config), *others, *ctx.numbers, flag)
+        call = Arguments(*values)
         dout = dout if all(dout.stride()) else dout.contiguous()
         dq, dk, dv, dsinks = _gradient(dout, out, lse, *FULL.values(call))
         found = {"q": dq, "k": dk, "v": dv}
         if call.sinks is not None:
             found["sinks"] = dsinks.to(call.sinks.dtype)
-        return tuple(found.get(name) for name in FULL.names)
+        return tuple((_NO_GRADIENTS | found).values())
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:

@@ -23,7 +23,8 @@ Flag = Annotated[Tensor | None, (torch.int32,)]  # written
 
 @dataclass(slots=True)
 class Arguments:
-    """In the order of the schemas. A number that is not given is 0."""
+    """In the order of the schemas, in which position_flag goes before the numbers. A number that is
+    not given is 0."""
 
     q: Tensor
     k: Tensor | None
@@ -46,10 +47,10 @@ class Arguments:
     sequence_lengths: Index = None
     cos: Tensor | None = None
     sin: Tensor | None = None
-    position_flag: Flag = None
     position_offset: int = 0
     tree_keys: int = 0
     max_seqlen_k: int = 0
+    position_flag: Flag = None
 
     @property
     def tensors(self) -> tuple[Any, Any, Any]:
@@ -85,10 +86,10 @@ class Signature:
             return [getattr(call, name) for name in self.names]
         return self._values(call)
 
-    def read(self, values: Iterable[Any], **others: Any) -> Arguments:
+    def read(self, values: Iterable[Any]) -> Arguments:
         """Of values, from which a dispatcher leaves out the last ones that are defaults."""
         given = dict(zip(self.names, values, strict=False))
-        return Arguments(**{"k": None, "v": None} | given | others)
+        return Arguments(**{"k": None, "v": None} | given)
 
     def given(self, call: Arguments) -> dict[str, Any]:
         """Those that are not None, by their names."""
@@ -96,10 +97,11 @@ class Signature:
         return {name: x for name, x in named if x is not None}
 
 
-REST = [name for name, x in _HINTS.items() if x in (str, int)]
-TENSORS = Signature(*(name for name in _HINTS if name not in REST))
-FLAGGED = Signature(*_HINTS)
+NUMBERS = Signature(*(name for name, x in _HINTS.items() if x is int))
+TENSORS = Signature(*(name for name, x in _HINTS.items() if x not in (int, str)))
 FULL = Signature(*(name for name in _HINTS if name != "position_flag"))
+_FLAGGED = (name for name in _HINTS if name not in NUMBERS.names)
+FLAGGED = Signature(*_FLAGGED, *NUMBERS.names)
 # What most calls give: PyTorch takes its time over each argument, a default too.
 USUAL = Signature(*FULL.names[: FULL.names.index("sinks") + 1])
 FEW = Signature("q", "k", "v", "config", "k_lengths", "sinks", always=("k", "v"))
