@@ -201,6 +201,14 @@ def object_of(fields):
     return f"JSON({json.dumps(fields)})" if fields else "NULL"
 
 
+def fills(kind, path, given):
+    """Whether a class gives a part that is stated, but for those fields, its own defaults for it."""
+    config = made(kind, **{path: {"initializer_range": 0.5}})
+    part = getattr(config, path, None)
+    names = [name for name in given if name in FIELDS]
+    return bool(names) and all(getattr(part, name, None) == given[name] for name in names)
+
+
 def number(value):
     return repr(int(value) if value == int(value) else value)
 
@@ -221,7 +229,7 @@ def generate():
         own = type(part)
         row = [text(model_type), "NULL", "NULL", "NULL", "NULL"]
         if path:
-            row[1:3] = text(path), text(part.model_type)
+            row[1:3] = text(path), text(None if fills(kind, path, given) else part.model_type)
         if not path or given:
             row[3:] = text(kinds_of(part) or None), object_of(fields_of(own, given))
             for layer, name, base, share, takes, parameters in layer_rows(own, given):

@@ -27,8 +27,9 @@ typedef struct config_field {
 } config_field;
 
 /* What Transformers takes for a model_type; text_path is where a configuration of several models
- * has the text's, and text_type its model_type where it states none. Such a row has no fields
- * unless its text's defaults are its own. */
+ * has the text's, and text_type its model_type where it states none; NULL where the row's own
+ * defaults are the text's, whatever its model_type. Such a row has no fields unless its text's
+ * defaults are its own. */
 typedef struct model_default {
     const char *model_type, *text_path, *text_type;
     const char *kinds, *fields; /* kinds of layers; an object in JSON */

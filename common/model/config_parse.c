@@ -287,7 +287,9 @@ static const char *find_model(const parser *p, const char *root) {
     const char *text = object_at(p, root, whole && whole->text_path ? whole->text_path : "");
     if (!text)
         text = object_at(p, root, "text_config");
-    if (text)
+    if (text && whole && whole->text_path && !whole->text_type)
+        config->model = whole;
+    else if (text)
         config->model = model_of(p, text,
                                  whole && whole->text_type ? whole->text_type
                                  : whole                   ? whole->model_type

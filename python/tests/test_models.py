@@ -200,6 +200,29 @@ def test_what_a_configuration_leaves_out_is_that_of_transformers(
 
 
 @pytest.mark.skipif(not IS_PINNED, reason="defaults are those of the pinned Transformers")
+def test_what_the_text_of_several_models_leaves_out_is_that_of_transformers() -> None:
+    """Some classes, as Voxtral's, fill it from defaults of their own."""
+    compared = 0
+    for name, kind in transformers.models.auto.configuration_auto.CONFIG_MAPPING.items():
+        try:
+            part = kind().text_config.model_type
+        except Exception:  # it has no such part, or none that is a configuration
+            continue
+        for text in ({"num_hidden_layers": 2}, {"num_hidden_layers": 2, "model_type": part}):
+            try:
+                known = kind(text_config=dict(text)).get_text_config(decoder=True).rope_parameters
+                found = Config.from_transformers({"model_type": name, "text_config": text}).text
+            except Exception:  # it does not rotate, or one of both refuses it
+                continue
+            base = (known.get("full_attention") or known).get("rope_theta")
+            if base is not None:
+                compared += 1
+                read = re.search(r" rope_theta=(\S+)", found)
+                assert read and float(read[1]) == base, (name, text)
+    assert compared > 100
+
+
+@pytest.mark.skipif(not IS_PINNED, reason="defaults are those of the pinned Transformers")
 def test_the_table_of_defaults_is_that_of_transformers() -> None:
     script = Path(__file__).parents[2] / "scripts" / "model_defaults.py"
     done = subprocess.run([sys.executable, script, "--check"], check=False, capture_output=True)
