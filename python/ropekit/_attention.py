@@ -523,7 +523,8 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
     """`attention` of the operator's arguments, by the library's kernel or PyTorch's."""
     k: Any = call.k
     of_tensors = isinstance(k, Tensor) and isinstance(call.v, Tensor)
-    is_empty = of_tensors and not (is_compiling() or is_tracing() or k.numel())
+    is_traced = is_compiling() or is_tracing()
+    is_empty = of_tensors and not is_traced and not k.numel()
     if of_tensors and not of_library and not has_cache(call):
         settings = other_candidate(call, return_lse, is_empty)
         if settings:
@@ -535,7 +536,7 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
             name = "attention_lse" if call.position_flag is None else "attention_flag"
             found = _call(name, call)
             return found if return_lse else found[0]
-        if is_compiling() or is_tracing() or is_derived() or _wants_gradient(call):
+        if is_traced or is_derived() or _wants_gradient(call):
             return _call("attention", call)
         return _usual(call)
     except (AttributeError, RuntimeError) as error:
