@@ -524,7 +524,7 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
     k: Any = call.k
     of_tensors = isinstance(k, Tensor) and isinstance(call.v, Tensor)
     is_traced = is_compiling() or is_tracing()
-    is_empty = of_tensors and not is_traced and not k.numel()
+    is_empty = of_tensors and (_is_known_empty(k) if is_traced else not k.numel())
     if of_tensors and not of_library and not has_cache(call):
         settings = other_candidate(call, return_lse, is_empty)
         if settings:
@@ -541,6 +541,15 @@ def attend(call: Arguments, return_lse: bool = False, of_library: bool = False) 
         return _usual(call)
     except (AttributeError, RuntimeError) as error:
         refuse_attention(error, call)
+
+
+def _is_known_empty(k: Tensor) -> bool:
+    """Of a graph's sizes only one that it knows: the others are no reason for another graph."""
+    if not is_compiling():
+        return False
+    from torch.fx.experimental.symbolic_shapes import guard_or_false  # noqa: PLC0415, it is slow
+
+    return guard_or_false(k.numel() == 0)
 
 
 def with_one_key(call: Arguments) -> Arguments:

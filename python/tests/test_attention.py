@@ -213,6 +213,9 @@ def test_keys_of_no_tokens(layout: str, device: str) -> None:
         assert not ropekit.attention(*given, **options).any()
         assert not ropekit.attention(*given, causal=False, rotate="none", **options).any()
     assert ropekit.explain(*given, **options).kernel != "sdpa"
+    compiled = torch.compile(ropekit.attention, fullgraph=True, backend="eager")
+    found = compiled(*given, **options)
+    assert found.shape == out.shape and not found.any()
 
 
 def test_a_row_that_sees_no_key(device: str) -> None:
