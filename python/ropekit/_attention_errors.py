@@ -89,6 +89,7 @@ def check_no_tangent(given: Mapping[str, object], what: str) -> None:
 
 # What the library says of attention, and what that is in Python.
 _WORDS = (
+    (r"^soft_cap (is .*; allowed is) 0, or (.*)", r"softcap \1 \2; None, 0 and -1 are none"),
     (r"\bsoft_cap\b", "softcap"),
     (r"\btree_bits\b", "tree_mask"),
     (r"\bk_position_ids\b", "k_positions"),

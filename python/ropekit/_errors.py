@@ -131,7 +131,7 @@ _WORDS = (
         r"ring is (\d+); allowed is 0\.\.(\d+) \(page_size\) where cache is ROPE_CACHE_SEQUENCE",
         r"ring is \1; allowed without block_table is 1..\2 (tokens of a page), or None",
     ),
-    (r"^(window_right is -\d+; allowed is >= 0)$", r"\1, or None"),
+    (r"^(window_right is -\d+; allowed is >= 0)$", r"\1; None and -1 are none"),
     (r"^((?:window|chunk) is -\d+; allowed is) >= 0$", r"\1 > 0; None, 0 and -1 are none"),
     (r"^(ring is -\d+; allowed is) >= 0$", r"\1 > 0, or None"),
     (r"^((?:ring|scale) is .*; allowed is) .* other than 0$", r"\1 > 0, or None"),

@@ -137,7 +137,8 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "window_right": 3, "tree_mask": TREE}),
     (ValueError, "window is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "window": -3}),
     (ValueError, "chunk is -3; allowed is > 0; None, 0 and -1 are none$", {**BOTH, "chunk": -3}),
-    (ValueError, "window_right is -2; allowed is >= 0, or None$", {**BOTH, "window_right": -2}),
+    (ValueError, "window_right is -2; allowed is >= 0; None and -1 are none$", {
+        **BOTH, "window_right": -2}),
     (ValueError, "window_right is 0; allowed is None with tree_mask", {
         **BOTH, "window_right": 0, "tree_mask": TREE}),
     (TypeError, "window is False; allowed is a whole number", {**BOTH, "window": False}),
@@ -149,7 +150,7 @@ ERRORS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         **BOTH, "window_right": 2}),
     (ValueError, r"scale is -1; allowed is None, or 2\^-60..2\^60", {
         **BOTH, "scale": -1.0}),
-    (ValueError, r"softcap is -2; allowed is None, or 2\^-60..2\^60", {
+    (ValueError, r"softcap is -2; allowed is 2\^-60..2\^60; None, 0 and -1 are none$", {
         **BOTH, "softcap": -2}),
     (ValueError, "sinks has 2 entries; allowed is 4, one a head of q", {
         **BOTH, "sinks": torch.zeros(2)}),

@@ -329,7 +329,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ((64, 0), {}, "heads is 0; allowed is > 0"),
         ((64, 4, -2), {}, "kv_heads is -2; allowed is > 0"),
         ((64, 4, 2, 7), {}, "head_dim is 7; allowed without rotary_dim is an even one"),
-        ((64, 4), {"softcap": -2.0}, "softcap is -2; allowed is None, or"),
+        ((64, 4), {"softcap": -2.0}, r"softcap is -2; allowed is 2\^-60..2\^60; None, 0"),
         ((64, 4), {"qk_norm": True, "norm_eps": -1.0}, "norm_eps is -1.0; allowed is >= 0"),
         (
             (64, 4),
