@@ -129,9 +129,9 @@ typedef struct rope_attention_out {
  * indices that they have in the whole; keys that are not there are seen by none.
  *
  * Lengths below 0, beyond the row, the boundaries or the pages that the sequence has, boundaries
- * that fall and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an asynchronous backend
- * leaves the sequence out and sets rope.position_flag. Queries outside every sequence and those
- * beyond q_lengths are left out.
+ * that fall or lie 2^63 or more apart and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an
+ * asynchronous backend leaves the sequence out and sets rope.position_flag. Queries outside every
+ * sequence and those beyond q_lengths are left out.
  */
 typedef struct rope_attention_args {
     size_t struct_size;     /**< sizeof(rope_attention_args). */

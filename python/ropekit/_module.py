@@ -68,8 +68,9 @@ class RoPEAttention(nn.Module):
         fields: any field of `attention`, as window or rope_theta, with what is none there; it goes
             before that of `config`.
             layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
-            ring=R is for calls with a cache, of any number of tokens: it keeps the last R of each
-            sequence, of which a token sees no more. A call without a cache is refused then.
+            ring=R is for calls with a cache, which then never fills: it keeps the last R tokens of
+            each sequence, of which a token sees no more. A call has so few that each still finds
+            the keys that it sees; one without a cache is refused then.
 
     longrope takes its factors by the longest position of each sequence, unless longrope_select
     names them. A cache then holds keys unrotated and each call rotates all of them, so that a
