@@ -217,67 +217,67 @@ TEST(config, layers_that_differ) {
     "{'model_type': 'gemma3', 'text_config': {'model_type': 'gemma3_text', 'hidden_size': 2560,"   \
     " 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, 'sliding_window': 1024}}"
 
+static const struct {
+    const char *json, *layer;
+    double theta, factor; /* theta 0: refused, as those layers do not rotate */
+    int32_t head_dim, rotary_dim;
+} layers[] = {
+    {GEMMA, "full_attention", 1e6, 8, 256, 0},
+    {GEMMA, "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'gemma3n'}", "full_attention", 1e6, 0, 256, 0},
+    {"{'model_type': 'gemma3n'}", "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'gemma4'}", "full_attention", 1e6, 0, 512, 0},
+    {"{'model_type': 'gemma4'}", "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'gemma4_text', 'global_head_dim': 384}", "full_attention", 1e6, 0, 384, 0},
+    {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+     " 'per_layer_config': {'01': {'head_dim': 384}}}",
+     "full_attention", 1e6, 0, 384, 0},
+    {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+     " 'per_layer_config': {'01': {'num_key_value_heads': 2}}}",
+     "full_attention", 1e6, 0, 256, 0},
+    {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
+     " 'per_layer_config': {'01': {'head_dim': 384}}}",
+     "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'beam'}", "sliding_attention", 1e4, 0, 128, 0},
+    {"{'model_type': 'beam'}", "full_attention", 0, 0, 0, 0},
+    {"{'model_type': 'modernbert'}", "full_attention", 160000, 0, 64, 0},
+    {"{'model_type': 'modernbert', 'global_rope_theta': 7}", "full_attention", 7, 0, 64, 0},
+    {"{'model_type': 'modernbert'}", "sliding_attention", 1e4, 0, 64, 0},
+    {"{'model_type': 'mimo_v2_flash'}", "full_attention", 5e6, 0, 192, 64},
+    {"{'model_type': 'mimo_v2_flash'}", "sliding_attention", 1e4, 0, 192, 64},
+    {"{'model_type': 'mimo_v2_flash', 'rope_parameters': {'full_attention': {'rope_theta': 7},"
+     " 'sliding_attention': {'rope_theta': 3}}}",
+     "sliding_attention", 3, 0, 192, 64},
+    {"{'model_type': 't5gemma2'}", "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'olmo3', 'rope_scaling': {'type': 'linear', 'factor': 8}}",
+     "sliding_attention", 5e5, 0, 128, 0},
+    {"{'model_type': 'gpt_oss'}", "sliding_attention", 150000, 32, 64, 0},
+    {"{'model_type': 'gemma2', 'layer_types': ['sliding_attention', 'full_attention']}",
+     "sliding_attention", 1e4, 0, 256, 0},
+    {"{'model_type': 'cohere2', 'rope_theta': 50000}", "sliding_attention", 5e4, 0, 128, 0},
+    {"{'model_type': 'cohere2'}", "full_attention", 0, 0, 0, 0},
+    {"{'model_type': 'exaone4', 'rope_theta': 1e6}", "sliding_attention", 1e6, 0, 128, 0},
+    {"{'model_type': 'exaone4'}", "full_attention", 0, 0, 0, 0},
+    {"{'model_type': 'exaone4', 'sliding_window': null}", "full_attention", 1e4, 0, 128, 0},
+    {"{'model_type': 'qwen3_next'}", "full_attention", 1e4, 0, 256, 64},
+    {"{'model_type': 'qwen3_next'}", "linear_attention", 0, 0, 0, 0},
+    {"{'model_type': 'llama4'}", "chunked_attention", 5e5, 0, 128, 0},
+    {"{'model_type': 'llama4'}", "full_attention", 0, 0, 0, 0},
+    {"{'model_type': 'smollm3', 'layer_types': ['full_attention', 'full_attention'],"
+     " 'no_rope_layers': [1, 0]}",
+     "full_attention", 2e6, 0, 128, 0},
+    {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "a", 0.5, 0, 64, 0},
+    {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "b", 0, 0, 0, 0},
+};
+
 TEST(config, kinds_of_layers) {
-    static const struct {
-        const char *json, *layer;
-        double theta, factor; /* theta 0: refused, as those layers do not rotate */
-        int32_t head_dim, rotary_dim;
-    } cases[] = {
-        {GEMMA, "full_attention", 1e6, 8, 256, 0},
-        {GEMMA, "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'gemma3n'}", "full_attention", 1e6, 0, 256, 0},
-        {"{'model_type': 'gemma3n'}", "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'gemma4'}", "full_attention", 1e6, 0, 512, 0},
-        {"{'model_type': 'gemma4'}", "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'gemma4_text', 'global_head_dim': 384}", "full_attention", 1e6, 0, 384, 0},
-        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
-         " 'per_layer_config': {'01': {'head_dim': 384}}}",
-         "full_attention", 1e6, 0, 384, 0},
-        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
-         " 'per_layer_config': {'01': {'num_key_value_heads': 2}}}",
-         "full_attention", 1e6, 0, 256, 0},
-        {"{'model_type': 'gemma4_text', 'layer_types': ['sliding_attention', 'full_attention'],"
-         " 'per_layer_config': {'01': {'head_dim': 384}}}",
-         "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'beam'}", "sliding_attention", 1e4, 0, 128, 0},
-        {"{'model_type': 'beam'}", "full_attention", 0, 0, 0, 0},
-        {"{'model_type': 'modernbert'}", "full_attention", 160000, 0, 64, 0},
-        {"{'model_type': 'modernbert', 'global_rope_theta': 7}", "full_attention", 7, 0, 64, 0},
-        {"{'model_type': 'modernbert'}", "sliding_attention", 1e4, 0, 64, 0},
-        {"{'model_type': 'mimo_v2_flash'}", "full_attention", 5e6, 0, 192, 64},
-        {"{'model_type': 'mimo_v2_flash'}", "sliding_attention", 1e4, 0, 192, 64},
-        {"{'model_type': 'mimo_v2_flash', 'rope_parameters': {'full_attention': {'rope_theta': 7},"
-         " 'sliding_attention': {'rope_theta': 3}}}",
-         "sliding_attention", 3, 0, 192, 64},
-        {"{'model_type': 't5gemma2'}", "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'olmo3', 'rope_scaling': {'type': 'linear', 'factor': 8}}",
-         "sliding_attention", 5e5, 0, 128, 0},
-        {"{'model_type': 'gpt_oss'}", "sliding_attention", 150000, 32, 64, 0},
-        {"{'model_type': 'gemma2', 'layer_types': ['sliding_attention', 'full_attention']}",
-         "sliding_attention", 1e4, 0, 256, 0},
-        {"{'model_type': 'cohere2', 'rope_theta': 50000}", "sliding_attention", 5e4, 0, 128, 0},
-        {"{'model_type': 'cohere2'}", "full_attention", 0, 0, 0, 0},
-        {"{'model_type': 'exaone4', 'rope_theta': 1e6}", "sliding_attention", 1e6, 0, 128, 0},
-        {"{'model_type': 'exaone4'}", "full_attention", 0, 0, 0, 0},
-        {"{'model_type': 'exaone4', 'sliding_window': null}", "full_attention", 1e4, 0, 128, 0},
-        {"{'model_type': 'qwen3_next'}", "full_attention", 1e4, 0, 256, 64},
-        {"{'model_type': 'qwen3_next'}", "linear_attention", 0, 0, 0, 0},
-        {"{'model_type': 'llama4'}", "chunked_attention", 5e5, 0, 128, 0},
-        {"{'model_type': 'llama4'}", "full_attention", 0, 0, 0, 0},
-        {"{'model_type': 'smollm3', 'layer_types': ['full_attention', 'full_attention'],"
-         " 'no_rope_layers': [1, 0]}",
-         "full_attention", 2e6, 0, 128, 0},
-        {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "a", 0.5, 0, 64,
-         0},
-        {"{'head_dim': 64, 'layer_types': ['a', 'b'], 'no_rope_layers': [1, 0]}", "b", 0, 0, 0, 0},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const double theta = cases[i].theta == 0.5 ? 0 : cases[i].theta;
-        const int refused = cases[i].theta == 0;
+    for (size_t i = 0; i < sizeof layers / sizeof layers[0]; i++) {
+        const double theta = layers[i].theta == 0.5 ? 0 : layers[i].theta;
+        const int refused = layers[i].theta == 0;
         rope_config *config = NULL;
         rope_desc desc = {.struct_size = sizeof desc};
-        rope_status status = parse(&config, cases[i].json, cases[i].layer);
-        CHECK((status == ROPE_OK) == !refused, "%s: %s", cases[i].json, rope_last_error());
+        rope_status status = parse(&config, layers[i].json, layers[i].layer);
+        CHECK((status == ROPE_OK) == !refused, "%s: %s", layers[i].json, rope_last_error());
         if (refused) {
             CHECK(strstr(rope_last_error(), "\", whose layers do not rotate; allowed is"), "%s",
                   rope_last_error());
@@ -285,10 +285,10 @@ TEST(config, kinds_of_layers) {
         }
         CHECK_STATUS(ROPE_OK, rope_config_finish(config, &desc, NULL));
         CHECK_STATUS(ROPE_OK, rope_config_check(config));
-        CHECK(desc.rope_theta == theta && desc.factor == cases[i].factor &&
-                  desc.head_dim == cases[i].head_dim && desc.rotary_dim == cases[i].rotary_dim,
-              "%s, %s: theta %g, factor %g, head_dim %d, rotary_dim %d", cases[i].json,
-              cases[i].layer, desc.rope_theta, desc.factor, desc.head_dim, desc.rotary_dim);
+        CHECK(desc.rope_theta == theta && desc.factor == layers[i].factor &&
+                  desc.head_dim == layers[i].head_dim && desc.rotary_dim == layers[i].rotary_dim,
+              "%s, %s: theta %g, factor %g, head_dim %d, rotary_dim %d", layers[i].json,
+              layers[i].layer, desc.rope_theta, desc.factor, desc.head_dim, desc.rotary_dim);
         rope_config_destroy(config);
     }
 }
