@@ -105,9 +105,9 @@ void dnn_release(void *kernel) {
 
 /* --- the workspace --- */
 
-static const dnn_entry *engine_of(const dnn_state *state, const dnn_layout *layout, int64_t piece) {
+static const dnn_entry *engine_of(const dnn_state *state, const dnn_layout *layout, int64_t slice) {
     dnn_shape shape;
-    dnn_piece_shape(layout, piece, &shape);
+    dnn_slice_shape(layout, slice, &shape);
     return dnn_engines_get((dnn_engines *)(uintptr_t)&state->engines, &shape);
 }
 
@@ -115,10 +115,10 @@ static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-/* Engines of both kinds of pieces, the first and the last, which are one where all are alike. */
+/* Engines of both kinds of slices, the first and the last, which are one where all are alike. */
 static const dnn_entry *last_of(const dnn_state *state, const dnn_layout *layout,
                                 const dnn_entry *first) {
-    return dnn_pieces_differ(layout) ? engine_of(state, layout, dnn_piece_count(layout) - 1)
+    return dnn_slices_differ(layout) ? engine_of(state, layout, dnn_slice_count(layout) - 1)
                                      : first;
 }
 
@@ -130,7 +130,7 @@ static const char no_memory[] = "no memory for an engine";
 
 static rope_status engine_bytes(const dnn_state *state, const dnn_layout *layout, size_t *bytes) {
     int previous;
-    *bytes = dnn_piece_bytes(layout);
+    *bytes = dnn_slice_bytes(layout);
     if (layout->is_nothing || gpu_enter(state->device, &previous) != gpuSuccess)
         return ROPE_OK;
     const dnn_entry *first = engine_of(state, layout, 0), *last = last_of(state, layout, first);
@@ -169,7 +169,7 @@ rope_status dnn_workspace_of(const dnn_state *state, const rope_attention_bounds
     if (dnn_layout_of(state->problem, &call.forward, backward ? &call : NULL, &likely, reason) !=
         ROPE_OK) /* its lengths must be on the device */
         likely.is_nothing = 1;
-    dnn_set_piece(&likely);
+    dnn_set_slice(&likely);
     size_t engine;
     const rope_status status = engine_bytes(state, &likely, &engine);
     return status == ROPE_OK && __builtin_add_overflow(listed.bytes, engine, bytes)
@@ -279,13 +279,13 @@ rope_status dnn_launch_lse(const dnn_launch *launch) {
 
 rope_status dnn_launch_engines(const dnn_launch *launch) {
     const dnn_layout *l = launch->layout;
-    const int64_t count = launch->entry ? dnn_piece_count(l) : 0;
+    const int64_t count = launch->entry ? dnn_slice_count(l) : 0;
     void *at[DNN_POINTERS];
     char reason[ROPE_REASON_SIZE] = "";
     rope_status status = ROPE_OK;
     for (int64_t n = 0; n < count && status == ROPE_OK; n++) {
-        const dnn_entry *entry = dnn_piece_ends(l, n) ? launch->last : launch->entry;
-        dnn_piece_pointers(l, launch->workspace, n, at);
+        const dnn_entry *entry = dnn_slice_ends(l, n) ? launch->last : launch->entry;
+        dnn_slice_pointers(l, launch->workspace, n, at);
         status = dnn_engine_run(entry->engine, at, (char *)launch->workspace + l->bytes,
                                 launch->stream, reason);
     }
@@ -460,7 +460,7 @@ rope_status dnn_run(dnn_state *state, const rope_attention_call *call,
     rope_status status = dnn_layout_of(state->problem, call, gradients, &layout, reason);
     if (status != ROPE_OK)
         return unsupported(status, reason);
-    dnn_set_piece(&layout);
+    dnn_set_slice(&layout);
     if (gradients && !layout.shape.alike) /* NaN by cuDNN 9.19, of keys that a query does not see */
         return unsupported(ROPE_ERROR_UNSUPPORTED,
                            "a backward by other queries than the keys' own");

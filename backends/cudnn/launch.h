@@ -34,7 +34,7 @@ rope_status dnn_workspace_of(const dnn_state *state, const rope_attention_bounds
 typedef struct dnn_launch {
     const dnn_state *state;
     const dnn_layout *layout;
-    const dnn_entry *entry, *last; /* of pieces; NULL where no query sees a key */
+    const dnn_entry *entry, *last; /* of slices; NULL where no query sees a key */
     void *workspace;
     void *stream;
 } dnn_launch;

@@ -17,7 +17,7 @@ typedef struct dnn_layout {
     int32_t packed;     /* 1: queries are */
     int32_t is_nothing; /* 1: no query sees a key, so there is no engine */
     dnn_shape shape;    /* of all */
-    int64_t piece[2];   /* sequences and heads of keys that run at once; the last may be fewer */
+    int64_t slice[2];   /* sequences and heads of keys that run at once; the last may be fewer */
     void *data[DNN_TENSORS];        /* element 0; NULL: it lies in the workspace, or is absent */
     int64_t stride[DNN_TENSORS][4]; /* over [row, token, head, dim] */
     size_t at[DNN_PARTS], bytes;    /* where each part of the workspace begins; of all */

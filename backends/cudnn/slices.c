@@ -3,9 +3,9 @@
 #include "backends/gpu/geometry.h"
 #include <stdint.h>
 
-/* Divides what a piece may need: tests have small calls in pieces. */
-#ifndef DNN_PIECE_SHIFT
-#define DNN_PIECE_SHIFT 0
+/* Divides what a slice may need: tests have small calls in slices. */
+#ifndef DNN_SLICE_SHIFT
+#define DNN_SLICE_SHIFT 0
 #endif
 
 /* Engines for other shapes than those that a workspace was asked for may need more than theirs, as
@@ -32,69 +32,71 @@ static double allowed(const dnn_layout *l) {
                  elements = tokens * (double)l->shape.q_heads *
                             (double)(l->shape.head_dim + l->shape.v_head_dim);
     return (elements * sizeof(float) * 5 / 8 + ROPE_WORKSPACE_MORE - LISTS_BYTES) /
-           ((int64_t)1 << DNN_PIECE_SHIFT);
+           ((int64_t)1 << DNN_SLICE_SHIFT);
 }
 
-static int64_t pieces(int64_t count, int64_t size) {
+static int64_t slices_of(int64_t count, int64_t size) {
     return (count + size - 1) / size;
 }
 
-/* Of so many that need as much, those of as few pieces as are allowed, of one size but the last. */
-static int64_t piece_of(int64_t count, double need, double most) {
+/* Of so many that need as much, those of as few slices as are allowed, of one size but the last. */
+static int64_t slice_of(int64_t count, double need, double most) {
     const double fit = most * (double)count / need;
-    return fit >= (double)count ? count : fit < 2 ? 1 : pieces(count, pieces(count, (int64_t)fit));
+    return fit >= (double)count ? count
+           : fit < 2            ? 1
+                                : slices_of(count, slices_of(count, (int64_t)fit));
 }
 
-static int is_in_pieces(const dnn_layout *l) {
+static int is_sliced(const dnn_layout *l) {
     return l->shape.is_backward && !l->shape.nondeterministic && !l->is_nothing;
 }
 
 /* cuDNN takes an lse whose sequences begin where offsets say by the heads of all. */
-void dnn_set_piece(dnn_layout *l) {
+void dnn_set_slice(dnn_layout *l) {
     const dnn_shape *s = &l->shape;
-    l->piece[0] = s->sequences;
-    l->piece[1] = s->k_heads;
-    if (!is_in_pieces(l))
+    l->slice[0] = s->sequences;
+    l->slice[1] = s->k_heads;
+    if (!is_sliced(l))
         return;
     const double most = allowed(l), need = needed(s);
-    l->piece[0] = piece_of(s->sequences, need, most);
-    if (l->piece[0] == 1 && !s->begins[DNN_LSE])
-        l->piece[1] = piece_of(s->k_heads, need / (double)s->sequences, most);
+    l->slice[0] = slice_of(s->sequences, need, most);
+    if (l->slice[0] == 1 && !s->begins[DNN_LSE])
+        l->slice[1] = slice_of(s->k_heads, need / (double)s->sequences, most);
 }
 
-int64_t dnn_piece_count(const dnn_layout *l) {
-    return pieces(l->shape.sequences, l->piece[0]) * pieces(l->shape.k_heads, l->piece[1]);
+int64_t dnn_slice_count(const dnn_layout *l) {
+    return slices_of(l->shape.sequences, l->slice[0]) * slices_of(l->shape.k_heads, l->slice[1]);
 }
 
-int dnn_pieces_differ(const dnn_layout *l) {
-    return l->shape.sequences % l->piece[0] || l->shape.k_heads % l->piece[1];
+int dnn_slices_differ(const dnn_layout *l) {
+    return l->shape.sequences % l->slice[0] || l->shape.k_heads % l->slice[1];
 }
 
-/* The first sequence and head of keys of piece n. */
+/* The first sequence and head of keys of slice n. */
 static void first_of(const dnn_layout *l, int64_t n, int64_t first[2]) {
-    const int64_t of_heads = pieces(l->shape.k_heads, l->piece[1]);
-    first[0] = n / of_heads * l->piece[0];
-    first[1] = n % of_heads * l->piece[1];
+    const int64_t of_heads = slices_of(l->shape.k_heads, l->slice[1]);
+    first[0] = n / of_heads * l->slice[0];
+    first[1] = n % of_heads * l->slice[1];
 }
 
-int dnn_piece_ends(const dnn_layout *l, int64_t n) {
-    const int64_t of_heads = pieces(l->shape.k_heads, l->piece[1]);
-    return of_heads > 1 ? n % of_heads == of_heads - 1 : n == dnn_piece_count(l) - 1;
+int dnn_slice_ends(const dnn_layout *l, int64_t n) {
+    const int64_t of_heads = slices_of(l->shape.k_heads, l->slice[1]);
+    return of_heads > 1 ? n % of_heads == of_heads - 1 : n == dnn_slice_count(l) - 1;
 }
 
-void dnn_piece_shape(const dnn_layout *l, int64_t n, dnn_shape *shape) {
+void dnn_slice_shape(const dnn_layout *l, int64_t n, dnn_shape *shape) {
     int64_t first[2];
     first_of(l, n, first);
     *shape = l->shape;
-    shape->sequences = gpu_at_most(l->piece[0], l->shape.sequences - first[0]);
-    shape->k_heads = gpu_at_most(l->piece[1], l->shape.k_heads - first[1]);
+    shape->sequences = gpu_at_most(l->slice[0], l->shape.sequences - first[0]);
+    shape->k_heads = gpu_at_most(l->slice[1], l->shape.k_heads - first[1]);
     shape->q_heads = l->shape.q_heads / l->shape.k_heads * shape->k_heads;
     if (shape->k_heads < l->shape.k_heads) /* of one sequence: cuDNN wants an lse without gaps */
         shape->stride[DNN_LSE][0] = shape->q_heads * shape->stride[DNN_LSE][1];
 }
 
-size_t dnn_piece_bytes(const dnn_layout *l) {
-    if (!is_in_pieces(l))
+size_t dnn_slice_bytes(const dnn_layout *l) {
+    if (!is_sliced(l))
         return LEAST_ENGINE_BYTES;
     const double most = allowed(l), need = needed(&l->shape) + LEAST_ENGINE_BYTES;
     const double bytes = need < most ? need : most;
@@ -105,7 +107,7 @@ static void *shifted(void *data, int64_t elements, size_t element) {
     return data ? (char *)data + elements * (int64_t)element : NULL;
 }
 
-void dnn_piece_pointers(const dnn_layout *l, void *workspace, int64_t n, void *at[DNN_POINTERS]) {
+void dnn_slice_pointers(const dnn_layout *l, void *workspace, int64_t n, void *at[DNN_POINTERS]) {
     const dnn_shape *s = &l->shape;
     int64_t first[2];
     first_of(l, n, first);

@@ -321,7 +321,7 @@ static size_t large_workspace(const rope_attention_desc *desc, int64_t batch, in
     return bytes;
 }
 
-/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head. Pieces
+/* cuDNN's deterministic backward has 2 bytes for each pair of a query and a key, and head. Slices
  * of a call have room for it where a key head of one sequence has; one in any order always has. */
 TEST(tuning, kernels_that_need_much_more_memory_get_no_calls) {
     require_other();

@@ -18,7 +18,7 @@ add_library(ropekit_cudnn_emulated MODULE engine.c
     ${PROJECT_SOURCE_DIR}/backends/gpu/time.c)
 ropekit_target(ropekit_cudnn_emulated)
 target_include_directories(ropekit_cudnn_emulated PRIVATE ${PROJECT_SOURCE_DIR}/tests/hip_emulation)
-target_compile_definitions(ropekit_cudnn_emulated PRIVATE ROPEKIT_HIP ${ropekit_cudnn_name} DNN_ROTATED_BY="hip" DNN_PIECE_SHIFT=10)
+target_compile_definitions(ropekit_cudnn_emulated PRIVATE ROPEKIT_HIP ${ropekit_cudnn_name} DNN_ROTATED_BY="hip" DNN_SLICE_SHIFT=10)
 # Undefined behaviour ends the process, without a library that would tell more.
 target_compile_options(ropekit_cudnn_emulated PRIVATE -fsanitize=undefined -fsanitize-undefined-trap-on-error
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas $<$<CXX_COMPILER_ID:GNU>:-fno-extern-tls-init>>)
