@@ -21,4 +21,16 @@ static inline const rope_candidate *rope_candidate_of(const rope_backend *backen
     return NULL;
 }
 
+/* Whether one of its candidates has the field kernel_of, which a plugin may be older than. */
+static inline int rope_candidate_has_names(const rope_backend *backend,
+                                           const rope_candidate *candidate) {
+    for (int32_t l = 0; l < backend->list_count; l++) {
+        const rope_candidate_list *list = backend->lists[l];
+        const uintptr_t at = (uintptr_t)candidate - (uintptr_t)list->candidates;
+        if (at < list->candidate_size * (size_t)list->count)
+            return list->candidate_size >= sizeof(rope_candidate);
+    }
+    return 0;
+}
+
 #endif

@@ -46,7 +46,7 @@ static rope_status choose_kernel(rope_plan *plan, const char *forced) {
         if (forced ? strcmp(forced, candidate->name) != 0 : candidate->on_request)
             continue;
         char reason[ROPE_REASON_SIZE] = "";
-        rope_status status = rope_plan_bind(plan, candidate, &plan->first, reason);
+        rope_status status = rope_plan_bind(plan, plan->backend, candidate, &plan->first, reason);
         report(plan, candidate->name, status == ROPE_OK ? accepted(candidate) : reason);
         if (status == ROPE_OK) {
             snprintf(plan->first.name, sizeof plan->first.name, "%s:%s", plan->backend->name,
@@ -211,13 +211,21 @@ const char *rope_plan_kernel(const rope_plan *plan) {
     return plan ? plan->name : NULL;
 }
 
+static const char *name_of(const rope_bound_kernel *kernel, const void *call) {
+    const rope_candidate *c = kernel->candidate;
+    const char *name = rope_candidate_has_names(kernel->backend, c) && c->kernel_of
+                           ? c->kernel_of(kernel->kernel, call)
+                           : NULL;
+    return name ? name : kernel->name;
+}
+
 const char *rope_plan_kernel_of(const rope_plan *plan, const void *args) {
     _Alignas(16) char call[ROPE_MAX_CALL_SIZE];
     void *stream;
     int empty = 0;
     if (!plan || plan->operation->read(plan->problem, args, call, &stream, &empty) != ROPE_OK)
         return NULL;
-    return empty ? plan->first.name : rope_plan_kernel_for(plan, call)->name;
+    return empty ? plan->first.name : name_of(rope_plan_kernel_for(plan, call), call);
 }
 
 int32_t rope_plan_shape(const rope_plan *plan, const void *args, rope_shape_entry *entries) {

@@ -9,6 +9,7 @@
 /* A candidate that accepted, and what it prepared. */
 typedef struct rope_bound_kernel {
     const rope_candidate *candidate;
+    const rope_backend *backend; /* of the candidate */
     void *kernel;
     char name[64]; /* "backend:kernel" */
 } rope_bound_kernel;
@@ -41,9 +42,10 @@ rope_status rope_plan_make_tuned(const rope_operation *operation, void *problem,
                                  const rope_choice *choice, const rope_shape *shape,
                                  const char *file, rope_plan **plan);
 
-/* Asks a candidate, then has it prepare its kernel. */
-rope_status rope_plan_bind(const rope_plan *plan, const rope_candidate *candidate,
-                           rope_bound_kernel *kernel, char *reason);
+/* Asks a backend's candidate, then has it prepare its kernel. */
+rope_status rope_plan_bind(const rope_plan *plan, const rope_backend *backend,
+                           const rope_candidate *candidate, rope_bound_kernel *kernel,
+                           char *reason);
 void rope_plan_unbind(const rope_bound_kernel *kernel);
 /* Appends a line to the report, and to the log. */
 void rope_plan_note(rope_plan *plan, const char *kernel, const char *text);

@@ -12,8 +12,9 @@ void rope_plan_note(rope_plan *plan, const char *kernel, const char *text) {
     rope_log(ROPE_LOG_CANDIDATE, "%s %s", kernel, text);
 }
 
-rope_status rope_plan_bind(const rope_plan *plan, const rope_candidate *candidate,
-                           rope_bound_kernel *kernel, char *reason) {
+rope_status rope_plan_bind(const rope_plan *plan, const rope_backend *backend,
+                           const rope_candidate *candidate, rope_bound_kernel *kernel,
+                           char *reason) {
     if (candidate->version != plan->operation->version) {
         snprintf(reason, ROPE_REASON_SIZE, "declined: built for version %d of %s; allowed is %d",
                  candidate->version, plan->operation->name, plan->operation->version);
@@ -27,8 +28,10 @@ rope_status rope_plan_bind(const rope_plan *plan, const rope_candidate *candidat
     kernel->kernel = (void *)(uintptr_t)candidate->data;
     if (candidate->bind)
         status = candidate->bind(candidate, plan->problem, plan->device, &kernel->kernel, reason);
-    if (status == ROPE_OK)
+    if (status == ROPE_OK) {
         kernel->candidate = candidate;
+        kernel->backend = backend;
+    }
     return status;
 }
 

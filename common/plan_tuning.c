@@ -22,20 +22,20 @@ static int serves(const rope_backend *backend, const rope_plan *plan,
     return has;
 }
 
-/* The candidate of a name: of the plan's backend, or of another one for the same device. */
-static const rope_candidate *find(const rope_plan *plan, const rope_device_info *device,
-                                  const char *name, char *reason) {
+/* Binds the candidate of a name: of the plan's backend, or of another one for the same device. */
+static rope_status bind(const rope_plan *plan, const rope_device_info *device, const char *name,
+                        rope_bound_kernel *kernel, char *reason) {
     const char *separator = strchr(name, ':');
     const rope_entry *entry = rope_registry_find(name, (size_t)(separator - name));
     const rope_backend *backend = entry ? entry->backend : NULL;
     const rope_candidate *candidate;
     snprintf(reason, ROPE_REASON_SIZE, "declined: there is none of this name");
     if (!backend || (backend != plan->backend && !serves(backend, plan, device, reason)))
-        return NULL;
+        return ROPE_DECLINED;
     for (int32_t i = 0; (candidate = rope_candidate_of(backend, plan->operation->name, i)); i++)
         if (strcmp(candidate->name, separator + 1) == 0)
-            return candidate;
-    return NULL;
+            return rope_plan_bind(plan, backend, candidate, kernel, reason);
+    return ROPE_DECLINED;
 }
 
 /* Prepares kernel `index` of the table, unless it is the first one or there is none. */
@@ -45,9 +45,7 @@ static rope_status prepare(rope_plan *plan, const rope_device_info *device, int3
     char reason[ROPE_REASON_SIZE];
     if (strcmp(name, plan->first.name) == 0)
         return ROPE_OK;
-    const rope_candidate *candidate = find(plan, device, name, reason);
-    rope_status status =
-        candidate ? rope_plan_bind(plan, candidate, kernel, reason) : ROPE_DECLINED;
+    const rope_status status = bind(plan, device, name, kernel, reason);
     if (status == ROPE_OK) {
         memcpy(kernel->name, name, sizeof kernel->name); /* the same size */
         if (strlen(plan->name) + strlen(kernel->name) + 2 < sizeof plan->name)

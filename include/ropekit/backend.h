@@ -370,6 +370,12 @@ typedef struct rope_candidate {
                        void *stream);
     /** Releases what bind prepared; may be NULL. */
     void (*release)(void *kernel);
+    /**
+     * Names what runs a call that a family of kernels takes, as rope_plan_kernel_of has it. The
+     * name lives as long as the backend. NULL, and NULL as the name: the candidate's own. A list
+     * whose candidate_size ends before this field has none.
+     */
+    const char *(*kernel_of)(const void *kernel, const void *call);
 } rope_candidate;
 
 /** Candidates, those of one operation in order of preference. */

@@ -382,9 +382,12 @@ ROPE_API void rope_plan_destroy(rope_plan *plan);
  * them; valid as long as the plan. NULL for a NULL plan. */
 ROPE_API const char *rope_plan_kernel(const rope_plan *plan);
 
-/** Name of the kernel that is chosen for a call. A plan may hold several, of which a call's sizes
- * choose: the same call takes the same one. Where that kernel does not take the call or its
- * workspace the plan's first kernel runs; this function does not see it.
+/** Name of the kernel that runs a call. A plan may hold several, of which a call's sizes choose:
+ * the same call takes the same one. Where that kernel does not take the call or its workspace the
+ * plan's first kernel runs; this function does not see it. Of a candidate that is a family of
+ * kernels this names the ones that attend, as a profiler shows them, with "+" between two:
+ * "cuda:decode" is the GPU function gpu_attention_decode. rope_desc.kernel takes the candidate's
+ * name, here "splits".
  * @param plan  of any operation
  * @param args  the operation's arguments, as rope_args
  * @return the name, which lives as long as the plan; NULL after an error */

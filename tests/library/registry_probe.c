@@ -193,6 +193,8 @@ static int gather(rope_device *device, const char *names) {
         status = rope_time(device, &timing);
     if (status != ROPE_OK)
         return fail(status);
+    if (strcmp(rope_plan_kernel_of(plan, &args), rope_plan_kernel(plan)) != 0)
+        printf("a call runs %s, not ", rope_plan_kernel_of(plan, &args));
     rope_args wrong = {.struct_size = sizeof wrong};
     printf("%s %s, timed %s, workspace %zu, class %d, rope_apply: %s, bound %d",
            rope_plan_kernel(plan), out, timed, bytes, rope_plan_numerics(plan),
