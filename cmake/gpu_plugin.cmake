@@ -10,7 +10,7 @@ set(ropekit_gpu_host backend.c candidate.c device.c time.c traffic.c rope/candid
     append/launch_generic.c append/launch_mla.c append/launch_rerotate.c append/launch_plain.c append/launch_plan.c
     append/launch_vector.c
     append_backward/candidates.c append_backward/launch.c
-    attention/bind.c attention/candidates.c attention/decode.c attention/launch.c
+    attention/bind.c attention/candidates.c attention/choose.c attention/decode.c attention/launch.c
     attention/merge.c attention/prologue.c attention/sizes.c attention/workspace.c
     attention_backward/candidates.c attention_backward/launch.c attention_backward/workspace.c)
 list(TRANSFORM ropekit_gpu_kernels PREPEND ${PROJECT_SOURCE_DIR}/backends/gpu/)

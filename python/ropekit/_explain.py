@@ -35,8 +35,9 @@ from ropekit._operators import fields_of, of_backward
 class Explanation:
     """What a call of `attention` would do."""
 
-    #: as in "cpu:avx512", or "sdpa" for our rotation and PyTorch's attention; a call whose layout
-    #: or workspace it declines takes the first that accepted
+    #: as in "cpu:avx512" or "cuda:decode", which a profiler shows as gpu_attention_decode, or
+    #: "sdpa" for our rotation and PyTorch's attention; a call whose layout or workspace it declines
+    #: takes the first that accepted
     kernel: str
     why: str
     candidates: str  #: one a line, each accepted or why it declined

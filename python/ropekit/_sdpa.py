@@ -37,9 +37,10 @@ TAKEN = (*FLOATS, torch.float64)  # types that PyTorch's kernel takes
 # Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
 # takes as long on the device and longer on the host.
 TUNED = "cudnn:"
-# The library's own for CUDA, and elements of q times keys, and of k, up to which it takes less time
-# on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5 times as long as for it.
-OWN = "cuda:splits"
+# The library's own for CUDA by matrix instructions, and elements of q times keys, and of k, up to
+# which it takes less time on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5
+# times as long as for it.
+OWN = ("cuda:decode", "cuda:splits", "cuda:tiles", "cuda:prompt")
 LITTLE, LITTLE_KEYS = 1 << 30, 1 << 23
 # Sizes of heads that were measured, and the fewest tokens of a kernel of TUNED, which declines
 # fewer that follow keys, as a decoded token does. A table has no backward of wider heads.
@@ -185,7 +186,7 @@ def _is_of_library(
         return False
     forward, backward = _kernels_of(q, k, v, text, derives)
     is_tuned = forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
-    is_own = forward == OWN or (is_tuned and tokens < FEWEST and tokens != keys)
+    is_own = forward.startswith(OWN) or (is_tuned and tokens < FEWEST and tokens != keys)
     if is_own and is_little:
         return not torch.cuda.is_current_stream_capturing()
     return may_be_tuned and is_tuned and all(map(_is_in_vectors, tensors))

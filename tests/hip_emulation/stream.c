@@ -99,24 +99,31 @@ static hipError_t submit_locked(hipStream_t stream, const work *item) {
     return append(list, item) ? hipSuccess : hipErrorOutOfMemory;
 }
 
-/* A line of HIP_EMULATION_LOG for the first time that a kernel is loaded or launched. */
-static void report(int32_t *is_reported, const char *event, const emulated_kernel *kernel) {
-    const char *path = getenv("HIP_EMULATION_LOG");
+/* A line of the file that an environment variable names, if it does. */
+static void add_line(const char *variable, const char *event, const emulated_kernel *kernel) {
+    const char *path = getenv(variable);
     const char *name = strrchr(kernel->describe(), '=') + 2;
     char line[256];
-    if (!path || *is_reported)
+    if (!path)
         return;
-    *is_reported = 1;
     int length = snprintf(line, sizeof line, "%s %.*s\n", event, (int)strcspn(name, "]"), name);
     int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0666);
     if (file >= 0 && write(file, line, (size_t)length) == length)
         close(file);
 }
 
+/* The first time that a kernel is loaded or launched. */
+static void report(int32_t *is_reported, const char *event, const emulated_kernel *kernel) {
+    if (!*is_reported)
+        add_line("HIP_EMULATION_LOG", event, kernel);
+    *is_reported = 1;
+}
+
 static hipError_t run(const work *item) {
     hipError_t error = hipSuccess;
     if (item->launch.kernel) {
         report(&item->launch.kernel->is_launch_reported, "launched", item->launch.kernel);
+        add_line("HIP_EMULATION_TRACE", "launched", item->launch.kernel);
         error = emulated_run(&item->launch);
     } else if (item->function) {
         item->function(item->target);

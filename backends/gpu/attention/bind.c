@@ -40,14 +40,15 @@ const char *gpu_latent_decline(const rope_attention_problem *p) {
         p->v_head_dim > GPU_LATENT_VALUE_DIM)
         return "declined: head_dim is not a multiple of 8 beyond " TEXT_OF(
             GPU_TILE_DIM) ", or v_head_dim not one up to 512";
-    return kernels_of(p->rope.dtype)->latent ? NULL
-                                             : "declined: no matrix instructions are compiled here";
+    return kernels_of(p->rope.dtype)->wide_heads
+               ? NULL
+               : "declined: no matrix instructions are compiled here";
 }
 
 int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group) {
     if (!state->splits || group < 1)
         return 0;
-    return state->latent ? GPU_LATENT_QUERIES : GPU_SPLIT_ROWS / group;
+    return state->wide_heads ? GPU_LATENT_QUERIES : GPU_SPLIT_ROWS / group;
 }
 
 rope_status gpu_tiles_query(const rope_attention_problem *p, const char *declined, int32_t shared,

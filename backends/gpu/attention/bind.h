@@ -14,7 +14,7 @@ typedef struct gpu_attention_state {
     int32_t tiles;        /* of GPU_TILE_DIMS; or GPU_GENERIC */
     int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;       /* sequences of few queries take the kernel of splits */
-    int32_t latent;       /* all take the kernel of latents; `tiles` is GPU_GENERIC then */
+    int32_t wide_heads;   /* all take the kernel of wide heads; `tiles` is GPU_GENERIC then */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_state;
 

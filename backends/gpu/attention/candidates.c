@@ -1,4 +1,5 @@
 /* The operation "attention": its candidates, what they bind and how they run. */
+#include "backends/gpu/attention/choose.h"
 #include "backends/gpu/attention/launch.h"
 #include "backends/gpu/attention/workspace.h"
 #include "backends/gpu/candidate.h"
@@ -28,25 +29,13 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
                       : ROPE_OK;
 }
 
-static gpuError_t allow_shared(gpu_attention_state *state) {
-    const int32_t tiles = state->tiles;
+static gpuError_t allow_shared(const gpu_attention_state *state) {
     gpuError_t error = gpuSuccess;
-    if (state->latent)
-        return gpu_allow_shared(state->kernels->latent, gpu_latent_shared());
-    for (int splits = 0; tiles == GPU_GENERIC && error == gpuSuccess && splits < 2; splits++)
-        error = gpu_allow_shared(state->kernels->generic[splits][state->generic],
-                                 gpu_generic_shared(gpu_generic_rows_of(state->problem.rope.dtype,
-                                                                        state->generic, splits),
-                                                    gpu_generic_dim(state->generic)));
-    if (tiles == GPU_GENERIC)
-        return error;
-    error = gpu_allow_shared(state->kernels->tiles[tiles], gpu_tiles_shared(tiles));
-    if (error == gpuSuccess && state->kernels->prompts[tiles])
-        error = gpu_allow_shared(state->kernels->prompts[tiles], gpu_prompts_shared(tiles));
-    if (error == gpuSuccess && state->splits)
-        error = gpu_allow_shared(state->kernels->splits[tiles], gpu_splits_shared(tiles));
-    if (error == gpuSuccess && state->splits && state->kernels->decode[tiles])
-        error = gpu_allow_shared(state->kernels->decode[tiles], gpu_splits_shared(tiles));
+    for (int32_t k = 0; k < GPU_ATTEND_KERNELS && error == gpuSuccess; k++) {
+        const gpu_attention_function f = gpu_attention_function_of(state, k);
+        if (f.symbol)
+            error = gpu_allow_shared(f.symbol, f.shared);
+    }
     return error;
 }
 
@@ -54,8 +43,8 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *problem
     gpu_attention_state *state = to;
     const gpuError_t error = gpu_attention_bind(state, problem, device);
     state->splits = self->data != tiles;
-    state->latent = self->data == latent;
-    if (self->data && !state->latent)
+    state->wide_heads = self->data == latent;
+    if (self->data && !state->wide_heads)
         (void)gpu_tiles_decline(problem, &state->tiles);
     return error == gpuSuccess ? allow_shared(state) : error;
 }
@@ -116,7 +105,8 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
         .name = label, .data = (takes), .query = query, .bind = bind,                              \
-        .workspace = gpu_attention_workspace, .run = run, .release = gpu_release                   \
+        .workspace = gpu_attention_workspace, .run = run, .release = gpu_release,                  \
+        .kernel_of = gpu_attention_kernel_of                                                       \
     }
 
 static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),

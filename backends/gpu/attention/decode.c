@@ -65,42 +65,45 @@ static void fill_output(const rope_attention_call *call, gpu_decode_call *d) {
     d->sinks = call->sinks;
 }
 
-int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *call,
-                    gpu_decode_call *d) {
-    const int64_t capacity = rope_attention_capacity(p, call);
+int gpu_decode_fits(const rope_attention_problem *p, const rope_attention_call *call) {
+    return is_plain(p, call) && fits_int(rope_attention_capacity(p, call)) &&
+           call->rope.batch <= GPU_GRID_YZ_MOST && call->rope.tensor[0].heads <= INT_MAX &&
+           call->pages <= INT_MAX;
+}
+
+gpu_decode_call gpu_decode_call_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                   const gpu_attention_parts *parts) {
     const int64_t page_size = p->cache ? p->page_size : INT_MAX;
     const rope_operand *q = &call->rope.tensor[0];
     const int64_t *stride = q->out ? q->out_stride : q->in_stride;
-    if (!is_plain(p, call) || !fits_int(capacity) || call->rope.batch > GPU_GRID_YZ_MOST ||
-        q->heads > INT_MAX || call->pages > INT_MAX)
-        return 0;
-    *d = (gpu_decode_call){.k = tensor_of(&call->k),
-                           .v = tensor_of(&call->v),
-                           .q = q->out ? q->out : q->in,
-                           .q_row = (uint32_t)(stride[0] / 8),
-                           .q_head = (uint32_t)(stride[2] / 8),
-                           .heads = (int32_t)q->heads,
-                           .k_heads = (int32_t)call->k.heads,
-                           .group = (int32_t)(q->heads / call->k.heads),
-                           .dim = p->head_dim,
-                           .v_dim = p->v_head_dim,
-                           .flags = (call->rope.position.wide ? GPU_DECODE_WIDE : 0) |
-                                    (p->table_wide ? GPU_DECODE_WIDE_TABLE : 0),
-                           .capacity = (int32_t)capacity,
-                           .page_size = (int32_t)gpu_at_most(page_size, INT_MAX),
-                           .pages = p->cache ? (int32_t)call->pages : INT_MAX,
-                           .window = (int32_t)gpu_at_most(p->window, INT_MAX),
-                           .chunk = (int32_t)gpu_at_most(p->chunk, INT_MAX),
-                           .most = (int32_t)gpu_at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
-                           .q_lengths = call->q_lengths,
-                           .lengths = call->k_lengths,
-                           .table = p->cache == ROPE_CACHE_TABLE ? call->block_table : NULL,
-                           .table_row = call->table_stride[0],
-                           .table_page = call->table_stride[1],
-                           .scale = p->scale,
-                           .soft_cap = p->soft_cap,
-                           .sink_dtype = p->sink_dtype};
-    fill_rotation(p, call, d);
-    fill_output(call, d);
-    return 1;
+    gpu_decode_call d = {.k = tensor_of(&call->k),
+                         .v = tensor_of(&call->v),
+                         .q = q->out ? q->out : q->in,
+                         .q_row = (uint32_t)(stride[0] / 8),
+                         .q_head = (uint32_t)(stride[2] / 8),
+                         .heads = (int32_t)q->heads,
+                         .k_heads = (int32_t)call->k.heads,
+                         .group = (int32_t)(q->heads / call->k.heads),
+                         .dim = p->head_dim,
+                         .v_dim = p->v_head_dim,
+                         .flags = (call->rope.position.wide ? GPU_DECODE_WIDE : 0) |
+                                  (p->table_wide ? GPU_DECODE_WIDE_TABLE : 0),
+                         .capacity = (int32_t)rope_attention_capacity(p, call),
+                         .page_size = (int32_t)gpu_at_most(page_size, INT_MAX),
+                         .pages = p->cache ? (int32_t)call->pages : INT_MAX,
+                         .window = (int32_t)gpu_at_most(p->window, INT_MAX),
+                         .chunk = (int32_t)gpu_at_most(p->chunk, INT_MAX),
+                         .most = (int32_t)gpu_at_most(rope_keys_most(p, INT64_MAX), INT_MAX),
+                         .q_lengths = call->q_lengths,
+                         .lengths = call->k_lengths,
+                         .table = p->cache == ROPE_CACHE_TABLE ? call->block_table : NULL,
+                         .table_row = call->table_stride[0],
+                         .table_page = call->table_stride[1],
+                         .scale = p->scale,
+                         .soft_cap = p->soft_cap,
+                         .sink_dtype = p->sink_dtype,
+                         .parts = *parts};
+    fill_rotation(p, call, &d);
+    fill_output(call, &d);
+    return d;
 }

@@ -472,7 +472,7 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
  * there is no more; nothing is done where it is not valid. Of all threads. */
 template <typename S> GPU_FN bool gpu_generic_find(const gpu_generic_call<S> &t, int64_t n) {
     gpu_generic_block<S> *b = t.b;
-    if (gpu_reread(t.fits) & GPU_TILE_SPLITS) {
+    if (gpu_reread(t.fits) & GPU_TILE_BY_SPLITS) {
         gpu_split_work w;
         if (!gpu_split_find(gpu_reread(t.p), gpu_reread(t.call), b->failed, b->parts,
                             gpu_reread(t.p)->v_head_dim, n, &b->tile, &w))

@@ -8,10 +8,10 @@
 #include "backends/gpu/attention/wide_heads.h"
 
 #if GPU_TILE_AHEAD
-#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
-    { GPU_KERNEL(gpu_attention_prompts<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompts<DTYPE, 128>) }
+#define GPU_ATTENTION_PROMPT(DTYPE)                                                                \
+    { GPU_KERNEL(gpu_attention_prompt<DTYPE, 64>), GPU_KERNEL(gpu_attention_prompt<DTYPE, 128>) }
 #else
-#define GPU_ATTENTION_PROMPTS(DTYPE)                                                               \
+#define GPU_ATTENTION_PROMPT(DTYPE)                                                                \
     {}
 #endif
 
@@ -22,9 +22,9 @@
 #endif
 
 #ifdef GPU_QUERIES_LEFT
-#define GPU_ATTENTION_LATENT(DTYPE) GPU_KERNEL(gpu_attention_latent<DTYPE>)
+#define GPU_ATTENTION_WIDE_HEADS(DTYPE) GPU_KERNEL(gpu_attention_wide_heads<DTYPE>)
 #else
-#define GPU_ATTENTION_LATENT(DTYPE) NULL
+#define GPU_ATTENTION_WIDE_HEADS(DTYPE) NULL
 #endif
 
 /* As gpu_tile_dim() has them. */
@@ -32,7 +32,7 @@
     {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
      GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
      GPU_ATTENTION_WIDE(gpu_attention_tiles<DTYPE, 256, 256>)},                                    \
-        GPU_ATTENTION_PROMPTS(DTYPE),                                                              \
+        GPU_ATTENTION_PROMPT(DTYPE),                                                               \
         {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
          GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>),                                        \
          GPU_ATTENTION_WIDE(gpu_attention_splits<DTYPE, 256, 256>)},                               \
@@ -41,7 +41,7 @@
          GPU_ATTENTION_WIDE(gpu_attention_decode<DTYPE, 256>)},                                    \
         {GPU_KERNEL(gpu_attention_decode_join<DTYPE, 64>),                                         \
          GPU_KERNEL(gpu_attention_decode_join<DTYPE, 128>)},                                       \
-        GPU_ATTENTION_LATENT(DTYPE)
+        GPU_ATTENTION_WIDE_HEADS(DTYPE)
 
 /* Two vectors of 16-bit elements. */
 #define GPU_ATTENTION_VECTORS(DTYPE)                                                               \

@@ -47,19 +47,22 @@ enum {
 };
 
 /* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
- * fill the kernel's room; whether sequences of few queries are left to the kernel of splits, or, of
- * the generic one and that of latents, are meant; whether each block has one tile at most; whether
- * values are the first elements of keys; what is converted eight elements at a time. */
+ * fill the kernel's room; whether sequences of few queries are left to the kernel of splits;
+ * whether a launch reads splits, of kernels that read tiles in others; whether each block has one
+ * tile at most; whether values are the first elements of keys; what is converted eight elements at
+ * a time.
+ */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
     GPU_TILE_V = 4,
     GPU_TILE_OUT = 8,
-    GPU_TILE_SPLITS = 16,
+    GPU_TILE_LEAVES_FEW = 16,
     GPU_TILE_ONCE = 32,
     GPU_TILE_SAME = 64,
     GPU_TILE_K_STORED = 128,
     GPU_TILE_V_STORED = 256,
+    GPU_TILE_BY_SPLITS = 512,
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 
@@ -149,15 +152,16 @@ typedef struct gpu_decode_call {
  *   generic[0], [1]: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
  *     head], or over splits as below; dynamic shared memory as gpu_generic_shared() says
  *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
- *   prompts: the same, as gpu_prompts_shared() says, of calls that prompt.h has
+ *   prompt: the same, as gpu_prompt_shared() says, of calls that prompt.h has
  *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
  *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
  *     memory as gpu_splits_shared() says
  *   decode_join: the same, of heads that fill its room; grid x over heads of q, y sequences
- *   latent: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
- * shared memory as gpu_latent_shared() says join: problem, call and gpu_attention_parts: joins
- * splits; grid x strides over sequences and their queries, y over heads
+ *   wide_heads: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
+ *     shared memory as gpu_latent_shared() says
+ *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
+ *     their queries, y over heads
  */
 typedef struct gpu_attention_kernels {
     const void *check;
@@ -166,11 +170,11 @@ typedef struct gpu_attention_kernels {
     const void *generic[2][GPU_GENERIC_DIMS];
     const void *join;
     const void *tiles[GPU_TILE_DIMS];
-    const void *prompts[GPU_TILE_DIMS];
+    const void *prompt[GPU_TILE_DIMS];
     const void *splits[GPU_TILE_DIMS];
     const void *decode[GPU_TILE_DIMS];
     const void *decode_join[GPU_TILE_DIMS];
-    const void *latent;
+    const void *wide_heads;
 } gpu_attention_kernels;
 
 /* The room of the generic kernel's i-th instance. */
@@ -207,7 +211,7 @@ static inline int32_t gpu_tiles_shared(int32_t i) {
 }
 
 /* The same of the kernel of prompts: two tiles of each. */
-static inline int32_t gpu_prompts_shared(int32_t i) {
+static inline int32_t gpu_prompt_shared(int32_t i) {
     return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 

@@ -4,13 +4,20 @@
 
 #include "backends/gpu/attention/bind.h"
 
-/* Whether a call whose heads lie in vectors of 16 bytes takes the kernel of one query a sequence,
- * and its parameters but for parts. */
-int gpu_decode_fits(const rope_attention_problem *problem, const rope_attention_call *call,
-                    gpu_decode_call *decode);
+/* Whether a call whose heads lie in vectors of 16 bytes takes the kernel of one query a sequence.
+ */
+int gpu_decode_fits(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* That kernel's parameters. */
+gpu_decode_call gpu_decode_call_of(const rope_attention_problem *problem,
+                                   const rope_attention_call *call,
+                                   const gpu_attention_parts *parts);
 
 /* Launches what rotates ahead, then what attends. */
 gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_attention_call *call,
                                 void *workspace, void *stream);
+
+/* As rope_candidate.kernel_of. */
+const char *gpu_attention_kernel_of(const void *kernel, const void *call);
 
 #endif

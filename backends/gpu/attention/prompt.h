@@ -635,9 +635,9 @@ GPU_FN bool gpu_prompt_find(const gpu_prompt_call &t, const int32_t *failed, int
 
 template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
-    gpu_attention_prompts(GPU_PARAMETER rope_attention_problem problem,
-                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
-                          int32_t fits) {
+    gpu_attention_prompt(GPU_PARAMETER rope_attention_problem problem,
+                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                         int32_t fits) {
     if constexpr (gpu_has_tiles<DTYPE, D>) {
         const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
         const rope_attention_call &call =
@@ -649,7 +649,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
         const gpu_prompt_call t = {gpu_reread(&p), gpu_reread(&call), &b, (char *)memory,
                                    (char *)memory + GPU_TILE_ROWS * D * 2};
         for (int64_t n = blockIdx.x; gpu_prompt_find(t, failed, n);) {
-            if (b.tile.valid && !(fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) &&
+            if (b.tile.valid && !(fits & GPU_TILE_LEAVES_FEW && gpu_is_decoded(&call, &b.tile.s)) &&
                 b.tile.first < b.tile.s.q_count * gpu_prompt_group(t))
                 for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
                      head = b.head + (int32_t)gridDim.y)

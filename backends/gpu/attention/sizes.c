@@ -3,8 +3,6 @@
 #include "backends/gpu/device.h"
 #include "common/math/attention.h"
 
-enum { ALIGNMENT = 256 };
-
 gpu_attention_sizes gpu_attention_sizes_of(const rope_attention_problem *problem,
                                            const rope_attention_call *call) {
     const int64_t sequences = rope_attention_sequences(call);
@@ -36,7 +34,10 @@ int gpu_workspace_add(const int64_t n[4], size_t element, size_t *bytes, size_t 
         if (__builtin_mul_overflow(part, (size_t)n[i], &part))
             return 0;
     return !__builtin_add_overflow(*bytes, part, bytes) &&
-           !__builtin_add_overflow(*bytes, (ALIGNMENT - *bytes % ALIGNMENT) % ALIGNMENT, bytes);
+           !__builtin_add_overflow(*bytes,
+                                   (GPU_WORKSPACE_ALIGNMENT - *bytes % GPU_WORKSPACE_ALIGNMENT) %
+                                       GPU_WORKSPACE_ALIGNMENT,
+                                   bytes);
 }
 
 rope_status gpu_workspace_overflows(const char *prefix, const gpu_attention_sizes *s) {
@@ -57,9 +58,9 @@ rope_status gpu_workspace_check(size_t bytes, size_t given, const void *workspac
     if (!workspace)
         return gpu_host->fail(ROPE_ERROR_NULL_POINTER,
                               "workspace is NULL; allowed is %zu bytes of device memory", bytes);
-    return (uintptr_t)workspace % ALIGNMENT
+    return (uintptr_t)workspace % GPU_WORKSPACE_ALIGNMENT
                ? gpu_host->fail(ROPE_ERROR_MISALIGNED,
                                 "workspace is %p; allowed is a multiple of %d", workspace,
-                                ALIGNMENT)
+                                GPU_WORKSPACE_ALIGNMENT)
                : ROPE_OK;
 }

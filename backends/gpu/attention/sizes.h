@@ -1,8 +1,10 @@
-/* Sizes of a call, and parts of a workspace, each at a multiple of 256 bytes. */
+/* Sizes of a call, and parts of a workspace, each at a multiple of so many bytes. */
 #ifndef ROPEKIT_GPU_ATTENTION_SIZES_H
 #define ROPEKIT_GPU_ATTENTION_SIZES_H
 
 #include <ropekit/backend.h>
+
+enum { GPU_WORKSPACE_ALIGNMENT = 256 };
 
 typedef struct gpu_attention_sizes {
     int64_t sequences;

@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
             if (threadIdx.x == 0)
                 b.next = n + gridDim.x;
             __syncthreads();
-            if (!b.tile.valid || (fits & GPU_TILE_SPLITS && gpu_is_decoded(&call, &b.tile.s)) ||
+            if (!b.tile.valid || (fits & GPU_TILE_LEAVES_FEW && gpu_is_decoded(&call, &b.tile.s)) ||
                 b.tile.first >= b.tile.s.q_count * gpu_attention_group(&call))
                 continue;
             const gpu_tile_call t = {gpu_reread(&p),

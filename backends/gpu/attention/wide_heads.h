@@ -423,7 +423,7 @@ GPU_FN void gpu_latent_take(const gpu_latent_call &t, const gpu_attention_parts 
     const int64_t heads = gpu_reread(t.call)->k.heads,
                   blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
     int64_t block;
-    if (t.fits & GPU_TILE_SPLITS) {
+    if (t.fits & GPU_TILE_BY_SPLITS) {
         block = n % blocks;
         b->query = n % (parts.queries * blocks) / blocks;
         b->valid = w.valid && b->query < b->tile.s.q_count;
@@ -450,7 +450,7 @@ GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts 
     const int64_t heads = gpu_reread(t.call)->k.heads,
                   blocks = GPU_LATENT_TILES(gpu_attention_group(gpu_reread(t.call)));
     gpu_split_work w = {};
-    if (t.fits & GPU_TILE_SPLITS) {
+    if (t.fits & GPU_TILE_BY_SPLITS) {
         if (!gpu_split_find<true>(gpu_reread(t.p), gpu_reread(t.call), t.failed, parts,
                                   gpu_reread(t.p)->v_head_dim, n / (parts.queries * blocks),
                                   &t.b->tile, &w))
@@ -496,9 +496,9 @@ GPU_FN void gpu_latent_attend(const gpu_latent_call &t, const gpu_attention_part
 
 template <int DTYPE>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
-    gpu_attention_latent(GPU_PARAMETER rope_attention_problem problem,
-                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
-                         int32_t fits, gpu_attention_parts parts) {
+    gpu_attention_wide_heads(GPU_PARAMETER rope_attention_problem problem,
+                             GPU_PARAMETER rope_attention_call given, const int32_t *failed,
+                             int32_t fits, gpu_attention_parts parts) {
     if constexpr (gpu_has_tiles<DTYPE, GPU_LATENT_DIM>) {
         const rope_attention_problem &p = *gpu_parameter<rope_attention_problem>(problem);
         const rope_attention_call &call =

@@ -4,8 +4,8 @@
  * GPU_SPLIT_ROWS a key head, or GPU_LATENT_QUERIES times all. */
 static int64_t rows_of(const gpu_attention_state *state, const gpu_attention_sizes *s) {
     int64_t most, all;
-    if (state->latent ? __builtin_mul_overflow(s->q_heads, GPU_LATENT_QUERIES, &most)
-                      : __builtin_mul_overflow(s->k_heads, GPU_SPLIT_ROWS, &most))
+    if (state->wide_heads ? __builtin_mul_overflow(s->q_heads, GPU_LATENT_QUERIES, &most)
+                          : __builtin_mul_overflow(s->k_heads, GPU_SPLIT_ROWS, &most))
         most = INT64_MAX;
     return __builtin_mul_overflow(s->tokens, s->q_heads, &all) || all > most ? most : all;
 }

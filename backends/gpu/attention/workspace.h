@@ -1,4 +1,4 @@
-/* The workspace of a call of "attention": its parts, each at a multiple of 256 bytes. */
+/* The workspace of a call of "attention": its parts. */
 #ifndef ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 #define ROPEKIT_GPU_ATTENTION_WORKSPACE_H
 

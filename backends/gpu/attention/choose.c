@@ -1,0 +1,218 @@
+/*
+ * Sequences of few queries are read in splits of their keys where the plan has kernels for that,
+ * the others in tiles of their rows. The host may not know the queries of a sequence: then both are
+ * launched, and each leaves the other's sequences alone.
+ */
+#include "backends/gpu/attention/choose.h"
+
+#include "backends/gpu/attention/launch.h"
+#include "backends/gpu/attention/prologue.h"
+#include "backends/gpu/attention/workspace.h"
+#include "common/math/attention.h"
+
+#include <string.h>
+
+/* --- the kernels of a plan --- */
+
+static gpu_attention_function generic_of(const gpu_attention_state *state, int few) {
+    const int32_t rows = gpu_generic_rows_of(state->problem.rope.dtype, state->generic, few);
+    return (gpu_attention_function){state->kernels->generic[few][state->generic], rows,
+                                    gpu_generic_shared(rows, gpu_generic_dim(state->generic))};
+}
+
+static gpu_attention_function tiles_of(const gpu_attention_state *state, int32_t kernel) {
+    const gpu_attention_kernels *kernels = state->kernels;
+    const int32_t tiles = state->tiles, rows = gpu_tile_rows_of(tiles);
+    switch (kernel) {
+    case GPU_ATTEND_TILES:
+        return (gpu_attention_function){kernels->tiles[tiles], rows, gpu_tiles_shared(tiles)};
+    case GPU_ATTEND_PROMPT:
+        return (gpu_attention_function){kernels->prompt[tiles], rows, gpu_prompt_shared(tiles)};
+    case GPU_ATTEND_SPLITS:
+        return (gpu_attention_function){kernels->splits[tiles], GPU_SPLIT_ROWS,
+                                        gpu_splits_shared(tiles)};
+    case GPU_ATTEND_DECODE:
+        return (gpu_attention_function){kernels->decode[tiles], GPU_SPLIT_ROWS,
+                                        gpu_splits_shared(tiles)};
+    case GPU_JOIN_DECODE:
+        return (gpu_attention_function){kernels->decode_join[tiles], 0, 0};
+    default:
+        return (gpu_attention_function){0};
+    }
+}
+
+gpu_attention_function gpu_attention_function_of(const gpu_attention_state *state, int32_t kernel) {
+    const int is_split = kernel == GPU_ATTEND_SPLITS || kernel == GPU_ATTEND_DECODE,
+              is_generic = kernel == GPU_ATTEND_GENERIC || kernel == GPU_ATTEND_GENERIC_FEW;
+    if (kernel == GPU_JOIN_SPLITS)
+        return (gpu_attention_function){state->kernels->join, 0, 0};
+    if (state->wide_heads)
+        return kernel == GPU_ATTEND_WIDE_HEADS
+                   ? (gpu_attention_function){state->kernels->wide_heads, GPU_LATENT_ROWS,
+                                              gpu_latent_shared()}
+                   : (gpu_attention_function){0};
+    if (state->tiles == GPU_GENERIC)
+        return is_generic ? generic_of(state, kernel == GPU_ATTEND_GENERIC_FEW)
+                          : (gpu_attention_function){0};
+    return is_split && !state->splits ? (gpu_attention_function){0} : tiles_of(state, kernel);
+}
+
+static int has(const gpu_attention_state *state, int32_t kernel) {
+    return gpu_attention_function_of(state, kernel).symbol != NULL;
+}
+
+/* --- what a call has --- */
+
+/* Whether values are the first elements of keys. */
+static int are_same(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_append_operand *k = &call->k, *v = &call->v;
+    if (k->out || !k->in != !v->in || p->v_head_dim > p->head_dim)
+        return 0;
+    return k->in ? k->in == v->in && !memcmp(k->in_stride, v->in_stride, sizeof k->in_stride)
+                 : k->cache == v->cache &&
+                       !memcmp(k->cache_stride, v->cache_stride, sizeof k->cache_stride);
+}
+
+static int32_t fits_of(const gpu_attention_state *state, const rope_attention_call *call) {
+    const rope_attention_problem *p = &state->problem;
+    const rope_operand *q = &call->rope.tensor[0];
+    const int64_t batch = call->rope.batch, tokens = call->rope.tokens,
+                  *stride = q->out ? q->out_stride : q->in_stride;
+    const int fills = state->wide_heads ||
+                      (state->tiles != GPU_GENERIC && p->v_head_dim == gpu_tile_dim(state->tiles)),
+              k = gpu_moves_operand(p, &p->k, call, &call->k),
+              v = gpu_moves_operand(p, &p->v, call, &call->v);
+    int32_t fits = (k ? GPU_TILE_K : 0) | (v ? GPU_TILE_V : 0);
+    if (gpu_moves_head(q->out ? q->out : q->in, stride, batch, tokens, q->heads, 16, p->rope.dtype))
+        fits |= GPU_TILE_Q;
+    if (fills &&
+        gpu_moves_head(call->out, call->out_stride, batch, tokens, q->heads, 4, p->rope.dtype))
+        fits |= GPU_TILE_OUT;
+    if (k && v && state->wide_heads && are_same(p, call))
+        fits |= GPU_TILE_SAME;
+    if (!k && gpu_moves_cache(p, &p->k, call, &call->k))
+        fits |= GPU_TILE_K_STORED;
+    if (!v && gpu_moves_cache(p, &p->v, call, &call->v))
+        fits |= GPU_TILE_V_STORED;
+    return fits;
+}
+
+/* Whether heads have as many elements as a kernel of tiles has room for. */
+static int fills(const gpu_attention_state *state) {
+    const int32_t dim = gpu_tile_dim(state->tiles);
+    return state->problem.head_dim == dim && state->problem.v_head_dim == dim;
+}
+
+/* Whether it is one of those that prompt.h says. */
+static int is_prompt(const gpu_attention_state *state, const rope_attention_call *call,
+                     int32_t fits) {
+    const rope_attention_problem *p = &state->problem;
+    const rope_operand *q = &call->rope.tensor[0];
+    const int64_t most = INT32_MAX - (1 << 16);
+    return has(state, GPU_ATTEND_PROMPT) && fills(state) &&
+           (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS &&
+           gpu_moves_head(call->out, call->out_stride, call->rope.batch, call->rope.tokens,
+                          q->heads, 16, p->rope.dtype) &&
+           !(p->soft_cap > 0) && p->mask != ROPE_MASK_TREE && !p->ring &&
+           !(p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+             p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR) &&
+           q->heads <= most && call->rope.tokens <= most / (q->heads / call->k.heads) &&
+           rope_attention_capacity(p, call) <= most && (!p->cache || p->page_size <= most);
+}
+
+/* --- the choice --- */
+
+/* Whether one whose sequences all have few queries is one of those that decode.h says. */
+static int is_decode(const gpu_attention_state *state, const rope_attention_call *call,
+                     int32_t fits) {
+    return has(state, GPU_ATTEND_DECODE) && !gpu_attention_may_fail(&state->problem) &&
+           (fits & GPU_TILE_VECTORS) == GPU_TILE_VECTORS && gpu_decode_fits(&state->problem, call);
+}
+
+/* all: no sequence has more queries. */
+static void choose_few(const gpu_attention_state *state, const rope_attention_call *call, int all,
+                       int32_t fits, gpu_attention_choice *c) {
+    const int64_t group = call->rope.tensor[0].heads / call->k.heads,
+                  queries = gpu_split_queries(state, group), tokens = call->rope.tokens;
+    c->parts.queries = tokens < queries ? tokens : queries;
+    const int64_t each = state->wide_heads ? c->parts.queries * GPU_LATENT_TILES(group) : 1,
+                  blocks = rope_attention_sequences(call) * c->parts.splits * call->k.heads * each;
+    const int32_t kernel = state->wide_heads                     ? GPU_ATTEND_WIDE_HEADS
+                           : state->tiles == GPU_GENERIC         ? GPU_ATTEND_GENERIC_FEW
+                           : all && is_decode(state, call, fits) ? GPU_ATTEND_DECODE
+                                                                 : GPU_ATTEND_SPLITS;
+    const int by_heads = kernel == GPU_ATTEND_DECODE && fills(state) && has(state, GPU_JOIN_DECODE);
+    c->few = (gpu_attending){kernel, fits | GPU_TILE_BY_SPLITS, blocks, 1};
+    if (c->parts.splits > 1)
+        c->join = by_heads ? GPU_JOIN_DECODE : GPU_JOIN_SPLITS;
+}
+
+static int64_t tiles_for(const gpu_attention_state *state, const rope_attention_call *call,
+                         int32_t kernel) {
+    const int64_t rows = gpu_attention_function_of(state, kernel).rows,
+                  group = call->rope.tensor[0].heads / call->k.heads,
+                  each = state->wide_heads ? GPU_LATENT_TILES(group) * rows : group;
+    return gpu_tiles_of(rope_attention_sequences(call), call->rope.position.cu_seqlens != NULL,
+                        call->rope.tokens * each, rows);
+}
+
+/* Blocks have a tile of one key head. */
+static gpu_attending choose_flat(const gpu_attention_state *state, const rope_attention_call *call,
+                                 int32_t fits) {
+    int32_t kernel = state->wide_heads ? GPU_ATTEND_WIDE_HEADS : GPU_ATTEND_GENERIC;
+    int64_t blocks = tiles_for(state, call, kernel) * call->k.heads;
+    if (kernel == GPU_ATTEND_GENERIC && blocks < 2 * state->on.multiprocessors) {
+        kernel = GPU_ATTEND_GENERIC_FEW; /* smaller blocks, of which all have several */
+        blocks = tiles_for(state, call, kernel) * call->k.heads;
+    }
+    return (gpu_attending){kernel, fits, blocks, 1};
+}
+
+static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_attention_call *call,
+                                  int32_t fits) {
+    gpu_attending a = {GPU_ATTEND_TILES, fits, tiles_for(state, call, GPU_ATTEND_TILES),
+                       call->k.heads};
+    if (a.x <= INT32_MAX / 2 && is_prompt(state, call, fits)) {
+        a.kernel = GPU_ATTEND_PROMPT;
+        a.fits |= gpu_attention_starts_all(a.x, a.y) ? GPU_TILE_ONCE : 0;
+    }
+    return a;
+}
+
+void gpu_attention_choose(const gpu_attention_state *state, const rope_attention_call *call,
+                          gpu_attention_choice *choice) {
+    const gpu_attention_sizes sizes = gpu_attention_sizes_of(&state->problem, call);
+    const int64_t group = sizes.q_heads / sizes.k_heads;
+    const int varies = call->rope.position.cu_seqlens || call->q_lengths,
+              few = gpu_attention_few(state, &sizes),
+              splits = few || (varies && gpu_split_queries(state, group) > 0);
+    const int32_t fits = fits_of(state, call);
+    *choice =
+        (gpu_attention_choice){.parts.splits = gpu_splits_most(&state->problem, call->k_tokens)};
+    if (sizes.sequences < 1)
+        return;
+    if (splits)
+        choose_few(state, call, few, fits, choice);
+    if (!few)
+        choice->rest = state->tiles == GPU_GENERIC
+                           ? choose_flat(state, call, fits)
+                           : choose_tiles(state, call, fits | (splits ? GPU_TILE_LEAVES_FEW : 0));
+}
+
+#define NAME(kernels) GPU_BACKEND_NAME ":" kernels
+
+const char *gpu_attention_name(const gpu_attention_choice *choice) {
+    static const char *const alone[GPU_ATTEND_KERNELS] = {
+        [GPU_ATTEND_GENERIC] = NAME("generic"),       [GPU_ATTEND_GENERIC_FEW] = NAME("generic"),
+        [GPU_ATTEND_WIDE_HEADS] = NAME("wide_heads"), [GPU_ATTEND_TILES] = NAME("tiles"),
+        [GPU_ATTEND_PROMPT] = NAME("prompt"),         [GPU_ATTEND_SPLITS] = NAME("splits"),
+        [GPU_ATTEND_DECODE] = NAME("decode"),
+    };
+    static const char *const behind_splits[GPU_ATTEND_KERNELS] = {
+        [GPU_ATTEND_NONE] = NAME("splits"),
+        [GPU_ATTEND_TILES] = NAME("splits+tiles"),
+        [GPU_ATTEND_PROMPT] = NAME("splits+prompt"),
+    };
+    const int32_t few = choice->few.kernel, rest = choice->rest.kernel;
+    return few == GPU_ATTEND_SPLITS ? behind_splits[rest] : alone[rest ? rest : few];
+}

@@ -1,0 +1,213 @@
+/* Names of kernels that calls of attention run: those that a GPU launches. */
+#include "tests/attention/compare.h"
+#include "tests/support/device.h"
+#include "tests/support/harness.h"
+
+#include <ropekit/backend.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- of calls of every kind --- */
+
+typedef struct kind {
+    const char *candidate;
+    int32_t dtype, head_dim, v_head_dim;
+    int64_t tokens;
+    int32_t packed;
+    float soft_cap;
+    const char *name[2]; /* on a GPU, with or without kernels of prompts */
+} kind;
+
+static const kind kinds[] = {
+    {NULL, ROPE_BF16, 64, 0, 1, 0, 0, {"decode"}},
+    {NULL, ROPE_BF16, 128, 0, 1, 0, 30, {"decode"}},
+    {NULL, ROPE_BF16, 64, 0, 2, 0, 0, {"splits"}},
+    {NULL, ROPE_BF16, 64, 0, 64, 0, 0, {"prompt", "tiles"}},
+    {NULL, ROPE_F16, 64, 0, 64, 0, 30, {"tiles"}},
+    {NULL, ROPE_F16, 64, 40, 64, 0, 0, {"tiles"}},
+    {NULL, ROPE_F16, 64, 0, 64, 1, 0, {"splits+prompt", "splits+tiles"}},
+    {NULL, ROPE_F16, 64, 0, 64, 1, 30, {"splits+tiles"}},
+    {"splits", ROPE_F16, 64, 0, 1, 0, 0, {"decode"}},
+    {"tiles", ROPE_BF16, 64, 0, 1, 0, 0, {"prompt", "tiles"}},
+    {"tiles", ROPE_BF16, 64, 0, 1, 1, 30, {"tiles"}},
+    {"latent", ROPE_BF16, 576, 512, 1, 0, 0, {"wide_heads"}},
+    {"latent", ROPE_BF16, 576, 512, 64, 1, 0, {"wide_heads"}},
+    {"generic", ROPE_BF16, 64, 0, 1, 0, 0, {"generic"}},
+    {"generic", ROPE_BF16, 64, 0, 64, 1, 0, {"generic"}},
+    {NULL, ROPE_F32, 64, 0, 64, 1, 0, {"generic"}},
+};
+
+/* The plan of a kind, or NULL where the device declines it or has one name for the candidate. */
+static rope_plan *plan_of(const kind *of) {
+    rope_attention_desc desc = ROPE_ATTENTION_DESC_INIT;
+    rope_plan *plan = NULL;
+    device_choose(&desc.rope);
+    desc.rope.dtype = of->dtype;
+    desc.rope.head_dim = of->head_dim;
+    desc.rope.kernel = of->candidate;
+    desc.v_head_dim = of->v_head_dim;
+    desc.soft_cap = of->soft_cap;
+    const rope_status status = rope_attention_plan_create(&desc, &plan);
+    CHECK(status == ROPE_OK || (of->candidate && status == ROPE_ERROR_UNSUPPORTED), "%s",
+          rope_last_error());
+    return plan;
+}
+
+/* Memory of a call that does not run: nobody reads it. */
+static void *memory_at(uintptr_t part) {
+    return (void *)((part + 1) << 24);
+}
+
+static rope_attention_args args_of(const kind *of) {
+    rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
+    args.rope.batch = 2;
+    args.rope.tokens = args.k_tokens = of->tokens;
+    if (of->packed) {
+        args.rope.batch = 1;
+        args.rope.cu_seqlens = args.k_cu_seqlens = memory_at(0);
+        args.rope.sequences = 1;
+    }
+    args.rope.q = (rope_tensor){.in = memory_at(1), .heads = 4};
+    args.rope.k = (rope_tensor){.in = memory_at(2), .heads = 2};
+    args.v = (rope_tensor){.in = memory_at(3), .heads = 2};
+    args.out.data = memory_at(4);
+    return args;
+}
+
+TEST(attention_kernels, names_of_calls_of_every_kind) {
+    attention_required();
+    device_not_provided("it has kernels of its own");
+    for (size_t i = 0; !device_is_host() && i < sizeof kinds / sizeof kinds[0]; i++) {
+        const kind *of = &kinds[i];
+        const char *other = of->name[1] ? of->name[1] : of->name[0];
+        rope_plan *plan = plan_of(of);
+        if (!plan || (!of->candidate && strstr(rope_plan_kernel(plan), ":generic") &&
+                      of->dtype != ROPE_F32)) { /* it has no matrix instructions */
+            rope_plan_destroy(plan);
+            continue;
+        }
+        const rope_attention_args args = args_of(of);
+        const char *name = rope_plan_kernel_of(plan, &args), *found = name ? strchr(name, ':') : 0;
+        CHECK(found && (strcmp(found + 1, of->name[0]) == 0 || strcmp(found + 1, other) == 0),
+              "kind %zu runs %s, not %s or %s", i, name ? name : rope_last_error(), of->name[0],
+              other);
+        rope_plan_destroy(plan);
+    }
+}
+
+/* --- of generated calls, beside what the emulated device launched --- */
+
+enum { CASES = 600 };
+
+static char trace[64];
+
+static void forget_trace(void) {
+    unsetenv("HIP_EMULATION_TRACE");
+    unlink(trace);
+}
+
+static void begin_trace(void) {
+    snprintf(trace, sizeof trace, "/tmp/ropekit_trace_XXXXXX");
+    const int file = mkstemp(trace);
+    CHECK(file >= 0, "no file %s", trace);
+    close(file);
+    setenv("HIP_EMULATION_TRACE", trace, 1);
+    atexit(forget_trace);
+}
+
+/* Whether a function of attention is none that attends: it looks at keys, rotates or joins. */
+static int is_beside(const char *name) {
+    static const char *const beside[] = {"check<", "rotate<", "rotate_vectors<", "join<",
+                                         "decode_join<"};
+    for (size_t i = 0; i < sizeof beside / sizeof beside[0]; i++)
+        if (strncmp(name, beside[i], strlen(beside[i])) == 0)
+            return 1;
+    return 0;
+}
+
+/* What attended since the file was last empty: functions gpu_attention_NAME, each once, with "+"
+ * between two. */
+static void read_trace(char found[256]) {
+    static const char prefix[] = "launched gpu_attention_";
+    FILE *file = fopen(trace, "r");
+    char line[256];
+    CHECK(file, "no file %s", trace);
+    found[0] = 0;
+    while (fgets(line, sizeof line, file)) {
+        char *name = line + strlen(prefix);
+        if (strncmp(line, prefix, strlen(prefix)) != 0 || is_beside(name))
+            continue;
+        const size_t used = strlen(found);
+        name[strcspn(name, "<")] = 0;
+        if (!strstr(found, name))
+            snprintf(found + used, 256 - used, "%s%s", used ? "+" : "", name);
+    }
+    fclose(file);
+}
+
+typedef struct job {
+    const rope_plan *plan;
+    const attention_case *c;
+    void *workspace;
+    size_t workspace_bytes;
+} job;
+
+/* The name that the plan has for the call, and what the call launches. */
+static rope_status run_named(const void *state, const test_case *c, void *memory) {
+    const job *j = state;
+    rope_attention_args args = j->c->args;
+    char found[256];
+    attention_relocate(&args, c->arena, memory);
+    args.workspace = j->workspace;
+    args.workspace_bytes = j->workspace_bytes;
+    const char *name = rope_plan_kernel_of(j->plan, &args);
+    CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
+    CHECK(truncate(trace, 0) == 0, "%s stays", trace);
+    const rope_status status = rope_attention(j->plan, &args);
+    CHECK_STATUS(ROPE_OK, rope_device_synchronize(device_open()));
+    if (status != ROPE_OK)
+        return status;
+    read_trace(found);
+    const char *expected = found[0] ? found : strchr(rope_plan_kernel(j->plan), ':') + 1;
+    CHECK(name && strcmp(strchr(name, ':') + 1, expected) == 0, "a call of %s launches %s", name,
+          expected);
+    return ROPE_OK;
+}
+
+static void check_named(const attention_case *c, const char *kernel, unsigned char *result) {
+    rope_attention_desc desc = c->desc;
+    const rope_attention_bounds bounds = attention_bounds(c);
+    rope_plan *plan = NULL;
+    attention_describe(c, kernel);
+    device_choose(&desc.rope);
+    desc.rope.kernel = kernel;
+    if (rope_attention_plan_create(&desc, &plan) == ROPE_ERROR_UNSUPPORTED)
+        return;
+    CHECK(plan, "%s", rope_last_error());
+    job j = {.plan = plan, .c = c};
+    CHECK_STATUS(ROPE_OK, rope_attention_workspace(plan, &bounds, &j.workspace_bytes));
+    (void)device_with_workspace(&c->base, run_named, &j, &j.workspace, j.workspace_bytes, result);
+    rope_plan_destroy(plan);
+}
+
+TEST(attention_kernels, a_call_launches_what_its_name_says) {
+    static const attention_wish wish = {.large = 1};
+    const char *kernel;
+    attention_required();
+    if (device_is_host() || device_is_provider() || !test_number("ROPE_TEST_EMULATED", 0))
+        SKIP("no device that says what it launches");
+    begin_trace();
+    for (int64_t i = -1; test_next(&i, CASES);) {
+        attention_case c;
+        attention_make(&c, test_seed() + 21, i, &wish);
+        unsigned char *result = malloc(c.base.bytes);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++)
+            check_named(&c, kernel, result);
+        free(result);
+        attention_free(&c);
+    }
+    forget_trace();
+}
