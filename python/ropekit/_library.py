@@ -14,7 +14,7 @@ def _load() -> ctypes.CDLL:
     torch.ops.load_library(str(_PATH))
     library = ctypes.CDLL(str(_PATH))
     pointer, text, count = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
-    whole = ctypes.c_int32
+    whole, long = ctypes.c_int32, ctypes.c_int64
     for name, result, arguments in (
         ("rope_last_error", text, []),
         ("rope_version", text, []),
@@ -30,6 +30,7 @@ def _load() -> ctypes.CDLL:
         ("ropekit_check_text", text, [text]),
         ("ropekit_check_attention", text, [text]),
         ("ropekit_explanation", text, []),
+        ("ropekit_faster", whole, [text, text, long, long, long, long, whole, whole, whole]),
         ("ropekit_arguments", text, [text]),
         ("ropekit_describe_config", count, [pointer, whole, text, count]),
         ("ropekit_frequencies", text, [text, whole, pointer, whole, pointer]),

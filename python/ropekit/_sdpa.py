@@ -34,18 +34,10 @@ CPU_TOKENS = 1536
 HAS_AMX = torch.cpu._is_amx_tile_supported()
 HALF = (torch.bfloat16, torch.float16)
 TAKEN = (*FLOATS, torch.float64)  # types that PyTorch's kernel takes
-# Kernels that a table of the library names where they were the fastest: PyTorch's behind a rotation
-# takes as long on the device and longer on the host.
-TUNED = "cudnn:"
-# The library's own for CUDA by matrix instructions, and elements of q times keys, and of k, up to
-# which it takes less time on an H100 than a host needs for a rotation and PyTorch's kernel: 2.5
-# times as long as for it.
-OWN = ("cuda:decode", "cuda:splits", "cuda:tiles", "cuda:prompt")
-LITTLE, LITTLE_KEYS = 1 << 30, 1 << 23
-# Sizes of heads that were measured, and the fewest tokens of a kernel of TUNED, which declines
-# fewer that follow keys, as a decoded token does. A table has no backward of wider heads.
-MEASURED_DIMS, FEWEST = {64, 128}, 128
-_kernels: dict[Any, tuple[str, str]] = {}  # what `_kernels_of` found
+# Which kernel of a call on CUDA is the faster one, as the library's `ropekit_faster` has it.
+FASTER = range(3)
+BY_PYTORCH, BY_LIBRARY_UNCAPTURED, BY_LIBRARY_IN_VECTORS = FASTER
+_faster: dict[Any, int] = {}  # what `_faster_of` found
 
 
 @dataclass(frozen=True)
@@ -174,41 +166,38 @@ def _is_in_vectors(x: Tensor) -> bool:
 def _is_of_library(
     tensors: tuple[Tensor, Tensor, Tensor], text: str, lengths: tuple[int, int], derives: bool
 ) -> bool:
-    """Whether the library takes a kernel of TUNED, and where the call derives for its gradient, or
-    its own for a call that waits for the host, unless a graph is captured."""
-    q, k, v = tensors
-    tokens, keys = lengths
-    is_measured = {q.size(-1), v.size(-1)} <= MEASURED_DIMS
-    is_little = q.numel() * keys <= LITTLE and k.numel() <= LITTLE_KEYS
-    is_little = is_little and is_measured and not derives
-    may_be_tuned = tokens >= FEWEST and (not derives or (is_measured and tokens == keys))
-    if not (is_little or may_be_tuned):
-        return False
-    forward, backward = _kernels_of(q, k, v, text, derives)
-    is_tuned = forward.startswith(TUNED) and (not derives or backward.startswith(TUNED))
-    is_own = forward.startswith(OWN) or (is_tuned and tokens < FEWEST and tokens != keys)
-    if is_own and is_little:
+    """Whether such a call takes the library's kernel, unless a graph is captured or tensors lie in
+    another way than its kernel takes."""
+    faster = _faster_of(tensors, text, lengths, derives)
+    if faster == BY_LIBRARY_UNCAPTURED:
         return not torch.cuda.is_current_stream_capturing()
-    return may_be_tuned and is_tuned and all(map(_is_in_vectors, tensors))
+    return faster == BY_LIBRARY_IN_VECTORS and all(map(_is_in_vectors, tensors))
 
 
-def _kernels_of(q: Tensor, k: Tensor, v: Tensor, text: str, derives: bool) -> tuple[str, str]:
-    """The kernels that the library takes for a call of such tensors and for its backward; none
-    where it refuses the call."""
+def _faster_of(
+    tensors: tuple[Tensor, Tensor, Tensor], text: str, lengths: tuple[int, int], derives: bool
+) -> int:
+    """One of FASTER for tensors of such shapes; PyTorch's kernel where the library refuses them."""
+    q, k, v = tensors
     in_order = derives and torch.are_deterministic_algorithms_enabled()
-    key = q.device, q.dtype, q.shape, k.shape, v.shape, text, in_order
-    known = _kernels.get(key)
-    if known is None:
+    key = q.device, q.dtype, q.shape, k.shape, v.shape, text, derives, in_order
+    known = _faster.get(key)
+    if known is not None:
+        return known
+    sizes = (*lengths, q.numel(), k.numel(), q.size(-1), v.size(-1), derives)
+    found: int = library.ropekit_faster(None, None, *sizes)
+    if found != BY_PYTORCH:
         try:
             with torch.no_grad():
                 torch.ops.ropekit.attention_explained.default(q, k, v, of_backward(text))
         except RuntimeError:  # which the call itself tells
-            return "", ""
-        told = library.ropekit_explanation().decode(errors="replace").split("\1")
-        if len(_kernels) >= 4096:  # as of keys that grow by a token
-            _kernels.clear()
-        _kernels[key] = known = told[0], told[2]
-    return known
+            return BY_PYTORCH
+        kernel, _, backward, _ = library.ropekit_explanation().split(b"\1")
+        found = library.ropekit_faster(kernel, backward, *sizes)
+    if len(_faster) >= 4096:  # as of keys that grow by a token
+        _faster.clear()
+    _faster[key] = found
+    return found
 
 
 def _lengths(q: Tensor, k: Tensor, settings: Settings) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import ropekit
 import torch
 from attention_truth import attend, visible
 from ropekit import _sdpa
+from ropekit._library import library
 from torch import Tensor
 
 HEADS, KV, DIM = 4, 2, 16
@@ -117,38 +118,71 @@ def test_the_choice_follows_from_the_shape(monkeypatch: pytest.MonkeyPatch) -> N
     assert kernel(torch.bfloat16, long, long).startswith("cpu:")
 
 
-def test_the_library_is_taken_where_it_was_measured(
+FASTER = [  # kernel, backward, tokens, keys, elements of q and of k, head_dim, v_head_dim, derives
+    (1, "cuda:decode", None, 1, 4096, 1 << 12, 1 << 22, 128, 128, False),
+    (1, "cuda:splits+prompt", None, 64, 64, 1 << 18, 1 << 16, 64, 64, False),
+    (0, "cuda:generic", None, 1, 4096, 1 << 12, 1 << 22, 128, 128, False),
+    (0, "cuda:prompt", None, 64, 64, 1 << 18, 1 << 16, 64, 256, False),
+    (0, "cuda:prompt", "cuda:tiles", 64, 64, 1 << 18, 1 << 16, 64, 64, True),
+    (1, "cuda:prompt", None, 1 << 10, 1 << 10, 1 << 20, 1 << 23, 64, 64, False),
+    (0, "cuda:prompt", None, 1 << 10, 1 << 10, (1 << 20) + 1, 1 << 23, 64, 64, False),
+    (0, "cuda:prompt", None, 1 << 10, 1 << 10, 1 << 20, (1 << 23) + 1, 64, 64, False),
+    (1, "cudnn:sdpa", None, 127, 128, 1 << 18, 1 << 16, 64, 64, False),
+    (0, "cudnn:sdpa", None, 127, 127, 1 << 18, 1 << 16, 64, 64, False),
+    (2, "cudnn:sdpa", None, 128, 128, 1 << 18, 1 << 16, 64, 64, False),
+    (2, "cudnn:sdpa", None, 128, 128, 1 << 18, 1 << 16, 96, 96, False),
+    (2, "cudnn:sdpa", "cudnn:sdpa", 128, 128, 1 << 18, 1 << 16, 64, 64, True),
+    (0, "cudnn:sdpa", "cudnn:sdpa", 128, 128, 1 << 18, 1 << 16, 96, 96, True),
+    (0, "cudnn:sdpa", "cudnn:sdpa", 128, 256, 1 << 18, 1 << 16, 64, 64, True),
+    (0, "cudnn:sdpa", "cuda:tiles", 128, 128, 1 << 18, 1 << 16, 64, 64, True),
+    (0, "hip:decode", None, 1, 4096, 1 << 12, 1 << 22, 128, 128, False),
+    (0, None, None, 64, 64, 1 << 40, 1 << 40, 64, 64, False),
+    (2, None, None, 64, 64, 1 << 18, 1 << 16, 64, 64, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("expected", "kernel", "backward", "sizes"), [(*x[:3], x[3:]) for x in FASTER]
+)
+def test_the_faster_one_follows_from_kernels_and_sizes(
+    expected: int, kernel: str | None, backward: str | None, sizes: tuple[int, ...]
+) -> None:
+    names = (None if x is None else x.encode() for x in (kernel, backward))
+    assert library.ropekit_faster(*names, *sizes) == expected
+
+
+def test_the_library_is_taken_where_it_is_faster(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q, k, v = tensors_of(device, torch.bfloat16)
-    kernel = ropekit.explain(q, k, v, kernel="library").kernel
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(_sdpa, "MEASURED_DIMS", {DIM})
-    monkeypatch.setattr(_sdpa, "FEWEST", 9)
-    _sdpa._kernels.clear()
-
-    def taken(keys: int = 9, derives: bool = False, **others: Tensor) -> bool:
-        tensors = tuple(others.get(name, x) for name, x in (("q", q), ("k", k), ("v", v)))
-        return _sdpa._is_of_library(tensors, "", (9, keys), derives)  # type: ignore[arg-type]
-
-    for tuned, own, expected in ((kernel, "no", True), ("no", "no", False), ("no", kernel, True)):
-        monkeypatch.setattr(_sdpa, "TUNED", tuned)
-        monkeypatch.setattr(_sdpa, "OWN", own)
-        for _ in range(2):  # found, then kept
-            assert taken() is expected
-        assert not taken(k=k[..., :8])  # which is refused
-    assert not taken(derives=True) and not taken(keys=_sdpa.LITTLE)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert not taken()
-    monkeypatch.setattr(_sdpa, "TUNED", kernel)
-    monkeypatch.setattr(_sdpa, "OWN", "no")
+    kernel = ropekit.explain(q, k, v, kernel="library").kernel.encode()
     apart = torch.empty(*k.shape, 2, dtype=k.dtype, device=device)[..., 0]
-    assert taken() and not taken(k=apart) and not taken(derives=True, keys=10)
-    monkeypatch.setattr(_sdpa, "FEWEST", 10)
-    assert not taken()
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert taken(keys=10) and not taken()  # cuDNN declines the first, the library's own takes it
-    _sdpa._kernels.clear()
+    asked: list[tuple[Any, ...]] = []
+
+    def taken(k: Tensor = k, derives: bool = False) -> bool:
+        return _sdpa._is_of_library((q, k, v), "", (9, 9), derives)
+
+    for faster in _sdpa.FASTER:
+
+        def ask(*call: Any, faster: int = faster) -> int:
+            asked.append(call)
+            return faster
+
+        asked.clear()
+        _sdpa._faster.clear()
+        monkeypatch.setattr(library, "ropekit_faster", ask)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        for _ in range(2):  # found, then kept
+            assert taken() is (faster != _sdpa.BY_PYTORCH)
+            assert [x[0] for x in asked] == ([None, kernel] if faster else [None])
+            assert asked[-1][2:] == (9, 9, q.numel(), k.numel(), DIM, DIM, False)
+        assert not taken(k=k[..., :8])  # which is refused
+        assert taken(k=apart) is (faster == _sdpa.BY_LIBRARY_UNCAPTURED)
+        asked.clear()
+        assert taken(derives=True) is taken() and asked[-1][-1]
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert taken() is (faster == _sdpa.BY_LIBRARY_IN_VECTORS)
+    _sdpa._faster.clear()
 
 
 def point(operation: str, tokens: int, kernel: str, **more: int) -> dict[str, Any]:
@@ -178,9 +212,13 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
     table = tmp_path / "table.json"
     table.write_text(json.dumps({"points": points}))
     monkeypatch.setenv("ROPE_TUNING", str(table))
-    monkeypatch.setattr(_sdpa, "TUNED", other)
-    monkeypatch.setattr(_sdpa, "FEWEST", 40)
-    _sdpa._kernels.clear()
+
+    def faster(kernel: bytes | None, backward: bytes | None, *sizes: int) -> int:
+        is_other = kernel == other.encode() and (not sizes[-1] or backward == kernel)
+        return _sdpa.BY_LIBRARY_IN_VECTORS if kernel is None or is_other else _sdpa.BY_PYTORCH
+
+    monkeypatch.setattr(library, "ropekit_faster", faster)
+    _sdpa._faster.clear()
     theta = 4321.0  # of no other test: plans are kept
     assert ropekit.explain(*few, kernel="library", rope_theta=theta).kernel == first.kernel
     for in_order in (False, True):
@@ -190,7 +228,7 @@ def test_a_table_chooses_by_sizes_and_by_the_order_of_sums(
         for derives in (False, True):
             tuned = _sdpa._is_of_library(tuple(many), f"rope_theta={theta}", (40, 40), derives)
             assert tuned is not (derives and in_order)
-    _sdpa._kernels.clear()
+    _sdpa._faster.clear()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -1,0 +1,53 @@
+/*
+ * Which is the faster one for an eager call of tensors alone on CUDA: a kernel of the library, or
+ * its rotation and then PyTorch's kernel. Numbers are of an H100: docs/python.md.
+ */
+#include "python/csrc/attention.h"
+
+#include <string.h>
+
+/* What Python's FASTER lists. */
+enum {
+    BY_PYTORCH,
+    BY_LIBRARY_UNCAPTURED, /* the host is what the call waits for, but in a graph */
+    BY_LIBRARY_IN_VECTORS  /* of tensors that lie as cuDNN takes them */
+};
+
+/* Elements of q times keys, and of k, up to which the library's own kernels take less time than a
+ * host needs for a rotation and PyTorch's kernel, of which they take 2.5 times the device's time.
+ */
+enum { LITTLE = 1 << 30, LITTLE_KEYS = 1 << 23 };
+
+/* Fewest tokens of cuDNN's kernels, which decline fewer that follow keys, as a decoded token does.
+ */
+enum { FEWEST = 128 };
+
+static int begins(const char *name, const char *with) {
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+/* Sizes of heads that were measured. A table has no backward of wider ones. */
+static int is_measured(int32_t dim) {
+    return dim == 64 || dim == 128;
+}
+
+/*
+ * kernel, backward: what the library takes for the call and, with a gradient, for its backward;
+ * NULL for the kernel: whatever it takes. A table names cuDNN's where they were the fastest:
+ * PyTorch's behind a rotation take as long on the device and longer on the host.
+ */
+ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_t tokens,
+                                int64_t keys, int64_t q_elements, int64_t k_elements,
+                                int32_t head_dim, int32_t v_head_dim, int32_t derives) {
+    const int measured = is_measured(head_dim) && is_measured(v_head_dim),
+              is_little = measured && !derives && keys > 0 && q_elements <= LITTLE / keys &&
+                          k_elements <= LITTLE_KEYS,
+              may_be_tuned = tokens >= FEWEST && (!derives || (measured && tokens == keys));
+    if (!kernel)
+        return is_little || may_be_tuned ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
+    const int is_tuned = begins(kernel, "cudnn:") && (!derives || begins(backward, "cudnn:")),
+              is_own = begins(kernel, "cuda:") && strcmp(kernel, "cuda:generic") != 0;
+    if (is_little && (is_own || (is_tuned && tokens < FEWEST && tokens != keys)))
+        return BY_LIBRARY_UNCAPTURED;
+    return may_be_tuned && is_tuned ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
+}
