@@ -1,14 +1,51 @@
 /*
  * Values that are not finite, which rows that do not see them may not meet: they are taken out of a
- * tile, and added to the rows that see their keys.
+ * tile, and added to the rows that see their keys. Kernels in which all rows of a block see the
+ * same keys need none of this: they copy zeros for all other keys.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_NONFINITE_H
 #define ROPEKIT_GPU_ATTENTION_NONFINITE_H
 
-#include "backends/gpu/attention/mask.h"
+#include "backends/gpu/attention/softmax.h"
 
-/* Of eight elements, 1 for each that is an infinity of a sign or NaN. */
-template <int DTYPE> GPU_FN uint32_t gpu_nonfinite_of(uint4 eight, uint32_t sign) {
+/* A block's last tile of which a value is not finite, as 1 + its first key; whether there was one.
+ */
+struct gpu_nonfinite_state {
+    int32_t tile, any;
+};
+
+/* What is taken out of a tile of KEYS: a bit of each element that is infinite and above 0, and of
+ * each that is below; NaN is both. */
+template <int D, int KEYS> struct gpu_nonfinite_tile {
+    uint8_t above[KEYS][D / 8], below[KEYS][D / 8];
+};
+
+/* What of it reaches a row. */
+template <int D> struct gpu_nonfinite_row { uint32_t above[D / 32], below[D / 32]; };
+
+/* Whether the tile's values are not all finite; of all threads, with a barrier behind, until which
+ * the answer is in `state` alone. */
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_nonfinite_look(const char *values, int first, gpu_nonfinite_state *state) {
+    const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f807f80u : 0x7c007c00u,
+                   one = DTYPE == ROPE_BF16 ? 0x00800080u : 0x04000400u;
+    uint32_t found = 0;
+#pragma unroll
+    for (int e = 0; e < KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
+        const uint4 eight =
+            ((const uint4 *)(const void *)values)[gpu_thread() + e * GPU_ATTENTION_THREADS];
+        found |= (eight.x & infinity) + one;
+        found |= (eight.y & infinity) + one;
+        found |= (eight.z & infinity) + one;
+        found |= (eight.w & infinity) + one;
+    }
+    if (found & 0x80008000u)
+        state->tile = first + 1;
+    __syncthreads();
+}
+
+/* Bits of eight elements that are NaN or the infinity of a sign. */
+template <int DTYPE> GPU_FN uint32_t gpu_nonfinite_bits(uint4 eight, uint32_t sign) {
     const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u,
                    words[4] = {eight.x, eight.y, eight.z, eight.w};
     uint32_t found = 0;
@@ -20,34 +57,32 @@ template <int DTYPE> GPU_FN uint32_t gpu_nonfinite_of(uint4 eight, uint32_t sign
     return found;
 }
 
-/* Takes such values out of a tile; whether it had any. A barrier is behind it. */
-template <int DTYPE, int DV, int ROWS>
-GPU_FN bool gpu_nonfinite_remove(const gpu_tile_call &t, int first, char *values) {
-    auto &signs = gpu_block_of<DV, ROWS>(t).signs;
-    bool found = false;
+/* Takes such values out of a tile; of all threads, with a barrier before and behind. */
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_nonfinite_remove(char *values, gpu_nonfinite_tile<D, KEYS> &removed,
+                                 gpu_nonfinite_state *state) {
+    __syncthreads();
 #pragma unroll 1
-    for (int e = gpu_thread(); e < gpu_block_keys<ROWS> * DV / 8; e += GPU_ATTENTION_THREADS) {
-        const int key = e / (DV / 8), chunk = e % (DV / 8);
-        uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<DV>(key, chunk));
-        const uint32_t above = gpu_nonfinite_of<DTYPE>(*eight, 0),
-                       below = gpu_nonfinite_of<DTYPE>(*eight, 0x8000u);
-        signs[0][key][chunk] = (uint8_t)above;
-        signs[1][key][chunk] = (uint8_t)below;
+    for (int e = gpu_thread(); e < KEYS * D / 8; e += GPU_ATTENTION_THREADS) {
+        const int key = e / (D / 8), chunk = e % (D / 8);
+        uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<D>(key, chunk));
+        const uint32_t above = gpu_nonfinite_bits<DTYPE>(*eight, 0),
+                       below = gpu_nonfinite_bits<DTYPE>(*eight, 0x8000u);
+        removed.above[key][chunk] = (uint8_t)above;
+        removed.below[key][chunk] = (uint8_t)below;
+#pragma unroll 1
         for (int i = 0; i < 8; i++)
             if ((above | below) >> i & 1)
                 ((uint16_t *)(void *)eight)[i] = 0;
-        found |= above | below;
     }
-    if (found)
-        t.b->nonfinite_tile = first + 1;
+    if (gpu_thread() == 0)
+        state->any = 1;
     __syncthreads();
-    return t.b->nonfinite_tile == first + 1;
 }
 
 /* Which keys of a tile have a weight in a row, one of a thread's. */
 template <int ROWS>
 GPU_FN uint64_t gpu_weighted_keys(const gpu_tile_weights<ROWS> &w, int m, int h) {
-    const int lane = gpu_lane();
     uint32_t keys[2] = {};
 #pragma unroll
     for (int n = 0; n < gpu_key_parts<ROWS>; n++)
@@ -60,7 +95,7 @@ GPU_FN uint64_t gpu_weighted_keys(const gpu_tile_weights<ROWS> &w, int m, int h)
         }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        keys[i] <<= gpu_first_key_of(lane);
+        keys[i] <<= gpu_first_key_of(gpu_lane());
 #pragma unroll
         for (int step = 1; step < GPU_ROW_LANES; step *= 2)
             keys[i] |= gpu_shuffle_xor(keys[i], step * GPU_ROW_STEP);
@@ -68,68 +103,55 @@ GPU_FN uint64_t gpu_weighted_keys(const gpu_tile_weights<ROWS> &w, int m, int h)
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
-/* What was taken out reaches the rows that see its key, as a product with their weight does: a
- * weight of 0 makes NaN of it. The tile's keys begin at `first` of the block's, a warp's `at`
- * behind. */
-template <int DV, int ROWS>
-GPU_FN void gpu_nonfinite_gather(const gpu_tile_call &t, int first, int at,
-                                 const gpu_tile_weights<ROWS> &w) {
-    const int thread = gpu_thread(), lane = gpu_lane();
-    uint64_t *rows = t.b->sees + (thread - lane);
+/* The same of all rows of a warp, into `weighed`. */
+template <int ROWS>
+GPU_FN void gpu_nonfinite_weigh(const gpu_tile_weights<ROWS> &w, uint64_t *weighed) {
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
 #pragma unroll
         for (int h = 0; h < GPU_LANE_ROWS; h++)
-            rows[16 * m + gpu_row_of(lane, h)] = gpu_weighted_keys<ROWS>(w, m, h);
+            weighed[16 * m + gpu_row_of(gpu_lane(), h)] = gpu_weighted_keys<ROWS>(w, m, h);
     gpu_warp_barrier();
-    const auto &signs = gpu_block_of<DV, ROWS>(t).signs;
-    const int of_warp = lane % (16 * gpu_row_blocks<ROWS>), row = gpu_warp_row<ROWS>() + of_warp;
-    gpu_nonfinite_signs<DV> &special = gpu_nonfinite_row<DV, ROWS>(t, of_warp);
-    const uint64_t sees = gpu_tile_sees(t, row, first + at);
+}
+
+/* What was taken out reaches a row that sees its key, as a product with their weight does: a weight
+ * of 0 makes NaN of it. sees, weighed: bits of `count` keys of the tile, from key `at` of it on;
+ * none: nothing is in `row` yet. */
+template <int D, int KEYS>
+GPU_FN void gpu_nonfinite_gather(const gpu_nonfinite_tile<D, KEYS> &removed, int at, int count,
+                                 uint64_t sees, uint64_t weighed, bool none,
+                                 gpu_nonfinite_row<D> *row) {
 #pragma unroll 1
-    for (int n = 0; n < gpu_warp_keys<ROWS> && lane < 16 * gpu_row_blocks<ROWS>; n++) {
-        if (!(sees >> n & 1))
-            continue;
-        const uint32_t none = rows[lane] >> n & 1 ? 0 : 0xffffffffu;
-        for (int i = 0; i < DV / 32; i++) {
-            const uint32_t above = ((const uint32_t *)(const void *)signs[0][at + n])[i],
-                           below = ((const uint32_t *)(const void *)signs[1][at + n])[i];
-            special.above[i] |= above | (below & none);
-            special.below[i] |= below | (above & none);
+    for (int i = 0; i < D / 32; i++) {
+        uint32_t above = none ? 0 : row->above[i], below = none ? 0 : row->below[i];
+#pragma unroll 1
+        for (int key = 0; key < count; key++) {
+            if (!(sees >> key & 1))
+                continue;
+            const uint32_t zero = weighed >> key & 1 ? 0 : 0xffffffffu,
+                           a = ((const uint32_t *)(const void *)removed.above[at + key])[i],
+                           b = ((const uint32_t *)(const void *)removed.below[at + key])[i];
+            above |= a | (b & zero);
+            below |= b | (a & zero);
         }
+        row->above[i] = above;
+        row->below[i] = below;
     }
-    t.b->has_nonfinite = 1;
-    gpu_warp_barrier();
 }
 
-/* Element i of a row of a warp with what was taken out of it. */
-template <int DV, int ROWS>
-GPU_FN float gpu_nonfinite_added(const gpu_tile_call &t, int row, int i, float x) {
-    const gpu_nonfinite_signs<DV> &signs = gpu_nonfinite_row<DV, ROWS>(t, row);
-    if (signs.above[i / 32] >> i % 32 & 1)
-        x += INFINITY;
-    if (signs.below[i / 32] >> i % 32 & 1)
-        x -= INFINITY;
-    return x;
-}
-
-/* The same of all elements of a thread's rows. */
-template <int DV, int ROWS>
-GPU_FN void gpu_nonfinite_restore(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
-    if (!t.b->has_nonfinite)
-        return;
-    const int lane = gpu_lane();
+/* Adds it to a thread's elements of row (m, h). */
+template <int D, int ROWS>
+GPU_FN void gpu_nonfinite_restore(const gpu_nonfinite_row<D> &row, int m, int h,
+                                  gpu_tile_rows<D, ROWS> &rows) {
 #pragma unroll
-    for (int r = 0; r < gpu_runs<DV>; r++)
+    for (int r = 0; r < gpu_runs<D>; r++)
 #pragma unroll
-        for (int i = 0; i < GPU_LANE_ROWS * gpu_run<DV>; i++)
-#pragma unroll
-            for (int m = 0; m < gpu_row_blocks<ROWS>; m++) {
-                const int h = i / gpu_run<DV>, at = i % gpu_run<DV>;
-                float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
-                *x = gpu_nonfinite_added<DV, ROWS>(t, 16 * m + gpu_row_of(lane, h),
-                                                   gpu_run_first<DV>(lane, r) + at, *x);
-            }
+        for (int at = 0; at < gpu_run<D>; at++) {
+            const int i = gpu_run_first<D>(gpu_lane(), r) + at;
+            float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
+            *x += row.above[i / 32] >> i % 32 & 1 ? INFINITY : 0;
+            *x -= row.below[i / 32] >> i % 32 & 1 ? INFINITY : 0;
+        }
 }
 
 #endif

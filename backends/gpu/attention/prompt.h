@@ -39,8 +39,7 @@ struct gpu_prompt_block {
     gpu_attention_tile tile;
     int64_t next; /* what comes next */
     int32_t head; /* of keys */
-    int32_t nonfinite,
-        has_nonfinite; /* 1 + the first key of a tile that is not finite; a tile was */
+    gpu_nonfinite_state nonfinite;
 };
 
 /* A block's call. */
@@ -250,142 +249,62 @@ gpu_prompt_mask(const gpu_prompt_call &t, int n,
         }
 }
 
-/* Whether all of a thread's share of a tile is finite. */
-template <int DTYPE, int D> GPU_FN bool gpu_prompt_finite(const char *values) {
-    const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f807f80u : 0x7c007c00u,
-                   one = DTYPE == ROPE_BF16 ? 0x00800080u : 0x04000400u;
-    uint32_t found = 0;
-#pragma unroll
-    for (int e = 0; e < GPU_TILE_KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const uint4 eight =
-            ((const uint4 *)(const void *)values)[gpu_thread() + e * GPU_ATTENTION_THREADS];
-        found |= (eight.x & infinity) + one;
-        found |= (eight.y & infinity) + one;
-        found |= (eight.z & infinity) + one;
-        found |= (eight.w & infinity) + one;
-    }
-    return !(found & 0x80008000u);
-}
-
 /* --- values that are not finite, which rows that do not see them may not meet --- */
 
-/* Of a tile: 1 for each that is above 0 and infinite, or below; NaN is both. And which of its keys
- * have a weight in a row. They lie where the tile's keys did. */
+/* What is taken out of a tile, and which of its keys have a weight in a row. They lie where the
+ * tile's keys did. */
 template <int D> struct gpu_prompt_nonfinite {
-    uint8_t above[GPU_TILE_KEYS][D / 8], below[GPU_TILE_KEYS][D / 8];
+    gpu_nonfinite_tile<D, GPU_TILE_KEYS> removed;
     uint64_t weighed[GPU_TILE_ROWS];
 };
 
 /* Where a row's elements of out go; NULL where there are none. Until then its first bytes say what
- * was taken out of which element: D / 32 words of what is above 0, as many of what is below. */
-GPU_FN char *gpu_prompt_out(const gpu_prompt_call &t, int row) {
+ * reaches the row. */
+template <int D>
+GPU_FN gpu_nonfinite_row<D> *gpu_prompt_reached(const gpu_prompt_call &t, int row) {
     const gpu_prompt_walk w = gpu_prompt_walk_from(t, t.b->head, gpu_reread(t.call)->out_stride,
                                                    (uint32_t)t.b->tile.first + (uint32_t)row);
     return w.query < (uint32_t)t.b->tile.s.q_count
-               ? (char *)gpu_reread(t.call)->out + 16 * (uint64_t)w.at
+               ? (gpu_nonfinite_row<D> *)(void *)((char *)gpu_reread(t.call)->out +
+                                                  16 * (uint64_t)w.at)
                : NULL;
 }
 
-/* Takes such values out of a tile. */
-template <int DTYPE, int D>
-GPU_FN void gpu_prompt_remove(char *values, gpu_prompt_nonfinite<D> *signs) {
-#pragma unroll 1
-    for (int e = gpu_thread(); e < GPU_TILE_KEYS * D / 8; e += GPU_ATTENTION_THREADS) {
-        const int key = e / (D / 8), chunk = e % (D / 8);
-        uint4 *eight = (uint4 *)(void *)(values + gpu_swizzled<D>(key, chunk));
-        const uint32_t above = gpu_nonfinite_of<DTYPE>(*eight, 0),
-                       below = gpu_nonfinite_of<DTYPE>(*eight, 0x8000u);
-        signs->above[key][chunk] = (uint8_t)above;
-        signs->below[key][chunk] = (uint8_t)below;
-#pragma unroll 1
-        for (int i = 0; i < 8; i++)
-            if ((above | below) >> i & 1)
-                ((uint16_t *)(void *)eight)[i] = 0;
-    }
-}
-
-/* Adds to what was taken out of a lane's row what reaches it of the tile from key n on: by a weight
- * of 0, NaN. again: it is not the first. */
-template <int D>
-GPU_FN void gpu_prompt_gather(const gpu_prompt_call &t, int n, const gpu_prompt_nonfinite<D> *signs,
-                              const gpu_tile_weights<GPU_TILE_ROWS> &w, bool again) {
-    enum { WORDS = D / 32 };
-    const int lane = gpu_lane(), row = gpu_warp_row<GPU_TILE_ROWS>();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            ((gpu_prompt_nonfinite<D> *)signs)->weighed[row + 16 * m + gpu_row_of(lane, h)] =
-                gpu_weighted_keys<GPU_TILE_ROWS>(w, m, h);
-    gpu_warp_barrier();
-    const gpu_prompt_row seen = t.b->rows[row + lane];
-    uint32_t *taken = (uint32_t *)(void *)gpu_prompt_out(t, row + lane);
-    if (!taken)
-        return;
-#pragma unroll 1
-    for (int i = 0; i < WORDS; i++) {
-        uint32_t above = again ? taken[i] : 0, below = again ? taken[WORDS + i] : 0;
-#pragma unroll 1
-        for (int key = 0; key < GPU_TILE_KEYS; key++) {
-            if (n + key < seen.first || n + key >= seen.last)
-                continue;
-            const uint32_t none = signs->weighed[row + lane] >> key & 1 ? 0 : 0xffffffffu,
-                           a = ((const uint32_t *)(const void *)signs->above[key])[i],
-                           b = ((const uint32_t *)(const void *)signs->below[key])[i];
-            above |= a | (b & none);
-            below |= b | (a & none);
-        }
-        taken[i] = above;
-        taken[WORDS + i] = below;
-    }
-}
-
-/* The same of a tile that has some, whose keys a warp has multiplied. */
+/* Takes such values out of the tile from key n on that has some, whose keys a warp has multiplied.
+ */
 template <int DTYPE, int D>
 GPU_FN void gpu_prompt_take_out(const gpu_prompt_call &t, int n, char *keys, char *values,
                                 const gpu_tile_weights<GPU_TILE_ROWS> &w) {
-    gpu_prompt_nonfinite<D> *signs = (gpu_prompt_nonfinite<D> *)(void *)keys;
-    static_assert(sizeof *signs <= GPU_TILE_KEYS * D * 2, "in the room of keys");
-    if (t.b->nonfinite != n + 1)
+    gpu_prompt_nonfinite<D> *in = (gpu_prompt_nonfinite<D> *)(void *)keys;
+    static_assert(sizeof *in <= GPU_TILE_KEYS * D * 2, "in the room of keys");
+    if (t.b->nonfinite.tile != n + 1)
         return;
-    const bool again = t.b->has_nonfinite != 0;
-    __syncthreads();
-    gpu_prompt_remove<DTYPE, D>(values, signs);
-    if (gpu_thread() == 0)
-        t.b->has_nonfinite = 1;
-    __syncthreads();
-    gpu_prompt_gather<D>(t, n, signs, w, again);
+    const bool none = !t.b->nonfinite.any;
+    gpu_nonfinite_remove<DTYPE>(values, in->removed, &t.b->nonfinite);
+    const int row = gpu_warp_row<GPU_TILE_ROWS>();
+    gpu_nonfinite_weigh<GPU_TILE_ROWS>(w, in->weighed + row);
+    const gpu_prompt_row seen = t.b->rows[row + gpu_lane()];
+    gpu_nonfinite_row<D> *reached = gpu_prompt_reached<D>(t, row + gpu_lane());
+    if (reached)
+        gpu_nonfinite_gather(in->removed, 0, GPU_TILE_KEYS,
+                             gpu_bits_between(seen.first - n, seen.last - n),
+                             in->weighed[row + gpu_lane()], none, reached);
 }
 
-/* Puts it into a thread's elements of a row. */
-template <int D>
-GPU_FN void gpu_prompt_restore_row(const gpu_prompt_call &t, int m, int h,
-                                   gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
-    const int lane = gpu_lane();
-    const uint32_t *taken = (const uint32_t *)(const void *)gpu_prompt_out(
-        t, gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(lane, h));
-    if (!taken)
-        return;
-#pragma unroll
-    for (int r = 0; r < gpu_runs<D>; r++)
-#pragma unroll
-        for (int at = 0; at < gpu_run<D>; at++) {
-            const int i = gpu_run_first<D>(lane, r) + at;
-            float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
-            *x += taken[i / 32] >> i % 32 & 1 ? INFINITY : 0;
-            *x -= taken[D / 32 + i / 32] >> i % 32 & 1 ? INFINITY : 0;
-        }
-}
-
+/* Adds what was taken out to the thread's rows. */
 template <int D>
 GPU_FN void gpu_prompt_restore(const gpu_prompt_call &t, gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
-    if (!t.b->has_nonfinite)
+    if (!t.b->nonfinite.any)
         return;
 #pragma unroll
     for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
 #pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            gpu_prompt_restore_row<D>(t, m, h, rows);
+        for (int h = 0; h < GPU_LANE_ROWS; h++) {
+            const gpu_nonfinite_row<D> *reached = gpu_prompt_reached<D>(
+                t, gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(gpu_lane(), h));
+            if (reached)
+                gpu_nonfinite_restore<D, GPU_TILE_ROWS>(*reached, m, h, rows);
+        }
 }
 
 /* --- a tile --- */
@@ -426,11 +345,8 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
         __syncthreads();
         gpu_prompt_keep(t, n, gpu_prompt_place(t, source, all, n + 2 * KEYS));
         char *keys = gpu_prompt_tile<D>(t, n), *values = keys + 2 * KEYS * D * 2;
-        if (n < all.whole || n + KEYS > all.whole_end) {
-            if (!gpu_prompt_finite<DTYPE, D>(values))
-                t.b->nonfinite = n + 1;
-            __syncthreads();
-        }
+        if (n < all.whole || n + KEYS > all.whole_end)
+            gpu_nonfinite_look<DTYPE, D, KEYS>(values, n, &t.b->nonfinite);
         gpu_tile_weights<ROWS> w;
         if (seen) {
             gpu_prompt_score<DTYPE, D>(t, n, masked, keys, gpu_opaque(rows_at), gpu_opaque(keys_at),
@@ -575,7 +491,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     if (gpu_thread() == 0) {
         t.b->all = all;
         t.b->head = head;
-        t.b->nonfinite = t.b->has_nonfinite = 0;
+        t.b->nonfinite = {};
     }
     __syncthreads();
     gpu_prompt_copy<D>(t, n);

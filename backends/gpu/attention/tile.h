@@ -11,7 +11,6 @@
 #include "backends/gpu/attention/epilogue.h"
 #include "backends/gpu/attention/key_tiles.h"
 #include "backends/gpu/attention/mask.h"
-#include "backends/gpu/attention/nonfinite.h"
 
 /* Values of so many tiles have room. Splits wait for memory: there a tile comes whole, ahead. */
 template <int D, int ROWS>
@@ -49,8 +48,8 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
     gpu_tile_block_of<D, ROWS> &b = gpu_block_of<D, ROWS>(t);
     gpu_tile_see<D, ROWS>(t, head, within);
     if ((int)b.COUNT == (int)GPU_ATTENTION_THREADS || gpu_thread() < b.COUNT)
-        b.nonfinite[threadIdx.x] = {};
-    t.b->nonfinite_tile = t.b->has_nonfinite = 0;
+        b.reached[threadIdx.x] = {};
+    t.b->nonfinite = {};
     __syncthreads();
     gpu_tile_fetch_queries<DTYPE, D, ROWS>(t);
     gpu_tile_place<D, gpu_block_keys<ROWS>>(t, 0);
@@ -134,6 +133,42 @@ GPU_FN void gpu_tile_prefetch_keys(const gpu_tile_call &t, int first) {
         gpu_tile_place<D, gpu_block_keys<ROWS>>(t, first + GPU_ATTENTION_THREADS);
 }
 
+/* Takes values that are not finite out of a tile whose keys not all rows see; a warp's keys begin
+ * `at` behind its first. */
+template <int DTYPE, int DV, int ROWS>
+GPU_FN void gpu_tile_take_out(const gpu_tile_call &t, int first, int at, char *values, bool seen,
+                              const gpu_tile_weights<ROWS> &w) {
+    enum { KEYS = gpu_block_keys<ROWS> };
+    const int lane = gpu_lane();
+    gpu_nonfinite_look<DTYPE, DV, KEYS>(values, first, &t.b->nonfinite);
+    if (t.b->nonfinite.tile != first + 1)
+        return;
+    auto &removed = gpu_block_of<DV, ROWS>(t).removed;
+    gpu_nonfinite_remove<DTYPE>(values, removed, &t.b->nonfinite);
+    if (!seen)
+        return;
+    uint64_t *weighed = t.b->sees + (gpu_thread() - lane);
+    gpu_nonfinite_weigh<ROWS>(w, weighed);
+    if (lane < 16 * gpu_row_blocks<ROWS>)
+        gpu_nonfinite_gather(removed, at, gpu_warp_keys<ROWS>,
+                             gpu_tile_sees(t, gpu_warp_row<ROWS>() + lane, first + at),
+                             weighed[lane], false, &gpu_tile_reached<DV, ROWS>(t, lane));
+    gpu_warp_barrier();
+}
+
+/* Adds what was taken out to the thread's rows. */
+template <int DV, int ROWS>
+GPU_FN void gpu_tile_restore(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
+    if (!t.b->nonfinite.any)
+        return;
+#pragma unroll
+    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
+#pragma unroll
+        for (int h = 0; h < GPU_LANE_ROWS; h++)
+            gpu_nonfinite_restore<DV, ROWS>(
+                gpu_tile_reached<DV, ROWS>(t, 16 * m + gpu_row_of(gpu_lane(), h)), m, h, rows);
+}
+
 /* The tile from key `first` of the block's on. */
 template <int DTYPE, int D, int DV, int ROWS>
 GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, ROWS> &rows) {
@@ -157,9 +192,8 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
     if (!AHEAD)
         gpu_tile_prefetch_keys<DTYPE, D, ROWS>(t, first);
     char *values = gpu_tile_values<D, ROWS>(t, first);
-    if (gpu_tile_state(t, t.b->seen, first, KEYS) == GPU_TILE_APART &&
-        gpu_nonfinite_remove<DTYPE, DV, ROWS>(t, first, values) && state != GPU_TILE_UNSEEN)
-        gpu_nonfinite_gather<DV, ROWS>(t, first, at, w);
+    if (gpu_tile_state(t, t.b->seen, first, KEYS) == GPU_TILE_APART)
+        gpu_tile_take_out<DTYPE, DV, ROWS>(t, first, at, values, state != GPU_TILE_UNSEEN, w);
     if (state != GPU_TILE_UNSEEN)
         gpu_tile_add_values<DTYPE, DV, ROWS>(t, values + at * DV * 2, w, rows);
 }
@@ -179,7 +213,7 @@ GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows)
         gpu_tile_attend<DTYPE, D, DV, ROWS>(t, first, rows);
     gpu_copies_wait<0>();
     __syncthreads();
-    gpu_nonfinite_restore<DV, ROWS>(t, rows);
+    gpu_tile_restore<DV, ROWS>(t, rows);
 }
 
 /* All rows of a block. */

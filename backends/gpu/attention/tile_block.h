@@ -3,8 +3,8 @@
 #define ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
 
 #include "backends/gpu/attention/key_address.h"
+#include "backends/gpu/attention/nonfinite.h"
 #include "backends/gpu/attention/rows.h"
-#include "backends/gpu/attention/softmax.h"
 
 /* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
 enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
@@ -17,9 +17,6 @@ struct gpu_tile_end {
     int32_t none;
     int64_t out;
 };
-
-/* Elements of a head that are infinite, and those that are below 0; NaN is both. */
-template <int DV> struct gpu_nonfinite_signs { uint32_t above[DV / 32], below[DV / 32]; };
 
 /* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. Tiles
  * within whole..end - 1 are copied as they are: none where heads have fewer elements than a tile.
@@ -35,8 +32,7 @@ struct gpu_tile_block {
     gpu_tile_sums<GPU_TILE_ROWS> sums[GPU_ATTENTION_THREADS];
     gpu_tile_end ends[GPU_ATTENTION_THREADS];
     uint64_t sees[GPU_ATTENTION_THREADS]; /* keys of a tile, by a row of a thread's warp */
-    int32_t nonfinite_tile,
-        has_nonfinite; /* the last one that has such values, 0 none; a row does */
+    gpu_nonfinite_state nonfinite;
     /* In 16 bytes from element 0, as gpu_place_index orders them. */
     alignas(16) uint32_t places[2][GPU_TILE_PLACES];
     uint32_t queries[GPU_TILE_ROWS]; /* the same, GPU_TILE_NONE where there is none */
@@ -48,12 +44,11 @@ struct gpu_tile_block {
     int32_t head;                /* of keys */
 };
 
-/* The same, with values that are not finite: those of a tile, and those that reach out, by a row of
- * a warp. */
+/* A block, and values that are not finite: those of a tile, and what reaches a row of a warp. */
 template <int DV, int ROWS> struct gpu_tile_block_of : gpu_tile_block {
     enum { EACH = 16 * gpu_row_blocks<ROWS>, COUNT = EACH * GPU_TILE_WARPS };
-    gpu_nonfinite_signs<DV> nonfinite[COUNT];
-    uint8_t signs[2][gpu_block_keys<ROWS>][DV / 8];
+    gpu_nonfinite_row<DV> reached[COUNT];
+    gpu_nonfinite_tile<DV, gpu_block_keys<ROWS>> removed;
 };
 
 enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
@@ -82,11 +77,11 @@ GPU_FN gpu_tile_block_of<DV, ROWS> &gpu_block_of(const gpu_tile_call &t) {
     return *static_cast<gpu_tile_block_of<DV, ROWS> *>(t.b);
 }
 
-/* Of the values that reach out, those of a row of the thread's warp. */
+/* What reaches a row of the thread's warp. */
 template <int DV, int ROWS>
-GPU_FN gpu_nonfinite_signs<DV> &gpu_nonfinite_row(const gpu_tile_call &t, int row) {
+GPU_FN gpu_nonfinite_row<DV> &gpu_tile_reached(const gpu_tile_call &t, int row) {
     gpu_tile_block_of<DV, ROWS> &b = gpu_block_of<DV, ROWS>(t);
-    return b.nonfinite[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
+    return b.reached[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
 }
 
 #endif
