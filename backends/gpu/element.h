@@ -12,6 +12,9 @@
 
 #define GPU_FN static __device__ __forceinline__
 
+/* log2(e) and ln(2). */
+constexpr float GPU_LOG2_E = 1.44269504f, GPU_LN_2 = 0.693147182f;
+
 /* Bits in memory, the number they stand for, a pair's coefficients. */
 template <int DTYPE> struct gpu_element {
     typedef uint16_t bits;

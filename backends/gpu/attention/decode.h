@@ -57,7 +57,7 @@ GPU_FN auto gpu_decode_part(const gpu_decode_call &c, int sequence, int head, in
 template <int DTYPE>
 GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, int i, float out,
                              float largest, float sum) {
-    gpu_split_sink(c.sink_dtype, c.sinks, head, &out, &largest, &sum);
+    out *= gpu_join_sink<true>(c.sink_dtype, c.sinks, head, &largest, &sum);
     ((uint16_t *)c.out)[sequence * c.out_stride[0] + head * c.out_stride[1] + i * c.out_stride[2]] =
         (uint16_t)gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (c.lse && i == 0)

@@ -4,6 +4,65 @@
 
 #include "backends/gpu/attention/query.h"
 
+/* Element 0 of a row of out. */
+template <int DTYPE>
+GPU_FN typename gpu_element<DTYPE>::bits *gpu_attention_out(const rope_attention_call *call,
+                                                            const rope_attention_sequence *s,
+                                                            int64_t query, int64_t head) {
+    const int64_t *stride = call->out_stride;
+    return (typename gpu_element<DTYPE>::bits *)call->out + s->q_row * stride[0] +
+           (s->q_first + query) * stride[1] + head * stride[2];
+}
+
+/* largest: in units of log 2. */
+GPU_FN float gpu_lse(float largest, float sum) {
+    return sum == 0 ? -INFINITY : fmaf(largest, GPU_LN_2, logf(sum));
+}
+
+GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
+                                    const rope_attention_sequence *s, int64_t query, int64_t head,
+                                    float largest, float sum) {
+    const int64_t *stride = call->lse_stride;
+    if (call->lse)
+        call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
+            gpu_lse(largest, sum);
+}
+
+/* A head's sink joins a row's sum; returns what the row's elements are multiplied by. EXACT: by
+ * exp2f, as results of splits are joined, else as a tile's weights. */
+template <bool EXACT>
+GPU_FN float gpu_join_sink(int32_t dtype, const void *sinks, int64_t head, float *largest,
+                           float *sum) {
+    if (!dtype)
+        return 1;
+    const float logit = rope_table_entry(dtype, sinks, head), sink = GPU_LOG2_E * logit,
+                one = logit == -INFINITY ? 0
+                      : logit == logit   ? 1
+                                         : logit,
+                before = *largest, now = fmaxf(before, sink), base = now == -INFINITY ? 0 : now,
+                kept = EXACT ? exp2f(before - base) : gpu_exp2(before - base),
+                weight = EXACT ? exp2f(sink - base) : gpu_exp2(sink - base);
+    *sum = fmaf(*sum, kept, one * weight);
+    *largest = now;
+    return kept;
+}
+
+/* Ends a row: stores its lse; what its elements are multiplied by, below 0 where it saw no key. */
+template <bool EXACT>
+GPU_FN float gpu_end_row(const rope_attention_problem *p, const rope_attention_call *call,
+                         const rope_attention_sequence *s, int64_t query, int64_t head,
+                         float largest, float sum) {
+    const float kept = gpu_join_sink<EXACT>(p->sink_dtype, call->sinks, head, &largest, &sum);
+    gpu_attention_store_lse(call, s, query, head, largest, sum);
+    return sum == 0 ? -1 : kept / sum;
+}
+
+/* Two elements of such a row as they are stored. */
+template <int DTYPE> GPU_FN uint32_t gpu_end_pair(float x, float y, float factor) {
+    const uint32_t two = gpu_join<DTYPE>(fmaf(x, factor, 0.0f), fmaf(y, factor, 0.0f));
+    return factor < 0 ? 0 : two;
+}
+
 /* Ends a row, one a lane: what its elements are multiplied by, and where they go. */
 template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     const int lane = gpu_lane(), row = gpu_warp_row<ROWS>() + lane;
@@ -14,23 +73,12 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     if (lane >= 16 * gpu_row_blocks<ROWS> || !gpu_tile_query(t, row, &query, &head) ||
         t.b->first[row] == INT32_MAX)
         return;
-    float largest =
-              gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
-          sum = gpu_tile_sum<ROWS>(t.b->sums + gpu_thread(), lane), kept = 1;
-    if (gpu_reread(t.p)->sink_dtype) {
-        float one;
-        const float sink = GPU_LOG2_E * gpu_attention_sink(gpu_reread(t.p)->sink_dtype,
-                                                           gpu_reread(t.call)->sinks, head, &one),
-                    now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
-        kept = gpu_exp2(largest - base);
-        sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
-        largest = now;
-    }
     const int64_t *out = gpu_reread(t.call)->out_stride;
-    end->factor = sum == 0 ? 0 : kept / sum;
-    end->none = sum == 0;
     end->out = s->q_row * out[0] + (s->q_first + query) * out[1] + head * out[2];
-    gpu_attention_store_lse(gpu_reread(t.call), s, query, head, largest, sum);
+    end->factor = gpu_end_row<false>(
+        gpu_reread(t.p), gpu_reread(t.call), s, query, head,
+        gpu_sums_of<ROWS>(t, gpu_row_lanes(lane)).largest[lane / 16][gpu_held_row(lane)],
+        gpu_tile_sum<ROWS>(t.b->sums + gpu_thread(), lane));
 }
 
 /* Elements of a row of a thread's to out. */
@@ -47,10 +95,9 @@ GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
 #pragma unroll
         for (int at = 0; at < gpu_run<DV>; at += 2) {
             const int i = gpu_run_first<DV>(lane, r) + at;
-            uint32_t two = gpu_join<DTYPE>(
-                fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at), end.factor, 0.0f),
-                fmaf(gpu_run_element<DV, ROWS>(rows, m, r, h, at + 1), end.factor, 0.0f));
-            two = end.none ? 0 : two;
+            const uint32_t two =
+                gpu_end_pair<DTYPE>(gpu_run_element<DV, ROWS>(rows, m, r, h, at),
+                                    gpu_run_element<DV, ROWS>(rows, m, r, h, at + 1), end.factor);
             if (gpu_fits(t, GPU_TILE_OUT)) {
                 *(uint32_t *)(out + i) = two;
             } else if (i < gpu_reread(t.p)->v_head_dim) {

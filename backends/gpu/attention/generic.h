@@ -409,8 +409,8 @@ GPU_FN void gpu_generic_end(const gpu_generic_call<S> &t, const gpu_attention_ro
     typename gpu_element<S::DTYPE>::bits *to = nullptr;
     int64_t step = 1;
     if (t.b->alone) {
-        gpu_split_sink(gpu_reread(t.p)->sink_dtype, gpu_reread(t.call)->sinks, row->head, &kept,
-                       &largest, &sum);
+        kept = gpu_join_sink<true>(gpu_reread(t.p)->sink_dtype, gpu_reread(t.call)->sinks,
+                                   row->head, &largest, &sum);
         to = gpu_attention_out<S::DTYPE>(gpu_reread(t.call), &t.b->tile.s, row->query, row->head);
         step = gpu_reread(t.call)->out_stride[3];
         if (first)

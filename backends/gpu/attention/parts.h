@@ -5,7 +5,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_PARTS_H
 #define ROPEKIT_GPU_ATTENTION_PARTS_H
 
-#include "backends/gpu/attention/rows.h"
+#include "backends/gpu/attention/epilogue.h"
 
 /* Keys of a split, by the most that a query sees. */
 template <typename INT> GPU_FN INT gpu_split_size(INT keys) {
@@ -146,26 +146,12 @@ GPU_FN gpu_joined<N> gpu_join(PART part, int i, int step, int dv, int count) {
     return row;
 }
 
-/* A row's sink joins the sum, and an element. */
-GPU_FN void gpu_split_sink(int32_t dtype, const void *sinks, int64_t head, float *out,
-                           float *largest, float *sum) {
-    if (!dtype)
-        return;
-    float one;
-    const float sink = GPU_LOG2_E * gpu_attention_sink(dtype, sinks, head, &one),
-                now = fmaxf(*largest, sink), base = now == -INFINITY ? 0 : now,
-                kept = exp2f(*largest - base);
-    *out *= kept;
-    *sum = fmaf(*sum, kept, one * exp2f(sink - base));
-    *largest = now;
-}
-
 /* Ends element i of a row. */
 template <int DTYPE>
 GPU_FN void gpu_split_store(const rope_attention_problem *p, const rope_attention_call *call,
                             const rope_attention_sequence *s, int64_t query, int64_t head, int i,
                             float out, float largest, float sum) {
-    gpu_split_sink(p->sink_dtype, call->sinks, head, &out, &largest, &sum);
+    out *= gpu_join_sink<true>(p->sink_dtype, call->sinks, head, &largest, &sum);
     gpu_attention_out<DTYPE>(call, s, query, head)[i * call->out_stride[3]] =
         gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (i == 0)

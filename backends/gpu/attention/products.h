@@ -27,7 +27,7 @@ GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROW
 
 /* A polynomial near 0, where 1 - 2 / (e^2x + 1) has no digits left. */
 GPU_FN float gpu_tanh(float x) {
-    const float far = fmaf(-2, gpu_reciprocal(gpu_exp2(x * 2.88539008f) + 1), 1), z = x * x;
+    const float far = fmaf(-2, gpu_reciprocal(gpu_exp2(x * (2 * GPU_LOG2_E)) + 1), 1), z = x * x;
     float p = fmaf(z, -0x1.76abf6p-8f, 0x1.5256cep-6f);
     p = fmaf(z, p, -0x1.b84448p-5f);
     p = fmaf(z, p, 0x1.110768p-3f);

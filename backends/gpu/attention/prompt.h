@@ -364,32 +364,22 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
 
 /* --- the end of rows --- */
 
-/* A row of a warp, a lane's own: largest logit and sum to the factor of its elements, below 0 where
- * there is none, and to where they go. */
+/* A row of a warp, a lane's own: largest logit and sum to what gpu_end_row() gives, and to where
+ * its elements go. */
 GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
     const int32_t key_head = t.b->head;
     const int row = gpu_warp_row<GPU_TILE_ROWS>() + gpu_lane();
-    const rope_attention_call *call = gpu_reread(t.call);
     const rope_attention_sequence *s = &t.b->tile.s;
-    const gpu_prompt_walk w = gpu_prompt_walk_from(t, key_head, call->out_stride,
+    const gpu_prompt_walk w = gpu_prompt_walk_from(t, key_head, gpu_reread(t.call)->out_stride,
                                                    (uint32_t)t.b->tile.first + (uint32_t)row);
-    float largest = rope_bits_float(end->x), sum = rope_bits_float(end->y), kept = 1;
-    const int64_t head = (int64_t)((uint32_t)key_head * w.group + w.head);
     if (w.query >= (uint32_t)s->q_count) {
         *end = {0, GPU_TILE_NONE};
         return;
     }
-    if (gpu_reread(t.p)->sink_dtype) {
-        float one;
-        const float sink = GPU_LOG2_E *
-                           gpu_attention_sink(gpu_reread(t.p)->sink_dtype, call->sinks, head, &one),
-                    now = fmaxf(largest, sink), base = now == -INFINITY ? 0 : now;
-        kept = gpu_exp2(largest - base);
-        sum = fmaf(sum, kept, one * gpu_exp2(sink - base));
-        largest = now;
-    }
-    *end = {rope_float_bits(sum == 0 ? -1 : kept / sum), w.at};
-    gpu_attention_store_lse(call, s, w.query, head, largest, sum);
+    const float factor = gpu_end_row<false>(gpu_reread(t.p), gpu_reread(t.call), s, w.query,
+                                            (int64_t)((uint32_t)key_head * w.group + w.head),
+                                            rope_bits_float(end->x), rope_bits_float(end->y));
+    *end = {rope_float_bits(factor), w.at};
 }
 
 /* Of a thread's rows, sums of all lanes that share them. */
@@ -426,12 +416,11 @@ GPU_FN void gpu_prompt_stage(const gpu_prompt_call &t, const uint2 *ends,
             for (int r = 0; r < gpu_runs<D>; r++)
 #pragma unroll
                 for (int at = 0; at < gpu_run<D>; at += 2) {
-                    const uint32_t two = gpu_join<DTYPE>(
-                        fmaf(gpu_run_element<D, ROWS>(rows, m, r, h, at), factor, 0.0f),
-                        fmaf(gpu_run_element<D, ROWS>(rows, m, r, h, at + 1), factor, 0.0f));
                     *(uint32_t *)(void *)gpu_swizzled_element<D>(
                         t.queries, gpu_warp_row<ROWS>() + row, gpu_run_first<D>(lane, r) + at) =
-                        factor < 0 ? 0 : two;
+                        gpu_end_pair<DTYPE>(gpu_run_element<D, ROWS>(rows, m, r, h, at),
+                                            gpu_run_element<D, ROWS>(rows, m, r, h, at + 1),
+                                            factor);
                 }
         }
 }

@@ -74,45 +74,10 @@ GPU_FN bool gpu_attention_sees(const rope_attention_problem *p, const rope_atten
            (p->mask != ROPE_MASK_TREE || rope_tree_sees(p, call, s, r->query, key));
 }
 
-/* What a row begins with: the logit of its head's sink, or -infinity, and the sum to which it
- * belongs. */
-GPU_FN float gpu_attention_sink(int32_t dtype, const void *sinks, int64_t head, float *sum) {
-    const float sink = dtype ? rope_table_entry(dtype, sinks, head) : -INFINITY;
-    *sum = sink == -INFINITY ? 0 : sink == sink ? 1 : sink;
-    return sink;
-}
-
 /* A logit of a product of query and key. */
 GPU_FN float gpu_attention_logit(const rope_attention_problem *p, float product) {
     const float x = product * p->scale;
     return p->soft_cap > 0 ? p->soft_cap * tanhf(x / p->soft_cap) : x;
-}
-
-/* Element 0 of a row of out. */
-template <int DTYPE>
-GPU_FN typename gpu_element<DTYPE>::bits *gpu_attention_out(const rope_attention_call *call,
-                                                            const rope_attention_sequence *s,
-                                                            int64_t query, int64_t head) {
-    const int64_t *stride = call->out_stride;
-    return (typename gpu_element<DTYPE>::bits *)call->out + s->q_row * stride[0] +
-           (s->q_first + query) * stride[1] + head * stride[2];
-}
-
-/* log2(e) and ln(2). */
-constexpr float GPU_LOG2_E = 1.44269504f, GPU_LN_2 = 0.693147182f;
-
-/* largest: in units of log 2. */
-GPU_FN float gpu_lse(float largest, float sum) {
-    return sum == 0 ? -INFINITY : fmaf(largest, GPU_LN_2, logf(sum));
-}
-
-GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
-                                    const rope_attention_sequence *s, int64_t query, int64_t head,
-                                    float largest, float sum) {
-    const int64_t *stride = call->lse_stride;
-    if (call->lse)
-        call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
-            gpu_lse(largest, sum);
 }
 
 #endif

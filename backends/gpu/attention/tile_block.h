@@ -9,12 +9,11 @@
 /* Keys of which it is known where they lie: of as many tiles at a time as a block has threads. */
 enum { GPU_TILE_PLACES = 2 * GPU_ATTENTION_THREADS };
 
-/* How a row ends: what its elements are multiplied by, whether it saw no key, and the elements from
- * out's element 0 to its own, GPU_TILE_NOWHERE where it is left out. */
+/* How a row ends: what gpu_end_row() gives, and the elements from out's element 0 to its own,
+ * GPU_TILE_NOWHERE where it is left out. */
 constexpr int64_t GPU_TILE_NOWHERE = INT64_MIN;
 struct gpu_tile_end {
     float factor;
-    int32_t none;
     int64_t out;
 };
 

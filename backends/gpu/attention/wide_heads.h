@@ -300,8 +300,8 @@ GPU_FN void gpu_latent_end_row(const gpu_latent_call &t, const gpu_attention_par
     const rope_attention_sequence *s = &t.b->tile.s;
     const int64_t head = t.b->head + row;
     const int dim = gpu_reread(t.p)->v_head_dim;
-    float largest = end->largest[row], kept = 1,
-          sum = (end->sum[0][row] + end->sum[1][row]) + (end->sum[2][row] + end->sum[3][row]);
+    const float largest = end->largest[row],
+                sum = (end->sum[0][row] + end->sum[1][row]) + (end->sum[2][row] + end->sum[3][row]);
     if (!t.b->alone) {
         const auto at =
             gpu_part(parts, s->index, t.b->query, head, call->rope.tensor[0].heads, t.b->part, dim);
@@ -309,11 +309,9 @@ GPU_FN void gpu_latent_end_row(const gpu_latent_call &t, const gpu_attention_par
         at[dim + 1] = sum;
         return;
     }
-    gpu_split_sink(gpu_reread(t.p)->sink_dtype, call->sinks, head, &kept, &largest, &sum);
     const int64_t *out = call->out_stride;
-    end->row[row] = {sum == 0 ? 0 : kept / sum, sum == 0,
+    end->row[row] = {gpu_end_row<true>(gpu_reread(t.p), call, s, t.b->query, head, largest, sum),
                      s->q_row * out[0] + (s->q_first + t.b->query) * out[1] + head * out[2]};
-    gpu_attention_store_lse(call, s, t.b->query, head, largest, sum);
 }
 
 /* Two elements of a row, from `i` on, of a sequence that is not split. */
@@ -321,8 +319,7 @@ template <int DTYPE>
 GPU_FN void gpu_latent_store(const gpu_latent_call &t, const gpu_tile_end &end, int i, float x,
                              float y) {
     uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
-    const uint32_t two =
-        end.none ? 0 : gpu_join<DTYPE>(fmaf(x, end.factor, 0.0f), fmaf(y, end.factor, 0.0f));
+    const uint32_t two = gpu_end_pair<DTYPE>(x, y, end.factor);
     if (t.fits & GPU_TILE_OUT) {
         *(uint32_t *)(void *)(out + i) = two;
         return;
