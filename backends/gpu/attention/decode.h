@@ -173,19 +173,15 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
                               gpu_tile_sums<GPU_SPLIT_ROWS> &sums,
                               gpu_tile_rows<D, GPU_SPLIT_ROWS> &rows) {
     enum { ROWS = GPU_SPLIT_ROWS, KEYS = gpu_warp_keys<ROWS> };
-    float s[1][gpu_key_parts<ROWS>][4];
+    gpu_tile_scores<ROWS> s;
     gpu_tile_products<DTYPE, D, ROWS>(queries, keys, s);
     if (c.soft_cap > 0)
         gpu_tile_cap<ROWS>(c.scale, c.soft_cap, s);
     if (first < from || first + KEYS > end) {
         const int mine = first + gpu_first_key_of(gpu_lane());
-#pragma unroll
-        for (int n = 0; n < gpu_key_parts<ROWS>; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const int key = mine + gpu_key_of(n, e);
-                s[0][n][e] = key >= from && key < end ? s[0][n][e] : -INFINITY;
-            }
+        gpu_mask(s, [&](int, int) {
+            return [&](int key) { return mine + key >= from && mine + key < end; };
+        });
     }
     gpu_tile_weights<ROWS> w;
     gpu_tile_softmax<D, ROWS>(GPU_LOG2_E * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
@@ -209,16 +205,13 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         const int row = e / EACH, first = e % EACH, head = key_head * c.group + row;
         const gpu_joined<N> made = gpu_join_warps<D, N>(&b->joint, row, kept, first);
         const auto at = gpu_decode_part(c, sequence, head, split, c.v_dim);
-#pragma unroll
-        for (int n = 0; n < N; n++) {
+        gpu_repeat<N>([&](int n) {
             const int i = first + n * EACH;
-            if (i >= c.v_dim)
-                continue;
-            if (alone)
+            if (i < c.v_dim && alone)
                 gpu_decode_store<DTYPE>(c, sequence, head, i, made.out[n], made.largest, made.sum);
-            else
+            else if (i < c.v_dim)
                 at[i] = made.out[n];
-        }
+        });
         if (!alone && first == 0) {
             at[c.v_dim] = made.largest;
             at[c.v_dim + 1] = b->lacks_page ? GPU_PART_LEFT_OUT : made.sum;
@@ -237,10 +230,7 @@ GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int s
         STAGES = 1 + AHEAD,
         TILE = GPU_TILE_KEYS * D * 2
     };
-    gpu_tile_sums<ROWS> sums = {};
-#pragma unroll
-    for (int h = 0; h < GPU_LANE_ROWS; h++)
-        sums.largest[0][h] = -INFINITY;
+    gpu_tile_sums<ROWS> sums = gpu_no_sums<ROWS>();
     const int at = gpu_warp_key<ROWS>();
 #pragma unroll 1
     for (int first = 0; first < end; first += GPU_TILE_KEYS) {
@@ -329,10 +319,10 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
         gpu_join<N>(gpu_decode_part(c, sequence, head, 0, D), first, EACH, D, k.splits);
     if (row.sum == GPU_PART_LEFT_OUT)
         return;
-#pragma unroll
-    for (int n = 0; n < N; n++)
+    gpu_repeat<N>([&](int n) {
         gpu_decode_store<DTYPE>(c, sequence, head, first + n * EACH, row.out[n], row.largest,
                                 row.sum);
+    });
 }
 
 #endif

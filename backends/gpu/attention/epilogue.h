@@ -82,42 +82,31 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
 }
 
 /* Elements of a row of a thread's to out. */
-template <int DTYPE, int DV, int ROWS>
-GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h,
-                           const gpu_tile_rows<DV, ROWS> &rows) {
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_store(const gpu_tile_call &t, int m, int h, gpu_tile_rows<D, ROWS> &rows) {
     const int lane = gpu_lane();
     const gpu_tile_end end = t.b->ends[gpu_thread() - lane + 16 * m + gpu_row_of(lane, h)];
     if (end.out == GPU_TILE_NOWHERE)
         return;
     uint16_t *out = (uint16_t *)gpu_reread(t.call)->out + end.out;
-#pragma unroll
-    for (int r = 0; r < gpu_runs<DV>; r++) {
-#pragma unroll
-        for (int at = 0; at < gpu_run<DV>; at += 2) {
-            const int i = gpu_run_first<DV>(lane, r) + at;
-            const uint32_t two =
-                gpu_end_pair<DTYPE>(gpu_run_element<DV, ROWS>(rows, m, r, h, at),
-                                    gpu_run_element<DV, ROWS>(rows, m, r, h, at + 1), end.factor);
-            if (gpu_fits(t, GPU_TILE_OUT)) {
-                *(uint32_t *)(out + i) = two;
-            } else if (i < gpu_reread(t.p)->v_head_dim) {
-                const int64_t stride = gpu_reread(t.call)->out_stride[3];
-                out[i * stride] = (uint16_t)two;
-                out[(i + 1) * stride] = (uint16_t)(two >> 16);
-            }
+    gpu_for_each_pair<D>(rows.out[m], h, [&](int i, float x, float y) {
+        const uint32_t two = gpu_end_pair<DTYPE>(x, y, end.factor);
+        if (gpu_fits(t, GPU_TILE_OUT)) {
+            *(uint32_t *)(out + i) = two;
+        } else if (i < gpu_reread(t.p)->v_head_dim) {
+            const int64_t stride = gpu_reread(t.call)->out_stride[3];
+            out[i * stride] = (uint16_t)two;
+            out[(i + 1) * stride] = (uint16_t)(two >> 16);
         }
-    }
+    });
 }
 
-template <int DTYPE, int DV, int ROWS>
-GPU_FN void gpu_tile_finish(const gpu_tile_call &t, const gpu_tile_rows<DV, ROWS> &rows) {
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_finish(const gpu_tile_call &t, gpu_tile_rows<D, ROWS> &rows) {
     gpu_tile_end_row<ROWS>(t);
     gpu_warp_barrier();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            gpu_tile_store<DTYPE, DV, ROWS>(t, m, h, rows);
+    gpu_for_each_row<gpu_row_blocks<ROWS>>(
+        [&](int m, int h) { gpu_tile_store<DTYPE, D, ROWS>(t, m, h, rows); });
 }
 
 #endif

@@ -29,13 +29,12 @@
 
 /* As gpu_tile_dim() has them. */
 #define GPU_ATTENTION_TILES(DTYPE)                                                                 \
-    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64, 64>),                                               \
-     GPU_KERNEL(gpu_attention_tiles<DTYPE, 128, 128>),                                             \
-     GPU_ATTENTION_WIDE(gpu_attention_tiles<DTYPE, 256, 256>)},                                    \
+    {GPU_KERNEL(gpu_attention_tiles<DTYPE, 64>), GPU_KERNEL(gpu_attention_tiles<DTYPE, 128>),      \
+     GPU_ATTENTION_WIDE(gpu_attention_tiles<DTYPE, 256>)},                                         \
         GPU_ATTENTION_PROMPT(DTYPE),                                                               \
-        {GPU_KERNEL(gpu_attention_splits<DTYPE, 64, 64>),                                          \
-         GPU_KERNEL(gpu_attention_splits<DTYPE, 128, 128>),                                        \
-         GPU_ATTENTION_WIDE(gpu_attention_splits<DTYPE, 256, 256>)},                               \
+        {GPU_KERNEL(gpu_attention_splits<DTYPE, 64>),                                              \
+         GPU_KERNEL(gpu_attention_splits<DTYPE, 128>),                                             \
+         GPU_ATTENTION_WIDE(gpu_attention_splits<DTYPE, 256>)},                                    \
         {GPU_KERNEL(gpu_attention_decode<DTYPE, 64>),                                              \
          GPU_KERNEL(gpu_attention_decode<DTYPE, 128>),                                             \
          GPU_ATTENTION_WIDE(gpu_attention_decode<DTYPE, 256>)},                                    \

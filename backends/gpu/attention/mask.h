@@ -153,24 +153,15 @@ GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
 
 /* -infinity for keys that a row does not see. Each lane finds out for one row. */
 template <int ROWS>
-GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first,
-                          float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
+GPU_FN void gpu_tile_mask(const gpu_tile_call &t, int first, gpu_tile_scores<ROWS> &s) {
     const int lane = gpu_lane();
     uint64_t *rows = t.b->sees + (gpu_thread() - lane);
     rows[lane] = gpu_tile_sees(t, gpu_warp_row<ROWS>() + lane % (16 * gpu_row_blocks<ROWS>), first);
     gpu_warp_barrier();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const uint64_t sees = rows[16 * m + gpu_row_of(lane, h)] >> gpu_first_key_of(lane);
-#pragma unroll
-            for (int n = 0; n < gpu_key_parts<ROWS>; n++)
-#pragma unroll
-                for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e++)
-                    if (!(sees >> gpu_key_of(n, e) & 1))
-                        s[m][n][e] = -INFINITY;
-        }
+    gpu_mask(s, [&](int m, int h) {
+        const uint64_t sees = rows[16 * m + gpu_row_of(lane, h)] >> gpu_first_key_of(lane);
+        return [sees](int key) { return sees >> key & 1; };
+    });
     gpu_warp_barrier();
 }
 

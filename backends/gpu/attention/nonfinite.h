@@ -30,15 +30,13 @@ GPU_FN void gpu_nonfinite_look(const char *values, int first, gpu_nonfinite_stat
     const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f807f80u : 0x7c007c00u,
                    one = DTYPE == ROPE_BF16 ? 0x00800080u : 0x04000400u;
     uint32_t found = 0;
-#pragma unroll
-    for (int e = 0; e < KEYS * D / 8 / GPU_ATTENTION_THREADS; e++) {
-        const uint4 eight =
-            ((const uint4 *)(const void *)values)[gpu_thread() + e * GPU_ATTENTION_THREADS];
+    gpu_repeat<KEYS * D / 8, GPU_ATTENTION_THREADS>([&](int e) {
+        const uint4 eight = ((const uint4 *)(const void *)values)[gpu_thread() + e];
         found |= (eight.x & infinity) + one;
         found |= (eight.y & infinity) + one;
         found |= (eight.z & infinity) + one;
         found |= (eight.w & infinity) + one;
-    }
+    });
     if (found & 0x80008000u)
         state->tile = first + 1;
     __syncthreads();
@@ -49,11 +47,10 @@ template <int DTYPE> GPU_FN uint32_t gpu_nonfinite_bits(uint4 eight, uint32_t si
     const uint32_t infinity = DTYPE == ROPE_BF16 ? 0x7f80u : 0x7c00u,
                    words[4] = {eight.x, eight.y, eight.z, eight.w};
     uint32_t found = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
+    gpu_repeat<8>([&](int i) {
         const uint32_t x = words[i / 2] >> 16 * (i % 2) & 0xffffu;
         found |= (uint32_t)((x & infinity) == infinity && x != (infinity | (sign ^ 0x8000u))) << i;
-    }
+    });
     return found;
 }
 
@@ -84,33 +81,24 @@ GPU_FN void gpu_nonfinite_remove(char *values, gpu_nonfinite_tile<D, KEYS> &remo
 template <int ROWS>
 GPU_FN uint64_t gpu_weighted_keys(const gpu_tile_weights<ROWS> &w, int m, int h) {
     uint32_t keys[2] = {};
-#pragma unroll
-    for (int n = 0; n < gpu_key_parts<ROWS>; n++)
-#pragma unroll
-        for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e += 2) {
+    gpu_repeat<gpu_key_parts<ROWS>>([&](int n) {
+        gpu_repeat<GPU_LANE_ELEMENTS, 2>([&](int i) {
+            const int e = h * GPU_LANE_ELEMENTS + i, key = gpu_key_of(n, e);
             const uint32_t two = w.a[n / GPU_PARTS][m][n % GPU_PARTS * 2 + e / 2];
-            keys[gpu_key_of(n, e) / 32] |=
-                (two & 0x7fffu ? 1u << gpu_key_of(n, e) % 32 : 0) |
-                (two & 0x7fff0000u ? 1u << gpu_key_of(n, e + 1) % 32 : 0);
-        }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        keys[i] <<= gpu_first_key_of(gpu_lane());
-#pragma unroll
-        for (int step = 1; step < GPU_ROW_LANES; step *= 2)
-            keys[i] |= gpu_shuffle_xor(keys[i], step * GPU_ROW_STEP);
-    }
+            keys[key / 32] |= (two & 0x7fffu ? 1u << key % 32 : 0) |
+                              (two & 0x7fff0000u ? 1u << gpu_key_of(n, e + 1) % 32 : 0);
+        });
+    });
+    gpu_repeat<2>([&](int i) { keys[i] = gpu_lanes_or(keys[i] << gpu_first_key_of(gpu_lane())); });
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
 /* The same of all rows of a warp, into `weighed`. */
 template <int ROWS>
 GPU_FN void gpu_nonfinite_weigh(const gpu_tile_weights<ROWS> &w, uint64_t *weighed) {
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            weighed[16 * m + gpu_row_of(gpu_lane(), h)] = gpu_weighted_keys<ROWS>(w, m, h);
+    gpu_for_each_row<gpu_row_blocks<ROWS>>([&](int m, int h) {
+        weighed[16 * m + gpu_row_of(gpu_lane(), h)] = gpu_weighted_keys<ROWS>(w, m, h);
+    });
     gpu_warp_barrier();
 }
 
@@ -143,15 +131,13 @@ GPU_FN void gpu_nonfinite_gather(const gpu_nonfinite_tile<D, KEYS> &removed, int
 template <int D, int ROWS>
 GPU_FN void gpu_nonfinite_restore(const gpu_nonfinite_row<D> &row, int m, int h,
                                   gpu_tile_rows<D, ROWS> &rows) {
-#pragma unroll
-    for (int r = 0; r < gpu_runs<D>; r++)
-#pragma unroll
-        for (int at = 0; at < gpu_run<D>; at++) {
-            const int i = gpu_run_first<D>(gpu_lane(), r) + at;
-            float *x = rows.out[m][gpu_run_part(r, at)] + gpu_run_place(r, h, at);
-            *x += row.above[i / 32] >> i % 32 & 1 ? INFINITY : 0;
-            *x -= row.below[i / 32] >> i % 32 & 1 ? INFINITY : 0;
-        }
+    gpu_for_each_pair<D>(rows.out[m], h, [&](int i, float &x, float &y) {
+        const uint32_t above = row.above[i / 32] >> i % 32, below = row.below[i / 32] >> i % 32;
+        x += above & 1 ? INFINITY : 0;
+        x -= below & 1 ? INFINITY : 0;
+        y += above & 2 ? INFINITY : 0;
+        y -= below & 2 ? INFINITY : 0;
+    });
 }
 
 #endif

@@ -2,27 +2,25 @@
 #ifndef ROPEKIT_GPU_ATTENTION_PRODUCTS_H
 #define ROPEKIT_GPU_ATTENTION_PRODUCTS_H
 
-#include "backends/gpu/attention/fragments.h"
+#include "backends/gpu/attention/tile_shape.h"
 
 #ifdef GPU_QUERIES_LEFT
-#include "backends/gpu/attention/queries_left.h"
+#include "backends/gpu/attention/products_left.h"
 #else
-#include "backends/gpu/attention/queries_right.h"
+#include "backends/gpu/attention/products_right.h"
 #endif
 
 /* Weights as operands. */
 template <int DTYPE, int ROWS>
-GPU_FN void gpu_tile_round(const float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4],
-                           gpu_tile_weights<ROWS> &w) {
-#pragma unroll
-    for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++)
-#pragma unroll
-        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-            for (int i = 0; i < 2 * GPU_PARTS; i++) {
+GPU_FN void gpu_tile_round(const gpu_tile_scores<ROWS> &s, gpu_tile_weights<ROWS> &w) {
+    gpu_repeat<gpu_warp_keys<ROWS> / 16>([&](int k) {
+        gpu_repeat<gpu_row_blocks<ROWS>>([&](int m) {
+            gpu_repeat<2 * GPU_PARTS>([&](int i) {
                 const float *two = s[m][GPU_PARTS * k + i / 2] + i % 2 * 2;
                 w.a[k][m][i] = (uint32_t)gpu_opaque((int)gpu_join<DTYPE>(two[0], two[1]));
-            }
+            });
+        });
+    });
 }
 
 /* A polynomial near 0, where 1 - 2 / (e^2x + 1) has no digits left. */

@@ -226,27 +226,15 @@ template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
 }
 
 /* -infinity for keys of the tile from key n on that a row does not see. */
-GPU_FN void
-gpu_prompt_mask(const gpu_prompt_call &t, int n,
-                float s[gpu_row_blocks<GPU_TILE_ROWS>][gpu_key_parts<GPU_TILE_ROWS>][4]) {
-    enum { ROWS = GPU_TILE_ROWS };
+GPU_FN void gpu_prompt_mask(const gpu_prompt_call &t, int n, gpu_tile_scores<GPU_TILE_ROWS> &s) {
     const int lane = gpu_lane();
     n += gpu_first_key_of(lane);
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const gpu_prompt_row row =
-                t.b->rows[gpu_warp_row<ROWS>() + 16 * m + gpu_row_of(lane, h)];
-            const int first = row.first - n, last = row.last - n;
-#pragma unroll
-            for (int part = 0; part < gpu_key_parts<ROWS>; part++)
-#pragma unroll
-                for (int e = h * GPU_LANE_ELEMENTS; e < (h + 1) * GPU_LANE_ELEMENTS; e++) {
-                    const int key = gpu_key_of(part, e);
-                    s[m][part][e] = key >= first && key < last ? s[m][part][e] : -INFINITY;
-                }
-        }
+    gpu_mask(s, [&](int m, int h) {
+        const gpu_prompt_row row =
+            t.b->rows[gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(lane, h)];
+        const int first = row.first - n, last = row.last - n;
+        return [first, last](int key) { return key >= first && key < last; };
+    });
 }
 
 /* --- values that are not finite, which rows that do not see them may not meet --- */
@@ -296,15 +284,11 @@ template <int D>
 GPU_FN void gpu_prompt_restore(const gpu_prompt_call &t, gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     if (!t.b->nonfinite.any)
         return;
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const gpu_nonfinite_row<D> *reached = gpu_prompt_reached<D>(
-                t, gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(gpu_lane(), h));
-            if (reached)
-                gpu_nonfinite_restore<D, GPU_TILE_ROWS>(*reached, m, h, rows);
-        }
+    gpu_for_each_block_row<GPU_TILE_ROWS>([&](int m, int h, int row) {
+        const gpu_nonfinite_row<D> *reached = gpu_prompt_reached<D>(t, row);
+        if (reached)
+            gpu_nonfinite_restore<D, GPU_TILE_ROWS>(*reached, m, h, rows);
+    });
 }
 
 /* --- a tile --- */
@@ -317,7 +301,7 @@ GPU_FN void gpu_prompt_score(const gpu_prompt_call &t, int n, bool masked, const
                              gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
     const float unit = GPU_LOG2_E * gpu_reread(t.p)->scale;
-    float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
+    gpu_tile_scores<ROWS> s;
     gpu_tile_products_at<DTYPE, D, ROWS>(t.queries + gpu_warp_row<ROWS>() * D * 2, rows_at, keys,
                                          keys_at, s);
     if (masked)
@@ -334,7 +318,7 @@ template <int DTYPE, int D>
 GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_TILE_ROWS> &sums,
                             gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS, KEYS = GPU_TILE_KEYS };
-    const int keys_at = gpu_operand_keys<D>(), rows_at = gpu_operand_rows<D>();
+    const int keys_at = gpu_operand_keys<D>(gpu_lane()), rows_at = gpu_operand_rows<D>(gpu_lane());
 #pragma unroll 1
     for (; n < t.b->all.end; n += KEYS) {
         const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
@@ -386,15 +370,12 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
 GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_ROWS> &sums,
                                 uint2 *ends) {
     const int lane = gpu_lane();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_TILE_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const float sum = gpu_lanes_sum(sums.sum[m][h]);
-            if (gpu_first_lane_of(16 * m + gpu_row_of(lane, h)) == lane)
-                ends[16 * m + gpu_row_of(lane, h)] = {rope_float_bits(sums.largest[m][h]),
-                                                      rope_float_bits(sum)};
-        }
+    gpu_for_each_row<gpu_row_blocks<GPU_TILE_ROWS>>([&](int m, int h) {
+        const float sum = gpu_lanes_sum(sums.sum[m][h]);
+        const int row = 16 * m + gpu_row_of(lane, h);
+        if (gpu_first_lane_of(row) == lane)
+            ends[row] = {rope_float_bits(sums.largest[m][h]), rope_float_bits(sum)};
+    });
     gpu_warp_barrier();
     gpu_prompt_end_row(t, ends + lane);
     gpu_warp_barrier();
@@ -405,24 +386,14 @@ template <int DTYPE, int D>
 GPU_FN void gpu_prompt_stage(const gpu_prompt_call &t, const uint2 *ends,
                              gpu_tile_rows<D, GPU_TILE_ROWS> &rows) {
     enum { ROWS = GPU_TILE_ROWS };
-    const int lane = gpu_lane();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const int row = 16 * m + gpu_row_of(lane, h);
-            const float factor = rope_bits_float(ends[row].x);
-#pragma unroll
-            for (int r = 0; r < gpu_runs<D>; r++)
-#pragma unroll
-                for (int at = 0; at < gpu_run<D>; at += 2) {
-                    *(uint32_t *)(void *)gpu_swizzled_element<D>(
-                        t.queries, gpu_warp_row<ROWS>() + row, gpu_run_first<D>(lane, r) + at) =
-                        gpu_end_pair<DTYPE>(gpu_run_element<D, ROWS>(rows, m, r, h, at),
-                                            gpu_run_element<D, ROWS>(rows, m, r, h, at + 1),
-                                            factor);
-                }
-        }
+    const int lane = gpu_lane(), first = gpu_warp_row<ROWS>();
+    gpu_for_each_row<gpu_row_blocks<ROWS>>([&](int m, int h) {
+        const int row = 16 * m + gpu_row_of(lane, h);
+        const float factor = rope_bits_float(ends[row].x);
+        gpu_for_each_pair<D>(rows.out[m], h, [&](int i, float x, float y) {
+            gpu_store_pair<D>(t.queries, first + row, i, gpu_end_pair<DTYPE>(x, y, factor));
+        });
+    });
 }
 
 template <int DTYPE, int D>
@@ -492,12 +463,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
 template <int DTYPE, int D> GPU_FN void gpu_prompt_attend(const gpu_prompt_call &t, int32_t head) {
     enum { ROWS = GPU_TILE_ROWS };
     const int n = gpu_prompt_begin<D>(t, head);
-    gpu_tile_sums<ROWS> sums = {};
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            sums.largest[m][h] = -INFINITY;
+    gpu_tile_sums<ROWS> sums = gpu_no_sums<ROWS>();
     gpu_tile_rows<D, ROWS> rows = {};
     gpu_prompt_loop<DTYPE, D>(t, n, sums, rows);
     gpu_copies_wait<0>();

@@ -16,57 +16,47 @@ struct gpu_joint {
 };
 
 /* Where element i of a warp's part of a row is kept: rows begin in other banks. */
-template <int DV> GPU_FN int gpu_kept(int row, int warp, int i) {
-    return (row * GPU_TILE_WARPS + warp) * DV + (i ^ row % 4 * 8);
+template <int D> GPU_FN int gpu_kept(int row, int warp, int i) {
+    return (row * GPU_TILE_WARPS + warp) * D + (i ^ row % 4 * 8);
 }
 
-/* A warp's first rows as parts of the block's, elements [row, warp, DV], with a barrier behind;
+/* A warp's first rows as parts of the block's, elements [row, warp, D], with a barrier behind;
  * sums: the thread's own, among those of all. */
-template <int DV, typename SUMS>
-GPU_FN void gpu_split_keep(const SUMS *sums, const gpu_tile_rows<DV, GPU_SPLIT_ROWS> &rows,
-                           int count, gpu_joint *j, float *parts) {
+template <int D, typename SUMS>
+GPU_FN void gpu_split_keep(const SUMS *sums, gpu_tile_rows<D, GPU_SPLIT_ROWS> &rows, int count,
+                           gpu_joint *j, float *parts) {
     const int lane = gpu_lane(), warp = (int)threadIdx.x / GPU_TILE_LANES;
-#pragma unroll
-    for (int h = 0; h < GPU_LANE_ROWS; h++) {
+    gpu_repeat<GPU_LANE_ROWS>([&](int h) {
         const int row = gpu_row_of(lane, h), part = row * GPU_TILE_WARPS + warp;
         if (row >= count)
-            continue;
-#pragma unroll
-        for (int r = 0; r < gpu_runs<DV>; r++)
-#pragma unroll
-            for (int at = 0; at < gpu_run<DV>; at += 2)
-                *(float2 *)(void *)(parts +
-                                    gpu_kept<DV>(row, warp, gpu_run_first<DV>(lane, r) + at)) = {
-                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at),
-                    gpu_run_element<DV, GPU_SPLIT_ROWS>(rows, 0, r, h, at + 1)};
+            return;
+        gpu_for_each_pair<D>(rows.out[0], h, [&](int i, float x, float y) {
+            *(float2 *)(void *)(parts + gpu_kept<D>(row, warp, i)) = {x, y};
+        });
         j->largest[part] =
             ((const gpu_tile_sums<GPU_SPLIT_ROWS> *)(const void *)sums)->largest[0][h];
         j->sum[part] = gpu_tile_sum<GPU_SPLIT_ROWS>(sums, row);
-    }
+    });
     __syncthreads();
 }
 
-/* Joins elements i, i + DV / N... of the warps' parts of a row. */
-template <int DV, int N>
+/* Joins elements i, i + D / N... of the warps' parts of a row. */
+template <int D, int N>
 GPU_FN gpu_joined<N> gpu_join_warps(const gpu_joint *j, int row, const float *parts, int i) {
     gpu_joined<N> made = {{}, -INFINITY, 0};
     const float *largest = j->largest + row * GPU_TILE_WARPS, *sum = j->sum + row * GPU_TILE_WARPS;
-#pragma unroll
-    for (int warp = 0; warp < GPU_TILE_WARPS; warp++)
-        made.largest = fmaxf(made.largest, largest[warp]);
-#pragma unroll
-    for (int warp = 0; warp < GPU_TILE_WARPS; warp++) {
+    gpu_repeat<GPU_TILE_WARPS>(
+        [&](int warp) { made.largest = fmaxf(made.largest, largest[warp]); });
+    gpu_repeat<GPU_TILE_WARPS>([&](int warp) {
         float out[N];
-#pragma unroll
-        for (int n = 0; n < N; n++)
-            out[n] = parts[gpu_kept<DV>(row, warp, i + n * (DV / N))];
+        gpu_repeat<N>([&](int n) { out[n] = parts[gpu_kept<D>(row, warp, i + n * (D / N))]; });
         gpu_join_part<N>(made, largest[warp], sum[warp], out);
-    }
+    });
     return made;
 }
 
 /* Joins the warps' parts: to a part of the split, or where it is the only one, to out. */
-template <int DTYPE, int DV>
+template <int DTYPE, int D>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = gpu_reread(t.call)->rope.tensor[0].heads;
@@ -82,7 +72,7 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
         const auto at =
             alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, dim);
         for (int i = gpu_thread(); i < dim; i += GPU_ATTENTION_THREADS) {
-            const gpu_joined<1> made = gpu_join_warps<DV, 1>(j, row, parts, i);
+            const gpu_joined<1> made = gpu_join_warps<D, 1>(j, row, parts, i);
             if (alone) {
                 gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query,
                                        head, i, made.out[0], made.largest, made.sum);
@@ -97,24 +87,23 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
     }
 }
 
-template <int DTYPE, int D, int DV>
+template <int DTYPE, int D>
 GPU_FN void gpu_split_attend(const gpu_tile_call &t, int32_t head, const gpu_attention_parts &parts,
                              int64_t split, int64_t part, bool alone) {
     __shared__ gpu_joint j;
     float *kept = (float *)(void *)t.stage;
     gpu_tile_begin<DTYPE, D, GPU_SPLIT_ROWS>(t, head,
                                              gpu_split_of(gpu_reread(t.p), &t.b->tile.s, split));
-    gpu_tile_rows<DV, GPU_SPLIT_ROWS> rows = {};
-    gpu_tile_loop<DTYPE, D, DV, GPU_SPLIT_ROWS>(t, rows);
-    gpu_split_keep<DV>(t.b->sums + gpu_thread(), rows, (int)(t.b->tile.s.q_count * t.b->group), &j,
-                       kept);
-    gpu_split_finish<DTYPE, DV>(t, parts, part, alone, &j, kept);
+    gpu_tile_rows<D, GPU_SPLIT_ROWS> rows = {};
+    gpu_tile_loop<DTYPE, D, GPU_SPLIT_ROWS>(t, rows);
+    gpu_split_keep<D>(t.b->sums + gpu_thread(), rows, (int)(t.b->tile.s.q_count * t.b->group), &j,
+                      kept);
+    gpu_split_finish<DTYPE, D>(t, parts, part, alone, &j, kept);
 }
 
 /* Grid x strides over [sequence, used split, key head]. */
-template <int DTYPE, int D, int DV>
-__global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
-                                  DV > GPU_TILE_NARROW ? 2 : GPU_SPLIT_BLOCKS)
+template <int DTYPE, int D>
+__global__ void __launch_bounds__(GPU_ATTENTION_THREADS, D > GPU_TILE_NARROW ? 2 : GPU_SPLIT_BLOCKS)
     gpu_attention_splits(GPU_PARAMETER rope_attention_problem problem,
                          GPU_PARAMETER rope_attention_call given, const int32_t *failed,
                          int32_t fits, gpu_attention_parts parts) {
@@ -123,7 +112,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
         const rope_attention_call &call =
             *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
         extern __shared__ uint4 memory[];
-        __shared__ gpu_tile_block_of<DV, GPU_SPLIT_ROWS> b;
+        __shared__ gpu_tile_block_of<D, GPU_SPLIT_ROWS> b;
         gpu_wait_for_last();
         gpu_let_next_start();
         gpu_split_work w;
@@ -137,7 +126,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS,
                                      (char *)memory + GPU_SPLIT_ROWS * D * 2,
                                      fits};
             if (w.valid)
-                gpu_split_attend<DTYPE, D, DV>(t, (int32_t)w.head, parts, w.split, w.part, w.alone);
+                gpu_split_attend<DTYPE, D>(t, (int32_t)w.head, parts, w.split, w.part, w.alone);
         }
     }
 }

@@ -1,5 +1,5 @@
 /*
- * 16-bit heads of D and DV elements by matrix instructions: a block has ROWS rows, a warp some
+ * 16-bit heads of up to D elements by matrix instructions: a block has ROWS rows, a warp some
  * 16s of them, and walks over tiles of keys and values. A tile's values and the next one's keys are
  * copied to shared memory while its products are summed. Tiles begin at multiples of their size,
  * and one that a row does not see leaves it as it is, so a row's bits do not depend on its
@@ -72,8 +72,7 @@ GPU_FN void gpu_tile_begin(const gpu_tile_call &t, int32_t head, rope_key_range 
 
 /* Products of a tile: of wide heads not beyond what those of 192 and 128 have, as MLA's do. */
 template <int DTYPE, int D, int ROWS>
-GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys,
-                              float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4]) {
+GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys, gpu_tile_scores<ROWS> &s) {
     const int dim = gpu_reread(t.p)->head_dim;
     (void)dim;
 #if GPU_TILE_DIM > 128
@@ -86,33 +85,33 @@ GPU_FN void gpu_tile_multiply(const gpu_tile_call &t, const char *keys,
     gpu_tile_products<DTYPE, D, ROWS>(t.queries, keys, s);
 }
 
-template <int DTYPE, int DV, int ROWS>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_add_values(const gpu_tile_call &t, const char *values,
-                                const gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
+                                const gpu_tile_weights<ROWS> &w, gpu_tile_rows<D, ROWS> &rows) {
     const int dim = gpu_reread(t.p)->v_head_dim;
     (void)dim;
 #if GPU_TILE_DIM > 128
-    if constexpr (DV > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
+    if constexpr (D > GPU_TILE_NARROW && ROWS != GPU_SPLIT_ROWS)
         if (dim <= 128) {
-            gpu_tile_add<DTYPE, DV, ROWS, 128>(values, w, rows);
+            gpu_tile_add<DTYPE, D, ROWS, 128>(values, w, rows);
             return;
         }
 #endif
-    gpu_tile_add<DTYPE, DV, ROWS>(values, w, rows);
+    gpu_tile_add<DTYPE, D, ROWS>(values, w, rows);
 }
 
 /* From keys to weights: the tile from key `first` of the block's on, `keys` a warp's. */
-template <int DTYPE, int D, int DV, int ROWS>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_score(const gpu_tile_call &t, int first, const char *keys, int32_t state,
-                           gpu_tile_weights<ROWS> &w, gpu_tile_rows<DV, ROWS> &rows) {
+                           gpu_tile_weights<ROWS> &w, gpu_tile_rows<D, ROWS> &rows) {
     const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap;
-    float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
+    gpu_tile_scores<ROWS> s;
     gpu_tile_multiply<DTYPE, D, ROWS>(t, keys, s);
     if (cap > 0)
         gpu_tile_cap<ROWS>(scale, cap, s);
     if (state != GPU_TILE_WHOLE)
         gpu_tile_mask<ROWS>(t, first, s);
-    gpu_tile_softmax<DV, ROWS>(GPU_LOG2_E * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
+    gpu_tile_softmax<D, ROWS>(GPU_LOG2_E * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
     gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
@@ -135,15 +134,15 @@ GPU_FN void gpu_tile_prefetch_keys(const gpu_tile_call &t, int first) {
 
 /* Takes values that are not finite out of a tile whose keys not all rows see; a warp's keys begin
  * `at` behind its first. */
-template <int DTYPE, int DV, int ROWS>
+template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_take_out(const gpu_tile_call &t, int first, int at, char *values, bool seen,
                               const gpu_tile_weights<ROWS> &w) {
     enum { KEYS = gpu_block_keys<ROWS> };
     const int lane = gpu_lane();
-    gpu_nonfinite_look<DTYPE, DV, KEYS>(values, first, &t.b->nonfinite);
+    gpu_nonfinite_look<DTYPE, D, KEYS>(values, first, &t.b->nonfinite);
     if (t.b->nonfinite.tile != first + 1)
         return;
-    auto &removed = gpu_block_of<DV, ROWS>(t).removed;
+    auto &removed = gpu_block_of<D, ROWS>(t).removed;
     gpu_nonfinite_remove<DTYPE>(values, removed, &t.b->nonfinite);
     if (!seen)
         return;
@@ -152,27 +151,24 @@ GPU_FN void gpu_tile_take_out(const gpu_tile_call &t, int first, int at, char *v
     if (lane < 16 * gpu_row_blocks<ROWS>)
         gpu_nonfinite_gather(removed, at, gpu_warp_keys<ROWS>,
                              gpu_tile_sees(t, gpu_warp_row<ROWS>() + lane, first + at),
-                             weighed[lane], false, &gpu_tile_reached<DV, ROWS>(t, lane));
+                             weighed[lane], false, &gpu_tile_reached<D, ROWS>(t, lane));
     gpu_warp_barrier();
 }
 
 /* Adds what was taken out to the thread's rows. */
-template <int DV, int ROWS>
-GPU_FN void gpu_tile_restore(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
+template <int D, int ROWS>
+GPU_FN void gpu_tile_restore(const gpu_tile_call &t, gpu_tile_rows<D, ROWS> &rows) {
     if (!t.b->nonfinite.any)
         return;
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            gpu_nonfinite_restore<DV, ROWS>(
-                gpu_tile_reached<DV, ROWS>(t, 16 * m + gpu_row_of(gpu_lane(), h)), m, h, rows);
+    gpu_for_each_row<gpu_row_blocks<ROWS>>([&](int m, int h) {
+        gpu_nonfinite_restore<D, ROWS>(
+            gpu_tile_reached<D, ROWS>(t, 16 * m + gpu_row_of(gpu_lane(), h)), m, h, rows);
+    });
 }
 
 /* The tile from key `first` of the block's on. */
-template <int DTYPE, int D, int DV, int ROWS>
-GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV, ROWS> &rows) {
-    static_assert(D == DV, "keys and values are fetched by the same code");
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<D, ROWS> &rows) {
     enum { KEYS = gpu_block_keys<ROWS>, AHEAD = gpu_tiles_ahead<D, ROWS> };
     const int at = gpu_warp_key<ROWS>();
     const int32_t state = gpu_warp_state<ROWS>(t, t.b->seen, first + at);
@@ -183,8 +179,8 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
     if (AHEAD)
         gpu_tile_prefetch_keys<DTYPE, D, ROWS>(t, first);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_score<DTYPE, D, DV, ROWS>(
-            t, first + at, gpu_tile_keys<D, ROWS>(t, first) + at * D * 2, state, w, rows);
+        gpu_tile_score<DTYPE, D, ROWS>(t, first + at, gpu_tile_keys<D, ROWS>(t, first) + at * D * 2,
+                                       state, w, rows);
     if (gpu_value_stages<D, ROWS> == 1) {
         gpu_copies_wait<AHEAD>();
         __syncthreads();
@@ -193,41 +189,35 @@ GPU_FN void gpu_tile_attend(const gpu_tile_call &t, int first, gpu_tile_rows<DV,
         gpu_tile_prefetch_keys<DTYPE, D, ROWS>(t, first);
     char *values = gpu_tile_values<D, ROWS>(t, first);
     if (gpu_tile_state(t, t.b->seen, first, KEYS) == GPU_TILE_APART)
-        gpu_tile_take_out<DTYPE, DV, ROWS>(t, first, at, values, state != GPU_TILE_UNSEEN, w);
+        gpu_tile_take_out<DTYPE, D, ROWS>(t, first, at, values, state != GPU_TILE_UNSEEN, w);
     if (state != GPU_TILE_UNSEEN)
-        gpu_tile_add_values<DTYPE, DV, ROWS>(t, values + at * DV * 2, w, rows);
+        gpu_tile_add_values<DTYPE, D, ROWS>(t, values + at * D * 2, w, rows);
 }
 
 /* All keys that the block's rows see. */
-template <int DTYPE, int D, int DV, int ROWS>
-GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<DV, ROWS> &rows) {
-    gpu_tile_sums<ROWS> none = {};
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            none.largest[m][h] = -INFINITY;
-    gpu_sums_of<ROWS>(t) = none;
+template <int DTYPE, int D, int ROWS>
+GPU_FN void gpu_tile_loop(const gpu_tile_call &t, gpu_tile_rows<D, ROWS> &rows) {
+    gpu_sums_of<ROWS>(t) = gpu_no_sums<ROWS>();
 #pragma unroll 1
     for (int first = 0; first < t.b->seen.end; first += gpu_block_keys<ROWS>)
-        gpu_tile_attend<DTYPE, D, DV, ROWS>(t, first, rows);
+        gpu_tile_attend<DTYPE, D, ROWS>(t, first, rows);
     gpu_copies_wait<0>();
     __syncthreads();
-    gpu_tile_restore<DV, ROWS>(t, rows);
+    gpu_tile_restore<D, ROWS>(t, rows);
 }
 
 /* All rows of a block. */
-template <int DTYPE, int D, int DV>
+template <int DTYPE, int D>
 GPU_FN void gpu_tile_block_attend(const gpu_tile_call &t, int32_t head) {
     enum { ROWS = gpu_tiles_shape<D> };
     gpu_tile_begin<DTYPE, D, ROWS>(t, head, {0, INT64_MAX});
-    gpu_tile_rows<DV, ROWS> rows = {};
-    gpu_tile_loop<DTYPE, D, DV, ROWS>(t, rows);
-    gpu_tile_finish<DTYPE, DV, ROWS>(t, rows);
+    gpu_tile_rows<D, ROWS> rows = {};
+    gpu_tile_loop<DTYPE, D, ROWS>(t, rows);
+    gpu_tile_finish<DTYPE, D, ROWS>(t, rows);
     __syncthreads();
 }
 
-template <int DTYPE, int D, int DV>
+template <int DTYPE, int D>
 __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
     gpu_attention_tiles(GPU_PARAMETER rope_attention_problem problem,
                         GPU_PARAMETER rope_attention_call given, const int32_t *failed,
@@ -238,7 +228,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
             *gpu_parameter<rope_attention_call, rope_attention_problem>(given);
         enum { ROWS = gpu_block_rows<gpu_tiles_shape<D>> };
         extern __shared__ uint4 memory[];
-        __shared__ gpu_tile_block_of<DV, gpu_tiles_shape<D>> b;
+        __shared__ gpu_tile_block_of<D, gpu_tiles_shape<D>> b;
         gpu_wait_for_last();
         gpu_let_next_start();
         for (int64_t n = blockIdx.x;
@@ -259,7 +249,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, GPU_TILE_BLOCKS)
             for (int32_t head = (int32_t)blockIdx.y; head < call.k.heads;
                  head = b.head + (int32_t)gridDim.y) {
                 __syncthreads();
-                gpu_tile_block_attend<DTYPE, D, DV>(t, head);
+                gpu_tile_block_attend<DTYPE, D>(t, head);
             }
         }
     }

@@ -44,10 +44,10 @@ struct gpu_tile_block {
 };
 
 /* A block, and values that are not finite: those of a tile, and what reaches a row of a warp. */
-template <int DV, int ROWS> struct gpu_tile_block_of : gpu_tile_block {
+template <int D, int ROWS> struct gpu_tile_block_of : gpu_tile_block {
     enum { EACH = 16 * gpu_row_blocks<ROWS>, COUNT = EACH * GPU_TILE_WARPS };
-    gpu_nonfinite_row<DV> reached[COUNT];
-    gpu_nonfinite_tile<DV, gpu_block_keys<ROWS>> removed;
+    gpu_nonfinite_row<D> reached[COUNT];
+    gpu_nonfinite_tile<D, gpu_block_keys<ROWS>> removed;
 };
 
 enum : uint32_t { GPU_TILE_NONE = 0xffffffffu };
@@ -71,15 +71,14 @@ GPU_FN gpu_tile_sums<ROWS> &gpu_sums_of(const gpu_tile_call &t, int further = 0)
     return *(gpu_tile_sums<ROWS> *)(void *)(t.b->sums + gpu_thread() + further);
 }
 
-template <int DV, int ROWS>
-GPU_FN gpu_tile_block_of<DV, ROWS> &gpu_block_of(const gpu_tile_call &t) {
-    return *static_cast<gpu_tile_block_of<DV, ROWS> *>(t.b);
+template <int D, int ROWS> GPU_FN gpu_tile_block_of<D, ROWS> &gpu_block_of(const gpu_tile_call &t) {
+    return *static_cast<gpu_tile_block_of<D, ROWS> *>(t.b);
 }
 
 /* What reaches a row of the thread's warp. */
-template <int DV, int ROWS>
-GPU_FN gpu_nonfinite_row<DV> &gpu_tile_reached(const gpu_tile_call &t, int row) {
-    gpu_tile_block_of<DV, ROWS> &b = gpu_block_of<DV, ROWS>(t);
+template <int D, int ROWS>
+GPU_FN gpu_nonfinite_row<D> &gpu_tile_reached(const gpu_tile_call &t, int row) {
+    gpu_tile_block_of<D, ROWS> &b = gpu_block_of<D, ROWS>(t);
     return b.reached[gpu_thread() / GPU_TILE_LANES * b.EACH + row];
 }
 

@@ -183,57 +183,45 @@ template <int DTYPE, int VALUE> GPU_FN void gpu_latent_fetch(const gpu_latent_ca
 
 /* The largest products of all warps, with a barrier, behind which all have read their keys. */
 GPU_FN void gpu_latent_largest(const gpu_latent_call &t, gpu_lane_rows<GPU_LATENT_ROWS> &most) {
+    enum { BLOCKS = gpu_row_blocks<GPU_LATENT_ROWS> };
     const int lane = gpu_lane(), warp = gpu_thread() / GPU_TILE_LANES;
     if (lane % GPU_ROW_LANES == 0)
-#pragma unroll
-        for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-            for (int h = 0; h < GPU_LANE_ROWS; h++)
-                t.b->most[warp][16 * m + gpu_row_of(lane, h)] = most[m][h];
+        gpu_for_each_row<BLOCKS>(
+            [&](int m, int h) { t.b->most[warp][16 * m + gpu_row_of(lane, h)] = most[m][h]; });
     __syncthreads();
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-#pragma unroll
-            for (int w = 0; w < GPU_TILE_WARPS; w++)
-                most[m][h] = fmaxf(most[m][h], t.b->most[w][16 * m + gpu_row_of(lane, h)]);
+    gpu_for_each_row<BLOCKS>([&](int m, int h) {
+        gpu_repeat<GPU_TILE_WARPS>([&](int w) {
+            most[m][h] = fmaxf(most[m][h], t.b->most[w][16 * m + gpu_row_of(lane, h)]);
+        });
+    });
 }
 
 /* A warp's weights to where a tile's rows have room for them. */
 GPU_FN void gpu_latent_keep(const gpu_latent_call &t, const gpu_tile_weights<GPU_LATENT_ROWS> &w) {
     const int lane = gpu_lane(), key = gpu_warp_key<GPU_LATENT_ROWS>() + gpu_first_key_of(lane);
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-        for (int i = 0; i < 2 * GPU_PARTS; i++)
-            *(uint32_t *)(void *)gpu_swizzled_element<GPU_LATENT_DIM>(
-                t.stage, 16 * m + gpu_row_of(lane, i % 2),
-                GPU_LATENT_VALUE_DIM + key + gpu_key_of(i / 2, 0)) = w.a[0][m][i];
+    gpu_repeat<gpu_row_blocks<GPU_LATENT_ROWS>>([&](int m) {
+        gpu_repeat<2 * GPU_PARTS>([&](int i) {
+            gpu_store_pair<GPU_LATENT_DIM>(t.stage, 16 * m + gpu_row_of(lane, i % 2),
+                                           GPU_LATENT_VALUE_DIM + key + gpu_key_of(i / 2, 0),
+                                           w.a[0][m][i]);
+        });
+    });
 }
 
 /* Weights of all keys by a warp's columns of values. */
 template <int DTYPE> GPU_FN void gpu_latent_add(const gpu_latent_call &t, gpu_latent_rows &rows) {
-    const int at = gpu_operand_rows<GPU_LATENT_DIM>();
+    const int at = gpu_operand_rows<GPU_LATENT_DIM>(gpu_lane());
     const char *weights = t.stage + GPU_LATENT_WEIGHTS,
                *values = t.stage + gpu_thread() / GPU_TILE_LANES * 2 * GPU_LATENT_COLUMNS;
-#pragma unroll
-    for (int k = 0; k < GPU_TILE_KEYS / 16; k++) {
+    gpu_repeat<GPU_TILE_KEYS / 16>([&](int k) {
         uint32_t a[gpu_row_blocks<GPU_LATENT_ROWS>][4];
-#pragma unroll
-        for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-            gpu_load_matrices(a[m], weights, gpu_moved<GPU_LATENT_DIM>(at, m, k));
-#pragma unroll
-        for (int n = 0; n < GPU_LATENT_COLUMNS / 16; n++) {
+        gpu_load_rows<GPU_LATENT_DIM>(a, weights, at, k);
+        gpu_repeat<GPU_LATENT_COLUMNS / 16>([&](int n) {
             uint32_t b[4];
             gpu_load_transposed(b, values, gpu_moved<GPU_LATENT_DIM>(at, k, n));
-#pragma unroll
-            for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++) {
-                gpu_mma<DTYPE>(rows.out[m][2 * n], a[m], b);
-                gpu_mma<DTYPE>(rows.out[m][2 * n + 1], a[m], b + 2);
-            }
-        }
-    }
+            gpu_mma_rows<DTYPE>(rows.out, n, a, b);
+        });
+    });
 }
 
 /* From a warp's keys to weights in shared memory. */
@@ -244,7 +232,7 @@ GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sum
     const int warp_key = gpu_warp_key<ROWS>();
     const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap,
                 unit = GPU_LOG2_E * (cap > 0 ? 1 : scale);
-    float s[gpu_row_blocks<ROWS>][gpu_key_parts<ROWS>][4];
+    gpu_tile_scores<ROWS> s;
     gpu_lane_rows<ROWS> most;
     gpu_tile_weights<ROWS> w;
     gpu_tile_products<DTYPE, GPU_LATENT_DIM, ROWS>(t.queries,
@@ -254,15 +242,9 @@ GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sum
     const uint64_t sees = gpu_latent_sees(t, first);
     if (~sees) {
         const uint64_t mine = sees >> (warp_key + gpu_first_key_of(gpu_lane()));
-#pragma unroll
-        for (int m = 0; m < gpu_row_blocks<ROWS>; m++)
-#pragma unroll
-            for (int n = 0; n < gpu_key_parts<ROWS>; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    s[m][n][e] = mine >> gpu_key_of(n, e) & 1 ? s[m][n][e] : -INFINITY;
+        gpu_mask(s, [&](int, int) { return [&](int key) { return mine >> key & 1; }; });
     }
-    gpu_tile_largest<ROWS>(s, most);
+    gpu_row_max(s, most);
     gpu_latent_largest(t, most);
     gpu_tile_rescale_to<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
     gpu_tile_exponentiate<ROWS>(unit, s, sums);
@@ -332,52 +314,39 @@ GPU_FN void gpu_latent_store(const gpu_latent_call &t, const gpu_tile_end &end, 
 /* A thread's elements of all its rows. */
 template <int DTYPE>
 GPU_FN void gpu_latent_store_rows(const gpu_latent_call &t, const gpu_attention_parts &parts,
-                                  const gpu_latent_end *end, const gpu_latent_rows &rows) {
+                                  const gpu_latent_end *end, gpu_latent_rows &rows) {
     const int lane = gpu_lane(), dim = gpu_reread(t.p)->v_head_dim,
               column = gpu_thread() / GPU_TILE_LANES * GPU_LATENT_COLUMNS;
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const int row = 16 * m + gpu_row_of(lane, h);
-            if (row >= t.b->rows)
-                continue;
-            const auto part = gpu_part(parts, t.b->tile.s.index, t.b->query, t.b->head + row,
-                                       gpu_reread(t.call)->rope.tensor[0].heads, t.b->part, dim);
-#pragma unroll
-            for (int r = 0; r < gpu_runs<GPU_LATENT_COLUMNS>; r++) {
-                const int i = column + gpu_run_first<GPU_LATENT_COLUMNS>(lane, r);
-                const float x = gpu_run_element<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS>(rows, m, r, h,
-                                                                                     0),
-                            y = gpu_run_element<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS>(rows, m, r, h,
-                                                                                     1);
-                if (i >= dim)
-                    continue;
-                if (t.b->alone)
-                    gpu_latent_store<DTYPE>(t, end->row[row], i, x, y);
-                else
-                    *(float2 *)(void *)(part + i) = {x, y};
-            }
-        }
+    gpu_for_each_row<gpu_row_blocks<GPU_LATENT_ROWS>>([&](int m, int h) {
+        const int row = 16 * m + gpu_row_of(lane, h);
+        if (row >= t.b->rows)
+            return;
+        const auto part = gpu_part(parts, t.b->tile.s.index, t.b->query, t.b->head + row,
+                                   gpu_reread(t.call)->rope.tensor[0].heads, t.b->part, dim);
+        gpu_for_each_pair<GPU_LATENT_COLUMNS>(rows.out[m], h, [&](int n, float x, float y) {
+            const int i = column + n;
+            if (i < dim && t.b->alone)
+                gpu_latent_store<DTYPE>(t, end->row[row], i, x, y);
+            else if (i < dim)
+                *(float2 *)(void *)(part + i) = {x, y};
+        });
+    });
 }
 
 template <int DTYPE>
 GPU_FN void gpu_latent_finish(const gpu_latent_call &t, const gpu_attention_parts &parts,
-                              gpu_latent_sums &sums, const gpu_latent_rows &rows) {
+                              gpu_latent_sums &sums, gpu_latent_rows &rows) {
     gpu_latent_end *end = (gpu_latent_end *)(void *)t.stage;
     const int lane = gpu_lane(), warp = gpu_thread() / GPU_TILE_LANES;
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++) {
-            const float sum = gpu_lanes_sum(sums.sum[m][h]);
-            const int row = 16 * m + gpu_row_of(lane, h);
-            if (gpu_first_lane_of(row) != lane)
-                continue;
-            end->sum[warp][row] = sum;
-            if (warp == 0)
-                end->largest[row] = sums.largest[m][h];
-        }
+    gpu_for_each_row<gpu_row_blocks<GPU_LATENT_ROWS>>([&](int m, int h) {
+        const float sum = gpu_lanes_sum(sums.sum[m][h]);
+        const int row = 16 * m + gpu_row_of(lane, h);
+        if (gpu_first_lane_of(row) != lane)
+            return;
+        end->sum[warp][row] = sum;
+        if (warp == 0)
+            end->largest[row] = sums.largest[m][h];
+    });
     __syncthreads();
     if (gpu_thread() < t.b->rows)
         gpu_latent_end_row(t, parts, end, gpu_thread());
@@ -479,12 +448,7 @@ GPU_FN void gpu_latent_attend(const gpu_latent_call &t, const gpu_attention_part
     gpu_latent_fetch_queries<DTYPE>(t);
     __syncthreads();
     gpu_latent_rows rows = {};
-    gpu_latent_sums sums = {};
-#pragma unroll
-    for (int m = 0; m < gpu_row_blocks<GPU_LATENT_ROWS>; m++)
-#pragma unroll
-        for (int h = 0; h < GPU_LANE_ROWS; h++)
-            sums.largest[m][h] = -INFINITY;
+    gpu_latent_sums sums = gpu_no_sums<GPU_LATENT_ROWS>();
     gpu_latent_loop<DTYPE>(t, sums, rows);
     gpu_copies_mark(); /* of queries that see no key */
     gpu_copies_wait<0>();

@@ -8,7 +8,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_GENERIC_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_GENERIC_H
 
-#include "backends/gpu/attention/fragments.h"
+#include "backends/gpu/attention/tile_shape.h"
 #include "backends/gpu/attention_backward/block.h"
 
 /* Of a block that has room for heads of DIM elements. One of the block's own, by others or by

@@ -591,7 +591,7 @@ GPU_FN void gpu_backward_add_tile(const gpu_backward_tile_call<KEYS> &t, int n,
     enum { SHAPE = GPU_BACKWARD_SHAPE };
     const char *other =
         gpu_backward_other<D>(t, n, gpu_backward_parts<D, KEYS> ? t.b->gradient : 0);
-    const int at = gpu_operand_rows<D>();
+    const int at = gpu_operand_rows<D>(gpu_lane());
 #pragma unroll
     for (int i = 0; i < D / 16; i++)
 #pragma unroll

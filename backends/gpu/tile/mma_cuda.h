@@ -4,7 +4,7 @@
 
 #include "backends/gpu/element.h"
 
-/* Fragments are those of backends/gpu/attention/queries_left.h, of a warp. */
+/* Fragments are those of backends/gpu/tile/lanes_left.h, of a warp. */
 #define GPU_QUERIES_LEFT
 enum { GPU_TILE_LANES = 32 };
 

@@ -11,7 +11,7 @@
 template <int DTYPE, int D> constexpr bool gpu_has_tiles = true;
 #define GPU_HAS_FUSED 1
 
-/* Which products: those of backends/gpu/attention/queries_right.h, of 16 by 16 elements. The
+/* Which products: those of backends/gpu/tile/lanes_right.h, of 16 by 16 elements. The
  * emulation names its own, of which EMULATED_MMA is CUDA's. */
 #if defined(EMULATED_MMA)
 #define GPU_QUERIES_LEFT
