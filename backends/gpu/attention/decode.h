@@ -175,8 +175,7 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
     enum { ROWS = GPU_SPLIT_ROWS, KEYS = gpu_warp_keys<ROWS> };
     gpu_tile_scores<ROWS> s;
     gpu_tile_products<DTYPE, D, ROWS>(queries, keys, s);
-    if (c.soft_cap > 0)
-        gpu_tile_cap<ROWS>(c.scale, c.soft_cap, s);
+    const float unit = gpu_tile_cap<ROWS>(c.scale, c.soft_cap, s);
     if (first < from || first + KEYS > end) {
         const int mine = first + gpu_first_key_of(gpu_lane());
         gpu_mask(s, [&](int, int) {
@@ -184,8 +183,7 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
         });
     }
     gpu_tile_weights<ROWS> w;
-    gpu_tile_softmax<D, ROWS>(GPU_LOG2_E * (c.soft_cap > 0 ? 1 : c.scale), s, sums, rows);
-    gpu_tile_round<DTYPE, ROWS>(s, w);
+    gpu_tile_weigh<DTYPE, D, ROWS>(unit, s, sums, w, rows, [] {});
     gpu_tile_add<DTYPE, D, ROWS>(values, w, rows);
 }
 

@@ -7,235 +7,9 @@
 #ifndef ROPEKIT_GPU_ATTENTION_PROMPT_H
 #define ROPEKIT_GPU_ATTENTION_PROMPT_H
 
-#include "backends/gpu/attention/tile.h"
+#include "backends/gpu/attention/prompt_keys.h"
 
 #if GPU_TILE_AHEAD
-
-/* Where the heads of keys or values lie, in 16 bytes: of key 0 and page 0, and from one to the
- * next. */
-struct gpu_prompt_source {
-    uint32_t first, page, slot;
-    int32_t paged; /* 0: key n is slot n of `first` */
-};
-
-/* Keys from..end - 1 are seen by some row, whole..whole_end - 1 by all. */
-struct gpu_prompt_limits {
-    int32_t from, end, whole, whole_end;
-};
-
-/* Keys that a row sees. */
-struct gpu_prompt_row {
-    int32_t first, last;
-};
-
-/* What threads of a block share, beside queries and tiles of keys and values. */
-struct gpu_prompt_block {
-    alignas(16) uint32_t places[2][2][GPU_TILE_KEYS]; /* [tile % 2, value, key] */
-    gpu_prompt_source source[2];
-    gpu_prompt_limits limits[GPU_TILE_WARPS], all; /* of a warp's rows, of the block's */
-    const char *data[2];                           /* element 0 of keys, of values */
-    gpu_prompt_row rows[GPU_TILE_ROWS];
-    uint32_t pages[GPU_ATTENTION_THREADS]; /* of keys and values of one tile */
-    gpu_attention_tile tile;
-    int64_t next; /* what comes next */
-    int32_t head; /* of keys */
-    gpu_nonfinite_state nonfinite;
-};
-
-/* A block's call. */
-struct gpu_prompt_call {
-    const rope_attention_problem *p;
-    const rope_attention_call *call;
-    gpu_prompt_block *b;
-    char *queries, *stage; /* in shared memory */
-};
-
-/* Heads of q a key head. */
-GPU_FN uint32_t gpu_prompt_group(const gpu_prompt_call &t) {
-    return (uint32_t)gpu_reread(t.call)->rope.tensor[0].heads /
-           (uint32_t)gpu_reread(t.call)->k.heads;
-}
-
-/* A row of a sequence in 16 bytes from element 0 of a tensor of queries on. */
-struct gpu_prompt_walk {
-    uint32_t group, query, head; /* of a key head */
-    uint32_t at, token_step, head_step;
-};
-
-GPU_FN gpu_prompt_walk gpu_prompt_walk_from(const gpu_prompt_call &t, int32_t key_head,
-                                            const int64_t *stride, uint32_t row) {
-    const rope_attention_sequence *s = &t.b->tile.s;
-    gpu_prompt_walk w;
-    w.group = gpu_prompt_group(t);
-    w.query = row / w.group;
-    w.head = row % w.group;
-    w.token_step = (uint32_t)(stride[1] / 8);
-    w.head_step = (uint32_t)(stride[2] / 8);
-    w.at = (uint32_t)s->q_row * (uint32_t)(stride[0] / 8) +
-           ((uint32_t)s->q_first + w.query) * w.token_step +
-           ((uint32_t)key_head * w.group + w.head) * w.head_step;
-    return w;
-}
-
-/* `rows` further; queries and heads: of so many rows. */
-GPU_FN void gpu_prompt_step(gpu_prompt_walk &w, uint32_t queries, uint32_t heads) {
-    w.query += queries;
-    w.head += heads;
-    w.at += queries * w.token_step + heads * w.head_step;
-    if (w.head >= w.group) {
-        w.query++;
-        w.head -= w.group;
-        w.at += w.token_step - w.group * w.head_step;
-    }
-}
-
-template <int D> GPU_FN void gpu_prompt_copy_queries(const gpu_prompt_call &t, int32_t head) {
-    enum { STEP = gpu_copy_step<D> };
-    const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
-    const int thread = gpu_thread(), row = thread / (D / 8), chunk = thread % (D / 8);
-    const char *from = (const char *)(o->out ? o->out : o->in) + 16 * chunk;
-    char *to = t.queries + gpu_swizzled<D>(row, chunk);
-    const uint32_t queries = (uint32_t)t.b->tile.s.q_count;
-    gpu_prompt_walk w = gpu_prompt_walk_from(t, head, o->out ? o->out_stride : o->in_stride,
-                                             (uint32_t)t.b->tile.first + (uint32_t)row);
-    const uint32_t step = STEP / w.group, rest = STEP % w.group;
-#pragma unroll 4
-    for (int e = 0; e < GPU_TILE_ROWS / STEP; e++) {
-        const bool there = w.query < queries;
-        gpu_copy_async(to + e * STEP * D * 2, from + 16 * (uint64_t)(there ? w.at : 0), there);
-        gpu_prompt_step(w, step, rest);
-    }
-}
-
-/* Keys that a thread's row sees. */
-GPU_FN void gpu_prompt_see(const gpu_prompt_call &t) {
-    static_assert(GPU_TILE_ROWS == (int)GPU_ATTENTION_THREADS, "a row each");
-    const rope_attention_sequence *s = &t.b->tile.s;
-    const uint32_t query =
-                       ((uint32_t)t.b->tile.first + (uint32_t)gpu_thread()) / gpu_prompt_group(t),
-                   last = (uint32_t)s->q_count - 1;
-    const rope_key_range seen = rope_keys_seen(
-        gpu_reread(t.p), s, rope_query_index(s, (int64_t)(query < last ? query : last)));
-    t.b->rows[gpu_thread()] = {(int32_t)seen.first, (int32_t)seen.last};
-}
-
-/* The limits of rows first..last, of which both lie behind a barrier. */
-GPU_FN gpu_prompt_limits gpu_prompt_limits_of(const gpu_prompt_call &t, int first, int last) {
-    const gpu_prompt_row before = t.b->rows[first], after = t.b->rows[last];
-    return {before.first, after.last, after.first, before.last};
-}
-
-/* Of all rows of the block: where they see the same, nothing is known of other keys. */
-GPU_FN gpu_prompt_limits gpu_prompt_limits_of_all(const gpu_prompt_call &t) {
-    gpu_prompt_limits all = gpu_prompt_limits_of(t, 0, GPU_TILE_ROWS - 1);
-    if (all.from == all.whole && all.end == all.whole_end) {
-        all.whole = 0;
-        all.whole_end = INT32_MAX;
-    }
-    return all;
-}
-
-/* Keys, or values. */
-GPU_FN const rope_append_operand *gpu_prompt_operand(const gpu_prompt_call &t, int value) {
-    return value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
-}
-
-GPU_FN void gpu_prompt_find_source(const gpu_prompt_call &t, int value, int32_t head) {
-    const rope_append_operand *o = gpu_prompt_operand(t, value);
-    const rope_attention_sequence *s = &t.b->tile.s;
-    const gpu_key_source from = gpu_key_source_of(o, s, head);
-    gpu_prompt_source source = {(uint32_t)(from.first / 8), (uint32_t)(from.page / 8),
-                                (uint32_t)(from.slot / 8),
-                                gpu_is_cached(o) && gpu_reread(t.p)->cache == ROPE_CACHE_TABLE};
-    if (!source.paged)
-        source.first += (uint32_t)s->index * source.page; /* a sequence's, or 0 */
-    t.b->source[value] = source;
-    t.b->data[value] = from.data;
-}
-
-/* Keys of a tile: a thread has one of them, or of its values. */
-GPU_FN int gpu_prompt_value(void) {
-    static_assert(2 * (int)GPU_TILE_KEYS == (int)GPU_ATTENTION_THREADS, "keys and values");
-    return gpu_thread() / GPU_TILE_KEYS;
-}
-
-/* Sends for the page of a thread's key n. */
-GPU_FN void gpu_prompt_prefetch_page(const gpu_prompt_call &t, int n) {
-    const rope_attention_call *call = gpu_reread(t.call);
-    const uint32_t turn = (uint32_t)n / (uint32_t)gpu_reread(t.p)->page_size;
-    const int64_t at = t.b->tile.s.index * call->table_stride[0] + turn * call->table_stride[1];
-    gpu_copy_word(t.b->pages + gpu_thread(),
-                  (const char *)call->block_table + (gpu_reread(t.p)->table_wide ? 8 : 4) * at);
-}
-
-/* Where a thread's key of the tile from key n on lies. Its page is there; that of the next tile's
- * is sent for. */
-GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_source &source,
-                                 const gpu_prompt_limits &all, int n) {
-    n += gpu_thread() % GPU_TILE_KEYS;
-    uint32_t place = source.first + (uint32_t)n * source.slot;
-    if (source.paged) {
-        place = source.first + t.b->pages[gpu_thread()] * source.page +
-                (uint32_t)n % (uint32_t)gpu_reread(t.p)->page_size * source.slot;
-        if (n + GPU_TILE_KEYS >= all.from && n + GPU_TILE_KEYS < all.end)
-            gpu_prompt_prefetch_page(t, n + GPU_TILE_KEYS);
-    }
-    return n >= all.from && n < all.end ? place : 0;
-}
-
-/* Rows of a tile that threads copy at a time. Places of a thread's lie side by side. */
-enum { GPU_PROMPT_STEP = GPU_ATTENTION_THREADS / 8 };
-static_assert((int)GPU_TILE_KEYS == 4 * (int)GPU_PROMPT_STEP, "four places a thread");
-
-GPU_FN void gpu_prompt_keep(const gpu_prompt_call &t, int n, uint32_t place) {
-    const int key = gpu_thread() % GPU_TILE_KEYS;
-    t.b->places[n / GPU_TILE_KEYS % 2][gpu_prompt_value()]
-               [key % GPU_PROMPT_STEP * 4 + key / GPU_PROMPT_STEP] = place;
-}
-
-/* Where the tile of keys from key n on lies; its values are two tiles behind. */
-template <int D> GPU_FN char *gpu_prompt_tile(const gpu_prompt_call &t, int n) {
-    return t.stage + (n & GPU_TILE_KEYS) * (D * 2);
-}
-
-/* Copies the tile from key n on to shared memory, zeros for keys that no row sees: a thread copies
- * every eighth chunk of its rows. */
-template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
-    enum { STEP = GPU_PROMPT_STEP };
-    const int row = gpu_thread() / 8, chunk = gpu_thread() % 8, from = t.b->all.from,
-              end = t.b->all.end;
-    const unsigned first = (unsigned)(n + row - from),
-                   count = end > from ? (unsigned)(end - from) : 0;
-#pragma unroll
-    for (int value = 0; value < 2; value++) {
-        const uint4 four =
-            *(const uint4 *)(const void *)(t.b->places[n / GPU_TILE_KEYS % 2][value] +
-                                           row * (GPU_TILE_KEYS / STEP));
-        const uint32_t at[4] = {four.x, four.y, four.z, four.w};
-        char *to = gpu_prompt_tile<D>(t, n) + value * 2 * GPU_TILE_KEYS * D * 2 +
-                   gpu_swizzled<D>(row, chunk);
-#pragma unroll
-        for (int e = 0; e < GPU_TILE_KEYS / STEP; e++) {
-            const char *place = t.b->data[value] + 16 * chunk + 16 * (uint64_t)at[e];
-#pragma unroll
-            for (int c = 0; c < D / 64; c++)
-                gpu_copy_async(to + e * STEP * D * 2 + 128 * c, place + 128 * c,
-                               first + e * STEP < count);
-        }
-    }
-}
-
-/* -infinity for keys of the tile from key n on that a row does not see. */
-GPU_FN void gpu_prompt_mask(const gpu_prompt_call &t, int n, gpu_tile_scores<GPU_TILE_ROWS> &s) {
-    const int lane = gpu_lane();
-    n += gpu_first_key_of(lane);
-    gpu_mask(s, [&](int m, int h) {
-        const gpu_prompt_row row =
-            t.b->rows[gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(lane, h)];
-        const int first = row.first - n, last = row.last - n;
-        return [first, last](int key) { return key >= first && key < last; };
-    });
-}
 
 /* --- values that are not finite, which rows that do not see them may not meet --- */
 
@@ -306,11 +80,8 @@ GPU_FN void gpu_prompt_score(const gpu_prompt_call &t, int n, bool masked, const
                                          keys_at, s);
     if (masked)
         gpu_prompt_mask(t, n, s);
-    gpu_tile_rescale<D, ROWS>(unit, s, sums, rows);
-    gpu_prompt_copy<D>(t, n + GPU_TILE_KEYS);
-    gpu_copies_mark();
-    gpu_tile_exponentiate<ROWS>(unit, s, sums);
-    gpu_tile_round<DTYPE, ROWS>(s, w);
+    gpu_tile_weigh<DTYPE, D, ROWS>(unit, s, sums, w, rows,
+                                   [&] { gpu_prompt_copy<D>(t, n + GPU_TILE_KEYS); });
 }
 
 /* All tiles from key n on. */
@@ -340,7 +111,6 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
         } else {
             w = {};
             gpu_prompt_copy<D>(t, n + KEYS);
-            gpu_copies_mark();
             gpu_prompt_take_out<DTYPE, D>(t, n, keys, values, w);
         }
     }
@@ -418,23 +188,6 @@ GPU_FN void gpu_prompt_finish(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_R
     }
 }
 
-/* Places of a thread's keys of the first two tiles. */
-GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_limits &all, int n) {
-    const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
-    const int mine = n + gpu_thread() % GPU_TILE_KEYS;
-    if (source.paged && mine >= all.from && mine < all.end)
-        gpu_prompt_prefetch_page(t, mine);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (source.paged) {
-            gpu_copies_mark();
-            gpu_copies_wait<0>();
-        }
-        gpu_prompt_keep(t, n + i * GPU_TILE_KEYS,
-                        gpu_prompt_place(t, source, all, n + i * GPU_TILE_KEYS));
-    }
-}
-
 /* Queries and the first tile on their way; the first key of that. */
 template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t head) {
     enum { KEYS = GPU_TILE_KEYS, WARP_ROWS = 16 * gpu_row_blocks<GPU_TILE_ROWS> };
@@ -455,7 +208,6 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     }
     __syncthreads();
     gpu_prompt_copy<D>(t, n);
-    gpu_copies_mark();
     return n;
 }
 

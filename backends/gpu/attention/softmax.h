@@ -18,10 +18,14 @@ template <int ROWS> GPU_FN gpu_tile_sums<ROWS> gpu_no_sums(void) {
     return none;
 }
 
-/* cap * tanh(x / cap) of x = scale * s. */
-template <int ROWS> GPU_FN void gpu_tile_cap(float scale, float cap, gpu_tile_scores<ROWS> &s) {
-    const float to_cap = scale / cap;
-    gpu_for_each(s, [&](float &x) { x = cap * gpu_tanh(x * to_cap); });
+/* Caps products by cap * tanh(scale * s / cap), where there is a cap; returns what makes logits in
+ * units of log 2 of them. */
+template <int ROWS> GPU_FN float gpu_tile_cap(float scale, float cap, gpu_tile_scores<ROWS> &s) {
+    if (cap > 0) {
+        const float to_cap = scale / cap;
+        gpu_for_each(s, [&](float &x) { x = cap * gpu_tanh(x * to_cap); });
+    }
+    return GPU_LOG2_E * (cap > 0 ? 1 : scale);
 }
 
 /* A row's largest logit stands for weights up to 2^this: it need not rise for every larger one. */
@@ -30,8 +34,8 @@ constexpr float GPU_RESCALE_SLACK = 8;
 /* Makes room in rows for larger logits, which are `unit` times what `most` has: log2 of e times
  * what a product is multiplied by. */
 template <int D, int ROWS>
-GPU_FN void gpu_tile_rescale_to(float unit, gpu_lane_rows<ROWS> &most, gpu_tile_sums<ROWS> &sums,
-                                gpu_tile_rows<D, ROWS> &rows) {
+GPU_FN void gpu_tile_rescale(float unit, gpu_lane_rows<ROWS> &most, gpu_tile_sums<ROWS> &sums,
+                             gpu_tile_rows<D, ROWS> &rows) {
     enum { BLOCKS = gpu_row_blocks<ROWS> };
     bool raised = false;
     gpu_for_each_row<BLOCKS>([&](int m, int h) {
@@ -52,15 +56,6 @@ GPU_FN void gpu_tile_rescale_to(float unit, gpu_lane_rows<ROWS> &most, gpu_tile_
     });
 }
 
-/* Makes room for a tile's products. */
-template <int D, int ROWS>
-GPU_FN void gpu_tile_rescale(float unit, const gpu_tile_scores<ROWS> &s, gpu_tile_sums<ROWS> &sums,
-                             gpu_tile_rows<D, ROWS> &rows) {
-    gpu_lane_rows<ROWS> most;
-    gpu_row_max(s, most);
-    gpu_tile_rescale_to<D, ROWS>(unit, most, sums, rows);
-}
-
 /* From products to weights, by largest logits that have room for them. */
 template <int ROWS>
 GPU_FN void gpu_tile_exponentiate(float unit, gpu_tile_scores<ROWS> &s, gpu_tile_sums<ROWS> &sums) {
@@ -71,14 +66,16 @@ GPU_FN void gpu_tile_exponentiate(float unit, gpu_tile_scores<ROWS> &s, gpu_tile
     });
 }
 
-/* From products to weights. */
-template <int D, int ROWS>
-GPU_FN void gpu_tile_softmax(float unit, gpu_tile_scores<ROWS> &s, gpu_tile_sums<ROWS> &held,
-                             gpu_tile_rows<D, ROWS> &rows) {
-    gpu_tile_sums<ROWS> sums = held;
-    gpu_tile_rescale<D, ROWS>(unit, s, sums, rows);
+/* From products to weights as operands. between() runs behind the rescaling of rows. */
+template <int DTYPE, int D, int ROWS, typename F>
+GPU_FN void gpu_tile_weigh(float unit, gpu_tile_scores<ROWS> &s, gpu_tile_sums<ROWS> &sums,
+                           gpu_tile_weights<ROWS> &w, gpu_tile_rows<D, ROWS> &rows, F between) {
+    gpu_lane_rows<ROWS> most;
+    gpu_row_max(s, most);
+    gpu_tile_rescale<D, ROWS>(unit, most, sums, rows);
+    between();
     gpu_tile_exponentiate<ROWS>(unit, s, sums);
-    held = sums;
+    gpu_tile_round<DTYPE, ROWS>(s, w);
 }
 
 /* The first of the lanes that share a row of a warp, from this one on. */

@@ -104,15 +104,14 @@ GPU_FN void gpu_tile_add_values(const gpu_tile_call &t, const char *values,
 template <int DTYPE, int D, int ROWS>
 GPU_FN void gpu_tile_score(const gpu_tile_call &t, int first, const char *keys, int32_t state,
                            gpu_tile_weights<ROWS> &w, gpu_tile_rows<D, ROWS> &rows) {
-    const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap;
     gpu_tile_scores<ROWS> s;
     gpu_tile_multiply<DTYPE, D, ROWS>(t, keys, s);
-    if (cap > 0)
-        gpu_tile_cap<ROWS>(scale, cap, s);
+    const float unit = gpu_tile_cap<ROWS>(gpu_reread(t.p)->scale, gpu_reread(t.p)->soft_cap, s);
     if (state != GPU_TILE_WHOLE)
         gpu_tile_mask<ROWS>(t, first, s);
-    gpu_tile_softmax<D, ROWS>(GPU_LOG2_E * (cap > 0 ? 1 : scale), s, gpu_sums_of<ROWS>(t), rows);
-    gpu_tile_round<DTYPE, ROWS>(s, w);
+    gpu_tile_sums<ROWS> sums = gpu_sums_of<ROWS>(t);
+    gpu_tile_weigh<DTYPE, D, ROWS>(unit, s, sums, w, rows, [] {});
+    gpu_sums_of<ROWS>(t) = sums;
 }
 
 /* Sends for values, a tile ahead where they have room. */

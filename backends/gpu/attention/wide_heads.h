@@ -230,15 +230,12 @@ GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sum
                              gpu_latent_rows &rows) {
     enum { ROWS = GPU_LATENT_ROWS };
     const int warp_key = gpu_warp_key<ROWS>();
-    const float scale = gpu_reread(t.p)->scale, cap = gpu_reread(t.p)->soft_cap,
-                unit = GPU_LOG2_E * (cap > 0 ? 1 : scale);
     gpu_tile_scores<ROWS> s;
     gpu_lane_rows<ROWS> most;
     gpu_tile_weights<ROWS> w;
     gpu_tile_products<DTYPE, GPU_LATENT_DIM, ROWS>(t.queries,
                                                    t.stage + warp_key * GPU_LATENT_ROW_BYTES, s);
-    if (cap > 0)
-        gpu_tile_cap<ROWS>(scale, cap, s);
+    const float unit = gpu_tile_cap<ROWS>(gpu_reread(t.p)->scale, gpu_reread(t.p)->soft_cap, s);
     const uint64_t sees = gpu_latent_sees(t, first);
     if (~sees) {
         const uint64_t mine = sees >> (warp_key + gpu_first_key_of(gpu_lane()));
@@ -246,7 +243,7 @@ GPU_FN void gpu_latent_score(const gpu_latent_call &t, int first, gpu_latent_sum
     }
     gpu_row_max(s, most);
     gpu_latent_largest(t, most);
-    gpu_tile_rescale_to<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
+    gpu_tile_rescale<GPU_LATENT_COLUMNS, ROWS>(unit, most, sums, rows);
     gpu_tile_exponentiate<ROWS>(unit, s, sums);
     gpu_tile_round<DTYPE, ROWS>(s, w);
     gpu_latent_keep(t, w);

@@ -8,7 +8,7 @@
 #include "backends/gpu/attention_backward/tile.h"
 
 /* Registers of AMD's processors do not hold a lane's sums of two gradients in the order of
- * queries_right.h. */
+ * lanes_right.h. */
 #ifdef GPU_QUERIES_LEFT
 #define GPU_BACKWARD_TILES_OF(DTYPE, KEYS)                                                         \
     {                                                                                              \
