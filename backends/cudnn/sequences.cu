@@ -12,8 +12,8 @@ __device__ rope_key_range used_keys(const rope_attention_problem *p,
                                     const rope_attention_sequence *s) {
     if (s->fails || s->q_count == 0)
         return rope_key_range{0, 0};
-    return rope_key_range{rope_keys_seen(p, s, rope_query_index(s, 0)).first,
-                          rope_keys_seen(p, s, rope_query_index(s, s->q_count - 1)).last};
+    return rope_key_range{rope_keys_seen(p, s, rope_query_index(s, 0)).begin,
+                          rope_keys_seen(p, s, rope_query_index(s, s->q_count - 1)).end};
 }
 
 __device__ void set_index(const rope_attention_call *c, void *list, int64_t n, int64_t value) {
@@ -38,7 +38,7 @@ __device__ bool fill_table(const dnn_lists &l, const rope_attention_sequence &s,
                                            n * c.table_stride[0] + i * c.table_stride[1]);
         const bool there = page >= 0 && page < c.pages;
         l.table[n * l.table_pages + i] = there ? static_cast<int32_t>(page) : 0;
-        if (!there && i * size < used.last && (i + 1) * size > used.first)
+        if (!there && i * size < used.end && (i + 1) * size > used.begin)
             lacks = 1;
     }
     __syncthreads();

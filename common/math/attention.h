@@ -19,9 +19,9 @@ typedef struct rope_attention_sequence {
     int32_t fails;   /* 1: its lengths are out of range */
 } rope_attention_sequence;
 
-/* Keys first..last - 1. */
+/* Keys from `begin` up to `end`. */
 typedef struct rope_key_range {
-    int64_t first, last;
+    int64_t begin, end;
 } rope_key_range;
 
 ROPE_FN int64_t rope_attention_sequences(const rope_attention_call *call) {
@@ -158,21 +158,20 @@ ROPE_FN rope_key_range rope_keys_near(const rope_attention_problem *problem,
                                       const rope_attention_sequence *s, int64_t index) {
     rope_key_range seen = {0, s->k_count};
     if (index < 0 && problem->mask == ROPE_MASK_CAUSAL)
-        seen.last = 0;
+        seen.end = 0;
     else if (problem->mask == ROPE_MASK_CAUSAL)
-        seen.last = index < s->k_count ? index + 1 : s->k_count;
+        seen.end = index < s->k_count ? index + 1 : s->k_count;
     else if (index < s->k_count - 1 - problem->window_right)
-        seen.last = rope_sum(index, problem->window_right) + 1;
+        seen.end = rope_sum(index, problem->window_right) + 1;
     if (index >= problem->window)
-        seen.first = index - problem->window + 1;
+        seen.begin = index - problem->window + 1;
     if (problem->chunk < INT64_MAX) {
         const int64_t whole = rope_sum(index, s->k_index),
                       turns = (whole < 0 ? ~whole : whole) / problem->chunk,
                       turn = whole < 0 ? ~turns : turns,
                       begin = rope_difference(rope_product(turn, problem->chunk), s->k_index);
-        seen.first = begin > seen.first ? begin : seen.first;
-        seen.last =
-            rope_sum(begin, problem->chunk) < seen.last ? begin + problem->chunk : seen.last;
+        seen.begin = begin > seen.begin ? begin : seen.begin;
+        seen.end = rope_sum(begin, problem->chunk) < seen.end ? begin + problem->chunk : seen.end;
     }
     return seen;
 }
@@ -182,16 +181,16 @@ ROPE_FN rope_key_range rope_keys_counted(const rope_attention_problem *problem,
                                          const rope_attention_sequence *s, int64_t counted) {
     const int64_t first = rope_first_by_id(s);
     rope_key_range seen = rope_keys_near(problem, s, counted);
-    if (seen.first > first)
-        seen.first = first < 0 ? 0 : first;
-    if (seen.last > first)
-        seen.last = s->k_count;
-    if (problem->ring && s->k_count - problem->ring > seen.first)
-        seen.first = s->k_count - problem->ring;
-    if (seen.first > s->k_count)
-        seen.first = s->k_count;
-    if (seen.last < seen.first)
-        seen.last = seen.first;
+    if (seen.begin > first)
+        seen.begin = first < 0 ? 0 : first;
+    if (seen.end > first)
+        seen.end = s->k_count;
+    if (problem->ring && s->k_count - problem->ring > seen.begin)
+        seen.begin = s->k_count - problem->ring;
+    if (seen.begin > s->k_count)
+        seen.begin = s->k_count;
+    if (seen.end < seen.begin)
+        seen.end = seen.begin;
     return seen;
 }
 
@@ -234,7 +233,7 @@ ROPE_FN int rope_tree_sees(const rope_attention_problem *problem, const rope_att
         return 1;
     const rope_key_range near = rope_keys_near(problem, s, rope_query_counted(call, s, i));
     const int64_t counted = rope_key_counted(call, s, key);
-    return counted >= near.first && counted < near.last;
+    return counted >= near.begin && counted < near.end;
 }
 
 /* Where key j of a sequence is cached; status ROPE_PLACE_PAGE where the cache lacks its page. */

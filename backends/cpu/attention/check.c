@@ -75,7 +75,7 @@ static rope_status check_positions(const rope_attention_problem *p, const rope_a
         if (token.status == ROPE_TOKEN_FAILS)
             return fail_position(p, &call->rope, "query", s, i, rope_query_site(call, s, i));
     }
-    for (int64_t j = used.first; j < used.last && table && p->rotates[1]; j++) {
+    for (int64_t j = used.begin; j < used.end && table && p->rotates[1]; j++) {
         rope_key_token(p, keys, s, j, &token);
         if (token.status == ROPE_TOKEN_FAILS)
             return fail_position(p, keys, "key", s, j, rope_key_site(keys, s, j));
@@ -92,16 +92,16 @@ static int varies(const rope_append_operand *o, const rope_append_steps *steps) 
 static rope_status check_cached(const rope_attention_problem *p, const rope_attention_call *call,
                                 const rope_attention_sequence *s, rope_key_range used) {
     const int each = varies(&call->k, &p->k) | varies(&call->v, &p->v);
-    for (int64_t j = used.first, run; j < used.last; j += run) {
+    for (int64_t j = used.begin, run; j < used.end; j += run) {
         rope_place place = rope_key_place(p, call, s, j);
-        run = cpu_attention_run(p, j, place.slot, used.last - j);
+        run = cpu_attention_run(p, j, place.slot, used.end - j);
         if (place.status != ROPE_PLACE_GIVEN)
             return rope_fail(ROPE_ERROR_POSITION_RANGE,
                              "the page of key %lld of sequence %lld is %lld; allowed is 0..%lld "
                              "(pages - 1)",
                              (long long)j, (long long)s->index, (long long)place.page,
                              (long long)call->pages - 1);
-        for (int64_t i = 0; i < (each ? run : j == used.first); i++, place.slot++) {
+        for (int64_t i = 0; i < (each ? run : j == used.begin); i++, place.slot++) {
             rope_status status =
                 cpu_check_scales("k_cache.scale", p->k.scale, &call->k, place.page, place.slot);
             if (status == ROPE_OK)

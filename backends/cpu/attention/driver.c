@@ -28,8 +28,8 @@ static void run_task(attention_context *ctx, int64_t n, char *memory) {
     tile.count = rows - tile.first < ctx->rows ? rows - tile.first : ctx->rows;
     const int64_t first = rope_query_index(&tile.s, attention_query_of(ctx, &tile, 0)),
                   last = rope_query_index(&tile.s, attention_query_of(ctx, &tile, tile.count - 1));
-    tile.seen.first = rope_keys_seen(ctx->problem, &tile.s, first).first;
-    tile.seen.last = rope_keys_seen(ctx->problem, &tile.s, last).last;
+    tile.seen.begin = rope_keys_seen(ctx->problem, &tile.s, first).begin;
+    tile.seen.end = rope_keys_seen(ctx->problem, &tile.s, last).end;
     if (ctx->kernel->attend)
         ctx->kernel->attend(ctx, &tile);
     else

@@ -7,7 +7,7 @@ rope_key_range attention_keys_used(const rope_attention_problem *problem,
         return (rope_key_range){0, 0};
     const rope_key_range from = rope_keys_seen(problem, s, rope_query_index(s, 0)),
                          to = rope_keys_seen(problem, s, rope_query_index(s, s->q_count - 1));
-    return (rope_key_range){from.first, to.last > from.first ? to.last : from.first};
+    return (rope_key_range){from.begin, to.end > from.begin ? to.end : from.begin};
 }
 
 /* A view's elements of a head. */

@@ -136,13 +136,13 @@ static void rotate_sequence(const attention_context *ctx, const rope_attention_s
                             int index, int parts, char *stage) {
     const rope_key_range used =
         ctx->call->k.out ? (rope_key_range){0, s->k_count} : attention_keys_used(ctx->problem, s);
-    const int64_t keys = ctx->problem->rotates[1] ? used.last - used.first : 0,
+    const int64_t keys = ctx->problem->rotates[1] ? used.end - used.begin : 0,
                   queries = ctx->rotated ? s->q_count : 0, i = cpu_part(queries, index, parts),
-                  j = used.first + cpu_part(keys, index, parts);
+                  j = used.begin + cpu_part(keys, index, parts);
     attention_tokens q = {s->q_row, s->q_first + i, cpu_part(queries, index + 1, parts) - i,
                           rope_query_index(s, i)},
                      k = {s->k_row, s->k_first + j,
-                          used.first + cpu_part(keys, index + 1, parts) - j, j};
+                          used.begin + cpu_part(keys, index + 1, parts) - j, j};
     if (!ctx->call->k.in) {
         rotate_cached(ctx, s, k, stage);
         k.count = 0;

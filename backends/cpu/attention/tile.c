@@ -67,11 +67,11 @@ static int16_t in_block(int64_t key) {
 /* The keys of the block at key `begin` that each row sees. */
 static void begin_block(tile_state *t, int64_t begin) {
     cpu_attention_block *b = &t->block;
-    b->from = in_block(t->tile->seen.first - begin);
-    b->to = in_block(t->tile->seen.last - begin);
+    b->from = in_block(t->tile->seen.begin - begin);
+    b->to = in_block(t->tile->seen.end - begin);
     for (int r = 0; r < b->rows; r++) {
-        b->first[r] = in_block(t->seen[r].first - begin);
-        b->last[r] = in_block(t->seen[r].last - begin);
+        b->first[r] = in_block(t->seen[r].begin - begin);
+        b->last[r] = in_block(t->seen[r].end - begin);
     }
 }
 
@@ -95,8 +95,8 @@ static void read_tree(tile_state *t, int64_t begin) {
 
 /* Rows of K or V of the keys of a block that its tile sees, where nothing need be staged. */
 static void find_rows(tile_state *t, int which, int64_t begin) {
-    const int from = in_block(t->tile->seen.first - begin),
-              to = in_block(t->tile->seen.last - begin);
+    const int from = in_block(t->tile->seen.begin - begin),
+              to = in_block(t->tile->seen.end - begin);
     t->count[which] = 0;
     if (t->source[which].staged || from >= to)
         return;
@@ -111,7 +111,7 @@ static void find_rows(tile_state *t, int which, int64_t begin) {
 static void prefetch_ahead(tile_state *t, int which, int64_t begin) {
     cpu_attention_block *b = &t->block;
     find_rows(t, which, begin);
-    b->ahead = t->rows[which] + in_block(t->tile->seen.first - begin);
+    b->ahead = t->rows[which] + in_block(t->tile->seen.begin - begin);
     b->ahead_count = t->count[which];
     b->ahead_bytes = (which ? b->v_head_dim : b->head_dim) * t->ctx->size;
     b->ahead_step = b->step[which];
@@ -188,8 +188,7 @@ static void run_split(tile_state *t, int64_t split) {
     const rope_key_range seen = t->tile->seen;
     const int64_t end = (split + 1) * CPU_ATTENTION_SPLIT;
     begin_rows(t);
-    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.last;
-         k += CPU_ATTENTION_BLOCK)
+    for (int64_t k = split * CPU_ATTENTION_SPLIT; k < end && k < seen.end; k += CPU_ATTENTION_BLOCK)
         run_block(t, k, k + CPU_ATTENTION_BLOCK);
 }
 
@@ -287,12 +286,12 @@ static void fill_block(tile_state *t) {
 
 void attention_tile_attend(const attention_context *ctx, const attention_tile *tile, int64_t split,
                            char *memory) {
-    const int empty = tile->seen.first >= tile->seen.last;
+    const int empty = tile->seen.begin >= tile->seen.end;
     tile_state t;
     t.ctx = ctx;
     t.tile = tile;
-    t.first = empty ? 0 : tile->seen.first / CPU_ATTENTION_SPLIT;
-    t.last = empty ? 1 : (tile->seen.last - 1) / CPU_ATTENTION_SPLIT + 1;
+    t.first = empty ? 0 : tile->seen.begin / CPU_ATTENTION_SPLIT;
+    t.last = empty ? 1 : (tile->seen.end - 1) / CPU_ATTENTION_SPLIT + 1;
     t.found = -1;
     if (split >= t.last - t.first)
         return;

@@ -49,14 +49,14 @@ static void fill_rows(const backward_context *b, int index, int parts) {
 static void store_unseen(const backward_context *b, const backward_tile *t, rope_key_range used) {
     static const float zeros[ROPE_MAX_ATTENTION_HEAD_DIM];
     for (int64_t k = t->first; k < t->first + t->count; k++)
-        if (k < used.first || k >= used.last)
+        if (k < used.begin || k >= used.end)
             backward_store_key(b, t, k, b->given->dk ? zeros : NULL, b->given->dv ? zeros : NULL);
 }
 
 static void clip_keys(backward_tile *t, rope_key_range used) {
     const int64_t last = t->first + t->count;
-    t->first = t->first > used.first ? t->first : used.first;
-    t->count = (last < used.last ? last : used.last) - t->first;
+    t->first = t->first > used.begin ? t->first : used.begin;
+    t->count = (last < used.end ? last : used.end) - t->first;
 }
 
 static void run_keys(const backward_context *b, backward_tile *t) {
@@ -87,7 +87,7 @@ static void run_sink(const backward_context *b, int64_t head) {
         for (int64_t r = head % b->ctx.group; r < t.count; r += b->ctx.group) {
             const rope_key_range seen = rope_keys_seen(
                 b->ctx.problem, &t.s, rope_query_index(&t.s, attention_query_of(&b->ctx, &t, r)));
-            if (seen.first < seen.last)
+            if (seen.begin < seen.end)
                 sum -= exp(sink - (double)backward_lse(b, &t, r)) *
                        (double)backward_row_of(b, &t, r)->delta;
         }

@@ -124,8 +124,8 @@ static void find_seen(tile_state *t) {
         const rope_key_range seen =
             rope_keys_seen(ctx->problem, &t->rows.s,
                            rope_query_index(&t->rows.s, attention_query_of(ctx, &t->rows, r)));
-        c->first[r] = in_cell(seen.first - t->key, c->keys);
-        c->last[r] = in_cell(seen.last - t->key, c->keys);
+        c->first[r] = in_cell(seen.begin - t->key, c->keys);
+        c->last[r] = in_cell(seen.end - t->key, c->keys);
     }
     for (int r = 0, next; r < c->rows; r = next) { /* rows that see the same keys, at once */
         next = r + 1;
@@ -145,7 +145,7 @@ static int meets(const tile_state *t, int64_t first, int64_t count, int64_t key,
     const rope_attention_problem *p = t->b->ctx.problem;
     const int64_t low = rope_query_index(s, first / t->b->ctx.group),
                   high = rope_query_index(s, (first + count - 1) / t->b->ctx.group);
-    return rope_keys_seen(p, s, low).first < key + keys && rope_keys_seen(p, s, high).last > key;
+    return rope_keys_seen(p, s, low).begin < key + keys && rope_keys_seen(p, s, high).end > key;
 }
 
 static void add_to_keys(const tile_state *t) {
@@ -261,7 +261,7 @@ static void add_to_sums(const tile_state *t, const backward_tile *tile, int64_t 
     float *sums = tile->sums + first * t->c.q_stride;
     int64_t *turn = turn_of(t, sums);
     const int64_t own = tile->first / t->b->tile,
-                  begin = attention_keys_used(t->b->ctx.problem, &tile->s).first / t->b->tile;
+                  begin = attention_keys_used(t->b->ctx.problem, &tile->s).begin / t->b->tile;
     if (tile->in_turn && own > begin)
         await_turn(turn, own);
     if (meet)

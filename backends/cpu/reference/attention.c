@@ -71,14 +71,14 @@ static void attend_row(row *r) {
         sum = most == -INFINITY ? 0 : exp(most - most);
     }
     const double sink = most;
-    for (int64_t key = r->seen.first; key < r->seen.last; key++) {
+    for (int64_t key = r->seen.begin; key < r->seen.end; key++) {
         const double s = sees(r, key) ? score_of(r, key) : -INFINITY;
         most = s > most ? s : most;
     }
     const double base = most == -INFINITY ? 0 : most;
     sum *= exp(sink == -INFINITY ? 0 : sink - base);
     memset(r->o, 0, sizeof r->o);
-    for (int64_t key = r->seen.first; key < r->seen.last; key++) {
+    for (int64_t key = r->seen.begin; key < r->seen.end; key++) {
         if (!sees(r, key))
             continue;
         const double weight = exp(score_of(r, key) - base);

@@ -91,7 +91,7 @@ static int is_alone(const row *r, const weighed *w) {
 static CPU_NOINLINE void share(const row *r) {
     double others = 0, weight = 0;
     head_pair key;
-    for (int64_t j = r->seen.first; j < r->seen.last; j++) {
+    for (int64_t j = r->seen.begin; j < r->seen.end; j++) {
         load_key(r, j, &key);
         const weighed w = weigh(r, &key);
         weight += w.weight;
@@ -129,7 +129,7 @@ static const float *rounded(const double *sum, int n, float *to) {
 static CPU_NOINLINE void add_row(const row *r, double *dq) {
     const int n = r->b->ctx.problem->head_dim;
     head_pair key;
-    for (int64_t j = r->seen.first; j < r->seen.last; j++) {
+    for (int64_t j = r->seen.begin; j < r->seen.end; j++) {
         load_key(r, j, &key);
         const weighed w = weigh(r, &key);
         add(dq, product_gradient(r, j, &w), key.k, n);
@@ -163,7 +163,7 @@ static CPU_NOINLINE void add_key(const backward_context *b, const backward_tile 
     load_key(&r, j, &key);
     for (int64_t i = 0; i < t->s.q_count * b->ctx.group; i++) {
         begin_row(&r, i);
-        if (j < r.seen.first || j >= r.seen.last)
+        if (j < r.seen.begin || j >= r.seen.end)
             continue;
         const weighed w = weigh(&r, &key);
         add(dv, w.weight, r.dout, b->ctx.problem->v_head_dim);

@@ -71,7 +71,7 @@ template <int ROWS> GPU_FN void gpu_tile_end_row(const gpu_tile_call &t) {
     gpu_tile_end *end = t.b->ends + gpu_thread();
     end->out = GPU_TILE_NOWHERE;
     if (lane >= 16 * gpu_row_blocks<ROWS> || !gpu_tile_query(t, row, &query, &head) ||
-        t.b->first[row] == INT32_MAX)
+        t.b->begin[row] == INT32_MAX)
         return;
     const int64_t *out = gpu_reread(t.call)->out_stride;
     end->out = s->q_row * out[0] + (s->q_first + query) * out[1] + head * out[2];

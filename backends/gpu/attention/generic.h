@@ -453,9 +453,9 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
     gpu_generic_queries<S>(t);
     __syncthreads();
 #pragma unroll 1
-    for (int64_t first = b->all.first / GPU_TILE_KEYS * GPU_TILE_KEYS; first < b->all.last;
+    for (int64_t first = b->all.begin / GPU_TILE_KEYS * GPU_TILE_KEYS; first < b->all.end;
          first += GPU_TILE_KEYS) {
-        const int64_t left = b->all.last - first, before = b->all.first - first;
+        const int64_t left = b->all.end - first, before = b->all.begin - first;
         gpu_generic_tile<S>(t, first, before > 0 ? (int)before : 0,
                             left < GPU_TILE_KEYS ? (int)left : (int)GPU_TILE_KEYS, &count, rows);
     }

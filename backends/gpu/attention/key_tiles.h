@@ -26,7 +26,7 @@ GPU_FN const rope_append_operand *gpu_tile_operand(const gpu_tile_call &t, int v
 template <int D, int KEYS> GPU_FN void gpu_tile_place(const gpu_tile_call &t, int first) {
     const int n = first + gpu_thread();
     gpu_tile_block *b = t.b;
-    const bool seen = n >= b->seen.from && n < b->seen.end;
+    const bool seen = n >= b->seen.begin && n < b->seen.end;
 #pragma unroll
     for (int value = 0; value < 2; value++)
         b->places[value][gpu_place_index<D, KEYS>(n)] =
@@ -67,7 +67,7 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to
         gpu_tile_copy_rows<D, true, KEYS>(from + 16 * chunk, places, 0, 0, to, at);
         return;
     }
-    const int before = t.b->seen.from,
+    const int before = t.b->seen.begin,
               dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
     const bool there = 8 * chunk < dim && end > before;
     gpu_tile_copy_rows<D, false, KEYS>(there ? from + 16 * chunk : from, places,
@@ -106,13 +106,13 @@ GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char 
         for (int i = 0; i < SOME; i++) {
             const int n = first + row + (e + i) * STEP;
             x[i] = {};
-            if (used && n >= t.b->seen.from && n < t.b->seen.end)
+            if (used && n >= t.b->seen.begin && n < t.b->seen.end)
                 x[i] = gpu_load_vector_as<DTYPE>(type, from + (uint64_t)places[e + i] * bytes);
         }
 #pragma unroll
         for (int i = 0; i < SOME; i++) {
             const int n = first + row + (e + i) * STEP;
-            if (type >= ROPE_F8E4M3 && n >= t.b->seen.from && n < t.b->seen.end)
+            if (type >= ROPE_F8E4M3 && n >= t.b->seen.begin && n < t.b->seen.end)
                 x[i] = gpu_dequantize<DTYPE>(type, gpu_tile_scale(t, value, n), x[i]);
             gpu_store<DTYPE, GPU_STORED>(to + gpu_swizzled<D>(row + (e + i) * STEP, chunk), x[i]);
         }
@@ -130,7 +130,7 @@ GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to
 #pragma unroll 1
     for (int row = gpu_thread() / GPU_TILE_LANES; row < KEYS; row += GPU_TILE_WARPS) {
         const int n = first + row;
-        const bool there = n >= t.b->seen.from && n < t.b->seen.end;
+        const bool there = n >= t.b->seen.begin && n < t.b->seen.end;
         gpu_attention_head h = {0, 1};
         if (there) {
             const gpu_key_place place =

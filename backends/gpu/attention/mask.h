@@ -25,14 +25,14 @@ GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
     gpu_tile_block *b = t.b;
     const rope_key_range seen = gpu_tile_seen(t, query, within);
     b->query[row] = (int32_t)(query - b->query0);
-    b->first[row] = gpu_tile_near(seen.first, b->base.key);
-    b->last[row] = gpu_tile_near(seen.last, b->base.key);
+    b->begin[row] = gpu_tile_near(seen.begin, b->base.key);
+    b->end[row] = gpu_tile_near(seen.end, b->base.key);
     if (!gpu_queries_may_fail(gpu_reread(t.p)) || query >= b->tile.s.q_count)
         return;
     rope_token *token = (rope_token *)(void *)t.stage + threadIdx.x;
     rope_query_token(gpu_reread(t.p), gpu_reread(t.call), &b->tile.s, query, token);
     if (token->status == ROPE_TOKEN_FAILS) {
-        b->first[row] = INT32_MAX;
+        b->begin[row] = INT32_MAX;
         gpu_attention_flag(gpu_reread(t.call));
     }
 }
@@ -47,15 +47,15 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
         const int64_t query0 = first / group;
         const rope_key_range before = gpu_tile_seen(t, query0, within),
                              after = gpu_tile_seen(t, (first + COUNT - 1) / group, within);
-        const int64_t base = before.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
+        const int64_t base = before.begin / GPU_TILE_KEYS * GPU_TILE_KEYS;
         b->head = head;
         b->group = group;
         b->query0 = query0;
-        const int32_t from = gpu_tile_near(before.first, base);
+        const int32_t from = gpu_tile_near(before.begin, base);
         b->seen = {gpu_reread(t.p)->head_dim == D && gpu_reread(t.p)->v_head_dim == D ? from
                                                                                       : INT32_MAX,
-                   before.first < after.last ? gpu_tile_near(after.last, base) : 0, from,
-                   gpu_tile_near(after.first, base), gpu_tile_near(before.last, base)};
+                   before.begin < after.end ? gpu_tile_near(after.end, base) : 0, from,
+                   gpu_tile_near(after.begin, base), gpu_tile_near(before.end, base)};
         b->base = gpu_key_origin_of(gpu_reread(t.p), base);
         b->source[0] = gpu_key_source_of(&gpu_reread(t.call)->k, &b->tile.s, head);
         b->source[1] = gpu_key_source_of(&gpu_reread(t.call)->v, &b->tile.s, head);
@@ -79,8 +79,8 @@ GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &
         return GPU_TILE_APART;
     if (first >= seen.common && first + keys <= seen.common_end)
         return GPU_TILE_WHOLE;
-    return seen.from == seen.common && seen.end == seen.common_end ? GPU_TILE_ALIKE
-                                                                   : GPU_TILE_APART;
+    return seen.begin == seen.common && seen.end == seen.common_end ? GPU_TILE_ALIKE
+                                                                    : GPU_TILE_APART;
 }
 
 /* The same for a warp's rows and keys. */
@@ -88,7 +88,7 @@ template <int ROWS>
 GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
     const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<ROWS>);
     return state != GPU_TILE_WHOLE && gpu_reread(t.p)->mask != ROPE_MASK_TREE &&
-                   t.b->last[gpu_warp_row<ROWS>() + 16 * gpu_row_blocks<ROWS> - 1] <= first
+                   t.b->end[gpu_warp_row<ROWS>() + 16 * gpu_row_blocks<ROWS> - 1] <= first
                ? GPU_TILE_UNSEEN
                : state;
 }
@@ -125,7 +125,7 @@ GPU_FN uint64_t gpu_tree_near(const rope_attention_problem *p, const rope_attent
 #pragma unroll 1
     for (int n = 0; n < 64 && key + n < s->k_count; n++) {
         const int64_t counted = rope_key_counted(call, s, key + n);
-        sees |= (uint64_t)(counted >= near.first && counted < near.last) << n;
+        sees |= (uint64_t)(counted >= near.begin && counted < near.end) << n;
     }
     return sees;
 }
@@ -145,7 +145,7 @@ GPU_FN uint64_t gpu_tree_sees(const rope_attention_problem *p, const rope_attent
 GPU_FN uint64_t gpu_tile_sees(const gpu_tile_call &t, int row, int first) {
     const int64_t n = t.b->query0 + t.b->query[row];
     const rope_attention_sequence *q = &t.b->tile.s;
-    uint64_t sees = gpu_bits_between(t.b->first[row] - first, t.b->last[row] - first);
+    uint64_t sees = gpu_bits_between(t.b->begin[row] - first, t.b->end[row] - first);
     if (n < q->q_count)
         sees &= gpu_tree_sees(gpu_reread(t.p), gpu_reread(t.call), q, n, t.b->base.key + first);
     return sees;

@@ -21,14 +21,14 @@ GPU_FN rope_key_range gpu_split_of(const rope_attention_problem *p,
     return {n * size, n * size + size < s->k_count ? n * size + size : s->k_count};
 }
 
-/* Splits first..last - 1 have keys that are used. */
+/* Splits that have keys that are used. */
 GPU_FN rope_key_range gpu_splits_used(const rope_attention_problem *p,
                                       const rope_attention_sequence *s) {
     const rope_key_range used = gpu_keys_used(p, s);
     const int64_t size = gpu_split_size(rope_keys_most(p, s->k_count));
-    if (used.first >= used.last)
+    if (used.begin >= used.end)
         return {0, 0};
-    return {used.first / size, (used.last - 1) / size + 1};
+    return {used.begin / size, (used.end - 1) / size + 1};
 }
 
 /* Whether a sequence has so few queries that its keys are read in splits. */
@@ -214,10 +214,10 @@ GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention
     if (s.fails || s.q_count < 1 || !gpu_is_split(parts, &s))
         return true;
     const rope_key_range used = gpu_splits_used(p, &s);
-    w->alone = used.last - used.first <= 1;
-    if (w->part > 0 && w->part >= used.last - used.first) /* of no key, the first split ends rows */
+    w->alone = used.end - used.begin <= 1;
+    if (w->part > 0 && w->part >= used.end - used.begin) /* of no key, the first split ends rows */
         return true;
-    w->split = used.first + w->part;
+    w->split = used.begin + w->part;
     const rope_key_range keys = gpu_within(gpu_keys_used(p, &s), gpu_split_of(p, &s, w->split));
     w->valid = gpu_split_valid(p, call, failed, keys, s, tile);
     if (!w->valid && w->alone && threadIdx.x == 0)
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
         if (s.fails || query >= s.q_count || !gpu_is_split(parts, &s))
             continue;
         const rope_key_range used = gpu_splits_used(gpu_reread(&p), &s);
-        const int count = (int)(used.last - used.first), thread = (int)threadIdx.x;
+        const int count = (int)(used.end - used.begin), thread = (int)threadIdx.x;
         if (count <= 1)
             continue;
         for (int64_t head = blockIdx.y; head < heads; head += gridDim.y) {

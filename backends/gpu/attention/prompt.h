@@ -49,7 +49,7 @@ GPU_FN void gpu_prompt_take_out(const gpu_prompt_call &t, int n, char *keys, cha
     gpu_nonfinite_row<D> *reached = gpu_prompt_reached<D>(t, row + gpu_lane());
     if (reached)
         gpu_nonfinite_gather(in->removed, 0, GPU_TILE_KEYS,
-                             gpu_bits_between(seen.first - n, seen.last - n),
+                             gpu_bits_between(seen.begin - n, seen.end - n),
                              in->weighed[row + gpu_lane()], none, reached);
 }
 
@@ -94,7 +94,7 @@ GPU_FN void gpu_prompt_loop(const gpu_prompt_call &t, int n, gpu_tile_sums<GPU_T
     for (; n < t.b->all.end; n += KEYS) {
         const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
         const gpu_prompt_limits limits = t.b->limits[gpu_thread() / GPU_TILE_LANES], all = t.b->all;
-        const bool seen = n < limits.end && n + KEYS > limits.from,
+        const bool seen = n < limits.end && n + KEYS > limits.begin,
                    masked = n < limits.whole || n + KEYS > limits.whole_end;
         gpu_copies_wait<0>();
         __syncthreads();
@@ -197,7 +197,7 @@ template <int D> GPU_FN int gpu_prompt_begin(const gpu_prompt_call &t, int32_t h
     gpu_prompt_copy_queries<D>(t, head);
     __syncthreads();
     const gpu_prompt_limits all = gpu_prompt_limits_of_all(t);
-    const int n = all.from / KEYS * KEYS, row = gpu_warp_row<GPU_TILE_ROWS>();
+    const int n = all.begin / KEYS * KEYS, row = gpu_warp_row<GPU_TILE_ROWS>();
     gpu_prompt_find_places(t, all, n);
     if (gpu_lane() == 0)
         t.b->limits[row / WARP_ROWS] = gpu_prompt_limits_of(t, row, row + WARP_ROWS - 1);

@@ -49,10 +49,10 @@ GPU_FN uint32_t gpu_prompt_place(const gpu_prompt_call &t, const gpu_prompt_sour
     if (source.paged) {
         place = source.first + t.b->pages[gpu_thread()] * source.page +
                 (uint32_t)n % (uint32_t)gpu_reread(t.p)->page_size * source.slot;
-        if (n + GPU_TILE_KEYS >= all.from && n + GPU_TILE_KEYS < all.end)
+        if (n + GPU_TILE_KEYS >= all.begin && n + GPU_TILE_KEYS < all.end)
             gpu_prompt_prefetch_page(t, n + GPU_TILE_KEYS);
     }
-    return n >= all.from && n < all.end ? place : 0;
+    return n >= all.begin && n < all.end ? place : 0;
 }
 
 /* Rows of a tile that threads copy at a time. Places of a thread's lie side by side. */
@@ -74,7 +74,7 @@ template <int D> GPU_FN char *gpu_prompt_tile(const gpu_prompt_call &t, int n) {
  * every eighth chunk of its rows. */
 template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
     enum { STEP = GPU_PROMPT_STEP };
-    const int row = gpu_thread() / 8, chunk = gpu_thread() % 8, from = t.b->all.from,
+    const int row = gpu_thread() / 8, chunk = gpu_thread() % 8, from = t.b->all.begin,
               end = t.b->all.end;
     const unsigned first = (unsigned)(n + row - from),
                    count = end > from ? (unsigned)(end - from) : 0;
@@ -100,7 +100,7 @@ template <int D> GPU_FN void gpu_prompt_copy(const gpu_prompt_call &t, int n) {
 GPU_FN void gpu_prompt_find_places(const gpu_prompt_call &t, const gpu_prompt_limits &all, int n) {
     const gpu_prompt_source source = t.b->source[gpu_prompt_value()];
     const int mine = n + gpu_thread() % GPU_TILE_KEYS;
-    if (source.paged && mine >= all.from && mine < all.end)
+    if (source.paged && mine >= all.begin && mine < all.end)
         gpu_prompt_prefetch_page(t, mine);
     gpu_repeat<2 * GPU_TILE_KEYS, GPU_TILE_KEYS>([&](int i) {
         if (source.paged) {

@@ -13,14 +13,14 @@ struct gpu_prompt_source {
     int32_t paged; /* 0: key n is slot n of `first` */
 };
 
-/* Keys from..end - 1 are seen by some row, whole..whole_end - 1 by all. */
+/* Keys that some row sees, and from `whole` up to `whole_end` those that all see. */
 struct gpu_prompt_limits {
-    int32_t from, end, whole, whole_end;
+    int32_t begin, end, whole, whole_end;
 };
 
 /* Keys that a row sees. */
 struct gpu_prompt_row {
-    int32_t first, last;
+    int32_t begin, end;
 };
 
 /* What threads of a block share, beside queries and tiles of keys and values. */
@@ -111,19 +111,19 @@ GPU_FN void gpu_prompt_see(const gpu_prompt_call &t) {
                    last = (uint32_t)s->q_count - 1;
     const rope_key_range seen = rope_keys_seen(
         gpu_reread(t.p), s, rope_query_index(s, (int64_t)(query < last ? query : last)));
-    t.b->rows[gpu_thread()] = {(int32_t)seen.first, (int32_t)seen.last};
+    t.b->rows[gpu_thread()] = {(int32_t)seen.begin, (int32_t)seen.end};
 }
 
 /* The limits of rows first..last, of which both lie behind a barrier. */
 GPU_FN gpu_prompt_limits gpu_prompt_limits_of(const gpu_prompt_call &t, int first, int last) {
     const gpu_prompt_row before = t.b->rows[first], after = t.b->rows[last];
-    return {before.first, after.last, after.first, before.last};
+    return {before.begin, after.end, after.begin, before.end};
 }
 
 /* Of all rows of the block: where they see the same, nothing is known of other keys. */
 GPU_FN gpu_prompt_limits gpu_prompt_limits_of_all(const gpu_prompt_call &t) {
     gpu_prompt_limits all = gpu_prompt_limits_of(t, 0, GPU_TILE_ROWS - 1);
-    if (all.from == all.whole && all.end == all.whole_end) {
+    if (all.begin == all.whole && all.end == all.whole_end) {
         all.whole = 0;
         all.whole_end = INT32_MAX;
     }
@@ -137,8 +137,8 @@ GPU_FN void gpu_prompt_mask(const gpu_prompt_call &t, int n, gpu_tile_scores<GPU
     gpu_mask(s, [&](int m, int h) {
         const gpu_prompt_row row =
             t.b->rows[gpu_warp_row<GPU_TILE_ROWS>() + 16 * m + gpu_row_of(lane, h)];
-        const int first = row.first - n, last = row.last - n;
-        return [first, last](int key) { return key >= first && key < last; };
+        const int begin = row.begin - n, end = row.end - n;
+        return [begin, end](int key) { return key >= begin && key < end; };
     });
 }
 

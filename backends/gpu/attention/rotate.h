@@ -45,7 +45,7 @@ GPU_FN void gpu_attention_tokens_read(const rope_attention_problem *p,
     const int64_t left = gpu_rows_of<TENSOR>(p, call, s, 1) - t->tile.first;
     const int n = (int)threadIdx.x;
     if (n == 0) {
-        t->first = t->tile.first + (TENSOR ? gpu_keys_rotated(p, call, s).first : 0);
+        t->first = t->tile.first + (TENSOR ? gpu_keys_rotated(p, call, s).begin : 0);
         t->count = left < 0 ? 0 : left < TOKENS ? (int32_t)left : (int32_t)TOKENS;
     }
     __syncthreads();
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
         const rope_attention_sequence s = rope_attention_sequence_of(&p, &call, n);
         const rope_key_range rotated = gpu_keys_rotated(gpu_reread(&p), gpu_reread(&call), &s);
         if (!s.fails)
-            for (int64_t j = rotated.first + threadIdx.x; j < rotated.last;
+            for (int64_t j = rotated.begin + threadIdx.x; j < rotated.end;
                  j += GPU_ATTENTION_THREADS) {
                 rope_key_token(gpu_reread(&p), gpu_reread(&keys), &s, j, &token[threadIdx.x]);
                 if (token[threadIdx.x].status == ROPE_TOKEN_FAILS)

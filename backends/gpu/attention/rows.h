@@ -35,7 +35,7 @@ GPU_FN void gpu_attention_row_read(const rope_attention_problem *p, const rope_a
     r->query = row / group;
     r->head = key_head * group + row % group;
     r->live = r->query < s->q_count;
-    r->seen.first = r->seen.last = 0;
+    r->seen.begin = r->seen.end = 0;
     if (!r->live)
         return;
     if (p->rotates[0]) {
@@ -54,17 +54,17 @@ GPU_FN rope_key_range gpu_attention_seen(const gpu_attention_row *rows, int coun
     rope_key_range all = {0, 0};
     for (int r = 0; r < count; r++) {
         const rope_key_range seen = rows[r].seen;
-        if (seen.first >= seen.last)
+        if (seen.begin >= seen.end)
             continue;
-        all.first = all.last == 0 || seen.first < all.first ? seen.first : all.first;
-        all.last = seen.last > all.last ? seen.last : all.last;
+        all.begin = all.end == 0 || seen.begin < all.begin ? seen.begin : all.begin;
+        all.end = seen.end > all.end ? seen.end : all.end;
     }
     return all;
 }
 
 /* Whether a row sees a key, but for what a tree says; and with that. */
 GPU_FN bool gpu_attention_near(const gpu_attention_row *r, int64_t key) {
-    return key >= r->seen.first && key < r->seen.last;
+    return key >= r->seen.begin && key < r->seen.end;
 }
 
 GPU_FN bool gpu_attention_sees(const rope_attention_problem *p, const rope_attention_call *call,

@@ -24,8 +24,8 @@ GPU_FN int64_t gpu_attention_group(const rope_attention_call *call) {
 }
 
 GPU_FN rope_key_range gpu_within(rope_key_range keys, rope_key_range within) {
-    return {keys.first > within.first ? keys.first : within.first,
-            keys.last < within.last ? keys.last : within.last};
+    return {keys.begin > within.begin ? keys.begin : within.begin,
+            keys.end < within.end ? keys.end : within.end};
 }
 
 /* Keys that some query of a sequence may see. */
@@ -33,8 +33,8 @@ GPU_FN rope_key_range gpu_keys_used(const rope_attention_problem *p,
                                     const rope_attention_sequence *s) {
     rope_key_range used = {0, 0};
     if (s->q_count > 0) {
-        used.first = rope_keys_seen(p, s, rope_query_index(s, 0)).first;
-        used.last = rope_keys_seen(p, s, rope_query_index(s, s->q_count - 1)).last;
+        used.begin = rope_keys_seen(p, s, rope_query_index(s, 0)).begin;
+        used.end = rope_keys_seen(p, s, rope_query_index(s, s->q_count - 1)).end;
     }
     return used;
 }
@@ -53,7 +53,7 @@ GPU_FN int64_t gpu_rows_of(const rope_attention_problem *p, const rope_attention
     if (TENSOR == 0)
         return s->q_count * each;
     const rope_key_range keys = gpu_keys_rotated(p, call, s);
-    return keys.first < keys.last ? keys.last - keys.first : 0;
+    return keys.begin < keys.end ? keys.end - keys.begin : 0;
 }
 
 /* One of the sequences by boundaries: tiles are counted through, as many sequences at a time as a
@@ -110,10 +110,10 @@ GPU_FN void gpu_attention_find_padded(const rope_attention_call *call, int64_t n
     tile->found = 1;
 }
 
-/* Whether slots first..first + count - 1 of a ring, or of none, are in first..last - 1. */
+/* Whether some of `count` slots of a ring, or of none, from `first` on are among `slots`. */
 GPU_FN bool gpu_slots_meet(int64_t ring, rope_key_range slots, int64_t first, int64_t count) {
-    return (first < slots.last && slots.first < first + count) ||
-           (ring && first - ring + count > slots.first && first - ring < slots.last);
+    return (first < slots.end && slots.begin < first + count) ||
+           (ring && first - ring + count > slots.begin && first - ring < slots.end);
 }
 
 /* Whether every page of keys that a sequence uses is one of the cache's; of all threads, each of
@@ -121,12 +121,12 @@ GPU_FN bool gpu_slots_meet(int64_t ring, rope_key_range slots, int64_t first, in
 GPU_FN bool gpu_attention_has_pages(const rope_attention_problem *p,
                                     const rope_attention_call *call,
                                     const rope_attention_sequence *s, rope_key_range used) {
-    if (used.first >= used.last)
+    if (used.begin >= used.end)
         return true;
     if (p->cache == ROPE_CACHE_SEQUENCE)
         return s->index < call->pages;
-    const int64_t size = p->page_size, count = used.last - used.first,
-                  first = p->ring ? used.first % p->ring : used.first,
+    const int64_t size = p->page_size, count = used.end - used.begin,
+                  first = p->ring ? used.begin % p->ring : used.begin,
                   end = p->ring && first + count > p->ring ? p->ring : first + count;
     bool valid = true;
     for (int64_t page = (p->ring ? 0 : first / size) + threadIdx.x; page * size < end;

@@ -64,7 +64,7 @@ GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &
     const int rows = (int)(t.b->tile.s.q_count * t.b->group); /* at most GPU_SPLIT_ROWS */
 #pragma unroll 1
     for (int row = 0; row < rows; row++) {
-        const bool left_out = t.b->first[row] == INT32_MAX;
+        const bool left_out = t.b->begin[row] == INT32_MAX;
         int64_t query, head;
         (void)gpu_tile_query(t, row, &query, &head);
         if (alone && left_out)

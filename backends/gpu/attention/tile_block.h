@@ -17,17 +17,17 @@ struct gpu_tile_end {
     int64_t out;
 };
 
-/* Keys from..end - 1 of the block's are seen by some row, common..common_end - 1 by all. Tiles
- * within whole..end - 1 are copied as they are: none where heads have fewer elements than a tile.
- */
+/* Keys of the block that some row sees, and from `common` up to `common_end` those that all see.
+ * Tiles between `whole` and `end` are copied as they are: none where heads have fewer elements than
+ * a tile. */
 struct gpu_tile_keys_seen {
-    int32_t whole, end, from, common, common_end;
+    int32_t whole, end, begin, common, common_end;
 };
 
 /* What threads of a block share, beside queries and tiles of keys and values. */
 struct gpu_tile_block {
     gpu_attention_tile tile;
-    int32_t first[GPU_TILE_ROWS], last[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
+    int32_t begin[GPU_TILE_ROWS], end[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
     gpu_tile_sums<GPU_TILE_ROWS> sums[GPU_ATTENTION_THREADS];
     gpu_tile_end ends[GPU_ATTENTION_THREADS];
     uint64_t sees[GPU_ATTENTION_THREADS]; /* keys of a tile, by a row of a thread's warp */

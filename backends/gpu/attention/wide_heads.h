@@ -35,7 +35,7 @@ struct gpu_latent_block {
     int64_t key_head, head;   /* the first head of q */
     int32_t rows, alone;      /* heads; no other split has keys of them */
     int32_t valid, left_out;  /* there is work; the query has no position */
-    int32_t from, end;        /* keys that the query sees, from the base on */
+    int32_t begin, end;       /* keys that the query sees, from the base on */
     float most[GPU_TILE_WARPS][GPU_LATENT_ROWS];
     alignas(16) uint32_t places[2][GPU_TILE_PLACES]; /* as in tile.h */
 };
@@ -104,7 +104,7 @@ GPU_FN int gpu_latent_index(int n) {
  * is not seen, 0. */
 GPU_FN void gpu_latent_place(const gpu_latent_call &t, int first) {
     const int n = first + gpu_thread();
-    const bool seen = n >= t.b->from && n < t.b->end;
+    const bool seen = n >= t.b->begin && n < t.b->end;
 #pragma unroll 1
     for (int value = 0; value < 2; value++)
         t.b->places[value][gpu_latent_index(n)] =
@@ -115,7 +115,7 @@ GPU_FN void gpu_latent_place(const gpu_latent_call &t, int first) {
 
 /* Which keys of the tile from key `first` of the block's on are seen. */
 GPU_FN uint64_t gpu_latent_sees(const gpu_latent_call &t, int first) {
-    return gpu_bits_between(t.b->from - first, t.b->end - first) &
+    return gpu_bits_between(t.b->begin - first, t.b->end - first) &
            gpu_tree_sees(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, t.b->query,
                          t.b->base.key + first);
 }
@@ -361,11 +361,11 @@ GPU_FN void gpu_latent_see(const gpu_latent_call &t, int64_t first) {
     const int64_t group = gpu_attention_group(gpu_reread(t.call));
     const rope_key_range seen =
         gpu_within(rope_keys_seen(gpu_reread(t.p), s, rope_query_index(s, b->query)), b->within);
-    const int64_t base = seen.first / GPU_TILE_KEYS * GPU_TILE_KEYS;
+    const int64_t base = seen.begin / GPU_TILE_KEYS * GPU_TILE_KEYS;
     b->head = b->key_head * group + first;
     b->rows = (int32_t)(group - first < GPU_LATENT_ROWS ? group - first : (int64_t)GPU_LATENT_ROWS);
-    b->from = gpu_tile_near(seen.first, base);
-    b->end = seen.first < seen.last ? gpu_tile_near(seen.last, base) : 0;
+    b->begin = gpu_tile_near(seen.begin, base);
+    b->end = seen.begin < seen.end ? gpu_tile_near(seen.end, base) : 0;
     b->base = gpu_key_origin_of(gpu_reread(t.p), base);
     b->source[0] = gpu_key_source_of(&gpu_reread(t.call)->k, s, b->key_head);
     b->source[1] = gpu_key_source_of(&gpu_reread(t.call)->v, s, b->key_head);

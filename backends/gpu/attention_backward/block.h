@@ -129,7 +129,7 @@ GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_atten
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
         const rope_key_range seen = rope_keys_seen(p, s, rope_query_index(s, middle));
-        if (begins ? seen.first >= key : seen.last > key)
+        if (begins ? seen.begin >= key : seen.end > key)
             high = middle;
         else
             low = middle + 1;
@@ -166,7 +166,7 @@ GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attentio
     if (n >= s->k_count)
         return;
     const rope_key_range used = gpu_keys_used(gpu_reread(t.p), s);
-    if (gpu_reread(t.p)->rotates[1] && n >= used.first && n < used.last)
+    if (gpu_reread(t.p)->rotates[1] && n >= used.begin && n < used.end)
         rope_key_token(gpu_reread(t.p), gpu_reread(t.keys), s, n, token);
     to[0] = gpu_backward_at(c->dk_stride, s->k_row, s->k_first + n, key_head);
     to[1] = gpu_backward_at(c->dv_stride, s->k_row, s->k_first + n, key_head);

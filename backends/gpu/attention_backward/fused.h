@@ -121,7 +121,7 @@ GPU_FN int32_t gpu_fused_turn(const gpu_fused_call &t, int i) {
                   end = s->q_count * group - 1, row = t.b->rows0 + i < end ? t.b->rows0 + i : end;
     const rope_key_range seen =
         rope_keys_seen(gpu_reread(t.of.p), s, rope_query_index(s, gpu_divide(row, group).whole));
-    return (int32_t)((seen.last - 1) / GPU_FUSED_KEYS - t.b->tile.first / GPU_FUSED_KEYS);
+    return (int32_t)((seen.end - 1) / GPU_FUSED_KEYS - t.b->tile.first / GPU_FUSED_KEYS);
 }
 
 /* Looks for row i. */
@@ -131,15 +131,15 @@ template <int D> GPU_FN void gpu_fused_look(const gpu_fused_call &t, int i) {
     const int n = i & (GPU_FUSED_KNOWN - 1);
     const gpu_backward_item item =
         gpu_backward_row(t.of, &b->tile.s, b->head, b->rows0 + i, &b->tokens[i % GPU_FUSED_LOOK]);
-    const bool sees = item.seen.first < item.seen.last;
+    const bool sees = item.seen.begin < item.seen.end;
 #pragma unroll
     for (int which = 0; which < 2; which++)
         b->rows.places[which][gpu_fused_place<D>(n)] =
             item.at[which] == GPU_BACKWARD_NOWHERE ? (uint32_t)GPU_BACKWARD_NONE
             : gpu_reread(t.fits) & 1 << which      ? (uint32_t)(item.at[which] / 8)
                                                    : 0;
-    b->rows.first[n] = sees ? gpu_backward_near(item.seen.first, b->tile.first) : INT32_MAX;
-    b->rows.last[n] = sees ? gpu_backward_near(item.seen.last, b->tile.first) : 0;
+    b->rows.first[n] = sees ? gpu_backward_near(item.seen.begin, b->tile.first) : INT32_MAX;
+    b->rows.last[n] = sees ? gpu_backward_near(item.seen.end, b->tile.first) : 0;
     b->rows.lse[n] = GPU_LOG2_E * item.lse;
     b->rows.delta[n] = item.delta;
     if (i % ROWS == ROWS - 1)
@@ -895,7 +895,7 @@ __global__ void __launch_bounds__(GPU_FUSED_THREADS, 1)
                 const int64_t query = gpu_divide(tile.first + i, group).whole;
                 const rope_key_range seen =
                     rope_keys_seen(&p, &tile.s, rope_query_index(&tile.s, query));
-                sees[i] = seen.first < seen.last;
+                sees[i] = seen.begin < seen.end;
                 to[i] = gpu_backward_row_end(t, &tile.s, head, tile.first + i, &row_tokens[i]);
             }
             __syncthreads();

@@ -282,7 +282,7 @@ struct gpu_backward_near_keys {
 };
 
 GPU_FN gpu_backward_near_keys gpu_backward_from(rope_key_range seen, int64_t first) {
-    return {gpu_backward_near(seen.first, first), gpu_backward_near(seen.last, first)};
+    return {gpu_backward_near(seen.begin, first), gpu_backward_near(seen.end, first)};
 }
 
 /* From scores where weights lie and dp where others lie to weights and to gradients of scores
@@ -418,10 +418,10 @@ template <int DIM, int KEYS> GPU_FN void gpu_backward_begin(const gpu_backward_g
         } else {
             for (int r = 0; r < ROWS; r++) {
                 const rope_key_range seen = b->own.seen[r];
-                if (seen.first >= seen.last)
+                if (seen.begin >= seen.end)
                     continue;
-                b->begin = b->end == 0 || seen.first < b->begin ? seen.first : b->begin;
-                b->end = seen.last > b->end ? seen.last : b->end;
+                b->begin = b->end == 0 || seen.begin < b->begin ? seen.begin : b->begin;
+                b->end = seen.end > b->end ? seen.end : b->end;
             }
         }
     }

@@ -62,8 +62,8 @@ static int rotates_behind(const launches *l, int tensor) {
         !gpu_attention_is_rope(&l->behind, tensor))
         return 0;
     return tensor == 0 ||
-           (rope_keys_seen(p, &s, rope_query_index(&s, 0)).first == 0 &&
-            rope_keys_seen(p, &s, rope_query_index(&s, s.q_count - 1)).last == s.k_count);
+           (rope_keys_seen(p, &s, rope_query_index(&s, 0)).begin == 0 &&
+            rope_keys_seen(p, &s, rope_query_index(&s, s.q_count - 1)).end == s.k_count);
 }
 
 /* What "rope" rotates behind the kernels, which have a head in a block, they do not: angles of a

@@ -82,7 +82,7 @@ GPU_FN double gpu_sink_part(const rope_attention_problem *p, const rope_attentio
                 continue;
             }
         }
-        if (seen.first < seen.last)
+        if (seen.begin < seen.end)
             sum -= exp(sink - (double)c->forward
                                   .lse[s->q_row * stride[0] + at * stride[1] + head * stride[2]]) *
                    (double)delta[gpu_delta_at(&c->forward.rope, s->q_row, at, head)];

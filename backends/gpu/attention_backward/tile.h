@@ -97,15 +97,15 @@ GPU_FN void gpu_backward_look(const gpu_backward_tile_call<KEYS> &t, int i) {
     const gpu_backward_item item =
         gpu_backward_row(t.of, &b->tile.s, b->head, (KEYS ? b->others0 : b->tile.first) + i,
                          &b->tokens[gpu_thread()]);
-    const bool sees = item.seen.first < item.seen.last;
+    const bool sees = item.seen.begin < item.seen.end;
 #pragma unroll
     for (int which = 0; which < 2; which++)
         b->rows.places[which][gpu_backward_place<D>(n)] =
             item.at[which] == GPU_BACKWARD_NOWHERE ? (uint32_t)GPU_BACKWARD_NONE
             : gpu_reread(t.fits) & 1 << which      ? (uint32_t)(item.at[which] / 8)
                                                    : 0;
-    b->rows.first[n] = sees ? gpu_backward_near(item.seen.first, b->key) : INT32_MAX;
-    b->rows.last[n] = sees ? gpu_backward_near(item.seen.last, b->key) : INT32_MIN;
+    b->rows.first[n] = sees ? gpu_backward_near(item.seen.begin, b->key) : INT32_MAX;
+    b->rows.last[n] = sees ? gpu_backward_near(item.seen.end, b->key) : INT32_MIN;
     b->rows.lse[n] = GPU_LOG2_E * item.lse;
     b->rows.delta[n] = item.delta;
 }
@@ -136,7 +136,7 @@ GPU_FN int64_t gpu_backward_keys_bound(const gpu_backward_call &of,
                                                     : s->q_count * group - 1;
     const rope_key_range seen =
         rope_keys_seen(gpu_reread(of.p), s, rope_query_index(s, gpu_divide(row, group).whole));
-    return i == GPU_BACKWARD_BEGIN || i == GPU_BACKWARD_COMMON ? seen.first : seen.last;
+    return i == GPU_BACKWARD_BEGIN || i == GPU_BACKWARD_COMMON ? seen.begin : seen.end;
 }
 
 /* Elements to row n of a sequence, or, KEYS, to a key, from element 0 on. */
