@@ -41,8 +41,9 @@ template <int ROWS>
 GPU_FN void gpu_row_weights(const gpu_tile_weights<ROWS> &w, int k, int m, uint32_t all[8]) {
     gpu_repeat<4>([&](int i) {
         uint32_t word = w.a[0][m][i];
-        gpu_repeat<gpu_warp_keys<ROWS> / 16>(
-            [&](int n) { word = n > 0 && n == k ? w.a[n][m][i] : word; });
+#pragma unroll
+        for (int n = 1; n < gpu_warp_keys<ROWS> / 16; n++)
+            word = n == k ? w.a[n][m][i] : word;
         const uint32_t other = gpu_shuffle_xor(word, 16);
         const bool second = gpu_lane() >= 16;
         all[i] = second ? other : word;
@@ -76,7 +77,9 @@ GPU_FN void gpu_tile_add(const char *values, const gpu_tile_weights<ROWS> &w,
 #pragma unroll 1
     for (int k = 0; k < gpu_warp_keys<ROWS> / 16; k++) {
         uint32_t all[BLOCKS][8];
-        gpu_repeat<BLOCKS>([&](int m) { gpu_row_weights<ROWS>(w, k, m, all[m]); });
+#pragma unroll /* by gpu_repeat() clang would keep weights in scratch memory */
+        for (int m = 0; m < BLOCKS; m++)
+            gpu_row_weights<ROWS>(w, k, m, all[m]);
         gpu_repeat<16>([&](int n) {
             float weight[BLOCKS];
             gpu_repeat<BLOCKS>([&](int m) {
