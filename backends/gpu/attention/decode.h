@@ -1,11 +1,11 @@
 /*
- * One query a sequence, in most calls: the same sums as split.h in the same order, so the same
+ * One query a sequence, in most calls: the same sums as splits.h in the same order, so the same
  * bits, by parameters cut down and little code, whose fetching a short call waits for.
  */
 #ifndef ROPEKIT_GPU_ATTENTION_DECODE_H
 #define ROPEKIT_GPU_ATTENTION_DECODE_H
 
-#include "backends/gpu/attention/split.h"
+#include "backends/gpu/attention/splits.h"
 
 /* What threads of a block share beside queries, keys and values. */
 struct gpu_decode_block {
@@ -57,11 +57,11 @@ GPU_FN auto gpu_decode_part(const gpu_decode_call &c, int sequence, int head, in
 template <int DTYPE>
 GPU_FN void gpu_decode_store(const gpu_decode_call &c, int sequence, int head, int i, float out,
                              float largest, float sum) {
-    out *= gpu_join_sink<true>(c.sink_dtype, c.sinks, head, &largest, &sum);
-    ((uint16_t *)c.out)[sequence * c.out_stride[0] + head * c.out_stride[1] + i * c.out_stride[2]] =
-        (uint16_t)gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
-    if (c.lse && i == 0)
-        c.lse[sequence * c.lse_stride[0] + head * c.lse_stride[1]] = gpu_lse(largest, sum);
+    gpu_end_joined<DTYPE>(c.sink_dtype, c.sinks, head, i, out, largest, sum,
+                          (uint16_t *)c.out + sequence * c.out_stride[0] + head * c.out_stride[1] +
+                              i * c.out_stride[2],
+                          c.lse ? c.lse + sequence * c.lse_stride[0] + head * c.lse_stride[1]
+                                : NULL);
 }
 
 /* --- queries --- */
@@ -189,7 +189,7 @@ GPU_FN void gpu_decode_attend(const gpu_decode_call &c, const char *queries, con
 
 /* --- a split --- */
 
-/* Joins the warps' parts: to a part of the split, or where it is the only one, to out. */
+/* Joins the warps' parts: to results of the split, or where it is the only one, to out. */
 template <int DTYPE, int D>
 GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *b, int sequence,
                               int key_head, int split, bool alone, const float *kept) {
@@ -197,24 +197,15 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         *c.flag = 1;
     if (b->lacks_page && alone)
         return;
-    enum { N = 4, EACH = D / N };
-#pragma unroll 1
-    for (int e = gpu_thread(); e < c.group * EACH; e += GPU_ATTENTION_THREADS) {
-        const int row = e / EACH, first = e % EACH, head = key_head * c.group + row;
-        const gpu_joined<N> made = gpu_join_warps<D, N>(&b->joint, row, kept, first);
-        const auto at = gpu_decode_part(c, sequence, head, split, c.v_dim);
-        gpu_repeat<N>([&](int n) {
-            const int i = first + n * EACH;
+    gpu_join_rows<D, 4>(
+        &b->joint, kept, c.group, [&](int row, int i, float out, float largest, float sum) {
+            const int head = key_head * c.group + row;
             if (i < c.v_dim && alone)
-                gpu_decode_store<DTYPE>(c, sequence, head, i, made.out[n], made.largest, made.sum);
+                gpu_decode_store<DTYPE>(c, sequence, head, i, out, largest, sum);
             else if (i < c.v_dim)
-                at[i] = made.out[n];
+                gpu_store_part(gpu_decode_part(c, sequence, head, split, c.v_dim), c.v_dim, i, out,
+                               largest, b->lacks_page ? GPU_PART_LEFT_OUT : sum);
         });
-        if (!alone && first == 0) {
-            at[c.v_dim] = made.largest;
-            at[c.v_dim + 1] = b->lacks_page ? GPU_PART_LEFT_OUT : made.sum;
-        }
-    }
 }
 
 /* Keys from..end - 1 of the block's, which begin at key `base`. */

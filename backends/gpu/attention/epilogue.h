@@ -19,13 +19,21 @@ GPU_FN float gpu_lse(float largest, float sum) {
     return sum == 0 ? -INFINITY : fmaf(largest, GPU_LN_2, logf(sum));
 }
 
+/* Where a row's lse goes, NULL where the caller has no room for it. */
+GPU_FN float *gpu_attention_lse(const rope_attention_call *call, const rope_attention_sequence *s,
+                                int64_t query, int64_t head) {
+    const int64_t *stride = call->lse_stride;
+    return call->lse ? call->lse + s->q_row * stride[0] + (s->q_first + query) * stride[1] +
+                           head * stride[2]
+                     : NULL;
+}
+
 GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
                                     const rope_attention_sequence *s, int64_t query, int64_t head,
                                     float largest, float sum) {
-    const int64_t *stride = call->lse_stride;
-    if (call->lse)
-        call->lse[s->q_row * stride[0] + (s->q_first + query) * stride[1] + head * stride[2]] =
-            gpu_lse(largest, sum);
+    float *lse = gpu_attention_lse(call, s, query, head);
+    if (lse)
+        *lse = gpu_lse(largest, sum);
 }
 
 /* A head's sink joins a row's sum; returns what the row's elements are multiplied by. EXACT: by

@@ -7,7 +7,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_GENERIC_H
 #define ROPEKIT_GPU_ATTENTION_GENERIC_H
 
-#include "backends/gpu/attention/parts.h"
+#include "backends/gpu/attention/split_keys.h"
 
 /* Of a block of ROWS_ rows that has room for heads of DIM_ elements. A row's keys, or columns, are
  * those of GPU_COLUMN_LANES threads side by side. */

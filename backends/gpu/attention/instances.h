@@ -4,6 +4,7 @@
 
 #include "backends/gpu/attention/decode.h"
 #include "backends/gpu/attention/generic.h"
+#include "backends/gpu/attention/join.h"
 #include "backends/gpu/attention/prompt.h"
 #include "backends/gpu/attention/wide_heads.h"
 

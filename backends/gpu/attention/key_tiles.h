@@ -43,16 +43,15 @@ template <int D, bool ALL, int KEYS = GPU_TILE_KEYS>
 GPU_FN void gpu_tile_copy_rows(const char *from, const uint32_t *places, int first, unsigned count,
                                char *to, int at) {
     enum { STEP = gpu_copy_step<D> };
-#pragma unroll
-    for (int e = 0; e < KEYS / STEP; e += 4) {
+    gpu_repeat<KEYS / STEP, 4>([&](int e) {
         const uint4 four = *(const uint4 *)(const void *)(places + e);
         const uint32_t place[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++)
+        gpu_repeat<4>([&](int i) {
             gpu_copy_async(to + gpu_swizzled_further<D>(at, (e + i) * STEP),
                            from + 16 * (uint64_t)place[i],
                            ALL || (unsigned)(first + (e + i) * STEP) < count);
-    }
+        });
+    });
 }
 
 /* Copies a tile's rows to shared memory, zeros for keys that no row sees, and where heads have

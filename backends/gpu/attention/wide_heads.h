@@ -9,7 +9,7 @@
 #ifndef ROPEKIT_GPU_ATTENTION_WIDE_HEADS_H
 #define ROPEKIT_GPU_ATTENTION_WIDE_HEADS_H
 
-#include "backends/gpu/attention/parts.h"
+#include "backends/gpu/attention/split_keys.h"
 #include "backends/gpu/attention/tile.h"
 
 #ifdef GPU_QUERIES_LEFT

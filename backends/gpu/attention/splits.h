@@ -3,10 +3,10 @@
  * warp a quarter of every tile. Splits begin at multiples of their size, which is a function of the
  * sequence's keys alone; their results are joined in their order.
  */
-#ifndef ROPEKIT_GPU_ATTENTION_SPLIT_H
-#define ROPEKIT_GPU_ATTENTION_SPLIT_H
+#ifndef ROPEKIT_GPU_ATTENTION_SPLITS_H
+#define ROPEKIT_GPU_ATTENTION_SPLITS_H
 
-#include "backends/gpu/attention/parts.h"
+#include "backends/gpu/attention/split_keys.h"
 #include "backends/gpu/attention/tile.h"
 
 /* Largest logits and sums of the warps' parts of rows. */
@@ -55,36 +55,39 @@ GPU_FN gpu_joined<N> gpu_join_warps(const gpu_joint *j, int row, const float *pa
     return made;
 }
 
-/* Joins the warps' parts: to a part of the split, or where it is the only one, to out. */
+/* Joins the warps' parts of `count` rows, N elements of a thread at a time: store(row, i, out,
+ * largest, sum) takes each. */
+template <int D, int N, typename F>
+GPU_FN void gpu_join_rows(const gpu_joint *j, const float *parts, int count, F store) {
+    enum { EACH = D / N };
+#pragma unroll 1
+    for (unsigned e = (unsigned)gpu_thread(); e < (unsigned)(count * EACH);
+         e += GPU_ATTENTION_THREADS) {
+        const int row = (int)(e / EACH), first = (int)(e % EACH);
+        const gpu_joined<N> made = gpu_join_warps<D, N>(j, row, parts, first);
+        gpu_repeat<N>(
+            [&](int n) { store(row, first + n * EACH, made.out[n], made.largest, made.sum); });
+    }
+}
+
+/* Ends rows: to results of the split, or where it is the only one, to out. */
 template <int DTYPE, int D>
 GPU_FN void gpu_split_finish(const gpu_tile_call &t, const gpu_attention_parts &to, int64_t split,
                              bool alone, const gpu_joint *j, const float *parts) {
     const int64_t heads = gpu_reread(t.call)->rope.tensor[0].heads;
     const int dim = gpu_reread(t.p)->v_head_dim;
     const int rows = (int)(t.b->tile.s.q_count * t.b->group); /* at most GPU_SPLIT_ROWS */
-#pragma unroll 1
-    for (int row = 0; row < rows; row++) {
+    gpu_join_rows<D, 1>(j, parts, rows, [&](int row, int i, float out, float largest, float sum) {
         const bool left_out = t.b->begin[row] == INT32_MAX;
         int64_t query, head;
         (void)gpu_tile_query(t, row, &query, &head);
-        if (alone && left_out)
-            continue;
-        const auto at =
-            alone ? nullptr : gpu_part(to, t.b->tile.s.index, query, head, heads, split, dim);
-        for (int i = gpu_thread(); i < dim; i += GPU_ATTENTION_THREADS) {
-            const gpu_joined<1> made = gpu_join_warps<D, 1>(j, row, parts, i);
-            if (alone) {
-                gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query,
-                                       head, i, made.out[0], made.largest, made.sum);
-                continue;
-            }
-            at[i] = made.out[0];
-            if (i == 0) {
-                at[dim] = made.largest;
-                at[dim + 1] = left_out ? GPU_PART_LEFT_OUT : made.sum;
-            }
-        }
-    }
+        if (i < dim && !alone)
+            gpu_store_part(gpu_part(to, t.b->tile.s.index, query, head, heads, split, dim), dim, i,
+                           out, largest, left_out ? GPU_PART_LEFT_OUT : sum);
+        else if (i < dim && !left_out)
+            gpu_split_store<DTYPE>(gpu_reread(t.p), gpu_reread(t.call), &t.b->tile.s, query, head,
+                                   i, out, largest, sum);
+    });
 }
 
 template <int DTYPE, int D>
