@@ -7,6 +7,7 @@
 #define ROPEKIT_GPU_TILE_FRAGMENTS_H
 
 #include "backends/gpu/tile/mma.h"
+#include "backends/gpu/tile/repeat.h"
 
 #ifdef GPU_QUERIES_LEFT
 #include "backends/gpu/tile/lanes_left.h"
@@ -27,13 +28,6 @@ GPU_FN int gpu_lane(void) {
 }
 
 /* --- for each --- */
-
-/* f(i) for i = 0, STEP.. below N, without a loop. */
-template <int N, int STEP = 1, typename F> GPU_FN void gpu_repeat(F f) {
-#pragma unroll
-    for (int i = 0; i < N; i += STEP)
-        f(i);
-}
 
 /* f(m, h) for each of a lane's rows. */
 template <int M, typename F> GPU_FN void gpu_for_each_row(F f) {
