@@ -23,19 +23,16 @@ GPU_FN float *gpu_generic_weights(const gpu_generic_call<S> &t, int key, int r) 
 template <typename S>
 GPU_FN void gpu_generic_keep(const gpu_generic_call<S> &t, bool none, bool whole,
                              float s[S::OWN][4]) {
-#pragma unroll
-    for (int c = 0; c < 4; c++)
-#pragma unroll
-        for (int r = 0; r < S::OWN; r += S::WIDTH) {
+    gpu_repeat<4>([&](int c) {
+        gpu_repeat<S::OWN, S::WIDTH>([&](int r) {
             float *kept = gpu_generic_weights<S>(t, gpu_generic_four() + c, r), sums[S::WIDTH] = {};
             if (!none)
                 gpu_read_numbers<S::WIDTH>(kept, sums);
-#pragma unroll
-            for (int i = 0; i < S::WIDTH; i++)
-                s[r + i][c] = sums[i] += s[r + i][c];
+            gpu_repeat<S::WIDTH>([&](int i) { s[r + i][c] = sums[i] += s[r + i][c]; });
             if (!whole)
                 gpu_write_numbers<S::WIDTH>(kept, sums);
-        }
+        });
+    });
 }
 
 /* Scores of a thread's rows and keys: the sum of those of GPU_GENERIC_DEPTH elements each, which
@@ -49,23 +46,15 @@ GPU_FN void gpu_generic_scores(const gpu_generic_call<S> &t, int begin, int end,
         gpu_generic_stage_keys<S>(t, first, begin, end);
         const float *queries = t.m.queries + first * S::ROWS + gpu_generic_row<S>(),
                     *keys = t.m.stage + gpu_generic_four();
-#pragma unroll
-        for (int r = 0; r < S::OWN; r++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                s[r][c] = 0;
+        gpu_repeat<S::OWN>([&](int r) { gpu_repeat<4>([&](int c) { s[r][c] = 0; }); });
 #pragma unroll 8
         for (int i = 0; i < GPU_GENERIC_DEPTH; i++) {
             float q[S::OWN], k[4];
-#pragma unroll
-            for (int r = 0; r < S::OWN; r += S::WIDTH)
-                gpu_read_numbers<S::WIDTH>(queries + i * S::ROWS + r, q + r);
+            gpu_repeat<S::OWN, S::WIDTH>(
+                [&](int r) { gpu_read_numbers<S::WIDTH>(queries + i * S::ROWS + r, q + r); });
             gpu_read_numbers<4>(keys + i * GPU_GENERIC_STRIDE, k);
-#pragma unroll
-            for (int r = 0; r < S::OWN; r++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    s[r][c] = fmaf(q[r], k[c], s[r][c]);
+            gpu_repeat<S::OWN>(
+                [&](int r) { gpu_repeat<4>([&](int c) { s[r][c] = fmaf(q[r], k[c], s[r][c]); }); });
         }
         gpu_generic_keep<S>(t, first == 0, first + GPU_GENERIC_DEPTH >= dim, s);
         __syncthreads();
@@ -108,7 +97,7 @@ template <typename S>
 GPU_FN uint32_t gpu_generic_logits(const gpu_generic_call<S> &t, const gpu_attention_row *row,
                                    int64_t key, int begin, int end, uint32_t tree, float s[4]) {
     uint32_t sees = 0;
-#pragma unroll
+#pragma unroll /* by gpu_repeat() CDNA's registers spill */
     for (int c = 0; c < 4; c++) {
         const int n = gpu_generic_four() + c;
         const bool seen =
@@ -129,41 +118,32 @@ GPU_FN void gpu_generic_weigh(const gpu_generic_call<S> &t, int64_t first, int b
     const int64_t key = first + gpu_generic_four();
     const uint32_t tree = gpu_generic_tree<S>(t, key);
     uint32_t seen[4] = {};
-#pragma unroll
-    for (int r = 0; r < S::OWN; r++) {
+    gpu_repeat<S::OWN>([&](int r) {
         const uint32_t sees = gpu_generic_logits(t, &t.b->rows[gpu_generic_row<S>() + r], key,
                                                  begin, end, tree >> 4 * r, s[r]);
         const float most =
                         gpu_generic_most(fmaxf(fmaxf(s[r][0], s[r][1]), fmaxf(s[r][2], s[r][3]))),
                     before = rows.largest[r], now = fmaxf(before, most),
                     kept = before == now ? 1 : exp2f(before - now);
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
+        gpu_repeat<4>([&](int c) {
             s[r][c] = s[r][c] == -INFINITY ? 0 : exp2f(s[r][c] - now);
             seen[c] |= (sees >> c & 1) << r;
-        }
+        });
         rows.largest[r] = now;
         rows.sum[r] =
             fmaf(rows.sum[r], kept, gpu_generic_sum((s[r][0] + s[r][1]) + (s[r][2] + s[r][3])));
-#pragma unroll
-        for (int j = 0; j < S::COLUMNS; j++)
-#pragma unroll
-            for (int c = 0; c < 4; c++)
-                rows.out[r][j][c] *= kept;
-    }
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
+        gpu_repeat<S::COLUMNS>(
+            [&](int j) { gpu_repeat<4>([&](int c) { rows.out[r][j][c] *= kept; }); });
+    });
+    gpu_repeat<4>([&](int c) {
         const int n = gpu_generic_four() + c;
         t.b->sees[n][threadIdx.x / GPU_COLUMN_LANES] = (uint8_t)seen[c];
-#pragma unroll
-        for (int r = 0; r < S::OWN; r += S::WIDTH) {
+        gpu_repeat<S::OWN, S::WIDTH>([&](int r) {
             float weights[S::WIDTH];
-#pragma unroll
-            for (int i = 0; i < S::WIDTH; i++)
-                weights[i] = s[r + i][c];
+            gpu_repeat<S::WIDTH>([&](int i) { weights[i] = s[r + i][c]; });
             gpu_write_numbers<S::WIDTH>(gpu_generic_weights<S>(t, n, r), weights);
-        }
-    }
+        });
+    });
     __syncthreads();
 }
 
@@ -177,20 +157,19 @@ GPU_FN void gpu_generic_add(const gpu_generic_call<S> &t, int first, gpu_generic
     for (int n = 0; n < S::VALUES; n++) {
         const uint32_t sees = t.b->sees[first + n][threadIdx.x / GPU_COLUMN_LANES];
         float p[S::OWN];
-#pragma unroll
-        for (int r = 0; r < S::OWN; r += S::WIDTH)
+        gpu_repeat<S::OWN, S::WIDTH>([&](int r) {
             gpu_read_numbers<S::WIDTH>(gpu_generic_weights<S>(t, first + n, r), p + r);
-#pragma unroll
-        for (int j = 0; j < S::COLUMNS; j++) {
+        });
+        gpu_repeat<S::COLUMNS>([&](int j) {
             float v[4];
             gpu_read_numbers<4>(values + n * S::DIM + 4 * GPU_COLUMN_LANES * j, v);
-#pragma unroll
-            for (int r = 0; r < S::OWN; r++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
+            gpu_repeat<S::OWN>([&](int r) {
+                gpu_repeat<4>([&](int c) {
                     if (FINITE || (sees >> r & 1))
                         rows.out[r][j][c] = fmaf(p[r], v[c], rows.out[r][j][c]);
-        }
+                });
+            });
+        });
     }
     __syncthreads();
 }
@@ -249,17 +228,16 @@ GPU_FN void gpu_generic_end(const gpu_generic_call<S> &t, const gpu_attention_ro
             gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row->query, row->head,
                                     largest, sum);
     }
-#pragma unroll
-    for (int j = 0; j < S::COLUMNS; j++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
+    gpu_repeat<S::COLUMNS>([&](int j) {
+        gpu_repeat<4>([&](int c) {
             const int i = 4 * GPU_COLUMN_LANES * j + gpu_generic_four() + c;
             if (i < dim && !t.b->alone)
                 part[i] = out[j][c];
             if (i < dim && t.b->alone)
                 gpu_global(to)[i * step] =
                     gpu_narrow<S::DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
-        }
+        });
+    });
 }
 
 /* All keys of the block's rows. */
@@ -279,9 +257,7 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
         b->all = gpu_attention_seen(b->rows, S::ROWS);
         b->nonfinite = 0;
     }
-#pragma unroll
-    for (int r = 0; r < S::OWN; r++)
-        rows.largest[r] = -INFINITY;
+    gpu_repeat<S::OWN>([&](int r) { rows.largest[r] = -INFINITY; });
     gpu_generic_queries<S>(t);
     __syncthreads();
 #pragma unroll 1
@@ -291,12 +267,11 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
         gpu_generic_tile<S>(t, first, before > 0 ? (int)before : 0,
                             left < GPU_TILE_KEYS ? (int)left : (int)GPU_TILE_KEYS, &count, rows);
     }
-#pragma unroll
-    for (int r = 0; r < S::OWN; r++) {
+    gpu_repeat<S::OWN>([&](int r) {
         const gpu_attention_row *row = &b->rows[gpu_generic_row<S>() + r];
         if (row->query < b->tile.s.q_count)
             gpu_generic_end<S>(t, row, rows.largest[r], rows.sum[r], rows.out[r]);
-    }
+    });
     __syncthreads();
 }
 

@@ -72,15 +72,14 @@ template <typename S> GPU_FN void gpu_generic_queries(const gpu_generic_call<S> 
 #pragma unroll 1
     for (int e = (int)threadIdx.x; e < S::ROWS * S::DIM / 4; e += GPU_ATTENTION_THREADS) {
         const gpu_attention_row *r = &t.b->rows[e % S::ROWS];
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
+        gpu_repeat<4>([&](int n) {
             const int i = e / S::ROWS * 4 + n;
             t.m.queries[i * S::ROWS + e % S::ROWS] =
                 r->live && i < dim
                     ? gpu_query_element<S::DTYPE>(&gpu_reread(t.call)->rope.tensor[0], &t.b->tile.s,
                                                   r->query, r->head, i)
                     : 0;
-        }
+        });
     }
 }
 
@@ -94,11 +93,10 @@ GPU_FN void gpu_generic_load(const rope_append_operand *o, int64_t first, float 
                                       : o->out         ? o->out
                                                        : o->in) +
                        first * SIZE;
-#pragma unroll
-    for (int i = 0; i < N; i += V) {
+    gpu_repeat<N, V>([&](int i) {
         const gpu_vector<DTYPE, V> v = gpu_load<DTYPE, V>(from + i * SIZE);
         gpu_unpack<DTYPE, V>(v, x + i);
-    }
+    });
 }
 
 /* Keys begin..end - 1 of the tile, GPU_GENERIC_DEPTH elements of each, 0 for the others. */
@@ -113,9 +111,7 @@ GPU_FN void gpu_generic_stage_keys(const gpu_generic_call<S> &t, int first, int 
     if (there && gpu_reread(t.fits) & GPU_TILE_K && at + N <= dim) {
         float x[N];
         gpu_generic_load<S::DTYPE, N>(o, t.b->keys[key].at + at, x);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            to[i * GPU_GENERIC_STRIDE] = x[i];
+        gpu_repeat<N>([&](int i) { to[i * GPU_GENERIC_STRIDE] = x[i]; });
     } else {
 #pragma unroll 1
         for (int i = 0; i < N; i++)
@@ -137,11 +133,10 @@ GPU_FN bool gpu_generic_stage_eight(const gpu_generic_call<S> &t, int key, int a
     if (there && gpu_reread(t.fits) & GPU_TILE_V && at + 8 <= dim) {
         float x[8];
         gpu_generic_load<S::DTYPE, 8>(o, t.b->values[key].at + at, x);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
+        gpu_repeat<8>([&](int i) {
             finite &= gpu_is_finite(x[i]);
             to[i] = x[i];
-        }
+        });
     } else {
 #pragma unroll 1
         for (int i = 0; i < 8; i++) {
