@@ -228,16 +228,17 @@ GPU_FN void gpu_generic_end(const gpu_generic_call<S> &t, const gpu_attention_ro
             gpu_attention_store_lse(gpu_reread(t.call), &t.b->tile.s, row->query, row->head,
                                     largest, sum);
     }
-    gpu_repeat<S::COLUMNS>([&](int j) {
-        gpu_repeat<4>([&](int c) {
+#pragma unroll /* by gpu_repeat() an H100 has registers for fewer blocks */
+    for (int j = 0; j < S::COLUMNS; j++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
             const int i = 4 * GPU_COLUMN_LANES * j + gpu_generic_four() + c;
             if (i < dim && !t.b->alone)
                 part[i] = out[j][c];
             if (i < dim && t.b->alone)
                 gpu_global(to)[i * step] =
                     gpu_narrow<S::DTYPE>(sum == 0 ? 0 : out[j][c] * kept / sum);
-        });
-    });
+        }
 }
 
 /* All keys of the block's rows. */
