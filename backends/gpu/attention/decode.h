@@ -7,7 +7,7 @@
 
 #include "backends/gpu/attention/splits.h"
 
-/* What threads of a block share beside queries, keys and values. */
+/* Threads of a block share this, beside queries, keys and values. */
 struct gpu_decode_block {
     gpu_joint joint;
     gpu_tile_sums<GPU_SPLIT_ROWS> sums[GPU_ATTENTION_THREADS];
@@ -124,7 +124,7 @@ GPU_FN uint32_t gpu_decode_at(const gpu_decode_tensor &o, int key_head, uint32_t
 }
 
 /* Where the heads of a thread's key, of those from `n` of the block's on, begin; base: its first
- * key. Of a key that is not among from..end - 1, or has no page, 0. */
+ * key. 0 for a key that is not between `from` and `end`, or has no page. */
 template <int D>
 GPU_FN void gpu_decode_place(const gpu_decode_call &c, gpu_decode_block *b, int sequence,
                              int key_head, int base, int from, int end, int n) {
@@ -208,7 +208,7 @@ GPU_FN void gpu_decode_finish(const gpu_decode_call &c, const gpu_decode_block *
         });
 }
 
-/* Keys from..end - 1 of the block's, which begin at key `base`. */
+/* Attends to keys of the block from `from` up to `end`; they begin at key `base`. */
 template <int DTYPE, int D>
 GPU_FN void gpu_decode_loop(const gpu_decode_call &c, gpu_decode_block *b, int sequence,
                             int key_head, int base, int from, int end, char *queries, char *stage,

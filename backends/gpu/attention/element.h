@@ -23,7 +23,7 @@ GPU_FN bool gpu_is_cached(const rope_append_operand *o) {
     return !o->out && !o->in;
 }
 
-/* What a cached head is multiplied by, 1 without a scale. One that is none raises the flag. */
+/* The scale of a cached head, or 1. A scale that is no positive finite number raises the flag. */
 GPU_FN float gpu_place_scale(const rope_attention_call *call, const rope_append_operand *o,
                              const rope_append_steps *steps, int64_t page, int64_t slot,
                              int64_t head) {

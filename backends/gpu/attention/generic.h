@@ -276,8 +276,8 @@ template <typename S> GPU_FN void gpu_generic_attend(const gpu_generic_call<S> &
     __syncthreads();
 }
 
-/* What a block does n-th: a tile of rows of a key head, or a split of a short sequence. False where
- * there is no more; nothing is done where it is not valid. Of all threads. */
+/* Finds a block's n-th work: a tile of rows of a key head, or a split of a short sequence. False
+ * where there is no more; a block does nothing where it is not valid. All threads call it. */
 template <typename S> GPU_FN bool gpu_generic_find(const gpu_generic_call<S> &t, int64_t n) {
     gpu_generic_block<S> *b = t.b;
     if (gpu_reread(t.fits) & GPU_TILE_BY_SPLITS) {

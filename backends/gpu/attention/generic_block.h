@@ -6,8 +6,8 @@
 #include "backends/gpu/attention/split_keys.h"
 #include "backends/gpu/tile/repeat.h"
 
-/* Of a block of ROWS_ rows that has room for heads of DIM_ elements. A row's keys, or columns, are
- * those of GPU_COLUMN_LANES threads side by side. */
+/* A block has ROWS_ rows and room for heads of DIM_ elements. GPU_COLUMN_LANES threads side by side
+ * share a row's keys, or columns. */
 template <int DTYPE_, int DIM_, int ROWS_> struct gpu_generic_shape {
     enum {
         DTYPE = DTYPE_,
@@ -27,7 +27,7 @@ template <typename S> struct gpu_generic_rows {
     float out[S::OWN][S::COLUMNS][4];
 };
 
-/* What threads of a block share. */
+/* Threads of a block share this. */
 template <typename S> struct gpu_generic_block {
     gpu_attention_tile tile;
     gpu_attention_row rows[S::ROWS];

@@ -4,8 +4,7 @@
 
 #include "backends/gpu/attention/split_keys.h"
 
-/* Of the parts of a row: largest logits, sums and how they weigh; of the row: its largest logit and
- * sum. */
+/* Largest logits, sums and weights of a row's parts, and the row's own. */
 enum { GPU_PARTS_MOST = 64 };
 static_assert((int)GPU_SPLITS_MOST <= (int)GPU_PARTS_MOST, "parts of a row");
 struct gpu_row_parts {

@@ -54,7 +54,7 @@ GPU_FN int64_t gpu_slot_from(const rope_attention_problem *p, const gpu_key_orig
     return p->ring >> 31 ? slot - p->ring : (int64_t)((uint32_t)slot % (uint32_t)p->ring);
 }
 
-/* The same key in a cache. */
+/* The place of such a key in a cache. */
 GPU_FN gpu_key_place gpu_cached_from(const rope_attention_problem *p,
                                      const rope_attention_call *call,
                                      const rope_attention_sequence *s, const gpu_key_origin &from,
@@ -71,7 +71,7 @@ GPU_FN gpu_key_place gpu_cached_from(const rope_attention_problem *p,
     return place;
 }
 
-/* The same key of an operand. */
+/* The place of such a key of an operand. */
 GPU_FN gpu_key_place gpu_place_from(const rope_attention_problem *p,
                                     const rope_attention_call *call, const rope_append_operand *o,
                                     const rope_attention_sequence *s, const gpu_key_origin &from,

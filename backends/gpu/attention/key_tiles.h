@@ -76,7 +76,7 @@ GPU_FN void gpu_tile_copy(const gpu_tile_call &t, int value, int first, char *to
 
 /* AMD's compiler reaches these elements by flat instructions, and spills. */
 #ifdef GPU_QUERIES_LEFT
-/* What elements of the block's key n are multiplied by. */
+/* The scale of the block's key n. */
 GPU_FN float gpu_tile_scale(const gpu_tile_call &t, int value, int n) {
     const rope_append_operand *o = gpu_tile_operand(t, value);
     const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
@@ -86,7 +86,7 @@ GPU_FN float gpu_tile_scale(const gpu_tile_call &t, int value, int n) {
     return gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot, t.b->head);
 }
 
-/* The same of elements of another type, eight at a time. */
+/* Converts elements of another type, eight at a time. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char *to) {
     enum { STEP = gpu_copy_step<D>, SOME = 4 };
@@ -120,7 +120,7 @@ GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char 
 
 #endif
 
-/* The same, one at a time. */
+/* Reads elements wherever they lie, one at a time. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
     const int dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;

@@ -37,7 +37,7 @@ GPU_FN void gpu_tile_see_row(const gpu_tile_call &t, int row, int64_t query,
     }
 }
 
-/* What is seen does not fall from a query to the next. */
+/* Keys that are seen do not fall from a query to the next. */
 template <int D, int ROWS>
 GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range within) {
     enum { COUNT = gpu_block_rows<ROWS> };
@@ -72,7 +72,7 @@ GPU_FN void gpu_tile_see(const gpu_tile_call &t, int32_t head, rope_key_range wi
 /* Whether all rows see all keys of a tile, the same ones, or each its own; or a warp's none. */
 enum { GPU_TILE_WHOLE, GPU_TILE_ALIKE, GPU_TILE_APART, GPU_TILE_UNSEEN };
 
-/* Of `keys` keys from `first` of the block's on, for a block's rows. */
+/* The state of `keys` keys from `first` of the block's on, for a block's rows. */
 GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first,
                               int keys) {
     if (gpu_reread(t.p)->mask == ROPE_MASK_TREE)
@@ -83,7 +83,7 @@ GPU_FN int32_t gpu_tile_state(const gpu_tile_call &t, const gpu_tile_keys_seen &
                                                                     : GPU_TILE_APART;
 }
 
-/* The same for a warp's rows and keys. */
+/* The state of a warp's keys, for its rows. */
 template <int ROWS>
 GPU_FN int32_t gpu_warp_state(const gpu_tile_call &t, const gpu_tile_keys_seen &seen, int first) {
     const int32_t state = gpu_tile_state(t, seen, first, gpu_warp_keys<ROWS>);

@@ -14,13 +14,13 @@ struct gpu_nonfinite_state {
     int32_t tile, any;
 };
 
-/* What is taken out of a tile of KEYS: a bit of each element that is infinite and above 0, and of
- * each that is below; NaN is both. */
+/* A tile of KEYS has a bit for each element that is infinite and above 0, and for each that is
+ * below; NaN is both. */
 template <int D, int KEYS> struct gpu_nonfinite_tile {
     uint8_t above[KEYS][D / 8], below[KEYS][D / 8];
 };
 
-/* What of it reaches a row. */
+/* These elements of values reach a row. */
 template <int D> struct gpu_nonfinite_row { uint32_t above[D / 32], below[D / 32]; };
 
 /* Whether the tile's values are not all finite; of all threads, with a barrier behind, until which
@@ -93,7 +93,7 @@ GPU_FN uint64_t gpu_weighted_keys(const gpu_tile_weights<ROWS> &w, int m, int h)
     return keys[0] | (uint64_t)keys[1] << 32;
 }
 
-/* The same of all rows of a warp, into `weighed`. */
+/* Writes gpu_weighted_keys() of all rows of a warp to `weighed`. */
 template <int ROWS>
 GPU_FN void gpu_nonfinite_weigh(const gpu_tile_weights<ROWS> &w, uint64_t *weighed) {
     gpu_for_each_row<gpu_row_blocks<ROWS>>([&](int m, int h) {
@@ -102,9 +102,9 @@ GPU_FN void gpu_nonfinite_weigh(const gpu_tile_weights<ROWS> &w, uint64_t *weigh
     gpu_warp_barrier();
 }
 
-/* What was taken out reaches a row that sees its key, as a product with their weight does: a weight
- * of 0 makes NaN of it. sees, weighed: bits of `count` keys of the tile, from key `at` of it on;
- * none: nothing is in `row` yet. */
+/* An element that was taken out reaches a row that sees its key, as its product does: a weight of 0
+ * makes NaN of it. sees, weighed: bits of `count` keys of the tile, from key `at` of it on; none:
+ * nothing is in `row` yet. */
 template <int D, int KEYS>
 GPU_FN void gpu_nonfinite_gather(const gpu_nonfinite_tile<D, KEYS> &removed, int at, int count,
                                  uint64_t sees, uint64_t weighed, bool none,

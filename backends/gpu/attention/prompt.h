@@ -13,8 +13,8 @@
 
 /* --- values that are not finite, which rows that do not see them may not meet --- */
 
-/* What is taken out of a tile, and which of its keys have a weight in a row. They lie where the
- * tile's keys did. */
+/* Elements that are taken out of a tile, and which of its keys have a weight in a row, lie where
+ * the tile's keys did. */
 template <int D> struct gpu_prompt_nonfinite {
     gpu_nonfinite_tile<D, GPU_TILE_KEYS> removed;
     uint64_t weighed[GPU_TILE_ROWS];
@@ -136,7 +136,7 @@ GPU_FN void gpu_prompt_end_row(const gpu_prompt_call &t, uint2 *end) {
     *end = {rope_float_bits(factor), w.at};
 }
 
-/* Of a thread's rows, sums of all lanes that share them. */
+/* Ends a warp's rows: sums are those of all lanes that share a row. */
 GPU_FN void gpu_prompt_end_rows(const gpu_prompt_call &t, gpu_tile_sums<GPU_TILE_ROWS> &sums,
                                 uint2 *ends) {
     const int lane = gpu_lane();

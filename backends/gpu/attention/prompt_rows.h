@@ -1,4 +1,4 @@
-/* What threads of a block of prompts share, and its rows: queries, and the keys that they see. */
+/* A block of prompts: its queries, the keys that its rows see, and all else that threads share. */
 #ifndef ROPEKIT_GPU_ATTENTION_PROMPT_ROWS_H
 #define ROPEKIT_GPU_ATTENTION_PROMPT_ROWS_H
 
@@ -23,7 +23,7 @@ struct gpu_prompt_row {
     int32_t begin, end;
 };
 
-/* What threads of a block share, beside queries and tiles of keys and values. */
+/* Threads of a block share this, beside queries and tiles of keys and values. */
 struct gpu_prompt_block {
     alignas(16) uint32_t places[2][2][GPU_TILE_KEYS]; /* [tile % 2, value, key] */
     gpu_prompt_source source[2];
@@ -114,13 +114,13 @@ GPU_FN void gpu_prompt_see(const gpu_prompt_call &t) {
     t.b->rows[gpu_thread()] = {(int32_t)seen.begin, (int32_t)seen.end};
 }
 
-/* The limits of rows first..last, of which both lie behind a barrier. */
+/* The limits of rows from `first` to `last`, which lie behind a barrier. */
 GPU_FN gpu_prompt_limits gpu_prompt_limits_of(const gpu_prompt_call &t, int first, int last) {
     const gpu_prompt_row before = t.b->rows[first], after = t.b->rows[last];
     return {before.begin, after.end, after.begin, before.end};
 }
 
-/* Of all rows of the block: where they see the same, nothing is known of other keys. */
+/* The limits of all rows. Where they see the same, nothing is known of other keys. */
 GPU_FN gpu_prompt_limits gpu_prompt_limits_of_all(const gpu_prompt_call &t) {
     gpu_prompt_limits all = gpu_prompt_limits_of(t, 0, GPU_TILE_ROWS - 1);
     if (all.begin == all.whole && all.end == all.whole_end) {

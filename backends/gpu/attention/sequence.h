@@ -6,7 +6,7 @@
 #include "backends/gpu/element.h"
 #include "common/math/attention.h"
 
-/* What threads of a block share of their tile. */
+/* Threads of a block share this of their tile. */
 struct gpu_attention_tile {
     rope_attention_sequence s;
     int64_t first; /* row of the tile among those of its sequence */

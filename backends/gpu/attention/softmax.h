@@ -5,7 +5,7 @@
 
 #include "backends/gpu/attention/products.h"
 
-/* Of a thread's rows, largest logits in units of log 2 and sums of its own columns. They wait in
+/* Largest logits of a thread's rows in units of log 2, and sums of its own columns. They wait in
  * shared memory, as registers do not hold them beside a tile's products. */
 template <int ROWS> struct gpu_tile_sums {
     float largest[gpu_row_blocks<ROWS>][GPU_LANE_ROWS], sum[gpu_row_blocks<ROWS>][GPU_LANE_ROWS];

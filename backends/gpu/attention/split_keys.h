@@ -70,14 +70,14 @@ GPU_FN bool gpu_split_valid(const rope_attention_problem *p, const rope_attentio
     return tile->valid;
 }
 
-/* What is done n-th of [sequence, used split, key head]. */
+/* The n-th work of [sequence, used split, key head]. */
 struct gpu_split_work {
     int64_t head, split, part; /* of keys; of the sequence; of those that are used */
     bool alone, valid;         /* no other split is used; there is something to do */
 };
 
-/* Finds it, and the sequence; false where there is no more. Of all threads. Where a split's keys
- * are out of range its rows are left out. */
+/* Finds it, and the sequence; false where there is no more. All threads call it. Where a split's
+ * keys are out of range its rows are left out. */
 template <bool MANY = false>
 GPU_FN bool gpu_split_find(const rope_attention_problem *p, const rope_attention_call *call,
                            const int32_t *failed, const gpu_attention_parts &parts, int dv,

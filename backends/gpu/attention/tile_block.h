@@ -1,4 +1,4 @@
-/* What threads of a block of tiles share, and a block's call. */
+/* A block of tiles: all that its threads share, and its call. */
 #ifndef ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
 #define ROPEKIT_GPU_ATTENTION_TILE_BLOCK_H
 
@@ -24,7 +24,7 @@ struct gpu_tile_keys_seen {
     int32_t whole, end, begin, common, common_end;
 };
 
-/* What threads of a block share, beside queries and tiles of keys and values. */
+/* Threads of a block share this, beside queries and tiles of keys and values. */
 struct gpu_tile_block {
     gpu_attention_tile tile;
     int32_t begin[GPU_TILE_ROWS], end[GPU_TILE_ROWS]; /* keys that a row sees, from `base` on */
@@ -75,7 +75,7 @@ template <int D, int ROWS> GPU_FN gpu_tile_block_of<D, ROWS> &gpu_block_of(const
     return *static_cast<gpu_tile_block_of<D, ROWS> *>(t.b);
 }
 
-/* What reaches a row of the thread's warp. */
+/* Values that are not finite and reach a row of the thread's warp. */
 template <int D, int ROWS>
 GPU_FN gpu_nonfinite_row<D> &gpu_tile_reached(const gpu_tile_call &t, int row) {
     gpu_tile_block_of<D, ROWS> &b = gpu_block_of<D, ROWS>(t);

@@ -12,7 +12,7 @@ enum { GPU_TILE_WARPS = GPU_ATTENTION_THREADS / GPU_TILE_LANES };
  * of latents, and a part of each tile of keys. */
 #define GPU_TILE_SHAPE(rows, keys) ((rows) | (keys) << 16)
 
-/* What a kernel with room for D elements has. */
+/* The shape of a kernel with room for D elements. */
 template <int D>
 constexpr int gpu_tiles_shape = D > GPU_TILE_NARROW ? GPU_TILE_SHAPE(GPU_WIDE_ROWS, GPU_WIDE_KEYS)
                                                     : GPU_TILE_ROWS;

@@ -19,7 +19,7 @@ static_assert((int)GPU_LATENT_DIM - (int)GPU_LATENT_VALUE_DIM == (int)GPU_TILE_K
 typedef gpu_tile_rows<GPU_LATENT_COLUMNS, GPU_LATENT_ROWS> gpu_latent_rows;
 typedef gpu_tile_sums<GPU_LATENT_ROWS> gpu_latent_sums;
 
-/* What threads of a block share, beside queries and a tile. */
+/* Threads of a block share this, beside queries and a tile. */
 struct gpu_latent_block {
     gpu_attention_tile tile;
     gpu_key_origin base;      /* the first key of the first tile */
@@ -138,7 +138,7 @@ template <int VALUE> GPU_FN void gpu_latent_copy(const gpu_latent_call &t, int f
     }
 }
 
-/* The same of elements that do not lie side by side, or are of another type. */
+/* gpu_latent_copy() of elements that do not lie side by side, or are of another type. */
 template <int DTYPE, int VALUE> GPU_FN void gpu_latent_read(const gpu_latent_call &t, int first) {
     const rope_append_operand *o = gpu_latent_operand(t, VALUE);
     const rope_append_steps *steps = VALUE ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;

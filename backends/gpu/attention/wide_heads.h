@@ -213,7 +213,7 @@ GPU_FN void gpu_latent_see(const gpu_latent_call &t, int64_t first) {
         gpu_attention_flag(gpu_reread(t.call));
 }
 
-/* What a block does n-th, by one thread, behind gpu_split_find() or gpu_attention_find(). */
+/* One thread takes a block's n-th work, behind gpu_split_find() or gpu_attention_find(). */
 GPU_FN void gpu_latent_take(const gpu_latent_call &t, const gpu_attention_parts &parts,
                             const gpu_split_work &w, int64_t n) {
     gpu_latent_block *b = t.b;
@@ -241,7 +241,7 @@ GPU_FN void gpu_latent_take(const gpu_latent_call &t, const gpu_attention_parts 
         gpu_latent_see(t, block * GPU_LATENT_ROWS);
 }
 
-/* The same by a block, as gpu_generic_find(): of [split of a sequence, query, rows] or of
+/* Finds a block's n-th work, as gpu_generic_find(): of [split of a sequence, query, rows] or of
  * [tile, key head]. */
 GPU_FN bool gpu_latent_find(const gpu_latent_call &t, const gpu_attention_parts &parts, int64_t n) {
     const int64_t heads = gpu_reread(t.call)->k.heads,

@@ -66,7 +66,7 @@ GPU_FN int32_t gpu_take_ticket(int32_t *ticket) {
     return atomicAdd(ticket, 1);
 }
 
-/* What other blocks have written before a fence of theirs, behind a fence. */
+/* Behind a fence is what other blocks have written before a fence of theirs. */
 GPU_FN void gpu_device_fence(void) {
 #if __CUDA_ARCH__ >= 700
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -157,7 +157,7 @@ template <int BUT> GPU_FN void gpu_copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(BUT) : "memory");
 }
 #else
-/* The same, done when they return. */
+/* These copies are done when they return. */
 GPU_FN void gpu_copy_async(void *to, const void *from, bool there) {
     *(uint4 *)to = there ? *(const uint4 *)from : uint4{0, 0, 0, 0};
 }
