@@ -23,8 +23,8 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
     if (!problem)
         return gpu_kernel_probe(gpu_append_f32.generic, device, reason);
     const int32_t most = ((const choice *)self->data)->most;
-    const char *declined = most == GPU_APPEND_BY_MOVED    ? gpu_append_moved_declines(problem)
-                           : most == GPU_APPEND_BY_LATENT ? gpu_append_latent_declines(problem)
+    const char *declined = most == GPU_APPEND_BY_REROTATE ? gpu_append_rerotate_declines(problem)
+                           : most == GPU_APPEND_BY_MLA    ? gpu_append_mla_declines(problem)
                            : most == GPU_APPEND_BY_PLAIN  ? gpu_append_plain_declines(problem)
                            : most == GPU_APPEND_BY_VECTOR ? gpu_append_vector_declines(problem)
                                                           : NULL;
@@ -113,8 +113,8 @@ static rope_status bind(const rope_candidate *self, const void *problem, int32_t
     }
 
 static const rope_candidate candidates[] = {
-    CANDIDATE("moved", 0, GPU_APPEND_BY_MOVED, GPU_BY_SIZE),
-    CANDIDATE("latent", 0, GPU_APPEND_BY_LATENT, GPU_BY_SIZE),
+    CANDIDATE("moved", 0, GPU_APPEND_BY_REROTATE, GPU_BY_SIZE),
+    CANDIDATE("latent", 0, GPU_APPEND_BY_MLA, GPU_BY_SIZE),
     CANDIDATE("plain", 0, GPU_APPEND_BY_PLAIN, GPU_BY_SIZE),
     CANDIDATE("vector", 0, GPU_APPEND_BY_VECTOR, GPU_BY_SIZE),
     CANDIDATE("generic", 0, GPU_APPEND_BY_GENERIC, GPU_BY_SIZE),

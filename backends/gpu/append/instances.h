@@ -16,25 +16,25 @@
             GPU_KERNEL(gpu_append_vector<DTYPE, GPU_TO_INTERLEAVED>)                               \
     }
 
-#define GPU_APPEND_MOVED(DTYPE)                                                                    \
+#define GPU_APPEND_REROTATE(DTYPE)                                                                 \
     {                                                                                              \
-        {GPU_KERNEL(gpu_append_moved<DTYPE, GPU_HALF_SPLIT, 0>),                                   \
-         GPU_KERNEL(gpu_append_moved<DTYPE, GPU_HALF_SPLIT, 1>)},                                  \
+        {GPU_KERNEL(gpu_append_rerotate<DTYPE, GPU_HALF_SPLIT, 0>),                                \
+         GPU_KERNEL(gpu_append_rerotate<DTYPE, GPU_HALF_SPLIT, 1>)},                               \
         {                                                                                          \
-            GPU_KERNEL(gpu_append_moved<DTYPE, GPU_INTERLEAVED, 0>),                               \
-                GPU_KERNEL(gpu_append_moved<DTYPE, GPU_INTERLEAVED, 1>)                            \
+            GPU_KERNEL(gpu_append_rerotate<DTYPE, GPU_INTERLEAVED, 0>),                            \
+                GPU_KERNEL(gpu_append_rerotate<DTYPE, GPU_INTERLEAVED, 1>)                         \
         }                                                                                          \
     }
 
-#define GPU_APPEND_LATENT_OF(DTYPE, GEOMETRY)                                                      \
+#define GPU_APPEND_MLA_OF(DTYPE, GEOMETRY)                                                         \
     {                                                                                              \
-        GPU_KERNEL(gpu_append_latent<DTYPE, GPU_HALF_SPLIT, GEOMETRY>),                            \
-            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_INTERLEAVED, GEOMETRY>),                       \
-            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY>),                     \
-            GPU_KERNEL(gpu_append_latent<DTYPE, GPU_TO_INTERLEAVED, GEOMETRY>)                     \
+        GPU_KERNEL(gpu_append_mla<DTYPE, GPU_HALF_SPLIT, GEOMETRY>),                               \
+            GPU_KERNEL(gpu_append_mla<DTYPE, GPU_INTERLEAVED, GEOMETRY>),                          \
+            GPU_KERNEL(gpu_append_mla<DTYPE, GPU_TO_HALF_SPLIT, GEOMETRY>),                        \
+            GPU_KERNEL(gpu_append_mla<DTYPE, GPU_TO_INTERLEAVED, GEOMETRY>)                        \
     }
-#define GPU_APPEND_LATENT(DTYPE)                                                                   \
-    { GPU_APPEND_LATENT_OF(DTYPE, GPU_NARROW), GPU_APPEND_LATENT_OF(DTYPE, GPU_WIDE) }
+#define GPU_APPEND_MLA(DTYPE)                                                                      \
+    { GPU_APPEND_MLA_OF(DTYPE, GPU_NARROW), GPU_APPEND_MLA_OF(DTYPE, GPU_WIDE) }
 
 /* clang-format off */
 #define GPU_APPEND_START(...)                                                                      \

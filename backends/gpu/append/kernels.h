@@ -19,8 +19,8 @@ enum { GPU_APPEND_GENERIC_THREADS = 128, GPU_APPEND_SEGMENT = 1024 };
 enum { GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };
 enum { GPU_APPEND_NODES = 16, GPU_APPEND_SUMS = 4 };
 
-/* Most tokens of a block of the moved kernel. */
-enum { GPU_APPEND_MOVED_TOKENS = 64 };
+/* Most tokens of a block of the kernel of rerotate.h. */
+enum { GPU_APPEND_REROTATE_TOKENS = 64 };
 
 /*
  * q, k or v of a call of the vector kernel, strides in bytes: in three lines of 64 bytes, because
@@ -134,12 +134,12 @@ typedef struct gpu_append_plain_call {
     int32_t *position_flag;
 } gpu_append_plain_call;
 
-/* What a latent kernel is given: q from its window on, k whole, at bytes of its head. */
-typedef struct gpu_append_latent_call {
+/* What a kernel of mla.h is given: q from its window on, k whole, at bytes of its head. */
+typedef struct gpu_append_mla_call {
     gpu_append_plain_call plain;
     uint16_t latent, window;
     int32_t vectors; /* of the latent a thread, 1 or 2: a 32nd of its elements, 8 each */
-} gpu_append_latent_call;
+} gpu_append_mla_call;
 
 #if defined(__cplusplus)
 static_assert(offsetof(gpu_append_plain_call, operand) == 48, "16 bytes less than a line");
@@ -156,11 +156,12 @@ static_assert(sizeof(gpu_append_plain_operand) == 64, "a line");
  *     two heads in fp32 and GPU_APPEND_SEGMENT nodes
  *   vector (rope_append_problem, rope_append_call, gpu_append_vectors), of a GPU_ pairing: grid x
  * over blocks of tokens and heads of q, then k's, then v's
- *   moved (the same), of pairings that do not change, [1] for stores of 8 bits: grid x over blocks
- * of tokens, y over thread_heads of k; block is (lanes, tokens); dynamic shared memory holds rows
- *   latent (gpu_append_latent_call), of GPU_NARROW or GPU_WIDE and of a pairing: grid x over a
- * block of k and blocks of units of q, y over blocks of rows; block is (lanes, units, rows), lanes
- * divide 32, and a row has 32 threads or more
+ *   rerotate (the same), of pairings that do not change, [1] for stores of 8 bits: grid x over
+ *     blocks of tokens, y over thread_heads of k; block is (lanes, tokens); dynamic shared memory
+ *     holds rows
+ *   mla (gpu_append_mla_call), of GPU_NARROW or GPU_WIDE and of a pairing: grid x over a block of
+ *     k and blocks of units of q, y over blocks of rows; block is (lanes, units, rows), lanes
+ *     divide 32, and a row has 32 threads or more
  *
  * All may be launched to start early.
  */
@@ -168,8 +169,8 @@ typedef struct gpu_append_kernels {
     const void *generic;
     const void *vector[GPU_PAIRINGS];
     const void *plain[GPU_GEOMETRIES][2][2][2];
-    const void *moved[2][2];
-    const void *latent[2][GPU_PAIRINGS];
+    const void *rerotate[2][2];
+    const void *mla[2][GPU_PAIRINGS];
 } gpu_append_kernels;
 
 extern const gpu_append_kernels gpu_append_f32;

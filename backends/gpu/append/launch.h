@@ -15,19 +15,19 @@ typedef struct gpu_append_state {
     int32_t geometry; /* a forced GPU_ geometry of plain kernels, or GPU_BY_SIZE */
 } gpu_append_state;
 
-/* Kernels: calls that do not fit moved, latent or plain ones take vector's, and those that do not
+/* Kernels: calls that do not fit rerotate, mla or plain ones take vector's, and those that do not
  * fit it the generic one's. */
 enum {
     GPU_APPEND_BY_GENERIC = 0,
     GPU_APPEND_BY_VECTOR = 1,
     GPU_APPEND_BY_PLAIN = 2,
-    GPU_APPEND_BY_LATENT = 3,
-    GPU_APPEND_BY_MOVED = 4
+    GPU_APPEND_BY_MLA = 3,
+    GPU_APPEND_BY_REROTATE = 4
 };
 
 /* Why no call of this problem takes such a kernel; NULL where some may. */
-const char *gpu_append_moved_declines(const rope_append_problem *problem);
-const char *gpu_append_latent_declines(const rope_append_problem *problem);
+const char *gpu_append_rerotate_declines(const rope_append_problem *problem);
+const char *gpu_append_mla_declines(const rope_append_problem *problem);
 const char *gpu_append_plain_declines(const rope_append_problem *problem);
 const char *gpu_append_vector_declines(const rope_append_problem *problem);
 

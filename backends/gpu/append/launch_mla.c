@@ -1,4 +1,4 @@
-/* The launch of the latent kernel. */
+/* The launch of mla. */
 #include "backends/gpu/append/launch_plan.h"
 
 #include "backends/gpu/platform/tuning.h"
@@ -17,7 +17,7 @@ static const char *declines_latent(const rope_problem *r, const rope_append_step
                : NULL;
 }
 
-const char *gpu_append_latent_declines(const rope_append_problem *p) {
+const char *gpu_append_mla_declines(const rope_append_problem *p) {
     const rope_append_steps *q = &p->steps[ROPE_APPEND_Q];
     const char *declined = gpu_append_declines_16_bits(p);
     if (!declined)
@@ -32,16 +32,16 @@ const char *gpu_append_latent_declines(const rope_append_problem *p) {
 }
 
 /* Grid and block of a geometry; 0 where it does not fit. */
-static int lay_out_latent(const gpu_append_state *state, const rope_append_call *call,
-                          int32_t geometry, gpu_append_plan *l) {
+static int lay_out_mla(const gpu_append_state *state, const rope_append_call *call,
+                       int32_t geometry, gpu_append_plan *l) {
     const int64_t lanes = state->problem.rope.pairs / (geometry == GPU_NARROW ? 2 : 4),
                   rows = call->rope.batch * call->rope.tokens,
                   units = call->tensor[ROPE_APPEND_Q].heads / 2;
-    const int64_t z = gpu_at_most(rows, GPU_LATENT_THREADS / 32);
+    const int64_t z = gpu_at_most(rows, GPU_MLA_THREADS / 32);
     if (lanes > 32 || 32 % lanes || call->tensor[ROPE_APPEND_Q].heads % 2 ||
         units > INT32_MAX / 4 || gpu_divide_up(rows, z) > GPU_GRID_YZ_MOST)
         return 0;
-    const uint32_t y = gpu_divisor(&units, 1, GPU_LATENT_THREADS / (lanes * z));
+    const uint32_t y = gpu_divisor(&units, 1, GPU_MLA_THREADS / (lanes * z));
     if (lanes * y < 32)
         return 0;
     l->block = (dim3){(uint32_t)lanes, y, (uint32_t)z};
@@ -49,33 +49,32 @@ static int lay_out_latent(const gpu_append_state *state, const rope_append_call 
     return 1;
 }
 
-static int fill_latent(const rope_append_problem *p, const rope_append_call *call,
-                       gpu_append_latent_call *latent) {
+static int fill_mla(const rope_append_problem *p, const rope_append_call *call,
+                    gpu_append_mla_call *mla) {
     const rope_append_operand *q = &call->tensor[ROPE_APPEND_Q], *k = &call->tensor[ROPE_APPEND_K];
     const rope_append_steps *s = &p->steps[ROPE_APPEND_K];
-    gpu_append_plain_operand *o = &latent->plain.operand[ROPE_APPEND_Q];
+    gpu_append_plain_operand *o = &mla->plain.operand[ROPE_APPEND_Q];
     const int64_t from = 2 * (int64_t)p->rope.rotary_offset[ROPE_APPEND_Q];
     if (k->heads != 1 || call->tensor[ROPE_APPEND_V].heads || !gpu_append_is_plain(p, call) ||
-        (q->heads && q->in != q->out) || !gpu_append_fill_operands(p, call, &latent->plain))
+        (q->heads && q->in != q->out) || !gpu_append_fill_operands(p, call, &mla->plain))
         return 0;
-    latent->plain.share = 1.0f / (float)s->norm_dim;
-    latent->latent = (uint16_t)(2 * s->norm_offset);
-    latent->window = (uint16_t)(2 * p->rope.rotary_offset[ROPE_APPEND_K]);
-    latent->vectors = s->norm_dim / (32 * GPU_APPEND_V);
+    mla->plain.share = 1.0f / (float)s->norm_dim;
+    mla->latent = (uint16_t)(2 * s->norm_offset);
+    mla->window = (uint16_t)(2 * p->rope.rotary_offset[ROPE_APPEND_K]);
+    mla->vectors = s->norm_dim / (32 * GPU_APPEND_V);
     o->store = q->heads ? o->store + from : NULL;
     return 1;
 }
 
-int gpu_append_plan_latent(const gpu_append_state *state, const rope_append_call *call,
-                           gpu_append_plan *l) {
+int gpu_append_plan_mla(const gpu_append_state *state, const rope_append_call *call,
+                        gpu_append_plan *l) {
     const rope_append_problem *p = &state->problem;
     const int32_t wide = gpu_append_geometry_of(state, call, 0) != GPU_NARROW;
-    l->latent = (gpu_append_latent_call){.plain = gpu_append_plain_call_of(p, call)};
-    if (!fill_latent(p, call, &l->latent) ||
-        !lay_out_latent(state, call, wide ? GPU_WIDE : GPU_NARROW, l))
+    l->mla = (gpu_append_mla_call){.plain = gpu_append_plain_call_of(p, call)};
+    if (!fill_mla(p, call, &l->mla) || !lay_out_mla(state, call, wide ? GPU_WIDE : GPU_NARROW, l))
         return 0;
-    l->kernel = state->kernels->latent[wide][gpu_pairing_of(&p->rope)];
-    l->latent.plain.flags = (uint16_t)gpu_append_plain_flags(state, call, l);
-    l->arguments[0] = &l->latent;
+    l->kernel = state->kernels->mla[wide][gpu_pairing_of(&p->rope)];
+    l->mla.plain.flags = (uint16_t)gpu_append_plain_flags(state, call, l);
+    l->arguments[0] = &l->mla;
     return 1;
 }

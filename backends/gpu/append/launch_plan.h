@@ -13,15 +13,15 @@ typedef struct gpu_append_plan {
     size_t shared;      /* bytes of dynamic shared memory */
     void *arguments[3]; /* of the kernel, some in what follows */
     gpu_append_plain_call plain;
-    gpu_append_latent_call latent;
+    gpu_append_mla_call mla;
     gpu_append_vectors vectors;
 } gpu_append_plan;
 
 /* Each plans a launch, or gives 0 where the kernel does not fit the call. */
-int gpu_append_plan_moved(const gpu_append_state *state, const rope_append_call *call,
-                          gpu_append_plan *l);
-int gpu_append_plan_latent(const gpu_append_state *state, const rope_append_call *call,
-                           gpu_append_plan *l);
+int gpu_append_plan_rerotate(const gpu_append_state *state, const rope_append_call *call,
+                             gpu_append_plan *l);
+int gpu_append_plan_mla(const gpu_append_state *state, const rope_append_call *call,
+                        gpu_append_plan *l);
 int gpu_append_plan_plain(const gpu_append_state *state, const rope_append_call *call,
                           gpu_append_plan *l);
 int gpu_append_plan_vector(const gpu_append_state *state, const rope_append_call *call,
@@ -61,7 +61,7 @@ int64_t gpu_append_token_stride(const rope_append_call *call, const int64_t *str
 /* A stride of a dimension of `count` entries; *near becomes 0 where 32 bits do not hold it. */
 int32_t gpu_near_stride(int64_t stride, int64_t count, int *near);
 
-/* --- parameters in vectors, of vector and moved kernels (launch_vector.c) --- */
+/* --- parameters in vectors, of vector and rerotate (launch_vector.c) --- */
 
 /* Parameters of a tensor; 0 where its strides are too far. */
 int gpu_append_fill_tensor(const rope_append_problem *p, const rope_append_call *call, int t,
@@ -75,7 +75,7 @@ void gpu_append_fill_vectors(const rope_append_problem *p, const rope_append_cal
 void gpu_append_set_arguments(const rope_append_problem *p, const rope_append_call *call,
                               gpu_append_plan *l);
 
-/* --- parameters of plain and latent kernels (launch_plain.c) --- */
+/* --- parameters of plain and mla (launch_plain.c) --- */
 
 /* Lists that follow each other, and few enough slots. */
 int gpu_append_is_plain(const rope_append_problem *p, const rope_append_call *call);

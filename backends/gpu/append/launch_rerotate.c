@@ -3,7 +3,7 @@
 
 #include "backends/gpu/platform/tuning.h"
 
-const char *gpu_append_moved_declines(const rope_append_problem *p) {
+const char *gpu_append_rerotate_declines(const rope_append_problem *p) {
     if (p->k_source != ROPE_SOURCE_CACHE)
         return "declined: keys do not move in a cache";
     const char *declined = gpu_append_declines_16_bits(p);
@@ -26,8 +26,8 @@ static int64_t divide_heads(const gpu_append_state *state, int64_t blocks, int64
     return gpu_divide_up(heads, each);
 }
 
-int gpu_append_plan_moved(const gpu_append_state *state, const rope_append_call *call,
-                          gpu_append_plan *l) {
+int gpu_append_plan_rerotate(const gpu_append_state *state, const rope_append_call *call,
+                             gpu_append_plan *l) {
     const rope_append_problem *p = &state->problem;
     const int64_t heads = call->tensor[ROPE_APPEND_K].heads, lanes = p->rope.pairs / GPU_APPEND_V;
     gpu_append_tensor *v = &l->vectors.tensor[ROPE_APPEND_K];
@@ -41,12 +41,12 @@ int gpu_append_plan_moved(const gpu_append_state *state, const rope_append_call 
     v->width = (uint16_t)(2 * p->rope.pairs);
     const int64_t rows = l->vectors.rows,
                   tokens = gpu_at_most(
-                      gpu_at_most(GPU_APPEND_THREADS / lanes, GPU_APPEND_MOVED_TOKENS), rows),
+                      gpu_at_most(GPU_APPEND_THREADS / lanes, GPU_APPEND_REROTATE_TOKENS), rows),
                   blocks = gpu_divide_up(rows, tokens), y = divide_heads(state, blocks, heads, v);
     if (y > GPU_GRID_YZ_MOST)
         return 0;
     l->kernel =
-        state->kernels->moved[gpu_pairing_of(&p->rope)][v->steps.store_dtype >= ROPE_F8E4M3];
+        state->kernels->rerotate[gpu_pairing_of(&p->rope)][v->steps.store_dtype >= ROPE_F8E4M3];
     l->grid = (dim3){(uint32_t)blocks, (uint32_t)y, 1};
     l->block = (dim3){(uint32_t)lanes, (uint32_t)tokens, 1};
     l->shared =

@@ -10,14 +10,14 @@
 #include "backends/gpu/append/plain.h"
 
 /* A token's id and slot, and the frequencies of a thread's pairs. */
-template <typename S> struct gpu_latent_token {
+template <typename S> struct gpu_mla_token {
     gpu_id id, slot;
     uint64_t turns[S::V];
 };
 
 template <typename S>
-GPU_FN void gpu_latent_read_ids(const gpu_append_plain_call &call, int n, bool key,
-                                gpu_latent_token<S> *t) {
+GPU_FN void gpu_mla_read_ids(const gpu_append_plain_call &call, int n, bool key,
+                             gpu_mla_token<S> *t) {
     t->id = gpu_read_id<false>(&call, n);
     if (key)
         t->slot = gpu_read_slot(call, n);
@@ -25,8 +25,8 @@ GPU_FN void gpu_latent_read_ids(const gpu_append_plain_call &call, int n, bool k
 
 /* The reciprocal of an RMS norm over the vectors of 32 threads. */
 template <int DTYPE>
-GPU_FN float gpu_latent_reciprocal(const gpu_append_latent_call &call,
-                                   const gpu_vector<DTYPE, GPU_APPEND_V> x[2]) {
+GPU_FN float gpu_mla_reciprocal(const gpu_append_mla_call &call,
+                                const gpu_vector<DTYPE, GPU_APPEND_V> x[2]) {
     float a = gpu_vector_node<DTYPE>(GPU_NODE_SQUARES, x[0], 0),
           b = gpu_vector_node<DTYPE>(GPU_NODE_SQUARES, x[1], 0);
 #pragma unroll
@@ -40,8 +40,7 @@ GPU_FN float gpu_latent_reciprocal(const gpu_append_latent_call &call,
 
 /* k of row n; thread: among its 32, of which the first blockDim.x have pairs of the window. */
 template <typename S>
-GPU_FN void gpu_latent_key(const gpu_append_latent_call &call, int n, int thread,
-                           gpu_latent_token<S> t) {
+GPU_FN void gpu_mla_key(const gpu_append_mla_call &call, int n, int thread, gpu_mla_token<S> t) {
     constexpr int V = GPU_APPEND_V;
     const gpu_append_plain_operand &o = call.plain.operand[ROPE_APPEND_K];
     const int pairs = (int)blockDim.x * S::V, at = call.latent + thread * 2 * V;
@@ -62,7 +61,7 @@ GPU_FN void gpu_latent_key(const gpu_append_latent_call &call, int n, int thread
         gpu_let_next_start();
     const gpu_plain_place place = gpu_place_plain(call.plain, o, false, n, t.slot);
     const gpu_lane_row<S> row = gpu_exact_row<S, true>(&call.plain, t.turns, t.id);
-    const float reciprocal = gpu_latent_reciprocal<S::DTYPE>(call, x);
+    const float reciprocal = gpu_mla_reciprocal<S::DTYPE>(call, x);
     if (!place.stored) {
         if (place.fails && call.plain.position_flag)
             *call.plain.position_flag = 1;
@@ -83,8 +82,8 @@ GPU_FN void gpu_latent_key(const gpu_append_latent_call &call, int n, int thread
 /* Windows of a thread's heads of q. Where the pairing changes, every thread of a block has loaded
  * before one stores. */
 template <typename S, bool BEHIND_LOADS>
-GPU_FN void gpu_latent_queries(const gpu_append_latent_call &call, int n, bool stores,
-                               gpu_latent_token<S> t) {
+GPU_FN void gpu_mla_queries(const gpu_append_mla_call &call, int n, bool stores,
+                            gpu_mla_token<S> t) {
     const gpu_append_plain_operand &o = call.plain.operand[ROPE_APPEND_Q];
     const int head = (int)((blockIdx.x - 1) * blockDim.y + threadIdx.y) * S::HEADS,
               pairs = (int)blockDim.x * S::V;
@@ -96,7 +95,7 @@ GPU_FN void gpu_latent_queries(const gpu_append_latent_call &call, int n, bool s
     if (call.plain.flags & GPU_CALL_EARLY)
         gpu_let_next_start();
     if (BEHIND_LOADS)
-        gpu_latent_read_ids<S>(call.plain, n, false, &t);
+        gpu_mla_read_ids<S>(call.plain, n, false, &t);
     const gpu_lane_row<S> row = gpu_exact_row<S, true>(&call.plain, t.turns, t.id);
     if (S::JOINED_IN != S::JOINED_OUT)
         __syncthreads();
@@ -110,26 +109,26 @@ GPU_FN void gpu_latent_queries(const gpu_append_latent_call &call, int n, bool s
 
 /* Threads without a row take the last one's and store nothing. */
 template <int DTYPE, int PAIRING, int GEOMETRY>
-__global__ void __launch_bounds__(GPU_LATENT_THREADS, GPU_LATENT_BLOCKS)
-    gpu_append_latent(GPU_PARAMETER gpu_append_latent_call parameter) {
+__global__ void __launch_bounds__(GPU_MLA_THREADS, GPU_MLA_BLOCKS)
+    gpu_append_mla(GPU_PARAMETER gpu_append_mla_call parameter) {
     typedef gpu_shape<DTYPE, PAIRING, GEOMETRY> shape;
     constexpr bool BEHIND_LOADS = GPU_LOADS_FIRST(GEOMETRY);
-    const gpu_append_latent_call &call = *gpu_parameter<gpu_append_latent_call>(parameter);
+    const gpu_append_mla_call &call = *gpu_parameter<gpu_append_mla_call>(parameter);
     const int thread = (int)((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
     const bool key = blockIdx.x == 0;
     const int index = key ? thread / 32 : (int)threadIdx.z;
     const int row = (int)(blockIdx.y * blockDim.z) + index;
     const int n = row < call.plain.rows ? row : call.plain.rows - 1;
-    gpu_latent_token<shape> t;
+    gpu_mla_token<shape> t;
     gpu_load_list<shape>(call.plain.turns, (int)blockDim.x * shape::V, t.turns);
     if (call.plain.flags & GPU_CALL_EARLY)
         gpu_wait_for_last();
     if (key || !BEHIND_LOADS)
-        gpu_latent_read_ids<shape>(call.plain, n, key, &t);
+        gpu_mla_read_ids<shape>(call.plain, n, key, &t);
     if (!key)
-        gpu_latent_queries<shape, BEHIND_LOADS>(call, n, row < call.plain.rows, t);
+        gpu_mla_queries<shape, BEHIND_LOADS>(call, n, row < call.plain.rows, t);
     else if (index < (int)blockDim.z && row < call.plain.rows)
-        gpu_latent_key<shape>(call, n, thread % 32, t);
+        gpu_mla_key<shape>(call, n, thread % 32, t);
 }
 
 #endif

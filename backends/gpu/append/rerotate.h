@@ -96,7 +96,7 @@ GPU_FN void gpu_move_heads(const gpu_append_tensor &v, char *at, int count, floa
 template <typename S>
 GPU_FN void gpu_move_8bit(const gpu_append_tensor &v, char *at, int count, float scale,
                           bool quotients, const gpu_lane_row<S> &row) {
-    constexpr int HEADS = GPU_MOVED_HEADS(1);
+    constexpr int HEADS = GPU_REROTATE_HEADS(1);
     const int32_t dtype = v.steps.store_dtype;
     if (dtype == ROPE_F8E4M3 && !quotients)
         gpu_move_heads<S, ROPE_F8E4M3, false, HEADS>(v, at, count, scale, row);
@@ -128,16 +128,16 @@ template <int DTYPE> GPU_FN void gpu_fill_moved(const gpu_append_vectors &call, 
 /* EIGHT: store_dtype is of 8 bits, else dtype. */
 template <int DTYPE, int PAIRING, int EIGHT>
 __global__ void __launch_bounds__(GPU_APPEND_THREADS, GPU_APPEND_BLOCKS)
-    gpu_append_moved(GPU_PARAMETER gpu_append_vectors units,
-                     GPU_PARAMETER rope_append_problem problem,
-                     GPU_PARAMETER rope_append_call given) {
+    gpu_append_rerotate(GPU_PARAMETER gpu_append_vectors units,
+                        GPU_PARAMETER rope_append_problem problem,
+                        GPU_PARAMETER rope_append_call given) {
     const gpu_append_vectors &vectors = *gpu_parameter<gpu_append_vectors>(units);
     const rope_append_problem &p = *gpu_parameter<rope_append_problem, gpu_append_vectors>(problem);
     const rope_append_call &call =
         *gpu_parameter<rope_append_call, gpu_append_vectors, rope_append_problem>(given);
     typedef gpu_append_shape<DTYPE, PAIRING> shape;
     extern __shared__ uint4 memory[];
-    __shared__ gpu_append_site sites[GPU_APPEND_MOVED_TOKENS];
+    __shared__ gpu_append_site sites[GPU_APPEND_REROTATE_TOKENS];
     __shared__ int quotients;
     const gpu_append_tensor &v = vectors.tensor[ROPE_APPEND_K];
     const int lane = (int)threadIdx.x, token = (int)threadIdx.y, tokens = (int)blockDim.y;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(GPU_APPEND_THREADS, GPU_APPEND_BLOCKS)
     if (EIGHT)
         gpu_move_8bit<shape>(v, at, count, scale, quotients, row);
     else
-        gpu_move_heads<shape, DTYPE, false, GPU_MOVED_HEADS(2)>(v, at, count, 1, row);
+        gpu_move_heads<shape, DTYPE, false, GPU_REROTATE_HEADS(2)>(v, at, count, 1, row);
 }
 
 #endif

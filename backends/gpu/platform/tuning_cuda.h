@@ -40,22 +40,22 @@
 #define GPU_APPEND_F32_BLOCKS 5
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
-/* Threads of a block of the latent kernel, and what it is given registers for: 48 a thread, or 64
+/* Threads of a block of append's mla, and what it is given registers for: 48 a thread, or 64
  * where it would spill. */
-#define GPU_LATENT_THREADS 128
+#define GPU_MLA_THREADS 128
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
-#define GPU_LATENT_BLOCKS 8
+#define GPU_MLA_BLOCKS 8
 #else
-#define GPU_LATENT_BLOCKS 10
+#define GPU_MLA_BLOCKS 10
 #endif
-/* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
+/* Blocks a multiprocessor below which threads of append's rerotate have fewer heads. */
 #define GPU_APPEND_BLOCKS_ENOUGH 8
 /* Heads that a thread of it loads before it stores one, of elements of SIZE bytes: fewer where 8
  * bits are converted by many instructions. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
-#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 2 : 4)
+#define GPU_REROTATE_HEADS(SIZE) ((SIZE) == 1 ? 2 : 4)
 #else
-#define GPU_MOVED_HEADS(SIZE) 4
+#define GPU_REROTATE_HEADS(SIZE) 4
 #endif
 /* Whether a plain kernel loads before it reads the id: where a token has several heads, their bytes
  * take longer than its angles. */

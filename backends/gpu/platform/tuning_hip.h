@@ -28,14 +28,14 @@
 #define GPU_APPEND_F32_BLOCKS 1
 /* Heads of a thread, of a call that has so many threads a multiprocessor where each takes one. */
 #define GPU_APPEND_HEADS_FOR(each) ((each) < 2048 ? 1 : 2)
-/* Threads of a block of the latent kernel, and what it is given registers for. */
-#define GPU_LATENT_THREADS 256
-#define GPU_LATENT_BLOCKS 1
-/* Blocks a multiprocessor below which threads of the moved kernel have fewer heads. */
+/* Threads of a block of append's mla, and what it is given registers for. */
+#define GPU_MLA_THREADS 256
+#define GPU_MLA_BLOCKS 1
+/* Blocks a multiprocessor below which threads of append's rerotate have fewer heads. */
 #define GPU_APPEND_BLOCKS_ENOUGH 8
 /* Heads that a thread of it loads before it stores one, of elements of SIZE bytes: of 8 bits, which
  * many instructions convert, two would spill scalar registers on CDNA. */
-#define GPU_MOVED_HEADS(SIZE) ((SIZE) == 1 ? 1 : 4)
+#define GPU_REROTATE_HEADS(SIZE) ((SIZE) == 1 ? 1 : 4)
 #define GPU_LOADS_FIRST(GEOMETRY) true /* fewer registers */
 #define GPU_ALWAYS_EARLY(GEOMETRY) false
 #define GPU_LETS_LATE(GEOMETRY) false
