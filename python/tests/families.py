@@ -52,6 +52,8 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"head_dim": None},
     {"hidden_size": None, "d_model": None},
     {"rope_parameters": SECTIONS},
+    {"layer_types": ["linear_attention", "full_attention"]},
+    {"layer_types": ["conv", "full_attention"]},
 )
 MODES = [
     (dtype, attention, autocast)
@@ -149,14 +151,25 @@ def contiguous_results(module: ModuleType) -> Iterator[None]:
         vars(module).update(found)
 
 
+def rotates(model: Any) -> bool:
+    """Whether a layer may rotate, where a configuration names kinds of layers."""
+    kinds = getattr(model.config, "layer_types", None)
+    return not kinds or not {"linear_attention", "conv"}.issuperset(kinds)
+
+
 def recipe(module: ModuleType) -> tuple[str, str]:
-    """The name of a class of the module, and the variant, of which a model can be made and run."""
+    """The name of a class of the module, and the variant, of which a model can be made and run;
+    the first that rotates, if there is one."""
+    found = []
     for model_class in classes(module):
         for index, variant in enumerate(VARIANTS):
             with suppress(Exception):  # whatever the model misses
-                run(make(model_class, variant, torch.float32, "eager"))
-                return model_class.__name__, str(index)
-    return "-", "-"
+                model = make(model_class, variant, torch.float32, "eager")
+                run(model)
+                found.append((model_class.__name__, str(index)))
+                if rotates(model):
+                    return found[-1]
+    return found[0] if found else ("-", "-")
 
 
 def compare(model_class: Any, variant: int) -> Iterator[str]:
