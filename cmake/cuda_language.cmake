@@ -68,9 +68,27 @@ function(ropekit_cuda_objects target)
     set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${others}")
 endfunction()
 
+# Instructions of sm_90a alone: machine code, for builds that have some of sm_90.
+function(ropekit_sm90_objects target)
+    if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "(^|;)90a?(-real)?(;|$)")
+        return()
+    endif()
+    add_library(${target}_sm90 OBJECT ${ropekit_gpu_sm90_kernels})
+    foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES CUDA_STANDARD CUDA_STANDARD_REQUIRED
+            CUDA_VISIBILITY_PRESET POSITION_INDEPENDENT_CODE)
+        get_target_property(value ${target} ${property})
+        set_property(TARGET ${target}_sm90 PROPERTY ${property} ${value})
+    endforeach()
+    set_property(TARGET ${target}_sm90 PROPERTY CUDA_ARCHITECTURES 90a-real)
+endfunction()
+
 # The runtime stays inside, whatever else a program has loaded, and needs no C++ library.
 function(ropekit_cuda_plugin name objects)
     ropekit_gpu_plugin(${name} ${objects})
+    if(TARGET ${objects}_sm90)
+        target_sources(ropekit_${name} PRIVATE ${ropekit_gpu_sm90_host} $<TARGET_OBJECTS:${objects}_sm90>)
+        target_compile_definitions(ropekit_${name} PRIVATE ROPEKIT_SM90)
+    endif()
     target_include_directories(ropekit_${name} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(ropekit_${name} PRIVATE CUDA::cudart_static)
 endfunction()

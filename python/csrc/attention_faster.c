@@ -34,7 +34,8 @@ static int is_measured(int32_t dim) {
 /*
  * kernel, backward: what the library takes for the call and, with a gradient, for its backward;
  * NULL for the kernel: whatever it takes. A table names cuDNN's where they were the fastest:
- * PyTorch's behind a rotation take as long on the device and longer on the host.
+ * PyTorch's behind a rotation take as long on the device and longer on the host. The library's own
+ * kernel for Hopper is faster than both.
  */
 ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_t tokens,
                                 int64_t keys, int64_t q_elements, int64_t k_elements,
@@ -46,8 +47,10 @@ ROPE_API int32_t ropekit_faster(const char *kernel, const char *backward, int64_
     if (!kernel)
         return is_little || may_be_tuned ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
     const int is_tuned = begins(kernel, "cudnn:") && (!derives || begins(backward, "cudnn:")),
-              is_own = begins(kernel, "cuda:") && strcmp(kernel, "cuda:generic") != 0;
+              is_own = begins(kernel, "cuda:") && strcmp(kernel, "cuda:generic") != 0,
+              is_hopper =
+                  strcmp(kernel, "cuda:sm90") == 0 && (!derives || begins(backward, "cudnn:"));
     if (is_little && (is_own || (is_tuned && tokens < FEWEST && tokens != keys)))
         return BY_LIBRARY_UNCAPTURED;
-    return may_be_tuned && is_tuned ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
+    return may_be_tuned && (is_tuned || is_hopper) ? BY_LIBRARY_IN_VECTORS : BY_PYTORCH;
 }

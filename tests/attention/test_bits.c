@@ -106,10 +106,11 @@ TEST(attention_bits, fused_and_unfused) {
  * keys (docs/attention.md). */
 static int changes_kernel(const attention_case *c, const char *kernel, int64_t part) {
     const int64_t group = c->args.rope.q.heads / c->args.rope.k.heads;
-    return strcmp(kernel, "latent") == 0
-               ? c->q_count[part] > 4
-               : (strcmp(kernel, "splits") == 0 || strcmp(kernel, "generic") == 0) &&
-                     c->q_count[part] * group > 16;
+    if (strcmp(kernel, "latent") == 0)
+        return c->q_count[part] > 4;
+    return (strcmp(kernel, "splits") == 0 || strcmp(kernel, "sm90") == 0 ||
+            strcmp(kernel, "generic") == 0) &&
+           c->q_count[part] * group > 16;
 }
 
 /* Each sequence in a call of its own, and its last queries in another: as a prompt in one call and

@@ -60,7 +60,7 @@ static void set_head(const attention_case *c, const void *tensor, int64_t head, 
 }
 
 typedef struct row {
-    double out[DIM_TILES], lse;
+    double out[DIM_MOST], lse;
 } row;
 
 static row row_of(const attention_case *c, const unsigned char *result, int64_t query,
@@ -282,9 +282,13 @@ TEST(attention_values, keys_that_are_not_seen_do_not_leak) {
 /* Kernels compute rows together that see the same keys, and read other rows' keys with theirs. */
 TEST(attention_values, keys_of_neighbours_do_not_leak) {
     enum { N = 133, M = 65, WINDOW = 9 };
-    for (int32_t i = 0; i < 6; i++) { /* heads of matrix instructions too, and shorter ones */
+    static const struct {
+        int32_t dtype, dim;
+    } of[] = {{ROPE_F32, DIM},  {ROPE_F32, DIM_TILES}, {ROPE_F16, DIM}, {ROPE_F16, DIM_TILES},
+              {ROPE_BF16, DIM}, {ROPE_BF16, 7 * 8},    {ROPE_F16, 128}, {ROPE_BF16, 128}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) { /* of matrix instructions, shorter */
         attention_case c;
-        make_dim(&c, ROPE_F32 + i / 2, i % 2 == 0 ? DIM : i < 5 ? DIM_TILES : DIM_TILES - 8, M, N);
+        make_dim(&c, of[i].dtype, of[i].dim, M, N);
         fill_random(&c, N, M);
         c.desc.window = WINDOW;
         check_leaks(&c, (leak){N - M, N - WINDOW, 1, M - 1, M});

@@ -15,10 +15,11 @@ typedef struct gpu_attention_state {
     int32_t generic;      /* of GPU_GENERIC_DIMS, whatever `tiles` is */
     int32_t splits;       /* sequences of few queries take the kernel of splits */
     int32_t wide_heads;   /* all take the kernel of wide heads; `tiles` is GPU_GENERIC then */
+    const void *sm90;     /* the kernel of sm90/, or NULL: the plan has none */
     int32_t starts_early; /* launches of a call may begin before the one ahead of them has ended */
 } gpu_attention_state;
 
-/* Binds to a device, which is the current one: all but tiles and splits. */
+/* Binds to a device, which is the current one: all but tiles, splits and sm90. */
 gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_problem *problem,
                               int32_t device);
 

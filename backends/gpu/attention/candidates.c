@@ -1,18 +1,19 @@
 /* The operation "attention": its candidates, what they bind and how they run. */
 #include "backends/gpu/attention/choose.h"
 #include "backends/gpu/attention/launch.h"
+#include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention/workspace.h"
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/candidate_lists.h"
 
 #include <stdio.h>
 
-static const char tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
+static const char sm90[] = "sm90", tiles[] = "tiles", splits[] = "splits", latent[] = "latent";
 
 /* Bytes of shared memory. */
 static int32_t shared_of(const rope_candidate *self, int32_t which) {
     const int32_t most = gpu_tiles_shared(which), of_splits = gpu_splits_shared(which);
-    return self->data == splits && of_splits > most ? of_splits : most;
+    return self->data != tiles && of_splits > most ? of_splits : most;
 }
 
 static rope_status query(const rope_candidate *self, const void *canonical, int32_t device,
@@ -23,6 +24,10 @@ static rope_status query(const rope_candidate *self, const void *canonical, int3
     if (self->data == latent)
         return gpu_tiles_query(problem, gpu_latent_decline(problem), gpu_latent_shared(), device,
                                reason);
+    if (self->data == sm90 && !gpu_sm90_kernel(problem, device)) {
+        snprintf(reason, ROPE_REASON_SIZE, "%s", GPU_SM90_DECLINED);
+        return ROPE_DECLINED;
+    }
     int32_t which = 0;
     const char *declined = self->data ? gpu_tiles_decline(problem, &which) : NULL;
     return self->data ? gpu_tiles_query(problem, declined, shared_of(self, which), device, reason)
@@ -39,13 +44,22 @@ static gpuError_t allow_shared(const gpu_attention_state *state) {
     return error;
 }
 
+static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_problem *problem,
+                            int32_t device) {
+    int32_t early;
+    state->sm90 = gpu_sm90_kernel(problem, device);
+    return gpu_kernels_load(&state->sm90, 1, &early);
+}
+
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {
     gpu_attention_state *state = to;
-    const gpuError_t error = gpu_attention_bind(state, problem, device);
+    gpuError_t error = gpu_attention_bind(state, problem, device);
     state->splits = self->data != tiles;
     state->wide_heads = self->data == latent;
     if (self->data && !state->wide_heads)
         (void)gpu_tiles_decline(problem, &state->tiles);
+    if (error == gpuSuccess && self->data == sm90)
+        error = load_sm90(state, problem, device);
     return error == gpuSuccess ? allow_shared(state) : error;
 }
 
@@ -100,7 +114,7 @@ static rope_status run(const void *problem, const void *kernel, const void *call
     return status == ROPE_OK ? gpu_run(kernel, &work, stream) : status;
 }
 
-/* takes: splits, tiles, latent or NULL. */
+/* takes: sm90, splits, tiles, latent or NULL. */
 #define CANDIDATE(label, takes)                                                                    \
     {                                                                                              \
         .operation = "attention", .version = ROPE_ATTENTION_VERSION, .numerics = ROPE_BOUNDED,     \
@@ -109,8 +123,12 @@ static rope_status run(const void *problem, const void *kernel, const void *call
         .kernel_of = gpu_attention_kernel_of                                                       \
     }
 
-static const rope_candidate candidates[] = {CANDIDATE(splits, splits), CANDIDATE(tiles, tiles),
-                                            CANDIDATE(latent, latent), CANDIDATE("generic", NULL)};
+static const rope_candidate candidates[] = {
+#ifdef ROPEKIT_SM90
+    CANDIDATE(sm90, sm90),
+#endif
+    CANDIDATE(splits, splits), CANDIDATE(tiles, tiles), CANDIDATE(latent, latent),
+    CANDIDATE("generic", NULL)};
 
 const rope_candidate_list gpu_attention_candidates = {sizeof(rope_candidate), candidates,
                                                       sizeof candidates / sizeof candidates[0]};

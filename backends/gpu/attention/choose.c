@@ -7,6 +7,7 @@
 
 #include "backends/gpu/attention/launch.h"
 #include "backends/gpu/attention/prologue.h"
+#include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention/workspace.h"
 #include "common/math/attention.h"
 
@@ -28,6 +29,8 @@ static gpu_attention_function tiles_of(const gpu_attention_state *state, int32_t
         return (gpu_attention_function){kernels->tiles[tiles], rows, gpu_tiles_shared(tiles)};
     case GPU_ATTEND_PROMPT:
         return (gpu_attention_function){kernels->prompt[tiles], rows, gpu_prompt_shared(tiles)};
+    case GPU_ATTEND_SM90:
+        return (gpu_attention_function){state->sm90, GPU_SM90_ROWS, GPU_SM90_SHARED};
     case GPU_ATTEND_SPLITS:
         return (gpu_attention_function){kernels->splits[tiles], GPU_SPLIT_ROWS,
                                         gpu_splits_shared(tiles)};
@@ -172,7 +175,9 @@ static gpu_attending choose_tiles(const gpu_attention_state *state, const rope_a
                                   int32_t fits) {
     gpu_attending a = {GPU_ATTEND_TILES, fits, tiles_for(state, call, GPU_ATTEND_TILES),
                        call->k.heads};
-    if (a.x <= INT32_MAX / 2 && is_prompt(state, call, fits)) {
+    if (state->sm90 && gpu_sm90_fits(&state->problem, call))
+        a.kernel = GPU_ATTEND_SM90;
+    else if (a.x <= INT32_MAX / 2 && is_prompt(state, call, fits)) {
         a.kernel = GPU_ATTEND_PROMPT;
         a.fits |= gpu_attention_starts_all(a.x, a.y) ? GPU_TILE_ONCE : 0;
     }
@@ -199,6 +204,14 @@ void gpu_attention_choose(const gpu_attention_state *state, const rope_attention
                            : choose_tiles(state, call, fits | (splits ? GPU_TILE_LEAVES_FEW : 0));
 }
 
+int gpu_attention_rotates_queries(const gpu_attention_state *state,
+                                  const rope_attention_call *call) {
+    const gpu_attention_sizes sizes = gpu_attention_sizes_of(&state->problem, call);
+    if (!gpu_attention_rotates_ahead(state, &sizes))
+        return 1;
+    return state->sm90 && gpu_sm90_fits(&state->problem, call);
+}
+
 #define NAME(kernels) GPU_BACKEND_NAME ":" kernels
 
 const char *gpu_attention_name(const gpu_attention_choice *choice) {
@@ -206,12 +219,13 @@ const char *gpu_attention_name(const gpu_attention_choice *choice) {
         [GPU_ATTEND_GENERIC] = NAME("generic"),       [GPU_ATTEND_GENERIC_FEW] = NAME("generic"),
         [GPU_ATTEND_WIDE_HEADS] = NAME("wide_heads"), [GPU_ATTEND_TILES] = NAME("tiles"),
         [GPU_ATTEND_PROMPT] = NAME("prompt"),         [GPU_ATTEND_SPLITS] = NAME("splits"),
-        [GPU_ATTEND_DECODE] = NAME("decode"),
+        [GPU_ATTEND_DECODE] = NAME("decode"),         [GPU_ATTEND_SM90] = NAME("sm90"),
     };
     static const char *const behind_splits[GPU_ATTEND_KERNELS] = {
         [GPU_ATTEND_NONE] = NAME("splits"),
         [GPU_ATTEND_TILES] = NAME("splits+tiles"),
         [GPU_ATTEND_PROMPT] = NAME("splits+prompt"),
+        [GPU_ATTEND_SM90] = NAME("splits+sm90"),
     };
     const int32_t few = choice->few.kernel, rest = choice->rest.kernel;
     return few == GPU_ATTEND_SPLITS ? behind_splits[rest] : alone[rest ? rest : few];

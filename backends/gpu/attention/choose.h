@@ -13,6 +13,7 @@ enum {
     GPU_ATTEND_WIDE_HEADS,
     GPU_ATTEND_TILES,
     GPU_ATTEND_PROMPT,
+    GPU_ATTEND_SM90, /* prompt, by the instructions of sm_90a */
     GPU_ATTEND_SPLITS,
     GPU_ATTEND_DECODE,
     GPU_ATTEND_KERNELS,
@@ -47,6 +48,11 @@ typedef struct gpu_attention_choice {
  * rotates ahead. */
 void gpu_attention_choose(const gpu_attention_state *state, const rope_attention_call *call,
                           gpu_attention_choice *choice);
+
+/* Whether the queries of a call without q.out, whose keys are rotated in k.out, are rotated by what
+ * attends. */
+int gpu_attention_rotates_queries(const gpu_attention_state *state,
+                                  const rope_attention_call *call);
 
 /* The name of what attends, with its backend and with "+" between two; NULL: nothing does. */
 const char *gpu_attention_name(const gpu_attention_choice *choice);

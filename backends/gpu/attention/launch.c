@@ -1,13 +1,14 @@
 /*
  * From a call of "attention" to its launches: what has no position, what rotates ahead of time,
- * what attends, as choose.c has it. Keys are rotated once each, and queries, but where the kernel
- * of splits attends alone: it rotates its own.
+ * what attends, as choose.c has it. Keys are rotated once each, and queries, but where what attends
+ * rotates its own: the kernel of splits, where it attends alone, and that of sm90.
  */
 #include "backends/gpu/attention/launch.h"
 
 #include "backends/gpu/attention/choose.h"
 #include "backends/gpu/attention/prologue.h"
 #include "backends/gpu/attention/sizes.h"
+#include "backends/gpu/attention/sm90.h"
 #include "backends/gpu/attention/workspace.h"
 #include "common/math/attention.h"
 
@@ -41,7 +42,7 @@ static int prepare(launches *l, char *workspace, gpu_attention_layout *layout) {
         return 0;
     if (p->rotates[1] && !l->call.k.out)
         room_for_keys(p, layout, workspace, &l->call);
-    if (!q->out && l->call.rope.tokens && gpu_attention_rotates_ahead(l->state, &sizes))
+    if (!q->out && l->call.rope.tokens && !gpu_attention_rotates_queries(l->state, &l->call))
         room_for_queries(p, layout, workspace, &l->call);
     return 1;
 }
@@ -80,23 +81,43 @@ static gpuError_t start(launches *l, const gpu_attending *a, const gpu_attention
                      : gpuSuccess;
 }
 
+static gpuError_t attend_sm90(launches *l, const gpu_attending *a) {
+    const gpu_attention_state *state = l->state;
+    const int32_t early = gpu_next_early(l);
+    const gpu_sm90_call call = {.problem = &state->problem,
+                                .call = &l->call,
+                                .failed = l->failed,
+                                .memory = l->sm90,
+                                .leaves_few = (a->fits & GPU_TILE_LEAVES_FEW) != 0,
+                                .multiprocessors = state->on.multiprocessors,
+                                .early = early,
+                                .follows_early = l->early,
+                                .stream = l->stream};
+    return gpu_sm90_launch(&call);
+}
+
 static gpuError_t attend(launches *l, const gpu_attention_choice *c) {
     if (c->few.kernel == GPU_ATTEND_DECODE)
         return attend_decode(l, c);
     gpuError_t error = start(l, &c->few, &c->parts);
     if (error == gpuSuccess && c->join)
         error = join(l, &c->parts);
+    if (error == gpuSuccess && c->rest.kernel == GPU_ATTEND_SM90)
+        return attend_sm90(l, &c->rest);
     return error == gpuSuccess ? start(l, &c->rest, &c->parts) : error;
 }
 
 gpuError_t gpu_attention_launch(const gpu_attention_state *state, const rope_attention_call *call,
                                 void *workspace, void *stream) {
-    launches l = {state, stream, call, *call, NULL, state->on.early};
+    launches l = {
+        .state = state, .stream = stream, .given = call, .call = *call, .early = state->on.early};
     gpu_attention_layout layout;
     gpu_attention_choice choice;
     gpuError_t error = gpuSuccess;
     if (!prepare(&l, workspace, &layout))
         return gpuErrorMemoryAllocation;
+    l.sm90 =
+        (gpu_sm90_memory){(char *)workspace + layout.tickets, (char *)workspace + layout.angles};
     if (gpu_attention_may_fail(&state->problem)) {
         l.failed = (int32_t *)(void *)((char *)workspace + layout.failed);
         error = gpu_attention_check_keys(&l);

@@ -3,6 +3,7 @@
 #define ROPEKIT_GPU_ATTENTION_PROLOGUE_H
 
 #include "backends/gpu/attention/bind.h"
+#include "backends/gpu/attention/sm90.h"
 
 typedef struct gpu_attention_launches {
     const gpu_attention_state *state;
@@ -10,7 +11,8 @@ typedef struct gpu_attention_launches {
     const rope_attention_call *given;
     rope_attention_call call; /* with out where what rotates ahead lies rotated */
     int32_t *failed;          /* or NULL */
-    int32_t early;            /* the next one may start before the one ahead of it has ended */
+    gpu_sm90_memory sm90;
+    int32_t early; /* the next one may start before the one ahead of it has ended */
 } gpu_attention_launches;
 
 /* Tiles of `rows` rows that all sequences together have at most; `packed` of `most` rows in all,

@@ -1,5 +1,7 @@
 #include "backends/gpu/attention/workspace.h"
 
+#include "backends/gpu/attention/sm90.h"
+
 /* Heads of all queries of a sequence that is read in splits, of calls up to these sizes: at most
  * GPU_SPLIT_ROWS a key head, or GPU_LATENT_QUERIES times all. */
 static int64_t rows_of(const gpu_attention_state *state, const gpu_attention_sizes *s) {
@@ -39,7 +41,12 @@ int gpu_attention_layout_of(const gpu_attention_state *state, const gpu_attentio
                              element, &layout->bytes, &layout->queries) &&
            gpu_workspace_add(
                (const int64_t[]){parts, rows_of(state, sizes), splits, p->v_head_dim + 2},
-               sizeof(float), &layout->bytes, &layout->parts);
+               sizeof(float), &layout->bytes, &layout->parts) &&
+           gpu_workspace_add((const int64_t[]){state->sm90 != NULL, 1, 1, 1}, GPU_SM90_TICKETS,
+                             &layout->bytes, &layout->tickets) &&
+           gpu_workspace_add((const int64_t[]){state->sm90 && !has_q_out ? sizes->q_rows : 0,
+                                               sizes->tokens, 1, 1},
+                             gpu_sm90_angles(p), &layout->bytes, &layout->angles);
 }
 
 rope_status gpu_attention_workspace(const void *canonical, const void *kernel, const void *given,

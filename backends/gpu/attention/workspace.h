@@ -10,6 +10,8 @@ typedef struct gpu_attention_layout {
     size_t keys;    /* where rotated keys begin, [row, key, head, dim] */
     size_t queries; /* where rotated queries begin, [row, query, head, dim] */
     size_t parts;   /* where results of splits begin */
+    size_t tickets; /* where those of sm90 begin */
+    size_t angles;  /* where its angles begin, [row, query] */
     size_t bytes;   /* of all */
 } gpu_attention_layout;
 

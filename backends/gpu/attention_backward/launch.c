@@ -200,8 +200,11 @@ static gpuError_t sums(launches *l, const void *kernel, int64_t x, int64_t zeros
 gpuError_t gpu_backward_launch(const gpu_backward_state *state,
                                const rope_attention_backward_call *call,
                                const gpu_backward_layout *layout, void *workspace, void *stream) {
-    launches l = {.ahead = {&state->forward, stream, &call->forward, call->forward, NULL,
-                            state->forward.on.early},
+    launches l = {.ahead = {.state = &state->forward,
+                            .stream = stream,
+                            .given = &call->forward,
+                            .call = call->forward,
+                            .early = state->forward.on.early},
                   .state = state,
                   .call = *call,
                   .keys = call->forward.rope,

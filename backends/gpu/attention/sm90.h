@@ -1,0 +1,79 @@
+/* What sm90/ has for GPUs of sm_90: attention by their own matrix instructions. Builds without
+ * ROPEKIT_SM90, as HIP's are, have nothing of it. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_H
+#define ROPEKIT_GPU_ATTENTION_SM90_H
+
+#include "backends/gpu/platform/runtime.h"
+#include "common/math/attention.h"
+
+#include <ropekit/backend.h>
+
+/* Rows of a block, and bytes of its shared memory. */
+enum { GPU_SM90_ROWS = 128, GPU_SM90_SHARED = 2048 + 7 * 32768 };
+
+/* Device memory that a launch writes to, at multiples of 16. */
+typedef struct gpu_sm90_memory {
+    void *tickets; /* GPU_SM90_TICKETS bytes */
+    void *angles;  /* gpu_sm90_angles() bytes of each query, where they rotate here */
+} gpu_sm90_memory;
+enum { GPU_SM90_TICKETS = 8 };
+
+typedef struct gpu_sm90_call {
+    const rope_attention_problem *problem;
+    const rope_attention_call *call;
+    const int32_t *failed; /* or NULL: no sequence fails */
+    gpu_sm90_memory memory;
+    int leaves_few; /* sequences of few queries are left out */
+    int multiprocessors;
+    int early, follows_early; /* the first launch may start early, and those behind it */
+    gpuStream_t stream;
+} gpu_sm90_call;
+
+#define GPU_SM90_DECLINED                                                                          \
+    "declined: heads are not of 128 elements of 16 bits, or the call has a cache, a soft cap, a "  \
+    "tree or a ring, or the device is not of sm_90"
+
+#ifdef ROPEKIT_SM90
+
+/* The kernel of a problem on a device; NULL: none, as where it is no GPU of sm_90, or heads are not
+ * of 128 elements, or there is a cache, a cap, a tree or a ring. */
+const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
+
+/* Whether a call takes it: tensors that lie in vectors of 16 bytes, keys that are rotated in k.out,
+ * and queries in q.out or of a rotation by exact angles of one axis. */
+int gpu_sm90_fits(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Whether queries of such a call rotate here. */
+int gpu_sm90_rotates(const rope_attention_problem *problem, const rope_attention_call *call);
+
+/* Bytes of a query's angles. */
+size_t gpu_sm90_angles(const rope_attention_problem *problem);
+
+gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
+
+#else
+
+static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
+    (void)problem, (void)device;
+    return NULL;
+}
+
+static inline int gpu_sm90_fits(const rope_attention_problem *problem,
+                                const rope_attention_call *call) {
+    (void)problem, (void)call;
+    return 0;
+}
+
+static inline size_t gpu_sm90_angles(const rope_attention_problem *problem) {
+    (void)problem;
+    return 0;
+}
+
+static inline gpuError_t gpu_sm90_launch(const gpu_sm90_call *call) {
+    (void)call;
+    return gpuSuccess;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,263 @@
+/* A warp group that multiplies: 64 rows of each tile, from scores to results. One pipeline runs
+ * through all tiles: the product of a tile of keys runs beside the softmax of the one before it,
+ * also from the last tile of keys of some rows to the first of the next. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_CONSUMER_H
+#define ROPEKIT_GPU_ATTENTION_SM90_CONSUMER_H
+
+#include "backends/gpu/attention/sm90/rotate.h"
+#include "backends/gpu/attention/sm90/softmax.h"
+
+/* A stage of two, and the parity of its phase. */
+struct sm90_turn {
+    int stage;
+    uint32_t parity;
+};
+
+GPU_FN void sm90_step(sm90_turn &turn) {
+    turn.stage ^= 1;
+    turn.parity ^= (uint32_t)!turn.stage;
+}
+
+/* Where a consumer is. Tiles of keys of its rows are counted from the last one. */
+struct sm90_place {
+    sm90_turn keys, values;
+    int tile;                             /* of the block */
+    int n, tiles;                         /* tile of keys, of how many */
+    int right, whole_end;                 /* those between are seen by all rows */
+    int end;                              /* the key behind the first of them */
+    int careful;                          /* values were cleaned */
+    int rotated;                          /* tiles whose rows are */
+    int leads;                            /* this thread arrives for its group */
+    int adds;                             /* 0: no product was added to these rows */
+    uint32_t queries, keys_at, values_at; /* stage 0, as products are told of it */
+};
+
+GPU_FN int sm90_is_part(const sm90_place &at) {
+    return at.n < at.right || at.n >= at.whole_end;
+}
+
+/* Begins the product of queries and the next tile of keys. */
+template <int DTYPE>
+GPU_FN void sm90_begin_scores(const sm90_block &b, const sm90_place &at, float (&s)[64]) {
+    sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
+    sm90_products_begin();
+    sm90_score<DTYPE>(s,
+                      (uint32_t)sm90_uniform(
+                          (int)(at.queries + (uint32_t)(at.tile & 1) * (SM90_TILE_BYTES / 16))),
+                      at.keys_at + (uint32_t)at.keys.stage * (SM90_TILE_BYTES / 16));
+    sm90_products_end();
+}
+
+/* Begins the product of the last weights and their values. */
+template <int DTYPE>
+GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
+                            const uint32_t (&weights)[32], float (&out)[64]) {
+    sm90_wait(SM90_BARRIER(b, values_full, at.values.stage), at.values.parity);
+    sm90_products_begin();
+    sm90_add<DTYPE>(out, weights,
+                    (uint32_t)sm90_uniform(
+                        (int)(at.values_at + (uint32_t)at.values.stage * (SM90_TILE_BYTES / 16))),
+                    at.adds);
+    sm90_products_end();
+}
+
+/* Ends the former, ahead of the latter. */
+GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[64]) {
+    sm90_products_wait<1>();
+    sm90_settle(s);
+    sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
+    sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.n + 1 == at.tiles);
+    sm90_step(at.keys);
+}
+
+GPU_FN void sm90_end_sums(const sm90_block &b, sm90_place &at, float (&out)[64]) {
+    sm90_products_wait<0>();
+    sm90_settle(out);
+    sm90_arrive_if(SM90_BARRIER(b, values_free, at.values.stage), at.leads);
+    sm90_step(at.values);
+}
+
+/* A tile of keys that all rows see. The wait stands between maximum and exponentials. */
+template <int DTYPE>
+GPU_FN void sm90_whole(const sm90_block &b, sm90_place &at, sm90_rows &rows, float unit,
+                       uint32_t (&weights)[32], float (&out)[64]) {
+    float s[64], minus[2];
+    sm90_begin_scores<DTYPE>(b, at, s);
+    sm90_rescale(out, rows);
+    sm90_begin_sums<DTYPE>(b, at, weights, out);
+    sm90_end_scores(b, at, s);
+    sm90_maximum(s, rows, minus, unit);
+    sm90_end_sums(b, at, out);
+    sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+}
+
+/* Waits for the next rows; 0 where there are none. */
+GPU_FN int sm90_next_rows(const sm90_block &b, const sm90_place &at) {
+    sm90_wait(SM90_BARRIER(b, tile_known, at.tile % SM90_KNOWN),
+              (uint32_t)(at.tile / SM90_KNOWN & 1));
+    if (sm90_uniform(b.header->tile[at.tile % SM90_KNOWN].head < 0))
+        return 0;
+    sm90_wait(SM90_BARRIER(b, queries_full, at.tile & 1), (uint32_t)(at.tile >> 1 & 1));
+    return 1;
+}
+
+/* Rotates the rows of tile n, if there is one and they are not yet. */
+template <int DTYPE>
+GPU_FN void sm90_rotate_tile(const sm90_block &b, sm90_place &at, int n, int consumer) {
+    if (at.rotated > n)
+        return;
+    at.rotated = n + 1;
+    sm90_wait(SM90_BARRIER(b, tile_known, n % SM90_KNOWN), (uint32_t)(n / SM90_KNOWN & 1));
+    const sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+    if (sm90_uniform(t->head < 0))
+        return;
+    sm90_wait(SM90_BARRIER(b, queries_full, n & 1), (uint32_t)(n >> 1 & 1));
+    sm90_rotate<DTYPE>(b, t, sm90_queries(b, n & 1), consumer);
+}
+
+/* What rows see, while their first product runs. */
+GPU_FN void sm90_see(const sm90_block &b, sm90_place &at, int row, sm90_seen (&seen)[2]) {
+    const sm90_tile *t = &b.header->tile[at.tile % SM90_KNOWN];
+    const int4 keys = *(const int4 *)(const void *)&t->first,
+               rows = *(const int4 *)(const void *)&t->head;
+    at.n = 0;
+    at.careful = sm90_uniform(rows.y & SM90_CAREFUL);
+    at.tiles = sm90_uniform(keys.y);
+    at.right = sm90_uniform(keys.z);
+    at.whole_end = at.right + sm90_uniform(keys.w);
+    at.end = (keys.x + keys.y) * SM90_KEYS;
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        seen[h] = sm90_seen_of(b.schedule->mask, rows.z + ((row + 8 * h) >> b.schedule->pack),
+                               rows.w, t->k_index);
+}
+
+/* Whether something was taken out of the values that are multiplied. The slot is another one than
+ * that of the values two tiles on: some warp of the group may read late. */
+GPU_FN int sm90_found(const sm90_block &b, const sm90_place &at) {
+    return sm90_uniform(b.header->found[at.values.parity * 2 + (uint32_t)at.values.stage]);
+}
+
+/* All tiles of the block from at.tile on, which the next one ends. */
+template <int DTYPE>
+GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consumer, sm90_place &at) {
+    const int thread = (int)threadIdx.x & 127,
+              row = consumer * 64 + thread / 32 * 16 + thread % 32 / 4;
+    const float unit = b.schedule->unit;
+    float out[64];
+    uint32_t weights[32];
+    sm90_rows rows;
+    sm90_lacks lacks = {};
+    if (!sm90_next_rows(b, at))
+        return;
+    sm90_rotate_tile<DTYPE>(b, at, at.tile, consumer);
+    sm90_see(b, at, row, lacks.seen);
+    {
+        float s[64], minus[2];
+        sm90_wait(SM90_BARRIER(b, keys_full, at.keys.stage), at.keys.parity);
+        sm90_products_begin();
+        sm90_score<DTYPE>(s, at.queries + (uint32_t)(at.tile & 1) * (SM90_TILE_BYTES / 16),
+                          at.keys_at + (uint32_t)at.keys.stage * (SM90_TILE_BYTES / 16));
+        sm90_products_end();
+        sm90_products_wait<0>();
+        sm90_settle(s);
+        sm90_arrive_if(SM90_BARRIER(b, keys_free, at.keys.stage), at.leads);
+        sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads && at.tiles == 1);
+        lacks.tile = at.tile;
+        lacks.base = at.end - SM90_KEYS;
+        if (sm90_is_part(at))
+            sm90_hide(s, lacks.seen, lacks.base);
+        sm90_begin(rows, b.schedule->lowest);
+        sm90_maximum(s, rows, minus, unit);
+        sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+        sm90_step(at.keys);
+        rows.rescale[0] = rows.rescale[1] = 1.0f;
+        at.adds = 0;
+    }
+    sm90_rows before = rows;
+    int old = -1; /* rows of the block that are summed and not stored, and what they had */
+    for (;;) {
+        if (old < 0 && at.rotated > at.tile + 1 && at.n + 1 >= at.right &&
+            at.n + 1 < at.whole_end && !at.careful) {
+#pragma unroll 1
+            do {
+                at.n++;
+                sm90_whole<DTYPE>(b, at, rows, unit, weights, out);
+                at.adds = 1;
+            } while (at.n + 1 < at.whole_end);
+        }
+        /* beside or within what is seen in part, or the first tile of the next rows */
+        const int lacks_some = at.careful && sm90_is_part(at), ends = at.n + 1 == at.tiles;
+        sm90_seen seen[2] = {lacks.seen[0], lacks.seen[1]};
+        at.n++;
+        if (ends) {
+            at.tile++;
+            if (!sm90_next_rows(b, at))
+                break;
+            sm90_rotate_tile<DTYPE>(b, at, at.tile, consumer);
+        }
+        float s[64], minus[2];
+        sm90_begin_scores<DTYPE>(b, at, s);
+        if (old >= 0)
+            sm90_end<DTYPE>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
+        else
+            sm90_rescale(out, rows);
+        sm90_begin_sums<DTYPE>(b, at, weights, out);
+        if (ends)
+            sm90_see(b, at, row, seen);
+        else if (old < 0 || at.n + 1 == at.tiles) /* beside little else, or the last chance */
+            sm90_rotate_tile<DTYPE>(b, at, at.tile + 1, consumer);
+        sm90_end_scores(b, at, s);
+        before = rows;
+        old = ends ? lacks.tile : -1;
+        const int base = at.end - (at.n + 1) * SM90_KEYS;
+        if (sm90_is_part(at))
+            sm90_hide(s, seen, base);
+        if (ends)
+            sm90_begin(rows, b.schedule->lowest);
+        sm90_maximum(s, rows, minus, unit);
+        const int found = lacks_some ? sm90_found(b, at) : 0;
+        sm90_end_sums(b, at, out);
+        if (found)
+            sm90_add_nonfinite<DTYPE>(b, lacks, weights, out);
+        sm90_exponentiate<DTYPE>(s, rows, minus, unit, weights);
+        at.adds = !ends;
+        lacks = {at.tile, base, {seen[0], seen[1]}};
+    }
+    if (old >= 0)
+        sm90_end<DTYPE>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
+    else
+        sm90_rescale(out, rows);
+    const int found =
+        at.careful && (at.n - 1 < at.right || at.n - 1 >= at.whole_end) ? sm90_found(b, at) : 0;
+    sm90_begin_sums<DTYPE>(b, at, weights, out);
+    sm90_end_sums(b, at, out);
+    if (found)
+        sm90_add_nonfinite<DTYPE>(b, lacks, weights, out);
+    sm90_end<DTYPE>(b, &b.header->tile[lacks.tile % SM90_KNOWN], map, consumer, rows, out);
+}
+
+/* All tiles of the block, then those that are computed again. */
+template <int DTYPE>
+GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consumer) {
+    sm90_place at = {};
+    at.leads = threadIdx.x % 128 == 0;
+    at.rotated = b.schedule->rotation.pairs ? 0 : INT32_MAX;
+    at.queries = sm90_matrix(sm90_queries(b, 0) + (uint32_t)consumer * 8192, 16);
+    at.keys_at = sm90_matrix(sm90_keys(b, 0), 16);
+    at.values_at = sm90_matrix(sm90_values(b, 0), SM90_TILE_BYTES / 2);
+#pragma unroll 1
+    for (int careful = 0; careful < 2; careful++) {
+        sm90_attend<DTYPE>(b, map, consumer, at);
+        sm90_group_barrier(consumer);
+        sm90_arrive_if(SM90_BARRIER(b, all_ended, 0), at.leads && !careful);
+        sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads);
+        at.tile++;
+        if (careful || !sm90_ends_again(b))
+            break;
+    }
+    if (at.leads)
+        sm90_stores_done();
+}
+
+#endif

@@ -1,0 +1,110 @@
+/* The end of rows: division, rounding, sinks, lse. A thread has
+ * rows r and r + 8 of a warp's 16: element i of 64 is column i / 4 * 8 + thread % 4 * 2 + i % 2 of
+ * row i / 2 % 2, as products leave them. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_EPILOGUE_H
+#define ROPEKIT_GPU_ATTENTION_SM90_EPILOGUE_H
+
+#include "backends/gpu/attention/epilogue.h"
+#include "backends/gpu/attention/sm90/nonfinite.h"
+
+/* Of a thread's two rows: the maximum of scores, the sum of its share of weights, and what sums are
+ * multiplied by next. */
+struct sm90_rows {
+    float most[2], sum[2], rescale[2];
+};
+
+GPU_FN void sm90_begin(sm90_rows &rows, float lowest) {
+    rows.most[0] = rows.most[1] = lowest;
+    rows.sum[0] = rows.sum[1] = 0.0f;
+}
+
+/* What elements of a row are multiplied by, and its lse; of a row that is not there, 0. */
+GPU_FN float sm90_factor(const sm90_block &b, const sm90_tile *t, int row, float most, float sum,
+                         float *lse) {
+    float kept = 1.0f;
+    sum = sum + __shfl_xor_sync(~0u, sum, 1);
+    sum = sum + __shfl_xor_sync(~0u, sum, 2);
+    most = most * b.schedule->unit;
+    if (b.schedule->has_sinks && row < t->rows)
+        kept = gpu_join_sink<false>(b.p->sink_dtype, b.call->sinks,
+                                    t->head + (row & ((1 << b.schedule->pack) - 1)), &most, &sum);
+    *lse = (most + sm90_log2(sum)) * GPU_LN_2;
+    return sum == 0.0f || row >= t->rows ? 0.0f : kept * sm90_reciprocal(sum);
+}
+
+/* Behind the fence of a tile's results, which would wait for it. */
+GPU_FN void sm90_store_lse(const sm90_block &b, const sm90_tile *t, int row, float lse) {
+    const int pack = b.schedule->pack;
+    if (threadIdx.x % 4 == 0 && t->lse && row < t->rows)
+        t->lse[(row >> pack) * b.schedule->lse_stride[1] +
+               (row & ((1 << pack) - 1)) * b.schedule->lse_stride[2]] = lse;
+}
+
+/* Rows of a consumer in shared memory, from there to where they go, one by one. */
+GPU_FN void sm90_copy_rows(const sm90_block &b, const sm90_tile *t, int consumer) {
+    const int64_t *stride = b.call->out_stride;
+    const int pack = b.schedule->pack, thread = (int)threadIdx.x & 127;
+    for (int i = thread; i < 64 * 16; i += 128) {
+        const int row = i / 16, chunk = i % 16, at = consumer * 64 + row;
+        if (at >= t->rows)
+            return;
+        const uint4 eight = sm90_read(sm90_results(b, consumer) + (uint32_t)(chunk >> 3) * 8192 +
+                                      (uint32_t)row * 128 + (uint32_t)((chunk ^ row) & 7) * 16);
+        const int64_t to = t->q_row * stride[0] + (t->q_token + (at >> pack)) * stride[1] +
+                           (t->head + (at & (1 << pack) - 1)) * stride[2] + chunk * 8;
+        *(uint4 *)(void *)((char *)b.call->out + 2 * to) = eight;
+    }
+}
+
+/* Divides, rounds and stores; the copy is waited for at the end of the next rows. */
+template <int DTYPE>
+GPU_FN void sm90_end(const sm90_block &b, sm90_tile *t, const CUtensorMap *map, int consumer,
+                     const sm90_rows &rows, float (&out)[64]) {
+    const int thread = (int)threadIdx.x & 127, lane = thread % 32,
+              row = consumer * 64 + thread / 32 * 16 + lane / 4, pack = b.schedule->pack;
+    float factor[2], lse[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        factor[h] = sm90_factor(b, t, row + 8 * h, rows.most[h], rows.sum[h], &lse[h]);
+    if (__any_sync(~0u, factor[0] == 0.0f || factor[1] == 0.0f))
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            out[i] = factor[i >> 1 & 1] == 0.0f ? 0.0f : out[i]; /* else -0, or NaN */
+    if (thread == 0)
+        sm90_stores_read();
+    sm90_group_barrier(consumer);
+    const int r = thread / 32 * 16 + lane % 16, c = lane / 16;
+    uint32_t largest[4] = {};
+#pragma unroll
+    for (int j = 0; j < 16; j += 2) {
+        uint32_t two[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            two[k] = sm90_join<DTYPE>(out[4 * j + 2 * k] * factor[k & 1],
+                                      out[4 * j + 2 * k + 1] * factor[k & 1]);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            largest[k] = sm90_largest<DTYPE>(largest[k], two[k]);
+        sm90_store_matrices(sm90_results(b, consumer) + (uint32_t)(j >> 3) * 8192 +
+                                (uint32_t)r * 128 + (uint32_t)(((j + c) ^ r) & 7) * 16,
+                            two[0], two[1], two[2], two[3]);
+    }
+    sm90_writes_known();
+    for (int k = 1; k < 4; k++)
+        largest[0] = sm90_largest<DTYPE>(largest[0], largest[k]);
+    sm90_tell_again(b, t, !sm90_nonfinite<DTYPE>(largest[0]));
+    sm90_group_barrier(consumer);
+    if (t->rows < SM90_ROWS) {
+        sm90_copy_rows(b, t, consumer);
+        sm90_group_barrier(consumer);
+    } else if (thread == 0) {
+        sm90_store(sm90_results(b, consumer), map,
+                   {t->head, t->q_token + (consumer * 64 >> pack), t->q_row});
+    }
+    if (b.schedule->lse)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            sm90_store_lse(b, t, row + 8 * h, lse[h]);
+}
+
+#endif

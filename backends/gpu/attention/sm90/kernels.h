@@ -1,0 +1,92 @@
+/* What host code must know of the kernels for sm_90a. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_KERNELS_H
+#define ROPEKIT_GPU_ATTENTION_SM90_KERNELS_H
+
+#include "backends/gpu/attention/sm90.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A block has 128 rows and takes 128 keys at a time: one warp group loads, two multiply 64 rows
+ * each. Elements of a head; bytes of a tile. */
+enum {
+    SM90_ROWS = GPU_SM90_ROWS,
+    SM90_KEYS = 128,
+    SM90_DIM = 128,
+    SM90_THREADS = 384,
+    SM90_TILE_BYTES = SM90_ROWS * SM90_DIM * 2
+};
+
+/* Bytes of shared memory: barriers and tiles, and two tiles each of queries, of keys and of values,
+ * and one of results. */
+enum { SM90_HEADER = 2048, SM90_SHARED = SM90_HEADER + 7 * SM90_TILE_BYTES };
+
+/* Keys that a row sees before and behind its own, and the length of chunks; SM90_FAR: all, none. */
+enum { SM90_FAR = 1 << 30 };
+typedef struct sm90_mask {
+    int32_t before, behind, chunk;
+} sm90_mask;
+
+/* How queries, whose pairs lie half a window apart, are rotated here: by angles that lie in memory,
+ * [row, cosine or sine, pair]. */
+typedef struct sm90_rotation {
+    int32_t pairs;    /* of a head; 0: queries are rotated already */
+    int32_t from;     /* the first element that rotates */
+    int32_t row_step; /* rows of angles from a batch row to the next, 0 where they are the same */
+    const float *angles;
+} sm90_rotation;
+
+/* What angles follow from: exact positions of one axis, and one list of frequencies. */
+typedef struct sm90_positions {
+    int64_t count;         /* of angles, in fours */
+    int32_t fours;         /* of a row */
+    int32_t tokens;        /* rows of a batch row */
+    int32_t negative;      /* sines are negated */
+    int32_t wide;          /* ids are int64_t */
+    float factor;          /* of cosines and sines */
+    const uint64_t *turns; /* of pairs */
+    const void *ids;       /* over [row, token]; or NULL: tokens stand in order */
+    int64_t id_row, id_token, offset;
+    float *angles;
+    uint32_t *tickets; /* set to 0, or NULL */
+} sm90_positions;
+
+enum { SM90_ANGLE_THREADS = 128 };
+
+/* What a block reads of a call, apart from what depends on lengths. Tiles are counted over `heads`
+ * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
+ * of a group first. */
+typedef struct sm90_schedule {
+    int32_t tiles;            /* of all */
+    int32_t each;             /* of a sequence, or of all that are packed */
+    int32_t heads;            /* of q, divided by those side by side */
+    int32_t group;            /* heads that run side by side */
+    int32_t units;            /* heads, times sequences where they are not packed */
+    int32_t shares;           /* heads of q that read a key head */
+    int32_t pack;             /* the power of 2 that is so many heads' rows side by side */
+    int32_t tokens, k_tokens; /* of all sequences; tokens -1: they differ, and the call is read */
+    sm90_mask mask;
+    float unit;   /* what makes scores logits of base 2 */
+    float lowest; /* no score is below, and this times `unit` is finite */
+    int32_t has_sinks;
+    int32_t splits;    /* sequences of few queries are left out */
+    uint32_t *tickets; /* 0 ahead of the launch; or NULL: tiles are dealt in turn */
+    sm90_rotation rotation;
+    float *lse; /* or NULL */
+    int64_t lse_stride[3];
+} sm90_schedule;
+
+/* Kernels of f16 and of bf16 that take (CUtensorMap q, k, v, out, sm90_schedule,
+ * rope_attention_problem, rope_attention_call, int32_t *failed); SM90_SHARED bytes of dynamic
+ * shared memory.
+ */
+extern const void *const gpu_attention_sm90_kernels[2];
+
+/* Takes (sm90_positions): a thread of SM90_ANGLE_THREADS computes four angles. */
+extern const void *const gpu_attention_sm90_angles_kernel;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,263 @@
+/* Tensor maps, the order of tiles, and the launch. */
+#include "backends/gpu/attention/sm90/kernels.h"
+
+#include "backends/gpu/geometry.h"
+#include "common/math/attention.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <float.h>
+
+/* Heads of keys whose tiles run side by side: their keys and values fit the L2, and their longest
+ * tiles begin first. */
+enum { GROUP = 16 };
+
+/* A tensor [row, token, head, element] of 16 bits. */
+typedef struct view {
+    const void *data;
+    const int64_t *stride;
+    int64_t rows, tokens, heads;
+} view;
+
+static view view_of(const rope_append_operand *o, int64_t rows, int64_t tokens) {
+    return (view){o->out ? o->out : o->in, o->out ? o->out_stride : o->in_stride, rows, tokens,
+                  o->heads};
+}
+
+static int fits_map(const view *v) {
+    if (!v->data || (uintptr_t)v->data % 16 || v->stride[3] != 1 || v->rows < 1 || v->tokens < 1 ||
+        v->heads < 1 || v->tokens > INT32_MAX / 2 || v->rows > INT32_MAX || v->heads > INT32_MAX)
+        return 0;
+    const int64_t count[3] = {v->rows, v->tokens, v->heads};
+    for (int i = 0; i < 3; i++)
+        if (count[i] > 1 && (v->stride[i] < 8 || v->stride[i] % 8 || v->stride[i] >> 38))
+            return 0;
+    return 1;
+}
+
+static view queries_of(const rope_attention_call *call) {
+    const rope_operand *q = &call->rope.tensor[0];
+    return (view){q->out ? q->out : q->in, q->out ? q->out_stride : q->in_stride, call->rope.batch,
+                  call->rope.tokens, q->heads};
+}
+
+static view results_of(const rope_attention_call *call) {
+    return (view){call->out, call->out_stride, call->rope.batch, call->rope.tokens,
+                  call->rope.tensor[0].heads};
+}
+
+/* Heads of q that a tile has rows of: all that share a key head, where they divide a tile. */
+static int32_t pack_of(int64_t shares) {
+    return shares <= SM90_ROWS / 2 && (shares & (shares - 1)) == 0 ? __builtin_ctz((unsigned)shares)
+                                                                   : 0;
+}
+
+/* 0 where there are too many to count. */
+static int count_tiles(const rope_attention_call *call, sm90_schedule *s) {
+    const int64_t heads = call->rope.tensor[0].heads, sequences = rope_attention_sequences(call);
+    const int packed = call->rope.position.cu_seqlens != NULL;
+    const int64_t rows = call->rope.tokens << s->pack,
+                  each = packed ? rows / SM90_ROWS + sequences : gpu_divide_up(rows, SM90_ROWS),
+                  units = (heads >> s->pack) * (packed ? 1 : sequences);
+    if (units < 1 || each > INT32_MAX / 2 / units)
+        return 0;
+    s->each = (int32_t)each;
+    s->heads = (int32_t)(heads >> s->pack);
+    s->units = (int32_t)units;
+    s->group = (int32_t)gpu_at_most(units, GROUP);
+    s->tiles = (int32_t)(each * units);
+    return 1;
+}
+
+/* Whether sequences differ by lengths that lie on the device. */
+static int depends(const rope_attention_call *call) {
+    return call->rope.position.cu_seqlens || call->k_position.cu_seqlens || call->q_lengths ||
+           call->k_lengths;
+}
+
+/* Whether rows of a batch have positions of their own. */
+static int has_rows(const rope_attention_call *call) {
+    return call->rope.position.ids && call->rope.position.id_stride[1] != 0 && call->rope.batch > 1;
+}
+
+static int64_t fours_of(const rope_problem *r) {
+    return r->pairs / 4;
+}
+
+/* Whether queries can be rotated in shared memory: their positions do not depend on lengths. */
+static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
+    const rope_problem *r = &p->rope;
+    const rope_position_map *map = &call->rope.position;
+    return r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
+           !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
+           r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
+           r->pairs % 4 == 0 && r->rotary_offset[0] % 4 == 0 && !map->offsets &&
+           (map->ids || !depends(call));
+}
+
+int gpu_sm90_rotates(const rope_attention_problem *p, const rope_attention_call *call) {
+    return p->rotates[0] && !call->rope.tensor[0].out;
+}
+
+size_t gpu_sm90_angles(const rope_attention_problem *p) {
+    return p->rotates[0] ? (size_t)fours_of(&p->rope) * 8 * sizeof(float) : 0;
+}
+
+static int is_tile_of(int32_t head_dim, int32_t v_head_dim, int32_t dtype) {
+    return head_dim == SM90_DIM && v_head_dim == SM90_DIM && dtype != ROPE_F32;
+}
+
+const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
+    int major = 0, minor = 0;
+    if (!is_tile_of(p->head_dim, p->v_head_dim, p->rope.dtype) || p->cache || p->ring ||
+        p->soft_cap > 0 || p->mask == ROPE_MASK_TREE || !(p->scale > 0))
+        return NULL;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
+        return NULL;
+    return major == 9 && minor == 0 ? gpu_attention_sm90_kernels[p->rope.dtype == ROPE_BF16] : NULL;
+}
+
+int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
+    const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
+    const view views[] = {queries_of(call), view_of(&call->k, rows, call->k_tokens),
+                          view_of(&call->v, rows, call->k_tokens), results_of(call)};
+    if (gpu_sm90_rotates(p, call) && !rotates_here(p, call))
+        return 0;
+    for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
+        if (!fits_map(&views[i]))
+            return 0;
+    return count_tiles(call,
+                       &(sm90_schedule){.pack = pack_of(queries_of(call).heads / call->k.heads)});
+}
+
+/* Boxes of `heads` by `tokens`, and of both halves of a head: rows of 128 bytes, swizzled. */
+static int encode(CUtensorMap *map, int32_t dtype, const view *v, int32_t heads, int32_t tokens) {
+    static PFN_cuTensorMapEncodeTiled_v12000 function; /* the same whoever finds it */
+    PFN_cuTensorMapEncodeTiled_v12000 found = __atomic_load_n(&function, __ATOMIC_RELAXED);
+    enum cudaDriverEntryPointQueryResult result;
+    if (!found && cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&found, 12000,
+                                                   cudaEnableDefault, &result) != cudaSuccess)
+        return 0;
+    if (!found)
+        return 0;
+    __atomic_store_n(&function, found, __ATOMIC_RELAXED);
+    const cuuint64_t half = SM90_DIM, count[5] = {SM90_DIM / 2, (cuuint64_t)v->heads,
+                                                  (cuuint64_t)v->tokens, 2, (cuuint64_t)v->rows};
+    const cuuint64_t stride[4] = {v->heads > 1 ? 2 * (cuuint64_t)v->stride[2] : 2 * half,
+                                  v->tokens > 1 ? 2 * (cuuint64_t)v->stride[1] : 2 * half, half,
+                                  v->rows > 1 ? 2 * (cuuint64_t)v->stride[0] : 2 * half};
+    const cuuint32_t box[5] = {SM90_DIM / 2, (cuuint32_t)heads, (cuuint32_t)tokens, 2, 1},
+                     step[5] = {1, 1, 1, 1, 1};
+    return found(map,
+                 dtype == ROPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                    : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                 5, (void *)(uintptr_t)v->data, count, stride, box, step,
+                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+static int32_t near(int64_t n) {
+    return n < SM90_FAR ? (int32_t)n : SM90_FAR;
+}
+
+static sm90_mask mask_of(const rope_attention_problem *p) {
+    return (sm90_mask){near(p->window - 1), p->mask == ROPE_MASK_CAUSAL ? 0 : near(p->window_right),
+                       near(p->chunk)};
+}
+
+static sm90_rotation rotation_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                 void *angles) {
+    const rope_problem *r = &p->rope;
+    if (!gpu_sm90_rotates(p, call))
+        return (sm90_rotation){0};
+    return (sm90_rotation){.pairs = r->pairs,
+                           .from = r->rotary_offset[0],
+                           .row_step = has_rows(call) ? (int32_t)call->rope.tokens : 0,
+                           .angles = angles};
+}
+
+static sm90_schedule schedule_of(const rope_attention_problem *p, const rope_attention_call *call,
+                                 const int32_t *failed, const gpu_sm90_memory *memory, int splits) {
+    const int64_t shares = call->rope.tensor[0].heads / call->k.heads;
+    sm90_schedule s = {.shares = (int32_t)shares,
+                       .pack = pack_of(shares),
+                       .tokens = depends(call) || failed ? -1 : (int32_t)call->rope.tokens,
+                       .k_tokens = (int32_t)call->k_tokens,
+                       .mask = mask_of(p),
+                       .unit = 1.44269504f * p->scale,
+                       .has_sinks = p->sink_dtype != 0,
+                       .splits = splits,
+                       .tickets = memory->tickets,
+                       .rotation = rotation_of(p, call, memory->angles),
+                       .lse = call->lse};
+    s.lowest = -FLT_MAX / (s.unit > 0.5f ? 2 * s.unit : 1);
+    for (int i = 0; i < 3; i++)
+        s.lse_stride[i] = call->lse_stride[i];
+    (void)count_tiles(call, &s); /* as gpu_sm90_fits() has seen */
+    return s;
+}
+
+static gpuError_t launch_angles(const gpu_sm90_call *l) {
+    const rope_problem *r = &l->problem->rope;
+    const rope_position_map *map = &l->call->rope.position;
+    const int64_t tokens = l->call->rope.tokens,
+                  count = tokens * (has_rows(l->call) ? l->call->rope.batch : 1) * fours_of(r);
+    sm90_positions p = {.count = count,
+                        .fours = (int32_t)fours_of(r),
+                        .tokens = (int32_t)tokens,
+                        .negative = r->direction != ROPE_FORWARD,
+                        .wide = map->wide,
+                        .factor = (float)r->set[0].attention_factor,
+                        .turns = r->set[0].turns,
+                        .ids = map->ids,
+                        .id_row = map->id_stride[1],
+                        .id_token = map->id_stride[2],
+                        .offset = map->ids ? map->offset
+                                           : rope_sum(map->offset, l->call->k_tokens - tokens),
+                        .angles = l->memory.angles,
+                        .tickets = l->memory.tickets};
+    void *arguments[] = {&p};
+    const dim3 grid = {(uint32_t)gpu_divide_up(count, SM90_ANGLE_THREADS), 1, 1},
+               block = {SM90_ANGLE_THREADS, 1, 1};
+    return gpu_launch_kernel(gpu_attention_sm90_angles_kernel, grid, block, arguments, 0, l->stream,
+                             l->early);
+}
+
+gpuError_t gpu_sm90_launch(const gpu_sm90_call *l) {
+    const rope_attention_call *call = l->call;
+    const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
+    const view q = queries_of(call), k = view_of(&call->k, rows, call->k_tokens),
+               v = view_of(&call->v, rows, call->k_tokens), out = results_of(call);
+    sm90_schedule schedule = schedule_of(l->problem, call, l->failed, &l->memory, l->leaves_few);
+    const int32_t half = SM90_ROWS / 2, pack = 1 << schedule.pack, dtype = l->problem->rope.dtype;
+    CUtensorMap maps[4];
+    if (!encode(&maps[0], dtype, &q, pack, SM90_ROWS / pack) ||
+        !encode(&maps[1], dtype, &k, 1, SM90_KEYS) || !encode(&maps[2], dtype, &v, 1, SM90_KEYS) ||
+        !encode(&maps[3], dtype, &out, pack, half / pack))
+        return cudaErrorInvalidValue;
+    if (schedule.tiles <= l->multiprocessors)
+        schedule.tickets = NULL;
+    const int rotates = schedule.rotation.pairs > 0;
+    gpuError_t error = gpuSuccess;
+    if (rotates)
+        error = launch_angles(l);
+    else if (schedule.tickets)
+        error = cudaMemsetAsync(schedule.tickets, 0, GPU_SM90_TICKETS, l->stream);
+    void *arguments[] = {&maps[0],
+                         &maps[1],
+                         &maps[2],
+                         &maps[3],
+                         &schedule,
+                         (void *)(uintptr_t)l->problem,
+                         (void *)(uintptr_t)l->call,
+                         (void *)(uintptr_t)&l->failed};
+    const dim3 grid = {(uint32_t)gpu_at_most(schedule.tiles, l->multiprocessors), 1, 1},
+               block = {SM90_THREADS, 1, 1};
+    const int early = rotates ? l->follows_early : l->early && !schedule.tickets;
+    return error == gpuSuccess
+               ? gpu_launch_kernel(gpu_attention_sm90_kernels[dtype == ROPE_BF16], grid, block,
+                                   arguments, SM90_SHARED, l->stream, early)
+               : error;
+}

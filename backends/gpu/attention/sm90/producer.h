@@ -1,0 +1,170 @@
+/* The warp group that loads: a thread of warp 0 has tiles copied, warp 1 finds tiles and what their
+ * rows see, warps 2 and 3 work on what was copied. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
+#define ROPEKIT_GPU_ATTENTION_SM90_PRODUCER_H
+
+#include "backends/gpu/attention/sm90/nonfinite.h"
+#include "backends/gpu/attention/sm90/rotate.h"
+
+/* Threads of warps 2 and 3. */
+enum { SM90_HELPERS = 64 };
+
+GPU_FN void sm90_wait_turn(uint32_t barriers, int n) {
+    sm90_wait(barriers + 8 * (uint32_t)(n % 2), (uint32_t)(n / 2 % 2));
+}
+
+/* Until what was turn n - 2 is free. */
+GPU_FN void sm90_wait_free(uint32_t barriers, int n) {
+    sm90_wait(barriers + 8 * (uint32_t)(n % 2), (uint32_t)(n / 2 % 2 ^ 1));
+}
+
+GPU_FN const sm90_tile *sm90_wait_tile(const sm90_block &b, int n) {
+    sm90_wait(SM90_BARRIER(b, tile_known, n % SM90_KNOWN), (uint32_t)(n / SM90_KNOWN % 2));
+    return &b.header->tile[n % SM90_KNOWN];
+}
+
+/* --- copies --- */
+
+/* Of the block's tile n; 0 where there is none. */
+GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) {
+    const volatile sm90_tile *t = sm90_wait_tile(b, n);
+    sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
+    const int head = t->head;
+    if (head < 0)
+        return 0;
+    sm90_expect(SM90_BARRIER(b, queries_full, n % 2), SM90_TILE_BYTES);
+    sm90_load(sm90_queries(b, n % 2), maps.q, SM90_BARRIER(b, queries_full, n % 2),
+              {head, t->q_token, t->q_row});
+    return 1;
+}
+
+GPU_FN void sm90_send_keys(const sm90_block &b, const sm90_maps &maps, int n, sm90_box at) {
+    sm90_wait_free(SM90_BARRIER(b, keys_free, 0), n);
+    sm90_expect(SM90_BARRIER(b, keys_full, n % 2), SM90_TILE_BYTES);
+    sm90_load(sm90_keys(b, n % 2), maps.k, SM90_BARRIER(b, keys_full, n % 2), at);
+}
+
+GPU_FN void sm90_send_values(const sm90_block &b, const sm90_maps &maps, int n, uint32_t barrier,
+                             sm90_box at) {
+    sm90_wait_free(SM90_BARRIER(b, values_free, 0), n);
+    sm90_expect(barrier, SM90_TILE_BYTES);
+    sm90_load(sm90_values(b, n % 2), maps.v, barrier, at);
+}
+
+/* Copies of all tiles from tile `n` of the block on: queries a tile ahead, values one tile of keys
+ * behind their keys. sent, cleaned: tiles of keys so far, and those of values that are cleaned. The
+ * number of the tile that ends them. */
+GPU_FN int sm90_send(const sm90_block &b, const sm90_maps &maps, int n, int &sent, int &cleaned) {
+    int more = sm90_send_queries(b, maps, n), waits = 0;
+    uint32_t barrier = 0;
+    sm90_box values = {};
+    for (; more; n++) {
+        const volatile sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+        const int tiles = t->tiles;
+        sm90_box keys = {t->head / b.schedule->shares, t->k_token, t->k_row};
+        keys.token += (t->first + tiles) * SM90_KEYS;
+        for (int j = 0; j < tiles; j++) {
+            keys.token -= SM90_KEYS;
+            sm90_send_keys(b, maps, sent, keys);
+            if (waits)
+                sm90_send_values(b, maps, sent - 1, barrier, values);
+            barrier = sm90_is_cleaned(t, j) ? SM90_BARRIER(b, values_sent, cleaned++ % 2)
+                                            : SM90_BARRIER(b, values_full, sent % 2);
+            values = keys;
+            waits = 1;
+            sent++;
+            if (j == min(1, tiles - 1))
+                more = sm90_send_queries(b, maps, n + 1);
+        }
+    }
+    if (waits)
+        sm90_send_values(b, maps, sent - 1, barrier, values);
+    return n;
+}
+
+/* --- tiles --- */
+
+/* The next tile of a block; n: the next one's number. */
+GPU_FN void sm90_take(const sm90_block &b, int32_t &n, sm90_tile *t) {
+    t->head = -1;
+    while (n < b.schedule->tiles && t->head < 0) {
+        t->number = n;
+        (void)sm90_tile_of(b, n, t);
+        n = sm90_next_number(*b.schedule, n);
+    }
+}
+
+/* The n-th of those that are computed again. */
+GPU_FN void sm90_take_again(const sm90_block &b, int32_t &n, sm90_tile *t) {
+    t->head = -1;
+    if (n < (int32_t)b.header->again_count)
+        (void)sm90_tile_of(b, b.header->again[n++], t);
+}
+
+/* All tiles of a block from tile `n` on, each while the one before it is multiplied. The number of
+ * the tile that ends them. */
+GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
+    const volatile uint32_t *again = &b.header->again_count;
+    for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
+        sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
+        sm90_wait_free(SM90_BARRIER(b, queries_free, 0),
+                       n); /* no tile is taken earlier than needed */
+        t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
+        if (careful)
+            sm90_take_again(b, next, t);
+        else
+            sm90_take(b, next, t);
+        sm90_arrive(SM90_BARRIER(b, tile_known, n % SM90_KNOWN));
+        if (t->head < 0)
+            return n;
+    }
+}
+
+/* --- values --- */
+
+GPU_FN void sm90_hand_over(uint32_t barrier, int thread) {
+    sm90_writes_known();
+    sm90_helpers_barrier();
+    if (thread == 0)
+        sm90_arrive(barrier);
+}
+
+/* Cleans tile j of values, the n-th of all. */
+template <int DTYPE>
+GPU_FN void sm90_clean(const sm90_block &b, const sm90_tile *t, int j, int n, int thread) {
+    const int end = j == 0 ? sm90_last_keys(t) : SM90_KEYS;
+    if (thread == 0)
+        b.header->found[n % 4] = 0;
+    sm90_helpers_barrier();
+    if (sm90_clean_values<DTYPE>(sm90_values(b, n % 2), t->careful == SM90_CAREFUL ? 0 : end, end,
+                                 thread, SM90_HELPERS))
+        b.header->found[n % 4] = 1;
+    sm90_hand_over(SM90_BARRIER(b, values_full, n % 2), thread);
+}
+
+/* Cleans values that have to be. */
+template <int DTYPE> GPU_FN int sm90_help(const sm90_block &b, int n, int &taken, int &cleaned) {
+    const int thread = (int)threadIdx.x - 64;
+    for (;; n++) {
+        const sm90_tile *t = sm90_wait_tile(b, n);
+        const int is_end = t->head < 0, tiles = is_end                       ? 0
+                                                : t->careful == SM90_CAREFUL ? t->tiles
+                                                                             : 1;
+        if (!is_end && b.schedule->rotation.pairs)
+            sm90_fetch_angles(b, t, thread, SM90_HELPERS);
+        for (int j = 0; j < tiles; j++) {
+            if (!sm90_is_cleaned(t, j))
+                continue;
+            sm90_wait_turn(SM90_BARRIER(b, values_sent, 0), cleaned++);
+            sm90_clean<DTYPE>(b, t, j, taken + j, thread);
+        }
+        taken += is_end ? 0 : t->tiles;
+        sm90_helpers_barrier();
+        if (thread == 0) /* both warps have read the tile */
+            sm90_arrive(SM90_BARRIER(b, queries_free, n % 2));
+        if (is_end)
+            return n;
+    }
+}
+
+#endif

@@ -1,0 +1,91 @@
+/* From queries and keys to weights, and from weights and values to sums, 64 rows of a warp group.
+ */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_SOFTMAX_H
+#define ROPEKIT_GPU_ATTENTION_SM90_SOFTMAX_H
+
+#include "backends/gpu/attention/sm90/epilogue.h"
+
+/* --- softmax --- */
+
+/* Bits of columns below `column` of those that a thread has of a row: 8 n, 8 n + 1 for n below 16.
+ */
+GPU_FN uint32_t sm90_columns(int column) {
+    const int count = max(min((column >> 3) * 2 + min(column & 7, 2), 32), 0);
+    return count < 32 ? (1u << count) - 1 : ~0u;
+}
+
+/* Scores of keys that the thread's rows do not see are -infinity. base: the tile's first key. */
+GPU_FN void sm90_hide(float (&s)[64], const sm90_seen (&seen)[2], int base) {
+    base += (int)threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t bits =
+            sm90_columns(seen[h].end - base) & ~sm90_columns(seen[h].first - base);
+#pragma unroll
+        for (int i = 0; i < 64; i++)
+            if ((i >> 1 & 1) == h && !(bits >> ((i >> 2) * 2 + (i & 1)) & 1))
+                s[i] = -INFINITY;
+    }
+}
+
+/* Takes scores into a row's maximum. That moves only where it grows by more than 2^8, so sums are
+ * seldom rescaled; weights are 256 at most. minus: what is added to scores times `unit`. */
+GPU_FN void sm90_maximum(const float (&s)[64], sm90_rows &rows, float (&minus)[2], float unit) {
+    float x[2]; /* one chain a row: more of them are scheduled worse */
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        x[i >> 1 & 1] = i == (i & 2) ? s[i] : fmaxf(x[i >> 1 & 1], s[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        most = fmaxf(most, rows.most[h]);
+        if ((most - rows.most[h]) * unit <= 8.0f)
+            most = rows.most[h];
+        rows.rescale[h] = sm90_exp2((rows.most[h] - most) * unit);
+        rows.most[h] = most;
+        rows.sum[h] = rows.sum[h] * rows.rescale[h];
+        minus[h] = -(most * unit);
+    }
+}
+
+/* From scores to weights, rounded, and their sums. */
+template <int DTYPE>
+GPU_FN void sm90_exponentiate(float (&s)[64], sm90_rows &rows, const float (&minus)[2], float unit,
+                              uint32_t (&weights)[32]) {
+#pragma unroll
+    for (int i = 0; i < 64; i++) {
+        s[i] = sm90_exp2(fmaf(s[i], unit, minus[i >> 1 & 1]));
+        rows.sum[i >> 1 & 1] = rows.sum[i >> 1 & 1] + s[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        weights[i] = sm90_join<DTYPE>(s[2 * i], s[2 * i + 1]);
+}
+
+GPU_FN void sm90_rescale(float (&out)[64], const sm90_rows &rows) {
+    if (!__any_sync(~0u, rows.rescale[0] != 1.0f || rows.rescale[1] != 1.0f))
+        return;
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        out[i] = out[i] * rows.rescale[i >> 1 & 1];
+}
+
+/* --- products --- */
+
+template <int DTYPE> GPU_FN void sm90_score(float (&s)[64], uint32_t queries, uint32_t keys) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_multiply<DTYPE>(s, sm90_descriptor(queries + (i / 4) * 1024 + (i % 4) * 2),
+                             sm90_descriptor(keys + (i / 4) * 1024 + (i % 4) * 2), i != 0);
+}
+
+template <int DTYPE>
+GPU_FN void sm90_add(float (&out)[64], const uint32_t (&weights)[32], uint32_t values, int adds) {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sm90_multiply<DTYPE>(out, weights + 4 * i, sm90_descriptor(values + i * 128),
+                             i != 0 ? 1 : adds);
+}
+
+#endif

@@ -1,0 +1,230 @@
+/* Tiles of rows, in the order in which blocks take them, and what a block's threads share. */
+#ifndef ROPEKIT_GPU_ATTENTION_SM90_TILE_H
+#define ROPEKIT_GPU_ATTENTION_SM90_TILE_H
+
+#include "backends/gpu/attention/rows.h"
+#include "backends/gpu/attention/sm90/kernels.h"
+#include "backends/gpu/attention/sm90/wgmma.h"
+
+/* Rows [query, head] of some heads that read one key head. Their keys are taken from the last tile
+ * of them to the first: `right` tiles that some row sees in part, `whole` ones, and the rest. */
+struct __align__(16) sm90_tile {
+    int32_t first, tiles, right, whole;     /* tiles of keys */
+    int32_t head;                           /* the first one; -1: no tile is left */
+    int32_t careful;                        /* SM90_CAREFUL and SM90_TOLD, or 0 */
+    int32_t index, end;                     /* its first query's among keys; keys of the sequence */
+    float *lse;                             /* of the first row, or NULL */
+    int32_t q_row, q_token, k_row, k_token; /* where its queries and keys begin */
+    int32_t k_index;                        /* of its first key among all of the sequence's */
+    int32_t rows;                           /* that are there */
+    int32_t number;                         /* of all tiles */
+};
+
+/* Values of a tile are cleaned; it was told that it has to be computed again. */
+enum { SM90_CAREFUL = 1, SM90_TOLD = 2 };
+
+/* Tiles are known that many ahead of those that end. */
+enum { SM90_KNOWN = 8 };
+
+/* Tiles of a block that may be computed again; when half as many are, the rest is careful at once.
+ */
+enum { SM90_AGAIN = 64 };
+
+/* Each barrier's phases are counted by those who wait: phase n / 2 of barrier n % 2. */
+struct sm90_header {
+    uint64_t keys_full[2], keys_free[2], values_full[2], values_free[2];
+    uint64_t queries_full[2], queries_free[2];
+    uint64_t values_sent[2]; /* of values that are cleaned */
+    uint64_t tile_known[SM90_KNOWN], all_ended[1];
+    uint32_t again_count;
+    int32_t again[SM90_AGAIN];
+    int32_t found[4]; /* something was taken out of values n, at n % 4 */
+    sm90_tile tile[SM90_KNOWN];
+};
+static_assert(sizeof(sm90_header) <= SM90_HEADER && SM90_SHARED == (int)GPU_SM90_SHARED,
+              "in its room");
+
+/* Keys that are there of a tile's last keys, of SM90_KEYS. */
+GPU_FN int sm90_last_keys(const volatile sm90_tile *t) {
+    return min(t->end - (t->first + t->tiles - 1) * SM90_KEYS, (int)SM90_KEYS);
+}
+
+/* Whether some row does not see all of tile j of keys, counted from the last one. */
+GPU_FN int sm90_is_part(const volatile sm90_tile *t, int j) {
+    return j < t->right || j >= t->right + t->whole;
+}
+
+/* Whether values of tile j of keys are cleaned ahead of their product. */
+GPU_FN int sm90_is_cleaned(const volatile sm90_tile *t, int j) {
+    return (j == 0 && sm90_last_keys(t) < SM90_KEYS) ||
+           (t->careful == SM90_CAREFUL && sm90_is_part(t, j));
+}
+
+/* A block's shared memory, and what its threads read of the call. */
+struct sm90_block {
+    const rope_attention_problem *p;
+    const rope_attention_call *call;
+    const int32_t *failed;
+    const sm90_schedule *schedule;
+    sm90_header *header;
+    uint32_t memory; /* address of the tiles */
+};
+
+struct sm90_maps {
+    const CUtensorMap *q, *k, *v, *out;
+};
+
+#define SM90_BARRIER(b, name, i)                                                                   \
+    ((uint32_t)__cvta_generic_to_shared((b).header->name) + 8 * (uint32_t)(i))
+
+/* Tiles of queries, of keys and of values in shared memory. */
+GPU_FN uint32_t sm90_queries(const sm90_block &b, int stage) {
+    return b.memory + (uint32_t)stage * SM90_TILE_BYTES;
+}
+GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
+    return b.memory + (uint32_t)(2 + stage) * SM90_TILE_BYTES;
+}
+GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
+    return b.memory + (uint32_t)(4 + stage) * SM90_TILE_BYTES;
+}
+/* A consumer's half. */
+GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
+    return b.memory + 6u * SM90_TILE_BYTES + (uint32_t)consumer * (SM90_TILE_BYTES / 2);
+}
+
+/* Where element chunk `chunk` of 8, of 16, of a row lies in a tile of two halves of a head. */
+GPU_FN uint32_t sm90_chunk(int row, int chunk) {
+    return (uint32_t)((chunk >> 3) * (SM90_TILE_BYTES / 2) + row * 128 + ((chunk ^ row) & 7) * 16);
+}
+
+/* --- order --- */
+
+/* Tiles of a packed sequence begin here: sequences together have at most `each`. */
+GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
+    const rope_position_map *map = &b.call->rope.position;
+    const int64_t begin = rope_index_at(map, map->cu_seqlens, sequence),
+                  first = begin < 0             ? 0
+                          : begin < map->tokens ? begin
+                                                : map->tokens;
+    return (first << b.schedule->pack >> 7) + sequence;
+}
+
+/* Sequence and place of tile n of those that are packed, the last place first. */
+GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
+    int64_t low = 0, high = rope_attention_sequences(b.call);
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (sm90_packed_start(b, middle) <= n)
+            low = middle;
+        else
+            high = middle;
+    }
+    *place = sm90_packed_start(b, low + 1) - 1 - n;
+    return low;
+}
+
+/* Keys that a row sees: from `first` to `end` - 1. */
+struct sm90_seen {
+    int first, end;
+};
+
+/* As rope_keys_seen() without a tree or a ring. count: keys that are there; k_index: the first
+ * one's index, by which chunks count. */
+GPU_FN sm90_seen sm90_seen_of(const sm90_mask &m, int index, int count, int k_index) {
+    int first = max(index - m.before, 0), end = min(index + m.behind + 1, count);
+    if (m.chunk < SM90_FAR) {
+        const int whole = index + k_index,
+                  begin = (whole - (whole < 0 ? m.chunk - 1 : 0)) / m.chunk * m.chunk - k_index;
+        first = max(first, begin);
+        end = min(end, begin + m.chunk);
+    }
+    first = min(first, count);
+    return {first, max(first, end)};
+}
+
+/* Which tiles of keys rows see, of which the first row and the last one see these. */
+GPU_FN void sm90_count_keys(sm90_tile *t, sm90_seen first, sm90_seen last) {
+    const int some = last.end > first.first, whole = (last.first + SM90_KEYS - 1) / SM90_KEYS,
+              whole_end = first.end / SM90_KEYS;
+    t->first = some ? first.first / SM90_KEYS : 0;
+    t->tiles = some ? (last.end - 1) / SM90_KEYS + 1 - t->first : 1;
+    t->right = t->tiles;
+    t->whole = 0;
+    if (some && whole < whole_end) {
+        t->right = t->first + t->tiles - whole_end;
+        t->whole = whole_end - whole;
+    }
+}
+
+/* Where a sequence's queries and keys begin, how many there are, and indices of the first ones. */
+struct sm90_sequence {
+    int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
+};
+
+/* Of sequence `n`; 0 where it fails. */
+GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
+    const sm90_schedule &order = *b.schedule;
+    if (order.tokens >= 0) {
+        *to = {(int32_t)n,
+               0,
+               order.tokens,
+               (int32_t)n,
+               0,
+               order.k_tokens,
+               0,
+               order.k_tokens - order.tokens};
+        return 1;
+    }
+    const rope_attention_sequence s = rope_attention_sequence_of(b.p, b.call, n);
+    *to = {(int32_t)s.q_row,   (int32_t)s.q_first,
+           (int32_t)s.q_count, (int32_t)s.k_row,
+           (int32_t)s.k_first, (int32_t)s.k_count,
+           (int32_t)s.k_index, (int32_t)rope_query_index(&s, 0)};
+    if (!s.fails && !(b.failed && b.failed[n]))
+        return 1;
+    gpu_attention_flag(b.call);
+    return 0;
+}
+
+/* Fills tile n; 0 where there is nothing to do. */
+GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
+    const sm90_schedule &order = *b.schedule;
+    const int32_t per = order.group * order.each, chunk = n / per, within = n - chunk * per,
+                  units = min(order.group, order.units - chunk * order.group),
+                  step = within / units, unit = chunk * order.group + within - step * units,
+                  row = unit / order.heads;
+    int64_t sequence = row, place = order.each - 1 - step;
+    if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
+        sequence = sm90_packed_place(b, step, &place);
+    sm90_sequence s;
+    if (!sm90_sequence_of(b, sequence, &s))
+        return 0;
+    const int32_t query = (int32_t)place * (SM90_ROWS >> order.pack),
+                  queries = min(s.q_count - query, SM90_ROWS >> order.pack);
+    if (queries <= 0 || (order.splits && s.q_count * order.shares <= GPU_SPLIT_ROWS))
+        return 0;
+    t->rows = queries << order.pack;
+    t->q_row = s.q_row;
+    t->q_token = s.q_first + query;
+    t->k_row = s.k_row;
+    t->k_token = s.k_first;
+    t->head = (unit - row * order.heads) << order.pack;
+    t->index = s.index + query;
+    t->end = s.k_count;
+    t->k_index = s.k_index;
+    t->lse = order.lse;
+    if (order.lse)
+        t->lse += t->q_row * order.lse_stride[0] + t->q_token * order.lse_stride[1] +
+                  t->head * order.lse_stride[2];
+    sm90_count_keys(t, sm90_seen_of(order.mask, t->index, t->end, t->k_index),
+                    sm90_seen_of(order.mask, t->index + queries - 1, t->end, t->k_index));
+    return 1;
+}
+
+/* The number of this block's next tile: the first is its own, the others are given out. */
+GPU_FN int32_t sm90_next_number(const sm90_schedule &order, int32_t last) {
+    return order.tickets ? (int32_t)(gridDim.x + atomicAdd(order.tickets, 1u))
+                         : last + (int32_t)gridDim.x;
+}
+
+#endif
