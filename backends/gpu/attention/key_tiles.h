@@ -120,31 +120,38 @@ GPU_FN void gpu_tile_convert(const gpu_tile_call &t, int value, int first, char 
 
 #endif
 
-/* Reads elements wherever they lie, one at a time. */
-template <int DTYPE, int D, int KEYS>
-GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
+/* Reads a tile's rows, WIDTH elements of each, wherever they lie, one at a time: those of which
+ * there(row) holds, zeros for the others. */
+template <int DTYPE, int D, int KEYS, int WIDTH, typename CALL, typename F>
+GPU_FN void gpu_read_rows(const CALL &t, int value, int64_t head, int first, char *to, F there) {
     const int dim = value ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
-    const rope_append_operand *o = gpu_tile_operand(t, value);
+    const rope_append_operand *o = value ? &gpu_reread(t.call)->v : &gpu_reread(t.call)->k;
     const rope_append_steps *steps = value ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
 #pragma unroll 1
     for (int row = gpu_thread() / GPU_TILE_LANES; row < KEYS; row += GPU_TILE_WARPS) {
-        const int n = first + row;
-        const bool there = n >= t.b->seen.begin && n < t.b->seen.end;
+        const bool seen = there(row);
         gpu_attention_head h = {0, 1};
-        if (there) {
-            const gpu_key_place place =
-                gpu_place_from(gpu_reread(t.p), gpu_reread(t.call), o, &t.b->tile.s, t.b->base, n);
+        if (seen) {
+            const gpu_key_place place = gpu_place_from(gpu_reread(t.p), gpu_reread(t.call), o,
+                                                       &t.b->tile.s, t.b->base, first + row);
             h.at = gpu_place_at(t.b->source[value], place);
             if (gpu_is_cached(o))
-                h.scale = gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot,
-                                          t.b->head);
+                h.scale =
+                    gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot, head);
         }
-        for (int i = gpu_lane(); i < D; i += GPU_TILE_LANES)
+        for (int i = gpu_lane(); i < WIDTH; i += GPU_TILE_LANES)
             *gpu_swizzled_element<D>(to, row, i) =
-                there && i < dim
+                seen && i < dim
                     ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
                     : (uint16_t)0;
     }
+}
+
+template <int DTYPE, int D, int KEYS>
+GPU_FN void gpu_tile_read(const gpu_tile_call &t, int value, int first, char *to) {
+    gpu_read_rows<DTYPE, D, KEYS, D>(t, value, t.b->head, first, to, [&](int row) {
+        return first + row >= t.b->seen.begin && first + row < t.b->seen.end;
+    });
 }
 
 #endif

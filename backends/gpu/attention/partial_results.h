@@ -33,9 +33,7 @@ template <int N>
 GPU_FN void gpu_join_part(gpu_joined<N> &row, float largest, float sum, const float out[N]) {
     const float weight = exp2f(largest - (row.largest == -INFINITY ? 0 : row.largest));
     row.sum = fmaf(weight, sum, row.sum);
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        row.out[n] = fmaf(weight, out[n], row.out[n]);
+    gpu_repeat<N>([&](int n) { row.out[n] = fmaf(weight, out[n], row.out[n]); });
 }
 
 /* Joins elements i, i + step... of parts, which have dv elements and two more and are asked for
@@ -48,31 +46,25 @@ GPU_FN gpu_joined<N> gpu_join(PART part, int i, int step, int dv, int count) {
 #pragma unroll 1
     for (int first = 0; first < count; first += MANY) {
         float largest[MANY];
-#pragma unroll
-        for (int m = 0; m < MANY; m++)
+        gpu_repeat<MANY>([&](int m) {
             largest[m] = first + m < count ? part[(first + m) * (dv + 2) + dv] : -INFINITY;
-#pragma unroll
-        for (int m = 0; m < MANY; m++)
-            row.largest = fmaxf(row.largest, largest[m]);
+        });
+        gpu_repeat<MANY>([&](int m) { row.largest = fmaxf(row.largest, largest[m]); });
     }
 #pragma unroll 1
     for (int first = 0; first < count; first += MANY) {
         float largest[MANY], sum[MANY], out[MANY][N];
-#pragma unroll
-        for (int m = 0; m < MANY; m++) {
+        gpu_repeat<MANY>([&](int m) {
             const auto at = part + (first + m) * (dv + 2);
             const bool there = first + m < count;
             largest[m] = there ? at[dv] : -INFINITY;
             sum[m] = there ? at[dv + 1] : 0;
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                out[m][n] = there ? at[i + n * step] : 0;
-        }
-#pragma unroll
-        for (int m = 0; m < MANY; m++) {
+            gpu_repeat<N>([&](int n) { out[m][n] = there ? at[i + n * step] : 0; });
+        });
+        gpu_repeat<MANY>([&](int m) {
             left_out |= sum[m] == GPU_PART_LEFT_OUT;
             gpu_join_part<N>(row, largest[m], sum[m], out[m]);
-        }
+        });
     }
     row.sum = left_out ? GPU_PART_LEFT_OUT : row.sum;
     return row;

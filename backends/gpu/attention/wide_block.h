@@ -126,43 +126,22 @@ template <int VALUE> GPU_FN void gpu_latent_copy(const gpu_latent_call &t, int f
     const uint32_t place[4] = {four.x, four.y, four.z, four.w};
     const char *from = t.b->source[VALUE].data;
     char *to = t.stage + gpu_swizzled<GPU_LATENT_DIM>(row, chunk);
-#pragma unroll
-    for (int i = 0; i < GPU_TILE_KEYS / STEP; i++) {
+    gpu_repeat<GPU_TILE_KEYS / STEP>([&](int i) {
         const bool seen = sees >> (row + i * STEP) & 1;
         const char *row_from = from + 16 * ((uint64_t)place[i] + (unsigned)chunk);
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
+        gpu_repeat<GROUPS>([&](int g) {
             gpu_copy_async(to + i * STEP * GPU_LATENT_ROW_BYTES + 128 * g, row_from + 128 * g,
                            seen && 64 * g + 8 * chunk < dim);
-        }
-    }
+        });
+    });
 }
 
 /* gpu_latent_copy() of elements that do not lie side by side, or are of another type. */
 template <int DTYPE, int VALUE> GPU_FN void gpu_latent_read(const gpu_latent_call &t, int first) {
-    const rope_append_operand *o = gpu_latent_operand(t, VALUE);
-    const rope_append_steps *steps = VALUE ? &gpu_reread(t.p)->v : &gpu_reread(t.p)->k;
-    const int dim = VALUE ? gpu_reread(t.p)->v_head_dim : gpu_reread(t.p)->head_dim;
     const uint64_t sees = gpu_latent_sees(t, first);
-#pragma unroll 1
-    for (int row = gpu_thread() / GPU_TILE_LANES; row < GPU_TILE_KEYS; row += GPU_TILE_WARPS) {
-        const bool there = sees >> row & 1;
-        gpu_attention_head h = {0, 1};
-        if (there) {
-            const gpu_key_place place = gpu_latent_place_of(t, VALUE, first + row);
-            h.at = gpu_place_at(t.b->source[VALUE], place);
-            if (gpu_is_cached(o))
-                h.scale = gpu_place_scale(gpu_reread(t.call), o, steps, place.page, place.slot,
-                                          t.b->key_head);
-        }
-#pragma unroll 1
-        for (int i = gpu_lane(); i < (VALUE ? GPU_LATENT_VALUE_DIM : GPU_LATENT_DIM);
-             i += GPU_TILE_LANES)
-            *gpu_swizzled_element<GPU_LATENT_DIM>(t.stage, row, i) =
-                there && i < dim
-                    ? (uint16_t)gpu_narrow<DTYPE>(gpu_attention_element<DTYPE>(o, steps, h, i))
-                    : (uint16_t)0;
-    }
+    gpu_read_rows<DTYPE, GPU_LATENT_DIM, GPU_TILE_KEYS,
+                  VALUE ? (int)GPU_LATENT_VALUE_DIM : (int)GPU_LATENT_DIM>(
+        t, VALUE, t.b->key_head, first, t.stage, [&](int row) { return sees >> row & 1; });
 }
 
 template <int DTYPE, int VALUE> GPU_FN void gpu_latent_fetch(const gpu_latent_call &t, int first) {
