@@ -297,6 +297,55 @@ TEST(attention_values, keys_of_neighbours_do_not_leak) {
     }
 }
 
+/* Each of a GPU's blocks has several tiles of such rows. Element 3 of every 40th value from FIRST
+ * on is no number: rows that see one have none there, and all else is as without. */
+static void check_odd_element(const attention_case *c, const unsigned char *plain,
+                              const unsigned char *result, int64_t first) {
+    rope_attention_args clean = c->args, odd = c->args;
+    const int64_t dim = c->desc.rope.head_dim;
+    attention_relocate(&clean, c->base.arena, plain);
+    attention_relocate(&odd, c->base.arena, result);
+    for (int64_t row = 0; row < c->args.rope.tokens * HEADS; row++)
+        for (int64_t i = 0; i < dim; i++) {
+            const double was = oracle_load(c->desc.rope.dtype, clean.out.data, row * dim + i),
+                         is = oracle_load(c->desc.rope.dtype, odd.out.data, row * dim + i);
+            CHECK(i == 3 && row / HEADS >= first ? !isfinite(is) : is == was,
+                  "query %lld, element %lld: %g, without such values %g", (long long)(row / HEADS),
+                  (long long)i, is, was);
+        }
+}
+
+TEST(attention_values, many_rows_see_values_that_are_no_numbers) {
+    enum { N = 24000, FIRST = 200 };
+    attention_required();
+    device_not_provided("bits depend on values");
+    if (device_is_host() || getenv("ROPE_TEST_EMULATED"))
+        SKIP("for the blocks of a GPU");
+    for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
+        attention_case c;
+        const char *kernel;
+        make_dim(&c, dtype, 128, N, N);
+        fill_random(&c, N, N);
+        unsigned char *plain = malloc(c.base.bytes), *result = malloc(c.base.bytes);
+        for (int k = 0; (kernel = device_kernel_of("attention", k)); k++) {
+            for (int64_t n = FIRST; n < N; n += 40)
+                set(&c, c.args.v.in, n, 3, 0.5);
+            attention_describe(&c, kernel);
+            const rope_status status = attention_run(&c, kernel, plain);
+            for (int64_t n = FIRST; n < N; n += 40)
+                set(&c, c.args.v.in, n, 3, n % 80 ? INFINITY : NAN);
+            if (status == ROPE_ERROR_UNSUPPORTED)
+                continue;
+            CHECK_STATUS(ROPE_OK, status);
+            CHECK_STATUS(ROPE_OK, attention_run(&c, kernel, result));
+            check_odd_element(&c, plain, result, FIRST);
+        }
+        free(plain);
+        free(result);
+        attention_free(&c);
+    }
+}
+
 /* Query head 0 has a score of *state for key 1 and 0 for others; head 1 the negative. */
 static void check_large(const attention_case *c, const unsigned char *result, const void *state) {
     static const double rounded_twice[] = {1e-6, 0x1p-10, 0x1p-7}; /* weight and out, on a GPU */

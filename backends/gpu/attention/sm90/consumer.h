@@ -228,9 +228,9 @@ GPU_FN void sm90_attend(const sm90_block &b, const CUtensorMap *map, int consume
         sm90_end<DTYPE>(b, &b.header->tile[old % SM90_KNOWN], map, consumer, before, out);
     else
         sm90_rescale(out, rows);
-    const int found =
-        at.careful && (at.n - 1 < at.right || at.n - 1 >= at.whole_end) ? sm90_found(b, at) : 0;
     sm90_begin_sums<DTYPE>(b, at, weights, out);
+    const int was_part = at.n - 1 < at.right || at.n - 1 >= at.whole_end,
+              found = at.careful && was_part ? sm90_found(b, at) : 0;
     sm90_end_sums(b, at, out);
     if (found)
         sm90_add_nonfinite<DTYPE>(b, lacks, weights, out);

@@ -84,11 +84,15 @@ static int64_t fours_of(const rope_problem *r) {
     return r->pairs / 4;
 }
 
-/* Whether queries can be rotated in shared memory: their positions do not depend on lengths. */
+/* Elements of queries from which a pass over them takes longer than the launch that has angles. */
+enum { LONG_PASS = 1 << 22 };
+
+/* Whether queries are rotated in shared memory: where their positions do not depend on lengths. */
 static int rotates_here(const rope_attention_problem *p, const rope_attention_call *call) {
     const rope_problem *r = &p->rope;
     const rope_position_map *map = &call->rope.position;
-    return r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
+    return queries_of(call).heads * call->rope.tokens * call->rope.batch >= LONG_PASS / SM90_DIM &&
+           r->angle_mode == ROPE_ANGLE_EXACT && r->axes == 1 && r->frequency_sets == 1 &&
            !r->xpos_rate && r->pairing_in == ROPE_PAIRING_HALF_SPLIT &&
            r->pairing_out == ROPE_PAIRING_HALF_SPLIT && r->arithmetic == ROPE_ARITHMETIC_FP32 &&
            r->pairs % 4 == 0 && r->rotary_offset[0] % 4 == 0 && !map->offsets &&

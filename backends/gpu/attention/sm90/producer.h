@@ -30,8 +30,10 @@ GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) 
     const volatile sm90_tile *t = sm90_wait_tile(b, n);
     sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
     const int head = t->head;
-    if (head < 0)
+    if (head < 0) { /* so that phases count tiles */
+        sm90_arrive(SM90_BARRIER(b, queries_full, n % 2));
         return 0;
+    }
     sm90_expect(SM90_BARRIER(b, queries_full, n % 2), SM90_TILE_BYTES);
     sm90_load(sm90_queries(b, n % 2), maps.q, SM90_BARRIER(b, queries_full, n % 2),
               {head, t->q_token, t->q_row});
@@ -107,8 +109,8 @@ GPU_FN int sm90_find(const sm90_block &b, int n, int careful) {
     const volatile uint32_t *again = &b.header->again_count;
     for (int32_t next = careful ? 0 : (int32_t)blockIdx.x;; n++) {
         sm90_tile *t = &b.header->tile[n % SM90_KNOWN];
-        sm90_wait_free(SM90_BARRIER(b, queries_free, 0),
-                       n); /* no tile is taken earlier than needed */
+        /* no tile is taken earlier than needed */
+        sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);
         t->careful = careful || *again >= SM90_AGAIN / 2 ? SM90_CAREFUL : 0;
         if (careful)
             sm90_take_again(b, next, t);
