@@ -38,6 +38,11 @@ static rope_status bind(const rope_plan *plan, const rope_device_info *device, c
     return ROPE_DECLINED;
 }
 
+static int is_of(const rope_backend *backend, const char *name) {
+    const size_t length = strlen(backend->name);
+    return strncmp(name, backend->name, length) == 0 && name[length] == ':';
+}
+
 /* Prepares kernel `index` of the table, unless it is the first one or there is none. */
 static rope_status prepare(rope_plan *plan, const rope_device_info *device, int32_t index) {
     rope_bound_kernel *kernel = &plan->tuning->kernels[index];
@@ -50,6 +55,8 @@ static rope_status prepare(rope_plan *plan, const rope_device_info *device, int3
         memcpy(kernel->name, name, sizeof kernel->name); /* the same size */
         if (strlen(plan->name) + strlen(kernel->name) + 2 < sizeof plan->name)
             strcat(strcat(plan->name, ","), kernel->name);
+    } else if (is_of(plan->backend, name)) {
+        rope_tuning_leave_out(&plan->tuning->table, index); /* as of other devices */
     }
     rope_plan_note(plan, name, status == ROPE_OK ? "accepted, by the table" : reason);
     return status == ROPE_OK || status == ROPE_DECLINED ? ROPE_OK

@@ -44,6 +44,12 @@ static int16_t apart(int16_t a, int16_t b) {
     return (int16_t)(a > b ? a - b : b - a);
 }
 
+void rope_tuning_leave_out(rope_tuning *tuning, int32_t kernel) {
+    for (int32_t i = 0; i < tuning->point_count; i++)
+        if (tuning->fastest[i] == kernel)
+            tuning->places[i] = NO_PLACE;
+}
+
 /* Of exact fields all points have the call's values. */
 int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
                             const int64_t *values) {

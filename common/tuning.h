@@ -59,6 +59,9 @@ rope_status rope_tuning_load(const char *file, const rope_device_info *device,
                              rope_tuning *tuning);
 void rope_tuning_release(rope_tuning *tuning);
 
+/* Leaves out the points of a kernel, unless there are no others. */
+void rope_tuning_leave_out(rope_tuning *tuning, int32_t kernel);
+
 /* The kernel of a call's nearest point. */
 int32_t rope_tuning_nearest(const rope_tuning *tuning, const rope_shape *shape,
                             const int64_t *values);

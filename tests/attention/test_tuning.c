@@ -281,6 +281,21 @@ TEST(tuning, unknown_kernels_are_passed_over) {
     }
 }
 
+/* As those of another device's instructions: calls take the nearest point that is left. */
+TEST(tuning, points_of_kernels_that_the_backend_lacks_are_left_out) {
+    const char *name[2];
+    static unsigned char memory[BYTES];
+    rope_attention_desc desc = desc_of(ROPE_BF16);
+    rope_plan *plan;
+    if (!two_kernels(forward, ROPE_BF16, name))
+        SKIP("%s has one kernel", device_backend());
+    desc.tuning = file_of(table_of(forward, name[1], "of_another_device"));
+    CHECK_STATUS(ROPE_OK, rope_attention_plan_create(&desc, &plan));
+    check_kernel(plan, memory, 3, name[1]);
+    check_kernel(plan, memory, MOST, name[1]);
+    rope_plan_destroy(plan);
+}
+
 /* As one that is not deterministic would, where the descriptor does not allow it. */
 TEST(tuning, kernels_that_decline_the_problem_are_passed_over) {
     const int on_gpu = strcmp(device_backend(), "cpu") != 0;
