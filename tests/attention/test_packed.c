@@ -277,3 +277,49 @@ TEST(attention_packed, calls_without_queries_write_keys) {
     device_not_provided("packed calls without queries are declined");
     for_each(check_without_queries);
 }
+
+/* Tokens behind the last sequence, as many as several tiles have, change nothing ahead of them and
+ * are left alone. */
+static void check_behind(int32_t dtype) {
+    enum { USED = 130, ALL = 300, WIDE = 128, ROW = HEADS * WIDE * 2, LSE = DATA + 4 * ALL * ROW };
+    static const int64_t begin[] = {0, 100, USED};
+    attention_case c = {
+        .base = {.bytes = LSE + ALL * HEADS * 4, .random = random_stream(7, dtype)}};
+    unsigned char *arena = c.base.arena = aligned_alloc(64, (c.base.bytes + 63) / 64 * 64);
+    unsigned char *result[2] = {malloc(c.base.bytes), malloc(c.base.bytes)};
+    memset(arena, 0x3c, c.base.bytes);
+    for (int64_t i = 0; i < 3 * ALL * ROW / 2; i++)
+        oracle_store(dtype, arena + DATA, i, random_real(&c.base.random, -1, 1));
+    for (int s = 0; s <= 2; s++)
+        case_store_index(ROPE_I64, arena, s, begin[s]);
+    c.desc = (rope_attention_desc)ROPE_ATTENTION_DESC_INIT;
+    c.desc.rope.dtype = dtype;
+    c.desc.rope.head_dim = WIDE;
+    c.desc.rotation = ROPE_ATTENTION_ROTATE_NONE;
+    c.args = (rope_attention_args)ROPE_ATTENTION_ARGS_INIT;
+    c.args.rope.q = (rope_tensor){.in = arena + DATA, .heads = HEADS};
+    c.args.rope.k = (rope_tensor){.in = arena + DATA + ALL * ROW, .heads = 1};
+    c.args.v = (rope_tensor){.in = arena + DATA + 2 * ALL * ROW, .heads = 1};
+    c.args.out.data = arena + DATA + 3 * ALL * ROW;
+    c.args.lse = (float *)(void *)(arena + LSE);
+    c.args.rope.batch = 1;
+    c.args.k_tokens = USED;
+    c.parts = c.args.rope.sequences = 2;
+    c.args.rope.cu_seqlens = c.args.k_cu_seqlens = arena;
+    for (int i = 0; i < 2; i++) {
+        c.args.rope.tokens = i ? ALL : USED;
+        CHECK_STATUS(ROPE_OK, attention_run(&c, NULL, result[i]));
+    }
+    CHECK(memcmp(result[0], result[1], c.base.bytes) == 0,
+          "tokens behind the last sequence change what a call writes");
+    free(result[0]);
+    free(result[1]);
+    free(arena);
+}
+
+TEST(attention_packed, tokens_behind_the_last_sequence) {
+    attention_required();
+    device_not_provided("an engine may write them");
+    check_behind(ROPE_F16);
+    check_behind(ROPE_BF16);
+}

@@ -109,7 +109,8 @@ GPU_FN int64_t sm90_packed_start(const sm90_block &b, int64_t sequence) {
     return (first << b.schedule->pack >> 7) + sequence;
 }
 
-/* Sequence and place of tile n of those that are packed, the last place first. */
+/* Sequence and place of tile n of those that are packed, the last place first. Below 0: n is behind
+ * all, as where the last sequence ends ahead of its row. */
 GPU_FN int64_t sm90_packed_place(const sm90_block &b, int64_t n, int64_t *place) {
     int64_t low = 0, high = rope_attention_sequences(b.call);
     while (high - low > 1) {
@@ -196,6 +197,8 @@ GPU_FN int sm90_tile_of(const sm90_block &b, int32_t n, sm90_tile *t) {
     int64_t sequence = row, place = order.each - 1 - step;
     if (order.tokens < 0 && b.call->rope.position.cu_seqlens)
         sequence = sm90_packed_place(b, step, &place);
+    if (place < 0)
+        return 0;
     sm90_sequence s;
     if (!sm90_sequence_of(b, sequence, &s))
         return 0;
