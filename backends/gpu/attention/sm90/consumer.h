@@ -249,6 +249,8 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
 #pragma unroll 1
     for (int careful = 0; careful < 2; careful++) {
         sm90_attend<DTYPE>(b, map, consumer, at);
+        if (at.leads) /* copies have no order, and what is computed again goes where these go */
+            sm90_stores_done();
         sm90_group_barrier(consumer);
         sm90_arrive_if(SM90_BARRIER(b, all_ended, 0), at.leads && !careful);
         sm90_arrive_if(SM90_BARRIER(b, queries_free, at.tile & 1), at.leads);
@@ -256,8 +258,6 @@ GPU_FN void sm90_consume(const sm90_block &b, const CUtensorMap *map, int consum
         if (careful || !sm90_ends_again(b))
             break;
     }
-    if (at.leads)
-        sm90_stores_done();
 }
 
 #endif
