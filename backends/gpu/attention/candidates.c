@@ -46,9 +46,8 @@ static gpuError_t allow_shared(const gpu_attention_state *state) {
 
 static gpuError_t load_sm90(gpu_attention_state *state, const rope_attention_problem *problem,
                             int32_t device) {
-    int32_t early;
     state->sm90 = gpu_sm90_kernel(problem, device);
-    return gpu_kernels_load(&state->sm90, 1, &early);
+    return gpu_sm90_load(state->sm90);
 }
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *problem, int32_t device) {

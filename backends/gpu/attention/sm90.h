@@ -39,6 +39,9 @@ typedef struct gpu_sm90_call {
  * of 128 elements, or there is a cache, a cap, a tree or a ring. */
 const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device);
 
+/* Loads that kernel, and the one of angles. */
+gpuError_t gpu_sm90_load(const void *kernel);
+
 /* Whether a call takes it: tensors that lie in vectors of 16 bytes, keys that are rotated in k.out,
  * and queries in q.out or of a rotation by exact angles of one axis. */
 int gpu_sm90_fits(const rope_attention_problem *problem, const rope_attention_call *call);
@@ -56,6 +59,11 @@ gpuError_t gpu_sm90_launch(const gpu_sm90_call *call);
 static inline const void *gpu_sm90_kernel(const rope_attention_problem *problem, int32_t device) {
     (void)problem, (void)device;
     return NULL;
+}
+
+static inline gpuError_t gpu_sm90_load(const void *kernel) {
+    (void)kernel;
+    return gpuSuccess;
 }
 
 static inline int gpu_sm90_fits(const rope_attention_problem *problem,

@@ -1,6 +1,7 @@
 /* Tensor maps, the order of tiles, and the launch. */
 #include "backends/gpu/attention/sm90/kernels.h"
 
+#include "backends/gpu/candidate.h"
 #include "backends/gpu/geometry.h"
 #include "common/math/attention.h"
 
@@ -120,6 +121,12 @@ const void *gpu_sm90_kernel(const rope_attention_problem *p, int32_t device) {
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess)
         return NULL;
     return major == 9 && minor == 0 ? gpu_attention_sm90_kernels[p->rope.dtype == ROPE_BF16] : NULL;
+}
+
+gpuError_t gpu_sm90_load(const void *kernel) {
+    const void *const kernels[] = {kernel, gpu_attention_sm90_angles_kernel};
+    int32_t early;
+    return gpu_kernels_load(kernels, 2, &early);
 }
 
 int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *call) {
