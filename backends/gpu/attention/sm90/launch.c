@@ -9,6 +9,12 @@
 #include <cudaTypedefs.h>
 #include <float.h>
 
+/* Toolkits below 12.5 have the function of their own version alone. */
+#if CUDART_VERSION < 12050
+#define cudaGetDriverEntryPointByVersion(name, function, version, flags, result)                   \
+    cudaGetDriverEntryPoint(name, function, flags, result)
+#endif
+
 /* Heads of keys whose tiles run side by side: their keys and values fit the L2, and their longest
  * tiles begin first. */
 enum { GROUP = 16 };
