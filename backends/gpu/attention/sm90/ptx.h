@@ -53,11 +53,6 @@ GPU_FN void sm90_group_barrier(int consumer) {
         asm volatile("bar.sync 4, 128;" ::: "memory");
 }
 
-/* Of the 256 threads of both consumers. */
-GPU_FN void sm90_consumers_barrier(void) {
-    asm volatile("bar.sync 6, 256;" ::: "memory");
-}
-
 /* Of the threads of two warps that help. */
 GPU_FN void sm90_helpers_barrier(void) {
     asm volatile("bar.sync 5, 64;" ::: "memory");
@@ -170,13 +165,6 @@ GPU_FN void sm90_store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
  * that follow from it take a warp's registers. */
 GPU_FN int sm90_uniform(int x) {
     return (int)__ballot_sync(~0u, x >> (threadIdx.x % 32) & 1);
-}
-
-/* x, computed here and in no loop's head: what is kept from there lies in a thread's registers, and
- * a product waits for each way from those to a warp's. */
-GPU_FN uint32_t sm90_here(uint32_t x) {
-    asm volatile("mov.b32 %0, %1;" : "=r"(x) : "r"(x));
-    return x;
 }
 
 /* to = from, if so. The compiler would make an array in memory of registers among which it chooses.
