@@ -1,4 +1,4 @@
-/* What candidates of every operation need: loaded kernels, memory and streams that fit the device.
+/* Candidates of every operation need this: loaded kernels, memory and streams that fit the device.
  */
 #ifndef ROPEKIT_GPU_CANDIDATE_H
 #define ROPEKIT_GPU_CANDIDATE_H
@@ -19,7 +19,7 @@ rope_status gpu_kernel_probe(const void *kernel, int32_t device, char *reason);
  * kernels NULL are passed over. *early: all may start early. */
 gpuError_t gpu_kernels_load(const void *const *kernels, size_t count, int32_t *early);
 
-/* What a plan of every operation is bound to; the first member of what bind makes. */
+/* The device that a plan is bound to; the first member of every operation's state. */
 typedef struct gpu_binding {
     const struct gpu_operation *operation;
     void *lists; /* on the device, the plan's to free; or NULL */
@@ -47,7 +47,7 @@ rope_status gpu_check_pointers(int32_t device, const gpu_named_pointer *given, s
  * runtime. */
 rope_status gpu_check_stream(int32_t device, int32_t devices, void *stream);
 
-/* What binds an operation's problems and runs its calls. */
+/* The functions that bind an operation's problems and run its calls. */
 typedef struct gpu_operation {
     const char *doing; /* as errors name it */
     size_t size;       /* of what bind makes */

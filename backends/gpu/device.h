@@ -6,7 +6,7 @@
 
 #include <ropekit/backend.h>
 
-/* What this library was loaded with. */
+/* The host that loaded this library. */
 extern const rope_host *gpu_host;
 
 rope_status gpu_status(gpuError_t error);

@@ -8,10 +8,10 @@
 #include "common/math/layout.h"
 #include "common/math/norm.h"
 
-/* What a norm sums over elements x. */
+/* A norm's sum over elements x. */
 enum { GPU_SUM_SQUARES, GPU_SUM_ELEMENTS, GPU_SUM_DEVIATIONS };
 
-/* What threads of a block share of a token. */
+/* A token as the threads of a block share it. */
 struct gpu_append_token {
     rope_site site;
     rope_token token;

@@ -1,4 +1,4 @@
-/* What host code must know of the kernels of "append". */
+/* The kernels of "append" as host code sees them: symbols, parameters, sizes. */
 #ifndef ROPEKIT_GPU_APPEND_KERNELS_H
 #define ROPEKIT_GPU_APPEND_KERNELS_H
 
@@ -14,8 +14,8 @@ extern "C" {
  * memory sums: a power of two. */
 enum { GPU_APPEND_GENERIC_THREADS = 128, GPU_APPEND_SEGMENT = 1024 };
 
-/* Of the vector kernel: elements of a vector; most tokens of a block, and most heads of a thread;
- * nodes, one of each vector, that a norm sums in one go, and most such sums. */
+/* Numbers of the vector kernel: elements of a vector; most tokens of a block, and most heads of a
+ * thread; nodes, one of each vector, that a norm sums in one go, and most such sums. */
 enum { GPU_APPEND_V = 8, GPU_APPEND_TOKENS = 16, GPU_APPEND_HEADS = 2 };
 enum { GPU_APPEND_NODES = 16, GPU_APPEND_SUMS = 4 };
 
@@ -56,7 +56,7 @@ typedef struct gpu_append_tensor {
     int64_t in_batch, out_batch; /* from a batch row to the next, beyond what its tokens add */
 } gpu_append_tensor;
 
-/* Of a call of the vector kernel. */
+/* Flags of a call of the vector kernel. */
 enum {
     GPU_APPEND_ROWS = 1,  /* several batch rows of several tokens */
     GPU_APPEND_EXACT = 2, /* exact angles of one rule, axis and sequence a batch row; no XPos */
@@ -69,7 +69,7 @@ enum {
     GPU_APPEND_ONE_ID = 256  /* of all tokens */
 };
 
-/* What a vector kernel is given; problem and call behind it are read where its flags say that more
+/* Parameters of a vector kernel; problem and call behind it are read where its flags say that more
  * is asked. Shared memory, in floats: a row of cos and sin for each token from 0 on, then nodes,
  * then largest magnitudes. */
 typedef struct gpu_append_vectors {
@@ -92,7 +92,7 @@ typedef struct gpu_append_vectors {
 /* From the nodes of a head to the next one's: apart in the banks of shared memory. */
 #define GPU_APPEND_NODE_STRIDE(sums) (GPU_APPEND_NODES * (sums) + 8)
 
-/* Of a plain call, beside GPU_CALL_; of a tensor's steps. */
+/* Flags of a plain call, beside GPU_CALL_, and of a tensor's steps. */
 enum { GPU_APPEND_PLAIN_WIDE_SLOTS = 256 /* int64, else int32 */ };
 enum {
     GPU_APPEND_PLAIN_ONCE = 1,    /* ROPE_NORM_ROUND_ONCE, else _TWICE */
@@ -134,7 +134,7 @@ typedef struct gpu_append_plain_call {
     int32_t *position_flag;
 } gpu_append_plain_call;
 
-/* What a kernel of mla.h is given: q from its window on, k whole, at bytes of its head. */
+/* Parameters of a kernel of mla.h: q from its window on, k whole, at bytes of its head. */
 typedef struct gpu_append_mla_call {
     gpu_append_plain_call plain;
     uint16_t latent, window;

@@ -6,7 +6,7 @@
 #include "backends/gpu/candidate.h"
 #include "backends/gpu/rope/launch.h"
 
-/* What bind makes and run is given. */
+/* The state of a plan: bind makes it, run is given it. */
 typedef struct gpu_append_state {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */

@@ -1,4 +1,4 @@
-/* What plans of a launch share: which problems and calls kernels take, and parameters. */
+/* Shared by plans of a launch: which problems and calls kernels take, and parameters. */
 #ifndef ROPEKIT_GPU_APPEND_LAUNCH_PLAN_H
 #define ROPEKIT_GPU_APPEND_LAUNCH_PLAN_H
 
@@ -71,7 +71,7 @@ int gpu_append_fill_tensor(const rope_append_problem *p, const rope_append_call 
 void gpu_append_fill_vectors(const rope_append_problem *p, const rope_append_call *call,
                              gpu_append_vectors *v);
 
-/* Of the kernel: vectors, problem and call. */
+/* Sets the kernel's arguments: vectors, problem and call. */
 void gpu_append_set_arguments(const rope_append_problem *p, const rope_append_call *call,
                               gpu_append_plan *l);
 

@@ -32,7 +32,8 @@ struct gpu_plain_place {
     bool fails;  /* there is none, and slots that name none are negative */
 };
 
-/* Of q row n, else a slot; without a branch, so that it is computed among the angles. */
+/* The place of q's row n, else of a slot; without a branch, so that it is computed among the
+ * angles. */
 GPU_FN gpu_plain_place gpu_place_plain(const gpu_append_plain_call &call,
                                        const gpu_append_plain_operand &o, bool q, int n,
                                        gpu_id slot) {
@@ -47,7 +48,7 @@ GPU_FN gpu_plain_place gpu_place_plain(const gpu_append_plain_call &call,
 
 /* --- norm --- */
 
-/* Of squares of V elements. */
+/* The node of a vector: squares of V elements. */
 template <int DTYPE, int V> GPU_FN float gpu_plain_node(const gpu_vector<DTYPE, V> &x) {
     float y[V];
     gpu_unpack<DTYPE, V>(x, y);

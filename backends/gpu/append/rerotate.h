@@ -92,7 +92,7 @@ GPU_FN void gpu_move_heads(const gpu_append_tensor &v, char *at, int count, floa
     }
 }
 
-/* The same of a type of 8 bits. */
+/* Moves heads of a type of 8 bits. */
 template <typename S>
 GPU_FN void gpu_move_8bit(const gpu_append_tensor &v, char *at, int count, float scale,
                           bool quotients, const gpu_lane_row<S> &row) {

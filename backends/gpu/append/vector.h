@@ -22,7 +22,7 @@ template <int DTYPE_, int PAIRING_> struct gpu_append_shape {
     static constexpr bool JOINED_OUT = PAIRING == GPU_INTERLEAVED || PAIRING == GPU_TO_INTERLEAVED;
 };
 
-/* What a block knows of a token. */
+/* A token as a block knows it. */
 struct gpu_append_site {
     int32_t status;     /* ROPE_TOKEN_ */
     int32_t stored;     /* there is a place in store */
@@ -191,7 +191,7 @@ GPU_FN void gpu_fill_block(const gpu_append_vectors &vectors, const rope_append_
 
 /* --- norm --- */
 
-/* What a norm sums over: elements, squares, or squares of what is left of the mean. */
+/* A norm's sum is over elements, squares, or squares of what is left of the mean. */
 enum { GPU_NODE_ELEMENTS, GPU_NODE_SQUARES, GPU_NODE_DEVIATIONS };
 
 /* The node of a vector. */
@@ -230,7 +230,7 @@ GPU_FN float gpu_sum_nodes(const float *nodes, int sums) {
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* What a sum is there for: the mean, or the reciprocal of a root. */
+/* The number that a sum gives: the mean, or the reciprocal of a root. */
 GPU_FN float gpu_value_of(int what, const rope_append_steps *s, float sum) {
     return what == GPU_NODE_ELEMENTS ? rope_norm_mean(sum, s->norm_dim)
                                      : rope_norm_reciprocal(sum, s->norm_dim, s->eps);
@@ -363,7 +363,7 @@ GPU_FN void gpu_normalize_vector(const rope_append_steps *s, rope_norm_values v,
     x = gpu_pack<DTYPE, GPU_APPEND_V>(y);
 }
 
-/* The same where v.packed. */
+/* Normalizes where v.packed. */
 template <int DTYPE>
 GPU_FN void gpu_normalize_packed(float reciprocal, const char *weight,
                                  gpu_vector<DTYPE, GPU_APPEND_V> &x) {
@@ -457,7 +457,7 @@ GPU_FN uint32_t gpu_thread_largest(const gpu_append_unit &u, const gpu_vectors<S
     return a > b ? a : b;
 }
 
-/* Of a head; room: what the threads of the block found. */
+/* The largest of a head; room: what the threads of the block found. */
 GPU_FN uint32_t gpu_head_largest(const gpu_append_tensor &v, const gpu_append_unit &u,
                                  const uint32_t *room) {
     uint32_t largest = 0;
@@ -549,7 +549,8 @@ GPU_FN void gpu_load_tensor(const gpu_append_vectors &call, const gpu_append_ten
     }
 }
 
-/* What 8 bits stand for, in two heads' vectors; one copy of the code. */
+/* Replaces 8 bits by the numbers that they stand for, in two heads' vectors; one copy of the
+ * code. */
 template <typename S>
 GPU_FN void gpu_dequantize_heads(int32_t dtype, float scale[GPU_APPEND_HEADS],
                                  gpu_vectors<S> x[GPU_APPEND_HEADS]) {
@@ -565,7 +566,7 @@ GPU_FN void gpu_dequantize_heads(int32_t dtype, float scale[GPU_APPEND_HEADS],
     }
 }
 
-/* The same of the heads that store has of a token, which becomes none where it has no place.
+/* Loads the heads that store has of a token, which becomes none where it has no place.
  * Returns a bit for each head whose scale is none. */
 template <typename S>
 GPU_FN int gpu_load_stored(const rope_append_call *call, const gpu_append_tensor &v,

@@ -1,4 +1,4 @@
-/* What host code must know of the kernels of "append_backward". */
+/* The kernels of "append_backward" as host code sees them: symbols, parameters, sizes. */
 #ifndef ROPEKIT_GPU_APPEND_BACKWARD_KERNELS_H
 #define ROPEKIT_GPU_APPEND_BACKWARD_KERNELS_H
 

@@ -5,7 +5,7 @@
 #include "backends/gpu/append_backward/kernels.h"
 #include "backends/gpu/candidate.h"
 
-/* What bind makes and run is given. */
+/* The state of a plan: bind makes it, run is given it. */
 typedef struct gpu_gradient_state {
     gpu_binding on;
     rope_append_problem problem; /* its lists lie on the device */

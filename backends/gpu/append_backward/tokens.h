@@ -7,7 +7,7 @@
 #include "backends/gpu/append_backward/kernels.h"
 #include "common/math/norm_gradient.h"
 
-/* What sums are of, in the order in which they are needed: x, h, d^2 and h d. */
+/* Sums, in the order in which they are needed: x, h, d^2 and h d. */
 enum { GPU_OF_ELEMENTS, GPU_OF_GRADIENTS, GPU_OF_SQUARES, GPU_OF_PRODUCTS };
 
 typedef decltype(gpu_global((float *)NULL)) gpu_sums;

@@ -5,7 +5,7 @@
 #include "backends/gpu/attention/kernels.h"
 #include "backends/gpu/rope/launch.h"
 
-/* What bind makes and run is given. */
+/* The state of a plan: bind makes it, run is given it. */
 typedef struct gpu_attention_state {
     gpu_binding on;
     rope_attention_problem problem; /* its lists lie on the device */
@@ -27,18 +27,19 @@ gpuError_t gpu_attention_bind(gpu_attention_state *state, const rope_attention_p
 rope_status gpu_attention_check_lists(const gpu_attention_state *state,
                                       const rope_attention_call *call);
 
-/* The kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its heads;
- * or why there is none. */
+/* Finds the kernel of tiles that a problem takes, the smallest of GPU_TILE_DIMS with room for its
+ * heads; returns why there is none, or NULL. */
 const char *gpu_tiles_decline(const rope_attention_problem *problem, int32_t *tiles);
 
-/* Why a problem does not take the kernel of latents, or NULL. */
+/* Why a problem does not take the kernel of wide heads, or NULL. */
 const char *gpu_latent_decline(const rope_attention_problem *problem);
 
 /* Most queries of a sequence that is read in splits where so many heads of q share one of k. */
 int64_t gpu_split_queries(const gpu_attention_state *state, int64_t group);
 
-/* Why there is none, if so, or whether the device has its instructions and `shared` bytes of shared
- * memory for it, as rope_candidate.query. */
+/* Declines for `declined`, a reason of the two above, if there is one; else accepts a device that
+ * has matrix instructions and `shared` bytes of shared memory for a block. As
+ * rope_candidate.query. */
 rope_status gpu_tiles_query(const rope_attention_problem *problem, const char *declined,
                             int32_t shared, int32_t device, char *reason);
 

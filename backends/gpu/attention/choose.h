@@ -1,4 +1,5 @@
-/* Which kernels attend in a call of "attention": decided here, and nowhere else. */
+/* Which kernels attend in a call of "attention". A candidate was chosen before, by name, by a table
+ * (common/tuning.c) or in the order of candidates.c; here it chooses among its own kernels. */
 #ifndef ROPEKIT_GPU_ATTENTION_CHOOSE_H
 #define ROPEKIT_GPU_ATTENTION_CHOOSE_H
 

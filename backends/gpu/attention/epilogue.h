@@ -14,7 +14,7 @@ GPU_FN typename gpu_element<DTYPE>::bits *gpu_attention_out(const rope_attention
            (s->q_first + query) * stride[1] + head * stride[2];
 }
 
-/* largest: in units of log 2. */
+/* The lse of a row whose largest logit is in units of log 2. */
 GPU_FN float gpu_lse(float largest, float sum) {
     return sum == 0 ? -INFINITY : fmaf(largest, GPU_LN_2, logf(sum));
 }

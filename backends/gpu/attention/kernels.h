@@ -1,4 +1,4 @@
-/* What host code must know of the kernels of "attention". */
+/* The kernels of "attention" as host code sees them: symbols, parameters, sizes of blocks. */
 #ifndef ROPEKIT_GPU_ATTENTION_KERNELS_H
 #define ROPEKIT_GPU_ATTENTION_KERNELS_H
 
@@ -10,13 +10,11 @@
 extern "C" {
 #endif
 
-/* Threads of a block of every kernel here; tokens of a block that rotates, by elements and by
- * vectors, and heads of a thread of the latter. */
 enum {
-    GPU_ATTENTION_THREADS = 128,
-    GPU_ATTENTION_TOKENS = 8,
-    GPU_VECTOR_TOKENS = 16,
-    GPU_VECTOR_HEADS = 8
+    GPU_ATTENTION_THREADS = 128, /* of a block of every kernel here */
+    GPU_ATTENTION_TOKENS = 8,    /* of a block that rotates by elements */
+    GPU_VECTOR_TOKENS = 16,      /* of a block that rotates by vectors */
+    GPU_VECTOR_HEADS = 8         /* of its threads */
 };
 
 /* Kernels of tiles: a tile has GPU_TILE_KEYS keys and a block GPU_TILE_ROWS rows where heads have
@@ -25,70 +23,68 @@ enum {
  * GPU_TILE_AHEAD, and the most elements for which there is a kernel, GPU_TILE_DIM. */
 enum { GPU_TILE_KEYS = 64, GPU_TILE_NARROW = 128, GPU_WIDE_ROWS = 64, GPU_WIDE_KEYS = 32 };
 
-/* For how many numbers of elements they are compiled. A head of q, k and v has as many or fewer. */
+/* Kernels of tiles are compiled for so many numbers of elements, gpu_tile_dim(). A head of q, k and
+ * v has as many or fewer. */
 enum { GPU_TILE_DIMS = 3 };
 
-/* Of the generic kernel: room for a head's elements, rows of a block, values of a tile that it has
- * at a time, elements of keys that it has at a time, numbers between two of them, and lanes that
- * share a row. */
+/* The generic kernel is compiled for so many numbers of elements, gpu_generic_dim(). Its blocks
+ * have GPU_GENERIC_ROWS rows and read GPU_GENERIC_VALUES values of a tile at a time. */
 enum { GPU_GENERIC_DIMS = 4 };
 #define GPU_GENERIC_ROWS(dim) ((dim) > 256 ? 16 : 32)
 #define GPU_GENERIC_VALUES(rows, dim) ((dim) > 512 ? 8 : ((rows) > 32 ? 2048 : 4096) / (dim))
-/* The forward's in fp32: prompts fill registers; few queries leave few rows empty, and short
- * prompts have blocks for all multiprocessors. */
+/* Rows of a block of the forward. In fp32 prompts have as many as registers hold. Few queries have
+ * 16, so that few rows are empty; so have short prompts, for blocks on all multiprocessors. */
 #define GPU_PROMPT_ROWS(dtype, dim)                                                                \
     ((dtype) == ROPE_F32 && (dim) <= 128 ? 64 : GPU_GENERIC_ROWS(dim))
 #define GPU_FEW_ROWS(dtype, dim) ((dtype) == ROPE_F32 ? 16 : GPU_GENERIC_ROWS(dim))
 enum {
     GPU_GENERIC_ROWS_MOST = 32,
-    GPU_GENERIC_DEPTH = 32,
-    GPU_GENERIC_STRIDE = GPU_TILE_KEYS,
-    GPU_COLUMN_LANES = 16
+    GPU_GENERIC_DEPTH = 32,             /* elements of keys in shared memory at a time */
+    GPU_GENERIC_STRIDE = GPU_TILE_KEYS, /* numbers between two of them */
+    GPU_COLUMN_LANES = 16               /* lanes that share a row */
 };
 
-/* What of a call is moved 16 bytes at a time, of out 4: where elements lie side by side, and of out
- * fill the kernel's room; whether sequences of few queries are left to the kernel of splits;
- * whether a launch reads splits, of kernels that read tiles in others; whether each block has one
- * tile at most; whether values are the first elements of keys; what is converted eight elements at
- * a time.
- */
+/* A launch as its kernel is told of it. Q, K and V: heads are vectors of 16 bytes. OUT: heads fill
+ * the kernel's room, with two elements side by side. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
     GPU_TILE_V = 4,
     GPU_TILE_OUT = 8,
-    GPU_TILE_LEAVES_FEW = 16,
-    GPU_TILE_ONCE = 32,
-    GPU_TILE_SAME = 64,
-    GPU_TILE_K_STORED = 128,
-    GPU_TILE_V_STORED = 256,
-    GPU_TILE_BY_SPLITS = 512,
+    GPU_TILE_LEAVES_FEW = 16, /* sequences of few queries are left to the kernel of splits */
+    GPU_TILE_ONCE = 32,       /* each block has one tile at most */
+    GPU_TILE_SAME = 64,       /* values are the first elements of keys */
+    GPU_TILE_K_STORED = 128,  /* keys of a cache are converted eight elements at a time */
+    GPU_TILE_V_STORED = 256,  /* values are */
+    GPU_TILE_BY_SPLITS = 512, /* blocks have splits, of kernels that have tiles in other launches */
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
 
-/* Of the kernel of splits: rows of a block; most splits of a sequence; the fewest keys of one, and
- * up to how many keys a split may have half as many. */
-enum { GPU_SPLIT_ROWS = 16, GPU_SPLITS_MOST = 48, GPU_SPLIT_LEAST = 256, GPU_SPLIT_SHORT = 1024 };
-
-/* Of the kernel of latents: the most elements of a key and of a value; rows of a block, which are
- * heads of one query and key head, and blocks of a query's; most queries of a sequence that is read
- * in splits. */
+/* The kernel of splits. */
 enum {
-    GPU_LATENT_DIM = ROPE_MAX_ATTENTION_HEAD_DIM,
-    GPU_LATENT_VALUE_DIM = 512,
-    GPU_LATENT_ROWS = 32,
-    GPU_LATENT_QUERIES = 4
+    GPU_SPLIT_ROWS = 16,   /* of a block */
+    GPU_SPLITS_MOST = 48,  /* of the most keys that a query sees */
+    GPU_SPLIT_LEAST = 256, /* keys of a split; half as many up to GPU_SPLIT_SHORT seen keys */
+    GPU_SPLIT_SHORT = 1024
+};
+
+/* The kernel of wide heads. A query has GPU_LATENT_TILES blocks of each key head. */
+enum {
+    GPU_LATENT_DIM = ROPE_MAX_ATTENTION_HEAD_DIM, /* most elements of a key */
+    GPU_LATENT_VALUE_DIM = 512,                   /* most elements of a value */
+    GPU_LATENT_ROWS = 32,                         /* of a block: heads of one query and key head */
+    GPU_LATENT_QUERIES = 4 /* most queries of a sequence that is read in splits */
 };
 #define GPU_LATENT_TILES(group) (((group) + GPU_LATENT_ROWS - 1) / GPU_LATENT_ROWS)
 
 /* Heads of a block that joins splits of one query. */
 #define GPU_JOINED_HEADS(dim) (2 * GPU_ATTENTION_THREADS / (dim))
 
-/* Results of splits, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
+/* Partial results, [sequence, query, head, split]: v_head_dim elements, the largest logit and the
  * sum. */
 typedef struct gpu_attention_parts {
     float *at;
-    int64_t queries, splits;
+    int64_t queries, splits; /* the most of a sequence */
 } gpu_attention_parts;
 
 /* Keys or values as the kernel of one query reads them, in units of 16 bytes: where heads of page,
@@ -147,17 +143,18 @@ typedef struct gpu_decode_call {
  *   check: grid x over sequences; fills failed
  *   rotate[0], [1]: queries and keys to their out; grid y strides over heads; dynamic shared memory
  *     holds GPU_ATTENTION_TOKENS heads in fp32
- *   rotate_vectors: the same, of heads that lie in vectors of 16 bytes and keep their pairing;
+ *   rotate_vectors: as rotate, of heads that lie in vectors of 16 bytes and keep their pairing;
  *     dynamic shared memory holds GPU_ATTENTION_THREADS int64_t
  *   generic[0], [1]: int32_t of GPU_TILE_ and gpu_attention_parts; grid x strides over [tile, key
  *     head], or over splits as below; dynamic shared memory as gpu_generic_shared() says
  *   tiles: int32_t of GPU_TILE_; grid y strides over key heads, as gpu_tiles_shared() says
- *   prompt: the same, as gpu_prompt_shared() says, of calls that prompt.h has
- *   splits: the same and gpu_attention_parts, as gpu_splits_shared() says, for sequences of at most
+ *   prompt: as tiles, by gpu_prompt_shared(), of calls that prompt.h has
+ *   splits: as tiles, and gpu_attention_parts, by gpu_splits_shared(), for sequences of at most
  *     GPU_SPLIT_ROWS rows; grid x strides over [sequence, split, key head]
  *   decode: gpu_decode_call alone; grid x over key heads, y splits, z sequences; dynamic shared
  *     memory as gpu_splits_shared() says
- *   decode_join: the same, of heads that fill its room; grid x over heads of q, y sequences
+ *   decode_join: gpu_decode_call alone, of heads that fill its room; grid x over heads of q, y
+ *     sequences
  *   wide_heads: as generic: grid x strides over [tile, key head] or [split, query, rows]; dynamic
  *     shared memory as gpu_latent_shared() says
  *   join: problem, call and gpu_attention_parts: joins splits; grid x strides over sequences and
@@ -182,7 +179,7 @@ static inline int32_t gpu_generic_dim(int32_t i) {
     return i < 1 ? 64 : i < 2 ? 128 : i < 3 ? 256 : ROPE_MAX_ATTENTION_HEAD_DIM;
 }
 
-/* Bytes: queries, weights, and elements of keys or values. */
+/* Bytes of the generic kernel: queries, weights, and elements of keys or values. */
 static inline int32_t gpu_generic_shared(int32_t rows, int32_t dim) {
     const int32_t keys = GPU_GENERIC_DEPTH * GPU_GENERIC_STRIDE,
                   values = GPU_GENERIC_VALUES(rows, dim) * dim;
@@ -204,24 +201,24 @@ static inline int32_t gpu_tile_rows_of(int32_t i) {
     return gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_ROWS : GPU_TILE_ROWS;
 }
 
-/* Bytes: queries, tiles of keys and one of values. */
+/* Bytes of the kernel of tiles: queries, tiles of keys and one of values. */
 static inline int32_t gpu_tiles_shared(int32_t i) {
     const int32_t keys = gpu_tile_dim(i) > GPU_TILE_NARROW ? GPU_WIDE_KEYS : GPU_TILE_KEYS;
     return 2 * gpu_tile_dim(i) * (gpu_tile_rows_of(i) + (2 + GPU_TILE_AHEAD) * keys);
 }
 
-/* The same of the kernel of prompts: two tiles of each. */
+/* Bytes of the kernel of prompts: queries, two tiles of keys and two of values. */
 static inline int32_t gpu_prompt_shared(int32_t i) {
     return 2 * gpu_tile_dim(i) * (GPU_TILE_ROWS + 4 * GPU_TILE_KEYS);
 }
 
-/* Of the kernel of splits: as many tiles of values as of keys. */
+/* Bytes of the kernel of splits: queries, and as many tiles of values as of keys. */
 static inline int32_t gpu_splits_shared(int32_t i) {
     const int32_t narrow = gpu_tile_dim(i) <= GPU_TILE_NARROW, stages = 1 + narrow * GPU_TILE_AHEAD;
     return 2 * gpu_tile_dim(i) * (GPU_SPLIT_ROWS + 2 * stages * GPU_TILE_KEYS);
 }
 
-/* Of the kernel of latents: queries and one tile. */
+/* Bytes of the kernel of wide heads: queries and one tile. */
 static inline int32_t gpu_latent_shared(void) {
     return 2 * GPU_LATENT_DIM * (GPU_LATENT_ROWS + GPU_TILE_KEYS);
 }

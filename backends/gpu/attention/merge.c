@@ -5,11 +5,11 @@
 #include "backends/gpu/candidate_lists.h"
 #include "backends/gpu/device.h"
 
-typedef struct bound_merge {
+typedef struct merge_state {
     gpu_binding on;
     const void *kernel;
     int32_t head_dim;
-} bound_merge;
+} merge_state;
 
 static rope_status query(const rope_candidate *self, const void *problem, int32_t device,
                          char *reason) {
@@ -19,7 +19,7 @@ static rope_status query(const rope_candidate *self, const void *problem, int32_
 
 static gpuError_t fill(void *to, const rope_candidate *self, const void *canonical,
                        int32_t device) {
-    bound_merge *state = to;
+    merge_state *state = to;
     const rope_attention_merge_problem *problem = canonical;
     (void)self;
     state->kernel = gpu_attention_merge_kernels[problem->dtype - ROPE_F32];
@@ -28,7 +28,7 @@ static gpuError_t fill(void *to, const rope_candidate *self, const void *canonic
 }
 
 static gpuError_t launch(const gpu_binding *binding, const void *given, void *stream) {
-    const bound_merge *state = (const bound_merge *)binding;
+    const merge_state *state = (const merge_state *)binding;
     rope_attention_merge_call call = *(const rope_attention_merge_call *)given;
     int32_t head_dim = state->head_dim;
     const int64_t heads = call.batch * call.tokens * call.heads;
@@ -38,7 +38,7 @@ static gpuError_t launch(const gpu_binding *binding, const void *given, void *st
     return gpu_launch_kernel(state->kernel, grid, block, arguments, 0, stream, 0);
 }
 
-static const gpu_operation operation = {"merging", sizeof(bound_merge), fill, NULL, launch};
+static const gpu_operation operation = {"merging", sizeof(merge_state), fill, NULL, launch};
 
 static rope_status bind(const rope_candidate *self, const void *problem, int32_t device,
                         void **kernel, char *reason) {

@@ -1,4 +1,4 @@
-/* Partial results of a head, weighed by what they have of its sum. */
+/* The merge of a head's outputs over parts of its keys, each weighed by its share of the sum. */
 #include "backends/gpu/attention/merge.h"
 #include "backends/gpu/element.h"
 
@@ -6,7 +6,7 @@ GPU_FN int64_t gpu_merge_at(const int64_t stride[3], int64_t batch, int64_t toke
     return batch * stride[0] + token * stride[1] + head * stride[2];
 }
 
-/* The parts' common logarithm. */
+/* The lse of all parts together. */
 GPU_FN float gpu_merge_logs(const rope_attention_merge_call *call, const float *lse) {
     float most = -INFINITY, sum = 0;
     for (int64_t p = 0; p < call->parts; p++)

@@ -9,7 +9,7 @@ enum { GPU_MERGE_THREADS = 128 };
 extern "C" {
 #endif
 
-/* Of ROPE_F32, ROPE_F16 and ROPE_BF16, in the order of their numbers. */
+/* The kernels of ROPE_F32, ROPE_F16 and ROPE_BF16, in the order of their numbers. */
 extern const void *const gpu_attention_merge_kernels[3];
 
 #ifdef __cplusplus

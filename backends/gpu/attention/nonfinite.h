@@ -20,7 +20,7 @@ template <int D, int KEYS> struct gpu_nonfinite_tile {
     uint8_t above[KEYS][D / 8], below[KEYS][D / 8];
 };
 
-/* These elements of values reach a row. */
+/* A bit for each element of values that reaches a row and is not finite, by its sign. */
 template <int D> struct gpu_nonfinite_row { uint32_t above[D / 32], below[D / 32]; };
 
 /* Whether the tile's values are not all finite; of all threads, with a barrier behind, until which
@@ -127,7 +127,7 @@ GPU_FN void gpu_nonfinite_gather(const gpu_nonfinite_tile<D, KEYS> &removed, int
     }
 }
 
-/* Adds it to a thread's elements of row (m, h). */
+/* Adds such elements to a thread's own of row (m, h). */
 template <int D, int ROWS>
 GPU_FN void gpu_nonfinite_restore(const gpu_nonfinite_row<D> &row, int m, int h,
                                   gpu_tile_rows<D, ROWS> &rows) {

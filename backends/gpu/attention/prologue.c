@@ -90,9 +90,9 @@ int gpu_moves_operand(const rope_attention_problem *p, const rope_append_steps *
 
 /* --- what rotates --- */
 
-/* What "rope" writes beyond lengths, between boundaries and of sequences that fail has room, is
- * read by no one, and raises no flag. Positions do not depend on lengths that lie on the device,
- * nor on boundaries, of which some may be out of range. */
+/* "rope" may write beyond lengths, between boundaries and for sequences that fail: there is room,
+ * no one reads it, and it raises no flag. Positions do not depend on lengths that lie on the
+ * device, nor on boundaries, of which some may be out of range. */
 int gpu_attention_is_rope(const gpu_attention_launches *l, int tensor) {
     const rope_attention_call *c = l->given;
     const rope_position_map *map = &c->rope.position;

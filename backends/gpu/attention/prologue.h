@@ -27,7 +27,7 @@ int32_t gpu_next_early(gpu_attention_launches *launches);
 gpuError_t gpu_attention_start(gpu_attention_launches *launches, const void *kernel, int64_t x,
                                int64_t y, size_t shared, void **arguments);
 
-/* The same with blocks of so many. */
+/* Launches such a kernel in blocks of so many threads. */
 gpuError_t gpu_attention_start_of(gpu_attention_launches *launches, const void *kernel,
                                   uint32_t threads, int64_t x, int64_t y, size_t shared,
                                   void **arguments);
@@ -39,7 +39,7 @@ int gpu_attention_starts_all(int64_t x, int64_t y);
 int gpu_moves_head(const void *pointer, const int64_t *stride, int64_t batch, int64_t tokens,
                    int64_t heads, int64_t bytes, int32_t dtype);
 
-/* Whether those of a cache can be read eight elements at a time, whatever their type. */
+/* Whether keys or values of a cache can be read eight elements at a time, whatever their type. */
 int gpu_moves_cache(const rope_attention_problem *problem, const rope_append_steps *steps,
                     const rope_attention_call *call, const rope_append_operand *operand);
 
@@ -47,7 +47,7 @@ int gpu_moves_cache(const rope_attention_problem *problem, const rope_append_ste
 int gpu_moves_operand(const rope_attention_problem *problem, const rope_append_steps *steps,
                       const rope_attention_call *call, const rope_append_operand *operand);
 
-/* Fills `failed`. */
+/* Launches the kernel that fills `failed`. */
 gpuError_t gpu_attention_check_keys(gpu_attention_launches *launches);
 
 /* Whether "rope" rotates all tokens of queries, or keys, as this call means them. */

@@ -1,4 +1,4 @@
-/* What sm90/ has for GPUs of sm_90: attention by their own matrix instructions. Builds without
+/* Attention by the matrix instructions of sm_90a, as sm90/ shows it to others. Builds without
  * ROPEKIT_SM90, as HIP's are, have nothing of it. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_H
 #define ROPEKIT_GPU_ATTENTION_SM90_H

@@ -139,7 +139,7 @@ GPU_FN int64_t gpu_first_query(const rope_attention_problem *p, const rope_atten
 
 /* --- how a gradient ends --- */
 
-/* Of row n: where its dq goes, and how it rotates. */
+/* Where dq of row n goes, and how it rotates. */
 GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_attention_sequence *s,
                                     int64_t key_head, int64_t n, rope_token *token) {
     const rope_attention_backward_call *c = gpu_reread(t.call);
@@ -157,7 +157,7 @@ GPU_FN int64_t gpu_backward_row_end(const gpu_backward_call &t, const rope_atten
                                  key_head * group + row.left);
 }
 
-/* Of key n: where its dk and dv go. A key that no query sees has zeros, which do not rotate. */
+/* Where dk and dv of key n go. A key that no query sees has zeros, which do not rotate. */
 GPU_FN void gpu_backward_key_end(const gpu_backward_call &t, const rope_attention_sequence *s,
                                  int64_t key_head, int64_t n, rope_token *token, int64_t to[2]) {
     const rope_attention_backward_call *c = gpu_reread(t.call);

@@ -20,7 +20,7 @@ enum {
     GPU_FUSED_KNOWN = 4 * GPU_FUSED_LOOK /* and of which a block knows */
 };
 
-/* What warps have of a tile: 32 rows and KEYS keys of scores, 64 keys and COLUMNS elements of dv or
+/* Warps' shares of a tile: 32 rows and KEYS keys of scores, 64 keys and COLUMNS elements of dv or
  * of dk, 32 rows and 32 elements of dq. */
 template <int D> struct gpu_fused_shape {
     enum {
@@ -51,13 +51,13 @@ struct gpu_fused_span {
     int32_t count, common, common_end;
 };
 
-/* What threads of a block share, beside tiles. */
+/* Shared memory of a block, beside tiles. */
 struct gpu_fused_block {
     gpu_attention_tile tile;
     gpu_fused_rows rows;
     rope_token tokens[GPU_FUSED_KEYS];
     int64_t to[2][GPU_FUSED_KEYS];
-    int64_t bounds[4];
+    int64_t limits[4];
     int64_t rows0; /* the first row */
     float *sums;   /* of the tile that it begins, or NULL */
     int32_t *turns;
@@ -68,7 +68,7 @@ struct gpu_fused_block {
                                too small for */
     int32_t ticket;
     int64_t next; /* what comes next */
-    /* Of a thread, tiles that were added, and bands of the next one: registers do not hold them. */
+    /* tiles that a thread has added, and bands of its next one: registers do not hold them */
     int32_t count[GPU_FUSED_THREADS], band[GPU_FUSED_THREADS];
 };
 static_assert((int)GPU_FUSED_KEYS >= (int)GPU_FUSED_LOOK, "a token of each row");
@@ -146,8 +146,8 @@ template <int D> GPU_FN void gpu_fused_look(const gpu_fused_call &t, int i) {
         b->rows.turn[n / ROWS] = gpu_fused_turn(t, i);
 }
 
-/* Bound i of rows that see the block's keys, as gpu_backward_rows_bound(). */
-GPU_FN int64_t gpu_fused_bound(const gpu_fused_call &t, int i) {
+/* Limit i of rows that see the block's keys, as gpu_backward_rows_limit(). */
+GPU_FN int64_t gpu_fused_limit(const gpu_fused_call &t, int i) {
     const int64_t first = t.b->tile.first, last = first + GPU_FUSED_KEYS - 1,
                   key = i == GPU_BACKWARD_BEGIN    ? first
                         : i == GPU_BACKWARD_END    ? last + 1
@@ -166,13 +166,13 @@ template <int D> GPU_FN void gpu_fused_range(const gpu_fused_call &t) {
     gpu_fused_block *b = t.b;
     const int i = gpu_fused_thread();
     if (i < 4)
-        b->bounds[i] = gpu_fused_bound(t, i);
+        b->limits[i] = gpu_fused_limit(t, i);
     __syncthreads();
     if (i == 0) {
         const rope_attention_call *call = &gpu_reread(t.of.call)->forward;
-        const int64_t begin = b->bounds[GPU_BACKWARD_BEGIN] / ROWS,
-                      end = (b->bounds[GPU_BACKWARD_END] + ROWS - 1) / ROWS, first = begin * ROWS;
-        const bool some = begin < end && b->bounds[GPU_BACKWARD_BEGIN] <
+        const int64_t begin = b->limits[GPU_BACKWARD_BEGIN] / ROWS,
+                      end = (b->limits[GPU_BACKWARD_END] + ROWS - 1) / ROWS, first = begin * ROWS;
+        const bool some = begin < end && b->limits[GPU_BACKWARD_BEGIN] <
                                              b->tile.s.q_count * gpu_attention_group(call);
         b->rows0 = first;
         const int64_t sums =
@@ -180,10 +180,10 @@ template <int D> GPU_FN void gpu_fused_range(const gpu_fused_call &t) {
         b->sums = t.sums.dq ? t.sums.dq + sums * GPU_FUSED_SUMS : nullptr;
         b->turns = t.sums.turns + sums;
         b->span.count = some ? (int32_t)(end * ROWS - first) : 0;
-        b->span.common = gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON], first);
+        b->span.common = gpu_backward_near(b->limits[GPU_BACKWARD_COMMON], first);
         b->span.common_end = gpu_queries_may_fail(gpu_reread(t.of.p))
                                  ? 0
-                                 : gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON_END], first);
+                                 : gpu_backward_near(b->limits[GPU_BACKWARD_COMMON_END], first);
         b->special = b->large = 0;
 #pragma unroll
         for (int which = 0; which < 2; which++)
@@ -440,7 +440,7 @@ template <int D> GPU_FN gpu_fused_part<D> gpu_fused_own_part(void) {
     return {warp / 4, warp % 4 / 2 * 64, warp % 2 * gpu_fused_shape<D>::COLUMNS};
 }
 
-/* The same of dq: row and column. */
+/* Row and column of dq that a lane holds so. */
 template <int D> GPU_FN int gpu_fused_dq_row(void) {
     return gpu_fused_warp() / (D / 32) * 32;
 }
@@ -501,7 +501,7 @@ template <int D> GPU_FN int gpu_fused_turn_of(const gpu_fused_call &t, int n) {
     return t.b->rows.turn[n & (GPU_FUSED_KNOWN / ROWS - 1)];
 }
 
-/* Of one thread, behind a barrier: lets the next block add to the tile ahead of n, of which all
+/* One thread, behind a barrier, lets the next block add to the tile ahead of n, of which all
  * parts were written, once memory has them. */
 template <int D> GPU_FN void gpu_fused_pass_turn(const gpu_fused_call &t, int n) {
     gpu_device_fence();
@@ -509,7 +509,7 @@ template <int D> GPU_FN void gpu_fused_pass_turn(const gpu_fused_call &t, int n)
         gpu_turn_pass(t.b->turns + n - 1, gpu_fused_turn_of<D>(t, n - 1) + 1);
 }
 
-/* The same, once the block may add to tile n; reached: its turn some time ago. */
+/* Passes its turn once the block may add to tile n; reached: the tile's turn some time ago. */
 template <int D> GPU_FN void gpu_fused_take_turn(const gpu_fused_call &t, int n, int32_t reached) {
     while (reached < gpu_fused_turn_of<D>(t, n))
         reached = gpu_turn_read(t.b->turns + n);

@@ -11,8 +11,8 @@
 #include "backends/gpu/attention/tile_shape.h"
 #include "backends/gpu/attention_backward/block.h"
 
-/* Of a block that has room for heads of DIM elements. One of the block's own, by others or by
- * columns, is that of GPU_COLUMN_LANES threads side by side. */
+/* The shape of a block that has room for heads of DIM elements. GPU_COLUMN_LANES threads side by
+ * side share one of the block's own, by others or by columns. */
 template <int DIM> struct gpu_backward_shape {
     enum {
         ROWS = GPU_GENERIC_ROWS(DIM),                          /* of the block's own */
@@ -32,7 +32,7 @@ template <int N> struct gpu_backward_heads {
     float lse[N], delta[N];
 };
 
-/* What threads of a block share. */
+/* Shared memory of a block. */
 struct gpu_backward_generic_block {
     gpu_attention_tile tile;
     gpu_backward_heads<GPU_GENERIC_ROWS_MOST> own;
@@ -130,8 +130,8 @@ GPU_FN bool gpu_backward_move(const void *data, const int64_t *at, int first, in
     return finite;
 }
 
-/* The same, of the block's own or of the others from `head` of the tile on, wherever elements lie.
- */
+/* Reads those of the block's own, or of the others from `head` of the tile on, wherever elements
+ * lie. */
 template <int DTYPE, int KEYS, int N, int WIDTH>
 GPU_FN bool gpu_backward_read(const gpu_backward_generic_call &t, const int64_t *at, int which,
                               int first, float *to, int stride) {

@@ -1,4 +1,4 @@
-/* What host code must know of the kernels of "attention_backward". */
+/* The kernels of "attention_backward" as host code sees them: symbols, parameters, sizes. */
 #ifndef ROPEKIT_GPU_ATTENTION_BACKWARD_KERNELS_H
 #define ROPEKIT_GPU_ATTENTION_BACKWARD_KERNELS_H
 
@@ -14,19 +14,19 @@ enum { GPU_BACKWARD_ROWS = 0, GPU_BACKWARD_KEYS = 1 };
 /* Lanes that sum a row's delta. */
 enum { GPU_DELTA_LANES = 16 };
 
-/* Of the generic kernels, whose blocks have GPU_GENERIC_ROWS of their own and a tile of the others
- * one for each thread: elements of which products are summed at a time, numbers between two heads
- * of them, and between the weights of two others. */
+/* Numbers of the generic kernels, whose blocks have GPU_GENERIC_ROWS of their own and a tile of the
+ * others one for each thread: elements of which products are summed at a time, numbers between two
+ * heads of them, and between the weights of two others. */
 enum { GPU_BACKWARD_DEPTH = 32, GPU_BACKWARD_HEAD = GPU_BACKWARD_DEPTH + 4 };
 #define GPU_BACKWARD_WEIGHTS(dim) (GPU_GENERIC_ROWS(dim) + 4)
 
-/* Of the kernels of tiles: a block's own, and the others of a tile; numbers between two rows of a
- * gradient of D elements that waits in shared memory to be rotated. */
+/* Numbers of the kernels of tiles: a block's own, and the others of a tile; numbers between two
+ * rows of a gradient of D elements that waits in shared memory to be rotated. */
 enum { GPU_BACKWARD_OWN = 64, GPU_BACKWARD_TILE = 32 };
 #define GPU_BACKWARD_STRIDE(D) ((D) + 8)
 
-/* Of the fused kernels: threads and keys of a block, sums of dq of a tile, rows of one; most bytes
- * of static shared memory. */
+/* Numbers of the fused kernels: threads and keys of a block, sums of dq of a tile, rows of one;
+ * most bytes of static shared memory. */
 enum {
     GPU_FUSED_THREADS = 256,
     GPU_FUSED_KEYS = 128,
@@ -35,7 +35,8 @@ enum {
 };
 #define GPU_FUSED_ROWS(D) (GPU_FUSED_SUMS / (D))
 
-/* What of a call both move 16 bytes at a time: heads of whole vectors that lie side by side. */
+/* Tensors of a call that kernels of tiles move 16 bytes at a time: heads of whole vectors that lie
+ * side by side. */
 enum {
     GPU_BACKWARD_Q = 1,
     GPU_BACKWARD_DOUT = 2,
@@ -64,15 +65,15 @@ typedef struct gpu_backward_dq_sums {
  *   delta: fills it; int32_t of GPU_BACKWARD_, an int32_t * and how many of those become 0; grid x
  *     strides over its numbers
  *   sinks: grid x strides over heads of q
- *   generic[GPU_BACKWARD_ROWS], by room for a head: dq; grid x strides over tiles of all sequences'
- * rows, y over key heads; dynamic shared memory as gpu_backward_generic_shared() says
- *   generic[GPU_BACKWARD_KEYS]: dk and dv, the same over tiles of keys
- *   tiles: the same, by head_dim; dynamic shared memory as gpu_backward_tiles_shared() says; of
- * keys with room for more than GPU_TILE_NARROW elements grid y is over key heads and dk or dv
- *   fused: dk, dv and sums of dq, gpu_backward_dq_sums behind what tiles take; grid x strides
- * over tiles of keys and key heads; dynamic shared memory as gpu_backward_fused_shared() says dq:
- * the same, from the sums to dq; grid x strides over tiles of rows, y over key heads; dynamic
- *     shared memory as gpu_backward_dq_shared() says
+ *   generic[GPU_BACKWARD_ROWS], by room for a head: dq; grid x strides over tiles of all
+ *     sequences' rows, y over key heads; dynamic shared memory by gpu_backward_generic_shared()
+ *   generic[GPU_BACKWARD_KEYS]: dk and dv, as the former, over tiles of keys
+ *   tiles: as generic, by head_dim; dynamic shared memory by gpu_backward_tiles_shared(); of keys
+ *     with room for more than GPU_TILE_NARROW elements grid y is over key heads and dk or dv
+ *   fused: dk, dv and sums of dq, gpu_backward_dq_sums behind what tiles take; grid x strides over
+ *     tiles of keys and key heads; dynamic shared memory by gpu_backward_fused_shared()
+ *   dq: as fused, from the sums to dq; grid x strides over tiles of rows, y over key heads; dynamic
+ *     shared memory by gpu_backward_dq_shared()
  * generic and tiles take the rope_call of the keys' positions, too, and an int32_t of
  * GPU_BACKWARD_.
  */

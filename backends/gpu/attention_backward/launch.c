@@ -24,7 +24,7 @@ static void contiguous(int64_t stride[4], int64_t tokens, int64_t heads, int64_t
     stride[0] = tokens * stride[1];
 }
 
-/* What the forward did not write rotated gets its layout, and is rotated there. */
+/* Gives what the forward did not write rotated its layout, and rotates it there. */
 static gpuError_t rotate(launches *l, const gpu_backward_layout *layout, char *workspace) {
     const rope_attention_problem *p = &l->state->forward.problem;
     rope_attention_call *call = &l->ahead.call;
@@ -66,8 +66,8 @@ static int rotates_behind(const launches *l, int tensor) {
             rope_keys_seen(p, &s, rope_query_index(&s, s.q_count - 1)).end == s.k_count);
 }
 
-/* What "rope" rotates behind the kernels, which have a head in a block, they do not: angles of a
- * token serve all of its heads there. */
+/* Finds which gradients "rope" rotates behind the kernels: there angles of a token serve all of its
+ * heads, while a block of theirs has one head. */
 static void find_behind(launches *l) {
     rope_attention_call *call = &l->behind.call;
     rope_operand *q = &call->rope.tensor[0];
@@ -167,7 +167,7 @@ static gpuError_t gradients(launches *l) {
     return error == gpuSuccess && l->call.dq ? gradient(l, GPU_BACKWARD_ROWS) : error;
 }
 
-/* The same in five products. */
+/* Launches the kernels of five products. */
 static gpuError_t gradients_at_once(launches *l) {
     const rope_attention_call *f = &l->call.forward;
     const int32_t tiles = l->state->forward.tiles, dim = gpu_tile_dim(tiles);

@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(GPU_ATTENTION_THREADS, 1)
     }
 }
 
-/* What a thread's rows of a sequence have of a head's gradient; token: room for one. A query
- * without a position has none. */
+/* The part that a thread's rows of a sequence have in a sink's gradient; token: room for one. A
+ * query without a position has none. */
 GPU_FN double gpu_sink_part(const rope_attention_problem *p, const rope_attention_backward_call *c,
                             const rope_attention_sequence *s, const float *delta, int64_t head,
                             double sink, rope_token *token) {

@@ -38,7 +38,7 @@ enum : uint32_t { GPU_BACKWARD_NONE = 0xffffffffu };
 template <int KEYS>
 constexpr int gpu_backward_known = KEYS ? 2 * (int)GPU_ATTENTION_THREADS : (int)GPU_BACKWARD_OWN;
 
-/* What threads of a block share, beside tiles. */
+/* Shared memory of a block, beside tiles. */
 template <int KEYS> struct gpu_backward_block {
     gpu_attention_tile tile;
     gpu_backward_rows<gpu_backward_known<KEYS>> rows;
@@ -49,7 +49,7 @@ template <int KEYS> struct gpu_backward_block {
     int64_t to[2][GPU_BACKWARD_OWN];
     int64_t key;     /* from which keys count: of the block's own the first, else of the others' */
     int64_t others0; /* the first of the first tile */
-    int64_t bounds[4];
+    int64_t limits[4];
     int64_t keys[2];   /* elements to the first key of the block's or of the others' */
     int32_t keys_left; /* from there */
     gpu_backward_span span;
@@ -110,12 +110,12 @@ GPU_FN void gpu_backward_look(const gpu_backward_tile_call<KEYS> &t, int i) {
     b->rows.delta[n] = item.delta;
 }
 
-/* Bounds of the others in the order of gpu_backward_span: from begin to end some count, from common
+/* Limits of the others in the order of gpu_backward_span: from begin to end some count, from common
  * to common_end all. What is seen does not fall from a query to the next. */
 enum { GPU_BACKWARD_BEGIN, GPU_BACKWARD_END, GPU_BACKWARD_COMMON, GPU_BACKWARD_COMMON_END };
 
-/* Bound i of rows that see the block's keys. */
-GPU_FN int64_t gpu_backward_rows_bound(const gpu_backward_call &of,
+/* Limit i of rows that see the block's keys. */
+GPU_FN int64_t gpu_backward_rows_limit(const gpu_backward_call &of,
                                        const rope_attention_sequence *s, int64_t first, int i) {
     const int64_t last = first + GPU_BACKWARD_OWN - 1, key = i == GPU_BACKWARD_BEGIN    ? first
                                                              : i == GPU_BACKWARD_END    ? last + 1
@@ -126,8 +126,8 @@ GPU_FN int64_t gpu_backward_rows_bound(const gpu_backward_call &of,
                            i == GPU_BACKWARD_END || i == GPU_BACKWARD_COMMON_END);
 }
 
-/* Bound i of keys that the block's rows see. */
-GPU_FN int64_t gpu_backward_keys_bound(const gpu_backward_call &of,
+/* Limit i of keys that the block's rows see. */
+GPU_FN int64_t gpu_backward_keys_limit(const gpu_backward_call &of,
                                        const rope_attention_sequence *s, int64_t first, int i) {
     const int64_t group = gpu_attention_group(&gpu_reread(of.call)->forward),
                   last = first + GPU_BACKWARD_OWN - 1,
@@ -157,18 +157,18 @@ template <int KEYS> GPU_FN void gpu_backward_range(const gpu_backward_tile_call<
     gpu_backward_block<KEYS> *b = t.b;
     const int i = gpu_thread();
     if (i < 4)
-        b->bounds[i] = KEYS ? gpu_backward_rows_bound(t.of, &b->tile.s, b->tile.first, i)
-                            : gpu_backward_keys_bound(t.of, &b->tile.s, b->tile.first, i);
+        b->limits[i] = KEYS ? gpu_backward_rows_limit(t.of, &b->tile.s, b->tile.first, i)
+                            : gpu_backward_keys_limit(t.of, &b->tile.s, b->tile.first, i);
     __syncthreads();
     if (i == 0) {
-        const int64_t begin = b->bounds[GPU_BACKWARD_BEGIN], end = b->bounds[GPU_BACKWARD_END],
+        const int64_t begin = b->limits[GPU_BACKWARD_BEGIN], end = b->limits[GPU_BACKWARD_END],
                       first = begin / GPU_BACKWARD_TILE * GPU_BACKWARD_TILE;
         b->others0 = first;
         b->span.count = begin < end ? (int32_t)(end - first) : 0;
-        b->span.common = gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON], first);
+        b->span.common = gpu_backward_near(b->limits[GPU_BACKWARD_COMMON], first);
         b->span.common_end = gpu_queries_may_fail(gpu_reread(t.of.p))
                                  ? 0
-                                 : gpu_backward_near(b->bounds[GPU_BACKWARD_COMMON_END], first);
+                                 : gpu_backward_near(b->limits[GPU_BACKWARD_COMMON_END], first);
         b->key = KEYS ? b->tile.first : first;
         b->keys_left = gpu_backward_near(b->tile.s.k_count, b->key);
         b->special = 0;
@@ -212,7 +212,7 @@ GPU_FN void gpu_backward_copy_keys(const gpu_backward_tile_call<KEYS> &t, int wh
                                             (const char *)data, to, at);
 }
 
-/* The same of rows from the block's i-th on, zeros where heads have fewer elements than D. */
+/* Copies rows from the block's i-th on, zeros where heads have fewer elements than D. */
 template <int DTYPE, int D, int N, int KEYS>
 GPU_FN void gpu_backward_copy_rows(const gpu_backward_tile_call<KEYS> &t, int which, int i,
                                    char *to) {
@@ -645,7 +645,7 @@ GPU_FN void gpu_backward_fetch_first(const gpu_backward_tile_call<KEYS> &t) {
         gpu_backward_fetch_tile<DTYPE, D, KEYS>(t, 0);
 }
 
-/* What the block has, and the first tiles of the others on their way. */
+/* Begins the copies of the block's own elements, and of the first tiles of the others. */
 template <int DTYPE, int D, int KEYS>
 GPU_FN void gpu_backward_start(const gpu_backward_tile_call<KEYS> &t, int32_t part) {
     enum { PARTS = 1 + gpu_backward_parts<D, KEYS> };
@@ -752,7 +752,7 @@ GPU_FN void gpu_backward_finish(const gpu_backward_tile_call<KEYS> &t, gpu_backw
     }
 }
 
-/* What a kernel is given registers for, beside its sums. */
+/* Blocks of a multiprocessor for which a kernel is given registers. */
 template <int D, int KEYS>
 constexpr int gpu_backward_blocks = (1 + KEYS) * D > 128 ? GPU_TILE_BLOCKS : GPU_TILE_BLOCKS + 1;
 

@@ -1,7 +1,7 @@
 #include "backends/gpu/attention/sizes.h"
 #include "backends/gpu/attention_backward/launch.h"
 
-/* What of q and k is rotated here. */
+/* Which of q and k are rotated here. */
 typedef struct rotated {
     int q, k;
 } rotated;

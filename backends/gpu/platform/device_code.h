@@ -1,4 +1,4 @@
-/* What device code of CUDA and HIP spells differently, by platform. */
+/* Device code that CUDA and HIP spell differently, by platform. */
 #ifndef ROPEKIT_GPU_PLATFORM_DEVICE_CODE_H
 #define ROPEKIT_GPU_PLATFORM_DEVICE_CODE_H
 

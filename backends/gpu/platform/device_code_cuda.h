@@ -1,4 +1,4 @@
-/* What device code of CUDA and HIP spells differently. */
+/* Device code that CUDA and HIP spell differently. */
 #ifndef ROPEKIT_GPU_PLATFORM_DEVICE_CODE_CUDA_H
 #define ROPEKIT_GPU_PLATFORM_DEVICE_CODE_CUDA_H
 
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int64_t gpu_own(int64_t x) {
 /* A kernel's host symbol. */
 #define GPU_KERNEL(...) ((const void *)(__VA_ARGS__))
 
-/* What is compiled for launches that start early; the second where no launch does. */
+/* The first is compiled for launches that start early; the second where no launch does. */
 #define GPU_FOR_EARLY(early, in_order) early
 
 /* Waits until the launch ahead of this one on its stream has ended and its memory can be read,

@@ -1,4 +1,4 @@
-/* What device code of CUDA and HIP spells differently. */
+/* Device code that CUDA and HIP spell differently. */
 #ifndef ROPEKIT_GPU_PLATFORM_DEVICE_CODE_HIP_H
 #define ROPEKIT_GPU_PLATFORM_DEVICE_CODE_HIP_H
 
@@ -61,7 +61,7 @@ template <typename T> static __device__ __forceinline__ const T *gpu_reread(cons
     return (const T *)segment;
 }
 
-/* The same of a number that all threads have. */
+/* A number that all threads have, read again. */
 static __device__ __forceinline__ int32_t gpu_reread(int32_t x) {
 #ifdef __HIP_DEVICE_COMPILE__
     asm volatile("" : "+s"(x));

@@ -160,7 +160,7 @@ static inline cudaError_t gpu_allow_shared(const void *kernel, int bytes) {
 /* The last-level cache. */
 #define GPU_CACHE_BYTES(properties) (properties)->l2CacheSize
 
-/* What kernels choose by, for rope_device_info.features. */
+/* The features by which kernels are chosen, for rope_device_info.features. */
 #define GPU_FEATURES(text, room, properties)                                                       \
     snprintf(text, room, "sm_%d%d", (properties)->major, (properties)->minor)
 

@@ -128,7 +128,7 @@ static inline hipError_t gpu_allow_shared(const void *kernel, int bytes) {
 #define GPU_CACHE_BYTES(properties)                                                                \
     ((properties)->l2CacheSize > 256 << 20 ? (properties)->l2CacheSize : 256 << 20)
 
-/* What kernels choose by, for rope_device_info.features. */
+/* The features by which kernels are chosen, for rope_device_info.features. */
 #define GPU_FEATURES(text, room, properties)                                                       \
     snprintf(text, room, "%.100s wave%d", (properties)->gcnArchName, (properties)->warpSize)
 

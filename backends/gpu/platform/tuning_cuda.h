@@ -80,7 +80,7 @@
 #define GPU_GENERIC_AT_ONCE 4
 /* Whether it asks a tree about rows and keys in a loop: code for each takes fewer registers. */
 #define GPU_GENERIC_TREE_LOOP false
-/* What kernels of tiles and of splits are given registers for, as others above. */
+/* Kernels of tiles and of splits are given registers for so many, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 3
 /* The generic kernel of attention's backward: what it is given registers for, vectors that a thread

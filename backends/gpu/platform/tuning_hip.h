@@ -54,7 +54,7 @@
 #define GPU_GENERIC_AT_ONCE 2
 /* Whether it asks a tree about a thread's rows and keys in a loop: code for each spills on CDNA. */
 #define GPU_GENERIC_TREE_LOOP true
-/* What kernels of tiles and of splits are given registers for, as others above. */
+/* Kernels of tiles and of splits are given registers for so many, as others above. */
 #define GPU_TILE_BLOCKS 2
 #define GPU_SPLIT_BLOCKS 2
 /* The generic kernel of attention's backward: the same, vectors that a thread loads at a time. */

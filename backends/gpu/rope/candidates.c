@@ -34,8 +34,8 @@ static int has_geometry(const gpu_rope_kernels *kernels, int32_t geometry) {
     return kernels->vector[geometry][0] || kernels->plain[geometry][0][GPU_WHOLE][0];
 }
 
-/* What a candidate's calls take: the first of plain, window and vector kernels that fits them, else
- * the generic one. */
+/* The kernels that a candidate's calls take: the first of plain, window and vector kernels that
+ * fits them, else the generic one. */
 typedef struct choice {
     int32_t geometry;
     int32_t plain, window; /* SKIPPED, TRIED, or NEEDED: declined where no call could take one */

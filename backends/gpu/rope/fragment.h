@@ -13,7 +13,7 @@
 #include "backends/gpu/rope/kernels.h"
 #include "backends/gpu/rope/rotate.h"
 
-/* What is compiled into a kernel: V elements of a vector, HEADS of a thread. */
+/* Numbers that a kernel is compiled with: V elements of a vector, HEADS of a thread. */
 template <int DTYPE_, int PAIRING_, int GEOMETRY> struct gpu_shape {
     typedef typename gpu_element<DTYPE_>::real real;
     static constexpr int DTYPE = DTYPE_, PAIRING = PAIRING_;
@@ -134,7 +134,7 @@ GPU_FN void gpu_rotate_vectors(gpu_vectors<S> &x, const gpu_lane_row<S> &first,
     memcpy(&x, out, sizeof x);
 }
 
-/* The same move without a rotation: bits, since a number's NaN would not survive. */
+/* Moves pairs without a rotation: bits, since a number's NaN would not survive. */
 template <typename S> GPU_FN void gpu_pass_vectors(gpu_vectors<S> &x) {
     if constexpr (S::JOINED_IN != S::JOINED_OUT) {
         constexpr int V = S::V;

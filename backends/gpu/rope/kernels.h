@@ -1,4 +1,4 @@
-/* What host code must know of the kernels. */
+/* The kernels of "rope" as host code sees them: symbols, parameters, sizes. */
 #ifndef ROPEKIT_GPU_ROPE_KERNELS_H
 #define ROPEKIT_GPU_ROPE_KERNELS_H
 
@@ -58,7 +58,7 @@ typedef struct gpu_operands {
     int32_t pairs;
 } gpu_operands;
 
-/* What a vector kernel is given beside problem and call. */
+/* Parameters of a vector kernel beside problem and call. */
 typedef struct gpu_vector_call {
     gpu_operands operands;
     int32_t tokens;  /* of a thread, at most GPU_TOKENS_MOST; 1 for GPU_NARROW */
@@ -99,7 +99,7 @@ typedef struct gpu_plain_call {
 static_assert(sizeof(gpu_plain_call) == 112, "16 bytes less than two lines");
 #endif
 
-/* Of a plain or window call. */
+/* Flags of a plain or window call. */
 enum {
     GPU_CALL_WIDE_IDS = 1, /* int64, else int32 */
     GPU_CALL_NEGATIVE = 2, /* transpose and inverse of angles */
@@ -114,7 +114,7 @@ enum {
 /* Where a window kernel has cos and sin from: frequencies, or tables of one entry a pair. */
 enum { GPU_TURNS = 0, GPU_TABLE = 1, GPU_ANGLES = 2 };
 
-/* What a window kernel is given; strides in bytes, *_batch from one z of the grid to the next. */
+/* Parameters of a window kernel; strides in bytes, *_batch from one z of the grid to the next. */
 typedef struct gpu_window_call {
     gpu_operand operand[2];
     const uint64_t *turns;

@@ -7,7 +7,7 @@
 
 enum { GPU_BY_SIZE = -1, GPU_GENERIC = -2 };
 
-/* What bind makes and run is given. */
+/* The state of a plan: bind makes it, run is given it. */
 typedef struct gpu_rope_state {
     gpu_binding on;
     rope_problem problem; /* its lists lie on the device */

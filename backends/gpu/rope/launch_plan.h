@@ -1,4 +1,4 @@
-/* What plans of a launch share: a call's shape, and grids of rows. */
+/* Shared by plans of a launch: a call's shape, and grids of rows. */
 #ifndef ROPEKIT_GPU_ROPE_LAUNCH_PLAN_H
 #define ROPEKIT_GPU_ROPE_LAUNCH_PLAN_H
 
@@ -19,7 +19,7 @@ typedef struct gpu_rope_plan {
     int32_t staged;
 } gpu_rope_plan;
 
-/* What a call looks like: everything that more than one kernel asks. */
+/* The shape of a call: everything that more than one kernel asks. */
 typedef struct gpu_rope_shape {
     int64_t rows;       /* tokens of all batch rows */
     int64_t pairs_each; /* pairs of a multiprocessor */

@@ -1,10 +1,10 @@
-/* What a call out of place copies: the elements of a head outside its window. */
+/* The elements of a head outside its window, which a call out of place copies. */
 #ifndef ROPEKIT_GPU_ROPE_PASS_THROUGH_H
 #define ROPEKIT_GPU_ROPE_PASS_THROUGH_H
 
 #include "backends/gpu/rope/fragment.h"
 
-/* What of a head lies outside the window, as far as this thread copies it: a few vectors at a time,
+/* Copies this thread's share of what lies outside the window of a head: a few vectors at a time,
  * so that their loads are under way together. */
 template <typename S>
 GPU_FN void gpu_copy_outside(const char *in, char *out, int before, int after, int pairs) {

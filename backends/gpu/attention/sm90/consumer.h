@@ -61,7 +61,7 @@ GPU_FN void sm90_begin_sums(const sm90_block &b, const sm90_place &at,
     sm90_products_end();
 }
 
-/* Ends the former, ahead of the latter. */
+/* Ends the product of queries and keys, which was begun before that of weights and values. */
 GPU_FN void sm90_end_scores(const sm90_block &b, sm90_place &at, float (&s)[64]) {
     sm90_products_wait<1>();
     sm90_settle(s);
@@ -115,7 +115,7 @@ GPU_FN void sm90_rotate_tile(const sm90_block &b, sm90_place &at, int n, int con
     sm90_rotate<DTYPE>(b, t, sm90_queries(b, n & 1), consumer);
 }
 
-/* What rows see, while their first product runs. */
+/* Finds which keys rows see, while their first product runs. */
 GPU_FN void sm90_see(const sm90_block &b, sm90_place &at, int row, sm90_seen (&seen)[2]) {
     const sm90_tile *t = &b.header->tile[at.tile % SM90_KNOWN];
     const int4 keys = *(const int4 *)(const void *)&t->first,

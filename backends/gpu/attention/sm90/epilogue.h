@@ -1,14 +1,14 @@
-/* The end of rows: division, rounding, sinks, lse. A thread has
- * rows r and r + 8 of a warp's 16: element i of 64 is column i / 4 * 8 + thread % 4 * 2 + i % 2 of
- * row i / 2 % 2, as products leave them. */
+/* The end of rows: division, rounding, sinks, lse. A thread has rows r and r + 8 of a warp's 16:
+ * element i of 64 is column i / 4 * 8 + thread % 4 * 2 + i % 2 of row i / 2 % 2, as products leave
+ * them. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_EPILOGUE_H
 #define ROPEKIT_GPU_ATTENTION_SM90_EPILOGUE_H
 
 #include "backends/gpu/attention/epilogue.h"
 #include "backends/gpu/attention/sm90/nonfinite.h"
 
-/* Of a thread's two rows: the maximum of scores, the sum of its share of weights, and what sums are
- * multiplied by next. */
+/* A thread's two rows: the maximum of scores, the sum of its share of weights, and the factor of
+ * the next rescale. */
 struct sm90_rows {
     float most[2], sum[2], rescale[2];
 };
@@ -18,7 +18,7 @@ GPU_FN void sm90_begin(sm90_rows &rows, float lowest) {
     rows.sum[0] = rows.sum[1] = 0.0f;
 }
 
-/* What elements of a row are multiplied by, and its lse; of a row that is not there, 0. */
+/* The factor of a row's elements, and its lse; of a row that is not there, 0. */
 GPU_FN float sm90_factor(const sm90_block &b, const sm90_tile *t, int row, float most, float sum,
                          float *lse) {
     float kept = 1.0f;

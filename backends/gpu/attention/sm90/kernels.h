@@ -1,4 +1,4 @@
-/* What host code must know of the kernels for sm_90a. */
+/* The kernels for sm_90a as host code sees them: symbols, parameters, sizes of blocks. */
 #ifndef ROPEKIT_GPU_ATTENTION_SM90_KERNELS_H
 #define ROPEKIT_GPU_ATTENTION_SM90_KERNELS_H
 
@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* A block has 128 rows and takes 128 keys at a time: one warp group loads, two multiply 64 rows
- * each. Elements of a head; bytes of a tile. */
+ * each. A head has SM90_DIM elements, a tile SM90_TILE_BYTES. */
 enum {
     SM90_ROWS = GPU_SM90_ROWS,
     SM90_KEYS = 128,
@@ -18,8 +18,8 @@ enum {
     SM90_TILE_BYTES = SM90_ROWS * SM90_DIM * 2
 };
 
-/* Bytes of shared memory: barriers and tiles, and two tiles each of queries, of keys and of values,
- * and one of results. */
+/* Bytes of shared memory: a header with barriers and descriptions of tiles, then two tiles each of
+ * queries, of keys and of values, and one of results. */
 enum { SM90_HEADER = 2048, SM90_SHARED = SM90_HEADER + 7 * SM90_TILE_BYTES };
 
 /* Keys that a row sees before and behind its own, and the length of chunks; SM90_FAR: all, none. */
@@ -37,7 +37,8 @@ typedef struct sm90_rotation {
     const float *angles;
 } sm90_rotation;
 
-/* What angles follow from: exact positions of one axis, and one list of frequencies. */
+/* Positions and frequencies from which angles are computed: exact positions of one axis, and one
+ * list of frequencies. */
 typedef struct sm90_positions {
     int64_t count;         /* of angles, in fours */
     int32_t fours;         /* of a row */
@@ -54,7 +55,7 @@ typedef struct sm90_positions {
 
 enum { SM90_ANGLE_THREADS = 128 };
 
-/* What a block reads of a call, apart from what depends on lengths. Tiles are counted over `heads`
+/* A call as blocks read it, apart from all that depends on lengths. Tiles are counted over `heads`
  * of rows, one key head's where rows are packed, in groups that run side by side, the longest tiles
  * of a group first. */
 typedef struct sm90_schedule {

@@ -8,7 +8,7 @@
 
 /* --- what is told --- */
 
-/* By a warp, of a tile that has keys which not all rows see. */
+/* A warp lists a tile of rows to be computed again, if it has keys that not all rows see. */
 GPU_FN void sm90_tell_again(const sm90_block &b, sm90_tile *t, int is_finite) {
     if (__all_sync(~0u, is_finite) || threadIdx.x % 32 || t->whole == t->tiles || t->careful ||
         atomicExch(&t->careful, (int)SM90_TOLD))
@@ -83,7 +83,7 @@ GPU_FN void sm90_add_key(const sm90_block &b, const sm90_tile *t, int64_t key,
     }
 }
 
-/* Of a tile of keys that were cleaned. */
+/* Adds what was taken out of a tile of values. */
 template <int DTYPE>
 GPU_FN void sm90_add_nonfinite(const sm90_block &b, const sm90_lacks &lacks,
                                const uint32_t (&weights)[32], float (&out)[64]) {

@@ -25,7 +25,7 @@ GPU_FN const sm90_tile *sm90_wait_tile(const sm90_block &b, int n) {
 
 /* --- copies --- */
 
-/* Of the block's tile n; 0 where there is none. */
+/* Copies the queries of the block's tile n; 0 where there is none. */
 GPU_FN int sm90_send_queries(const sm90_block &b, const sm90_maps &maps, int n) {
     const volatile sm90_tile *t = sm90_wait_tile(b, n);
     sm90_wait_free(SM90_BARRIER(b, queries_free, 0), n);

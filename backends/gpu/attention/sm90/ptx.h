@@ -45,7 +45,8 @@ GPU_FN void sm90_expect(uint32_t barrier, uint32_t bytes) {
                  : "memory");
 }
 
-/* Of 128 threads of consumer 0 or 1. A number in a register would count as all 16 barriers. */
+/* A barrier of the 128 threads of consumer 0 or 1. The compiler would take a number in a register
+ * for any of the 16 barriers. */
 GPU_FN void sm90_group_barrier(int consumer) {
     if (consumer == 0)
         asm volatile("bar.sync 3, 128;" ::: "memory");
@@ -53,7 +54,7 @@ GPU_FN void sm90_group_barrier(int consumer) {
         asm volatile("bar.sync 4, 128;" ::: "memory");
 }
 
-/* Of the threads of two warps that help. */
+/* A barrier of the 64 threads that help. */
 GPU_FN void sm90_helpers_barrier(void) {
     asm volatile("bar.sync 5, 64;" ::: "memory");
 }
@@ -137,7 +138,7 @@ template <int DTYPE> GPU_FN uint32_t sm90_join(float low, float high) {
     return two;
 }
 
-/* Of two pairs, element by element, the larger absolute value, with some sign; NaN where one is. */
+/* The larger absolute value of two pairs, element by element, with some sign; NaN where one is. */
 template <int DTYPE> GPU_FN uint32_t sm90_largest(uint32_t a, uint32_t b) {
     uint32_t two;
     if (DTYPE == ROPE_BF16)
@@ -161,8 +162,8 @@ GPU_FN void sm90_store_matrices(uint32_t to, uint32_t a, uint32_t b, uint32_t c,
                  : "memory");
 }
 
-/* x, the same of all lanes, in a way that the compiler knows it to be the same: loops and addresses
- * that follow from it take a warp's registers. */
+/* x, which is equal in all lanes, in a way that the compiler knows it to be the same: loops and
+ * addresses that follow from it take a warp's registers. */
 GPU_FN int sm90_uniform(int x) {
     return (int)__ballot_sync(~0u, x >> (threadIdx.x % 32) & 1);
 }

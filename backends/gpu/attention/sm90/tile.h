@@ -20,10 +20,10 @@ struct __align__(16) sm90_tile {
     int32_t number;                         /* of all tiles */
 };
 
-/* Values of a tile are cleaned; it was told that it has to be computed again. */
+/* SM90_CAREFUL: values of the tile are cleaned. SM90_TOLD: it is listed to be computed again. */
 enum { SM90_CAREFUL = 1, SM90_TOLD = 2 };
 
-/* Tiles are known that many ahead of those that end. */
+/* Rows are described that many tiles ahead of those that end. */
 enum { SM90_KNOWN = 8 };
 
 /* Tiles of a block that may be computed again; when half as many are, the rest is careful at once.
@@ -44,7 +44,7 @@ struct sm90_header {
 static_assert(sizeof(sm90_header) <= SM90_HEADER && SM90_SHARED == (int)GPU_SM90_SHARED,
               "in its room");
 
-/* Keys that are there of a tile's last keys, of SM90_KEYS. */
+/* How many of the SM90_KEYS keys of a tile's last tile of keys are there. */
 GPU_FN int sm90_last_keys(const volatile sm90_tile *t) {
     return min(t->end - (t->first + t->tiles - 1) * SM90_KEYS, (int)SM90_KEYS);
 }
@@ -87,7 +87,7 @@ GPU_FN uint32_t sm90_keys(const sm90_block &b, int stage) {
 GPU_FN uint32_t sm90_values(const sm90_block &b, int stage) {
     return b.memory + (uint32_t)(4 + stage) * SM90_TILE_BYTES;
 }
-/* A consumer's half. */
+/* A consumer's half of the tile of results. */
 GPU_FN uint32_t sm90_results(const sm90_block &b, int consumer) {
     return b.memory + 6u * SM90_TILE_BYTES + (uint32_t)consumer * (SM90_TILE_BYTES / 2);
 }
@@ -162,7 +162,7 @@ struct sm90_sequence {
     int32_t q_row, q_first, q_count, k_row, k_first, k_count, k_index, index;
 };
 
-/* Of sequence `n`; 0 where it fails. */
+/* Finds sequence `n`; 0 where it fails. */
 GPU_FN int sm90_sequence_of(const sm90_block &b, int64_t n, sm90_sequence *to) {
     const sm90_schedule &order = *b.schedule;
     if (order.tokens >= 0) {

@@ -71,7 +71,8 @@ GPU_FN uint64_t sm90_descriptor(uint32_t matrix) {
                  : SM90_SUMS(d)                                                                    \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
 
-/* d = a * b, or plus d; rows of a and columns of b have their 16 elements side by side. */
+/* d = a * b, or d + a * b where `adds`; rows of a and columns of b lie in shared memory with their
+ * 16 elements side by side. */
 template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
         SM90_PRODUCT_OF_SHARED("bf16");
@@ -79,7 +80,7 @@ template <int DTYPE> GPU_FN void sm90_multiply(float (&d)[64], uint64_t a, uint6
         SM90_PRODUCT_OF_SHARED("f16");
 }
 
-/* The same of a in registers; rows of b lie side by side in shared memory. */
+/* The product of an a in registers; rows of b lie side by side in shared memory. */
 template <int DTYPE>
 GPU_FN void sm90_multiply(float (&d)[64], const uint32_t *a, uint64_t b, int adds) {
     if (DTYPE == ROPE_BF16)
