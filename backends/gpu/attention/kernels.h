@@ -44,8 +44,8 @@ enum {
     GPU_COLUMN_LANES = 16               /* lanes that share a row */
 };
 
-/* A launch as its kernel is told of it. Q, K and V: heads are vectors of 16 bytes. OUT: heads fill
- * the kernel's room, with two elements side by side. */
+/* A launch as its kernel is told of it. Q, K and V: heads lie in vectors of 16 bytes. OUT: heads of
+ * out lie in vectors of 4 bytes and fill the kernel's room. */
 enum {
     GPU_TILE_Q = 1,
     GPU_TILE_K = 2,
@@ -55,7 +55,7 @@ enum {
     GPU_TILE_ONCE = 32,       /* each block has one tile at most */
     GPU_TILE_SAME = 64,       /* values are the first elements of keys */
     GPU_TILE_K_STORED = 128,  /* keys of a cache are converted eight elements at a time */
-    GPU_TILE_V_STORED = 256,  /* values are */
+    GPU_TILE_V_STORED = 256,  /* values of a cache are */
     GPU_TILE_BY_SPLITS = 512, /* blocks have splits, of kernels that have tiles in other launches */
     GPU_TILE_VECTORS = GPU_TILE_Q | GPU_TILE_K | GPU_TILE_V
 };
@@ -63,7 +63,7 @@ enum {
 /* The kernel of splits. */
 enum {
     GPU_SPLIT_ROWS = 16,   /* of a block */
-    GPU_SPLITS_MOST = 48,  /* of the most keys that a query sees */
+    GPU_SPLITS_MOST = 48,  /* that the most keys which a query sees are divided into */
     GPU_SPLIT_LEAST = 256, /* keys of a split; half as many up to GPU_SPLIT_SHORT seen keys */
     GPU_SPLIT_SHORT = 1024
 };

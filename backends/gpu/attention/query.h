@@ -26,7 +26,7 @@ template <int ROWS> GPU_FN void gpu_tile_place_queries(const gpu_tile_call &t) {
                                 : (uint32_t)GPU_TILE_NONE;
 }
 
-template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
+template <int D, int ROWS> GPU_FN void gpu_tile_copy_queries(const gpu_tile_call &t) {
     const rope_operand *o = &gpu_reread(t.call)->rope.tensor[0];
     const char *from = (const char *)(o->out ? o->out : o->in);
     const int dim = gpu_reread(t.p)->head_dim;
@@ -54,7 +54,7 @@ template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_read_queries(const gp
 
 template <int DTYPE, int D, int ROWS> GPU_FN void gpu_tile_fetch_queries(const gpu_tile_call &t) {
     if (gpu_fits(t, GPU_TILE_Q))
-        gpu_tile_copy_queries<DTYPE, D, ROWS>(t);
+        gpu_tile_copy_queries<D, ROWS>(t);
     else
         gpu_tile_read_queries<DTYPE, D, ROWS>(t);
 }

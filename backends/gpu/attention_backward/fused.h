@@ -433,9 +433,11 @@ GPU_FN void gpu_fused_multiply(const char *left, int left_at, const char *right,
 }
 
 /* Where a warp's sums of its own gradient begin: key and column; which gradient it has. */
-template <int D> struct gpu_fused_part { int which, key, column; };
+struct gpu_fused_part {
+    int which, key, column;
+};
 
-template <int D> GPU_FN gpu_fused_part<D> gpu_fused_own_part(void) {
+template <int D> GPU_FN gpu_fused_part gpu_fused_own_part(void) {
     const int warp = gpu_fused_warp();
     return {warp / 4, warp % 4 / 2 * 64, warp % 2 * gpu_fused_shape<D>::COLUMNS};
 }
@@ -453,7 +455,7 @@ template <int D> GPU_FN int gpu_fused_dq_column(void) {
 template <int DTYPE, int D, bool CLEAN, int PARTS>
 GPU_FN void gpu_fused_add_own(const gpu_fused_call &t, int n, int column,
                               float (&sums)[4][PARTS][4]) {
-    const gpu_fused_part<D> part = gpu_fused_own_part<D>();
+    const gpu_fused_part part = gpu_fused_own_part<D>();
     const int lane = gpu_fused_lane();
     gpu_fused_multiply<DTYPE, gpu_fused_shape<D>::ROWS, 128, D, true, CLEAN>(
         gpu_fused_weights<D>(t, part.which),
@@ -648,7 +650,7 @@ GPU_FN void gpu_fused_add_band(const gpu_fused_call &t, int n, int band, gpu_fus
 /* Adds tile n, whose weights are shared, to all sums. */
 template <int DTYPE, int D, bool SPECIAL>
 GPU_FN void gpu_fused_add(const gpu_fused_call &t, int n, gpu_fused_own<D> &own) {
-    const gpu_fused_part<D> part = gpu_fused_own_part<D>();
+    const gpu_fused_part part = gpu_fused_own_part<D>();
     float *sums = gpu_fused_sums_at(t.b->sums, n);
     gpu_fused_dq dq;
     if (t.b->sums)
@@ -777,7 +779,7 @@ GPU_FN void gpu_fused_finish(const gpu_fused_call &t, const gpu_fused_own<D> &ow
     enum { STRIDE = GPU_BACKWARD_STRIDE(D), KEYS = GPU_FUSED_KEYS };
     gpu_fused_block *b = t.b;
     const int i = gpu_fused_thread(), lane = gpu_fused_lane();
-    const gpu_fused_part<D> part = gpu_fused_own_part<D>();
+    const gpu_fused_part part = gpu_fused_own_part<D>();
     const float scale = part.which ? gpu_reread(t.of.p)->scale : 1;
     if (i < KEYS) {
         int64_t to[2];

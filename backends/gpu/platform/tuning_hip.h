@@ -18,8 +18,8 @@
 #define GPU_GENERIC_LANES 32
 /* Blocks a multiprocessor from which the vector kernel gives a thread several tokens. */
 #define GPU_BLOCKS_ENOUGH 4
-/* What HIP's __launch_bounds__ takes in the second place: waves of a SIMD for which kernels are
- * given registers. */
+/* The second argument of HIP's __launch_bounds__: waves of a SIMD for which kernels are given
+ * registers. */
 #define GPU_PLAIN_BLOCKS(SIZE, GEOMETRY) 1
 #define GPU_WINDOW_BLOCKS 1
 #define GPU_VECTOR_BLOCKS 1
