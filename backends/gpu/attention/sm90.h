@@ -30,8 +30,9 @@ typedef struct gpu_sm90_call {
 } gpu_sm90_call;
 
 #define GPU_SM90_DECLINED                                                                          \
-    "declined: heads are not of 128 elements of 16 bits, or the call has a cache, a soft cap, a "  \
-    "tree or a ring, or the device is not of sm_90"
+    "declined: heads are not of 128 elements of 16 bits, or there is a cache, a soft cap, a "      \
+    "tree, "                                                                                       \
+    "a ring or a scale below 0, or no GPU of sm_90"
 
 #ifdef ROPEKIT_SM90
 

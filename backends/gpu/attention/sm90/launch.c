@@ -139,6 +139,9 @@ int gpu_sm90_fits(const rope_attention_problem *p, const rope_attention_call *ca
     const int64_t rows = call->k_position.cu_seqlens ? 1 : call->rope.batch;
     const view views[] = {queries_of(call), view_of(&call->k, rows, call->k_tokens),
                           view_of(&call->v, rows, call->k_tokens), results_of(call)};
+    if (p->rotates[0] && p->rope.angle_mode == ROPE_ANGLE_TABLE &&
+        p->rope.out_of_range == ROPE_OUT_OF_RANGE_ERROR)
+        return 0; /* a query may have no position */
     if (gpu_sm90_rotates(p, call) && !rotates_here(p, call))
         return 0;
     for (size_t i = 0; i < sizeof views / sizeof views[0]; i++)
