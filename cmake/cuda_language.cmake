@@ -77,6 +77,7 @@ function(ropekit_sm90_objects target)
     foreach(property COMPILE_OPTIONS INCLUDE_DIRECTORIES CUDA_STANDARD CUDA_STANDARD_REQUIRED
             CUDA_VISIBILITY_PRESET POSITION_INDEPENDENT_CODE)
         get_target_property(value ${target} ${property})
+        list(FILTER value EXCLUDE REGEX "^--generate-code") # of other architectures
         set_property(TARGET ${target}_sm90 PROPERTY ${property} ${value})
     endforeach()
     set_property(TARGET ${target}_sm90 PROPERTY CUDA_ARCHITECTURES 90a-real)
