@@ -133,10 +133,14 @@ GPU_FN void gpu_nonfinite_restore(const gpu_nonfinite_row<D> &row, int m, int h,
                                   gpu_tile_rows<D, ROWS> &rows) {
     gpu_for_each_pair<D>(rows.out[m], h, [&](int i, float &x, float &y) {
         const uint32_t above = row.above[i / 32] >> i % 32, below = row.below[i / 32] >> i % 32;
-        x += above & 1 ? INFINITY : 0;
-        x -= below & 1 ? INFINITY : 0;
-        y += above & 2 ? INFINITY : 0;
-        y -= below & 2 ? INFINITY : 0;
+        if (above & 1)
+            x += INFINITY;
+        if (below & 1)
+            x -= INFINITY;
+        if (above & 2)
+            y += INFINITY;
+        if (below & 2)
+            y -= INFINITY;
     });
 }
 
