@@ -319,7 +319,7 @@ TEST(attention_values, many_rows_see_values_that_are_no_numbers) {
     enum { N = 24000, FIRST = 200 };
     attention_required();
     device_not_provided("bits depend on values");
-    if (device_is_host() || getenv("ROPE_TEST_EMULATED"))
+    if (device_is_host() || test_number("ROPE_TEST_EMULATED", 0))
         SKIP("for the blocks of a GPU");
     for (int32_t dtype = ROPE_F16; dtype <= ROPE_BF16; dtype++) {
         attention_case c;
