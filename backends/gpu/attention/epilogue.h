@@ -33,7 +33,7 @@ GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
                                     float largest, float sum) {
     float *lse = gpu_attention_lse(call, s, query, head);
     if (lse)
-        *lse = gpu_lse(largest, sum);
+        *gpu_global(lse) = gpu_lse(largest, sum);
 }
 
 /* A head's sink joins a row's sum; returns what the row's elements are multiplied by. EXACT: by

@@ -76,9 +76,9 @@ GPU_FN void gpu_end_joined(int32_t sink_dtype, const void *sinks, int64_t head, 
                            float largest, float sum, typename gpu_element<DTYPE>::bits *to,
                            float *lse) {
     out *= gpu_join_sink<true>(sink_dtype, sinks, head, &largest, &sum);
-    *to = gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
+    *gpu_global(to) = gpu_narrow<DTYPE>(sum == 0 ? 0 : out / sum);
     if (lse && i == 0)
-        *lse = gpu_lse(largest, sum);
+        *gpu_global(lse) = gpu_lse(largest, sum);
 }
 
 template <int DTYPE>
