@@ -36,6 +36,14 @@ GPU_FN void gpu_attention_store_lse(const rope_attention_call *call,
         *gpu_global(lse) = gpu_lse(largest, sum);
 }
 
+/* As rope_table_entry(), of a list in global memory. */
+GPU_FN float gpu_sink(int32_t dtype, const void *sinks, int64_t head) {
+    const auto bits = gpu_global((const uint16_t *)sinks) + head;
+    return dtype == ROPE_F32    ? gpu_global((const float *)sinks)[head]
+           : dtype == ROPE_BF16 ? rope_from_bf16(*bits)
+                                : rope_from_f16(*bits);
+}
+
 /* A head's sink joins a row's sum; returns what the row's elements are multiplied by. EXACT: by
  * exp2f, as results of splits are joined, else as a tile's weights. */
 template <bool EXACT>
@@ -43,7 +51,7 @@ GPU_FN float gpu_join_sink(int32_t dtype, const void *sinks, int64_t head, float
                            float *sum) {
     if (!dtype)
         return 1;
-    const float logit = rope_table_entry(dtype, sinks, head), sink = GPU_LOG2_E * logit,
+    const float logit = gpu_sink(dtype, sinks, head), sink = GPU_LOG2_E * logit,
                 one = logit == -INFINITY ? 0
                       : logit == logit   ? 1
                                          : logit,
