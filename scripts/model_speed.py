@@ -11,7 +11,7 @@ torch.compile: with eager, sdpa, Liger's patch over sdpa, and ropekit, as attn_i
 patch(attention=True). Each has a process of its own, as a patch changes a model's source file; those
 of a case are made ready side by side and then measured one at a time, in every round in another
 order. A case is in the file once it ends. Its place is bench/results, from which
-scripts/update_documents fills docs/python.md.
+scripts/update_documents fills pages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 /*
  * Which is the faster one for an eager call of tensors alone on CUDA: a kernel of the library, or
- * its rotation and then PyTorch's kernel. Numbers are of an H100: docs/python.md.
+ * its rotation and then PyTorch's kernel. Numbers are of an H100.
  */
 #include "python/csrc/attention.h"
 

@@ -59,42 +59,35 @@ def test_train(tmp_path: Path) -> None:
     assert (folder / "train.png").stat().st_size > 10000
 
 
+def examples_of(page: Path) -> list[str]:
+    found: list[str] = re.findall(r"(?s)```python\n(.*?)```", page.read_text(encoding="utf-8"))
+    assert found
+    return found
+
+
 def test_readme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    text = Path("README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"(?s)```python\n(.*?)```", text)
-    run("-c", example)
+    run("-c", "".join(examples_of(Path("README.md"))))
 
 
 def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of docs/python.md, one after the other, each with what it takes as given."""
+    """The examples of docs/python.md, one after the other, of a small model."""
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(ROOT)
-    tokens, size = 6, 16  # a token and a page of each sequence
-    config = transformers.LlamaConfig(**SMALL)
-    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    layer = transformers.Qwen3Model(transformers.Qwen3Config(**SMALL | {"head_dim": 128})).layers[0]
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)).save_pretrained(tmp_path)
     names: dict[str, Any] = {
-        "tokens": tokens,
-        "qkv": torch.randn(tokens, 48 * 128),
-        "positions": torch.zeros(tokens, dtype=torch.long),
-        "slot_mapping": torch.arange(tokens) * size,
-        "kv": torch.zeros(2, tokens, size, 8, 128),
-        "layer": layer.self_attn,
-        "table": torch.arange(tokens)[:, None],
-        "lengths": torch.ones(tokens, dtype=torch.long),
-        "x": torch.randn(2, tokens, 4096),
         "name": str(tmp_path),
         "inputs": {"input_ids": torch.ones(1, 3, dtype=torch.long), "max_new_tokens": 2},
     }
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-    examples = re.findall(r"(?s)```python\n(.*?)```", text)
-    assert len(examples) == 6
-    with torch.no_grad():
-        for example in examples:
-            exec(example, names)
-    values = names["v"].repeat_interleave(4, 1)  # a query's only key
-    torch.testing.assert_close(names["out"][:, 0], values)
+    for example in examples_of(Path("docs/python.md")):
+        exec(example, names)
+    assert names["leaf"].grad.abs().max() > 0
+    torch.testing.assert_close(
+        names["rotated_q"].float(), names["leaf"].float(), rtol=0.02, atol=0.02
+    )
+    (first,) = (names["lengths"] == 0).nonzero()[0]
+    value = names["v"][first].repeat_interleave(4, 0)  # of its only key
+    torch.testing.assert_close(names["out"][first, 0], value)
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:

@@ -570,7 +570,7 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    docs = ("figures.md", "cuda.md", "append.md", "attention.md", "python.md")
+    docs = ("figures.md", "cuda.md", "append.md", "attention.md")
     for name in ("README.md", *(f"docs/{name}" for name in docs), "examples/minimal.c"):
         (tmp_path / name).touch()
 
