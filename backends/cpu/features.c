@@ -108,7 +108,7 @@ static int64_t cache_at(int index) {
     return n * (*unit == 'K' ? 1 << 10 : *unit == 'M' ? 1 << 20 : 0);
 }
 
-/* What was best where it was measured (docs/performance.md). Older processors of AMD follow Zen 4,
+/* What was best where it was measured. Older processors of AMD follow Zen 4,
  * every one of Intel the Xeon that was measured, all others Zen 5. */
 static const cpu_prefetch_policy zen5 = {.ahead = {6144, 8192},
                                          .within = 2048,

@@ -30,7 +30,7 @@ cpu_isa cpu_isa_allowed(void);
  */
 rope_status cpu_isa_query(cpu_isa needs, char *reason);
 
-/* How memory is read, as was best where it was measured (docs/performance.md). */
+/* How memory is read, as was best where it was measured. */
 typedef struct cpu_prefetch_policy {
     int64_t cache_bytes; /* read and written that a call may come to without: ROPE_CPU_STREAM */
     int ahead[2];        /* bytes prefetched ahead beyond it: of f16 and bf16, of f32; 0: none */

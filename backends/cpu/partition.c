@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #endif
 
-/* Below 1 MiB waking a team costs more than it saves (docs/performance.md). */
+/* Below 1 MiB waking a team costs more than it saves. */
 enum { BYTES_PER_THREAD = 512 * 1024 };
 
 /* The runtime ends the process where it cannot make a thread. */

@@ -65,7 +65,7 @@ set_target_properties(ropekit_hip_kernels PROPERTIES
 # Hoisted out of loops, constants and addresses would fill the scalar registers until they spill.
 # Loops are unrolled where the source says so: clang 22 unrolls those over axes too, which takes
 # gpu_generic<4> from 82 to 104 vector registers of gfx942. Numbers are packed two by two where that
-# saves much; where it saves little, moving them together costs registers (docs/amd.md).
+# saves much; where it saves little, moving them together costs registers.
 target_compile_options(ropekit_hip_kernels PRIVATE ${ropekit_compile_flags} -fno-exceptions
     "SHELL:-Xarch_device -mllvm=-disable-machine-licm"
     "SHELL:-Xarch_device -fno-unroll-loops"

@@ -107,7 +107,7 @@ CPU_INLINE simd_pair rope_pair_in_register(simd_pair x) {
 }
 
 /* Reads a byte of each 16 of a vector but the last, before the vector is loaded: memory then serves
- * Zen 4 and 5 faster, f32 by a twentieth to a fifth (docs/performance.md). */
+ * Zen 4 and 5 faster, f32 by a twentieth to a fifth. */
 CPU_INLINE void rope_split_load(rope_kind kind, const char *vector) {
     if (!kind.split_loads)
         return;

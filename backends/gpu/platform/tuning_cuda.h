@@ -1,4 +1,4 @@
-/* Geometry by size; docs/cuda.md says how each number is measured. */
+/* Geometry by size; docs/gpu-kernels.md says how each number is measured. */
 #ifndef ROPEKIT_GPU_PLATFORM_TUNING_CUDA_H
 #define ROPEKIT_GPU_PLATFORM_TUNING_CUDA_H
 

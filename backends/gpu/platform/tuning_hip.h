@@ -1,6 +1,6 @@
-/* Geometry by size, reasoned and not measured: docs/amd.md derives each number. A multiprocessor,
- * as HIP counts them, is a compute unit of CDNA and a workgroup processor of RDNA: four SIMDs each.
- */
+/* Geometry by size, reasoned from data sheets: at a latency of 1 us two waves a SIMD, of 32 bytes a
+ * thread, fill the memory of an MI300X. A multiprocessor, as HIP counts them, is a compute unit of
+ * CDNA and a workgroup processor of RDNA: four SIMDs each. */
 #ifndef ROPEKIT_GPU_PLATFORM_TUNING_HIP_H
 #define ROPEKIT_GPU_PLATFORM_TUNING_HIP_H
 
