@@ -1,24 +1,70 @@
-/* Attention of one layer with a paged cache: a prompt, then some tokens one by one. rope_append
- * rotates keys and writes them and the values into pages, rope_attention rotates queries and
- * attends, on whatever backend ROPE_BACKEND names. The same attention in one call over all tokens,
- * with keys that it rotates itself, agrees within rounding. */
+/* Attention over a paged cache, on whatever backend ROPE_BACKEND names: the prompts of two
+ * sequences one by one, then tokens of both together. All tokens of a sequence in one step give the
+ * same within rounding. */
 #include <ropekit/attention.h>
 
-#include <stdint.h>
+enum { Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64, PAGE = 4 };
+
+/* In device memory: pages of [PAGE, K_HEADS, HEAD_DIM]; of each sequence a row of table_pages
+ * pages, and how many tokens it has in them ahead of a step and behind it. */
+typedef struct paged {
+    rope_plan *append, *attend;
+    void *k_pages, *v_pages, *workspace;
+    const int64_t *table, *before, *after;
+    int64_t pages, table_pages;
+    size_t workspace_bytes;
+} paged;
+
+rope_status make_plans(paged *p) {
+    rope_append_desc a = ROPE_APPEND_DESC_INIT;
+    rope_attention_desc b = ROPE_ATTENTION_DESC_INIT;
+    a.rope.dtype = b.rope.dtype = ROPE_F32, a.rope.head_dim = b.rope.head_dim = HEAD_DIM;
+    a.cache = b.cache = ROPE_CACHE_TABLE, a.page_size = b.page_size = PAGE;
+    b.rotation = ROPE_ATTENTION_ROTATE_Q; /* rope_append rotates the keys */
+    const rope_status status = rope_append_plan_create(&a, &p->append);
+    return status == ROPE_OK ? rope_attention_plan_create(&b, &p->attend) : status;
+}
+
+/* So many new tokens of each sequence. Tensors are contiguous [sequences, tokens, heads, dim]. */
+rope_status step(const paged *p, int64_t sequences, int64_t tokens, const float *q, const float *k,
+                 const float *v, float *out) {
+    rope_append_args a = ROPE_APPEND_ARGS_INIT;
+    rope_attention_args b = ROPE_ATTENTION_ARGS_INIT;
+    a.rope.batch = b.rope.batch = sequences, a.rope.tokens = b.rope.tokens = tokens;
+    a.rope.k.heads = a.v.heads = b.rope.k.heads = b.v.heads = K_HEADS;
+    a.k_cache.data = b.k_cache.data = p->k_pages, a.v_cache.data = b.v_cache.data = p->v_pages;
+    a.block_table = b.block_table = p->table, a.table_pages = b.table_pages = p->table_pages;
+    a.rope.k.in = k, a.v.in = v, a.pages = b.pages = p->pages;
+    a.rope.sequence_offsets = p->before; /* the first new token's position and place */
+    b.rope.q.in = q, b.rope.q.heads = Q_HEADS, b.out.data = out;
+    b.k_lengths = p->after; /* queries are the last of so many keys: positions follow */
+    b.workspace = p->workspace, b.workspace_bytes = p->workspace_bytes;
+    const rope_status status = rope_append(p->append, &a);
+    return status == ROPE_OK ? rope_attention(p->attend, &b) : status;
+}
+
+/* --- two sequences --- */
+
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { PROMPT = 5, TOKENS = 12, Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64 };
-enum { PAGE = 4, PAGES = 8, Q = Q_HEADS * HEAD_DIM, K = K_HEADS * HEAD_DIM };
+enum { SEQUENCES = 2, TOKENS = 12, DECODED = 4, PAGES = 8, OF_EACH = TOKENS / PAGE };
+enum { Q = Q_HEADS * HEAD_DIM, K = K_HEADS * HEAD_DIM };
 
-/* The layer in device memory. */
-typedef struct layer {
-    float q[TOKENS][Q], k[TOKENS][K], v[TOKENS][K], out[TOKENS][Q];
+/* Device memory: what a step reads, what it writes, the cache. */
+typedef struct memory {
+    float q[TOKENS][Q], k[TOKENS][K], v[TOKENS][K];
+    int64_t table[SEQUENCES][OF_EACH], before[SEQUENCES], after[SEQUENCES];
+    float out[TOKENS][Q];
     float k_pages[PAGES][PAGE][K], v_pages[PAGES][PAGE][K];
-    int64_t table[PAGES]; /* pages of the sequence, dealt out by the engine */
-    int64_t cached;       /* tokens that are cached already */
-    int64_t keys;         /* those and the tokens of a step */
-} layer;
+} memory;
+
+typedef struct engine {
+    rope_device *device;
+    memory *on_device;
+    paged cache;
+} engine;
 
 static int failed(rope_status status, const char *what) {
     if (status != ROPE_OK)
@@ -26,143 +72,100 @@ static int failed(rope_status status, const char *what) {
     return status != ROPE_OK;
 }
 
-typedef struct plans {
-    rope_plan *append, *attend, *at_once;
-} plans;
-
-static int make_plans(plans *p) {
-    rope_append_desc append = ROPE_APPEND_DESC_INIT;
-    rope_attention_desc attend = ROPE_ATTENTION_DESC_INIT, at_once;
-    append.rope.dtype = attend.rope.dtype = ROPE_F32;
-    append.rope.head_dim = attend.rope.head_dim = HEAD_DIM;
-    at_once = attend; /* rotates queries and keys, which lie in tensors */
-    append.cache = attend.cache = ROPE_CACHE_TABLE;
-    append.page_size = attend.page_size = PAGE;
-    attend.rotation = ROPE_ATTENTION_ROTATE_Q; /* keys in pages are rotated */
-    return failed(rope_append_plan_create(&append, &p->append), "append plan") ||
-           failed(rope_attention_plan_create(&attend, &p->attend), "attention plan") ||
-           failed(rope_attention_plan_create(&at_once, &p->at_once), "attention plan");
-}
-
-/* Rotates keys first..last - 1 and writes them and their values into pages. */
-static int append(const rope_plan *plan, layer *l, int first, int last) {
-    rope_append_args args = ROPE_APPEND_ARGS_INIT;
-    args.rope.batch = 1;
-    args.rope.tokens = last - first;
-    args.rope.sequence_offsets = &l->cached; /* of positions and of places in the cache */
-    args.rope.k.in = l->k[first];
-    args.v.in = l->v[first];
-    args.rope.k.heads = args.v.heads = K_HEADS;
-    args.k_cache.data = l->k_pages;
-    args.v_cache.data = l->v_pages;
-    args.pages = args.table_pages = PAGES;
-    args.block_table = l->table;
-    return failed(rope_append(plan, &args), "append");
-}
-
-/* An engine asks once, for the largest call, and keeps the memory. */
-static int with_workspace(rope_device *device, const rope_plan *plan, rope_attention_args *args) {
-    rope_attention_bounds bounds = {sizeof bounds, 1, TOKENS, PAGES * PAGE, 0, Q_HEADS, K_HEADS};
-    void *workspace = NULL;
-    int bad =
-        failed(rope_attention_workspace(plan, &bounds, &args->workspace_bytes), "workspace") ||
-        failed(rope_device_alloc(device, args->workspace_bytes + 256, &workspace), "alloc");
-    if (!bad) {
-        args->workspace = (char *)workspace + (256 - (uintptr_t)workspace % 256) % 256;
-        bad = failed(rope_attention(plan, args), "attention") ||
-              failed(rope_device_synchronize(device), "synchronize");
-    }
-    rope_device_free(device, workspace);
-    return bad;
-}
-
-static rope_attention_args queries(layer *l, int first, int last) {
-    rope_attention_args args = ROPE_ATTENTION_ARGS_INIT;
-    args.rope.batch = 1;
-    args.rope.tokens = last - first;
-    args.rope.q.in = l->q[first];
-    args.rope.q.heads = Q_HEADS;
-    args.rope.k.heads = args.v.heads = K_HEADS;
-    args.out.data = l->out[first];
-    return args;
-}
-
-/* Queries first..last - 1 are the last of as many keys as the pages have: positions follow. */
-static int attend(rope_device *device, const rope_plan *plan, layer *l, int first, int last) {
-    rope_attention_args args = queries(l, first, last);
-    args.k_lengths = &l->keys;
-    args.k_cache.data = l->k_pages;
-    args.v_cache.data = l->v_pages;
-    args.pages = args.table_pages = PAGES;
-    args.block_table = l->table;
-    return with_workspace(device, plan, &args);
-}
-
-static int attend_at_once(rope_device *device, const rope_plan *plan, layer *l) {
-    rope_attention_args args = queries(l, 0, TOKENS);
-    args.rope.k.in = l->k;
-    args.v.in = l->v;
-    return with_workspace(device, plan, &args);
-}
-
-static void fill(layer *l) {
-    static const int64_t table[PAGES] = {3, 0, 6, 1, 2, 4, 5, 7};
-    float *x = &l->q[0][0];
-    memset(l, 0, sizeof *l);
-    for (int i = 0; i < TOKENS * (Q + 2 * K); i++)
-        x[i] = (float)((i * 37) % 64 - 31) / 16;
-    memcpy(l->table, table, sizeof table);
-}
-
-/* The prompt, then token by token. */
-static int decode(rope_device *device, const plans *p, layer *l) {
-    for (int t = 0, next; t < TOKENS; t = next) {
-        next = t == 0 ? PROMPT : t + 1;
-        const int64_t step[2] = {t, next};
-        if (failed(rope_device_copy_in(device, &l->cached, step, sizeof step), "copy in") ||
-            append(p->append, l, t, next) || attend(device, p->attend, l, t, next))
-            return 1;
-    }
+static int make_engine(engine *e) {
+    const rope_attention_bounds most = {.struct_size = sizeof most,
+                                        .batch = SEQUENCES,
+                                        .tokens = TOKENS,
+                                        .k_tokens = TOKENS,
+                                        .q_heads = Q_HEADS,
+                                        .k_heads = K_HEADS};
+    paged *p = &e->cache;
+    void *memory_at = NULL;
+    const int bad =
+        failed(rope_device_open(NULL, 0, &e->device), "open") || failed(make_plans(p), "plan") ||
+        failed(rope_attention_workspace(p->attend, &most, &p->workspace_bytes), "workspace") ||
+        failed(rope_device_alloc(e->device, p->workspace_bytes, &p->workspace), "alloc") ||
+        failed(rope_device_alloc(e->device, sizeof(memory), &memory_at), "alloc");
+    if (bad)
+        return 1;
+    e->on_device = memory_at;
+    p->k_pages = e->on_device->k_pages, p->v_pages = e->on_device->v_pages;
+    p->pages = PAGES, p->table_pages = OF_EACH;
     return 0;
 }
 
-static float largest_difference(const layer *a, const layer *b) {
-    float most = 0;
-    for (int t = 0; t < TOKENS; t++)
-        for (int i = 0; i < Q; i++) {
-            const float d = a->out[t][i] - b->out[t][i];
-            most = d > most ? d : -d > most ? -d : most;
+static void free_engine(engine *e) {
+    rope_plan_destroy(e->cache.append);
+    rope_plan_destroy(e->cache.attend);
+    if (e->device) {
+        rope_device_free(e->device, e->cache.workspace);
+        rope_device_free(e->device, e->on_device);
+    }
+    rope_device_close(e->device);
+}
+
+/* Element i of token t of sequence s. */
+static float element(int s, int t, int i) {
+    return (float)((s * 53 + t * 17 + i * 37) % 64 - 31) / 16;
+}
+
+/* A step of n sequences from s on, which have `cached` tokens. */
+static int run(const engine *e, int s, int n, const int *cached, int tokens,
+               float out[][TOKENS][Q]) {
+    static memory host = {.table = {{3, 0, 6}, {1, 7, 2}}};
+    memory *d = e->on_device;
+    for (int i = 0, row = 0; i < n; i++) {
+        host.before[s + i] = cached[s + i];
+        host.after[s + i] = cached[s + i] + tokens;
+        for (int t = cached[s + i]; t < cached[s + i] + tokens; t++, row++) {
+            for (int x = 0; x < Q; x++)
+                host.q[row][x] = element(s + i, t, x);
+            for (int x = 0; x < K; x++)
+                host.k[row][x] = element(s + i, t, x + Q), host.v[row][x] = element(s + i, t, -x);
         }
-    return most;
+    }
+    paged p = e->cache;
+    p.table = d->table[s], p.before = d->before + s, p.after = d->after + s;
+    if (failed(rope_device_copy_in(e->device, d, &host, offsetof(memory, out)), "copy in") ||
+        failed(step(&p, n, tokens, d->q[0], d->k[0], d->v[0], d->out[0]), "step") ||
+        failed(rope_device_copy_out(e->device, host.out, d->out, sizeof host.out), "copy out"))
+        return 1;
+    for (int i = 0; i < n; i++)
+        memcpy(out[s + i][cached[s + i]], host.out[i * tokens], sizeof(float) * Q * (size_t)tokens);
+    return 0;
+}
+
+/* Each sequence alone up to its first tokens, then both together, one token a step. */
+static int decode(const engine *e, const int *first, int more, float out[][TOKENS][Q]) {
+    const int none[SEQUENCES] = {0};
+    int cached[SEQUENCES], bad = 0;
+    for (int s = 0; s < SEQUENCES && !bad; s++)
+        bad = run(e, s, 1, none, cached[s] = first[s], out);
+    for (int i = 0; i < more && !bad; i++) {
+        bad = run(e, 0, SEQUENCES, cached, 1, out);
+        for (int s = 0; s < SEQUENCES; s++)
+            cached[s]++;
+    }
+    return bad;
 }
 
 int main(void) {
-    static layer decoded, at_once;
-    rope_device *device = NULL;
-    plans p = {NULL, NULL, NULL};
-    void *memory = NULL;
-    fill(&decoded);
-    int bad = failed(rope_device_open(NULL, 0, &device), "open") || make_plans(&p) ||
-              failed(rope_device_alloc(device, sizeof decoded, &memory), "alloc") ||
-              failed(rope_device_copy_in(device, memory, &decoded, sizeof decoded), "copy in") ||
-              decode(device, &p, (layer *)memory) ||
-              failed(rope_device_copy_out(device, &decoded, memory, sizeof decoded), "copy out") ||
-              attend_at_once(device, p.at_once, (layer *)memory) ||
-              failed(rope_device_copy_out(device, &at_once, memory, sizeof at_once), "copy out");
-    const float difference = bad ? 0 : largest_difference(&decoded, &at_once);
-    if (!(difference < 1e-5F)) {
-        fprintf(stderr, "token by token is %g away from one call\n", (double)difference);
+    static float decoded[SEQUENCES][TOKENS][Q], at_once[SEQUENCES][TOKENS][Q];
+    const int prompts[SEQUENCES] = {5, 8}, all[SEQUENCES] = {5 + DECODED, 8 + DECODED};
+    const float *a = decoded[0][0], *b = at_once[0][0];
+    float most = 0;
+    engine e = {0};
+    int bad =
+        make_engine(&e) || decode(&e, prompts, DECODED, decoded) || decode(&e, all, 0, at_once);
+    for (int i = 0; i < SEQUENCES * TOKENS * Q; i++)
+        most = a[i] - b[i] > most ? a[i] - b[i] : b[i] - a[i] > most ? b[i] - a[i] : most;
+    if (!bad && (!(most < 1e-5F) || a[0] == 0)) {
+        fprintf(stderr, "token by token is %g away from one step\n", (double)most);
         bad = 1;
     }
     if (!bad)
-        printf("%d tokens of %d heads attended by %s, %d of them one by one: within %.1e of one "
-               "call\n",
-               TOKENS, Q_HEADS, rope_plan_kernel(p.attend), TOKENS - PROMPT, (double)difference);
-    rope_plan_destroy(p.append);
-    rope_plan_destroy(p.attend);
-    rope_plan_destroy(p.at_once);
-    if (device)
-        rope_device_free(device, memory);
-    rope_device_close(device);
+        printf("%d tokens of each of %d sequences decoded by %s: within %.1e of one step\n",
+               DECODED, SEQUENCES, rope_plan_kernel(e.cache.attend), (double)most);
+    free_engine(&e);
     return bad;
 }

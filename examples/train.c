@@ -4,6 +4,17 @@
  * directions. */
 #include <ropekit/attention.h>
 
+/* plan: of rope_attention_backward_plan_create. forward: of a call that wrote out and lse. */
+rope_status backward(const rope_plan *plan, const rope_attention_args *forward, const float *dout,
+                     float *dq, float *dk, float *dv) {
+    rope_attention_backward_args args = ROPE_ATTENTION_BACKWARD_ARGS_INIT;
+    args.forward = forward, args.dout = dout;
+    args.dq.data = dq, args.dk.data = dk, args.dv.data = dv; /* NULL: not wanted */
+    return rope_attention_backward(plan, &args);
+}
+
+/* --- the training --- */
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +37,6 @@ typedef struct model {
     layer *on_device, *host;
     void *memory, *workspace;
     rope_attention_args args;
-    rope_attention_backward_args gradients;
 } model;
 
 static int failed(rope_status status, const char *what) {
@@ -73,11 +83,6 @@ static void describe(model *m) {
     a->lse = l->lse;
     a->rope.q.out = l->q_rotated; /* else the backward rotates them again */
     a->rope.k.out = l->k_rotated;
-    m->gradients.forward = a;
-    m->gradients.dout = l->dout;
-    m->gradients.dq.data = l->dx + AT_Q;
-    m->gradients.dk.data = l->dx + AT_K;
-    m->gradients.dv.data = l->dx + AT_V;
 }
 
 /* Some number in -1..1. */
@@ -104,9 +109,11 @@ static int find_loss(model *m, double *loss) {
 
 static int find_gradients(model *m) {
     layer *h = m->host;
-    return failed(rope_device_copy_in(m->device, m->on_device->dout, h->dout, sizeof h->dout),
-                  "copy in") ||
-           failed(rope_attention_backward(m->backward, &m->gradients), "attention backward") ||
+    layer *d = m->on_device;
+    return failed(rope_device_copy_in(m->device, d->dout, h->dout, sizeof h->dout), "copy in") ||
+           failed(
+               backward(m->backward, &m->args, d->dout, d->dx + AT_Q, d->dx + AT_K, d->dx + AT_V),
+               "attention backward") ||
            failed(rope_device_copy_out(m->device, h->dx, m->on_device->dx, sizeof h->dx),
                   "copy out");
 }
@@ -164,15 +171,7 @@ static int train(model *m) {
 }
 
 int main(void) {
-    model m = {NULL,
-               NULL,
-               NULL,
-               NULL,
-               NULL,
-               NULL,
-               NULL,
-               ROPE_ATTENTION_ARGS_INIT,
-               ROPE_ATTENTION_BACKWARD_ARGS_INIT};
+    model m = {.args = ROPE_ATTENTION_ARGS_INIT};
     m.host = (layer *)calloc(1, sizeof *m.host);
     int bad = !m.host || failed(rope_device_open(NULL, 0, &m.device), "open") || make_plans(&m) ||
               make_memory(&m);
