@@ -175,45 +175,62 @@ def append(
 ) -> Tensor | None:
     """Normalises q and k, rotates them, and writes k and v into their caches.
 
-    Args:
-        q, k, v: each may be None. Three dimensions are [tokens, heads, elements], four those of
-            `layout`, "bshd" unless given. Without q, k and v the keys in k_cache that slots
-            or sequences name are rotated in place by `positions`, one a key, as of -256; a cache
-            of 8 bits then needs dtype, that of keys.
-        k_cache, v_cache: pages in the order of `cache_layout`, in dtype, float32, float16,
+    Example:
+        >>> k_cache, v_cache = torch.zeros(2, 4, 16, 8, 64)  # page, slot, head, element
+        >>> q, k, v = torch.randn(3, 2, 8, 64)  # a token of each of two sequences
+        >>> places = {"slots": torch.tensor([5, 16]), "positions": torch.tensor([5, 0])}
+        >>> q = ropekit.append(q, k, v, k_cache=k_cache, v_cache=v_cache, **places)
+        >>> torch.equal(v_cache[0, 5], v[0]) and torch.equal(v_cache[1, 0], v[1])
+        True
+
+    Tensors:
+        q, k, v: [tokens, heads, elements], or four dimensions in the order of `layout`, "bshd"
+            unless given. Each may be None. Without q, k and v the keys in k_cache that slots or
+            sequences name are rotated in place by `positions`, one a key, as of -256; a cache of 8
+            bits then needs dtype, that of keys.
+        q_out, k_out, v_out: where results go too; q itself for one in place. q_out may be of 8
+            bits. Without a cache k and v need one.
+
+    Cache:
+        k_cache, v_cache: pages in the order of `cache_layout`, in the type of k, float32, float16,
             bfloat16, a float8 or int8. "nhd" is [page, slot, head, element], or without heads
             [page, slot, element]; "hnd" is [page, head, slot, element]; "vllm" is
-            [page, head, element / x, slot, x] of k and [page, head, element, slot].
-        slots: int32 or int64, [tokens] or [batch, tokens]: page * page size + slot; -1 leaves a
+            [page, head, element / x, slot, x] of k and [page, head, element, slot] of v.
+        slots: [tokens] or [batch, tokens], int32 or int64: page * page size + slot; -1 leaves a
             token out. Of FlashInfer's indices:
             kv_indices[kv_indptr[i] + n // size] * size + n % size.
-        block_table: [sequences, pages]: the pages of each sequence. With neither of them a page
+        block_table: [sequences, pages], the pages of each sequence. With neither of them a page
             holds a sequence.
-        cache_starts: index in its sequence of the first token of each, for a block table or
-            sequences; else what position_offset and sequence_offsets give.
-        positions, config, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
-            sin: as of `apply`. A cached key keeps the factors that longrope had for it: give the
-            final sequence_lengths in every call, or longrope_select, or rotation="off" here and
-            rotate="qk" to `attention`. A call whose keys would mix is refused where it is seen.
-        q_weight, k_weight, v_weight: of the norms that `config` or `fields` name: [elements] or
-            [heads, elements].
+        cache_starts: [sequences], the index in its sequence of the first token of each, for a block
+            table or sequences. None: what position_offset and sequence_offsets give.
         q_scale, k_scale, v_scale: float32, of results of 8 bits: one number, [heads] or one a
             token and head, [page, slot, head] in the order of the cache. None is scale 1: values
             are rounded as they are, of int8 to whole numbers.
         q_scale_out, k_scale_out, v_scale_out: such scales of tokens and heads, that are computed
             and written.
-        q_out, k_out, v_out: where results go too, q itself for one in place. q_out may be of
-            8 bits. Without a cache k and v need one.
-        position_flag: as of `apply_`; it also tells of a token that has no place.
-        fields: those of ropekit.AppendFields; they go before `config`. norm_type="rms", norm_eps,
-            norm_scope, norm_weight, norm_rounding, norm_dim and norm_offset are of q and k, or of
-            one as in v_norm_type; q_factor, k_factor and v_factor multiply; rotation="off" leaves
-            out what `config` says of angles; ring=R keeps the last R tokens.
+        ring: R keeps the last R tokens of each sequence.
 
-    It has no gradient: where a weight requires one, call it within torch.no_grad(). Values are
-    those of the separate steps, bit for bit. Norms round as Transformers' modules; a sum that fp32
-    does not hold exactly may differ by a few units of the type, as PyTorch adds in another order.
-    Under torch.compile a function is compiled anew for other sizes of its caches.
+    Rotation and positions:
+        config, positions, position_offset, sequence_offsets, cu_seqlens, sequence_lengths, cos,
+            sin: as of `apply`. A cached key keeps the factors that longrope had for it: give the
+            final sequence_lengths in every call, or longrope_select, or rotation="off" here and
+            rotate="qk" to `attention`. A call whose keys would mix is refused where it is seen.
+        rotation: "off" leaves out what `config` says of angles.
+        position_flag: as of `apply_`; it also tells of a token that has no place.
+
+    Norms:
+        q_weight, k_weight, v_weight: [elements] or [heads, elements], of the norms that `config` or
+            `fields` name.
+        norm_type, norm_eps, norm_scope, norm_weight, norm_rounding, norm_dim, norm_offset: of q and
+            k, or of one as in v_norm_type. norm_type is "rms" or "layer".
+        q_factor, k_factor, v_factor: what multiplies each.
+        fields: these and every other field of ropekit.AppendFields, as `kernel`; they go before
+            those of `config`.
+
+    Values are those of the separate steps, bit for bit. Norms round as Transformers' modules; a sum
+    that fp32 does not hold exactly may differ by a few units of the type, as PyTorch adds in
+    another order. There is no gradient: where a weight requires one, call it within
+    torch.no_grad(). Under torch.compile a function is compiled anew for other sizes of its caches.
 
     Returns:
         q_out, a new tensor where that is not given; None without q.

@@ -397,73 +397,89 @@ def attention(
     """Attention of unrotated queries; keys and values are tensors or a cache.
 
     A sequence has m queries and n keys, and query i has the index n - m + i among the keys: a
-    prompt, a part of one and one decoded token are the same call. Every length is in tokens.
+    prompt, a part of one and one decoded token are the same call.
 
-    Args:
+    Example:
+        >>> q, (k, v) = torch.randn(1, 16, 8, 64), torch.randn(2, 1, 16, 2, 64)
+        >>> out = ropekit.attention(q, k, v, rope_theta=500000.0)
+        >>> out.shape
+        torch.Size([1, 16, 8, 64])
+        >>> last = ropekit.attention(q[:, -1:], k, v, rope_theta=500000.0)
+        >>> torch.allclose(last, out[:, -1:], atol=1e-5)
+        True
+
+    Tensors:
         q: [batch, tokens, heads, head_dim], [tokens, heads, head_dim] of packed sequences, or the
             order of `layout`; float32, float16 or bfloat16.
         k, v: in the same order, of as many heads as divide those of q; v may have a head_dim of its
             own. None with a cache.
+        sinks: [heads], float32 or the type of q: a logit of each head that takes part in the
+            softmax and has no value.
+        q_lengths, k_lengths: [sequences], int32 or int64, queries and keys that each sequence has,
+            in tokens; the rest is padding. k_lengths is required with a cache. Beside cu_seqlens
+            they are seqused_q and seqused_k of flash-attention: of its part a sequence uses the
+            first so many rows.
+        cu_seqlens, k_cu_seqlens: [sequences + 1], boundaries of packed sequences in q, and in k and
+            v where they differ.
+
+    Masks:
         causal: True, or None without tree_mask: a query sees keys up to its own index. False: all.
-        return_lse: also returns the logarithm of each row's sum of exponentials.
+        window: how many keys up to its own a query sees, as Transformers' sliding_window.
+        window_right: how many keys after its own it sees, with causal=False.
+        chunk: the size of chunks in which attention stays. None and -1 are none of these three, and
+            so is 0 but for window_right.
+        tree_mask: [batch, tokens, n] or [tokens, n] of bool: which of the last n keys a query sees;
+            it sees all before them. Or int32 words, of which key j is bit j % 32 of word j / 32.
+            window and chunk narrow that by `positions` where they are given, so that siblings are
+            as far from their root: docs/attention.md.
+        tree_keys: how many keys the words of tree_mask cover.
+        scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become
+            softcap * tanh(score / softcap), and None, 0 and -1 are none.
+
+    Cache:
+        k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
+            read, of 8 bits without a scale as with scale 1. MLA: both are one cache, v_cache its
+            first elements.
+        cache: in place of these and of k_lengths, one that a `RoPEAttention` filled.
+        max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
+        ring: R where the cache keeps the last R tokens of each sequence.
+
+    Rotation and positions:
+        config, sequence_lengths, cos, sin: as of `apply`: with none of them, rope_theta and
+            inv_freq, q and k rotate by base 10000.
+        rotate: "qk", "q" where keys are rotated already, as `append` caches them, or "none". None:
+            "q" with a cache, else "qk"; of a `cache` whose layer does not rotate its keys, as with
+            longrope, "qk".
         positions, k_positions: position ids of q and k, [tokens], [batch, tokens] or [axes, batch,
             tokens]. None: a token's index among the keys, plus position_offset and
             sequence_offsets. k_positions may be left out where k has the tokens of q. Where keys
             do not rotate, it is read with tree_mask and window or chunk alone.
-        config, sequence_lengths, cos, sin: as of `apply`: with none of them, rope_theta and
-            inv_freq, q and k rotate by base 10000. rotate="none" rotates nothing.
-        cu_seqlens, k_cu_seqlens: boundaries of packed sequences in q, and in k and v where they
-            differ.
-        q_lengths, k_lengths: int32 or int64, queries and keys that each sequence has; the rest is
-            padding. k_lengths is required with a cache. Beside cu_seqlens they are seqused_q and
-            seqused_k of flash-attention: of its part a sequence uses the first so many rows.
-        cache: in place of k_cache, v_cache, block_table, k_lengths, k_scale and v_scale, one that a
-            `RoPEAttention` filled.
-        k_cache, v_cache, block_table, cache_layout, k_scale, v_scale: as `append` writes them; only
-            read, of 8 bits without a scale as with scale 1. MLA: both are one cache, v_cache its
-            first elements.
-        max_seqlen_k: no sequence of a cache has more keys. None: what its pages hold.
-        sinks: [heads], float32 or the type of q: a logit of each head that takes part in the
-            softmax and has no value.
-        tree_mask: [batch, tokens, n] or [tokens, n] of bool: which of the last n keys a query sees;
-            it sees all before them. Or int32 words, of which key j is bit j % 32 of word j / 32,
-            for tree_keys keys. window and chunk narrow that by `positions` where they are given, so
-            that siblings are as far from their root: docs/attention.md.
         position_flag: as of `apply_`; a GPU also sets it where a length or a page is out of range,
             and leaves that sequence out.
-        rotate: "qk", "q" where keys are rotated already, as `append` caches them, or "none". None:
-            "q" with a cache, else "qk"; of a `cache` whose layer does not rotate its keys, as with
-            longrope, "qk".
-        window, window_right, chunk: keys up to its own that a query sees, as Transformers'
-            sliding_window; keys after its own, with causal=False; chunks in which attention stays.
-            None and -1 are none, as is 0 of window, chunk and softcap; window_right=0 is no key
-            after its own.
+        fields: any other field of a Config but those of norms; it goes before that of `config`.
+
+    Choice of kernel:
         kernel: "sdpa" for ropekit's rotation followed by PyTorch's scaled_dot_product_attention,
             "library" for the library's choice among its own, or the name of one of them. None: the
             faster one by device, type and shape, whether a gradient is wanted and, on CUDA,
-            whether the call is eager, as `explain` tells. PyTorch's is a candidate of
+            whether the call is eager. `explain` tells which it is. PyTorch's is a candidate of
             calls without cache, lengths, packing, tree_mask, cap, sinks or lse, and the only one of
             float64, for gradcheck.
-        scale, softcap: factor of the products, 1 / sqrt(head_dim) unless given; scores become
-            softcap * tanh(score / softcap).
-        fields: any other field of a Config but those of norms; it goes before that of `config`.
 
     Bits are, within a kernel, those of `apply` followed by the same call with rotate="none", of
     each sequence alone, and of any paging: who compares lengths, batches or packing names a kernel.
 
-    Under autocast q, k and v of several types are cast to its type, as PyTorch's kernel casts them;
-    those of one type keep it.
-
     Gradients flow into q, k, v and sinks, of calls without a cache, tree_mask or position_flag; not
     through lse. They have the same bits call after call, those of PyTorch's kernel and of cuDNN's
     with torch.use_deterministic_algorithms. Autograd keeps q and k rotated, v, out and lse. There
-    is no second derivative and no tangent.
+    is no second derivative and no tangent. Under autocast q, k and v of several types are cast to
+    its type; those of one type keep it.
 
     Returns:
         out, in the order of q with v's head_dim ("bhsd" lies by token, so that transpose(1, 2) is
-        contiguous), and with return_lse lse, float32 in the order of q
-        without its last dimension. Rows that no sequence has, as padding of q_lengths and tokens
-        past the end of cu_seqlens, are 0 and -inf, and 0 in gradients.
+        contiguous). With return_lse also lse, the logarithm of each row's sum of exponentials:
+        float32, in the order of q without its last dimension. Rows that no sequence has, as padding
+        of q_lengths and tokens past the end of cu_seqlens, are 0 and -inf, and 0 in gradients.
 
     Raises:
         TypeError, ValueError: as `apply` does.

@@ -118,29 +118,44 @@ def apply(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Rotates q and k, or the one that is given, into new tensors.
 
-    Args:
-        q, k: tensors in the order of `layout` ("bshd" unless given: batch, sequence, head, element;
-            "thd" is packed), of any strides. k may have other heads than q.
-        positions: position ids, int32 or int64 as every index tensor: [tokens], [batch, tokens] or,
-            with several axes, [axes, batch, tokens]. None counts from 0.
+    Example:
+        >>> q, k = torch.randn(1, 64, 32, 128), torch.randn(1, 64, 8, 128)
+        >>> rotated_q, rotated_k = ropekit.apply(q, k, rope_theta=500000.0)
+        >>> rotated_q.shape
+        torch.Size([1, 64, 32, 128])
+
+    Tensors:
+        q, k: [batch, tokens, heads, head_dim], or in the order of `layout`: "bhsd", "sbhd", or
+            "thd" of packed sequences. float32, float16, bfloat16 or float64, of any strides. k may
+            have other heads than q.
+
+    Rotation:
         config: a Config, a Transformers configuration, a dict or the path of a config.json, which
             is read again when the file has changed. Without it, rope_theta, inv_freq and tables
             the rotation is of base 10000 over the whole head.
-        position_offset: added to every position.
-        sequence_offsets: one offset a sequence.
-        cu_seqlens: boundaries of packed sequences, one more than there are sequences.
-        sequence_lengths: longrope per sequence: total length of each.
-        cos, sin: tables [rows, entries] or [batch, rows, entries] that positions index; no gradient
+        fields: any field of a Config, as rope_theta or pairing_in; it goes before that of `config`.
+            rope_type="dynamic" scales by sequence_length. Where that is not given, the longest
+            position of the call counts, as in Transformers' modules. Index tensors on a GPU are
+            not read: give sequence_length beside them.
+        cos, sin: tables [rows, entries] or [batch, rows, entries] that positions index. No gradient
             flows into them, and asking for one is an error.
-        fields: any field of a Config; it goes before that of `config`. rope_type="dynamic" scales
-            by sequence_length, or where that is not given by the longest position of the call, as
-            Transformers' modules. A GPU's index tensors are not read: give it beside them.
 
-    Derivatives are the transpose, of any order; direction="inverse" has none.
+    Positions, int32 or int64:
+        positions: a position for each token: [tokens], [batch, tokens] or, with several axes,
+            [axes, batch, tokens]. None counts from 0.
+        position_offset: a number that is added to every position.
+        sequence_offsets: [sequences], added to the positions of each sequence.
+        cu_seqlens: [sequences + 1], the boundaries of packed sequences.
+        sequence_lengths: [sequences], the total length of each, by which longrope chooses its
+            factors.
+
+    Choice of kernel:
+        kernel: the name of one of the backend's kernels, as "avx2". None: the first that accepts.
 
     Returns:
-        q and k rotated, or the one that was given: with the strides of the input where these fill
-        its memory, else contiguous.
+        q and k rotated, or the one that was given. They have the strides of the input where these
+        fill its memory, and are contiguous elsewhere. Derivatives are the transpose, of any order;
+        direction="inverse" has none.
 
     Raises:
         TypeError: what is no tensor, no number, no field or of another element type.

@@ -51,30 +51,57 @@ _ALLOWED = {"layout": ("bshd",), "angle_mode": ("exact", "f32")}
 
 
 class RoPEAttention(nn.Module):
-    """Attention over [batch, tokens, hidden_size], whose q and k are rotated inside.
+    """A layer of attention with projections, whose q and k are rotated inside.
 
     Projections and norms have the names of Transformers' Llama and Qwen3, whose state_dict of
     `self_attn` loads.
 
-    Args:
+    Example:
+        >>> layer = ropekit.RoPEAttention(512, heads=8, kv_heads=2, rope_theta=500000.0)
+        >>> x = torch.randn(2, 16, 512)  # batch, tokens, hidden_size
+        >>> layer(x).shape
+        torch.Size([2, 16, 512])
+        >>> with torch.no_grad():
+        ...     cache = layer.make_cache(batch=2, capacity=64)
+        ...     prompt = layer(x, cache=cache)
+        ...     token = layer(x[:, -1:], cache=cache)
+        >>> cache.tokens
+        17
+
+    Sizes:
         hidden_size: elements of a token.
-        heads, kv_heads: of q, and of k and v; None: as many. head_dim: None: what `config` states,
-            or hidden_size / heads.
-        config: the rotation, and the norm of q and k where it states one, as `attention` takes it.
-        causal: whether a token sees none after its own.
+        heads, kv_heads: of q, and of k and v; kv_heads divides heads. None: as many.
+        head_dim: elements of a head. None: what `config` states, or hidden_size / heads.
+        bias, out_bias: whether q_proj, k_proj and v_proj have one, and o_proj.
+        device, dtype: of the parameters; float32, float16, bfloat16 or float64.
+
+    Norm:
         qk_norm: an RMS norm of each head of q and k, as in Qwen3. None: what `config` states.
         norm_eps: of that norm.
-        bias, out_bias: of q_proj, k_proj and v_proj, and of o_proj.
-        fields: any field of `attention`, as window or rope_theta, with what is none there; it goes
-            before that of `config`.
-            layout is "bshd", and angle_mode not "table". `kernel` is of attention alone.
-            ring=R is for calls with a cache, which then never fills: it keeps the last R tokens of
-            each sequence, of which a token sees no more. A call has so few that each still finds
-            the keys that it sees; one without a cache is refused then.
+
+    Masks:
+        causal: whether a token sees none after its own.
+        window, window_right, chunk, softcap, scale: as of `attention`.
+
+    Cache:
+        ring: R keeps the last R tokens of each sequence, for calls with a cache, which then never
+            fills. A token sees no more than R, and a call has so few tokens that each still finds
+            the keys that it sees. A call without a cache is refused.
+
+    Rotation:
+        config: the rotation, and the norm of q and k where it states one, as `attention` takes it.
+        fields: any field of `attention`, as rope_theta, with what is none there; it goes before
+            that of `config`. layout is "bshd", and angle_mode not "table".
+
+    Choice of kernel:
+        kernel: as of `attention`; `append` and the projections keep theirs.
 
     longrope takes its factors by the longest position of each sequence, unless longrope_select
     names them. A cache then holds keys unrotated and each call rotates all of them, so that a
     decode past original_max_position_embeddings equals one whole call.
+
+    Raises:
+        TypeError, ValueError: an argument that does not fit, by name.
     """
 
     def __init__(

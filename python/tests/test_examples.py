@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import os
 import re
 import subprocess
@@ -88,6 +90,18 @@ def test_python_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = (names["lengths"] == 0).nonzero()[0]
     value = names["v"][first].repeat_interleave(4, 0)  # of its only key
     torch.testing.assert_close(names["out"][first, 0], value)
+
+
+@pytest.mark.parametrize("name", ["apply", "append", "attention", "RoPEAttention"])
+def test_docstrings(name: str) -> None:
+    """Each begins with a short paragraph, tells every argument, and has an example that is true."""
+    documented = getattr(ropekit, name)
+    assert len(documented.__doc__.partition("\n\n")[0].split()) <= 20
+    told = set(re.findall(r"\w+", documented.__doc__))
+    assert not inspect.signature(documented).parameters.keys() - told
+    (found,) = doctest.DocTestFinder(recurse=False).find(documented, name, globs=globals())
+    assert found.examples
+    assert doctest.DocTestRunner().run(found).failed == 0
 
 
 def test_attention_learns(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
