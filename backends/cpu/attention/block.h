@@ -5,44 +5,9 @@
 #ifndef ROPEKIT_CPU_ATTENTION_BLOCK_H
 #define ROPEKIT_CPU_ATTENTION_BLOCK_H
 
-#include "backends/cpu/attention/row_groups.h"
-#include "backends/cpu/attention/weights.h"
+#include "backends/cpu/attention/few_rows.h"
 
 _Static_assert(CPU_ATTENTION_PAD % PANEL == 0 && CPU_ATTENTION_ROWS % GROUP == 0, "whole panels");
-
-/* --- prefetches --- */
-
-/* Rows to prefetch between products: many prefetches at once would wait for each other, and
- * products for them. */
-typedef struct prefetch_rows {
-    const char *row[PANEL];
-    int count, bytes; /* of a row */
-} prefetch_rows;
-
-/* Of `count` keys from i on of a list of K (which 0) or V, beyond its end of the list that is read
- * next, rows of the tile's heads: the share that a head has of them, in the order of memory. */
-CPU_INLINE void rows_to_prefetch(const cpu_attention_block *b, const char *const *rows, int i,
-                                 int count, int end, int which, int row, prefetch_rows *prefetch) {
-    const int heads = b->rows / b->of_head, all = end + b->ahead_count,
-              own = row / b->of_head * count;
-    int head = own % heads, n = 0;
-    prefetch->bytes = i >= end ? b->ahead_bytes
-                               : (which ? b->v_head_dim : b->head_dim) * cpu_dtype_size(b->dtype);
-    for (i += own / heads; n < count && i < all; n++) {
-        prefetch->row[n] =
-            i < end ? rows[i] + head * b->step[which] : b->ahead[i - end] + head * b->ahead_step;
-        if (++head == heads) {
-            head = 0;
-            i++;
-        }
-    }
-    prefetch->count = n;
-}
-
-CPU_INLINE void prefetch_row(const prefetch_rows *prefetch, int n) {
-    for (int line = 0; n < prefetch->count && line < prefetch->bytes; line += 64)
-        __builtin_prefetch(prefetch->row[n] + line, 0, 2);
-}
 
 /* --- panels: element d of key or dimension n at [d][n] --- */
 
@@ -113,52 +78,17 @@ CPU_INLINE void pack_values(int dtype, const char *const *rows, int from, int to
 /* `count` rows by a panel of keys. */
 CPU_INLINE void multiply_keys(int count, const float *q, int dim, const float *panel, float *s,
                               const prefetch_rows *prefetch) {
-    const int step = (dim + PANEL - 1) / PANEL;
-    for (int first = 0, n = 0, last; first < dim; first = last) {
-        group_sum sum;
-        last = first + CHAIN < dim ? first + CHAIN : dim;
-        clear_sums(count, sum);
-        for (int d = first, end; d < last; d = end) {
+    for (int chain = 0, n = 0; chain < chains_of(dim); chain++) {
+        add_chain(count, chain, q, dim, dim, panel, s, KEYS);
+        for (int i = 0; i < PANEL / CHAINS; i++)
             prefetch_row(prefetch, n++);
-            end = d + step < last ? d + step : last;
-            multiply_on(count, q + d, dim, 1, end - d, panel + d * PANEL, PANEL, sum);
-        }
-        add_chains(count, first == 0, sum, s, KEYS);
     }
-}
-
-/* Where values are read: a panel, or rows of dtype from `at` bytes on. */
-typedef struct value_source {
-    const float *panel;
-    const char *const *rows;
-    int64_t at;
-} value_source;
-
-/* PANEL elements of key k; those of bf16 in rows are parted into even and odd ones, at half the
- * cost. */
-CPU_INLINE simd_pair values_of(int dtype, int direct, const value_source *v, int k) {
-    if (!direct)
-        return (simd_pair){simd_load_f(v->panel + k * PANEL),
-                           simd_load_f(v->panel + k * PANEL + SIMD_LANES)};
-    const char *at = v->rows[k] + v->at;
-    if (dtype == ROPE_BF16)
-        return simd_split_words(dtype, simd_load_u(at));
-    return (simd_pair){simd_widen(dtype, at),
-                       simd_widen(dtype, at + SIMD_LANES * cpu_dtype_size(dtype))};
 }
 
 /* sum += `count` rows by keys from..to - 1, PANEL elements of their values. */
-CPU_INLINE void multiply_values(int dtype, int direct, int count, const float *p, int from, int to,
-                                const value_source *v, group_sum sum) {
-    for (int k = from; k < to; k++) {
-        const simd_pair value = values_of(dtype, direct, v, k);
-#pragma GCC unroll 12
-        for (int r = 0; r < count; r++) {
-            const simd_f32 x = simd_set_f(p[r * KEYS + k]);
-            sum[r][0] = simd_fma(x, value.x1, sum[r][0]);
-            sum[r][1] = simd_fma(x, value.x2, sum[r][1]);
-        }
-    }
+CPU_INLINE void multiply_values(int count, const float *p, int from, int to, const float *panel,
+                                group_sum sum) {
+    multiply_on(count, p + from, KEYS, 1, to - from, panel + from * PANEL, PANEL, sum);
 }
 
 /* Whether all is finite. */
@@ -169,21 +99,6 @@ CPU_INLINE int is_finite(int count, group_sum sum) {
         for (int part = 0; part < 2; part++)
             odd |= (simd_u32)(sum[r][part] * simd_set_f(0) != (simd_f32){0});
     return !simd_any(odd);
-}
-
-CPU_INLINE void load_sums(int count, const float *from, int64_t stride, group_sum sum) {
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        for (int part = 0; part < 2; part++)
-            sum[r][part] =
-                from ? simd_load_f(from + r * stride + part * SIMD_LANES) : (simd_f32){0};
-}
-
-CPU_INLINE void store_sums(int count, group_sum sum, float *to, int64_t stride) {
-#pragma GCC unroll 12
-    for (int r = 0; r < count; r++)
-        for (int part = 0; part < 2; part++)
-            simd_store_f(to + r * stride + part * SIMD_LANES, sum[r][part]);
 }
 
 /* Joins a block's sums to o. */
@@ -217,6 +132,10 @@ CPU_INLINE void add_scores(int dtype, const cpu_attention_block *b, int key, int
     for (int r = 0; r < b->rows; r += b->of_head) {
         prefetch_rows prefetch;
         rows_to_prefetch(b, rows, PANEL, PANEL, count, 0, r, &prefetch);
+        if (has_few(b)) {
+            score_few(dtype, b, r, key, count, rows, &prefetch);
+            continue;
+        }
         pack_keys(dtype, rows, count, r / b->of_head * b->step[0], b->head_dim, b->panel);
         multiply_rows(b, r, key, &prefetch);
     }
@@ -273,11 +192,10 @@ static CPU_NOINLINE void add_seen_values(const cpu_attention_block *b, int row, 
 
 /* The sums of a group of rows, where all its numbers are finite or each row sees every key; returns
  * whether they were added. */
-CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_range g,
-                         const value_source *v, int d) {
+CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_range g, int d) {
     group_sum sum;
-    load_sums(count, NULL, 0, sum);
-    multiply_values(ROPE_F32, 0, count, b->scores + r * KEYS, g.from, g.to, v, sum);
+    clear_sums(count, sum);
+    multiply_values(count, b->scores + r * KEYS, g.from, g.to, b->panel, sum);
     if (g.from >= g.to || (g.partial && !is_finite(count, sum)))
         return 0;
     join_sums(count, sum, b->rescale + r, b->o + r * b->o_stride + d, b->o_stride);
@@ -287,56 +205,13 @@ CPU_INLINE int add_group(const cpu_attention_block *b, int r, int count, group_r
 /* Dimensions d.. of the rows of a head that begin at one, from a panel: one copy for every dtype.
  */
 static CPU_NOINLINE void add_packed(const cpu_attention_block *b, int row, int d) {
-    const value_source v = {.panel = b->panel};
     for (int r = row, n; r < row + b->of_head; r += n) {
         n = group_of(b->of_head - r % b->of_head);
         const group_range g = range_of(b, r, n);
         int added = 0;
-        BY_COUNT(n, added = add_group(b, r, n_, g, &v, d))
+        BY_COUNT(n, added = add_group(b, r, n_, g, d))
         if (!added && g.from < g.to)
             add_seen_values(b, r, n, g, b->panel, d);
-    }
-}
-
-/* Few rows read values where they are, some keys at a time: a row of values is then read once and
- * whole. */
-enum { FEW_KEYS = 8 };
-
-/* Of some keys to a group's sums of a panel of dimensions, which lie at `part`. */
-CPU_INLINE void add_few_keys(int dtype, int count, int64_t stride, const float *scores,
-                             group_range keys, const value_source *v, float *part) {
-    group_sum sum;
-    load_sums(count, part, stride, sum);
-    multiply_values(dtype, 1, count, scores, keys.from, keys.to, v, sum);
-    store_sums(count, sum, part, stride);
-}
-
-/* The same of n rows from r on, all dimensions. */
-CPU_INLINE void add_few_rows(int dtype, const cpu_attention_block *b, int r, int n,
-                             group_range keys, int count, value_source v,
-                             const prefetch_rows *prefetch) {
-    for (int d = 0; d < count && keys.from < keys.to; d += PANEL) {
-        prefetch_row(prefetch, d / PANEL);
-        float *part = b->panel + r * b->o_stride + d;
-        v.at = r / b->of_head * b->step[1] + (int64_t)d * cpu_dtype_size(dtype);
-        BY_COUNT(n, add_few_keys(dtype, n_, b->o_stride, b->scores + r * KEYS, keys, &v, part))
-    }
-}
-
-/* Sums of FEW_KEYS keys from `key` on, all dimensions; they lie in the panel meanwhile. */
-CPU_INLINE void add_few(int dtype, const cpu_attention_block *b, int key, int count,
-                        const char *const *rows) {
-    const value_source v = {.rows = rows};
-    prefetch_rows prefetch = {.count = 0};
-    for (int r = 0, n; r < b->rows; r += n) {
-        prefetch.count = 0;
-        if (r % b->of_head == 0)
-            rows_to_prefetch(b, rows, key + 2 * FEW_KEYS, FEW_KEYS, b->to, 1, r, &prefetch);
-        n = group_of(b->of_head - r % b->of_head);
-        const group_range g = range_of(b, r, n);
-        const group_range keys = {.from = g.from > key ? g.from : key,
-                                  .to = g.to < key + FEW_KEYS ? g.to : key + FEW_KEYS};
-        add_few_rows(dtype, b, r, n, keys, count, v, &prefetch);
     }
 }
 
@@ -367,16 +242,15 @@ static void join_few(const cpu_attention_block *b, int first, int count, const c
 CPU_INLINE void add_to_few(int dtype, const cpu_attention_block *b, int first, int count,
                            const char *const *rows) {
     memset(b->panel, 0, (size_t)(b->rows * b->o_stride) * sizeof(float));
-    for (int key = b->from; key < b->to; key += FEW_KEYS) {
+    for (int key = b->from; key < b->to; key += FEW_KEYS)
         add_few(dtype, b, key, count, rows);
-    }
     join_few(b, first, count, rows);
 }
 
 CPU_INLINE void add_values(int dtype, const cpu_attention_block *b, int first, int count,
                            const char *const *v) {
     int d = 0;
-    if (b->of_head <= CPU_ATTENTION_FEW && b->rows <= CPU_ATTENTION_PAD && count >= PANEL) {
+    if (has_few(b) && b->rows <= CPU_ATTENTION_PAD && count >= PANEL) {
         d = count / PANEL * PANEL;
         add_to_few(dtype, b, first, d, v);
     }

@@ -3,9 +3,9 @@
  *
  * Order of arithmetic, which no schedule changes: keys go in blocks of CPU_ATTENTION_BLOCK and
  * blocks in splits of CPU_ATTENTION_SPLIT, both counted from key 0 of the sequence. A score is a
- * sum of chains over CPU_ATTENTION_CHAIN elements of head_dim, a block's part of a result one chain
- * over its keys, and blocks join in order within a split, splits in order within a row. So a row's
- * bits depend on its own query and keys.
+ * sum of chains over at most CPU_ATTENTION_CHAIN elements of head_dim, a block's part of a result
+ * one chain over its keys, and blocks join in order within a split, splits in order within a row.
+ * So a row's bits depend on its own query and keys.
  */
 #ifndef ROPEKIT_CPU_ATTENTION_KERNEL_H
 #define ROPEKIT_CPU_ATTENTION_KERNEL_H

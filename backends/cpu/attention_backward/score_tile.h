@@ -41,12 +41,9 @@ static void cell_pack(const float *rows, int count, int n, int64_t stride, float
 CPU_INLINE void multiply_panels(int count, const float *rows, int64_t stride, int n,
                                 const float *panels, int from, int to, float *products) {
     for (int key = from / PANEL * PANEL; key < to; key += PANEL)
-        for (int e = 0; e < n; e += CHAIN) {
-            group_sum sum;
-            multiply(count, rows + e, stride, 1, n - e < CHAIN ? n - e : CHAIN,
-                     panels + (int64_t)key * n + e * PANEL, PANEL, sum);
-            add_chains(count, e == 0, sum, products + key, CELL);
-        }
+        for (int chain = 0; chain < chains_of(n); chain++)
+            add_chain(count, chain, rows, stride, n, panels + (int64_t)key * n, products + key,
+                      CELL);
 }
 
 static void cell_weigh(backward_cell *c, int gradients) {
