@@ -3,13 +3,48 @@
  * The pages are then those of all tokens in one call, byte for byte. */
 #include <ropekit/append.h>
 
-#include <stdint.h>
+enum { Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64, PAGE = 4 };
+
+/* In device memory are pages of [PAGE, K_HEADS, HEAD_DIM], and of each sequence a row of
+ * table_pages pages, and how many tokens it has in them ahead of a call. */
+typedef struct paged {
+    void *k_pages, *v_pages;
+    const int64_t *table, *before;
+    int64_t pages, table_pages;
+} paged;
+
+rope_status make_plan(rope_plan **plan) {
+    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
+    desc.rope.dtype = ROPE_F32, desc.rope.head_dim = HEAD_DIM;
+    desc.q.norm.type = ROPE_NORM_RMS, desc.q.norm.eps = 1e-6; /* as Qwen3 */
+    desc.q.norm.weight = ROPE_NORM_WEIGHT, desc.q.norm.rounding = ROPE_NORM_ROUND_TWICE;
+    desc.k.norm = desc.q.norm;
+    desc.cache = ROPE_CACHE_TABLE, desc.page_size = PAGE;
+    return rope_append_plan_create(&desc, plan);
+}
+
+/* So many new tokens of each sequence. q stays where it is, k and v go to the cache. */
+rope_status append(const rope_plan *plan, const paged *p, int64_t sequences, int64_t tokens,
+                   float *q, const float *k, const float *v, const float *weight) {
+    rope_append_args args = ROPE_APPEND_ARGS_INIT;
+    args.rope.batch = sequences, args.rope.tokens = tokens;
+    args.rope.sequence_offsets = p->before; /* position, and place in the cache, of the first */
+    args.rope.q.in = args.rope.q.out = q, args.rope.q.heads = Q_HEADS;
+    args.rope.k.in = k, args.v.in = v;
+    args.rope.k.heads = args.v.heads = K_HEADS;
+    args.q_weight.data = args.k_weight.data = weight;
+    args.k_cache.data = p->k_pages, args.v_cache.data = p->v_pages, args.pages = p->pages;
+    args.block_table = p->table, args.table_pages = p->table_pages;
+    return rope_append(plan, &args);
+}
+
+/* --- two layers --- */
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { LAYERS = 2, PROMPT = 5, TOKENS = 12, Q_HEADS = 4, K_HEADS = 2, HEAD_DIM = 64 };
-enum { PAGE = 4, PAGES = 8, Q = Q_HEADS * HEAD_DIM, K = K_HEADS * HEAD_DIM };
+enum { LAYERS = 2, PROMPT = 5, TOKENS = 12, PAGES = 8 };
+enum { Q = Q_HEADS * HEAD_DIM, K = K_HEADS * HEAD_DIM };
 
 /* One layer in device memory. */
 typedef struct layer {
@@ -20,7 +55,7 @@ typedef struct layer {
 /* What a step changes: an engine writes it ahead of each one. */
 typedef struct step {
     int64_t table[PAGES]; /* pages of the sequence, dealt out by the engine */
-    int64_t start;        /* tokens that are cached already */
+    int64_t before;       /* tokens that are cached already */
 } step;
 
 static int failed(rope_status status, const char *what) {
@@ -29,42 +64,15 @@ static int failed(rope_status status, const char *what) {
     return status != ROPE_OK;
 }
 
-static rope_status make_plan(rope_plan **plan) {
-    rope_append_desc desc = ROPE_APPEND_DESC_INIT;
-    desc.rope.dtype = ROPE_F32;
-    desc.rope.head_dim = HEAD_DIM;
-    desc.q.norm.type = ROPE_NORM_RMS;
-    desc.q.norm.weight = ROPE_NORM_WEIGHT;
-    desc.q.norm.rounding = ROPE_NORM_ROUND_TWICE;
-    desc.q.norm.eps = 1e-6;
-    desc.k.norm = desc.q.norm;
-    desc.cache = ROPE_CACHE_TABLE;
-    desc.page_size = PAGE;
-    return rope_append_plan_create(&desc, plan);
-}
-
 /* Appends tokens first..last - 1 to a layer whose memory is the device's. */
-static int append(rope_device *device, const rope_plan *plan, layer *l, step *on_device, int first,
-                  int last) {
+static int append_to(rope_device *device, const rope_plan *plan, layer *l, step *on_device,
+                     int first, int last) {
     const step now = {{3, 0, 6, 1, 2, 4, 5, 7}, first};
-    rope_append_args args = ROPE_APPEND_ARGS_INIT;
-    args.rope.batch = 1;
-    args.rope.tokens = last - first;
-    args.rope.sequence_offsets = &on_device->start; /* of positions and of places in the cache */
-    args.rope.q.in = args.rope.q.out = l->q[first];
-    args.rope.q.heads = Q_HEADS;
-    args.rope.k.in = l->k[first];
-    args.rope.k.heads = K_HEADS;
-    args.v.in = l->v[first];
-    args.v.heads = K_HEADS;
-    args.q_weight.data = args.k_weight.data = l->weight;
-    args.k_cache.data = l->k_pages;
-    args.v_cache.data = l->v_pages;
-    args.pages = PAGES;
-    args.block_table = on_device->table;
-    args.table_pages = PAGES;
+    const paged p = {l->k_pages, l->v_pages, on_device->table, &on_device->before, PAGES, PAGES};
     return failed(rope_device_copy_in(device, on_device, &now, sizeof now), "copy in") ||
-           failed(rope_append(plan, &args), "append") ||
+           failed(
+               append(plan, &p, 1, last - first, l->q[first], l->k[first], l->v[first], l->weight),
+               "append") ||
            failed(rope_device_synchronize(device), "synchronize");
 }
 
@@ -86,7 +94,7 @@ static int run(rope_device *device, const rope_plan *plan, layer *on_device, ste
     for (int t = 0, next; t < TOKENS; t = next) {
         next = t == 0 ? prompt : t + 1;
         for (int i = 0; i < LAYERS; i++)
-            if (append(device, plan, &on_device[i], steps, t, next))
+            if (append_to(device, plan, &on_device[i], steps, t, next))
                 return 1;
     }
     return failed(rope_device_copy_out(device, host, on_device, LAYERS * sizeof *host), "copy out");
