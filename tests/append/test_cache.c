@@ -399,7 +399,7 @@ static const double least_of[] = {
     [ROPE_F8E4M3] = 0x1p-9, [ROPE_F8E5M2] = 0x1p-16, [ROPE_F8E4M3FNUZ] = 0x1p-10,
     [ROPE_I8] = 1};
 
-/* The bound of docs/append.md, "Keys that move", with one more rotation. */
+/* The bound of docs/numerics.md, "Keys that move", with one more rotation. */
 static void add_bound(moved *m, int32_t source) {
     const int32_t dtype = m->c.desc.rope.dtype, store = m->c.desc.k.store_dtype;
     const int read_exactly = source == ROPE_SOURCE_TENSOR || store == dtype ||
