@@ -58,19 +58,9 @@ enum { IN_VECTOR = SIMD_LANES / CHAINS, VECTORS = PANEL / IN_VECTOR, FEW_ROWS = 
 /* CHAINS elements of a key, or of each of two, from `at` bytes on. */
 CPU_INLINE simd_f32 key_elements(int dtype, const char *const *keys, int64_t at) {
 #if SIMD_LANES == 16
-    typedef float half_f32 __attribute__((vector_size(32)));
-    typedef uint16_t half_u16 __attribute__((vector_size(16)));
-    if (dtype == ROPE_F32) {
-        half_f32 a, b;
-        memcpy(&a, keys[0] + at, sizeof a);
-        memcpy(&b, keys[1] + at, sizeof b);
-        return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    }
-    half_u16 a, b;
-    memcpy(&a, keys[0] + at, sizeof a);
-    memcpy(&b, keys[1] + at, sizeof b);
-    const simd_u16 h =
-        __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    if (dtype == ROPE_F32)
+        return simd_join_f(keys[0] + at, keys[1] + at);
+    const simd_u16 h = simd_join_h(keys[0] + at, keys[1] + at);
     return dtype == ROPE_BF16 ? simd_from_bf16(h) : simd_from_f16(h);
 #else
     return simd_widen(dtype, keys[0] + at);
@@ -79,8 +69,11 @@ CPU_INLINE simd_f32 key_elements(int dtype, const char *const *keys, int64_t at)
 
 /* CHAINS elements of a row of q, for each key of a vector. */
 CPU_INLINE simd_f32 query_elements(const float *q) {
-    const char *const same[2] = {(const char *)q, (const char *)q};
-    return key_elements(ROPE_F32, same, 0);
+#if SIMD_LANES == 16
+    return simd_twice_f(q);
+#else
+    return simd_load_f(q);
+#endif
 }
 
 /* sum[r * vectors + v] += CHAINS elements of row r of q by those of the keys of vector v. */

@@ -49,6 +49,21 @@ CPU_INLINE simd_f32 simd_swap(simd_f32 x) {
     return (simd_f32)_mm512_permute_ps((__m512)x, 0xb1);
 }
 
+/* The eight elements at each of two places. */
+CPU_INLINE simd_f32 simd_join_f(const void *a, const void *b) {
+    const __m256d low = _mm256_loadu_pd(a), high = _mm256_loadu_pd(b);
+    return (simd_f32)_mm512_insertf64x4(_mm512_castpd256_pd512(low), high, 1);
+}
+
+CPU_INLINE simd_f32 simd_twice_f(const void *p) {
+    return (simd_f32)_mm512_broadcast_f64x4(_mm256_loadu_pd(p));
+}
+
+CPU_INLINE simd_u16 simd_join_h(const void *a, const void *b) {
+    const __m128i low = _mm_loadu_si128(a), high = _mm_loadu_si128(b);
+    return (simd_u16)_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
 /* Compilers do not find these conversions for vector extensions. */
 CPU_INLINE simd_u32 simd_words_of(simd_u16 h) {
     return (simd_u32)_mm512_cvtepu16_epi32((__m256i)h);
