@@ -102,7 +102,6 @@ def test_kernel_of_our_own_run_stands_beside_the_floor_where_peers_have_calls_al
     text = tables.suite_markdown("prefill", found[0].suites["prefill"])
     assert "of the peers' run; † kernels alone, of the tool's own run" in text
     assert summary.grid_rows(found)[1] == ["prefill", "50 %"]
-    assert "| prefill | 50 %, first in 1 of 1 |" in summary.overview_markdown(found)
 
 
 def test_overhead_shows_the_host_above_a_copy(make):
@@ -123,18 +122,19 @@ def test_machines_are_merged_by_device(make):
     assert [(m.name, len(m.suites["prefill"].cells)) for m in found] == [("A", 2), ("B", 1)]
 
 
-def test_overview_shows_the_newest_run_with_peers_of_each_backend(make):
-    names = ("ropekit", "Liger-Kernel")
-    older, newer, alone, cpu = (
-        make([measurement(n, 1e-6, 1) for n in (names if i != 2 else names[:1])], f"Device {i}")
-        for i in range(4)
-    )
-    older["time"], alone["time"], cpu["device"]["backend"] = "2000", "2099", "cpu"
-    found = machines([older, newer, alone, cpu])
-    assert [m.name for m in found] == ["Device 0", "Device 1", "Device 2", "Device 3, 1 thread"]
-    heading = summary.overview_markdown(found).splitlines()[0]
-    assert heading.split() == ["|", "suite", "|", "Device", "1", "|", "Device", "3,", "1", "thread", "|"]
-    assert summary.overview_markdown(machines([alone])).splitlines()[0].split() == ["|", "suite", "|"]
+def test_overview_is_of_the_newest_gpu_with_peers(make):
+    names = ("ropekit", "FlashInfer fused")
+    records = [
+        measurement(n, t, 1, s)
+        for n, t in zip(names, (1e-6, 2e-6), strict=True)
+        for s in ("prefill", "append")
+    ]
+    older, newer, cpu = (make(records, f"Device {i}") for i in range(3))
+    older["time"], cpu["device"]["backend"] = "2000", "cpu"
+    prompt, append = summary.overview_markdown(machines([older, newer, cpu])).split("\n- ")
+    assert "**100 %**" in prompt and "an Device 1, the median of 1 cases" in prompt
+    assert "**1 of 1**" in append and "than FlashInfer." in append
+    assert "No run" in summary.overview_markdown(machines([cpu]))
 
 
 def test_devices_have_names_that_people_know(make):
@@ -570,7 +570,7 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    docs = ("figures.md", "cuda.md", "append.md", "attention.md")
+    docs = ("figures.md", "cuda.md", "append.md", "attention.md", "testing.md")
     for name in ("README.md", *(f"docs/{name}" for name in docs), "examples/minimal.c"):
         (tmp_path / name).touch()
 

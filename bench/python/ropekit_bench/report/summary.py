@@ -1,10 +1,10 @@
-"""What the runs of some machines come to, as Markdown: docs/figures.md, and README's table."""
+"""What the runs of some machines come to, as Markdown: docs/figures.md, and README's figures."""
 
 import statistics
 from collections import Counter
 
 from ropekit_bench.report import plots
-from ropekit_bench.report.model import BASELINE, CALL, STEPS, newest
+from ropekit_bench.report.model import BASELINE, CALL, STEPS, is_peer, newest
 from ropekit_bench.report.tables import (
     NOT_FIRST,
     cell_name,
@@ -120,22 +120,26 @@ def peers_of(machine):
 
 
 def overview_markdown(machines):
-    """README's table: suites of the machine of each backend with the most peers."""
-    shown = newest(machines)
-    names = list(dict.fromkeys(name for m in shown for name, s in m.suites.items() if s.contested))
+    """README's figures: on the GPU with the most peers, a prompt's rotation beside a copy, and how often
+    an append is first."""
+    lines = []
+    for machine in (m for m in newest(machines) if m.backend != "cpu"):
+        if prefill := machine.suites.get("prefill"):
+            floors = of_floor(prefill)
+            reached = f"is what rotating a prompt reaches on an {machine.name}"
+            lines.append(f"- **{share(floors)}** of a copy's speed {reached}, the median of {len(floors)} cases.")
+        append = machine.suites.get("append")
+        if append and append.contested:
+            names = {n.split()[0] for c in append.contested for n in c.records if is_peer(n)}
+            first = f"**{append.count('first')} of {len(append.contested)}** cases of `rope_append`"
+            lines.append(f"- {first} are faster there than {listed(names)}.")
+    return "\n".join(lines) or "No run on a GPU with peers is in bench/results."
 
-    def text(suite):
-        if not suite or not suite.contested:
-            return "-"
-        return f"{share(of_floor(suite))}, first in {suite.count('first')} of {len(suite.contested)}"
 
-    rows = [[name, *(text(m.suites.get(name)) for m in shown)] for name in names]
-    lines = [f"- {m.name}: {standing_words(m)}; {over_naive(m)}." for m in shown]
-    lines += [
-        "",
-        "Percent: the kernel alone, the median of a suite's cases. First: against peers, on a CPU by calls.",
-    ]
-    return "\n".join([markdown([["suite", *(m.short for m in shown)], *rows]), "", *lines])
+def listed(names):
+    """Alternatives in a sentence."""
+    *ahead, last = sorted(names, key=str.lower)
+    return f"{', '.join(ahead)} or {last}" if ahead else last
 
 
 def of_one_pass(cell):
