@@ -570,7 +570,7 @@ def update(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     shutil.copy(ROOT / "scripts/update_documents", tmp_path / "scripts")
     (tmp_path / "bench/python").symlink_to(ROOT / "bench/python")
-    docs = ("figures.md", "cuda.md", "append.md", "attention.md", "testing.md")
+    docs = ("figures.md", "append.md", "attention.md", "testing.md")
     for name in ("README.md", *(f"docs/{name}" for name in docs), "examples/minimal.c"):
         (tmp_path / name).touch()
 
@@ -623,7 +623,7 @@ def test_two_devices_are_told_by_operation(make, update, tmp_path):
     records = [{"case": case, "name": "GPU", "ratio": ratio} for case, ratio in cases.items()]
     document = {**make([]), "command": "devices", "records": records}
     (tmp_path / "bench/results/two.json").write_text(json.dumps(document))
-    text = tmp_path / "docs/cuda.md"
+    text = tmp_path / "docs/figures.md"
     text.write_text("<!-- begin: devices -->\n-\n<!-- end: devices -->\n")
     update()
     both = [("rope_apply", 1.0), ("rope_append", 0.99), ("rope_append into fp8", 0.98)]
