@@ -20,7 +20,6 @@ typedef struct command {
 static const command commands[] = {
     {"info", COMMAND_INFO, command_info, "backends, devices and the kernel each would choose"},
     {"verify", COMMAND_VERIFY, command_verify, "one descriptor against the oracle"},
-    {"accuracy", COMMAND_ACCURACY, command_accuracy, "errors by position and by angle mode"},
     {"bench", COMMAND_BENCH, command_bench, "times a descriptor or a suite beside a copy"},
     {"demo", COMMAND_DEMO, command_demo, "rotates q and k of a model's prefill and decode step"},
     {"tune", COMMAND_TUNE, command_tune, "writes which kernel of attention is fastest where"},
@@ -39,7 +38,7 @@ static void print_usage(FILE *file) {
     for (size_t i = 0; i < command_count; i++)
         fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
     fputs("\nropekit help COMMAND lists its options; ropekit --version prints the version.\n"
-          "Exit status: 0 done, 1 a check failed or bench was interrupted, 2 bad usage,\n"
+          "Exit status: 0 done, 1 a check failed, 2 bad usage,\n"
           "bad environment, nothing to check, or output that cannot be written.\n",
           file);
 }
@@ -82,9 +81,6 @@ static int run(const command *chosen, int argc, char **argv) {
     pool owned = {0};
     options o = {.command = chosen->bit, .pool = &owned};
     int status = EXIT_ENVIRONMENT;
-    char program[32];
-    snprintf(program, sizeof program, "ropekit %s", chosen->name);
-    argv[0] = program;
     if (options_parse(&o, argc, argv)) {
         if (o.help) {
             print_help(chosen);

@@ -11,13 +11,13 @@
 static void state_difference(const append_state *s, int tensor, const workload_array *a,
                              const char *got, const char *steps, int64_t i, check_result *r) {
     const int64_t dims = append_head_dim(s->o, tensor), heads = append_heads(s->o, tensor);
-    r->tensor = tensor;
+    r->at.tensor = tensor;
     r->worst = INFINITY;
     r->got = append_decode(a->dtype, got + a->start, i);
     r->value = append_decode(a->dtype, steps + a->start, i);
-    r->token = i / (dims * heads);
-    r->head = i / dims % heads;
-    r->dim = i % dims;
+    r->at.token = i / (dims * heads);
+    r->at.head = i / dims % heads;
+    r->at.dim = i % dims;
     r->max_error = fabs(r->got - r->value);
 }
 

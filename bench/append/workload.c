@@ -1,6 +1,5 @@
 #include "bench/append/workload.h"
 
-#include "bench/append/rotation.h"
 #include "bench/append/separate.h"
 #include "bench/output/message.h"
 #include "bench/support/dtype.h"
@@ -278,7 +277,7 @@ bool append_create(workload *w, const options *o) {
     for (int step = append_moves(o) ? STEP_ROTATION : STEP_NORM; ready && step < STEPS; step++)
         ready = append_add_step(w, step);
     w->timed_count = append_moves(o) ? 1 : w->call_count;
-    return ready && append_add_rotation(w);
+    return ready;
 }
 
 bool append_restore(const workload *w) {

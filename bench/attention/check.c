@@ -60,13 +60,13 @@ static void compare_bits(const attention_state *s, int32_t tensor, const workloa
     r->steps += count;
     for (int64_t i = 0; i < count; i++)
         if (memcmp(got + i * size, steps + i * size, (size_t)size) != 0 && r->refused++ == 0) {
-            r->tensor = tensor;
+            r->at.tensor = tensor;
             r->got = oracle_load(a->dtype, got, i);
             r->value = oracle_load(a->dtype, steps, i);
-            r->batch = i / (dims * heads * tokens);
-            r->token = by_heads ? i % tokens : i / (dims * heads) % tokens;
-            r->head = by_heads ? i / tokens % heads : i / dims % heads;
-            r->dim = i % dims;
+            r->at.batch = i / (dims * heads * tokens);
+            r->at.token = by_heads ? i % tokens : i / (dims * heads) % tokens;
+            r->at.head = by_heads ? i / tokens % heads : i / dims % heads;
+            r->at.dim = i % dims;
             r->worst = INFINITY;
             r->max_error = fabs(r->got - r->value);
         }
@@ -110,14 +110,12 @@ static bool nothing(void) {
     return false;
 }
 
-bool attention_check(workload *w, bool whole, check_result *result, double *rms) {
+bool attention_check(workload *w, bool whole, check_result *result) {
     attention_state *s = w->attention;
     const workload_call *last = &w->calls[w->parts - 1]; /* the backward, where there is one */
     const bool by_cudnn = strncmp(workload_kernel(last), "cudnn:", 6) == 0;
     char *got, *steps = NULL, *between = NULL;
     *result = (check_result){0};
-    if (rms)
-        *rms = 0;
     if (s->result[RESULT_OUT].bytes == 0 || s->o->k_heads == 0)
         return nothing();
     got = written(w, 0, w->parts);
@@ -139,8 +137,7 @@ bool attention_check(workload *w, bool whole, check_result *result, double *rms)
                            .by_heads = s->o->q_heads > s->o->k_heads && by_cudnn,
                            .balances = strncmp(workload_kernel(last), "cpu:", 4) == 0};
     compare_rows(s, &backward, &rows, whole);
-    if (rms)
-        *rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;
+    result->rms = rows.weight > 0 ? sqrt(rows.error / rows.weight) : 0;
     if (rows.no_memory)
         message("no memory for the oracle");
     else if (result->elements == result->steps)

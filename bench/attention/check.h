@@ -6,8 +6,8 @@
 #include "bench/workload/workload_set.h"
 
 /* Runs the call over set 0, then its steps over the same memory, and compares what they wrote; then
- * the rows of a sample, or all where `whole`. rms, unless NULL, receives the root mean square of
- * errors over that of sum p |v|. False after a message, also where there is nothing to compare. */
-bool attention_check(workload *w, bool whole, check_result *result, double *rms);
+ * the rows of a sample, or all where `whole`. False after a message, also where there is nothing to
+ * compare. */
+bool attention_check(workload *w, bool whole, check_result *result);
 
 #endif

@@ -6,7 +6,6 @@
 
 int command_info(options *o);
 int command_verify(options *o);
-int command_accuracy(options *o);
 int command_bench(options *o);
 int command_demo(options *o);
 int command_tune(options *o);

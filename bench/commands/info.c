@@ -48,7 +48,7 @@ static void print_backends(const options *o, record_list *list, FILE *file) {
         table_cell(&t, "%d", info.device_count);
         table_cell(&t, "%s", info.origin);
         table_cell(&t, "%s", info.status == ROPE_OK ? "ready" : info.reason);
-        cJSON *record = record_add(list, NULL, NULL, NULL);
+        cJSON *record = record_add(list);
         cJSON_AddStringToObject(record, "backend", info.name);
         cJSON_AddStringToObject(record, "status", rope_status_string(info.status));
         cJSON_AddStringToObject(record, "reason", info.reason);
@@ -115,7 +115,7 @@ static void print_device(const options *o, const char *backend, int32_t index, r
                          FILE *file) {
     rope_device *device;
     rope_device_info info = {.struct_size = sizeof info};
-    cJSON *record = record_add(list, NULL, NULL, NULL);
+    cJSON *record = record_add(list);
     cJSON_AddStringToObject(record, "backend", backend);
     cJSON_AddNumberToObject(record, "device", index);
     if (!succeeded(rope_device_open(backend, index, &device), backend))
@@ -160,5 +160,5 @@ int command_info(options *o) {
     if (usable == 0)
         message("no usable device%s%s", o->desc.backend ? " of " : "",
                 o->desc.backend ? o->desc.backend : "");
-    return record_end(&list, o) && usable > 0 && is_read ? EXIT_OK : EXIT_ENVIRONMENT;
+    return record_end(&list, o, true) && usable > 0 && is_read ? EXIT_OK : EXIT_ENVIRONMENT;
 }

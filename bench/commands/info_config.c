@@ -40,16 +40,18 @@ static void print_count(table *t, int64_t count, const char *none) {
 
 static void print_rotation(table *t, const options *o) {
     const rope_desc *d = &o->desc;
-    char rule[OPTIONS_CHOICE_BYTES] = "";
-    for (int32_t i = 0; i < option_field_count; i++)
+    cJSON *value = NULL;
+    for (int32_t i = 0; i < option_field_count && !value; i++)
         if (strcmp(option_fields[i].name, "rope-type") == 0)
-            options_choice(o, &option_fields[i], rule);
+            value = options_value(o, &option_fields[i]);
+    const char *rule = value ? value->valuestring : "default";
     table_cell(t, "%.10g", d->rope_theta > 0 ? d->rope_theta : 10000.0);
     if (d->factor != 0)
         table_cell(t, "%s, factor %g", rule, d->factor);
     else
         table_cell(t, "%s", rule);
     table_cell(t, "%d of %d", d->rotary_dim ? d->rotary_dim : d->head_dim, d->head_dim);
+    cJSON_Delete(value);
 }
 
 static void print_kind(table *t, const layer_kind *kind) {
@@ -70,7 +72,7 @@ static void print_kind(table *t, const layer_kind *kind) {
 }
 
 static void record_kind(record_list *list, const layer_kind *kind) {
-    cJSON *record = record_add(list, NULL, NULL, NULL);
+    cJSON *record = record_add(list);
     cJSON_AddStringToObject(record, "kind", kind->of.name);
     cJSON_AddBoolToObject(record, "rotates", kind->of.rotates);
     cJSON_AddNumberToObject(record, "layers", kind->of.layers);

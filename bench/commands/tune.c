@@ -3,7 +3,6 @@
 #include "bench/attention/calls.h"
 #include "bench/attention/workload.h"
 #include "bench/commands/commands.h"
-#include "bench/measure/interrupt.h"
 #include "bench/measure/measure.h"
 #include "bench/measure/suites.h"
 #include "bench/output/format.h"
@@ -17,15 +16,14 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Time of one look at the clock, and of a case after which it has no further round. */
 #define LOOK_SECONDS 0.005
 #define CASE_SECONDS 1.0
 /* A run as long is looked at once. */
 #define LONG_SECONDS 0.25
-/* A kernel is not started where it would take longer by the most operations a second that it had so
- * far, or as many times as long as another. */
+/* A kernel is not started where by its speed so far it would take longer, or as many times as long
+ * as another. */
 #define MOST_SECONDS 2.0
 #define SLOW 20
 /* As many times as long as the fastest by one look: there are no more. */
@@ -36,7 +34,7 @@
  */
 #define QUICK_FLOPS 1e8
 
-enum { KERNELS_MOST = 8, ROUNDS_MOST = 1000, DEVICES_MOST = 4, FORWARD = 0, BACKWARD = 1 };
+enum { KERNELS_MOST = 8, DEVICES_MOST = 4 };
 static const char *const operations[] = {"attention", "attention_backward"};
 
 typedef struct tuned_kernel {
@@ -49,9 +47,9 @@ typedef struct tune_run {
     target t;
     rope_device *devices[DEVICES_MOST]; /* of other backends */
     int32_t device_count;
-    tuned_kernel kernels[2][KERNELS_MOST];
+    tuned_kernel kernels[2][KERNELS_MOST]; /* by operation */
     int32_t kernel_count[2];
-    bench_case *cases;
+    options *cases;
     int32_t count;
     cJSON *points;
 } tune_run;
@@ -62,22 +60,21 @@ typedef struct rival {
     const workload_call *call; /* NULL: left out */
     int64_t iterations, looks;
     double seconds; /* of one run, by the last look; then their median */
-    double least;   /* of looks as long as the others' */
-    double samples[ROUNDS_MOST];
+    double samples[OPTIONS_ROUNDS_MOST];
 } rival;
 
 typedef struct race {
-    const bench_case *of;
+    const options *o;
     workload w;
     rival rivals[KERNELS_MOST];
     int32_t count, declined;
-    double least; /* seconds of the fastest; 0: none yet */
+    double least; /* seconds of the fastest */
 } race;
 
 /* --- kernels --- */
 
 static void add_kernels(tune_run *run, rope_device *device, const char *backend) {
-    for (int d = FORWARD; d <= BACKWARD; d++) {
+    for (int d = 0; d < 2; d++) {
         const char *kernel;
         for (int32_t i = 0; (kernel = rope_device_kernel(device, operations[d], i)) &&
                             run->kernel_count[d] < KERNELS_MOST;
@@ -105,38 +102,65 @@ static void list_kernels(tune_run *run, const options *o) {
     }
 }
 
-/* --- what is left out --- */
+/* A kernel of another backend, which may sum in any order: the opened one's have one. */
+static bool has_provider(const tune_run *run) {
+    for (int32_t i = 0; i < run->kernel_count[1]; i++)
+        if (strcmp(run->kernels[1][i].backend, run->t.info.backend) != 0)
+            return true;
+    return false;
+}
 
-__attribute__((format(printf, 3, 4))) static void
-leave_out(const bench_case *c, const tuned_kernel *kernel, const char *format, ...) {
+/* --- rivals --- */
+
+__attribute__((format(printf, 3, 4))) static void leave_out(race *c, rival *r, const char *format,
+                                                            ...) {
     char reason[400];
     va_list list;
     va_start(list, format);
     vsnprintf(reason, sizeof reason, format, list);
     va_end(list);
-    message("%s:%s is left out of %s: %s", kernel->backend, kernel->kernel, c->settings, reason);
+    message("%s:%s is left out of %s: %s", r->of->backend, r->of->kernel, case_name(c->o), reason);
+    r->call = NULL;
+    r->seconds = 0;
+}
+
+/* Adds a kernel, unless it declines the case or has no room for it. */
+static void add_rival(race *c, tuned_kernel *kernel) {
+    rival *r = &c->rivals[c->count++];
+    *r = (rival){.of = kernel, .call = &c->w.calls[c->w.call_count], .iterations = 1};
+    if (attention_add_kernel(&c->w, kernel->backend, kernel->kernel))
+        return;
+    if (c->w.declined)
+        leave_out(c, r, "%s", rope_last_error());
+    else if (c->w.attention->workspace_needed)
+        leave_out(c, r, "it needs %zu bytes of workspace; allowed is <= %zu",
+                  c->w.attention->workspace_needed, c->w.attention->workspace_most);
+    else
+        leave_out(c, r, "the message above says why");
+    c->declined += c->w.declined; /* one without room leaves its calls to the others */
+}
+
+/* Seconds by the speed so far; 0: not known. */
+static double expected(const race *c, const rival *r) {
+    const double rate = r->of->rate[c->o->desc.dtype == ROPE_F32];
+    return r->call && rate > 0 ? c->w.flops / rate : 0;
+}
+
+static void leave_out_slow(race *c) {
+    double most = MOST_SECONDS;
+    for (int32_t i = 0; i < c->count; i++) {
+        const double seconds = expected(c, &c->rivals[i]);
+        most = seconds > 0 && SLOW * seconds < most ? SLOW * seconds : most;
+    }
+    for (int32_t i = 0; i < c->count; i++) {
+        const double seconds = expected(c, &c->rivals[i]);
+        if (seconds > most)
+            leave_out(c, &c->rivals[i], "by its speed so far it takes %s",
+                      format_seconds(seconds).text);
+    }
 }
 
 /* --- timing --- */
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static int width_of(const workload *w) {
-    return w->desc.dtype == ROPE_F32;
-}
-
-static void note_least(race *c, double seconds) {
-    c->least = c->least == 0 || seconds < c->least ? seconds : c->least;
-}
 
 /* Seconds of one run. A kernel that does not take the call, or fails, is left out. */
 static void look(race *c, rival *r) {
@@ -148,18 +172,14 @@ static void look(race *c, rival *r) {
                           .args = r->call->sets,
                           .args_count = c->w.set_count,
                           .workspace = r->call->workspace};
-    const rope_status status = rope_time(r->of->device, &timing);
-    if (status != ROPE_OK) {
-        leave_out(c->of, r->of, "%s", rope_last_error());
-        r->call = NULL;
-        r->seconds = 0;
+    if (rope_time(r->of->device, &timing) != ROPE_OK) {
+        leave_out(c, r, "%s", rope_last_error());
         return;
     }
-    double *rate = &r->of->rate[width_of(&c->w)];
+    double *rate = &r->of->rate[c->o->desc.dtype == ROPE_F32];
     r->seconds = timing.seconds;
-    r->least = r->looks && r->least < r->seconds ? r->least : r->seconds;
     *rate = c->w.flops > *rate * r->seconds ? c->w.flops / r->seconds : *rate;
-    note_least(c, r->seconds);
+    c->least = c->least == 0 || r->seconds < c->least ? r->seconds : c->least;
 }
 
 /* Runs that make a look long enough and visit all sets, unless that takes much longer. */
@@ -171,123 +191,51 @@ static int64_t iterations_for(const race *c, double seconds) {
 
 /* The first run of each, by which it is left out or its next look is as long as the others'. */
 static void look_first(race *c) {
-    for (int32_t i = 0; i < c->count && !interrupted(); i++)
-        look(c, &c->rivals[i]);
-    const double most = SLOW * c->least;
-    c->least = 0;
-    for (int32_t i = 0; i < c->count && !interrupted(); i++) {
-        rival *r = &c->rivals[i];
-        if (!r->call)
-            continue;
-        if (r->seconds > most) {
-            leave_out(c->of, r->of, "it takes %s, the fastest %s", format_seconds(r->seconds).text,
-                      format_seconds(most / SLOW).text);
-            r->call = NULL;
-        } else if (r->seconds > LONG_SECONDS) {
-            r->samples[r->looks++] = r->seconds;
-            note_least(c, r->seconds);
-        } else {
-            r->iterations = iterations_for(c, r->seconds);
+    for (rival *r = c->rivals; r < c->rivals + c->count; r++)
+        if (r->call)
             look(c, r);
-        }
+    const double least = c->least;
+    c->least = 0;
+    for (rival *r = c->rivals; r < c->rivals + c->count; r++) {
+        if (r->call && r->seconds > SLOW * least)
+            leave_out(c, r, "it takes %s, the fastest %s", format_seconds(r->seconds).text,
+                      format_seconds(least).text);
+        r->iterations = r->call ? iterations_for(c, r->seconds) : 0;
+        if (r->call && r->seconds <= LONG_SECONDS)
+            look(c, r);
+        else if (r->call)
+            c->least = c->least == 0 || r->seconds < c->least ? r->seconds : c->least;
+        r->samples[0] = r->seconds;
+        r->looks = 1;
     }
-}
-
-static bool may_win(const race *c, const rival *r) {
-    return r->call && r->least <= BEHIND * c->least;
 }
 
 /* The median of each that is not far behind, in rounds, so that a drifting clock is everyone's. */
-static void look_in_rounds(race *c, int64_t rounds) {
-    const double begin = now();
-    int32_t left = 0;
-    for (int32_t i = 0; i < c->count; i++)
-        left += may_win(c, &c->rivals[i]);
-    if (left < 2)
-        return;
-    for (int64_t round = 0; round < rounds && (round == 0 || now() - begin < CASE_SECONDS); round++)
-        for (int32_t i = 0; i < c->count && !interrupted(); i++) {
-            rival *r = &c->rivals[round % 2 ? c->count - 1 - i : i];
-            if (!may_win(c, r) || r->seconds > LONG_SECONDS)
+static void look_in_rounds(race *c) {
+    const double begin = measure_now(), most = BEHIND * c->least;
+    for (int64_t n = 1; n <= c->o->rounds && (n == 1 || measure_now() - begin < CASE_SECONDS); n++)
+        for (int32_t i = 0; i < c->count; i++) {
+            rival *r = &c->rivals[n % 2 ? i : c->count - 1 - i];
+            if (!r->call || r->samples[0] > most || r->samples[0] > LONG_SECONDS)
                 continue;
             look(c, r);
-            if (r->call)
+            if (r->call && r->looks < OPTIONS_ROUNDS_MOST)
                 r->samples[r->looks++] = r->seconds;
         }
-    for (int32_t i = 0; i < c->count; i++) {
-        rival *r = &c->rivals[i];
-        qsort(r->samples, (size_t)r->looks, sizeof *r->samples, by_size);
-        if (r->looks)
-            r->seconds = r->samples[r->looks / 2];
-    }
-}
-
-/* --- a case --- */
-
-/* Seconds by the speed so far; 0: not known. */
-static double expected(const tuned_kernel *kernel, const options *o) {
-    const double rate = kernel->rate[o->desc.dtype == ROPE_F32];
-    return rate > 0 ? workload_flops(o) / rate : 0;
-}
-
-/* Adds a kernel, unless it declines the case or has no room for it. False after a message. */
-static bool add_rival(tune_run *run, race *c, tuned_kernel *kernel) {
-    const options *o = &c->of->o;
-    const int64_t sets = o->quick ? 1 : measure_sets(o, &run->t.info, workload_tensor_bytes(o));
-    if (!c->w.device) {
-        if (!attention_create_tensors(&c->w, o, run->t.device, sets))
-            return false;
-        attention_limit_workspace(&c->w, run->t.info.backend);
-    }
-    const int32_t call = c->w.call_count;
-    if (attention_add_kernel(&c->w, kernel->backend, kernel->kernel))
-        c->rivals[c->count++] = (rival){.of = kernel, .call = &c->w.calls[call], .iterations = 1};
-    else if (c->w.declined)
-        leave_out(c->of, kernel, "%s", rope_last_error());
-    else if (c->w.attention->workspace_needed)
-        leave_out(c->of, kernel, "it needs %zu bytes of workspace; allowed is <= %zu",
-                  c->w.attention->workspace_needed, c->w.attention->workspace_most);
-    else
-        leave_out(c->of, kernel, "the message above says why");
-    c->declined += c->w.declined; /* one without room leaves its calls to the others */
-    return true;
-}
-
-/* Those that may win, or where none of them has room, those that end in time; the workload's calls
- * are theirs. False after a message. */
-static bool add_rivals(tune_run *run, race *c) {
-    const options *o = &c->of->o;
-    tuned_kernel *kernels = run->kernels[o->backward];
-    const int32_t count = run->kernel_count[o->backward];
-    double least = MOST_SECONDS, after = 0; /* seconds, which those added so far take at most */
-    for (int32_t i = 0; i < count; i++) {
-        const double seconds = expected(&kernels[i], o);
-        least = seconds > 0 && SLOW * seconds < least ? SLOW * seconds : least;
-    }
-    const double first = least;
-    for (; c->count == 0 && after < MOST_SECONDS; after = least, least = MOST_SECONDS)
-        for (int32_t i = 0; i < count; i++) {
-            const double seconds = expected(&kernels[i], o);
-            if (seconds <= least && (after == 0 || seconds > after) &&
-                !add_rival(run, c, &kernels[i]))
-                return false;
-        }
-    for (int32_t i = 0; i < count; i++)
-        if (expected(&kernels[i], o) > (after > first ? MOST_SECONDS : first))
-            leave_out(c->of, &kernels[i], "by its speed so far it takes %s",
-                      format_seconds(expected(&kernels[i], o)).text);
-    return true;
+    for (rival *r = c->rivals; r < c->rivals + c->count; r++)
+        if (r->call)
+            r->seconds = measure_summary(r->samples, r->looks).median;
 }
 
 static const rival *fastest_of(const race *c) {
     const rival *best = NULL;
-    for (int32_t i = 0; i < c->count; i++) {
-        const rival *r = &c->rivals[i];
+    for (const rival *r = c->rivals; r < c->rivals + c->count; r++)
         if (r->call && (!best || r->seconds < best->seconds * (1 - WORTH)))
             best = r;
-    }
     return best;
 }
+
+/* --- the table --- */
 
 /* What a table says of the call, and its kernel. */
 static cJSON *point_of(const rival *r, const char *operation) {
@@ -307,47 +255,69 @@ static cJSON *point_of(const rival *r, const char *operation) {
     return point;
 }
 
-static void show(const tune_run *run, const bench_case *c, const race *of, const rival *best) {
-    printf("%d/%d %s\n   ", (int)(c - run->cases) + 1, run->count, c->settings);
-    for (int32_t i = 0; i < of->count; i++) {
-        const rival *r = &of->rivals[i];
+/* A point a line. */
+static bool write_points(FILE *file, const tune_run *run) {
+    cJSON *head = cJSON_CreateObject();
+    cJSON_AddStringToObject(head, "backend", run->t.info.backend);
+    cJSON_AddStringToObject(head, "device", run->t.info.name);
+    cJSON_AddStringToObject(head, "features", run->t.info.features);
+    char *text = cJSON_PrintUnformatted(head);
+    bool done = text && fprintf(file, "%.*s,\"points\":[\n", (int)strlen(text) - 1, text) > 0;
+    cJSON_free(text);
+    cJSON_Delete(head);
+    for (const cJSON *p = run->points->child; done && p; p = p->next) {
+        text = cJSON_PrintUnformatted(p);
+        done = text && fprintf(file, "%s%s", text, p->next ? ",\n" : "\n") > 0;
+        cJSON_free(text);
+    }
+    return done && fputs("]}\n", file) >= 0;
+}
+
+/* Replaces --output, so that an interrupted run leaves what it measured. */
+static bool write_table(const tune_run *run, const options *o) {
+    char part[4096];
+    snprintf(part, sizeof part, "%s.part", o->output);
+    FILE *file = fopen(part, "w");
+    bool done = file && write_points(file, run);
+    done = file && fclose(file) == 0 && done && rename(part, o->output) == 0;
+    if (!done)
+        message("--output is \"%.200s\", which cannot be written", o->output);
+    return done;
+}
+
+/* --- cases --- */
+
+static void show(const race *c, const rival *best, int32_t number, int32_t count) {
+    printf("%d/%d %s\n   ", number, count, case_name(c->o));
+    for (const rival *r = c->rivals; r < c->rivals + c->count; r++)
         if (r->seconds > 0)
             printf(" %s:%s %s%s", r->of->backend, r->of->kernel, format_seconds(r->seconds).text,
                    r == best ? " *" : "");
-    }
     puts(best ? "" : " nothing to choose from");
     fflush(stdout);
 }
 
-/* The point of a case, unless there is no choice. False after a message or SIGINT. */
-static bool tune_case(tune_run *run, const bench_case *c) {
-    race *of = calloc(1, sizeof *of);
+/* The point of a case, unless there is no choice. False after a message. */
+static bool tune_case(tune_run *run, race *c) {
+    const int64_t sets =
+        c->o->quick ? 1 : measure_sets(c->o, &run->t.info, workload_tensor_bytes(c->o));
+    const int operation = c->o->backward;
     const rival *best = NULL;
-    if (of)
-        of->of = c;
-    bool done = of && add_rivals(run, of);
-    if (done && of->count && run->kernel_count[c->o.backward] - of->declined > 1) {
-        look_first(of);
-        look_in_rounds(of, c->o.rounds);
-        best = fastest_of(of);
+    if (!attention_create_tensors(&c->w, c->o, run->t.device, sets))
+        return false;
+    attention_limit_workspace(&c->w, run->t.info.backend);
+    for (int32_t i = 0; i < run->kernel_count[operation]; i++)
+        add_rival(c, &run->kernels[operation][i]);
+    leave_out_slow(c);
+    if (c->count - c->declined > 1) {
+        look_first(c);
+        look_in_rounds(c);
+        best = fastest_of(c);
     }
-    done = done && !interrupted();
-    if (done && best)
-        cJSON_AddItemToArray(run->points, point_of(best, operations[c->o.backward]));
-    if (done)
-        show(run, c, of, best);
-    if (of)
-        workload_destroy(&of->w);
-    free(of);
-    return done;
-}
-
-/* A kernel of another backend, which may sum in any order: the opened one's have one. */
-static bool has_provider(const tune_run *run) {
-    for (int32_t i = 0; i < run->kernel_count[BACKWARD]; i++)
-        if (strcmp(run->kernels[BACKWARD][i].backend, run->t.info.backend) != 0)
-            return true;
-    return false;
+    if (best)
+        cJSON_AddItemToArray(run->points, point_of(best, operations[operation]));
+    show(c, best, (int32_t)(c->o - run->cases) + 1, run->count);
+    return true;
 }
 
 /* The cases that fit the device. */
@@ -360,82 +330,41 @@ static bool list_cases(tune_run *run, options *o) {
         o->rounds = o->quick ? 3 : gpu ? 5 : 7;
     o->attends.tuning = "";
     run->cases = pool_alloc(o->pool, SUITE_CASES_MOST, sizeof *run->cases);
-    run->count = run->cases ? suite_expand_tuning(o, gpu, run->cases) : -1;
+    run->count = run->cases ? suite_expand(SUITE_TUNING, o, gpu, run->cases) : 0;
     for (int32_t i = 0; i < run->count; i++) {
-        const bench_case *c = &run->cases[i];
-        if (workload_tensor_bytes(&c->o) <= most && (!c->o.nondeterministic || provided) &&
-            !(o->quick && workload_flops(&c->o) > QUICK_FLOPS))
+        const options *c = &run->cases[i];
+        if (workload_tensor_bytes(c) <= most && (!c->nondeterministic || provided) &&
+            !(o->quick && workload_flops(c) > QUICK_FLOPS))
             run->cases[kept++] = *c;
     }
-    run->count = run->count < 0 ? -1 : kept;
-    return run->count >= 0;
-}
-
-/* --- the table --- */
-
-static bool write_point(FILE *file, const cJSON *point) {
-    char *text = cJSON_PrintUnformatted(point);
-    const bool done = text && fprintf(file, "%s%s", text, point->next ? ",\n" : "\n") > 0;
-    cJSON_free(text);
-    return done;
-}
-
-/* A point a line. */
-static bool write_to(FILE *file, const tune_run *run) {
-    cJSON *head = cJSON_CreateObject();
-    cJSON_AddStringToObject(head, "backend", run->t.info.backend);
-    cJSON_AddStringToObject(head, "device", run->t.info.name);
-    cJSON_AddStringToObject(head, "features", run->t.info.features);
-    char *text = cJSON_PrintUnformatted(head);
-    bool done = text && fprintf(file, "%.*s,\"points\":[\n", (int)strlen(text) - 1, text) > 0;
-    for (const cJSON *p = run->points->child; done && p; p = p->next)
-        done = write_point(file, p);
-    cJSON_free(text);
-    cJSON_Delete(head);
-    return done && fputs("]}\n", file) >= 0;
-}
-
-static bool write_table(const tune_run *run, const options *o) {
-    FILE *file = fopen(o->output, "w");
-    bool done = file && write_to(file, run);
-    if (file && fclose(file) != 0)
-        done = false;
-    if (!done)
-        message("--output is \"%.200s\", which cannot be written", o->output);
-    return done;
-}
-
-static bool tune_cases(tune_run *run, const options *o) {
-    bool done = true;
-    run->points = cJSON_CreateArray();
-    for (int32_t i = 0; i < run->count && done && !interrupted(); i++)
-        done = tune_case(run, &run->cases[i]);
-    if (interrupted())
-        message("interrupted; --output has what was measured");
-    const bool written = (!done && !run->points->child) || write_table(run, o);
-    cJSON_Delete(run->points);
-    return done && written && !interrupted();
+    run->count = kept;
+    return kept > 0;
 }
 
 static bool tune_device(tune_run *run, options *o) {
-    if (!target_open(&run->t, o))
-        return false;
-    list_kernels(run, o);
-    const bool done = list_cases(run, o) && tune_cases(run, o);
+    race *c = pool_alloc(o->pool, 1, sizeof *c);
+    bool done = c && target_open(&run->t, o);
+    if (done)
+        list_kernels(run, o);
+    done = done && list_cases(run, o);
+    run->points = cJSON_CreateArray();
+    for (int32_t i = 0; i < run->count && done; i++) {
+        *c = (race){.o = &run->cases[i]};
+        done = tune_case(run, c) && write_table(run, o);
+        workload_destroy(&c->w);
+    }
+    cJSON_Delete(run->points);
     for (int32_t i = 0; i < run->device_count; i++)
         rope_device_close(run->devices[i]);
+    target_close(&run->t);
     return done;
 }
 
 int command_tune(options *o) {
     tune_run *run = pool_alloc(o->pool, 1, sizeof *run);
-    interrupt_catch();
     if (!o->output) {
         message("--output is not given; allowed is a file, which ROPE_TUNING may then name");
         return EXIT_ENVIRONMENT;
     }
-    const bool done = run && tune_device(run, o);
-    if (run)
-        target_close(&run->t);
-    return done ? EXIT_OK : interrupted() ? EXIT_CHECK_FAILED : EXIT_ENVIRONMENT;
+    return run && tune_device(run, o) ? EXIT_OK : EXIT_ENVIRONMENT;
 }

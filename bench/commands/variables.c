@@ -45,7 +45,7 @@ static void add(table *t, record_list *list, const char *name, const char *value
     table_cell(t, "%s", shown);
     table_cell(t, "%s", selects);
     table_cell(t, "%s", status);
-    cJSON *record = record_add(list, NULL, NULL, NULL);
+    cJSON *record = record_add(list);
     cJSON_AddStringToObject(record, "variable", name);
     cJSON_AddStringToObject(record, "value", value);
     cJSON_AddStringToObject(record, "selects", selects);

@@ -53,7 +53,7 @@ static bool create(checker *c) {
 
 /* Compares what rope_workload_fetch brought, for the listed tokens of every batch row, or all where
  * tokens is NULL. False after a message, also where there is nothing to compare. */
-static bool check_workload(const workload *w, const int64_t *tokens, int64_t count, progress *bar,
+static bool check_workload(const workload *w, const int64_t *tokens, int64_t count,
                            check_result *result) {
     checker c = {.w = w, .result = result};
     *result = (check_result){0};
@@ -64,7 +64,6 @@ static bool check_workload(const workload *w, const int64_t *tokens, int64_t cou
             int64_t token = tokens ? tokens[i] : i;
             check_token(&c, 0, b, token);
             check_token(&c, 1, b, token);
-            progress_step(bar, "oracle");
         }
     oracle_destroy(c.truth);
     free(c.value);
@@ -85,18 +84,17 @@ static int64_t draw_sample(const options *o, int64_t *tokens) {
     return count;
 }
 
-static bool check_rope(workload *w, const options *o, bool whole, progress *bar,
-                       check_result *result) {
+static bool check_rope(workload *w, const options *o, bool whole, check_result *result) {
     int64_t tokens[CHECK_SAMPLE];
     int64_t count = draw_sample(o, tokens);
     return workload_run(w, 0) && rope_workload_fetch(w) &&
-           check_workload(w, whole ? NULL : tokens, count, bar, result);
+           check_workload(w, whole ? NULL : tokens, count, result);
 }
 
 /* The rotation of the shape by rope_apply, or that of gradients back; of a sample's tokens where
  * not `whole`. */
 static bool check_rotation(const workload *w, const options *o, bool back, bool whole,
-                           progress *bar, check_result *result) {
+                           check_result *result) {
     workload rope;
     options alone = *o;
     alone.append = alone.attention = alone.backward = false;
@@ -110,21 +108,20 @@ static bool check_rotation(const workload *w, const options *o, bool back, bool 
         alone.tokens = CHECK_SAMPLE;
     if (back)
         alone.desc = target_transposed(&alone.desc);
-    bool checked = workload_create(&rope, &alone, w->device, 1) &&
-                   check_rope(&rope, &alone, whole, bar, result);
+    bool checked =
+        workload_create(&rope, &alone, w->device, 1) && check_rope(&rope, &alone, whole, result);
     workload_destroy(&rope);
     return checked;
 }
 
-static bool check_attention(workload *w, const options *o, bool whole, progress *bar,
-                            check_result *result) {
-    if (!attention_check(w, whole, result, NULL))
+static bool check_attention(workload *w, const options *o, bool whole, check_result *result) {
+    if (!attention_check(w, whole, result))
         return false;
     if (attention_rotation(o) == ROPE_ATTENTION_ROTATE_NONE)
         return true;
     for (int back = 0; back <= o->backward && !result->refused; back++) {
         check_result rotation = {0};
-        if (!check_rotation(w, o, back, whole, bar, &rotation))
+        if (!check_rotation(w, o, back, whole, &rotation))
             return false;
         if (rotation.refused)
             *result = rotation;
@@ -132,16 +129,16 @@ static bool check_attention(workload *w, const options *o, bool whole, progress 
     return true;
 }
 
-bool check_call(workload *w, const options *o, bool whole, progress *bar, check_result *result) {
+bool check_call(workload *w, const options *o, bool whole, check_result *result) {
     if (!o->append)
-        return (o->attention ? check_attention : check_rope)(w, o, whole, bar, result);
+        return (o->attention ? check_attention : check_rope)(w, o, whole, result);
     check_result rotation = {0};
     if (!append_check(w, result))
         return false;
     result->steps = result->elements;
     if (result->refused || o->appends.rotation == ROPE_ROTATION_OFF || o->q_heads + o->k_heads == 0)
         return true;
-    if (!check_rotation(w, o, false, whole, bar, &rotation))
+    if (!check_rotation(w, o, false, whole, &rotation))
         return false;
     rotation.elements += result->steps;
     rotation.steps = result->steps;

@@ -3,7 +3,6 @@
 #define ROPEKIT_BENCH_CHECK_H
 
 #include "bench/operation/workload.h"
-#include "bench/output/progress.h"
 #include "bench/workload/check_result.h"
 
 /*
@@ -13,6 +12,6 @@
  * rotated inputs with the oracle. False after a message.
  */
 #define CHECK_SAMPLE 16
-bool check_call(workload *w, const options *o, bool whole, progress *bar, check_result *result);
+bool check_call(workload *w, const options *o, bool whole, check_result *result);
 
 #endif

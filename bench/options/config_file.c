@@ -83,3 +83,54 @@ rope_config *config_file_read(const char *name, const char *layer_type) {
     free(text);
     return config;
 }
+
+static void release_config(void *config) {
+    rope_config_destroy(config);
+}
+
+static void report_ignored(const char *name, const rope_config *config) {
+    char fields[512] = "";
+    size_t used = 0;
+    const char *field;
+    for (int32_t i = 0; (field = rope_config_ignored(config, i)) && used < sizeof fields; i++)
+        used += (size_t)snprintf(fields + used, sizeof fields - used, "%s%s", i ? ", " : "", field);
+    if (used)
+        message("%s: fields that nothing reads: %s", name, fields);
+}
+
+/* A row of MLA's cache: the latent, normalised as in Transformers, and what rotates of the key. */
+static void take_latent(options *o, int32_t rank) {
+    o->latent = rank;
+    o->v_heads = 0;
+    o->desc.k_head_dim += rank;
+    o->desc.k_rotary_offset = rank;
+    o->appends.k.norm = (rope_norm){.type = ROPE_NORM_RMS,
+                                    .scope = ROPE_NORM_HEAD,
+                                    .dim = rank,
+                                    .weight = ROPE_NORM_WEIGHT,
+                                    .rounding = ROPE_NORM_ROUND_TWICE,
+                                    .eps = 1e-6};
+}
+
+bool config_read(options *o) {
+    rope_config *config = config_file_read(o->config, o->layer_type);
+    rope_model model = {.struct_size = sizeof model};
+    if (!config || !pool_keep(o->pool, config, release_config) ||
+        !succeeded(rope_config_finish(config, &o->desc, &model), o->config) ||
+        !succeeded(rope_append_config_norm(config, &o->appends.q.norm), o->config))
+        return false;
+    o->appends.k.norm = o->appends.q.norm;
+    if (o->append && model.kv_lora_rank)
+        take_latent(o, model.kv_lora_rank);
+    if (!o->allow_unread && rope_config_check(config) != ROPE_OK) {
+        message("%s: %s (--allow-unread)", o->config, rope_last_error());
+        return false;
+    }
+    report_ignored(o->config, config);
+    if (rope_config_note(config))
+        message("%s: %s", o->config, rope_config_note(config));
+    o->dtype_is_assumed = !model.states_dtype;
+    o->q_heads = model.num_attention_heads > 0 ? model.num_attention_heads : o->q_heads;
+    o->k_heads = model.num_key_value_heads > 0 ? model.num_key_value_heads : o->k_heads;
+    return true;
+}

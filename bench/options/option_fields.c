@@ -4,10 +4,8 @@
 
 /* Commands that take a descriptor, and those that take a call's shape. */
 #define ALL (DESCRIBED | COMMAND_TUNE)
-#define DESCRIBED (COMMAND_INFO | COMMAND_VERIFY | COMMAND_ACCURACY | COMMAND_BENCH | COMMAND_DEMO)
-#define CALLED (COMMAND_VERIFY | COMMAND_BENCH)
-#define APPENDED (CALLED | COMMAND_DEMO)
-#define ATTENDED (CALLED | COMMAND_ACCURACY | COMMAND_DEMO)
+#define DESCRIBED (COMMAND_INFO | CALLED)
+#define CALLED (COMMAND_VERIFY | COMMAND_BENCH | COMMAND_DEMO)
 #define RANGE32 INT32_MIN, INT32_MAX
 #define COUNT32 1, INT32_MAX /* of fields whose 0 means "not given" */
 #define COUNT64 1, INT64_MAX
@@ -15,7 +13,7 @@
 #define ANY64 INT64_MIN, INT64_MAX
 
 #define FIELD(name, kind, commands, member, values, ...)                                           \
-    { name, OPTION_##kind, commands, offsetof(options, member), values, __VA_ARGS__, GROUP }
+    { name, OPTION_##kind, GROUP, commands, offsetof(options, member), values, __VA_ARGS__ }
 #define CHOICE(name, commands, member, values, help)                                               \
     FIELD(name, CHOICE, commands, member, values, 0, 0, help)
 #define INT32(name, member, range, help)                                                           \
@@ -29,62 +27,89 @@
 
 /* What is done with q, k or v, as rope_append_part names it. */
 #define PART(part)                                                                                 \
-    CHOICE(#part "-norm-type", APPENDED, appends.part.norm.type, "rms|layer", "norm of " #part),   \
-        CHOICE(#part "-norm-scope", APPENDED, appends.part.norm.scope, "head|token",               \
+    CHOICE(#part "-norm-type", CALLED, appends.part.norm.type, "rms|layer", "norm of " #part),     \
+        CHOICE(#part "-norm-scope", CALLED, appends.part.norm.scope, "head|token",                 \
                "elements of one norm"),                                                            \
-        FIELD(#part "-norm-offset", INT32, APPENDED, appends.part.norm.offset, "N", RANGE32,       \
+        FIELD(#part "-norm-offset", INT32, CALLED, appends.part.norm.offset, "N", RANGE32,         \
               "first element of a head that is normalised"),                                       \
-        FIELD(#part "-norm-dim", INT32, APPENDED, appends.part.norm.dim, "N", COUNT32,             \
+        FIELD(#part "-norm-dim", INT32, CALLED, appends.part.norm.dim, "N", COUNT32,               \
               "elements of a head that are"),                                                      \
-        CHOICE(#part "-norm-weight", APPENDED, appends.part.norm.weight, "weight|one-plus-weight", \
+        CHOICE(#part "-norm-weight", CALLED, appends.part.norm.weight, "weight|one-plus-weight",   \
                "factor of a normalised element"),                                                  \
-        CHOICE(#part "-norm-weight-dtype", APPENDED, appends.part.norm.weight_dtype,               \
-               "f32|f16|bf16", "type of weights [dtype]"),                                         \
-        CHOICE(#part "-norm-rounding", APPENDED, appends.part.norm.rounding, "once|twice",         \
+        CHOICE(#part "-norm-weight-dtype", CALLED, appends.part.norm.weight_dtype, "f32|f16|bf16", \
+               "type of weights [dtype]"),                                                         \
+        CHOICE(#part "-norm-rounding", CALLED, appends.part.norm.rounding, "once|twice",           \
                "behind the weight, or ahead of it too"),                                           \
-        FIELD(#part "-norm-eps", DOUBLE, APPENDED, appends.part.norm.eps, "X", 0, 0,               \
+        FIELD(#part "-norm-eps", DOUBLE, CALLED, appends.part.norm.eps, "X", 0, 0,                 \
               "added to the mean square"),                                                         \
-        FIELD(#part "-factor", DOUBLE, APPENDED, appends.part.factor, "X", 0, 0,                   \
+        FIELD(#part "-factor", DOUBLE, CALLED, appends.part.factor, "X", 0, 0,                     \
               "multiplies " #part " last"),                                                        \
-        FIELD(#part "-store-dtype", DTYPE, APPENDED, appends.part.store_dtype,                     \
+        FIELD(#part "-store-dtype", DTYPE, CALLED, appends.part.store_dtype,                       \
               "f32|f16|bf16|f8e4m3|f8e5m2|f8e4m3fnuz|i8", 0, 0, "as stored [dtype]"),              \
-        CHOICE(#part "-scale", APPENDED, appends.part.scale,                                       \
+        CHOICE(#part "-scale", CALLED, appends.part.scale,                                         \
                "tensor|head|token-head|token-head-max", "scale of what has 8 bits")
 
+const char *const option_group_names[OPTION_GROUPS] = {"Run",
+                                                       "Model",
+                                                       "Case",
+                                                       "Tensors",
+                                                       "Frequencies",
+                                                       "Positions",
+                                                       "Angles and tables",
+                                                       "Cache, for append and attention",
+                                                       "Append",
+                                                       "Attention"};
+
 const option_field option_fields[] = {
-#define GROUP "Most used"
+#define GROUP OPTION_RUN
     FLAG("help", ALL, help, "print this text"),
-    TEXT("config", DESCRIBED, config, "FILE", "a config.json, or the name of a shipped one"),
-    TEXT("layer-type", DESCRIBED, layer_type, "NAME", "layer type where the config has several"),
-    FLAG("allow-unread", DESCRIBED, allow_unread,
-         "warn of RoPE fields that nothing reads, not fail"),
-    FLAG("append", APPENDED, append, "normalise, rotate and cache in one call"),
-    FLAG("attention", ATTENDED, attention, "rotate and attend in one call"),
-    CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
-           "element type [the config's or bf16, else f32]"),
-    FIELD("tokens", INT64, CALLED | COMMAND_DEMO | COMMAND_ACCURACY, tokens, "N", SIZES,
-          "tokens of a row; accuracy: positions of a range"),
-    FIELD("batch", INT64, CALLED | COMMAND_DEMO, batch, "N", SIZES, "batch rows [1]"),
-    FIELD("q-heads", INT64, ATTENDED, q_heads, "N", SIZES, "heads of q [32]"),
-    FIELD("k-heads", INT64, ATTENDED, k_heads, "N", SIZES, "heads of k [8]"),
-    INT32("head-dim", head_dim, COUNT32, "elements of a head [128]"),
+    FLAG("by-position", COMMAND_VERIFY, by_position, "errors of angles at positions up to 2^36"),
     TEXT("suite", COMMAND_BENCH, suite, "NAME", "a named list of cases, or all"),
-    FLAG("quick", COMMAND_BENCH | COMMAND_ACCURACY | COMMAND_DEMO | COMMAND_TUNE, quick,
-         "fewer rounds, positions and sizes"),
+    FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
+    FLAG("quick", COMMAND_BENCH | COMMAND_DEMO | COMMAND_TUNE, quick, "fewer rounds and sizes"),
+    FIELD("rounds", INT64, COMMAND_BENCH | COMMAND_TUNE, rounds, "N", 1, OPTIONS_ROUNDS_MOST,
+          "rounds of a measurement [15, tune 5 or 7], <= 1000"),
     TEXT("backend", ALL, desc.backend, "NAME", "backend, comma list in order, or auto"),
+    FIELD("device", INT32, ALL, desc.device, "N", 0, INT32_MAX, "index of the backend's device"),
+    FIELD("threads", INT64, ALL, threads, "N", 1, OPTIONS_THREADS_MOST, "OpenMP threads"),
+    FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
     FLAG("json", DESCRIBED, json, "print results as JSON"),
     TEXT("output", ALL, output, "FILE", "write the JSON results to a file as well"),
 
 #undef GROUP
-#define GROUP "Tensors"
+#define GROUP OPTION_MODEL
+    TEXT("config", DESCRIBED, config, "FILE", "a config.json, or the name of a shipped one"),
+    TEXT("layer-type", DESCRIBED, layer_type, "NAME", "layer type where the config has several"),
+    FLAG("allow-unread", DESCRIBED, allow_unread,
+         "warn of RoPE fields that nothing reads, not fail"),
+
+#undef GROUP
+#define GROUP OPTION_CASE
+    FLAG("append", CALLED, append, "normalise, rotate and cache in one call"),
+    FLAG("attention", CALLED, attention, "rotate and attend in one call"),
+    FIELD("tokens", INT64, CALLED, tokens, "N", SIZES, "tokens of a row"),
+    CHOICE("dtype", DESCRIBED, desc.dtype, "f32|f16|bf16|f64",
+           "element type [the config's or bf16, else f32]"),
+    FIELD("batch", INT64, CALLED, batch, "N", SIZES, "batch rows [1]"),
+    FIELD("q-heads", INT64, CALLED, q_heads, "N", SIZES, "heads of q [32]"),
+    FIELD("k-heads", INT64, CALLED, k_heads, "N", SIZES, "heads of k [8]"),
+    INT32("head-dim", head_dim, COUNT32, "elements of a head [128]"),
+    CHOICE("layout", CALLED, layout, "bshd|bhsd|sbhd", "order of batch, token, head and dim"),
+    FLAG("in-place", CALLED, in_place, "rotate in place"),
+    CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
+           "one buffer, or buffers beyond the cache [warm]"),
+    TEXT("kernel", DESCRIBED, desc.kernel, "NAME", "force a candidate kernel"),
+    CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
+           "start before the launch ahead ends"),
+
+#undef GROUP
+#define GROUP OPTION_TENSORS
     INT32("rotary-dim", rotary_dim, COUNT32, "elements that rotate"),
     INT32("rotary-offset", rotary_offset, RANGE32, "first element that rotates"),
     INT32("k-head-dim", k_head_dim, COUNT32, "k's head_dim where it differs"),
     INT32("k-rotary-offset", k_rotary_offset, RANGE32, "first element of k that rotates"),
     CHOICE("pairing-in", DESCRIBED, desc.pairing_in, "half-split|interleaved", "pairs read"),
     CHOICE("pairing-out", DESCRIBED, desc.pairing_out, "half-split|interleaved", "pairs written"),
-    CHOICE("layout", CALLED, layout, "bshd|bhsd|sbhd", "order of batch, token, head and dim"),
-    FLAG("in-place", CALLED, in_place, "rotate in place"),
     CHOICE("direction", DESCRIBED, desc.direction, "forward|transpose|inverse", "what is applied"),
     CHOICE("arithmetic", DESCRIBED, desc.arithmetic, "fp32|model-dtype", "precision of a rotation"),
 
@@ -119,7 +144,7 @@ const option_field option_fields[] = {
     INT64("xpos-center", xpos_center, ANY64, "position where XPos scales by 1"),
 
 #undef GROUP
-#define GROUP "Positions"
+#define GROUP OPTION_POSITIONS
     FIELD("position-offset", INT64, CALLED, position_offset, "N", ANY64, "added to positions"),
     CHOICE("position-ids", CALLED, position_ids, "none|sequential|random", "ids of every token"),
     FIELD("max-position", INT64, CALLED, max_position, "N", 0, INT64_MAX,
@@ -143,7 +168,7 @@ const option_field option_fields[] = {
     INT32("shard-size", shard_size, COUNT32, "ranks"),
 
 #undef GROUP
-#define GROUP "Angles and tables"
+#define GROUP OPTION_ANGLES
     CHOICE("angle-mode", DESCRIBED, desc.angle_mode, "exact|f32|table", "how angles come to be"),
     CHOICE("table-dtype", DESCRIBED, desc.table_dtype, "f32|f16|bf16|f64", "angle mode table"),
     CHOICE("table-width", DESCRIBED, desc.table_width, "half|full", "angle mode table"),
@@ -156,62 +181,45 @@ const option_field option_fields[] = {
     PART(q),
     PART(k),
     PART(v),
-    CHOICE("rotation", APPENDED, appends.rotation, "on|off", "whether q and k rotate"),
-    FIELD("v-heads", INT64, APPENDED, v_heads, "N", SIZES, "heads of v [those of k]"),
-    CHOICE("k-source", APPENDED, appends.k_source, "tensor|cache",
+    CHOICE("rotation", CALLED, appends.rotation, "on|off", "whether q and k rotate"),
+    FIELD("v-heads", INT64, CALLED, v_heads, "N", SIZES, "heads of v [those of k]"),
+    CHOICE("k-source", CALLED, appends.k_source, "tensor|cache",
            "cache: keys rotate where they are"),
-    CHOICE("page-layout", APPENDED, page_layout, "nhd|hnd", "order of slot, head and dim"),
-    FIELD("ring", INT64, APPENDED, appends.ring, "N", COUNT64,
+    CHOICE("page-layout", CALLED, page_layout, "nhd|hnd", "order of slot, head and dim"),
+    FIELD("ring", INT64, CALLED, appends.ring, "N", COUNT64,
           "tokens that a sequence keeps: table, sequence"),
-    FIELD("slot-dtype", CHOICE, APPENDED, appends.slot_dtype, "i32|i64", ROPE_I32 - 1, 0,
+    FIELD("slot-dtype", CHOICE, CALLED, appends.slot_dtype, "i32|i64", ROPE_I32 - 1, 0,
           "type of slots [position-dtype]"),
-    FIELD("block-table-dtype", CHOICE, APPENDED, appends.table_dtype, "i32|i64", ROPE_I32 - 1, 0,
+    FIELD("block-table-dtype", CHOICE, CALLED, appends.table_dtype, "i32|i64", ROPE_I32 - 1, 0,
           "type of block tables [position-dtype]"),
-    FIELD("k-dim-block", INT32, APPENDED, appends.k_dim_block, "N", COUNT32,
+    FIELD("k-dim-block", INT32, CALLED, appends.k_dim_block, "N", COUNT32,
           "elements of k side by side in a page [all]"),
-    FIELD("v-dim-block", INT32, APPENDED, appends.v_dim_block, "N", COUNT32, "the same of v"),
+    FIELD("v-dim-block", INT32, CALLED, appends.v_dim_block, "N", COUNT32, "the same of v"),
 
 #undef GROUP
 #define GROUP OPTION_CACHE
-    FIELD("v-head-dim", INT32, ATTENDED, appends.v_head_dim, "N", COUNT32, "v's head_dim"),
-    CHOICE("kv-cache", APPENDED, appends.cache, "slots|table|sequence",
+    FIELD("v-head-dim", INT32, CALLED, appends.v_head_dim, "N", COUNT32, "v's head_dim"),
+    CHOICE("kv-cache", CALLED, appends.cache, "slots|table|sequence",
            "where k and v are cached [not]"),
-    FIELD("page-size", INT64, APPENDED, appends.page_size, "N", COUNT64,
+    FIELD("page-size", INT64, CALLED, appends.page_size, "N", COUNT64,
           "tokens of a page [16; sequence: all]"),
 
 #undef GROUP
 #define GROUP OPTION_ATTENTION
-    FLAG("backward", CALLED, backward, "and its backward, of the gradient of what it gives"),
+    FLAG("backward", CALLED, backward, "and its gradients"),
     FLAG("nondeterministic", CALLED, nondeterministic,
          "also by kernels that sum in no fixed order"),
-    CHOICE("rotate", ATTENDED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),
+    CHOICE("rotate", CALLED, attends.rotation, "qk|q|none", "what rotates here [qk; cached: q]"),
     FLAG("v-in-k", CALLED, v_in_k, "cached keys begin with their values: MLA"),
     FIELD("keys", INT64, CALLED, keys, "N", COUNT64, "cached keys of a sequence [tokens]"),
-    CHOICE("mask", ATTENDED, attends.mask, "causal|full", "keys that a query sees"),
-    FIELD("window", INT64, ATTENDED, attends.window, "N", COUNT64, "the last of them"),
-    FIELD("window-right", INT64, ATTENDED, attends.window_right, "N", COUNT64,
+    CHOICE("mask", CALLED, attends.mask, "causal|full", "keys that a query sees"),
+    FIELD("window", INT64, CALLED, attends.window, "N", COUNT64, "the last of them"),
+    FIELD("window-right", INT64, CALLED, attends.window_right, "N", COUNT64,
           "keys after its own, with full"),
-    FIELD("chunk", INT64, ATTENDED, attends.chunk, "N", COUNT64, "those of its own chunk"),
-    FIELD("soft-cap", DOUBLE, ATTENDED, attends.soft_cap, "X", 0, 0, "cap of scores"),
-    FIELD("scale", DOUBLE, ATTENDED, attends.scale, "X", 0, 0, "of scores [1 / sqrt(head-dim)]"),
+    FIELD("chunk", INT64, CALLED, attends.chunk, "N", COUNT64, "those of its own chunk"),
+    FIELD("soft-cap", DOUBLE, CALLED, attends.soft_cap, "X", 0, 0, "cap of scores"),
+    FIELD("scale", DOUBLE, CALLED, attends.scale, "X", 0, 0, "of scores [1 / sqrt(head-dim)]"),
 
-#undef GROUP
-#define GROUP "Choice of kernel"
-    FIELD("device", INT32, ALL, desc.device, "N", 0, INT32_MAX, "index of the backend's device"),
-    TEXT("kernel", DESCRIBED, desc.kernel, "NAME", "force a candidate kernel"),
-    CHOICE("launch", DESCRIBED, desc.launch, "serial|programmatic",
-           "start before the launch ahead ends"),
-    FIELD("threads", INT64, ALL, threads, "N", 1, OPTIONS_THREADS_MOST, "OpenMP threads"),
-
-#undef GROUP
-#define GROUP "Measuring"
-    FLAG("list", COMMAND_BENCH, list, "print the cases and measure none"),
-    FLAG("resume", COMMAND_BENCH, resume, "keep what --output holds and measure the rest"),
-    FIELD("rounds", INT64, COMMAND_BENCH | COMMAND_TUNE, rounds, "N", 1, 1000,
-          "rounds of a measurement [15, tune 5 or 7], <= 1000"),
-    CHOICE("cache", COMMAND_BENCH, cache, "warm|cold",
-           "one buffer, or buffers beyond the cache [warm]"),
-    FIELD("seed", INT64, ALL, seed, "N", 0, INT64_MAX, "seed of the data [1]"),
 #undef GROUP
 };
 

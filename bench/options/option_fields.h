@@ -20,22 +20,32 @@ typedef enum option_kind {
     OPTION_INDICES,  /* index_list */
 } option_kind;
 
+/* Groups of --help. What is in none of the first two makes a case. */
+typedef enum option_group {
+    OPTION_RUN,
+    OPTION_MODEL,
+    OPTION_CASE,
+    OPTION_TENSORS,
+    OPTION_FREQUENCIES,
+    OPTION_POSITIONS,
+    OPTION_ANGLES,
+    OPTION_CACHE,     /* read by append and attention alone */
+    OPTION_APPEND,    /* by append alone */
+    OPTION_ATTENTION, /* by attention alone */
+    OPTION_GROUPS
+} option_group;
+extern const char *const option_group_names[OPTION_GROUPS];
+
 typedef struct option_field {
     const char *name;
     option_kind kind;
+    option_group group;
     int32_t commands;   /* COMMAND_ bits */
     size_t offset;      /* in options */
     const char *values; /* choices "a|b|c", else the word for the value in --help */
     int64_t least, most;
-    const char *help, *group;
+    const char *help;
 } option_field;
-
-/* The group of what the frequency rule reads. */
-#define OPTION_FREQUENCIES "Frequencies"
-/* The groups of what one operation alone reads, and of what both that cache read. */
-#define OPTION_APPEND "Append"
-#define OPTION_ATTENTION "Attention"
-#define OPTION_CACHE "Cache, for append and attention"
 
 extern const option_field option_fields[];
 extern const int32_t option_field_count;

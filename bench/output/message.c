@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 /* One line, whatever a file or an argument held: a control character becomes a question mark. */
 void message(const char *format, ...) {
@@ -21,6 +22,15 @@ bool succeeded(rope_status status, const char *what) {
     if (status != ROPE_OK)
         message("%s: %s: %s", what, rope_status_string(status), rope_last_error());
     return status == ROPE_OK;
+}
+
+void message_progress(int32_t done, int32_t total, const char *label) {
+    if (isatty(2) != 1)
+        return;
+    fputs("\r\033[K", stderr);
+    if (label)
+        fprintf(stderr, "[%d/%d] %.60s", done, total, label);
+    fflush(stderr);
 }
 
 bool text_flush(FILE *file) {

@@ -11,6 +11,9 @@
 __attribute__((format(printf, 1, 2))) void message(const char *format, ...);
 /* True when status is ROPE_OK; else writes what failed and the library's reason. */
 bool succeeded(rope_status status, const char *what);
+/* On a terminal shows how far a command is, instead of what it showed before; NULL: nothing more.
+ */
+void message_progress(int32_t done, int32_t total, const char *label);
 
 /* Where text for people goes: stdout, or nowhere when stdout takes JSON. Close it with text_close.
  */

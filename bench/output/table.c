@@ -51,14 +51,21 @@ static int is_right(const table *t, int32_t column) {
     return first < t->count && is_number(t->cells[first]);
 }
 
-/* Whether the column is printed above the table: marked, and every row has the same. */
-static bool is_above(const table *t, int32_t column) {
-    if (t->cells[column][0] != '*' || t->count <= t->columns)
-        return false;
+/* Whether every row has the same in a column. */
+static bool is_constant(const table *t, int32_t column) {
     for (int64_t i = 2 * t->columns + column; i < t->count; i += t->columns)
         if (strcmp(t->cells[i], t->cells[t->columns + column]) != 0)
             return false;
-    return true;
+    return t->count > t->columns;
+}
+
+/* Whether a column is marked to be printed above the table and may be. */
+static bool is_above(const table *t, int32_t column) {
+    return t->cells[column][0] == '*' && is_constant(t, column);
+}
+
+static bool is_absent(const table *t, int32_t column) {
+    return is_constant(t, column) && strcmp(t->cells[t->columns + column], "-") == 0;
 }
 
 /* A cell; of a heading without its mark. */
@@ -70,7 +77,7 @@ static const char *text_of(const table *t, int64_t i) {
 static void print_above(const table *t, FILE *file) {
     const char *before = "";
     for (int32_t column = 0; column < t->columns; column++)
-        if (is_above(t, column)) {
+        if (is_above(t, column) && !is_absent(t, column)) {
             fprintf(file, "%s%s %s", before, text_of(t, column), t->cells[t->columns + column]);
             before = ", ";
         }
@@ -86,12 +93,12 @@ void table_print(const table *t, FILE *file) {
         *most = length > *most ? length : *most;
     }
     for (int32_t column = 0; column < t->columns; column++)
-        last = is_above(t, column) ? last : column;
+        last = is_above(t, column) || is_absent(t, column) ? last : column;
     print_above(t, file);
     for (int64_t i = 0; i < t->count; i++) {
         int32_t column = (int32_t)(i % t->columns);
         int left = column == last ? 0 : -width[column];
-        if (!is_above(t, column))
+        if (!is_above(t, column) && !is_absent(t, column))
             fprintf(file, "%*s%s", is_right(t, column) ? width[column] : left, text_of(t, i),
                     column == last ? "\n" : "  ");
     }

@@ -28,8 +28,8 @@ int64_t angle_table_width(const rope_desc *desc) {
     return desc->table_width == ROPE_TABLE_FULL ? rotary_dim : rotary_dim / 2;
 }
 
-void angle_table_row(const rope_desc *desc, const angle_rule *rule, int64_t position, int64_t row,
-                     void *cosine, void *sine) {
+void angle_table_row(const rope_desc *desc, const angle_rule *rule, int64_t position, void *cosine,
+                     void *sine) {
     int32_t dtype = desc->table_dtype ? desc->table_dtype : ROPE_F32;
     int32_t pairing = desc->pairing_out ? desc->pairing_out : desc->pairing_in;
     int full = desc->table_width == ROPE_TABLE_FULL;
@@ -39,7 +39,7 @@ void angle_table_row(const rope_desc *desc, const angle_rule *rule, int64_t posi
         float angle = (float)position * (float)rule->inv_freq[i];
         float c = (float)(cos((double)angle) * rule->attention_factor);
         float s = (float)(sin((double)angle) * rule->attention_factor);
-        int64_t at = row * angle_table_width(desc) + step * i;
+        int64_t at = position * angle_table_width(desc) + step * i;
         oracle_store(dtype, cosine, at, (double)c);
         oracle_store(dtype, sine, at, (double)s);
         oracle_store(dtype, cosine, at + twin, (double)c);

@@ -18,9 +18,9 @@ typedef struct angle_rule {
 bool angle_rule_take(rope_desc *desc, angle_rule *rule);
 /* Entries of a row of the tables. */
 int64_t angle_table_width(const rope_desc *desc);
-/* Fills one row of table_dtype for a position: the cos and sin of the fp32 product of position and
+/* Fills the row of table_dtype of a position: the cos and sin of the fp32 product of position and
  * frequency, times the attention factor. */
-void angle_table_row(const rope_desc *desc, const angle_rule *rule, int64_t position, int64_t row,
-                     void *cosine, void *sine);
+void angle_table_row(const rope_desc *desc, const angle_rule *rule, int64_t position, void *cosine,
+                     void *sine);
 
 #endif

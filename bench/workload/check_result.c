@@ -18,6 +18,9 @@ void check_element(check_result *r, int32_t dtype, const check_place *at, double
     double worst = isfinite(error) && error > 0 ? error / bound : accepted ? 0 : INFINITY;
     if (worst < r->worst || (r->elements > 1 && worst == r->worst))
         return;
-    *r = (check_result){r->elements, r->refused, r->steps,  r->max_error, worst,    bound,  got,
-                        value,       at->tensor, at->batch, at->token,    at->head, at->dim};
+    r->worst = worst;
+    r->bound = bound;
+    r->got = got;
+    r->value = value;
+    r->at = *at;
 }

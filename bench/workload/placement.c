@@ -55,12 +55,7 @@ static bool place_indices(const placement *p, const char *name, const int64_t *v
 
 static bool place_ids(const placement *p) {
     const options *o = p->o;
-    int table = o->desc.angle_mode == ROPE_ANGLE_TABLE;
-    const void **host = &p->host->position_ids, **device = &p->device->position_ids;
-    if (o->positions.count && !table)
-        return place_indices(p, "position ids", o->positions.values, o->positions.count, host,
-                             device);
-    if (o->positions.count || o->position_ids <= IDS_NONE)
+    if (o->position_ids <= IDS_NONE)
         return true;
     size_t axes = o->desc.axes ? (size_t)o->desc.axes : 1;
     int64_t count = o->batch * o->tokens;
@@ -72,12 +67,13 @@ static bool place_ids(const placement *p) {
     for (int64_t i = 0; i < count; i++)
         ids[i] =
             o->position_ids == IDS_RANDOM ? random_below(&state, o->max_position) : i % o->tokens;
-    return place_indices(p, "position ids", ids, count, host, device);
+    return place_indices(p, "position ids", ids, count, &p->host->position_ids,
+                         &p->device->position_ids);
 }
 
 /* Rows that every position of the call finds in a table; false where 64 bits do not count them. */
 static bool count_rows(const options *o, int64_t *rows) {
-    *rows = o->positions.count ? o->positions.count : o->table_rows;
+    *rows = o->table_rows;
     if (*rows > 0)
         return true;
     int64_t last = o->position_ids == IDS_RANDOM ? o->max_position : o->tokens - 1;
@@ -114,8 +110,7 @@ static bool place_tables(const placement *p) {
     if (!sine)
         return false;
     for (int64_t i = 0; i < rows; i++)
-        angle_table_row(p->desc, rule, o->positions.count ? o->positions.values[i] : i, i, cosine,
-                        sine);
+        angle_table_row(p->desc, rule, i, cosine, sine);
     p->host->cos = cosine;
     p->host->sin = sine;
     p->host->table_rows = p->device->table_rows = rows;

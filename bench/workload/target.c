@@ -32,14 +32,6 @@ int32_t target_threads(void) {
 #endif
 }
 
-void target_use_threads(int32_t threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 bool target_open(target *t, options *o) {
     *t = (target){.info.struct_size = sizeof t->info};
     if (!set_threads(o->threads) ||

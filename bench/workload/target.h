@@ -23,7 +23,5 @@ rope_desc target_transposed(const rope_desc *desc);
 bool target_plan(const options *o, rope_plan **plan);
 /* Threads that the library's CPU kernels may use. */
 int32_t target_threads(void);
-/* Changes their number, 1 to what target_open set. */
-void target_use_threads(int32_t threads);
 
 #endif

@@ -94,7 +94,6 @@ void workload_kernels(const workload *w, int32_t first, int32_t last, bool besid
 void workload_destroy(workload *w) {
     for (int32_t i = 0; i < w->call_count; i++)
         rope_plan_destroy(w->calls[i].plan);
-    rope_plan_destroy(w->rotation.plan);
     w->call_count = 0;
     staging_release(&w->memory);
 }

@@ -32,7 +32,6 @@ typedef struct workload {
     workload_call calls[WORKLOAD_CALLS];
     int32_t parts, call_count, timed_count;
     char kernel[WORKLOAD_KERNELS]; /* of the parts */
-    workload_call rotation;        /* append: rope_apply of as many bytes. No plan: none */
     rope_desc desc; /* of the plan: without a frequency rule where angle_mode is table */
     rope_args
         host; /* rope: the call over host memory; outputs hold what rope_workload_fetch brought */

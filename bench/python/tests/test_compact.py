@@ -95,7 +95,9 @@ def test_the_schema_refuses_what_is_no_compact_file(raw, change):
         results.check(document, "changed")
 
 
-@pytest.mark.parametrize("command", [["info"], ["accuracy", "--tokens=2"], ["verify", "--tokens=2"]])
+@pytest.mark.parametrize(
+    "command", [["info"], ["verify", "--by-position", "--tokens=2"], ["verify", "--tokens=2"]]
+)
 def test_records_that_are_no_measurements_stay_as_they_are(tool_path, command):
     answer = subprocess.run([tool_path, *command, "--json"], capture_output=True, text=True, check=True)
     document = json.loads(answer.stdout)
