@@ -165,15 +165,15 @@ typedef struct rope_cache {
 } rope_cache;
 
 /**
- * One call. With s the sequence of a token and n its index there, its index in the cache is
- * slots[batch, t] with ROPE_CACHE_SLOTS, else n + (cache_starts ? cache_starts[s] :
- * rope.position_offset + rope.sequence_offsets[s]), whatever rope.position_ids say. Tokens outside
- * every sequence are not cached, nor those whose slot is negative. Of a packed sequence that begins
- * before the first token or ends past the last, the tokens in between are cached, and a ring keeps
- * the last of those. A page that the cache does not have, or an index that its sequence has no page
- * for, is ROPE_ERROR_POSITION_RANGE; an asynchronous backend leaves the token out of the cache and
- * sets rope.position_flag. Tokens of a call should have places of their own: where several have
- * one, it may get elements and scales of any of them, not of one alone.
+ * One call. With ROPE_CACHE_SLOTS the index of token t in the cache is slots[batch, t]. Otherwise,
+ * with s the sequence of the token and n its index there, it is n + (cache_starts ? cache_starts[s]
+ * : rope.position_offset + rope.sequence_offsets[s]), whatever rope.position_ids say. Tokens
+ * outside every sequence are not cached, nor those whose slot is negative. Of a packed sequence
+ * that begins before the first token or ends past the last, the tokens in between are cached, and a
+ * ring keeps the last of those. ROPE_ERROR_POSITION_RANGE are a page that the cache does not have,
+ * and an index for which its sequence has no page; an asynchronous backend leaves the token out of
+ * the cache and sets rope.position_flag. Give each token of a call a place of its own: where
+ * several share one, it may get elements and scales of any of them.
  */
 typedef struct rope_append_args {
     size_t struct_size; /**< sizeof(rope_append_args). */

@@ -15,9 +15,10 @@
  * rotation on rope_apply's results. A query that sees no key has out 0 and lse -infinity (log of
  * its sink with one). Head h reads the keys of head h * k.heads / q.heads.
  *
- * Results are bounded, not bitwise equal between kernels: docs/numerics.md. They are the same bits
- * from call to call, and a query's depend on its own row, keys and lengths alone. docs/attention.md
- * draws layouts and masks. Conventions are those of rope.h and append.h.
+ * The same call has the same bits. Between kernels results differ, within the bound of
+ * docs/numerics.md. docs/attention.md shows how to call, draws masks, and says what more each
+ * kernel promises; docs/append.md draws the layouts of caches. Conventions are those of rope.h and
+ * append.h.
  */
 #ifndef ROPEKIT_ATTENTION_H
 #define ROPEKIT_ATTENTION_H
@@ -41,13 +42,14 @@ enum {
 };
 
 /** Which keys a query sees. With n keys and m queries in a sequence, query i has index n - m + i
- * among the keys; a window and chunks narrow what the mask leaves, by these indices.
+ * among the keys. A window and chunks narrow what the mask leaves, by these indices.
  *
- * A tree whose queries have position_ids is narrowed by those: its siblings have one position. From
- * index f = n - tree_keys on, at least 0, a query or a key of position id p counts as index p, as f
- * where p is less, and as its own index where p is more. Ids are those of axis 0, without offsets.
- * A key has the id in k_position_ids; without them that of its query, or counts as its own index
- * where the call has no such query. What lies ahead of f counts as its own index. */
+ * In a tree whose queries have position_ids, a window and chunks count by ids, since siblings have
+ * one position. The tree begins at index f = n - tree_keys, at least 0. In it a query or a key of
+ * id p counts as index p, but as f where p is less and as its own index where p is more. Keys ahead
+ * of f count as their own index. Ids are those of axis 0, without offsets. A key's id is in
+ * k_position_ids. Without these it is its query's, and a key that has no query in the call counts
+ * as its own index. */
 enum {
     ROPE_MASK_CAUSAL = 1, /**< Those up to its own index. Default. */
     ROPE_MASK_FULL = 2,   /**< All. */
@@ -121,15 +123,15 @@ typedef struct rope_attention_out {
 } rope_attention_out;
 
 /**
- * One call. A sequence is a batch row, or one of cu_seqlens. Its queries are the first q_lengths of
- * those, or all; its keys the first k_lengths of its row or of its part of k_cu_seqlens, or all. A
- * query's position is its index among the keys, and a key's is its index, plus rope.position_offset
- * and sequence_offsets; or ids, for each of both. A packed sequence may begin before the first
- * token and end past the last, as in rope_args: its tokens of the call are used, and have the
- * indices that they have in the whole; keys that are not there are seen by none.
+ * One call. A sequence is a batch row, or a part of cu_seqlens. Its queries are the tokens there,
+ * or the first q_lengths of them. Its keys are those of its row or of its part of k_cu_seqlens, or
+ * the first k_lengths of them. The position of a query or of a key is its index among the keys, or
+ * its id, plus rope.position_offset and sequence_offsets. A packed sequence may begin before the
+ * first token and end past the last, as in rope_args. Its tokens of the call have the indices that
+ * they have in the whole, and keys that are not there are seen by none.
  *
- * Lengths below 0, beyond the row, the boundaries or the pages that the sequence has, boundaries
- * that fall or lie 2^63 or more apart and pages outside the cache are ROPE_ERROR_POSITION_RANGE; an
+ * ROPE_ERROR_POSITION_RANGE are: lengths below 0, or beyond the row, the boundaries or the pages of
+ * the sequence; boundaries that fall or lie 2^63 or more apart; pages outside the cache. An
  * asynchronous backend leaves the sequence out and sets rope.position_flag. Queries outside every
  * sequence and those beyond q_lengths are left out.
  */
@@ -219,8 +221,9 @@ ROPE_API rope_status rope_attention_workspace(const rope_plan *plan,
 
 /**
  * Rotates and attends; without queries k.out is written all the same. Allocates nothing, takes no
- * lock, reads no environment and does not wait for a device; lengths, tables, positions, scales and
- * bits may change in device memory between replays of a graph.
+ * lock, reads no environment and does not wait for a device, but in the first call of a shape that
+ * cuDNN takes. Lengths, tables, positions, scales and bits may change in device memory between
+ * replays of a graph.
  * @param plan  of rope_attention_plan_create
  * @param args  what is written is disjoint from everything else, but that q.out and k.out may be
  *              their in; else ROPE_ERROR_OVERLAP
