@@ -1,0 +1,168 @@
+"""Calls of ropekit.distributed.attention, and the same calls on one device."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import ropekit
+import torch
+import torch.distributed as dist
+from ropekit import distributed
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+GRADIENTS = ("dq", "dk", "dv", "dsinks")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of whole tensors."""
+
+    tokens: int = 53
+    batch: int = 1
+    heads: tuple[int, int] = (4, 2)
+    dims: tuple[int, int] = (32, 32)
+    dtype: torch.dtype = torch.float32
+    order: Any = "zigzag"
+    cu_seqlens: tuple[int, ...] | None = None
+    sinks: bool = False
+    tensor_layout: Any = "bshd"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Unrotated q, k and v, dout and sinks, by token as bshd."""
+        random = torch.Generator().manual_seed(self.tokens)
+        (heads, k_heads), (dim, v_dim) = self.heads, self.dims
+        shapes = {"q": (heads, dim), "k": (k_heads, dim), "v": (k_heads, v_dim)}
+        shapes["dout"] = (heads, v_dim)
+        made = {
+            name: torch.randn(self.batch, self.tokens, *shape, generator=random).to(self.dtype)
+            for name, shape in shapes.items()
+        }
+        return made | {"sinks": torch.randn(heads, generator=random)}
+
+    def on_one_device(self) -> dict[str, Tensor]:
+        given = self.tensors()
+        if self.cu_seqlens is not None:
+            given = {name: x if name == "sinks" else x[0] for name, x in given.items()}
+        bounds = None if self.cu_seqlens is None else torch.tensor(self.cu_seqlens)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+            if bounds is not None:
+                options["cu_seqlens"] = options["k_cu_seqlens"] = bounds
+            return ropekit.attention(
+                q, k, v, return_lse=True, kernel="library", **options, **self.options
+            )
+
+        found = self._derived(given, attend)
+        if bounds is not None:
+            found = {name: x if name == "dsinks" else x[None] for name, x in found.items()}
+        return found
+
+    def on_ranks(self, method: str) -> dict[str, Tensor]:
+        """Whole tensors again, the same on every rank."""
+        given, group = self.tensors(), dist.group.WORLD
+        layout = distributed.Layout.of(
+            group, self.tokens, order=self.order, cu_seqlens=self.cu_seqlens
+        )
+        sinks = given.pop("sinks")
+        given = {name: layout.shard(x) for name, x in given.items()}
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+            swap = self.tensor_layout == "bhsd"
+            q, k, v = (x.transpose(1, 2) if swap else x for x in (q, k, v))
+            out, lse = distributed.attention(
+                q, k, v, layout=layout, method=method, return_lse=True, **options,
+                tensor_layout=self.tensor_layout, **self.options,
+            )  # fmt: skip
+            return (out.transpose(1, 2), lse.transpose(1, 2)) if swap else (out, lse)
+
+        found = self._derived(given | {"sinks": sinks}, attend)
+        whole = {name: layout.unshard(x) for name, x in found.items() if name != "dsinks"}
+        if self.sinks:
+            whole["dsinks"] = found["dsinks"]
+            dist.all_reduce(whole["dsinks"])
+        return whole
+
+    def _derived(self, given: dict[str, Tensor], attend: Any) -> dict[str, Tensor]:
+        leaves = [given[name].clone().requires_grad_() for name in ("q", "k", "v")]
+        options: dict[str, Any] = {}
+        if self.sinks:
+            options["sinks"] = given["sinks"].clone().requires_grad_()
+        out, lse = attend(*leaves, **options)
+        grads = torch.autograd.grad(out, [*leaves, *options.values()], given["dout"])
+        return {"out": out.detach(), "lse": lse, **dict(zip(GRADIENTS, grads, strict=False))}
+
+
+def run(rank: int, cases: list[tuple[Case, str]]) -> list[dict[str, Tensor]]:
+    return [case.on_ranks(method) for case, method in cases]
+
+
+def repeats(rank: int, method: str) -> dict[str, list[Tensor]]:
+    """Results and gradients of three runs: as they are, again, and of a checkpoint."""
+    case = Case(tokens=90, batch=2, heads=(6, 3), dtype=torch.bfloat16)
+    layout = distributed.Layout.of(dist.group.WORLD, case.tokens)
+    given = {n: layout.shard(x) for n, x in case.tensors().items() if n != "sinks"}
+
+    def attend(*tensors: Tensor) -> Any:
+        return distributed.attention(*tensors, layout=layout, method=method)
+
+    def checkpointed(*tensors: Tensor) -> Any:
+        return checkpoint(attend, *tensors, use_reentrant=False)
+
+    found = {}
+    for name, function in (("first", attend), ("again", attend), ("checkpoint", checkpointed)):
+        leaves = [given[n].clone().requires_grad_() for n in "qkv"]
+        out = function(*leaves)
+        found[name] = [out.detach(), *torch.autograd.grad(out, leaves, given["dout"])]
+    return found
+
+
+# ---- what is refused ----
+
+
+def _refusal(rank: int, **own: Any) -> str:
+    """The error of a call of 12 tokens, otherwise as a Case's."""
+    case = Case(tokens=12, **own)
+    given = case.tensors()
+    layout = distributed.Layout.of(dist.group.WORLD, case.tokens, order=case.order)
+    q, k, v = (layout.shard(given[name]) for name in "qkv")
+    try:
+        distributed.attention(q, k, v, layout=layout, **case.options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def refusals(rank: int) -> dict[str, str]:
+    """What each rank says where rank 1 is another."""
+    differing: dict[str, dict[str, Any]] = {
+        "theta": {"options": {"rope_theta": 5e5}},
+        "window": {"options": {"window": 4}},
+        "type": {"dtype": torch.bfloat16},
+        "heads": {"heads": (4, 4)},
+        "batch": {"batch": 2},
+        "order": {"order": "contiguous"},
+        "method": {"options": {"method": "ring"}},
+        "refused": {"options": {"soft_cap": 3.0}},
+        "positions": {"options": {"positions": torch.arange(4)}},
+    }
+    found = {name: _refusal(rank, **(x if rank == 1 else {})) for name, x in differing.items()}
+    found["ulysses"] = _refusal(rank, options={"method": "ulysses"})
+    found["sdpa"] = _refusal(rank, options={"kernel": "sdpa"})
+    return found
+
+
+def killed(rank: int, method: str) -> str:
+    """What a rank sees when rank 1 has ended."""
+    case = Case(tokens=24, heads=(6, 3))
+    case.on_ranks(method)
+    if rank == 1:
+        os._exit(1)
+    try:
+        case.on_ranks(method)
+    except RuntimeError as error:
+        return f"{type(error).__name__}"
+    return "no error"

@@ -1,0 +1,175 @@
+"""Attention of sharded tokens beside one device's, by gloo and several processes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import distributed_cases
+import pytest
+import ranks
+import torch
+from distributed_cases import Case
+from ropekit.distributed import Layout
+from torch import Tensor
+
+CASES = {
+    "causal": Case(),
+    "full": Case(options={"causal": False}, batch=2),
+    "rows in bhsd": Case(batch=2, tensor_layout="bhsd"),
+    "bf16": Case(tokens=150, dtype=torch.bfloat16),
+    "f16": Case(dtype=torch.float16, order="contiguous"),
+    "window": Case(options={"window": 9}),
+    "window to the right": Case(options={"causal": False, "window": 9, "window_right": 4}, batch=2),
+    "chunks": Case(options={"chunk": 8}, order="contiguous"),
+    "sinks and soft cap": Case(sinks=True, options={"softcap": 3.0, "scale": 0.3}),
+    "packed": Case(cu_seqlens=(0, 9, 9, 30, 51)),
+    "packed, full, window": Case(
+        cu_seqlens=(0, 20, 53), options={"causal": False, "window": 7, "window_right": 3}
+    ),
+    "MLA": Case(heads=(4, 4), dims=(48, 32), options={"rotary_dim": 16, "rotary_offset": 32}),
+    "dynamic": Case(options={"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 32}),
+    "longrope": Case(
+        cu_seqlens=(0, 40, 53),
+        options={
+            "rope_type": "longrope",
+            "short_factor": [1.0] * 16,
+            "long_factor": [4.0] * 16,
+            "original_max_position_embeddings": 32,
+            "max_position_embeddings": 64,
+        },
+    ),
+    "few tokens": Case(tokens=5),
+    "unrotated": Case(options={"rotate": "none"}),
+}
+METHODS = ("allgather", "ulysses", "ring")
+# Heads that the ranks divide, but for 8 ranks, of which four share a key head.
+OF_RANKS = {
+    1: {"causal": Case(), "packed": Case(cu_seqlens=(0, 9, 9, 30, 51), sinks=True)},
+    2: CASES,
+    3: {"causal": Case(heads=(6, 3)), "bf16": Case(heads=(6, 6), dtype=torch.bfloat16)},
+    4: CASES,
+    8: {"causal": Case(heads=(8, 2)), "few tokens": Case(tokens=3, heads=(8, 8))},
+}
+
+
+@pytest.mark.parametrize("number", OF_RANKS)
+def test_beside_one_device(number: int) -> None:
+    cases = OF_RANKS[number]
+    asked = [(name, method) for name in cases for method in METHODS]
+    found = ranks.run(number, distributed_cases.run, [(cases[n], m) for n, m in asked])
+    for rank, each in enumerate(found):
+        assert isinstance(each, list), f"rank {rank}: {each}"
+    wanted = {name: case.on_one_device() for name, case in cases.items()}
+    wrong = []
+    for (name, method), of_ranks in zip(asked, zip(*found, strict=True), strict=True):
+        exact = _exact_parts(method, cases[name], number)
+        for text in _differences(of_ranks, wanted[name], exact, cases[name].dtype):
+            wrong.append(f"{name}, {method}: {text}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _exact_parts(method: str, case: Case, number: int) -> set[str]:
+    """What has one device's bits."""
+    found = set() if method == "ring" else {"out", "lse", "dq"}
+    if method == "ulysses" and case.heads[1] % number == 0:
+        found |= {"dk", "dv"}
+    return found
+
+
+def _differences(
+    of_ranks: Sequence[dict[str, Tensor]], wanted: dict[str, Tensor], exact: set[str], dtype: Any
+) -> Iterator[str]:
+    for part, own in wanted.items():
+        for rank, found in enumerate(of_ranks):
+            if not torch.equal(found[part], of_ranks[0][part]):
+                yield f"{part} differs on rank {rank}"
+        first, seen = of_ranks[0][part], own.isfinite()
+        if part in exact and not torch.equal(first, own):
+            yield f"{part} is not one device's"
+        off = (first[seen].double() - own[seen].double()).norm() / own[seen].double().norm()
+        if not torch.equal(first[~seen], own[~seen]) or off > 4 * torch.finfo(dtype).eps:
+            yield f"{part} is off by {off:.3g} of its norm"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_run_has_the_same_bits(method: str) -> None:
+    for found in ranks.run(3, distributed_cases.repeats, method):
+        for name in ("again", "checkpoint"):
+            assert all(map(torch.equal, found["first"], found[name])), name
+
+
+# ---- layouts ----
+
+
+@pytest.mark.parametrize("order", ["zigzag", "contiguous"])
+@pytest.mark.parametrize("tokens", [1, 5, 8, 53, 64])
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_every_token_is_on_one_rank(number: int, tokens: int, order: Any) -> None:
+    x = torch.arange(2 * tokens).reshape(2, tokens, 1)
+    layouts = [Layout(tokens, rank, number, order) for rank in range(number)]
+    parts = [layout.shard(x) for layout in layouts]
+    assert [part.shape[1] for part in parts] == list(layouts[0].counts)
+    assert torch.equal(layouts[0].join(parts, 1), x)
+    for layout, part in zip(layouts, parts, strict=True):
+        assert torch.equal(layout.positions(), part[0, :, 0])
+    if order == "contiguous":
+        chunks = x.chunk(number, 1)
+        assert all(torch.equal(a, b) for a, b in zip(parts, chunks, strict=False))
+
+
+def test_positions_count_in_each_sequence() -> None:
+    layout = Layout(16, 1, 2, "zigzag", (0, 3, 3, 10, 14))
+    assert layout.pieces() == (range(4, 8), range(8, 12))
+    assert layout.positions().tolist() == [1, 2, 3, 4, 5, 6, 0, 1]
+    assert layout.local_boundaries() == [0, 0, 0, 6, 8]
+    assert layout.longest == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((8, 0, 2, "stripes"), "order is 'stripes'; allowed is 'zigzag' or 'contiguous'"),
+        ((8, 2, 2), "rank is 2; allowed is 0..1"),
+        ((0, 0, 1), "tokens is 0; allowed is > 0"),
+        ((8, 0, 2, "zigzag", (0, 9)), "cu_seqlens goes from 0 to 9; allowed is from 0 to at most"),
+        ((8, 0, 2, "zigzag", (0, 5, 4)), "cu_seqlens falls"),
+    ],
+)
+def test_no_other_layout(arguments: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Layout(*arguments)
+
+
+# ---- what is refused ----
+
+
+def test_every_rank_learns_what_differs() -> None:
+    named = {
+        "theta": "config is  on rank 0 and rope_theta=500000.0 on rank 1",
+        "window": "config is  on rank 0 and window=4 on rank 1",
+        "type": "type of q is torch.float32 on rank 0 and torch.bfloat16 on rank 1",
+        "heads": "k's batch, heads and head_dim is (1, 2, 32) on rank 0 and (1, 4, 32) on rank 1",
+        "batch": "q's batch, heads and head_dim",
+        "order": "layout.order is zigzag on rank 0 and contiguous on rank 1",
+        "method": "method is allgather on rank 0 and ring on rank 1",
+        "refused": "soft_cap",
+        "positions": "positions is given",
+        "ulysses": "q has 4 heads; allowed with method 'ulysses' is a multiple of the ranks, 3",
+        "sdpa": "kernel is 'sdpa'",
+    }
+    for rank, found in enumerate(ranks.run(3, distributed_cases.refusals)):
+        assert isinstance(found, dict), found
+        for name, text in named.items():
+            error = found[name]
+            if name in ("refused", "positions") and rank != 1:
+                assert error.startswith("RuntimeError: rank 1 refuses the call: "), error
+            assert text in error, error
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_rank_is_an_error_of_the_others(method: str) -> None:
+    found = ranks.run(3, distributed_cases.killed, method, seconds=20)
+    assert found[1] is None
+    assert all("Error" in found[rank] for rank in (0, 2)), found
