@@ -1,9 +1,10 @@
 #include "bench/commands/bench.h"
+#include "bench/check/check.h"
 #include "bench/commands/commands.h"
 #include "bench/measure/record.h"
 #include "bench/measure/suite_table.h"
 #include "bench/measure/suites.h"
-#include "bench/operation/check.h"
+#include "bench/operation/operation.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 
@@ -38,9 +39,9 @@ static void drop_large(bench_run *run, const options *o) {
         most = QUICK_BYTES;
     for (int32_t i = 0; i < run->count; i++) {
         const options *c = &run->cases[i];
-        if (workload_tensor_bytes(c) > most)
+        if (shape_tensor_bytes(c) > most)
             large++;
-        else if (quick && cpu && workload_flops(c) > QUICK_FLOPS)
+        else if (quick && cpu && shape_flops(c) > QUICK_FLOPS)
             slow++;
         else
             run->cases[kept++] = *c;
@@ -68,7 +69,7 @@ static void print_cases(bench_run *run) {
 static bool work(bench_run *run, const options *c, workload *w) {
     check_result checked;
     measurement m;
-    if (!check_call(w, c, false, &checked))
+    if (!check_call(w, false, &checked))
         return false;
     run->checked += checked.elements;
     run->refused += checked.refused;
@@ -90,7 +91,7 @@ static bool work(bench_run *run, const options *c, workload *w) {
 /* A case of a suite that every kernel declines is left out. */
 static bool run_case(bench_run *run, const options *c) {
     workload w;
-    const int64_t sets = measure_sets(c, &run->t->info, workload_tensor_bytes(c));
+    const int64_t sets = measure_sets(c, &run->t->info, shape_tensor_bytes(c));
     bool done = workload_create(&w, c, run->t->device, sets) && work(run, c, &w);
     workload_destroy(&w);
     if (!done && w.declined && c->suite_of) {

@@ -1,10 +1,9 @@
 #include "bench/commands/by_position.h"
 
-#include "bench/operation/workload.h"
+#include "bench/operation/operation.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/output/table.h"
-#include "bench/rope/workload.h"
 #include "bench/support/dtype.h"
 #include "tests/oracle/format.h"
 #include "tests/oracle/oracle.h"
@@ -54,16 +53,16 @@ static double last_place(int32_t dtype, double magnitude) {
 }
 
 /* Outputs beside the rule's angles as real numbers. */
-static void compare(const workload *w, oracle *truth, errors *e) {
+static void compare(const workload *w, oracle *truth, const char *got, errors *e) {
     const int32_t dims = w->desc.head_dim, pairs = dims / 2, dtype = w->desc.dtype;
+    const rope_args args = rope_args_on(w, &w->on_host.rope, w->inputs, w->outputs);
     double value[ROPE_MAX_ROTARY_DIM], bound[ROPE_MAX_ROTARY_DIM];
-    for (int64_t token = 0; token < w->host.tokens; token++) {
-        oracle_rotate(truth, &w->host, 0, 0, token, value, bound);
+    for (int64_t token = 0; token < args.tokens; token++) {
+        oracle_rotate(truth, &args, 0, 0, token, value, bound);
         for (int32_t i = 0; i < pairs; i++) {
             const int64_t at = token * dims + i;
-            const double error =
-                fmax(fabs(oracle_load(dtype, w->host.q.out, at) - value[i]),
-                     fabs(oracle_load(dtype, w->host.q.out, at + pairs) - value[i + pairs]));
+            const double error = fmax(fabs(oracle_load(dtype, got, at) - value[i]),
+                                      fabs(oracle_load(dtype, got, at + pairs) - value[i + pairs]));
             const double size = fmax(fabs(value[i]), fabs(value[i + pairs]));
             e->angle = fmax(e->angle, error);
             e->ulp = fmax(e->ulp, error / last_place(dtype, size));
@@ -73,11 +72,10 @@ static void compare(const workload *w, oracle *truth, errors *e) {
 
 /* Makes every input (1, 0), whose rotations are cos and sin. */
 static bool load_unit_vectors(workload *w) {
-    void *data = (void *)w->host.q.in;
     const int64_t dims = w->desc.head_dim;
-    for (int64_t i = 0; i < w->host.tokens * dims; i++)
-        oracle_store(w->desc.dtype, data, i, i % dims < dims / 2);
-    return succeeded(rope_device_copy_in(w->device, w->source, data, w->tensor_bytes), "copy in");
+    for (int64_t i = 0; i < w->o->tokens * dims; i++)
+        oracle_store(w->desc.dtype, w->inputs, i, i % dims < dims / 2);
+    return workload_upload(w);
 }
 
 static bool run(const options *o, const target *t, bool unit_vectors, errors *e) {
@@ -85,10 +83,12 @@ static bool run(const options *o, const target *t, bool unit_vectors, errors *e)
     rope_desc exact = o->desc;
     exact.angle_mode = ROPE_ANGLE_EXACT;
     oracle *truth = oracle_create(&exact);
-    bool done = workload_create(&w, o, t->device, 1) && (!unit_vectors || load_unit_vectors(&w)) &&
-                workload_run(&w, 0) && rope_workload_fetch(&w);
+    const char *got = NULL;
+    const bool done = workload_create(&w, o, t->device, 1) &&
+                      (!unit_vectors || load_unit_vectors(&w)) && workload_run(&w, 0) &&
+                      (got = workload_fetch(&w));
     if (done && truth)
-        compare(&w, truth, e);
+        compare(&w, truth, got, e);
     else if (!truth)
         message("no memory for the oracle");
     snprintf(e->kernel, sizeof e->kernel, "%s", w.kernel);

@@ -1,10 +1,9 @@
 /* Times the kernels of attention and of its backward that a device has, those of every backend that
  * has it, and writes which was fastest: a table by which calls choose (docs/attention.md). */
-#include "bench/attention/calls.h"
-#include "bench/attention/workload.h"
 #include "bench/commands/commands.h"
 #include "bench/measure/measure.h"
 #include "bench/measure/suites.h"
+#include "bench/operation/operation.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/workload/target.h"
@@ -132,9 +131,9 @@ static void add_rival(race *c, tuned_kernel *kernel) {
         return;
     if (c->w.declined)
         leave_out(c, r, "%s", rope_last_error());
-    else if (c->w.attention->workspace_needed)
-        leave_out(c, r, "it needs %zu bytes of workspace; allowed is <= %zu",
-                  c->w.attention->workspace_needed, c->w.attention->workspace_most);
+    else if (c->w.workspace_needed)
+        leave_out(c, r, "it needs %zu bytes of workspace; allowed is <= %zu", c->w.workspace_needed,
+                  c->w.workspace_most);
     else
         leave_out(c, r, "the message above says why");
     c->declined += c->w.declined; /* one without room leaves its calls to the others */
@@ -300,7 +299,7 @@ static void show(const race *c, const rival *best, int32_t number, int32_t count
 /* The point of a case, unless there is no choice. False after a message. */
 static bool tune_case(tune_run *run, race *c) {
     const int64_t sets =
-        c->o->quick ? 1 : measure_sets(c->o, &run->t.info, workload_tensor_bytes(c->o));
+        c->o->quick ? 1 : measure_sets(c->o, &run->t.info, shape_tensor_bytes(c->o));
     const int operation = c->o->backward;
     const rival *best = NULL;
     if (!attention_create_tensors(&c->w, c->o, run->t.device, sets))
@@ -333,8 +332,8 @@ static bool list_cases(tune_run *run, options *o) {
     run->count = run->cases ? suite_expand(SUITE_TUNING, o, gpu, run->cases) : 0;
     for (int32_t i = 0; i < run->count; i++) {
         const options *c = &run->cases[i];
-        if (workload_tensor_bytes(c) <= most && (!c->nondeterministic || provided) &&
-            !(o->quick && workload_flops(c) > QUICK_FLOPS))
+        if (shape_tensor_bytes(c) <= most && (!c->nondeterministic || provided) &&
+            !(o->quick && shape_flops(c) > QUICK_FLOPS))
             run->cases[kept++] = *c;
     }
     run->count = kept;

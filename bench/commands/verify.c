@@ -1,7 +1,8 @@
+#include "bench/check/check.h"
 #include "bench/commands/by_position.h"
 #include "bench/commands/commands.h"
 #include "bench/measure/record.h"
-#include "bench/operation/check.h"
+#include "bench/operation/operation.h"
 #include "bench/output/format.h"
 #include "bench/output/message.h"
 #include "bench/workload/target.h"
@@ -16,9 +17,11 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
         fprintf(file, "%s: %lld elements beside those of a call for each step\n", kernel,
                 (long long)r->steps);
     if (r->elements > r->steps)
-        fprintf(file, "%s: %lld elements, max error %.3g; nearest to its bound: %.3g of %.3g\n",
-                kernel, (long long)(r->elements - r->steps), r->max_error, r->worst * r->bound,
-                r->bound);
+        fprintf(file, "%s: %lld elements, max error %.3g", kernel,
+                (long long)(r->elements - r->steps), r->max_error);
+    if (r->elements > r->steps && r->bound > 0)
+        fprintf(file, "; nearest to its bound: %.3g of %.3g", r->worst * r->bound, r->bound);
+    fputs(r->elements > r->steps ? "\n" : "", file);
     if (r->rms > 0)
         fprintf(file, "rms error of out: %.2e of the sums of weight times magnitude\n", r->rms);
     if (r->refused == 0) {
@@ -38,7 +41,7 @@ static void print_result(FILE *file, const options *o, const check_result *r, co
 static bool verify(const options *o, const target *t, record_list *list, FILE *file, bool *passed) {
     workload w;
     check_result r;
-    const bool done = workload_create(&w, o, t->device, 1) && check_call(&w, o, true, &r);
+    const bool done = workload_create(&w, o, t->device, 1) && check_call(&w, true, &r);
     if (done) {
         cJSON *record = record_named(list, NULL, o, "verify", w.kernel);
         record_shape(record, o);

@@ -49,7 +49,7 @@ typedef struct meter {
 int64_t measure_sets(const options *o, const rope_device_info *info, size_t tensor_bytes) {
     if (o->cache != CACHE_COLD || tensor_bytes == 0)
         return 1;
-    size_t set = tensor_bytes * (workload_in_place(o) ? 1 : 2);
+    size_t set = tensor_bytes * (shape_in_place(o, CHECK_Q) ? 1 : 2);
     size_t wanted = 2 * (size_t)info->cache_bytes;
     if (info->memory_bytes > 0 && wanted > (size_t)info->memory_bytes / 4)
         wanted = (size_t)info->memory_bytes / 4;
@@ -268,7 +268,7 @@ bool measure_run(const workload *w, int64_t rounds, measurement *out) {
     int64_t done = 0;
     const double begin = measure_now();
     while (ready && done < rounds &&
-           (!w->attention || done < ROUNDS_LEAST || measure_now() - begin < CASE_SECONDS)) {
+           (!w->o->attention || done < ROUNDS_LEAST || measure_now() - begin < CASE_SECONDS)) {
         ready = one_round(&m, &samples[done], done % 2);
         done++;
     }

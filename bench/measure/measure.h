@@ -8,7 +8,7 @@
 #ifndef ROPEKIT_BENCH_MEASURE_H
 #define ROPEKIT_BENCH_MEASURE_H
 
-#include "bench/operation/workload.h"
+#include "bench/workload/workload.h"
 
 /* Median and quartiles. */
 typedef struct summary {

@@ -1,7 +1,5 @@
 #include "bench/measure/record.h"
 
-#include "bench/append/shape.h"
-#include "bench/attention/shape.h"
 #include "bench/measure/environment.h"
 #include "bench/support/dtype.h"
 
@@ -121,12 +119,12 @@ static options effective(const options *o) {
     full.position_ids = first_where_none(o->position_ids);
     full.cache = first_where_none(o->cache);
     if (o->append)
-        full.v_heads = append_heads(o, APPEND_V);
+        full.v_heads = shape_heads(o, CHECK_V);
     if (full.appends.cache)
-        full.appends.page_size = o->append ? append_page_size(o) : attention_page_size(o);
-    full.attends.rotation = attention_rotation(o);
+        full.appends.page_size = shape_page_size(o);
+    full.attends.rotation = shape_rotation(o);
     full.attends.mask = first_where_none(o->attends.mask);
-    full.keys = attention_keys(o);
+    full.keys = shape_keys(o);
     return full;
 }
 

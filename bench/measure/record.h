@@ -5,8 +5,8 @@
 #ifndef ROPEKIT_BENCH_RECORD_H
 #define ROPEKIT_BENCH_RECORD_H
 
+#include "bench/check/check.h"
 #include "bench/measure/measure.h"
-#include "bench/operation/check.h"
 #include "bench/workload/target.h"
 
 #include <cjson/cJSON.h>

@@ -9,7 +9,17 @@ typedef struct check_place {
     int32_t tensor;
     int64_t batch, token, head, dim;
 } check_place;
-enum { CHECK_OUT = 3 };
+enum {
+    CHECK_Q,
+    CHECK_K,
+    CHECK_V,
+    CHECK_OUT,
+    CHECK_LSE,
+    CHECK_DQ,
+    CHECK_DK,
+    CHECK_DV,
+    CHECK_TENSORS
+};
 extern const char *const check_tensors[];
 
 typedef struct check_result {

@@ -307,6 +307,44 @@ rope_status rope_attention(const rope_plan *plan, const rope_attention_args *arg
         assert reason in answer.stdout and " out[batch 0, token " in answer.stdout
 
 
+def test_a_wrong_append_is_found(tool_path, tmp_path):
+    """Of q in place, of a key in its page, or of a key's scale."""
+    text = (
+        GPU.split("#include <ropekit", maxsplit=1)[0]
+        + """
+#include <ropekit/append.h>
+#include <stdlib.h>
+rope_status rope_append(const rope_plan *plan, const rope_append_args *args) {
+    rope_status (*append)(const rope_plan *, const rope_append_args *) = dlsym(RTLD_NEXT, "rope_append");
+    rope_status status = append(plan, args);
+    if (getenv("Q"))
+        ((float *)args->rope.q.out)[7] *= 1.5f;
+    if (getenv("PAGE") && args->k_cache.data)
+        for (int i = 0; i < 16 * 128; i++)
+            ((char *)args->k_cache.data)[i] ^= 1;
+    if (getenv("SCALE") && args->k_cache.data)
+        for (int i = 0; i < 16; i++)
+            ((float *)args->k_cache.scale.data)[i] *= 2;
+    return status;
+}
+"""
+    )
+    command = [
+        "verify",
+        "--append",
+        "--tokens=16",
+        "--q-heads=1",
+        "--k-heads=1",
+        "--in-place",
+        "--kv-cache=slots",
+    ]
+    command += ["--k-store-dtype=i8", "--k-scale=token-head-max"]
+    library = built(tmp_path, text)
+    for word in ("Q", "PAGE", "SCALE"):
+        answer = run(tool_path, *command, status=1, LD_PRELOAD=library, **{word: "1"})
+        assert f" {'q' if word == 'Q' else 'k'}[batch 0, token " in answer.stdout
+
+
 def test_a_wrong_gradient_is_found(tool_path, tmp_path):
     """One that differs from the steps', or that is wrong there too."""
     text = (

@@ -127,7 +127,9 @@ def overview_markdown(machines):
         if prefill := machine.suites.get("prefill"):
             floors = of_floor(prefill)
             reached = f"is what rotating a prompt reaches on an {machine.name}"
-            lines.append(f"- **{share(floors)}** of a copy's speed {reached}, the median of {len(floors)} cases.")
+            lines.append(
+                f"- **{share(floors)}** of a copy's speed {reached}, the median of {len(floors)} cases."
+            )
         append = machine.suites.get("append")
         if append and append.contested:
             names = {n.split()[0] for c in append.contested for n in c.records if is_peer(n)}

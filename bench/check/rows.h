@@ -1,6 +1,6 @@
 /* Rows of attention in double. */
-#ifndef ROPEKIT_BENCH_ATTENTION_ROWS_H
-#define ROPEKIT_BENCH_ATTENTION_ROWS_H
+#ifndef ROPEKIT_BENCH_ROWS_H
+#define ROPEKIT_BENCH_ROWS_H
 
 #include "bench/workload/check_result.h"
 #include "tests/oracle/attention.h"

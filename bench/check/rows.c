@@ -1,4 +1,4 @@
-#include "bench/attention/rows.h"
+#include "bench/check/rows.h"
 
 #include "tests/oracle/oracle.h"
 

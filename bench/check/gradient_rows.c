@@ -1,13 +1,10 @@
-#include "bench/attention/gradient_rows.h"
+#include "bench/check/gradient_rows.h"
 
 #include "tests/oracle/attention_backward.h"
 #include "tests/oracle/oracle.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Tensors of check_tensors. */
-enum { DQ = CHECK_OUT + 2, DK, DV };
 
 /* A head of keys and what reads it. */
 typedef struct head_state {
@@ -23,9 +20,9 @@ typedef struct head_state {
 static void compare_elements(head_state *h, int32_t tensor, const rope_attention_out *gradient,
                              int64_t i, int64_t head, const oracle_sum *sums) {
     const oracle_attention *o = &h->r->o;
-    const int32_t like = tensor - DQ, dtype = o->desc->rope.dtype;
-    const bool of_q = tensor == DQ;
-    const int64_t count = tensor == DV ? h->v_dim : h->dim;
+    const int32_t like = tensor - CHECK_DQ, dtype = o->desc->rope.dtype;
+    const bool of_q = tensor == CHECK_DQ;
+    const int64_t count = tensor == CHECK_DV ? h->v_dim : h->dim;
     for (int64_t e = 0; e < count; e++) {
         const check_place place = {tensor, of_q ? h->s.q_row : h->s.k_row,
                                    (of_q ? h->s.q_first : h->s.k_first) + i, head, e};
@@ -58,7 +55,7 @@ static void compare_row(head_state *h, int64_t i, int64_t head, const oracle_hea
     const oracle_gradients to = {.dq = dq};
     memset(dq, 0, sizeof dq);
     oracle_attention_backward_row(&h->r->o, &h->s, i, head, heads, results, &to);
-    compare_elements(h, DQ, &h->args->dq, i, head, dq);
+    compare_elements(h, CHECK_DQ, &h->args->dq, i, head, dq);
 }
 
 static void take_row(head_state *h, int64_t i, int64_t head, bool compared) {
@@ -92,8 +89,8 @@ static void compare_head(head_state *h, int64_t rows) {
         for (int64_t head = h->k_head * h->group; head < (h->k_head + 1) * h->group; head++)
             take_row(h, i, head, (s->q_count - 1 - i) % step == 0);
     for (int64_t n = 0; n < h->key_count; n++) {
-        compare_elements(h, DK, &h->args->dk, key_of(h, n), h->k_head, h->dk + n * h->dim);
-        compare_elements(h, DV, &h->args->dv, key_of(h, n), h->k_head, h->dv + n * h->v_dim);
+        compare_elements(h, CHECK_DK, &h->args->dk, key_of(h, n), h->k_head, h->dk + n * h->dim);
+        compare_elements(h, CHECK_DV, &h->args->dv, key_of(h, n), h->k_head, h->dv + n * h->v_dim);
     }
 }
 

@@ -1,8 +1,8 @@
 /* Gradients of attention in double: rows of dq, and keys of dk and dv. */
-#ifndef ROPEKIT_BENCH_ATTENTION_GRADIENT_ROWS_H
-#define ROPEKIT_BENCH_ATTENTION_GRADIENT_ROWS_H
+#ifndef ROPEKIT_BENCH_GRADIENT_ROWS_H
+#define ROPEKIT_BENCH_GRADIENT_ROWS_H
 
-#include "bench/attention/rows.h"
+#include "bench/check/rows.h"
 
 /* Compares gradients of a call in host memory whose queries and keys are rotated, ahead of the
  * transpose: dq of `rows` queries from the last on, evenly spread, in each head of q that reads
