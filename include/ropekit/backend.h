@@ -6,8 +6,7 @@
  * changes from call to call), both structs that only the operation and its kernels know. A backend
  * is a list of candidate kernels, each for one operation, and functions for its devices. A backend
  * outside libropekit is a shared object libropekit_NAME.so that exports ROPE_BACKEND_ENTRY. Nothing
- * here is needed to use the library. docs/add-a-backend.md walks through a backend,
- * docs/add-an-operation.md through an operation.
+ * here is needed to use the library. docs/extending.md walks through a backend and an operation.
  */
 #ifndef ROPEKIT_BACKEND_H
 #define ROPEKIT_BACKEND_H
